@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -132,12 +132,12 @@ def _explain_missing(error: ModuleNotFoundError) -> ExitError:
     name = error.name or ""
     package = name.partition(".")[0]
     if name == "simulations":
-        return ExitError(Exit.CONFIG, "this part needs a checkout of the repository; run `make demo` there")
+        return ExitError(ExitCode.CONFIG, "this part needs a checkout of the repository; run `make demo` there")
     if package in _OWN:
-        return ExitError(Exit.CONFIG, f"{name} is not part of this installation")
+        return ExitError(ExitCode.CONFIG, f"{name} is not part of this installation")
     if package in _EXTRAS:
-        return ExitError(Exit.CONFIG, f"{package} is not installed; run: pip install 'skerry[{_EXTRAS[package]}]'")
-    return ExitError(Exit.CONFIG, f"{name} is not installed; run: pip install --upgrade skerry")
+        return ExitError(ExitCode.CONFIG, f"{package} is not installed; run: pip install 'skerry[{_EXTRAS[package]}]'")
+    return ExitError(ExitCode.CONFIG, f"{name} is not installed; run: pip install --upgrade skerry")
 
 
 def _show_version(wanted: bool) -> None:

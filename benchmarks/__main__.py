@@ -12,19 +12,18 @@ from typing import NamedTuple
 
 from benchmarks import suites
 from benchmarks.agent import first_answer, local_answer, memory, round_trip
-from benchmarks.harness.benchmark import Benchmark, run
-from benchmarks.harness.figures import Figure, markdown
-from benchmarks.harness.machine import describe, load_before
+from benchmarks.harness.benchmark import Benchmark, run_and_print
+from benchmarks.harness.figures import Figure, render_markdown
+from benchmarks.harness.machine import describe_machine, read_load
 from benchmarks.intake import mqtt
-from benchmarks.rollout import crash_loop
-from benchmarks.rollout import run as rollout
+from benchmarks.rollout import crash_loop, run
 from benchmarks.trust import client, enrollment
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 TITLE = "# Measured\n\nOther machines give other figures: run it on yours.\n"
 
 
-class Suite(NamedTuple):
+class BenchmarkSuite(NamedTuple):
     """`command` writes this suite's part of the page."""
 
     title: str
@@ -33,30 +32,34 @@ class Suite(NamedTuple):
 
 
 SUITES = {
-    "main": Suite(
+    "main": BenchmarkSuite(
         "The main job",
         "make bench",
         {
-            "round_trip": round_trip.run,
-            "local_answer": local_answer.run,
-            "agent_memory": memory.run,
-            "intake": mqtt.run,
-            "first_answer": first_answer.run,
+            "round_trip": round_trip.run_benchmark,
+            "local_answer": local_answer.run_benchmark,
+            "agent_memory": memory.run_benchmark,
+            "intake": mqtt.run_benchmark,
+            "first_answer": first_answer.run_benchmark,
         },
     ),
-    "trust": Suite("Trust", "make bench-trust", {"client": client.run, "enrolment": enrollment.run}),
-    "hub": Suite("The hub", "make bench-hub", suites.HUB_BENCHMARKS),
-    "sim": Suite("The simulator", "make bench-sim", suites.SIM_BENCHMARKS),
-    "rollout": Suite("Rollouts", "make bench-rollout", {"fleet": rollout.run, "device": crash_loop.run}),
-    "forge": Suite(
+    "trust": BenchmarkSuite(
+        "Trust", "make bench-trust", {"client": client.run_benchmark, "enrolment": enrollment.run_benchmark}
+    ),
+    "hub": BenchmarkSuite("The hub", "make bench-hub", suites.HUB_BENCHMARKS),
+    "sim": BenchmarkSuite("The simulator", "make bench-sim", suites.SIM_BENCHMARKS),
+    "rollout": BenchmarkSuite(
+        "Rollouts", "make bench-rollout", {"fleet": run.run_benchmark, "device": crash_loop.run_benchmark}
+    ),
+    "forge": BenchmarkSuite(
         "The forge",
         "make bench-forge",
         {
-            "sets": suites.sets,
-            "text": suites.text,
-            "routing": suites.routing,
-            "risk": suites.risk,
-            "quantised": suites.quantised,
+            "sets": suites.run_sets,
+            "text": suites.run_text,
+            "routing": suites.run_routing,
+            "risk": suites.run_risk,
+            "quantised": suites.run_quantised,
         },
     ),
 }
@@ -73,15 +76,15 @@ def main() -> int:
     for name in names:
         if name not in suite.benchmarks:
             parser.error(f"{name!r} is not in {asked.suite}: {', '.join(suite.benchmarks)}")
-    began, load = time.monotonic(), load_before()
-    figures = [figure for name in names for figure in run(suite.benchmarks[name])]
+    began, load = time.monotonic(), read_load()
+    figures = [figure for name in names for figure in run_and_print(suite.benchmarks[name])]
     if len(names) == len(suite.benchmarks):
-        put(asked.suite, part(suite, figures, time.monotonic() - began, load))
+        replace_part(asked.suite, render_part(suite, figures, time.monotonic() - began, load))
         print(f"written: {RESULTS}")
     return 0 if all(figure.held for figure in figures) else 1
 
 
-def put(name: str, text: str) -> None:
+def replace_part(name: str, text: str) -> None:
     """Replace one suite's part of the page, or add it at the end."""
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
     page = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else TITLE
@@ -90,18 +93,18 @@ def put(name: str, text: str) -> None:
     RESULTS.write_text(f"{before.rstrip()}\n\n{begin}{text}{end}{after}", encoding="utf-8")
 
 
-def part(suite: Suite, figures: list[Figure], seconds: float, load: float) -> str:
-    machine = "\n".join(f"| {what} | {value} |" for what, value in describe(load))
+def render_part(suite: BenchmarkSuite, figures: list[Figure], seconds: float, load: float) -> str:
+    machine = "\n".join(f"| {what} | {value} |" for what, value in describe_machine(load))
     terms = "\n".join(f"- **{figure.name}**: {'; '.join(figure.terms)}" for figure in figures if figure.terms)
     return (
         f"## {suite.title}\n\n"
-        f"Written by `{suite.command}` ({seconds:.0f} s, commit {_commit()}). Everything, broker and senders included, "
+        f"Written by `{suite.command}` ({seconds:.0f} s, commit {_short_commit()}). Everything, broker and senders included, "
         "ran on one machine. Medians of several rounds; what is compared took turns in the same run.\n\n"
-        f"{markdown(figures)}\n\n{terms}\n\n| | |\n|---|---|\n{machine}\n"
+        f"{render_markdown(figures)}\n\n{terms}\n\n| | |\n|---|---|\n{machine}\n"
     )
 
 
-def _commit() -> str:
+def _short_commit() -> str:
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=RESULTS.parent, capture_output=True, text=True, check=False
     )

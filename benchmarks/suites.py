@@ -10,10 +10,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.forge import datasets, quantisation
-from benchmarks.forge import risk as forge_risk
-from benchmarks.forge import routing as forge_routing
-from benchmarks.forge import text as forge_text
+from benchmarks.forge import datasets, quantisation, risk, routing, text
 from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.figures import Figure
 from benchmarks.hub import binary, overload, peers, sealed, swap
@@ -22,33 +19,33 @@ from benchmarks.simulator import fuzz, live, speed
 from models.forge.evaluation.outcomes import read_outcomes
 
 HUB_BENCHMARKS: dict[str, Benchmark] = {
-    "peers": peers.run,
-    "sealed": sealed.run,
-    "binary": binary.run,
-    "overload": overload.run,
-    "swap": swap.run,
-    "gang": run.run,
+    "peers": peers.run_benchmark,
+    "sealed": sealed.run_benchmark,
+    "binary": binary.run_benchmark,
+    "overload": overload.run_benchmark,
+    "swap": swap.run_benchmark,
+    "gang": run.run_benchmark,
 }
 
 
 SIM_BENCHMARKS: dict[str, Benchmark] = {
-    "speed": speed.run,
-    "fuzz": fuzz.run,
-    "live_held": live.held,
-    "live_against": live.against,
+    "speed": speed.run_benchmark,
+    "fuzz": fuzz.run_benchmark,
+    "live_held": live.measure_held,
+    "live_against": live.measure_against,
 }
 
 
 ROUTING_SEEDS = 3
 
 
-async def sets(_folder: Path, _bundle: Path) -> list[Figure]:
-    return datasets.judge(list(datasets.CASES))
+async def run_sets(_folder: Path, _bundle: Path) -> list[Figure]:
+    return datasets.judge_sets(list(datasets.CASES))
 
 
-async def text(_folder: Path, _bundle: Path) -> list[Figure]:
-    bundle = forge_text.forged(datasets.bundles_folder() / "clinc150")
-    rows, figures = forge_text.measured(bundle)
+async def run_text(_folder: Path, _bundle: Path) -> list[Figure]:
+    bundle = text.forge_text_bundle(datasets.bundles_folder() / "clinc150")
+    rows, figures = text.measure_bundle(bundle)
     terms = tuple(
         f"{row.name}: {row.accuracy:.2f} in scope, {row.recall:.1f} out of scope, asked {row.asked:.1f} %"
         for row in rows
@@ -56,30 +53,30 @@ async def text(_folder: Path, _bundle: Path) -> list[Figure]:
     return [figures[0]._replace(terms=terms), *figures[1:]]
 
 
-async def routing(_folder: Path, _bundle: Path) -> list[Figure]:
+async def run_routing(_folder: Path, _bundle: Path) -> list[Figure]:
     return [
         figure
-        for name in forge_routing.ANCHORS
-        for figure in forge_routing.replay(name, ROUTING_SEEDS, datasets.bundles_folder() / "routing", domain=False)
+        for name in routing.ANCHORS
+        for figure in routing.replay_set(name, ROUTING_SEEDS, datasets.bundles_folder() / "routing", domain=False)
     ]
 
 
-async def risk(_folder: Path, _bundle: Path) -> list[Figure]:
+async def run_risk(_folder: Path, _bundle: Path) -> list[Figure]:
     """Of each set the promise that was broken most often."""
     base = datasets.bundles_folder()
     files = sorted([*base.glob("*.report/outcomes-heldout.npz"), *(base / "routing").glob("*.npz")])
     worst = []
     for path in files:
         name = path.stem if path.parent.name == "routing" else path.parent.name.removesuffix(".report")
-        found = forge_risk.judge(name, read_outcomes(path), forge_risk.RESPLITS, ())
+        found = risk.judge_risks(name, read_outcomes(path), risk.RESPLITS, ())
         worst += [max(found, key=lambda figure: figure.value)] if found else []
     return worst
 
 
-async def quantised(_folder: Path, _bundle: Path) -> list[Figure]:
+async def run_quantised(_folder: Path, _bundle: Path) -> list[Figure]:
     torch.set_num_threads(1)
-    rows = [quantisation.measured(case) for case in quantisation.CASES]
-    first, *others = quantisation.figures(rows)
+    rows = [quantisation.measure_case(case) for case in quantisation.CASES]
+    first, *others = quantisation.build_figures(rows)
     terms = tuple(
         f"{row.case.name}: ships {row.choice.shipped.precision}, {row.choice.shipped.size_bytes / 1e3:,.0f} kB of "
         f"{row.choice.candidates[0].size_bytes / 1e3:,.0f}, p50 x {row.choice.shipped.ratio:.2f}"

@@ -9,13 +9,13 @@ import asyncio
 import sys
 from pathlib import Path
 
-from cloud_hub.runtime.bootstrap import Ground, lay
+from cloud_hub.runtime.bootstrap import HubState, open_state
 from cloud_hub.runtime.broker import choose_port, find_program
-from cloud_hub.runtime.config import HubConfig, load
-from cloud_hub.runtime.process import Process, open_engines
-from wire.process.daemon import Lock, no_core_dumps
-from wire.process.exit_codes import Exit, run_to_exit
-from wire.process.logging import Log
+from cloud_hub.runtime.config import HubConfig, load_hub_config
+from cloud_hub.runtime.process import HubProcess, open_engines
+from wire.process.daemon import FolderLock, disable_core_dumps
+from wire.process.exit_codes import ExitCode, run_to_exit
+from wire.process.logging import JsonLog
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,16 +26,16 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
 
     def work() -> int:
-        config = load(asked.config)
-        return _check(config) if asked.check else _serve(config)
+        config = load_hub_config(asked.config)
+        return _check_config(config) if asked.check else _serve_hub(config)
 
     return run_to_exit("skerry hub", work)
 
 
-def _check(config: HubConfig) -> int:
+def _check_config(config: HubConfig) -> int:
     """Check everything that a start needs; creates a missing state folder, as the first start would. Serves nothing."""
-    with Lock(config.state_dir().prepare().root):
-        lay(config)
+    with FolderLock(config.state_dir().prepare().root):
+        open_state(config)
         if config.broker.start:
             find_program(config.broker.program)
             choose_port(config.broker.host, config.broker.port)
@@ -43,25 +43,25 @@ def _check(config: HubConfig) -> int:
     print(f"sound: hub {config.hub.name}, models {', '.join(engine.card.name for engine in engines)}")
     for engine in engines:
         engine.stop()
-    return Exit.OK
+    return ExitCode.OK
 
 
-def _serve(config: HubConfig) -> int:
-    log = Log()
-    log.take_over()
-    no_core_dumps()
-    with Lock(config.state_dir().prepare().root):
-        ground = lay(config)
-        asyncio.run(_run(config, ground, log))
-    return Exit.OK
+def _serve_hub(config: HubConfig) -> int:
+    log = JsonLog()
+    log.capture_logging()
+    disable_core_dumps()
+    with FolderLock(config.state_dir().prepare().root):
+        ground = open_state(config)
+        asyncio.run(_run_hub(config, ground, log))
+    return ExitCode.OK
 
 
-async def _run(config: HubConfig, ground: Ground, log: Log) -> None:
+async def _run_hub(config: HubConfig, ground: HubState, log: JsonLog) -> None:
     if config.broker.start:
         find_program(config.broker.program)  # fail before loading the models, which takes seconds
     engines = open_engines(config)
     try:
-        await Process(config, ground, engines, log).run()
+        await HubProcess(config, ground, engines, log).run()
     finally:
         for engine in engines:
             engine.stop()

@@ -9,12 +9,12 @@ import asyncio
 import sys
 from pathlib import Path
 
-from edge_agent.app.config import AgentConfig, load
-from edge_agent.app.process import Parts, Process, prepare
-from edge_agent.identity.identity import load as load_identity
-from wire.process.daemon import Lock, no_core_dumps
-from wire.process.exit_codes import Exit, run_to_exit
-from wire.process.logging import Log
+from edge_agent.app.config import AgentConfig, load_config
+from edge_agent.app.process import AgentProcess, StartupState, prepare_startup
+from edge_agent.identity.identity import load_identity
+from wire.process.daemon import FolderLock, disable_core_dumps
+from wire.process.exit_codes import ExitCode, run_to_exit
+from wire.process.logging import JsonLog
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,36 +26,36 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
 
     def work() -> int:
-        config = load(asked.config)
-        return _check(config) if asked.check else _serve(config, lines=asked.lines)
+        config = load_config(asked.config)
+        return _check_start(config) if asked.check else _serve_agent(config, lines=asked.lines)
 
     return run_to_exit("skerry agent", work)
 
 
-def _check(config: AgentConfig) -> int:
+def _check_start(config: AgentConfig) -> int:
     """Check configuration, identity, policy and model without starting; prints one line that sums them up."""
-    parts = prepare(config)
+    parts = prepare_startup(config)
     standing = parts.standing.policy
     policy = f"policy {standing.name} {standing.version}" if standing else "no policy: nothing may leave"
     model = f"model {parts.runner.manifest.model}" if parts.runner else "no model yet: the first refresh brings it"
     print(f"sound: device {parts.identity.device}, {model}, {policy}")
-    return Exit.OK
+    return ExitCode.OK
 
 
-def _serve(config: AgentConfig, *, lines: bool) -> int:
+def _serve_agent(config: AgentConfig, *, lines: bool) -> int:
     """Run the agent under the lock of its state folder until it is told to stop."""
-    log = Log(least=config.log_level)
-    log.take_over()
-    no_core_dumps()
+    log = JsonLog(least=config.log_level)
+    log.capture_logging()
+    disable_core_dumps()
     load_identity(Path(config.state))
-    with Lock(Path(config.state)):
-        parts = prepare(config, starting=True)
-        asyncio.run(_run(config, parts, log, lines=lines))
-    return Exit.OK
+    with FolderLock(Path(config.state)):
+        parts = prepare_startup(config, starting=True)
+        asyncio.run(_run_process(config, parts, log, lines=lines))
+    return ExitCode.OK
 
 
-async def _run(config: AgentConfig, parts: Parts, log: Log, *, lines: bool) -> None:
-    await Process(config, parts, log, lines=lines).run()
+async def _run_process(config: AgentConfig, parts: StartupState, log: JsonLog, *, lines: bool) -> None:
+    await AgentProcess(config, parts, log, lines=lines).run()
 
 
 if __name__ == "__main__":

@@ -20,16 +20,16 @@ from typing import Any, Self
 import aiohttp
 import tomli_w
 
-from cloud_hub.repository.publish import found_demo
+from cloud_hub.repository.publish import create_demo_repository
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
-from cloud_hub.runtime.bootstrap import lay
-from cloud_hub.runtime.config import load
+from cloud_hub.runtime.bootstrap import open_state
+from cloud_hub.runtime.config import load_hub_config
 from cloud_hub.security.hub_keys import HubCard
 from cloud_hub.system.state_folder import StateDir
-from edge_agent.identity.enrollment import enrol
-from policies.language.document import parse
-from wire.process.exit_codes import Exit, ExitError
+from edge_agent.identity.enrollment import enrol_device
+from policies.language.document import parse_policy
+from wire.process.exit_codes import ExitCode, ExitError
 
 START_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 10.0
@@ -46,7 +46,7 @@ _FOLLOW_PARENT = (
 
 
 @dataclass
-class Child:
+class ChildProcess:
     """Child process `python -m module --config FILE`, its standard error in a file."""
 
     module: str
@@ -70,7 +70,7 @@ class Child:
     def pid(self) -> int:
         """Process id. ExitError(INTERNAL) if it was not started."""
         if self.process is None:
-            raise ExitError(Exit.INTERNAL, f"{self.module} was not started")
+            raise ExitError(ExitCode.INTERNAL, f"{self.module} was not started")
         return self.process.pid
 
     @property
@@ -82,7 +82,7 @@ class Child:
         """SIGTERM, then SIGKILL after 10 s; returns when it is gone."""
         if self.process is None or self.process.returncode is not None:
             return
-        self._signal(signal.SIGTERM)
+        self._send_signal(signal.SIGTERM)
         try:
             await asyncio.wait_for(self.process.wait(), STOP_TIMEOUT_S)
         except TimeoutError:
@@ -90,16 +90,16 @@ class Child:
 
     async def kill(self) -> None:
         """SIGKILL: no clean shutdown, no flush."""
-        self._signal(signal.SIGKILL)
+        self._send_signal(signal.SIGKILL)
         if self.process is not None:
             await self.process.wait()
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _send_signal(self, number: signal.Signals) -> None:
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The last lines of its log, for an error message."""
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
         return " | ".join(lines[-_LAST_LINES:]) or "it said nothing"
@@ -113,7 +113,7 @@ class AgentHandle:
     device: str
     folder: Path
     url: str
-    child: Child
+    child: ChildProcess
 
     @property
     def database(self) -> Path:
@@ -128,7 +128,7 @@ class HubHandle:
     folder: Path
     url: str
     broker_port: int
-    child: Child
+    child: ChildProcess
 
     @property
     def token(self) -> str:
@@ -142,7 +142,7 @@ class HubHandle:
 
 
 @dataclass
-class Stage:
+class ProcessHarness:
     """Harness of real processes, as an async context manager; leaving it ends every process.
 
     `session` is an HTTP client for every API.
@@ -174,15 +174,15 @@ class Stage:
         policies: Sequence[Path] = (),
         also: Sequence[Path] = (),
     ) -> HubHandle:
-        """Configure and start a hub that serves `bundle` or several, with a broker of its own; see `lay_hub`.
+        """Configure and start a hub that serves `bundle` or several, with a broker of its own; see `configure_hub`.
 
         Returns when it is ready.
         """
-        hub = await self.lay_hub(bundle, extra, policies, also)
-        await self.wake_hub()
+        hub = await self.configure_hub(bundle, extra, policies, also)
+        await self.launch_hub()
         return hub
 
-    async def lay_hub(
+    async def configure_hub(
         self,
         bundle: Path | Sequence[Path],
         extra: Mapping[str, Mapping[str, Any]] | None = None,
@@ -198,7 +198,7 @@ class Stage:
         bundles = [bundle] if isinstance(bundle, Path) else [*bundle]
         folder = self.folder / "hub"
         folder.mkdir(parents=True, exist_ok=True)
-        api_port, broker_port = free_port(), free_port()
+        api_port, broker_port = find_free_port(), find_free_port()
         tables: dict[str, dict[str, Any]] = {"api": {"port": api_port}, "broker": {"port": broker_port}}
         for name, table in (extra or {}).items():
             tables[name] = {**tables.get(name, {}), **table}
@@ -206,21 +206,21 @@ class Stage:
         values = {
             "state": str(folder / "state"),
             "models": [*map(str, bundles), *map(str, also)],
-            "policies": [f"tuf:{parse(path.read_text(encoding='utf-8')).name}" for path in policies],
+            "policies": [f"tuf:{parse_policy(path.read_text(encoding='utf-8')).name}" for path in policies],
         }
         config.write_text(tomli_w.dumps({**values, **tables}))
-        child = Child("cloud_hub", config, folder / "hub.log")
+        child = ChildProcess("cloud_hub", config, folder / "hub.log")
         self.hub = HubHandle(folder / "state", f"http://127.0.0.1:{api_port}", broker_port, child)
         if policies:
-            await asyncio.to_thread(self._found, config, bundles, policies)
+            await asyncio.to_thread(self._create_repository, config, bundles, policies)
         return self.hub
 
-    async def wake_hub(self) -> None:
+    async def launch_hub(self) -> None:
         """Start the configured hub, or one that was killed, and wait until it is ready."""
         if self.hub is None:
-            raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
+            raise ExitError(ExitCode.INTERNAL, "the stage has no hub yet")
         await self.hub.child.start()
-        await self._ready(self.hub.child, f"{self.hub.url}/readyz")
+        await self._wait_until_ready(self.hub.child, f"{self.hub.url}/readyz")
 
     async def add_agent(
         self, name: str, bundle: Path | str, policy: Path | str, extra: Mapping[str, Mapping[str, Any]] | None = None
@@ -230,14 +230,14 @@ class Stage:
         `bundle`, `policy`: paths, or `tuf:NAME`. `extra`: tables of its configuration.
         """
         folder = self.folder / name
-        invite = await self.invite(f"demo--{name}")
-        identity = await asyncio.to_thread(enrol, invite, folder)
-        port = free_port()
+        invite = await self.create_invite(f"demo--{name}")
+        identity = await asyncio.to_thread(enrol_device, invite, folder)
+        port = find_free_port()
         config = folder / "agent.toml"
         values = {"state": str(folder), "bundle": str(bundle), "policy": str(policy), "data_class": "open"}
         tables: dict[str, Mapping[str, Any]] = {"api": {"port": port}, **(extra or {})}
         config.write_text(tomli_w.dumps({**values, **tables}))
-        child = Child("edge_agent", config, folder / "agent.log")
+        child = ChildProcess("edge_agent", config, folder / "agent.log")
         handle = AgentHandle(name, identity.device, folder, f"http://127.0.0.1:{port}", child)
         self.agents.append(handle)
         return handle
@@ -245,90 +245,94 @@ class Stage:
     async def start_agent(self, agent: AgentHandle) -> None:
         """Start an agent and wait until it answers and has reached the hub."""
         await agent.child.start()
-        await self.ready(agent)
+        await self.wait_ready(agent)
         await self.wait_for(agent, lambda status: status.get("link") == "up", "no link to the broker")
 
     @property
     def repository(self) -> Repository:
         """The hub's update repository, whether it runs or not: what is published here reaches devices."""
         if self.hub is None:
-            raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
+            raise ExitError(ExitCode.INTERNAL, "the stage has no hub yet")
         state = StateDir(self.hub.folder)
         return Repository(state.repository, OnlineKeys(state.online))
 
-    def _found(self, config: Path, bundles: Sequence[Path], policies: Sequence[Path]) -> None:
+    def _create_repository(self, config: Path, bundles: Sequence[Path], policies: Sequence[Path]) -> None:
         """Create the repository before the hub runs, so that its first invite names the root already."""
-        told = load(config)
-        keys = lay(told).keys
+        told = load_hub_config(config)
+        keys = open_state(told).keys
         card = HubCard(told.hub.name, told.hub.region, keys.hpke_public, keys.signing_public)
-        found_demo(self.repository, card, bundles, [policy.read_bytes() for policy in policies], datetime.now(UTC))
+        create_demo_repository(
+            self.repository, card, bundles, [policy.read_bytes() for policy in policies], datetime.now(UTC)
+        )
 
-    async def ready(self, agent: AgentHandle) -> None:
+    async def wait_ready(self, agent: AgentHandle) -> None:
         """Wait until the agent is ready for samples."""
-        await self._ready(agent.child, f"{agent.url}/readyz")
+        await self._wait_until_ready(agent.child, f"{agent.url}/readyz")
 
     async def wait_for(self, agent: AgentHandle, test: Any, otherwise: str, timeout_s: float = START_TIMEOUT_S) -> None:
         """Poll the agent's status until `test(status)`; ExitError(INTERNAL) with `otherwise` after `timeout_s`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        while not test(await self.status(agent)):
+        while not test(await self.fetch_status(agent)):
             if asyncio.get_running_loop().time() > deadline:
-                raise ExitError(Exit.INTERNAL, f"{agent.name}: {otherwise}: {agent.child.last_words()}")
+                raise ExitError(ExitCode.INTERNAL, f"{agent.name}: {otherwise}: {agent.child.log_tail()}")
             await asyncio.sleep(_POLL_S)
 
-    async def status(self, agent: AgentHandle) -> dict[str, Any]:
+    async def fetch_status(self, agent: AgentHandle) -> dict[str, Any]:
         """The agent's status document."""
         async with self.session.get(f"{agent.url}/v1/status") as response:
             body: dict[str, Any] = await response.json()
             return body
 
-    async def invite(self, device: str) -> str:
+    async def create_invite(self, device: str) -> str:
         """Invite a device; returns the invite."""
-        body = await self.admin("POST", "/v1/admin/invites", {"device": device})
+        body = await self.call_admin("POST", "/v1/admin/invites", {"device": device})
         return str(body["invite"])
 
-    async def admin(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def call_admin(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Call the hub's admin API with its token. ExitError(HUB) with the hub's own line if it refuses."""
         if self.hub is None:
-            raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
+            raise ExitError(ExitCode.INTERNAL, "the stage has no hub yet")
         headers = {"Authorization": f"Bearer {self.hub.token}"}
         async with self.session.request(method, self.hub.url + path, json=body, headers=headers) as response:
             reply: dict[str, Any] = await response.json()
             if response.status >= 400:
-                raise ExitError(Exit.HUB, f"{path}: {reply.get('error', response.status)}")
+                raise ExitError(ExitCode.HUB, f"{path}: {reply.get('error', response.status)}")
             return reply
 
     def broker_pid(self) -> int | None:
         """Process id of the hub's broker (a child of the hub); None while there is none."""
-        return next(iter(children_of(self.hub.child.pid, "mosquitto")), None) if self.hub else None
+        return next(iter(list_children(self.hub.child.pid, "mosquitto")), None) if self.hub else None
 
-    async def _ready(self, child: Child, url: str) -> None:
+    async def _wait_until_ready(self, child: ChildProcess, url: str) -> None:
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
         while asyncio.get_running_loop().time() < deadline:
             if not child.running:
-                raise ExitError(Exit.INTERNAL, f"{child.module} ended at once: {child.last_words()}")
-            if await self._answers(url):
+                raise ExitError(ExitCode.INTERNAL, f"{child.module} ended at once: {child.log_tail()}")
+            if await self._is_ready(url):
                 return
             await asyncio.sleep(_POLL_S)
-        raise ExitError(Exit.INTERNAL, f"{child.module} is not ready after {START_TIMEOUT_S:g} s: {child.last_words()}")
+        raise ExitError(
+            ExitCode.INTERNAL, f"{child.module} is not ready after {START_TIMEOUT_S:g} s: {child.log_tail()}"
+        )
 
-    async def _answers(self, url: str) -> bool:
+    async def _is_ready(self, url: str) -> bool:
         with contextlib.suppress(aiohttp.ClientConnectionError):
             async with self.session.get(url) as response:
                 return response.status == http.HTTPStatus.OK
         return False
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """A TCP port on loopback that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def children_of(parent: int, program: str) -> list[int]:
+def list_children(parent: int, program: str) -> list[int]:
     """Process ids of `parent`'s children that run `program` (Linux: /proc; elsewhere: ps)."""
     if not Path("/proc/self/stat").exists():
-        return _children_by_ps(parent, program)
+        return _list_children_ps(parent, program)
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -338,7 +342,7 @@ def children_of(parent: int, program: str) -> list[int]:
     return found
 
 
-def _children_by_ps(parent: int, program: str) -> list[int]:
+def _list_children_ps(parent: int, program: str) -> list[int]:
     import subprocess  # noqa: PLC0415 - only where there is no /proc
 
     listing = subprocess.run(["ps", "-Ao", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from wire.process.exit_codes import Exit
+from wire.process.exit_codes import ExitCode
 
 UNITS = sorted((ROOT / "deploy").glob("*.service"))
 LOCKED_DOWN = {
@@ -23,7 +23,7 @@ LOCKED_DOWN = {
     "StateDirectoryMode": "0700",
 }
 # What a restart cannot heal: a person has to change something first.
-HOPELESS = {Exit.USAGE, Exit.CONFIG, Exit.POLICY, Exit.MODEL, Exit.CREDENTIALS, Exit.ENROLMENT}
+HOPELESS = {ExitCode.USAGE, ExitCode.CONFIG, ExitCode.POLICY, ExitCode.MODEL, ExitCode.CREDENTIALS, ExitCode.ENROLMENT}
 
 
 def settings(unit: Path) -> dict[str, str]:
@@ -59,7 +59,7 @@ def test_the_unit_is_locked_down(unit):
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_a_fault_that_no_restart_heals_is_not_restarted(unit):
-    codes = {Exit(int(code)) for code in settings(unit)["RestartPreventExitStatus"].split()}
+    codes = {ExitCode(int(code)) for code in settings(unit)["RestartPreventExitStatus"].split()}
     assert codes == HOPELESS
     page = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
     assert "restart after every failure but 2, 10, 11, 12, 22 and 23" in page

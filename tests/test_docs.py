@@ -10,7 +10,7 @@ from _pytest.mark.structures import ParameterSet
 
 from tests import ROOT
 from tests.blocks import LANGUAGES, MARKS, PAGES, blocks, execute, of_mark
-from wire.process.exit_codes import Exit
+from wire.process.exit_codes import ExitCode
 
 ALL_PAGES = (*PAGES, *sorted((ROOT / "docs" / "adr").glob("*.md")), ROOT / "CHANGELOG.md")
 HEAVY = {"engines.md"}  # starts whole gangs of ranks: 40 seconds of processor time
@@ -64,7 +64,7 @@ def test_links_between_pages_lead_somewhere(page):
 def test_exit_codes_page_agrees_with_the_code():
     page = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", page, re.MULTILINE)
-    assert [(int(code), name) for code, name in listed] == [(code.value, code.name) for code in Exit]
+    assert [(int(code), name) for code, name in listed] == [(code.value, code.name) for code in ExitCode]
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "adr").glob("*.md")), ids=by_name)

@@ -4,7 +4,7 @@ import re
 
 from cloud_hub.runtime.broker import MAX_PACKET_BYTES
 from tests import ROOT
-from wire.protocol.topics import Channel, hub_filters
+from wire.protocol.topics import TopicChannel, list_hub_filters
 
 PAGE = (ROOT / "docs" / "emqx.md").read_text(encoding="utf-8")
 RULES = {
@@ -13,12 +13,12 @@ RULES = {
 
 
 def named(start: str, who: str) -> set[str]:
-    return {f"v1/+/{who}/{channel}" for channel in Channel if channel.startswith(start)}
+    return {f"v1/+/{who}/{channel}" for channel in TopicChannel if channel.startswith(start)}
 
 
 def test_the_page_grants_what_the_code_uses_and_nothing_else():
     assert {
-        '{username, "hub"}, subscribe': set(hub_filters()),
+        '{username, "hub"}, subscribe': set(list_hub_filters()),
         '{username, "hub"}, publish': named("down/", "+"),
         "all, publish": named("up/", "${username}"),
         "all, subscribe": named("down/", "${username}"),

@@ -65,7 +65,7 @@ def names_in(path: Path) -> frozenset[str]:
 
 
 def resolves(name: str) -> bool:
-    """`package.module`, perhaps with an attribute behind it, or `package.module:attribute`."""
+    """`package.module`, perhaps with an attribute behind it, or `package.module:piece_attribute`."""
     module, colon, attribute = name.partition(":")
     if file_of(module):
         return not colon or attribute in names_in(file_of(module) or ROOT)
@@ -135,7 +135,7 @@ def test_every_module_that_is_run_by_name_can_be_run():
         ("edge_agent.cli.agent:app", True),
         ("edge_agent.cli.agent:gone", False),
         ("models.gone", False),
-        ("models.forge.training.gate.Gate", True),
+        ("models.forge.training.gate.ConfidenceGate", True),
         ("models.forge.gone.Gate", False),
     ],
 )

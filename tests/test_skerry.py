@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from wire.process.exit_codes import Exit
+from wire.process.exit_codes import ExitCode
 
 
 def skerry(*args: str) -> subprocess.CompletedProcess[str]:
@@ -23,7 +23,7 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def refused(done: subprocess.CompletedProcess[str], code: Exit) -> str:
+def refused(done: subprocess.CompletedProcess[str], code: ExitCode) -> str:
     """The one line that a failed command prints."""
     assert done.returncode == code
     assert done.stdout == ""
@@ -53,13 +53,13 @@ def test_version():
 
 def test_unknown_command_names_the_nearest():
     done = skerry("agnet")
-    assert done.returncode == Exit.USAGE
+    assert done.returncode == ExitCode.USAGE
     assert "Did you mean 'agent'?" in done.stderr
 
 
 def test_usage_errors_end_with_2():
-    assert skerry("policy", "check").returncode == Exit.USAGE
-    assert skerry("--no-such-option").returncode == Exit.USAGE
+    assert skerry("policy", "check").returncode == ExitCode.USAGE
+    assert skerry("--no-such-option").returncode == ExitCode.USAGE
 
 
 # A sub-command that stands in for a real one: a module in a folder of its own, put into the table as they are.
@@ -97,12 +97,12 @@ def test_a_subcommand_may_be_one_function(tmp_path):
 
 def test_a_stop_becomes_one_line_and_its_exit_code(tmp_path):
     done = run_stand_in(tmp_path, APP + "    raise ExitError(Exit.DISK, 'disk full\\nmake room')", "run", "x")
-    assert refused(done, Exit.DISK) == "skerry: disk full make room\n"
+    assert refused(done, ExitCode.DISK) == "skerry: disk full make room\n"
 
 
 def test_a_defect_ends_with_1_and_shows_no_local_values(tmp_path):
     done = run_stand_in(tmp_path, APP + "    canary = 'CAN' + 'ARY'\n    raise RuntimeError('broken')", "run", "x")
-    assert done.returncode == Exit.INTERNAL
+    assert done.returncode == ExitCode.INTERNAL
     assert "RuntimeError: broken" in done.stderr
     assert "CANARY" not in done.stderr
 
@@ -118,7 +118,7 @@ def test_a_defect_ends_with_1_and_shows_no_local_values(tmp_path):
 )
 def test_a_module_that_is_not_there_says_what_to_install(tmp_path, module, hint):
     body = f"raise ModuleNotFoundError('No module', name={module!r})"
-    assert hint in refused(run_stand_in(tmp_path, body), Exit.CONFIG)
+    assert hint in refused(run_stand_in(tmp_path, body), ExitCode.CONFIG)
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):

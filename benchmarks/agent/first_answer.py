@@ -11,26 +11,26 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.harness.benchmark import alone
-from benchmarks.harness.figures import Figure, shown
+from benchmarks.harness.benchmark import run_alone
+from benchmarks.harness.figures import Figure, format_number
 from benchmarks.harness.rig import ROOT
 
 LIMIT_S = 60.0
 
 
-async def run(folder: Path, bundle: Path) -> list[Figure]:
+async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
     """Cold: the reference model is trained on the way. Then once more with the model cached."""
     del bundle
-    cold_s, cold = await _demo(folder)
-    warm_s, warm = await _demo(folder)
+    cold_s, cold = await _run_demo(folder)
+    warm_s, warm = await _run_demo(folder)
     terms = (
-        f"whole demo {shown(cold['seconds'])} s; with the model cached: first escalated answer after {shown(warm_s)} s",
+        f"whole demo {format_number(cold['seconds'])} s; with the model cached: first escalated answer after {format_number(warm_s)} s",
         f"lost {cold['lost'] + warm['lost']}, doubled {cold['doubled'] + warm['doubled']}",
     )
     return [Figure("make demo, model not cached, to the first escalated answer", cold_s, "s", LIMIT_S, terms=terms)]
 
 
-async def _demo(folder: Path) -> tuple[float, dict[str, float]]:
+async def _run_demo(folder: Path) -> tuple[float, dict[str, float]]:
     """(seconds to the first escalated answer, the demo's figures). The model cache lies in `folder`."""
     out = folder / "demo.json"
     began = time.monotonic()
@@ -51,4 +51,4 @@ async def _demo(folder: Path) -> tuple[float, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    sys.exit(alone(run))
+    sys.exit(run_alone(run_benchmark))

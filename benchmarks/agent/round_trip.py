@@ -16,19 +16,19 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.harness.benchmark import alone
-from benchmarks.harness.figures import US, Figure, p50, percentile, shown
-from benchmarks.harness.rig import POLICY, Rig, child, hub_context, said
-from benchmarks.harness.terms import commit_us, sealed, verdict_plaintext
+from benchmarks.harness.benchmark import run_alone
+from benchmarks.harness.figures import US, Figure, find_median, find_percentile, format_number
+from benchmarks.harness.rig import POLICY, BenchmarkRig, hub_context, read_line, run_child
+from benchmarks.harness.terms import build_verdict_plaintext, time_commit_us, time_sealing
 from edge_agent.app.agent import Agent
-from edge_agent.core.records import Sample, Source
+from edge_agent.core.records import AnswerSource, Sample
 from edge_agent.identity.identity import Identity
 from edge_agent.system.settings import AgentSettings
 from models.bundle.bundle import open_bundle
-from models.forge.data.digits import heldout
+from models.forge.data.digits import load_heldout
 from models.runtime.onnx_runner import OnnxRunner
-from policies.language.document import parse
-from wire.protocol.topics import Channel, hub_filters, parse_up, topic
+from policies.language.document import parse_policy
+from wire.protocol.topics import TopicChannel, build_topic, list_hub_filters, parse_up_topic
 from wire.transport.base import LinkLostError
 from wire.transport.mqtt import MqttTransport
 
@@ -38,42 +38,42 @@ WARM = 50
 LIMIT = 1.5
 
 
-async def measure(rig: Rig, identity: Identity) -> Figure:
+async def measure_ratio(rig: BenchmarkRig, identity: Identity) -> Figure:
     """The ratio escalation / floor, median of `ROUNDS` paired rounds."""
     manifest = open_bundle(rig.bundle).manifest
-    question = sealed(bytes(manifest.fixed_bytes), Channel.QUESTION)
-    verdict = sealed(verdict_plaintext(len(manifest.labels)), Channel.REPLY)
+    question = time_sealing(bytes(manifest.fixed_bytes), TopicChannel.QUESTION)
+    verdict = time_sealing(build_verdict_plaintext(len(manifest.labels)), TopicChannel.REPLY)
     crypto_us = question.out_us + question.in_us + verdict.out_us + verdict.in_us
-    ratios, echoes, asked, tails, commits, model_us = [], [], [], [], [], await _model_us(rig)
+    ratios, echoes, asked, tails, commits, model_us = [], [], [], [], [], await _time_model_us(rig)
     for _ in range(ROUNDS):
-        echo = p50(await _echoes(rig, identity, question.frame_bytes, verdict.frame_bytes)) * US
-        commit = commit_us(rig.folder)
-        taken = await _escalations(rig, identity)
+        echo = find_median(await _time_echoes(rig, identity, question.frame_bytes, verdict.frame_bytes)) * US
+        commit = time_commit_us(rig.folder)
+        taken = await _time_escalations(rig, identity)
         floor = echo + model_us + 3 * commit + crypto_us
-        ratios.append(p50(taken) * US / floor)
+        ratios.append(find_median(taken) * US / floor)
         echoes.append(echo)
         commits.append(commit)
-        asked.append(p50(taken) * US)
-        tails.append(percentile(taken, 0.99) * US)
+        asked.append(find_median(taken) * US)
+        tails.append(find_percentile(taken, 0.99) * US)
     floor = median(echoes) + model_us + 3 * median(commits) + crypto_us
     terms = (
-        f"escalation p50 {shown(median(asked))} us, p99 {shown(median(tails))} us ({TIMES} x {ROUNDS} rounds)",
-        f"floor {shown(floor)} us = echo {shown(median(echoes))} + model {shown(model_us)} + 3 commits of "
-        f"{shown(median(commits))} + 2 x (seal, sign, verify, open) {shown(crypto_us)}",
-        f"ratio per round: {', '.join(shown(ratio) for ratio in ratios)}",
+        f"escalation p50 {format_number(median(asked))} us, p99 {format_number(median(tails))} us ({TIMES} x {ROUNDS} rounds)",
+        f"floor {format_number(floor)} us = echo {format_number(median(echoes))} + model {format_number(model_us)} + 3 commits of "
+        f"{format_number(median(commits))} + 2 x (seal, sign, verify, open) {format_number(crypto_us)}",
+        f"ratio per round: {', '.join(format_number(ratio) for ratio in ratios)}",
     )
     return Figure("escalation round trip, p50, over its floor", median(ratios), "x", LIMIT, terms=terms)
 
 
-async def _echoes(rig: Rig, identity: Identity, question_bytes: int, verdict_bytes: int) -> list[float]:
+async def _time_echoes(rig: BenchmarkRig, identity: Identity, question_bytes: int, verdict_bytes: int) -> list[float]:
     """Seconds of each echo, from the device to the hub's place and back."""
-    async with child(
+    async with run_child(
         "benchmarks.agent.round_trip", *rig.as_hub, str(verdict_bytes), log=rig.folder / "echo.log"
     ) as peer:
-        await said(peer)
-        link = await MqttTransport.connect("127.0.0.1", rig.broker.port, identity.device, identity.tls())
-        await link.subscribe((topic(identity.device, Channel.REPLY),))
-        up, payload, taken = topic(identity.device, Channel.QUESTION), bytes(question_bytes), []
+        await read_line(peer)
+        link = await MqttTransport.connect("127.0.0.1", rig.broker.port, identity.device, identity.tls_context())
+        await link.subscribe((build_topic(identity.device, TopicChannel.REPLY),))
+        up, payload, taken = build_topic(identity.device, TopicChannel.QUESTION), bytes(question_bytes), []
         for _ in range(TIMES + WARM):
             began = time.perf_counter()
             link.post(up, payload)
@@ -83,26 +83,26 @@ async def _echoes(rig: Rig, identity: Identity, question_bytes: int, verdict_byt
     return taken[WARM:]
 
 
-async def _escalations(rig: Rig, identity: Identity) -> list[float]:
+async def _time_escalations(rig: BenchmarkRig, identity: Identity) -> list[float]:
     """Seconds of each `Agent.infer` that the hub answered, one at a time."""
-    policy = parse(POLICY.format(mode="hub_first", threshold=0.9)).compile()
+    policy = parse_policy(POLICY.format(mode="hub_first", threshold=0.9)).compile()
     settings = AgentSettings(state_dir=rig.folder / "device-0")
 
     async def connect() -> MqttTransport:
-        return await MqttTransport.connect("127.0.0.1", rig.broker.port, identity.device, identity.tls())
+        return await MqttTransport.connect("127.0.0.1", rig.broker.port, identity.device, identity.tls_context())
 
-    async with rig.hub():
+    async with rig.run_hub():
         agent = Agent(settings, identity, OnnxRunner(open_bundle(rig.bundle)), policy, connect)
         running = asyncio.create_task(agent.run())
         try:
-            return await _ask(agent)
+            return await _ask_repeatedly(agent)
         finally:
             agent.stop()
             await running
 
 
-async def _ask(agent: Agent) -> list[float]:
-    samples = [np.ascontiguousarray(x) for x in heldout()[0]]
+async def _ask_repeatedly(agent: Agent) -> list[float]:
+    samples = [np.ascontiguousarray(x) for x in load_heldout()[0]]
     while agent.status()["link"] != "up":
         await asyncio.sleep(0.05)
     taken = []
@@ -110,42 +110,42 @@ async def _ask(agent: Agent) -> list[float]:
         began = time.perf_counter()
         answer = await agent.infer(Sample(samples[number % len(samples)], "open"))
         taken.append(time.perf_counter() - began)
-        if answer.source is not Source.HUB:
+        if answer.source is not AnswerSource.HUB:
             raise RuntimeError(f"asked the hub, got {answer.source}: {answer.why}")
     return taken[WARM:]
 
 
-async def _model_us(rig: Rig) -> float:
+async def _time_model_us(rig: BenchmarkRig) -> float:
     """The hub's model alone, in a process of its own: torch stays out of this one."""
-    async with child("benchmarks.hub.raw_model", str(rig.bundle), log=rig.folder / "model.log") as process:
-        return float(await said(process))
+    async with run_child("benchmarks.hub.raw_model", str(rig.bundle), log=rig.folder / "model.log") as process:
+        return float(await read_line(process))
 
 
-async def run(folder: Path, bundle: Path) -> list[Figure]:
-    async with Rig(folder, bundle) as rig:
-        async with rig.hub():
-            identity = (await rig.devices(1))[0]
-        return [await measure(rig, identity)]
+async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
+    async with BenchmarkRig(folder, bundle) as rig:
+        async with rig.run_hub():
+            identity = (await rig.enrol_devices(1))[0]
+        return [await measure_ratio(rig, identity)]
 
 
 if __name__ == "__main__":
-    sys.exit(alone(run))
+    sys.exit(run_alone(run_benchmark))
 
 
-async def serve(port: int, files: tuple[str, str, str], reply_bytes: int) -> None:
+async def serve_echo(port: int, files: tuple[str, str, str], reply_bytes: int) -> None:
     link = await MqttTransport.connect("127.0.0.1", port, "hub", hub_context(*files))
-    await link.subscribe(hub_filters())
+    await link.subscribe(list_hub_filters())
     print("ready", flush=True)
     reply = bytes(reply_bytes)
     try:
         while True:
             for message in await link.receive():
-                device, _ = parse_up(message.topic)
-                link.post(topic(device, Channel.REPLY), reply)
+                device, _ = parse_up_topic(message.topic)
+                link.post(build_topic(device, TopicChannel.REPLY), reply)
     except LinkLostError:
         return
 
 
 if __name__ == "__main__":
     _, port, ca, certificate, key, size = sys.argv
-    asyncio.run(serve(int(port), (ca, certificate, key), int(size)))
+    asyncio.run(serve_echo(int(port), (ca, certificate, key), int(size)))

@@ -19,18 +19,18 @@ import numpy as np
 import onnx
 import torch
 
-from benchmarks.harness.figures import Figure, line
+from benchmarks.harness.figures import Figure, format_line
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import EDGE_FILE
-from models.bundle.measurements import LeakKind, Metric
-from models.cli.forge import stages
+from models.bundle.measurements import LeakKind, QualityMetric
+from models.cli.forge import stage_progress
 from models.forge.data.types import Data
-from models.forge.evaluation.baselines import baselines
-from models.forge.evaluation.deferral import curve
+from models.forge.evaluation.baselines import measure_baselines
+from models.forge.evaluation.deferral import pair_curve
 from models.forge.evaluation.outcomes import Outcomes, read_outcomes
-from models.forge.partition.cuts import trace
-from models.forge.pipeline.forge import forge
-from models.forge.spec import Aids, Wish
+from models.forge.partition.cuts import trace_model
+from models.forge.pipeline.forge import run_forge
+from models.forge.spec import ForgeInputs, ForgeSpec
 
 BUNDLES = "SKERRY_ZOO_BUNDLES"
 STAGES = ".stages"
@@ -38,16 +38,16 @@ ENVELOPE_BYTES = 196
 
 
 @dataclass(frozen=True)
-class Case:
+class ZooCase:
     """`module` of the zoo gives `build_model`, `samples`, and where it has them `edge_model`, `augment`."""
 
     module: str
-    wish: Wish
-    judge: "Callable[[Forged], list[Figure]]"
+    wish: ForgeSpec
+    judge: "Callable[[ForgedSet], list[Figure]]"
 
 
 @dataclass(frozen=True)
-class Forged:
+class ForgedSet:
     name: str
     bundle: Bundle
     outcomes: Outcomes
@@ -55,33 +55,33 @@ class Forged:
     terms: tuple[str, ...]
 
 
-def judge(names: Sequence[str]) -> list[Figure]:
+def judge_sets(names: Sequence[str]) -> list[Figure]:
     """Every figure of these sets, forging those that are not kept."""
-    return [figure for name in names for figure in CASES[name].judge(forged(name))]
+    return [figure for name in names for figure in CASES[name].judge(forge_set(name))]
 
 
-def forged(name: str) -> Forged:
+def forge_set(name: str) -> ForgedSet:
     folder = bundles_folder() / name
     data = import_module(CASES[name].module).samples()
-    bundle = open_bundle(folder) if folder.exists() else made(name, data, folder)
+    bundle = open_bundle(folder) if folder.exists() else forge_dataset_bundle(name, data, folder)
     outcomes = read_outcomes(folder.with_name(f"{name}.report") / "outcomes-heldout.npz")
-    sizes = ", ".join(f"{b.name} {b.mean_bytes:,.0f} B" for b in baselines(data.heldout.x[0]))
-    return Forged(name, bundle, outcomes, msgspec.json.decode(bundle.report), (f"one sample compressed: {sizes}",))
+    sizes = ", ".join(f"{b.name} {b.mean_bytes:,.0f} B" for b in measure_baselines(data.heldout.x[0]))
+    return ForgedSet(name, bundle, outcomes, msgspec.json.decode(bundle.report), (f"one sample compressed: {sizes}",))
 
 
-def made(name: str, data: Data, folder: Path) -> Bundle:
+def forge_dataset_bundle(name: str, data: Data, folder: Path) -> Bundle:
     """As `skerry models forge` would."""
     case = CASES[name]
     zoo = import_module(case.module)
     small, vary = (getattr(zoo, part, None) for part in ("edge_model", "augment"))
-    aids = Aids(
+    aids = ForgeInputs(
         edge_model=small() if small else None,
         augment=vary,
         cache=bundles_folder() / STAGES,
         source=f"{case.module}:build_model",
     )
-    with stages() as tell:
-        return forge(zoo.build_model(), data, replace(case.wish, name=name), folder, tell, aids=aids)
+    with stage_progress() as tell:
+        return run_forge(zoo.build_model(), data, replace(case.wish, name=name), folder, tell, aids=aids)
 
 
 def bundles_folder() -> Path:
@@ -89,11 +89,13 @@ def bundles_folder() -> Path:
     return Path(os.environ.get(BUNDLES) or Path.home() / ".cache" / "skerry" / "zoo-bundles")
 
 
-def told(found: Forged) -> tuple[str, ...]:
+def describe_set(found: ForgedSet) -> tuple[str, ...]:
     """What every row of a set is read with."""
     manifest, calibration = found.bundle.manifest, found.bundle.manifest.calibration
-    unit = "" if calibration.metric is Metric.RMSE else " %"
-    edge, pair, hub = (_percent(calibration.metric, v) for v in (calibration.edge, calibration.pair, calibration.hub))
+    unit = "" if calibration.metric is QualityMetric.RMSE else " %"
+    edge, pair, hub = (
+        _to_percent(calibration.metric, v) for v in (calibration.edge, calibration.pair, calibration.hub)
+    )
     sealed = manifest.fixed_bytes + ENVELOPE_BYTES
     return (
         f"edge {edge:.2f}{unit}, pair {pair:.2f}{unit} asking {calibration.asked:.1%}, hub alone {hub:.2f}{unit}; "
@@ -104,77 +106,85 @@ def told(found: Forged) -> tuple[str, ...]:
     )
 
 
-def recovered(found: Forged, share: float) -> float:
+def recovered_gap(found: ForgedSet, share: float) -> float:
     """Of the gap between the edge and the given model, in percent, asking this share (0..1)."""
-    line_ = curve(found.outcomes)
+    line_ = pair_curve(found.outcomes)
     hub = found.bundle.manifest.calibration.hub
     at = float(line_[min(len(found.outcomes), int(share * len(found.outcomes)))])
     return 100 * (at - float(line_[0])) / (hub - float(line_[0])) if hub != line_[0] else math.nan
 
 
-def at_share(found: Forged, share: float) -> float:
+def metric_at_share(found: ForgedSet, share: float) -> float:
     """The pair's accuracy or RMSE asking this share of the least confident."""
-    return float(curve(found.outcomes)[int(share * len(found.outcomes))])
+    return float(pair_curve(found.outcomes)[int(share * len(found.outcomes))])
 
 
-def cifar10(found: Forged) -> list[Figure]:
+def judge_cifar10(found: ForgedSet) -> list[Figure]:
     """T1: what a learned bottleneck costs in bytes and in accuracy."""
     facts = found.facts
     return [
-        Figure("CIFAR-10 (JPEG q75): payload of the bottleneck", facts["payload_bytes"], "B", 100, terms=told(found)),
+        Figure(
+            "CIFAR-10 (JPEG q75): payload of the bottleneck",
+            facts["payload_bytes"],
+            "B",
+            100,
+            terms=describe_set(found),
+        ),
         Figure("CIFAR-10: lost if every sample is asked", 100 * facts["lost"], "points", 1.0),
-        Figure("CIFAR-10: multiply-accumulates of the device's half", 100 * device_share(found), "% of hub", 10.0),
-        *inversion(found, "CIFAR-10"),
+        Figure(
+            "CIFAR-10: multiply-accumulates of the device's half", 100 * compute_device_share(found), "% of hub", 10.0
+        ),
+        *judge_inversion(found, "CIFAR-10"),
     ]
 
 
-def fashion_mnist(found: Forged) -> list[Figure]:
+def judge_fashion_mnist(found: ForgedSet) -> list[Figure]:
     """T4: the gap, and bytes over all samples."""
     mean = found.facts["payload_bytes"] * 0.25
-    beyond = f"asking 20 %: {recovered(found, 0.20):.1f} % of the gap (stretch: 95)"
-    share = recovered(found, 0.25)
+    beyond = f"asking 20 %: {recovered_gap(found, 0.20):.1f} % of the gap (stretch: 95)"
+    share = recovered_gap(found, 0.25)
     hub = 100 * found.bundle.manifest.calibration.hub
     return [
-        Figure("Fashion-MNIST: hub alone", hub, "%", 94.5, more_is_better=True, terms=told(found)),
+        Figure("Fashion-MNIST: hub alone", hub, "%", 94.5, more_is_better=True, terms=describe_set(found)),
         Figure("Fashion-MNIST: gap recovered asking 25 %", share, "%", 90, more_is_better=True, terms=(beyond,)),
         Figure("Fashion-MNIST: mean bytes of features over all samples", mean, "B", 40),
-        *inversion(found, "Fashion-MNIST"),
+        *judge_inversion(found, "Fashion-MNIST"),
     ]
 
 
-def mitbih(found: Forged) -> list[Figure]:
+def judge_mitbih(found: ForgedSet) -> list[Figure]:
     """The threshold was chosen on other patients: how much is asked of strangers is part of the row."""
     calibration = found.bundle.manifest.calibration
-    short = 100 * (calibration.hub - at_share(found, 0.20))
+    short = 100 * (calibration.hub - metric_at_share(found, 0.20))
     shift = f"the threshold that asks 20 % of the calibration patients asks {calibration.asked:.1%} of these"
-    terms = (*told(found), shift)
+    terms = (*describe_set(found), shift)
     return [Figure("MIT-BIH by patient: pair behind hub asking 20 %", short, "points", 0.3, terms=terms)]
 
 
-def cmapss(found: Forged) -> list[Figure]:
+def judge_cmapss(found: ForgedSet) -> list[Figure]:
     calibration = found.bundle.manifest.calibration
-    behind = 100 * (at_share(found, 0.25) / calibration.hub - 1)
+    behind = 100 * (metric_at_share(found, 0.25) / calibration.hub - 1)
     precision = found.bundle.manifest.target.precision
     return [
-        Figure("C-MAPSS FD001: hub alone", calibration.hub, "RMSE", 14.5, terms=told(found)),
+        Figure("C-MAPSS FD001: hub alone", calibration.hub, "RMSE", 14.5, terms=describe_set(found)),
         Figure(f"C-MAPSS FD001: edge ({precision})", calibration.edge, "RMSE", 16.0),
         Figure("C-MAPSS FD001: pair behind hub asking 25 %", behind, "%", 2.0),
     ]
 
 
-def device_share(found: Forged) -> float:
+def compute_device_share(found: ForgedSet) -> float:
     """Multiply-accumulates of the edge graph, exit and gate included, against the given model's."""
-    model = onnx.shape_inference.infer_shapes(onnx.load_from_string(found.bundle.read(EDGE_FILE)))
+    model = onnx.shape_inference.infer_shapes(onnx.load_from_string(found.bundle.read_file(EDGE_FILE)))
     graph = model.graph
     shapes = {each.name: tuple(each.dims) for each in graph.initializer}
     for value in (*graph.value_info, *graph.input, *graph.output):
         shapes[value.name] = tuple(d.dim_value or 1 for d in value.type.tensor_type.shape.dim)
     zoo = import_module(CASES[found.name].module)
     example = torch.from_numpy(np.ascontiguousarray(zoo.samples().heldout.x[0][:2]))
-    return sum(_multiplies(node, shapes) for node in graph.node) / trace(zoo.build_model(), example).macs
+    return sum(_count_multiplies(node, shapes) for node in graph.node) / trace_model(zoo.build_model(), example).macs
 
 
-def _multiplies(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
+def _count_multiplies(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
     if node.op_type == "Conv":
         return math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])
     if node.op_type in {"Gemm", "MatMul"}:
@@ -182,7 +192,7 @@ def _multiplies(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> 
     return 0
 
 
-def inversion(found: Forged, title: str) -> list[Figure]:
+def judge_inversion(found: ForgedSet, title: str) -> list[Figure]:
     """T2: how like the originals reconstructions are, above what the label alone gives; and the attack's power."""
     rows = [row for row in found.bundle.manifest.leakage if row.kind is LeakKind.RECONSTRUCTION]
     if not rows:
@@ -199,24 +209,28 @@ def inversion(found: Forged, title: str) -> list[Figure]:
     ]
 
 
-def _percent(metric: Metric, value: float) -> float:
-    return value if metric is Metric.RMSE else 100 * value
+def _to_percent(metric: QualityMetric, value: float) -> float:
+    return value if metric is QualityMetric.RMSE else 100 * value
 
 
 CASES = {
-    "cifar10": Case("models.zoo.cifar10", Wish(cut="stem.2.relu", max_bytes=100, max_share=0.25), cifar10),
-    "fashion-mnist": Case(
-        "models.zoo.fashion_mnist", Wish(cut="first.0.3.max_pool2d", max_bytes=160, max_share=0.25), fashion_mnist
+    "cifar10": ZooCase(
+        "models.zoo.cifar10", ForgeSpec(cut="stem.2.relu", max_bytes=100, max_share=0.25), judge_cifar10
     ),
-    "mitbih": Case("models.zoo.mitbih", Wish(max_bytes=64, max_share=0.20), mitbih),
-    "cmapss": Case("models.zoo.cmapss", Wish(max_bytes=160, max_share=0.25), cmapss),
+    "fashion-mnist": ZooCase(
+        "models.zoo.fashion_mnist",
+        ForgeSpec(cut="first.0.3.max_pool2d", max_bytes=160, max_share=0.25),
+        judge_fashion_mnist,
+    ),
+    "mitbih": ZooCase("models.zoo.mitbih", ForgeSpec(max_bytes=64, max_share=0.20), judge_mitbih),
+    "cmapss": ZooCase("models.zoo.cmapss", ForgeSpec(max_bytes=160, max_share=0.25), judge_cmapss),
 }
 
 
 def main() -> int:
-    figures = judge(sys.argv[1:] or list(CASES))
+    figures = judge_sets(sys.argv[1:] or list(CASES))
     for figure in figures:
-        print(line(figure), *(f"    {term}" for term in figure.terms), sep="\n", flush=True)
+        print(format_line(figure), *(f"    {term}" for term in figure.terms), sep="\n", flush=True)
     return 0 if all(figure.held for figure in figures) else 1
 
 

@@ -16,21 +16,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.harness.figures import Figure, line
+from benchmarks.harness.figures import Figure, format_line
 from models.bundle.bundle import open_bundle
 from models.forge.data.types import Data
 from models.forge.leakage import inversion
-from models.forge.leakage.inversion import FULL, Effort, Truth
+from models.forge.leakage.inversion import FULL, AttackEffort, AttackSamples
 from models.forge.leakage.measure import POWER
-from models.forge.leakage.metrics import Interval
-from models.forge.leakage.remeasure import NOISE, changed
-from models.forge.partition.code_levels import fitted, size
+from models.forge.leakage.metrics import BootstrapInterval
+from models.forge.leakage.remeasure import NOISE, transform_codes
+from models.forge.partition.code_levels import fit_range, measure_coded_size
 from models.forge.partition.cuts import Cut, find_cuts
-from models.forge.partition.split import features_of, halves
-from models.forge.partition.trace import Traced, trace
-from models.forge.training.teacher import ask
-from models.graph.hub_model import open_hub
-from models.runtime.chain import Step
+from models.forge.partition.split import run_head, split_shared
+from models.forge.partition.trace import TracedModel, trace_model
+from models.forge.training.teacher import predict_batches
+from models.graph.hub_model import open_hub_graphs
+from models.runtime.chain import TransformStep
 from models.runtime.onnx_runner import OnnxRunner
 
 Values = npt.NDArray[Any]
@@ -40,91 +40,101 @@ _CALIBRATED = 1000
 _EARLY = 1500
 
 
-class Row(NamedTuple):
+class LeakageRow(NamedTuple):
     what: str
     payload_bytes: float
     loss_points: float
-    ssim: Interval
+    ssim: BootstrapInterval
     attack: str
 
 
-class Bench:
+class LeakageBench:
     """One data set: its test pictures, the net of the hub, and the attacker's split."""
 
-    def __init__(self, data: Data, traced: Traced, effort: Effort) -> None:
+    def __init__(self, data: Data, traced: TracedModel, effort: AttackEffort) -> None:
         self.data, self.traced, self._effort = data, traced, effort
         self.x, self.y = data.heldout.x[0], data.heldout.y
-        self.truth: Truth = inversion.truth_of(self.x, effort)
-        self._right = self.right(ask(traced.gm, self.x).numpy())
+        self.truth: AttackSamples = inversion.prepare_samples(self.x, effort)
+        self._right = self.accuracy_of(predict_batches(traced.gm, self.x).numpy())
 
-    def right(self, outputs: Values) -> float:
+    def accuracy_of(self, outputs: Values) -> float:
         return float((outputs.argmax(1) == self.y).mean())
 
-    def row(self, what: str, payload: float, right: float, codes: tuple[Values, ...]) -> Row:
-        found = inversion.invert(self.truth, codes, self._effort)
-        return Row(what, payload, 100 * (self._right - right), found.score, found.attack)
+    def measure_row(self, what: str, payload: float, right: float, codes: tuple[Values, ...]) -> LeakageRow:
+        found = inversion.invert_codes(self.truth, codes, self._effort)
+        return LeakageRow(what, payload, 100 * (self._right - right), found.score, found.attack)
 
-    def label(self) -> Row:
-        return Row("label alone", 0.5, float("nan"), inversion.label_only(self.truth, self.y), "class mean")
-
-    def earliest(self, cut: Cut) -> Row:
-        """Uncoded, and from 1,500 pictures only: its features are large."""
-        few = inversion.truth_of(self.x[:_EARLY], self._effort)
-        head = halves(self.traced, cut).head
-        found = inversion.invert(few, (np.concatenate(list(_features(head, self.x[:_EARLY]))),), self._effort)
-        return Row(f"earliest cut, {cut.name}", cut.values * 4, 0.0, found.score, found.attack)
-
-    def plain(self, cut: Cut) -> Row:
-        """Four levels between clipped ends, no training."""
-        half = halves(self.traced, cut)
-        shown = torch.from_numpy(np.concatenate(list(_features(half.head, self.data.calibration.x[0][:_CALIBRATED]))))
-        scale = fitted(shown, _LEVELS)
-        codes = np.concatenate([scale.codes(torch.from_numpy(f)).numpy() for f in _features(half.head, self.x)])
-        with torch.inference_mode():
-            parts = [half.tail(scale.restored(torch.from_numpy(each))) for each in _batches(codes)]
-        seen = torch.from_numpy(codes)
-        payload = size([scale.codes(shown)], [seen], [_LEVELS]).least
-        return self.row(
-            f"{cut.name} {list(cut.shapes[0])}, 4 levels", payload, self.right(torch.cat(parts).numpy()), (codes,)
+    def label_row(self) -> LeakageRow:
+        return LeakageRow(
+            "label alone", 0.5, float("nan"), inversion.score_label_baseline(self.truth, self.y), "class mean"
         )
 
-    def bundle(self, path: str) -> Iterator[Row]:
+    def earliest_row(self, cut: Cut) -> LeakageRow:
+        """Uncoded, and from 1,500 pictures only: its features are large."""
+        few = inversion.prepare_samples(self.x[:_EARLY], self._effort)
+        head = split_shared(self.traced, cut).head
+        found = inversion.invert_codes(
+            few, (np.concatenate(list(_compute_features(head, self.x[:_EARLY]))),), self._effort
+        )
+        return LeakageRow(f"earliest cut, {cut.name}", cut.values * 4, 0.0, found.score, found.attack)
+
+    def plain_row(self, cut: Cut) -> LeakageRow:
+        """Four levels between clipped ends, no training."""
+        half = split_shared(self.traced, cut)
+        shown = torch.from_numpy(
+            np.concatenate(list(_compute_features(half.head, self.data.calibration.x[0][:_CALIBRATED])))
+        )
+        scale = fit_range(shown, _LEVELS)
+        codes = np.concatenate(
+            [scale.quantise(torch.from_numpy(f)).numpy() for f in _compute_features(half.head, self.x)]
+        )
+        with torch.inference_mode():
+            parts = [half.tail(scale.dequantise(torch.from_numpy(each))) for each in _split_batches(codes)]
+        seen = torch.from_numpy(codes)
+        payload = measure_coded_size([scale.quantise(shown)], [seen], [_LEVELS]).least
+        return self.measure_row(
+            f"{cut.name} {list(cut.shapes[0])}, 4 levels", payload, self.accuracy_of(torch.cat(parts).numpy()), (codes,)
+        )
+
+    def bundle_rows(self, path: str) -> Iterator[LeakageRow]:
         bundle = open_bundle(path)
-        runner, tail = OnnxRunner(bundle, cpu_only=True), open_hub(bundle).tail
+        runner, tail = OnnxRunner(bundle, cpu_only=True), open_hub_graphs(bundle).tail
         spec = bundle.manifest.features[0]
-        found = [runner.infer(each) for each in _batches(self.x)]
+        found = [runner.infer(each) for each in _split_batches(self.x)]
         codes = np.stack([one.features[spec.name] for part in found for one in part])
-        for what, steps in (("", ()), (", noise of a quarter", (Step(NOISE, step=spec.high / 4),))):
-            out = changed(codes, steps, spec)
+        for what, steps in (("", ()), (", noise of a quarter", (TransformStep(NOISE, step=spec.high / 4),))):
+            out = transform_codes(codes, steps, spec)
             with torch.inference_mode():
-                parts = [tail(torch.from_numpy(each.astype(np.float32))) for each in _batches(out)]
-            right = self.right(torch.cat(parts).numpy())
-            yield self.row(f"{bundle.manifest.model} {list(spec.shape)}{what}", runner.codec.total_bytes, right, (out,))
+                parts = [tail(torch.from_numpy(each.astype(np.float32))) for each in _split_batches(out)]
+            right = self.accuracy_of(torch.cat(parts).numpy())
+            yield self.measure_row(
+                f"{bundle.manifest.model} {list(spec.shape)}{what}", runner.codec.total_bytes, right, (out,)
+            )
 
 
-def _features(head: torch.nn.Module, x: Values) -> Iterator[Values]:
+def _compute_features(head: torch.nn.Module, x: Values) -> Iterator[Values]:
     with torch.inference_mode():
-        for each in _batches(x):
-            yield features_of(head, torch.from_numpy(each))[0].numpy()
+        for each in _split_batches(x):
+            yield run_head(head, torch.from_numpy(each))[0].numpy()
 
 
-def _batches(x: Values) -> Iterator[Values]:
+def _split_batches(x: Values) -> Iterator[Values]:
     for at in range(0, len(x), _BATCH):
         yield x[at : at + _BATCH]
 
 
-def rows(bench: Bench, bundles: list[str]) -> Iterator[Row]:
+def measure_rows(bench: LeakageBench, bundles: list[str]) -> Iterator[LeakageRow]:
     cuts = [cut for cut in find_cuts(bench.traced) if len(cut.nodes) == 1]
-    yield bench.label()
-    yield bench.earliest(cuts[0])
+    yield bench.label_row()
+    yield bench.earliest_row(cuts[0])
     for path in bundles:
-        yield from bench.bundle(path)
+        yield from bench.bundle_rows(path)
     deep = cuts[1:]
     for at in np.linspace(0, len(deep) - 1, min(_CUTS, len(deep))).round().astype(int)[::-1]:
-        yield bench.plain(deep[at])
+        yield bench.plain_row(deep[at])
 
 
-def figures(name: str, found: list[Row]) -> list[Figure]:
+def build_figures(name: str, found: list[LeakageRow]) -> list[Figure]:
     floor = found[0].ssim.value
     shipped = [r for r in found if "@" in r.what and "noise" not in r.what]
     power = Figure(f"{name}: SSIM from the earliest cut", found[1].ssim.value, "", POWER, more_is_better=True)
@@ -145,18 +155,18 @@ def main() -> None:
     parser.add_argument("--macs", type=float, default=FULL.macs, help="work of one training of the attacker")
     wanted = parser.parse_args()
     torch.set_num_threads(1)
-    recipe = importlib.import_module(f"models.zoo.{wanted.set}")
+    recipe = importlib.import_module(f"models.zoo.{wanted.set_fields}")
     data = recipe.samples()
-    traced = trace(recipe.build_model(), torch.from_numpy(data.training.x[0][:2]))
+    traced = trace_model(recipe.build_model(), torch.from_numpy(data.training.x[0][:2]))
     found = []
     print("| codes | bytes | loss, points | SSIM (95 %) | best attack |\n|---|---|---|---|---|")
-    for r in rows(Bench(data, traced, FULL._replace(macs=wanted.macs)), wanted.bundle):
+    for r in measure_rows(LeakageBench(data, traced, FULL._replace(macs=wanted.macs)), wanted.bundle):
         found.append(r)
         loss = "" if np.isnan(r.loss_points) else f"{r.loss_points:.2f}"
         ends = f"{r.ssim.value:.3f} ({r.ssim.low:.3f} to {r.ssim.high:.3f})"
         print(f"| {r.what} | {r.payload_bytes:g} | {loss} | {ends} | {r.attack} |", flush=True)
-    for figure in figures(wanted.set, found):
-        print(line(figure))
+    for figure in build_figures(wanted.set_fields, found):
+        print(format_line(figure))
 
 
 if __name__ == "__main__":

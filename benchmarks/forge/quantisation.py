@@ -16,10 +16,17 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness.figures import Figure, line
-from models.forge.export.onnx import anonymous, graph_of
-from models.forge.export.quantise import NOISE, Candidate, Choice, candidates, choose, run
-from models.forge.export.targets import Precision, here
+from benchmarks.harness.figures import Figure, format_line
+from models.forge.export.onnx import export_module, strip_metadata
+from models.forge.export.quantise import (
+    NOISE,
+    PrecisionCandidate,
+    PrecisionChoice,
+    build_candidates,
+    choose_precision,
+    run_graph,
+)
+from models.forge.export.targets import Precision, local_profile
 from tests.models.doubles import nets
 
 Values = npt.NDArray[Any]
@@ -31,7 +38,7 @@ _LEVELS = 15
 _KINDS = frozenset({"resnet", "mobilenet", "cnn1d", "embedding_mlp"})  # convolution and linear
 
 
-class Case(NamedTuple):
+class QuantisationCase(NamedTuple):
     """A net and its task. `kind`: which of the seven architectures; `steps` of training."""
 
     name: str
@@ -44,16 +51,16 @@ class Case(NamedTuple):
     rate: float = 2e-3
 
 
-class Task(NamedTuple):
+class QuantisationTask(NamedTuple):
     shown: Values
     x: Values
     y: npt.NDArray[np.int64]
 
 
-class Row(NamedTuple):
-    case: Case
-    choice: Choice
-    task: Task
+class QuantisationRow(NamedTuple):
+    case: QuantisationCase
+    choice: PrecisionChoice
+    task: QuantisationTask
 
 
 def _wide_table() -> nn.Module:
@@ -85,20 +92,20 @@ def _wide_bert() -> nn.Module:
 
 _PICTURE, _SIGNAL, _SERIES = (3, 32, 32), (1, 128), (20, 9)
 CASES = (
-    Case("resnet", "resnet", nets.ResNet, _PICTURE, 10, 0, 150),
-    Case("resnet, wide", "resnet", lambda: nets.ResNet(32), _PICTURE, 10, 0, 60),
-    Case("mobilenet", "mobilenet", nets.MobileNet, _PICTURE, 10, 0, 200),
-    Case("mobilenet, wide", "mobilenet", lambda: nets.MobileNet(56), _PICTURE, 10, 0, 100),
-    Case("vit", "vit", nets.VisionTransformer, _PICTURE, 10, 0, 200),
-    Case("vit, wide", "vit", lambda: nets.VisionTransformer(128, 4), _PICTURE, 10, 0, 150, 5e-4),
-    Case("bert", "bert", nets.Bert, (12,), 5, 200, 400),
-    Case("bert, wide", "bert", _wide_bert, (12,), 5, 200, 250, 3e-4),
-    Case("gru", "gru", nets.Gru, _SERIES, 6, 0, 200),
-    Case("gru, wide", "gru", lambda: nets.Gru(192), _SERIES, 6, 0, 100),
-    Case("cnn1d", "cnn1d", nets.Cnn1d, _SIGNAL, 4, 0, 200),
-    Case("cnn1d, wide", "cnn1d", _wide_signal, _SIGNAL, 4, 0, 80),
-    Case("embedding mlp", "embedding_mlp", nets.EmbeddingMlp, (8,), 3, 20, 600),
-    Case("embedding mlp, wide", "embedding_mlp", _wide_table, (8,), 3, 20, 400, 1e-3),
+    QuantisationCase("resnet", "resnet", nets.ResNet, _PICTURE, 10, 0, 150),
+    QuantisationCase("resnet, wide", "resnet", lambda: nets.ResNet(32), _PICTURE, 10, 0, 60),
+    QuantisationCase("mobilenet", "mobilenet", nets.MobileNet, _PICTURE, 10, 0, 200),
+    QuantisationCase("mobilenet, wide", "mobilenet", lambda: nets.MobileNet(56), _PICTURE, 10, 0, 100),
+    QuantisationCase("vit", "vit", nets.VisionTransformer, _PICTURE, 10, 0, 200),
+    QuantisationCase("vit, wide", "vit", lambda: nets.VisionTransformer(128, 4), _PICTURE, 10, 0, 150, 5e-4),
+    QuantisationCase("bert", "bert", nets.Bert, (12,), 5, 200, 400),
+    QuantisationCase("bert, wide", "bert", _wide_bert, (12,), 5, 200, 250, 3e-4),
+    QuantisationCase("gru", "gru", nets.Gru, _SERIES, 6, 0, 200),
+    QuantisationCase("gru, wide", "gru", lambda: nets.Gru(192), _SERIES, 6, 0, 100),
+    QuantisationCase("cnn1d", "cnn1d", nets.Cnn1d, _SIGNAL, 4, 0, 200),
+    QuantisationCase("cnn1d, wide", "cnn1d", _wide_signal, _SIGNAL, 4, 0, 80),
+    QuantisationCase("embedding mlp", "embedding_mlp", nets.EmbeddingMlp, (8,), 3, 20, 600),
+    QuantisationCase("embedding mlp, wide", "embedding_mlp", _wide_table, (8,), 3, 20, 400, 1e-3),
 )
 
 
@@ -114,9 +121,9 @@ class _Edge(nn.Module):
         return logits, torch.clip(torch.round(torch.sigmoid(logits) * _LEVELS), 0, _LEVELS).to(torch.uint8)
 
 
-def trained(case: Case) -> tuple[nn.Module, Task]:
+def train_net(case: QuantisationCase) -> tuple[nn.Module, QuantisationTask]:
     torch.manual_seed(7)
-    draw = _votes if case.tokens else _patterns
+    draw = _draw_votes if case.tokens else _draw_patterns
     x, y = draw(case, np.random.default_rng(7), 4000 + _SHOWN + _TESTED)
     net = case.build().train()
     optimiser = torch.optim.AdamW(net.parameters(), case.rate)
@@ -128,10 +135,12 @@ def trained(case: Case) -> tuple[nn.Module, Task]:
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
-    return net.eval(), Task(x[4000 : 4000 + _SHOWN], x[4000 + _SHOWN :], y[4000 + _SHOWN :])
+    return net.eval(), QuantisationTask(x[4000 : 4000 + _SHOWN], x[4000 + _SHOWN :], y[4000 + _SHOWN :])
 
 
-def _patterns(case: Case, rng: np.random.Generator, count: int) -> tuple[Values, npt.NDArray[np.int64]]:
+def _draw_patterns(
+    case: QuantisationCase, rng: np.random.Generator, count: int
+) -> tuple[Values, npt.NDArray[np.int64]]:
     """A smooth pattern per class, moved along its last axis and drowned in noise of several times its size."""
     long = case.shape[-1] if len(case.shape) > 2 else max(case.shape)
     axis = -1 if case.shape[-1] == long else -2
@@ -151,7 +160,7 @@ def _patterns(case: Case, rng: np.random.Generator, count: int) -> tuple[Values,
 _NOISE = {"resnet": 3.0, "mobilenet": 2.5, "vit": 3.0, "gru": 1.8, "cnn1d": 1.6}
 
 
-def _votes(case: Case, rng: np.random.Generator, count: int) -> tuple[Values, npt.NDArray[np.int64]]:
+def _draw_votes(case: QuantisationCase, rng: np.random.Generator, count: int) -> tuple[Values, npt.NDArray[np.int64]]:
     """Every value of every column votes for classes; some samples are decided by little."""
     places = case.shape[0] if case.kind == "embedding_mlp" else 1
     votes = rng.normal(size=(places, case.tokens, case.labels))
@@ -160,30 +169,34 @@ def _votes(case: Case, rng: np.random.Generator, count: int) -> tuple[Values, np
     return x, votes[columns, x].sum(1).argmax(1).astype(np.int64)
 
 
-def exported(net: nn.Module, example: Tensor) -> onnx.ModelProto:
-    return anonymous(graph_of(_Edge(net).eval(), example, ("sample", "logits", "features")))
+def export_net(net: nn.Module, example: Tensor) -> onnx.ModelProto:
+    return strip_metadata(export_module(_Edge(net).eval(), example, ("sample", "logits", "features")))
 
 
-def measured(case: Case) -> Row:
-    net, task = trained(case)
-    model = exported(net, torch.from_numpy(task.x[:2]))
-    found = candidates(model, task.shown, here())
-    return Row(case, choose(found, lambda graph: float((run(graph, task.x)[0].argmax(1) == task.y).mean())), task)
+def measure_case(case: QuantisationCase) -> QuantisationRow:
+    net, task = train_net(case)
+    model = export_net(net, torch.from_numpy(task.x[:2]))
+    found = build_candidates(model, task.shown, local_profile())
+    return QuantisationRow(
+        case,
+        choose_precision(found, lambda graph: float((run_graph(graph, task.x)[0].argmax(1) == task.y).mean())),
+        task,
+    )
 
 
-def table(rows: Sequence[Row]) -> str:
+def format_table(rows: Sequence[QuantisationRow]) -> str:
     names = [str(precision) for precision in Precision if precision is not Precision.FLOAT16]
     head = ["net", *names, "ships", "size", "p50", "points lost", "labels that differ", "codes that differ"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return "\n".join([*lines, *(_line(row, names) for row in rows)])
+    return "\n".join([*lines, *(_format_line(row, names) for row in rows)])
 
 
-def _line(row: Row, names: Sequence[str]) -> str:
+def _format_line(row: QuantisationRow, names: Sequence[str]) -> str:
     by_name = {candidate.precision: candidate for candidate in row.choice.candidates}
     exact, shipped = row.choice.candidates[0], row.choice.shipped
-    (theirs, their_codes), (ours, our_codes) = run(exact.graph, row.task.x), run(shipped.graph, row.task.x)
+    (theirs, their_codes), (ours, our_codes) = run_graph(exact.graph, row.task.x), run_graph(shipped.graph, row.task.x)
     cells = [
-        *(_cell(by_name[name]) for name in names),
+        *(_format_cell(by_name[name]) for name in names),
         f"**{shipped.precision}**",
         f"{shipped.size_bytes / exact.size_bytes:.2f} x",
         f"{shipped.ratio:.2f} x",
@@ -194,7 +207,7 @@ def _line(row: Row, names: Sequence[str]) -> str:
     return f"| {row.case.name} | {' | '.join(cells)} |"
 
 
-def _cell(candidate: Candidate) -> str:
+def _format_cell(candidate: PrecisionCandidate) -> str:
     if candidate.fault:
         return "-"
     return (
@@ -203,7 +216,7 @@ def _cell(candidate: Candidate) -> str:
     )
 
 
-def figures(rows: Sequence[Row]) -> list[Figure]:
+def build_figures(rows: Sequence[QuantisationRow]) -> list[Figure]:
     """The three promises, each by its worst net; size for convolution and linear nets over 1 MB."""
     shipped = [(row, row.choice.shipped, row.choice.candidates[0]) for row in rows]
     loss = max((exact.accuracy - ours.accuracy) * 100 for _, ours, exact in shipped)
@@ -227,13 +240,13 @@ def main() -> int:
     rows = []
     for case in CASES:
         if not wanted or case.kind in wanted:
-            rows.append(measured(case))
-            print(table(rows[-1:]).splitlines()[-1], flush=True)
+            rows.append(measure_case(case))
+            print(format_table(rows[-1:]).splitlines()[-1], flush=True)
             for dropped in rows[-1].choice.dropped:
                 print(f"    {dropped.precision}: {dropped.reason}", flush=True)
-    print(table(rows))
+    print(format_table(rows))
     if not wanted:
-        print("\n".join(line(figure) for figure in figures(rows)))
+        print("\n".join(format_line(figure) for figure in build_figures(rows)))
     return 0
 
 

@@ -10,10 +10,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness.figures import Figure, line
+from benchmarks.harness.figures import Figure, format_line
 from models.forge.data.types import ForgeError
 from models.forge.evaluation.outcomes import Outcomes, read_outcomes
-from models.forge.evaluation.risk_control import Coverage, Risk, Wanted, coverage, needed
+from models.forge.evaluation.risk_control import (
+    GuaranteeCoverage,
+    RiskGoal,
+    RiskKind,
+    minimum_calibration,
+    simulate_coverage,
+)
 
 RESPLITS = 1000
 CONFIDENCE = 0.95
@@ -23,23 +29,25 @@ _HEAD = (
 )
 
 
-def risks(outcomes: Outcomes) -> tuple[float, ...]:
+def choose_risks(outcomes: Outcomes) -> tuple[float, ...]:
     """Round risks worth asking for: one the best-kept answers can meet, and about half of the edge's own."""
     own = 1 - float(outcomes.edge_right.mean())
     return tuple(sorted({max(0.01, round(own * share, 2)) for share in (0.25, 0.5, 0.75)}))
 
 
-def judge(name: str, outcomes: Outcomes, resplits: int, max_risks: Sequence[float]) -> list[Figure]:
+def judge_risks(name: str, outcomes: Outcomes, resplits: int, max_risks: Sequence[float]) -> list[Figure]:
     figures = []
-    for max_risk in max_risks or risks(outcomes):
-        for risk in Risk:
-            wanted = Wanted(max_risk, CONFIDENCE, risk)
+    for max_risk in max_risks or choose_risks(outcomes):
+        for risk in RiskKind:
+            wanted = RiskGoal(max_risk, CONFIDENCE, risk)
             try:
-                found = coverage(outcomes, wanted, resplits)
+                found = simulate_coverage(outcomes, wanted, resplits)
             except ForgeError:
-                print(f"| {name} | {len(outcomes)} | {risk} | {max_risk:g} | too few: {needed(wanted)} are needed |")
+                print(
+                    f"| {name} | {len(outcomes)} | {risk} | {max_risk:g} | too few: {minimum_calibration(wanted)} are needed |"
+                )
                 continue
-            print(row(name, outcomes, wanted, found), flush=True)
+            print(format_row(name, outcomes, wanted, found), flush=True)
             broken = 100 * found.drawn / resplits
             figures.append(
                 Figure(f"risk of {name}, {risk} <= {max_risk:g}", broken, "% broken", 100 * (1 - CONFIDENCE))
@@ -47,7 +55,7 @@ def judge(name: str, outcomes: Outcomes, resplits: int, max_risks: Sequence[floa
     return figures
 
 
-def row(name: str, outcomes: Outcomes, wanted: Wanted, found: Coverage) -> str:
+def format_row(name: str, outcomes: Outcomes, wanted: RiskGoal, found: GuaranteeCoverage) -> str:
     cells = (
         name,
         f"{len(outcomes):,}",
@@ -73,16 +81,17 @@ def main() -> int:
     figures = [
         figure
         for path in asked.files
-        for figure in judge(name_of(path), read_outcomes(path), asked.resplits, asked.max_risk)
+        for figure in judge_risks(find_bundle_name(path), read_outcomes(path), asked.resplits, asked.max_risk)
     ]
     broken = [figure for figure in figures if not figure.held]
     print(
-        *("\n" + line(figure) for figure in broken), f"\n{len(figures) - len(broken)} of {len(figures)} promises kept"
+        *("\n" + format_line(figure) for figure in broken),
+        f"\n{len(figures) - len(broken)} of {len(figures)} promises kept",
     )
     return 1 if broken else 0
 
 
-def name_of(path: Path) -> str:
+def find_bundle_name(path: Path) -> str:
     """A bundle keeps `outcomes.npz` in a folder of its own name."""
     return path.stem if path.stem != "outcomes" else path.absolute().parent.name
 

@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.harness.figures import Figure, line
+from benchmarks.harness.figures import Figure, format_line
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import EDGE_FILE
-from models.forge.data.types import OUT_OF_SCOPE, Part
-from models.forge.evaluation.outcomes import rejecting, rejection
-from models.forge.evaluation.shipped import EdgeAnswers, edge_answers, hub_answers
-from models.forge.pipeline.forge import forge
-from models.forge.spec import Aids, Wish
-from models.forge.training.calibration import probabilities
+from models.forge.data.types import OUT_OF_SCOPE, DataPart
+from models.forge.evaluation.outcomes import fit_rejection, predict_or_reject
+from models.forge.evaluation.shipped import EdgeAnswers, run_edge_graph, run_hub_models
+from models.forge.pipeline.forge import run_forge
+from models.forge.spec import ForgeInputs, ForgeSpec
+from models.forge.training.calibration import softmax_probabilities
 from models.graph.hub_model import decode_graphs
 from models.zoo import clinc150
-from models.zoo.training import folder
+from models.zoo.training import zoo_cache_folder
 
 Values = npt.NDArray[Any]
 Scores = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ _SPENT = 0.005  # of the in-scope calibration samples
 _DEGREES = 3.0  # softmax at this many temperatures: the largest logit decides, less the ease of its competitors
 
 
-class Answers(NamedTuple):
+class TextAnswers(NamedTuple):
     """What both halves say of one part. `*_scores` `[n, labels]`; a low largest score is a doubt."""
 
     y: npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class Answers(NamedTuple):
     whole: Scores
 
 
-class Row(NamedTuple):
+class TextRow(NamedTuple):
     """Shares in percent; `asked` of all samples, `asked_inside` of those in scope."""
 
     name: str
@@ -59,72 +59,76 @@ class Row(NamedTuple):
     asked_inside: float
 
 
-def answers(bundle: Bundle, part: Part) -> Answers:
+def collect_answers(bundle: Bundle, part: DataPart) -> TextAnswers:
     manifest = bundle.manifest
-    edge = edge_answers(bundle.read(EDGE_FILE), part.x[0], manifest.features[0].name)
-    weights = [bundle.read(name) for name in manifest.hub.weights]
-    tail, whole = (decode_graphs(bundle.read(manifest.hub.graph), weights, name) for name in ("tail", "whole"))
-    hub = hub_answers(tail, whole, edge.codes, part.x[0])
-    return Answers(
-        part.y, _confidence(edge, manifest.temperature), *map(_doubting, (edge.logits, hub.asked, hub.whole))
+    edge = run_edge_graph(bundle.read_file(EDGE_FILE), part.x[0], manifest.features[0].name)
+    weights = [bundle.read_file(name) for name in manifest.hub.weights]
+    tail, whole = (decode_graphs(bundle.read_file(manifest.hub.graph), weights, name) for name in ("tail", "whole"))
+    hub = run_hub_models(tail, whole, edge.codes, part.x[0])
+    return TextAnswers(
+        part.y, _score_confidence(edge, manifest.temperature), *map(_score_doubt, (edge.logits, hub.asked, hub.whole))
     )
 
 
-def _confidence(edge: EdgeAnswers, temperature: float) -> Scores:
+def _score_confidence(edge: EdgeAnswers, temperature: float) -> Scores:
     if edge.confidence is not None:
         return edge.confidence.astype(np.float64).reshape(-1)
-    return np.asarray(probabilities(edge.logits, temperature).max(1), np.float64)
+    return np.asarray(softmax_probabilities(edge.logits, temperature).max(1), np.float64)
 
 
-def _doubting(logits: Values) -> Scores:
-    return np.asarray(probabilities(logits, _DEGREES), np.float64)
+def _score_doubt(logits: Values) -> Scores:
+    return np.asarray(softmax_probabilities(logits, _DEGREES), np.float64)
 
 
-def row(name: str, found: Values, y: Values, asked: Values) -> Row:
+def make_row(name: str, found: Values, y: Values, asked: Values) -> TextRow:
     inside = y != OUT_OF_SCOPE
     accuracy, recall = (found == y)[inside].mean(), (found == y)[~inside].mean()
-    return Row(name, accuracy * 100, recall * 100, asked.mean() * 100, asked[inside].mean() * 100)
+    return TextRow(name, accuracy * 100, recall * 100, asked.mean() * 100, asked[inside].mean() * 100)
 
 
-def half_a_point(scores: Scores, y: Values) -> float:
+def choose_threshold(scores: Scores, y: Values) -> float:
     """The score below which lie at most `_SPENT` of the in-scope samples, as right answers."""
     right = np.sort(scores.max(1)[scores.argmax(1) == y])
-    return float(right[int(_SPENT * (y != OUT_OF_SCOPE).sum())])
+    return float(right[int(_SPENT * (y != OUT_OF_SCOPE).sum_series())])
 
 
-RULES: dict[str, Rule] = {"paper": rejection, "half a point": half_a_point}
+RULES: dict[str, Rule] = {"paper": fit_rejection, "half a point": choose_threshold}
 
 
-def alone(name: str, of: Callable[[Answers], Scores], chosen_on: Answers, tested: Answers, rule: Rule) -> Row:
-    found = rejecting(of(tested), rule(of(chosen_on), chosen_on.y))
-    return row(name, found, tested.y, np.full(len(tested.y), name.startswith("hub")))
+def evaluate_alone(
+    name: str, of: Callable[[TextAnswers], Scores], chosen_on: TextAnswers, tested: TextAnswers, rule: Rule
+) -> TextRow:
+    found = predict_or_reject(of(tested), rule(of(chosen_on), chosen_on.y))
+    return make_row(name, found, tested.y, np.full(len(tested.y), name.startswith("hub")))
 
 
-def pair(name: str, of: Callable[[Answers], Scores], chosen_on: Answers, tested: Answers, rule: Rule) -> Row:
+def evaluate_pair(
+    name: str, of: Callable[[TextAnswers], Scores], chosen_on: TextAnswers, tested: TextAnswers, rule: Rule
+) -> TextRow:
     """Asked is what `of` doubts most; whoever answers, one threshold on the answer's score says what is out of scope.
 
     A gate taught to ask where the hub knows better asks little that neither knows: so the device must reject, too.
     """
-    sure = _sure(of(chosen_on), chosen_on.y, float((tested.y == OUT_OF_SCOPE).mean()))
-    below = rule(_mixed(chosen_on, of(chosen_on) < sure), chosen_on.y)
+    sure = _choose_confidence(of(chosen_on), chosen_on.y, float((tested.y == OUT_OF_SCOPE).mean()))
+    below = rule(_mix_scores(chosen_on, of(chosen_on) < sure), chosen_on.y)
     asked = of(tested) < sure
-    return row(name, rejecting(_mixed(tested, asked), below), tested.y, asked)
+    return make_row(name, predict_or_reject(_mix_scores(tested, asked), below), tested.y, asked)
 
 
-def _mixed(found: Answers, asked: Values) -> Scores:
+def _mix_scores(found: TextAnswers, asked: Values) -> Scores:
     return np.where(asked[:, None], found.asked, found.edge)
 
 
-def _sure(confidence: Scores, y: Values, outside: float) -> float:
+def _choose_confidence(confidence: Scores, y: Values, outside: float) -> float:
     """The confidence under which the hub is asked, for a stream with a share of `outside` out of scope."""
     beyond = y == OUT_OF_SCOPE
-    weights = np.where(beyond, outside / beyond.sum(), (1 - outside) / (~beyond).sum())
+    weights = np.where(beyond, outside / beyond.sum_series(), (1 - outside) / (~beyond).sum_series())
     order = np.argsort(confidence, kind="stable")
     place = int(np.searchsorted(weights[order].cumsum(), _ASKED))
     return float(confidence[order][min(place, len(order) - 1)])
 
 
-def table(rows: list[Row], size_bytes: int) -> str:
+def format_table(rows: list[TextRow], size_bytes: int) -> str:
     head = ("", "in-scope accuracy", "out-of-scope recall", "asked", "asked, in scope", "features")
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for each in rows:
@@ -133,10 +137,10 @@ def table(rows: list[Row], size_bytes: int) -> str:
     return "\n".join(lines)
 
 
-def measured(bundle: Bundle) -> tuple[list[Row], list[Figure]]:
+def measure_bundle(bundle: Bundle) -> tuple[list[TextRow], list[Figure]]:
     data = clinc150.samples()
-    chosen_on, tested = (answers(bundle, part) for part in (data.calibration, data.heldout))
-    rows = [each for name, rule in RULES.items() for each in _rows(name, rule, chosen_on, tested)]
+    chosen_on, tested = (collect_answers(bundle, part) for part in (data.calibration, data.heldout))
+    rows = [each for name, rule in RULES.items() for each in _measure_rows(name, rule, chosen_on, tested)]
     both, size = rows[-1], _payload_bytes(bundle)
     return rows, [
         Figure("CLINC150, edge + hub: in-scope accuracy", both.accuracy, "%", AIM_ACCURACY, more_is_better=True),
@@ -146,13 +150,13 @@ def measured(bundle: Bundle) -> tuple[list[Row], list[Figure]]:
     ]
 
 
-def _rows(rule_name: str, rule: Rule, chosen_on: Answers, tested: Answers) -> list[Row]:
+def _measure_rows(rule_name: str, rule: Rule, chosen_on: TextAnswers, tested: TextAnswers) -> list[TextRow]:
     found = [
-        alone("edge alone", lambda one: one.edge, chosen_on, tested, rule),
-        alone("hub alone, on the text's n-grams", lambda one: one.whole, chosen_on, tested, rule),
-        alone("hub alone, on the codes", lambda one: one.asked, chosen_on, tested, rule),
-        pair("edge + hub, asked by softmax", lambda one: one.edge.max(1), chosen_on, tested, rule),
-        pair("edge + hub", lambda one: one.confidence, chosen_on, tested, rule),
+        evaluate_alone("edge alone", lambda one: one.edge, chosen_on, tested, rule),
+        evaluate_alone("hub alone, on the text's n-grams", lambda one: one.whole, chosen_on, tested, rule),
+        evaluate_alone("hub alone, on the codes", lambda one: one.asked, chosen_on, tested, rule),
+        evaluate_pair("edge + hub, asked by softmax", lambda one: one.edge.max(1), chosen_on, tested, rule),
+        evaluate_pair("edge + hub", lambda one: one.confidence, chosen_on, tested, rule),
     ]
     return [each._replace(name=f"{each.name} ({rule_name})") for each in found]
 
@@ -162,23 +166,25 @@ def _payload_bytes(bundle: Bundle) -> int:
     return sum(-(-int(np.prod(f.shape)) * int(f.high).bit_length() // 8) for f in bundle.manifest.features)
 
 
-def forged(path: Path) -> Bundle:
+def forge_text_bundle(path: Path) -> Bundle:
     if path.is_dir():
         return open_bundle(path)
-    wish = Wish(name="clinc150", max_bytes=MAX_BYTES, max_share=MAX_ASKED)
-    aids = Aids(augment=clinc150.augment(), cache=folder() / "forge", source="models.zoo.clinc150:build_model")
-    return forge(clinc150.build_model(), clinc150.samples(), wish, path, _told, aids=aids)
+    wish = ForgeSpec(name="clinc150", max_bytes=MAX_BYTES, max_share=MAX_ASKED)
+    aids = ForgeInputs(
+        augment=clinc150.augment(), cache=zoo_cache_folder() / "forge", source="models.zoo.clinc150:build_model"
+    )
+    return run_forge(clinc150.build_model(), clinc150.samples(), wish, path, _print_progress, aids=aids)
 
 
-def _told(stage: str, share: float) -> None:
+def _print_progress(stage: str, share: float) -> None:
     print(f"{stage} {share:.0%}", file=sys.stderr)
 
 
 def main() -> int:
-    bundle = forged(Path(sys.argv[1]) if len(sys.argv) > 1 else folder() / "clinc150.bundle")
-    rows, figures = measured(bundle)
-    print(table(rows, _payload_bytes(bundle)))
-    print("\n".join(line(figure) for figure in figures))
+    bundle = forge_text_bundle(Path(sys.argv[1]) if len(sys.argv) > 1 else zoo_cache_folder() / "clinc150.bundle")
+    rows, figures = measure_bundle(bundle)
+    print(format_table(rows, _payload_bytes(bundle)))
+    print("\n".join(format_line(figure) for figure in figures))
     return 0
 
 

@@ -34,21 +34,21 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from benchmarks.harness.layout import PRODUCT
 from benchmarks.harness.rig import POLICY
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.engine.types import card_of
+from cloud_hub.engine.types import make_model_card
 from cloud_hub.runtime.hub import Hub
 from cloud_hub.security.hub_keys import HubKeys as HubIdentity
-from cloud_hub.security.hub_keys import fresh
-from cloud_hub.storage.ledger_log import HubLog
+from cloud_hub.security.hub_keys import generate_keys
+from cloud_hub.storage.ledger_log import LedgerLog
 from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from cloud_hub.system.settings import HubSettings
 from edge_agent.app.agent import Agent
-from edge_agent.core.records import Sample, Source
-from edge_agent.identity.identity import HubKeys, Identity, new_payload_key
+from edge_agent.core.records import AnswerSource, Sample
+from edge_agent.identity.identity import HubKeys, Identity, generate_payload_key
 from edge_agent.system.settings import AgentSettings
 from models.runtime.runner import EchoRunner, echo_manifest
-from policies.language.document import parse
+from policies.language.document import parse_policy
 from tests.cloud_hub.doubles.devices import Enrolled, MemoryRegistry
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 from wire.transport.base import MemoryBroker, MemoryTransport
 
 ROOT = Path(__file__).parents[2]
@@ -130,28 +130,30 @@ def _has_name(code: CodeType) -> bool:
 @asynccontextmanager
 async def running_pair(folder: Path) -> AsyncIterator[Agent]:
     """An agent whose link to a hub in the same event loop is up."""
-    broker, keys = MemoryBroker(), fresh()
+    broker, keys = MemoryBroker(), generate_keys()
     signing, hpke = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     trusted = HubKeys("hub-1", "local", keys.hpke_public, keys.signing_public)
-    identity = Identity(DEVICE, "localhost", 1, (trusted,), int(time.time() * 1000), signing, hpke, new_payload_key())
+    identity = Identity(
+        DEVICE, "localhost", 1, (trusted,), int(time.time() * 1000), signing, hpke, generate_payload_key()
+    )
     registry = MemoryRegistry([Enrolled(DEVICE, signing.public_key(), hpke.public_key())])
 
     async def connect() -> MemoryTransport:
         return broker.connect()
 
-    engine = EchoEngine(card_of(echo_manifest(LABELS)))
+    engine = EchoEngine(make_model_card(echo_manifest(LABELS)))
     settings = HubSettings(database_url=f"sqlite:///{folder / 'hub.db'}", drain_s=0.0)
     hub = Hub(settings=settings, keys=keys, registry=registry, engines=[engine], connect=connect)
-    policy = parse(POLICY.format(mode="hub_first", threshold=0.9)).compile()
+    policy = parse_policy(POLICY.format(mode="hub_first", threshold=0.9)).compile()
     agent = Agent(AgentSettings(state_dir=folder), identity, EchoRunner(LABELS), policy, connect)
     clerk = _ledger_clerk(hub, keys)
     hub.voice.attach_ledger(clerk)  # no device asks before a hub has told what it has spent
     async with asyncio.TaskGroup() as group:
         logging = group.create_task(clerk.run())
         group.create_task(hub.run())
-        await _until(lambda: bool(hub.status()["link_up"]))
+        await _wait_until(lambda: bool(hub.status()["link_up"]))
         group.create_task(agent.run())
-        await _until(lambda: agent.status()["link"] == "up")
+        await _wait_until(lambda: agent.status()["link"] == "up")
         try:
             yield agent
         finally:
@@ -160,35 +162,37 @@ async def running_pair(folder: Path) -> AsyncIterator[Agent]:
             logging.cancel()
 
 
-async def _until(condition: Callable[[], bool]) -> None:
+async def _wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(START_S):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 def _ledger_clerk(hub: Hub, keys: HubIdentity) -> LedgerLogService:
-    log = HubLog.open(":memory:", 0)
-    return LedgerLogService(log, LedgerBackend("hub-1", keys.signing, hub.voice.tell, lambda _device: 0, Log()))
+    log = LedgerLog.open(":memory:", 0)
+    return LedgerLogService(
+        log, LedgerBackend("hub-1", keys.signing, hub.voice.publish_note, lambda _device: 0, JsonLog())
+    )
 
 
 async def trace_escalation(folder: Path, recorder: CallRecorder) -> EscalationTrace:
     """Warm up with one escalation, record the next. RuntimeError if the hub did not answer."""
     async with running_pair(folder) as agent:
-        await _escalate(agent)
+        await _escalate_once(agent)
         recorder.recording = True
-        await _escalate(agent)
+        await _escalate_once(agent)
         recorder.recording = False
     return recorder.trace()
 
 
-async def _escalate(agent: Agent) -> None:
+async def _escalate_once(agent: Agent) -> None:
     answer = await agent.infer(Sample(np.full(LABELS, 1 / LABELS, np.float32), "open"))
-    if answer.source is not Source.HUB:
+    if answer.source is not AnswerSource.HUB:
         raise RuntimeError(f"asked the hub, got {answer.source}: {answer.why}")
     await asyncio.sleep(REST_S)
 
 
-def measure() -> EscalationTrace:
+def measure_trace() -> EscalationTrace:
     """In a folder of its own. Threads that run already are not traced: call it early in a process."""
     recorder = CallRecorder()
     threading.setprofile(recorder)
@@ -210,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="the same with the names of the files, as a JSON object")
     asked = parser.parse_args(arguments)
-    found = measure()
+    found = measure_trace()
     if asked.json:
         print(json.dumps(asdict(found), indent=2))
         return 0

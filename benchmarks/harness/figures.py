@@ -33,7 +33,7 @@ class Figure(NamedTuple):
         return f"{'>=' if self.more_is_better else '<='} {self.limit:g} {self.unit}".rstrip()
 
 
-def shown(value: float) -> str:
+def format_number(value: float) -> str:
     if not math.isfinite(value):
         return "not measured:"
     if value == int(value):
@@ -41,28 +41,30 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def amount(figure: Figure) -> str:
-    return f"{shown(figure.value)} {figure.unit}".rstrip()
+def format_amount(figure: Figure) -> str:
+    return f"{format_number(figure.value)} {figure.unit}".rstrip()
 
 
-def line(figure: Figure) -> str:
+def format_line(figure: Figure) -> str:
     verdict = "held" if figure.held else "NOT HELD"
-    return f"{figure.name}: {amount(figure)} (aim {figure.aim}: {verdict})"
+    return f"{figure.name}: {format_amount(figure)} (aim {figure.aim}: {verdict})"
 
 
-def markdown(figures: Sequence[Figure]) -> str:
+def render_markdown(figures: Sequence[Figure]) -> str:
     rows = ["| figure | measured | aim | |", "|---|---|---|---|"]
-    rows += [f"| {f.name} | **{amount(f)}** | {f.aim} | {'held' if f.held else '**not held**'} |" for f in figures]
+    rows += [
+        f"| {f.name} | **{format_amount(f)}** | {f.aim} | {'held' if f.held else '**not held**'} |" for f in figures
+    ]
     return "\n".join(rows)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
+def find_percentile(values: Sequence[float], share: float) -> float:
     """Nearest-rank percentile; NaN of nothing."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else math.nan
 
 
-def p50(values: Sequence[float]) -> float:
+def find_median(values: Sequence[float]) -> float:
     return median(values) if values else math.nan
 
 

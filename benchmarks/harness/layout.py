@@ -182,7 +182,7 @@ def method_names(module: Module) -> Iterator[str]:
 
 
 def repeated_class_names(modules: Sequence[Module]) -> dict[str, int]:
-    """`package.Name` of each public class that a package defines more than once, with how often."""
+    """`package.SafeName` of each public class that a package defines more than once, with how often."""
     counts: dict[str, int] = defaultdict(int)
     for module in modules:
         for node in module.tree.body:
@@ -297,8 +297,8 @@ def folder_pairs_both_ways(graph: Graph, modules: Sequence[Module]) -> list[tupl
 def table_rows(report: LayoutReport) -> list[tuple[str, str]]:
     """(figure, value) as people read them."""
     return [
-        (f"entries at the top of {', '.join(report.top_entries)}", _joined(report.top_entries)),
-        (f"files at the top of {', '.join(report.files_at_top)}", _joined(report.files_at_top)),
+        (f"entries at the top of {', '.join(report.top_entries)}", _join_names(report.top_entries)),
+        (f"files at the top of {', '.join(report.files_at_top)}", _join_names(report.files_at_top)),
         (
             f"product files; median lines; under {SMALL_LINES} lines",
             f"{report.files}; {report.median_lines:g}; {report.small_files}",
@@ -308,7 +308,7 @@ def table_rows(report: LayoutReport) -> list[tuple[str, str]]:
             f"{report.function_words:.2f}; {report.method_words:.2f}",
         ),
         ("class names that stand twice or more in one package", str(report.repeated_class_names)),
-        (f"docstring lines per 100 code lines: {', '.join(PRODUCT)}", _joined(report.docstrings_per_100)),
+        (f"docstring lines per 100 code lines: {', '.join(PRODUCT)}", _join_names(report.docstrings_per_100)),
         ("the same, pure modules", f"{report.pure_docstrings_per_100:g}"),
         (
             "import cycles, with TYPE_CHECKING; folder pairs both ways",
@@ -318,7 +318,7 @@ def table_rows(report: LayoutReport) -> list[tuple[str, str]]:
     ]
 
 
-def _joined(figures: dict[str, int] | dict[str, float]) -> str:
+def _join_names(figures: dict[str, int] | dict[str, float]) -> str:
     return ", ".join(f"{value:g}" for value in figures.values())
 
 

@@ -24,7 +24,7 @@ TOLERANCE = 0.03  # how much more the second checkout may take
 
 
 @dataclass(frozen=True)
-class Gauge:
+class GaugeDefinition:
     """A figure of a benchmark: `module` prints it where `pattern` finds it."""
 
     module: str
@@ -34,9 +34,9 @@ class Gauge:
 
 
 GAUGES = (
-    Gauge("agent_memory", "RSS of the agent", "MB", r"(?m)^agent RSS, .*?: ([\d.,]+) MB"),
-    Gauge("local_answer", "added time per local answer", "us", r"(?m)^agent's added time .*?: ([\d.,]+) us"),
-    Gauge("round_trip", "round trip of an escalation, p50", "us", r"(?m)^ +escalation p50 ([\d.,]+) us"),
+    GaugeDefinition("agent_memory", "RSS of the agent", "MB", r"(?m)^agent RSS, .*?: ([\d.,]+) MB"),
+    GaugeDefinition("local_answer", "added time per local answer", "us", r"(?m)^agent's added time .*?: ([\d.,]+) us"),
+    GaugeDefinition("round_trip", "round trip of an escalation, p50", "us", r"(?m)^ +escalation p50 ([\d.,]+) us"),
 )
 RENAMED = {"agent_memory": "agent/memory"}  # where the file is called otherwise in another layout
 
@@ -56,25 +56,27 @@ class Comparison:
         return self.ratio <= 1 + TOLERANCE
 
 
-def compare(before: Path, after: Path, rounds: int, gauges: Sequence[Gauge] = GAUGES) -> list[Comparison]:
+def compare_checkouts(
+    before: Path, after: Path, rounds: int, gauges: Sequence[GaugeDefinition] = GAUGES
+) -> list[Comparison]:
     """Every gauge, `rounds` times in each checkout, in turns. RuntimeError if a benchmark does not tell its figure."""
     checkouts = {"before": before, "after": after}
-    taken: dict[tuple[Gauge, str], list[float]] = {}
-    for gauge, side in turns(rounds, gauges):
-        value = measure(gauge, checkouts[side])
+    taken: dict[tuple[GaugeDefinition, str], list[float]] = {}
+    for gauge, side in order_turns(rounds, gauges):
+        value = measure_checkout(gauge, checkouts[side])
         taken.setdefault((gauge, side), []).append(value)
         print(f"{gauge.module} {side}: {value:g} {gauge.unit}", file=sys.stderr, flush=True)
-    return [_comparison(gauge, taken[gauge, "before"], taken[gauge, "after"]) for gauge in gauges]
+    return [_make_comparison(gauge, taken[gauge, "before"], taken[gauge, "after"]) for gauge in gauges]
 
 
-def turns(rounds: int, gauges: Sequence[Gauge]) -> Iterator[tuple[Gauge, str]]:
+def order_turns(rounds: int, gauges: Sequence[GaugeDefinition]) -> Iterator[tuple[GaugeDefinition, str]]:
     """What is run when: before, after, after, before, ..."""
     for number in range(rounds):
         pair = ("before", "after") if number % 2 == 0 else ("after", "before")
         yield from ((gauge, side) for gauge in gauges for side in pair)
 
 
-def measure(gauge: Gauge, checkout: Path) -> float:
+def measure_checkout(gauge: GaugeDefinition, checkout: Path) -> float:
     """One run of one benchmark. Its exit code only says whether its own limit was held."""
     words = [sys.executable, "-m", module_name(gauge.module, checkout)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SKERRY_")}
@@ -101,7 +103,7 @@ def module_name(name: str, checkout: Path) -> str:
     raise FileNotFoundError(f"{checkout} has no benchmark {name}")
 
 
-def _comparison(gauge: Gauge, before: list[float], after: list[float]) -> Comparison:
+def _make_comparison(gauge: GaugeDefinition, before: list[float], after: list[float]) -> Comparison:
     return Comparison(gauge.title, gauge.unit, before, after, median(after) / median(before))
 
 
@@ -119,15 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     asked = parser.parse_args(arguments)
     gauges = [gauge for gauge in GAUGES if not asked.only or gauge.module in asked.only]
-    found = compare(asked.before.resolve(), asked.after.resolve(), asked.rounds, gauges)
+    found = compare_checkouts(asked.before.resolve(), asked.after.resolve(), asked.rounds, gauges)
     if asked.json:
         print(json.dumps([asdict(each) for each in found], indent=2))
     else:
-        print(*map(_line, found), sep="\n")
+        print(*map(_format_line, found), sep="\n")
     return 0 if all(each.held for each in found) else 1
 
 
-def _line(each: Comparison) -> str:
+def _format_line(each: Comparison) -> str:
     before, after = (f"{median(values):g} {each.unit}" for values in (each.before, each.after))
     verdict = "held" if each.held else f"more than {TOLERANCE:.0%} above"
     return f"{each.figure}: {before} before, {after} after, ratio {each.ratio:.3f} ({verdict})"

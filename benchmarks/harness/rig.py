@@ -16,9 +16,9 @@ from typing import Self
 from cloud_hub.runtime.broker import Broker, BrokerSettings
 from cloud_hub.security.authority import HUB_NAME, Authority, utc_now
 from cloud_hub.system.state_folder import StateDir
-from edge_agent.identity.identity import Identity, load
-from simulations.processes import AgentHandle, HubHandle, Stage
-from wire.process.logging import Log
+from edge_agent.identity.identity import Identity, load_identity
+from simulations.processes import AgentHandle, HubHandle, ProcessHarness
+from wire.process.logging import JsonLog
 
 ROOT = Path(__file__).parents[2]
 POLICY = """
@@ -50,7 +50,7 @@ max_open = 10_000
 """
 
 
-class Rig:
+class BenchmarkRig:
     """Broker, hub and agents of a benchmark.
 
     Everything lies in `folder`, which the caller removes. Enter it with `async with`.
@@ -58,13 +58,13 @@ class Rig:
 
     def __init__(self, folder: Path, bundle: Path) -> None:
         self.folder, self.bundle = folder, bundle
-        self.stage = Stage(folder)
+        self.stage = ProcessHarness(folder)
         self.state = StateDir(folder / "hub" / "state").prepare()
         pki = self.state.certificates
         authority = Authority.open(pki, utc_now())
         server = authority.ensure_server(pki, (), utc_now())
         self.ca, self.hub_pair = pki / "ca.pem", authority.ensure_client(pki, HUB_NAME, utc_now())
-        log = Log((folder / "broker.log").open("a", encoding="utf-8"))
+        log = JsonLog((folder / "broker.log").open("a", encoding="utf-8"))
         self.broker = Broker(BrokerSettings(self.state.broker, port=0), self.ca, server, log)
 
     async def __aenter__(self) -> Self:
@@ -77,7 +77,7 @@ class Rig:
         await self.broker.stop()
 
     @asynccontextmanager
-    async def hub(self) -> AsyncIterator[HubHandle]:
+    async def run_hub(self) -> AsyncIterator[HubHandle]:
         """The real hub process, ready to serve, for as long as the block lasts."""
         broker = {"start": False, "host": "127.0.0.1", "port": self.broker.port}
         hub = await self.stage.start_hub(self.bundle, {"broker": broker})
@@ -86,15 +86,15 @@ class Rig:
         finally:
             await hub.child.stop()
 
-    async def agent(self, name: str, mode: str = "answer_now", threshold: float = 0.9) -> AgentHandle:
+    async def add_agent(self, name: str, mode: str = "answer_now", threshold: float = 0.9) -> AgentHandle:
         """Invite and enrol a device over HTTP as people do; the hub must be running. Its process is not started."""
         policy = self.folder / f"{name}.policy.toml"
         policy.write_text(POLICY.format(mode=mode, threshold=threshold))
         return await self.stage.add_agent(name, self.bundle, policy)
 
-    async def devices(self, count: int) -> list[Identity]:
+    async def enrol_devices(self, count: int) -> list[Identity]:
         """Enrolled devices without a process."""
-        return [load((await self.agent(f"device-{number}")).folder) for number in range(count)]
+        return [load_identity((await self.add_agent(f"device-{number}")).folder) for number in range(count)]
 
     @property
     def as_hub(self) -> tuple[str, str, str, str]:
@@ -109,7 +109,7 @@ def hub_context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def child(module: str, *words: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def run_child(module: str, *words: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """`python -m module words`, ended at the end of the block; stdout is a pipe, stderr goes to `log`."""
     with log.open("ab") as errors:
         process = await asyncio.create_subprocess_exec(
@@ -128,7 +128,7 @@ async def child(module: str, *words: str, log: Path) -> AsyncIterator[asyncio.su
             await process.wait()
 
 
-async def said(process: asyncio.subprocess.Process, timeout_s: float = 60.0) -> str:
+async def read_line(process: asyncio.subprocess.Process, timeout_s: float = 60.0) -> str:
     """The next line a child prints. RuntimeError if it ends without one."""
     if process.stdout is None:
         raise RuntimeError("this child has no stdout")

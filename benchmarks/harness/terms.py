@@ -7,18 +7,18 @@ from typing import NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from benchmarks.harness.figures import US, p50, time_each
-from wire.protocol.codec import encode, pad, split
-from wire.protocol.messages import Header, Prediction, Verdict
-from wire.protocol.sealing import open_sealed, seal, verify
-from wire.protocol.topics import Channel, shard_of
+from benchmarks.harness.figures import US, find_median, time_each
+from wire.protocol.codec import encode_wire_message, pad_plaintext, split_frame
+from wire.protocol.messages import FrameHeader, Prediction, Verdict
+from wire.protocol.sealing import open_sealed_frame, seal_frame, verify_frame
+from wire.protocol.topics import TopicChannel, compute_shard
 
 DEVICE = "demo--device-0"
 COMMITS = 400
 ROW_BYTES = 700
 
 
-class Sealed(NamedTuple):
+class SealingTimes(NamedTuple):
     """One direction: what sealing and signing, and verifying and opening, take; and the frame's size."""
 
     out_us: float
@@ -26,32 +26,32 @@ class Sealed(NamedTuple):
     frame_bytes: int
 
 
-def sealed(padded: bytes, channel: Channel, times: int = 1000) -> Sealed:
+def time_sealing(padded: bytes, channel: TopicChannel, times: int = 1000) -> SealingTimes:
     """Seal and sign, then verify and open, `padded` as a question or a verdict."""
     sender, receiver = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    header = Header(shard_of(DEVICE), DEVICE, 1 << 60, 7, 1_700_000_000_000, b"12345678")
+    header = FrameHeader(compute_shard(DEVICE), DEVICE, 1 << 60, 7, 1_700_000_000_000, b"12345678")
     sender_public, receiver_public = sender.public_key(), receiver.public_key()
 
     def out() -> bytes:
-        return seal(header, padded, to=receiver_public, by=sender, channel=channel)
+        return seal_frame(header, padded, to=receiver_public, by=sender, channel=channel)
 
     frame = out()
 
     def back() -> bytes:
-        parts = split(frame)
-        verify(parts, by=sender_public, channel=channel)
-        return open_sealed(parts, key=receiver, channel=channel)
+        parts = split_frame(frame)
+        verify_frame(parts, by=sender_public, channel=channel)
+        return open_sealed_frame(parts, key=receiver, channel=channel)
 
-    return Sealed(p50(time_each(out, times)) * US, p50(time_each(back, times)) * US, len(frame))
+    return SealingTimes(find_median(time_each(out, times)) * US, find_median(time_each(back, times)) * US, len(frame))
 
 
-def verdict_plaintext(labels: int = 10) -> bytes:
+def build_verdict_plaintext(labels: int = 10) -> bytes:
     """A padded verdict as the hub sends it for a classifier of `labels` classes."""
     prediction = Prediction(3, 0.97, tuple(0.1 for _ in range(labels)), "digits@1")
-    return pad(encode(Verdict(prediction, "hub-1", "local", 0.001, 0.001)))
+    return pad_plaintext(encode_wire_message(Verdict(prediction, "hub-1", "local", 0.001, 0.001)))
 
 
-def commit_us(folder: Path, times: int = COMMITS) -> float:
+def time_commit_us(folder: Path, times: int = COMMITS) -> float:
     """One row of 700 bytes, durable: WAL, synchronous=FULL, in `folder`."""
     connection = sqlite3.connect(folder / "commit.db", isolation_level=None)
     connection.execute("pragma journal_mode=wal")
@@ -64,6 +64,6 @@ def commit_us(folder: Path, times: int = COMMITS) -> float:
         connection.execute("insert into rows (payload) values (?)", (payload,))
         connection.execute("commit")
 
-    taken = p50(time_each(commit, times, warm=20)) * US
+    taken = find_median(time_each(commit, times, warm=20)) * US
     connection.close()
     return taken

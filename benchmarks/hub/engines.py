@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import structs
 
 from benchmarks.harness import questions
-from cloud_hub.engine.base import EchoEngine, Work
+from cloud_hub.engine.base import EchoEngine, WorkItem
 from wire.protocol.messages import ModelRef, Prediction
 
 BASE_S, ITEM_S, MAX_BATCH = 0.005, 0.0002, 16
@@ -32,12 +32,12 @@ class CostEngine(EchoEngine):
         self._cost = (base_s, item_s)
         self._answer = Prediction(0, 1.0, (1.0, 0.0), CARD.name)
 
-    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+    def infer(self, batch: Sequence[WorkItem]) -> list[Prediction]:
         time.sleep(self._cost[0] + self._cost[1] * len(batch))
         return [self._answer] * len(batch)
 
-    def sample(self) -> Work:
-        return Work({"features": np.zeros(questions.CODES, np.uint8)})
+    def sample(self) -> WorkItem:
+        return WorkItem({"features": np.zeros(questions.CODES, np.uint8)})
 
 
 class ImageEngine(EchoEngine):
@@ -46,5 +46,5 @@ class ImageEngine(EchoEngine):
     def __init__(self) -> None:
         super().__init__(IMAGE)
 
-    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+    def infer(self, batch: Sequence[WorkItem]) -> list[Prediction]:
         return [Prediction(0, 1.0, (1.0, 0.0), IMAGE.name)] * len(batch)

@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 _LENGTH = b"content-length:"
 
 
-class Target(NamedTuple):
+class HttpTarget(NamedTuple):
     """What is asked, where. `headers` beside Host, Content-Length and Content-Type."""
 
     url: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
 
-    def request(self) -> bytes:
+    def build_request(self) -> bytes:
         where = urlsplit(self.url)
         more = "".join(f"{name}: {value}\r\n" for name, value in self.headers)
         kind = "" if any(name == "Content-Type" for name, _ in self.headers) else "Content-Type: application/json\r\n"
@@ -27,7 +27,7 @@ class Target(NamedTuple):
         return head.encode() + b"\r\n" + self.body
 
 
-class Asker(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection that asks again as soon as it is answered, until told to stop."""
 
     def __init__(self, request: bytes) -> None:
@@ -55,7 +55,7 @@ class Asker(asyncio.Protocol):
         if end < 0:
             return
         head = bytes(self._buffer[:end])
-        if not self._whole(head.lower(), end + 4):
+        if not self._is_complete(head.lower(), end + 4):
             return
         self.taken.append(time.perf_counter() - self._began)
         if b" 200 " not in head[:16]:
@@ -66,7 +66,7 @@ class Asker(asyncio.Protocol):
         elif not self.idle.done():
             self.idle.set_result(None)
 
-    def _whole(self, head: bytes, begin: int) -> bool:
+    def _is_complete(self, head: bytes, begin: int) -> bool:
         at = head.find(_LENGTH)
         if at < 0:  # chunked: the last chunk is empty
             return self._buffer.endswith(b"0\r\n\r\n")
@@ -77,19 +77,19 @@ class Asker(asyncio.Protocol):
             self.idle.set_exception(exc or ConnectionResetError("the server closed the connection"))
 
 
-class Seen(NamedTuple):
+class LoadResult(NamedTuple):
     """Throughput of one measurement. `taken`: seconds of each answer of the measured time."""
 
     per_s: float
     taken: list[float]
 
 
-async def load(target: Target, clients: int, seconds: float, warm_s: float = 1.0) -> Seen:
+async def run_closed_loop(target: HttpTarget, clients: int, seconds: float, warm_s: float = 1.0) -> LoadResult:
     """Closed loop: each client asks again once it has its answer. RuntimeError if an answer is not 200."""
     where = urlsplit(target.url)
-    loop, request = asyncio.get_running_loop(), target.request()
+    loop, request = asyncio.get_running_loop(), target.build_request()
     pairs = [
-        await loop.create_connection(lambda: Asker(request), where.hostname or "", where.port or 80)
+        await loop.create_connection(lambda: LoadConnection(request), where.hostname or "", where.port or 80)
         for _ in range(clients)
     ]
     askers = [asker for _, asker in pairs]
@@ -100,14 +100,14 @@ async def load(target: Target, clients: int, seconds: float, warm_s: float = 1.0
     await asyncio.sleep(seconds)
     took = time.perf_counter() - began
     taken = [each for asker, start in zip(askers, before, strict=True) for each in asker.taken[start:]]
-    await _stop(pairs)
+    await _stop_connections(pairs)
     failed = next((asker.failed[0] for asker in askers if asker.failed), b"")
     if failed:
         raise RuntimeError(f"{target.url}: {failed.decode(errors='replace')}")
-    return Seen(len(taken) / took, taken)
+    return LoadResult(len(taken) / took, taken)
 
 
-async def _stop(pairs: Sequence[tuple[asyncio.BaseTransport, Asker]]) -> None:
+async def _stop_connections(pairs: Sequence[tuple[asyncio.BaseTransport, LoadConnection]]) -> None:
     for _, asker in pairs:
         asker.going = False
     await asyncio.wait([asker.idle for _, asker in pairs], timeout=5)

@@ -13,7 +13,7 @@ from benchmarks.hub.slow_hub import VALUES
 MAX_CONNECTIONS = 3000
 
 
-class Wish(NamedTuple):
+class RequestKind(NamedTuple):
     """A kind of request: its priority in the protocol, how long its caller waits, its share of all."""
 
     name: str
@@ -22,11 +22,11 @@ class Wish(NamedTuple):
     share: float
 
 
-class Outcome(NamedTuple):
+class RequestOutcome(NamedTuple):
     """Result of one request; `at_s` is the time when it was due."""
 
     tenant: int
-    wish: Wish
+    wish: RequestKind
     status: int
     seconds: float
     retry_after: bool
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
     at_s: float  # when it was due
 
 
-class _Line(asyncio.Protocol):
+class _OpenConnection(asyncio.Protocol):
     """One connection, one request at a time."""
 
     def __init__(self) -> None:
@@ -75,11 +75,13 @@ class _Line(asyncio.Protocol):
             self.answer.set_exception(exc or ConnectionResetError("closed"))
 
 
-class Crowd:
+class OpenLoad:
     """Open-loop load generator. `model`: as it stands in the path, with a version or without one."""
 
-    def __init__(self, url: str, keys: list[str], wishes: tuple[Wish, ...], model: str = "slow", seed: int = 1) -> None:
-        self.outcomes: list[Outcome] = []
+    def __init__(
+        self, url: str, keys: list[str], wishes: tuple[RequestKind, ...], model: str = "slow", seed: int = 1
+    ) -> None:
+        self.outcomes: list[RequestOutcome] = []
         self.lost: list[str] = []
         self.lags: list[float] = []  # how late this client itself was
         self.sent = 0
@@ -89,11 +91,11 @@ class Crowd:
         self._tenants = len(keys)
         self._bytes = {(n, w): self._request(key, w, model) for n, key in enumerate(keys) for w in wishes}
         self._dice = random.Random(seed)
-        self._idle: deque[_Line] = deque()
+        self._idle: deque[_OpenConnection] = deque()
         self._open = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def _request(self, key: str, wish: Wish, model: str) -> bytes:
+    def _request(self, key: str, wish: RequestKind, model: str) -> bytes:
         parameters = {"priority": wish.priority, "timeout": int(wish.timeout_s * 1e6)}
         tensor = {"name": "input", "shape": [1, VALUES], "datatype": "FP32", "data": [0.5] * VALUES}
         body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
@@ -119,7 +121,7 @@ class Crowd:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=30)
 
-    async def _one(self, tenant: int, wish: Wish, at_s: float) -> None:
+    async def _one(self, tenant: int, wish: RequestKind, at_s: float) -> None:
         began = time.perf_counter()
         try:
             line = self._reused() or await self._connect()
@@ -137,9 +139,9 @@ class Crowd:
         else:
             self._idle.append(line)
         took = time.perf_counter() - began
-        self.outcomes.append(Outcome(tenant, wish, status, took, b"retry-after:" in head, model, at_s))
+        self.outcomes.append(RequestOutcome(tenant, wish, status, took, b"retry-after:" in head, model, at_s))
 
-    def _reused(self) -> _Line | None:
+    def _reused(self) -> _OpenConnection | None:
         while self._idle:
             line = self._idle.pop()
             if not line.closed:
@@ -147,12 +149,12 @@ class Crowd:
             self._open -= 1
         return None
 
-    async def _connect(self) -> _Line:
+    async def _connect(self) -> _OpenConnection:
         if self._open >= MAX_CONNECTIONS:
             raise RuntimeError("too many connections of the client")
         self._open += 1
         _, line = await asyncio.get_running_loop().create_connection(
-            _Line, self._where.hostname or "", self._where.port or 80
+            _OpenConnection, self._where.hostname or "", self._where.port or 80
         )
         return line
 

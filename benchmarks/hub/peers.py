@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from benchmarks.harness.benchmark import alone
-from benchmarks.harness.figures import Figure, p50, percentile, shown
-from benchmarks.harness.rig import child, said
+from benchmarks.harness.benchmark import run_alone
+from benchmarks.harness.figures import Figure, find_median, find_percentile, format_number
+from benchmarks.harness.rig import read_line, run_child
 from benchmarks.hub.engines import CARD, IDEAL_ONE_S, IDEAL_PER_S, VALUES
-from benchmarks.hub.load import Seen, Target, load
-from simulations.processes import free_port
+from benchmarks.hub.load import HttpTarget, LoadResult, run_closed_loop
+from simulations.processes import find_free_port
 
 ROUNDS = 3
 SECONDS = 5.0
@@ -35,7 +35,7 @@ START_S = 90.0
 HERE = Path(__file__).parents[1] / "peers"
 
 
-class Peer(NamedTuple):
+class PeerServer(NamedTuple):
     """One other server: what to install, where it is asked, and with what. Its program is `peers/NAME_server.py`."""
 
     name: str
@@ -55,18 +55,18 @@ class Peer(NamedTuple):
 _ROW = [0.5] * VALUES
 V2 = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, VALUES], "data": _ROW}]}
 PEERS = (
-    Peer("litserve", "litserve==0.2.19", "/predict", {"input": _ROW}),
-    Peer("mlserver", "mlserver==1.7.1", "/v2/models/cost/infer", V2),
-    Peer("bentoml", "bentoml==1.4.39", "/predict", {"input": [_ROW]}),
-    Peer("ray", "ray[serve]==2.60.0", "/predict", {"input": _ROW}),
+    PeerServer("litserve", "litserve==0.2.19", "/predict", {"input": _ROW}),
+    PeerServer("mlserver", "mlserver==1.7.1", "/v2/models/cost/infer", V2),
+    PeerServer("bentoml", "bentoml==1.4.39", "/predict", {"input": [_ROW]}),
+    PeerServer("ray", "ray[serve]==2.60.0", "/predict", {"input": _ROW}),
 )
 
 
-class Pair(NamedTuple):
+class PeerRounds(NamedTuple):
     """One server's rounds: with 32 clients, and with one."""
 
-    many: list[Seen]
-    one: list[Seen]
+    many: list[LoadResult]
+    one: list[LoadResult]
 
     @property
     def per_s(self) -> float:
@@ -74,30 +74,30 @@ class Pair(NamedTuple):
 
     @property
     def one_s(self) -> float:
-        return median(p50(seen.taken) for seen in self.one)
+        return median(find_median(seen.taken) for seen in self.one)
 
-    def words(self) -> str:
-        tail = median(percentile(seen.taken, 0.99) for seen in self.many) * 1e3
-        return f"{shown(self.per_s)}/s (p99 {shown(tail)} ms), one client p50 {shown(self.one_s * 1e3)} ms"
+    def describe(self) -> str:
+        tail = median(find_percentile(seen.taken, 0.99) for seen in self.many) * 1e3
+        return f"{format_number(self.per_s)}/s (p99 {format_number(tail)} ms), one client p50 {format_number(self.one_s * 1e3)} ms"
 
 
-def install(peer: Peer) -> None:
+def install_peer(peer: PeerServer) -> None:
     """An environment with exactly the pinned version."""
     venv.create(peer.home, with_pip=True)
     subprocess.run([peer.python, "-m", "pip", "install", "--quiet", peer.package], check=True)
 
 
 @asynccontextmanager
-async def skerry(folder: Path) -> AsyncIterator[Target]:
-    async with child("benchmarks.hub.server", str(folder), log=folder / "hub.log") as hub:
-        yield Target(f"{await said(hub)}/v2/models/{CARD.ref.name}/infer", json.dumps(V2).encode())
+async def run_skerry(folder: Path) -> AsyncIterator[HttpTarget]:
+    async with run_child("benchmarks.hub.server", str(folder), log=folder / "hub.log") as hub:
+        yield HttpTarget(f"{await read_line(hub)}/v2/models/{CARD.ref.name}/infer", json.dumps(V2).encode())
 
 
 @asynccontextmanager
-async def served(peer: Peer, folder: Path) -> AsyncIterator[Target]:
+async def run_peer(peer: PeerServer, folder: Path) -> AsyncIterator[HttpTarget]:
     """The peer, until it answers. It is ended with every process it started."""
-    port = free_port()
-    target = Target(f"http://127.0.0.1:{port}{peer.path}", json.dumps(peer.body).encode())
+    port = find_free_port()
+    target = HttpTarget(f"http://127.0.0.1:{port}{peer.path}", json.dumps(peer.body).encode())
     environment = {"PATH": f"{peer.python.parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder)}
     with (folder / f"{peer.name}.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
@@ -105,23 +105,23 @@ async def served(peer: Peer, folder: Path) -> AsyncIterator[Target]:
             cwd=HERE, env=environment, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
-        await _answers(target, process)
+        await _wait_until_up(target, process)
         yield target
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), 20)
-        _end(process.pid)
+        _kill_group(process.pid)
 
 
-def _end(group: int) -> None:
+def _kill_group(group: int) -> None:
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
         return
 
 
-async def _answers(target: Target, process: asyncio.subprocess.Process) -> None:
+async def _wait_until_up(target: HttpTarget, process: asyncio.subprocess.Process) -> None:
     async with asyncio.timeout(START_S), aiohttp.ClientSession() as session:
         while process.returncode is None and not await _is_up(session, target):
             await asyncio.sleep(0.2)
@@ -129,7 +129,7 @@ async def _answers(target: Target, process: asyncio.subprocess.Process) -> None:
         raise RuntimeError(f"{target.url} never answered")
 
 
-async def _is_up(session: aiohttp.ClientSession, target: Target) -> bool:
+async def _is_up(session: aiohttp.ClientSession, target: HttpTarget) -> bool:
     asked: dict[str, Any] = {"data": target.body, "headers": {"Content-Type": "application/json"}}
     try:
         async with session.post(target.url, **asked) as response:
@@ -138,34 +138,34 @@ async def _is_up(session: aiohttp.ClientSession, target: Target) -> bool:
         return False
 
 
-async def compare(folder: Path, peers: tuple[Peer, ...]) -> dict[str, Pair]:
+async def compare_servers(folder: Path, peers: tuple[PeerServer, ...]) -> dict[str, PeerRounds]:
     """Servers take turns, round by round; only one of them runs at a time."""
-    found: dict[str, Pair] = {name: Pair([], []) for name in ("skerry", *(peer.name for peer in peers))}
+    found: dict[str, PeerRounds] = {name: PeerRounds([], []) for name in ("skerry", *(peer.name for peer in peers))}
     for _ in range(ROUNDS):
-        async with skerry(folder) as target:
-            await _measure(target, found["skerry"])
+        async with run_skerry(folder) as target:
+            await _measure_round(target, found["skerry"])
         for peer in peers:
-            async with served(peer, folder) as target:
-                await _measure(target, found[peer.name])
-            print(f"    {peer.name}: {found[peer.name].words()}", file=sys.stderr, flush=True)
+            async with run_peer(peer, folder) as target:
+                await _measure_round(target, found[peer.name])
+            print(f"    {peer.name}: {found[peer.name].describe()}", file=sys.stderr, flush=True)
     return found
 
 
-async def _measure(target: Target, into: Pair) -> None:
-    into.many.append(await load(target, CLIENTS, SECONDS))
-    into.one.append(await load(target, 1, SECONDS / 2))
+async def _measure_round(target: HttpTarget, into: PeerRounds) -> None:
+    into.many.append(await run_closed_loop(target, CLIENTS, SECONDS))
+    into.one.append(await run_closed_loop(target, 1, SECONDS / 2))
 
 
-async def run(folder: Path, _bundle: Path) -> list[Figure]:
+async def run_benchmark(folder: Path, _bundle: Path) -> list[Figure]:
     """The peers that are installed, all of them if `make bench-hub` made their environments."""
     peers = tuple(peer for peer in PEERS if peer.python.exists())
-    found = await compare(folder, peers)
+    found = await compare_servers(folder, peers)
     ours, others = found["skerry"], {name: pair for name, pair in found.items() if name != "skerry"}
     best = max((pair.per_s for pair in others.values()), default=float("nan"))
-    terms = tuple(f"{name}: {pair.words()}" for name, pair in found.items())
+    terms = tuple(f"{name}: {pair.describe()}" for name, pair in found.items())
     return [
         Figure("32 clients over HTTP, of the ideal", ours.per_s / IDEAL_PER_S * 100, "%", 90.0, more_is_better=True,
-               terms=(f"ideal {shown(IDEAL_PER_S)}/s and {shown(IDEAL_ONE_S * 1e3)} ms", *terms)),
+               terms=(f"ideal {format_number(IDEAL_PER_S)}/s and {format_number(IDEAL_ONE_S * 1e3)} ms", *terms)),
         Figure("32 clients over HTTP, over the best peer", ours.per_s / best, "x", 1.5, more_is_better=True),
         Figure("one client over HTTP, p50, over the ideal", ours.one_s / IDEAL_ONE_S, "x", 1.15),
     ]  # fmt: skip
@@ -176,10 +176,10 @@ def main() -> int:
     parser.add_argument("--install", action="store_true", help="make the peers' environments and end")
     asked = parser.parse_args()
     if not asked.install:
-        return alone(run)
+        return run_alone(run_benchmark)
     for peer in PEERS:
         if not peer.python.exists():
-            install(peer)
+            install_peer(peer)
     return 0
 
 

@@ -13,19 +13,19 @@ from typing import Any
 
 from benchmarks.harness.rig import hub_context
 from benchmarks.hub.engines import CostEngine, ImageEngine
-from cloud_hub.api.app import Api, Limits
+from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.enrollment.ca_rotation import Rotation
-from cloud_hub.enrollment.enrollment import Issuer
+from cloud_hub.enrollment.ca_rotation import CaRotation
+from cloud_hub.enrollment.enrollment import EnrollmentService
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
-from cloud_hub.enrollment.renewal import Renewals
-from cloud_hub.enrollment.replies import BrokerAddress, Place
-from cloud_hub.registry.access import Keys
+from cloud_hub.enrollment.renewal import RenewalService
+from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
+from cloud_hub.registry.access import ApiKeys
 from cloud_hub.registry.registry import Registry
 from cloud_hub.runtime.hub import Hub
 from cloud_hub.runtime.link import TransportFactory
 from cloud_hub.security import hub_keys
-from cloud_hub.security.authorities import Authorities
+from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
 from cloud_hub.system.settings import HubSettings
@@ -37,7 +37,7 @@ from wire.transport.mqtt import MqttTransport
 PLENTY = 1_000_000
 
 
-def settings(root: Path) -> HubSettings:
+def make_settings(root: Path) -> HubSettings:
     limits: dict[str, Any] = {
         "max_queued": PLENTY,
         "device_open": PLENTY,
@@ -47,7 +47,7 @@ def settings(root: Path) -> HubSettings:
     return HubSettings(database_url=f"sqlite:///{root / 'bench.db'}", drain_s=0.0, **limits)
 
 
-def transport(words: list[str]) -> TransportFactory:
+def make_transport(words: list[str]) -> TransportFactory:
     """To the broker that is named, or to one in memory that nobody else hears."""
     if not words:
         broker = MemoryBroker()
@@ -66,10 +66,10 @@ def transport(words: list[str]) -> TransportFactory:
     return connect
 
 
-def api_of(hub: Hub, registry: Registry, root: Path, access: Keys | None = None) -> Api:
+def make_api(hub: Hub, registry: Registry, root: Path, access: ApiKeys | None = None) -> ApiServer:
     """As the real process has it, but for enrolment's place."""
-    place = Place(BrokerAddress("127.0.0.1", 1), (HubCard("hub-1", "local", b"h" * 32, b"s" * 32),))
-    authority = Authorities.open(root, utc_now())
+    place = HubAddress(BrokerAddress("127.0.0.1", 1), (HubCard("hub-1", "local", b"h" * 32, b"s" * 32),))
+    authority = RotatingAuthority.open(root, utc_now())
     context = ApiContext(
         hub=hub,
         inference=hub.inference,
@@ -79,28 +79,28 @@ def api_of(hub: Hub, registry: Registry, root: Path, access: Keys | None = None)
         announcer=hub.voice,
         observer=hub.observer,
         registry=registry,
-        issuer=Issuer(registry, authority, place),
-        renewals=Renewals(registry, authority, place),
-        rotation=Rotation(authority, registry),
+        issuer=EnrollmentService(registry, authority, place),
+        renewals=RenewalService(registry, authority, place),
+        rotation=CaRotation(authority, registry),
         gate=AttemptLimiter(20.0, 20.0, 1.0, 20.0),
         renewal_gate=AttemptLimiter(20.0, 20.0, 1.0, 20.0),
         now_ms=lambda: int(time.time() * 1000),
         evict=lambda _device: None,
-        keys=access or Keys.in_memory(),
+        keys=access or ApiKeys.in_memory(),
     )
-    return Api(context, ServerAccess(token_file=str(root / "admin.token")), Limits(max_body_bytes=16 << 20))
+    return ApiServer(context, ServerAccess(token_file=str(root / "admin.token")), ApiLimits(max_body_bytes=16 << 20))
 
 
-async def serve(root: Path, words: list[str]) -> None:
+async def serve_hub(root: Path, words: list[str]) -> None:
     state = StateDir(root).prepare()
     registry = Registry.open(state.devices)
     engines = [CostEngine(), ImageEngine()]
     hub = Hub(
-        settings=settings(root),
-        keys=hub_keys.load_or_create(state.keys),
+        settings=make_settings(root),
+        keys=hub_keys.load_or_create_keys(state.keys),
         registry=registry,
         engines=engines,
-        connect=transport(words),
+        connect=make_transport(words),
     )
     running = asyncio.create_task(hub.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, hub.stop)
@@ -110,7 +110,7 @@ async def serve(root: Path, words: list[str]) -> None:
         running.result()
     while not hub.status()["link_up"]:
         await asyncio.sleep(0.02)
-    api = api_of(hub, registry, root)
+    api = make_api(hub, registry, root)
     print(await api.start(lambda port: f"http://127.0.0.1:{port}"), flush=True)
     with contextlib.suppress(asyncio.CancelledError):
         await running
@@ -118,4 +118,4 @@ async def serve(root: Path, words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2:]))
+    asyncio.run(serve_hub(Path(sys.argv[1]), sys.argv[2:]))

@@ -18,14 +18,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.hub.server import api_of, transport
-from cloud_hub.engine.base import EchoEngine, Work
+from benchmarks.hub.server import make_api, make_transport
+from cloud_hub.engine.base import EchoEngine, WorkItem
 from cloud_hub.engine.types import ModelCard
-from cloud_hub.registry.access import Keys, Scope, Wanted
+from cloud_hub.registry.access import ApiKeys, KeyRequest, Scope
 from cloud_hub.registry.registry import Registry
-from cloud_hub.runtime.hub import Hub, Sides
+from cloud_hub.runtime.hub import Hub, HubServices
 from cloud_hub.security import hub_keys
-from cloud_hub.serving.bundles import MemoryStock
+from cloud_hub.serving.bundles import MemoryCatalog
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
 from wire.protocol.messages import ModelRef, Prediction
@@ -37,7 +37,7 @@ VALUES = 64
 LOAD_S = 0.5  # how long a version takes to be loaded
 
 
-def card(version: int) -> ModelCard:
+def make_card(version: int) -> ModelCard:
     ref = ModelRef("slow", version, "cut", "pack8")
     return ModelCard(ref, (), ("a", "b"), input_shape=(VALUES,), max_batch=MAX_BATCH)
 
@@ -47,54 +47,54 @@ class SlowEngine(EchoEngine):
 
     computed = 0
 
-    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+    def infer(self, batch: Sequence[WorkItem]) -> list[Prediction]:
         time.sleep(BASE_S + ITEM_S * len(batch))
         SlowEngine.computed += sum(work.raw is not None and bool(work.raw.any()) for work in batch)
         return [Prediction(0, 1.0, (1.0, 0.0), self.card.name)] * len(batch)
 
-    def sample(self) -> Work:
-        return Work(raw=np.zeros(VALUES, np.float32))
+    def sample(self) -> WorkItem:
+        return WorkItem(raw=np.zeros(VALUES, np.float32))
 
 
-def made(version: int) -> SlowEngine:
+def load_engine(version: int) -> SlowEngine:
     time.sleep(LOAD_S)
-    return SlowEngine(card(version))
+    return SlowEngine(make_card(version))
 
 
-def stock() -> MemoryStock:
-    found = MemoryStock({})
+def make_stock() -> MemoryCatalog:
+    found = MemoryCatalog({})
     for version in (1, 2):
-        found.put(card(version), partial(made, version))
+        found.add_engine(make_card(version), partial(load_engine, version))
     return found
 
 
-async def serve(root: Path) -> None:
+async def serve_hub(root: Path) -> None:
     state = StateDir(root).prepare()
-    registry, access = Registry.open(state.devices), Keys.open(state.access)
+    registry, access = Registry.open(state.devices), ApiKeys.open(state.access)
     settings = HubSettings(database_url=f"sqlite:///{root / 'bench.db'}", max_wait_s=4.0, drain_s=10.0)
-    signing = hub_keys.load_or_create(state.keys)
+    signing = hub_keys.load_or_create_keys(state.keys)
     hub = Hub(
         settings=settings,
         keys=signing,
         registry=registry,
-        engines=[SlowEngine(card(1))],
-        connect=transport([]),
-        sides=Sides(stock=stock()),
+        engines=[SlowEngine(make_card(1))],
+        connect=make_transport([]),
+        sides=HubServices(stock=make_stock()),
     )
     running, leave = asyncio.create_task(hub.run()), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     await hub.ready.wait()
     while not hub.status()["link_up"]:
         await asyncio.sleep(0.02)
-    api = api_of(hub, registry, root, access)
+    api = make_api(hub, registry, root, access)
     url = await api.start(lambda port: f"http://127.0.0.1:{port}")
     now_ms = int(time.time() * 1000)
-    tokens = [access.create(Wanted("bench", (Scope.INFER,), f"tenant-{n}"), now_ms)[1] for n in range(TENANTS)]
+    tokens = [access.create(KeyRequest("bench", (Scope.INFER,), f"tenant-{n}"), now_ms)[1] for n in range(TENANTS)]
     told = {"url": url, "admin": (root / "admin.token").read_text().strip(), "keys": tokens}
     print(json.dumps(told), flush=True)
     await leave.wait()
     hub.drain()
-    await hub.drained()
+    await hub.wait_drained()
     await api.stop()
     hub.stop()
     with contextlib.suppress(asyncio.CancelledError):
@@ -102,7 +102,7 @@ async def serve(root: Path) -> None:
     print(SlowEngine.computed, flush=True)
 
 
-class Told(msgspec.Struct, frozen=True):
+class HubAddressLine(msgspec.Struct, frozen=True):
     """What the child says once it serves."""
 
     url: str
@@ -111,4 +111,4 @@ class Told(msgspec.Struct, frozen=True):
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    asyncio.run(serve_hub(Path(sys.argv[1])))

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.harness.questions import CARD
 from benchmarks.harness.rig import hub_context
 from cloud_hub.engine.base import EchoEngine, Engine, EngineError
-from cloud_hub.engine.types import Work
+from cloud_hub.engine.types import WorkItem
 from cloud_hub.registry.registry import Registry
 from cloud_hub.runtime.hub import Hub
 from cloud_hub.security import hub_keys
@@ -27,14 +27,14 @@ from wire.transport.mqtt import MqttTransport
 PLENTY = 1_000_000
 
 
-class Parked(EchoEngine):
+class ParkedEngine(EchoEngine):
     """Answers its warm-up, then keeps the first batch for ever."""
 
     def __init__(self) -> None:
         super().__init__(CARD)
         self._over = threading.Event()
 
-    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+    def infer(self, batch: Sequence[WorkItem]) -> list[Prediction]:
         if any(work.codes for work in batch):
             self._over.wait()
             raise EngineError("the benchmark is over")
@@ -45,12 +45,12 @@ class Parked(EchoEngine):
         self._over.set()
 
 
-def _stop(engine: Engine, hub: Hub) -> None:
+def _stop_hub(engine: Engine, hub: Hub) -> None:
     engine.stop()
     hub.stop()
 
 
-async def serve(root: Path, port: int, files: tuple[str, str, str], engine: Engine) -> None:
+async def serve_hub(root: Path, port: int, files: tuple[str, str, str], engine: Engine) -> None:
     state = StateDir(root)
     settings = HubSettings(
         database_url=f"sqlite:///{root / 'intake.db'}",
@@ -65,11 +65,11 @@ async def serve(root: Path, port: int, files: tuple[str, str, str], engine: Engi
         return await MqttTransport.connect("127.0.0.1", port, "hub", hub_context(*files), session_expiry_s=60)
 
     registry = Registry.open(state.devices)
-    signing = hub_keys.load_or_create(state.keys)
+    signing = hub_keys.load_or_create_keys(state.keys)
     hub = Hub(settings=settings, keys=signing, registry=registry, engines=[engine], connect=connect)
     running = asyncio.create_task(hub.run())
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, _stop, engine, hub)
+    loop.add_signal_handler(signal.SIGTERM, _stop_hub, engine, hub)
     while not hub.status()["link_up"]:
         await asyncio.sleep(0.05)
     print("ready", flush=True)
@@ -79,5 +79,5 @@ async def serve(root: Path, port: int, files: tuple[str, str, str], engine: Engi
 
 if __name__ == "__main__":
     _, root, port, ca, certificate, key, kind = sys.argv
-    model: Engine = EchoEngine(CARD) if kind == "echo" else Parked()
-    asyncio.run(serve(Path(root), int(port), (ca, certificate, key), model))
+    model: Engine = EchoEngine(CARD) if kind == "echo" else ParkedEngine()
+    asyncio.run(serve_hub(Path(root), int(port), (ca, certificate, key), model))

@@ -9,22 +9,22 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from benchmarks.harness.benchmark import alone
+from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure
 from edge_agent.update.recovery import InstallTable
-from tests.edge_agent.doubles.deadly import assigned, back, dies
-from tests.edge_agent.doubles.updates_bench import bench
+from tests.edge_agent.doubles.deadly import assign_deadly, crash_once, measure_rollback
+from tests.edge_agent.doubles.updates_bench import open_bench
 from wire.protocol.rollout import InstallState
 
 TIMES = 5
 LIMIT_STARTS, LIMIT_S = 3, 2.0
 
 
-async def run(folder: Path, _bundle: Path) -> list[Figure]:
+async def run_benchmark(folder: Path, _bundle: Path) -> list[Figure]:
     crashes, spent_s, listening_s = [], [], []
     for number in range(TIMES):
         (place := folder / f"device-{number}").mkdir()
-        found = await asyncio.to_thread(_once, place)
+        found = await asyncio.to_thread(_crash_once, place)
         crashes.append(found[0])
         spent_s.append(found[1])
         listening_s.append(found[2])
@@ -41,21 +41,21 @@ async def run(folder: Path, _bundle: Path) -> list[Figure]:
     ]
 
 
-def _once(folder: Path) -> tuple[int, float, float]:
+def _crash_once(folder: Path) -> tuple[int, float, float]:
     """(processes that crashed, seconds until the model before answers, of these until anybody listens)."""
-    with bench(folder) as device:
-        config = assigned(device, 2)
+    with open_bench(folder) as device:
+        config = assign_deadly(device, 2)
         crashes = 0
         while True:
-            dies(config)
+            crash_once(config)
             crashes += 1
-            if InstallTable(device.store).read().attempts <= 1:
+            if InstallTable(device.store).read_row().attempts <= 1:
                 break
-        spent_s, listening_s = back(config)
-        if InstallTable(device.store).read().state not in (InstallState.IDLE, InstallState.ROLLED_BACK):
+        spent_s, listening_s = measure_rollback(config)
+        if InstallTable(device.store).read_row().state not in (InstallState.IDLE, InstallState.ROLLED_BACK):
             raise RuntimeError("it has not come back")
         return crashes, spent_s, listening_s
 
 
 if __name__ == "__main__":
-    sys.exit(alone(run))
+    sys.exit(run_alone(run_benchmark))

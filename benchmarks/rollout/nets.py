@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.zoo.datasets import fashion_mnist
-from simulations.rollout.versions import Answers, Version
+from models.zoo.datasets import load_fashion_mnist
+from simulations.rollout.versions import ModelVersion, PairedAnswers
 
 EPOCHS = 4
 BATCH = 128
@@ -39,28 +39,28 @@ class _Net(nn.Module):
         return self.exit(codes), self.tail(codes)
 
 
-def answers() -> Answers:
+def load_answers() -> PairedAnswers:
     """Both versions on pictures that neither has seen; trained in two minutes if they are not in the cache."""
     home = Path(os.environ.get("SKERRY_ZOO_CACHE", "") or Path.home() / ".cache" / "skerry")
     path = home / FILE
     if not path.exists():
         home.mkdir(parents=True, exist_ok=True)
-        kept, begun = _trained(), path.with_suffix(".part")
+        kept, begun = _load_or_train(), path.with_suffix(".part")
         with begun.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **kept)
         begun.replace(path)
     with np.load(path, allow_pickle=False) as kept:
-        old, new = (Version(*(kept[f"{part}{which}"] for part in ("edge", "sure", "tail"))) for which in (1, 2))
-        return Answers(kept["truth"], old, new)
+        old, new = (ModelVersion(*(kept[f"{part}{which}"] for part in ("edge", "sure", "tail"))) for which in (1, 2))
+        return PairedAnswers(kept["truth"], old, new)
 
 
-def _trained() -> dict[str, Any]:
-    data = fashion_mnist()
+def _load_or_train() -> dict[str, Any]:
+    data = load_fashion_mnist()
     unseen = [data.heldout, data.calibration]
     x = torch.tensor(np.concatenate([part.x[0] for part in unseen]))
     kept: dict[str, Any] = {"truth": np.concatenate([part.y for part in unseen]).astype(np.int64)}
     for which in (1, 2):
-        net = _train(which, torch.tensor(np.asarray(data.training.x[0])), torch.tensor(np.asarray(data.training.y)))
+        net = _train_net(which, torch.tensor(np.asarray(data.training.x[0])), torch.tensor(np.asarray(data.training.y)))
         with torch.no_grad():
             head, tail = net(x)
         sure = torch.softmax(head, 1).max(1).values.double().numpy()
@@ -68,7 +68,7 @@ def _trained() -> dict[str, Any]:
     return kept
 
 
-def _train(seed: int, x: torch.Tensor, y: torch.Tensor) -> _Net:
+def _train_net(seed: int, x: torch.Tensor, y: torch.Tensor) -> _Net:
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     net, loss = _Net(), nn.CrossEntropyLoss()

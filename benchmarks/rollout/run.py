@@ -20,9 +20,16 @@ import numpy as np
 
 from benchmarks.harness import benchmark
 from benchmarks.harness.figures import Figure
-from simulations.rollout.device import Manners
-from simulations.rollout.fleet import Course, Story, by_status, gated, newest
-from simulations.rollout.versions import Answers, Pair, expected, halves, pair, regressed
+from simulations.rollout.device import DeviceBehaviour
+from simulations.rollout.fleet import RolloutCourse, RolloutTrace, run_by_status, run_gated, run_newest_wins
+from simulations.rollout.versions import (
+    PairedAnswers,
+    VersionPair,
+    bound_expected_gap,
+    compare_versions,
+    make_regression,
+    split_halves,
+)
 
 DEVICES = 10_000
 BIG, SMALL = 0.20, 0.03
@@ -35,31 +42,36 @@ LABELS = 10
 SEEDS = {"big": 20, "small": 100, "harmless": 300, "whole": 2}
 _FEW = int(os.environ.get("SKERRY_SEEDS", "0"))  # for a quick look: at most so many of each
 
-Driver = Callable[[Course], Story]
+Driver = Callable[[RolloutCourse], RolloutTrace]
 
 
-async def run(folder: Path, bundle: Path) -> list[Figure]:
+async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
     del folder, bundle
-    return await asyncio.to_thread(figures)
+    return await asyncio.to_thread(build_figures)
 
 
-def figures() -> list[Figure]:
+def build_figures() -> list[Figure]:
     """All rows of the table."""
-    from benchmarks.rollout.nets import answers  # noqa: PLC0415 - torch, only here
+    from benchmarks.rollout.nets import load_answers  # noqa: PLC0415 - torch, only here
 
-    known = answers()
-    return [*big(known, tail=False), *big(known, tail=True), *small(known), *harmless(known)]
+    known = load_answers()
+    return [
+        *measure_big(known, tail=False),
+        *measure_big(known, tail=True),
+        *measure_small(known),
+        *measure_harmless(known),
+    ]
 
 
 # The rows
 
 
-def big(known: Answers, *, tail: bool) -> list[Figure]:
+def measure_big(known: PairedAnswers, *, tail: bool) -> list[Figure]:
     """20 points worse."""
     name = f"20-point regression, {'head and tail together' if tail else 'head alone'}"
-    courses = [_course(known, BIG, seed, PROMPT, tail=tail) for seed in _seeds("big")]
-    stories = _all(gated, courses)
-    beside = {"newest wins": newest(courses[0]), "status gate alone": by_status(courses[0])}
+    courses = [_make_course(known, BIG, seed, PROMPT, tail=tail) for seed in _seeds_of("big")]
+    stories = _run_all(run_gated, courses)
+    beside = {"newest wins": run_newest_wins(courses[0]), "status gate alone": run_by_status(courses[0])}
     first = sum(story.aborted and sum(story.told) == story.told[FIRST] for story in stories)
     minutes = sorted(story.stopped_s / 60 for story in stories)
     term = (
@@ -67,7 +79,7 @@ def big(known: Answers, *, tail: bool) -> list[Figure]:
         f"(median; longest {minutes[-1]:.0f}), the last device back after {max(s.clear_s for s in stories) / 60:.0f}; "
         "figures every two minutes"
     )
-    terms = (term, *(f"{who}: {_told(story)}" for who, story in beside.items()))
+    terms = (term, *(f"{who}: {_describe_trace(story)}" for who, story in beside.items()))
     count = len(stories)
     return [
         Figure(f"{name}: stopped in the first canary wave, of {count} seeds", first, "", count, True, terms),
@@ -77,18 +89,18 @@ def big(known: Answers, *, tail: bool) -> list[Figure]:
     ]  # fmt: skip
 
 
-def small(known: Answers) -> list[Figure]:
+def measure_small(known: PairedAnswers) -> list[Figure]:
     """3 points worse."""
-    courses = [_course(known, SMALL, seed, RULES) for seed in _seeds("small")]
-    stories = _all(gated, courses)
+    courses = [_make_course(known, SMALL, seed, RULES) for seed in _seeds_of("small")]
+    stories = _run_all(run_gated, courses)
     stopped = [story for story in stories if story.aborted and not story.told[HALF]]
-    beside = {"newest wins": newest(courses[0]), "status gate alone": by_status(courses[0])}
+    beside = {"newest wins": run_newest_wins(courses[0]), "status gate alone": run_by_status(courses[0])}
     waves = [sum(story.passed == wave for story in stopped) for wave in range(HALF)]
     worst = max(story.worst_hour for story in stories)
     terms = (
-        f"{courses[0].pair.points * 100:+.1f} points, churn {_churn(courses[0].pair)}; in the canary wave {waves[0]}, "
+        f"{courses[0].pair.points * 100:+.1f} points, churn {_format_churn(courses[0].pair)}; in the canary wave {waves[0]}, "
         f"in the 10 % wave {waves[1]}; at most {100 * worst:.3f} % of the worst hour's answers spoilt",
-        *(f"{who}: {_told(story)}" for who, story in beside.items()),
+        *(f"{who}: {_describe_trace(story)}" for who, story in beside.items()),
     )
     share = 100.0 * len(stopped) / len(stories)
     return [
@@ -98,15 +110,15 @@ def small(known: Answers) -> list[Figure]:
     ]
 
 
-def harmless(known: Answers) -> list[Figure]:
+def measure_harmless(known: PairedAnswers) -> list[Figure]:
     """The same model, trained again."""
-    courses = [_course(known, None, seed, TO_TEN_PERCENT) for seed in _seeds("harmless")]
-    stories = _all(gated, courses)
+    courses = [_make_course(known, None, seed, TO_TEN_PERCENT) for seed in _seeds_of("harmless")]
+    stories = _run_all(run_gated, courses)
     aborted = [story for story in stories if story.aborted or story.end != "completed"]
-    whole = _all(gated, [_course(known, None, seed, RULES) for seed in _seeds("whole")])
+    whole = _run_all(run_gated, [_make_course(known, None, seed, RULES) for seed in _seeds_of("whole")])
     ends = ", ".join(f"{s.end} in {s.ended_s / 3600:.1f} h" for s in whole)
     terms = (
-        f"{courses[0].pair.points * 100:+.1f} points, churn {_churn(courses[0].pair)}, expected "
+        f"{courses[0].pair.points * 100:+.1f} points, churn {_format_churn(courses[0].pair)}, expected "
         f"{courses[0].rules['gate']}; canary and 10 % wave; aborted, held or left inconclusive all count",
         f"all four waves, {len(whole)} seeds: {ends}",
         *(f"stopped: {story.why}" for story in aborted[:3]),
@@ -120,42 +132,44 @@ def harmless(known: Answers) -> list[Figure]:
 # Courses
 
 
-def _course(known: Answers, points: float | None, seed: int, rules: dict[str, object], *, tail: bool = False) -> Course:
+def _make_course(
+    known: PairedAnswers, points: float | None, seed: int, rules: dict[str, object], *, tail: bool = False
+) -> RolloutCourse:
     """`points` None: the second version as it is. What audits of it will show was measured before it went wrong."""
     rng = np.random.default_rng(seed)
-    gate = {"expected": max(-0.1, expected(halves(known)[0]))}
+    gate = {"expected": max(-0.1, bound_expected_gap(split_halves(known)[0]))}
     if points is not None:
-        known = regressed(known, points, LABELS, rng, tail=tail)
+        known = make_regression(known, points, LABELS, rng, tail=tail)
     threshold = float(np.quantile(known.committed.confidence, UNSURE_SHARE))
-    return Course(
+    return RolloutCourse(
         DEVICES,
         seed,
-        pair(halves(known)[1], threshold),
+        compare_versions(split_halves(known)[1], threshold),
         {**rules, "gate": gate},
-        Manners(look_s=float(str(rules["report_s"]))),
+        DeviceBehaviour(look_s=float(str(rules["report_s"]))),
     )
 
 
-def _all(driver: Driver, courses: Sequence[Course]) -> list[Story]:
+def _run_all(driver: Driver, courses: Sequence[RolloutCourse]) -> list[RolloutTrace]:
     workers = min(len(courses), max(1, len(os.sched_getaffinity(0))))
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         return list(pool.map(driver, courses))
 
 
-def _seeds(name: str) -> range:
+def _seeds_of(name: str) -> range:
     count = min(_FEW, SEEDS[name]) if _FEW else SEEDS[name]
     return range(1, count + 1)
 
 
-def _churn(seen: Pair) -> str:
+def _format_churn(seen: VersionPair) -> str:
     return f"{100 * seen.worse:.1f} % worse and {100 * seen.better:.1f} % better"
 
 
-def _told(story: Story) -> str:
+def _describe_trace(story: RolloutTrace) -> str:
     end = f"stopped in wave {story.passed + 1}" if story.aborted else f"never stopped ({story.end})"
     ran, spoilt = 100 * story.ran / DEVICES, 100 * story.worst_hour
     return f"{end}, {ran:.0f} % of devices ran it, {spoilt:.2f} % of the worst hour's answers spoilt"
 
 
 if __name__ == "__main__":
-    raise SystemExit(benchmark.alone(run))
+    raise SystemExit(benchmark.run_alone(run_benchmark))

@@ -22,7 +22,7 @@ from benchmarks.sharding.nets import HEADS, LENGTH, WIDTH, transformer
 RANKS = 2
 
 
-class Hand:
+class HandShardedModel:
     """Transformer sharded by hand over two processes. `kind` is "tensor" or "pipeline"; leave it with `with`."""
 
     def __init__(self, kind: str) -> None:
@@ -34,7 +34,7 @@ class Hand:
         for at in range(RANKS):
             ours, theirs = context.Pipe()
             self._pipes.append(ours)
-            self._ranks.append(context.Process(target=_live, args=(kind, at, store, theirs), daemon=True))
+            self._ranks.append(context.Process(target=_run_rank, args=(kind, at, store, theirs), daemon=True))
             self._ranks[-1].start()
 
     def step(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -55,18 +55,18 @@ class Hand:
         self._folder.cleanup()
 
 
-def _live(kind: str, at: int, store: str, pipe: Connection) -> None:
+def _run_rank(kind: str, at: int, store: str, pipe: Connection) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=FileStore(store, RANKS), rank=at, world_size=RANKS)
     net = transformer()
-    step = _tensor(net, at) if kind == "tensor" else _pipeline(net, at)
+    step = _make_tensor_step(net, at) if kind == "tensor" else _make_pipeline_step(net, at)
     with torch.no_grad():
         while True:
             made = step(torch.from_numpy(pipe.recv()))
             pipe.send(None if made is None else made.numpy())
 
 
-def _tensor(net: Any, at: int) -> Any:
+def _make_tensor_step(net: Any, at: int) -> Any:
     def columns(layer: nn.Linear) -> tuple[Tensor, Tensor]:
         return layer.weight.chunk(RANKS, 0)[at].contiguous(), layer.bias.chunk(RANKS, 0)[at].contiguous()
 
@@ -93,7 +93,7 @@ def _tensor(net: Any, at: int) -> Any:
     return step
 
 
-def _pipeline(net: Any, at: int) -> Any:
+def _make_pipeline_step(net: Any, at: int) -> Any:
     def step(x: Tensor) -> Tensor | None:
         if at == 0:
             dist.send(net.blocks[0](net.lift(x)), 1)

@@ -9,15 +9,15 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_GRAPH_FILE, HubModel, InputSpec, ParallelPlan
-from models.graph.hub_model import encode_graphs, exported, shards
+from models.graph.hub_model import encode_graphs, export_graph, split_weights
 from models.runtime.runner import echo_manifest
-from wire.protocol.messages import DType, FieldSpec, Level
+from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 LENGTH, PIECE, WIDTH, HEADS = 32, 16, 512, 8
 LARGE_WIDTH, LARGE_LAYERS = 4096, 18  # 18 x 64 MiB: two shards of 576 MiB
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
@@ -34,13 +34,13 @@ class Block(nn.Module):
         return deeper
 
 
-class Transformer(nn.Module):
+class BenchTransformer(nn.Module):
     """`[n, LENGTH, PIECE]` -> `[n, 10]`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lift = nn.Linear(PIECE, WIDTH)
-        self.blocks = nn.ModuleList([Block(), Block()])
+        self.blocks = nn.ModuleList([TransformerBlock(), TransformerBlock()])
         self.last = nn.LayerNorm(WIDTH)
         self.labels = nn.Linear(WIDTH, 10)
 
@@ -52,7 +52,7 @@ class Transformer(nn.Module):
         return logits
 
 
-class Large(nn.Module):
+class LargeStack(nn.Module):
     """`[n, LENGTH, PIECE]` -> `[n, 10]`, by more than a gigabyte of weights."""
 
     def __init__(self) -> None:
@@ -69,23 +69,23 @@ class Large(nn.Module):
         return logits
 
 
-def transformer() -> Transformer:
+def transformer() -> BenchTransformer:
     """The same numbers in every process."""
     torch.manual_seed(11)
-    return Transformer().eval()
+    return BenchTransformer().eval()
 
 
 def bundle_of(folder: Path, net: nn.Module) -> Bundle:
     """`net` is the tail and the whole model at once."""
     example = torch.zeros(2, LENGTH, PIECE)
-    graph, weights = encode_graphs({"tail": exported(net, (example,)), "whole": exported(net, (example,))})
-    parts = shards(weights)
+    graph, weights = encode_graphs({"tail": export_graph(net, (example,)), "whole": export_graph(net, (example,))})
+    parts = split_weights(weights)
     names = tuple(f"hub-{at:05d}.safetensors" for at in range(1, len(parts) + 1))
     manifest = msgspec.structs.replace(
         echo_manifest(),
         name=type(net).__name__.lower(),
-        input=InputSpec("image", DType.FP32, (LENGTH, PIECE), 0.0, 15.0),
-        features=(FieldSpec("features", DType.UINT8, (LENGTH, PIECE), 0, 15, Level.P2, "features"),),
+        input=InputSpec("image", TensorDType.FP32, (LENGTH, PIECE), 0.0, 15.0),
+        features=(FieldSpec("features", TensorDType.UINT8, (LENGTH, PIECE), 0, 15, SensitivityLevel.P2, "features"),),
         hub=HubModel(HUB_GRAPH_FILE, names),
         parallel=ParallelPlan(),
     )

@@ -17,34 +17,34 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.harness.benchmark import alone
-from benchmarks.harness.figures import Figure, p50
-from benchmarks.sharding.baseline import Hand
-from benchmarks.sharding.nets import LENGTH, PIECE, Large, bundle_of, transformer
+from benchmarks.harness.benchmark import run_alone
+from benchmarks.harness.figures import Figure, find_median
+from benchmarks.sharding.baseline import HandShardedModel
+from benchmarks.sharding.nets import LENGTH, PIECE, LargeStack, bundle_of, transformer
 from cloud_hub.engine.base import EngineError
 from cloud_hub.engine.factory import open_engine
-from cloud_hub.engine.sharded.engine import GangGraphs, ShardedEngine
-from cloud_hub.engine.types import Means, Work
-from cloud_hub.engine.worker import Lane
+from cloud_hub.engine.sharded.engine import ShardedEngine, ShardedGraphRunner
+from cloud_hub.engine.types import EngineOptions, WorkItem
+from cloud_hub.engine.worker import EngineWorker
 
 MS = 1e3
 BATCH, ROUNDS, STEPS = 8, 12, 12
 LOSSES = 3
 ASKED = 160
-TENSOR = Means(max_batch=BATCH, tensor=2, devices=2)
-SPREADS = {"tensor": TENSOR, "pipeline": Means(max_batch=BATCH, pipeline=2, devices=2)}
+TENSOR = EngineOptions(max_batch=BATCH, tensor=2, devices=2)
+SPREADS = {"tensor": TENSOR, "pipeline": EngineOptions(max_batch=BATCH, pipeline=2, devices=2)}
 Step = Callable[[npt.NDArray[np.float32]], object]
 
 
-async def run(folder: Path, _bundle: Path) -> list[Figure]:
+async def run_benchmark(folder: Path, _bundle: Path) -> list[Figure]:
     path = bundle_of(folder, transformer()).path
     figures = [_step_cost(path, kind, means) for kind, means in SPREADS.items()]
-    figures += await _losses(path)
-    return [*figures, _large(folder)]
+    figures += await _measure_losses(path)
+    return [*figures, _measure_large(folder)]
 
 
 @contextmanager
-def started(path: Path, means: Means) -> Iterator[ShardedEngine]:
+def open_started(path: Path, means: EngineOptions) -> Iterator[ShardedEngine]:
     engine = open_engine(path, means)
     assert isinstance(engine, ShardedEngine)
     try:
@@ -54,60 +54,62 @@ def started(path: Path, means: Means) -> Iterator[ShardedEngine]:
         engine.stop()
 
 
-def _step_cost(path: Path, kind: str, means: Means) -> Figure:
-    with started(path, means) as engine, Hand(kind) as hand:
-        gang, x = engine.gangs[0], _sample()
+def _step_cost(path: Path, kind: str, means: EngineOptions) -> Figure:
+    with open_started(path, means) as engine, HandShardedModel(kind) as hand:
+        gang, x = engine.gangs[0], _draw_sample()
         error = float(np.abs(hand.step(x) - gang.run("tail", [x])).max())
-        ours, theirs = _alternate(lambda x: gang.run("tail", [x]), hand.step)
+        ours, theirs = _time_alternating(lambda x: gang.run("tail", [x]), hand.step)
         meetings = gang.last.meetings if gang.last else {}
     terms = (
-        f"gang p50 {p50(ours) * MS:.2f} ms, by hand {p50(theirs) * MS:.2f} ms, in one process {_whole() * MS:.2f} ms",
+        f"gang p50 {find_median(ours) * MS:.2f} ms, by hand {find_median(theirs) * MS:.2f} ms, in one process {_time_whole() * MS:.2f} ms",
         f"batch {BATCH}, {len(ours)} steps each, alternating; largest difference {error:.1e}; collectives {meetings}",
     )
-    return Figure(f"gang step, {kind} 2, over the same by hand", p50(ours) / p50(theirs), "x", 1.10, terms=terms)
+    return Figure(
+        f"gang step, {kind} 2, over the same by hand", find_median(ours) / find_median(theirs), "x", 1.10, terms=terms
+    )
 
 
-def _alternate(first: Step, second: Step) -> tuple[list[float], list[float]]:
+def _time_alternating(first: Step, second: Step) -> tuple[list[float], list[float]]:
     taken: tuple[list[float], list[float]] = ([], [])
     for turn in range(ROUNDS + 1):
         for step, seconds in zip((first, second), taken, strict=True):
-            found = [_timed(step) for _ in range(STEPS)]
+            found = [_time_step(step) for _ in range(STEPS)]
             seconds.extend(found if turn else [])  # the first round warms both
     return taken
 
 
-def _timed(step: Step) -> float:
-    x, began = _sample(), time.perf_counter()
+def _time_step(step: Step) -> float:
+    x, began = _draw_sample(), time.perf_counter()
     step(x)
     return time.perf_counter() - began
 
 
-def _sample() -> npt.NDArray[np.float32]:
+def _draw_sample() -> npt.NDArray[np.float32]:
     return np.random.default_rng().integers(0, 16, (BATCH, LENGTH, PIECE)).astype(np.float32)
 
 
-def _whole() -> float:
+def _time_whole() -> float:
     torch.set_num_threads(1)
     net, taken = transformer(), []
     with torch.no_grad():
         for _ in range(2 * STEPS):
             began = time.perf_counter()
-            net(torch.from_numpy(_sample()))
+            net(torch.from_numpy(_draw_sample()))
             taken.append(time.perf_counter() - began)
-    return p50(taken[STEPS:])
+    return find_median(taken[STEPS:])
 
 
 # -- lost ranks
 
 
-async def _losses(path: Path) -> list[Figure]:
-    with started(path, TENSOR) as engine:
+async def _measure_losses(path: Path) -> list[Figure]:
+    with open_started(path, TENSOR) as engine:
         gang = engine.gangs[0]
         for _ in range(2 * STEPS):
-            gang.run("tail", [_sample()])
-        limit_s = gang.limit_s("tail", BATCH)
-        killed = [_loss(gang, signal.SIGKILL) for _ in range(LOSSES)]
-        hung = [_loss(gang, signal.SIGSTOP) for _ in range(LOSSES)]
+            gang.run("tail", [_draw_sample()])
+        limit_s = gang.step_limit_s("tail", BATCH)
+        killed = [_time_loss(gang, signal.SIGKILL) for _ in range(LOSSES)]
+        hung = [_time_loss(gang, signal.SIGSTOP) for _ in range(LOSSES)]
         lost, doubled, retried = await _under_load(engine)
     rebuilt = [rebuild for _, rebuild in (*killed, *hung)]
     terms = (f"each {LOSSES} times; {ASKED} batches asked for while ranks were lost, {retried} asked for again",)
@@ -120,43 +122,43 @@ async def _losses(path: Path) -> list[Figure]:
     ]
 
 
-def _loss(gang: GangGraphs, number: signal.Signals) -> tuple[float, float]:
+def _time_loss(gang: ShardedGraphRunner, number: signal.Signals) -> tuple[float, float]:
     """Seconds to the error, and from there to a gang that answers."""
-    assert gang.gang is not None
-    os.kill(gang.gang.pids[1], number)
+    assert gang.rank_group is not None
+    os.kill(gang.rank_group.pids[1], number)
     began = time.monotonic()
     try:
-        gang.run("tail", [_sample()])
+        gang.run("tail", [_draw_sample()])
     except EngineError:
         noticed = time.monotonic()
-        gang.run("tail", [_sample()])
+        gang.run("tail", [_draw_sample()])
         return noticed - began, time.monotonic() - noticed
     raise RuntimeError("nobody noticed")
 
 
 async def _under_load(engine: ShardedEngine) -> tuple[int, int, int]:
     """Batches under their numbers; a failed one is asked for again, as the hub's core does."""
-    lane = Lane(engine, asyncio.get_running_loop())
+    lane = EngineWorker(engine, asyncio.get_running_loop())
     answers: dict[int, int] = {}
     again = 0
-    work = Work({"features": np.zeros((LENGTH, PIECE), np.uint8)})
+    work = WorkItem({"features": np.zeros((LENGTH, PIECE), np.uint8)})
     for number in range(ASKED):
         if number in (ASKED // 3, 2 * ASKED // 3):
-            gang = engine.gangs[0].gang
+            gang = engine.gangs[0].rank_group
             os.kill(gang.pids[number % 2], signal.SIGKILL) if gang else None
-        while not (result := await lane.run([work] * BATCH)).predictions:
+        while not (result := await lane.run_batch([work] * BATCH)).predictions:
             again += 1
         answers[number] = answers.get(number, 0) + len(result.predictions) // BATCH
     await lane.close()
     return ASKED - len(answers), sum(count - 1 for count in answers.values()), again
 
 
-def _large(folder: Path) -> Figure:
-    path = bundle_of(folder, Large().eval()).path
+def _measure_large(folder: Path) -> Figure:
+    path = bundle_of(folder, LargeStack().eval()).path
     began = time.monotonic()
-    with started(path, Means(max_batch=1, tensor=2, devices=2)) as engine:
+    with open_started(path, EngineOptions(max_batch=1, tensor=2, devices=2)) as engine:
         seconds = time.monotonic() - began
-        gang = engine.gangs[0].gang
+        gang = engine.gangs[0].rank_group
         ready = gang.ready if gang else ()
     shard = max(each.shard_bytes for each in ready)
     worst = max(each.private_bytes / each.shard_bytes for each in ready)
@@ -169,4 +171,4 @@ def _large(folder: Path) -> Figure:
 
 
 if __name__ == "__main__":
-    sys.exit(alone(run))
+    sys.exit(run_alone(run_benchmark))

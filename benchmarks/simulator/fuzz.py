@@ -8,16 +8,16 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness.benchmark import alone
+from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure
-from simulations.fuzzing.fuzz import Wish, search
+from simulations.fuzzing.fuzz import FuzzConfig, search_schedules
 
 SCHEDULES = 1000
 PROCESSES = 2
 
 
-async def run(folder: Path, _bundle: Path, schedules: int = SCHEDULES) -> list[Figure]:
-    found = search(Wish(schedules, processes=PROCESSES, folder=folder))
+async def run_benchmark(folder: Path, _bundle: Path, schedules: int = SCHEDULES) -> list[Figure]:
+    found = search_schedules(FuzzConfig(schedules, processes=PROCESSES, folder=folder))
     struck = ", ".join(f"{count:,} {kind}" for kind, count in found.struck.items())
     terms = (
         f"{found.accepted:,} questions accepted, {found.effects:,} verdicts stored, {found.late:,} corrections; "
@@ -32,4 +32,4 @@ async def run(folder: Path, _bundle: Path, schedules: int = SCHEDULES) -> list[F
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulator.fuzz", description=__doc__)
     parser.add_argument("--schedules", type=int, default=SCHEDULES, help=f"how many (default {SCHEDULES})")
-    sys.exit(alone(partial(run, schedules=parser.parse_args().schedules)))
+    sys.exit(run_alone(partial(run_benchmark, schedules=parser.parse_args().schedules)))

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from benchmarks.harness.benchmark import alone
+from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure
-from simulations.live.run import Wish, live
-from simulations.regions.run import run as simulated
-from simulations.report.outcome import Bins, Outcome, upper_s
-from simulations.scenario.conditions import CALM, Climate
+from simulations.live.run import LiveRunConfig, run_live_scenario
+from simulations.regions.run import run_scenario
+from simulations.report.outcome import Bins, Outcome, bin_upper_s
+from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions
 from simulations.scenario.types import Link, Region, Scenario
 
 AIM_AGENTS = 10_000
@@ -35,14 +35,16 @@ FITS, FIT_TIMES = 4, 3
 _COMMITS = 3  # on a question's way: the device's outbox, the hub's question, the hub's verdict
 
 
-async def held(folder: Path, _bundle: Path) -> list[Figure]:
+async def measure_held(folder: Path, _bundle: Path) -> list[Figure]:
     """The most agents that were held for as long as asked."""
     seconds = float(os.environ.get("SKERRY_LIVE_S", HELD_S))
     best, terms = 0, []
     for count in map(int, os.environ.get("SKERRY_LIVE_AGENTS", "2000,3000,4000,5000").split(",")):
-        outcome = await asyncio.to_thread(live, _steady(count, seconds, 0.0), Wish(folder / str(count), PULSE_S))
-        flaws = _flaws(outcome)
-        terms += [f"{count} agents: {'; '.join(flaws) or 'held'}: {words}" for words in _words(outcome)]
+        outcome = await asyncio.to_thread(
+            run_live_scenario, _steady_scenario(count, seconds, 0.0), LiveRunConfig(folder / str(count), PULSE_S)
+        )
+        flaws = _list_flaws(outcome)
+        terms += [f"{count} agents: {'; '.join(flaws) or 'held'}: {words}" for words in _describe_outcome(outcome)]
         if flaws:
             break
         best = count
@@ -50,13 +52,13 @@ async def held(folder: Path, _bundle: Path) -> list[Figure]:
     return [Figure(name, best, "agents", AIM_AGENTS, more_is_better=True, terms=tuple(terms))]
 
 
-def _steady(devices: int, seconds: float, latency_s: float) -> Scenario:
+def _steady_scenario(devices: int, seconds: float, latency_s: float) -> Scenario:
     """Nothing happens but samples."""
-    region = Region(link=Link(climate=replace(CALM, latency_s=latency_s)))
+    region = Region(link=Link(climate=replace(IDEAL_CONDITIONS, latency_s=latency_s)))
     return Scenario(name="live", devices=devices, duration_s=seconds, regions=(region,), heal_s=60.0)
 
 
-def _flaws(outcome: Outcome) -> list[str]:
+def _list_flaws(outcome: Outcome) -> list[str]:
     """Why they were not held; nothing if they were."""
     report, late_ms = outcome.history, outcome.counts["load.late_ms"]
     last = int(outcome.duration_s // outcome.step_s)
@@ -70,14 +72,14 @@ def _flaws(outcome: Outcome) -> list[str]:
     return [words for words, wrong in found.items() if wrong]
 
 
-def _words(outcome: Outcome) -> Iterator[str]:
+def _describe_outcome(outcome: Outcome) -> Iterator[str]:
     counts, seconds = outcome.counts, outcome.until_s
     report = outcome.history
     spent = {name: counts[f"cpu_ms.{name}"] / 10 / seconds for name in ("agents", "hub", "broker", "proxy")}
     held = {name: counts[f"rss_mb.{name}"] for name in spent}
-    hub = _bins(outcome, "hub")
-    yield f"{outcome.samples} samples, {report.accepted} asked; {report.text().splitlines()[0]}"
-    yield f"answers of the hub: p50 {_at(hub, 0.5):.3f} s, p99 {_at(hub, 0.99):.3f} s"
+    hub = _merge_bins(outcome, "hub")
+    yield f"{outcome.samples} samples, {report.accepted} asked; {report.format_text().splitlines()[0]}"
+    yield f"answers of the hub: p50 {_interpolate_quantile(hub, 0.5):.3f} s, p99 {_interpolate_quantile(hub, 0.99):.3f} s"
     yield "of a core: " + ", ".join(f"{name} {share:.0f} %" for name, share in spent.items())
     yield "MB: " + ", ".join(f"{name} {size}" for name, size in held.items())
     yield f"{outcome.wall.seconds - outcome.until_s:.0f} s to enrol and connect"
@@ -86,7 +88,7 @@ def _words(outcome: Outcome) -> Iterator[str]:
 # Simulated against live
 
 
-class Seen(NamedTuple):
+class LatencySummary(NamedTuple):
     """Figures that are compared: the share that was asked, and how long answers of the hub took."""
 
     asked: float
@@ -94,24 +96,27 @@ class Seen(NamedTuple):
     p99_s: float
 
 
-async def against(folder: Path, _bundle: Path) -> list[Figure]:
+async def measure_against(folder: Path, _bundle: Path) -> list[Figure]:
     """Five live runs, and the mean of twenty simulated ones after a fit to a sixth live run."""
-    scenario = _steady(AGENTS, RUN_S, LATENCY_S)
+    scenario = _steady_scenario(AGENTS, RUN_S, LATENCY_S)
     longer = replace(scenario, duration_s=FIT_TIMES * RUN_S, seed=LIVE_RUNS)
-    fitted = fit(scenario, await asyncio.to_thread(live, longer, Wish(folder / "fit")))
+    fitted = fit_scenario(scenario, await asyncio.to_thread(run_live_scenario, longer, LiveRunConfig(folder / "fit")))
     seeds = range(LIVE_RUNS)
-    runs = [await asyncio.to_thread(live, replace(scenario, seed=seed), Wish(folder / str(seed))) for seed in seeds]
-    mean = _mean([_seen(simulated(replace(fitted, seed=seed))) for seed in range(SIM_RUNS)])
-    seen = [_seen(outcome) for outcome in runs]
+    runs = [
+        await asyncio.to_thread(run_live_scenario, replace(scenario, seed=seed), LiveRunConfig(folder / str(seed)))
+        for seed in seeds
+    ]
+    mean = _average([_summarize(run_scenario(replace(fitted, seed=seed))) for seed in range(SIM_RUNS)])
+    seen = [_summarize(outcome) for outcome in runs]
     climate = fitted.regions[0].link.climate
     told = (
         f"fitted to a run of its own: one way {climate.latency_s * 1000:.1f} ms ({LATENCY_S * 1000:.0f} in the proxy), "
-        f"a commit {fitted.commit_s * 1000:.1f} ms, a batch {_cost_ms(fitted):.1f} ms"
+        f"a commit {fitted.commit_s * 1000:.1f} ms, a batch {_base_cost_ms(fitted):.1f} ms"
     )
-    return [_inside(name, mean, seen, told) for name in Seen._fields]
+    return [_judge_inside(name, mean, seen, told) for name in LatencySummary._fields]
 
 
-def _inside(name: str, mean: Seen, seen: list[Seen], told: str) -> Figure:
+def _judge_inside(name: str, mean: LatencySummary, seen: list[LatencySummary], told: str) -> Figure:
     """0 inside the spread of the live runs; else how far outside, in parts of the live mean."""
     value, found = getattr(mean, name), [getattr(each, name) for each in seen]
     low, high = min(found), max(found)
@@ -120,7 +125,7 @@ def _inside(name: str, mean: Seen, seen: list[Seen], told: str) -> Figure:
     return Figure(f"simulated outside the spread of {len(seen)} live runs: {name}", outside, "of it", 0.0, terms=terms)
 
 
-def fit(scenario: Scenario, measured: Outcome) -> Scenario:
+def fit_scenario(scenario: Scenario, measured: Outcome) -> Scenario:
     """Engine from the hub's own times; link and commit so that simulated p50 and p90 are those of the measured run.
 
     The spread between p50 and p90 is the link's alone (half of its latency is random), what remains of p50 is work:
@@ -129,35 +134,45 @@ def fit(scenario: Scenario, measured: Outcome) -> Scenario:
     compute_s = measured.counts["hub.compute_us"] / 1e6
     region = replace(scenario.regions[0], cost_base_s=compute_s, cost_item_s=0.0)
     scenario = replace(scenario, regions=(region,), seed=10_000)
-    bins = _bins(measured, "hub")
+    bins = _merge_bins(measured, "hub")
     for _ in range(FITS):
-        mine = _bins(simulated(scenario), "hub")
+        mine = _merge_bins(run_scenario(scenario), "hub")
         climate = scenario.regions[0].link.climate
-        latency_s = climate.latency_s * (_at(bins, 0.9) - _at(bins, 0.5)) / (_at(mine, 0.9) - _at(mine, 0.5))
-        more_s = _at(bins, 0.5) - _at(mine, 0.5) - 1.7 * (latency_s - climate.latency_s)
-        scenario = _with(scenario, replace(climate, latency_s=latency_s), scenario.commit_s + more_s / _COMMITS)
+        latency_s = (
+            climate.latency_s
+            * (_interpolate_quantile(bins, 0.9) - _interpolate_quantile(bins, 0.5))
+            / (_interpolate_quantile(mine, 0.9) - _interpolate_quantile(mine, 0.5))
+        )
+        more_s = (
+            _interpolate_quantile(bins, 0.5) - _interpolate_quantile(mine, 0.5) - 1.7 * (latency_s - climate.latency_s)
+        )
+        scenario = _set_conditions(
+            scenario, replace(climate, latency_s=latency_s), scenario.commit_s + more_s / _COMMITS
+        )
     return scenario
 
 
-def _with(scenario: Scenario, climate: Climate, commit_s: float) -> Scenario:
+def _set_conditions(scenario: Scenario, climate: EnvironmentConditions, commit_s: float) -> Scenario:
     region = replace(scenario.regions[0], link=Link(climate=climate))
     return replace(scenario, regions=(region,), commit_s=max(0.0, commit_s))
 
 
-def _cost_ms(scenario: Scenario) -> float:
+def _base_cost_ms(scenario: Scenario) -> float:
     return scenario.regions[0].cost_base_s * 1000
 
 
-def _seen(outcome: Outcome) -> Seen:
-    hub = _bins(outcome, "hub")
-    return Seen(outcome.history.accepted / outcome.samples, _at(hub, 0.5), _at(hub, 0.99))
+def _summarize(outcome: Outcome) -> LatencySummary:
+    hub = _merge_bins(outcome, "hub")
+    return LatencySummary(
+        outcome.history.accepted / outcome.samples, _interpolate_quantile(hub, 0.5), _interpolate_quantile(hub, 0.99)
+    )
 
 
-def _mean(found: list[Seen]) -> Seen:
-    return Seen(*(fmean(column) for column in zip(*found, strict=True)))
+def _average(found: list[LatencySummary]) -> LatencySummary:
+    return LatencySummary(*(fmean(column) for column in zip(*found, strict=True)))
 
 
-def _bins(outcome: Outcome, source: str) -> Bins:
+def _merge_bins(outcome: Outcome, source: str) -> Bins:
     found: Counter[int] = Counter()
     for latency in outcome.latency:
         if latency.source == source:
@@ -166,16 +181,16 @@ def _bins(outcome: Outcome, source: str) -> Bins:
     return dict(found)
 
 
-def _at(bins: Bins, share: float) -> float:
+def _interpolate_quantile(bins: Bins, share: float) -> float:
     """A quantile, as if a bin's latencies were spread evenly over it."""
     rank, seen = share * sum(bins.values()), 0.0
     for number in sorted(bins):
         if bins[number] and seen + bins[number] >= rank:
-            low = upper_s(number - 1) if number else 0.0
-            return low + (upper_s(number) - low) * (rank - seen) / bins[number]
+            low = bin_upper_s(number - 1) if number else 0.0
+            return low + (bin_upper_s(number) - low) * (rank - seen) / bins[number]
         seen += bins[number]
     return float("nan")
 
 
 if __name__ == "__main__":
-    sys.exit(alone({"held": held, "against": against}[sys.argv[1]]))
+    sys.exit(run_alone({"held": measure_held, "against": measure_against}[sys.argv[1]]))

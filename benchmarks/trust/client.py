@@ -11,10 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.harness.figures import Figure, line, p50, percentile
-from models.update.client import Errand, Source
-from models.update.downloader import Fetcher, Hands
-from models.update.partial_download import Part
+from benchmarks.harness.figures import Figure, find_median, find_percentile, format_line
+from models.update.client import RepositorySource, UpdateClient
+from models.update.downloader import ResumingFetcher, TransferClock
+from models.update.partial_download import PartialDownload
 from tests.models.doubles.mirror import Faults, Mirror
 from tests.models.doubles.repository import Repository
 
@@ -24,55 +24,58 @@ CUTS_PERCENT = (1, 50, 99)
 BUNDLE = "models/digits/digits-7.skb"
 
 
-async def run(folder: Path, _bundle: Path) -> list[Figure]:
+async def run_benchmark(folder: Path, _bundle: Path) -> list[Figure]:
     """The figures; no bundle of the demo is needed."""
-    return await asyncio.to_thread(figures, folder)
+    return await asyncio.to_thread(build_figures, folder)
 
 
-def figures(folder: Path) -> list[Figure]:
+def build_figures(folder: Path) -> list[Figure]:
     repository = Repository()
     for role, paths in (("models-digits", "models/digits/*"), ("policy", "policy/*"), ("keys", "keys/*")):
         repository.delegate(role, [paths], terminating=True)
     repository.publish_all("models-digits", "policy", "keys", "targets")
     with Mirror(repository.files) as mirror:
-        return [*_steady(folder / "steady", repository, mirror), *_cut(folder / "cut", repository, mirror)]
+        return [
+            *_measure_steady(folder / "steady", repository, mirror),
+            *_measure_cut(folder / "cut", repository, mirror),
+        ]
 
 
-def _steady(folder: Path, repository: Repository, mirror: Mirror) -> list[Figure]:
+def _measure_steady(folder: Path, repository: Repository, mirror: Mirror) -> list[Figure]:
     """A new client each time, as after 1800 s: connection, floors and judgement included."""
     folder.mkdir()
     taken: list[float] = []
     most = 0
     for _ in range(REFRESHES + 1):
-        fetcher = Fetcher()
-        errand = Errand(folder, _source(repository, mirror), fetcher)
+        fetcher = ResumingFetcher()
+        errand = UpdateClient(folder, _make_source(repository, mirror), fetcher)
         began = time.perf_counter()
         errand.refresh()
         taken.append((time.perf_counter() - began) * 1e3)
         errand.close()
         most = max(most, fetcher.requests) if len(taken) > 1 else 0
     first, *steady = taken
-    terms = (f"p99 {percentile(steady, 0.99):.1f} ms", f"the first of all: {first:.1f} ms")
+    terms = (f"p99 {find_percentile(steady, 0.99):.1f} ms", f"the first of all: {first:.1f} ms")
     return [
         Figure("steady refresh, requests", most, "requests", 3),
-        Figure("steady refresh, time (p50)", p50(steady), "ms", 25, terms=terms),
+        Figure("steady refresh, time (p50)", find_median(steady), "ms", 25, terms=terms),
     ]
 
 
-def _cut(folder: Path, repository: Repository, mirror: Mirror) -> list[Figure]:
+def _measure_cut(folder: Path, repository: Repository, mirror: Mirror) -> list[Figure]:
     folder.mkdir()
     repository.add(BUNDLE, os.urandom(BUNDLE_BYTES), "models-digits", version=7)
     repository.publish_all("models-digits")
     ratios, terms = [], []
     for percent in CUTS_PERCENT:
-        fetcher = Fetcher(hands=Hands(sleep=lambda _: None))
-        errand = Errand(folder, _source(repository, mirror), fetcher)
+        fetcher = ResumingFetcher(hands=TransferClock(sleep=lambda _: None))
+        errand = UpdateClient(folder, _make_source(repository, mirror), fetcher)
         session = errand.refresh()
-        found = session.approved(BUNDLE)
+        found = session.approved_target(BUNDLE)
         assert found is not None
         mirror.faults = Faults(cuts=[BUNDLE_BYTES * percent // 100], reset=True)
         before, began = mirror.sent_bytes, time.perf_counter()
-        with Part(folder / f"{percent}.part") as part:
+        with PartialDownload(folder / f"{percent}.part") as part:
             session.download(found, part)
             part.discard()
         ratios.append((mirror.sent_bytes - before) / BUNDLE_BYTES)
@@ -81,16 +84,16 @@ def _cut(folder: Path, repository: Repository, mirror: Mirror) -> list[Figure]:
     return [Figure("50 MB bundle, cut once: bytes sent, worst", max(ratios), "x", 1.05, terms=tuple(terms))]
 
 
-def _source(repository: Repository, mirror: Mirror) -> Source:
-    return Source(f"{mirror.url}metadata/", f"{mirror.url}targets/", repository.trusted_root)
+def _make_source(repository: Repository, mirror: Mirror) -> RepositorySource:
+    return RepositorySource(f"{mirror.url}metadata/", f"{mirror.url}targets/", repository.trusted_root)
 
 
 def main() -> int:
     """Run alone: 1 if a limit was not held."""
     with tempfile.TemporaryDirectory(prefix="skerry-bench-") as folder:
-        found = figures(Path(folder))
+        found = build_figures(Path(folder))
     for figure in found:
-        print(line(figure), *(f"    {term}" for term in figure.terms), sep="\n")
+        print(format_line(figure), *(f"    {term}" for term in figure.terms), sep="\n")
     return 0 if all(figure.held for figure in found) else 1
 
 

@@ -15,14 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.harness.figures import Figure, line, p50, percentile
-from cloud_hub.system.client import ask
-from edge_agent.identity.enrollment import enrol
-from edge_agent.identity.identity import folder_is_enrolled, load
+from benchmarks.harness.figures import Figure, find_median, find_percentile, format_line
+from cloud_hub.system.client import call_hub_api
+from edge_agent.identity.enrollment import enrol_device
+from edge_agent.identity.identity import folder_is_enrolled, load_identity
 from tests.live.hub.test_process import HubProcess
 from wire.process.exit_codes import ExitError
-from wire.protocol.topics import Channel, topic
-from wire.transport.base import Delivery, LinkLostError
+from wire.protocol.topics import TopicChannel, build_topic
+from wire.transport.base import DeliveryOutcome, LinkLostError
 from wire.transport.mqtt import MqttTransport
 
 DEVICES = 200
@@ -30,7 +30,7 @@ KILLED_AFTER = 60  # devices
 LIMIT_S = 60.0
 
 
-class Fleet:
+class InvitedFleet:
     """Invited devices, each with a folder for its identity."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -48,7 +48,7 @@ class Fleet:
     def enrol(self, device: str) -> None:
         began = time.perf_counter()
         try:
-            enrol(self.invites[device], self.folder / device)
+            enrol_device(self.invites[device], self.folder / device)
         except ExitError:
             self.refused += 1  # it types the same invite again
             return
@@ -58,15 +58,15 @@ class Fleet:
         """Seconds until the last one is done."""
         began = time.perf_counter()
         with ThreadPoolExecutor(DEVICES) as pool:
-            list(pool.map(self.enrol, self.left()))
+            list(pool.map(self.enrol, self.not_enrolled()))
         return time.perf_counter() - began
 
-    def left(self) -> list[str]:
+    def not_enrolled(self) -> list[str]:
         return [device for device in self.ids if not folder_is_enrolled(self.folder / device)]
 
-    async def half(self) -> int:
+    async def count_half_enrolled(self) -> int:
         """Devices on which hub, folder and broker do not agree."""
-        rows = ask(self.hub.address(), "GET", "/v1/admin/devices")["devices"]
+        rows = call_hub_api(self.hub.address(), "GET", "/v1/admin/devices")["devices"]
         known = {row["device"]: row["certificate_ends_ms"] for row in rows}
         gate = asyncio.Semaphore(20)
 
@@ -75,18 +75,20 @@ class Fleet:
             if not there or device not in known:
                 return not there and device not in known
             async with gate:
-                return known[device] == load(self.folder / device).certificate_ms[1] and await self._heard(device)
+                return known[device] == load_identity(self.folder / device).certificate_ms[1] and await self._is_heard(
+                    device
+                )
 
         return (await asyncio.gather(*(whole(device) for device in self.ids))).count(False)
 
-    async def _heard(self, device: str) -> bool:
-        identity = load(self.folder / device)
+    async def _is_heard(self, device: str) -> bool:
+        identity = load_identity(self.folder / device)
         where = (identity.broker_host, identity.broker_port, device)
         with contextlib.suppress(LinkLostError, ssl.SSLError):
-            link = await MqttTransport.connect(*where, identity.tls())
-            taken = await link.post(topic(device, Channel.STATE), b"here")
+            link = await MqttTransport.connect(*where, identity.tls_context())
+            taken = await link.post(build_topic(device, TopicChannel.STATE), b"here")
             await link.close()
-            return taken is Delivery.TAKEN
+            return taken is DeliveryOutcome.TAKEN
         return False
 
     def _opened(self) -> bool:
@@ -109,23 +111,23 @@ class Fleet:
         return time.perf_counter() - began
 
 
-async def run(folder: Path, _bundle: Path) -> list[Figure]:
+async def run_benchmark(folder: Path, _bundle: Path) -> list[Figure]:
     """The figures; no bundle of the demo is needed."""
-    calm = await asyncio.to_thread(Fleet, folder, "calm")
+    calm = await asyncio.to_thread(InvitedFleet, folder, "calm")
     seconds = await asyncio.to_thread(calm.all_at_once)
     terms = (
-        f"one device: p50 {p50(calm.seconds):.1f} s, p99 {percentile(calm.seconds, 0.99):.1f} s",
+        f"one device: p50 {find_median(calm.seconds):.1f} s, p99 {find_percentile(calm.seconds, 0.99):.1f} s",
         f"{len(calm.seconds)} enrolled, {calm.refused} refused; keys of the devices drawn on the same cores",
     )
     figures = [
         Figure(f"enrolment of {DEVICES} devices at once", seconds, "s", LIMIT_S, terms=terms),
-        Figure("half-enrolled afterwards", len(calm.left()) + await calm.half(), "devices", 0),
+        Figure("half-enrolled afterwards", len(calm.not_enrolled()) + await calm.count_half_enrolled(), "devices", 0),
     ]
     calm.hub.close()
-    rough = await asyncio.to_thread(Fleet, folder, "rough")
+    rough = await asyncio.to_thread(InvitedFleet, folder, "rough")
     taken = await asyncio.to_thread(rough.killed_in_the_middle)
     told = (f"{rough.refused} lost their reply or their hub and typed the invite again; {taken:.1f} s in all",)
-    half = len(rough.left()) + await rough.half()
+    half = len(rough.not_enrolled()) + await rough.count_half_enrolled()
     rough.hub.close()
     return [*figures, Figure("half-enrolled with the hub killed in the middle", half, "devices", 0, terms=told)]
 
@@ -133,9 +135,9 @@ async def run(folder: Path, _bundle: Path) -> list[Figure]:
 def main() -> int:
     """Run alone: 1 if a limit was not held."""
     with tempfile.TemporaryDirectory(prefix="skerry-bench-") as folder:
-        found = asyncio.run(run(Path(folder), Path()))
+        found = asyncio.run(run_benchmark(Path(folder), Path()))
     for figure in found:
-        print(line(figure), *(f"    {term}" for term in figure.terms), sep="\n")
+        print(format_line(figure), *(f"    {term}" for term in figure.terms), sep="\n")
     return 0 if all(figure.held for figure in found) else 1
 
 

@@ -11,18 +11,18 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from aiohttp import web
 
-from cloud_hub.api.auth import caller_of, only_own
+from cloud_hub.api.auth import caller_of, require_tenant
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.routing import Door, Route, answer, read_json
-from cloud_hub.enrollment.ca_rotation import Rotation
-from cloud_hub.enrollment.enrollment import invite_text
+from cloud_hub.api.routing import Route, RouteAccess, answer_json, read_json
+from cloud_hub.enrollment.ca_rotation import CaRotation
+from cloud_hub.enrollment.enrollment import encode_invite
 from cloud_hub.registry.access import Scope
 from cloud_hub.registry.device_states import DeviceState
-from cloud_hub.registry.registry import Device, Invite, Registry, RegistryError, Welcome
+from cloud_hub.registry.registry import DeviceInvitation, EnrolledDevice, Invite, Registry, RegistryError
 from cloud_hub.security.authorities import RotationError
-from cloud_hub.security.authority import shows, utc_now
+from cloud_hub.security.authority import chain_contains, utc_now
 from wire.http.guards import ServerAccess
-from wire.http.oip import OipError, short
+from wire.http.oip import OipError, shorten_name
 
 MAX_INVITE_S = 30 * 86_400.0
 MIN_INVITE_S = 1.0
@@ -54,7 +54,7 @@ class StateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_INVITE_S)] = DRAIN_S
 
 
-class Step(StrEnum):
+class CaStep(StrEnum):
     """Step of a CA rotation."""
 
     ROTATE = "rotate"
@@ -64,11 +64,11 @@ class Step(StrEnum):
 class CaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of `POST /v1/admin/ca`. `force`: finish even though devices will be cut off."""
 
-    step: Step
+    step: CaStep
     force: bool = False
 
 
-class Admin:
+class AdminRoutes:
     """Routes for operators: invites, devices, status and the CA.
 
     `door` is where the API listens: its TLS chain must contain the hub's CA, or devices would refuse the hub.
@@ -81,115 +81,115 @@ class Admin:
         self._door = door
         self._url = ""
 
-    def at(self, url: str) -> None:
+    def set_url(self, url: str) -> None:
         """Set the URL that invites carry from now on: the API is open."""
         self._url = url
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
-        key, whole, read, operate = Door.KEY, Door.WHOLE, Scope.READ, Scope.OPERATE
+        key, whole, read, operate = RouteAccess.KEY, RouteAccess.WHOLE, Scope.READ, Scope.OPERATE
         device, turn_ca = "/v1/admin/devices/{device}", "Replace the CA, or finish replacing it"
         return [
             Route("GET", "/v1/admin/status", self.status, "Status of the hub", whole, scope=read),
             Route(
-                "POST", "/v1/admin/invites", self.invite, "A one-time invite for a device", key, scope=operate,
+                "POST", "/v1/admin/invites", self.create_invite, "A one-time invite for a device", key, scope=operate,
                 takes=InviteRequest, status=201, tag="devices",
             ),
-            Route("GET", "/v1/admin/devices", self.devices, "The devices", key, scope=read, tag="devices"),
-            Route("GET", device, self.device, "One device", key, scope=read, tag="devices"),
+            Route("GET", "/v1/admin/devices", self.list_devices, "The devices", key, scope=read, tag="devices"),
+            Route("GET", device, self.show_device, "One device", key, scope=read, tag="devices"),
             Route(
                 "POST", device + "/state", self.set_state, "Suspend, revoke, retire a device, or let it in again",
                 key, scope=operate, takes=StateRequest, tag="devices",
             ),
-            Route("GET", "/v1/admin/ca", self.ca, "The hub's CA", whole, scope=read),
-            Route("POST", "/v1/admin/ca", self.turn_ca, turn_ca, whole, scope=Scope.ADMIN, takes=CaRequest),
+            Route("GET", "/v1/admin/ca", self.show_ca, "The hub's CA", whole, scope=read),
+            Route("POST", "/v1/admin/ca", self.step_ca, turn_ca, whole, scope=Scope.ADMIN, takes=CaRequest),
         ]  # fmt: skip
 
     async def status(self, _request: web.Request) -> web.Response:
         """Answer with the hub's status, and `alarms`: what a person has to look at."""
         context = self._context
         more = {
-            "open_invites": self._registry.open_invites(self._now_ms()),
+            "open_invites": self._registry.count_open_invites(self._now_ms()),
             "enrolments": dict(context.issuer.counts),
             "renewals": dict(context.renewals.counts),
             "alarms": {
-                "clone_suspect": self._registry.suspects(),
+                "clone_suspect": self._registry.list_suspects(),
                 "ledger_flaw": sorted(context.ledger.flawed) if context.ledger else [],
             },
         }
-        return answer({**context.hub.status(), **more})
+        return answer_json({**context.hub.status(), **more})
 
-    async def invite(self, request: web.Request) -> web.Response:
+    async def create_invite(self, request: web.Request) -> web.Response:
         """Create a one-time invite: 201 with its text.
 
         400 bad request, 409 if devices would refuse the configured TLS chain, 503 while the API is starting.
         """
         asked = await read_json(request, InviteRequest)
-        only_own(request, _tenant(asked.device))
+        require_tenant(request, _tenant_of(asked.device))
         if not self._url:
             raise OipError(503, "the hub is still starting, ask again")
         ca = self._context.rotation.ca_sha256
-        if self._door.tls and not shows(Path(self._door.tls_cert), ca):
+        if self._door.tls and not chain_contains(Path(self._door.tls_cert), ca):
             raise OipError(409, "devices would refuse this hub: the chain in api.tls_cert lacks the hub's own CA")
-        welcome = Welcome(asked.device, asked.hardware, asked.replace, asked.device_class, asked.region)
+        welcome = DeviceInvitation(asked.device, asked.hardware, asked.replace, asked.device_class, asked.region)
         try:
             invite = self._registry.invite(welcome, self._now_ms(), asked.expires_s)
         except RegistryError as error:
             raise OipError(400, str(error)) from None
-        trust = Trust(self._url, ca, self._context.root_sha256(), self._now_ms())
-        return answer(invite_json(invite, trust), 201, {"Cache-Control": "no-store"})
+        trust = InviteTrust(self._url, ca, self._context.root_sha256(), self._now_ms())
+        return answer_json(invite_json(invite, trust), 201, {"Cache-Control": "no-store"})
 
-    async def devices(self, request: web.Request) -> web.Response:
+    async def list_devices(self, request: web.Request) -> web.Response:
         """Answer with the devices of the caller's tenant."""
         caller = caller_of(request)
-        shown = [device for device in self._registry.devices() if caller.sees(device.tenant)]
-        return answer({"devices": [device_json(device) for device in shown]})
+        shown = [device for device in self._registry.devices() if caller.sees_tenant(device.tenant)]
+        return answer_json({"devices": [device_json(device) for device in shown]})
 
-    async def device(self, request: web.Request) -> web.Response:
+    async def show_device(self, request: web.Request) -> web.Response:
         """Answer with one device; 404 if it is unknown or another tenant's."""
-        return answer(device_json(self._known(request)))
+        return answer_json(device_json(self._find_device(request)))
 
     async def set_state(self, request: web.Request) -> web.Response:
         """Change a device's state: 200 with the device, 409 if its state may not change so.
 
         One that is gone is evicted.
         """
-        known = self._known(request)
+        known = self._find_device(request)
         asked = await read_json(request, StateRequest)
         try:
-            changed = change(self._registry, known.id, asked, self._now_ms())
+            changed = change_state(self._registry, known.id, asked, self._now_ms())
         except RegistryError as error:
             raise OipError(409, str(error)) from None
         if changed.gone:
             self._context.evict(changed.id)
-        return answer(device_json(changed))
+        return answer_json(device_json(changed))
 
-    async def ca(self, _request: web.Request) -> web.Response:
+    async def show_ca(self, _request: web.Request) -> web.Response:
         """Answer with the CA and the state of its rotation."""
-        return answer(self._context.rotation.status())
+        return answer_json(self._context.rotation.status())
 
-    async def turn_ca(self, request: web.Request) -> web.Response:
+    async def step_ca(self, request: web.Request) -> web.Response:
         """Take one step of a CA rotation: 200 with its state, 409 if the step cannot be taken."""
         asked = await read_json(request, CaRequest)
         try:
-            return answer(await turn(self._context.rotation, asked))
+            return answer_json(await step_rotation(self._context.rotation, asked))
         except RotationError as error:
             raise OipError(409, str(error)) from None
 
-    def _known(self, request: web.Request) -> Device:
+    def _find_device(self, request: web.Request) -> EnrolledDevice:
         """Return the device in the path. OipError(404) if it is unknown or another tenant's."""
         device = self._registry.device(request.match_info["device"])
-        if device is None or not caller_of(request).sees(device.tenant):
-            raise OipError(404, f"no device '{short(request.match_info['device'])}'")
+        if device is None or not caller_of(request).sees_tenant(device.tenant):
+            raise OipError(404, f"no device '{shorten_name(request.match_info['device'])}'")
         return device
 
 
-def _tenant(device: str) -> str:
+def _tenant_of(device: str) -> str:
     """Return the tenant of an id, "" if it names none."""
     return device.partition("--")[0] if "--" in device else ""
 
 
-class Trust(NamedTuple):
+class InviteTrust(NamedTuple):
     """What an invite carries beside its token: URL, hashes of CA and TUF root, and hub time in ms."""
 
     url: str
@@ -198,9 +198,9 @@ class Trust(NamedTuple):
     made_ms: int
 
 
-def invite_json(invite: Invite, trust: Trust) -> dict[str, Any]:
+def invite_json(invite: Invite, trust: InviteTrust) -> dict[str, Any]:
     """Return an invite as the API and the CLI show it."""
-    text = invite_text(
+    text = encode_invite(
         trust.url,
         trust.ca_sha256,
         invite.token,
@@ -211,7 +211,7 @@ def invite_json(invite: Invite, trust: Trust) -> dict[str, Any]:
     return {"invite": text, "device": invite.device, "expires_ms": invite.expires_ms}
 
 
-def change(registry: Registry, device: str, asked: StateRequest, now_ms: int) -> Device:
+def change_state(registry: Registry, device: str, asked: StateRequest, now_ms: int) -> EnrolledDevice:
     """Change a device's state; retiring without time to drain is being retired.
 
     RegistryError if it may not change so.
@@ -222,14 +222,14 @@ def change(registry: Registry, device: str, asked: StateRequest, now_ms: int) ->
     return registry.set_state(device, state, now_ms, drain_s=asked.drain_s)
 
 
-async def turn(rotation: Rotation, asked: CaRequest) -> dict[str, Any]:
+async def step_rotation(rotation: CaRotation, asked: CaRequest) -> dict[str, Any]:
     """Take one step of a CA rotation. RotationError if it cannot be taken."""
-    if asked.step is Step.ROTATE:
+    if asked.step is CaStep.ROTATE:
         return rotation.rotate(utc_now())
     return await rotation.finish(force=asked.force)
 
 
-def device_json(device: Device) -> dict[str, Any]:
+def device_json(device: EnrolledDevice) -> dict[str, Any]:
     """Return a device as the API and the CLI show it; times in ms since 1970, 0 = never."""
     return {
         "device": device.id,

@@ -11,25 +11,25 @@ from aiohttp import web
 
 from cloud_hub.api.auth import caller_of
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.routing import Door, Route, answer, read_json
-from cloud_hub.core.web_requests import InferRefusedError, Kept
-from cloud_hub.registry.access import AccessError, Key, Scope, Wanted
-from cloud_hub.registry.orders import Notice
+from cloud_hub.api.routing import Route, RouteAccess, answer_json, read_json
+from cloud_hub.core.web_requests import InferRefusedError, StoredModel
+from cloud_hub.registry.access import AccessError, ApiKey, KeyRequest, Scope
+from cloud_hub.registry.orders import DenyNotice
 from cloud_hub.serving.versions import ModelInUseError
 from wire.errors import LocalError
-from wire.http.guards import refusal
+from wire.http.guards import error_response
 from wire.http.oip import OipError
 
 SHOWN_DEVICES = 1000  # devices named in one answer
 
 
-class RetireRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelRetireRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of `POST /v1/admin/models/{model}/retire`. `force`: although devices still use it; they get `model_gone`."""
 
     force: bool = False
 
 
-class Retiring:
+class ModelRoutes:
     """Routes that list model versions and retire them, for operators of the whole hub."""
 
     def __init__(self, context: ApiContext) -> None:
@@ -40,17 +40,24 @@ class Retiring:
         """Return the routes of this group."""
         path, retires = "/v1/admin/models", "Retire a version: refused while devices use it, unless forced"
         return [
-            Route("GET", path, self.models, "Every version, its state, how many devices use it", scope=Scope.READ),
-            Route("POST", path + "/{model}/retire", self.retire, retires, scope=Scope.OPERATE, takes=RetireRequest),
+            Route("GET", path, self.list_models, "Every version, its state, how many devices use it", scope=Scope.READ),
+            Route(
+                "POST",
+                path + "/{model}/retire",
+                self.retire_model,
+                retires,
+                scope=Scope.OPERATE,
+                takes=ModelRetireRequest,
+            ),
         ]
 
-    async def models(self, _request: web.Request) -> web.Response:
+    async def list_models(self, _request: web.Request) -> web.Response:
         """Answer with every version, its state and how many devices use it."""
-        return answer({"models": [self._shown(kept) for kept in self._versions.list()]})
+        return answer_json({"models": [self._model_json(kept) for kept in self._versions.list_models()]})
 
-    async def retire(self, request: web.Request) -> web.Response:
+    async def retire_model(self, request: web.Request) -> web.Response:
         """Retire a version: 200 once it is gone; 404 if there is no such version, 409 with the devices that use it."""
-        asked = await read_json(request, RetireRequest)
+        asked = await read_json(request, ModelRetireRequest)
         model = request.match_info["model"]
         if "@" not in model:
             raise OipError(400, "name one version: MODEL@VERSION")
@@ -59,22 +66,22 @@ class Retiring:
         except InferRefusedError:
             raise OipError(404, "this hub has no such version") from None
         except ModelInUseError as spoken:
-            return refusal(409, still_spoken(model, spoken.devices))
-        return answer({"retired": model, "spoke": spoke_json(spoke)})
+            return error_response(409, in_use_message(model, spoken.devices))
+        return answer_json({"retired": model, "spoke": users_json(spoke)})
 
-    def _shown(self, kept: Kept) -> dict[str, Any]:
+    def _model_json(self, kept: StoredModel) -> dict[str, Any]:
         """Return a version as the API shows it; `speaking`: how many devices use it."""
         model = f"{kept.name}@{kept.version}"
-        spoke = self._versions.speaking(model, self._now_ms())
+        spoke = self._versions.devices_using(model, self._now_ms())
         return {"model": model, "state": kept.state, "reason": kept.reason, "speaking": len(spoke)}
 
 
-def spoke_json(spoke: dict[str, int]) -> list[dict[str, Any]]:
+def users_json(spoke: dict[str, int]) -> list[dict[str, Any]]:
     """Return the devices that used a retired version, with the time they were last heard; 1000 at most."""
     return [{"device": device, "heard_ms": at_ms} for device, at_ms in list(spoke.items())[:SHOWN_DEVICES]]
 
 
-def still_spoken(model: str, devices: dict[str, int]) -> str:
+def in_use_message(model: str, devices: dict[str, int]) -> str:
     """Return the error message for a version that devices still use."""
     named = ", ".join(list(devices)[:5]) + (f" and {len(devices) - 5} more" if len(devices) > 5 else "")
     return f"{model} is still used by {named}: move them to another version first, or use --force"
@@ -84,7 +91,7 @@ SHOWN_ENTRIES = 200
 _PATH = "/v1/admin/keys"
 
 
-class Granting:
+class KeyRoutes:
     """Routes for API keys (`context.keys`) and the audit log (`context.audit`)."""
 
     def __init__(self, context: ApiContext) -> None:
@@ -92,48 +99,56 @@ class Granting:
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
-        whole, admin, tag = Door.WHOLE, Scope.ADMIN, "access"
+        whole, admin, tag = RouteAccess.WHOLE, Scope.ADMIN, "access"
         makes, takes_back = "Create a key; only this answer shows its token", "Revoke a key"
         return [
-            Route("GET", _PATH, self.keys, "Every key, without its token", whole, scope=admin, tag=tag),
-            Route("POST", _PATH, self.create, makes, whole, scope=admin, takes=Wanted, status=201, tag=tag),
-            Route("DELETE", _PATH + "/{key}", self.revoke, takes_back, whole, scope=admin, tag=tag),
+            Route("GET", _PATH, self.list_keys, "Every key, without its token", whole, scope=admin, tag=tag),
+            Route("POST", _PATH, self.create_key, makes, whole, scope=admin, takes=KeyRequest, status=201, tag=tag),
+            Route("DELETE", _PATH + "/{key}", self.revoke_key, takes_back, whole, scope=admin, tag=tag),
             Route(
-                "GET", "/v1/admin/audit", self.audit, "The last changes and refusals", whole, scope=Scope.READ, tag=tag
+                "GET",
+                "/v1/admin/audit",
+                self.list_audit,
+                "The last changes and refusals",
+                whole,
+                scope=Scope.READ,
+                tag=tag,
             ),
         ]
 
-    async def keys(self, _request: web.Request) -> web.Response:
+    async def list_keys(self, _request: web.Request) -> web.Response:
         """Answer with every key, without its token."""
         now_ms = self._context.now_ms()
-        return answer({"keys": [key_json(key, now_ms) for key in self._context.keys.all()]})
+        return answer_json({"keys": [key_json(key, now_ms) for key in self._context.keys.list_keys()]})
 
-    async def create(self, request: web.Request) -> web.Response:
+    async def create_key(self, request: web.Request) -> web.Response:
         """Create a key: 201 with its token, which is never shown again; 400 if it may not be."""
-        wanted = await read_json(request, Wanted)
+        wanted = await read_json(request, KeyRequest)
         now_ms = self._context.now_ms()
         try:
             key, token = self._context.keys.create(wanted, now_ms)
         except AccessError as error:
             raise OipError(400, str(error)) from None
-        return answer({**key_json(key, now_ms), "token": token}, 201, {"Cache-Control": "no-store"})
+        return answer_json({**key_json(key, now_ms), "token": token}, 201, {"Cache-Control": "no-store"})
 
-    async def revoke(self, request: web.Request) -> web.Response:
+    async def revoke_key(self, request: web.Request) -> web.Response:
         """Revoke a key: 200 with the key, 404 if it does not exist."""
         now_ms = self._context.now_ms()
         try:
-            return answer(key_json(self._context.keys.revoke(request.match_info["key"], now_ms), now_ms))
+            return answer_json(key_json(self._context.keys.revoke(request.match_info["key"], now_ms), now_ms))
         except AccessError as error:
             raise OipError(404, str(error)) from None
 
-    async def audit(self, _request: web.Request) -> web.Response:
+    async def list_audit(self, _request: web.Request) -> web.Response:
         """Answer with the last audit entries, oldest first."""
-        return answer({"entries": [msgspec.to_builtins(entry) for entry in self._context.audit.last(SHOWN_ENTRIES)]})
+        return answer_json(
+            {"entries": [msgspec.to_builtins(entry) for entry in self._context.audit.last_entries(SHOWN_ENTRIES)]}
+        )
 
 
-def key_json(key: Key, now_ms: int) -> dict[str, Any]:
+def key_json(key: ApiKey, now_ms: int) -> dict[str, Any]:
     """Return a key as the API and the CLI show it; `tenant` "" is the whole hub."""
-    state = "good" if key.good(now_ms) else "revoked" if key.revoked_ms else "ended"
+    state = "good" if key.is_valid(now_ms) else "revoked" if key.revoked_ms else "ended"
     facts = {"key": key.id, "name": key.name, "tenant": key.tenant, "scopes": [scope.value for scope in key.scopes]}
     return {**facts, "state": state, "made_ms": key.made_ms, "ends_ms": key.ends_ms, "revoked_ms": key.revoked_ms}
 
@@ -148,7 +163,7 @@ class DenyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope: str = ""
 
 
-class Ordering:
+class DenyRoutes:
     """Routes for deny-all notices: `context.orders` stores them, `context.announcer` sends them."""
 
     def __init__(self, context: ApiContext) -> None:
@@ -158,31 +173,37 @@ class Ordering:
         """Return the routes of this group."""
         path, denies = "/v1/admin/deny-all", "From now on nothing leaves the devices of this scope"
         return [
-            Route("GET", path, self.notices, "The notices that deny all", Door.KEY, scope=Scope.READ),
-            Route("POST", path, self.deny_all, denies, Door.KEY, scope=Scope.OPERATE, takes=DenyRequest, status=201),
+            Route("GET", path, self.list_notices, "The notices that deny all", RouteAccess.KEY, scope=Scope.READ),
+            Route(
+                "POST", path, self.deny_all, denies, RouteAccess.KEY, scope=Scope.OPERATE, takes=DenyRequest, status=201
+            ),
         ]
 
-    async def notices(self, request: web.Request) -> web.Response:
+    async def list_notices(self, request: web.Request) -> web.Response:
         """Answer with the notices. A tenant's key sees its own, and those for everybody."""
         caller = caller_of(request)
-        shown = [n for n in self._context.orders.notices if not n.scope or caller.sees(n.scope.partition("--")[0])]
-        return answer({"notices": [order_json(notice) for notice in shown]})
+        shown = [
+            n for n in self._context.orders.notices if not n.scope or caller.sees_tenant(n.scope.partition("--")[0])
+        ]
+        return answer_json({"notices": [notice_json(notice) for notice in shown]})
 
     async def deny_all(self, request: web.Request) -> web.Response:
         """Create a notice: 201 once it is on disk and sent to the devices; 400 bad scope, 403 another tenant's."""
         asked = await read_json(request, DenyRequest)
-        if not caller_of(request).sees(asked.scope.partition("--")[0]):
+        if not caller_of(request).sees_tenant(asked.scope.partition("--")[0]):
             raise OipError(403, "this key belongs to another tenant")
         try:
             notice = self._context.orders.deny_all(asked.scope, asked.why, self._context.now_ms())
         except LocalError as error:
             raise OipError(400, str(error)) from None
-        met = [device.id for device in self._context.registry.devices() if device.heard and notice.meets(device.id)]
-        self._context.announcer.announce(notice, met)
-        return answer(order_json(notice, len(met)), 201)
+        met = [
+            device.id for device in self._context.registry.devices() if device.heard and notice.applies_to(device.id)
+        ]
+        self._context.announcer.publish_notice(notice, met)
+        return answer_json(notice_json(notice, len(met)), 201)
 
 
-def order_json(notice: Notice, told: int | None = None) -> dict[str, Any]:
+def notice_json(notice: DenyNotice, told: int | None = None) -> dict[str, Any]:
     """Return a notice as the API and the CLI show it; `told`: to how many devices it was sent just now."""
     facts = {"counter": notice.counter, "scope": notice.scope or "everybody", "why": notice.why}
     return {**facts, "issued_ms": notice.issued_ms, **({} if told is None else {"told": told})}

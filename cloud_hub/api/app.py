@@ -11,24 +11,24 @@ from hashlib import sha256
 
 from aiohttp import web
 
-from cloud_hub.api.admin import Admin
-from cloud_hub.api.admin_models import Granting, Ordering, Retiring
-from cloud_hub.api.auth import Entrance, guarding
-from cloud_hub.api.devices import Erasing, Joining, Renewing
+from cloud_hub.api.admin import AdminRoutes
+from cloud_hub.api.admin_models import DenyRoutes, KeyRoutes, ModelRoutes
+from cloud_hub.api.auth import Authenticator, auth_middleware
+from cloud_hub.api.devices import EnrollRoutes, ErasureRoutes, RenewRoutes
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.monitoring import Health, Metrics, RolloutCollector
-from cloud_hub.api.oip import Models
-from cloud_hub.api.oip_repository import RepositoryRoutes
-from cloud_hub.api.public import Ledger, Mirror
-from cloud_hub.api.rollouts import Rolling
-from cloud_hub.api.routing import Described, Route
-from wire.http.guards import ServerAccess, open_site, security_middlewares, tls_context, token_of
+from cloud_hub.api.monitoring import HealthRoutes, MetricsRoutes, RolloutCollector
+from cloud_hub.api.oip import OipRoutes
+from cloud_hub.api.oip_repository import ModelRepositoryRoutes
+from cloud_hub.api.public import LedgerRoutes, TufRoutes
+from cloud_hub.api.rollouts import RolloutRoutes
+from cloud_hub.api.routing import OpenApiRoutes, Route
+from wire.http.guards import ServerAccess, build_tls_context, load_token, open_site, security_middlewares
 
 SHUTDOWN_S = 2.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class ApiLimits:
     """Limits of the web API.
 
     `version`: of the program, as reported; `max_body_bytes`: of an inference request; `ready_timeout_s`: for the
@@ -43,32 +43,38 @@ class Limits:
     idle_s: float = 30.0  # a connection that sends no whole request head for so long is closed
 
 
-class Api:
+class ApiServer:
     """The web server: `start` returns the address opened, `stop` ends every request within 2 seconds.
 
     `context` is what the routes need of the hub, `door` where to listen. `routes` are all described routes, `app` the
     aiohttp application. There is no access log; every change and refusal is audited instead.
     """
 
-    def __init__(self, context: ApiContext, door: ServerAccess, limits: Limits) -> None:
+    def __init__(self, context: ApiContext, door: ServerAccess, limits: ApiLimits) -> None:
         self._door = door
         self._tls: ssl.SSLContext | None = None
         self._context = context
-        self._admin = Admin(context, door)
-        metrics = Metrics(context, RolloutCollector(context.rollouts, context.now_ms))
-        health = Health(context, limits.ready_timeout_s)
+        self._admin = AdminRoutes(context, door)
+        metrics = MetricsRoutes(context, RolloutCollector(context.rollouts, context.now_ms))
+        health = HealthRoutes(context, limits.ready_timeout_s)
         rooms = [
-            RepositoryRoutes(context).routes(),
-            Models(context, limits.version, (limits.max_body_bytes, limits.body_s)).routes(),
+            ModelRepositoryRoutes(context).routes(),
+            OipRoutes(context, limits.version, (limits.max_body_bytes, limits.body_s)).routes(),
             health.routes(),
             metrics.routes(),
         ]
-        self.routes = [*(route for room in (*rooms, *self._rooms(context)) for route in room)]
-        self.routes += Described(self.routes, limits.version).routes()
-        entrance = Entrance(_digest(token_of(door)), door.local, context.keys, context.audit, context.now_ms)
-        checks = [metrics.counting(), *security_middlewares(door, "", frozenset()), guarding(entrance, self.routes)]
+        self.routes = [*(route for room in (*rooms, *self._build_routes(context)) for route in room)]
+        self.routes += OpenApiRoutes(self.routes, limits.version).routes()
+        entrance = Authenticator(
+            _token_digest(load_token(door)), door.local, context.keys, context.audit, context.now_ms
+        )
+        checks = [
+            metrics.counting_middleware(),
+            *security_middlewares(door, "", frozenset()),
+            auth_middleware(entrance, self.routes),
+        ]
         self.app = web.Application(middlewares=checks, client_max_size=limits.max_body_bytes)
-        self.app.add_routes([route.served for route in self.routes])
+        self.app.add_routes([route.aiohttp_route for route in self.routes])
         self.app.on_shutdown.append(health.close)
         # No access log: paths hold device names, and a line costs more than most answers.
         self._runner = web.AppRunner(
@@ -80,19 +86,19 @@ class Api:
             handler_cancellation=True,  # work for a caller that has gone is thrown away
         )
 
-    def _rooms(self, context: ApiContext) -> list[list[Route]]:
+    def _build_routes(self, context: ApiContext) -> list[list[Route]]:
         """Return the routes for devices, operators and mirrors."""
         return [
-            Joining(context.issuer, context.gate, context.now_ms).routes(),
-            Renewing(context.renewals, context.renewal_gate, context.now_ms).routes(),
-            Mirror(context.repository).routes() if context.repository else [],
+            EnrollRoutes(context.issuer, context.gate, context.now_ms).routes(),
+            RenewRoutes(context.renewals, context.renewal_gate, context.now_ms).routes(),
+            TufRoutes(context.repository).routes() if context.repository else [],
             self._admin.routes(),
-            Granting(context).routes(),
-            Ordering(context).routes(),
-            Erasing(context).routes(),
-            Ledger(context.ledger).routes(),
-            Retiring(context).routes(),
-            Rolling(context).routes(),
+            KeyRoutes(context).routes(),
+            DenyRoutes(context).routes(),
+            ErasureRoutes(context).routes(),
+            LedgerRoutes(context.ledger).routes(),
+            ModelRoutes(context).routes(),
+            RolloutRoutes(context).routes(),
         ]
 
     async def start(self, public_url: Callable[[int], str]) -> str:
@@ -103,16 +109,16 @@ class Api:
         if not self._door.token_file:
             raise ValueError("the hub's door needs a token file: its admin routes are never open")
         await self._runner.setup()
-        self._tls = tls_context(self._door)
+        self._tls = build_tls_context(self._door)
         address = await open_site(self._runner, self._door, self._tls)
         opened = self._runner.addresses[0]  # a path for a Unix socket
         url = public_url(0 if isinstance(opened, str) else int(opened[1]))
-        self._admin.at(url)
-        self._context.issuer.at(url)
-        self._context.renewals.at(url)
+        self._admin.set_url(url)
+        self._context.issuer.set_url(url)
+        self._context.renewals.set_url(url)
         return address
 
-    async def reload(self) -> None:
+    async def reload_certificate(self) -> None:
         """Load the certificate files again, for new connections."""
         if self._tls is not None:
             self._tls.load_cert_chain(self._door.tls_cert, self._door.tls_key)
@@ -122,6 +128,6 @@ class Api:
         await self._runner.cleanup()
 
 
-def _digest(token: str) -> bytes:
+def _token_digest(token: str) -> bytes:
     """Return the SHA-256 of the admin token, or a value that no token has where there is none."""
     return sha256(token.encode()).digest() if token else bytes(32)

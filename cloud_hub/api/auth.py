@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from cloud_hub.api.routing import Door, Route
-from cloud_hub.registry.access import ADMIN, LOCAL, NOBODY, Caller, Keys, Scope
-from cloud_hub.registry.audit import Audit, Entry
-from wire.http.guards import given_token, is_token, refusal
-from wire.http.oip import OipError, short
+from cloud_hub.api.routing import Route, RouteAccess
+from cloud_hub.registry.access import ADMIN, LOCAL, NOBODY, ApiKeys, Caller, Scope
+from cloud_hub.registry.audit import AuditEntry, AuditLog
+from wire.http.guards import compare_token, error_response, parse_bearer_token
+from wire.http.oip import OipError, shorten_name
 
 _CALLER: "web.RequestKey[Caller]" = web.RequestKey("caller", Caller)
-_HERE = frozenset({Door.HERE, Door.WHOLE_HERE})
-_WHOLE = frozenset({Door.WHOLE, Door.WHOLE_HERE})
-_LOUD = frozenset({401, 403})
+_LOCAL_OPEN = frozenset({RouteAccess.HERE, RouteAccess.WHOLE_HERE})
+_WHOLE_HUB = frozenset({RouteAccess.WHOLE, RouteAccess.WHOLE_HERE})
+_AUDITED_STATUSES = frozenset({401, 403})
 
 
 def caller_of(request: web.Request) -> Caller:
@@ -28,14 +28,14 @@ def caller_of(request: web.Request) -> Caller:
     return found
 
 
-def only_own(request: web.Request, tenant: str) -> None:
+def require_tenant(request: web.Request, tenant: str) -> None:
     """Raise OipError(403) if a tenant's key names another tenant in a body."""
-    if not caller_of(request).sees(tenant):
+    if not caller_of(request).sees_tenant(tenant):
         raise OipError(403, "this key belongs to another tenant")
 
 
 @dataclass(frozen=True)
-class Entrance:
+class Authenticator:
     """Authenticator: maps a token to a caller.
 
     `admin_sha256` is of the admin token; `local`: the server is reached from this machine alone, so that routes marked
@@ -44,18 +44,18 @@ class Entrance:
 
     admin_sha256: bytes
     local: bool
-    keys: Keys
-    audit: Audit
+    keys: ApiKeys
+    audit: AuditLog
     now_ms: Callable[[], int]
 
-    def known(self, token: str) -> Caller | None:
+    def find_caller(self, token: str) -> Caller | None:
         """Return the caller of a token, None if no key has it."""
-        if is_token(token, self.admin_sha256):
+        if compare_token(token, self.admin_sha256):
             return ADMIN
-        return self.keys.caller(token, self.now_ms())
+        return self.keys.find_caller(token, self.now_ms())
 
 
-def guarding(entrance: Entrance, routes: Iterable[Route]) -> Middleware:
+def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middleware:
     """Return the middleware that answers 401 or 403 unless the route admits the caller, and writes the audit.
 
     Routes are matched by method and canonical path; one that is not described admits any authenticated caller, who then
@@ -65,12 +65,12 @@ def guarding(entrance: Entrance, routes: Iterable[Route]) -> Middleware:
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        route = _route(request, table)
-        if route is not None and route.door is Door.OPEN:
+        route = _match_route(request, table)
+        if route is not None and route.door is RouteAccess.OPEN:
             return await handler(request)
-        found = _enter(entrance, request, route)
+        found = _authorize_request(entrance, request, route)
         if isinstance(found, web.Response):
-            _note(entrance, request, NOBODY if found.status == 401 else caller_of(request), found.status)
+            _write_audit(entrance, request, NOBODY if found.status == 401 else caller_of(request), found.status)
             return found
         request[_CALLER] = found
         status = 500
@@ -81,35 +81,35 @@ def guarding(entrance: Entrance, routes: Iterable[Route]) -> Middleware:
             status = error.status
             raise
         finally:
-            if _worth_noting(route, found, status):
-                _note(entrance, request, found, status)
+            if _is_audited(route, found, status):
+                _write_audit(entrance, request, found, status)
         return response
 
     return middleware
 
 
-def _enter(entrance: Entrance, request: web.Request, route: Route | None) -> Caller | web.Response:
+def _authorize_request(entrance: Authenticator, request: web.Request, route: Route | None) -> Caller | web.Response:
     """Return the caller, or the refusal. Only an authenticated caller learns that a path does not exist (404).
 
     401 without a valid token, 403 without the route's scope, or with a tenant's key on a route of the whole hub.
     """
-    token = given_token(request)
-    if token is None and route is not None and entrance.local and route.door in _HERE:
+    token = parse_bearer_token(request)
+    if token is None and route is not None and entrance.local and route.door in _LOCAL_OPEN:
         return LOCAL
-    caller = entrance.known(token) if token else None
+    caller = entrance.find_caller(token) if token else None
     if caller is None:
-        return refusal(401, "this route needs the bearer token or a key", {"WWW-Authenticate": "Bearer"})
+        return error_response(401, "this route needs the bearer token or a key", {"WWW-Authenticate": "Bearer"})
     request[_CALLER] = caller
     if route is None:
         return caller
     if route.scope not in caller.scopes:
-        return refusal(403, f"this key lacks the scope '{route.scope}'")
-    if caller.tenant and route.door in _WHOLE:
-        return refusal(403, "this route is the whole hub's, and the key is one tenant's")
+        return error_response(403, f"this key lacks the scope '{route.scope}'")
+    if caller.tenant and route.door in _WHOLE_HUB:
+        return error_response(403, "this route is the whole hub's, and the key is one tenant's")
     return caller
 
 
-def _route(request: web.Request, table: Mapping[tuple[str, str], Route]) -> Route | None:
+def _match_route(request: web.Request, table: Mapping[tuple[str, str], Route]) -> Route | None:
     """Return the described route of a request, None if there is none. HEAD counts as GET."""
     resource = request.match_info.route.resource
     if resource is None:
@@ -117,24 +117,24 @@ def _route(request: web.Request, table: Mapping[tuple[str, str], Route]) -> Rout
     return table.get(("GET" if request.method == "HEAD" else request.method, resource.canonical))
 
 
-def _worth_noting(route: Route | None, caller: Caller, status: int) -> bool:
+def _is_audited(route: Route | None, caller: Caller, status: int) -> bool:
     """Whether the request belongs in the audit: changes, refusals, and a tenant's reach for what it cannot see."""
-    if status in _LOUD or (status == 404 and caller.tenant):
+    if status in _AUDITED_STATUSES or (status == 404 and caller.tenant):
         return True
     return route is not None and route.scope in (Scope.OPERATE, Scope.ADMIN) and route.method != "GET"
 
 
-def _note(entrance: Entrance, request: web.Request, caller: Caller, status: int) -> None:
+def _write_audit(entrance: Authenticator, request: web.Request, caller: Caller, status: int) -> None:
     """Append an audit entry; the subject is the path's variables."""
     resource = request.match_info.route.resource
     entrance.audit.write(
-        Entry(
+        AuditEntry(
             at_ms=entrance.now_ms(),
             caller=caller.name,
             tenant=caller.tenant,
             method=request.method[:16],
             route=resource.canonical if resource is not None else "none",
-            subject=" ".join(short(value) for value in request.match_info.values()),
+            subject=" ".join(shorten_name(value) for value in request.match_info.values()),
             status=status,
             address=request.remote or "unix",
         )

@@ -11,25 +11,25 @@ from collections.abc import Callable
 from aiohttp import web
 
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.routing import Door, Route, answer, read_json
-from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer, Rejection
-from cloud_hub.enrollment.erasure import EraseRequest, Erasures, signed, stone
+from cloud_hub.api.routing import Route, RouteAccess, answer_json, read_json
+from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest, Rejection
+from cloud_hub.enrollment.erasure import EraseRequest, ErasureService, attach_signature, build_tombstone
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
-from cloud_hub.enrollment.renewal import Renewals, RenewRequest, RetireRequest
+from cloud_hub.enrollment.renewal import DeviceRetireRequest, RenewalService, RenewRequest
 from cloud_hub.registry.access import Scope
-from cloud_hub.storage.retention import published
+from cloud_hub.storage.retention import publish_tallies
 from cloud_hub.storage.store import StoreError
-from wire.http.guards import refusal
+from wire.http.guards import error_response
 
 
-class Joining:
+class EnrollRoutes:
     """Route `POST /v1/enrol`.
 
     `gate` limits attempts by address on the monotonic clock; a wrong invite is charged to its sender. `now_ms` is hub
     time.
     """
 
-    def __init__(self, issuer: Issuer, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
+    def __init__(self, issuer: EnrollmentService, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
         self._issuer = issuer
         self._gate = gate
         self._now_ms = now_ms
@@ -39,34 +39,41 @@ class Joining:
         says = "Enrol a device: an invite and proof of its keys for a certificate"
         return [
             Route(
-                "POST", "/v1/enrol", self.enrol, says, Door.OPEN, scope=Scope.OPERATE, takes=EnrolRequest, tag="devices"
+                "POST",
+                "/v1/enrol",
+                self.enrol,
+                says,
+                RouteAccess.OPEN,
+                scope=Scope.OPERATE,
+                takes=EnrolRequest,
+                tag="devices",
             )
         ]
 
     async def enrol(self, request: web.Request) -> web.Response:
         """Enrol a device: 200 with the signed reply; 400 bad request, 403 bad invite, 429 too many tries."""
         address = request.remote or "unix"
-        if not self._gate.admit(address, time.monotonic()):
-            return refusal(429, "too many enrolments are tried, wait a minute", {"Retry-After": "60"})
+        if not self._gate.admit_attempt(address, time.monotonic()):
+            return error_response(429, "too many enrolments are tried, wait a minute", {"Retry-After": "60"})
         asked = await read_json(request, EnrolRequest)
-        reply = self._issuer.enrol(asked, self._now_ms())
+        reply = self._issuer.enrol_device(asked, self._now_ms())
         if not isinstance(reply, Rejection):
-            return answer(reply, headers={"Cache-Control": "no-store"})
+            return answer_json(reply, headers={"Cache-Control": "no-store"})
         if reply.invite:
-            self._gate.failed(address, time.monotonic())
-        return refusal(403 if reply.invite else 400, reply.error)
+            self._gate.record_failure(address, time.monotonic())
+        return error_response(403 if reply.invite else 400, reply.error)
 
 
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
-class Renewing:
+class RenewRoutes:
     """Routes `POST /v1/renew` and `POST /v1/retire`.
 
     `gate` limits attempts by address on the monotonic clock, apart from enrolments; `now_ms` is hub time.
     """
 
-    def __init__(self, renewals: Renewals, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
+    def __init__(self, renewals: RenewalService, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
         self._renewals = renewals
         self._gate = gate
         self._now_ms = now_ms
@@ -76,52 +83,61 @@ class Renewing:
         renews, retires = "Renew a device's certificate", "Retire a device"
         scope, tag = Scope.OPERATE, "devices"
         return [
-            Route("POST", "/v1/renew", self.renew, renews, Door.OPEN, scope=scope, takes=RenewRequest, tag=tag),
-            Route("POST", "/v1/retire", self.retire, retires, Door.OPEN, scope=scope, takes=RetireRequest, tag=tag),
+            Route("POST", "/v1/renew", self.renew, renews, RouteAccess.OPEN, scope=scope, takes=RenewRequest, tag=tag),
+            Route(
+                "POST",
+                "/v1/retire",
+                self.retire,
+                retires,
+                RouteAccess.OPEN,
+                scope=scope,
+                takes=DeviceRetireRequest,
+                tag=tag,
+            ),
         ]
 
     async def renew(self, request: web.Request) -> web.Response:
         """Renew a certificate: 200 with the signed reply; 400 bad request, 403 not this device, 429 too many tries."""
-        if not self._gate.admit(_address(request), time.monotonic()):
-            return _slower()
+        if not self._gate.admit_attempt(_address_of(request), time.monotonic()):
+            return _refuse_rate()
         asked = await read_json(request, RenewRequest)
-        return self._say(request, self._renewals.renew(asked, self._now_ms(), time.monotonic()))
+        return self._answer_reply(request, self._renewals.renew(asked, self._now_ms(), time.monotonic()))
 
     async def retire(self, request: web.Request) -> web.Response:
         """Retire a device: 200 once it is retired; 403 if it is not this device, or a person has to decide."""
-        if not self._gate.admit(_address(request), time.monotonic()):
-            return _slower()
-        asked = await read_json(request, RetireRequest)
-        return self._say(request, self._renewals.retire(asked, self._now_ms()))
+        if not self._gate.admit_attempt(_address_of(request), time.monotonic()):
+            return _refuse_rate()
+        asked = await read_json(request, DeviceRetireRequest)
+        return self._answer_reply(request, self._renewals.retire(asked, self._now_ms()))
 
-    def _say(self, request: web.Request, reply: object) -> web.Response:
+    def _answer_reply(self, request: web.Request, reply: object) -> web.Response:
         """Answer with the reply, or with a refusal; a wrong proof is charged to its sender."""
         if not isinstance(reply, Rejection):
-            return answer(reply, headers=_NO_STORE)
+            return answer_json(reply, headers=_NO_STORE)
         if reply.invite:
-            self._gate.failed(_address(request), time.monotonic())
+            self._gate.record_failure(_address_of(request), time.monotonic())
         if reply.kind == "rate":
-            return _slower()
-        return refusal(400 if reply.kind == "request" else 403, reply.error)
+            return _refuse_rate()
+        return error_response(400 if reply.kind == "request" else 403, reply.error)
 
 
-def _address(request: web.Request) -> str:
+def _address_of(request: web.Request) -> str:
     return request.remote or "unix"
 
 
-def _slower() -> web.Response:
-    return refusal(429, "too many requests, wait a minute", {"Retry-After": "60"})
+def _refuse_rate() -> web.Response:
+    return error_response(429, "too many requests, wait a minute", {"Retry-After": "60"})
 
 
 DAY_MS = 86_400_000
 
 
-class Erasing:
+class ErasureRoutes:
     """Routes `POST /v1/erase` and `GET /v1/admin/aggregates`. Erasure shares the rate limit of renewals."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._erasures = Erasures(context.registry)
+        self._erasures = ErasureService(context.registry)
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
@@ -132,12 +148,12 @@ class Erasing:
                 "/v1/erase",
                 self.erase,
                 erases,
-                Door.OPEN,
+                RouteAccess.OPEN,
                 scope=Scope.OPERATE,
                 takes=EraseRequest,
                 tag="devices",
             ),
-            Route("GET", "/v1/admin/aggregates", self.aggregates, left, Door.WHOLE, scope=Scope.READ),
+            Route("GET", "/v1/admin/aggregates", self.list_aggregates, left, RouteAccess.WHOLE, scope=Scope.READ),
         ]
 
     async def erase(self, request: web.Request) -> web.Response:
@@ -146,25 +162,27 @@ class Erasing:
         403 if it is not this device, 429 too many tries, 503 if it could not be written.
         """
         gate, where = self._context.renewal_gate, request.remote or "unix"
-        if not gate.admit(where, time.monotonic()):
-            return refusal(429, "too many requests, wait a minute", {"Retry-After": "60"})
-        asked = self._erasures.asked(await read_json(request, EraseRequest), self._context.now_ms())
+        if not gate.admit_attempt(where, time.monotonic()):
+            return error_response(429, "too many requests, wait a minute", {"Retry-After": "60"})
+        asked = self._erasures.check_request(await read_json(request, EraseRequest), self._context.now_ms())
         if isinstance(asked, Rejection):
             if asked.invite:
-                gate.failed(where, time.monotonic())
-            return refusal(403, asked.error)
+                gate.record_failure(where, time.monotonic())
+            return error_response(403, asked.error)
         try:
-            buried = await self._context.store.erase(asked)
+            buried = await self._context.store.erase_subject(asked)
         except StoreError:
-            return refusal(503, "nothing was erased: the hub cannot write, ask again", {"Retry-After": "10"})
+            return error_response(503, "nothing was erased: the hub cannot write, ask again", {"Retry-After": "10"})
         facts = self._context.hub.status()
-        text = stone(buried, str(facts["hub"]), str(facts["region"]))
-        return answer(signed(text, self._context.store.testify(text)), headers={"Cache-Control": "no-store"})
+        text = build_tombstone(buried, str(facts["hub"]), str(facts["region"]))
+        return answer_json(
+            attach_signature(text, self._context.store.sign_statement(text)), headers={"Cache-Control": "no-store"}
+        )
 
-    async def aggregates(self, _request: web.Request) -> web.Response:
+    async def list_aggregates(self, _request: web.Request) -> web.Response:
         """Answer with verdict counts by label, model and day.
 
         Rare labels are left out: see `cloud_hub.storage.retention`.
         """
-        tallies = await self._context.store.tallies()
-        return answer({"aggregates": published(tallies, self._context.now_ms() // DAY_MS)})
+        tallies = await self._context.store.read_tallies()
+        return answer_json({"aggregates": publish_tallies(tallies, self._context.now_ms() // DAY_MS)})

@@ -8,28 +8,28 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.core.commands import Erase, Tombstone
-from cloud_hub.core.web_requests import Kept, Probe, Wish
+from cloud_hub.core.commands import ErasureRequest, Tombstone
+from cloud_hub.core.web_requests import EngineProbe, InferOptions, StoredModel
 from cloud_hub.engine.base import ModelCard
-from cloud_hub.enrollment.ca_rotation import Rotation
-from cloud_hub.enrollment.enrollment import Issuer
+from cloud_hub.enrollment.ca_rotation import CaRotation
+from cloud_hub.enrollment.enrollment import EnrollmentService
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
-from cloud_hub.enrollment.renewal import Renewals
-from cloud_hub.registry.access import Keys
-from cloud_hub.registry.audit import Audit
-from cloud_hub.registry.orders import Notice, Orders
+from cloud_hub.enrollment.renewal import RenewalService
+from cloud_hub.registry.access import ApiKeys
+from cloud_hub.registry.audit import AuditLog
+from cloud_hub.registry.orders import DenyNotice, Orders
 from cloud_hub.registry.registry import Registry
-from cloud_hub.rollout.catalog import Catalog
-from cloud_hub.rollout.planning import Order
-from cloud_hub.rollout.types import Entry
-from cloud_hub.rollout.view import DeviceView, View
-from cloud_hub.serving.telemetry import Observer
+from cloud_hub.rollout.catalog import BundleTargets
+from cloud_hub.rollout.planning import RolloutOrder
+from cloud_hub.rollout.types import HistoryEntry
+from cloud_hub.rollout.view import RolloutDeviceView, RolloutView
+from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.storage.ledger_service import LedgerLogService
-from cloud_hub.storage.retention import Tally
+from cloud_hub.storage.retention import LabelTally
 from wire.protocol.messages import Prediction
 
 
-class HubState(Protocol):
+class HubStatusSource(Protocol):
     """Status and counters of the hub; implemented by `cloud_hub.runtime.hub.Hub`."""
 
     def status(self) -> dict[str, Any]:
@@ -40,26 +40,26 @@ class HubState(Protocol):
 
 
 class Inference(Protocol):
-    """Inference for web callers; implemented by `cloud_hub.serving.web.Reception`."""
+    """Inference for web callers; implemented by `cloud_hub.serving.web.WebInference`."""
 
     @property
     def cards(self) -> tuple[ModelCard, ...]:
         """Descriptions of the models served now."""
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: InferOptions) -> list[Prediction]:
         """Compute predictions for a batch of inputs (rows first).
 
         InferRefusedError with the reason if it is refused.
         """
 
-    def overrun(self, tenant: str) -> None:
+    def check_overload(self, tenant: str) -> None:
         """Raise InferRefusedError if the tenant is over its rate, before its body is read."""
 
 
 class ModelVersions(Protocol):
-    """Loading and retiring of model versions; implemented by `cloud_hub.serving.versions.Versions`."""
+    """Loading and retiring of model versions; implemented by `cloud_hub.serving.versions.VersionManager`."""
 
-    def list(self) -> list[Kept]:
+    def list_models(self) -> list[StoredModel]:
         """Return every version, loaded or not."""
 
     async def load(self, model: str) -> None:
@@ -68,7 +68,7 @@ class ModelVersions(Protocol):
     async def unload(self, model: str) -> None:
         """Unload a model; returns once it is gone."""
 
-    def speaking(self, model: str, now_ms: int) -> dict[str, int]:
+    def devices_using(self, model: str, now_ms: int) -> dict[str, int]:
         """Return the devices that use a version, with the time (ms) each was last heard."""
 
     def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]:
@@ -76,63 +76,63 @@ class ModelVersions(Protocol):
 
 
 class EngineProbes(Protocol):
-    """Health probes of the engines; implemented by `cloud_hub.serving.executor.Engines`."""
+    """Health probes of the engines; implemented by `cloud_hub.serving.executor.EnginePool`."""
 
-    async def probe(self) -> list[Probe]:
+    async def probe(self) -> list[EngineProbe]:
         """Send one sample through every engine and return the results."""
 
 
 class StoreRecords(Protocol):
     """Erasure and aggregates of the store; implemented by `cloud_hub.storage.gateway.StoreGateway`."""
 
-    async def erase(self, wish: Erase) -> Tombstone:
+    async def erase_subject(self, wish: ErasureRequest) -> Tombstone:
         """Erase a subject's records; returns once it is on disk. StoreError if it could not be written."""
 
-    async def tallies(self) -> list[Tally]:
+    async def read_tallies(self) -> list[LabelTally]:
         """Return counts of verdicts."""
 
-    def testify(self, text: bytes) -> bytes:
+    def sign_statement(self, text: bytes) -> bytes:
         """Sign a text with the hub's key."""
 
 
-class Announcer(Protocol):
-    """Sender of notices; implemented by `cloud_hub.runtime.link.Voice`."""
+class NoticePublisher(Protocol):
+    """Sender of notices; implemented by `cloud_hub.runtime.link.OutboundPublisher`."""
 
-    def announce(self, notice: Notice, devices: Iterable[str]) -> None:
+    def publish_notice(self, notice: DenyNotice, devices: Iterable[str]) -> None:
         """Send a notice to these devices."""
 
 
 class RolloutControl(Protocol):
-    """Rollout controller; implemented by `cloud_hub.rollout.controller.Rollouts`.
+    """Rollout controller; implemented by `cloud_hub.rollout.controller.RolloutController`.
 
     A rollout is named by its id; RolloutError says why something is refused.
     """
 
-    def views(self) -> tuple[View, ...]:
+    def views(self) -> tuple[RolloutView, ...]:
         """Return every rollout, newest first."""
 
-    def view(self, rollout: str) -> View:
+    def view(self, rollout: str) -> RolloutView:
         """Return one rollout."""
 
-    def devices(self, rollout: str) -> Sequence[DeviceView]:
+    def devices(self, rollout: str) -> Sequence[RolloutDeviceView]:
         """Return the state of every device of a rollout."""
 
-    async def history(self, rollout: str) -> Sequence[Entry]:
+    async def history(self, rollout: str) -> Sequence[HistoryEntry]:
         """Return a rollout's history, oldest first."""
 
-    async def start(self, order: Order, by: str) -> View:
+    async def start(self, order: RolloutOrder, by: str) -> RolloutView:
         """Start a rollout in the name of `by`."""
 
-    async def pause(self, rollout: str, by: str, why: str) -> View:
+    async def pause(self, rollout: str, by: str, why: str) -> RolloutView:
         """Pause a rollout."""
 
-    async def resume(self, rollout: str, by: str) -> View:
+    async def resume(self, rollout: str, by: str) -> RolloutView:
         """Resume a paused rollout."""
 
-    async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> View:
+    async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> RolloutView:
         """Abort a rollout; `revert`: also send committed devices back."""
 
-    async def approve(self, rollout: str, by: str, digest: str) -> View:
+    async def approve(self, rollout: str, by: str, digest: str) -> RolloutView:
         """Add the approval of the plan with this digest."""
 
 
@@ -146,17 +146,17 @@ class ApiContext:
     `repository`: the folder with what devices fetch. `keys` and `audit`: who may use the web API, and who did.
     """
 
-    hub: HubState
+    hub: HubStatusSource
     inference: Inference
     versions: ModelVersions
     engines: EngineProbes
     store: StoreRecords
-    announcer: Announcer
-    observer: Observer
+    announcer: NoticePublisher
+    observer: InferenceObserver
     registry: Registry
-    issuer: Issuer
-    renewals: Renewals
-    rotation: Rotation
+    issuer: EnrollmentService
+    renewals: RenewalService
+    rotation: CaRotation
     gate: AttemptLimiter
     renewal_gate: AttemptLimiter
     now_ms: Callable[[], int]
@@ -164,8 +164,8 @@ class ApiContext:
     root_sha256: Callable[[], str] = str
     repository: Path | None = None
     orders: Orders = field(default_factory=Orders)
-    keys: Keys = field(default_factory=Keys.in_memory)
-    audit: Audit = field(default_factory=Audit)
+    keys: ApiKeys = field(default_factory=ApiKeys.in_memory)
+    audit: AuditLog = field(default_factory=AuditLog)
     ledger: LedgerLogService | None = None
     rollouts: RolloutControl | None = None
-    catalog: Catalog | None = None
+    catalog: BundleTargets | None = None

@@ -20,13 +20,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from cloud_hub.api.interface import ApiContext, RolloutControl
-from cloud_hub.api.routing import Door, Route, answer
-from cloud_hub.core.web_requests import Probe
+from cloud_hub.api.routing import Route, RouteAccess, answer_json
+from cloud_hub.core.web_requests import EngineProbe
 from cloud_hub.registry.access import Scope
 from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.rollout.types import PAUSED, TERMINAL, RolloutDeviceState, RolloutState
-from cloud_hub.rollout.view import View
-from cloud_hub.serving.telemetry import BUCKETS_S, Spread, Timings
+from cloud_hub.rollout.view import RolloutView
+from cloud_hub.serving.telemetry import BUCKETS_S, InferenceTimings, LatencyHistogram
 
 MAX_NAMES = 256  # of counters: more would be a defect of ours, and the rest is summed as "other"
 _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -36,7 +36,7 @@ _GAUGES = ("open", "uptime_s", "link_up", "store_ok")
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, without use
 
 
-class _HubCollector(Collector):
+class HubCollector(Collector):
     """Prometheus collector of the hub's counters, gauges and device states, read at the moment of the scrape."""
 
     def __init__(self, context: ApiContext) -> None:
@@ -47,7 +47,7 @@ class _HubCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the hub's metrics: events, gauges, queue lengths by model, devices by state, alarms, batch times."""
         events = CounterMetricFamily("skerry_hub_events", "What the hub did, by name.", labels=["event"])
-        for event, count in bounded(self._hub.counters()).items():
+        for event, count in limit_names(self._hub.counters()).items():
             events.add_metric([event], count)
         yield events
         status = self._hub.status()
@@ -61,10 +61,10 @@ class _HubCollector(Collector):
         for card in self._context.inference.cards:
             queued.add_metric([card.name], float(waiting.get(card.name, 0)) if isinstance(waiting, dict) else 0.0)
         yield queued
-        yield from self._devices()
-        yield from of_batches(self._context.observer.timings)
+        yield from self._device_metrics()
+        yield from collect_batches(self._context.observer.timings)
 
-    def _devices(self) -> Iterator[GaugeMetricFamily]:
+    def _device_metrics(self) -> Iterator[GaugeMetricFamily]:
         """Yield devices by state, and alarms by kind."""
         found = Counted(each.state for each in self._registry.devices())
         states = GaugeMetricFamily("skerry_hub_devices", "Devices in the registry, by state.", labels=["state"])
@@ -72,12 +72,12 @@ class _HubCollector(Collector):
             states.add_metric([state.value], found[state])
         yield states
         alarms = GaugeMetricFamily("skerry_hub_alarms", "What a person has to look at, by kind.", labels=["alarm"])
-        alarms.add_metric(["clone_suspect"], len(self._registry.suspects()))
+        alarms.add_metric(["clone_suspect"], len(self._registry.list_suspects()))
         alarms.add_metric(["ledger_flaw"], len(self._hub.status().get("ledger_flaws", ())))
         yield alarms
 
 
-class Metrics:
+class MetricsRoutes:
     """Route `/metrics` and the middleware that counts requests.
 
     One Prometheus registry per application, so that two hubs in one test do not collide. `others`: further collectors.
@@ -85,7 +85,7 @@ class Metrics:
 
     def __init__(self, context: ApiContext, *others: Collector) -> None:
         self._registry = CollectorRegistry()
-        for collector in (_HubCollector(context), *others):
+        for collector in (HubCollector(context), *others):
             self._registry.register(collector)
         self._requests = Counter(
             "skerry_hub_http_requests", "Requests, by route and status.", ["route", "status"], registry=self._registry
@@ -103,7 +103,7 @@ class Metrics:
                 "/metrics",
                 self.scrape,
                 says,
-                Door.WHOLE_HERE,
+                RouteAccess.WHOLE_HERE,
                 scope=Scope.READ,
                 plain=CONTENT_TYPE_LATEST,
                 tag="health",
@@ -114,7 +114,7 @@ class Metrics:
         """Answer with all metrics in Prometheus' text format."""
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    def counting(self) -> Middleware:
+    def counting_middleware(self) -> Middleware:
         """Return the middleware that counts requests by route and status, and times them by route.
 
         It is the outermost one, so that it sees refused requests too.
@@ -131,7 +131,7 @@ class Metrics:
                 status = error.status
                 raise
             finally:
-                route = _route(request)
+                route = _route_label(request)
                 self._requests.labels(route, str(status)).inc()
                 self._seconds.labels(route).observe(time.perf_counter() - began)
             return response
@@ -139,7 +139,7 @@ class Metrics:
         return middleware
 
 
-def of_batches(timings: Timings) -> Iterator[Metric]:
+def collect_batches(timings: InferenceTimings) -> Iterator[Metric]:
     """Yield metrics of queueing and computing times in seconds, and of items and failed items, by model."""
     waited = HistogramMetricFamily("skerry_hub_queue_seconds", "Of each item, from arrival to batch.", labels=["model"])
     computed = HistogramMetricFamily("skerry_hub_compute_seconds", "Of each batch, in the engine.", labels=["model"])
@@ -147,19 +147,19 @@ def of_batches(timings: Timings) -> Iterator[Metric]:
     failed = CounterMetricFamily("skerry_hub_items_failed", "Items of batches that failed.", labels=["model"])
     for model, found in timings.models.items():
         for family, spread in ((waited, found.queue), (computed, found.compute)):
-            family.add_metric([model], _buckets(spread), spread.seconds)
+            family.add_metric([model], _cumulate_buckets(spread), spread.seconds)
         items.add_metric([model], found.items)
         failed.add_metric([model], found.failed.count)
     yield from (waited, computed, items, failed)
 
 
-def _buckets(spread: Spread) -> list[tuple[str, float]]:
+def _cumulate_buckets(spread: LatencyHistogram) -> list[tuple[str, float]]:
     """Return cumulative histogram buckets, as Prometheus wants them."""
     bounds = [*(repr(bound) for bound in BUCKETS_S), "+Inf"]
     return list(zip(bounds, accumulate(map(float, spread.buckets)), strict=True))
 
 
-def bounded(counters: dict[str, int], limit: int = MAX_NAMES) -> dict[str, int]:
+def limit_names(counters: dict[str, int], limit: int = MAX_NAMES) -> dict[str, int]:
     """Return at most `limit` names, the rest summed under "other": a scrape cannot grow without bound."""
     names = sorted(counters)
     kept = {name: counters[name] for name in names[:limit]}
@@ -167,15 +167,15 @@ def bounded(counters: dict[str, int], limit: int = MAX_NAMES) -> dict[str, int]:
     return {**kept, "other": rest} if names[limit:] else kept
 
 
-def _route(request: web.Request) -> str:
+def _route_label(request: web.Request) -> str:
     """Return the label of a request's route: its canonical path, or "none", so that callers cannot add labels."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else "none"
 
 
-WAITING = PAUSED | {RolloutState.WAITING_APPROVAL}
-STOPPED = frozenset((RolloutState.ABORTING, RolloutState.ABORTED, RolloutState.REVERTING, RolloutState.REVERTED))
-RECENT_MS = 86_400_000  # a stopped rollout is an alarm for a day
+WAITING_STATES = PAUSED | {RolloutState.WAITING_APPROVAL}
+STOPPED_STATES = frozenset((RolloutState.ABORTING, RolloutState.ABORTED, RolloutState.REVERTING, RolloutState.REVERTED))
+STOPPED_ALARM_MS = 86_400_000  # a stopped rollout is an alarm for a day
 
 
 class RolloutCollector(Collector):
@@ -192,29 +192,31 @@ class RolloutCollector(Collector):
         """Yield rollouts and their devices by state, the largest gate bound, and alarms."""
         views = self._desk.views() if self._desk else ()
         under_way = [view for view in views if view.state not in TERMINAL]
-        yield _counted("skerry_hub_rollouts", "Rollouts under way.", RolloutState, Counted(v.state for v in under_way))
+        yield _count_states(
+            "skerry_hub_rollouts", "Rollouts under way.", RolloutState, Counted(v.state for v in under_way)
+        )
         devices: Counted[str] = Counted()
         for view in under_way:
             devices.update(view.states)
-        yield _counted("skerry_hub_rollout_devices", "Devices of rollouts under way.", RolloutDeviceState, devices)
+        yield _count_states("skerry_hub_rollout_devices", "Devices of rollouts under way.", RolloutDeviceState, devices)
         bounds = [view.gate.bound for view in under_way if view.gate is not None]
         says = "The most that a candidate under way may be worse by, as a share of answers; 0 while none is judged."
         yield GaugeMetricFamily("skerry_hub_rollout_bound", says, value=max(bounds, default=0.0))
-        yield self._alarms(views)
+        yield self._count_alarms(views)
 
-    def _alarms(self, views: tuple[View, ...]) -> GaugeMetricFamily:
+    def _count_alarms(self, views: tuple[RolloutView, ...]) -> GaugeMetricFamily:
         """Return what a person has to look at, as `skerry_hub_alarms` for everything else."""
-        since_ms = self._now_ms() - RECENT_MS
-        stopped = sum(view.state in STOPPED and view.changed_ms > since_ms for view in views)
+        since_ms = self._now_ms() - STOPPED_ALARM_MS
+        stopped = sum(view.state in STOPPED_STATES and view.changed_ms > since_ms for view in views)
         found = GaugeMetricFamily(
             "skerry_hub_rollout_alarms", "Rollouts that a person has to look at.", labels=["alarm"]
         )
-        found.add_metric(["waits"], sum(view.state in WAITING for view in views))
+        found.add_metric(["waits"], sum(view.state in WAITING_STATES for view in views))
         found.add_metric(["stopped"], stopped)
         return found
 
 
-def _counted(
+def _count_states(
     name: str, says: str, states: type[RolloutState] | type[RolloutDeviceState], counts: Counted[str]
 ) -> GaugeMetricFamily:
     """Return a gauge with one sample for every state, 0 where none is counted."""
@@ -224,7 +226,7 @@ def _counted(
     return family
 
 
-class Health:
+class HealthRoutes:
     """Routes `/healthz` and `/readyz`. `timeout_s`: an engine that takes longer is not ready."""
 
     def __init__(self, context: ApiContext, timeout_s: float) -> None:
@@ -238,14 +240,20 @@ class Health:
         ready = "Whether its models answer right now; 503 with the reason if not"
         return [
             Route(
-                "GET", "/healthz", self.live, "Whether this process lives", Door.OPEN, scope=Scope.READ, tag="health"
+                "GET",
+                "/healthz",
+                self.live,
+                "Whether this process lives",
+                RouteAccess.OPEN,
+                scope=Scope.READ,
+                tag="health",
             ),
-            Route("GET", "/readyz", self.ready, ready, Door.HERE, scope=Scope.READ, tag="health"),
+            Route("GET", "/readyz", self.ready, ready, RouteAccess.HERE, scope=Scope.READ, tag="health"),
         ]
 
     async def live(self, _request: web.Request) -> web.Response:
         """Answer 200: the process lives."""
-        return answer({"live": True})
+        return answer_json({"live": True})
 
     async def ready(self, _request: web.Request) -> web.Response:
         """Answer 200 if the models answer, or 503 with the reason.
@@ -253,17 +261,17 @@ class Health:
         The database, the broker link and one sample through every engine are checked, each time anew.
         """
         if self._probing is None or self._probing.done():
-            self._probing = asyncio.create_task(self._check(), name="readyz-probe")
+            self._probing = asyncio.create_task(self._probe_hub(), name="readyz-probe")
         # Shielded: a caller that hangs up must not end the round trip of the others.
         reason = await asyncio.shield(self._probing)
-        return answer({"ready": not reason, "reason": reason}, 503 if reason else 200)
+        return answer_json({"ready": not reason, "reason": reason}, 503 if reason else 200)
 
     async def close(self, _app: web.Application) -> None:
         """Cancel a probe that is under way, at shutdown."""
         if self._probing is not None:
             self._probing.cancel()
 
-    async def _check(self) -> str:
+    async def _probe_hub(self) -> str:
         """Return why the hub is not ready, "" if it is."""
         status = self._hub.status()
         if status.get("draining"):
@@ -276,10 +284,10 @@ class Health:
                 probes = await self._engines.probe()
         except TimeoutError:
             return f"the engines did not answer within {self._timeout_s:g} s"
-        return _judge(probes)
+        return _find_failed(probes)
 
 
-def _judge(probes: list[Probe]) -> str:
+def _find_failed(probes: list[EngineProbe]) -> str:
     """Return why the probes do not show readiness, "" if they do."""
     if not probes:
         return "no model is loaded"

@@ -21,34 +21,36 @@ from aiohttp.typedefs import Handler
 
 from cloud_hub.api.auth import caller_of
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.routing import Door, Route, answer
-from cloud_hub.core.web_requests import InferRefusedError, StillRunningError, Wish
-from cloud_hub.engine.base import ModelCard as EngineCard
+from cloud_hub.api.routing import Route, RouteAccess, answer_json
+from cloud_hub.core.web_requests import InferOptions, InferRefusedError, StillRunningError
+from cloud_hub.engine.base import ModelCard
 from cloud_hub.registry.access import Caller, Scope
 from wire.http import oip
-from wire.http.guards import read_body, refusal
+from wire.http.guards import error_response, read_body
 from wire.http.oip import (
-    BINARY,
-    DTYPES,
+    BINARY_TYPE,
     HEADER_LENGTH,
-    JSON,
+    JSON_TYPE,
+    NUMPY_DTYPES,
     OipError,
-    Parameter,
+    OipParameter,
     TensorSpec,
-    answer_outputs,
-    answer_tensors,
-    short,
+    build_answer_tensors,
+    list_answer_outputs,
+    shorten_name,
 )
-from wire.process.tracing import place
-from wire.protocol.messages import Prediction, Reason
+from wire.process.tracing import parse_traceparent
+from wire.protocol.messages import Prediction, RefusalReason
 
 MAX_TIMEOUT_US = 3_600_000_000
 _HARMLESS = frozenset({"priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
-NOTHING = Wish()
+NO_OPTIONS = InferOptions()
 _KEY = re.compile(r'"?([\x21\x23-\x7e]{1,128})"?')  # RFC 9651 string, or the same without its quotes
 
 
-def wish_of(request: web.Request, parameters: Mapping[str, Parameter], caller: Caller, body: bytes) -> Wish:
+def parse_options(
+    request: web.Request, parameters: Mapping[str, OipParameter], caller: Caller, body: bytes
+) -> InferOptions:
     """Return a request's options from its headers and parameters. OipError(400) names what is wrong.
 
     `parameters`: of the protocol (priority, timeout in microseconds, ...); `caller` gives tenant and flow for fair
@@ -56,35 +58,35 @@ def wish_of(request: web.Request, parameters: Mapping[str, Parameter], caller: C
     """
     for key in parameters:
         if key not in _HARMLESS:
-            raise OipError(400, f"unknown parameter '{short(key)}': the hub takes priority and timeout")
-    key = _idempotency(request)
+            raise OipError(400, f"unknown parameter '{shorten_name(key)}': the hub takes priority and timeout")
+    key = _idempotency_key(request)
     fingerprint = sha256(request.path.encode(errors="surrogateescape") + b"\n" + body).digest() if key else b""
-    return Wish(
+    return InferOptions(
         tenant=caller.tenant,
-        priority=_whole(parameters, "priority", 2**32 - 1),
-        timeout_s=_whole(parameters, "timeout", MAX_TIMEOUT_US) / 1e6,
-        trace=entered(request.headers.get("traceparent", "")),
+        priority=_whole_number(parameters, "priority", 2**32 - 1),
+        timeout_s=_whole_number(parameters, "timeout", MAX_TIMEOUT_US) / 1e6,
+        trace=child_traceparent(request.headers.get("traceparent", "")),
         idempotency=key,
         fingerprint=fingerprint,
         flow=caller.name,
     )
 
 
-def entered(traceparent: str) -> str:
+def child_traceparent(traceparent: str) -> str:
     """Return the traceparent of the hub's own span below the caller's; "" if there is none, or none to be recorded.
 
     The new span id is random, the flags say sampled (W3C Trace Context, section 3.2).
     """
-    given = place(traceparent)
+    given = parse_traceparent(traceparent)
     return f"00-{given.trace}-{secrets.token_hex(8)}-01" if given else ""
 
 
-def span_of(traceparent: str) -> str:
+def extract_span(traceparent: str) -> str:
     """Return the span id in a traceparent made here."""
     return traceparent[36:52]
 
 
-def _idempotency(request: web.Request) -> str:
+def _idempotency_key(request: web.Request) -> str:
     """Return the idempotency key, "" where none was sent. OipError(400) if it is malformed."""
     found = request.headers.getall("Idempotency-Key", [])
     if not found:
@@ -95,7 +97,7 @@ def _idempotency(request: web.Request) -> str:
     return match[1]
 
 
-def _whole(parameters: Mapping[str, Parameter], name: str, most: int) -> int:
+def _whole_number(parameters: Mapping[str, OipParameter], name: str, most: int) -> int:
     """Return an integer parameter between 0 and `most`, 0 if absent. OipError(400) otherwise."""
     value = parameters.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
@@ -113,7 +115,7 @@ _TENSOR: dict[str, Any] = {
     "required": ["name", "datatype", "shape"],
     "properties": {
         "name": _TEXT,
-        "datatype": {"type": "string", "enum": sorted(DTYPES)},
+        "datatype": {"type": "string", "enum": sorted(NUMPY_DTYPES)},
         "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "maxItems": 16},
         "parameters": {"type": "object"},
         "data": {"type": "array", "description": "Row-major, flat or nested as the shape says"},
@@ -152,7 +154,7 @@ INFER_REPLY: dict[str, Any] = {
 INFER_BODY: dict[str, Any] = {
     "required": True,
     "description": f"With `{HEADER_LENGTH}` the body is that much JSON, then the tensors' bytes in their order.",
-    "content": {JSON: {"schema": _REQUEST}, BINARY: _BYTES},
+    "content": {JSON_TYPE: {"schema": _REQUEST}, BINARY_TYPE: _BYTES},
 }
 
 
@@ -161,28 +163,28 @@ EXTENSIONS = ("model_repository", "statistics", "schedule_policy", "parameters")
 _MODEL = "/v2/models/{model}"
 _VERSIONED = _MODEL + "/versions/{version}"
 _STATUS = {
-    Reason.RATE: 429,
-    Reason.BUSY: 503,
-    Reason.DRAINING: 503,
-    Reason.EXPIRED: 504,
-    Reason.MODEL_GONE: 404,
-    Reason.SCHEMA: 400,
-    Reason.CONFLICT: 422,
-    Reason.ENGINE: 500,
+    RefusalReason.RATE: 429,
+    RefusalReason.BUSY: 503,
+    RefusalReason.DRAINING: 503,
+    RefusalReason.EXPIRED: 504,
+    RefusalReason.MODEL_GONE: 404,
+    RefusalReason.SCHEMA: 400,
+    RefusalReason.CONFLICT: 422,
+    RefusalReason.ENGINE: 500,
 }
-_LINE = {
-    Reason.RATE: "this tenant asks for more than its share, ask again later",
-    Reason.BUSY: "the hub is busy, ask again",
-    Reason.DRAINING: "the hub is stopping, ask again",
-    Reason.EXPIRED: "the request's own timeout passed before it was computed",
-    Reason.MODEL_GONE: "the model is not served any more",
-    Reason.SCHEMA: "the input does not fit the model",
-    Reason.CONFLICT: "this Idempotency-Key came with another payload before",
-    Reason.ENGINE: "the model failed on this input",
+_MESSAGES = {
+    RefusalReason.RATE: "this tenant asks for more than its share, ask again later",
+    RefusalReason.BUSY: "the hub is busy, ask again",
+    RefusalReason.DRAINING: "the hub is stopping, ask again",
+    RefusalReason.EXPIRED: "the request's own timeout passed before it was computed",
+    RefusalReason.MODEL_GONE: "the model is not served any more",
+    RefusalReason.SCHEMA: "the input does not fit the model",
+    RefusalReason.CONFLICT: "this Idempotency-Key came with another payload before",
+    RefusalReason.ENGINE: "the model failed on this input",
 }
 
 
-class Models:
+class OipRoutes:
     """Inference routes over the models the hub serves now.
 
     `version`: of the server, as reported; `body`: the largest request body in bytes, and the seconds it may take to
@@ -198,41 +200,41 @@ class Models:
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
         fixed = [
-            _read("/v2", self.server, "The server and its extensions"),
-            _read("/v2/health/live", self.live, "Whether the server lives"),
-            _read("/v2/health/ready", self.ready, "Whether models are loaded"),
+            _read_route("/v2", self.show_server, "The server and its extensions"),
+            _read_route("/v2/health/live", self.live, "Whether the server lives"),
+            _read_route("/v2/health/ready", self.ready, "Whether models are loaded"),
         ]
-        return [*fixed, *self._per_model(_MODEL), *self._per_model(_VERSIONED)]
+        return [*fixed, *self._model_routes(_MODEL), *self._model_routes(_VERSIONED)]
 
-    def _per_model(self, base: str) -> list[Route]:
+    def _model_routes(self, base: str) -> list[Route]:
         """Return the routes of one model path, with or without a version."""
         infer: dict[str, Any] = {"takes": INFER_BODY, "gives": INFER_REPLY, "tag": "inference"}
         return [
-            _read(base, self.metadata, "What a model takes and gives"),
-            _read(base + "/ready", self.model_ready, "Whether a model is ready"),
-            Route("POST", base + "/infer", self.infer, "Infer", Door.HERE, scope=Scope.INFER, **infer),
+            _read_route(base, self.show_model, "What a model takes and gives"),
+            _read_route(base + "/ready", self.model_ready, "Whether a model is ready"),
+            Route("POST", base + "/infer", self.infer, "Infer", RouteAccess.HERE, scope=Scope.INFER, **infer),
         ]
 
-    async def server(self, _request: web.Request) -> web.Response:
+    async def show_server(self, _request: web.Request) -> web.Response:
         """Answer with the server's metadata and extensions."""
-        return answer(oip.server_metadata("skerry-hub", self._version, EXTENSIONS))
+        return answer_json(oip.build_server_metadata("skerry-hub", self._version, EXTENSIONS))
 
     async def live(self, _request: web.Request) -> web.Response:
         """Answer 200: the server lives."""
-        return answer({"live": True})
+        return answer_json({"live": True})
 
     async def ready(self, _request: web.Request) -> web.Response:
         """Answer whether models are loaded; `/readyz` asks each of them."""
         ready = bool(self._inference.cards)
-        return answer({"ready": ready}, 200 if ready else 503)
+        return answer_json({"ready": ready}, 200 if ready else 503)
 
-    async def metadata(self, request: web.Request) -> web.Response:
+    async def show_model(self, request: web.Request) -> web.Response:
         """Answer with a model's inputs and outputs."""
-        return answer(oip.model_metadata(self._card(request)[1]))
+        return answer_json(oip.build_model_metadata(self._find_card(request)[1]))
 
     async def model_ready(self, request: web.Request) -> web.Response:
         """Answer whether a model is ready; 404 if it is not served."""
-        return answer({"name": self._card(request)[1].name, "ready": True})
+        return answer_json({"name": self._find_card(request)[1].name, "ready": True})
 
     async def infer(self, request: web.Request) -> web.Response:
         """Compute one request: 200 with tensors, or a status by the reason of the refusal.
@@ -240,65 +242,65 @@ class Models:
         400 schema, 404 no such model, 409 or 422 idempotency key, 429 rate, 503 busy or stopping, 504 the request's own
         timeout.
         """
-        engine, card = self._card(request)
+        engine, card = self._find_card(request)
         began = time.time()
-        wish = NOTHING
+        wish = NO_OPTIONS
         try:
-            self._inference.overrun(caller_of(request).tenant)
+            self._inference.check_overload(caller_of(request).tenant)
             body = await read_body(request, *self._body)
-            asked = oip.parse_infer(body, request.headers.get(oip.HEADER_LENGTH))
-            wish = wish_of(request, asked.parameters, caller_of(request), body)
-            oip.check_wanted(asked, [spec.name for spec in card.outputs])
-            inputs = oip.require(asked, card.inputs, MAX_ROWS)[engine.input_name]
-            reply = _reply(asked, engine, await self._inference.infer(engine.name, inputs, wish))
+            asked = oip.parse_infer_request(body, request.headers.get(oip.HEADER_LENGTH))
+            wish = parse_options(request, asked.parameters, caller_of(request), body)
+            oip.validate_wanted_outputs(asked, [spec.name for spec in card.outputs])
+            inputs = oip.validate_inputs(asked, card.inputs, MAX_ROWS)[engine.input_name]
+            reply = _encode_reply(asked, engine, await self._inference.infer(engine.name, inputs, wish))
         except InferRefusedError as refused:
-            reply = refused_answer(refused)
+            reply = answer_refused(refused)
         if wish.trace:
-            given = request.headers["traceparent"], span_of(wish.trace)
-            self._observer.served(*given, (began, time.time()), reply.status)
+            given = request.headers["traceparent"], extract_span(wish.trace)
+            self._observer.on_web_reply(*given, (began, time.time()), reply.status)
         return reply
 
-    def _card(self, request: web.Request) -> tuple[EngineCard, oip.ModelCard]:
+    def _find_card(self, request: web.Request) -> tuple[ModelCard, oip.ModelMetadata]:
         """Return the engine's and the protocol's card of the model in the path, the newest version by default."""
         name, version = request.match_info["model"], request.match_info.get("version")
         served = sorted((c for c in self._inference.cards if c.ref.name == name), key=lambda c: c.ref.version)
         found = [c for c in served if version is None or str(c.ref.version) == version]
         if not found:
             raise OipError(404, "this hub serves no such model or version")
-        return found[-1], describe(found[-1], [str(c.ref.version) for c in served])
+        return found[-1], describe_model(found[-1], [str(c.ref.version) for c in served])
 
 
-def describe(card: EngineCard, versions: Sequence[str]) -> oip.ModelCard:
+def describe_model(card: ModelCard, versions: Sequence[str]) -> oip.ModelMetadata:
     """Return the protocol's model card: one raw input with a free batch dimension, and the model's outputs."""
     given = TensorSpec(card.input_name, card.input_dtype, (-1, *card.input_shape))
-    outputs = answer_outputs(card.labels, card.outputs)
-    return oip.ModelCard(card.ref.name, tuple(versions), "skerry_hub", (given,), outputs)
+    outputs = list_answer_outputs(card.labels, card.outputs)
+    return oip.ModelMetadata(card.ref.name, tuple(versions), "skerry_hub", (given,), outputs)
 
 
-def refused_answer(refused: InferRefusedError) -> web.Response:
+def answer_refused(refused: InferRefusedError) -> web.Response:
     """Return a refusal as a response: status, one line, and how long to wait where asking again helps.
 
     `Retry-After` is in whole seconds, at least 1. A draining hub also closes the connection.
     """
     if isinstance(refused, StillRunningError):
-        return refusal(409, "the same Idempotency-Key is being computed, ask again", {"Retry-After": "1"})
+        return error_response(409, "the same Idempotency-Key is being computed, ask again", {"Retry-After": "1"})
     status = _STATUS.get(refused.reason, 503)
     wait = {"Retry-After": str(max(1, math.ceil(refused.retry_after_s)))} if status in (429, 503, 504) else None
-    response = refusal(status, _LINE.get(refused.reason, refused.reason.value), wait)
-    if refused.reason is Reason.DRAINING:
+    response = error_response(status, _MESSAGES.get(refused.reason, refused.reason.value), wait)
+    if refused.reason is RefusalReason.DRAINING:
         response.force_close()  # a retry then connects anew, to another hub or none
     return response
 
 
-def _read(path: str, handler: Handler, says: str) -> Route:
+def _read_route(path: str, handler: Handler, says: str) -> Route:
     """Return a GET route that needs the scope `infer`, except on this machine."""
-    return Route("GET", path, handler, says, Door.HERE, scope=Scope.INFER, tag="inference")
+    return Route("GET", path, handler, says, RouteAccess.HERE, scope=Scope.INFER, tag="inference")
 
 
-def _reply(asked: oip.InferRequest, card: EngineCard, predictions: Sequence[Prediction]) -> web.Response:
+def _encode_reply(asked: oip.InferRequest, card: ModelCard, predictions: Sequence[Prediction]) -> web.Response:
     """Encode predictions as the protocol's response: JSON, with binary tensors if asked for."""
     version = str(card.ref.version)
-    facts: dict[str, oip.Parameter] = {"source": "hub", "model_version": version}
-    reply = oip.InferResponse(card.ref.name, version, asked.id, answer_tensors(predictions, card.labels), facts)
-    encoded = oip.encode_infer(reply, asked)
+    facts: dict[str, oip.OipParameter] = {"source": "hub", "model_version": version}
+    reply = oip.InferResponse(card.ref.name, version, asked.id, build_answer_tensors(predictions, card.labels), facts)
+    encoded = oip.encode_infer_response(reply, asked)
     return web.Response(body=encoded.body, headers=encoded.headers())

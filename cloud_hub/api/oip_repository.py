@@ -10,15 +10,15 @@ import msgspec
 from aiohttp import web
 
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.oip import refused_answer
-from cloud_hub.api.routing import MAX_BYTES, Door, Route, answer, parse
+from cloud_hub.api.oip import answer_refused
+from cloud_hub.api.routing import MAX_JSON_BYTES, Route, RouteAccess, answer_json, parse_json
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.registry.access import Scope
-from cloud_hub.serving.telemetry import ModelTimings, Spread, Sum, total
+from cloud_hub.serving.telemetry import LatencyHistogram, ModelTimings, TimeSum, sum_times
 from wire.http.guards import read_body
 from wire.http.oip import OipError
-from wire.protocol.messages import Reason
+from wire.protocol.messages import RefusalReason
 
 _NS = 1e9
 
@@ -29,13 +29,13 @@ class IndexRequest(msgspec.Struct, frozen=True):
     ready: bool = False
 
 
-class TurnRequest(msgspec.Struct, frozen=True):
+class LoadRequest(msgspec.Struct, frozen=True):
     """Body of a load or unload request. `parameters` may name a `version`; `unload_dependents` is ignored."""
 
     parameters: dict[str, bool | int | float | str] = {}
 
 
-class RepositoryRoutes:
+class ModelRepositoryRoutes:
     """Routes for loading models, which needs a key of the whole hub, and for statistics, for whoever may read."""
 
     def __init__(self, context: ApiContext) -> None:
@@ -43,69 +43,71 @@ class RepositoryRoutes:
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
-        model, whole, operate = "/v2/repository/models/{model}", Door.WHOLE, Scope.OPERATE
+        model, whole, operate = "/v2/repository/models/{model}", RouteAccess.WHOLE, Scope.OPERATE
         stats, tag = "How often and how long it was asked, waited for and computed", "inference"
-        one, here = "/v2/models/{model}", Door.WHOLE_HERE
+        one, here = "/v2/models/{model}", RouteAccess.WHOLE_HERE
         return [
             Route("GET", "/v2/models/stats", self.all_stats, stats, here, scope=Scope.READ, tag=tag),
-            Route("GET", one + "/stats", self.stats, stats, here, scope=Scope.READ, tag=tag),
-            Route("GET", one + "/versions/{version}/stats", self.stats, stats, here, scope=Scope.READ, tag=tag),
+            Route("GET", one + "/stats", self.model_stats, stats, here, scope=Scope.READ, tag=tag),
+            Route("GET", one + "/versions/{version}/stats", self.model_stats, stats, here, scope=Scope.READ, tag=tag),
             Route(
-                "POST", "/v2/repository/index", self.index, "Every version of every model, loaded or not",
-                Door.HERE, scope=Scope.INFER, takes=IndexRequest, gives={"type": "array"}, tag=tag,
+                "POST", "/v2/repository/index", self.list_index, "Every version of every model, loaded or not",
+                RouteAccess.HERE, scope=Scope.INFER, takes=IndexRequest, gives={"type": "array"}, tag=tag,
             ),
-            Route("POST", model + "/load", self.load, "Load", whole, scope=operate, takes=TurnRequest, tag=tag),
-            Route("POST", model + "/unload", self.unload, "Unload", whole, scope=operate, takes=TurnRequest, tag=tag),
+            Route("POST", model + "/load", self.load, "Load", whole, scope=operate, takes=LoadRequest, tag=tag),
+            Route("POST", model + "/unload", self.unload, "Unload", whole, scope=operate, takes=LoadRequest, tag=tag),
         ]  # fmt: skip
 
-    async def index(self, request: web.Request) -> web.Response:
+    async def list_index(self, request: web.Request) -> web.Response:
         """Answer with every version of every model, or the loaded ones."""
-        asked = await _optional(request, IndexRequest)
-        return answer([kept for kept in self._context.versions.list() if kept.state == "READY" or not asked.ready])
+        asked = await _read_optional(request, IndexRequest)
+        return answer_json(
+            [kept for kept in self._context.versions.list_models() if kept.state == "READY" or not asked.ready]
+        )
 
     async def load(self, request: web.Request) -> web.Response:
         """Load a model: 200 once it is ready, 404 if it is not in the repository."""
-        return await _turned(request, self._context.versions.load)
+        return await _load_or_unload(request, self._context.versions.load)
 
     async def unload(self, request: web.Request) -> web.Response:
         """Unload a model: 200 once it is gone, 404 if it is not in the repository."""
-        return await _turned(request, self._context.versions.unload)
+        return await _load_or_unload(request, self._context.versions.unload)
 
     async def all_stats(self, _request: web.Request) -> web.Response:
         """Answer with the statistics of every model."""
-        return answer({"model_stats": [self._stats(card) for card in self._context.inference.cards]})
+        return answer_json({"model_stats": [self._card_stats(card) for card in self._context.inference.cards]})
 
-    async def stats(self, request: web.Request) -> web.Response:
+    async def model_stats(self, request: web.Request) -> web.Response:
         """Answer with the statistics of one model, of all its versions or of one."""
         name, version = request.match_info["model"], request.match_info.get("version")
         served = self._context.inference.cards
         cards = [c for c in served if c.ref.name == name and version in (None, str(c.ref.version))]
         if not cards:
             raise OipError(404, "this hub serves no such model or version")
-        return answer({"model_stats": [self._stats(card) for card in cards]})
+        return answer_json({"model_stats": [self._card_stats(card) for card in cards]})
 
-    def _stats(self, card: ModelCard) -> dict[str, Any]:
-        return stats_json(card, self._context.observer.timings.of(card.name))
+    def _card_stats(self, card: ModelCard) -> dict[str, Any]:
+        return stats_json(card, self._context.observer.timings.timings_for(card.name))
 
 
-async def _optional(request: web.Request, kind: type[msgspec.Struct]) -> Any:
+async def _read_optional(request: web.Request, kind: type[msgspec.Struct]) -> Any:
     """Return the body as `kind`. Clients of this protocol also send none, which counts as {}."""
-    body = await read_body(request, MAX_BYTES)
-    return parse(body or b"{}", kind)
+    body = await read_body(request, MAX_JSON_BYTES)
+    return parse_json(body or b"{}", kind)
 
 
-async def _turned(request: web.Request, turn: Callable[[str], Awaitable[None]]) -> web.Response:
+async def _load_or_unload(request: web.Request, turn: Callable[[str], Awaitable[None]]) -> web.Response:
     """Load or unload: 200 once it is done; 404 for a model that is not in the repository."""
-    asked = await _optional(request, TurnRequest)
+    asked = await _read_optional(request, LoadRequest)
     version = asked.parameters.get("version", "")
     name = request.match_info["model"]
     try:
         await turn(f"{name}@{version}" if version else name)
     except InferRefusedError as refused:
-        if refused.reason is Reason.MODEL_GONE:
+        if refused.reason is RefusalReason.MODEL_GONE:
             raise OipError(404, "there is no such model in the repository") from None
-        return refused_answer(refused)
-    return answer({})
+        return answer_refused(refused)
+    return answer_json({})
 
 
 def stats_json(card: ModelCard, found: ModelTimings) -> dict[str, Any]:
@@ -114,13 +116,18 @@ def stats_json(card: ModelCard, found: ModelTimings) -> dict[str, Any]:
     A batch's time counts once in `compute_s` and for each of its items in `compute_infer`; input, output and cache
     times are not measured here and are 0.
     """
-    executions, computed_s = total(found.batches.values())
-    compute = Sum()
+    executions, computed_s = sum_times(found.batches.values())
+    compute = TimeSum()
     for size, batches in found.batches.items():
         compute.add(batches.seconds * size, batches.count * size)
-    queue = _all_of(found.queue)
-    success = {"count": found.items, "ns": queue["ns"] + _ns(compute.seconds)}
-    kinds = {"success": success, "fail": _duration(found.failed), "queue": queue, "compute_infer": _duration(compute)}
+    queue = _total_duration(found.queue)
+    success = {"count": found.items, "ns": queue["ns"] + _seconds_to_ns(compute.seconds)}
+    kinds = {
+        "success": success,
+        "fail": _duration_json(found.failed),
+        "queue": queue,
+        "compute_infer": _duration_json(compute),
+    }
     none = {kind: {"count": 0, "ns": 0} for kind in ("compute_input", "compute_output", "cache_hit", "cache_miss")}
     return {
         "name": card.ref.name,
@@ -129,30 +136,30 @@ def stats_json(card: ModelCard, found: ModelTimings) -> dict[str, Any]:
         "inference_count": found.items,
         "execution_count": executions,
         "inference_stats": {**kinds, **none},
-        "batch_stats": [_batch(size, found.batches[size]) for size in sorted(found.batches)],
+        "batch_stats": [_batch_stats(size, found.batches[size]) for size in sorted(found.batches)],
         "compute_s": round(computed_s, 6),
     }
 
 
-def _batch(size: int, batches: Sum) -> dict[str, Any]:
+def _batch_stats(size: int, batches: TimeSum) -> dict[str, Any]:
     """Return the statistics of one batch size."""
     nothing = {"count": batches.count, "ns": 0}
     return {
         "batch_size": size,
         "compute_input": nothing,
-        "compute_infer": _duration(batches),
+        "compute_infer": _duration_json(batches),
         "compute_output": nothing,
     }
 
 
-def _all_of(spread: Spread) -> dict[str, int]:
+def _total_duration(spread: LatencyHistogram) -> dict[str, int]:
     """Return count and total nanoseconds of a histogram."""
-    return {"count": sum(spread.buckets), "ns": _ns(spread.seconds)}
+    return {"count": sum(spread.buckets), "ns": _seconds_to_ns(spread.seconds)}
 
 
-def _duration(found: Sum) -> dict[str, int]:
-    return {"count": found.count, "ns": _ns(found.seconds)}
+def _duration_json(found: TimeSum) -> dict[str, int]:
+    return {"count": found.count, "ns": _seconds_to_ns(found.seconds)}
 
 
-def _ns(seconds: float) -> int:
+def _seconds_to_ns(seconds: float) -> int:
     return int(seconds * _NS)

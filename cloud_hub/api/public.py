@@ -14,13 +14,13 @@ from typing import NamedTuple
 from aiohttp import web
 
 from cloud_hub.api.auth import caller_of
-from cloud_hub.api.routing import Door, Route, answer
+from cloud_hub.api.routing import Route, RouteAccess, answer_json
 from cloud_hub.registry.access import Scope
-from cloud_hub.storage.ledger_service import LedgerLogService, text_of
-from models.signing.roles import path_fits
-from wire.http.guards import refusal
+from cloud_hub.storage.ledger_service import LedgerLogService, encode_base64
+from models.signing.roles import is_repository_path
+from wire.http.guards import error_response
 from wire.http.oip import OipError
-from wire.protocol.topics import tenant_of
+from wire.protocol.topics import extract_tenant
 
 RETRY_S = 30
 CHUNK_BYTES = 1 << 18
@@ -29,7 +29,7 @@ _METADATA = re.compile(r"(?:timestamp|[1-9]\d{0,15}\.[a-z0-9][a-z0-9_.-]{0,80})\
 _HASHED = re.compile(r"(.{1,300}/)([0-9a-f]{64})\.([^/]{1,255})")
 
 
-class Part(NamedTuple):
+class ByteRange(NamedTuple):
     """Byte range of a file: `start` up to, not including, `stop` of `size`."""
 
     start: int
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     size: int
 
 
-class Limits(NamedTuple):
+class DownloadLimits(NamedTuple):
     """Limits of downloads: how many at once, and how fast each has to move once its first minute is over."""
 
     downloads: int = 64
@@ -45,30 +45,37 @@ class Limits(NamedTuple):
     bytes_per_s: float = 1024.0
 
 
-class Mirror:
+class TufRoutes:
     """Routes below `/tuf`: metadata and targets of the update repository, for devices and mirrors.
 
     `folder` holds `metadata` and `targets`; where it is empty everything is 404. Targets are named by their SHA-256 and
     never change, so caches may keep them for a day.
     """
 
-    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(self, folder: Path, limits: DownloadLimits | None = None) -> None:
         self._folder = folder
-        self._limits = limits or Limits()
+        self._limits = limits or DownloadLimits()
         self._downloads = 0
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
-        paths = ("/tuf/metadata/{name}", self.metadata), ("/tuf/targets/{path:.+}", self.target)
+        paths = ("/tuf/metadata/{name}", self.send_metadata), ("/tuf/targets/{path:.+}", self.send_target)
         says = "A file of the update repository"
         return [
             Route(
-                "GET", path, handler, says, Door.OPEN, scope=Scope.READ, plain="application/octet-stream", tag="updates"
+                "GET",
+                path,
+                handler,
+                says,
+                RouteAccess.OPEN,
+                scope=Scope.READ,
+                plain="application/octet-stream",
+                tag="updates",
             )
             for path, handler in paths
         ]
 
-    async def metadata(self, request: web.Request) -> web.StreamResponse:
+    async def send_metadata(self, request: web.Request) -> web.StreamResponse:
         """Send a metadata file. Numbered files never change and may be cached; the timestamp may not.
 
         404 for every name that the repository could not have made.
@@ -78,45 +85,51 @@ class Mirror:
         if not _METADATA.fullmatch(name) or not path.is_file():
             raise OipError(404, "no such metadata")
         keep = "no-cache" if name == "timestamp.json" else IMMUTABLE
-        return web.FileResponse(path, headers=_headers("application/json", keep))
+        return web.FileResponse(path, headers=_file_headers("application/json", keep))
 
-    async def target(self, request: web.Request) -> web.StreamResponse:
+    async def send_target(self, request: web.Request) -> web.StreamResponse:
         """Send a target, or the rest of one (Range). 503 while 64 others download."""
         match = _HASHED.fullmatch(request.match_info["path"])
         path = self._folder / "targets" / request.match_info["path"]
-        if not match or not path_fits(match[1] + match[3]) or not path.is_file():
+        if not match or not is_repository_path(match[1] + match[3]) or not path.is_file():
             raise OipError(404, "no such target")
         if self._downloads >= self._limits.downloads:
-            return refusal(503, "too many downloads at once: try again later", {"Retry-After": str(RETRY_S)})
+            return error_response(503, "too many downloads at once: try again later", {"Retry-After": str(RETRY_S)})
         self._downloads += 1
         try:
-            return await self._send(request, path, match[2])
+            return await self._send_range(request, path, match[2])
         finally:
             self._downloads -= 1
 
-    async def _send(self, request: web.Request, path: Path, digest: str) -> web.StreamResponse:
+    async def _send_range(self, request: web.Request, path: Path, digest: str) -> web.StreamResponse:
         """Answer 200, 206, 304 or 416 (RFC 9110, 13 and 14).
 
         The ETag is the content's hash: the same on every mirror.
         """
         size = path.stat().st_size
-        headers = {**_headers("application/octet-stream", IMMUTABLE), "ETag": f'"{digest}"', "Accept-Ranges": "bytes"}
+        headers = {
+            **_file_headers("application/octet-stream", IMMUTABLE),
+            "ETag": f'"{digest}"',
+            "Accept-Ranges": "bytes",
+        }
         if any(tag.value in (digest, "*") for tag in request.if_none_match or ()):
             return web.Response(status=304, headers=headers)
-        part = _part(request, size, digest)
+        part = _parse_range(request, size, digest)
         if part is None:
             return web.Response(status=416, headers={**headers, "Content-Range": f"bytes */{size}"})
         response = web.StreamResponse(status=200 if part.stop - part.start == size else 206, headers=headers)
         response.content_length = part.stop - part.start
         if response.status == 206:
             response.headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
-        pieces = _pieces(path, part) if request.method != "HEAD" else iter(())
+        pieces = _read_pieces(path, part) if request.method != "HEAD" else iter(())
         within_s = self._limits.grace_s + (part.stop - part.start) / self._limits.bytes_per_s
-        await _pour(request, response, pieces, within_s)
+        await _send_pieces(request, response, pieces, within_s)
         return response
 
 
-async def _pour(request: web.Request, response: web.StreamResponse, pieces: Iterator[bytes], within_s: float) -> None:
+async def _send_pieces(
+    request: web.Request, response: web.StreamResponse, pieces: Iterator[bytes], within_s: float
+) -> None:
     """Send the pieces; the connection is cut where the reader is too slow or gone.
 
     `within_s`: seconds for the whole of it.
@@ -132,7 +145,7 @@ async def _pour(request: web.Request, response: web.StreamResponse, pieces: Iter
             request.transport.abort()
 
 
-def _pieces(path: Path, part: Part) -> Iterator[bytes]:
+def _read_pieces(path: Path, part: ByteRange) -> Iterator[bytes]:
     """Yield the bytes of a range in chunks of 256 KiB."""
     left = part.stop - part.start
     with path.open("rb") as file:
@@ -142,18 +155,18 @@ def _pieces(path: Path, part: Part) -> Iterator[bytes]:
             left -= len(piece)
 
 
-def _part(request: web.Request, size: int, digest: str) -> Part | None:
+def _parse_range(request: web.Request, size: int, digest: str) -> ByteRange | None:
     """Return the requested range, None if it lies outside. If-Range for another file gets the whole file."""
     if request.headers.get("If-Range", f'"{digest}"') != f'"{digest}"':
-        return Part(0, size, size)
+        return ByteRange(0, size, size)
     try:
         start, stop, _ = request.http_range.indices(size)
     except ValueError:  # several ranges, or no proper one: it may be ignored
-        return Part(0, size, size)
-    return Part(start, stop, size) if start < stop else None
+        return ByteRange(0, size, size)
+    return ByteRange(start, stop, size) if start < stop else None
 
 
-def _headers(kind: str, keep: str) -> dict[str, str]:
+def _file_headers(kind: str, keep: str) -> dict[str, str]:
     """Return the headers of a file: content type, caching, no sniffing."""
     return {"Content-Type": kind, "Cache-Control": keep, "X-Content-Type-Options": "nosniff"}
 
@@ -161,7 +174,7 @@ def _headers(kind: str, keep: str) -> dict[str, str]:
 _MAX_DIGITS = 18
 
 
-class Ledger:
+class LedgerRoutes:
     """Routes of the log of the devices' ledger heads, for anyone who checks that it only grows.
 
     `clerk` None: this hub keeps no log, and every route is 404.
@@ -177,52 +190,52 @@ class Ledger:
         said = "The heads that a device has signed, as they stand in the log"
         return [
             Route(
-                "GET", "/v1/ledger/checkpoint", self.checkpoint, "The log's size and root, signed (C2SP)",
-                Door.OPEN, plain="text/plain",
+                "GET", "/v1/ledger/checkpoint", self.show_checkpoint, "The log's size and root, signed (C2SP)",
+                RouteAccess.OPEN, plain="text/plain",
             ),
-            Route("GET", "/v1/ledger/consistency", self.consistency, grown, Door.OPEN),
-            Route("GET", "/v1/ledger/inclusion", self.inclusion, held, Door.OPEN),
-            Route("GET", "/v1/admin/ledger/{device}", self.heads, said, Door.KEY, scope=Scope.READ),
+            Route("GET", "/v1/ledger/consistency", self.prove_consistency, grown, RouteAccess.OPEN),
+            Route("GET", "/v1/ledger/inclusion", self.prove_inclusion, held, RouteAccess.OPEN),
+            Route("GET", "/v1/admin/ledger/{device}", self.list_heads, said, RouteAccess.KEY, scope=Scope.READ),
         ]  # fmt: skip
 
-    async def checkpoint(self, _request: web.Request) -> web.Response:
+    async def show_checkpoint(self, _request: web.Request) -> web.Response:
         """Answer with the signed checkpoint of the log (C2SP tlog-checkpoint)."""
-        return web.Response(text=await self._kept.checkpoint(), headers={"Cache-Control": "no-store"})
+        return web.Response(text=await self._log_service.sign_checkpoint(), headers={"Cache-Control": "no-store"})
 
-    async def consistency(self, request: web.Request) -> web.Response:
+    async def prove_consistency(self, request: web.Request) -> web.Response:
         """Answer with a consistency proof between two sizes (RFC 9162, 2.1.4); 400 if there is none."""
-        first, second = _number(request, "first"), _number(request, "second")
+        first, second = _parse_number(request, "first"), _parse_number(request, "second")
         try:
-            proof = await self._kept.ask(lambda log: log.consistency(first, second))
+            proof = await self._log_service.query_log(lambda log: log.prove_consistency(first, second))
         except ValueError as error:
             raise OipError(400, str(error)) from None
-        return answer({"first": first, "second": second, "proof": [text_of(each) for each in proof]})
+        return answer_json({"first": first, "second": second, "proof": [encode_base64(each) for each in proof]})
 
-    async def inclusion(self, request: web.Request) -> web.Response:
+    async def prove_inclusion(self, request: web.Request) -> web.Response:
         """Answer with an inclusion proof of a leaf (RFC 9162, 2.1.3); 400 if there is none."""
-        index, size = _number(request, "index"), _number(request, "size")
+        index, size = _parse_number(request, "index"), _parse_number(request, "size")
         try:
-            proof = await self._kept.ask(lambda log: log.inclusion(index, size))
+            proof = await self._log_service.query_log(lambda log: log.prove_inclusion(index, size))
         except ValueError as error:
             raise OipError(400, str(error)) from None
-        return answer({"index": index, "size": size, "proof": [text_of(each) for each in proof]})
+        return answer_json({"index": index, "size": size, "proof": [encode_base64(each) for each in proof]})
 
-    async def heads(self, request: web.Request) -> web.Response:
+    async def list_heads(self, request: web.Request) -> web.Response:
         """Answer with a device's heads after the index `after`, each with its proof against one signed checkpoint."""
-        device, after = request.match_info["device"], _number(request, "after", -1)
-        if not caller_of(request).sees(tenant_of(device)):
+        device, after = request.match_info["device"], _parse_number(request, "after", -1)
+        if not caller_of(request).sees_tenant(extract_tenant(device)):
             raise OipError(404, "no such device")
-        return answer(await self._kept.export(device, after))
+        return answer_json(await self._log_service.export_heads(device, after))
 
     @property
-    def _kept(self) -> LedgerLogService:
+    def _log_service(self) -> LedgerLogService:
         """The log service; OipError(404) if this hub keeps no log."""
         if self._clerk is None:
             raise OipError(404, "this hub keeps no log")
         return self._clerk
 
 
-def _number(request: web.Request, key: str, otherwise: int | None = None) -> int:
+def _parse_number(request: web.Request, key: str, otherwise: int | None = None) -> int:
     """Return a whole number from the query, `otherwise` if absent. OipError(400) if it is none."""
     text = request.query.get(key, "")
     if not text and otherwise is not None:

@@ -21,7 +21,7 @@ from wire.http.guards import read_body
 from wire.http.oip import OipError
 
 
-class Door(StrEnum):
+class RouteAccess(StrEnum):
     """Who may use a route: everybody, callers of this machine, holders of a key, or keys of the whole hub only."""
 
     OPEN = "open"  # no authentication; the route has its own proof, or nothing to hide
@@ -43,7 +43,7 @@ class Route:
     path: str
     handler: Handler
     summary: str
-    door: Door = Door.WHOLE
+    door: RouteAccess = RouteAccess.WHOLE
     scope: Scope = Scope.ADMIN
     takes: Any = None
     gives: Any = None
@@ -58,13 +58,13 @@ class Route:
         return self.path.replace(":.+}", "}")
 
     @property
-    def served(self) -> web.RouteDef:
+    def aiohttp_route(self) -> web.RouteDef:
         """The aiohttp route definition."""
         return web.route(self.method, self.path, self.handler, **({"allow_head": True} if self.method == "GET" else {}))
 
 
-MAX_BYTES = 16 * 1024
-WITHIN_S = 10.0
+MAX_JSON_BYTES = 16 * 1024
+BODY_TIMEOUT_S = 10.0
 
 T = TypeVar("T")
 
@@ -74,16 +74,16 @@ async def read_json(request: web.Request, kind: type[T]) -> T:
 
     At most 16 KiB, within 10 seconds. OipError 400, 408 or 413 otherwise.
     """
-    return parse(await read_body(request, MAX_BYTES, WITHIN_S), kind)
+    return parse_json(await read_body(request, MAX_JSON_BYTES, BODY_TIMEOUT_S), kind)
 
 
-def parse(body: bytes, kind: type[T]) -> T:
+def parse_json(body: bytes, kind: type[T]) -> T:
     """Parse a JSON body as `kind`. OipError(400) says what is wrong, never what was sent.
 
     Duplicate keys and unknown keys are errors, and so is nesting beyond the parser's depth.
     """
     try:
-        json.loads(body, object_pairs_hook=_once)
+        json.loads(body, object_pairs_hook=_reject_duplicates)
         return msgspec.json.decode(body, type=kind)
     except RecursionError:
         raise OipError(400, "the JSON is nested too deeply") from None
@@ -93,14 +93,14 @@ def parse(body: bytes, kind: type[T]) -> T:
         raise OipError(400, "the body is not valid JSON, or has a duplicate key") from None
 
 
-def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+def answer_json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     """Return a JSON response of `value` (builtins or Structs)."""
     return web.Response(
         status=status, body=msgspec.json.encode(value), content_type="application/json", headers=headers
     )
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse duplicate keys: two readers that disagree on which of them counts can be played against each other."""
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -123,23 +123,25 @@ _TAGS = {
 }
 
 
-class Described:
+class OpenApiRoutes:
     """Route `/openapi.json`; the document is made once, at start."""
 
     def __init__(self, routes: Sequence[Route], version: str) -> None:
-        self._body = document([*routes, *self.routes()], version)
+        self._body = build_openapi([*routes, *self.routes()], version)
 
     def routes(self) -> list[Route]:
         """Return the route of this group."""
         says = "This description"
-        return [Route("GET", "/openapi.json", self.document, says, Door.HERE, scope=Scope.READ, tag="health")]
+        return [
+            Route("GET", "/openapi.json", self.show_document, says, RouteAccess.HERE, scope=Scope.READ, tag="health")
+        ]
 
-    async def document(self, _request: web.Request) -> web.Response:
+    async def show_document(self, _request: web.Request) -> web.Response:
         """Answer with the OpenAPI document."""
-        return answer(self._body)
+        return answer_json(self._body)
 
 
-def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
+def build_openapi(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """Return the OpenAPI 3.1.0 document of these routes.
 
     Every path carries its operation id (method and path), scope, access, parameters, body schema and responses. Struct
@@ -150,7 +152,7 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     named = dict(zip(structs, shapes, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(_VARIABLE.sub(r"{\1}", route.path), {})[route.method.lower()] = _operation(route, named)
+        paths.setdefault(_VARIABLE.sub(r"{\1}", route.path), {})[route.method.lower()] = _build_operation(route, named)
     key = {"type": "http", "scheme": "bearer", "description": "The admin token, or a key of `skerry hub key create`"}
     return {
         "openapi": "3.1.0",
@@ -165,29 +167,29 @@ def _is_struct(takes: object) -> bool:
     return isinstance(takes, type) and issubclass(takes, msgspec.Struct)
 
 
-def _operation(route: Route, named: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+def _build_operation(route: Route, named: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     """Return the operation object of a route; `named` maps Structs to their schema references."""
     found = {
-        "operationId": _name(route),
+        "operationId": _operation_id(route),
         "summary": route.summary,
         "description": f"Scope: {route.scope.value}. Door: {route.door.value}.",
         "tags": [route.tag],
-        "security": [] if route.door is Door.OPEN else [{"key": []}],
-        "parameters": [_parameter(name) for name in _VARIABLE.findall(route.path)],
-        "responses": _responses(route),
+        "security": [] if route.door is RouteAccess.OPEN else [{"key": []}],
+        "parameters": [_path_parameter(name) for name in _VARIABLE.findall(route.path)],
+        "responses": _build_responses(route),
         **route.extra,
     }
     if route.takes is not None:
-        found["requestBody"] = _body(named[route.takes] if _is_struct(route.takes) else None, route)
+        found["requestBody"] = _request_body(named[route.takes] if _is_struct(route.takes) else None, route)
     return found
 
 
-def _body(shape: dict[str, Any] | None, route: Route) -> dict[str, Any]:
+def _request_body(shape: dict[str, Any] | None, route: Route) -> dict[str, Any]:
     """Return the request body object: JSON of a Struct, or the body schema that the route gives."""
     return {"required": True, "content": {"application/json": {"schema": shape}}} if shape else dict(route.takes)
 
 
-def _responses(route: Route) -> dict[str, Any]:
+def _build_responses(route: Route) -> dict[str, Any]:
     """Return the response objects: success, 4XX and 5XX with one line of error."""
     kind = route.plain.partition(";")[0] or "application/json"
     shape = _TEXT if route.plain else route.gives or {"type": "object"}
@@ -199,11 +201,11 @@ def _responses(route: Route) -> dict[str, Any]:
     }
 
 
-def _parameter(name: str) -> dict[str, Any]:
+def _path_parameter(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
 
 
-def _name(route: Route) -> str:
+def _operation_id(route: Route) -> str:
     """Return the operation id, such as `get_v1_admin_status`."""
     words = re.findall(r"[a-z0-9]+", f"{route.method} {route.path}".lower())
     return "_".join(words)

@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cloud_hub.cli.operations import Office
-from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, load_config, minute, say, seconds
+from cloud_hub.cli.operations import HubOperations
+from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, format_time, load_config, parse_span, print_record
 from cloud_hub.registry.device_states import DeviceState
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 app = typer.Typer(**QUIET, help="Devices of a hub: list, show, suspend, resume, retire, revoke.")
 Device = Annotated[str, typer.Argument(help="Device id, tenant--name.", show_default=False)]
@@ -20,13 +20,13 @@ Device = Annotated[str, typer.Argument(help="Device id, tenant--name.", show_def
 @app.command("list")
 def list_devices(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """List every device that ever enrolled."""
-    found = Office(load_config(config, state)).devices()
+    found = HubOperations(load_config(config, state)).list_devices()
     if as_json:
         typer.echo(json.dumps(found))
         return
     table = Table("device", "state", "why", "enrolled", "certificate until")
     for row in found:
-        times = (minute(row["enrolled_ms"]), minute(row["certificate_ends_ms"]))
+        times = (format_time(row["enrolled_ms"]), format_time(row["certificate_ends_ms"]))
         table.add_row(row["device"], row["state"], row["why"], *times)
     Console().print(table if found else "no devices yet: `skerry hub invite NAME` creates an invite")
 
@@ -34,19 +34,19 @@ def list_devices(*, config: ConfigFile = None, state: State = None, as_json: AsJ
 @app.command()
 def show(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Show one device."""
-    say(Office(load_config(config, state)).device(device), as_json=as_json)
+    print_record(HubOperations(load_config(config, state)).find_device(device), as_json=as_json)
 
 
 @app.command()
 def suspend(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Suspend a device: it is not served until `resume`. Holds from its next message and renewal on."""
-    say(Office(load_config(config, state)).set_state(device, DeviceState.SUSPENDED), as_json=as_json)
+    print_record(HubOperations(load_config(config, state)).set_state(device, DeviceState.SUSPENDED), as_json=as_json)
 
 
 @app.command()
 def resume(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Serve a suspended or retiring device again."""
-    say(Office(load_config(config, state)).set_state(device, DeviceState.ACTIVE), as_json=as_json)
+    print_record(HubOperations(load_config(config, state)).set_state(device, DeviceState.ACTIVE), as_json=as_json)
 
 
 @app.command()
@@ -64,14 +64,14 @@ def retire(
 
     Where you can, type `skerry agent retire` on the device instead: that exports its ledger and wipes its keys too.
     """
-    office = Office(load_config(config, state))
-    say(office.set_state(device, DeviceState.RETIRING, seconds(drain, "--drain")), as_json=as_json)
+    office = HubOperations(load_config(config, state))
+    print_record(office.set_state(device, DeviceState.RETIRING, parse_span(drain, "--drain")), as_json=as_json)
 
 
 @app.command()
 def revoke(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Revoke a device whose keys are lost or stolen: never serve this id again, and end its broker session."""
-    say(Office(load_config(config, state)).set_state(device, DeviceState.REVOKED), as_json=as_json)
+    print_record(HubOperations(load_config(config, state)).set_state(device, DeviceState.REVOKED), as_json=as_json)
 
 
 def heads(
@@ -82,9 +82,9 @@ def heads(
     state: State = None,
 ) -> None:
     """Export the logged ledger heads of a device, with proofs, for `skerry ledger verify --heads`."""
-    found = Office(load_config(config, state)).heads(device)
+    found = HubOperations(load_config(config, state)).export_heads(device)
     if not found["heads"]:
-        raise ExitError(Exit.NOT_FOUND, f"no head of '{device}' is in the log")
+        raise ExitError(ExitCode.NOT_FOUND, f"no head of '{device}' is in the log")
     text = json.dumps(found, indent=1)
     if out is None:
         print(text)
@@ -92,6 +92,6 @@ def heads(
     try:
         out.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{out}: {error.strerror}") from None
+        raise ExitError(ExitCode.DISK, f"{out}: {error.strerror}") from None
     typer.echo(f"wrote {out}: {len(found['heads'])} heads")
     typer.echo(f"hub key  {found['key']}")

@@ -13,26 +13,26 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from cloud_hub.api.admin import Step
+from cloud_hub.api.admin import CaStep
 from cloud_hub.cli.models import plan
-from cloud_hub.cli.operations import Office
+from cloud_hub.cli.operations import HubOperations
 from cloud_hub.cli.options import (
     DEFAULT_FILE,
     QUIET,
     AsJson,
     ConfigFile,
     State,
-    file_of,
+    find_config,
+    format_time,
+    full_device_id,
     load_config,
-    minute,
-    say,
-    seconds,
-    whole_id,
+    parse_span,
+    print_record,
 )
-from cloud_hub.registry.access import Scope, Wanted
-from cloud_hub.registry.registry import Welcome
-from cloud_hub.runtime.config import PREFIX, load
-from wire.process.exit_codes import Exit, ExitError
+from cloud_hub.registry.access import KeyRequest, Scope
+from cloud_hub.registry.registry import DeviceInvitation
+from cloud_hub.runtime.config import PREFIX, load_hub_config
+from wire.process.exit_codes import ExitCode, ExitError
 
 key_app = typer.Typer(**QUIET)
 
@@ -51,21 +51,21 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Print a new key. It is shown this once: the hub keeps only its SHA-256."""
-    wanted = Wanted(name, tuple(scope or (Scope.INFER,)), tenant, seconds(expires, "--expires"))
-    made = Office(load_config(config, state)).create_key(wanted)
+    wanted = KeyRequest(name, tuple(scope or (Scope.INFER,)), tenant, parse_span(expires, "--expires"))
+    made = HubOperations(load_config(config, state)).create_key(wanted)
     typer.echo(json.dumps(made) if as_json else made["token"])
 
 
 @key_app.command("list")
 def list_keys(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """List every key that was ever made, without its token."""
-    found = Office(load_config(config, state)).keys()
+    found = HubOperations(load_config(config, state)).list_keys()
     if as_json:
         typer.echo(json.dumps(found))
         return
     table = Table(Column("key", no_wrap=True), "name", "tenant", "scopes", "state", "made", "until")
     for row in found:
-        times = (minute(row["made_ms"]), minute(row["ends_ms"]))
+        times = (format_time(row["made_ms"]), format_time(row["ends_ms"]))
         table.add_row(
             row["key"], row["name"], row["tenant"] or "whole hub", " ".join(row["scopes"]), row["state"], *times
         )
@@ -81,7 +81,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key: requests with it are refused from now on."""
-    say(Office(load_config(config, state)).revoke_key(key), as_json=as_json)
+    print_record(HubOperations(load_config(config, state)).revoke_key(key), as_json=as_json)
 
 
 ca_app = typer.Typer(**QUIET)
@@ -90,13 +90,13 @@ ca_app = typer.Typer(**QUIET)
 @ca_app.command()
 def show(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Show the CA, its successor during a rotation, and the devices that have not renewed since."""
-    say(Office(load_config(config, state)).ca(), as_json=as_json)
+    print_record(HubOperations(load_config(config, state)).ca_status(), as_json=as_json)
 
 
 @ca_app.command()
 def rotate(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Begin a rotation: make a new CA and trust both; devices learn it when they renew. Disconnects no device."""
-    say(Office(load_config(config, state)).turn_ca(Step.ROTATE), as_json=as_json)
+    print_record(HubOperations(load_config(config, state)).step_ca(CaStep.ROTATE), as_json=as_json)
 
 
 @ca_app.command()
@@ -108,7 +108,7 @@ def finish(
     as_json: AsJson = False,
 ) -> None:
     """End a rotation: destroy the old CA's key; its certificates and open invites expire. Restarts the broker once."""
-    say(Office(load_config(config, state)).turn_ca(Step.FINISH, force=force), as_json=as_json)
+    print_record(HubOperations(load_config(config, state)).step_ca(CaStep.FINISH, force=force), as_json=as_json)
 
 
 _TEMPLATE = """\
@@ -139,18 +139,18 @@ def init(
     model: Annotated[list[Path] | None, typer.Option("--model", help="Bundle folder; once for each model.")] = None,
 ) -> None:
     """Write a configuration, and make the state folder with its authority, keys and admin token."""
-    from cloud_hub.runtime.bootstrap import lay  # noqa: PLC0415 - the hub's parts, for this command alone
-    from wire.http.guards import token_of  # noqa: PLC0415
-    from wire.process.daemon import Lock  # noqa: PLC0415
+    from cloud_hub.runtime.bootstrap import open_state  # noqa: PLC0415 - the hub's parts, for this command alone
+    from wire.http.guards import load_token  # noqa: PLC0415
+    from wire.process.daemon import FolderLock  # noqa: PLC0415
 
     if not config.exists():
         models = [str(path.expanduser().absolute()) for path in model or []]
         text = _TEMPLATE.format(state=json.dumps(str(state.expanduser().absolute())), models=json.dumps(models))
-        _write(config, text)
-    settings = load(config)
-    with Lock(settings.state_dir().prepare().root):
-        ground = lay(settings)
-        token_of(settings.door())
+        _write_config(config, text)
+    settings = load_hub_config(config)
+    with FolderLock(settings.state_dir().prepare().root):
+        ground = open_state(settings)
+        load_token(settings.server_access())
     typer.echo(
         f"configuration  {config}\nstate          {ground.state.root}\nauthority      {ground.authorities.sha256}"
     )
@@ -166,12 +166,12 @@ def run(
 ) -> None:
     """Serve until Ctrl-C. Becomes the lean process that a service manager starts too."""
     load_config(config, state)
-    file = file_of(config)
+    file = find_config(config)
     words = [sys.executable, "-m", "cloud_hub", *(["--config", str(file)] if file else [])]
     environment = {**os.environ, **({f"{PREFIX}STATE": str(state)} if state else {})}
     if trace_file:
         environment[f"{PREFIX}TRACE__FILE"] = str(trace_file.absolute())
-    _become(words, environment)
+    _exec_process(words, environment)
 
 
 @app.command()
@@ -194,8 +194,8 @@ def invite(
     as_json: AsJson = False,
 ) -> None:
     """Print a one-time invite for a device: `skerry agent enrol INVITE` takes it."""
-    welcome = Welcome(whole_id(tenant, device), tuple(serial or ()), replace, device_class, region)
-    made = Office(load_config(config, state)).invite(welcome, seconds(expires, "--expires"))
+    welcome = DeviceInvitation(full_device_id(tenant, device), tuple(serial or ()), replace, device_class, region)
+    made = HubOperations(load_config(config, state)).create_invite(welcome, parse_span(expires, "--expires"))
     if qr:
         import segno  # noqa: PLC0415 - for this option alone
 
@@ -218,19 +218,19 @@ def deny_all(
     Connected devices get it at once, the others with their next hello; this hub refuses at once.
     """
     if device and tenant:
-        raise ExitError(Exit.USAGE, "--device and --tenant exclude each other: a device's id names its tenant")
-    say(Office(load_config(config, state)).deny_all(device or tenant, why), as_json=as_json)
+        raise ExitError(ExitCode.USAGE, "--device and --tenant exclude each other: a device's id names its tenant")
+    print_record(HubOperations(load_config(config, state)).deny_all(device or tenant, why), as_json=as_json)
 
 
 @app.command()
 def aggregates(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Count verdicts by label, model and past day. Rare labels are left out."""
-    found = Office(load_config(config, state)).aggregates()
+    found = HubOperations(load_config(config, state)).list_aggregates()
     if as_json:
         typer.echo(json.dumps(found))
         return
     for row in found:
-        day = minute(row["day"] * DAY_MS)[:10]
+        day = format_time(row["day"] * DAY_MS)[:10]
         typer.echo(f"{day}  {row['model']:<24} {row['label']:>6} {row['count']:>10}")
     if not found:
         typer.echo("no aggregates yet: a day is counted once it is over, a label from 10 verdicts on")
@@ -239,19 +239,19 @@ def aggregates(*, config: ConfigFile = None, state: State = None, as_json: AsJso
 @app.command()
 def audit(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Show the audit log: changes and refusals over the web API, the last 200, oldest first."""
-    found = Office(load_config(config, state)).audit()
+    found = HubOperations(load_config(config, state)).read_audit()
     if as_json:
         typer.echo(json.dumps(found))
         return
     for entry in found:
         facts = (entry["status"], entry["method"], entry["route"], entry["subject"] or "-")
-        typer.echo(" ".join(map(str, (minute(entry["at_ms"]), entry["caller"], entry["tenant"] or "-", *facts))))
+        typer.echo(" ".join(map(str, (format_time(entry["at_ms"]), entry["caller"], entry["tenant"] or "-", *facts))))
 
 
 @app.command()
 def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Show the status of the running hub."""
-    found = Office(load_config(config, state)).status()
+    found = HubOperations(load_config(config, state)).status()
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -259,16 +259,16 @@ def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = 
         typer.echo(f"{key:<16} {json.dumps(value) if isinstance(value, dict | list) else value}")
 
 
-def _write(file: Path, text: str) -> None:
+def _write_config(file: Path, text: str) -> None:
     """Write the configuration file. ExitError(DISK) if it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{file}: {error.strerror}") from None
+        raise ExitError(ExitCode.DISK, f"{file}: {error.strerror}") from None
 
 
-def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
+def _exec_process(words: list[str], environment: dict[str, str]) -> NoReturn:
     """Replace this process by another program, so that signals and exit code are that program's."""
     sys.stdout.flush()
     os.execve(words[0], words, environment)  # noqa: S606 - our own interpreter and module

@@ -17,22 +17,22 @@ from rich.table import Table
 
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import BundleError
-from models.cli.flags import takes
+from models.cli.flags import accepts_flags
 from models.runtime.runner import SampleError
-from policies.analysis.cases import TooManyError
-from policies.analysis.check import chains
+from policies.analysis.cases import TooManyCasesError
+from policies.analysis.check import list_transform_chains
 from policies.decisions import egress, leakage
-from policies.language.document import PolicyError, parse
-from policies.model.policy import Policy, Privacy
+from policies.language.document import PolicyError, parse_policy
+from policies.model.policy import LeakageLimits, Policy
 from policies.model.reasons import Denied
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_text
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_file_text
 
 if TYPE_CHECKING:
     from models.forge.data.types import Data
-    from models.forge.leakage.remeasure import Case
+    from models.forge.leakage.remeasure import AttackCase
 
-Steps = dict[str, tuple[Any, ...]]  # transforms per feature
+TransformChain = dict[str, tuple[Any, ...]]  # transforms per feature
 
 Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
 DataFrom = Annotated[
@@ -62,7 +62,7 @@ class MeasureFlags:
     as_json: AsJson = False
 
 
-@takes(MeasureFlags)
+@accepts_flags(MeasureFlags)
 def measure(flags: MeasureFlags) -> None:
     """Attack a bundle's codes as they would leave, print what was won, and add the rows to its manifest.
 
@@ -70,46 +70,46 @@ def measure(flags: MeasureFlags) -> None:
     (nothing was measured) or the policy, by these figures, lets nothing leave; 11, 12 and 13 for a policy, bundle or
     samples that cannot be used.
     """
-    opened, rules = _open(flags.bundle), _policy(flags.policy)
-    asked = _chains(opened, rules)
-    cases = _attacked(opened, flags.data, asked, quick=flags.quick, defences=flags.defences)
-    made = opened if flags.dry_run else _written(opened, cases, len(asked))
-    verdict = None if rules is None else _judged(rules, cases[: len(asked)])
+    opened, rules = _open_bundle(flags.bundle), _read_policy(flags.policy)
+    asked = _list_chains(opened, rules)
+    cases = _run_attacks(opened, flags.data, asked, quick=flags.quick, defences=flags.defences)
+    made = opened if flags.dry_run else _write_rows(opened, cases, len(asked))
+    verdict = None if rules is None else _check_limits(rules, cases[: len(asked)])
     if flags.as_json:
-        Console().print_json(data=_facts(opened, made, cases, verdict))
+        Console().print_json(data=_report_fields(opened, made, cases, verdict))
     else:
-        _say(opened, made, cases, verdict)
+        _print_report(opened, made, cases, verdict)
     if any(case.found.void for case in cases[: len(asked)]) or verdict:
-        raise typer.Exit(Exit.CHECK_FAILED)
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def _judged(rules: Policy, cases: "Sequence[Case]") -> Denied | None:
+def _check_limits(rules: Policy, cases: "Sequence[AttackCase]") -> Denied | None:
     """Return the first limit of the policy's base that a finding exceeds; a rule's own are checked where it applies."""
-    limits = rules.base.privacy or (Privacy(),)
-    found = (leakage.within(each, case.found.rows) for case in cases for each in limits)
+    limits = rules.base.privacy or (LeakageLimits(),)
+    found = (leakage.check_limits(each, case.found.rows) for case in cases for each in limits)
     return next(filter(None, found), None)
 
 
-def _open(path: Path) -> Bundle:
+def _open_bundle(path: Path) -> Bundle:
     """Open the bundle. ExitError(MODEL) if it is unsound."""
     try:
         return open_bundle(path)
     except BundleError as error:
-        raise ExitError(Exit.MODEL, str(error)) from None
+        raise ExitError(ExitCode.MODEL, str(error)) from None
 
 
-def _policy(file: Path | None) -> Policy | None:
+def _read_policy(file: Path | None) -> Policy | None:
     """Read and compile the policy, None without one. ExitError(POLICY) if it is unsound."""
     if file is None:
         return None
-    text = read_text(file, Exit.POLICY)
+    text = read_file_text(file, ExitCode.POLICY)
     try:
-        return parse(text).compile()
+        return parse_policy(text).compile()
     except PolicyError as error:
-        raise ExitError(Exit.POLICY, f"{file}: {error}; skerry policy check {file}") from None
+        raise ExitError(ExitCode.POLICY, f"{file}: {error}; skerry policy check {file}") from None
 
 
-def _chains(bundle: Bundle, policy: Policy | None) -> list[Steps]:
+def _list_chains(bundle: Bundle, policy: Policy | None) -> list[TransformChain]:
     """Return the transform chains under which features may leave, one for each set of rules.
 
     ExitError if the policy lets these features leave under no condition.
@@ -118,25 +118,29 @@ def _chains(bundle: Bundle, policy: Policy | None) -> list[Steps]:
     if policy is None:
         return [{spec.name: () for spec in features}]
     try:
-        found = chains(policy, features)
-    except TooManyError as error:
-        raise ExitError(Exit.POLICY, f"{policy.name}@{policy.version}: {error}") from None
+        found = list_transform_chains(policy, features)
+    except TooManyCasesError as error:
+        raise ExitError(ExitCode.POLICY, f"{policy.name}@{policy.version}: {error}") from None
     if not found:
-        out = egress.plan(policy.base, features)
+        out = egress.plan_egress(policy.base, features)
         why = f": {out.detail}" if isinstance(out, Denied) else ""
-        raise ExitError(Exit.POLICY, f"under {policy.name}@{policy.version} nothing leaves{why}; nothing to measure")
+        raise ExitError(
+            ExitCode.POLICY, f"under {policy.name}@{policy.version} nothing leaves{why}; nothing to measure"
+        )
     return [{plan.spec.name: plan.transforms for plan in chain} for chain in found]
 
 
-def _attacked(bundle: Bundle, where: str, asked: list[Steps], *, quick: bool, defences: bool) -> "tuple[Case, ...]":
+def _run_attacks(
+    bundle: Bundle, where: str, asked: list[TransformChain], *, quick: bool, defences: bool
+) -> "tuple[AttackCase, ...]":
     """Run the attacks on every chain, with a progress bar, and on the standard defences if asked for.
 
     ExitError(SAMPLE) for unusable samples, ExitError(MODEL) for an unusable bundle.
     """
     from models.forge.data.types import ForgeError  # noqa: PLC0415
-    from models.forge.leakage.remeasure import defended, remeasure  # noqa: PLC0415 - torch only when it runs
+    from models.forge.leakage.remeasure import attack_defences, remeasure_bundle  # noqa: PLC0415 - torch only when it runs
 
-    data = _data(where)
+    data = _load_samples(where)
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("opening", total=1.0)
@@ -145,17 +149,17 @@ def _attacked(bundle: Bundle, where: str, asked: list[Steps], *, quick: bool, de
             bar.update(task, description=stage, completed=share)
 
         try:
-            first = [remeasure(bundle, data, steps, "quick" if quick else "full", tell) for steps in asked]
-            return (*first, *(defended(bundle, data, tell) if defences else ()))
+            first = [remeasure_bundle(bundle, data, steps, "quick" if quick else "full", tell) for steps in asked]
+            return (*first, *(attack_defences(bundle, data, tell) if defences else ()))
         except ForgeError as error:
-            raise ExitError(Exit.SAMPLE, str(error)) from None
+            raise ExitError(ExitCode.SAMPLE, str(error)) from None
         except SampleError as error:
-            raise ExitError(Exit.SAMPLE, f"{where}: {error}") from None
+            raise ExitError(ExitCode.SAMPLE, f"{where}: {error}") from None
         except BundleError as error:
-            raise ExitError(Exit.MODEL, str(error)) from None
+            raise ExitError(ExitCode.MODEL, str(error)) from None
 
 
-def _data(where: str) -> "Data":
+def _load_samples(where: str) -> "Data":
     """Load the samples from a user's function. ExitError(SAMPLE) if it cannot be called."""
     from models.forge.data.types import ForgeError  # noqa: PLC0415
     from models.forge.pipeline.loading import load_data  # noqa: PLC0415
@@ -163,25 +167,25 @@ def _data(where: str) -> "Data":
     try:
         return load_data(where, Path.cwd())
     except ForgeError as error:
-        raise ExitError(Exit.SAMPLE, str(error)) from None
+        raise ExitError(ExitCode.SAMPLE, str(error)) from None
 
 
-def _written(bundle: Bundle, cases: "Sequence[Case]", asked: int) -> Bundle:
+def _write_rows(bundle: Bundle, cases: "Sequence[AttackCase]", asked: int) -> Bundle:
     """Write measured rows into the manifest: of the first `asked` cases, and of defences not yet measured."""
     from models.forge.data.types import ForgeError  # noqa: PLC0415
-    from models.forge.leakage.remeasure import with_rows  # noqa: PLC0415
+    from models.forge.leakage.remeasure import replace_leakage_rows  # noqa: PLC0415
 
     known = {row.chain for row in bundle.manifest.leakage} | {case.chain for case in cases[:asked]}
     new = [*cases[:asked], *(case for case in cases[asked:] if case.chain not in known)]
     try:
-        return with_rows(bundle, new)
+        return replace_leakage_rows(bundle, new)
     except ForgeError as error:
-        raise ExitError(Exit.MODEL, str(error)) from None
+        raise ExitError(ExitCode.MODEL, str(error)) from None
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{bundle.path}: {error.strerror}; make room or choose another folder") from None
+        raise ExitError(ExitCode.DISK, f"{bundle.path}: {error.strerror}; make room or choose another folder") from None
 
 
-def _facts(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied | None) -> dict[str, Any]:
+def _report_fields(old: Bundle, made: Bundle, cases: "Sequence[AttackCase]", verdict: Denied | None) -> dict[str, Any]:
     """Return the JSON output: digests, the policy's verdict, and the rows of every chain."""
     return {
         "model": made.manifest.model,
@@ -200,7 +204,7 @@ def _facts(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied |
     }
 
 
-def _say(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied | None) -> None:
+def _print_report(old: Bundle, made: Bundle, cases: "Sequence[AttackCase]", verdict: Denied | None) -> None:
     """Print a table of attacks and what they won, then the verdict and the digest."""
     console = Console()
     table = Table("codes", "attack", "pairs", "figure", "won (at most)", "label alone", "untouched", box=None)

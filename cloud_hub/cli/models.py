@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from cloud_hub.cli.operations import Office
-from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, load_config, say, seconds
-from cloud_hub.cli.publish import Out, guard, now, open_repository, say_published
-from cloud_hub.engine.types import Means
+from cloud_hub.cli.operations import HubOperations
+from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, load_config, parse_span, print_record
+from cloud_hub.cli.publish import Out, map_publish_errors, open_repository, print_published, utc_moment
+from cloud_hub.engine.types import EngineOptions
 from cloud_hub.repository.publish import publish_permit
-from models.cli.flags import takes
+from models.cli.flags import accepts_flags
 from models.signing.roles import Permit
-from policies.serving.placement import GIB, MIB, Need, NoPlace
-from wire.process.exit_codes import Exit, ExitError
+from policies.serving.placement import GIB, MIB, DoesNotFit, MemoryNeed
+from wire.process.exit_codes import ExitCode, ExitError
 
 if TYPE_CHECKING:
-    from cloud_hub.engine.factory import Sized
+    from cloud_hub.engine.factory import PlacementPlan
 
 
 app = typer.Typer(**QUIET)
@@ -45,10 +45,12 @@ def permit(
     as_json: AsJson = False,
 ) -> None:
     """Request a downgrade permit, to be signed offline by the holders of the targets keys."""
-    moment = now()
-    ends_ms = int((moment + timedelta(seconds=seconds(lasts, "--for"))).timestamp() * 1000)
+    moment = utc_moment()
+    ends_ms = int((moment + timedelta(seconds=parse_span(lasts, "--for"))).timestamp() * 1000)
     asked = Permit(family, below, to, ends_ms, why)
-    say_published(guard(lambda: publish_permit(open_repository(config), asked, moment)), request, as_json=as_json)
+    print_published(
+        map_publish_errors(lambda: publish_permit(open_repository(config), asked, moment)), request, as_json=as_json
+    )
 
 
 def retire(
@@ -60,9 +62,9 @@ def retire(
     as_json: AsJson = False,
 ) -> None:
     """Retire a version. Refused, naming the devices, while some still use it: they would get `model_gone`."""
-    found = Office(load_config(config, state)).retire_model(model, force=force)
+    found = HubOperations(load_config(config, state)).retire_model(model, force=force)
     spoke = [row["device"] for row in found["spoke"]]
-    say(found if as_json else {"retired": found["retired"], "spoke": spoke}, as_json=as_json)
+    print_record(found if as_json else {"retired": found["retired"], "spoke": spoke}, as_json=as_json)
 
 
 Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
@@ -82,26 +84,26 @@ class PlanFlags:
     as_json: AsJson = False
 
 
-@takes(PlanFlags)
+@accepts_flags(PlanFlags)
 def plan(flags: PlanFlags) -> None:
     """Show the size of a hub model and its placement on devices. Nothing is loaded; exit code 40 if it does not fit."""
-    name, sized = _sized(flags)
-    facts = _facts(name, sized)
-    typer.echo(json.dumps(facts) if flags.as_json else _words(facts))
-    if isinstance(sized.decision, NoPlace):
-        raise typer.Exit(Exit.CHECK_FAILED)
+    name, sized = _size_bundle(flags)
+    facts = _plan_fields(name, sized)
+    typer.echo(json.dumps(facts) if flags.as_json else _format_plan(facts))
+    if isinstance(sized.decision, DoesNotFit):
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def _sized(flags: PlanFlags) -> "tuple[str, Sized]":
+def _size_bundle(flags: PlanFlags) -> "tuple[str, PlacementPlan]":
     """Return the model's name and its sizes, with the placement that was chosen.
 
     ExitError(MODEL) if it cannot be sized.
     """
-    from cloud_hub.engine.factory import devices_of, form_of, size_up  # noqa: PLC0415 - torch only when it runs
-    from models.bundle.bundle import open_apart  # noqa: PLC0415
+    from cloud_hub.engine.factory import find_devices, plan_placement, read_hub_form  # noqa: PLC0415 - torch only when it runs
+    from models.bundle.bundle import open_bundle_streamed  # noqa: PLC0415
     from models.bundle.manifest import BundleError  # noqa: PLC0415
 
-    means = Means(
+    means = EngineOptions(
         max_batch=flags.batch,
         devices=flags.devices,
         memory_bytes=int(flags.memory_gib * GIB),
@@ -110,21 +112,21 @@ def _sized(flags: PlanFlags) -> "tuple[str, Sized]":
         replicas=flags.replicas,
     )
     try:
-        bundle = open_apart(flags.bundle)
+        bundle = open_bundle_streamed(flags.bundle)
         bundle.close()
         manifest = bundle.manifest
         if manifest.hub.whole:
-            raise ExitError(Exit.MODEL, f"{manifest.model}: its hub model is ONNX, which runs in one process")
-        form = form_of(bundle.read(manifest.hub.graph), manifest)
-        return manifest.model, size_up(form, manifest, means, devices_of(means, "cpu"))
+            raise ExitError(ExitCode.MODEL, f"{manifest.model}: its hub model is ONNX, which runs in one process")
+        form = read_hub_form(bundle.read_file(manifest.hub.graph), manifest)
+        return manifest.model, plan_placement(form, manifest, means, find_devices(means, "cpu"))
     except BundleError as error:
-        raise ExitError(Exit.MODEL, str(error)) from None
+        raise ExitError(ExitCode.MODEL, str(error)) from None
 
 
-def _facts(name: str, sized: "Sized") -> dict[str, Any]:
+def _plan_fields(name: str, sized: "PlacementPlan") -> dict[str, Any]:
     """Return the JSON output: sizes, every way to place the model, and the one chosen."""
     decision = sized.decision
-    chosen = None if isinstance(decision, NoPlace) else decision
+    chosen = None if isinstance(decision, DoesNotFit) else decision
     return {
         "model": name,
         **msgspec.to_builtins(sized.sizes),
@@ -139,7 +141,7 @@ def _facts(name: str, sized: "Sized") -> dict[str, Any]:
     }
 
 
-def _words(facts: dict[str, Any]) -> str:
+def _format_plan(facts: dict[str, Any]) -> str:
     """Format the JSON output as a table for people."""
     lines = [
         f"model        {facts['model']}",
@@ -149,7 +151,7 @@ def _words(facts: dict[str, Any]) -> str:
         "tensor x pipeline   weights a device   activations   fits",
     ]
     for way in facts["ways"]:
-        need = Need(way["tensor"], way["pipeline"], way["weight_bytes"], way["activation_bytes"])
+        need = MemoryNeed(way["tensor"], way["pipeline"], way["weight_bytes"], way["activation_bytes"])
         sizes = f"{need.weight_bytes / MIB:>12.1f} MiB {need.activation_bytes / MIB:>9.1f} MiB"
         lines.append(f"{need.tensor:>6} x {need.pipeline:<8} {sizes}   {'yes' if way['fits'] else 'no'}")
     chosen = f"{facts['tensor']} x {facts['pipeline']} x {facts['replicas']}" if facts["tensor"] else "none"

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cloud_hub.runtime.config import HubConfig, load
+from cloud_hub.runtime.config import HubConfig, load_hub_config
 from wire.errors import LocalError
-from wire.process.exit_codes import Exit, ExitError
-from wire.protocol.topics import device_id
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.protocol.topics import join_device_id
 
 DEFAULT_FILE = Path("hub.toml")
 QUIET: dict[str, Any] = {"add_completion": False, "no_args_is_help": True, "pretty_exceptions_enable": False}
@@ -30,37 +30,37 @@ def load_config(config: Path | None, state: Path | None) -> HubConfig:
 
     `state` overrides its state folder. ExitError(CONFIG) with the key that is wrong.
     """
-    loaded = load(file_of(config))
+    loaded = load_hub_config(find_config(config))
     return loaded.model_copy(update={"state": state}) if state else loaded
 
 
-def file_of(config: Path | None) -> Path | None:
+def find_config(config: Path | None) -> Path | None:
     """Return the configuration file: the given one, or ./hub.toml if it exists."""
     return config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
 
 
-def whole_id(tenant: str, device: str) -> str:
+def full_device_id(tenant: str, device: str) -> str:
     """Return `tenant--device`; a whole id is left as it is. ExitError(USAGE) if it cannot be one."""
     try:
-        return device if "--" in device else device_id(tenant, device)
+        return device if "--" in device else join_device_id(tenant, device)
     except LocalError as error:
-        raise ExitError(Exit.USAGE, str(error)) from None
+        raise ExitError(ExitCode.USAGE, str(error)) from None
 
 
-def seconds(span: str, option: str) -> float:
+def parse_span(span: str, option: str) -> float:
     """Parse a time span such as 90s, 30m, 1h or 7d into seconds. ExitError(USAGE), naming the option."""
     match = _SPAN.fullmatch(span)
     if not match:
-        raise ExitError(Exit.USAGE, f"{option} {span!r}: write 90s, 30m, 1h or 7d")
+        raise ExitError(ExitCode.USAGE, f"{option} {span!r}: write 90s, 30m, 1h or 7d")
     return float(match[1]) * _UNITS_S[match[2]]
 
 
-def minute(ms: int) -> str:
+def format_time(ms: int) -> str:
     """Format a time in ms since 1970 for people, UTC; "-" for none."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M") if ms else "-"
 
 
-def say(found: dict[str, Any], *, as_json: bool) -> None:
+def print_record(found: dict[str, Any], *, as_json: bool) -> None:
     """Print one record, as JSON or with a line for each of its fields.
 
     Fields that end in `_ms` are printed as dates, lists with commas, empty values as "-".
@@ -69,5 +69,5 @@ def say(found: dict[str, Any], *, as_json: bool) -> None:
         typer.echo(json.dumps(found))
         return
     for key, value in found.items():
-        shown = minute(value) if key.endswith("_ms") else ", ".join(value) if isinstance(value, list) else value
+        shown = format_time(value) if key.endswith("_ms") else ", ".join(value) if isinstance(value, list) else value
         typer.echo(f"{key:<20} {shown if shown != '' else '-'}")

@@ -16,18 +16,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cloud_hub.repository.publish import Published, publish_bundle, publish_policy, revoke, withdraw
+from cloud_hub.repository.publish import PublishResult, publish_bundle, publish_policy, revoke_published, unlist_target
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
-from cloud_hub.runtime.config import HubConfig, load
+from cloud_hub.runtime.config import HubConfig, load_hub_config
 from models.bundle.manifest import BundleError
-from models.signing.keyring import read_file
+from models.signing.keyring import read_key_file
 from models.signing.request import MAX_REQUEST_BYTES, RequestError, dump_request, dump_state, load_request
-from models.signing.review import describe
-from models.signing.roles import KEYS, ONLINE, TOP_LEVEL, role_named
+from models.signing.review import describe_request
+from models.signing.roles import KEYS, ONLINE, TOP_LEVEL, parse_role
 from policies.language.document import PolicyError
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import write_private
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_private_file
 
 DEFAULT_FILE = Path("hub.toml")
 MAX_POLICY_BYTES = 1 << 20
@@ -56,13 +56,13 @@ def models_publish(
 ) -> None:
     """Publish a bundle in the update repository: at once if its key is at the hub, else as a request to sign."""
     if (bundle is None) == (finish is None):
-        raise ExitError(Exit.USAGE, "give a bundle folder, or --finish and the signed request")
+        raise ExitError(ExitCode.USAGE, "give a bundle folder, or --finish and the signed request")
     repository = open_repository(config)
     if finish is not None:
-        _install(repository, finish)
+        _install_request(repository, finish)
     elif bundle is not None:
-        published = guard(lambda: publish_bundle(repository, bundle, now()))
-        say_published(published, request, as_json=as_json)
+        published = map_publish_errors(lambda: publish_bundle(repository, bundle, utc_moment()))
+        print_published(published, request, as_json=as_json)
 
 
 def policy_publish(
@@ -73,9 +73,9 @@ def policy_publish(
     as_json: AsJson = False,
 ) -> None:
     """Publish a policy in the update repository: at once if its key is at the hub, else as a request to sign."""
-    document = _document(file)
-    published = guard(lambda: publish_policy(open_repository(config), document, now()))
-    say_published(published, request, as_json=as_json)
+    document = _read_document(file)
+    published = map_publish_errors(lambda: publish_policy(open_repository(config), document, utc_moment()))
+    print_published(published, request, as_json=as_json)
 
 
 @app.command()
@@ -90,12 +90,12 @@ def export(
 ) -> None:
     """Export what `skerry keys` needs of this hub: its public signing keys and all metadata. Nothing secret."""
     repository = open_repository(config)
-    with repository.writing():
-        repository.online.ensure(_online_role(word) for word in hold or [])
+    with repository.write_lock():
+        repository.online.ensure_keys(_online_role(word) for word in hold or [])
         for word in new or []:
-            repository.online.renew(_online_role(word))
-        state = repository.state()
-    write_private(file, dump_state(state))
+            repository.online.add_key(_online_role(word))
+        state = repository.read_state()
+    write_private_file(file, dump_state(state))
     typer.echo(f"wrote {file}: keys of this hub for {', '.join(sorted(state.online))}")
     verb = "skerry keys init FOLDER --hub" if not state.roots else "skerry keys ... --hub"
     typer.echo(f"next  where the keys are: {verb} {file.name}")
@@ -108,7 +108,7 @@ def install(
     config: ConfigFile = None,
 ) -> None:
     """Install signed changes in the repository: a first root, a rotation, a bundle, a policy."""
-    _install(open_repository(config), file)
+    _install_request(open_repository(config), file)
 
 
 @app.command("withdraw")
@@ -120,8 +120,8 @@ def withdraw_target(
     as_json: AsJson = False,
 ) -> None:
     """Withdraw a target: devices do not install it any longer."""
-    published = guard(lambda: withdraw(open_repository(config), target, now()))
-    say_published(published, request, as_json=as_json, verb="withdrew")
+    published = map_publish_errors(lambda: unlist_target(open_repository(config), target, utc_moment()))
+    print_published(published, request, as_json=as_json, verb="withdrew")
 
 
 @app.command("revoke")
@@ -133,15 +133,15 @@ def revoke_target(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a target: devices that run it go back to the one before."""
-    published = guard(lambda: revoke(open_repository(config), target, now()))
-    say_published(published, request, as_json=as_json, verb="revoked")
+    published = map_publish_errors(lambda: revoke_published(open_repository(config), target, utc_moment()))
+    print_published(published, request, as_json=as_json, verb="revoked")
 
 
 @app.command()
 def status(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show every role: version, expiry, who signs it. Exit code 40 if one has expired."""
     repository = open_repository(config)
-    facts = status_facts(repository, now())
+    facts = status_fields(repository, utc_moment())
     if as_json:
         typer.echo(json.dumps(facts))
     elif not facts["roles"]:
@@ -153,18 +153,18 @@ def status(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
         Console().print(table)
         typer.echo(f"root {facts['root_sha256']}, {facts['targets']} targets")
     if any(row["state"] == "expired" for row in facts["roles"]):
-        raise typer.Exit(Exit.CHECK_FAILED)
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def status_facts(repository: Repository, now: datetime) -> dict[str, Any]:
+def status_fields(repository: Repository, now: datetime) -> dict[str, Any]:
     """Return the repository's status: `roles`, `root_sha256` and `targets` (their number).
 
     Each role has role, version, until, signed and state ("" | `sign soon` | `expired`).
     """
-    standing = repository.standing()
-    waning = repository.waning(now)
-    state = repository.state()
-    at_hub = {*ONLINE, *(repository.at_hub(state.targets) if state.targets else ())}
+    standing = repository.current_metadata()
+    waning = repository.expiring_roles(now)
+    state = repository.read_state()
+    at_hub = {*ONLINE, *(repository.hub_signed_roles(state.targets) if state.targets else ())}
     rows = [
         {
             "role": role,
@@ -175,30 +175,30 @@ def status_facts(repository: Repository, now: datetime) -> dict[str, Any]:
         }
         for role, metadata in standing.items()
     ]
-    root = repository.root()
+    root = repository.read_root()
     targets = sum(len(metadata.signed.targets) for metadata in state.base.values())
     return {"root_sha256": sha256(root).hexdigest() if root else "", "targets": targets, "roles": rows}
 
 
 def open_repository(config: Path | None) -> Repository:
     """Open the repository of the configured hub; its state folder and first signing keys are created if missing."""
-    settings: HubConfig = load(config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None))
+    settings: HubConfig = load_hub_config(config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None))
     state = settings.state_dir().prepare()
     online = OnlineKeys(state.online)
-    online.ensure()
+    online.ensure_keys()
     return Repository(state.repository, online)
 
 
-def _install(repository: Repository, file: Path) -> None:
+def _install_request(repository: Repository, file: Path) -> None:
     """Install a signed request and print what changed. ExitError(CHECK_FAILED) if it may not be installed."""
-    asked = guard(lambda: load_request(read_file(file, MAX_REQUEST_BYTES)))
-    guard(lambda: repository.install(asked, now()))
-    for line in describe(asked):
+    asked = map_publish_errors(lambda: load_request(read_key_file(file, MAX_REQUEST_BYTES)))
+    map_publish_errors(lambda: repository.install_request(asked, utc_moment()))
+    for line in describe_request(asked):
         typer.echo(line)
-    typer.echo(f"installed; root {sha256(repository.root()).hexdigest()}")
+    typer.echo(f"installed; root {sha256(repository.read_root()).hexdigest()}")
 
 
-def say_published(published: Published, out: Path | None, *, as_json: bool, verb: str = "published") -> None:
+def print_published(published: PublishResult, out: Path | None, *, as_json: bool, verb: str = "published") -> None:
     """Print the outcome of a publication; a request is written to its file first.
 
     `out`: the request's file, by default ROLE-VERSION.json; `verb`: what was done, for people.
@@ -207,7 +207,7 @@ def say_published(published: Published, out: Path | None, *, as_json: bool, verb
     if published.request is not None:
         ((role, changed),) = published.request.changes.items()
         file = out or Path(f"{role}-{changed.signed.version}.json")
-        write_private(file, dump_request(published.request))
+        write_private_file(file, dump_request(published.request))
     facts = {"path": published.path, "version": published.version, "sha256": published.sha256}
     if as_json:
         typer.echo(json.dumps({**facts, "done": file is None, "request": os.fspath(file or "")}))
@@ -219,37 +219,37 @@ def say_published(published: Published, out: Path | None, *, as_json: bool, verb
         typer.echo(f"then  here: skerry models publish --finish {file}")
 
 
-def _document(file: Path) -> bytes:
+def _read_document(file: Path) -> bytes:
     """Read a policy document. ExitError(POLICY) if it cannot be read."""
     try:
-        return read_file(file, MAX_POLICY_BYTES)
+        return read_key_file(file, MAX_POLICY_BYTES)
     except ExitError as stop:
-        raise ExitError(Exit.POLICY, str(stop)) from None
+        raise ExitError(ExitCode.POLICY, str(stop)) from None
 
 
 def _online_role(word: str) -> str:
     """Return a role the hub may sign. ExitError(USAGE) for root and targets."""
     try:
-        role = role_named(word)
+        role = parse_role(word)
     except ValueError as error:
-        raise ExitError(Exit.USAGE, str(error)) from None
+        raise ExitError(ExitCode.USAGE, str(error)) from None
     if role in TOP_LEVEL and role not in (*ONLINE, KEYS):
-        raise ExitError(Exit.USAGE, f"{role} is never signed at a hub")
+        raise ExitError(ExitCode.USAGE, f"{role} is never signed at a hub")
     return role
 
 
-def guard(work: Callable[[], T]) -> T:
+def map_publish_errors(work: Callable[[], T]) -> T:
     """Run `work`; errors of publishing become one line and the exit code of their kind."""
     try:
         return work()
     except RequestError as error:
-        raise ExitError(Exit.CHECK_FAILED, str(error)) from None
+        raise ExitError(ExitCode.CHECK_FAILED, str(error)) from None
     except BundleError as error:
-        raise ExitError(Exit.MODEL, str(error)) from None
+        raise ExitError(ExitCode.MODEL, str(error)) from None
     except (PolicyError, UnicodeDecodeError) as error:
-        raise ExitError(Exit.POLICY, str(error)) from None
+        raise ExitError(ExitCode.POLICY, str(error)) from None
 
 
-def now() -> datetime:
+def utc_moment() -> datetime:
     """Return the present time, UTC."""
     return datetime.now(UTC)

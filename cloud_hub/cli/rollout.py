@@ -20,21 +20,23 @@ import msgspec
 import typer
 
 from cloud_hub.cli import rollout_text
-from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, file_of, load_config, seconds
-from cloud_hub.rollout.types import PAUSED, TERMINAL, Entry, RolloutState
-from cloud_hub.rollout.view import DeviceView, View
-from cloud_hub.system.client import Address, ask, running_at
+from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, find_config, load_config, parse_span
+from cloud_hub.rollout.types import PAUSED, TERMINAL, HistoryEntry, RolloutState
+from cloud_hub.rollout.view import RolloutDeviceView, RolloutView
+from cloud_hub.system.client import ApiAddress, call_hub_api, read_running_address
 from models.bundle.bundle import open_bundle
 from models.bundle.manifest import BundleError
 from models.signing.request import RequestError, dump_request
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import write_private
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_private_file
 
 _LISTS = frozenset(("waves", "lab"))
 
 
-def parameters(texts: Iterable[str]) -> dict[str, Any]:
-    """Parse `--set` options: `soak_s=600`, `waves=1,25%,100%`, `gate.signals.p95=2` into names with their JSON values.
+def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
+    """Parse `--set_fields` options:
+
+    `soak_s=600`, `waves=1,25%,100%`, `gate.signals.p95=2` into names with their JSON values.
 
     ExitError(USAGE) otherwise.
     """
@@ -43,18 +45,18 @@ def parameters(texts: Iterable[str]) -> dict[str, Any]:
         key, equals, value = (part.strip() for part in text.partition("="))
         *groups, name = key.split(".")
         if not equals or not all((*groups, name)):
-            raise ExitError(Exit.USAGE, f"--set {text!r}: write NAME=VALUE")
+            raise ExitError(ExitCode.USAGE, f"--set {text!r}: write NAME=VALUE")
         place = found
         for group in groups:
             inner = place.setdefault(group, {})
             if not isinstance(inner, dict):
-                raise ExitError(Exit.USAGE, f"--set {text!r}: {group} is a value already")
+                raise ExitError(ExitCode.USAGE, f"--set {text!r}: {group} is a value already")
             place = inner
-        place[name] = [part.strip() for part in value.split(",")] if key in _LISTS else _value(value)
+        place[name] = [part.strip() for part in value.split(",")] if key in _LISTS else _parse_value(value)
     return found
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Parse a value as JSON; a word that is none is a string, so that `true`, `2` and `"x"` keep their types."""
     try:
         return json.loads(text)
@@ -62,7 +64,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def prepared(folder: Path, config: Path | None, state: Path | None, out: Path | None = None) -> str:
+def prepare_bundle(folder: Path, config: Path | None, state: Path | None, out: Path | None = None) -> str:
     """Publish a bundle if it is not yet, copy it to the models folder if the hub has one; return its MODEL@VERSION.
 
     ExitError(WAITING) if the family's key is not here; the request to sign then lies in `out`, or beside the bundle.
@@ -72,17 +74,17 @@ def prepared(folder: Path, config: Path | None, state: Path | None, out: Path | 
 
     try:
         manifest = open_bundle(folder).manifest
-        published = publish_bundle(open_repository(file_of(config)), folder, datetime.now(UTC))
+        published = publish_bundle(open_repository(find_config(config)), folder, datetime.now(UTC))
     except BundleError as error:
-        raise ExitError(Exit.MODEL, f"{error}; name a bundle folder, or a published MODEL@VERSION") from None
+        raise ExitError(ExitCode.MODEL, f"{error}; name a bundle folder, or a published MODEL@VERSION") from None
     except RequestError as error:
-        raise ExitError(Exit.CHECK_FAILED, str(error)) from None
+        raise ExitError(ExitCode.CHECK_FAILED, str(error)) from None
     if published.request is not None:
         file = (out or folder.resolve().parent) / f"{manifest.name}-{manifest.version}.request.json"
         _write_request(file, dump_request(published.request))
         there = f"skerry keys sign {file} where the keys are, skerry models publish --finish {file} here"
-        raise ExitError(Exit.WAITING, f"{manifest.model} is not signed yet: {there}, then start again")
-    _lay_out(folder, load_config(config, state).models_folder, manifest.model)
+        raise ExitError(ExitCode.WAITING, f"{manifest.model} is not signed yet: {there}, then start again")
+    _copy_bundle(folder, load_config(config, state).models_folder, manifest.model)
     return manifest.model
 
 
@@ -90,12 +92,12 @@ def _write_request(file: Path, request: bytes) -> None:
     """Write a request to be signed. ExitError(DISK) if it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_private(file, request)
+        write_private_file(file, request)
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{file}: {error.strerror}; name another folder with --out") from None
+        raise ExitError(ExitCode.DISK, f"{file}: {error.strerror}; name another folder with --out") from None
 
 
-def _lay_out(folder: Path, models: Path | None, model: str) -> None:
+def _copy_bundle(folder: Path, models: Path | None, model: str) -> None:
     """Copy a bundle to the models folder, where the hub looks; a partial copy does not bear the model's name yet."""
     if models is None or folder.resolve().parent == models.resolve() or (models / model).exists():
         return
@@ -105,10 +107,10 @@ def _lay_out(folder: Path, models: Path | None, model: str) -> None:
         scratch.rename(models / model)
     except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
-        raise ExitError(Exit.DISK, f"{models}: {error.strerror}") from None
+        raise ExitError(ExitCode.DISK, f"{models}: {error.strerror}") from None
 
 
-PATH = "/v1/admin/rollouts"
+ROLLOUTS_PATH = "/v1/admin/rollouts"
 POLL_S = 1.0
 app = typer.Typer(**QUIET, help="Roll a model version out to a fleet in waves, and stop one that answers worse.")
 
@@ -124,55 +126,57 @@ Watch = Annotated[bool, typer.Option("--watch", "-w", help="Until it has ended, 
 
 
 @dataclass(frozen=True)
-class Clerk:
+class RolloutClient:
     """Client of the running hub's rollout API.
 
     `address`: URL, token file and CA file of the hub; its token decides in whose name something is done.
     """
 
-    address: Address
+    address: ApiAddress
 
     @classmethod
-    def of(cls, config: Path | None, state: Path | None, token: Path | None) -> "Clerk":
+    def for_hub(cls, config: Path | None, state: Path | None, token: Path | None) -> "RolloutClient":
         """Return a client of the configured hub. ExitError(HUB) if none runs.
 
         `token`: file with the caller's own key.
         """
         folder = load_config(config, state).state_dir()
-        address = running_at(folder.running)
+        address = read_running_address(folder.running)
         if address is None:
-            raise ExitError(Exit.HUB, f"no hub runs on {folder.root}: `skerry hub run` starts it")
-        return cls(Address(address.url, str(token), address.ca) if token else address)
+            raise ExitError(ExitCode.HUB, f"no hub runs on {folder.root}: `skerry hub run` starts it")
+        return cls(ApiAddress(address.url, str(token), address.ca) if token else address)
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def send_request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a request below `/v1/admin/rollouts` and return the JSON of the answer."""
-        return ask(self.address, method, PATH + path, body)
+        return call_hub_api(self.address, method, ROLLOUTS_PATH + path, body)
 
-    def all(self) -> list[View]:
+    def list_all(self) -> list[RolloutView]:
         """Return every rollout, newest first."""
-        return [_view(each) for each in self.ask("GET", "")["rollouts"]]
+        return [_decode_view(each) for each in self.send_request("GET", "")["rollouts"]]
 
-    def find(self, name: str) -> View:
+    def find_rollout(self, name: str) -> RolloutView:
         """Return the rollout of this id, start of an id, or family; "" = the newest.
 
         ExitError(NOT_FOUND) if there is none, ExitError(USAGE) if several begin so.
         """
-        found = self.all()
+        found = self.list_all()
         exact = [view for view in found if name in ("", view.id)] or [view for view in found if name == view.family]
         meant = exact[:1] or [view for view in found if view.id.startswith(name)]
         if len(meant) > 1:
-            raise ExitError(Exit.USAGE, f"{name!r} is ambiguous: {', '.join(view.id for view in meant)}")
+            raise ExitError(ExitCode.USAGE, f"{name!r} is ambiguous: {', '.join(view.id for view in meant)}")
         if not meant:
-            raise ExitError(Exit.NOT_FOUND, f"no rollout {name!r}: `skerry rollout list`" if name else "no rollout yet")
+            raise ExitError(
+                ExitCode.NOT_FOUND, f"no rollout {name!r}: `skerry rollout list`" if name else "no rollout yet"
+            )
         return meant[0]
 
-    def one(self, rollout: str) -> View:
+    def read_status(self, rollout: str) -> RolloutView:
         """Return the rollout of this id."""
-        return _view(self.ask("GET", f"/{rollout}"))
+        return _decode_view(self.send_request("GET", f"/{rollout}"))
 
-    def act(self, rollout: str, verb: str, body: dict[str, Any]) -> View:
+    def send_action(self, rollout: str, verb: str, body: dict[str, Any]) -> RolloutView:
         """Send a command (`verb`) for a rollout and return its new status."""
-        return _view(self.ask("POST", f"/{rollout}/{verb}", body))
+        return _decode_view(self.send_request("POST", f"/{rollout}/{verb}", body))
 
 
 @app.command()
@@ -201,14 +205,16 @@ def start(
     Each wave is installed, watched and compared with its controls; then the next begins by itself, or all goes back.
     Every parameter: docs/rollout.md.
     """
-    rules = parameters(rule or ())
-    clerk = Clerk.of(config, state, token_file)
-    model = bundle if "@" in bundle else prepared(Path(bundle), config, state, out)
-    view = _view(clerk.ask("POST", "", {"model": model, "to": to, "back": back, "rules": rules, "id": name}))
+    rules = parse_parameters(rule or ())
+    clerk = RolloutClient.for_hub(config, state, token_file)
+    model = bundle if "@" in bundle else prepare_bundle(Path(bundle), config, state, out)
+    view = _decode_view(
+        clerk.send_request("POST", "", {"model": model, "to": to, "back": back, "rules": rules, "id": name})
+    )
     sizes = ", ".join(str(wave.devices) for wave in view.waves)
-    _say(view, f"rollout {view.id} started: {model} to {sizes} devices, wave by wave", as_json=as_json)
+    _print_view(view, f"rollout {view.id} started: {model} to {sizes} devices, wave by wave", as_json=as_json)
     if watch:
-        _watch(clerk, view, as_json=as_json)
+        _watch_rollout(clerk, view, as_json=as_json)
     if not as_json:
         typer.echo(f"next  skerry rollout status {view.id} --watch")
 
@@ -230,18 +236,18 @@ def status(
     Exit code 0 while it goes on or when it has succeeded; 46 if it was stopped; 47 if it waits for a person; 48 if it
     ended without some devices, or --timeout is over.
     """
-    clerk = Clerk.of(config, state, token_file)
-    view = clerk.find(name)
+    clerk = RolloutClient.for_hub(config, state, token_file)
+    view = clerk.find_rollout(name)
     if watch:
-        _watch(clerk, view, seconds(timeout, "--timeout") if timeout else None, as_json=as_json)
+        _watch_rollout(clerk, view, parse_span(timeout, "--timeout") if timeout else None, as_json=as_json)
     if as_json:
         typer.echo(msgspec.json.encode(view))
     else:
-        _lines(rollout_text.page(view))
+        _print_lines(rollout_text.format_page(view))
     if show and not as_json:
-        found = clerk.ask("GET", f"/{view.id}/devices")["devices"]
-        _lines(["", *rollout_text.devices(msgspec.convert(found, list[DeviceView]))])
-    raise typer.Exit(rollout_text.exit_of(view))
+        found = clerk.send_request("GET", f"/{view.id}/devices")["devices"]
+        _print_lines(["", *rollout_text.format_devices(msgspec.convert(found, list[RolloutDeviceView]))])
+    raise typer.Exit(rollout_text.exit_code_for(view))
 
 
 @app.command("list")
@@ -249,11 +255,11 @@ def list_all(
     *, token_file: Token = None, config: ConfigFile = None, state: State = None, as_json: AsJson = False
 ) -> None:
     """List every rollout, the newest first."""
-    found = Clerk.of(config, state, token_file).all()
+    found = RolloutClient.for_hub(config, state, token_file).list_all()
     if as_json:
         typer.echo(msgspec.json.encode(found))
     else:
-        _lines(rollout_text.table(found))
+        _print_lines(rollout_text.format_rollouts(found))
 
 
 @app.command()
@@ -266,12 +272,12 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Show the history of a rollout: every change of its state and every approval, by whom and when."""
-    clerk = Clerk.of(config, state, token_file)
-    found = clerk.ask("GET", f"/{clerk.find(name).id}/history")["history"]
+    clerk = RolloutClient.for_hub(config, state, token_file)
+    found = clerk.send_request("GET", f"/{clerk.find_rollout(name).id}/history")["history"]
     if as_json:
         typer.echo(json.dumps(found))
     else:
-        _lines(rollout_text.history(msgspec.convert(found, list[Entry])))
+        _print_lines(rollout_text.format_history(msgspec.convert(found, list[HistoryEntry])))
 
 
 @app.command()
@@ -285,9 +291,9 @@ def pause(
     as_json: AsJson = False,
 ) -> None:
     """Pause a rollout: no further device is assigned anything. Installs under way go on."""
-    clerk = Clerk.of(config, state, token_file)
-    view = clerk.act(clerk.find(name).id, "pause", {"why": why})
-    _say(view, f"rollout {view.id} paused", as_json=as_json)
+    clerk = RolloutClient.for_hub(config, state, token_file)
+    view = clerk.send_action(clerk.find_rollout(name).id, "pause", {"why": why})
+    _print_view(view, f"rollout {view.id} paused", as_json=as_json)
 
 
 @app.command()
@@ -301,9 +307,9 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Resume a paused rollout."""
-    clerk = Clerk.of(config, state, token_file)
-    view = clerk.act(clerk.find(name).id, "resume", {"why": why})
-    _say(view, f"rollout {view.id} resumed", as_json=as_json)
+    clerk = RolloutClient.for_hub(config, state, token_file)
+    view = clerk.send_action(clerk.find_rollout(name).id, "resume", {"why": why})
+    _print_view(view, f"rollout {view.id} resumed", as_json=as_json)
 
 
 @app.command()
@@ -320,10 +326,10 @@ def abort(
 
     What has committed stays: `skerry rollout undo` takes it back, under a permit.
     """
-    clerk = Clerk.of(config, state, token_file)
-    view = clerk.act(clerk.find(name).id, "abort", {"why": why})
+    clerk = RolloutClient.for_hub(config, state, token_file)
+    view = clerk.send_action(clerk.find_rollout(name).id, "abort", {"why": why})
     ended = "aborted" if view.state is RolloutState.ABORTED else "is being aborted"
-    _say(view, f"rollout {view.id} {ended}", as_json=as_json)
+    _print_view(view, f"rollout {view.id} {ended}", as_json=as_json)
 
 
 @app.command()
@@ -337,9 +343,9 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Approve a plan as the second person: with a key of your own, not the one it was started with."""
-    clerk = Clerk.of(config, state, token_file)
-    view = clerk.act(clerk.find(name).id, "approve", {"plan": plan})
-    _say(view, f"rollout {view.id} approved by {len(view.approvals)} of {view.people} people", as_json=as_json)
+    clerk = RolloutClient.for_hub(config, state, token_file)
+    view = clerk.send_action(clerk.find_rollout(name).id, "approve", {"plan": plan})
+    _print_view(view, f"rollout {view.id} approved by {len(view.approvals)} of {view.people} people", as_json=as_json)
 
 
 @app.command()
@@ -354,41 +360,41 @@ def undo(
     as_json: AsJson = False,
 ) -> None:
     """Revert to the version before, also on devices that have committed. Needs a permit: `skerry models permit`."""
-    clerk = Clerk.of(config, state, token_file)
-    view = clerk.act(clerk.find(name).id, "undo", {"why": why, "to_version": to_version})
-    _say(view, f"rollout {view.id} takes devices back, see `skerry rollout status {view.id}`", as_json=as_json)
+    clerk = RolloutClient.for_hub(config, state, token_file)
+    view = clerk.send_action(clerk.find_rollout(name).id, "undo", {"why": why, "to_version": to_version})
+    _print_view(view, f"rollout {view.id} takes devices back, see `skerry rollout status {view.id}`", as_json=as_json)
 
 
-def _watch(clerk: Clerk, view: View, limit_s: float | None = None, *, as_json: bool) -> None:
+def _watch_rollout(clerk: RolloutClient, view: RolloutView, limit_s: float | None = None, *, as_json: bool) -> None:
     """Print each change, and end the command once the rollout has ended, waits for a person, or the time is over.
 
-    The hub is asked once a second. `limit_s`: seconds, None = without end; ExitError(UNFINISHED) once it is over.
+    The hub is asked once a second. `step_limit_s`: seconds, None = without end; ExitError(UNFINISHED) once it is over.
     """
     deadline = None if limit_s is None else time.monotonic() + limit_s
     said = ""
     while True:
-        now = rollout_text.line(view)
+        now = rollout_text.format_line(view)
         if now != said:
             typer.echo(msgspec.json.encode(view) if as_json else now)
             said = now
         if view.state in TERMINAL | PAUSED | {RolloutState.WAITING_APPROVAL}:
-            raise typer.Exit(rollout_text.exit_of(view))
+            raise typer.Exit(rollout_text.exit_code_for(view))
         if deadline is not None and time.monotonic() >= deadline:
-            raise ExitError(Exit.UNFINISHED, f"rollout {view.id} is {view.state} after {limit_s:g} s")
+            raise ExitError(ExitCode.UNFINISHED, f"rollout {view.id} is {view.state} after {limit_s:g} s")
         time.sleep(POLL_S)
-        view = clerk.one(view.id)
+        view = clerk.read_status(view.id)
 
 
-def _view(found: dict[str, Any]) -> View:
+def _decode_view(found: dict[str, Any]) -> RolloutView:
     """Decode a rollout's status from JSON."""
-    return msgspec.convert(found, View)
+    return msgspec.convert(found, RolloutView)
 
 
-def _say(view: View, words: str, *, as_json: bool) -> None:
+def _print_view(view: RolloutView, words: str, *, as_json: bool) -> None:
     """Print the status as JSON, or a line of text."""
     typer.echo(msgspec.json.encode(view) if as_json else words)
 
 
-def _lines(lines: Iterable[str]) -> None:
+def _print_lines(lines: Iterable[str]) -> None:
     for each in lines:
         typer.echo(each)

@@ -7,137 +7,151 @@ decision. Rule: a refusal writes nothing, and the state kept per tenant is bound
 from collections import OrderedDict
 from typing import Any, TypeVar
 
-from cloud_hub.core.context import Memory
+from cloud_hub.core.context import QuestionMemory
 from cloud_hub.core.scheduler import Batcher
 from cloud_hub.system.settings import HubSettings
-from policies.serving.admission import Bucket, Limits, Line, Load, Refuse, decide, in_line, take, token_in_s
-from policies.serving.fair_queue import HIGH, tenant_of
-from wire.protocol.messages import Reason
+from policies.serving.admission import (
+    AdmissionLimits,
+    AdmissionLoad,
+    RefuseQuestion,
+    RetrySchedule,
+    TokenBucket,
+    decide_admission,
+    schedule_retry,
+    seconds_until_token,
+    take_token,
+)
+from policies.serving.fair_queue import HIGH, extract_tenant
+from wire.protocol.messages import RefusalReason
 
-LAG_S = 0.05
+OVERLOAD_LAG_S = 0.05
 MAX_TENANTS = 4096  # remembered; the one that asked least lately goes first
 
 V = TypeVar("V")
 
 
-class Turnstile:
+class AdmissionControl:
     """Admission control of one hub: queue limits, fair shares and rate limits per tenant.
 
     Remembers per tenant a token bucket (rate limit) and the place in line that its last refused request was given.
     """
 
-    def __init__(self, settings: HubSettings, memory: Memory, batcher: Batcher) -> None:
+    def __init__(self, settings: HubSettings, memory: QuestionMemory, batcher: Batcher) -> None:
         self.draining = False
         self._settings = settings
         self._memory = memory
         self._batcher = batcher
         most = settings.max_queued
-        self._limits = Limits(most, settings.device_open, max_wait_s=settings.max_wait_s, held_back=settings.held_back)
-        self._lines: OrderedDict[str, Line] = OrderedDict()
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._limits = AdmissionLimits(
+            most, settings.device_open, max_wait_s=settings.max_wait_s, held_back=settings.held_back
+        )
+        self._lines: OrderedDict[str, RetrySchedule] = OrderedDict()
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def drain(self) -> None:
-        """Refuse everything new from now on, with `Reason.DRAINING`."""
+        """Refuse everything new from now on, with `RefusalReason.DRAINING`."""
         self.draining = True
 
     @property
     def queued(self) -> int:
         """Questions and web samples that wait or are being computed."""
-        return len(self._memory) + self._batcher.local
+        return len(self._memory) + self._batcher.web_open
 
-    def device(self, device: str, now: float) -> Refuse | None:
+    def admit_device(self, device: str, now: float) -> RefuseQuestion | None:
         """Decide on a frame of `device` before it is decrypted; None = admitted.
 
         Nothing but the sender is known yet, so it is judged as if it had the highest priority: what passes here may
         still be refused by `band`. `now` in hub seconds.
         """
-        tenant = tenant_of(device)
-        load = self._load(tenant, HIGH, device_open=self._memory.device_open(device))
-        return self._judge(load, tenant, now) or self._over_its_rate(tenant, now, 1)
+        tenant = extract_tenant(device)
+        load = self._measure_load(tenant, HIGH, device_open=self._memory.count_for_device(device))
+        return self._decide_load(load, tenant, now) or self._limit_rate(tenant, now, 1)
 
-    def lookup(self, device: str, under_way: int, now: float) -> Refuse | None:
+    def admit_lookup(self, device: str, under_way: int, now: float) -> RefuseQuestion | None:
         """Decide whether another store lookup may start while `under_way` of them run; None = it may."""
         if under_way < self._settings.max_queued:
             return None
-        return self._later(tenant_of(device), Refuse(Reason.BUSY, 1.0), now)
+        return self._add_retry_time(extract_tenant(device), RefuseQuestion(RefusalReason.BUSY, 1.0), now)
 
-    def band(self, device: str, place: tuple[str, int], now: float) -> Refuse | None:
+    def admit_band(self, device: str, place: tuple[str, int], now: float) -> RefuseQuestion | None:
         """Decide on a decrypted question of `device`; None = admitted.
 
         `place`: (model, priority band); the model is "" if this hub does not serve it.
         """
-        tenant, (model, band) = tenant_of(device), place
-        ahead = self._batcher.ahead(model, band, tenant) if model else 0.0
-        load = self._load(tenant, band, device_open=self._memory.device_open(device), ahead=ahead)
-        return self._judge(load, tenant, now)
+        tenant, (model, band) = extract_tenant(device), place
+        ahead = self._batcher.count_ahead(model, band, tenant) if model else 0.0
+        load = self._measure_load(tenant, band, device_open=self._memory.count_for_device(device), ahead=ahead)
+        return self._decide_load(load, tenant, now)
 
-    def web(self, tenant: str, place: tuple[str, int], samples: int, budget_s: float, now: float) -> Refuse | None:
+    def admit_web(
+        self, tenant: str, place: tuple[str, int], samples: int, budget_s: float, now: float
+    ) -> RefuseQuestion | None:
         """Decide on a web request of `samples` samples; None = admitted.
 
         `place`: (model, priority band). A request that would not be answered within `budget_s` is refused at once. The
         samples count against the tenant's rate limit, one token each.
         """
         model, band = place
-        load = self._load(
-            tenant, band, more=samples - 1, ahead=self._batcher.ahead(model, band, tenant), budget_s=budget_s
+        load = self._measure_load(
+            tenant, band, more=samples - 1, ahead=self._batcher.count_ahead(model, band, tenant), budget_s=budget_s
         )
-        return self._judge(load, tenant, now) or self._over_its_rate(tenant, now, samples)
+        return self._decide_load(load, tenant, now) or self._limit_rate(tenant, now, samples)
 
-    def overrun(self, tenant: str, lag_s: float, now: float) -> Refuse | None:
+    def check_overload(self, tenant: str, lag_s: float, now: float) -> RefuseQuestion | None:
         """Decide on a web request before it is read: refused if the event loop is late and the engines cannot keep up.
 
-        `lag_s`: delay of the event loop; refused from `LAG_S` on, if at least one model has more waiting than a batch
-        takes.
+        `lag_s`: delay of the event loop; refused from `OVERLOAD_LAG_S` on, if at least one model has more waiting than
+        a batch takes.
         """
-        if lag_s < LAG_S or self._batcher.pressed < 1:
+        if lag_s < OVERLOAD_LAG_S or self._batcher.pressed < 1:
             return None
-        return self._later(tenant, Refuse(Reason.BUSY, 1.0), now)
+        return self._add_retry_time(tenant, RefuseQuestion(RefusalReason.BUSY, 1.0), now)
 
-    def _load(self, tenant: str, band: int, *, more: int = 0, **asker: Any) -> Load:
-        return Load(
+    def _measure_load(self, tenant: str, band: int, *, more: int = 0, **asker: Any) -> AdmissionLoad:
+        return AdmissionLoad(
             self.queued + more,
             asker.pop("device_open", 0),
             draining=self.draining,
-            tenant_open=self._memory.tenant_open(tenant) + self._batcher.tenant_open(tenant) + more,
+            tenant_open=self._memory.count_for_tenant(tenant) + self._batcher.count_for_tenant(tenant) + more,
             band=band,
             served_per_s=self._batcher.served_per_s,
             **asker,
         )
 
-    def _judge(self, load: Load, tenant: str, now: float) -> Refuse | None:
-        judged = decide(load, self._limits)
-        if not isinstance(judged, Refuse):
+    def _decide_load(self, load: AdmissionLoad, tenant: str, now: float) -> RefuseQuestion | None:
+        judged = decide_admission(load, self._limits)
+        if not isinstance(judged, RefuseQuestion):
             return None
-        return judged if judged.reason is Reason.DRAINING else self._later(tenant, judged, now)
+        return judged if judged.reason is RefusalReason.DRAINING else self._add_retry_time(tenant, judged, now)
 
-    def _later(self, tenant: str, refused: Refuse, now: float) -> Refuse:
+    def _add_retry_time(self, tenant: str, refused: RefuseQuestion, now: float) -> RefuseQuestion:
         """The refusal with a retry time of its own.
 
         Refused requests of a tenant come back at that tenant's share of throughput.
         """
         tenants = max(1, self._memory.tenants + self._batcher.tenants)
         rate = self._batcher.served_per_s or self._limits.served_per_s
-        line, told = in_line(self._lines.get(tenant, Line()), refused, rate / tenants, now)
-        _remember(self._lines, tenant, line)
+        line, told = schedule_retry(self._lines.get(tenant, RetrySchedule()), refused, rate / tenants, now)
+        _remember_tenant(self._lines, tenant, line)
         return told
 
-    def _over_its_rate(self, tenant: str, now: float, samples: int) -> Refuse | None:
+    def _limit_rate(self, tenant: str, now: float, samples: int) -> RefuseQuestion | None:
         """Take a token per sample from the tenant's bucket.
 
-        `Reason.RATE` with the time of the next token if one is missing.
+        `RefusalReason.RATE` with the time of the next token if one is missing.
         """
         rate, burst = self._settings.tenant_rate_per_s, self._settings.tenant_burst
-        bucket = self._buckets.get(tenant, Bucket(burst, now))
+        bucket = self._buckets.get(tenant, TokenBucket(burst, now))
         for _ in range(samples):
-            left = take(bucket, rate, burst, now)
+            left = take_token(bucket, rate, burst, now)
             if left is None:
-                return Refuse(Reason.RATE, token_in_s(bucket, rate, now))
+                return RefuseQuestion(RefusalReason.RATE, seconds_until_token(bucket, rate, now))
             bucket = left
-        _remember(self._buckets, tenant, bucket)
+        _remember_tenant(self._buckets, tenant, bucket)
         return None
 
 
-def _remember(known: "OrderedDict[str, V]", tenant: str, value: V) -> None:
+def _remember_tenant(known: "OrderedDict[str, V]", tenant: str, value: V) -> None:
     known[tenant] = value
     known.move_to_end(tenant)
     if len(known) > MAX_TENANTS:

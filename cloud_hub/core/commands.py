@@ -5,17 +5,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from cloud_hub.engine.types import Work
+from cloud_hub.engine.types import WorkItem
 from cloud_hub.registry.device_states import Device
 from policies.serving.fair_queue import NORMAL
-from wire.protocol.messages import DownNote, Heads, Prediction, Reason, Verdict
+from wire.protocol.messages import DownNote, LedgerHeadReport, Prediction, RefusalReason, Verdict
 from wire.protocol.rollout import InstallReport
-from wire.protocol.sealing import mark_of
+from wire.protocol.sealing import hash_subject_mark
 
 LOCAL = ""  # the "device" of the hub's own web API; no topic can carry it
 
 
-class Key(NamedTuple):
+class QuestionKey(NamedTuple):
     """Key of a question, unique for ever: (device, epoch, seq).
 
     A sample of a web request has the key (LOCAL, number of the request, index of the sample).
@@ -29,7 +29,7 @@ class Key(NamedTuple):
 Stream = tuple[str, int]  # (device, epoch): within it seqs count up
 
 
-class Item(msgspec.Struct, frozen=True, eq=False):
+class BatchItem(msgspec.Struct, frozen=True, eq=False):
     """One question or web sample in a batch queue, compared by identity: a repeat of a key is another item.
 
     `band`: priority of `policies.serving.fair_queue`. `deadline`: hub seconds; with `hard` nobody wants the answer
@@ -38,8 +38,8 @@ class Item(msgspec.Struct, frozen=True, eq=False):
     seconds.
     """
 
-    key: Key
-    work: Work
+    key: QuestionKey
+    work: WorkItem
     arrived_s: float
     band: int = NORMAL
     weight: float = 1.0
@@ -52,14 +52,14 @@ class Item(msgspec.Struct, frozen=True, eq=False):
     created_s: float = 0.0
 
 
-class Question(msgspec.Struct, frozen=True):
+class StoredQuestion(msgspec.Struct, frozen=True):
     """Store row of an accepted question, kept until it ends: the hub owes a verdict or a refusal for it.
 
     `sealed`: the frame as received; `digest`: its hash; `fingerprint`: hash of the padded plaintext. Times in hub
     milliseconds.
     """
 
-    key: Key
+    key: QuestionKey
     model: str
     policy: str
     created_ms: int
@@ -71,76 +71,76 @@ class Question(msgspec.Struct, frozen=True):
     subject: bytes = b""  # keyed hash of whom it is about
 
 
-class Ending(msgspec.Struct, frozen=True):
+class QuestionEnding(msgspec.Struct, frozen=True):
     """Final result of a question.
 
     `verdict` is the frame sealed to its device, or `refusal` the reason why there is none.
     """
 
-    key: Key
+    key: QuestionKey
     ended_ms: int
     verdict: bytes | None = None
-    refusal: Reason | None = None
+    refusal: RefusalReason | None = None
     label: int = -1  # of the verdict, for the day's counts; -1 = it is not counted
     model: str = ""
 
 
-class Row(msgspec.Struct, frozen=True):
+class QuestionRow(msgspec.Struct, frozen=True):
     """A question as the store returns it. With neither `verdict` nor `refusal` it is still to be answered."""
 
-    key: Key
+    key: QuestionKey
     digest: bytes
     fingerprint: bytes
     verdict: bytes | None = None
-    refusal: Reason | None = None
+    refusal: RefusalReason | None = None
 
 
-class Keep(msgspec.Struct, frozen=True):
-    """Command: store the question durably, then call `HubCore.on_kept`."""
+class StoreQuestion(msgspec.Struct, frozen=True):
+    """Command: store the question durably, then call `HubCore.on_stored`."""
 
-    question: Question
+    question: StoredQuestion
 
 
-class Judged(msgspec.Struct, frozen=True):
+class SealVerdict(msgspec.Struct, frozen=True):
     """Command: seal this verdict to the device, bound to its question by `binding`, then store it like `End`."""
 
-    key: Key
+    key: QuestionKey
     device: Device
     verdict: Verdict
     binding: bytes
 
 
-class End(msgspec.Struct, frozen=True):
+class StoreEnding(msgspec.Struct, frozen=True):
     """Command: store the ending and delete the sealed question in one transaction, then call `HubCore.on_ended`."""
 
-    ending: Ending
+    ending: QuestionEnding
 
 
-class Forget(msgspec.Struct, frozen=True):
+class DeleteQuestion(msgspec.Struct, frozen=True):
     """Command: delete every trace of the question; the device will send it again."""
 
-    key: Key
+    key: QuestionKey
 
 
-class Find(msgspec.Struct, frozen=True):
+class LookUpQuestions(msgspec.Struct, frozen=True):
     """Command: read these keys and the highest seq of each stream, then call `HubCore.on_found` with this command.
 
-    `ticket` says who waits: `QUESTION_TICKET` for questions, else an `Ask`.
+    `ticket` says who waits: `QUESTION_TICKET` for questions, else an `StatusRequest`.
     """
 
     ticket: int
-    keys: tuple[Key, ...]
+    keys: tuple[QuestionKey, ...]
     streams: tuple[Stream, ...] = ()
 
 
-class Prune(msgspec.Struct, frozen=True):
+class PruneRows(msgspec.Struct, frozen=True):
     """Command: delete rows stored before `before_ms`, and verdicts whose retention has ended by `now_ms` (hub ms)."""
 
     before_ms: int
     now_ms: int = 0
 
 
-class Log(msgspec.Struct, frozen=True):
+class LogLedgerHead(msgspec.Struct, frozen=True):
     """Command: append a device's ledger head to the transparency log, then answer it.
 
     `key`: the raw Ed25519 key it verified with.
@@ -148,23 +148,23 @@ class Log(msgspec.Struct, frozen=True):
 
     device: str
     key: bytes
-    heads: Heads
+    heads: LedgerHeadReport
 
 
-class Reported(msgspec.Struct, frozen=True):
-    """Command: record the device's report on its assigned install, then answer with `ReportSeen`."""
+class RecordInstallReport(msgspec.Struct, frozen=True):
+    """Command: record the device's report on its assigned install, then answer with `ReportReceipt`."""
 
     device: str
     report: InstallReport
 
 
-class Greeted(msgspec.Struct, frozen=True):
+class ResendAssignments(msgspec.Struct, frozen=True):
     """Command: the device said Hello; send its current assignment again."""
 
     device: str
 
 
-class Erase(msgspec.Struct, frozen=True):
+class ErasureRequest(msgspec.Struct, frozen=True):
     """Request to erase what this device sent about a subject up to `before_ms`.
 
     `subject`: the device's keyed hash of the person; `at_ms`: hub time of the request. Both times in milliseconds.
@@ -178,7 +178,7 @@ class Erase(msgspec.Struct, frozen=True):
     @property
     def mark(self) -> bytes:
         """Hash of device and subject under which the erasure is remembered."""
-        return mark_of(self.device, self.subject)
+        return hash_subject_mark(self.device, self.subject)
 
 
 class Tombstone(msgspec.Struct, frozen=True):
@@ -194,15 +194,15 @@ class Tombstone(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class Infer(msgspec.Struct, frozen=True):
+class RunBatch(msgspec.Struct, frozen=True):
     """Command: run a batch on the engine of `model`, then call `HubCore.on_results` or `on_engine_failed`."""
 
     ticket: int
     model: str
-    items: tuple[Item, ...]
+    items: tuple[BatchItem, ...]
 
 
-class Check(msgspec.Struct, frozen=True):
+class CheckEngine(msgspec.Struct, frozen=True):
     """Command: run the engine's self test, then call `HubCore.on_checked`.
 
     It tells a poisoned input from a broken engine.
@@ -211,33 +211,33 @@ class Check(msgspec.Struct, frozen=True):
     model: str
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadModel(msgspec.Struct, frozen=True):
     """Command: start the model's engine and warm it up, then call `ModelLineup.on_loaded`."""
 
     model: str
 
 
-class Unload(msgspec.Struct, frozen=True):
+class UnloadModel(msgspec.Struct, frozen=True):
     """Command: stop the model's engine; nothing waits for it any more."""
 
     model: str
 
 
-class Tell(msgspec.Struct, frozen=True):
+class SendNote(msgspec.Struct, frozen=True):
     """Command: sign a note and send it to the device."""
 
     device: str
     note: DownNote
 
 
-class Resend(msgspec.Struct, frozen=True):
+class SendFrame(msgspec.Struct, frozen=True):
     """Command: send a frame that was sealed before."""
 
     device: str
     frame: bytes
 
 
-class Suspect(msgspec.Struct, frozen=True):
+class SuspendDevice(msgspec.Struct, frozen=True):
     """Command: suspend the device in the registry, because two machines seem to use its keys.
 
     Both machines lose access, since they cannot be told apart.
@@ -246,14 +246,14 @@ class Suspect(msgspec.Struct, frozen=True):
     device: str
 
 
-class Hand(msgspec.Struct, frozen=True):
+class AnswerWebSample(msgspec.Struct, frozen=True):
     """Command: answer one sample of a web request with a prediction, or with the reason why there is none."""
 
-    key: Key
-    result: Prediction | Reason
+    key: QuestionKey
+    result: Prediction | RefusalReason
 
 
 Command = (
-    Keep | Judged | End | Forget | Find | Prune | Infer | Check | Load | Unload | Tell | Resend | Suspect | Hand | Log
-    | Reported | Greeted
+    StoreQuestion | SealVerdict | StoreEnding | DeleteQuestion | LookUpQuestions | PruneRows | RunBatch | CheckEngine | LoadModel | UnloadModel | SendNote | SendFrame | SuspendDevice | AnswerWebSample | LogLedgerHead
+    | RecordInstallReport | ResendAssignments
 )  # fmt: skip

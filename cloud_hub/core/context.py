@@ -11,75 +11,86 @@ from math import inf
 
 import msgspec
 
-from cloud_hub.core.commands import Command, End, Ending, Item, Key, Row, Stream, Suspect, Tell
-from cloud_hub.core.policy_check import Rules
+from cloud_hub.core.commands import (
+    BatchItem,
+    Command,
+    QuestionEnding,
+    QuestionKey,
+    QuestionRow,
+    SendNote,
+    StoreEnding,
+    Stream,
+    SuspendDevice,
+)
+from cloud_hub.core.policy_check import QuestionValidator
 from cloud_hub.core.scheduler import Batcher
-from cloud_hub.core.verification import Dropped
-from cloud_hub.engine.types import Work
-from cloud_hub.registry.device_states import Device, Registry
+from cloud_hub.core.verification import DroppedFrame
+from cloud_hub.engine.types import WorkItem
+from cloud_hub.registry.device_states import Device, DeviceLookup
 from cloud_hub.security.envelopes import Envelopes
 from cloud_hub.system.settings import HubSettings
-from policies.serving.fair_queue import LOW, band_of, tenant_of
+from policies.serving.fair_queue import LOW, extract_tenant, priority_to_band
 from wire.errors import RemoteError
-from wire.protocol.codec import Frame, decode_escalation, fingerprint, split, unpad
-from wire.protocol.messages import Escalation, Reason, Refusal
-from wire.protocol.sealing import verdict_binding
+from wire.protocol.codec import Frame, decode_escalation, hash_plaintext, split_frame, unpad_plaintext
+from wire.protocol.messages import Escalation, Refusal, RefusalReason
+from wire.protocol.sealing import compute_verdict_binding
 
 RECENT_ROWS = 8192  # about 8 MB of verdicts: a repeat within seconds costs no read
 STREAMS = 65_536
 BIGGEST_MS = 2**62
 
 
-class Open(msgspec.Struct, eq=False):
+class OpenQuestion(msgspec.Struct, eq=False):
     """A question in progress. `stored`: the hub owes an answer; `ending`: decided, and its ending is being written.
 
-    `binding` ties the verdict to the question (see `wire.protocol.sealing.verdict_binding`); times in hub milliseconds.
+    `binding` ties the verdict to the question (see `wire.protocol.sealing.compute_verdict_binding`); times in hub
+    milliseconds.
     """
 
-    key: Key
+    key: QuestionKey
     digest: bytes
     fingerprint: bytes
     binding: bytes
     created_ms: int
-    item: Item
+    item: BatchItem
     stored: bool = False
     ending: bool = False
     keep_until_ms: int = BIGGEST_MS  # whatever has not ended by then, ends
 
 
-class Memory:
+class QuestionMemory:
     """In-memory index of open questions, recently ended rows, and the highest seq of each (device, epoch) stream.
 
     Bounded: at most `RECENT_ROWS` ended rows and `STREAMS` streams; the least recently used goes first.
     """
 
     def __init__(self) -> None:
-        self._open: dict[Key, Open] = {}
+        self._open: dict[QuestionKey, OpenQuestion] = {}
         self._per_device: Counter[str] = Counter()
         self._per_tenant: Counter[str] = Counter()
-        self._recent: OrderedDict[Key, Row] = OrderedDict()
+        self._recent: OrderedDict[QuestionKey, QuestionRow] = OrderedDict()
         self._highest: OrderedDict[Stream, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def __iter__(self) -> Iterator[Open]:
+    def __iter__(self) -> Iterator[OpenQuestion]:
         return iter(self._open.values())
 
-    def open(self, key: Key) -> Open | None:
+    def find_open(self, key: QuestionKey) -> OpenQuestion | None:
         """The open question under `key`, or None."""
         return self._open.get(key)
 
-    def waits(self, item: Item) -> bool:
+    def is_waiting(self, item: BatchItem) -> bool:
         """Whether the question of this item still needs a result; False after a repeat replaced it or it has ended."""
         question = self._open.get(item.key)
         return question is not None and question.item is item and not question.ending
 
-    def device_open(self, device: str) -> int:
+    def count_for_device(self, device: str) -> int:
         """Number of open questions of a device."""
         return self._per_device[device]
 
-    def tenant_open(self, tenant: str) -> int:
+    def count_for_tenant(self, tenant: str) -> int:
         """Number of open questions of all devices of a tenant."""
         return self._per_tenant[tenant]
 
@@ -88,41 +99,41 @@ class Memory:
         """Number of tenants with open questions."""
         return len(self._per_tenant)
 
-    def add(self, question: Open) -> None:
+    def add(self, question: OpenQuestion) -> None:
         """Register an open question and count it for its device, tenant and stream."""
         self._open[question.key] = question
         self._per_device[question.key.device] += 1
-        self._per_tenant[tenant_of(question.key.device)] += 1
-        self.reached(_stream(question.key), question.key.seq, known=False)
+        self._per_tenant[extract_tenant(question.key.device)] += 1
+        self.raise_highest(_stream_key(question.key), question.key.seq, known=False)
 
-    def remove(self, key: Key) -> Open | None:
+    def remove(self, key: QuestionKey) -> OpenQuestion | None:
         """Remove and return the open question under `key`; None if there is none."""
         question = self._open.pop(key, None)
         if question is not None:
-            _less(self._per_device, key.device)
-            _less(self._per_tenant, tenant_of(key.device))
+            _decrement_count(self._per_device, key.device)
+            _decrement_count(self._per_tenant, extract_tenant(key.device))
         return question
 
-    def recent(self, key: Key) -> Row | None:
+    def recent_row(self, key: QuestionKey) -> QuestionRow | None:
         """The cached row of a question that ended lately, or None: then the store may still know it."""
         return self._recent.get(key)
 
-    def remember(self, row: Row) -> None:
+    def remember_row(self, row: QuestionRow) -> None:
         """Cache the row of an ended question."""
         self._recent[row.key] = row
         if len(self._recent) > RECENT_ROWS:
             self._recent.popitem(last=False)
 
-    def forget(self, key: Key) -> None:
+    def forget_row(self, key: QuestionKey) -> None:
         """Drop the cached row of `key`, if there is one."""
         self._recent.pop(key, None)
 
-    def certainly_new(self, key: Key) -> bool:
+    def is_certainly_new(self, key: QuestionKey) -> bool:
         """Whether `key` is above every seq that its stream ever stored. False also means: unknown, look it up."""
-        highest = self._highest.get(_stream(key))
+        highest = self._highest.get(_stream_key(key))
         return highest is not None and key.seq > highest
 
-    def reached(self, stream: Stream, seq: int, *, known: bool = True) -> None:
+    def raise_highest(self, stream: Stream, seq: int, *, known: bool = True) -> None:
         """Raise the highest seq of a stream.
 
         `known`: `seq` is the maximum of the whole store. Otherwise it only raises a mark that came from the store
@@ -135,23 +146,30 @@ class Memory:
                 self._highest.popitem(last=False)
 
 
-def _less(counts: Counter[str], name: str) -> None:
+def _decrement_count(counts: Counter[str], name: str) -> None:
     counts[name] -= 1
     if not counts[name]:
         del counts[name]
 
 
-def _stream(key: Key) -> Stream:
+def _stream_key(key: QuestionKey) -> Stream:
     return key.device, key.epoch
 
 
-_PASSING = frozenset(
-    (Reason.BUSY, Reason.RATE, Reason.DRAINING, Reason.KEY_EXPIRED, Reason.CREATED_AHEAD, Reason.POLICY_OLD)
+_PASSING_REASONS = frozenset(
+    (
+        RefusalReason.BUSY,
+        RefusalReason.RATE,
+        RefusalReason.DRAINING,
+        RefusalReason.KEY_EXPIRED,
+        RefusalReason.CREATED_AHEAD,
+        RefusalReason.POLICY_OLD,
+    )
 )
 
 
 @dataclass(frozen=True)
-class Opened:
+class DecryptedQuestion:
     """A decrypted question. `fingerprint`: SHA-256 of its padded plaintext; `created_ms`: hub ms, by its header."""
 
     fingerprint: bytes
@@ -164,91 +182,99 @@ class CoreContext:
     """Collaborators that the parts of `HubCore` share; `counts` are the hub's event counters."""
 
     settings: HubSettings
-    registry: Registry
+    registry: DeviceLookup
     envelopes: Envelopes
-    rules: Rules
-    memory: Memory
+    rules: QuestionValidator
+    memory: QuestionMemory
     batcher: Batcher
     counts: "Counter[str]"
 
-    def unseal(self, frame: Frame) -> Opened | Reason:
+    def decrypt_question(self, frame: Frame) -> DecryptedQuestion | RefusalReason:
         """Decrypt and decode a question frame.
 
         Returns the reason to refuse it with instead, if its HPKE key is gone (`KEY_EXPIRED`) or its content is
         unreadable (`SCHEMA`, counted as `unreadable.<fault>`). Raises nothing.
         """
-        if not self.envelopes.knows(frame.header.key_id):
-            return Reason.KEY_EXPIRED
+        if not self.envelopes.knows_key(frame.header.key_id):
+            return RefusalReason.KEY_EXPIRED
         try:
             padded = self.envelopes.open(frame)
-            return Opened(fingerprint(padded), decode_escalation(unpad(padded)), frame.header.created_ms)
+            return DecryptedQuestion(
+                hash_plaintext(padded), decode_escalation(unpad_plaintext(padded)), frame.header.created_ms
+            )
         except RemoteError as error:
             self.counts[f"unreadable.{error.fault}"] += 1
-            return Reason.SCHEMA
+            return RefusalReason.SCHEMA
 
-    def begin(self, key: Key, digest: bytes, opened: Opened, work: Work | None, now: float) -> Open:
+    def open_question(
+        self, key: QuestionKey, digest: bytes, opened: DecryptedQuestion, work: WorkItem | None, now: float
+    ) -> OpenQuestion:
         """Open a question in memory.
 
         With `work` it is queued at once, so that its commit overlaps with its inference.
         """
-        model = self.rules.model(opened.question.model) or ""
-        item = _item(key, opened, work, now)
-        binding = verdict_binding(opened.fingerprint, model, opened.question.policy)
-        question = Open(key, digest, opened.fingerprint, binding=binding, created_ms=opened.created_ms, item=item)
+        model = self.rules.served_name(opened.question.model) or ""
+        item = _make_item(key, opened, work, now)
+        binding = compute_verdict_binding(opened.fingerprint, model, opened.question.policy)
+        question = OpenQuestion(
+            key, digest, opened.fingerprint, binding=binding, created_ms=opened.created_ms, item=item
+        )
         self.memory.add(question)
         if work is not None:
-            self.batcher.add(model, item)
+            self.batcher.add_item(model, item)
         return question
 
-    def readable(self, verdict: bytes, device: Device) -> bool:
+    def can_read_verdict(self, verdict: bytes, device: Device) -> bool:
         """Whether the device can still decrypt this stored verdict.
 
         False once it has replaced the key it is sealed to.
         """
-        return split(verdict).header.key_id == self.envelopes.reader(device)
+        return split_frame(verdict).header.key_id == self.envelopes.reader_key_id(device)
 
-    def drop(self, why: str) -> list[Command]:
+    def count_drop(self, why: str) -> list[Command]:
         """Count a message that is dropped without an answer; always returns no commands."""
         self.counts[f"dropped.{why}"] += 1
         return []
 
-    def dropped(self, device: str, found: Dropped) -> list[Command]:
-        """Count a frame that verification dropped; returns `Suspect` if its device must be suspended."""
-        self.drop(found.why)
-        return [Suspect(device)] if found.suspect else []
+    def handle_drop(self, device: str, found: DroppedFrame) -> list[Command]:
+        """Count a frame that verification dropped; returns `SuspendDevice` if its device must be suspended."""
+        self.count_drop(found.why)
+        return [SuspendDevice(device)] if found.suspect else []
 
 
 def band_of_question(question: Escalation) -> int:
     """Priority band of a question, as it requests; an audit without a priority is least urgent: nobody waits for it."""
-    return LOW if question.audit and not question.priority else band_of(question.priority)
+    return LOW if question.audit and not question.priority else priority_to_band(question.priority)
 
 
-def _item(key: Key, opened: Opened, work: Work | None, now: float) -> Item:
+def _make_item(key: QuestionKey, opened: DecryptedQuestion, work: WorkItem | None, now: float) -> BatchItem:
     """Make the batch item of a question.
 
     Its budget orders batches but ends nothing: a late answer becomes a correction.
     """
     question = opened.question
     deadline = now + question.budget_s if 0 < question.budget_s < inf else inf
-    work = work or Work()
-    return Item(
+    work = work or WorkItem()
+    return BatchItem(
         key, work, now, band=band_of_question(question), weight=work.weight, deadline=deadline,
         trace=question.trace, about=question.id, created_s=opened.created_ms / 1000,
     )  # fmt: skip
 
 
-def end(question: Open, reason: Reason, now: float) -> list[Command]:
+def end_question(question: OpenQuestion, reason: RefusalReason, now: float) -> list[Command]:
     """End a stored question without a verdict: marks it and returns the command that writes the refusal."""
     question.ending = True
-    return [End(Ending(question.key, int(now * 1000), refusal=reason))]
+    return [StoreEnding(QuestionEnding(question.key, int(now * 1000), refusal=reason))]
 
 
-def refusal(key: Key, digest: bytes, reason: Reason, retry_after_s: float = 0.0) -> Tell:
+def refuse_question(key: QuestionKey, digest: bytes, reason: RefusalReason, retry_after_s: float = 0.0) -> SendNote:
     """Command that refuses a question; final unless `reason` is a passing one.
 
     `digest` binds it to the refused frame.
     """
-    return Tell(
+    return SendNote(
         key.device,
-        Refusal(key.epoch, key.seq, digest, reason=reason, retry_after_s=retry_after_s, final=reason not in _PASSING),
+        Refusal(
+            key.epoch, key.seq, digest, reason=reason, retry_after_s=retry_after_s, final=reason not in _PASSING_REASONS
+        ),
     )

@@ -1,8 +1,8 @@
 """State machine of the hub: events come in, commands go out. Every change of an open question happens here. Pure.
 
 The parts that it delegates to are `intake` (questions), `notes` (signed notes), `lineup` (models) and `web_requests`.
-Rule 1: no I/O and no clock: `now` (hub time, seconds since 1970) is a parameter of every event. Rule 2: nothing is
-sent before it is stored: Receipts follow `on_kept`, verdicts and final refusals of stored questions follow `on_ended`.
+Rule 1: no I/O and no clock: `now` (hub time, seconds since 1970) is a parameter of every event. Rule 2: nothing is sent
+before it is stored: Receipts follow `on_stored`, verdicts and final refusals of stored questions follow `on_ended`.
 """
 
 from collections import Counter
@@ -11,51 +11,51 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.core.admission import Turnstile
+from cloud_hub.core.admission import AdmissionControl
 from cloud_hub.core.commands import (
     LOCAL,
+    BatchItem,
     Command,
-    End,
-    Ending,
-    Find,
-    Item,
-    Judged,
-    Key,
-    Load,
-    Prune,
-    Question,
-    Resend,
-    Row,
+    LoadModel,
+    LookUpQuestions,
+    PruneRows,
+    QuestionEnding,
+    QuestionKey,
+    QuestionRow,
+    SealVerdict,
+    SendFrame,
+    SendNote,
+    StoredQuestion,
+    StoreEnding,
     Stream,
-    Tell,
     Tombstone,
 )
-from cloud_hub.core.context import CoreContext, Memory, end, refusal
-from cloud_hub.core.intake import QUESTION_TICKET, Intake, revive
-from cloud_hub.core.lineup import Lineup, Speaker
+from cloud_hub.core.context import CoreContext, QuestionMemory, end_question, refuse_question
+from cloud_hub.core.intake import QUESTION_TICKET, QuestionIntake, reopen_question
+from cloud_hub.core.lineup import ModelLineup, ModelUse
 from cloud_hub.core.notes import NoteHandler
-from cloud_hub.core.policy_check import Rulebook, Rules
+from cloud_hub.core.policy_check import PolicyRecheck, QuestionValidator
 from cloud_hub.core.queues import Batch
 from cloud_hub.core.scheduler import Batcher
 from cloud_hub.core.verification import FrameVerifier
-from cloud_hub.core.web_requests import Web, Wish
+from cloud_hub.core.web_requests import InferOptions, WebRequests
 from cloud_hub.engine.types import ModelCard
-from cloud_hub.registry.device_states import GONE, Registry
+from cloud_hub.registry.device_states import GONE, DeviceLookup
 from cloud_hub.registry.orders import Orders
 from cloud_hub.security.envelopes import Envelopes
 from cloud_hub.system.settings import HubSettings
 from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
-from policies.serving.admission import Refuse
+from policies.serving.admission import RefuseQuestion
 from wire.errors import RemoteError
-from wire.protocol.messages import Hello, Prediction, Reason, Receipt, Verdict
-from wire.protocol.topics import Channel, parse_up
+from wire.protocol.messages import HelloNote, Prediction, Receipt, RefusalReason, Verdict
+from wire.protocol.topics import TopicChannel, parse_up_topic
 
 RECEIPT_SEQS = 64
 STORE_RETRY_S = 5.0
 EXPIRE_EVERY_S = 60.0
 PRUNE_EVERY_S = 600.0
-_PLAIN = Wish()
+_DEFAULT_OPTIONS = InferOptions()
 
 
 class HubCore:
@@ -69,14 +69,16 @@ class HubCore:
         self,
         settings: HubSettings,
         cards: Sequence[ModelCard],
-        registry: Registry,
+        registry: DeviceLookup,
         envelopes: Envelopes,
         orders: Orders | None = None,
     ) -> None:
         site, orders = HubSite(settings.name, settings.region), orders or Orders()
-        rules = Rules(tuple(cards), Rulebook(site, settings.policies, settings.documents, orders), orders)
-        memory = Memory()
-        batcher = Batcher(cards, settings.max_batch, memory.waits)
+        rules = QuestionValidator(
+            tuple(cards), PolicyRecheck(site, settings.policies, settings.documents, orders), orders
+        )
+        memory = QuestionMemory()
+        batcher = Batcher(cards, settings.max_batch, memory.is_waiting)
         self.counts: Counter[str] = Counter()
         self._context = CoreContext(
             settings=settings, registry=registry, envelopes=envelopes, rules=rules, memory=memory, batcher=batcher,
@@ -86,46 +88,46 @@ class HubCore:
         self._memory = self._context.memory
         self._batcher = batcher
         gate = FrameVerifier(settings, registry, envelopes)
-        self._turnstile = Turnstile(settings, memory, batcher)
-        self._intake = Intake(self._context, gate, self._turnstile)
-        self._web = Web(self._context, self._turnstile)
-        self.lineup = Lineup(self._context, tuple(cards))
+        self._turnstile = AdmissionControl(settings, memory, batcher)
+        self._intake = QuestionIntake(self._context, gate, self._turnstile)
+        self._web = WebRequests(self._context, self._turnstile)
+        self.lineup = ModelLineup(self._context, tuple(cards))
         self._notes = NoteHandler(self._context, gate)
         self._due: dict[Stream, list[int]] = {}
-        self._unwritten: dict[Key, Ending] = {}
+        self._unwritten: dict[QuestionKey, QuestionEnding] = {}
         self._expire_at = self._prune_at = 0.0
 
-    def serve_under(self, policies: tuple[Policy, ...]) -> None:
+    def replace_policies(self, policies: tuple[Policy, ...]) -> None:
         """Replace the policies whose questions are served; questions under the replaced ones are refused as too old."""
-        self._context.rules.book.replace(policies)
+        self._context.rules.book.replace_policies(policies)
 
     # -- status
 
     @property
-    def open(self) -> int:
+    def open_count(self) -> int:
         """Number of questions and web samples in progress."""
-        return len(self._memory) + self._batcher.local
+        return len(self._memory) + self._batcher.web_open
 
     @property
-    def hellos(self) -> Mapping[str, Hello]:
+    def hellos(self) -> Mapping[str, HelloNote]:
         """The last Hello of each device since this process began."""
         return self._notes.hellos
 
-    def heard(self, now: float) -> dict[str, Speaker]:
+    def take_model_uses(self, now: float) -> dict[str, ModelUse]:
         """Devices whose models changed, or were last recorded a day ago, with what they use now: to be stored."""
-        return self.lineup.heard(self._notes.take_hellos(), int(now * 1000))
+        return self.lineup.record_hellos(self._notes.take_hellos(), int(now * 1000))
 
-    def queued(self) -> dict[str, int]:
+    def queued_by_model(self) -> dict[str, int]:
         """Number of waiting items by model."""
-        return self._batcher.queued()
+        return self._batcher.queued_by_model()
 
-    def batch(self, ticket: int) -> Batch:
+    def running_batch(self, ticket: int) -> Batch:
         """The running batch with this ticket. KeyError if there is none."""
-        return self._batcher.running(ticket)
+        return self._batcher.running_batch(ticket)
 
     def engines_down(self) -> tuple[str, ...]:
         """Models whose engine fails its self test."""
-        return self._batcher.down()
+        return self._batcher.down_models()
 
     @property
     def draining(self) -> bool:
@@ -144,34 +146,34 @@ class HubCore:
         Never raises on its content: what is malformed is counted and dropped.
         """
         try:
-            device, channel = parse_up(topic)
+            device, channel = parse_up_topic(topic)
         except RemoteError as error:
-            return self._context.drop(error.fault.value)
-        if channel is Channel.QUESTION:
+            return self._context.count_drop(error.fault.value)
+        if channel is TopicChannel.QUESTION:
             return self._intake.on_question(device, payload, now)
-        if channel in (Channel.ASK, Channel.REPORT):
+        if channel in (TopicChannel.ASK, TopicChannel.REPORT):
             return self._notes.on_note(device, payload, now, channel)
         self.counts["hints"] += 1  # presence (state): for display only, it is not signed and decides nothing
         return []
 
     # -- events of the store
 
-    def restore(self, questions: Iterable[Question], now: float) -> list[Command]:
+    def restore_questions(self, questions: Iterable[StoredQuestion], now: float) -> list[Command]:
         """Reopen the questions that were still unanswered when the last process ended, and queue them again."""
-        return [command for question in questions for command in revive(self._context, question, now)]
+        return [command for question in questions for command in reopen_question(self._context, question, now)]
 
-    def on_kept(self, keys: Iterable[Key], now: float) -> list[Command]:
+    def on_stored(self, keys: Iterable[QuestionKey], now: float) -> list[Command]:
         """Questions are stored durably: from now on the hub owes an ending, and a receipt is due."""
         del now
         for key in keys:
-            question = self._memory.open(key)
+            question = self._memory.find_open(key)
             if question is not None:
                 question.stored = True
                 if not question.ending:  # decided already: the verdict follows at once and replaces the receipt
-                    self._receipt(key)
+                    self._note_receipt(key)
         return []
 
-    def on_keep_failed(self, questions: Iterable[Question], now: float) -> list[Command]:
+    def on_store_failed(self, questions: Iterable[StoredQuestion], now: float) -> list[Command]:
         """The store could not write these questions (disk full, a second writer).
 
         They are refused and may be sent again.
@@ -180,13 +182,13 @@ class HubCore:
         commands: list[Command] = []
         for question in questions:
             if self._memory.remove(question.key) is not None:
-                self._batcher.ended(question.model)
+                self._batcher.on_abandoned(question.model)
             self._unwritten.pop(question.key, None)
             self.counts["store_failures"] += 1
-            commands.append(refusal(question.key, question.digest, Reason.BUSY, STORE_RETRY_S))
+            commands.append(refuse_question(question.key, question.digest, RefusalReason.BUSY, STORE_RETRY_S))
         return commands
 
-    def on_ended(self, endings: Iterable[Ending], now: float) -> list[Command]:
+    def on_ended(self, endings: Iterable[QuestionEnding], now: float) -> list[Command]:
         """Verdicts and final refusals are stored and the sealed questions deleted: now they are sent."""
         del now
         commands: list[Command] = []
@@ -195,26 +197,26 @@ class HubCore:
             question = self._memory.remove(ending.key)
             if question is None:
                 continue
-            row = Row(ending.key, question.digest, question.fingerprint, ending.verdict, ending.refusal)
-            self._memory.remember(row)
+            row = QuestionRow(ending.key, question.digest, question.fingerprint, ending.verdict, ending.refusal)
+            self._memory.remember_row(row)
             if ending.verdict is not None:
                 self.counts["verdicts"] += 1
-                commands.append(Resend(ending.key.device, ending.verdict))
+                commands.append(SendFrame(ending.key.device, ending.verdict))
             elif ending.refusal is not None:
                 self.counts[f"ended.{ending.refusal}"] += 1
-                commands.append(refusal(ending.key, question.digest, ending.refusal))
+                commands.append(refuse_question(ending.key, question.digest, ending.refusal))
         return commands
 
-    def on_end_failed(self, endings: Iterable[Ending], now: float) -> list[Command]:
+    def on_end_failed(self, endings: Iterable[QuestionEnding], now: float) -> list[Command]:
         """The store could not write these endings: they stay in memory and are written again at the next `on_wake`."""
         del now
         for ending in endings:
             self.counts["store_failures"] += 1
-            if self._memory.open(ending.key):
+            if self._memory.find_open(ending.key):
                 self._unwritten[ending.key] = ending
         return []
 
-    def on_vanished(self, keys: Iterable[Key], now: float) -> list[Command]:
+    def on_vanished(self, keys: Iterable[QuestionKey], now: float) -> list[Command]:
         """The rows of these questions had ended or were deleted by another writer: forget them.
 
         Repeats are answered from the store.
@@ -226,27 +228,29 @@ class HubCore:
             self.counts["vanished"] += 1
         return []
 
-    def on_erased(self, keys: Iterable[Key], stone: Tombstone, now: float) -> list[Command]:
+    def on_erased(self, keys: Iterable[QuestionKey], stone: Tombstone, now: float) -> list[Command]:
         """An erasure was carried out: these questions are forgotten, and a repeat is refused as expired."""
-        self._context.rules.bury(stone)
+        self._context.rules.remember_erasure(stone)
         for key in keys:
-            self._memory.forget(key)
+            self._memory.forget_row(key)
         self.counts["erased"] += stone.rows
         return self.on_vanished(keys, now)
 
-    def on_found(self, find: Find, rows: Mapping[Key, Row], highest: Mapping[Stream, int], now: float) -> list[Command]:
-        """Result of `Find`: the stored rows of its keys.
+    def on_found(
+        self, find: LookUpQuestions, rows: Mapping[QuestionKey, QuestionRow], highest: Mapping[Stream, int], now: float
+    ) -> list[Command]:
+        """Result of `LookUpQuestions`: the stored rows of its keys.
 
         `highest`: greatest seq stored per stream, absent if the stream has none.
         """
         for stream in find.streams:
-            self._memory.reached(stream, highest.get(stream, -1))
+            self._memory.raise_highest(stream, highest.get(stream, -1))
         if find.ticket != QUESTION_TICKET:
             return self._notes.on_found(find.ticket, rows)
         return self._intake.on_found(find.keys, rows, now)
 
-    def on_find_failed(self, find: Find, now: float) -> list[Command]:
-        """`Find` failed: what waited for it is dropped, and the devices send it again."""
+    def on_find_failed(self, find: LookUpQuestions, now: float) -> list[Command]:
+        """`LookUpQuestions` failed: what waited for it is dropped, and the devices send it again."""
         del now
         self.counts["store_failures"] += 1
         if find.ticket != QUESTION_TICKET:
@@ -259,116 +263,118 @@ class HubCore:
 
     def on_results(self, ticket: int, predictions: Sequence[Prediction], compute_s: float, now: float) -> list[Command]:
         """Results of a batch: one prediction per item, in order. `compute_s`: seconds that the engine took."""
-        batch = self._batcher.done(ticket, compute_s)
+        batch = self._batcher.finish_batch(ticket, compute_s)
         # Dispatch first: the engine's next batch must not wait for these verdicts.
         commands: list[Command] = [*self._dispatch(now)]
         for item, prediction in zip(batch.items, predictions, strict=True):
             times = (batch.sent_s - item.arrived_s, compute_s)
-            commands += self._result(item, prediction, times, now)
+            commands += self._handle_result(item, prediction, times, now)
         return commands
 
-    def _result(self, item: Item, prediction: Prediction, times: tuple[float, float], now: float) -> list[Command]:
+    def _handle_result(
+        self, item: BatchItem, prediction: Prediction, times: tuple[float, float], now: float
+    ) -> list[Command]:
         if item.key.device == LOCAL:
-            return self._web.hand(item, prediction)
-        question = self._memory.open(item.key)
-        if question is None or not self._memory.waits(item):
+            return self._web.answer_sample(item, prediction)
+        question = self._memory.find_open(item.key)
+        if question is None or not self._memory.is_waiting(item):
             return []
         device = self._context.registry.device(item.key.device)
         if device is None or device.state in GONE:
-            return end(question, Reason.DEVICE_UNKNOWN, now)
+            return end_question(question, RefusalReason.DEVICE_UNKNOWN, now)
         question.ending = True
         verdict = Verdict(prediction, self._settings.name, self._settings.region, times[0], times[1])
-        return [Judged(item.key, device, verdict, question.binding)]
+        return [SealVerdict(item.key, device, verdict, question.binding)]
 
-    def on_unsealable(self, key: Key, now: float) -> list[Command]:
+    def on_unsealable(self, key: QuestionKey, now: float) -> list[Command]:
         """A verdict could not be sealed (too big for a frame, or the device's key is invalid).
 
         The question ends without one.
         """
-        question = self._memory.open(key)
-        return end(question, Reason.ENGINE, now) if question else []
+        question = self._memory.find_open(key)
+        return end_question(question, RefusalReason.ENGINE, now) if question else []
 
     def on_engine_failed(self, ticket: int, now: float) -> list[Command]:
         """A batch failed: it is tried again, then item by item; see `scheduler`."""
         del now
         self.counts["engine_failures"] += 1
-        return [*self._batcher.failed(ticket)]
+        return [*self._batcher.on_batch_failed(ticket)]
 
     def on_checked(self, model: str, works: bool, now: float) -> list[Command]:
         """Result of the engine's self test. Items that failed alone on a working engine are refused for good."""
         commands: list[Command] = []
-        for item in self._batcher.checked(model, works, now):
-            question = self._memory.open(item.key)
+        for item in self._batcher.on_checked(model, works, now):
+            question = self._memory.find_open(item.key)
             if item.key.device == LOCAL:
-                commands += self._web.hand(item, Reason.ENGINE)
-            elif question is not None and self._memory.waits(item):
-                commands += end(question, Reason.ENGINE, now)
+                commands += self._web.answer_sample(item, RefusalReason.ENGINE)
+            elif question is not None and self._memory.is_waiting(item):
+                commands += end_question(question, RefusalReason.ENGINE, now)
         return commands
 
     # -- requests of the web API
 
-    def ask_local(
+    def queue_web_request(
         self,
         request: int,
         model: str,
         samples: Sequence[npt.NDArray[np.generic]],
         now: float,
-        wish: Wish = _PLAIN,
-    ) -> Refuse | None:
+        wish: InferOptions = _DEFAULT_OPTIONS,
+    ) -> RefuseQuestion | None:
         """Queue raw samples of a web request beside the devices' questions; None = accepted, else the refusal.
 
         Each sample is answered by a `Hand` command with the key (LOCAL, request, index).
         """
-        return self._web.ask(request, model, samples, now, wish)
+        return self._web.queue_request(request, model, samples, now, wish)
 
-    def overrun(self, tenant: str, lag_s: float, now: float) -> Refuse | None:
-        """Refuse a web request because the event loop is overloaded; see `Turnstile.overrun`."""
-        return self._turnstile.overrun(tenant, lag_s, now)
+    def check_overload(self, tenant: str, lag_s: float, now: float) -> RefuseQuestion | None:
+        """Refuse a web request because the event loop is overloaded; see `AdmissionControl.check_overload`."""
+        return self._turnstile.check_overload(tenant, lag_s, now)
 
-    def drop_local(self, request: int) -> None:
+    def drop_web_request(self, request: int) -> None:
         """The caller of a web request disconnected: samples that are not computed yet are dropped."""
-        self._web.drop(request)
+        self._web.drop_request(request)
 
-    def give_up(self, now: float) -> list[Command]:
+    def refuse_web_requests(self, now: float) -> list[Command]:
         """The time to drain is over: web requests are refused as draining; devices' questions stay in the store."""
         del now
-        return self._web.give_up()
+        return self._web.refuse_all()
 
     # -- time
 
     def flush(self, now: float) -> list[Command]:
         """Call after each round of events: sends the receipts due (at most 64 seqs each) and fills idle engines."""
         for key in self._intake.take_receipts():
-            self._receipt(key)
+            self._note_receipt(key)
         commands: list[Command] = []
         for (device, epoch), seqs in self._due.items():
             parts = [tuple(seqs[at : at + RECEIPT_SEQS]) for at in range(0, len(seqs), RECEIPT_SEQS)]
-            commands += [Tell(device, Receipt(epoch, part)) for part in parts]
+            commands += [SendNote(device, Receipt(epoch, part)) for part in parts]
         self._due.clear()
         return [*commands, *self._dispatch(now)]
 
     def _dispatch(self, now: float) -> list[Command]:
         """Batches for free engine slots, loads for requested models, refusals of web samples past their deadline."""
-        found = self._batcher.next(now)
-        room = self.lineup.make_room([command for command in found if isinstance(command, Load)])
-        return [*found, *room, *self._web.overdue()]
+        found = self._batcher.next_commands(now)
+        room = self.lineup.make_room([command for command in found if isinstance(command, LoadModel)])
+        return [*found, *room, *self._web.refuse_expired()]
 
     def on_wake(self, now: float) -> list[Command]:
         """Periodic work, about once a second: unwritten endings, engines that are down, expired questions, pruning."""
-        commands: list[Command] = [End(ending) for ending in self._unwritten.values()]
+        commands: list[Command] = [StoreEnding(ending) for ending in self._unwritten.values()]
         self._unwritten.clear()
-        commands += self._batcher.wake(now)
+        commands += self._batcher.on_wake(now)
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_EVERY_S
             oldest_ms = int((now - self._settings.created_max_age_s) * 1000)
             owed = [q for q in self._memory if q.stored and not q.ending]
             old = [q for q in owed if q.created_ms < oldest_ms or q.keep_until_ms <= now * 1000]
-            commands += [command for question in old for command in end(question, Reason.EXPIRED, now)]
+            commands += [command for question in old for command in end_question(question, RefusalReason.EXPIRED, now)]
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_EVERY_S
-            commands.append(Prune(int((now - self._settings.rows_live_s) * 1000), int(now * 1000)))
+            commands.append(PruneRows(int((now - self._settings.rows_live_s) * 1000), int(now * 1000)))
         return commands
 
-    def _receipt(self, key: Key) -> None:
+    def _note_receipt(self, key: QuestionKey) -> None:
         self.counts["receipts"] += 1
         self._due.setdefault((key.device, key.epoch), []).append(key.seq)

@@ -1,4 +1,4 @@
-"""Intake of questions: verification, duplicates, admission, decryption, policy check, then `Keep`. Pure.
+"""Intake of questions: verification, duplicates, admission, decryption, policy check, then `StoreQuestion`. Pure.
 
 Also reopens stored questions after a restart (`revive`). Rule: the unique (device, epoch, seq) is the whole replay
 protection. A seq above the highest of its stream is certainly new; any other is looked up in the store. Nothing is
@@ -9,149 +9,177 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cloud_hub.core.admission import Turnstile
-from cloud_hub.core.commands import Command, Find, Forget, Keep, Key, Question, Resend, Row, Tell
-from cloud_hub.core.context import CoreContext, Open, Opened, band_of_question, end, refusal
-from cloud_hub.core.policy_check import Facts
-from cloud_hub.core.verification import Dropped, FrameVerifier
+from cloud_hub.core.admission import AdmissionControl
+from cloud_hub.core.commands import (
+    Command,
+    DeleteQuestion,
+    LookUpQuestions,
+    QuestionKey,
+    QuestionRow,
+    SendFrame,
+    SendNote,
+    StoredQuestion,
+    StoreQuestion,
+)
+from cloud_hub.core.context import (
+    CoreContext,
+    DecryptedQuestion,
+    OpenQuestion,
+    band_of_question,
+    end_question,
+    refuse_question,
+)
+from cloud_hub.core.policy_check import DeviceFacts
+from cloud_hub.core.verification import DroppedFrame, FrameVerifier
 from cloud_hub.registry.device_states import Device, Standing
 from wire.errors import RemoteError
-from wire.protocol.codec import Frame, split
-from wire.protocol.messages import Reason, Refusal
-from wire.protocol.sealing import digest
+from wire.protocol.codec import Frame, split_frame
+from wire.protocol.messages import Refusal, RefusalReason
+from wire.protocol.sealing import hash_frame
 
 POLICY_RETRY_S = 5.0  # a device fetches its policy meanwhile
 DAY_MS = 86_400_000
 QUESTION_TICKET = 0  # ticket of a Find whose keys are questions in `_looking`; tickets of notes count from 1
 
 
-class _Arrival(msgspec.Struct, eq=False):
+class _ArrivedQuestion(msgspec.Struct, eq=False):
     """A verified question frame that is not decrypted yet."""
 
-    key: Key
+    key: QuestionKey
     frame: Frame
     payload: bytes
     digest: bytes
     device: Device
 
 
-class Intake:
+class QuestionIntake:
     """Takes in question frames of devices; holds those whose store lookup is in progress."""
 
-    def __init__(self, context: CoreContext, gate: FrameVerifier, turnstile: Turnstile) -> None:
+    def __init__(self, context: CoreContext, gate: FrameVerifier, turnstile: AdmissionControl) -> None:
         self._context = context
         self._gate = gate
         self._turnstile = turnstile
-        self._looking: dict[Key, _Arrival] = {}
-        self._receipts: list[Key] = []
+        self._looking: dict[QuestionKey, _ArrivedQuestion] = {}
+        self._receipts: list[QuestionKey] = []
 
-    def take_receipts(self) -> list[Key]:
+    def take_receipts(self) -> list[QuestionKey]:
         """Keys of stored questions that were sent again since the last call: each gets another receipt."""
         taken, self._receipts = self._receipts, []
         return taken
 
     def on_question(self, device: str, payload: bytes, now: float) -> list[Command]:
         """Handle one question frame of `device` up to its acceptance, refusal, repeat or lookup."""
-        passed = self._gate.question(device, payload, now)
-        if isinstance(passed, Dropped):
-            return self._context.dropped(device, passed)
+        passed = self._gate.verify_question(device, payload, now)
+        if isinstance(passed, DroppedFrame):
+            return self._context.handle_drop(device, passed)
         if isinstance(passed, Refusal):
             self._context.counts[f"refused.{passed.reason}"] += 1
-            return [Tell(device, passed)]
+            return [SendNote(device, passed)]
         header = passed.frame.header
-        key = Key(device, header.epoch, header.seq)
-        return self._place(_Arrival(key, passed.frame, payload, digest(payload), passed.device), now)
+        key = QuestionKey(device, header.epoch, header.seq)
+        return self._classify_arrival(
+            _ArrivedQuestion(key, passed.frame, payload, hash_frame(payload), passed.device), now
+        )
 
-    def _place(self, arrival: _Arrival, now: float) -> list[Command]:
+    def _classify_arrival(self, arrival: _ArrivedQuestion, now: float) -> list[Command]:
         """Decide whether a question is in progress, ended, certainly new, or to be looked up in the store."""
         key = arrival.key
-        question = self._context.memory.open(key)
+        question = self._context.memory.find_open(key)
         if question is not None:
-            return self._again(arrival, question)
-        row = self._context.memory.recent(key)
+            return self._repeat_open(arrival, question)
+        row = self._context.memory.recent_row(key)
         if row is not None:
-            return self._repeat(arrival, row, now)
-        if self._context.memory.certainly_new(key):
-            return self._admit(arrival, now)
+            return self._repeat_ended(arrival, row, now)
+        if self._context.memory.is_certainly_new(key):
+            return self._admit_question(arrival, now)
         if key in self._looking:
             self._context.counts["duplicates"] += 1
             return []
-        refused = self._turnstile.lookup(key.device, len(self._looking), now)
+        refused = self._turnstile.admit_lookup(key.device, len(self._looking), now)
         if refused is not None:
-            return self._refuse(arrival, refused.reason, refused.retry_after_s)
+            return self._refuse_arrival(arrival, refused.reason, refused.retry_after_s)
         self._looking[key] = arrival
-        return [Find(QUESTION_TICKET, (key,), ((key.device, key.epoch),))]
+        return [LookUpQuestions(QUESTION_TICKET, (key,), ((key.device, key.epoch),))]
 
-    def _again(self, arrival: _Arrival, question: Open) -> list[Command]:
+    def _repeat_open(self, arrival: _ArrivedQuestion, question: OpenQuestion) -> list[Command]:
         """A repeat of a question in progress: send its receipt again, as the first one may be lost."""
         self._context.counts["duplicates"] += 1
-        differs = self._differs(arrival, question.digest, question.fingerprint)
+        differs = self._compare_repeat(arrival, question.digest, question.fingerprint)
         if differs:
-            return self._refuse(arrival, differs)
+            return self._refuse_arrival(arrival, differs)
         if question.stored and not question.ending:
             self._receipts.append(question.key)
         return []
 
-    def _repeat(self, arrival: _Arrival, row: Row, now: float) -> list[Command]:
+    def _repeat_ended(self, arrival: _ArrivedQuestion, row: QuestionRow, now: float) -> list[Command]:
         """A repeat of a question that has ended, or that is stored but no longer in memory."""
         self._context.counts["duplicates"] += 1
-        differs = self._differs(arrival, row.digest, row.fingerprint)
+        differs = self._compare_repeat(arrival, row.digest, row.fingerprint)
         if differs:
-            return self._refuse(arrival, differs)
+            return self._refuse_arrival(arrival, differs)
         if row.refusal is not None:
-            return self._refuse(arrival, row.refusal)
-        if row.verdict is not None and self._context.readable(row.verdict, arrival.device):
-            return [Resend(arrival.key.device, row.verdict)]
+            return self._refuse_arrival(arrival, row.refusal)
+        if row.verdict is not None and self._context.can_read_verdict(row.verdict, arrival.device):
+            return [SendFrame(arrival.key.device, row.verdict)]
         # Not computed yet, or sealed to a key that the device has replaced: start over.
-        self._context.memory.forget(arrival.key)
-        commands = self._admit(arrival, now)
-        return [Forget(arrival.key), *commands] if self._context.memory.open(arrival.key) else commands
+        self._context.memory.forget_row(arrival.key)
+        commands = self._admit_question(arrival, now)
+        return [DeleteQuestion(arrival.key), *commands] if self._context.memory.find_open(arrival.key) else commands
 
-    def _differs(self, arrival: _Arrival, known_digest: bytes, known_fingerprint: bytes) -> Reason | None:
+    def _compare_repeat(
+        self, arrival: _ArrivedQuestion, known_digest: bytes, known_fingerprint: bytes
+    ) -> RefusalReason | None:
         """None if it is the same question, else the reason to refuse it.
 
         The same: identical bytes, or the same plaintext sealed again.
         """
         if arrival.digest == known_digest:
             return None
-        opened = self._context.unseal(arrival.frame)
-        if isinstance(opened, Reason):
+        opened = self._context.decrypt_question(arrival.frame)
+        if isinstance(opened, RefusalReason):
             return opened
-        return None if opened.fingerprint == known_fingerprint else Reason.CONFLICT
+        return None if opened.fingerprint == known_fingerprint else RefusalReason.CONFLICT
 
-    def _admit(self, arrival: _Arrival, now: float) -> list[Command]:
+    def _admit_question(self, arrival: _ArrivedQuestion, now: float) -> list[Command]:
         if arrival.device.state == Standing.RETIRING:  # it still gets the answers it waits for, but nothing new
-            return self._refuse(arrival, Reason.DEVICE_UNKNOWN)
-        refused = self._turnstile.device(arrival.key.device, now)
+            return self._refuse_arrival(arrival, RefusalReason.DEVICE_UNKNOWN)
+        refused = self._turnstile.admit_device(arrival.key.device, now)
         if refused is not None:
-            return self._refuse(arrival, refused.reason, refused.retry_after_s)
-        opened = self._context.unseal(arrival.frame)
-        if isinstance(opened, Reason):
-            return self._refuse(arrival, opened)
-        place = (self._context.rules.model(opened.question.model) or "", band_of_question(opened.question))
-        refused = self._turnstile.band(arrival.key.device, place, now)
+            return self._refuse_arrival(arrival, refused.reason, refused.retry_after_s)
+        opened = self._context.decrypt_question(arrival.frame)
+        if isinstance(opened, RefusalReason):
+            return self._refuse_arrival(arrival, opened)
+        place = (self._context.rules.served_name(opened.question.model) or "", band_of_question(opened.question))
+        refused = self._turnstile.admit_band(arrival.key.device, place, now)
         if refused is not None:
-            return self._refuse(arrival, refused.reason, refused.retry_after_s)
-        return self._accept(arrival, opened, now)
+            return self._refuse_arrival(arrival, refused.reason, refused.retry_after_s)
+        return self._accept_question(arrival, opened, now)
 
-    def _accept(self, arrival: _Arrival, opened: Opened, now: float) -> list[Command]:
-        """Check an admitted question against its policy and model; accepted, it is opened and a `Keep` returned."""
+    def _accept_question(self, arrival: _ArrivedQuestion, opened: DecryptedQuestion, now: float) -> list[Command]:
+        """Check an admitted question against its policy and model.
+
+        accepted, it is opened and a `StoreQuestion` returned.
+        """
         device = arrival.device
-        facts = Facts(arrival.key.device, device.device_class, device.region)
-        checked = self._context.rules.check(opened.question, facts, now)
-        if isinstance(checked, Reason):
-            return self._refuse(arrival, checked, POLICY_RETRY_S if checked is Reason.POLICY_OLD else 0.0)
-        if self._context.rules.erased(arrival.key.device, opened.question.subject, opened.created_ms):
-            return self._refuse(arrival, Reason.EXPIRED)
-        question = self._context.begin(arrival.key, arrival.digest, opened, checked.work, now)
+        facts = DeviceFacts(arrival.key.device, device.device_class, device.region)
+        checked = self._context.rules.validate_question(opened.question, facts, now)
+        if isinstance(checked, RefusalReason):
+            return self._refuse_arrival(
+                arrival, checked, POLICY_RETRY_S if checked is RefusalReason.POLICY_OLD else 0.0
+            )
+        if self._context.rules.is_erased(arrival.key.device, opened.question.subject, opened.created_ms):
+            return self._refuse_arrival(arrival, RefusalReason.EXPIRED)
+        question = self._context.open_question(arrival.key, arrival.digest, opened, checked.work, now)
         question.keep_until_ms = int(now * 1000) + checked.keep_days * DAY_MS
         self._context.counts["accepted"] += 1
-        return [Keep(self._row(arrival, opened, question, now))]
+        return [StoreQuestion(self._stored_question(arrival, opened, question, now))]
 
-    def _row(self, arrival: _Arrival, opened: Opened, question: Open, now: float) -> Question:
-        return Question(
+    def _stored_question(
+        self, arrival: _ArrivedQuestion, opened: DecryptedQuestion, question: OpenQuestion, now: float
+    ) -> StoredQuestion:
+        return StoredQuestion(
             key=arrival.key,
-            model=self._context.rules.model(opened.question.model) or "",
+            model=self._context.rules.served_name(opened.question.model) or "",
             policy=opened.question.policy,
             created_ms=opened.created_ms,
             kept_ms=int(now * 1000),
@@ -162,41 +190,47 @@ class Intake:
             subject=opened.question.subject,
         )
 
-    def on_found(self, keys: tuple[Key, ...], rows: Mapping[Key, Row], now: float) -> list[Command]:
+    def on_found(
+        self, keys: tuple[QuestionKey, ...], rows: Mapping[QuestionKey, QuestionRow], now: float
+    ) -> list[Command]:
         """Result of a lookup: admit the questions that are new, answer those that are repeats."""
         commands: list[Command] = []
         for key in keys:
             arrival = self._looking.pop(key, None)
             row = rows.get(key)
             if arrival is not None:
-                commands += self._admit(arrival, now) if row is None else self._repeat(arrival, row, now)
+                commands += self._admit_question(arrival, now) if row is None else self._repeat_ended(arrival, row, now)
         return commands
 
-    def on_find_failed(self, keys: tuple[Key, ...]) -> None:
+    def on_find_failed(self, keys: tuple[QuestionKey, ...]) -> None:
         """The lookup failed: drop these questions without an answer; the devices send them again."""
         for key in keys:
             self._looking.pop(key, None)
 
-    def _refuse(self, arrival: _Arrival, reason: Reason, retry_after_s: float = 0.0) -> list[Command]:
+    def _refuse_arrival(
+        self, arrival: _ArrivedQuestion, reason: RefusalReason, retry_after_s: float = 0.0
+    ) -> list[Command]:
         self._context.counts[f"refused.{reason}"] += 1
-        return [refusal(arrival.key, arrival.digest, reason, retry_after_s)]
+        return [refuse_question(arrival.key, arrival.digest, reason, retry_after_s)]
 
 
-def revive(context: CoreContext, kept: Question, now: float) -> list[Command]:
+def reopen_question(context: CoreContext, kept: StoredQuestion, now: float) -> list[Command]:
     """Reopen one stored question after a restart and queue it again.
 
-    A question that cannot be decrypted any more (key destroyed, bytes damaged) is deleted, so that `Ask` reports it as
-    unknown and the device sends it again.
+    A question that cannot be decrypted any more (key destroyed, bytes damaged) is deleted, so that `StatusRequest`
+    reports it as unknown and the device sends it again.
     """
     try:
-        opened = context.unseal(split(kept.sealed))
+        opened = context.decrypt_question(split_frame(kept.sealed))
     except RemoteError:
-        opened = Reason.SCHEMA
-    if isinstance(opened, Reason):
+        opened = RefusalReason.SCHEMA
+    if isinstance(opened, RefusalReason):
         context.counts["forgotten"] += 1
-        return [Forget(kept.key)]
+        return [DeleteQuestion(kept.key)]
     context.counts["restored"] += 1
-    work = context.rules.decode(opened.question)
-    question = context.begin(kept.key, kept.digest, opened, None if isinstance(work, Reason) else work, now)
+    work = context.rules.decode_question(opened.question)
+    question = context.open_question(
+        kept.key, kept.digest, opened, None if isinstance(work, RefusalReason) else work, now
+    )
     question.stored, question.keep_until_ms = True, kept.keep_until_ms
-    return end(question, work, now) if isinstance(work, Reason) else []
+    return end_question(question, work, now) if isinstance(work, RefusalReason) else []

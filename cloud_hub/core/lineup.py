@@ -9,53 +9,53 @@ from math import inf
 
 import msgspec
 
-from cloud_hub.core.commands import LOCAL, Command, Hand, Load, Unload
-from cloud_hub.core.context import CoreContext, end
+from cloud_hub.core.commands import LOCAL, AnswerWebSample, Command, LoadModel, UnloadModel
+from cloud_hub.core.context import CoreContext, end_question
 from cloud_hub.core.queues import ModelState
 from cloud_hub.engine.types import ModelCard
-from cloud_hub.registry.device_states import GONE, Registry
-from policies.serving.batching import Cost
-from wire.protocol.messages import Hello, ModelRef, Reason
+from cloud_hub.registry.device_states import GONE, DeviceLookup
+from policies.serving.batching import BatchCost
+from wire.protocol.messages import HelloNote, ModelRef, RefusalReason
 
-SPOKEN_MS = 30 * 86_400_000  # a version that no device announced for so long counts as unused
-AGAIN_MS = 86_400_000  # an unchanged Hello is recorded again after a day
+MODEL_USE_TTL_MS = 30 * 86_400_000  # a version that no device announced for so long counts as unused
+RECORD_EVERY_MS = 86_400_000  # an unchanged Hello is recorded again after a day
 
 
-class Speaker(msgspec.Struct, frozen=True):
+class ModelUse(msgspec.Struct, frozen=True):
     """The models that a device announced in its last recorded Hello, and when (hub ms)."""
 
     models: tuple[ModelRef, ...]
     at_ms: int
 
 
-class Lineup:
+class ModelLineup:
     """Owns the known model versions by name, and who uses them."""
 
     def __init__(self, context: CoreContext, cards: tuple[ModelCard, ...]) -> None:
         self._context = context
         self._cards = {card.name: card for card in cards}
-        self.speakers: dict[str, Speaker] = {}
+        self.speakers: dict[str, ModelUse] = {}
 
     @property
-    def known(self) -> Mapping[str, ModelCard]:
+    def known_models(self) -> Mapping[str, ModelCard]:
         """Cards of all known versions by `name@version`."""
         return self._cards
 
     @property
     def ready(self) -> tuple[ModelCard, ...]:
         """Cards of the loaded versions: they take work at once."""
-        state = self._context.batcher.state
+        state = self._context.batcher.model_state
         return tuple(card for name, card in self._cards.items() if state(name) is ModelState.READY)
 
-    def states(self) -> Mapping[str, tuple[ModelState, str]]:
+    def model_states(self) -> Mapping[str, tuple[ModelState, str]]:
         """By model: its state, and why its last load failed ("" = it did not)."""
-        return self._context.batcher.states()
+        return self._context.batcher.model_states()
 
-    def know(self, card: ModelCard) -> None:
+    def add_version(self, card: ModelCard) -> None:
         """Make another version known; it is loaded when something asks for it."""
         if card.name not in self._cards:
-            self._context.rules.know(card)
-            self._context.batcher.know(card)
+            self._context.rules.add_model(card)
+            self._context.batcher.add_model(card)
             self._cards[card.name] = card
 
     def load(self, model: str, now: float) -> list[Command]:
@@ -74,51 +74,58 @@ class Lineup:
         Else the error, and it is tried again later.
         """
         if model not in self._cards:
-            return [] if why else [Unload(model)]
+            return [] if why else [UnloadModel(model)]
         self._context.counts["load_failures" if why else "loads"] += 1
-        self._context.batcher.loaded(model, why, now, card)
+        self._context.batcher.on_loaded(model, why, now, card)
         return []
 
-    def measured(self, model: str, cost: Cost, now: float) -> list[Command]:
+    def on_measured(self, model: str, cost: BatchCost, now: float) -> list[Command]:
         """Set the batch cost measured at warm-up, used until real batches give a better estimate."""
         del now
         if cost.base_s + cost.item_s < inf:
-            self._context.batcher.expect(model, cost)
+            self._context.batcher.expect_cost(model, cost)
         return []
 
-    def make_room(self, commands: list[Load]) -> list[Command]:
+    def make_room(self, commands: list[LoadModel]) -> list[Command]:
         """Unloads needed before these loads, to stay within `max_loaded`."""
         return [command for load in commands for command in self._make_room(load.model)]
 
     def retire(self, model: str, now: float) -> list[Command]:
-        """Remove a version for good: its waiting items end with `Reason.MODEL_GONE`, as does every later request."""
+        """Remove a version for good.
+
+        its waiting items end with `RefusalReason.MODEL_GONE`, as does every later request.
+        """
         card = self._cards.pop(model)
-        self._context.rules.forget(card.ref)
-        loaded = self._context.batcher.states()[model][0] in (ModelState.READY, ModelState.CLOSING)
-        commands: list[Command] = [Unload(model)] if loaded else []
-        for item in self._context.batcher.forget(model):
-            question = self._context.memory.open(item.key)
+        self._context.rules.remove_model(card.ref)
+        loaded = self._context.batcher.model_states()[model][0] in (ModelState.READY, ModelState.CLOSING)
+        commands: list[Command] = [UnloadModel(model)] if loaded else []
+        for item in self._context.batcher.remove_model(model):
+            question = self._context.memory.find_open(item.key)
             if item.key.device == LOCAL:
-                commands += [Hand(item.key, Reason.MODEL_GONE)] if self._context.batcher.take_local(item.key) else []
-            elif question is not None and self._context.memory.waits(item):
-                commands += end(question, Reason.MODEL_GONE, now)
+                commands += (
+                    [AnswerWebSample(item.key, RefusalReason.MODEL_GONE)]
+                    if self._context.batcher.claim_web_item(item.key)
+                    else []
+                )
+            elif question is not None and self._context.memory.is_waiting(item):
+                commands += end_question(question, RefusalReason.MODEL_GONE, now)
         return commands
 
-    def heard(self, hellos: Mapping[str, Hello], now_ms: int) -> dict[str, Speaker]:
+    def record_hellos(self, hellos: Mapping[str, HelloNote], now_ms: int) -> dict[str, ModelUse]:
         """Record new Hellos; returns those that changed or were last recorded more than a day ago.
 
         `now_ms` in hub ms.
         """
-        fresh: dict[str, Speaker] = {}
+        fresh: dict[str, ModelUse] = {}
         for device, hello in hellos.items():
             before = self.speakers.get(device)
-            if before is None or before.models != hello.models or now_ms - before.at_ms > AGAIN_MS:
-                fresh[device] = self.speakers[device] = Speaker(hello.models, now_ms)
+            if before is None or before.models != hello.models or now_ms - before.at_ms > RECORD_EVERY_MS:
+                fresh[device] = self.speakers[device] = ModelUse(hello.models, now_ms)
         return fresh
 
-    def speaking(self, model: str, now_ms: int) -> dict[str, int]:
+    def devices_using(self, model: str, now_ms: int) -> dict[str, int]:
         """Devices that use this version, with the time (hub ms) of their last Hello; see `speaking`."""
-        return speaking(self.speakers, model, now_ms, self._context.registry)
+        return find_model_users(self.speakers, model, now_ms, self._context.registry)
 
     def _make_room(self, model: str) -> list[Command]:
         most = self._context.settings.max_loaded
@@ -128,15 +135,17 @@ class Lineup:
         return [*self._context.batcher.unload(min(loaded, key=self._context.batcher.last_used))]
 
 
-def speaking(speakers: Mapping[str, Speaker], model: str, now_ms: int, registry: Registry) -> dict[str, int]:
+def find_model_users(
+    speakers: Mapping[str, ModelUse], model: str, now_ms: int, registry: DeviceLookup
+) -> dict[str, int]:
     """Devices that announced `model` within 30 days and are not gone, with the time of that Hello (hub ms).
 
-    `model`: name and version, as `digits@7`.
+    `model`: name and version, as `load_digits@7`.
     """
     found: dict[str, int] = {}
     for name, said in sorted(speakers.items()):
         device = registry.device(name)
         gone = device is None or device.state in GONE
-        if model in [f"{ref.name}@{ref.version}" for ref in said.models] and now_ms - said.at_ms <= SPOKEN_MS:
+        if model in [f"{ref.name}@{ref.version}" for ref in said.models] and now_ms - said.at_ms <= MODEL_USE_TTL_MS:
             found |= {} if gone else {name: said.at_ms}
     return found

@@ -16,31 +16,31 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_hub.core.commands import Tombstone
-from cloud_hub.engine.types import ModelCard, Work
-from cloud_hub.registry.orders import Notice, Orders
-from models.runtime.chain import digest
-from models.runtime.codec import NUMPY_DTYPES, CodecError, FeatureCodec, codec_of
+from cloud_hub.engine.types import ModelCard, WorkItem
+from cloud_hub.registry.orders import DenyNotice, Orders
+from models.runtime.chain import digest_chain
+from models.runtime.codec import NUMPY_DTYPES, CodecError, FeatureCodec, build_codec
 from policies.decisions import leakage
-from policies.decisions.egress import DERIVED, level_of
-from policies.decisions.leakage import Clearance
-from policies.decisions.permit import recheck
+from policies.decisions.egress import DERIVED_FIELDS, find_highest_level
+from policies.decisions.leakage import LeakageCache
+from policies.decisions.permit import recheck_question
 from policies.decisions.routing import HubSite
-from policies.language.document import composed, hash_of
-from policies.model.context import Context
-from policies.model.policy import HARD_CEILING, Part, Policy, Terms
+from policies.language.document import compose_layers, hash_documents
+from policies.model.context import DecisionContext
+from policies.model.policy import HARD_CEILING_LEVEL, CompiledLayer, Policy, Terms
 from policies.model.reasons import Denied
-from policies.model.terms import surely, terms_for
-from wire.protocol.messages import DType, Escalation, FieldSpec, Level, ModelRef, Reason, Tensor
-from wire.protocol.sealing import SUBJECT_BYTES, mark_of
-from wire.protocol.topics import tenant_of
+from policies.model.terms import list_certain_rules, resolve_terms_for
+from wire.protocol.messages import Escalation, FieldSpec, ModelRef, RefusalReason, SensitivityLevel, Tensor, TensorDType
+from wire.protocol.sealing import SUBJECT_BYTES, hash_subject_mark
+from wire.protocol.topics import extract_tenant
 
 DAY_S = 86_400.0
-KEEP_DAYS = 7  # retention of a question whose policy sets none
+DEFAULT_KEEP_DAYS = 7  # retention of a question whose policy sets none
 _HASH = re.compile(r"[0-9a-f]{32}")
 _PARTLY = 1024  # bound of the cache of policies composed without all of their layers
 
 
-class Facts(msgspec.Struct, frozen=True):
+class DeviceFacts(msgspec.Struct, frozen=True):
     """Registry facts about the device that sent a question; "" = unknown."""
 
     device: str
@@ -48,15 +48,15 @@ class Facts(msgspec.Struct, frozen=True):
     region: str = ""
 
 
-class Travelling(msgspec.Struct, frozen=True):
+class SentFields(msgspec.Struct, frozen=True):
     """Wire schema of a model: its fields as sent, their highest sensitivity level, and its measured leakage."""
 
     schema: tuple[FieldSpec, ...]
-    level: Level
-    clearance: Clearance
+    level: SensitivityLevel
+    clearance: LeakageCache
 
 
-class Rulebook:
+class PolicyRecheck:
     """The policies whose questions this hub serves, and the check of a question against them.
 
     `hashes`: policies that are served, empty = any. `policies`: those of them that the hub has in full and evaluates
@@ -69,84 +69,92 @@ class Rulebook:
         self._hashes = frozenset(filter(_HASH.fullmatch, hashes))  # a question can name nothing else
         self._orders = orders
         self._policies: dict[str, Policy] = {}
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, CompiledLayer] = {}
         self._partly: dict[tuple[str, ...], Policy] = {}
-        self.accept(policies)
+        self.add_policies(policies)
 
-    def accept(self, policies: Iterable[Policy]) -> None:
+    def add_policies(self, policies: Iterable[Policy]) -> None:
         """Serve these policies too; a version below the highest floor that any of them sets is refused from now on."""
         for policy in policies:
             self._policies[policy.hash] = policy
             self._parts |= {part.hash: part for part in policy.layers}
-        self._orders.learn(self._parts.values())
+        self._orders.learn_documents(self._parts.values())
         self._partly.clear()
 
-    def replace(self, policies: Iterable[Policy]) -> None:
+    def replace_policies(self, policies: Iterable[Policy]) -> None:
         """Serve these policies instead: questions under the replaced ones are refused as too old."""
         self._policies, self._parts, self._any = {}, {}, False
-        self.accept(policies)
+        self.add_policies(policies)
         self._hashes = frozenset(self._policies)
 
-    def judge(self, question: Escalation, facts: Facts, of: Travelling, now: float) -> int | Reason:
+    def check_question(
+        self, question: Escalation, facts: DeviceFacts, of: SentFields, now: float
+    ) -> int | RefusalReason:
         """Days for which data of the question may be kept here, or the reason to refuse it.
 
         `of`: schema and leakage of its model; `now` in hub seconds. The policy, the region, deny notices and the
         permit are checked, each by what the hub knows.
         """
-        policy = self._policy(question) if question.region == self._site.region else Reason.POLICY
-        if isinstance(policy, Reason):
+        policy = self._find_policy(question) if question.region == self._site.region else RefusalReason.POLICY
+        if isinstance(policy, RefusalReason):
             return policy
-        notice = self._orders.notice(facts.device)
+        notice = self._orders.notice_for(facts.device)
         if notice and (policy is None or policy.clears_notice < notice.counter):
-            return Reason.POLICY_OLD  # only a policy that we have in full can lift a notice
-        return question.keep_days if policy is None else self._under(policy, question, facts, of, now)
+            return RefusalReason.POLICY_OLD  # only a policy that we have in full can lift a notice
+        return question.keep_days if policy is None else self._check_terms(policy, question, facts, of, now)
 
-    def _under(self, policy: Policy, question: Escalation, facts: Facts, of: Travelling, now: float) -> int | Reason:
+    def _check_terms(
+        self, policy: Policy, question: Escalation, facts: DeviceFacts, of: SentFields, now: float
+    ) -> int | RefusalReason:
         """Check a question under a policy that is here: data class and permit.
 
         Returns the days of retention, or the refusal.
         """
-        terms = self._terms(policy, question, facts, of)
+        terms = self._compute_terms(policy, question, facts, of)
         if isinstance(terms, Denied) or terms.data_classes.get(question.data_class) is not True:
-            return Reason.POLICY
-        if recheck(terms, of.schema, question, site=self._site, day=int(now // DAY_S), cleared=of.clearance.of(terms)):
-            return Reason.POLICY
-        return min(question.keep_days, terms.retention.keep_days if terms.retention else KEEP_DAYS)
+            return RefusalReason.POLICY
+        if recheck_question(
+            terms, of.schema, question, site=self._site, day=int(now // DAY_S), cleared=of.clearance.finding_for(terms)
+        ):
+            return RefusalReason.POLICY
+        return min(question.keep_days, terms.retention.keep_days if terms.retention else DEFAULT_KEEP_DAYS)
 
-    def _policy(self, question: Escalation) -> Policy | Reason | None:
+    def _find_policy(self, question: Escalation) -> Policy | RefusalReason | None:
         """The policy that a question names, as far as it is here; None if any is served.
 
         A layer below its floor is too old.
         """
-        policy = self._policies.get(question.policy) or self._composed(question)
+        policy = self._policies.get(question.policy) or self._compose_layers(question)
         hashes = [part.hash for part in policy.layers] if policy else [question.policy]
         if any(map(self._orders.is_old, (*hashes, *question.layers))):
-            return Reason.POLICY_OLD
+            return RefusalReason.POLICY_OLD
         if policy is None and not self._any and question.policy not in self._hashes:
-            return Reason.POLICY
+            return RefusalReason.POLICY
         return policy
 
-    def _composed(self, question: Escalation) -> Policy | None:
+    def _compose_layers(self, question: Escalation) -> Policy | None:
         """The policy composed of those layers that are here, or None.
 
         None too if the hash does not match the layers named.
         """
         layers = question.layers
-        if not layers or hash_of(layers) != question.policy:
+        if not layers or hash_documents(layers) != question.policy:
             return None
         if layers not in self._partly and any(layer in self._parts for layer in layers):
             if len(self._partly) >= _PARTLY:
                 self._partly.clear()
-            self._partly[layers] = composed(tuple(self._parts[layer] for layer in layers if layer in self._parts))
+            self._partly[layers] = compose_layers(tuple(self._parts[layer] for layer in layers if layer in self._parts))
         return self._partly.get(layers)
 
-    def _terms(self, policy: Policy, question: Escalation, facts: Facts, of: Travelling) -> Terms | Denied:
-        tenant = tenant_of(facts.device)
-        known = Context(question.data_class, facts.device_class, facts.region, tenant, level=of.level)
-        return terms_for(policy, {*_named(policy, question), *surely(policy, known)})
+    def _compute_terms(
+        self, policy: Policy, question: Escalation, facts: DeviceFacts, of: SentFields
+    ) -> Terms | Denied:
+        tenant = extract_tenant(facts.device)
+        known = DecisionContext(question.data_class, facts.device_class, facts.region, tenant, level=of.level)
+        return resolve_terms_for(policy, {*_named_rules(policy, question), *list_certain_rules(policy, known)})
 
 
-def _named(policy: Policy, question: Escalation) -> set[str]:
+def _named_rules(policy: Policy, question: Escalation) -> set[str]:
     """Names of the rules a device claims, without those of layers that are missing here. An unknown name denies."""
     named = set(filter(None, question.rule.split("+")))
     if len(policy.layers) == len(question.layers) or not question.layers:
@@ -156,119 +164,125 @@ def _named(policy: Policy, question: Escalation) -> set[str]:
     return mine if len(ours) > 1 else {rule.partition("/")[2] for rule in mine}
 
 
-MOST_DAYS = 366
+MAX_KEEP_DAYS = 366
 
 
-class Checked(msgspec.Struct, frozen=True, eq=False):
+class ValidatedQuestion(msgspec.Struct, frozen=True, eq=False):
     """A validated question: its decoded work, and for how many days data of it may be kept here."""
 
-    work: Work
+    work: WorkItem
     keep_days: int
 
 
-class Rules:
-    """Validates questions against the models served and the policies accepted: the result is `Checked` or a `Reason`.
+class QuestionValidator:
+    """Validates questions against the models served and the policies accepted:
+
+    the result is `Checked` or a `RefusalReason`.
 
     Also remembers erasures, so that an erased question is not accepted again. CodecError if a card's codec cannot be
     opened.
     """
 
-    def __init__(self, cards: tuple[ModelCard, ...], book: Rulebook, orders: Orders) -> None:
+    def __init__(self, cards: tuple[ModelCard, ...], book: PolicyRecheck, orders: Orders) -> None:
         self.book = book
         self._orders = orders
         self._cards: dict[ModelRef, ModelCard] = {}
         self._codecs: dict[ModelRef, FeatureCodec] = {}
-        self._travelling: dict[ModelRef, Travelling] = {}
+        self._travelling: dict[ModelRef, SentFields] = {}
         self._erased: dict[bytes, int] = {}
         for card in cards:
-            self.know(card)
+            self.add_model(card)
 
-    def know(self, card: ModelCard) -> None:
+    def add_model(self, card: ModelCard) -> None:
         """Serve one more model. CodecError if its codec cannot be opened."""
-        codec = self._codecs[card.ref] = codec_of(card.ref.codec, card.features, card.tables)
-        clearance = leakage.Clearance(card.features, _evidence(card))
-        self._travelling[card.ref] = Travelling(_as_it_travels(card, codec), level_of(card.features), clearance)
+        codec = self._codecs[card.ref] = build_codec(card.ref.codec, card.features, card.tables)
+        clearance = leakage.LeakageCache(card.features, _leakage_evidence(card))
+        self._travelling[card.ref] = SentFields(
+            _build_wire_schema(card, codec), find_highest_level(card.features), clearance
+        )
         self._cards[card.ref] = card
 
-    def forget(self, ref: ModelRef) -> None:
+    def remove_model(self, ref: ModelRef) -> None:
         """Stop serving a model."""
         self._cards.pop(ref, None)
 
-    def model(self, ref: ModelRef) -> str | None:
-        """Name of the served model, as `digits@7`, if exactly the tail of this head is served; else None."""
+    def served_name(self, ref: ModelRef) -> str | None:
+        """Name of the served model, as `load_digits@7`, if exactly the tail of this head is served; else None."""
         card = self._cards.get(ref)
         return card.name if card else None
 
-    def notice(self, device: str) -> Notice | None:
+    def notice_for(self, device: str) -> DenyNotice | None:
         """The latest deny notice that covers this device, or None."""
-        return self._orders.notice(device)
+        return self._orders.notice_for(device)
 
-    def bury(self, stone: Tombstone) -> None:
+    def remember_erasure(self, stone: Tombstone) -> None:
         """Remember an erasure: questions about its subject created up to its time are refused."""
         self._erased[stone.mark] = max(stone.before_ms, self._erased.get(stone.mark, 0))
 
-    def erased(self, device: str, subject: bytes, created_ms: int) -> bool:
+    def is_erased(self, device: str, subject: bytes, created_ms: int) -> bool:
         """Whether a question created then (ms, device time) about this subject was erased."""
         if not subject or not self._erased:
             return False
-        return created_ms <= self._erased.get(mark_of(device, subject), -1)
+        return created_ms <= self._erased.get(hash_subject_mark(device, subject), -1)
 
-    def check(self, question: Escalation, facts: Facts, now: float) -> Checked | Reason:
+    def validate_question(
+        self, question: Escalation, facts: DeviceFacts, now: float
+    ) -> ValidatedQuestion | RefusalReason:
         """Validate a question: limits, model, policy, then its tensors.
 
         `facts`: of the sender, by certificate, signature and registry. Returns the decoded work or the reason to
         refuse.
         """
-        if not 0 < question.keep_days <= MOST_DAYS or len(question.subject) not in (0, SUBJECT_BYTES):
-            return Reason.SCHEMA
+        if not 0 < question.keep_days <= MAX_KEEP_DAYS or len(question.subject) not in (0, SUBJECT_BYTES):
+            return RefusalReason.SCHEMA
         card = self._cards.get(question.model)
         if card is None:
-            return Reason.MODEL_GONE
-        keep_days = self.book.judge(question, facts, self._travelling[card.ref], now)
-        if isinstance(keep_days, Reason):
+            return RefusalReason.MODEL_GONE
+        keep_days = self.book.check_question(question, facts, self._travelling[card.ref], now)
+        if isinstance(keep_days, RefusalReason):
             return keep_days
-        work = self._decode(question, card)
-        return work if isinstance(work, Reason) else Checked(work, keep_days)
+        work = self._decode_fields(question, card)
+        return work if isinstance(work, RefusalReason) else ValidatedQuestion(work, keep_days)
 
-    def decode(self, question: Escalation) -> Work | Reason:
+    def decode_question(self, question: Escalation) -> WorkItem | RefusalReason:
         """Decode the tensors of a question that was validated when it was accepted."""
         card = self._cards.get(question.model)
-        return Reason.MODEL_GONE if card is None else self._decode(question, card)
+        return RefusalReason.MODEL_GONE if card is None else self._decode_fields(question, card)
 
-    def _decode(self, question: Escalation, card: ModelCard) -> Work | Reason:
+    def _decode_fields(self, question: Escalation, card: ModelCard) -> WorkItem | RefusalReason:
         left = dict(question.fields)
         codes: dict[str, npt.NDArray[np.uint8]] = {}
         for spec in card.features:
             tensor = left.pop(spec.name, None)
-            if tensor is None or spec.level > HARD_CEILING:
-                return Reason.SCHEMA
+            if tensor is None or spec.level > HARD_CEILING_LEVEL:
+                return RefusalReason.SCHEMA
             try:
                 codes[spec.name] = self._codecs[card.ref].decode(spec.name, tensor)
             except CodecError:
-                return Reason.SCHEMA
-        fits = all(name in _DERIVED and _plain_fits(_DERIVED[name], tensor) for name, tensor in left.items())
-        return Work(codes) if fits else Reason.SCHEMA
+                return RefusalReason.SCHEMA
+        fits = all(name in _DERIVED and _fits_derived_field(_DERIVED[name], tensor) for name, tensor in left.items())
+        return WorkItem(codes) if fits else RefusalReason.SCHEMA
 
 
-_DERIVED = {spec.name: spec for spec in DERIVED}
+_DERIVED = {spec.name: spec for spec in DERIVED_FIELDS}
 
 
-def _plain_fits(spec: FieldSpec, tensor: Tensor) -> bool:
+def _fits_derived_field(spec: FieldSpec, tensor: Tensor) -> bool:
     """Whether a derived (uncoded) field has the type, shape and size of its specification."""
     size = math.prod(spec.shape) * NUMPY_DTYPES[spec.dtype].itemsize
     return (tensor.dtype, tensor.shape, len(tensor.data)) == (spec.dtype, spec.shape, size)
 
 
-def _evidence(card: ModelCard) -> leakage.Evidence:
-    return leakage.Evidence(card.leakage, partial(digest, card.ref.cut, card.ref.codec))
+def _leakage_evidence(card: ModelCard) -> leakage.LeakageEvidence:
+    return leakage.LeakageEvidence(card.leakage, partial(digest_chain, card.ref.cut, card.ref.codec))
 
 
-def _as_it_travels(card: ModelCard, codec: FeatureCodec) -> tuple[FieldSpec, ...]:
+def _build_wire_schema(card: ModelCard, codec: FeatureCodec) -> tuple[FieldSpec, ...]:
     """The wire schema: features in packed form, as `Tensor`s carry them, and the derived fields."""
     packed = tuple(
         FieldSpec(
             f.name,
-            DType.UINT8,
+            TensorDType.UINT8,
             (codec.payload_bytes(f.name),),
             low=f.low,
             high=f.high,
@@ -277,4 +291,4 @@ def _as_it_travels(card: ModelCard, codec: FeatureCodec) -> tuple[FieldSpec, ...
         )
         for f in card.features
     )
-    return packed + DERIVED
+    return packed + DERIVED_FIELDS

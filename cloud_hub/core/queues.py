@@ -10,11 +10,11 @@ from math import inf
 
 import msgspec
 
-from cloud_hub.core.commands import LOCAL, Item
+from cloud_hub.core.commands import LOCAL, BatchItem
 from cloud_hub.engine.types import ModelCard
 from policies.serving import batching
-from policies.serving.batching import Cost, Learnt, Room, Waiting
-from policies.serving.fair_queue import FairQueue, Place, tenant_of
+from policies.serving.batching import BatchCost, BatchLimits, CostModel, WaitingItem
+from policies.serving.fair_queue import FairQueue, FlowKey, extract_tenant
 
 SWEEP_AT = 64  # abandoned items in a queue before it is searched for them
 
@@ -24,7 +24,7 @@ class Batch(msgspec.Struct, eq=False):
 
     ticket: int
     model: str
-    items: tuple[Item, ...]
+    items: tuple[BatchItem, ...]
     attempt: int
     sent_s: float = 0.0
 
@@ -49,22 +49,22 @@ class ModelQueue:
     `alive` says whether anybody still waits for an item.
     """
 
-    def __init__(self, card: ModelCard, max_batch: int, alive: Callable[[Item], bool]) -> None:
+    def __init__(self, card: ModelCard, max_batch: int, alive: Callable[[BatchItem], bool]) -> None:
         self.card = card
         self.state = ModelState.READY
         self.why = ""  # error of the last load, "" = none
-        self.again: deque[tuple[int, tuple[Item, ...]]] = deque()  # (attempt, items)
+        self.again: deque[tuple[int, tuple[BatchItem, ...]]] = deque()  # (attempt, items)
         self.running: dict[int, Batch] = {}
-        self.suspects: list[Item] = []
+        self.suspects: list[BatchItem] = []
         self.checking = False
         self.down = 0  # checks, or loads, failed in a row
         self.check_at = 0.0
         self.used_s = 0.0  # arrival of its last item, hub seconds
-        self._waiting: FairQueue[Item] = FairQueue()
+        self._waiting: FairQueue[BatchItem] = FairQueue()
         self._most = min(max_batch, card.max_batch)
         self._alive = alive
         self._dead = 0
-        self._learnt = Learnt()
+        self._learnt = CostModel()
 
     def __len__(self) -> int:
         """Number of waiting items, retries included."""
@@ -95,73 +95,73 @@ class ModelQueue:
     @property
     def served_per_s(self) -> float:
         """Throughput of full batches in items per second; 0 while it is unknown or the engine is down."""
-        rate = self._learnt.cost.rate(float(self._most)) * self.card.slots
+        rate = self._learnt.cost.predict_rate(float(self._most)) * self.card.slots
         return 0.0 if self.down or rate == inf else rate
 
-    def ahead(self, band: int, tenant: str) -> float:
+    def count_ahead(self, band: int, tenant: str) -> float:
         """Number of items that would be served before one that arrives now."""
-        return self._waiting.ahead(band, tenant) + sum(len(batch.items) for batch in self.running.values())
+        return self._waiting.estimate_ahead(band, tenant) + sum(len(batch.items) for batch in self.running.values())
 
-    def put(self, item: Item) -> None:
+    def put_item(self, item: BatchItem) -> None:
         """Add an item in its fair turn."""
         self.used_s = item.arrived_s
-        self._waiting.put(_place(item), item.weight, item)
+        self._waiting.put(_place_in_queue(item), item.weight, item)
 
-    def died(self) -> None:
+    def on_abandoned(self) -> None:
         """Note that nobody waits for one of the items any more; the queue is searched when many are so."""
         self._dead += 1
         if self._dead > max(SWEEP_AT, len(self._waiting) // 2):
             self._dead = 0
-            self._waiting.sweep(self._alive)
+            self._waiting.remove_unless(self._alive)
 
-    def form(self, now: float) -> tuple[int, tuple[Item, ...], list[Item]]:
+    def form_batch(self, now: float) -> tuple[int, tuple[BatchItem, ...], list[BatchItem]]:
         """Form the next batch: (attempt, its items, items past their deadline). No items: nothing is left to send."""
         while self.again:
             attempt, items = self.again.popleft()
             items = tuple(item for item in items if self._alive(item))
             if items:
                 return attempt, items, []
-        return 0, *self._grow(now)
+        return 0, *self._fill_batch(now)
 
-    def expect(self, cost: Cost) -> None:
+    def expect_cost(self, cost: BatchCost) -> None:
         """Set the cost estimate measured at warm-up, before there is any work."""
-        self._learnt = Learnt((), cost)
+        self._learnt = CostModel((), cost)
 
-    def learn(self, batch: Batch, seconds: float) -> None:
+    def learn_cost(self, batch: Batch, seconds: float) -> None:
         """Update the cost estimate with a batch that took `seconds`."""
         if seconds > 0:
-            self._learnt = batching.learn(self._learnt, batch.weight, seconds)
+            self._learnt = batching.learn_cost(self._learnt, batch.weight, seconds)
 
-    def _grow(self, now: float) -> tuple[tuple[Item, ...], list[Item]]:
+    def _fill_batch(self, now: float) -> tuple[tuple[BatchItem, ...], list[BatchItem]]:
         """Fill a new batch from the queue while it can still meet the deadlines of its items."""
         free = max(1, self.card.slots - len(self.running))
-        most = batching.size(len(self._waiting), self._most, free)
-        room = Room(most, self._learnt.cost, self._starts_s(now), self.pressed)
-        batch, taken, over = batching.Batch(), [], []
+        most = batching.choose_batch_size(len(self._waiting), self._most, free)
+        room = BatchLimits(most, self._learnt.cost, self._start_time_s(now), self.pressed)
+        batch, taken, over = batching.GrowingBatch(), [], []
         while len(self._waiting):
             item = self._waiting.peek()
-            waiting = Waiting(item.weight, item.deadline)
+            waiting = WaitingItem(item.weight, item.deadline)
             if not self._alive(item):
-                self._waiting.drop()
-            elif item.hard and batching.hopeless(waiting, room):
-                over.append(self._waiting.drop())
+                self._waiting.drop_next()
+            elif item.hard and batching.is_hopeless(waiting, room):
+                over.append(self._waiting.drop_next())
             else:
-                after = batching.grown(batch, waiting, room)
+                after = batching.grow_batch(batch, waiting, room)
                 if after is None:
                     break
                 batch = after
-                taken.append(self._waiting.take())
+                taken.append(self._waiting.take_next())
         return tuple(taken), over
 
-    def _starts_s(self, now: float) -> float:
+    def _start_time_s(self, now: float) -> float:
         """When a batch sent now would start: at once, or after the running batch it waits for."""
         if len(self.running) < self.card.slots:
             return now
         first = min(self.running.values(), key=lambda batch: batch.sent_s)
-        return max(now, first.sent_s + self._learnt.cost.seconds(first.weight))
+        return max(now, first.sent_s + self._learnt.cost.predict_seconds(first.weight))
 
 
-def _place(item: Item) -> Place:
+def _place_in_queue(item: BatchItem) -> FlowKey:
     if item.key.device == LOCAL:
-        return Place(item.band, item.tenant, f"{LOCAL}/{item.flow}")
-    return Place(item.band, tenant_of(item.key.device), item.key.device)
+        return FlowKey(item.band, item.tenant, f"{LOCAL}/{item.flow}")
+    return FlowKey(item.band, extract_tenant(item.key.device), item.key.device)

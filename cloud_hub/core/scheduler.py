@@ -8,11 +8,11 @@ Rule 3: a model that is unloaded finishes its queue first; one that is known but
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from cloud_hub.core.commands import Check, Infer, Item, Key, Load, Unload
+from cloud_hub.core.commands import BatchItem, CheckEngine, LoadModel, QuestionKey, RunBatch, UnloadModel
 from cloud_hub.core.queues import Batch, ModelQueue, ModelState
 from cloud_hub.engine.types import ModelCard
-from policies.monitoring.backoff import delay
-from policies.serving.batching import Cost
+from policies.monitoring.backoff import compute_delay
+from policies.serving.batching import BatchCost
 
 __all__ = ["Batch", "Batcher", "ModelState"]
 
@@ -27,34 +27,34 @@ class Batcher:
     """
 
     def __init__(
-        self, cards: Iterable[ModelCard], max_batch: int, alive: Callable[[Item], bool] = lambda _item: True
+        self, cards: Iterable[ModelCard], max_batch: int, alive: Callable[[BatchItem], bool] = lambda _item: True
     ) -> None:
         self._max_batch = max_batch
         self._device_alive = alive
         self._queues: dict[str, ModelQueue] = {}
         self._running: dict[int, Batch] = {}
         self._tickets = 0
-        self._local: dict[Key, Item] = {}
+        self._local: dict[QuestionKey, BatchItem] = {}
         self._tenants: Counter[str] = Counter()  # of web requests
-        self._expired: list[Item] = []
+        self._expired: list[BatchItem] = []
         for card in cards:
-            self.know(card, ModelState.READY)
+            self.add_model(card, ModelState.READY)
 
     # -- status
 
-    def queued(self) -> dict[str, int]:
+    def queued_by_model(self) -> dict[str, int]:
         """Number of waiting items by model."""
         return {name: len(queue) for name, queue in self._queues.items()}
 
-    def down(self) -> tuple[str, ...]:
+    def down_models(self) -> tuple[str, ...]:
         """Models whose engine fails its self test or cannot be loaded."""
         return tuple(name for name, queue in self._queues.items() if queue.down)
 
-    def state(self, model: str) -> ModelState:
+    def model_state(self, model: str) -> ModelState:
         """Loading state of a known model. KeyError if it is unknown."""
         return self._queues[model].state
 
-    def states(self) -> dict[str, tuple[ModelState, str]]:
+    def model_states(self) -> dict[str, tuple[ModelState, str]]:
         """By model: its state, and the error of its last load ("" = none)."""
         return {name: (queue.state, queue.why) for name, queue in self._queues.items()}
 
@@ -69,36 +69,36 @@ class Batcher:
         """Number of models that have more waiting than one batch takes."""
         return sum(queue.pressed for queue in self._queues.values())
 
-    def ahead(self, model: str, band: int, tenant: str) -> float:
+    def count_ahead(self, model: str, band: int, tenant: str) -> float:
         """Number of items of `model` that would be served before a new one of this band and tenant."""
-        return self._queues[model].ahead(band, tenant)
+        return self._queues[model].count_ahead(band, tenant)
 
     def last_used(self, model: str) -> float:
         """Hub time (s) at which the last item of the model arrived."""
         return self._queues[model].used_s
 
-    def locals(self) -> list[Item]:
+    def open_web_items(self) -> list[BatchItem]:
         """Samples of web requests that somebody still waits for."""
         return list(self._local.values())
 
     # -- models that come and go
 
-    def know(self, card: ModelCard, state: ModelState = ModelState.COLD) -> None:
+    def add_model(self, card: ModelCard, state: ModelState = ModelState.COLD) -> None:
         """Make another model known, cold unless said otherwise."""
         if card.name not in self._queues:
-            queue = self._queues[card.name] = ModelQueue(card, self._max_batch, self._alive)
+            queue = self._queues[card.name] = ModelQueue(card, self._max_batch, self._is_waited_for)
             queue.state = state
 
-    def forget(self, model: str) -> tuple[Item, ...]:
+    def remove_model(self, model: str) -> tuple[BatchItem, ...]:
         """Remove a model for good; returns the items that still waited for it."""
         queue = self._queues.pop(model)
-        left: list[Item] = []
+        left: list[BatchItem] = []
         while len(queue):
-            _, items, over = queue.form(0.0)
+            _, items, over = queue.form_batch(0.0)
             left += [*items, *over]
         return (*left, *queue.suspects)
 
-    def load(self, model: str) -> list[Load | Unload]:
+    def load(self, model: str) -> list[LoadModel | UnloadModel]:
         """Start loading a cold model, or keep one that was about to be unloaded."""
         queue = self._queues[model]
         if queue.state is ModelState.CLOSING:
@@ -106,16 +106,16 @@ class Batcher:
         if queue.state is not ModelState.COLD:
             return []
         queue.state = ModelState.LOADING
-        return [Load(model)]
+        return [LoadModel(model)]
 
-    def unload(self, model: str) -> list[Load | Unload]:
+    def unload(self, model: str) -> list[LoadModel | UnloadModel]:
         """Close a model: it takes nothing new, and its engine is unloaded once its queue is empty."""
         queue = self._queues[model]
         if queue.state is ModelState.READY:
             queue.state = ModelState.CLOSING
-        return self._closed(queue)
+        return self._unload_if_empty(queue)
 
-    def loaded(self, model: str, why: str, now: float, card: ModelCard | None = None) -> None:
+    def on_loaded(self, model: str, why: str, now: float, card: ModelCard | None = None) -> None:
         """Result of a load. `why` "": ready.
 
         Else the error, and it is tried again with growing delays while work waits.
@@ -127,24 +127,24 @@ class Batcher:
         queue.state = ModelState.COLD if why else ModelState.READY
         queue.down = queue.down + 1 if why else 0
         if why:
-            queue.check_at = now + delay(queue.down, 1.0, RECHECK_BASE_S, RECHECK_CAP_S)
+            queue.check_at = now + compute_delay(queue.down, 1.0, RECHECK_BASE_S, RECHECK_CAP_S)
 
-    def expect(self, model: str, cost: Cost) -> None:
+    def expect_cost(self, model: str, cost: BatchCost) -> None:
         """Set the batch cost of a model, as measured at warm-up."""
-        self._queues[model].expect(cost)
+        self._queues[model].expect_cost(cost)
 
     # -- items
 
-    def add(self, model: str, item: Item) -> None:
+    def add_item(self, model: str, item: BatchItem) -> None:
         """Queue an item of a device's question."""
-        self._queues[model].put(item)
+        self._queues[model].put_item(item)
 
     @property
-    def local(self) -> int:
+    def web_open(self) -> int:
         """Number of samples of web requests in progress."""
         return len(self._local)
 
-    def tenant_open(self, tenant: str) -> int:
+    def count_for_tenant(self, tenant: str) -> int:
         """Number of a tenant's web samples in progress."""
         return self._tenants[tenant]
 
@@ -153,13 +153,13 @@ class Batcher:
         """Number of tenants with web requests in progress."""
         return len(self._tenants)
 
-    def add_local(self, model: str, item: Item) -> None:
+    def add_web_item(self, model: str, item: BatchItem) -> None:
         """Queue a sample of a web request."""
         self._local[item.key] = item
         self._tenants[item.tenant] += 1
-        self.add(model, item)
+        self.add_item(model, item)
 
-    def take_local(self, key: Key) -> Item | None:
+    def claim_web_item(self, key: QuestionKey) -> BatchItem | None:
         """Claim a web sample to answer it: its item the first time, then None."""
         item = self._local.pop(key, None)
         if item is not None:
@@ -168,61 +168,61 @@ class Batcher:
                 del self._tenants[item.tenant]
         return item
 
-    def drop_local(self, model: str, keys: Iterable[Key]) -> None:
+    def drop_web_items(self, model: str, keys: Iterable[QuestionKey]) -> None:
         """Abandon the rest of these web samples: nobody waits for them any more."""
         for key in keys:
-            if self.take_local(key) is not None:
-                self.ended(model)
+            if self.claim_web_item(key) is not None:
+                self.on_abandoned(model)
 
-    def ended(self, model: str) -> None:
+    def on_abandoned(self, model: str) -> None:
         """Note that one item of this model is no longer waited for."""
         if model in self._queues:
-            self._queues[model].died()
+            self._queues[model].on_abandoned()
 
-    def take_expired(self) -> list[Item]:
+    def take_expired(self) -> list[BatchItem]:
         """Items whose deadline passed before their turn, since the last call."""
         expired, self._expired = self._expired, []
         return expired
 
-    def _alive(self, item: Item) -> bool:
+    def _is_waited_for(self, item: BatchItem) -> bool:
         return self._local.get(item.key) is item if not item.key.device else self._device_alive(item)
 
     # -- batches
 
-    def next(self, now: float) -> list[Infer | Load | Unload]:
+    def next_commands(self, now: float) -> list[RunBatch | LoadModel | UnloadModel]:
         """Commands that fill free slots with batches, load models that have work, and unload those that are closed."""
-        commands: list[Infer | Load | Unload] = []
+        commands: list[RunBatch | LoadModel | UnloadModel] = []
         for name, queue in self._queues.items():
             while queue.idle and len(queue):
-                attempt, items, over = queue.form(now)
+                attempt, items, over = queue.form_batch(now)
                 self._expired += over
                 if items:
-                    commands.append(self._start(queue, attempt, items, now))
+                    commands.append(self._start_batch(queue, attempt, items, now))
             if queue.state is ModelState.COLD and len(queue) and not queue.down:
                 commands += self.load(name)
             elif queue.state is ModelState.CLOSING:
-                commands += self._closed(queue)
+                commands += self._unload_if_empty(queue)
         return commands
 
-    def running(self, ticket: int) -> Batch:
+    def running_batch(self, ticket: int) -> Batch:
         """The running batch with this ticket. KeyError if there is none."""
         return self._running[ticket]
 
-    def done(self, ticket: int, seconds: float = 0.0) -> Batch:
+    def finish_batch(self, ticket: int, seconds: float = 0.0) -> Batch:
         """Remove a finished batch and learn from its time. `seconds` 0 = it failed."""
         batch = self._running.pop(ticket)
         queue = self._queues.get(batch.model)
         if queue is not None:
             queue.running.pop(ticket, None)
-            queue.learn(batch, seconds)
+            queue.learn_cost(batch, seconds)
         return batch
 
-    def failed(self, ticket: int) -> list[Check]:
+    def on_batch_failed(self, ticket: int) -> list[CheckEngine]:
         """A batch failed: it is tried whole again, then item by item.
 
         An item that fails alone causes an engine check.
         """
-        batch = self.done(ticket)
+        batch = self.finish_batch(ticket)
         queue = self._queues.get(batch.model)
         if queue is None:
             return []
@@ -232,10 +232,10 @@ class Batcher:
             queue.again.extend((2, (item,)) for item in batch.items)
         else:
             queue.suspects.extend(batch.items)
-            return [] if queue.checking else [self._check(queue)]
+            return [] if queue.checking else [self._start_check(queue)]
         return []
 
-    def checked(self, model: str, works: bool, now: float) -> tuple[Item, ...]:
+    def on_checked(self, model: str, works: bool, now: float) -> tuple[BatchItem, ...]:
         """Result of an engine check; returns the items to refuse for good.
 
         Those failed alone although the engine works. If it does not, it is down, and the items wait for it.
@@ -250,33 +250,33 @@ class Batcher:
             return suspects
         queue.again.extendleft((2, (item,)) for item in reversed(suspects))
         queue.down += 1
-        queue.check_at = now + delay(queue.down, 1.0, RECHECK_BASE_S, RECHECK_CAP_S)
+        queue.check_at = now + compute_delay(queue.down, 1.0, RECHECK_BASE_S, RECHECK_CAP_S)
         return ()
 
-    def wake(self, now: float) -> list[Check | Load | Unload]:
+    def on_wake(self, now: float) -> list[CheckEngine | LoadModel | UnloadModel]:
         """Periodic: check engines that are down again, and retry failed loads, with growing delays (1 to 30 s)."""
-        commands: list[Check | Load | Unload] = []
+        commands: list[CheckEngine | LoadModel | UnloadModel] = []
         for name, queue in self._queues.items():
             if not queue.down or queue.checking or queue.check_at > now:
                 continue
             if queue.state is ModelState.COLD:
                 commands += self.load(name) if len(queue) else []
             elif queue.state is not ModelState.LOADING:
-                commands.append(self._check(queue))
+                commands.append(self._start_check(queue))
         return commands
 
-    def _check(self, queue: ModelQueue) -> Check:
+    def _start_check(self, queue: ModelQueue) -> CheckEngine:
         queue.checking = True
-        return Check(queue.card.name)
+        return CheckEngine(queue.card.name)
 
-    def _closed(self, queue: ModelQueue) -> list[Load | Unload]:
+    def _unload_if_empty(self, queue: ModelQueue) -> list[LoadModel | UnloadModel]:
         if queue.state is not ModelState.CLOSING or not queue.empty:
             return []
         queue.state = ModelState.COLD
-        return [Unload(queue.card.name)]
+        return [UnloadModel(queue.card.name)]
 
-    def _start(self, queue: ModelQueue, attempt: int, items: tuple[Item, ...], now: float) -> Infer:
+    def _start_batch(self, queue: ModelQueue, attempt: int, items: tuple[BatchItem, ...], now: float) -> RunBatch:
         self._tickets += 1
         batch = Batch(self._tickets, queue.card.name, items, attempt, now)
         queue.running[batch.ticket] = self._running[batch.ticket] = batch
-        return Infer(batch.ticket, batch.model, items)
+        return RunBatch(batch.ticket, batch.model, items)

@@ -10,22 +10,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.core.admission import Turnstile
-from cloud_hub.core.commands import LOCAL, Command, Hand, Item, Key
+from cloud_hub.core.admission import AdmissionControl
+from cloud_hub.core.commands import LOCAL, AnswerWebSample, BatchItem, Command, QuestionKey
 from cloud_hub.core.context import CoreContext
-from cloud_hub.engine.types import Work
-from policies.serving.admission import Refuse
-from policies.serving.fair_queue import band_of
-from wire.protocol.messages import Prediction, Reason
+from cloud_hub.engine.types import WorkItem
+from policies.serving.admission import RefuseQuestion
+from policies.serving.fair_queue import priority_to_band
+from wire.protocol.messages import Prediction, RefusalReason
 
 
 class InferRefusedError(Exception):
-    """`Reception.infer` refused a request: `busy`, `draining`, `model_gone`, `schema` or `engine`.
+    """`WebInference.infer` refused a request: `busy`, `draining`, `model_gone`, `schema` or `engine`.
 
     `retry_after_s`: when to try again, 0 = unknown.
     """
 
-    def __init__(self, reason: Reason, retry_after_s: float = 0.0) -> None:
+    def __init__(self, reason: RefusalReason, retry_after_s: float = 0.0) -> None:
         super().__init__(reason.value)
         self.reason = reason
         self.retry_after_s = retry_after_s
@@ -35,7 +35,7 @@ class StillRunningError(InferRefusedError):
     """A request with the same Idempotency-Key and payload is being computed right now."""
 
 
-class Wish(msgspec.Struct, frozen=True):
+class InferOptions(msgspec.Struct, frozen=True):
     """Options of a web request beside its samples.
 
     `priority` as in the protocol: 1 = highest, 0 = the default. `timeout_s` 0 = none. `trace`: W3C traceparent or "".
@@ -52,7 +52,7 @@ class Wish(msgspec.Struct, frozen=True):
     flow: str = ""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredModel(msgspec.Struct, frozen=True):
     """One version of a model in the repository. `state`: READY, LOADING, UNLOADING or UNAVAILABLE, as in the OIP."""
 
     name: str
@@ -61,7 +61,7 @@ class Kept(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Probe(msgspec.Struct, frozen=True):
+class EngineProbe(msgspec.Struct, frozen=True):
     """Result of one engine self test made just now."""
 
     model: str
@@ -70,54 +70,67 @@ class Probe(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-WAY_BACK = 0.1  # share of a caller's timeout reserved for returning the answer
-_PLAIN = Wish()
+REPLY_SHARE = 0.1  # share of a caller's timeout reserved for returning the answer
+_DEFAULT_OPTIONS = InferOptions()
 
 
-class Web:
+class WebRequests:
     """Owns which samples of which model belong to an open web request."""
 
-    def __init__(self, context: CoreContext, turnstile: Turnstile) -> None:
+    def __init__(self, context: CoreContext, turnstile: AdmissionControl) -> None:
         self._context = context
         self._turnstile = turnstile
         self._open: dict[int, tuple[str, int]] = {}  # model and number of samples, by request
 
-    def ask(
-        self, request: int, model: str, samples: Sequence[npt.NDArray[np.generic]], now: float, wish: Wish = _PLAIN
-    ) -> Refuse | None:
+    def queue_request(
+        self,
+        request: int,
+        model: str,
+        samples: Sequence[npt.NDArray[np.generic]],
+        now: float,
+        wish: InferOptions = _DEFAULT_OPTIONS,
+    ) -> RefuseQuestion | None:
         """Queue the raw samples of a request; None = accepted, else the refusal.
 
         Each sample is answered by a `Hand` command with the key (LOCAL, request, index).
         """
-        band, budget_s = band_of(wish.priority), wish.timeout_s if wish.timeout_s > 0 else inf
-        refused = self._turnstile.web(wish.tenant, (model, band), len(samples), budget_s, now)
+        band, budget_s = priority_to_band(wish.priority), wish.timeout_s if wish.timeout_s > 0 else inf
+        refused = self._turnstile.admit_web(wish.tenant, (model, band), len(samples), budget_s, now)
         if refused is not None:
             self._context.counts[f"web_refused.{refused.reason}"] += 1
             return refused
         self._open[request] = model, len(samples)
         for index, sample in enumerate(samples):
-            work = Work(raw=sample)
-            item = Item(
-                Key(LOCAL, request, index), work, now, band=band, weight=work.weight,
-                deadline=now + (1.0 - WAY_BACK) * budget_s, hard=True, tenant=wish.tenant, flow=wish.flow,
+            work = WorkItem(raw=sample)
+            item = BatchItem(
+                QuestionKey(LOCAL, request, index), work, now, band=band, weight=work.weight,
+                deadline=now + (1.0 - REPLY_SHARE) * budget_s, hard=True, tenant=wish.tenant, flow=wish.flow,
                 trace=wish.trace, about=str(index),
             )  # fmt: skip
-            self._context.batcher.add_local(model, item)
+            self._context.batcher.add_web_item(model, item)
         return None
 
-    def drop(self, request: int) -> None:
+    def drop_request(self, request: int) -> None:
         """The request was answered or its caller disconnected: what is left is not computed."""
         model, size = self._open.pop(request, ("", 0))
-        self._context.batcher.drop_local(model, (Key(LOCAL, request, index) for index in range(size)))
+        self._context.batcher.drop_web_items(model, (QuestionKey(LOCAL, request, index) for index in range(size)))
 
-    def hand(self, item: Item, result: Prediction | Reason) -> list[Command]:
+    def answer_sample(self, item: BatchItem, result: Prediction | RefusalReason) -> list[Command]:
         """Command that answers one sample, or nothing if nobody waits for it any more."""
-        return [Hand(item.key, result)] if self._context.batcher.take_local(item.key) else []
+        return [AnswerWebSample(item.key, result)] if self._context.batcher.claim_web_item(item.key) else []
 
-    def overdue(self) -> list[Command]:
-        """Commands that refuse samples whose deadline passed before their turn, with `Reason.EXPIRED`."""
-        return [command for item in self._context.batcher.take_expired() for command in self.hand(item, Reason.EXPIRED)]
+    def refuse_expired(self) -> list[Command]:
+        """Commands that refuse samples whose deadline passed before their turn, with `RefusalReason.EXPIRED`."""
+        return [
+            command
+            for item in self._context.batcher.take_expired()
+            for command in self.answer_sample(item, RefusalReason.EXPIRED)
+        ]
 
-    def give_up(self) -> list[Command]:
-        """Commands that refuse all samples in progress because the hub stops, with `Reason.DRAINING`."""
-        return [command for item in self._context.batcher.locals() for command in self.hand(item, Reason.DRAINING)]
+    def refuse_all(self) -> list[Command]:
+        """Commands that refuse all samples in progress because the hub stops, with `RefusalReason.DRAINING`."""
+        return [
+            command
+            for item in self._context.batcher.open_web_items()
+            for command in self.answer_sample(item, RefusalReason.DRAINING)
+        ]

@@ -11,10 +11,19 @@ from typing import Protocol
 
 import msgspec
 
-from cloud_hub.engine.types import ModelCard, Work
+from cloud_hub.engine.types import ModelCard, WorkItem
 from wire.protocol.messages import Prediction
 
-__all__ = ["FAULTS", "EchoEngine", "Engine", "EngineError", "Health", "ModelCard", "State", "Work"]
+__all__ = [
+    "ENGINE_FAULTS",
+    "EchoEngine",
+    "Engine",
+    "EngineError",
+    "EngineHealth",
+    "EngineState",
+    "ModelCard",
+    "WorkItem",
+]
 
 
 class EngineError(Exception):
@@ -22,10 +31,10 @@ class EngineError(Exception):
 
 
 # What running a model can raise beside EngineError: out of memory, an error of an operator, a wrong shape.
-FAULTS = (EngineError, ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
+ENGINE_FAULTS = (EngineError, ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
-class State(StrEnum):
+class EngineState(StrEnum):
     """Life-cycle state of an engine."""
 
     NEW = "new"
@@ -35,10 +44,10 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-class Health(msgspec.Struct, frozen=True):
+class EngineHealth(msgspec.Struct, frozen=True):
     """State of an engine. `why`: one line if it is not ready; `generation`: how often its processes were started."""
 
-    state: State
+    state: EngineState
     why: str = ""
     generation: int = 1
 
@@ -75,11 +84,11 @@ class Engine(Protocol):
         """Run every batch size once, so that no request pays for the first run of its shape."""
         ...
 
-    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+    def infer(self, batch: Sequence[WorkItem]) -> list[Prediction]:
         """One prediction per item, in order; at most `card.max_batch` items. EngineError if the batch fails."""
         ...
 
-    def health(self) -> Health:
+    def health(self) -> EngineHealth:
         """Check its processes; called by its thread whenever there is nothing to compute."""
         ...
 
@@ -91,7 +100,7 @@ class Engine(Protocol):
         """Release everything; the engine is unusable afterwards."""
         ...
 
-    def sample(self) -> Work:
+    def sample(self) -> WorkItem:
         """An item that must succeed: for warm-up and self tests."""
         ...
 
@@ -111,7 +120,7 @@ class EchoEngine:
         self.compute_s = compute_s
         self.poison = poison
         self.broken = False
-        self.state = State.NEW
+        self.state = EngineState.NEW
         self.batches: list[int] = []  # sizes, as they came
 
     @property
@@ -119,40 +128,40 @@ class EchoEngine:
         return (self,)
 
     def start(self) -> None:
-        self.state = State.READY
+        self.state = EngineState.READY
 
     def warm(self) -> None:
         """Nothing to do: every batch size costs the same."""
 
-    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+    def infer(self, batch: Sequence[WorkItem]) -> list[Prediction]:
         """One prediction per item; EngineError if the batch is poisoned or the engine broken."""
         self.batches.append(len(batch))
         if self.compute_s:
             time.sleep(self.compute_s)
-        contents = [_bytes_of(work) for work in batch]
+        contents = [_work_bytes(work) for work in batch]
         if self.broken or (self.poison and any(self.poison in content for content in contents)):
             raise EngineError("the echo engine is set to fail")
-        return [self._predict(content) for content in contents]
+        return [self._predict_content(content) for content in contents]
 
-    def health(self) -> Health:
-        return Health(self.state)
+    def health(self) -> EngineHealth:
+        return EngineHealth(self.state)
 
     def drain(self) -> None:
-        self.state = State.DRAINING
+        self.state = EngineState.DRAINING
 
     def stop(self) -> None:
-        self.state = State.STOPPED
+        self.state = EngineState.STOPPED
 
-    def sample(self) -> Work:
-        return Work()
+    def sample(self) -> WorkItem:
+        return WorkItem()
 
-    def _predict(self, content: bytes) -> Prediction:
+    def _predict_content(self, content: bytes) -> Prediction:
         labels = max(2, len(self.card.labels))
         label = sum(content) % labels
         scores = tuple(1.0 if index == label else 0.0 for index in range(labels))
         return Prediction(label, 1.0, scores, self.card.name)
 
 
-def _bytes_of(work: Work) -> bytes:
+def _work_bytes(work: WorkItem) -> bytes:
     raw = b"" if work.raw is None else work.raw.tobytes()
     return raw + b"".join(work.codes[name].tobytes() for name in sorted(work.codes))

@@ -1,6 +1,6 @@
 """Engine of a model bundle: from work items to padded input columns, and from graph outputs to predictions.
 
-Rule: a `Graphs` implementation knows only arrays and graph names; a result that is not finite is an `EngineError`.
+Rule: a `GraphRunner` implementation knows only arrays and graph names; a result that is not finite is an `EngineError`.
 Batch sizes come from a fixed ladder, so that each was run at warm-up and little is wasted: a batch is padded to the
 next size with copies of its last row.
 """
@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.engine.base import Engine, EngineError, Health, State
-from cloud_hub.engine.types import ModelCard, Work
-from models.bundle.manifest import Kind, Manifest
+from cloud_hub.engine.base import Engine, EngineError, EngineHealth, EngineState
+from cloud_hub.engine.types import ModelCard, WorkItem
+from models.bundle.manifest import Manifest, ModelKind
 from models.runtime.codec import NUMPY_DTYPES
 from models.runtime.runner import check_values
 from wire.protocol.messages import FieldSpec, Prediction
@@ -22,7 +22,7 @@ from wire.protocol.messages import FieldSpec, Prediction
 Array = npt.NDArray[np.generic]
 
 
-def ladder(max_batch: int) -> tuple[int, ...]:
+def list_batch_sizes(max_batch: int) -> tuple[int, ...]:
     """Batch sizes that are computed: 1, 2, 3, 4, 6, 8, 12, 16, 24, ...
 
     Up to `max_batch`; at most a third is padding.
@@ -35,7 +35,7 @@ def ladder(max_batch: int) -> tuple[int, ...]:
     return tuple(sorted(step for step in steps if step <= max_batch))
 
 
-def bucket(count: int, buckets: Sequence[int]) -> int:
+def choose_batch_size(count: int, buckets: Sequence[int]) -> int:
     """The smallest batch size that holds `count` rows. ValueError if none does."""
     for size in buckets:
         if size >= count:
@@ -43,7 +43,7 @@ def bucket(count: int, buckets: Sequence[int]) -> int:
     raise ValueError(f"a batch of {count}, the largest bucket is {max(buckets, default=0)}")
 
 
-def pad(column: Array, size: int) -> Array:
+def pad_rows(column: Array, size: int) -> Array:
     """Pad rows `[n, ...]` to `[size, ...]` by repeating the last row; n >= 1."""
     missing = size - len(column)
     return column if not missing else np.concatenate([column, np.repeat(column[-1:], missing, axis=0)])
@@ -52,7 +52,7 @@ def pad(column: Array, size: int) -> Array:
 TAIL, WHOLE = "tail", "whole"
 
 
-class Graphs(Protocol):
+class GraphRunner(Protocol):
     """Runs the two graphs of a bundle.
 
     `tail` takes codes as float32, one column per feature; `whole` takes raw samples.
@@ -69,16 +69,16 @@ class Graphs(Protocol):
         """`[bucket, ...]` per input -> `[bucket, outputs]`. EngineError, or anything of `base.FAULTS`."""
         ...
 
-    def health(self) -> Health: ...
+    def health(self) -> EngineHealth: ...
 
     def stop(self) -> None: ...
 
 
 class BundleEngine:
-    """Engine of one replica of a bundle, on any `Graphs`."""
+    """Engine of one replica of a bundle, on any `GraphRunner`."""
 
-    def __init__(self, manifest: Manifest, card: ModelCard, graphs: Graphs) -> None:
-        self._buckets = card.buckets or ladder(card.max_batch)
+    def __init__(self, manifest: Manifest, card: ModelCard, graphs: GraphRunner) -> None:
+        self._buckets = card.buckets or list_batch_sizes(card.max_batch)
         self.card = msgspec.structs.replace(card, buckets=self._buckets)
         self._manifest = manifest
         self._graphs = graphs
@@ -101,12 +101,12 @@ class BundleEngine:
 
     def warm(self) -> None:
         """Run both graphs, the largest batch size first: it allocates what the smaller ones reuse."""
-        sample, raw = self.sample(), self._raw()
+        sample, raw = self.sample(), self._raw_sample()
         for size in reversed(self._buckets):
-            self._forward(TAIL, [np.stack([sample.codes[f.name]] * size).astype(np.float32) for f in self._features])
-            self._forward(WHOLE, [np.stack([raw] * size)])
+            self._run_graph(TAIL, [np.stack([sample.codes[f.name]] * size).astype(np.float32) for f in self._features])
+            self._run_graph(WHOLE, [np.stack([raw] * size)])
 
-    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+    def infer(self, batch: Sequence[WorkItem]) -> list[Prediction]:
         """Predict a batch; codes and raw samples may be mixed, each kind is one forward pass."""
         if self._draining:
             raise EngineError(f"{self.card.name}: draining")
@@ -115,16 +115,16 @@ class BundleEngine:
         found: dict[int, Prediction] = {}
         if codes:
             columns = [[batch[index].codes[f.name].astype(np.float32) for index in codes] for f in self._features]
-            found |= zip(codes, self._predictions(TAIL, [np.stack(column) for column in columns]), strict=True)
+            found |= zip(codes, self._predict(TAIL, [np.stack(column) for column in columns]), strict=True)
         if raw:
             for sample in raw.values():
-                self._check(sample)
-            found |= zip(raw, self._predictions(WHOLE, [np.stack(list(raw.values()))]), strict=True)
+                self._check_sample(sample)
+            found |= zip(raw, self._predict(WHOLE, [np.stack(list(raw.values()))]), strict=True)
         return [found[index] for index in range(len(batch))]
 
-    def health(self) -> Health:
+    def health(self) -> EngineHealth:
         found = self._graphs.health()
-        return Health(State.DRAINING, found.why, found.generation) if self._draining else found
+        return EngineHealth(EngineState.DRAINING, found.why, found.generation) if self._draining else found
 
     def drain(self) -> None:
         """Refuse further batches with EngineError."""
@@ -133,38 +133,38 @@ class BundleEngine:
     def stop(self) -> None:
         self._graphs.stop()
 
-    def sample(self) -> Work:
+    def sample(self) -> WorkItem:
         """A work item with the lowest code everywhere."""
-        return Work({f.name: np.full(f.shape, int(f.low), np.uint8) for f in self._features})
+        return WorkItem({f.name: np.full(f.shape, int(f.low), np.uint8) for f in self._features})
 
     @property
     def _features(self) -> Sequence[FieldSpec]:
         return self.card.features
 
-    def _raw(self) -> npt.NDArray[np.generic]:
+    def _raw_sample(self) -> npt.NDArray[np.generic]:
         spec = self._manifest.input
         return np.full(spec.shape, spec.low, NUMPY_DTYPES[spec.dtype])
 
-    def _check(self, sample: npt.NDArray[np.generic]) -> None:
+    def _check_sample(self, sample: npt.NDArray[np.generic]) -> None:
         # Integers are often indices into an embedding table, and an out-of-range one crashes an accelerator.
         if sample.dtype.kind in "iu":
             check_values(sample, self._manifest.input)
 
-    def _predictions(self, graph: str, columns: Sequence[Array]) -> list[Prediction]:
-        outputs = self._forward(graph, columns)
+    def _predict(self, graph: str, columns: Sequence[Array]) -> list[Prediction]:
+        outputs = self._run_graph(graph, columns)
         if not np.isfinite(outputs).all():
             raise EngineError("the model gave NaN or infinite values")
-        if self._manifest.kind is Kind.REGRESSOR:
+        if self._manifest.kind is ModelKind.REGRESSOR:
             return [Prediction(-1, 1.0, tuple(row), self.card.name) for row in outputs.tolist()]
-        return self._labelled(outputs)
+        return self._predict_labels(outputs)
 
-    def _forward(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
+    def _run_graph(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
         rows = len(columns[0])
-        size = bucket(rows, self._buckets)
-        outputs = self._graphs.run(graph, [pad(column, size) for column in columns])
+        size = choose_batch_size(rows, self._buckets)
+        outputs = self._graphs.run(graph, [pad_rows(column, size) for column in columns])
         return outputs[:rows].reshape(rows, -1)
 
-    def _labelled(self, logits: npt.NDArray[np.float32]) -> list[Prediction]:
+    def _predict_labels(self, logits: npt.NDArray[np.float32]) -> list[Prediction]:
         """Softmax of the logits at the bundle's temperature, as one labelled prediction per row."""
         scaled = logits.astype(np.float64) / self._manifest.hub_temperature
         scaled -= scaled.max(axis=1, keepdims=True)  # the largest exponent is 0: nothing overflows

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from cloud_hub.engine.base import EngineError, Health, State
+from cloud_hub.engine.base import EngineError, EngineHealth, EngineState
 from cloud_hub.engine.bundle import TAIL, WHOLE, Array, BundleEngine
-from cloud_hub.engine.types import card_of_bundle
+from cloud_hub.engine.types import make_bundle_card
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
 from models.runtime.codec import NUMPY_DTYPES
 from models.runtime.onnx_runner import CPU, ORT_ERRORS, session_options
-from models.verification.lint import LintError, lint
+from models.verification.lint import LintError, lint_graph
 
 
-class OnnxGraphs:
+class OnnxGraphRunner:
     """The two ONNX Runtime sessions of a bundle.
 
     BundleError at `start` if a graph does not load, run or fit the manifest.
@@ -44,8 +44,8 @@ class OnnxGraphs:
         hub = bundle.manifest.hub
         for graph, name in ((TAIL, hub.graph), (WHOLE, hub.whole)):
             try:
-                self._sessions[graph] = self._open(name, bundle.read(name))
-                self._check(graph, bundle.manifest)
+                self._sessions[graph] = self._open_session(name, bundle.read_file(name))
+                self._check_graph(graph, bundle.manifest)
             except BundleError as error:
                 raise BundleError(f"{bundle.manifest.model}: {error}") from None
 
@@ -58,22 +58,22 @@ class OnnxGraphs:
             raise EngineError(str(error).splitlines()[0][:200]) from None
         return np.asarray(found, np.float32)
 
-    def health(self) -> Health:
-        return Health(State.READY if len(self._sessions) == 2 else State.NEW)
+    def health(self) -> EngineHealth:
+        return EngineHealth(EngineState.READY if len(self._sessions) == 2 else EngineState.NEW)
 
     def stop(self) -> None:
         self._sessions = {}
 
-    def _open(self, name: str, data: bytes) -> ort.InferenceSession:
+    def _open_session(self, name: str, data: bytes) -> ort.InferenceSession:
         try:
-            lint(data)
+            lint_graph(data)
             return ort.InferenceSession(data, session_options(self._threads), providers=self._providers)
         except LintError as error:
             raise BundleError(f"{name}: {str(error).partition(': ')[2]}") from None
         except ORT_ERRORS as error:
             raise BundleError(f"{name}: ONNX Runtime cannot load it: {str(error).splitlines()[0][:200]}") from None
 
-    def _check(self, graph: str, manifest: Manifest) -> None:
+    def _check_graph(self, graph: str, manifest: Manifest) -> None:
         """Check input and output sizes by running two lowest samples, since declared shapes may be symbolic."""
         spec = manifest.input
         low = [np.full((2, *field.shape), field.low, np.float32) for field in manifest.features]
@@ -95,4 +95,4 @@ class OnnxEngine(BundleEngine):
     """Bundle engine on ONNX Runtime."""
 
     def __init__(self, bundle: Bundle, max_batch: int = 32, threads: int = 1) -> None:
-        super().__init__(bundle.manifest, card_of_bundle(bundle, max_batch), OnnxGraphs(bundle, threads))
+        super().__init__(bundle.manifest, make_bundle_card(bundle, max_batch), OnnxGraphRunner(bundle, threads))

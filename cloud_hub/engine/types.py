@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
-from models.bundle.measurements import Leakage
-from models.runtime.codec import NUMPY_DTYPES, CodecError, open_codec, tables_of
-from policies.serving.placement import Asked
-from wire.protocol.messages import DType, FieldSpec, ModelRef
+from models.bundle.measurements import LeakageRow
+from models.runtime.codec import NUMPY_DTYPES, CodecError, open_codec, read_codec_tables
+from policies.serving.placement import PlacementRequest
+from wire.protocol.messages import FieldSpec, ModelRef, TensorDType
 
 
 class ModelCard(msgspec.Struct, frozen=True):
@@ -31,25 +31,25 @@ class ModelCard(msgspec.Struct, frozen=True):
     outputs: int = 1  # values of a regressor (it has no labels); a classifier has one per label
     max_batch: int = 32
     tables: bytes = b""  # entropy tables of the codec, if it has any
-    leakage: tuple[Leakage, ...] = ()
+    leakage: tuple[LeakageRow, ...] = ()
     buckets: tuple[int, ...] = ()  # batch sizes that are computed; a batch is padded to the next one
     slots: int = 1  # batches that may run at once, one per replica
 
     @property
     def name(self) -> str:
-        """Name and version, as `digits@7`, in predictions, metrics and the web API."""
+        """Name and version, as `load_digits@7`, in predictions, metrics and the web API."""
         return f"{self.ref.name}@{self.ref.version}"
 
-    def takes(self, inputs: npt.NDArray[np.generic]) -> bool:
+    def accepts_inputs(self, inputs: npt.NDArray[np.generic]) -> bool:
         """Whether `inputs` is `[n, *input_shape]`, n >= 1, of the right type, made of finite numbers of its range."""
         if inputs.shape[1:] != self.input_shape or inputs.ndim < 1 or not len(inputs):
             return False
-        if inputs.dtype != NUMPY_DTYPES[DType(self.input_dtype)] or not np.isfinite(inputs).all():
+        if inputs.dtype != NUMPY_DTYPES[TensorDType(self.input_dtype)] or not np.isfinite(inputs).all():
             return False
         return bool(self.input_low <= inputs.min() and inputs.max() <= self.input_high)
 
 
-class Work(msgspec.Struct, frozen=True):
+class WorkItem(msgspec.Struct, frozen=True):
     """One item of a batch: decoded feature codes by field name, or one raw sample of a web request."""
 
     codes: dict[str, npt.NDArray[np.uint8]] = {}
@@ -57,7 +57,7 @@ class Work(msgspec.Struct, frozen=True):
     weight: float = 1.0  # relative cost; fair turns and batch sizes are counted in it
 
 
-def card_of(manifest: Manifest, max_batch: int = 32, tables: bytes = b"") -> ModelCard:
+def make_model_card(manifest: Manifest, max_batch: int = 32, tables: bytes = b"") -> ModelCard:
     """Make the card of the hub model that a manifest describes.
 
     `tables`: entropy tables of its codec, if it has any.
@@ -78,17 +78,17 @@ def card_of(manifest: Manifest, max_batch: int = 32, tables: bytes = b"") -> Mod
     )
 
 
-def card_of_bundle(bundle: Bundle, max_batch: int = 32) -> ModelCard:
+def make_bundle_card(bundle: Bundle, max_batch: int = 32) -> ModelCard:
     """Make the card of a bundle, with its codec tables. BundleError if its codec cannot be opened."""
     manifest = bundle.manifest
     try:
-        open_codec(manifest, bundle.read)
+        open_codec(manifest, bundle.read_file)
     except CodecError as error:
         raise BundleError(f"{manifest.model}: {error}") from None
-    return card_of(manifest, max_batch, tables_of(manifest, bundle.read))
+    return make_model_card(manifest, max_batch, read_codec_tables(manifest, bundle.read_file))
 
 
-class Means(msgspec.Struct, frozen=True):
+class EngineOptions(msgspec.Struct, frozen=True):
     """Hub options for engines: batch size, threads, devices and sharding; 0 = not set.
 
     `max_batch`: items at most; `threads`: of torch, in each process; `memory_bytes`: per device; `ready_s`: time limit
@@ -105,15 +105,17 @@ class Means(msgspec.Struct, frozen=True):
     ready_s: float = 60.0
 
 
-def asked(manifest: Manifest, means: Means) -> Asked:
+def make_placement_request(manifest: Manifest, means: EngineOptions) -> PlacementRequest:
     """Placement that is requested for a model: the hub's options override the bundle's plan."""
     plan = manifest.parallel
     replicas = means.replicas or plan.replicas
-    return Asked(means.tensor or plan.tensor, means.pipeline or plan.pipeline, replicas or (0 if means.devices else 1))
+    return PlacementRequest(
+        means.tensor or plan.tensor, means.pipeline or plan.pipeline, replicas or (0 if means.devices else 1)
+    )
 
 
-def spreads(manifest: Manifest, means: Means) -> bool:
+def needs_sharding(manifest: Manifest, means: EngineOptions) -> bool:
     """Whether the model may need several processes, so that a placement has to be computed."""
-    wanted = asked(manifest, means)
+    wanted = make_placement_request(manifest, means)
     several = max(wanted.tensor, wanted.pipeline, wanted.replicas) > 1
     return several or means.devices > 1 or means.memory_bytes > 0

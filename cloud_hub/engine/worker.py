@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cloud_hub.engine.base import FAULTS, Engine, Health, State
-from cloud_hub.engine.types import ModelCard, Work
+from cloud_hub.engine.base import ENGINE_FAULTS, Engine, EngineHealth, EngineState
+from cloud_hub.engine.types import ModelCard, WorkItem
 from models.bundle.manifest import BundleError
 from wire.protocol.messages import Prediction
 
 INLINE_BELOW_S = 0.0005
-LOOK_EVERY_S = 0.25
+HEALTH_EVERY_S = 0.25
 _WARM_UPS = 3
 _PATIENCE_S = 5.0
 
 
-class Result(msgspec.Struct):
+class BatchResult(msgspec.Struct):
     """Result of one batch. `error` "": `predictions` holds one per item.
 
     `ranks`: (rank, seconds) of a sharded model.
@@ -35,24 +35,26 @@ class Result(msgspec.Struct):
     ranks: tuple[tuple[int, float], ...] = ()
 
 
-Callback = Callable[[Result], None]
-_Task = tuple[Sequence[Work], Callback, bool]  # True: warm up instead of a batch
+ResultCallback = Callable[[BatchResult], None]
+_WorkerTask = tuple[Sequence[WorkItem], ResultCallback, bool]  # True: warm up instead of a batch
 
 
-class Lane:
+class EngineWorker:
     """Threads that call one engine from the event loop."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_WorkerTask | None] = queue.SimpleQueue()
         self._under_way = 0
         self._base_s = self._item_s = float("inf")  # cost of a batch: base + items, measured by `warm_up`
         self._replicas = tuple(engine.replicas)
         self._together = threading.Barrier(len(self._replicas))
-        self._health = [Health(each.health().state) for each in self._replicas]
+        self._health = [EngineHealth(each.health().state) for each in self._replicas]
         self._threads = [
-            threading.Thread(target=self._run, args=(at,), name=f"hub-engine-{engine.card.name}-{at}", daemon=True)
+            threading.Thread(
+                target=self._run_thread, args=(at,), name=f"hub-engine-{engine.card.name}-{at}", daemon=True
+            )
             for at in range(len(self._replicas))
         ]
         for thread in self._threads:
@@ -63,7 +65,7 @@ class Lane:
         return self._engine.card
 
     @property
-    def health(self) -> tuple[Health, ...]:
+    def health(self) -> tuple[EngineHealth, ...]:
         """Last known health of each replica."""
         return tuple(self._health)
 
@@ -77,106 +79,106 @@ class Lane:
 
         The measured cost tells `inline` what is short enough to run between two messages.
         """
-        warmed = await asyncio.gather(*(self._ask([], warm=True) for _ in self._replicas))
+        warmed = await asyncio.gather(*(self._run_task([], warm=True) for _ in self._replicas))
         cold = next((result.error for result in warmed if result.error), "")
         if cold:
             return cold
         full = max(2, self.card.max_batch)
         sample = self._engine.sample()
-        one = min([await self.run([sample]) for _ in range(_WARM_UPS)], key=lambda result: result.seconds)
-        many = await self.run([sample] * self.card.max_batch)
+        one = min([await self.run_batch([sample]) for _ in range(_WARM_UPS)], key=lambda result: result.seconds)
+        many = await self.run_batch([sample] * self.card.max_batch)
         if not many.error:
             self._item_s = max(0.0, many.seconds - one.seconds) / (full - 1)
             self._base_s = max(0.0, one.seconds - self._item_s)
         return one.error or many.error
 
-    def inline(self, batch: Sequence[Work]) -> Result | None:
+    def run_inline(self, batch: Sequence[WorkItem]) -> BatchResult | None:
         """Run the batch on the event loop if it is short and the threads are idle, else return None."""
         if self._under_way or not self._engine.inline or self._base_s + self._item_s * len(batch) > INLINE_BELOW_S:
             return None
-        return _measure(self._engine, batch)
+        return _time_batch(self._engine, batch)
 
-    def submit(self, batch: Sequence[Work], callback: Callback) -> None:
+    def submit(self, batch: Sequence[WorkItem], callback: ResultCallback) -> None:
         """Queue a batch for a thread; `callback` is called on the event loop."""
         self._under_way += 1
         self._tasks.put((batch, callback, False))
 
-    async def run(self, batch: Sequence[Work]) -> Result:
+    async def run_batch(self, batch: Sequence[WorkItem]) -> BatchResult:
         """Run a batch on a thread and wait for its result."""
-        return await self._ask(batch)
+        return await self._run_task(batch)
 
-    async def _ask(self, batch: Sequence[Work], *, warm: bool = False) -> Result:
-        future: asyncio.Future[Result] = self._loop.create_future()
+    async def _run_task(self, batch: Sequence[WorkItem], *, warm: bool = False) -> BatchResult:
+        future: asyncio.Future[BatchResult] = self._loop.create_future()
         self._under_way += 1
         self._tasks.put((batch, lambda result: None if future.done() else future.set_result(result), warm))
         return await future
 
-    async def probe(self) -> Result:
+    async def probe(self) -> BatchResult:
         """Run the engine's self test behind whatever is running."""
-        return await self.run([self._engine.sample()])
+        return await self.run_batch([self._engine.sample()])
 
     async def close(self) -> None:
         """Finish what was submitted and stop the engine; a thread that hangs is abandoned (it is a daemon)."""
         for _ in self._threads:
             self._tasks.put(None)
-        await asyncio.to_thread(self._join)
+        await asyncio.to_thread(self._join_threads)
         if not any(thread.is_alive() for thread in self._threads):
             self._engine.drain()
             await asyncio.to_thread(self._engine.stop)
 
-    def _join(self) -> None:
+    def _join_threads(self) -> None:
         until = time.monotonic() + _PATIENCE_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _run(self, at: int) -> None:
+    def _run_thread(self, at: int) -> None:
         replica = self._replicas[at]
         while True:
             try:
-                task = self._tasks.get(timeout=LOOK_EVERY_S)
+                task = self._tasks.get(timeout=HEALTH_EVERY_S)
             except queue.Empty:
-                self._health[at] = _looked_after(replica)
+                self._health[at] = _check_health(replica)
                 continue
             if task is None:
                 return
             batch, callback, warm = task
-            self._report(callback, self._warmed(replica) if warm else _measure(replica, batch))
+            self._post_result(callback, self._warm_replica(replica) if warm else _time_batch(replica, batch))
 
-    def _warmed(self, replica: Engine) -> Result:
+    def _warm_replica(self, replica: Engine) -> BatchResult:
         """Warm up one replica; all wait for each other first, so that no thread warms the same one twice."""
         started = time.perf_counter()
         try:
             self._together.wait()
             replica.warm()
-        except (*FAULTS, BundleError) as error:
-            return Result([], 0.0, str(error) or type(error).__name__)
-        return Result([], time.perf_counter() - started)
+        except (*ENGINE_FAULTS, BundleError) as error:
+            return BatchResult([], 0.0, str(error) or type(error).__name__)
+        return BatchResult([], time.perf_counter() - started)
 
-    def _report(self, callback: Callback, result: Result) -> None:
+    def _post_result(self, callback: ResultCallback, result: BatchResult) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._finish, callback, result)
+            self._loop.call_soon_threadsafe(self._finish_task, callback, result)
         except RuntimeError:
             return  # the event loop was closed: the result is not wanted any more
 
-    def _finish(self, callback: Callback, result: Result) -> None:
+    def _finish_task(self, callback: ResultCallback, result: BatchResult) -> None:
         self._under_way -= 1
         callback(result)
 
 
-def _looked_after(replica: Engine) -> Health:
+def _check_health(replica: Engine) -> EngineHealth:
     try:
         return replica.health()
-    except (*FAULTS, BundleError) as error:  # must not end the thread: nothing would restart it
-        return Health(State.LOST, str(error) or type(error).__name__)
+    except (*ENGINE_FAULTS, BundleError) as error:  # must not end the thread: nothing would restart it
+        return EngineHealth(EngineState.LOST, str(error) or type(error).__name__)
 
 
-def _measure(engine: Engine, batch: Sequence[Work]) -> Result:
+def _time_batch(engine: Engine, batch: Sequence[WorkItem]) -> BatchResult:
     started = time.perf_counter()
     try:
         predictions = engine.infer(batch)
-    except FAULTS as error:
-        return Result([], time.perf_counter() - started, type(error).__name__)
+    except ENGINE_FAULTS as error:
+        return BatchResult([], time.perf_counter() - started, type(error).__name__)
     seconds = time.perf_counter() - started
     if len(predictions) != len(batch):
-        return Result([], seconds, f"{len(predictions)} predictions for {len(batch)} items")
-    return Result(predictions, seconds, ranks=engine.ranks)
+        return BatchResult([], seconds, f"{len(predictions)} predictions for {len(batch)} items")
+    return BatchResult(predictions, seconds, ranks=engine.ranks)

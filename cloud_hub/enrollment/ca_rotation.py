@@ -9,19 +9,19 @@ from datetime import datetime
 from typing import Any
 
 from cloud_hub.registry.registry import Registry
-from cloud_hub.security.authorities import Authorities, RotationError
+from cloud_hub.security.authorities import RotatingAuthority, RotationError
 
-Applied = Callable[[], Awaitable[None]]
+ReloadHook = Callable[[], Awaitable[None]]
 
 
-async def nothing_runs() -> None:
+async def skip_reload() -> None:
     """Do nothing, for a hub that is stopped: its next start reads the files."""
 
 
-class Rotation:
+class CaRotation:
     """A CA rotation. `applied` makes a running hub forget the old CA: its own certificates, the broker, the web API."""
 
-    def __init__(self, authorities: Authorities, registry: Registry, applied: Applied = nothing_runs) -> None:
+    def __init__(self, authorities: RotatingAuthority, registry: Registry, applied: ReloadHook = skip_reload) -> None:
         self._authorities = authorities
         self._registry = registry
         self._applied = applied
@@ -38,7 +38,7 @@ class Rotation:
         that only the old CA vouches for.
         """
         coming = self._authorities.coming
-        waiting = self._behind(coming.sha256) if coming else []
+        waiting = self._devices_behind(coming.sha256) if coming else []
         return {"ca": self._authorities.sha256, "coming": coming.sha256 if coming else "", "waiting_for": waiting}
 
     def rotate(self, now: datetime) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Rotation:
 
         No device is disconnected: the broker finds the new CA by itself.
         """
-        self._authorities.rotate(now)
+        self._authorities.begin_rotation(now)
         return self.status()
 
     async def finish(self, *, force: bool) -> dict[str, Any]:
@@ -57,9 +57,9 @@ class Rotation:
         waiting = self.status()["waiting_for"]
         if waiting and not force:
             raise RotationError(f"{len(waiting)} devices have not renewed yet ({waiting[0]}, ...): wait, or --force")
-        self._authorities.finish()
+        self._authorities.finish_rotation()
         await self._applied()
         return {**self.status(), "cut_off": waiting}
 
-    def _behind(self, coming: str) -> list[str]:
+    def _devices_behind(self, coming: str) -> list[str]:
         return [each.id for each in self._registry.devices() if not each.gone and each.authority != coming]

@@ -18,11 +18,18 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from cloud_hub.enrollment.replies import Ca, Issued, Place, SignedReply, facts_of, signed_reply
-from cloud_hub.registry.registry import InviteFault, Keys, Registry
-from cloud_hub.security.authority import RequestError, pem, public_key_of, utc_now
+from cloud_hub.enrollment.replies import (
+    CertificateIssuer,
+    EnrollmentReply,
+    HubAddress,
+    IssuedCertificate,
+    read_validity,
+    sign_reply,
+)
+from cloud_hub.registry.registry import DeviceKeys, InviteFault, Registry
+from cloud_hub.security.authority import CertificateRequestError, encode_certificate, read_csr_key, utc_now
 from cloud_hub.security.hub_keys import HubCard
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 MAX_FILE_BYTES = 8 << 20
 
@@ -38,16 +45,16 @@ class HardwareList:
         self._seen: tuple[int, int] | None = None
         self._serials: frozenset[str] = frozenset()
 
-    def check(self) -> None:
+    def check_file(self) -> None:
         """Raise ExitError(CONFIG) if the file cannot be read now."""
-        if self._path is not None and not self._fresh():
-            raise ExitError(Exit.CONFIG, f"enrol.hardware_file: {self._path} cannot be read, or is too long")
+        if self._path is not None and not self._refresh_serials():
+            raise ExitError(ExitCode.CONFIG, f"enrol.hardware_file: {self._path} cannot be read, or is too long")
 
-    def allows(self, serial: str) -> bool:
+    def allows_serial(self, serial: str) -> bool:
         """Whether a machine with this serial number may enrol."""
-        return self._path is None or (self._fresh() and serial in self._serials)
+        return self._path is None or (self._refresh_serials() and serial in self._serials)
 
-    def _fresh(self) -> bool:
+    def _refresh_serials(self) -> bool:
         """Read the file if it changed. False if it cannot be read."""
         if self._path is None:
             return True
@@ -55,7 +62,7 @@ class HardwareList:
             found = self._path.stat()
             stamp = (found.st_mtime_ns, found.st_size)
             if stamp != self._seen:
-                self._serials = _read(self._path)
+                self._serials = _read_serials(self._path)
         except (OSError, UnicodeDecodeError):
             self._seen = None
             return False
@@ -63,7 +70,7 @@ class HardwareList:
         return True
 
 
-def _read(path: Path) -> frozenset[str]:
+def _read_serials(path: Path) -> frozenset[str]:
     with path.open("rb") as file:
         raw = file.read(MAX_FILE_BYTES + 1)
     if len(raw) > MAX_FILE_BYTES:
@@ -103,14 +110,14 @@ class Rejection:
     kind: str = "request"
 
 
-class Issuer:
+class EnrollmentService:
     """Enrolment service: turns a request into a signed reply or a rejection. `counts`: outcomes of requests by name."""
 
     def __init__(
         self,
         registry: Registry,
-        authority: Ca,
-        place: Place,
+        authority: CertificateIssuer,
+        place: HubAddress,
         hardware: HardwareList | None = None,
     ) -> None:
         self._registry = registry
@@ -119,47 +126,51 @@ class Issuer:
         self._hardware = hardware or HardwareList(None)
         self.counts: Counter[str] = Counter()
 
-    def offer(self, card: HubCard) -> None:
+    def set_card(self, card: HubCard) -> None:
         """Set the hub's card that new devices are given."""
         self._place = replace(self._place, hubs=(card,))
 
-    def at(self, url: str) -> None:
+    def set_url(self, url: str) -> None:
         """Set the web API's URL, where devices renew."""
         self._place = replace(self._place, url=url)
 
-    def enrol(self, request: EnrolRequest, now_ms: int) -> SignedReply | Rejection:
+    def enrol_device(self, request: EnrolRequest, now_ms: int) -> EnrollmentReply | Rejection:
         """Enrol a device. The token is checked first, so that a caller without one makes the hub compute nothing.
 
         `now_ms`: hub time in ms since 1970.
         """
-        reply = self._enrol(request, now_ms)
+        reply = self._enrol_device(request, now_ms)
         self.counts["enrolled" if not isinstance(reply, Rejection) else f"refused.{reply.kind}"] += 1
         return reply
 
-    def _enrol(self, request: EnrolRequest, now_ms: int) -> SignedReply | Rejection:
-        invited = self._registry.open_invite(request.token, now_ms, request.hardware, _claimed(request))
+    def _enrol_device(self, request: EnrolRequest, now_ms: int) -> EnrollmentReply | Rejection:
+        invited = self._registry.open_invite(request.token, now_ms, request.hardware, _claimed_key(request))
         if isinstance(invited, InviteFault):
-            return _not_invited(invited)
-        if not self._hardware.allows(request.hardware):
-            return _not_invited(InviteFault.HARDWARE)
+            return _reject_invite(invited)
+        if not self._hardware.allows_serial(request.hardware):
+            return _reject_invite(InviteFault.HARDWARE)
         try:
-            signing, hpke = check(request)
-            certificate = self._authority.device(request.csr.encode(), invited, utc_now())
-        except RequestError as error:
+            signing, hpke = verify_enrolment(request)
+            certificate = self._authority.issue_device(request.csr.encode(), invited, utc_now())
+        except CertificateRequestError as error:
             return Rejection(str(error), invite=False)
-        facts, authority = facts_of(certificate), self._authority.issuer_sha256
-        keys = Keys(signing, hpke, *facts, authority=authority, hardware=request.hardware)
+        facts, authority = read_validity(certificate), self._authority.issuer_sha256
+        keys = DeviceKeys(signing, hpke, *facts, authority=authority, hardware=request.hardware)
         device = self._registry.enrol(request.token, keys, now_ms)
         if isinstance(device, InviteFault):
-            return _not_invited(device)
-        return signed_reply(self._authority, self._place, Issued(device.id, pem(certificate), now_ms, first=True))
+            return _reject_invite(device)
+        return sign_reply(
+            self._authority,
+            self._place,
+            IssuedCertificate(device.id, encode_certificate(certificate), now_ms, first=True),
+        )
 
 
-def _not_invited(fault: InviteFault) -> Rejection:
+def _reject_invite(fault: InviteFault) -> Rejection:
     return Rejection(fault.value, invite=True, kind=fault.name.lower())
 
 
-def _claimed(request: EnrolRequest) -> bytes:
+def _claimed_key(request: EnrolRequest) -> bytes:
     """Return the signing key that a request names; its proof is checked before anything is changed."""
     try:
         return base64.b64decode(request.signing_key, validate=True)
@@ -167,30 +178,30 @@ def _claimed(request: EnrolRequest) -> bytes:
         return b""
 
 
-def check(request: EnrolRequest) -> tuple[bytes, bytes]:
+def verify_enrolment(request: EnrolRequest) -> tuple[bytes, bytes]:
     """Check the proof of possession and return the raw signing and HPKE keys. RequestError names what is wrong."""
-    signing = _raw(request.signing_key, "signing_key", _KEY_BYTES)
-    hpke = _raw(request.hpke_key, "hpke_key", _KEY_BYTES)
-    proof = _raw(request.proof, "proof", 64)
-    public_key_of(request.csr.encode())
+    signing = _decode_exact(request.signing_key, "signing_key", _KEY_BYTES)
+    hpke = _decode_exact(request.hpke_key, "hpke_key", _KEY_BYTES)
+    proof = _decode_exact(request.proof, "proof", 64)
+    read_csr_key(request.csr.encode())
     try:
-        Ed25519PublicKey.from_public_bytes(signing).verify(proof, proof_text(request, signing, hpke))
+        Ed25519PublicKey.from_public_bytes(signing).verify(proof, build_proof_text(request, signing, hpke))
     except (InvalidSignature, ValueError):
-        raise RequestError("the proof does not fit the keys") from None
+        raise CertificateRequestError("the proof does not fit the keys") from None
     try:
         X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(hpke))
     except ValueError:  # a point of small order: whatever is sealed to it can be opened by anybody
-        raise RequestError("hpke_key is not a usable X25519 key") from None
+        raise CertificateRequestError("hpke_key is not a usable X25519 key") from None
     return signing, hpke
 
 
-def proof_text(request: EnrolRequest, signing: bytes, hpke: bytes) -> bytes:
+def build_proof_text(request: EnrolRequest, signing: bytes, hpke: bytes) -> bytes:
     """Return what the device's signing key signs: a SHA-256 over token, request, both raw public keys and serial."""
     words = (request.token.encode(), request.csr.encode(), signing, hpke, request.hardware.encode())
     return sha256(PROOF_TAG + b"".join(words)).digest()
 
 
-def invite_text(url: str, ca_sha256: str, token: str, device: str, *, root_sha256: str = "", made_ms: int = 0) -> str:
+def encode_invite(url: str, ca_sha256: str, token: str, device: str, *, root_sha256: str = "", made_ms: int = 0) -> str:
     """Encode an invite, the string that a person carries to the device: hub URL, CA hash and one-time token.
 
     `root_sha256`: of the root of trust for models, policies and hub keys, hex. `made_ms`: hub time, the device's first
@@ -209,11 +220,11 @@ def invite_text(url: str, ca_sha256: str, token: str, device: str, *, root_sha25
     return INVITE_PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
-def _raw(text: str, name: str, size: int) -> bytes:
+def _decode_exact(text: str, name: str, size: int) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RequestError(f"{name} is not base64") from None
+        raise CertificateRequestError(f"{name} is not base64") from None
     if len(data) != size:
-        raise RequestError(f"{name} has {len(data)} bytes, not {size}")
+        raise CertificateRequestError(f"{name} has {len(data)} bytes, not {size}")
     return data

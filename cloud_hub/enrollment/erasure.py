@@ -9,13 +9,12 @@ from typing import Annotated
 
 import msgspec
 
-from cloud_hub.core.commands import Erase
-from cloud_hub.core.commands import Tombstone as Buried
+from cloud_hub.core.commands import ErasureRequest, Tombstone
 from cloud_hub.enrollment.enrollment import Rejection
-from cloud_hub.enrollment.renewal import STRANGER, proven
+from cloud_hub.enrollment.renewal import UNKNOWN_DEVICE, authenticate_device
 from cloud_hub.registry.device_states import HEARD, Device
 from cloud_hub.registry.registry import Registry
-from wire.protocol.sealing import Signed, Tombstone, erase_text
+from wire.protocol.sealing import ErasureTombstone, SignedStatement, build_erase_text
 
 _HEX64 = r"^[0-9a-f]{64}$"
 
@@ -23,7 +22,7 @@ _HEX64 = r"^[0-9a-f]{64}$"
 class EraseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of an erasure request.
 
-    `subject`: its keyed hash, hex; data kept until `before_ms` (hub time) is erased. `proof`: over `erase_text`.
+    `subject`: its keyed hash, hex; data kept until `before_ms` (hub time) is erased. `proof`: over `build_erase_text`.
     """
 
     device: str
@@ -32,31 +31,31 @@ class EraseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proof: str
 
 
-class Erasures:
+class ErasureService:
     """Checks erasure requests against the registry."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def asked(self, request: EraseRequest, now_ms: int) -> Erase | Rejection:
-        """Check a request and return the core's `Erase` event. A `before_ms` in the future counts as now."""
-        text = erase_text(request.device, request.subject, request.before_ms)
-        device: Device | None = proven(self._registry, request.device, request.proof, text)
+    def check_request(self, request: EraseRequest, now_ms: int) -> ErasureRequest | Rejection:
+        """Check a request and return the core's `ErasureRequest` event. A `before_ms` in the future counts as now."""
+        text = build_erase_text(request.device, request.subject, request.before_ms)
+        device: Device | None = authenticate_device(self._registry, request.device, request.proof, text)
         if device is None:
-            return Rejection(STRANGER, invite=True, kind="stranger")
+            return Rejection(UNKNOWN_DEVICE, invite=True, kind="stranger")
         if device.state not in HEARD:  # a suspended device may be stolen: a person decides
             return Rejection(f"the device is {device.state}", invite=False, kind=str(device.state))
-        return Erase(device.id, bytes.fromhex(request.subject), min(request.before_ms, now_ms), now_ms)
+        return ErasureRequest(device.id, bytes.fromhex(request.subject), min(request.before_ms, now_ms), now_ms)
 
 
-def stone(buried: Buried, hub: str, region: str) -> bytes:
+def build_tombstone(buried: Tombstone, hub: str, region: str) -> bytes:
     """Return the JSON text of a tombstone, ready to be signed."""
-    told = Tombstone(
+    told = ErasureTombstone(
         buried.device, buried.mark.hex(), buried.before_ms, rows=buried.rows, at_ms=buried.at_ms, hub=hub, region=region
     )
     return msgspec.json.encode(told)
 
 
-def signed(text: bytes, signature: bytes) -> Signed:
+def attach_signature(text: bytes, signature: bytes) -> SignedStatement:
     """Join a text and its signature into the struct of the reply."""
-    return Signed(text.decode(), base64.b64encode(signature).decode())
+    return SignedStatement(text.decode(), base64.b64encode(signature).decode())

@@ -13,25 +13,25 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from cloud_hub.registry.registry import Device, Registry
-from cloud_hub.security.authorities import Authorities
+from cloud_hub.registry.registry import EnrolledDevice, Registry
+from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import utc_now
-from wire.process.logging import Log, name
+from wire.process.logging import JsonLog, safe_name
 from wire.transport.base import LinkLostError, Transport
 
-AGAIN_S = 10.0
+EVICT_INTERVAL_S = 10.0
 MAX_WAITING = 1024
 
 TakeOver = Callable[[str], Awaitable[Transport]]
 
 
-class Doorman:
+class SessionEvictor:
     """The device registry as the hub's core sees it on every message; a device that is gone but still sends is evicted.
 
     `take_over` connects under a device's client id. `counts`: evictions and failed ones.
     """
 
-    def __init__(self, registry: Registry, take_over: TakeOver, log: Log) -> None:
+    def __init__(self, registry: Registry, take_over: TakeOver, log: JsonLog) -> None:
         self._registry = registry
         self._take_over = take_over
         self._log = log
@@ -40,24 +40,24 @@ class Doorman:
         self._wake = asyncio.Event()
         self.counts: Counter[str] = Counter()
 
-    def device(self, device: str, /) -> Device | None:
+    def device(self, device: str, /) -> EnrolledDevice | None:
         """Return a device from the registry, None if unknown; one that is gone is evicted too."""
         found = self._registry.device(device)
         if found is not None and found.gone:
-            self.evict(device)
+            self.queue_eviction(device)
         return found
 
     def suspect(self, device: str, now_ms: int, /) -> bool:
         """Mark a device as cloned, if the registry agrees, and log it."""
         suspected = self._registry.suspect(device, now_ms)
         if suspected:
-            self._log.error("clone_suspect", device=name(device))
+            self._log.error("clone_suspect", device=safe_name(device))
         return suspected
 
-    def evict(self, device: str) -> None:
+    def queue_eviction(self, device: str) -> None:
         """Queue a device for eviction, unless that happened within the last ten seconds or too many wait."""
         now = time.monotonic()
-        if now - self._last.get(device, -AGAIN_S) < AGAIN_S or len(self._waiting) >= MAX_WAITING:
+        if now - self._last.get(device, -EVICT_INTERVAL_S) < EVICT_INTERVAL_S or len(self._waiting) >= MAX_WAITING:
             return
         self._last[device] = now  # bounded: devices that enrolled once
         self._waiting[device] = None
@@ -71,9 +71,9 @@ class Doorman:
             while self._waiting:
                 device = next(iter(self._waiting))
                 del self._waiting[device]
-                await self._throw_off(device)
+                await self._evict_session(device)
 
-    async def _throw_off(self, device: str) -> None:
+    async def _evict_session(self, device: str) -> None:
         try:
             stand_in = await self._take_over(device)
         except (LinkLostError, OSError):
@@ -81,13 +81,13 @@ class Doorman:
             return
         await stand_in.close()
         self.counts["evictions"] += 1
-        self._log.info("evicted", device=name(device))
+        self._log.info("evicted", device=safe_name(device))
 
 
-def stand_in_context(authorities: Authorities, folder: Path, device: str) -> ssl.SSLContext:
+def build_stand_in_context(authorities: RotatingAuthority, folder: Path, device: str) -> ssl.SSLContext:
     """Build a TLS context under a device's name: a certificate of five minutes, on disk only while it is read."""
     context = ssl.create_default_context(cafile=authorities.trusted_file)
     with tempfile.TemporaryDirectory(dir=folder) as private:
-        pair = authorities.current.stand_in(Path(private), device, utc_now())
+        pair = authorities.current.issue_stand_in(Path(private), device, utc_now())
         context.load_cert_chain(pair.certificate, pair.key)
     return context

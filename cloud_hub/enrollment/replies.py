@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import msgspec
 from cryptography import x509
 
-from cloud_hub.repository.files import NOWHERE, Anchor
+from cloud_hub.repository.files import NO_ANCHOR, TrustAnchor
 from cloud_hub.security.hub_keys import HubCard
 
 
-class Ca(Protocol):
-    """The CA as replies need it: one `Authority`, or `Authorities`, of which one signs and one issues."""
+class CertificateIssuer(Protocol):
+    """The CA as replies need it: one `Authority`, or `RotatingAuthority`, of which one signs and one issues."""
 
     @property
     def certificate_pem(self) -> bytes: ...
@@ -28,10 +28,10 @@ class Ca(Protocol):
 
     def sign(self, body: bytes) -> bytes: ...
 
-    def device(self, csr_pem: bytes, device: str, now: datetime) -> x509.Certificate: ...
+    def issue_device(self, csr_pem: bytes, device: str, now: datetime) -> x509.Certificate: ...
 
 
-class SignedReply(msgspec.Struct, frozen=True):
+class EnrollmentReply(msgspec.Struct, frozen=True):
     """`body` is JSON text, `signature` base64 ECDSA P-256 SHA-256 (DER) of the CA key over its UTF-8 bytes."""
 
     body: str
@@ -46,7 +46,7 @@ class BrokerAddress(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Place:
+class HubAddress:
     """Addresses that a device needs: broker, hubs and update repository.
 
     `url`: of the hub's web API, where certificates are renewed.
@@ -55,11 +55,11 @@ class Place:
     broker: BrokerAddress
     hubs: tuple[HubCard, ...]
     url: str = ""
-    anchor: Anchor = NOWHERE
+    anchor: TrustAnchor = NO_ANCHOR
 
 
 @dataclass(frozen=True)
-class Issued:
+class IssuedCertificate:
     """A certificate (PEM) just made. `request`: SHA-256 of the certificate request it answers, hex.
 
     `first`: the device has no root of trust for updates yet and is given one.
@@ -72,7 +72,7 @@ class Issued:
     first: bool = False
 
 
-def signed_reply(authority: Ca, place: Place, issued: Issued) -> SignedReply:
+def sign_reply(authority: CertificateIssuer, place: HubAddress, issued: IssuedCertificate) -> EnrollmentReply:
     """Build the reply to an enrolment or a renewal as JSON and sign it with the CA key."""
     body: dict[str, Any] = {
         "device": issued.device,
@@ -84,12 +84,12 @@ def signed_reply(authority: Ca, place: Place, issued: Issued) -> SignedReply:
         "hub_url": place.url,
         "hub_time_ms": issued.now_ms,
         "request": issued.request,
-        **(place.anchor.words(place.url) if issued.first else {}),
+        **(place.anchor.reply_fields(place.url) if issued.first else {}),
     }
     text = msgspec.json.encode(body)
-    return SignedReply(text.decode(), base64.b64encode(authority.sign(text)).decode())
+    return EnrollmentReply(text.decode(), base64.b64encode(authority.sign(text)).decode())
 
 
-def facts_of(certificate: x509.Certificate) -> tuple[str, int]:
+def read_validity(certificate: x509.Certificate) -> tuple[str, int]:
     """Return a certificate's serial number (hex) and end (ms since 1970)."""
     return f"{certificate.serial_number:x}", int(certificate.not_valid_after_utc.timestamp() * 1000)

@@ -15,7 +15,7 @@ from typing import Self
 
 import msgspec
 
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 MAX_KEYS = 10_000
 MAX_NAME = 64
@@ -38,7 +38,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-GRANTED = frozenset({Scope.INFER, Scope.READ, Scope.OPERATE})
+GRANTABLE_SCOPES = frozenset({Scope.INFER, Scope.READ, Scope.OPERATE})
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Caller(msgspec.Struct, frozen=True):
     tenant: str = ""
     scopes: frozenset[Scope] = frozenset()
 
-    def sees(self, tenant: str) -> bool:
+    def sees_tenant(self, tenant: str) -> bool:
         """Whether things of `tenant` are visible to this caller."""
         return not self.tenant or self.tenant == tenant
 
@@ -58,7 +58,7 @@ LOCAL = Caller("local", "", frozenset({Scope.INFER, Scope.READ}))
 NOBODY = Caller("nobody")
 
 
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Request to create a key. `tenant` "" = for the whole hub; `expires_s` 0 = until it is revoked."""
 
     name: str
@@ -67,7 +67,7 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires_s: float = 0.0
 
 
-class Key(msgspec.Struct, frozen=True):
+class ApiKey(msgspec.Struct, frozen=True):
     """An API key without its secret. Times in ms of hub time, 0 = none."""
 
     id: str
@@ -78,7 +78,7 @@ class Key(msgspec.Struct, frozen=True):
     ends_ms: int
     revoked_ms: int
 
-    def good(self, now_ms: int) -> bool:
+    def is_valid(self, now_ms: int) -> bool:
         """Whether it is neither revoked nor expired."""
         return not self.revoked_ms and (not self.ends_ms or now_ms < self.ends_ms)
 
@@ -87,17 +87,17 @@ class AccessError(Exception):
     """A key that cannot be created or does not exist: one readable line."""
 
 
-class Keys:
+class ApiKeys:
     """All API keys, in memory and on disk; callers are looked up without disk access."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._known: dict[str, tuple[Key, bytes]] = {}
+        self._known: dict[str, tuple[ApiKey, bytes]] = {}
         for row in connection.execute("select * from keys"):
             key, title, tenant, words, made_ms, ends_ms, revoked_ms, digest = row
             scopes = tuple(Scope(word) for word in words.split())
             self._known[key] = (
-                Key(key, title, tenant, scopes, made_ms=made_ms, ends_ms=ends_ms, revoked_ms=revoked_ms),
+                ApiKey(key, title, tenant, scopes, made_ms=made_ms, ends_ms=ends_ms, revoked_ms=revoked_ms),
                 digest,
             )
 
@@ -111,7 +111,7 @@ class Keys:
             connection.execute(_TABLE)
             return cls(connection)
         except (OSError, sqlite3.Error, ValueError) as error:
-            raise ExitError(Exit.DATABASE, f"{path}: {error}") from None
+            raise ExitError(ExitCode.DATABASE, f"{path}: {error}") from None
 
     @classmethod
     def in_memory(cls) -> Self:
@@ -123,18 +123,18 @@ class Keys:
     def close(self) -> None:
         self._connection.close()
 
-    def all(self) -> tuple[Key, ...]:
+    def list_keys(self) -> tuple[ApiKey, ...]:
         """All keys, oldest first, revoked and expired ones too."""
         return tuple(sorted((key for key, _ in self._known.values()), key=lambda key: (key.made_ms, key.id)))
 
-    def create(self, wanted: Wanted, now_ms: int) -> tuple[Key, str]:
+    def create(self, wanted: KeyRequest, now_ms: int) -> tuple[ApiKey, str]:
         """Create a key; returns it with its token, which is not stored. AccessError if the request is not allowed."""
-        _check(wanted)
+        _validate_request(wanted)
         if len(self._known) >= MAX_KEYS:
             raise AccessError(f"there are {MAX_KEYS} keys already")
         ends_ms = now_ms + int(wanted.expires_s * 1000) if wanted.expires_s else 0
         scopes = tuple(sorted(set(wanted.scopes)))
-        key = Key(
+        key = ApiKey(
             secrets.token_hex(6),
             wanted.name,
             wanted.tenant,
@@ -144,39 +144,39 @@ class Keys:
             revoked_ms=0,
         )
         token = f"skerry_{key.id}_{secrets.token_urlsafe(32)}"
-        self._write(key, sha256(token.encode()).digest())
+        self._write_key(key, sha256(token.encode()).digest())
         return key, token
 
-    def revoke(self, key_id: str, now_ms: int) -> Key:
+    def revoke(self, key_id: str, now_ms: int) -> ApiKey:
         """Revoke a key at once. AccessError if there is none with this id."""
         found = self._known.get(key_id)
         if found is None:
             raise AccessError("no such key")
         key, digest = found
         revoked = key if key.revoked_ms else msgspec.structs.replace(key, revoked_ms=now_ms)
-        self._write(revoked, digest)
+        self._write_key(revoked, digest)
         return revoked
 
-    def caller(self, token: str, now_ms: int) -> Caller | None:
+    def find_caller(self, token: str, now_ms: int) -> Caller | None:
         """Caller that a token belongs to; None if it is unknown, revoked or expired. Compared in constant time."""
         match = _TOKEN.fullmatch(token)
         found = self._known.get(match[1]) if match else None
         if found is None:
             return None
         key, digest = found
-        if not hmac.compare_digest(sha256(token.encode()).digest(), digest) or not key.good(now_ms):
+        if not hmac.compare_digest(sha256(token.encode()).digest(), digest) or not key.is_valid(now_ms):
             return None
         return Caller(key.id, key.tenant, frozenset(key.scopes))
 
-    def _write(self, key: Key, digest: bytes) -> None:
+    def _write_key(self, key: ApiKey, digest: bytes) -> None:
         facts = (key.id, key.name, key.tenant, " ".join(key.scopes), key.made_ms, key.ends_ms, key.revoked_ms, digest)
         self._connection.execute("insert or replace into keys values (?, ?, ?, ?, ?, ?, ?, ?)", facts)
         self._known[key.id] = (key, digest)
 
 
-def _check(wanted: Wanted) -> None:
+def _validate_request(wanted: KeyRequest) -> None:
     """AccessError unless scopes, tenant, name and lifetime are allowed."""
-    if not wanted.scopes or not set(wanted.scopes) <= GRANTED:
+    if not wanted.scopes or not set(wanted.scopes) <= GRANTABLE_SCOPES:
         raise AccessError("scopes are one or more of infer, read, operate")
     if wanted.tenant and not _TENANT.fullmatch(wanted.tenant):
         raise AccessError("a tenant is lower-case letters, digits and single dashes")

@@ -21,7 +21,7 @@ class DeviceState(StrEnum):
     REVOKED = "revoked"  # never again under this id
 
 
-class Because(StrEnum):
+class StateReason(StrEnum):
     """Reason for a device's state."""
 
     ENROLLED = "enrolled"
@@ -40,7 +40,7 @@ _NEXT = {
 }
 HEARD = frozenset((DeviceState.ACTIVE, DeviceState.RETIRING))  # whose signed messages are answered
 GONE = frozenset((DeviceState.RETIRED, DeviceState.REVOKED))  # whose keys are invalid for ever
-_WHY_NOT = {
+_REFUSALS = {
     DeviceState.REVOKED: "is revoked for good: invite it under another name",
     DeviceState.RETIRED: "is retired: `skerry hub invite` lets a device of this name enrol again, with new keys",
     DeviceState.SUSPENDED: "is suspended: resume it first, or retire or revoke it",
@@ -52,9 +52,9 @@ def may_become(now: DeviceState, wanted: DeviceState) -> bool:
     return wanted is now or wanted in _NEXT[now]
 
 
-def refusal(now: DeviceState, wanted: DeviceState) -> str:
+def explain_refusal(now: DeviceState, wanted: DeviceState) -> str:
     """Why a transition is not allowed, as readable text after the device's name."""
-    return _WHY_NOT.get(now, f"is {now}, it cannot become {wanted}")
+    return _REFUSALS.get(now, f"is {now}, it cannot become {wanted}")
 
 
 def may_be_invited(now: DeviceState | None, *, replace: bool) -> bool:
@@ -87,7 +87,7 @@ class Device(Protocol):
     def region(self) -> str: ...
 
 
-class Registry(Protocol):
+class DeviceLookup(Protocol):
     """Look-up of devices, answered from memory: a revocation takes effect with the next message."""
 
     def device(self, device: str, /) -> Device | None: ...

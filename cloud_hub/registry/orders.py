@@ -12,19 +12,19 @@ from pathlib import Path
 
 import msgspec
 
-from policies.model.policy import Part
+from policies.model.policy import CompiledLayer
 from wire.errors import LocalError
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private, write_private
-from wire.protocol.messages import DenyAll
-from wire.protocol.topics import check_id, tenant_of
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file, write_private_file
+from wire.protocol.messages import DenyAllNotice
+from wire.protocol.topics import extract_tenant, validate_device_id
 
-EVERYBODY = ""
+ALL_DEVICES = ""
 MAX_WHY_CHARS = 200
 MAX_BYTES = 8 << 20
 
 
-class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DenyNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Deny notice: nothing may leave a device. `scope`: a device's id, a tenant, or "" for all devices."""
 
     counter: int
@@ -32,26 +32,26 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope: str
     issued_ms: int
 
-    def note(self) -> DenyAll:
+    def to_message(self) -> DenyAllNotice:
         """The notice as the message that devices receive."""
-        return DenyAll(0, self.counter, self.why)
+        return DenyAllNotice(0, self.counter, self.why)
 
-    def meets(self, device: str) -> bool:
+    def applies_to(self, device: str) -> bool:
         """Whether the notice covers this device."""
-        return self.scope in (EVERYBODY, device, tenant_of(device))
+        return self.scope in (ALL_DEVICES, device, extract_tenant(device))
 
 
-class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SeenDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A policy document that this hub was given at some time, by title and version."""
 
     title: str
     version: int
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    notices: tuple[Notice, ...] = ()
+class _OrdersFile(msgspec.Struct, forbid_unknown_fields=True):
+    notices: tuple[DenyNotice, ...] = ()
     floors: dict[str, int] = {}
-    seen: dict[str, Seen] = {}
+    seen: dict[str, SeenDocument] = {}
 
 
 class Orders:
@@ -59,10 +59,10 @@ class Orders:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._file = _read(path) if path is not None and path.exists() else _File()
+        self._file = _read_orders(path) if path is not None and path.exists() else _OrdersFile()
 
     @property
-    def notices(self) -> tuple[Notice, ...]:
+    def notices(self) -> tuple[DenyNotice, ...]:
         """The newest notice of each scope."""
         return self._file.notices
 
@@ -71,50 +71,50 @@ class Orders:
         """Lowest version that is served, by `layer/name` of a policy."""
         return self._file.floors
 
-    def notice(self, device: str) -> Notice | None:
+    def notice_for(self, device: str) -> DenyNotice | None:
         """The newest notice that covers this device, or None."""
-        met = [notice for notice in self._file.notices if notice.meets(device)]
+        met = [notice for notice in self._file.notices if notice.applies_to(device)]
         return max(met, key=lambda notice: notice.counter, default=None)
 
-    def deny_all(self, scope: str, why: str, now_ms: int) -> Notice:
+    def deny_all(self, scope: str, why: str, now_ms: int) -> DenyNotice:
         """Issue a deny notice, durable when it returns.
 
         Its counter is above all earlier ones, also those of other hubs.
         """
         counter = max((each.counter for each in self._file.notices), default=0) + 1
-        notice = Notice(max(counter, now_ms // 1000), said(why), scoped(scope), now_ms)
+        notice = DenyNotice(max(counter, now_ms // 1000), clean_reason(why), check_scope(scope), now_ms)
         others = tuple(each for each in self._file.notices if each.scope != notice.scope)
-        self._keep(_File((*others, notice), self._file.floors, self._file.seen))
+        self._save_file(_OrdersFile((*others, notice), self._file.floors, self._file.seen))
         return notice
 
-    def learn(self, documents: Iterable[Part]) -> None:
+    def learn_documents(self, documents: Iterable[CompiledLayer]) -> None:
         """Raise the floor of each policy name to the oldest version served of it. Durable when it returns."""
         given = tuple(documents)
-        seen = self._file.seen | {each.hash: Seen(f"{each.layer}/{each.name}", each.version) for each in given}
+        seen = self._file.seen | {each.hash: SeenDocument(f"{each.layer}/{each.name}", each.version) for each in given}
         floors = dict(self._file.floors)
         for name in {seen[each.hash].title for each in given}:
             oldest = min(each.version for each in given if seen[each.hash].title == name)
             floors[name] = max(oldest, floors.get(name, 0))
         if (floors, seen) != (self._file.floors, self._file.seen):
-            self._keep(_File(self._file.notices, floors, seen))
+            self._save_file(_OrdersFile(self._file.notices, floors, seen))
 
     def is_old(self, document: str) -> bool:
         """Whether the document with this hash is below its floor; False if this hub was never given it."""
         seen = self._file.seen.get(document)
         return seen is not None and seen.version < self._file.floors.get(seen.title, 0)
 
-    def _keep(self, file: _File) -> None:
+    def _save_file(self, file: _OrdersFile) -> None:
         if self._path is not None:
-            write_private(self._path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
+            write_private_file(self._path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
         self._file = file
 
 
-def scoped(scope: str) -> str:
+def check_scope(scope: str) -> str:
     """Check a scope. LocalError if it is not a device id, a tenant or ""."""
-    return check_id(scope) if scope else EVERYBODY
+    return validate_device_id(scope) if scope else ALL_DEVICES
 
 
-def said(why: str) -> str:
+def clean_reason(why: str) -> str:
     """Clean a reason to one printable line. LocalError if it is empty or too long: readers must know what to do."""
     line = " ".join("".join(c if c.isprintable() else " " for c in why).split())
     if not line or len(line) > MAX_WHY_CHARS:
@@ -122,9 +122,9 @@ def said(why: str) -> str:
     return line
 
 
-def _read(path: Path) -> _File:
+def _read_orders(path: Path) -> _OrdersFile:
     """Read the orders file. A damaged file stops the hub, since a lost notice must not read as none."""
     try:
-        return msgspec.json.decode(read_private(path, MAX_BYTES), type=_File)
+        return msgspec.json.decode(read_private_file(path, MAX_BYTES), type=_OrdersFile)
     except msgspec.DecodeError as error:
-        raise ExitError(Exit.DATABASE, f"{path} is damaged ({error}): restore it from a backup") from None
+        raise ExitError(ExitCode.DATABASE, f"{path} is damaged ({error}): restore it from a backup") from None

@@ -17,17 +17,25 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from cloud_hub.registry.device_states import GONE, HEARD, Because, DeviceState, may_be_invited, may_become, refusal
+from cloud_hub.registry.device_states import (
+    GONE,
+    HEARD,
+    DeviceState,
+    StateReason,
+    explain_refusal,
+    may_be_invited,
+    may_become,
+)
 from cloud_hub.registry.schema import devices as _devices
 from cloud_hub.registry.schema import invites as _invites
-from cloud_hub.registry.schema import open_engine
+from cloud_hub.registry.schema import open_device_database
 from wire.errors import LocalError
-from wire.protocol.topics import check_id, device_id, tenant_of
+from wire.protocol.topics import extract_tenant, join_device_id, validate_device_id
 
 MAX_OPEN_INVITES = 10_000
 MAX_HARDWARE_CHARS = 64
 MAX_HARDWARE = 1000
-_TOLD = sa.select(_invites.c.device_class, _invites.c.region)
+_INVITED_AS = sa.select(_invites.c.device_class, _invites.c.region)
 
 
 class InviteFault(StrEnum):
@@ -45,7 +53,7 @@ class RegistryError(Exception):
 
 
 @dataclass(frozen=True)
-class Keys:
+class DeviceKeys:
     """Raw public keys of a device (32 bytes each), and serial, end and issuer of its certificate.
 
     `authority`: SHA-256 (hex) of the issuing CA. `hardware`: serial number that the machine reports; it proves
@@ -61,7 +69,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Device:
+class EnrolledDevice:
     """One enrolled device with its parsed keys. `ledger`: SHA-256 (hex) of the ledger it exported when it retired."""
 
     id: str
@@ -82,7 +90,7 @@ class Device:
 
     @property
     def tenant(self) -> str:
-        return tenant_of(self.id)
+        return extract_tenant(self.id)
 
     @property
     def active(self) -> bool:
@@ -109,7 +117,7 @@ class Invite:
 
 
 @dataclass(frozen=True)
-class Welcome:
+class DeviceInvitation:
     """What an invite allows. `hardware`: serial numbers it is limited to, () = any machine.
 
     `replace`: a suspended device may enrol again, with new keys. `device_class`, `region`: facts that policy rules may
@@ -128,36 +136,36 @@ class Registry:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._devices: dict[str, Device] = {}
+        self._devices: dict[str, EnrolledDevice] = {}
 
     @classmethod
     def open(cls, path: Path) -> "Registry":
         """Open, create or migrate `devices.db`. ExitError(DATABASE) if it is damaged or written by a newer version."""
-        registry = cls(open_engine(path))
-        registry._devices = registry._load()
+        registry = cls(open_device_database(path))
+        registry._devices = registry._load_devices()
         return registry
 
     def close(self) -> None:
         self._engine.dispose()
 
-    def device(self, device: str) -> Device | None:
+    def device(self, device: str) -> EnrolledDevice | None:
         """The device with this id, in any state; None if it never enrolled."""
         return self._devices.get(device)
 
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[EnrolledDevice, ...]:
         """All devices, by id."""
         return tuple(self._devices[name] for name in sorted(self._devices))
 
     # Invites
 
-    def invite(self, wanted: Welcome | str, now_ms: int, life_s: float) -> Invite:
+    def invite(self, wanted: DeviceInvitation | str, now_ms: int, life_s: float) -> Invite:
         """Create a one-time invite token. RegistryError for an invalid id or serial number, or a blocked device."""
-        asked = Welcome(wanted) if isinstance(wanted, str) else wanted
+        asked = DeviceInvitation(wanted) if isinstance(wanted, str) else wanted
         self._check_invitable(asked)
         invite = Invite(secrets.token_urlsafe(32), asked.device, now_ms + int(life_s * 1000))
         row = {
             **asdict(asked),
-            "token_hash": _hashed(invite.token),
+            "token_hash": _hash_token(invite.token),
             "created_ms": now_ms,
             "expires_ms": invite.expires_ms,
             "hardware": json.dumps(asked.hardware) if asked.hardware else "",
@@ -165,7 +173,7 @@ class Registry:
         }
         with self._engine.begin() as connection:
             connection.execute(_invites.delete().where(_invites.c.expires_ms < now_ms - 86_400_000))
-            if _count_open(connection) >= MAX_OPEN_INVITES:
+            if _count_open_rows(connection) >= MAX_OPEN_INVITES:
                 raise RegistryError(f"{MAX_OPEN_INVITES} invites are open: let some expire first")
             connection.execute(_invites.insert().values(row))
         return invite
@@ -177,11 +185,11 @@ class Registry:
         since the reply may have been lost.
         """
         with self._engine.connect() as connection:
-            row = connection.execute(_invites.select().where(_invites.c.token_hash == _hashed(token))).first()
+            row = connection.execute(_invites.select().where(_invites.c.token_hash == _hash_token(token))).first()
         if row is None:
             return InviteFault.UNKNOWN
         known = self._devices.get(row.device)
-        if row.used_ms is not None and not _same_key(known, signing):
+        if row.used_ms is not None and not _is_same_key(known, signing):
             return InviteFault.USED
         if row.expires_ms <= now_ms:
             return InviteFault.EXPIRED
@@ -189,22 +197,22 @@ class Registry:
             return InviteFault.BLOCKED
         return InviteFault.HARDWARE if row.hardware and hardware not in json.loads(row.hardware) else str(row.device)
 
-    def enrol(self, token: str, keys: Keys, now_ms: int) -> Device | InviteFault:
+    def enrol(self, token: str, keys: DeviceKeys, now_ms: int) -> EnrolledDevice | InviteFault:
         """Use up a token and write the device in one transaction; a second use with another key changes nothing."""
         invited = self.open_invite(token, now_ms, keys.hardware, keys.signing)
         if isinstance(invited, InviteFault):
             return invited
-        row = _row(invited, keys, now_ms)
+        row = _device_row(invited, keys, now_ms)
         with self._engine.begin() as connection:
-            mine = _invites.c.token_hash == _hashed(token)
-            row |= connection.execute(_TOLD.where(mine)).mappings().one()
+            mine = _invites.c.token_hash == _hash_token(token)
+            row |= connection.execute(_INVITED_AS.where(mine)).mappings().one()
             connection.execute(_invites.update().where(mine).values(used_ms=now_ms))
             connection.execute(_devices.delete().where(_devices.c.id == invited))
             connection.execute(_devices.insert().values(row))
-        self._devices[invited] = _device(row)
+        self._devices[invited] = _parse_device(row)
         return self._devices[invited]
 
-    def open_invites(self, now_ms: int) -> int:
+    def count_open_invites(self, now_ms: int) -> int:
         """Number of invites that are neither used nor expired."""
         usable = (_invites.c.used_ms.is_(None), _invites.c.expires_ms > now_ms)
         with self._engine.connect() as connection:
@@ -212,14 +220,19 @@ class Registry:
 
     # Life cycle of a device
 
-    def renewed(self, device: str, keys: Keys) -> Device:
+    def record_renewal(self, device: str, keys: DeviceKeys) -> EnrolledDevice:
         """Record a renewed certificate; the device's own keys stay. RegistryError if the device is unknown."""
         values = {"serial": keys.serial, "certificate_ends_ms": keys.certificate_ends_ms, "authority": keys.authority}
-        return self._change(device, values)
+        return self._update_device(device, values)
 
     def set_state(
-        self, device: str, state: DeviceState, now_ms: int, because: Because = Because.OPERATOR, drain_s: float = 0.0
-    ) -> Device:
+        self,
+        device: str,
+        state: DeviceState,
+        now_ms: int,
+        because: StateReason = StateReason.OPERATOR,
+        drain_s: float = 0.0,
+    ) -> EnrolledDevice:
         """Change a device's state; the same state changes nothing.
 
         RegistryError if the device is unknown or the transition is not allowed. `drain_s`: how long a retiring device
@@ -231,51 +244,51 @@ class Registry:
         if found.state is state:
             return found
         if not may_become(found.state, state):
-            raise RegistryError(f"{device!r} {refusal(found.state, state)}")
+            raise RegistryError(f"{device!r} {explain_refusal(found.state, state)}")
         retire_at_ms = now_ms + int(drain_s * 1000) if state is DeviceState.RETIRING else 0
         values = {"state": state.value, "changed_ms": now_ms, "why": because.value, "retire_at_ms": retire_at_ms}
-        return self._change(device, values)
+        return self._update_device(device, values)
 
     def suspect(self, device: str, now_ms: int) -> bool:
         """Suspend a device whose keys two machines use. False if there was nothing to suspend."""
         found = self._devices.get(device)
         if found is None or not found.heard:
             return False
-        self.set_state(device, DeviceState.SUSPENDED, now_ms, Because.CLONE_SUSPECT)
+        self.set_state(device, DeviceState.SUSPENDED, now_ms, StateReason.CLONE_SUSPECT)
         return True
 
-    def suspects(self) -> tuple[str, ...]:
+    def list_suspects(self) -> tuple[str, ...]:
         """Devices that are suspended as possible clones."""
         return tuple(
             each.id
             for each in self.devices()
-            if each.state is DeviceState.SUSPENDED and each.why == Because.CLONE_SUSPECT
+            if each.state is DeviceState.SUSPENDED and each.why == StateReason.CLONE_SUSPECT
         )
 
-    def retired(self, device: str, ledger_sha256: str, now_ms: int) -> Device:
+    def record_retirement(self, device: str, ledger_sha256: str, now_ms: int) -> EnrolledDevice:
         """Record that a device retired itself and exported its ledger. RegistryError if it may not become retired."""
-        self.set_state(device, DeviceState.RETIRED, now_ms, Because.DEVICE)
-        return self._change(device, {"ledger": ledger_sha256})
+        self.set_state(device, DeviceState.RETIRED, now_ms, StateReason.DEVICE)
+        return self._update_device(device, {"ledger": ledger_sha256})
 
     def end_retirements(self, now_ms: int) -> tuple[str, ...]:
         """Retire the retiring devices whose drain time is over; returns their ids."""
         over = [d.id for d in self.devices() if d.state is DeviceState.RETIRING and d.retire_at_ms <= now_ms]
         for device in over:
-            self.set_state(device, DeviceState.RETIRED, now_ms, Because.RETIREMENT_OVER)
+            self.set_state(device, DeviceState.RETIRED, now_ms, StateReason.RETIREMENT_OVER)
         return tuple(over)
 
-    def _change(self, device: str, values: dict[str, Any]) -> Device:
+    def _update_device(self, device: str, values: dict[str, Any]) -> EnrolledDevice:
         if device not in self._devices:
             raise RegistryError(f"no device {device!r}")
         mine = _devices.c.id == device
         with self._engine.begin() as connection:
             connection.execute(_devices.update().where(mine).values(values))
             row = connection.execute(_devices.select().where(mine)).mappings().one()
-        self._devices[device] = _device(dict(row))
+        self._devices[device] = _parse_device(dict(row))
         return self._devices[device]
 
-    def _check_invitable(self, asked: Welcome) -> None:
-        split_id(asked.device)
+    def _check_invitable(self, asked: DeviceInvitation) -> None:
+        split_device_id(asked.device)
         known = self._devices.get(asked.device)
         if known and not may_be_invited(known.state, replace=asked.replace):
             hint = "; --replace lets it enrol anew" if known.state is DeviceState.SUSPENDED else ""
@@ -285,9 +298,9 @@ class Registry:
         for word in (*asked.hardware, *filter(None, (asked.device_class, asked.region))):
             check_hardware(word)
 
-    def _load(self) -> dict[str, Device]:
+    def _load_devices(self) -> dict[str, EnrolledDevice]:
         with self._engine.connect() as connection:
-            return {row["id"]: _device(dict(row)) for row in connection.execute(_devices.select()).mappings()}
+            return {row["id"]: _parse_device(dict(row)) for row in connection.execute(_devices.select()).mappings()}
 
 
 def check_hardware(serial: str) -> str:
@@ -297,31 +310,31 @@ def check_hardware(serial: str) -> str:
     return serial
 
 
-def split_id(device: str) -> tuple[str, str]:
+def split_device_id(device: str) -> tuple[str, str]:
     """Split a device id into (tenant, name). RegistryError if it is not valid."""
     try:
-        tenant, separator, name = check_id(device).partition("--")
-        if not separator or device_id(tenant, name) != device:
+        tenant, separator, name = validate_device_id(device).partition("--")
+        if not separator or join_device_id(tenant, name) != device:
             raise RegistryError(f"device id {device!r}: write it as tenant--name")
     except LocalError as error:
         raise RegistryError(str(error)) from None
     return tenant, name
 
 
-def _same_key(known: Device | None, signing: bytes) -> bool:
+def _is_same_key(known: EnrolledDevice | None, signing: bytes) -> bool:
     return known is not None and known.active and known.signing_key.public_bytes_raw() == signing
 
 
-def _hashed(token: str) -> bytes:
+def _hash_token(token: str) -> bytes:
     return sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-def _count_open(connection: sa.Connection) -> int:
+def _count_open_rows(connection: sa.Connection) -> int:
     unused = _invites.c.used_ms.is_(None)
     return connection.execute(sa.select(sa.func.count()).select_from(_invites).where(unused)).scalar_one()
 
 
-def _row(device: str, keys: Keys, now_ms: int) -> dict[str, Any]:
+def _device_row(device: str, keys: DeviceKeys, now_ms: int) -> dict[str, Any]:
     return {
         "id": device,
         "state": DeviceState.ACTIVE.value,
@@ -331,7 +344,7 @@ def _row(device: str, keys: Keys, now_ms: int) -> dict[str, Any]:
         "certificate_ends_ms": keys.certificate_ends_ms,
         "enrolled_ms": now_ms,
         "changed_ms": now_ms,
-        "why": Because.ENROLLED.value,
+        "why": StateReason.ENROLLED.value,
         "authority": keys.authority,
         "hardware": keys.hardware,
         "retire_at_ms": 0,
@@ -339,10 +352,10 @@ def _row(device: str, keys: Keys, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _device(row: dict[str, Any]) -> Device:
+def _parse_device(row: dict[str, Any]) -> EnrolledDevice:
     parsed = {
         "state": DeviceState(row["state"]),
         "signing_key": Ed25519PublicKey.from_public_bytes(row["signing_key"]),
         "hpke_key": X25519PublicKey.from_public_bytes(row["hpke_key"]),
     }
-    return Device(**{**row, **parsed})
+    return EnrolledDevice(**{**row, **parsed})

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 SCHEMA = 3
 _metadata = sa.MetaData()
@@ -67,17 +67,17 @@ _ADDED = {
 }
 
 
-def open_engine(path: Path) -> sa.Engine:
+def open_device_database(path: Path) -> sa.Engine:
     """Open, create or migrate the file. ExitError(DATABASE) if it is damaged or written by a newer version."""
     engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.StaticPool)
-    sa.event.listen(engine, "connect", _durable)
-    sa.event.listen(engine, "begin", _begin)
+    sa.event.listen(engine, "connect", _set_durable)
+    sa.event.listen(engine, "begin", _begin_transaction)
     try:
         with engine.begin() as connection:
-            _prepare(connection, path)
+            _prepare_schema(connection, path)
     except sa.exc.DatabaseError as error:
         engine.dispose()
-        raise ExitError(Exit.DATABASE, f"{path} cannot be used ({error.orig}): restore it from a backup") from None
+        raise ExitError(ExitCode.DATABASE, f"{path} cannot be used ({error.orig}): restore it from a backup") from None
     except ExitError:
         engine.dispose()
         raise
@@ -85,14 +85,14 @@ def open_engine(path: Path) -> sa.Engine:
     return engine
 
 
-def _prepare(connection: sa.Connection, path: Path) -> None:
+def _prepare_schema(connection: sa.Connection, path: Path) -> None:
     if connection.exec_driver_sql("PRAGMA quick_check").scalar() != "ok":
-        raise ExitError(Exit.DATABASE, f"{path} is damaged: restore it from a backup")
+        raise ExitError(ExitCode.DATABASE, f"{path} is damaged: restore it from a backup")
     _metadata.create_all(connection, tables=[meta])
     stored = connection.execute(sa.select(meta.c.value).where(meta.c.key == "schema")).scalar()
     found = SCHEMA if stored is None else int(stored)
     if found > SCHEMA:
-        raise ExitError(Exit.DATABASE, f"{path} is of schema {found}, this hub knows {SCHEMA}: upgrade the hub")
+        raise ExitError(ExitCode.DATABASE, f"{path} is of schema {found}, this hub knows {SCHEMA}: upgrade the hub")
     if stored is None:
         _metadata.create_all(connection)
         connection.execute(meta.insert().values(key="schema", value=str(SCHEMA)))
@@ -102,7 +102,7 @@ def _prepare(connection: sa.Connection, path: Path) -> None:
         connection.execute(meta.update().where(meta.c.key == "schema").values(value=str(version)))
 
 
-def _durable(connection: Any, _record: Any) -> None:
+def _set_durable(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # sqlite3's implicit transactions exclude `alter table`; `_begin` opens them
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
@@ -110,5 +110,5 @@ def _durable(connection: Any, _record: Any) -> None:
     cursor.close()
 
 
-def _begin(connection: sa.Connection) -> None:
+def _begin_transaction(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN")

@@ -3,7 +3,7 @@
 Rule: a reader, and a crash at any point, meets a repository that a device accepts. New files come first, the timestamp
 last; a new root changes too much for that, so it comes with a whole new `metadata` folder behind one renamed link.
 
-Rule: a device that enrols is given the newest root (`Anchor`), not the first: whoever stole the keys of an old one
+Rule: a device that enrols is given the newest root (`TrustAnchor`), not the first: whoever stole the keys of an old one
 must not be believed by a new device.
 
 Source: TUF specification 1.0, section 3 (repository layout) and 6.2 (consistent snapshots).
@@ -23,9 +23,9 @@ from pathlib import Path
 
 from tuf.api.metadata import TargetFile
 
-from cloud_hub.system.state_folder import private_folder
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import sync_folder, write_private
+from cloud_hub.system.state_folder import make_private_folder
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import sync_folder, write_private_file
 
 TIMESTAMP_FILE = "timestamp.json"
 KEPT_VERSIONS = 3  # of every role, for devices that are in the middle of an update
@@ -34,7 +34,7 @@ _VERSIONED = re.compile(r"(\d+)\.(.+)\.json")
 _GENERATION = "metadata-"
 
 
-class Shelf:
+class RepositoryFiles:
     """Files of one update repository on disk.
 
     `metadata` and `targets` below `folder` are what is served, by the hub or by a mirror that copies them and follows
@@ -46,56 +46,56 @@ class Shelf:
         self.metadata = folder / "metadata"
         self.targets = folder / "targets"
 
-    def read(self, name: str) -> bytes:
+    def read_metadata(self, name: str) -> bytes:
         """Return the bytes of a metadata file, b"" if there is none. ExitError(DISK) if it cannot be read."""
         try:
             return (self.metadata / name).read_bytes()
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise ExitError(Exit.DISK, f"{self.metadata / name}: {error.strerror}") from None
+            raise ExitError(ExitCode.DISK, f"{self.metadata / name}: {error.strerror}") from None
 
-    def roots(self) -> list[bytes]:
+    def read_roots(self) -> list[bytes]:
         """Return every root version, 1 first."""
         found: list[bytes] = []
-        while data := self.read(f"{len(found) + 1}.root.json"):
+        while data := self.read_metadata(f"{len(found) + 1}.root.json"):
             found.append(data)
         return found
 
-    def put(self, files: Mapping[str, bytes]) -> None:
+    def write_metadata(self, files: Mapping[str, bytes]) -> None:
         """Write metadata files in the given order, without a new root; the timestamp has to be the last."""
         for name, data in files.items():
-            write_private(self.metadata / name, data)
+            write_private_file(self.metadata / name, data)
 
-    def turn(self, files: Mapping[str, bytes], generation: int) -> None:
+    def switch_metadata(self, files: Mapping[str, bytes], generation: int) -> None:
         """Switch to a new metadata folder that has these files beside the present ones, atomically.
 
         `generation` is the new root's version. ExitError(DISK) if it could not be written; then the old folder is still
         served.
         """
-        private_folder(self.folder)
+        make_private_folder(self.folder)
         fresh = self.folder / f"{_GENERATION}{generation}"
         try:
             self._copy_to(fresh)
             for name, data in files.items():
-                write_private(fresh / name, data)
+                write_private_file(fresh / name, data)
             self._point_to(fresh)
         except OSError as error:
-            raise ExitError(Exit.DISK, f"{fresh}: {error.strerror}") from None
+            raise ExitError(ExitCode.DISK, f"{fresh}: {error.strerror}") from None
         self._sweep_generations(fresh.name)
 
-    def place(self, path: str, data: bytes) -> TargetFile:
+    def place_target(self, path: str, data: bytes) -> TargetFile:
         """Write a target under its SHA-256 name. No device sees it before a role lists it."""
         info = TargetFile.from_data(path, data, ["sha256"])
         place = self.targets / info.get_prefixed_paths()[0]
         try:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise ExitError(Exit.DISK, f"{place.parent}: {error.strerror}") from None
-        write_private(place, data)
+            raise ExitError(ExitCode.DISK, f"{place.parent}: {error.strerror}") from None
+        write_private_file(place, data)
         return info
 
-    def holds(self, info: TargetFile) -> bool:
+    def has_target(self, info: TargetFile) -> bool:
         """Whether the target is on disk, with the listed length and SHA-256."""
         place = self.targets / info.get_prefixed_paths()[0]
         try:
@@ -108,11 +108,11 @@ class Shelf:
             return False
         return size == info.length and digest.hexdigest() == info.hashes.get("sha256")
 
-    def target(self, info: TargetFile) -> bytes:
+    def read_target(self, info: TargetFile) -> bytes:
         """Return a small target's bytes, b"" if it is missing or does not match its hash."""
-        return (self.targets / info.get_prefixed_paths()[0]).read_bytes() if self.holds(info) else b""
+        return (self.targets / info.get_prefixed_paths()[0]).read_bytes() if self.has_target(info) else b""
 
-    def prune(self) -> None:
+    def prune_files(self) -> None:
         """Delete old metadata versions and unlisted targets. Errors are ignored: what stays does no harm."""
         with suppress(OSError):
             self._prune_metadata()
@@ -150,24 +150,24 @@ class Shelf:
                 path.unlink()
 
     def _prune_targets(self) -> None:
-        listed = {place for path in self.metadata.glob("*.json") for place in _listed(path.read_bytes())}
+        listed = {place for path in self.metadata.glob("*.json") for place in _list_target_paths(path.read_bytes())}
         oldest = time.time() - UNLISTED_LIFE_S
         for path in self.targets.rglob("*"):
             if path.is_file() and str(path.relative_to(self.targets)) not in listed and path.stat().st_mtime < oldest:
                 path.unlink()
 
 
-def _listed(metadata: bytes) -> list[str]:
+def _list_target_paths(metadata: bytes) -> list[str]:
     targets = json.loads(metadata)["signed"].get("targets", {})
     infos = (TargetFile.from_dict(dict(value), path) for path, value in targets.items())
     return [place for info in infos for place in info.get_prefixed_paths()]
 
 
-PATH = "/tuf"  # below the hub's own address
+TUF_PATH = "/tuf"  # below the hub's own address
 
 
 @dataclass(frozen=True)
-class Anchor:
+class TrustAnchor:
     """Root of trust that an enrolling device is given: the newest root, and the address of the repository.
 
     `folder` of the repository, None for a hub without one; `mirror`: base URL given to devices instead of the hub's
@@ -177,25 +177,25 @@ class Anchor:
     folder: Path | None = None
     mirror: str = ""
 
-    def root(self) -> bytes:
+    def read_root(self) -> bytes:
         """Return the newest root as it is served, b"" before there is one."""
-        roots = Shelf(self.folder).roots() if self.folder else []
+        roots = RepositoryFiles(self.folder).read_roots() if self.folder else []
         return roots[-1] if roots else b""
 
-    def sha256(self) -> str:
+    def root_sha256(self) -> str:
         """Return the SHA-256 of the newest root, hex, as invites carry it; "" before there is a root."""
-        root = self.root()
+        root = self.read_root()
         return sha256(root).hexdigest() if root else ""
 
-    def words(self, hub_url: str) -> dict[str, str]:
+    def reply_fields(self, hub_url: str) -> dict[str, str]:
         """Return the fields of the enrolment reply: `tuf_root` (base64) and `tuf_url` (above metadata/ and targets/).
 
         Both are "" before there is a root. A device compares the bytes with the hash in its invite; if root was
         rotated in between they differ, and it needs a new invite.
         """
-        root = self.root()
-        url = (self.mirror or hub_url + PATH) if root else ""
+        root = self.read_root()
+        url = (self.mirror or hub_url + TUF_PATH) if root else ""
         return {"tuf_root": base64.b64encode(root).decode(), "tuf_url": url.rstrip("/")}
 
 
-NOWHERE = Anchor()
+NO_ANCHOR = TrustAnchor()

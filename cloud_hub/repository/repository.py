@@ -17,35 +17,45 @@ from typing import Any
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, Targets, Timestamp
 from tuf.ngclient.config import UpdaterConfig
 
-from cloud_hub.repository.files import TIMESTAMP_FILE, Shelf
+from cloud_hub.repository.files import TIMESTAMP_FILE, RepositoryFiles
 from cloud_hub.repository.signing_keys import OnlineKeys
 from models.signing import review
-from models.signing.request import Changed, Request, RequestError, State, decode, encode, successor, verified
-from models.signing.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, due, expiry, life
-from models.update.trust import SIGNED_MS
-from wire.process.daemon import Lock
-from wire.process.exit_codes import Exit, ExitError
+from models.signing.request import (
+    ChangedMetadata,
+    RepositoryState,
+    RequestError,
+    SigningRequest,
+    build_successor,
+    decode_metadata,
+    encode_metadata,
+    is_verified,
+)
+from models.signing.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, expiry_for, is_renewal_due, role_lifetime
+from models.update.trust import SIGNED_MS_FIELD
+from wire.process.daemon import FolderLock
+from wire.process.exit_codes import ExitCode, ExitError
 
 PATIENCE_S = 10.0  # for another command, or the hub itself, at work on the same repository
 _POLL_S = 0.05
 _LIMITS = UpdaterConfig()  # a device refuses longer metadata
-Edit = Callable[[Targets], object]
+TargetsEdit = Callable[[Targets], object]
 
 
 class Repository:
     """The update repository of one hub. Every method reads the disk anew.
 
-    `folder` holds what is served, `online` the hub's own signing keys; `patience_s` is how long a lock is waited for.
+    `folder` holds what is served, `online` the hub's own signing keys; `read_timeout_s` is how long a lock is waited
+    for.
     """
 
     def __init__(self, folder: Path, online: OnlineKeys, patience_s: float = PATIENCE_S) -> None:
-        self.shelf = Shelf(folder)
+        self.shelf = RepositoryFiles(folder)
         self.online = online
         self._patience_s = patience_s
         self._held = False
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def write_lock(self) -> Iterator[None]:
         """Hold the repository's write lock; may be nested.
 
         ExitError(LOCKED) if another process keeps it for too long.
@@ -54,7 +64,7 @@ class Repository:
             yield
             return
         self.shelf.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _patient_lock(self.shelf.folder, self._patience_s):
+        with _wait_for_lock(self.shelf.folder, self._patience_s):
             self._held = True
             try:
                 yield
@@ -62,13 +72,13 @@ class Repository:
                 self._held = False
 
     @property
-    def begun(self) -> bool:
+    def has_root(self) -> bool:
         """Whether the first root has been installed."""
-        return bool(self.shelf.read("1.root.json"))
+        return bool(self.shelf.read_metadata("1.root.json"))
 
-    def root(self) -> bytes:
+    def read_root(self) -> bytes:
         """Return the newest root as served, b"" before there is one. Its SHA-256 goes into invites."""
-        roots = self.shelf.roots()
+        roots = self.shelf.read_roots()
         return roots[-1] if roots else b""
 
     def snapshot_version(self) -> int:
@@ -76,228 +86,236 @@ class Repository:
 
         ExitError(DATABASE or DISK) if unreadable.
         """
-        data = self.shelf.read(TIMESTAMP_FILE)
+        data = self.shelf.read_metadata(TIMESTAMP_FILE)
         try:
-            return int(decode(data, Timestamp).signed.snapshot_meta.version) if data else 0
+            return int(decode_metadata(data, Timestamp).signed.snapshot_meta.version) if data else 0
         except RequestError as error:
-            raise ExitError(Exit.DATABASE, f"{self.shelf.folder} is damaged ({error})") from None
+            raise ExitError(ExitCode.DATABASE, f"{self.shelf.folder} is damaged ({error})") from None
 
-    def state(self) -> State:
+    def read_state(self) -> RepositoryState:
         """Return the keys on offer, the roots and the targets metadata that the newest timestamp names.
 
         ExitError(DATABASE) if a file is missing or damaged.
         """
         try:
-            roots = tuple(decode(data, Root) for data in self.shelf.roots())
+            roots = tuple(decode_metadata(data, Root) for data in self.shelf.read_roots())
             base = {
-                name.removesuffix(".json"): decode(self._versioned(name, meta.version), Targets)
-                for name, meta in self._snapshot().signed.meta.items()
+                name.removesuffix(".json"): decode_metadata(self._read_versioned(name, meta.version), Targets)
+                for name, meta in self._read_snapshot().signed.meta.items()
             }
         except RequestError as error:
             raise ExitError(
-                Exit.DATABASE, f"{self.shelf.folder} is damaged ({error}): restore it from a backup or a mirror"
+                ExitCode.DATABASE, f"{self.shelf.folder} is damaged ({error}): restore it from a backup or a mirror"
             ) from None
-        return State(self.online.offered(), roots, base if roots else {})
+        return RepositoryState(self.online.offered_keys(), roots, base if roots else {})
 
-    def standing(self) -> dict[str, Metadata[Any]]:
+    def current_metadata(self) -> dict[str, Metadata[Any]]:
         """Return every role's newest metadata by name; {} before there is a root."""
-        state = self.state()
+        state = self.read_state()
         if not state.roots:
             return {}
-        timestamp = decode(self.shelf.read(TIMESTAMP_FILE), Timestamp)
-        return {ROOT: state.roots[-1], SNAPSHOT: self._snapshot(), TIMESTAMP: timestamp, **state.base}
+        timestamp = decode_metadata(self.shelf.read_metadata(TIMESTAMP_FILE), Timestamp)
+        return {ROOT: state.roots[-1], SNAPSHOT: self._read_snapshot(), TIMESTAMP: timestamp, **state.base}
 
-    def at_hub(self, targets: Targets) -> frozenset[str]:
+    def hub_signed_roles(self, targets: Targets) -> frozenset[str]:
         """Return the delegated roles that the hub can sign alone."""
-        roles = review.delegated(targets).items()
-        return frozenset(name for name, role in roles if len(self.online.signers(role.keyids)) >= role.threshold)
+        roles = review.delegated_roles(targets).items()
+        return frozenset(name for name, role in roles if len(self.online.load_signers(role.keyids)) >= role.threshold)
 
-    def amend(self, role: str, edit: Edit, now: datetime) -> Request | None:
+    def amend_role(self, role: str, edit: TargetsEdit, now: datetime) -> SigningRequest | None:
         """Make one more version of a delegated role. None if it is published; a request if its keys are elsewhere.
 
         RequestError if nobody delegates to the role, or the result is one that no device may be given.
         """
-        with self.writing():
-            state = self.state()
+        with self.write_lock():
+            state = self.read_state()
             if state.targets is None:
                 raise RequestError("there is no root yet: docs/trust.md, the first keys")
             if role not in state.base:
                 family = role.removeprefix("models-")
                 raise RequestError(f"{role} is not delegated yet: `skerry keys add {family}` where the keys are")
-            fresh = successor(state.base[role])
-            fresh.signed.expires = expiry(role, now)
+            fresh = build_successor(state.base[role])
+            fresh.signed.expires = expiry_for(role, now)
             edit(fresh.signed)
-            reduced = State({}, state.roots, {name: state.base[name] for name in (TARGETS, role)})
-            request = Request(reduced, {role: fresh})
-            review.check(request, state.roots[-1], now)
-            if role not in self.at_hub(state.targets):
+            reduced = RepositoryState({}, state.roots, {name: state.base[name] for name in (TARGETS, role)})
+            request = SigningRequest(reduced, {role: fresh})
+            review.check_request(request, state.roots[-1], now)
+            if role not in self.hub_signed_roles(state.targets):
                 return request
             self._sign_delegated(state.targets, role, fresh)
-            self._commit(state, request.changes, now)
+            self._commit_changes(state, request.changes, now)
             return None
 
-    def install(self, request: Request, now: datetime) -> None:
+    def install_request(self, request: SigningRequest, now: datetime) -> None:
         """Commit changes that the holders of the offline keys have signed.
 
         RequestError, and nothing changes, if one is bad.
 
         Of the request only the new versions are used: what they rest on is read from the disk.
         """
-        with self.writing():
-            state = self.state()
-            asked = Request(state, dict(request.changes))
-            if _stands(asked):
+        with self.write_lock():
+            state = self.read_state()
+            asked = SigningRequest(state, dict(request.changes))
+            if _is_installed(asked):
                 return  # installed before: repeating it is harmless
-            review.check(asked, state.roots[-1] if state.roots else None, now)
+            review.check_request(asked, state.roots[-1] if state.roots else None, now)
             self._check_online(asked.root)
-            at_hub = self.at_hub(asked.targets)
-            review.check_whole(asked, at_hub)
+            at_hub = self.hub_signed_roles(asked.targets)
+            review.check_signatures(asked, at_hub)
             self._check_present(asked)
             own = {role: made for role in sorted(at_hub) if (made := self._own_role(asked, role, now))}
-            self._commit(state, {**asked.changes, **own}, now)
-            self.online.retire(self._named())
+            self._commit_changes(state, {**asked.changes, **own}, now)
+            self.online.delete_unused(self._named_keys())
 
-    def tend(self, now: datetime) -> tuple[str, ...]:
+    def renew_expiring(self, now: datetime) -> tuple[str, ...]:
         """Sign again the hub's own roles that would expire: the timestamp daily.
 
         Returns the names of the renewed roles.
         """
-        with self.writing():
-            standing = self.standing()
+        with self.write_lock():
+            standing = self.current_metadata()
             targets = standing[TARGETS].signed if standing else None
             if not isinstance(targets, Targets):
                 return ()
-            ours = (*ONLINE, *sorted(self.at_hub(targets)))
-            late = [role for role in ours if due(role, standing[role].signed.expires, now)]
-            changes: dict[str, Changed] = {}
+            ours = (*ONLINE, *sorted(self.hub_signed_roles(targets)))
+            late = [role for role in ours if is_renewal_due(role, standing[role].signed.expires, now)]
+            changes: dict[str, ChangedMetadata] = {}
             for role in late:
                 if role not in ONLINE:
-                    changes[role] = self._renewed(targets, role, standing[role], now)
+                    changes[role] = self._renew_role(targets, role, standing[role], now)
             if late:
-                self._commit(self.state(), changes, now, snapshot=SNAPSHOT in late)
+                self._commit_changes(self.read_state(), changes, now, snapshot=SNAPSHOT in late)
             return tuple(late)
 
-    def waning(self, now: datetime) -> dict[str, datetime]:
+    def expiring_roles(self, now: datetime) -> dict[str, datetime]:
         """Return roles that people have to sign again soon, with their expiry: under a third of their life is left."""
-        standing = self.standing()
+        standing = self.current_metadata()
         if not standing:
             return {}
-        ours = {*ONLINE, *self.at_hub(standing[TARGETS].signed)}
+        ours = {*ONLINE, *self.hub_signed_roles(standing[TARGETS].signed)}
         return {
             role: metadata.signed.expires
             for role, metadata in standing.items()
-            if role not in ours and metadata.signed.expires - now <= life(role) / 3
+            if role not in ours and metadata.signed.expires - now <= role_lifetime(role) / 3
         }
 
-    def _commit(self, state: State, changes: Mapping[str, Changed], now: datetime, *, snapshot: bool = True) -> None:
+    def _commit_changes(
+        self, state: RepositoryState, changes: Mapping[str, ChangedMetadata], now: datetime, *, snapshot: bool = True
+    ) -> None:
         """Sign snapshot and timestamp over the changes and write all files, the timestamp last."""
         root = changes.get(ROOT, state.roots[-1] if state.roots else None)
         if root is None or not isinstance(root.signed, Root):
             raise RequestError("there is no root yet")
         signing = [root.signed, *([state.root] if state.root else [])]
-        files = {f"{changed.signed.version}.{role}.json": encode(changed) for role, changed in _in_order(changes)}
-        current = self._snapshot()
+        files = {
+            f"{changed.signed.version}.{role}.json": encode_metadata(changed)
+            for role, changed in _order_changes(changes)
+        }
+        current = self._read_snapshot()
         if snapshot or changes:
             current = self._next_snapshot(current, changes, now)
             self._sign_online(current, signing)
-            files[f"{current.signed.version}.snapshot.json"] = encode(current)
+            files[f"{current.signed.version}.snapshot.json"] = encode_metadata(current)
         timestamp = self._next_timestamp(current, now)
         self._sign_online(timestamp, signing)
-        files[TIMESTAMP_FILE] = encode(timestamp)
+        files[TIMESTAMP_FILE] = encode_metadata(timestamp)
         _check_sizes(files)
         if ROOT in changes:
-            self.shelf.turn(files, root.signed.version)
+            self.shelf.switch_metadata(files, root.signed.version)
         else:
-            self.shelf.put(files)
-        self.shelf.prune()
+            self.shelf.write_metadata(files)
+        self.shelf.prune_files()
 
     def _next_snapshot(
-        self, before: Metadata[Snapshot], changes: Mapping[str, Changed], now: datetime
+        self, before: Metadata[Snapshot], changes: Mapping[str, ChangedMetadata], now: datetime
     ) -> Metadata[Snapshot]:
-        fresh = successor(before) if self.begun else Metadata(Snapshot(meta={}))
-        fresh.signed.expires = expiry(SNAPSHOT, now)
+        fresh = build_successor(before) if self.has_root else Metadata(Snapshot(meta={}))
+        fresh.signed.expires = expiry_for(SNAPSHOT, now)
         for role, changed in changes.items():
             if role != ROOT:
-                fresh.signed.meta[f"{role}.json"] = _described(changed.signed.version, encode(changed))
+                fresh.signed.meta[f"{role}.json"] = _describe_file(changed.signed.version, encode_metadata(changed))
         return fresh
 
     def _next_timestamp(self, snapshot: Metadata[Snapshot], now: datetime) -> Metadata[Timestamp]:
-        data = self.shelf.read(TIMESTAMP_FILE)
-        version = decode(data, Timestamp).signed.version if data else 0
-        meta = _described(snapshot.signed.version, encode(snapshot))
-        signed_ms = {SIGNED_MS: int(now.timestamp() * 1000)}
+        data = self.shelf.read_metadata(TIMESTAMP_FILE)
+        version = decode_metadata(data, Timestamp).signed.version if data else 0
+        meta = _describe_file(snapshot.signed.version, encode_metadata(snapshot))
+        signed_ms = {SIGNED_MS_FIELD: int(now.timestamp() * 1000)}
         return Metadata(
-            Timestamp(version + 1, None, expiry(TIMESTAMP, now), snapshot_meta=meta, unrecognized_fields=signed_ms)
+            Timestamp(version + 1, None, expiry_for(TIMESTAMP, now), snapshot_meta=meta, unrecognized_fields=signed_ms)
         )
 
     def _sign_online(self, metadata: Metadata[Any], roots: Iterable[Root]) -> None:
         """Sign with the keys of the new root, and of the old one as far as they are here, for devices in between."""
         role = metadata.signed.type
         metadata.signatures.clear()
-        for signer in self.online.signers(keyid for root in roots for keyid in root.roles[role].keyids):
+        for signer in self.online.load_signers(keyid for root in roots for keyid in root.roles[role].keyids):
             metadata.sign(signer, append=True)
 
     def _sign_delegated(self, targets: Targets, role: str, metadata: Metadata[Targets]) -> None:
-        for signer in self.online.signers(review.delegated(targets)[role].keyids):
+        for signer in self.online.load_signers(review.delegated_roles(targets)[role].keyids):
             metadata.sign(signer, append=True)
 
-    def _own_role(self, request: Request, role: str, now: datetime) -> Metadata[Targets] | None:
+    def _own_role(self, request: SigningRequest, role: str, now: datetime) -> Metadata[Targets] | None:
         """Return a hub-signed role, signed anew, if the new targets would leave it without a valid signature."""
         standing = request.state.base.get(role)
-        if role in request.changes or (standing and verified(request.targets, role, standing)):
+        if role in request.changes or (standing and is_verified(request.targets, role, standing)):
             return None
-        return self._renewed(request.targets, role, standing, now)
+        return self._renew_role(request.targets, role, standing, now)
 
-    def _renewed(
+    def _renew_role(
         self, targets: Targets, role: str, standing: Metadata[Targets] | None, now: datetime
     ) -> Metadata[Targets]:
-        fresh = successor(standing) if standing else Metadata(Targets())
-        fresh.signed.expires = expiry(role, now)
+        fresh = build_successor(standing) if standing else Metadata(Targets())
+        fresh.signed.expires = expiry_for(role, now)
         self._sign_delegated(targets, role, fresh)
         return fresh
 
     def _check_online(self, root: Root) -> None:
         for role in ONLINE:
-            if not self.online.signers(root.roles[role].keyids):
+            if not self.online.load_signers(root.roles[role].keyids):
                 raise RequestError(f"root names a key for {role} that this hub does not have: export it anew")
 
-    def _check_present(self, request: Request) -> None:
+    def _check_present(self, request: SigningRequest) -> None:
         for changed in request.changes.values():
             files = changed.signed.targets if isinstance(changed.signed, Targets) else {}
             for path, info in files.items():
-                if not self.shelf.holds(info):
+                if not self.shelf.has_target(info):
                     raise RequestError(f"{path}: its bytes are not at this hub; publish it here first")
 
-    def _named(self) -> set[str]:
+    def _named_keys(self) -> set[str]:
         """Return the ids of all keys that root or targets name."""
-        state = self.state()
+        state = self.read_state()
         root, targets = state.root, state.targets
         known = set(root.keys) if root else set()
         return known | (set(targets.delegations.keys) if targets and targets.delegations else set())
 
-    def _snapshot(self) -> Metadata[Snapshot]:
+    def _read_snapshot(self) -> Metadata[Snapshot]:
         """Return the snapshot that the timestamp names; an empty one before there is any."""
-        data = self.shelf.read(TIMESTAMP_FILE)
+        data = self.shelf.read_metadata(TIMESTAMP_FILE)
         if not data:
             return Metadata(Snapshot(meta={}))
-        timestamp = decode(data, Timestamp).signed
-        return decode(self._versioned("snapshot.json", timestamp.snapshot_meta.version), Snapshot)
+        timestamp = decode_metadata(data, Timestamp).signed
+        return decode_metadata(self._read_versioned("snapshot.json", timestamp.snapshot_meta.version), Snapshot)
 
-    def _versioned(self, name: str, version: int) -> bytes:
-        return self.shelf.read(f"{version}.{name}")
+    def _read_versioned(self, name: str, version: int) -> bytes:
+        return self.shelf.read_metadata(f"{version}.{name}")
 
 
-def _stands(request: Request) -> bool:
+def _is_installed(request: SigningRequest) -> bool:
     roots = request.state.roots
     held: dict[str, Metadata[Any]] = {**request.state.base, **({ROOT: roots[-1]} if roots else {})}
-    return all(role in held and encode(held[role]) == encode(changed) for role, changed in request.changes.items())
+    return all(
+        role in held and encode_metadata(held[role]) == encode_metadata(changed)
+        for role, changed in request.changes.items()
+    )
 
 
-def _described(version: int, data: bytes) -> MetaFile:
+def _describe_file(version: int, data: bytes) -> MetaFile:
     return MetaFile.from_data(version, data, ["sha256"])
 
 
-def _in_order(changes: Mapping[str, Changed]) -> list[tuple[str, Changed]]:
+def _order_changes(changes: Mapping[str, ChangedMetadata]) -> list[tuple[str, ChangedMetadata]]:
     """Order changes: delegated roles, then targets, then root."""
     return sorted(changes.items(), key=lambda item: (item[0] == ROOT, item[0] == TARGETS, item[0]))
 
@@ -315,15 +333,15 @@ def _check_sizes(files: Mapping[str, bytes]) -> None:
 
 
 @contextmanager
-def _patient_lock(folder: Path, patience_s: float) -> Iterator[None]:
+def _wait_for_lock(folder: Path, patience_s: float) -> Iterator[None]:
     deadline = time.monotonic() + patience_s
-    lock = Lock(folder)
+    lock = FolderLock(folder)
     while True:
         try:
             lock.__enter__()
             break
         except ExitError as stop:
-            if stop.code is not Exit.LOCKED or time.monotonic() > deadline:
+            if stop.code is not ExitCode.LOCKED or time.monotonic() > deadline:
                 raise
         time.sleep(_POLL_S)
     try:

@@ -8,87 +8,87 @@ from typing import Any
 
 from tuf.api.metadata import TargetFile
 
-from cloud_hub.repository.publish import permits
+from cloud_hub.repository.publish import list_permits
 from cloud_hub.repository.repository import Repository
-from cloud_hub.rollout.types import Plan, RolloutError, Target
-from models.signing.review import REVOKED
+from cloud_hub.rollout.types import BundleTarget, RolloutError, RolloutPlan
+from models.signing.review import REVOKED_FIELD
 from models.signing.roles import model_path, model_role
 
-Speaking = Callable[[str], Mapping[str, int]]  # digits@7 -> devices that use it
+ModelUsers = Callable[[str], Mapping[str, int]]  # digits@7 -> devices that use it
 
 
-class Catalog:
+class BundleTargets:
     """Looks up rollout targets in the update repository.
 
     `speaking` returns the devices that use a version now; nobody for a version that the hub does not know.
     """
 
-    def __init__(self, repository: Repository, speaking: Speaking, now_ms: Callable[[], int]) -> None:
+    def __init__(self, repository: Repository, speaking: ModelUsers, now_ms: Callable[[], int]) -> None:
         self._repository = repository
         self._speaking = speaking
         self._now_ms = now_ms
 
-    def target(self, model: str) -> tuple[str, Target]:
-        """Return the family and the bundle of a model such as `digits@8`.
+    def find_target(self, model: str) -> tuple[str, BundleTarget]:
+        """Return the family and the bundle of a model such as `load_digits@8`.
 
         RolloutError if it is not published, or revoked.
         """
         family, at, version = model.partition("@")
         if not (at and family and version.isdecimal() and version.isascii() and len(version) < 16):
             raise RolloutError("invalid", f"{model!r}: name one version, as in digits@8")
-        return family, self._listed(family, int(version))
+        return family, self._listed_target(family, int(version))
 
-    def back(self, family: str, version: int) -> Target | None:
+    def find_previous(self, family: str, version: int) -> BundleTarget | None:
         """Return the version that most devices run now, other than `version`; None while nobody runs any."""
-        known = (each for each in self._versions(family) if each != version)
+        known = (each for each in self._list_versions(family) if each != version)
         counted = [(len(self._speaking(f"{family}@{each}")), each) for each in known]
         spoken, newest = max(counted, default=(0, 0))
-        return self._listed(family, newest) if spoken else None
+        return self._listed_target(family, newest) if spoken else None
 
-    def permit(self, family: str, here: int, version: int) -> str:
-        """Return the path of a permit that lets devices go from version `here` down to `version`.
+    def find_permit(self, family: str, here: int, version: int) -> str:
+        """Return the path of a permit that lets devices go from version `local_profile` down to `version`.
 
         RolloutError if none exists.
         """
         now_ms = self._now_ms()
-        for path, permit in permits(self._repository, family).items():
+        for path, permit in list_permits(self._repository, family).items():
             if permit.to_version == version and here < permit.from_below and now_ms < permit.expires_ms:
                 return path
         why = f"devices that run {family}@{here} go down to {version} only under a permit that no hub can sign:"
         raise RolloutError("refused", f"{why} skerry models permit {family} --to {version} --from-below {here + 1}")
 
-    def check(self, plan: Plan) -> str:
+    def check_plan(self, plan: RolloutPlan) -> str:
         """Return why a plan's bundles cannot be assigned now, "" if they can. Reads the disk."""
         try:
             for target in (plan.target, plan.back):
-                if target is not None and self._listed(plan.family, target.version) != target:
+                if target is not None and self._listed_target(plan.family, target.version) != target:
                     return f"{target.path} differs from what the repository lists"
             if plan.permit:
-                self.permit(plan.family, plan.back.version if plan.back else 0, plan.target.version)
+                self.find_permit(plan.family, plan.back.version if plan.back else 0, plan.target.version)
         except RolloutError as error:
             return str(error)
         return ""
 
-    def _listed(self, family: str, version: int) -> Target:
+    def _listed_target(self, family: str, version: int) -> BundleTarget:
         path = model_path(family, version)
-        info = self._files(family).get(path)
+        info = self._family_targets(family).get(path)
         if info is None:
             raise RolloutError("not_found", f"{family}@{version} is not published: skerry models publish BUNDLE")
-        if _custom(info).get(REVOKED) is True:
+        if _read_custom(info).get(REVOKED_FIELD) is True:
             raise RolloutError("refused", f"{family}@{version} is revoked: nobody may run it")
-        return Target(path, version, str(info.hashes["sha256"]))
+        return BundleTarget(path, version, str(info.hashes["sha256"]))
 
-    def _versions(self, family: str) -> list[int]:
-        found = (_custom(info).get("version") for info in self._files(family).values())
+    def _list_versions(self, family: str) -> list[int]:
+        found = (_read_custom(info).get("version") for info in self._family_targets(family).values())
         return sorted(version for version in found if isinstance(version, int))
 
-    def _files(self, family: str) -> dict[str, TargetFile]:
+    def _family_targets(self, family: str) -> dict[str, TargetFile]:
         try:
-            role = self._repository.state().base.get(model_role(family))
+            role = self._repository.read_state().base.get(model_role(family))
         except ValueError as error:
             raise RolloutError("invalid", str(error)) from None
         return role.signed.targets if role else {}
 
 
-def _custom(info: TargetFile) -> dict[str, Any]:
+def _read_custom(info: TargetFile) -> dict[str, Any]:
     return info.custom if isinstance(info.custom, dict) else {}

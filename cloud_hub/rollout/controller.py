@@ -15,35 +15,35 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from cloud_hub.rollout.core import RolloutCore
-from cloud_hub.rollout.planning import Order, plan_of, record_of
+from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import (
     OPEN,
     TERMINAL,
-    UNSURE,
-    Alarm,
+    TIMED_OUT_STATES,
     Approval,
     Assign,
-    Changes,
-    Command,
-    Entry,
-    Goal,
-    Plan,
+    DeviceGoal,
+    HistoryEntry,
+    NotifyOperator,
+    RolloutChanges,
+    RolloutCommand,
     RolloutError,
+    RolloutPlan,
 )
-from cloud_hub.rollout.view import DeviceView, View, device_view, view
-from policies.rollout.plan import Member
-from wire.process.logging import Log, fault, name
+from cloud_hub.rollout.view import RolloutDeviceView, RolloutView, build_device_view, build_view
+from policies.rollout.plan import FleetMember
+from wire.process.logging import JsonLog, describe_error, safe_name
 from wire.protocol.rollout import Assignment, InstallReport
 
 T = TypeVar("T")
 TICK_S = 1.0
-LOOK_S = 4.0  # how often the store is asked whether another hub has changed something
-REST_S = 5.0  # after a defect
+REFRESH_INTERVAL_S = 4.0  # how often the store is asked whether another hub has changed something
+RETRY_INTERVAL_S = 5.0  # after a defect
 TRIES = 5
-REMEMBERED_MS = 40 * 86_400_000  # the last assignments of an ended rollout are repeated for so long
-_FULL = "it could not be written: the disk is full or damaged"
-Act = Callable[[RolloutCore, float], list[Command]]
+REPEATED_MS = 40 * 86_400_000  # the last assignments of an ended rollout are repeated for so long
+_DISK_FULL = "it could not be written: the disk is full or damaged"
+CoreEvent = Callable[[RolloutCore, float], list[RolloutCommand]]
 
 
 class SteadyClock:
@@ -60,7 +60,7 @@ class SteadyClock:
         return self._began_s + self._monotonic()
 
 
-class Desk(NamedTuple):
+class RolloutDependencies(NamedTuple):
     """What the rollouts need of the hub.
 
     `tell` sends an assignment, `seen` acknowledges a report, `members` lists the active devices, and `check` says why a
@@ -69,31 +69,31 @@ class Desk(NamedTuple):
 
     tell: Callable[[str, Assignment], None]
     seen: Callable[[str, int], None]
-    members: Callable[[], Iterable[Member]]
-    check: Callable[[Plan], str]
-    words: Log
+    members: Callable[[], Iterable[FleetMember]]
+    check: Callable[[RolloutPlan], str]
+    words: JsonLog
 
 
-class _Wish(NamedTuple):
+class _PendingRequest(NamedTuple):
     rollout: str
-    act: Act
-    done: "asyncio.Future[View]"
+    act: CoreEvent
+    done: "asyncio.Future[RolloutView]"
 
 
-class Rollouts:
+class RolloutController:
     """All rollouts of a hub. Every method is called on its event loop; the store is used in one thread of its own.
 
     `alarms` counts by rollout how often a person should have looked.
     """
 
-    def __init__(self, store: RolloutStore, desk: Desk, clock: SteadyClock | None = None) -> None:
+    def __init__(self, store: RolloutStore, desk: RolloutDependencies, clock: SteadyClock | None = None) -> None:
         self.alarms: Counter[str] = Counter()  # by rollout: how often a person was notified
         self._store = store
         self._desk = desk
         self._clock = clock or SteadyClock(store.newest_ms() / 1000)
         self._cores: dict[str, RolloutCore] = {}
         self._said: dict[str, dict[str, Assignment]] = {}  # by rollout and device: written to disk, so they may be sent
-        self._wishes: list[_Wish] = []
+        self._wishes: list[_PendingRequest] = []
         self._reports: list[tuple[str, InstallReport]] = []
         self._heard: set[str] = set()
         self._news = asyncio.Event()
@@ -102,12 +102,12 @@ class Rollouts:
 
     # -- for the link
 
-    def report(self, device: str, report: InstallReport) -> None:
-        """Take in a device's verified install report; `Desk.seen` is called once it is on disk."""
+    def on_report(self, device: str, report: InstallReport) -> None:
+        """Take in a device's verified install report; `RolloutDependencies.seen` is called once it is on disk."""
         self._reports.append((device, report))
         self._news.set()
 
-    def heard(self, device: str) -> None:
+    def on_heard(self, device: str) -> None:
         """Note that a device sent any signed message."""
         self._heard.add(device)
 
@@ -119,221 +119,223 @@ class Rollouts:
             word = said.get(device)
             if word and word.counter > (newest[word.family].counter if word.family in newest else 0):
                 newest[word.family] = word
-        return tuple(word for word in newest.values() if word.expires_ms > now_ms and self._owed(word))
+        return tuple(word for word in newest.values() if word.expires_ms > now_ms and self._is_unanswered(word))
 
-    def _owed(self, word: Assignment) -> bool:
+    def _is_unanswered(self, word: Assignment) -> bool:
         row = self._cores[word.rollout].fleet.rows[word.device]
-        return row.goal is Goal.WITHDRAWN or not row.heard or row.state in OPEN | UNSURE
+        return row.goal is DeviceGoal.WITHDRAWN or not row.heard or row.state in OPEN | TIMED_OUT_STATES
 
     # -- for people
 
-    async def start(self, order: Order, by: str) -> View:
+    async def start(self, order: RolloutOrder, by: str) -> RolloutView:
         """Start a rollout. RolloutError if the order cannot be planned or stored."""
-        plan = plan_of(order, self._desk.members(), by, int(self._clock.now() * 1000))
-        record, entry = record_of(plan)
+        plan = build_plan(order, self._desk.members(), by, int(self._clock.now() * 1000))
+        record, entry = build_record(plan)
         try:
-            await self._on_disk(lambda store: store.create(record, (entry,)))
+            await self._run_in_store(lambda store: store.create_rollout(record, (entry,)))
         except sqlite3.Error:
-            raise RolloutError("conflict", _FULL) from None
-        return await self._wish(plan.id, lambda core, now: core.on_tick(now))
+            raise RolloutError("conflict", _DISK_FULL) from None
+        return await self._request_event(plan.id, lambda core, now: core.on_tick(now))
 
-    async def pause(self, rollout: str, by: str, why: str) -> View:
+    async def pause(self, rollout: str, by: str, why: str) -> RolloutView:
         """Pause a rollout: no further device is assigned anything. RolloutError unless it is under way."""
-        return await self._wish(rollout, lambda core, now: core.pause(by, why, now))
+        return await self._request_event(rollout, lambda core, now: core.pause(by, why, now))
 
-    async def resume(self, rollout: str, by: str) -> View:
+    async def resume(self, rollout: str, by: str) -> RolloutView:
         """Resume a paused rollout. RolloutError if it is not paused or cannot go on."""
-        return await self._wish(rollout, lambda core, now: core.resume(by, now))
+        return await self._request_event(rollout, lambda core, now: core.resume(by, now))
 
-    async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> View:
+    async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> RolloutView:
         """Abort a rollout. It wins over whatever else is decided at the same time, here or by another hub."""
-        return await self._wish(rollout, lambda core, now: core.abort(by, why, now, revert=revert))
+        return await self._request_event(rollout, lambda core, now: core.abort(by, why, now, revert=revert))
 
-    async def approve(self, rollout: str, by: str, digest: str) -> View:
+    async def approve(self, rollout: str, by: str, digest: str) -> RolloutView:
         """Add a person's approval of the plan with this digest. RolloutError if it may not count."""
-        return await self._wish(
+        return await self._request_event(
             rollout, lambda core, now: core.approve(Approval(by, digest, int(now * 1000)), now) + core.on_tick(now)
         )
 
-    def views(self) -> tuple[View, ...]:
+    def views(self) -> tuple[RolloutView, ...]:
         """Return all rollouts, newest first; those that ended long ago are left out."""
-        return tuple(view(core) for core in sorted(self._cores.values(), key=lambda c: -c.plan.made_ms))
+        return tuple(build_view(core) for core in sorted(self._cores.values(), key=lambda c: -c.plan.made_ms))
 
-    def view(self, rollout: str) -> View:
+    def view(self, rollout: str) -> RolloutView:
         """Return one rollout's status. RolloutError if it does not exist."""
-        return view(self._core(rollout))
+        return build_view(self._find_core(rollout))
 
-    def devices(self, rollout: str) -> tuple[DeviceView, ...]:
+    def devices(self, rollout: str) -> tuple[RolloutDeviceView, ...]:
         """Return the state of every device of a rollout."""
-        return tuple(device_view(row) for row in self._core(rollout).fleet.rows.values())
+        return tuple(build_device_view(row) for row in self._find_core(rollout).fleet.rows.values())
 
-    async def history(self, rollout: str) -> list[Entry]:
+    async def history(self, rollout: str) -> list[HistoryEntry]:
         """Return a rollout's history, oldest entry first."""
-        return await self._on_disk(lambda store: store.history(self._core(rollout).plan.id))
+        return await self._run_in_store(lambda store: store.read_history(self._find_core(rollout).plan.id))
 
     # -- the task
 
-    async def run(self, tick_s: float = TICK_S, rest_s: float = REST_S) -> None:
+    async def run(self, tick_s: float = TICK_S, rest_s: float = RETRY_INTERVAL_S) -> None:
         """Run all rollouts until cancelled; after a defect everything is read anew, `rest_s` seconds later."""
         try:
             while True:
-                work = asyncio.create_task(self._work(tick_s), name="rollouts-work")
+                work = asyncio.create_task(self._run_rounds(tick_s), name="rollouts-work")
                 try:
                     await asyncio.wait([work])
                 finally:
                     work.cancel()
-                self._failed(work)
+                self._on_failure(work)
                 await asyncio.sleep(rest_s)
         finally:
             self._thread.shutdown(wait=True)
             self._store.close()
 
-    def _failed(self, work: "asyncio.Task[None]") -> None:
+    def _on_failure(self, work: "asyncio.Task[None]") -> None:
         """Log a defect or an unreadable disk and forget all cores. Requests that wait are served after the restart."""
         error = work.exception()
-        self._desk.words.error("rollouts_failed", fault=fault(error) if error else name("none"))
+        self._desk.words.error("rollouts_failed", fault=describe_error(error) if error else safe_name("none"))
         self._cores.clear()
         self._said.clear()
 
-    async def _work(self, tick_s: float) -> None:
-        await self._look(REMEMBERED_MS)
+    async def _run_rounds(self, tick_s: float) -> None:
+        await self._refresh_cores(REPEATED_MS)
         while True:
-            await self._round()
+            await self._run_round()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), tick_s)
             self._news.clear()
 
-    async def _round(self) -> None:
+    async def _run_round(self) -> None:
         """Handle requests first, so that an abort waits for nothing; then reports; then time."""
         while self._wishes:
-            await self._grant(self._wishes.pop(0))
+            await self._serve_request(self._wishes.pop(0))
         reports, self._reports = self._reports, []
         heard, self._heard = self._heard, set()
-        await self._take(reports, heard)
+        await self._apply_reports(reports, heard)
         for rollout in [each for each, core in self._cores.items() if core.wake_at <= self._clock.now()]:
-            await self._try(rollout, lambda core, now: core.on_tick(now))
-        if self._clock.now() >= self._looked_s + LOOK_S:
-            await self._look()
+            await self._try_event(rollout, lambda core, now: core.on_tick(now))
+        if self._clock.now() >= self._looked_s + REFRESH_INTERVAL_S:
+            await self._refresh_cores()
 
-    async def _grant(self, wish: _Wish) -> None:
+    async def _serve_request(self, wish: _PendingRequest) -> None:
         refusal = RolloutError("conflict", "the rollouts were interrupted: try again")
         try:
-            seen = view(await self._step(wish.rollout, wish.act))
+            seen = build_view(await self._apply_event(wish.rollout, wish.act))
             if not wish.done.done():
                 wish.done.set_result(seen)
         except RolloutError as error:
             refusal = error
         except sqlite3.Error:
-            refusal = RolloutError("conflict", _FULL)
+            refusal = RolloutError("conflict", _DISK_FULL)
         finally:
             if not wish.done.done():
                 wish.done.set_exception(refusal)
 
-    async def _take(self, reports: list[tuple[str, InstallReport]], heard: set[str]) -> None:
+    async def _apply_reports(self, reports: list[tuple[str, InstallReport]], heard: set[str]) -> None:
         by_rollout: dict[str, list[tuple[str, InstallReport]]] = {}
         for device, report in reports:
             by_rollout.setdefault(report.rollout, []).append((device, report))
         for rollout in {*by_rollout, *(self._cores if heard else ())}:
             said = by_rollout.get(rollout, [])
-            if rollout not in self._cores or await self._try(rollout, _hearing(said, heard)):
-                self._acknowledge(said)
+            if rollout not in self._cores or await self._try_event(rollout, _apply_messages(said, heard)):
+                self._acknowledge_reports(said)
 
-    def _acknowledge(self, said: list[tuple[str, InstallReport]]) -> None:
+    def _acknowledge_reports(self, said: list[tuple[str, InstallReport]]) -> None:
         for device, report in said:
             self._desk.seen(device, report.seq)
 
-    async def _try(self, rollout: str, act: Act) -> bool:
+    async def _try_event(self, rollout: str, act: CoreEvent) -> bool:
         """Apply an event. False if it did not reach the disk: devices repeat it, and time goes on."""
         try:
-            await self._step(rollout, act)
+            await self._apply_event(rollout, act)
         except (RolloutError, sqlite3.Error) as error:
-            self._desk.words.warning("rollout_not_written", rollout=name(rollout), error=name(type(error).__name__))
+            self._desk.words.warning(
+                "rollout_not_written", rollout=safe_name(rollout), error=safe_name(type(error).__name__)
+            )
             return False
         return True
 
-    async def _step(self, rollout: str, act: Act) -> RolloutCore:
+    async def _apply_event(self, rollout: str, act: CoreEvent) -> RolloutCore:
         """Apply one event: judge, write, obey. Judged again if another hub has decided something meanwhile."""
         if rollout not in self._cores:
-            await self._reload(rollout)
+            await self._reload_rollout(rollout)
         for _ in range(TRIES):
-            core = self._core(rollout)
+            core = self._find_core(rollout)
             try:
                 commands = act(core, self._clock.now())
-                written = await self._write(core.changes())
+                written = await self._write_changes(core.take_changes())
             except sqlite3.Error:
-                await self._reload(rollout)
+                await self._reload_rollout(rollout)
                 raise
             if written:
-                core.told.pace.settle(self._clock.now())
-                await self._obey(core, commands)
+                core.told.pace.settle_times(self._clock.now())
+                await self._execute(core, commands)
                 return core
-            await self._reload(rollout)
+            await self._reload_rollout(rollout)
         raise RolloutError("conflict", "other hubs keep changing it: try again")
 
-    async def _obey(self, core: RolloutCore, commands: list[Command]) -> None:
+    async def _execute(self, core: RolloutCore, commands: list[RolloutCommand]) -> None:
         for command in commands:
             if isinstance(command, Assign):
                 self._said[core.plan.id][command.device] = command.assignment
                 self._desk.tell(command.device, command.assignment)
-            elif isinstance(command, Alarm):
-                self._desk.words.warning("rollout", rollout=name(core.plan.id), state=core.state)
+            elif isinstance(command, NotifyOperator):
+                self._desk.words.warning("rollout", rollout=safe_name(core.plan.id), state=core.state)
                 self.alarms[core.plan.id] += 1
             else:
-                await self._validate(command.plan)
+                await self._validate_plan(command.plan)
 
-    async def _validate(self, plan: Plan) -> None:
+    async def _validate_plan(self, plan: RolloutPlan) -> None:
         why = await asyncio.to_thread(self._desk.check, plan)
-        await self._step(plan.id, lambda core, now: core.on_validated(why, now))
+        await self._apply_event(plan.id, lambda core, now: core.on_validated(why, now))
 
     # -- what is on disk
 
-    async def _write(self, changes: Changes | None) -> bool:
+    async def _write_changes(self, changes: RolloutChanges | None) -> bool:
         """Write changes. False if another hub was faster."""
-        return changes is None or await self._on_disk(lambda store: store.apply(changes))
+        return changes is None or await self._run_in_store(lambda store: store.apply_changes(changes))
 
-    def _core(self, rollout: str) -> RolloutCore:
+    def _find_core(self, rollout: str) -> RolloutCore:
         core = self._cores.get(rollout)
         if core is None:
             raise RolloutError("not_found", f"there is no rollout {rollout!r}")
         return core
 
-    async def _wish(self, rollout: str, act: Act) -> View:
-        wish = _Wish(rollout, act, asyncio.get_running_loop().create_future())
+    async def _request_event(self, rollout: str, act: CoreEvent) -> RolloutView:
+        wish = _PendingRequest(rollout, act, asyncio.get_running_loop().create_future())
         self._wishes.append(wish)
         self._news.set()
         return await wish.done
 
-    async def _look(self, remembered_ms: int = 0) -> None:
+    async def _refresh_cores(self, remembered_ms: int = 0) -> None:
         """Read what other hubs have created or changed."""
         self._looked_s = self._clock.now()
         since_ms = int(self._looked_s * 1000) - remembered_ms if remembered_ms else 1 << 60
-        ids, revisions = await self._on_disk(lambda store: (store.ids(since_ms), store.revisions()))
+        ids, revisions = await self._run_in_store(lambda store: (store.list_ids(since_ms), store.list_revisions()))
         for rollout in ids:
             known = self._cores.get(rollout)
             if known is None or known.head.revision != revisions.get(rollout, known.head.revision):
-                await self._reload(rollout)
+                await self._reload_rollout(rollout)
         for rollout in [each for each, core in self._cores.items() if core.state not in TERMINAL]:
             if rollout not in revisions:
-                await self._reload(rollout)
+                await self._reload_rollout(rollout)
 
-    async def _reload(self, rollout: str) -> None:
-        record = await self._on_disk(lambda store: store.record(rollout))
+    async def _reload_rollout(self, rollout: str) -> None:
+        record = await self._run_in_store(lambda store: store.read_record(rollout))
         if record is None:
             return
         core = RolloutCore(record, now=self._clock.now(), before=self._cores.get(rollout))
         self._cores[rollout] = core
-        words = ((device, core.word_to(device)) for device in core.fleet.rows)
+        words = ((device, core.assignment_for(device)) for device in core.fleet.rows)
         self._said[rollout] = {device: word for device, word in words if word is not None}
 
-    async def _on_disk(self, job: Callable[[RolloutStore], T]) -> T:
+    async def _run_in_store(self, job: Callable[[RolloutStore], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job, self._store)
 
 
-def _hearing(said: list[tuple[str, InstallReport]], heard: set[str]) -> Act:
-    def act(core: RolloutCore, now: float) -> list[Command]:
+def _apply_messages(said: list[tuple[str, InstallReport]], heard: set[str]) -> CoreEvent:
+    def act(core: RolloutCore, now: float) -> list[RolloutCommand]:
         commands: list[Any] = []
         for device in heard:
-            core.fleet.speaks(device)
+            core.fleet.on_heard(device)
         for device, report in said:
             commands += core.on_report(device, report, now)
         return commands

@@ -12,32 +12,32 @@ from itertools import chain
 from math import inf
 from typing import NamedTuple
 
-from cloud_hub.rollout.fleet import Fleet
-from cloud_hub.rollout.progress import Pace
+from cloud_hub.rollout.fleet import RolloutFleet
+from cloud_hub.rollout.progress import RateWindow
 from cloud_hub.rollout.types import (
-    BEFORE,
+    NOT_STARTED,
     OPEN,
     TERMINAL,
+    TIMED_OUT_STATES,
     UNDER_WAY,
-    UNSURE,
     Assign,
-    Command,
-    Goal,
-    Head,
-    Plan,
+    BundleTarget,
+    DeviceGoal,
+    RolloutCommand,
     RolloutDeviceState,
+    RolloutHead,
+    RolloutPlan,
+    RolloutRow,
     RolloutState,
-    Row,
-    Target,
 )
 from policies.rollout.cohorts import DeviceQuality
-from policies.rollout.gate import Gate
+from policies.rollout.gate import GateResult
 from policies.rollout.gate_rules import GateRules
-from policies.rollout.plan import Rules, controls, per_minute
-from wire.protocol.rollout import Assignment, Cohort
+from policies.rollout.plan import RolloutRules, compute_rate, pick_controls
+from wire.protocol.rollout import Assignment, RolloutCohort
 
 LONGEST_MS = 40 * 86_400_000  # devices refuse an assignment with a longer life
-_NOTHING = Target("", 0, "")
+_NOTHING = BundleTarget("", 0, "")
 
 
 def next_counter(last: int, ms: int) -> int:
@@ -49,31 +49,31 @@ def next_counter(last: int, ms: int) -> int:
     return max(last + 1, ms // 1000)
 
 
-def assignment(plan: Plan, rules: Rules, row: Row) -> Assignment | None:
+def build_assignment(plan: RolloutPlan, rules: RolloutRules, row: RolloutRow) -> Assignment | None:
     """Build the newest assignment of the device of this row; None before there is one.
 
     An assignment expires after the wave's deadline plus its longest soak, a withdrawal after 40 days. Controls get the
     version before, and like candidates report quality figures (`audit_share`); `soak_s`, `max_soak_s` and
     `min_inferences` say how long the device stays in probation.
     """
-    if row.goal is Goal.NONE:
+    if row.goal is DeviceGoal.NONE:
         return None
-    target = _target(plan, row.goal)
+    target = _choose_target(plan, row.goal)
     life_ms = min(LONGEST_MS, int((rules.wave_deadline_s + rules.max_soak_s) * 1000))
     return Assignment(
         epoch=0,
         device=row.device,
         counter=row.counter,
         issued_ms=row.told_ms,
-        expires_ms=row.told_ms + (LONGEST_MS if row.goal is Goal.WITHDRAWN else max(1000, life_ms)),
+        expires_ms=row.told_ms + (LONGEST_MS if row.goal is DeviceGoal.WITHDRAWN else max(1000, life_ms)),
         rollout=plan.id,
         family=plan.family,
         path=target.path,
         version=target.version,
         digest=target.digest,
-        cohort=Cohort.CONTROL if row.goal is Goal.CONTROL else Cohort.CANDIDATE,
-        withdraw=row.goal is Goal.WITHDRAWN,
-        audit_share=rules.audit_share if row.goal in {Goal.CANDIDATE, Goal.CONTROL} else 0.0,
+        cohort=RolloutCohort.CONTROL if row.goal is DeviceGoal.CONTROL else RolloutCohort.CANDIDATE,
+        withdraw=row.goal is DeviceGoal.WITHDRAWN,
+        audit_share=rules.audit_share if row.goal in {DeviceGoal.CANDIDATE, DeviceGoal.CONTROL} else 0.0,
         soak_s=rules.probation_s,
         min_inferences=rules.min_inferences,
         max_soak_s=max(rules.max_soak_s, rules.probation_s),
@@ -82,38 +82,38 @@ def assignment(plan: Plan, rules: Rules, row: Row) -> Assignment | None:
     )
 
 
-def _target(plan: Plan, goal: Goal) -> Target:
+def _choose_target(plan: RolloutPlan, goal: DeviceGoal) -> BundleTarget:
     """Return the bundle that a goal means: the new one, the one before, or none for a withdrawal."""
-    if goal is Goal.WITHDRAWN:
+    if goal is DeviceGoal.WITHDRAWN:
         return _NOTHING
-    return plan.target if goal is Goal.CANDIDATE else plan.back or plan.target
+    return plan.target if goal is DeviceGoal.CANDIDATE else plan.back or plan.target
 
 
-Judge = Callable[[Sequence[DeviceQuality], Sequence[DeviceQuality], GateRules], Gate]
+GateFunction = Callable[[Sequence[DeviceQuality], Sequence[DeviceQuality], GateRules], GateResult]
 MAX_CONTROLS = 1000  # enough to measure one percent; more would only be more traffic
-_INSTALLS = frozenset((Goal.CANDIDATE, Goal.BACK))
+_INSTALLS = frozenset((DeviceGoal.CANDIDATE, DeviceGoal.BACK))
 
 
-class Book(NamedTuple):
+class RolloutContext(NamedTuple):
     """State that the parts of a rollout share.
 
     `counters`: the highest of the family that each device was ever given; `out`: commands to be obeyed after the event.
     """
 
-    plan: Plan
-    rules: Rules
-    fleet: Fleet
+    plan: RolloutPlan
+    rules: RolloutRules
+    fleet: RolloutFleet
     counters: dict[str, int]
-    out: list[Command]
+    out: list[RolloutCommand]
 
 
-class Told:
+class WaveDispatcher:
     """Queues of devices that wait for an assignment, and the rate at which they get it.
 
     `pace` is the rate window of candidates and of devices that go back; the controls have their own.
     """
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: RolloutContext) -> None:
         """Make empty queues; `resume` fills them from the stored rows."""
         self._book = book
         self._order = tuple(chain(*book.plan.waves, book.plan.spare))
@@ -122,49 +122,57 @@ class Told:
         self._controls: deque[str] = deque()
         self._back: deque[str] = deque()
         self._again: deque[str] = deque()
-        self.pace = Pace()
-        self._control_pace = Pace()
+        self.pace = RateWindow()
+        self._control_pace = RateWindow()
 
-    def resume(self, head: Head, now: float, before: "Told | None" = None) -> None:
+    def resume_queues(self, head: RolloutHead, now: float, before: "WaveDispatcher | None" = None) -> None:
         """Take up a stored rollout; the hub that assigned something may have died before it was sent.
 
         `head`: the rollout's state; `now`: seconds. `before`: the dispatcher that this process had of the rollout until
         now: what that one sent is known, everything else counts as sent now.
         """
-        fresh = [row for row in self._book.fleet.rows.values() if row.goal is not Goal.NONE and not _knows(before, row)]
-        installs = [row.device for row in fresh if row.exposed and row.goal is not Goal.CONTROL][-self._most() :]
-        own = [(at, device) for at, device in before.pace if device in self._still(before)] if before else []
-        self.pace = Pace([*own, *((now, device) for device in installs)])
-        if head.state in TERMINAL | BEFORE:
+        fresh = [
+            row
+            for row in self._book.fleet.rows.values()
+            if row.goal is not DeviceGoal.NONE and not _already_assigned(before, row)
+        ]
+        installs = [row.device for row in fresh if row.exposed and row.goal is not DeviceGoal.CONTROL][
+            -self._rate_limit() :
+        ]
+        own = [(at, device) for at, device in before.pace if device in self._still_assigned(before)] if before else []
+        self.pace = RateWindow([*own, *((now, device) for device in installs)])
+        if head.state in TERMINAL | NOT_STARTED:
             return
-        self._choose(head.wave)
-        self._queue(head.wave)
+        self._choose_controls(head.wave)
+        self._queue_candidates(head.wave)
         rows = self._book.fleet.rows
         self._controls.extend(device for device in self._cohort if not self._is_control(rows[device], head))
         unheard = (row for row in fresh if not row.heard)
-        self._again.extend(row.device for row in unheard if row.state in OPEN or row.goal is Goal.CONTROL)
+        self._again.extend(row.device for row in unheard if row.state in OPEN or row.goal is DeviceGoal.CONTROL)
         if head.state is RolloutState.REVERTING:
             self._back.extend(row.device for row in rows.values() if row.exposed and row.state is _QUEUED)
 
-    def knows(self, row: Row) -> bool:
+    def knows_assignment(self, row: RolloutRow) -> bool:
         """Whether the device was given just this assignment, as far as this process knows."""
         known = self._book.fleet.rows.get(row.device)
         return known is not None and known.base == row.base
 
-    def _still(self, before: "Told") -> frozenset[str]:
+    def _still_assigned(self, before: "WaveDispatcher") -> frozenset[str]:
         """Return the devices that `before` assigned and the store confirms: what was not written was not sent."""
-        return frozenset(row.device for row in self._book.fleet.rows.values() if row.base and before.knows(row))
+        return frozenset(
+            row.device for row in self._book.fleet.rows.values() if row.base and before.knows_assignment(row)
+        )
 
     @property
-    def all(self) -> bool:
+    def all_assigned(self) -> bool:
         """Whether no candidate and no device on its way back waits for an assignment."""
         return not (self._candidates or self._back)
 
-    def free_at(self, head: Head) -> float:
+    def free_at(self, head: RolloutHead) -> float:
         """Return when the next assignment may be sent, in seconds; -inf = now, inf = nobody waits."""
         times = [inf]
         if head.state in UNDER_WAY and (self._again or (head.state is RolloutState.RUNNING and self._candidates)):
-            times.append(self.pace.free_at(self._most()))
+            times.append(self.pace.free_at(self._rate_limit()))
         if head.state is RolloutState.RUNNING and self._controls:
             times.append(self._control_pace.free_at(self._book.rules.most_per_minute))
         if head.state is RolloutState.REVERTING and self._back:
@@ -173,45 +181,45 @@ class Told:
 
     # -- candidates and controls
 
-    def begin(self, wave: int) -> None:
+    def begin_wave(self, wave: int) -> None:
         """Begin a wave: queue its devices, and as many others to be its controls."""
-        self._queue(wave)
-        self._choose(wave)
+        self._queue_candidates(wave)
+        self._choose_controls(wave)
         self._controls = deque(self._cohort)
 
-    def again(self, wave: int) -> None:
+    def requeue_withdrawn(self, wave: int) -> None:
         """Queue once more, under new counters, the devices whose assignment was withdrawn while people looked."""
-        for row in self._book.fleet.of_wave(wave):
-            if row.goal is Goal.WITHDRAWN and row.state in OPEN | {RolloutDeviceState.CANCELLED}:
-                self._book.fleet.change(row, state=_QUEUED, goal=Goal.NONE, base=0)
-        self._queue(wave)
+        for row in self._book.fleet.rows_of_wave(wave):
+            if row.goal is DeviceGoal.WITHDRAWN and row.state in OPEN | {RolloutDeviceState.CANCELLED}:
+                self._book.fleet.change_row(row, state=_QUEUED, goal=DeviceGoal.NONE, base=0)
+        self._queue_candidates(wave)
         self._controls = deque(self._cohort)
 
-    def tell(self, now: float) -> None:
+    def assign_due(self, now: float) -> None:
         """Assign the new version to candidates, and the old one to controls, as far as the rate allows.
 
         `now` in seconds.
         """
-        for device in self._take(self._candidates, self.pace, self._most(), now):
-            self._say(self._book.fleet.rows[device], Goal.CANDIDATE, now)
-        for device in self._take(self._controls, self._control_pace, self._book.rules.most_per_minute, now):
-            self._say(self._book.fleet.rows[device], Goal.CONTROL, now)
+        for device in self._take_due(self._candidates, self.pace, self._rate_limit(), now):
+            self._assign(self._book.fleet.rows[device], DeviceGoal.CANDIDATE, now)
+        for device in self._take_due(self._controls, self._control_pace, self._book.rules.most_per_minute, now):
+            self._assign(self._book.fleet.rows[device], DeviceGoal.CONTROL, now)
 
-    def compared(self, head: Head, judge: Judge) -> Gate | None:
+    def compare_cohorts(self, head: RolloutHead, judge: GateFunction) -> GateResult | None:
         """Compare the wave's quality figures with those of its controls; None where there is nothing to compare."""
         if self._book.plan.back is None or not self._cohort:
             return None
         fleet = self._book.fleet
-        wave = [row for row in fleet.of_wave(head.wave) if row.goal is Goal.CANDIDATE]
+        wave = [row for row in fleet.rows_of_wave(head.wave) if row.goal is DeviceGoal.CANDIDATE]
         control = [fleet.rows[device] for device in self._cohort if self._is_control(fleet.rows[device], head)]
-        return judge(_figures(wave), _figures(control), self._book.rules.gate)
+        return judge(_collect_quality(wave), _collect_quality(control), self._book.rules.gate)
 
-    def _queue(self, wave: int) -> None:
+    def _queue_candidates(self, wave: int) -> None:
         """Queue the devices of a wave that wait for their first assignment."""
-        waiting = (row for row in self._book.fleet.of_wave(wave) if row.state is _QUEUED)
+        waiting = (row for row in self._book.fleet.rows_of_wave(wave) if row.state is _QUEUED)
         self._candidates = deque(row.device for row in waiting)
 
-    def _choose(self, wave: int) -> None:
+    def _choose_controls(self, wave: int) -> None:
         """Choose the controls of a wave among devices that no wave has reached yet, at most 1000.
 
         There are none without a version before.
@@ -219,81 +227,81 @@ class Told:
         waves = self._book.plan.waves
         reached = sum(len(each) for each in waves[: wave + 1])
         size = min(MAX_CONTROLS, len(waves[wave]))
-        self._cohort = controls(self._order, reached, size) if self._book.plan.back else ()
+        self._cohort = pick_controls(self._order, reached, size) if self._book.plan.back else ()
 
     @staticmethod
-    def _is_control(row: Row, head: Head) -> bool:
+    def _is_control(row: RolloutRow, head: RolloutHead) -> bool:
         """Whether the device was told to be a control of the present wave."""
-        return row.goal is Goal.CONTROL and row.told_ms >= head.wave_ms
+        return row.goal is DeviceGoal.CONTROL and row.told_ms >= head.wave_ms
 
     # -- taking back
 
-    def withdraw(self, now: float, *, everybody: bool = False, passed: int = 0) -> None:
+    def withdraw_open(self, now: float, *, everybody: bool = False, passed: int = 0) -> None:
         """Withdraw the assignment of every device that has not committed; devices of waves below `passed` keep theirs.
 
-        `everybody`: also the controls, and devices that wait are cancelled. `now` in seconds.
+        `all_hubs`: also the controls, and devices that wait are cancelled. `now` in seconds.
         """
         for row in self._book.fleet.rows.values():
-            if (row.goal is Goal.CANDIDATE and row.state in OPEN | UNSURE and row.wave >= passed) or (
-                everybody and row.goal is Goal.CONTROL
+            if (row.goal is DeviceGoal.CANDIDATE and row.state in OPEN | TIMED_OUT_STATES and row.wave >= passed) or (
+                everybody and row.goal is DeviceGoal.CONTROL
             ):
-                self._say(row, Goal.WITHDRAWN, now)
+                self._assign(row, DeviceGoal.WITHDRAWN, now)
             if everybody and row.state is _QUEUED and row.wave >= 0:
-                self._book.fleet.change(row, state=RolloutDeviceState.CANCELLED)
+                self._book.fleet.change_row(row, state=RolloutDeviceState.CANCELLED)
         self._candidates.clear()
         self._controls.clear()
         self._again.clear()
 
-    def release(self, now: float) -> None:
+    def release_controls(self, now: float) -> None:
         """Release the controls, whose comparison is over."""
         for row in self._book.fleet.rows.values():
-            if row.goal is Goal.CONTROL:
-                self._say(row, Goal.WITHDRAWN, now)
+            if row.goal is DeviceGoal.CONTROL:
+                self._assign(row, DeviceGoal.WITHDRAWN, now)
 
-    def send_back(self) -> bool:
+    def queue_reverts(self) -> bool:
         """Queue every device that has committed for the version before. False if there is nobody to go back."""
         fleet = self._book.fleet
         for row in fleet.rows.values():
-            if row.state is RolloutDeviceState.SUCCEEDED and row.goal is not Goal.BACK:
-                fleet.change(row, state=_QUEUED, goal=Goal.NONE)
+            if row.state is RolloutDeviceState.SUCCEEDED and row.goal is not DeviceGoal.BACK:
+                fleet.change_row(row, state=_QUEUED, goal=DeviceGoal.NONE)
                 self._back.append(row.device)
         return bool(self._back)
 
-    def tell_back(self, now: float) -> None:
+    def assign_reverts(self, now: float) -> None:
         """Assign the version before to queued devices, as far as the rate allows."""
-        for device in self._take(self._back, self.pace, self._book.rules.most_per_minute, now):
-            self._say(self._book.fleet.rows[device], Goal.BACK, now)
+        for device in self._take_due(self._back, self.pace, self._book.rules.most_per_minute, now):
+            self._assign(self._book.fleet.rows[device], DeviceGoal.BACK, now)
 
     # -- words
 
-    def word_to(self, device: str) -> Assignment | None:
+    def assignment_for(self, device: str) -> Assignment | None:
         """Return the newest assignment of a device, None if it has none."""
         row = self._book.fleet.rows.get(device)
-        return assignment(self._book.plan, self._book.rules, row) if row else None
+        return build_assignment(self._book.plan, self._book.rules, row) if row else None
 
-    def say_again(self, head: Head, now: float) -> None:
+    def repeat_unanswered(self, head: RolloutHead, now: float) -> None:
         """Repeat after a restart the same assignments to devices that have not answered, at the same rate."""
         if head.state in UNDER_WAY:
-            for device in self._take(self._again, self.pace, self._most(), now):
-                self._repeat(device)
+            for device in self._take_due(self._again, self.pace, self._rate_limit(), now):
+                self._repeat_assignment(device)
         elif self._again and head.state in {RolloutState.ABORTING, RolloutState.PAUSED_INCONCLUSIVE}:
-            for device in [d for d in self._again if self._book.fleet.rows[d].goal is Goal.WITHDRAWN]:
-                self._repeat(device)
+            for device in [d for d in self._again if self._book.fleet.rows[d].goal is DeviceGoal.WITHDRAWN]:
+                self._repeat_assignment(device)
             self._again.clear()
 
-    def _repeat(self, device: str) -> None:
+    def _repeat_assignment(self, device: str) -> None:
         """Emit the device's present assignment once more, under its old counter, unless it has answered."""
-        word = self.word_to(device)
+        word = self.assignment_for(device)
         if word is not None and not self._book.fleet.rows[device].heard:
             self._book.out.append(Assign(device, word))
 
-    def _say(self, row: Row, goal: Goal, now: float) -> None:
+    def _assign(self, row: RolloutRow, goal: DeviceGoal, now: float) -> None:
         """Give a device a new assignment under its next counter, and emit the command that sends it."""
         ms = int(now * 1000)
         book = self._book
         counter = book.counters[row.device] = next_counter(book.counters.get(row.device, 0), ms)
         values = {"goal": goal, "counter": counter, "told_ms": ms}
-        if goal is not Goal.WITHDRAWN:
+        if goal is not DeviceGoal.WITHDRAWN:
             values |= {"base": counter, "heard": False, "quality": None, "signals": None}
         if goal in _INSTALLS:
             values |= {
@@ -303,32 +311,32 @@ class Told:
                 "failure": None,
                 "exposed": True,
             }
-        book.fleet.change(row, **values)
-        book.fleet.watch(row)
-        word = assignment(book.plan, book.rules, row)
+        book.fleet.change_row(row, **values)
+        book.fleet.start_timer(row)
+        word = build_assignment(book.plan, book.rules, row)
         assert word is not None
         book.out.append(Assign(row.device, word))
 
-    def _most(self) -> int:
+    def _rate_limit(self) -> int:
         """Return how many installs may be assigned in a minute now; it grows with the number of successes."""
-        return per_minute(self._book.rules, self._book.fleet.succeeded)
+        return compute_rate(self._book.rules, self._book.fleet.succeeded_count)
 
     @staticmethod
-    def _take(queue: deque[str], pace: Pace, most: int, now: float) -> list[str]:
+    def _take_due(queue: deque[str], pace: RateWindow, most: int, now: float) -> list[str]:
         """Take from a queue as many devices as the rate window allows."""
-        taken = [queue.popleft() for _ in range(min(len(queue), pace.free(most, now)))]
+        taken = [queue.popleft() for _ in range(min(len(queue), pace.free_places(most, now)))]
         for device in taken:
-            pace.take(device, now)
+            pace.record_sent(device, now)
         return taken
 
 
 _QUEUED = RolloutDeviceState.QUEUED
 
 
-def _knows(before: Told | None, row: Row) -> bool:
-    return before is not None and before.knows(row)
+def _already_assigned(before: WaveDispatcher | None, row: RolloutRow) -> bool:
+    return before is not None and before.knows_assignment(row)
 
 
-def _figures(rows: Iterable[Row]) -> tuple[DeviceQuality, ...]:
+def _collect_quality(rows: Iterable[RolloutRow]) -> tuple[DeviceQuality, ...]:
     """Return the quality figures of devices for the comparison."""
     return tuple(DeviceQuality(row.device, row.quality, row.signals) for row in rows)

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
-from cloud_hub.rollout.types import OPEN, UNSURE, Goal, Plan, RolloutDeviceState, Row
-from policies.rollout.plan import Counts, Rules
-from wire.protocol.rollout import Failure, InstallReport, InstallState
+from cloud_hub.rollout.types import OPEN, TIMED_OUT_STATES, DeviceGoal, RolloutDeviceState, RolloutPlan, RolloutRow
+from policies.rollout.plan import RolloutRules, WaveCounts
+from wire.protocol.rollout import InstallFailure, InstallReport, InstallState
 
 D = RolloutDeviceState
 _ENDS = {
@@ -32,17 +32,17 @@ _FAILED = frozenset((D.FAILED, D.ROLLED_BACK, D.TIMED_OUT, D.REJECTED))
 _LEFT = frozenset((D.CANCELLED, D.SUPERSEDED))
 
 
-class Fleet:
+class RolloutFleet:
     """All devices of one rollout by id (`rows`), with running totals.
 
     `changed`: rows that are not saved yet. `news`: something may have to be stopped. `exposed`: devices that were ever
     assigned an install; `states`: how many devices of the waves (spares left out) are in each state.
     """
 
-    def __init__(self, plan: Plan, rules: Rules, rows: Iterable[Row]) -> None:
+    def __init__(self, plan: RolloutPlan, rules: RolloutRules, rows: Iterable[RolloutRow]) -> None:
         """Restore the sums and timers from stored rows."""
         self.rows = {row.device: row for row in rows}
-        self.changed: dict[str, Row] = {}
+        self.changed: dict[str, RolloutRow] = {}
         self.news = True
         self.exposed = sum(row.exposed for row in self.rows.values())
         self.states = Counter(row.state for row in self.rows.values() if row.wave >= 0)
@@ -51,52 +51,52 @@ class Fleet:
         self._sums: list[Counter[str]] = [Counter() for _ in plan.waves]
         self._timers: list[tuple[int, str]] = []
         for row in self.rows.values():
-            self._add(row, 1)
-            self.watch(row)
+            self._add_to_sums(row, 1)
+            self.start_timer(row)
 
     # -- sums
 
-    def counts(self, wave: int) -> Counts:
+    def counts_of_wave(self, wave: int) -> WaveCounts:
         """Return the totals of a wave, counted from 0: its size, and how many were told, reachable, succeeded, ..."""
         sums = self._sums[wave]
-        return Counts(len(self._plan.waves[wave]), **{name: sums[name] for name in Counts._fields[1:]})
+        return WaveCounts(len(self._plan.waves[wave]), **{name: sums[name] for name in WaveCounts._fields[1:]})
 
     @property
-    def succeeded(self) -> int:
+    def succeeded_count(self) -> int:
         """Number of devices that have committed the new version."""
         return self.states[D.SUCCEEDED]
 
-    def of_wave(self, wave: int) -> list[Row]:
+    def rows_of_wave(self, wave: int) -> list[RolloutRow]:
         """Return the rows of a wave, counted from 0."""
         return [self.rows[device] for device in self._plan.waves[wave]]
 
-    def open(self) -> list[Row]:
+    def open_rows(self) -> list[RolloutRow]:
         """Return the devices that have an assignment and have not reported an end."""
         return [row for row in self.rows.values() if row.state in OPEN]
 
-    def change(self, row: Row, **values: Any) -> None:
+    def change_row(self, row: RolloutRow, **values: Any) -> None:
         """Set fields of a row, and keep the sums and the list of unsaved rows right."""
-        self._add(row, -1)
+        self._add_to_sums(row, -1)
         was_exposed, was = row.exposed, row.state
         for name, value in values.items():
             setattr(row, name, value)
-        self._add(row, 1)
+        self._add_to_sums(row, 1)
         self.exposed += row.exposed - was_exposed
         if row.wave >= 0 and row.state is not was:
             self.states[was] -= 1
             self.states[row.state] += 1
         self.changed[row.device] = row
 
-    def _add(self, row: Row, sign: int) -> None:
+    def _add_to_sums(self, row: RolloutRow, sign: int) -> None:
         """Add (`sign` 1) or remove (-1) a row in the sums of its wave; spare devices are in none."""
         if row.wave >= 0:
             sums = self._sums[row.wave]
-            for kind in _kinds(row):
+            for kind in _total_names(row):
                 sums[kind] += sign
 
     # -- reports
 
-    def hear(self, device: str, report: InstallReport, ms: int) -> str:
+    def on_report(self, device: str, report: InstallReport, ms: int) -> str:
         """Take in a device's report (`ms`: hub time). Returns what a person should know as odd about it, or "".
 
         A report that is not newer than the last, or about another assignment, changes nothing but the sequence number.
@@ -105,21 +105,21 @@ class Fleet:
         if row is None or report.seq <= row.seq:
             return ""
         if not row.counter or report.counter not in {row.counter, row.base}:
-            self.change(row, seq=report.seq)
+            self.change_row(row, seq=report.seq)
             return ""
         values: dict[str, Any] = {"seq": report.seq, "heard": True}
-        if report.counter == row.counter and row.goal in {Goal.CANDIDATE, Goal.CONTROL}:
+        if report.counter == row.counter and row.goal in {DeviceGoal.CANDIDATE, DeviceGoal.CONTROL}:
             values |= {"quality": report.quality or row.quality, "signals": report.signals or row.signals}
-        self.change(row, **values)
-        return "" if row.goal in {Goal.NONE, Goal.CONTROL} else self._progress(row, report, ms)
+        self.change_row(row, **values)
+        return "" if row.goal in {DeviceGoal.NONE, DeviceGoal.CONTROL} else self._apply_report(row, report, ms)
 
-    def speaks(self, device: str) -> None:
+    def on_heard(self, device: str) -> None:
         """Note any signed message of a device: it is reachable."""
         row = self.rows.get(device)
-        if row is not None and row.goal is not Goal.NONE and not row.heard:
-            self.change(row, heard=True)
+        if row is not None and row.goal is not DeviceGoal.NONE and not row.heard:
+            self.change_row(row, heard=True)
 
-    def _progress(self, row: Row, report: InstallReport, ms: int) -> str:
+    def _apply_report(self, row: RolloutRow, report: InstallReport, ms: int) -> str:
         """Move the device to the state that its report names.
 
         A commit of other bytes than the assigned ones is not a success.
@@ -127,20 +127,20 @@ class Fleet:
         end = _ENDS.get(report.state)
         if end is D.SUCCEEDED and not self._right_bytes(row, report):
             return f"{row.device} reports a commit, but runs other bytes"
-        if end is D.ROLLED_BACK and row.goal is Goal.WITHDRAWN and report.failure is None:
+        if end is D.ROLLED_BACK and row.goal is DeviceGoal.WITHDRAWN and report.failure is None:
             end = D.CANCELLED
         if end is not None:
             self.news = True
-            self.change(row, state=end, sub=report.state, failure=report.failure)
-        elif row.state in OPEN or row.state in UNSURE:
-            since = row.since_ms if _phase(row.sub) == _phase(report.state) and row.sub else ms
-            self.change(row, state=D.IN_PROGRESS, sub=report.state, failure=None, since_ms=since)
-            self.watch(row)
+            self.change_row(row, state=end, sub=report.state, failure=report.failure)
+        elif row.state in OPEN or row.state in TIMED_OUT_STATES:
+            since = row.since_ms if _install_phase(row.sub) == _install_phase(report.state) and row.sub else ms
+            self.change_row(row, state=D.IN_PROGRESS, sub=report.state, failure=None, since_ms=since)
+            self.start_timer(row)
         return ""
 
-    def _right_bytes(self, row: Row, report: InstallReport) -> bool:
+    def _right_bytes(self, row: RolloutRow, report: InstallReport) -> bool:
         """Whether the report names the digest and version that the device was assigned."""
-        wanted = self._plan.back if row.goal is Goal.BACK and self._plan.back else self._plan.target
+        wanted = self._plan.back if row.goal is DeviceGoal.BACK and self._plan.back else self._plan.target
         return (report.running, report.version) == (wanted.digest, wanted.version)
 
     # -- time
@@ -150,31 +150,31 @@ class Fleet:
         """When the next device's time is up, in seconds; inf while none is waited for."""
         return self._timers[0][0] / 1000 if self._timers else inf
 
-    def expire(self, ms: int) -> None:
+    def expire_due(self, ms: int) -> None:
         """End devices whose time is up, until they report otherwise. `ms`: hub time."""
         while self._timers and self._timers[0][0] <= ms:
             row = self.rows[heapq.heappop(self._timers)[1]]
-            if row.state in OPEN and self._due(row) > ms:
-                self.watch(row)
+            if row.state in OPEN and self._timeout_ms(row) > ms:
+                self.start_timer(row)
             elif row.state in OPEN:
                 self.news = True
-                self._give_up(row)
+                self._time_out(row)
 
-    def close(self) -> None:
+    def end_open(self) -> None:
         """End every open device: nobody is waited for any more."""
-        for row in self.open():
-            self._give_up(row)
+        for row in self.open_rows():
+            self._time_out(row)
 
-    def _give_up(self, row: Row) -> None:
+    def _time_out(self, row: RolloutRow) -> None:
         """Set the end of an open device: UNREACHED if it never answered, else TIMED_OUT."""
-        self.change(row, state=D.UNREACHED if row.state is D.NOTIFIED else D.TIMED_OUT)
+        self.change_row(row, state=D.UNREACHED if row.state is D.NOTIFIED else D.TIMED_OUT)
 
-    def watch(self, row: Row) -> None:
+    def start_timer(self, row: RolloutRow) -> None:
         """Start the timer of an open device."""
         if row.state in OPEN:
-            heapq.heappush(self._timers, (self._due(row), row.device))
+            heapq.heappush(self._timers, (self._timeout_ms(row), row.device))
 
-    def _due(self, row: Row) -> int:
+    def _timeout_ms(self, row: RolloutRow) -> int:
         """Return when the device's present phase times out, in ms since 1970.
 
         The limits come from the rules: the wave's deadline until it answers, then one each for download, install and
@@ -192,31 +192,35 @@ class Fleet:
         return row.since_ms + int(limit_s * 1000)
 
 
-def _phase(sub: InstallState | None) -> int:
+def _install_phase(sub: InstallState | None) -> int:
     """Return the phase of an install that has its own time limit: 0 download, 1 install, 2 probation."""
     return 0 if sub in _EARLY or sub is None else 2 if sub is InstallState.PROBATION else 1
 
 
-def _kinds(row: Row) -> tuple[str, ...]:
+def _total_names(row: RolloutRow) -> tuple[str, ...]:
     """Return the names of the totals that a row counts for in its wave."""
     state = row.state
     if state is D.QUEUED:
         return ("reachable",)
     if state in _LEFT:
         return ("told", "left")
-    if state is D.REJECTED and row.failure is Failure.INCOMPATIBLE:
+    if state is D.REJECTED and row.failure is InstallFailure.INCOMPATIBLE:
         return ("told", "incompatible")
     kinds = ("told", "reachable") if row.heard else ("told",)
     if state is D.SUCCEEDED:
         return (*kinds, "succeeded")
-    return (*kinds, *_badly(row)) if state in _FAILED else kinds
+    return (*kinds, *_failure_names(row)) if state in _FAILED else kinds
 
 
-def _badly(row: Row) -> tuple[str, ...]:
+def _failure_names(row: RolloutRow) -> tuple[str, ...]:
     """Return the totals that a failed row counts for; integrity failures and crashes are counted apart.
 
     They stop a rollout sooner than other failures do.
     """
-    if row.failure is Failure.INTEGRITY:
+    if row.failure is InstallFailure.INTEGRITY:
         return ("failed", "integrity")
-    return ("failed", "crashed") if row.failure is Failure.HEALTH or row.sub is InstallState.SAFE_MODE else ("failed",)
+    return (
+        ("failed", "crashed")
+        if row.failure is InstallFailure.HEALTH or row.sub is InstallState.SAFE_MODE
+        else ("failed",)
+    )

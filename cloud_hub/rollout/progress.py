@@ -15,39 +15,39 @@ import msgspec
 
 from cloud_hub.rollout.types import (
     Approval,
-    Changes,
-    Entry,
-    Head,
-    Plan,
-    Record,
+    HistoryEntry,
+    RolloutChanges,
     RolloutError,
+    RolloutHead,
+    RolloutPlan,
+    RolloutRecord,
+    RolloutRow,
     RolloutState,
-    Row,
-    may_become,
+    can_become,
 )
-from policies.rollout.plan import Rules
+from policies.rollout.plan import RolloutRules
 
 S = RolloutState
-HUB = "hub"  # author of a history entry, where it was no person
+BY_HUB = "hub"  # author of a history entry, where it was no person
 
 
-class Course:
+class RolloutProgress:
     """Head, approvals and unwritten history of one rollout.
 
     `digest` is of the plan as it is stored now, whatever was approved once; `damage` says why its parameters cannot be
     used, "" if they can.
     """
 
-    def __init__(self, record: Record, rules: Rules | None) -> None:
-        self.plan: Plan = record.plan
-        self.head: Head = record.head
+    def __init__(self, record: RolloutRecord, rules: RolloutRules | None) -> None:
+        self.plan: RolloutPlan = record.plan
+        self.head: RolloutHead = record.head
         self.digest = record.plan.digest  # of the stored plan, whatever was approved once
         self.damage = "its parameters are damaged" if rules is None else ""
-        self._rules = rules or Rules()
+        self._rules = rules or RolloutRules()
         self._saved = record.head.revision
         self._written = record.head
         self._counted = record.entries
-        self._entries: list[Entry] = []
+        self._entries: list[HistoryEntry] = []
 
     @property
     def state(self) -> RolloutState:
@@ -61,59 +61,59 @@ class Course:
         began, limit_s = {
             S.WAITING_APPROVAL: (self.plan.made_ms, rules.wave_deadline_s),
             S.RUNNING: (head.wave_ms, rules.wave_deadline_s),
-            S.SOAKING: (head.soak_ms, rules.soak_of(head.wave)),
-            S.PAUSED_INCONCLUSIVE: (head.changed_ms, inf if head.held else rules.soak_of(head.wave)),
+            S.SOAKING: (head.soak_ms, rules.soak_for(head.wave)),
+            S.PAUSED_INCONCLUSIVE: (head.changed_ms, inf if head.held else rules.soak_for(head.wave)),
             S.ABORTING: (head.changed_ms, rules.withdraw_s),
             S.REVERTING: (head.changed_ms, rules.wave_deadline_s),
         }.get(head.state, (0, inf))
         return began + limit_s * 1000
 
     @property
-    def broken(self) -> str:
+    def block_reason(self) -> str:
         """Why nothing may be done under this plan; "" if it may."""
         people = {each.by for each in self.head.approvals if each.digest == self.digest}
         return self.damage or ("" if len(people) >= self.plan.people else "it is not what was approved")
 
-    def to(self, state: RolloutState, ms: int, by: str = HUB, why: str = "") -> None:
+    def change_state(self, state: RolloutState, ms: int, by: str = BY_HUB, why: str = "") -> None:
         """Change the state and write a history entry.
 
         An arrow that `may_become` does not allow is an AssertionError.
         """
-        assert may_become(self.state, state), f"{self.state} -> {state}"
-        self.set(state=state, why=why, changed_ms=ms)
-        self.enter(by, state.value, why, ms)
+        assert can_become(self.state, state), f"{self.state} -> {state}"
+        self.set_fields(state=state, why=why, changed_ms=ms)
+        self.add_entry(by, state.value, why, ms)
 
-    def set(self, **values: object) -> None:
+    def set_fields(self, **values: object) -> None:
         """Replace fields of the head."""
         self.head = msgspec.structs.replace(self.head, **values)
 
-    def enter(self, by: str, what: str, why: str, ms: int) -> None:
+    def add_entry(self, by: str, what: str, why: str, ms: int) -> None:
         """Append an entry to the history."""
         self._counted += 1
-        self._entries.append(Entry(self._counted, ms, by, what=what, why=why, state=self.state))
+        self._entries.append(HistoryEntry(self._counted, ms, by, what=what, why=why, state=self.state))
 
-    def take(self, rows: tuple[Row, ...]) -> Changes | None:
+    def take_changes(self, rows: tuple[RolloutRow, ...]) -> RolloutChanges | None:
         """Return what has to be written, with these rows; None if there is nothing. Raises the revision by one."""
         if not rows and self.head == self._written and not self._entries:
             return None
         expected, self._saved = self._saved, self._saved + 1
-        self.set(revision=self._saved)
+        self.set_fields(revision=self._saved)
         self._written = self.head
         entries, self._entries = tuple(self._entries), []
-        return Changes(self.plan.id, expected, self.head, rows, entries)
+        return RolloutChanges(self.plan.id, expected, self.head, rows, entries)
 
     # -- people
 
-    def standing(self, ms: int) -> frozenset[str]:
+    def valid_approvals(self, ms: int) -> frozenset[str]:
         """Return the people whose approval is of this very content, and not too old at hub time `ms`."""
         least = ms - self._rules.approval_s * 1000
         return frozenset(x.by for x in self.head.approvals if x.digest == self.digest and x.at_ms > least)
 
-    def approved(self, ms: int) -> bool:
+    def is_approved(self, ms: int) -> bool:
         """Whether enough people approve of the plan at hub time `ms`."""
-        return len(self.standing(ms)) >= self.plan.people
+        return len(self.valid_approvals(ms)) >= self.plan.people
 
-    def approve(self, approval: Approval, ms: int) -> None:
+    def add_approval(self, approval: Approval, ms: int) -> None:
         """Add an approval.
 
         RolloutError if nothing waits for it, if it is of other content, or the same person's as before.
@@ -122,16 +122,16 @@ class Course:
             raise RolloutError("conflict", f"it is {self.state}: nothing waits for an approval")
         if approval.digest != self.digest:
             raise RolloutError("conflict", f"the plan has changed, its digest is now {self.digest[:12]}")
-        if approval.by in self.standing(ms):
+        if approval.by in self.valid_approvals(ms):
             raise RolloutError("refused", f"{approval.by} has approved it already: it takes {self.plan.people} people")
-        self.set(approvals=(*self.head.approvals, approval))
-        self.enter(approval.by, "approved", f"plan {self.digest[:12]}", ms)
+        self.set_fields(approvals=(*self.head.approvals, approval))
+        self.add_entry(approval.by, "approved", f"plan {self.digest[:12]}", ms)
 
 
 WINDOW_S = 60.0
 
 
-class Pace:
+class RateWindow:
     """Sliding window of one minute over who was assigned something when.
 
     `now` is in seconds; a clock that goes back frees nothing.
@@ -144,18 +144,18 @@ class Pace:
     def __iter__(self) -> Iterator[tuple[float, str]]:
         return iter(self._told)
 
-    def free(self, most: int, now: float) -> int:
+    def free_places(self, most: int, now: float) -> int:
         """Return how many more may be assigned now, if `most` may be in any minute."""
         while self._told and self._told[0][0] <= now - WINDOW_S:
             self._told.popleft()
         return max(0, most - len(self._told))
 
-    def take(self, device: str, now: float) -> None:
+    def record_sent(self, device: str, now: float) -> None:
         """Record an assignment. Times never fall, so that the oldest stands first."""
         self._told.append((max(now, self._told[-1][0]) if self._told else now, device))
         self._fresh += 1
 
-    def settle(self, now: float) -> None:
+    def settle_times(self, now: float) -> None:
         """Move the assignments recorded since the last call to `now`, when they are sent.
 
         Writing them down first may have taken its time.
@@ -163,7 +163,7 @@ class Pace:
         fresh = [self._told.pop()[1] for _ in range(min(self._fresh, len(self._told)))]
         self._fresh = 0
         for device in reversed(fresh):
-            self.take(device, now)
+            self.record_sent(device, now)
         self._fresh = 0
 
     def free_at(self, most: int) -> float:

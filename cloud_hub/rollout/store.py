@@ -12,8 +12,18 @@ from typing import Self
 
 import msgspec
 
-from cloud_hub.rollout.types import TERMINAL, Changes, Entry, Head, Plan, Record, RolloutError, RolloutState, Row
-from wire.process.exit_codes import Exit, ExitError
+from cloud_hub.rollout.types import (
+    TERMINAL,
+    HistoryEntry,
+    RolloutChanges,
+    RolloutError,
+    RolloutHead,
+    RolloutPlan,
+    RolloutRecord,
+    RolloutRow,
+    RolloutState,
+)
+from wire.process.exit_codes import ExitCode, ExitError
 
 SCHEMA = 1
 _TABLES = """
@@ -29,11 +39,11 @@ create table history(
 create table counters(
   family text not null, device text not null, counter integer not null, primary key(family, device)) without rowid;
 """
-_RAISE = (
+_RAISE_COUNTER = (
     "insert into counters values(?,?,?) on conflict(family, device) "
     "do update set counter=max(counter, excluded.counter)"
 )
-_SHARED = """
+_FIND_CONFLICT = """
 select other.rollout from devices mine
 join devices other on other.device = mine.device and other.rollout <> mine.rollout
 join rollouts on rollouts.id = other.rollout where mine.rollout=? and rollouts.family=? and rollouts.open limit 1
@@ -59,7 +69,7 @@ class RolloutStore:
             found = db.execute("pragma user_version").fetchone()[0]
             if found > SCHEMA:
                 raise ExitError(
-                    Exit.DATABASE, f"{path} has schema {found}, newer than this program's {SCHEMA}: update it"
+                    ExitCode.DATABASE, f"{path} has schema {found}, newer than this program's {SCHEMA}: update it"
                 )
             if not found:
                 for statement in _TABLES.split(";"):
@@ -68,20 +78,29 @@ class RolloutStore:
             db.execute("commit")
             return cls(db)
         except (OSError, sqlite3.Error) as error:
-            raise ExitError(Exit.DATABASE, f"{path} cannot be used ({error}): restore it from a backup") from None
+            raise ExitError(ExitCode.DATABASE, f"{path} cannot be used ({error}): restore it from a backup") from None
 
     def close(self) -> None:
         self._db.close()
 
     # -- writing
 
-    def create(self, record: Record, entries: Iterable[Entry]) -> None:
+    def create_rollout(self, record: RolloutRecord, entries: Iterable[HistoryEntry]) -> None:
         """Insert a new rollout, durable on return.
 
         RolloutError if its id was used, or a device is in another open one.
         """
         plan, head = record.plan, record.head
-        values = (plan.id, plan.family, plan.made_ms, plan.made_ms, 1, head.revision, _packed(plan), _packed(head))
+        values = (
+            plan.id,
+            plan.family,
+            plan.made_ms,
+            plan.made_ms,
+            1,
+            head.revision,
+            _encode_json(plan),
+            _encode_json(head),
+        )
         with _Transaction(self._db):
             try:
                 self._db.execute("insert into rollouts values(?,?,?,?,?,?,?,?)", values)
@@ -89,14 +108,14 @@ class RolloutStore:
                 raise RolloutError("conflict", f"there was a rollout {plan.id} already: choose another id") from None
             self._put_rows(plan.id, record.rows)
             self._put_entries(plan.id, entries)
-            other = self._db.execute(_SHARED, (plan.id, plan.family)).fetchone()
+            other = self._db.execute(_FIND_CONFLICT, (plan.id, plan.family)).fetchone()
             if other:
                 raise RolloutError("conflict", f"rollout {other[0]} of {plan.family} is under way on some of them")
 
-    def apply(self, changes: Changes) -> bool:
+    def apply_changes(self, changes: RolloutChanges) -> bool:
         """Write changes, durable when it returns True. False: another hub was faster, nothing was written."""
         head = changes.head
-        values = (head.revision, head.changed_ms, head.state not in TERMINAL, _packed(head))
+        values = (head.revision, head.changed_ms, head.state not in TERMINAL, _encode_json(head))
         put = "update rollouts set revision=?, changed_ms=?, open=?, head=? where id=? and revision=?"
         with _Transaction(self._db):
             if self._db.execute(put, (*values, changes.id, changes.expected)).rowcount != 1:
@@ -104,20 +123,22 @@ class RolloutStore:
             family = self._db.execute("select family from rollouts where id=?", (changes.id,)).fetchone()[0]
             self._put_rows(changes.id, changes.rows)
             self._put_entries(changes.id, changes.entries)
-            self._db.executemany(_RAISE, ((family, row.device, row.counter) for row in changes.rows if row.counter))
+            self._db.executemany(
+                _RAISE_COUNTER, ((family, row.device, row.counter) for row in changes.rows if row.counter)
+            )
         return True
 
-    def learn(self, family: str, counters: Iterable[tuple[str, int]]) -> None:
+    def raise_counters(self, family: str, counters: Iterable[tuple[str, int]]) -> None:
         """Raise counters to those that devices name: another hub's, or our own before a loss."""
         with _Transaction(self._db):
-            self._db.executemany(_RAISE, ((family, device, counter) for device, counter in counters))
+            self._db.executemany(_RAISE_COUNTER, ((family, device, counter) for device, counter in counters))
 
-    def _put_rows(self, rollout: str, rows: Iterable[Row]) -> None:
+    def _put_rows(self, rollout: str, rows: Iterable[RolloutRow]) -> None:
         self._db.executemany(
-            "insert or replace into devices values(?,?,?)", ((rollout, row.device, _packed(row)) for row in rows)
+            "insert or replace into devices values(?,?,?)", ((rollout, row.device, _encode_json(row)) for row in rows)
         )
 
-    def _put_entries(self, rollout: str, entries: Iterable[Entry]) -> None:
+    def _put_entries(self, rollout: str, entries: Iterable[HistoryEntry]) -> None:
         put = "insert into history values(?,?,?,?,?,?,?)"
         self._db.executemany(put, ((rollout, x.seq, x.at_ms, x.by, x.what, x.why, x.state.value) for x in entries))
 
@@ -127,16 +148,16 @@ class RolloutStore:
         """Return the latest time in the history, in ms: the lower bound of the clock."""
         return int(self._db.execute("select max(at_ms) from history").fetchone()[0] or 0)
 
-    def ids(self, since_ms: int = 0) -> list[str]:
+    def list_ids(self, since_ms: int = 0) -> list[str]:
         """Return the ids of open rollouts, and of those that changed since `since_ms`; newest first."""
         query = "select id from rollouts where open or changed_ms >= ? order by made_ms desc, id"
         return [row[0] for row in self._db.execute(query, (since_ms,))]
 
-    def revisions(self) -> dict[str, int]:
+    def list_revisions(self) -> dict[str, int]:
         """Return the revisions of open rollouts by id."""
         return dict(self._db.execute("select id, revision from rollouts where open").fetchall())
 
-    def record(self, rollout: str) -> Record | None:
+    def read_record(self, rollout: str) -> RolloutRecord | None:
         """Read a whole rollout in one transaction, None if unknown. ExitError(DATABASE) if it is damaged."""
         with _Transaction(self._db, "deferred"):
             found = self._db.execute("select plan, head, family from rollouts where id=?", (rollout,)).fetchone()
@@ -147,20 +168,26 @@ class RolloutStore:
             entries = int(self._db.execute(count, (rollout,)).fetchone()[0])
             counters = dict(self._db.execute("select device, counter from counters where family=?", (found[2],)))
         try:
-            plan, head = msgspec.json.decode(found[0], type=Plan), msgspec.json.decode(found[1], type=Head)
-            return Record(plan, head, [msgspec.json.decode(each[0], type=Row) for each in facts], counters, entries)
+            plan, head = (
+                msgspec.json.decode(found[0], type=RolloutPlan),
+                msgspec.json.decode(found[1], type=RolloutHead),
+            )
+            return RolloutRecord(
+                plan, head, [msgspec.json.decode(each[0], type=RolloutRow) for each in facts], counters, entries
+            )
         except msgspec.DecodeError as error:
-            raise ExitError(Exit.DATABASE, f"rollout {rollout} is damaged ({error}): restore rollouts.db") from None
+            raise ExitError(ExitCode.DATABASE, f"rollout {rollout} is damaged ({error}): restore rollouts.db") from None
 
-    def history(self, rollout: str) -> list[Entry]:
+    def read_history(self, rollout: str) -> list[HistoryEntry]:
         """Return the history of a rollout, oldest entry first."""
         query = "select seq, at_ms, by, what, why, state from history where rollout=? order by seq"
         found = self._db.execute(query, (rollout,))
         return [
-            Entry(seq, at, by, what=what, why=why, state=RolloutState(state)) for seq, at, by, what, why, state in found
+            HistoryEntry(seq, at, by, what=what, why=why, state=RolloutState(state))
+            for seq, at, by, what, why, state in found
         ]
 
-    def counters(self, family: str) -> dict[str, int]:
+    def read_counters(self, family: str) -> dict[str, int]:
         """Return the highest assignment counter of each device for a family."""
         return dict(self._db.execute("select device, counter from counters where family=?", (family,)).fetchall())
 
@@ -179,4 +206,4 @@ class _Transaction:
         self._db.execute("commit" if kind is None else "rollback")
 
 
-_packed = msgspec.json.Encoder(order="deterministic").encode
+_encode_json = msgspec.json.Encoder(order="deterministic").encode

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from policies.rollout.plan import SMALL_FLEET, Excused
-from wire.protocol.rollout import Assignment, Failure, InstallState, Quality, Signals
+from policies.rollout.plan import SMALL_FLEET, ExcusedCounts
+from wire.protocol.rollout import Assignment, AuditQuality, DeviceSignals, InstallFailure, InstallState
 
 
 class RolloutState(StrEnum):
@@ -37,7 +37,7 @@ class RolloutState(StrEnum):
 
 S = RolloutState
 TERMINAL = frozenset((S.COMPLETED, S.COMPLETED_PARTIAL, S.ABORTED, S.REVERTED, S.DENIED, S.EXPIRED))
-BEFORE = frozenset((S.DRAFT, S.VALIDATING, S.WAITING_APPROVAL, S.READY))  # nothing was assigned yet
+NOT_STARTED = frozenset((S.DRAFT, S.VALIDATING, S.WAITING_APPROVAL, S.READY))  # nothing was assigned yet
 PAUSED = frozenset((S.PAUSED_INCONCLUSIVE, S.PAUSED_MANUAL))
 UNDER_WAY = frozenset((S.RUNNING, S.SOAKING, S.EVALUATING))
 _STOPS = frozenset((S.PAUSED_MANUAL, S.PAUSED_INCONCLUSIVE, S.ABORTING, S.COMPLETED_PARTIAL))
@@ -56,7 +56,7 @@ _NEXT = {
 }
 
 
-def may_become(now: RolloutState, wanted: RolloutState) -> bool:
+def can_become(now: RolloutState, wanted: RolloutState) -> bool:
     """Whether a rollout may go from state `now` to state `wanted`."""
     return wanted in _NEXT.get(now, ())
 
@@ -79,10 +79,10 @@ class RolloutDeviceState(StrEnum):
 
 OPEN = frozenset((RolloutDeviceState.NOTIFIED, RolloutDeviceState.IN_PROGRESS))
 # ends that the hub set by timeout: a report may still change them
-UNSURE = frozenset((RolloutDeviceState.TIMED_OUT, RolloutDeviceState.UNREACHED))
+TIMED_OUT_STATES = frozenset((RolloutDeviceState.TIMED_OUT, RolloutDeviceState.UNREACHED))
 
 
-class Goal(StrEnum):
+class DeviceGoal(StrEnum):
     """Kind of the newest assignment of a device: install, be a control, nothing any more, or go back."""
 
     NONE = ""
@@ -92,7 +92,7 @@ class Goal(StrEnum):
     BACK = "back"  # to the version before, under a permit
 
 
-class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BundleTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One bundle of the update repository.
 
     `path`: its target path; `version`: of the model; `digest`: SHA-256 of its packed bytes, hex.
@@ -103,7 +103,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RolloutPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that a rollout is going to do, fixed when it is made.
 
     `target`: the bundle that devices are to install; `back`: what the fleet runs now, and would go back to; None =
@@ -115,8 +115,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     family: str
-    target: Target
-    back: Target | None
+    target: BundleTarget
+    back: BundleTarget | None
     permit: str
     to: str
     rules: dict[str, Any]
@@ -138,7 +138,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(map(len, self.waves))
 
     @property
-    def small(self) -> bool:
+    def is_small(self) -> bool:
         """Whether a percent of the devices that may be assigned would be less than one."""
         return self.size + len(self.spare) < SMALL_FLEET
 
@@ -151,7 +151,7 @@ class Approval(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class Row(msgspec.Struct):
+class RolloutRow(msgspec.Struct):
     """Stored state of one device of a rollout.
 
     `counter`: of its newest assignment; `base`: of the assignment that its reports are about; `seq`: of its last
@@ -162,21 +162,21 @@ class Row(msgspec.Struct):
     device: str
     wave: int
     state: RolloutDeviceState = RolloutDeviceState.QUEUED
-    goal: Goal = Goal.NONE
+    goal: DeviceGoal = DeviceGoal.NONE
     counter: int = 0
     base: int = 0
     seq: int = 0
     told_ms: int = 0
     since_ms: int = 0
     sub: InstallState | None = None
-    failure: Failure | None = None
+    failure: InstallFailure | None = None
     exposed: bool = False  # it was ever assigned an install
     heard: bool = False
-    quality: Quality | None = None
-    signals: Signals | None = None
+    quality: AuditQuality | None = None
+    signals: DeviceSignals | None = None
 
 
-class Head(msgspec.Struct, frozen=True):
+class RolloutHead(msgspec.Struct, frozen=True):
     """Everything that changes of a rollout except its devices. `revision` counts its writes, for compare-and-set.
 
     `passed`: waves whose gate was passed. `held`: candidates were withdrawn while people look. `soak_ms`: when the soak
@@ -194,11 +194,11 @@ class Head(msgspec.Struct, frozen=True):
     inconclusive: int = 0
     held: bool = False
     revert: bool = False
-    excused: Excused = Excused()
+    excused: ExcusedCounts = ExcusedCounts()
     approvals: tuple[Approval, ...] = ()
 
 
-class Entry(msgspec.Struct, frozen=True):
+class HistoryEntry(msgspec.Struct, frozen=True):
     """One entry of a rollout's history. `by`: a person, or "hub"."""
 
     seq: int
@@ -209,24 +209,24 @@ class Entry(msgspec.Struct, frozen=True):
     state: RolloutState
 
 
-class Record(msgspec.Struct):
+class RolloutRecord(msgspec.Struct):
     """A rollout as stored; `counters`: the highest that each device was ever given for the family."""
 
-    plan: Plan
-    head: Head
-    rows: list[Row]
+    plan: RolloutPlan
+    head: RolloutHead
+    rows: list[RolloutRow]
     counters: dict[str, int]
     entries: int = 0
 
 
-class Changes(NamedTuple):
+class RolloutChanges(NamedTuple):
     """Changes to be written if the stored revision is still `expected`."""
 
     id: str
     expected: int
-    head: Head
-    rows: tuple[Row, ...]
-    entries: tuple[Entry, ...]
+    head: RolloutHead
+    rows: tuple[RolloutRow, ...]
+    entries: tuple[HistoryEntry, ...]
 
 
 # Commands
@@ -239,19 +239,19 @@ class Assign(NamedTuple):
     assignment: Assignment
 
 
-class Validate(NamedTuple):
+class ValidatePlan(NamedTuple):
     """Command: check whether the plan can be carried out, and tell the core by `on_validated`."""
 
-    plan: Plan
+    plan: RolloutPlan
 
 
-class Alarm(NamedTuple):
+class NotifyOperator(NamedTuple):
     """Command: notify a person."""
 
     why: str
 
 
-Command = Assign | Validate | Alarm
+RolloutCommand = Assign | ValidatePlan | NotifyOperator
 
 
 class RolloutError(Exception):

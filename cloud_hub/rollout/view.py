@@ -5,9 +5,9 @@ from math import isfinite
 import msgspec
 
 from cloud_hub.rollout.core import RolloutCore
-from cloud_hub.rollout.types import BEFORE, Goal, RolloutDeviceState, RolloutState, Row, Target
-from policies.rollout.gate import Gate
-from policies.rollout.plan import excluded_above, minimum, per_minute
+from cloud_hub.rollout.types import NOT_STARTED, BundleTarget, DeviceGoal, RolloutDeviceState, RolloutRow, RolloutState
+from policies.rollout.gate import GateResult
+from policies.rollout.plan import compute_rate, count_required_results, excluded_failure_rate
 
 
 class WaveView(msgspec.Struct, frozen=True):
@@ -23,20 +23,20 @@ class WaveView(msgspec.Struct, frozen=True):
     needed: int
 
 
-class DeviceView(msgspec.Struct, frozen=True):
+class RolloutDeviceView(msgspec.Struct, frozen=True):
     """Status of one device. `sub`: the state of its install; `wave` from 1, 0 = it is a control only."""
 
     device: str
     wave: int
     state: RolloutDeviceState
-    goal: Goal
+    goal: DeviceGoal
     sub: str
     failure: str
     counter: int
     told_ms: int
 
 
-class View(msgspec.Struct, frozen=True):
+class RolloutView(msgspec.Struct, frozen=True):
     """Status of one rollout. `wave` from 1, 0 before the first.
 
     `ends_ms`: when time alone leads on from here, 0 = never.
@@ -47,8 +47,8 @@ class View(msgspec.Struct, frozen=True):
 
     id: str
     family: str
-    target: Target
-    back: Target | None
+    target: BundleTarget
+    back: BundleTarget | None
     permit: str
     to: str
     by: str
@@ -72,16 +72,16 @@ class View(msgspec.Struct, frozen=True):
     inconclusive: int
     held: bool
     excluded_above: float
-    gate: Gate | None
+    gate: GateResult | None
     rules: dict[str, object]
 
 
-def view(core: RolloutCore) -> View:
+def build_view(core: RolloutCore) -> RolloutView:
     """Build the present status of a rollout."""
     plan, head, fleet = core.plan, core.head, core.fleet
     rows = fleet.rows.values()
-    begun = head.state not in BEFORE and head.wave_ms > 0
-    return View(
+    begun = head.state not in NOT_STARTED and head.wave_ms > 0
+    return RolloutView(
         id=plan.id,
         family=plan.family,
         target=plan.target,
@@ -96,28 +96,28 @@ def view(core: RolloutCore) -> View:
         changed_ms=head.changed_ms,
         ends_ms=int(core.course.ends_ms) if isfinite(core.course.ends_ms) else 0,
         wave=head.wave + 1 if begun else 0,
-        waves=tuple(_wave(core, number) for number in range(len(plan.waves))),
+        waves=tuple(_build_wave_view(core, number) for number in range(len(plan.waves))),
         states={state.value: count for state, count in fleet.states.items() if count},
         devices=plan.size,
         fleet=plan.fleet,
         exposed=fleet.exposed,
-        controls=sum(row.goal is Goal.CONTROL for row in rows),
-        gone_back=sum(row.goal is Goal.BACK and row.state is RolloutDeviceState.SUCCEEDED for row in rows),
-        per_minute=per_minute(core.rules, fleet.succeeded),
+        controls=sum(row.goal is DeviceGoal.CONTROL for row in rows),
+        gone_back=sum(row.goal is DeviceGoal.BACK and row.state is RolloutDeviceState.SUCCEEDED for row in rows),
+        per_minute=compute_rate(core.rules, fleet.succeeded_count),
         approvals=tuple(each.by for each in head.approvals if each.digest == core.course.digest),
         people=plan.people,
         inconclusive=head.inconclusive,
         held=head.held,
-        excluded_above=excluded_above(fleet.counts(head.wave).terminal if plan.waves else 0),
+        excluded_above=excluded_failure_rate(fleet.counts_of_wave(head.wave).terminal if plan.waves else 0),
         gate=core.gate,
         rules=plan.rules,
     )
 
 
-def device_view(row: Row) -> DeviceView:
+def build_device_view(row: RolloutRow) -> RolloutDeviceView:
     """Build the status of one device from its row."""
     sub, failure = (row.sub or "", row.failure or "")
-    return DeviceView(
+    return RolloutDeviceView(
         row.device,
         row.wave + 1,
         row.state,
@@ -129,8 +129,8 @@ def device_view(row: Row) -> DeviceView:
     )
 
 
-def _wave(core: RolloutCore, number: int) -> WaveView:
-    counts = core.fleet.counts(number)
-    needed = minimum(counts, core.rules, small=core.plan.small)
+def _build_wave_view(core: RolloutCore, number: int) -> WaveView:
+    counts = core.fleet.counts_of_wave(number)
+    needed = count_required_results(counts, core.rules, small=core.plan.is_small)
     told = (counts.told, counts.reachable, counts.succeeded, counts.failed, counts.incompatible)
     return WaveView(number + 1, counts.size, *told, needed)

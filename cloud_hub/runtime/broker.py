@@ -19,19 +19,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cloud_hub.security.authority import Pair
-from policies.monitoring.backoff import delay
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import write_private
-from wire.process.logging import Log, Name, name
+from cloud_hub.security.authority import CertificateFiles
+from policies.monitoring.backoff import compute_delay
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_private_file
+from wire.process.logging import JsonLog, SafeName, safe_name
 from wire.protocol.codec import MAX_FRAME_BYTES
-from wire.protocol.topics import broker_acl
+from wire.protocol.topics import render_broker_acl
 
-WINDOW = 32  # unreceipted questions a device may have in flight
+IN_FLIGHT_WINDOW = 32  # unreceipted questions a device may have in flight
 MAX_PACKET_BYTES = MAX_FRAME_BYTES + 4096  # topic, properties
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
-STEADY_S = 60.0  # after this uptime the restart backoff starts anew
+STABLE_S = 60.0  # after this uptime the restart backoff starts anew
 _PROBE_EVERY_S = 0.01
 _FIRST_WAIT_S = 0.25
 _LONGEST_WAIT_S = 15.0
@@ -68,16 +68,16 @@ class BrokerSettings:
     session_days: int = 7
 
 
-def render(settings: BrokerSettings, ca: Path, server: Pair) -> str:
+def render_config(settings: BrokerSettings, ca: Path, server: CertificateFiles) -> str:
     """Return the text of mosquitto.conf. ValueError if a path contains a line break."""
     for path in (settings.folder, ca, server.certificate, server.key):
         if "\n" in str(path) or "\r" in str(path):
             raise ValueError(f"a path with a line break cannot stand in mosquitto.conf: {str(path)!r}")
-    queue = max(1000, settings.devices * WINDOW)
+    queue = max(1000, settings.devices * IN_FLIGHT_WINDOW)
     ip6 = ":" in settings.host
     lines = (
         "per_listener_settings false",
-        f"user {_own_name()}",  # as root mosquitto would become another user and could not read our 0600 files
+        f"user {_user_name()}",  # as root mosquitto would become another user and could not read our 0600 files
         f"listener {settings.port} {settings.host}",
         f"socket_domain {'ipv6' if ip6 else 'ipv4'}",
         f"{'capath' if ca.is_dir() else 'cafile'} {ca}",  # a folder may gain a CA while the broker runs
@@ -120,7 +120,7 @@ def find_program(wanted: str = "", path: str | None = None) -> str:
     found = shutil.which(wanted or "mosquitto", path=everywhere if path is None else path)
     if found is None:
         raise ExitError(
-            Exit.BROKER, f"{wanted} is not a program: correct [broker] program" if wanted else _HOW_TO_INSTALL
+            ExitCode.BROKER, f"{wanted} is not a program: correct [broker] program" if wanted else _HOW_TO_INSTALL
         )
     return found
 
@@ -134,7 +134,7 @@ def choose_port(host: str, port: int) -> int:
             probe.bind((host, port))
         except OSError as error:
             raise ExitError(
-                Exit.PORT, f"broker: cannot use {host}:{port} ({error.strerror}): set another [broker] port"
+                ExitCode.PORT, f"broker: cannot use {host}:{port} ({error.strerror}): set another [broker] port"
             ) from None
         return int(probe.getsockname()[1])
 
@@ -145,13 +145,13 @@ class Broker:
     `port` is the one in use, `restarts` how often it was started again.
     """
 
-    def __init__(self, settings: BrokerSettings, ca: Path, server: Pair, log: Log) -> None:
+    def __init__(self, settings: BrokerSettings, ca: Path, server: CertificateFiles, log: JsonLog) -> None:
         self._settings = settings
         self._log = log
         self._program = find_program(settings.program)
         self.port = choose_port(settings.host, settings.port)
         self._config = settings.folder / "mosquitto.conf"
-        self._render: Callable[[], str] = lambda: render(replace(settings, port=self.port), ca, server)
+        self._render: Callable[[], str] = lambda: render_config(replace(settings, port=self.port), ca, server)
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._stopping = False
@@ -176,14 +176,14 @@ class Broker:
 
         ExitError(BROKER) with the last lines of its log. A damaged queue file is set aside once.
         """
-        write_private(self._settings.folder / "acl", broker_acl().encode())
-        write_private(self._config, self._render().encode())
+        write_private_file(self._settings.folder / "acl", render_broker_acl().encode())
+        write_private_file(self._config, self._render().encode())
         try:
-            await self._launch()
+            await self._launch_child()
         except ExitError:
             if not self._set_queues_aside():
                 raise
-            await self._launch()
+            await self._launch_child()
 
     async def supervise(self) -> None:
         """Restart a dead broker with a jittered wait, for ever; returns after `stop`."""
@@ -194,12 +194,12 @@ class Broker:
             code = await self._process.wait()
             if self._stopping:
                 return
-            attempt = 0 if loop.time() - began > STEADY_S or self._wanted else attempt + 1
-            wait_s = 0.0 if self._wanted else delay(attempt, random.random(), _FIRST_WAIT_S, _LONGEST_WAIT_S)  # noqa: S311 - jitter
+            attempt = 0 if loop.time() - began > STABLE_S or self._wanted else attempt + 1
+            wait_s = 0.0 if self._wanted else compute_delay(attempt, random.random(), _FIRST_WAIT_S, _LONGEST_WAIT_S)  # noqa: S311 - jitter
             self._log.warning("broker_restarts" if self._wanted else "broker_died", code=code, wait_s=wait_s)
             self._wanted = False
             await asyncio.sleep(wait_s)
-            await self._restart()
+            await self._restart_child()
 
     async def restart(self) -> None:
         """Restart at once with a configuration written anew; sessions and queues are kept. No reload reads a new CA.
@@ -210,27 +210,27 @@ class Broker:
             return  # the next child reads the new files anyway
         self._wanted = True
         self._back.clear()
-        self._signal(signal.SIGTERM)
+        self._send_signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._back.wait(), self.stop_timeout_s)
             return
-        self._signal(signal.SIGKILL)
+        self._send_signal(signal.SIGKILL)
         await self._back.wait()
 
     async def stop(self) -> None:
         """End the child and wait for it; SIGKILL after 5 s."""
         self._stopping = True
         if self._process is not None and self._process.returncode is None:
-            self._signal(signal.SIGTERM)
+            self._send_signal(signal.SIGTERM)
             try:
                 await asyncio.wait_for(self._process.wait(), self.stop_timeout_s)
             except TimeoutError:
-                self._signal(signal.SIGKILL)
+                self._send_signal(signal.SIGKILL)
                 await self._process.wait()
         if self._reader is not None:
             await self._reader
 
-    async def _launch(self) -> None:
+    async def _launch_child(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())),
             *(self._program, "-c", str(self._config)),
@@ -242,8 +242,8 @@ class Broker:
         self._last_lines.clear()
         self._reader = asyncio.create_task(self._read_log(self._process), name="broker-log")
         if self._stopping:  # `stop` came while the child was being made
-            self._signal(signal.SIGKILL)
-        await self._ready(self._process)
+            self._send_signal(signal.SIGKILL)
+        await self._wait_until_ready(self._process)
 
     def _set_queues_aside(self) -> bool:
         """Rename a damaged queue file, kept for inspection: it must not keep the hub down."""
@@ -251,31 +251,31 @@ class Broker:
         if not queues.exists() or not any("persistent database" in line for line in self._last_lines):
             return False
         queues.replace(queues.with_name("mosquitto.db.damaged"))
-        self._log.error("broker_queues_damaged", kept=name("mosquitto.db.damaged"))
+        self._log.error("broker_queues_damaged", kept=safe_name("mosquitto.db.damaged"))
         return True
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _send_signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    async def _restart(self) -> None:
+    async def _restart_child(self) -> None:
         if self._stopping:
             return
         self.restarts += 1
         try:
             await self.start()
         except ExitError as stop:
-            self._log.error("broker_does_not_start", said=_said(str(stop)))
+            self._log.error("broker_does_not_start", said=_log_token(str(stop)))
         self._back.set()
 
-    async def _ready(self, process: asyncio.subprocess.Process) -> None:
+    async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_TIMEOUT_S
         while loop.time() < deadline:
             if process.returncode is not None:
                 break
-            if await _accepts(self._settings.host, self.port):
+            if await _accepts_connection(self._settings.host, self.port):
                 return
             await asyncio.sleep(_PROBE_EVERY_S)
         if process.returncode is None:
@@ -283,7 +283,7 @@ class Broker:
         await process.wait()
         if self._reader is not None:
             await self._reader
-        raise ExitError(Exit.BROKER, f"mosquitto does not start: {' | '.join(self._last_lines) or 'no log line'}")
+        raise ExitError(ExitCode.BROKER, f"mosquitto does not start: {' | '.join(self._last_lines) or 'no log line'}")
 
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
         """Read the child's log without end: a full pipe would block the broker."""
@@ -300,17 +300,17 @@ class Broker:
     def _log_line(self, line: str) -> None:
         if line:
             self._last_lines.append(line[:400])
-            self._log.info("mosquitto", said=_said(line))
+            self._log.info("mosquitto", said=_log_token(line))
 
 
-def _own_name() -> str:
+def _user_name() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # a container's arbitrary user; mosquitto reads the line only as root
         return "nobody"
 
 
-async def _accepts(host: str, port: int) -> bool:
+async def _accepts_connection(host: str, port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection(host, port)
     except OSError:
@@ -321,6 +321,6 @@ async def _accepts(host: str, port: int) -> bool:
     return True
 
 
-def _said(line: str) -> Name:
+def _log_token(line: str) -> SafeName:
     """Make a broker's log line loggable as one token: it names devices and addresses, never payloads."""
-    return name(_NOT_A_TOKEN.sub("_", line)[:120])
+    return safe_name(_NOT_A_TOKEN.sub("_", line)[:120])

@@ -6,20 +6,20 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from cloud_hub.engine.types import Means
+from cloud_hub.engine.types import EngineOptions
 from cloud_hub.runtime.broker import BrokerSettings
-from cloud_hub.runtime.policies import TUF, Entry, Published, nothing, policies_of
+from cloud_hub.runtime.policies import TUF_PREFIX, PolicyEntry, PolicyReader, compile_policies, read_nothing
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
 from policies.serving.placement import GIB
-from wire.http.guards import WILDCARDS, ServerAccess, validate_access
+from wire.http.guards import WILDCARD_HOSTS, ServerAccess, validate_access
 from wire.process.config import ConfigSection, ProcessConfig, build_config, make_absolute
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_toml
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_toml_file
 
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()
-_NOT_YET = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
+_UNPUBLISHED = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
 
 
 class HubSection(ConfigSection):
@@ -138,7 +138,7 @@ class HubConfig(ProcessConfig):
     state: Path = Path("skerry-hub")
     models: tuple[Path, ...] = ()
     models_folder: Path | None = None
-    policies: tuple[Entry, ...] = ()
+    policies: tuple[PolicyEntry, ...] = ()
     hub: HubSection = HubSection()
     api: ApiSection = ApiSection()
     broker: BrokerSection = BrokerSection()
@@ -151,21 +151,21 @@ class HubConfig(ProcessConfig):
         """Return the state folder, absolute."""
         return StateDir(self.state.expanduser().absolute())
 
-    def hub_settings(self, published: Published = nothing) -> HubSettings:
+    def hub_settings(self, published: PolicyReader = read_nothing) -> HubSettings:
         """Return the core's settings. ExitError(POLICY) if a document cannot be used.
 
         `published` reads policy documents of the update repository by name.
         """
         told = self.hub.model_dump()
-        documents = policies_of(self.policies, published)
-        named = {_NOT_YET} if self.policies else set()
+        documents = compile_policies(self.policies, published)
+        named = {_UNPUBLISHED} if self.policies else set()
         told["policies"] = self.hub.policies | {document.hash for document in documents} | named
         return HubSettings(**told, documents=documents, database_url=f"sqlite:///{self.state_dir().store}")
 
-    def means(self) -> Means:
+    def engine_options(self) -> EngineOptions:
         """Return what engines may use on this machine."""
         section = self.engine
-        return Means(
+        return EngineOptions(
             max_batch=self.hub.max_batch,
             threads=section.threads,
             devices=section.devices,
@@ -183,7 +183,7 @@ class HubConfig(ProcessConfig):
             self.state_dir().broker, section.host, section.port, devices=section.devices, program=section.program
         )
 
-    def door(self) -> ServerAccess:
+    def server_access(self) -> ServerAccess:
         """Return where the web API listens; its certificate is the hub's own unless files are named."""
         own = self.state_dir().certificates
         certificate = self.api.tls_cert or (str(own / "server.pem") if self.api.tls else "")
@@ -205,19 +205,24 @@ class HubConfig(ProcessConfig):
         """
         if self.api.url:
             return self.api.url.rstrip("/")
-        host = next((name for name in (self.api.host, *self.api.names) if name not in WILDCARDS), "")
+        host = next((name for name in (self.api.host, *self.api.names) if name not in WILDCARD_HOSTS), "")
         if not host or not port:
-            raise ExitError(Exit.CONFIG, "set api.url: devices need an address to reach this hub at")
-        return f"{'https' if self.door().tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+            raise ExitError(ExitCode.CONFIG, "set api.url: devices need an address to reach this hub at")
+        return f"{'https' if self.server_access().tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def broker_host(self) -> str:
         """Return the broker host that devices are given. ExitError(CONFIG) if only a wildcard is known."""
         found = next(
-            (name for name in (self.broker.address, self.broker.host, *self.broker.names) if name not in WILDCARDS), ""
+            (
+                name
+                for name in (self.broker.address, self.broker.host, *self.broker.names)
+                if name not in WILDCARD_HOSTS
+            ),
+            "",
         )
         if not found:
             raise ExitError(
-                Exit.CONFIG, "set broker.address: devices need a host name or address to reach the broker at"
+                ExitCode.CONFIG, "set broker.address: devices need a host name or address to reach the broker at"
             )
         return found
 
@@ -225,21 +230,21 @@ class HubConfig(ProcessConfig):
         """Return every name that the hub's server certificate must carry."""
         named = (self.api.host, *self.api.names, self.broker.host, self.broker.address, *self.broker.names)
         here = ("::1",) if "::" in named else ()
-        return tuple(dict.fromkeys(name for name in (*named, *here) if name not in WILDCARDS))
+        return tuple(dict.fromkeys(name for name in (*named, *here) if name not in WILDCARD_HOSTS))
 
 
 _PATHS = (("state",), ("models_folder",), ("models",), ("policies",), ("trace", "file"))
 _PATHS_API = tuple(("api", key) for key in ("unix", "tls_cert", "tls_key"))
 
 
-def load(path: Path | None) -> HubConfig:
+def load_hub_config(path: Path | None) -> HubConfig:
     """Read file and environment. ExitError(CONFIG) with one line that names the key and what is wrong with it."""
-    values = read_toml(path, Exit.CONFIG, "`skerry hub init` writes one") if path else {}
+    values = read_toml_file(path, ExitCode.CONFIG, "`skerry hub init` writes one") if path else {}
     if path:
         folder = path.absolute().parent
-        make_absolute(values, _PATHS, folder, lambda text: not text.startswith(TUF))
+        make_absolute(values, _PATHS, folder, lambda text: not text.startswith(TUF_PREFIX))
         make_absolute(values, _PATHS_API, folder, bool)
     config = build_config(HubConfig, values, path)
-    validate_access(config.door())
+    validate_access(config.server_access())
     config.broker_host()
     return config

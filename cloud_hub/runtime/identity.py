@@ -9,95 +9,95 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cloud_hub.enrollment.ca_rotation import Rotation
-from cloud_hub.enrollment.enrollment import HardwareList, Issuer
-from cloud_hub.enrollment.eviction import Doorman, stand_in_context
+from cloud_hub.enrollment.ca_rotation import CaRotation
+from cloud_hub.enrollment.enrollment import EnrollmentService, HardwareList
+from cloud_hub.enrollment.eviction import SessionEvictor, build_stand_in_context
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
-from cloud_hub.enrollment.renewal import Renewals
-from cloud_hub.enrollment.replies import BrokerAddress, Place
+from cloud_hub.enrollment.renewal import RenewalService
+from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.registry.registry import Registry
-from cloud_hub.runtime.bootstrap import Ground, own_certificates
+from cloud_hub.runtime.bootstrap import HubState, ensure_certificates
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.security.authority import HUB_NAME
 from cloud_hub.security.hub_keys import HubCard
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 from wire.transport.base import Transport
 from wire.transport.mqtt import MqttTransport
 
 SESSION_EXPIRY_S = 86_400  # the broker keeps the hub's queue for a day
 UPKEEP_S = 30.0
 _MINUTE_S = 60.0
-_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where we reach what listens on every address
+_LOOPBACK_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where we reach what listens on every address
 
 
-class Bureau:
+class IdentityService:
     """Everything that issues, renews and ends the identity of a device.
 
     `issuer`, `renewals` and `rotation` serve the web API, `doorman` ends broker sessions, `card` is the hub's public
     keys.
     """
 
-    def __init__(self, config: HubConfig, ground: Ground, registry: Registry, broker_port: int, log: Log) -> None:
+    def __init__(self, config: HubConfig, ground: HubState, registry: Registry, broker_port: int, log: JsonLog) -> None:
         self._config = config
         self._ground = ground
         self._registry = registry
         host = config.broker.host
-        self._broker = (_HERE.get(host, host), broker_port)
+        self._broker = (_LOOPBACK_HOSTS.get(host, host), broker_port)
         self._log = log
         self._after_change: list[Callable[[], Awaitable[None]]] = []
         keys, authorities = ground.keys, ground.authorities
         self.card = HubCard(config.hub.name, config.hub.region, keys.hpke_public, keys.signing_public)
-        place = Place(BrokerAddress(config.broker_host(), broker_port), (self.card,), anchor=ground.anchor)
+        place = HubAddress(BrokerAddress(config.broker_host(), broker_port), (self.card,), anchor=ground.anchor)
         hardware = HardwareList(config.enrol.hardware_file)
-        hardware.check()
-        self.issuer = Issuer(registry, authorities, place, hardware)
-        self.renewals = Renewals(registry, authorities, place)
-        self.rotation = Rotation(authorities, registry, self._apply)
-        self.doorman = Doorman(registry, self._take_over, log)
+        hardware.check_file()
+        self.issuer = EnrollmentService(registry, authorities, place, hardware)
+        self.renewals = RenewalService(registry, authorities, place)
+        self.rotation = CaRotation(authorities, registry, self._reload_certificates)
+        self.doorman = SessionEvictor(registry, self._take_over, log)
 
     def on_ca_change(self, *hooks: Callable[[], Awaitable[None]]) -> None:
         """Register hooks, called in order after the CA changed: broker and web API take up their new certificates."""
         self._after_change += hooks
 
-    def offer(self, card: HubCard) -> None:
+    def set_card(self, card: HubCard) -> None:
         """Set the hub's card that devices are given when they enrol or renew."""
         self.card = card
-        self.issuer.offer(card)
-        self.renewals.offer(card)
+        self.issuer.set_card(card)
+        self.renewals.set_card(card)
 
-    def gate(self) -> AttemptLimiter:
+    def new_limiter(self) -> AttemptLimiter:
         """Return a new rate limiter with the configured rates."""
         tries = self._config.enrol
         return AttemptLimiter(tries.per_s, tries.burst, tries.failures_per_minute / _MINUTE_S, tries.failures)
 
-    def active(self) -> tuple[str, ...]:
+    def active_devices(self) -> tuple[str, ...]:
         """Return the ids of active devices."""
         return tuple(device.id for device in self._registry.devices() if device.active)
 
     async def connect(self) -> Transport:
         """Connect to the broker as the hub; the certificate files are read anew, since a rotation changes them."""
-        context = ssl.create_default_context(cafile=self._ground.ca)
+        context = ssl.create_default_context(cafile=self._ground.ca_file)
         context.load_cert_chain(self._ground.client.certificate, self._ground.client.key)
         dial = functools.partial(MqttTransport.connect, *self._broker, HUB_NAME, context)
         return await dial(session_expiry_s=SESSION_EXPIRY_S)
 
-    async def keep_up(self, now_ms: Callable[[], int]) -> None:
+    async def end_retirements(self, now_ms: Callable[[], int]) -> None:
         """End retirements whose time is over, until cancelled."""
         while True:
             for device in self._registry.end_retirements(now_ms()):
-                self.doorman.evict(device)
+                self.doorman.queue_eviction(device)
             await asyncio.sleep(UPKEEP_S)
 
-    def tasks(self, now_ms: Callable[[], int]) -> dict[str, Any]:
+    def named_tasks(self, now_ms: Callable[[], int]) -> dict[str, Any]:
         """Return coroutines by name, for the process's task group."""
-        return {"doorman": self.doorman.run(), "retirements": self.keep_up(now_ms)}
+        return {"doorman": self.doorman.run(), "retirements": self.end_retirements(now_ms)}
 
     async def _take_over(self, device: str) -> Transport:
-        context = stand_in_context(self._ground.authorities, self._ground.state.certificates, device)
+        context = build_stand_in_context(self._ground.authorities, self._ground.state.certificates, device)
         return await MqttTransport.connect(*self._broker, device, context)
 
-    async def _apply(self) -> None:
-        own_certificates(self._ground.authorities, self._config)
+    async def _reload_certificates(self) -> None:
+        ensure_certificates(self._ground.authorities, self._config)
         self._log.info("ca_changed")
         for each in self._after_change:
             await each()

@@ -1,7 +1,7 @@
 """MQTT link of the hub: connection with reconnect, inbound batches, and the publisher of everything sent to devices.
 
-Rule: nothing is promised and nothing is queued here. What could not be sent is dropped and counted; the device's `Ask`
-heals it.
+Rule: nothing is promised and nothing is queued here. What could not be sent is dropped and counted; the device's
+`StatusRequest` heals it.
 """
 
 import asyncio
@@ -9,31 +9,31 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from cloud_hub.core import commands as c
-from cloud_hub.registry.orders import Notice
-from cloud_hub.security.envelopes import HubEnvelopes, channel_of
-from cloud_hub.storage.ledger_log import Received
+from cloud_hub.core import commands
+from cloud_hub.registry.orders import DenyNotice
+from cloud_hub.security.envelopes import HubEnvelopes, choose_note_channel
+from cloud_hub.storage.ledger_log import ReceivedHead
 from cloud_hub.storage.ledger_service import LedgerLogService
-from policies.monitoring.backoff import delay
+from policies.monitoring.backoff import compute_delay
 from wire.errors import LocalError
 from wire.protocol.messages import DownNote
-from wire.protocol.rollout import Assignment, InstallReport, ReportSeen
-from wire.protocol.topics import Channel, hub_filters, topic
-from wire.transport.base import Incoming, LinkLostError, Transport
+from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
+from wire.protocol.topics import TopicChannel, build_topic, list_hub_filters
+from wire.transport.base import IncomingMessage, LinkLostError, Transport
 
 TransportFactory = Callable[[], Awaitable[Transport]]
-BASE_S = 0.1
-CAP_S = 10.0
+RECONNECT_BASE_S = 0.1
+RECONNECT_CAP_S = 10.0
 
 
-class Link:
+class HubLink:
     """The hub's connection to the broker. `up` = connected and subscribed.
 
     `dice` gives numbers in 0..1 for the reconnect's full jitter. `counts`: connections, losses and unsent messages.
     """
 
     def __init__(
-        self, connect: TransportFactory, on_batch: Callable[[list[Incoming]], None], dice: Callable[[], float]
+        self, connect: TransportFactory, on_batch: Callable[[list[IncomingMessage]], None], dice: Callable[[], float]
     ) -> None:
         self.up = False
         self.counts: Counter[str] = Counter()
@@ -47,15 +47,15 @@ class Link:
         attempt = 0
         while True:
             try:
-                await self._once()
+                await self._run_connection()
             except LinkLostError:
                 attempt = 0 if self.up else attempt + 1
                 self.counts["link.lost" if self.up else "link.refused"] += 1
             finally:
-                await self._leave()
-            await asyncio.sleep(delay(attempt, self._dice(), BASE_S, CAP_S))
+                await self._close_transport()
+            await asyncio.sleep(compute_delay(attempt, self._dice(), RECONNECT_BASE_S, RECONNECT_CAP_S))
 
-    def post(self, topic: str, payload: bytes) -> None:
+    def publish(self, topic: str, payload: bytes) -> None:
         """Publish a message if the link is up; otherwise it is dropped and counted."""
         if self._transport is None or not self.up:
             self.counts["link.unsent"] += 1
@@ -65,31 +65,31 @@ class Link:
         except (LinkLostError, LocalError):
             self.counts["link.unsent"] += 1
 
-    async def _once(self) -> None:
+    async def _run_connection(self) -> None:
         """Serve one connection from its beginning to its loss."""
         self._transport = await self._connect()
-        await self._transport.subscribe(hub_filters())
+        await self._transport.subscribe(list_hub_filters())
         self.up = True
         self.counts["link.connected"] += 1
         while True:
             self._on_batch(await self._transport.receive())
             await asyncio.sleep(0)  # a full inbox never suspends: sockets, store and engines must get their turn
 
-    async def _leave(self) -> None:
+    async def _close_transport(self) -> None:
         self.up = False
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.close()
 
 
-class RolloutsFace(Protocol):
+class RolloutReports(Protocol):
     """The rollout controller as the link sees it; implemented by `cloud_hub.rollout.controller`."""
 
-    def report(self, device: str, report: InstallReport) -> None:
-        """Take in a report; `Voice.seen` is called once it is stored."""
+    def on_report(self, device: str, report: InstallReport) -> None:
+        """Take in a report; `OutboundPublisher.seen` is called once it is stored."""
         ...
 
-    def heard(self, device: str) -> None:
+    def on_heard(self, device: str) -> None:
         """Note that a device is reachable."""
         ...
 
@@ -98,15 +98,15 @@ class RolloutsFace(Protocol):
         ...
 
 
-class Voice:
+class OutboundPublisher:
     """Publishes signed notes, stored verdicts, hints, notices and assignments; passes on ledger heads and reports.
 
     Works without ledger and rollouts too: a hub attaches what it has, since both publish through it.
     """
 
-    def __init__(self, link: Link, envelopes: HubEnvelopes, now: Callable[[], float]) -> None:
+    def __init__(self, link: HubLink, envelopes: HubEnvelopes, now: Callable[[], float]) -> None:
         self.ledger: LedgerLogService | None = None
-        self._rollouts: RolloutsFace | None = None
+        self._rollouts: RolloutReports | None = None
         self._link = link
         self._envelopes = envelopes
         self._now = now
@@ -115,44 +115,44 @@ class Voice:
         """Pass devices' ledger heads to this log from now on."""
         self.ledger = ledger
 
-    def attach_rollouts(self, rollouts: RolloutsFace) -> None:
+    def attach_rollouts(self, rollouts: RolloutReports) -> None:
         """Pass devices' reports to these rollouts from now on."""
         self._rollouts = rollouts
 
-    def tell(self, device: str, note: DownNote) -> None:
+    def publish_note(self, device: str, note: DownNote) -> None:
         """Sign a note and send it."""
-        frame = self._envelopes.note(device, note, self._now())
-        self._link.post(topic(device, channel_of(note)), frame)
+        frame = self._envelopes.sign_note(device, note, self._now())
+        self._link.publish(build_topic(device, choose_note_channel(note)), frame)
 
-    def resend(self, command: c.Resend) -> None:
-        self._link.post(topic(command.device, Channel.REPLY), command.frame)
+    def publish_stored(self, command: commands.SendFrame) -> None:
+        self._link.publish(build_topic(command.device, TopicChannel.REPLY), command.frame)
 
-    def hint(self, device: str) -> None:
+    def publish_hint(self, device: str) -> None:
         """Send an empty message: there is something new in the update repository."""
-        self._link.post(topic(device, Channel.DESIRED), b"")
+        self._link.publish(build_topic(device, TopicChannel.DESIRED), b"")
 
-    def announce(self, notice: Notice, devices: Iterable[str]) -> None:
+    def publish_notice(self, notice: DenyNotice, devices: Iterable[str]) -> None:
         """Send a notice to these devices now; a device that misses it gets it with its next hello."""
         for device in devices:
-            self.tell(device, notice.note())
+            self.publish_note(device, notice.to_message())
 
-    def log_heads(self, command: c.Log) -> None:
+    def log_heads(self, command: commands.LogLedgerHead) -> None:
         if self.ledger is not None:
-            self.ledger.put(Received(command.device, command.key, command.heads, int(self._now() * 1000)))
+            self.ledger.add_head(ReceivedHead(command.device, command.key, command.heads, int(self._now() * 1000)))
 
-    def greet(self, command: c.Greeted) -> None:
+    def on_hello(self, command: commands.ResendAssignments) -> None:
         """Send the open assignments to a device that has just connected."""
         if self._rollouts is not None:
-            self._rollouts.heard(command.device)
+            self._rollouts.on_heard(command.device)
             for assignment in self._rollouts.assignments_for(command.device):
-                self.tell(command.device, assignment)
+                self.publish_note(command.device, assignment)
 
-    def hand_report(self, command: c.Reported) -> None:
+    def on_report(self, command: commands.RecordInstallReport) -> None:
         """Pass on a report. Without rollouts it is not acknowledged: the device repeats it."""
         if self._rollouts is not None:
-            self._rollouts.heard(command.device)
-            self._rollouts.report(command.device, command.report)
+            self._rollouts.on_heard(command.device)
+            self._rollouts.on_report(command.device, command.report)
 
-    def seen(self, device: str, seq: int) -> None:
+    def acknowledge_report(self, device: str, seq: int) -> None:
         """Acknowledge the reports of a device up to `seq`: they are on disk."""
-        self.tell(device, ReportSeen(0, seq))
+        self.publish_note(device, ReportReceipt(0, seq))

@@ -17,19 +17,26 @@ import msgspec
 
 from cloud_hub.repository.publish import publish_hub_keys
 from cloud_hub.repository.repository import Repository
-from cloud_hub.security.hub_keys import HubCard, HubKeys, load_or_create, newest_number, retire, rotate
+from cloud_hub.security.hub_keys import (
+    HubCard,
+    HubKeys,
+    load_or_create_keys,
+    newest_key_number,
+    retire_hpke_key,
+    rotate_hpke_key,
+)
 from models.signing.request import RequestError
 from models.signing.roles import KEYS
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private, write_private
-from wire.process.logging import Log, fault, name
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file, write_private_file
+from wire.process.logging import JsonLog, describe_error, safe_name
 
-EVERY_S = 60.0
+RENEW_INTERVAL_S = 60.0
 _WARN_EVERY_S = 86_400.0
-Turn = Callable[[int], tuple[HubCard, int] | None]  # hub time in ms -> the card and its serial, if they changed
+KeyRotation = Callable[[int], tuple[HubCard, int] | None]  # hub time in ms -> the card and its serial, if they changed
 
 
-class Keeper:
+class RepositoryMaintainer:
     """Renews the repository's signatures and publishes the hub's keys before they expire.
 
     `now_ms` is hub time, which never runs backwards; `serial` counts the hub's HPKE keys.
@@ -42,9 +49,9 @@ class Keeper:
         card: HubCard,
         serial: int,
         now_ms: Callable[[], int],
-        log: Log,
+        log: JsonLog,
         *,
-        turn: Turn | None = None,
+        turn: KeyRotation | None = None,
     ) -> None:
         self._repository = repository
         self._turn = turn
@@ -54,31 +61,31 @@ class Keeper:
         self._log = log
         self._spoke_s = -_WARN_EVERY_S
 
-    async def run(self, every_s: float = EVERY_S) -> None:
+    async def run(self, every_s: float = RENEW_INTERVAL_S) -> None:
         """Run `once` every `every_s` seconds, for ever.
 
         A full disk or another writer at work is logged and tried again.
         """
         while True:
-            await asyncio.to_thread(self.once)
+            await asyncio.to_thread(self.renew_once)
             await asyncio.sleep(every_s)
 
-    def once(self) -> None:
+    def renew_once(self) -> None:
         """Renew, publish and warn once."""
         now = datetime.fromtimestamp(self._now_ms() / 1000, UTC)
         try:
-            if not self._repository.begun:
+            if not self._repository.has_root:
                 return
-            for role in self._repository.tend(now):
-                self._log.info("resigned", role=name(role))
+            for role in self._repository.renew_expiring(now):
+                self._log.info("resigned", role=safe_name(role))
             self._publish_keys(now)
-            self._warn(now)
+            self._warn_expiring(now)
         except (ExitError, RequestError, OSError) as error:
-            self._log.error("repository", error=fault(error))
+            self._log.error("repository", error=describe_error(error))
 
     def _publish_keys(self, now: datetime) -> None:
-        targets = self._repository.state().targets
-        if targets is None or KEYS not in self._repository.at_hub(targets):
+        targets = self._repository.read_state().targets
+        if targets is None or KEYS not in self._repository.hub_signed_roles(targets):
             return
         turned = self._turn(int(now.timestamp() * 1000)) if self._turn else None
         if turned is not None:
@@ -86,59 +93,59 @@ class Keeper:
             self._log.info("hub_key_changed", serial=self._serial)
         published = publish_hub_keys(self._repository, self._card, self._serial, now)
         if published:
-            self._log.info("published", target=name(published.path), version=published.version)
+            self._log.info("published", target=safe_name(published.path), version=published.version)
 
-    def _warn(self, now: datetime) -> None:
+    def _warn_expiring(self, now: datetime) -> None:
         if now.timestamp() - self._spoke_s < _WARN_EVERY_S:
             return
-        for role, expires in self._repository.waning(now).items():
+        for role, expires in self._repository.expiring_roles(now).items():
             self._spoke_s = now.timestamp()
             left_days = (expires - now).days
-            self._log.warning("sign_again_soon", role=name(role), left_days=left_days)
+            self._log.warning("sign_again_soon", role=safe_name(role), left_days=left_days)
 
 
-LOOK_S = 1.0
+WATCH_INTERVAL_S = 1.0
 DEVICES_PER_S = 20.0
 
 
-class Herald:
+class UpdateNotifier:
     """Watches the repository for a new snapshot and sends every device a hint, since publishing needs no running hub.
 
     `devices` names those to be notified, `hint` notifies one.
     """
 
     def __init__(
-        self, repository: Repository, devices: Callable[[], tuple[str, ...]], hint: Callable[[str], None], log: Log
+        self, repository: Repository, devices: Callable[[], tuple[str, ...]], hint: Callable[[str], None], log: JsonLog
     ) -> None:
         self._repository = repository
         self._devices = devices
         self._hint = hint
         self._log = log
-        self._known = self._version()
+        self._known = self._read_version()
 
-    async def run(self, look_s: float = LOOK_S, per_s: float = DEVICES_PER_S) -> None:
+    async def run(self, look_s: float = WATCH_INTERVAL_S, per_s: float = DEVICES_PER_S) -> None:
         """Look every `look_s` seconds and notify at most `per_s` devices a second, for ever."""
         while True:
             await asyncio.sleep(look_s)
-            if self._is_news():
-                await self._tell(per_s)
+            if self._has_news():
+                await self._notify_devices(per_s)
 
-    async def _tell(self, per_s: float) -> None:
+    async def _notify_devices(self, per_s: float) -> None:
         devices = self._devices()
         self._log.info("hinting", devices=len(devices))
         for device in devices:
             self._hint(device)
             await asyncio.sleep(1 / per_s)
 
-    def _is_news(self) -> bool:
+    def _has_news(self) -> bool:
         """Whether the snapshot rose.
 
         One that only was signed again counts too: a needless hint costs one small request.
         """
-        before, self._known = self._known, self._version()
+        before, self._known = self._known, self._read_version()
         return self._known > before
 
-    def _version(self) -> int:
+    def _read_version(self) -> int:
         """Return the newest snapshot's version; 0 while there is none, or while another process is at work on it."""
         try:
             return self._repository.snapshot_version()
@@ -152,7 +159,7 @@ DESTROYED_AFTER_MS = 14 * DAY_MS
 BORN_FILE = "born.json"
 
 
-class KeyChange:
+class HubKeyRotation:
     """Rotation of the hub's HPKE key.
 
     `apply` is called with every new set of keys, to open questions and to tell devices.
@@ -163,34 +170,34 @@ class KeyChange:
         self._card = card
         self._apply = apply
 
-    def turn(self, now_ms: int) -> tuple[HubCard, int] | None:
+    def rotate_if_due(self, now_ms: int) -> tuple[HubCard, int] | None:
         """Return the card with its serial if there is a new key or one less, else None.
 
         ExitError(DISK) if unwritable.
         """
-        keys = load_or_create(self._folder)
-        born = self._born(keys, now_ms)
+        keys = load_or_create_keys(self._folder)
+        born = self._first_seen(keys, now_ms)
         old = [key for key in keys.hpke if key != keys.current and now_ms - born[key.hex()] >= DESTROYED_AFTER_MS]
         due = now_ms - born[keys.current.hex()] >= CHANGED_AFTER_MS
         if not old and not due:
             return None
         for key in old:
-            keys = retire(self._folder, key)
+            keys = retire_hpke_key(self._folder, key)
         if due:
-            keys = rotate(self._folder)
-        self._born(keys, now_ms)
+            keys = rotate_hpke_key(self._folder)
+        self._first_seen(keys, now_ms)
         self._card = msgspec.structs.replace(self._card, hpke_key=keys.hpke_public)
         self._apply(keys, self._card)
-        return self._card, newest_number(self._folder)
+        return self._card, newest_key_number(self._folder)
 
-    def _born(self, keys: HubKeys, now_ms: int) -> dict[str, int]:
+    def _first_seen(self, keys: HubKeys, now_ms: int) -> dict[str, int]:
         """Return when each key was first known, by its id; a new one is recorded as of now."""
         path = self._folder / BORN_FILE
         try:
-            found = msgspec.json.decode(read_private(path), type=dict[str, int]) if path.exists() else {}
+            found = msgspec.json.decode(read_private_file(path), type=dict[str, int]) if path.exists() else {}
         except msgspec.DecodeError:
-            raise ExitError(Exit.CREDENTIALS, f"{path} is damaged: restore it from a backup") from None
+            raise ExitError(ExitCode.CREDENTIALS, f"{path} is damaged: restore it from a backup") from None
         known = {key.hex(): min(found.get(key.hex(), now_ms), now_ms) for key in keys.hpke}
         if known != found:
-            write_private(path, msgspec.json.encode(known))
+            write_private_file(path, msgspec.json.encode(known))
         return known

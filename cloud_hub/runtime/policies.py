@@ -9,34 +9,34 @@ from pathlib import Path
 
 from cloud_hub.repository.repository import Repository
 from models.signing.roles import POLICY, policy_path
-from policies.language.document import Document, compose, parse
+from policies.language.document import PolicyDocument, compose_policy, parse_policy
 from policies.model.policy import Policy, PolicyError
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.logging import Log, fault
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog, describe_error
 
-TUF = "tuf:"
-EVERY_S = 1.0
-Entry = str | tuple[str, ...]  # a path or `tuf:NAME`, or the layers of one composition
-Published = Callable[[str], bytes | None]
+TUF_PREFIX = "tuf:"
+POLICY_WATCH_S = 1.0
+PolicyEntry = str | tuple[str, ...]  # a path or `tuf:NAME`, or the layers of one composition
+PolicyReader = Callable[[str], bytes | None]
 
 
-def nothing(_name: str) -> bytes | None:
+def read_nothing(_name: str) -> bytes | None:
     """Return no document, for a hub without a repository."""
     return None
 
 
-def published_in(repository: Repository) -> Published:
+def repository_reader(repository: Repository) -> PolicyReader:
     """Return a function that reads a published policy document by name; None for one that is not published."""
 
     def read(name: str) -> bytes | None:
-        role = repository.state().base.get(POLICY)
+        role = repository.read_state().base.get(POLICY)
         info = role.signed.targets.get(policy_path(name)) if role else None
-        return repository.shelf.target(info) if info else None
+        return repository.shelf.read_target(info) if info else None
 
     return read
 
 
-def policies_of(entries: Sequence[Entry], published: Published) -> tuple[Policy, ...]:
+def compile_policies(entries: Sequence[PolicyEntry], published: PolicyReader) -> tuple[Policy, ...]:
     """Compile the policies that can be read now.
 
     ExitError(POLICY) for a file that cannot be used, or layers that do not go together.
@@ -44,33 +44,33 @@ def policies_of(entries: Sequence[Entry], published: Published) -> tuple[Policy,
     found = []
     for entry in entries:
         layers = (entry,) if isinstance(entry, str) else entry
-        documents = [_document(layer, published) for layer in layers]
+        documents = [_read_document(layer, published) for layer in layers]
         if None not in documents:
-            found.append(_composed(layers, [each for each in documents if each]))
+            found.append(_compose_layers(layers, [each for each in documents if each]))
     return tuple(found)
 
 
-def _composed(layers: Sequence[str], documents: list[Document]) -> Policy:
+def _compose_layers(layers: Sequence[str], documents: list[PolicyDocument]) -> Policy:
     try:
-        return compose(documents)
+        return compose_policy(documents)
     except PolicyError as error:
-        raise ExitError(Exit.POLICY, f"{', '.join(layers)}: {error}") from None
+        raise ExitError(ExitCode.POLICY, f"{', '.join(layers)}: {error}") from None
 
 
-def _document(layer: str, published: Published) -> Document | None:
+def _read_document(layer: str, published: PolicyReader) -> PolicyDocument | None:
     """Read one document; None for one that is not published yet."""
     try:
-        if not layer.startswith(TUF):
-            return parse(Path(layer).expanduser().read_text(encoding="utf-8"))
-        data = published(layer.removeprefix(TUF))
-        return parse(data.decode()) if data else None
+        if not layer.startswith(TUF_PREFIX):
+            return parse_policy(Path(layer).expanduser().read_text(encoding="utf-8"))
+        data = published(layer.removeprefix(TUF_PREFIX))
+        return parse_policy(data.decode()) if data else None
     except OSError as error:
-        raise ExitError(Exit.POLICY, f"cannot read {layer}: {error.strerror}") from None
+        raise ExitError(ExitCode.POLICY, f"cannot read {layer}: {error.strerror}") from None
     except (PolicyError, UnicodeDecodeError) as error:
-        raise ExitError(Exit.POLICY, f"{layer}: {error}") from None
+        raise ExitError(ExitCode.POLICY, f"{layer}: {error}") from None
 
 
-class Watch:
+class PolicyWatcher:
     """Watches the repository and replaces the served policies when a new version is published.
 
     Policies served before stay so until the next publication: questions under them are still on their way, because
@@ -78,7 +78,7 @@ class Watch:
     """
 
     def __init__(
-        self, entries: Sequence[Entry], repository: Repository, log: Log, served: tuple[Policy, ...] = ()
+        self, entries: Sequence[PolicyEntry], repository: Repository, log: JsonLog, served: tuple[Policy, ...] = ()
     ) -> None:
         """`served`: the policies served from the start."""
         self._entries = entries
@@ -87,12 +87,12 @@ class Watch:
         self._known = -1
         self._served = served
 
-    async def run(self, serve: Callable[[tuple[Policy, ...]], None], every_s: float = EVERY_S) -> None:
+    async def run(self, serve: Callable[[tuple[Policy, ...]], None], every_s: float = POLICY_WATCH_S) -> None:
         """Watch for ever, calling `serve` with every new set; returns at once if no entry comes from the repository."""
-        if not any(each.startswith(TUF) for entry in self._entries for each in _layers(entry)):
+        if not any(each.startswith(TUF_PREFIX) for entry in self._entries for each in _split_layers(entry)):
             return
         while True:
-            found = await asyncio.to_thread(self._news)
+            found = await asyncio.to_thread(self._read_news)
             if found is not None and found != self._served:
                 before = tuple(each for each in self._served if each not in found)
                 serve((*found, *before))
@@ -100,19 +100,19 @@ class Watch:
                 self._log.info("policies_served", policies=len(found))
             await asyncio.sleep(every_s)
 
-    def _news(self) -> tuple[Policy, ...] | None:
+    def _read_news(self) -> tuple[Policy, ...] | None:
         """Return the policies after a new publication; None without one, or if unreadable: the old ones stay."""
         try:
             version = self._repository.snapshot_version()
             if version <= self._known:
                 return None
-            found = policies_of(self._entries, published_in(self._repository))
+            found = compile_policies(self._entries, repository_reader(self._repository))
         except ExitError as stop:
-            self._log.error("policies_unreadable", error=fault(stop))
+            self._log.error("policies_unreadable", error=describe_error(stop))
             return None
         self._known = version
         return found
 
 
-def _layers(entry: Entry) -> tuple[str, ...]:
+def _split_layers(entry: PolicyEntry) -> tuple[str, ...]:
     return (entry,) if isinstance(entry, str) else entry

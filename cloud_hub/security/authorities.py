@@ -12,9 +12,9 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from cloud_hub.security.authority import EPOCH, Authority, Pair, belongs
-from cloud_hub.system.state_folder import private_folder
-from wire.process.files import sync_folder, write_private
+from cloud_hub.security.authority import EPOCH, Authority, CertificateFiles, is_matching_pair
+from cloud_hub.system.state_folder import make_private_folder
+from wire.process.files import sync_folder, write_private_file
 
 TRUSTED_FILE = "trusted.pem"
 TRUSTED_FOLDER = "trusted"
@@ -25,7 +25,7 @@ class RotationError(Exception):
     """A step of the rotation that is not possible now: one line that says why."""
 
 
-class Authorities:
+class RotatingAuthority:
     """The CA and, during a rotation, its successor, in one private folder.
 
     Open it only while holding the hub's lock.
@@ -38,12 +38,12 @@ class Authorities:
         self._write_trusted()
 
     @classmethod
-    def open(cls, folder: Path, now: datetime) -> "Authorities":
+    def open(cls, folder: Path, now: datetime) -> "RotatingAuthority":
         """Load or create the CA, and load its successor if a rotation is in progress.
 
         ExitError(CREDENTIALS) if files do not belong together.
         """
-        _heal(folder)
+        _complete_rotation(folder)
         current = Authority.open(folder, now)
         under_way = (folder / f"{NEXT}.key").exists()
         return cls(folder, current, Authority.open(folder, now, NEXT) if under_way else None)
@@ -84,11 +84,11 @@ class Authorities:
         """Sign with the CA that every device knows already."""
         return self.current.sign(body)
 
-    def device(self, csr_pem: bytes, device: str, now: datetime) -> x509.Certificate:
+    def issue_device(self, csr_pem: bytes, device: str, now: datetime) -> x509.Certificate:
         """Issue a device certificate with the newest CA. RequestError if the request is not a proper P-256 one."""
-        return self._issuer.device(csr_pem, device, now)
+        return self._issuer.issue_device(csr_pem, device, now)
 
-    def live(self, life: timedelta) -> None:
+    def set_device_life(self, life: timedelta) -> None:
         """Set the lifetime of device certificates issued from now on."""
         for each in (self.current, self.coming):
             if each is not None:
@@ -96,17 +96,17 @@ class Authorities:
 
     # Certificates of the hub itself
 
-    def ensure_server(self, names: tuple[str, ...], now: datetime, hub_time: datetime = EPOCH) -> Pair:
+    def ensure_server(self, names: tuple[str, ...], now: datetime, hub_time: datetime = EPOCH) -> CertificateFiles:
         """Server certificate of the hub; see `Authority.ensure_server`."""
         return self.current.ensure_server(self._folder, names, now, hub_time)
 
-    def ensure_client(self, name: str, now: datetime, hub_time: datetime = EPOCH) -> Pair:
+    def ensure_client(self, name: str, now: datetime, hub_time: datetime = EPOCH) -> CertificateFiles:
         """Client certificate of the hub at its broker; see `Authority.ensure_client`."""
         return self.current.ensure_client(self._folder, name, now, hub_time)
 
     # Rotation
 
-    def rotate(self, now: datetime) -> str:
+    def begin_rotation(self, now: datetime) -> str:
         """Create a successor that is trusted beside the CA; returns its SHA-256.
 
         RotationError if there is one already.
@@ -118,13 +118,13 @@ class Authorities:
         self._write_trusted()
         return self.coming.sha256
 
-    def finish(self) -> str:
+    def finish_rotation(self) -> str:
         """Make the successor the CA and destroy the old key; returns its SHA-256. RotationError if there is none."""
         if self.coming is None:
             raise RotationError("no rotation is under way: `skerry hub ca rotate` begins one")
         (self._folder / f"{NEXT}.key").replace(self._folder / "ca.key")
         sync_folder(self._folder)
-        _heal(self._folder)
+        _complete_rotation(self._folder)
         self.current, self.coming = self.coming, None
         self._write_trusted()
         return self.current.sha256
@@ -134,17 +134,17 @@ class Authorities:
         return self.coming or self.current
 
     def _write_trusted(self) -> None:
-        private_folder(self.trusted_folder)
-        wanted = {f"{name_hash(pem)}.0": pem.encode() for pem in self.trusted}
+        make_private_folder(self.trusted_folder)
+        wanted = {f"{hash_subject_name(pem)}.0": pem.encode() for pem in self.trusted}
         for name, pem in wanted.items():
-            _write(self.trusted_folder / name, pem)
+            _write_if_changed(self.trusted_folder / name, pem)
         for path in self.trusted_folder.iterdir():
             if path.name not in wanted:
                 path.unlink()
-        _write(self.trusted_file, b"".join(wanted.values()))
+        _write_if_changed(self.trusted_file, b"".join(wanted.values()))
 
 
-def name_hash(certificate_pem: str) -> str:
+def hash_subject_name(certificate_pem: str) -> str:
     """File name under which OpenSSL looks a CA up: SHA-1 of its canonical subject, 32 bits, little-endian, as hex.
 
     See X509_NAME_hash(3): each attribute as UTF8String in lower case, without the outer SEQUENCE. Subjects here have
@@ -158,15 +158,15 @@ def name_hash(certificate_pem: str) -> str:
     return sha1(canonical, usedforsecurity=False).digest()[:4][::-1].hex()
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_if_changed(path: Path, data: bytes) -> None:
     if not path.exists() or path.read_bytes() != data:
-        write_private(path, data)
+        write_private_file(path, data)
 
 
-def _heal(folder: Path) -> None:
+def _complete_rotation(folder: Path) -> None:
     """Complete a `finish` that crashed: the key has been moved already, its certificate follows."""
     following = folder / f"{NEXT}.pem"
     moved = following.exists() and not (folder / f"{NEXT}.key").exists()
-    if moved and (folder / "ca.key").exists() and belongs(following, folder / "ca.key"):
+    if moved and (folder / "ca.key").exists() and is_matching_pair(following, folder / "ca.key"):
         following.replace(folder / "ca.pem")
         sync_folder(folder)

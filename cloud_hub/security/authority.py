@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private, write_private
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file, write_private_file
 
 CA_LIFE = timedelta(days=3650)
 DEVICE_LIFE = timedelta(days=7)
@@ -38,12 +38,12 @@ _USAGES = (
 )
 
 
-class RequestError(Exception):
+class CertificateRequestError(Exception):
     """A certificate request that is refused: one line that says why."""
 
 
 @dataclass(frozen=True)
-class Pair:
+class CertificateFiles:
     """Paths of a certificate chain and its key (0600)."""
 
     certificate: Path
@@ -62,18 +62,18 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path, now: datetime, stem: str = "ca") -> "Authority":
-        """Load `ca.key` and `ca.pem`, creating both at first start.
+        """Load `ca.key` and `ca.encode_certificate`, creating both at first start.
 
         ExitError(CREDENTIALS) if they do not belong together.
         """
         key_file, file = folder / f"{stem}.key", folder / f"{stem}.pem"
         if not key_file.exists():
-            write_private(key_file, _key_pem(ec.generate_private_key(ec.SECP256R1())))
+            write_private_file(key_file, _encode_key_pem(ec.generate_private_key(ec.SECP256R1())))
         key = _load_key(key_file)
         if not file.exists():
-            write_private(file, _pem(_root(key, now)))
-        if not belongs(file, key_file):
-            raise ExitError(Exit.CREDENTIALS, f"{file} does not belong to {key_file}: restore both")
+            write_private_file(file, _encode_pem(_make_root(key, now)))
+        if not is_matching_pair(file, key_file):
+            raise ExitError(ExitCode.CREDENTIALS, f"{file} does not belong to {key_file}: restore both")
         return cls(key, _load_certificate(file))
 
     @property
@@ -90,61 +90,71 @@ class Authority:
         """Sign `body` by ECDSA P-256 with SHA-256 (DER): proves an enrolment reply to a holder of `sha256`."""
         return self._key.sign(body, ec.ECDSA(hashes.SHA256()))
 
-    def device(self, csr_pem: bytes, device: str, now: datetime) -> x509.Certificate:
+    def issue_device(self, csr_pem: bytes, device: str, now: datetime) -> x509.Certificate:
         """Issue a client certificate for `device_life`, CN = `device`.
 
         RequestError if the request is not a proper P-256 one.
         """
-        return self._leaf(public_key_of(csr_pem), device, self.device_life, now)
+        return self._issue_leaf(read_csr_key(csr_pem), device, self.device_life, now)
 
-    def stand_in(self, folder: Path, device: str, now: datetime) -> Pair:
+    def issue_stand_in(self, folder: Path, device: str, now: datetime) -> CertificateFiles:
         """Issue a five-minute certificate in a device's name to the hub itself: see `cloud_hub.enrollment.eviction`."""
         key = ec.generate_private_key(ec.SECP256R1())
-        pair = Pair(folder / "stand-in.pem", folder / "stand-in.key")
-        self._write(pair, key, self._leaf(key.public_key(), device, SKEW, now))
+        pair = CertificateFiles(folder / "stand-in.pem", folder / "stand-in.key")
+        self._write_files(pair, key, self._issue_leaf(key.public_key(), device, SKEW, now))
         return pair
 
-    def ensure_client(self, folder: Path, name: str, now: datetime, hub_time: datetime = EPOCH) -> Pair:
-        """Client certificate `name.pem` and `name.key` for the broker.
+    def ensure_client(self, folder: Path, name: str, now: datetime, hub_time: datetime = EPOCH) -> CertificateFiles:
+        """Client certificate `name.encode_certificate` and `name.key` for the broker.
 
         Reissued when less than a third of its life is left.
         """
-        pair = Pair(folder / f"{name}.pem", folder / f"{name}.key")
-        if not self._good(pair, (), now, hub_time):
+        pair = CertificateFiles(folder / f"{name}.pem", folder / f"{name}.key")
+        if not self._is_usable(pair, (), now, hub_time):
             key = ec.generate_private_key(ec.SECP256R1())
-            self._write(pair, key, self._leaf(key.public_key(), name, _own_life(now, hub_time), now))
+            self._write_files(
+                pair, key, self._issue_leaf(key.public_key(), name, _hub_certificate_life(now, hub_time), now)
+            )
         return pair
 
-    def ensure_server(self, folder: Path, names: tuple[str, ...], now: datetime, hub_time: datetime = EPOCH) -> Pair:
-        """Server certificate `server.pem` (with the CA appended) and `server.key` for localhost, 127.0.0.1 and `names`.
+    def ensure_server(
+        self, folder: Path, names: tuple[str, ...], now: datetime, hub_time: datetime = EPOCH
+    ) -> CertificateFiles:
+        """Server certificate `server.encode_certificate` (with the CA appended) and `server.key` for localhost, 127.0.0.1 and `names`.
 
         It is valid by this machine's clock (`now`) and also by `hub_time`, with which devices check its end.
         """
-        pair = Pair(folder / "server.pem", folder / "server.key")
+        pair = CertificateFiles(folder / "server.pem", folder / "server.key")
         wanted = tuple(dict.fromkeys(("localhost", "127.0.0.1", *names)))
-        if not self._good(pair, wanted, now, hub_time):
+        if not self._is_usable(pair, wanted, now, hub_time):
             key = ec.generate_private_key(ec.SECP256R1())
-            self._write(pair, key, self._leaf(key.public_key(), wanted[0], _own_life(now, hub_time), now, wanted))
+            self._write_files(
+                pair,
+                key,
+                self._issue_leaf(key.public_key(), wanted[0], _hub_certificate_life(now, hub_time), now, wanted),
+            )
         return pair
 
-    def _write(self, pair: Pair, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-        # The certificate is written first: after a crash in between, `_good` finds a mismatch and replaces both.
-        write_private(pair.certificate, _pem(certificate) + self.certificate_pem)
-        write_private(pair.key, _key_pem(key))
+    def _write_files(
+        self, pair: CertificateFiles, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
+    ) -> None:
+        # The certificate is written first: after a crash in between, `_is_usable` finds a mismatch and replaces both.
+        write_private_file(pair.certificate, _encode_pem(certificate) + self.certificate_pem)
+        write_private_file(pair.key, _encode_key_pem(key))
 
-    def _good(self, pair: Pair, names: tuple[str, ...], now: datetime, hub_time: datetime) -> bool:
+    def _is_usable(self, pair: CertificateFiles, names: tuple[str, ...], now: datetime, hub_time: datetime) -> bool:
         if not (pair.certificate.exists() and pair.key.exists()):
             return False
         certificate = _load_certificate(pair.certificate)
         return (
-            belongs(pair.certificate, pair.key)
-            and issued_by(certificate, self._certificate)
+            is_matching_pair(pair.certificate, pair.key)
+            and is_issued_by(certificate, self._certificate)
             and certificate.not_valid_before_utc <= now
             and max(now, hub_time) < certificate.not_valid_after_utc - OWN_LIFE / 3
             and set(names) <= set(_alternative_names(certificate))
         )
 
-    def _leaf(
+    def _issue_leaf(
         self,
         public_key: ec.EllipticCurvePublicKey,
         name: str,
@@ -154,14 +164,14 @@ class Authority:
     ) -> x509.Certificate:
         usage = ExtendedKeyUsageOID.SERVER_AUTH if servers else ExtendedKeyUsageOID.CLIENT_AUTH
         builder = (
-            _builder(name, self._certificate.subject, public_key, (now - min(SKEW, life / 10), now + life))
+            _start_certificate(name, self._certificate.subject, public_key, (now - min(SKEW, life / 10), now + life))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage("digital_signature"), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(_authority_id(self._key), critical=False)
         )
         if servers:
-            builder = builder.add_extension(x509.SubjectAlternativeName([*map(_general, servers)]), critical=False)
+            builder = builder.add_extension(x509.SubjectAlternativeName([*map(_general_name, servers)]), critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
 
@@ -170,37 +180,37 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def pem(certificate: x509.Certificate) -> str:
+def encode_certificate(certificate: x509.Certificate) -> str:
     """PEM text of a certificate."""
-    return _pem(certificate).decode()
+    return _encode_pem(certificate).decode()
 
 
-def public_key_of(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
+def read_csr_key(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
     """The P-256 key of a certificate request; its subject and extensions are ignored.
 
     RequestError if it is unusable.
     """
     if len(csr_pem) > MAX_CSR_BYTES:
-        raise RequestError(f"the certificate request has {len(csr_pem)} bytes, at most {MAX_CSR_BYTES}")
+        raise CertificateRequestError(f"the certificate request has {len(csr_pem)} bytes, at most {MAX_CSR_BYTES}")
     try:
         request = x509.load_pem_x509_csr(csr_pem)
         key = request.public_key()
         valid = request.is_signature_valid
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise RequestError("the certificate request cannot be read") from None
+        raise CertificateRequestError("the certificate request cannot be read") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise RequestError("the certificate request must carry a P-256 key")
+        raise CertificateRequestError("the certificate request must carry a P-256 key")
     if not valid:
-        raise RequestError("the certificate request is not signed by its own key")
+        raise CertificateRequestError("the certificate request is not signed by its own key")
     return key
 
 
-def belongs(certificate: Path, key: Path) -> bool:
+def is_matching_pair(certificate: Path, key: Path) -> bool:
     """Whether a certificate file and a key file are a pair."""
     return _load_certificate(certificate).public_key() == _load_key(key).public_key()
 
 
-def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     """Whether `authority` is named as issuer and signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
@@ -209,7 +219,7 @@ def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
     return True
 
 
-def shows(chain: Path, sha256: str) -> bool:
+def chain_contains(chain: Path, sha256: str) -> bool:
     """Whether a server's chain file contains the CA with this fingerprint (hex), as devices check."""
     try:
         found = x509.load_pem_x509_certificates(chain.read_bytes())
@@ -218,27 +228,27 @@ def shows(chain: Path, sha256: str) -> bool:
     return any(each.fingerprint(hashes.SHA256()).hex() == sha256 for each in found)
 
 
-def _own_life(now: datetime, hub_time: datetime) -> timedelta:
+def _hub_certificate_life(now: datetime, hub_time: datetime) -> timedelta:
     return max(now, hub_time) - now + OWN_LIFE
 
 
-def _root(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
+def _make_root(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
     # Each CA has its own name, so that the issuer of a certificate is clear while two are trusted.
     common = f"Skerry hub CA {x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest.hex()[:8]}"
     return (
-        _builder(common, _name(common), key.public_key(), (now - SKEW, now + CA_LIFE))
+        _start_certificate(common, _common_name(common), key.public_key(), (now - SKEW, now + CA_LIFE))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(key, hashes.SHA256())
     )
 
 
-def _builder(
+def _start_certificate(
     name: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, valid: tuple[datetime, datetime]
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
-        .subject_name(_name(name))
+        .subject_name(_common_name(name))
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
@@ -248,7 +258,7 @@ def _builder(
     )
 
 
-def _name(common: str) -> x509.Name:
+def _common_name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
@@ -260,7 +270,7 @@ def _authority_id(key: ec.EllipticCurvePrivateKey) -> x509.AuthorityKeyIdentifie
     return x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
 
 
-def _general(name: str) -> x509.GeneralName:
+def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
@@ -275,11 +285,11 @@ def _alternative_names(certificate: x509.Certificate) -> list[str]:
     return [str(name.value) for name in found]
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def _encode_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _encode_key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -287,16 +297,16 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
-        key = serialization.load_pem_private_key(read_private(path), None)
+        key = serialization.load_pem_private_key(read_private_file(path), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ExitError(Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it") from None
+        raise ExitError(ExitCode.CREDENTIALS, f"{path} is not a private key in PEM form: restore it") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ExitError(Exit.CREDENTIALS, f"{path} is not an elliptic-curve key: restore it")
+        raise ExitError(ExitCode.CREDENTIALS, f"{path} is not an elliptic-curve key: restore it")
     return key
 
 
 def _load_certificate(path: Path) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificate(read_private(path))
+        return x509.load_pem_x509_certificate(read_private_file(path))
     except ValueError:
-        raise ExitError(Exit.CREDENTIALS, f"{path} is not a certificate in PEM form: restore it") from None
+        raise ExitError(ExitCode.CREDENTIALS, f"{path} is not a certificate in PEM form: restore it") from None

@@ -10,14 +10,14 @@ from typing import ClassVar, Protocol
 from cloud_hub.registry.device_states import Device
 from cloud_hub.security.hub_keys import HubKeys
 from wire.errors import Fault, LocalError, RemoteError
-from wire.protocol.codec import SIGNATURE_BYTES, Frame, clear_part, encode, pad
-from wire.protocol.messages import DenyAll, DownNote, Header, Refusal, Suite, Verdict
+from wire.protocol.codec import SIGNATURE_BYTES, Frame, encode_clear_part, encode_wire_message, pad_plaintext
+from wire.protocol.messages import CipherSuite, DenyAllNotice, DownNote, FrameHeader, Refusal, Verdict
 from wire.protocol.rollout import Assignment
-from wire.protocol.sealing import STATEMENT_TAG, key_id, open_sealed, seal, sign, verify
-from wire.protocol.topics import Channel, shard_of
+from wire.protocol.sealing import STATEMENT_TAG, compute_key_id, open_sealed_frame, seal_frame, sign_frame, verify_frame
+from wire.protocol.topics import TopicChannel, compute_shard
 
 
-class Addressee(Protocol):
+class QuestionAddress(Protocol):
     """Epoch and seq of the question that a verdict answers, as its header names them."""
 
     @property
@@ -29,30 +29,30 @@ class Addressee(Protocol):
 class Envelopes(Protocol):
     """Cryptographic seam of the hub, so that a simulation of a thousand devices can do without cryptography."""
 
-    def knows(self, key: bytes) -> bool:
+    def knows_key(self, key: bytes) -> bool:
         """Whether the hub has the HPKE key with this id."""
         ...
 
-    def verify(self, frame: Frame, device: Device, channel: Channel) -> None:
+    def verify(self, frame: Frame, device: Device, channel: TopicChannel) -> None:
         """RemoteError(SIGNATURE) unless the device signed it for this channel."""
         ...
 
-    def open(self, frame: Frame, channel: Channel = Channel.QUESTION) -> bytes:
+    def open(self, frame: Frame, channel: TopicChannel = TopicChannel.QUESTION) -> bytes:
         """Padded plaintext of a frame sealed for this channel.
 
         RemoteError if it was not sealed to one of the hub's keys.
         """
         ...
 
-    def reader(self, device: Device) -> bytes:
+    def reader_key_id(self, device: Device) -> bytes:
         """Id of the key that verdicts to this device are sealed to now."""
         ...
 
-    def note(self, device: str, note: DownNote, now: float) -> bytes:
+    def sign_note(self, device: str, note: DownNote, now: float) -> bytes:
         """Make a signed frame of a note. `now` in hub seconds."""
         ...
 
-    def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
+    def seal_verdict(self, device: Device, key: QuestionAddress, verdict: Verdict, binding: bytes, now: float) -> bytes:
         """Make a sealed frame of a verdict that opens only for the question with this binding.
 
         LocalError if that is impossible.
@@ -65,47 +65,47 @@ class HubEnvelopes:
 
     def __init__(self, keys: HubKeys) -> None:
         self._keys = keys
-        self._signer = key_id(keys.signing_public)
+        self._signer = compute_key_id(keys.signing_public)
 
-    def use(self, keys: HubKeys) -> None:
+    def use_keys(self, keys: HubKeys) -> None:
         """Replace the keys that open questions, after a rotation; the signing key stays the same."""
         self._keys = keys
 
-    def knows(self, key: bytes) -> bool:
+    def knows_key(self, key: bytes) -> bool:
         return key in self._keys.hpke
 
-    def verify(self, frame: Frame, device: Device, channel: Channel) -> None:
-        verify(frame, by=device.signing_key, channel=channel)
+    def verify(self, frame: Frame, device: Device, channel: TopicChannel) -> None:
+        verify_frame(frame, by=device.signing_key, channel=channel)
 
-    def open(self, frame: Frame, channel: Channel = Channel.QUESTION) -> bytes:
+    def open(self, frame: Frame, channel: TopicChannel = TopicChannel.QUESTION) -> bytes:
         key = self._keys.hpke.get(frame.header.key_id)
         if key is None:
             raise RemoteError(Fault.SEAL, "sealed to a key that is not ours any more")
-        return open_sealed(frame, key=key, channel=channel)
+        return open_sealed_frame(frame, key=key, channel=channel)
 
-    def reader(self, device: Device) -> bytes:
-        return key_id(device.hpke_key.public_bytes_raw())
+    def reader_key_id(self, device: Device) -> bytes:
+        return compute_key_id(device.hpke_key.public_bytes_raw())
 
-    def note(self, device: str, note: DownNote, now: float) -> bytes:
-        header = _note_header(device, note, now, self._signer)
-        return sign(header, encode(note), by=self._keys.signing, channel=channel_of(note))
+    def sign_note(self, device: str, note: DownNote, now: float) -> bytes:
+        header = _make_note_header(device, note, now, self._signer)
+        return sign_frame(header, encode_wire_message(note), by=self._keys.signing, channel=choose_note_channel(note))
 
-    def testify(self, text: bytes) -> bytes:
+    def sign_statement(self, text: bytes) -> bytes:
         """Sign a statement under a domain tag of its own, so that it cannot pass as a frame."""
         return self._keys.signing.sign(STATEMENT_TAG + text)
 
-    def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
-        header = Header(
-            shard_of(device.id),
+    def seal_verdict(self, device: Device, key: QuestionAddress, verdict: Verdict, binding: bytes, now: float) -> bytes:
+        header = FrameHeader(
+            compute_shard(device.id),
             device.id,
             key.epoch,
             seq=key.seq,
             created_ms=int(now * 1000),
-            key_id=self.reader(device),
+            key_id=self.reader_key_id(device),
         )
-        padded = pad(encode(verdict))
+        padded = pad_plaintext(encode_wire_message(verdict))
         try:
-            return seal(header, padded, to=device.hpke_key, by=self._keys.signing, channel=_DOWN, binding=binding)
+            return seal_frame(header, padded, to=device.hpke_key, by=self._keys.signing, channel=_DOWN, binding=binding)
         except ValueError:  # a point of low order: no secret can be agreed with it (RFC 7748, section 6.1)
             raise LocalError("the device's HPKE key cannot be sealed to") from None
 
@@ -118,44 +118,51 @@ class PlainEnvelopes:
 
     reader_id: ClassVar[bytes] = bytes(8)
 
-    def knows(self, key: bytes) -> bool:
+    def knows_key(self, key: bytes) -> bool:
         return key == self.reader_id
 
-    def verify(self, frame: Frame, device: Device, channel: Channel) -> None:
+    def verify(self, frame: Frame, device: Device, channel: TopicChannel) -> None:
         if frame.signature != bytes(SIGNATURE_BYTES) or frame.header.device != device.id:
             raise RemoteError(Fault.SIGNATURE, channel.value)
 
-    def open(self, frame: Frame, channel: Channel = Channel.QUESTION) -> bytes:
+    def open(self, frame: Frame, channel: TopicChannel = TopicChannel.QUESTION) -> bytes:
         del channel
         return frame.body
 
-    def reader(self, device: Device) -> bytes:
+    def reader_key_id(self, device: Device) -> bytes:
         del device
         return self.reader_id
 
-    def note(self, device: str, note: DownNote, now: float) -> bytes:
-        return _plain(Suite.SIGNED, _note_header(device, note, now, self.reader_id), encode(note))
-
-    def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
-        del binding
-        header = Header(
-            shard_of(device.id), device.id, key.epoch, seq=key.seq, created_ms=int(now * 1000), key_id=self.reader_id
+    def sign_note(self, device: str, note: DownNote, now: float) -> bytes:
+        return _make_plain_frame(
+            CipherSuite.SIGNED, _make_note_header(device, note, now, self.reader_id), encode_wire_message(note)
         )
-        return _plain(Suite.SEALED, header, pad(encode(verdict)))
+
+    def seal_verdict(self, device: Device, key: QuestionAddress, verdict: Verdict, binding: bytes, now: float) -> bytes:
+        del binding
+        header = FrameHeader(
+            compute_shard(device.id),
+            device.id,
+            key.epoch,
+            seq=key.seq,
+            created_ms=int(now * 1000),
+            key_id=self.reader_id,
+        )
+        return _make_plain_frame(CipherSuite.SEALED, header, pad_plaintext(encode_wire_message(verdict)))
 
 
-_DOWN = Channel.REPLY
+_DOWN = TopicChannel.REPLY
 
 
-def channel_of(note: DownNote) -> Channel:
+def choose_note_channel(note: DownNote) -> TopicChannel:
     """Channel of a note to a device: deny notices and assignments on DESIRED, everything else on REPLY."""
-    return Channel.DESIRED if isinstance(note, DenyAll | Assignment) else _DOWN
+    return TopicChannel.DESIRED if isinstance(note, DenyAllNotice | Assignment) else _DOWN
 
 
-def _note_header(device: str, note: DownNote, now: float, signer: bytes) -> Header:
+def _make_note_header(device: str, note: DownNote, now: float, signer: bytes) -> FrameHeader:
     seq = note.seq if isinstance(note, Refusal) else 0
-    return Header(shard_of(device), device, note.epoch, seq=seq, created_ms=int(now * 1000), key_id=signer)
+    return FrameHeader(compute_shard(device), device, note.epoch, seq=seq, created_ms=int(now * 1000), key_id=signer)
 
 
-def _plain(suite: Suite, header: Header, body: bytes) -> bytes:
-    return clear_part(suite, header) + body + bytes(SIGNATURE_BYTES)
+def _make_plain_frame(suite: CipherSuite, header: FrameHeader, body: bytes) -> bytes:
+    return encode_clear_part(suite, header) + body + bytes(SIGNATURE_BYTES)

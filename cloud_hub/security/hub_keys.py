@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private, write_private
-from wire.protocol.sealing import key_id
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file, write_private_file
+from wire.protocol.sealing import compute_key_id
 
 _HPKE_FILE = re.compile(r"hpke-(\d{4})\.key")
 _SIGNING_FILE = "reply.key"
@@ -51,88 +51,88 @@ class HubKeys:
         return self.signing.public_key().public_bytes_raw()
 
 
-def fresh() -> HubKeys:
+def generate_keys() -> HubKeys:
     """Generate keys in memory, for tests and simulations."""
-    return _bind([X25519PrivateKey.generate()], Ed25519PrivateKey.generate())
+    return _bind_keys([X25519PrivateKey.generate()], Ed25519PrivateKey.generate())
 
 
-def load_or_create(folder: Path) -> HubKeys:
+def load_or_create_keys(folder: Path) -> HubKeys:
     """Read the keys of `folder`, creating folder and keys at first start.
 
     ExitError(CREDENTIALS) if a file is not a key.
     """
-    _prepare(folder)
-    if not _hpke_files(folder):
-        _add_hpke(folder, 1)
+    _make_key_folder(folder)
+    if not _list_hpke_files(folder):
+        _add_hpke_key(folder, 1)
     signing_file = folder / _SIGNING_FILE
     if not signing_file.exists():
-        write_private(signing_file, _pem(Ed25519PrivateKey.generate()))
-    signing = _load(signing_file)
+        write_private_file(signing_file, _encode_pem(Ed25519PrivateKey.generate()))
+    signing = _load_key(signing_file)
     if not isinstance(signing, Ed25519PrivateKey):
-        raise ExitError(Exit.CREDENTIALS, f"{signing_file} is not an Ed25519 key: restore it from a backup")
-    return _bind([_load_hpke(path) for path in _hpke_files(folder)], signing)
+        raise ExitError(ExitCode.CREDENTIALS, f"{signing_file} is not an Ed25519 key: restore it from a backup")
+    return _bind_keys([_load_hpke_key(path) for path in _list_hpke_files(folder)], signing)
 
 
-def rotate(folder: Path) -> HubKeys:
+def rotate_hpke_key(folder: Path) -> HubKeys:
     """Add a new HPKE key; the older ones still open what was sealed to them."""
-    _add_hpke(folder, newest_number(folder) + 1)
-    return load_or_create(folder)
+    _add_hpke_key(folder, newest_key_number(folder) + 1)
+    return load_or_create_keys(folder)
 
 
-def retire(folder: Path, old: bytes) -> HubKeys:
+def retire_hpke_key(folder: Path, old: bytes) -> HubKeys:
     """Destroy the HPKE key with id `old`: questions sealed to it are refused as KEY_EXPIRED.
 
     The newest is never destroyed.
     """
-    for path in _hpke_files(folder)[:-1]:
-        if key_id(_load_hpke(path).public_key().public_bytes_raw()) == old:
+    for path in _list_hpke_files(folder)[:-1]:
+        if compute_key_id(_load_hpke_key(path).public_key().public_bytes_raw()) == old:
             path.unlink()
-    return load_or_create(folder)
+    return load_or_create_keys(folder)
 
 
-def newest_number(folder: Path) -> int:
+def newest_key_number(folder: Path) -> int:
     """Serial number of the newest HPKE key, counted from 1."""
-    return int(_HPKE_FILE.fullmatch(_hpke_files(folder)[-1].name)[1])  # type: ignore[index]
+    return int(_HPKE_FILE.fullmatch(_list_hpke_files(folder)[-1].name)[1])  # type: ignore[index]
 
 
-def _prepare(folder: Path) -> None:
+def _make_key_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ExitError(Exit.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
+        raise ExitError(ExitCode.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
 
 
-def _bind(hpke: list[X25519PrivateKey], signing: Ed25519PrivateKey) -> HubKeys:
-    by_id = {key_id(key.public_key().public_bytes_raw()): key for key in hpke}
-    return HubKeys(by_id, key_id(hpke[-1].public_key().public_bytes_raw()), signing)
+def _bind_keys(hpke: list[X25519PrivateKey], signing: Ed25519PrivateKey) -> HubKeys:
+    by_id = {compute_key_id(key.public_key().public_bytes_raw()): key for key in hpke}
+    return HubKeys(by_id, compute_key_id(hpke[-1].public_key().public_bytes_raw()), signing)
 
 
-def _hpke_files(folder: Path) -> list[Path]:
+def _list_hpke_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if _HPKE_FILE.fullmatch(path.name))
 
 
-def _add_hpke(folder: Path, number: int) -> None:
-    write_private(folder / f"hpke-{number:04d}.key", _pem(X25519PrivateKey.generate()))
+def _add_hpke_key(folder: Path, number: int) -> None:
+    write_private_file(folder / f"hpke-{number:04d}.key", _encode_pem(X25519PrivateKey.generate()))
 
 
-def _pem(key: X25519PrivateKey | Ed25519PrivateKey) -> bytes:
+def _encode_pem(key: X25519PrivateKey | Ed25519PrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
-def _load_hpke(path: Path) -> X25519PrivateKey:
-    key = _load(path)
+def _load_hpke_key(path: Path) -> X25519PrivateKey:
+    key = _load_key(path)
     if not isinstance(key, X25519PrivateKey):
-        raise ExitError(Exit.CREDENTIALS, f"{path} is not an X25519 key: restore it from a backup")
+        raise ExitError(ExitCode.CREDENTIALS, f"{path} is not an X25519 key: restore it from a backup")
     return key
 
 
-def _load(path: Path) -> object:
+def _load_key(path: Path) -> object:
     parse: Callable[[bytes, None], object] = serialization.load_pem_private_key
     try:
-        return parse(read_private(path), None)
+        return parse(read_private_file(path), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ExitError(
-            Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it from a backup"
+            ExitCode.CREDENTIALS, f"{path} is not a private key in PEM form: restore it from a backup"
         ) from None

@@ -10,32 +10,34 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from cloud_hub.core import commands as c
+from cloud_hub.core import commands
 from cloud_hub.core.core import HubCore
-from cloud_hub.core.web_requests import Probe
-from cloud_hub.engine.base import FAULTS, Engine
+from cloud_hub.core.web_requests import EngineProbe
+from cloud_hub.engine.base import ENGINE_FAULTS, Engine
 from cloud_hub.engine.types import ModelCard
-from cloud_hub.engine.worker import Lane, Result
-from cloud_hub.serving.bundles import Stock
+from cloud_hub.engine.worker import BatchResult, EngineWorker
+from cloud_hub.serving.bundles import BundleCatalog
 from models.bundle.manifest import BundleError
-from policies.serving.batching import Cost
-from wire.process.logging import Log, name
+from policies.serving.batching import BatchCost
+from wire.process.logging import JsonLog, safe_name
 
-Loaded = Callable[[str, str, ModelCard | None], None]  # model, error ("" = ready), card of its engine
+LoadedCallback = Callable[[str, str, ModelCard | None], None]  # model, error ("" = ready), card of its engine
 
 
-class Engines:
+class EnginePool:
     """The loaded engines by model. Call `start` first; every method is called on the event loop."""
 
-    def __init__(self, engines: Sequence[Engine], stock: Stock, on_loaded: Loaded, log: Log) -> None:
+    def __init__(
+        self, engines: Sequence[Engine], stock: BundleCatalog, on_loaded: LoadedCallback, log: JsonLog
+    ) -> None:
         self._given = tuple(engines)
         self._stock = stock
         self._on_loaded = on_loaded
         self._log = log
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, EngineWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def lane(self, model: str) -> Lane:
+    def worker_for(self, model: str) -> EngineWorker:
         """Worker of a loaded model. KeyError if it is not loaded."""
         return self._lanes[model]
 
@@ -47,37 +49,37 @@ class Engines:
     async def start(self) -> None:
         """Warm up the given engines. One that fails is down rather than missing: it is checked again later."""
         loop = asyncio.get_running_loop()
-        self._lanes = {engine.card.name: Lane(engine, loop) for engine in self._given}
+        self._lanes = {engine.card.name: EngineWorker(engine, loop) for engine in self._given}
         for model, lane in self._lanes.items():
             why = await lane.warm_up()
             if why:
-                self._log.warning("engine_failed", model=name(model), error=name(why))
+                self._log.warning("engine_failed", model=safe_name(model), error=safe_name(why))
 
-    def cost(self, model: str) -> Cost:
+    def batch_cost(self, model: str) -> BatchCost:
         """Batch cost of a model, as measured by its warm-up."""
-        return Cost(*self._lanes[model].cost)
+        return BatchCost(*self._lanes[model].cost)
 
-    async def look(self) -> list[ModelCard]:
+    async def read_loadable(self) -> list[ModelCard]:
         """Cards of the models that could be loaded now."""
         return await asyncio.to_thread(self._stock.cards)
 
     def load(self, model: str) -> None:
         """Start loading a model; the result goes to `on_loaded`."""
-        self._spawn(self._load(model), f"hub-load-{model}")
+        self._spawn_task(self._load_engine(model), f"hub-load-{model}")
 
     def unload(self, model: str) -> None:
         """Remove a model's engine and close it once it has finished."""
         lane = self._lanes.pop(model, None)
         if lane is not None:
-            self._log.info("unloaded", model=name(model))
-            self._spawn(lane.close(), f"hub-unload-{model}")
+            self._log.info("unloaded", model=safe_name(model))
+            self._spawn_task(lane.close(), f"hub-unload-{model}")
 
-    async def probe(self) -> list[Probe]:
+    async def probe(self) -> list[EngineProbe]:
         """Run the self test of every engine through its thread."""
         lanes = dict(self._lanes)
         results = await asyncio.gather(*(lane.probe() for lane in lanes.values()))
         pairs = zip(lanes, results, strict=True)
-        return [Probe(model, not result.error, result.seconds, result.error) for model, result in pairs]
+        return [EngineProbe(model, not result.error, result.seconds, result.error) for model, result in pairs]
 
     async def close(self) -> None:
         """Cancel running loads and close all workers."""
@@ -87,44 +89,51 @@ class Engines:
         for lane in self._lanes.values():
             await lane.close()
 
-    async def _load(self, model: str) -> None:
+    async def _load_engine(self, model: str) -> None:
         try:
             engine = await asyncio.to_thread(self._stock.open, model)
-        except (*FAULTS, BundleError) as error:
-            self._failed(model, str(error) or type(error).__name__)
+        except (*ENGINE_FAULTS, BundleError) as error:
+            self._report_failure(model, str(error) or type(error).__name__)
             return
-        lane = Lane(engine, asyncio.get_running_loop())
+        lane = EngineWorker(engine, asyncio.get_running_loop())
         why = await lane.warm_up()
         if why:
             await lane.close()
-            self._failed(model, why)
+            self._report_failure(model, why)
             return
         self._lanes[model] = lane
-        self._log.info("loaded", model=name(model))
+        self._log.info("loaded", model=safe_name(model))
         self._on_loaded(model, "", lane.card)
 
-    def _failed(self, model: str, why: str) -> None:
-        self._log.error("load_failed", model=name(model), error=name(why))
+    def _report_failure(self, model: str, why: str) -> None:
+        self._log.error("load_failed", model=safe_name(model), error=safe_name(why))
         self._on_loaded(model, why, None)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], title: str) -> None:
+    def _spawn_task(self, work: Coroutine[Any, Any, None], title: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=title)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-Hear = Callable[..., None]
-Computed = Callable[[int, Result], None]
+CoreCall = Callable[..., None]
+ResultObserver = Callable[[int, BatchResult], None]
 
 
-class Runs:
+class BatchExecutor:
     """Runs the batches that `HubCore` requests and returns their results to it.
 
     `hears`: two functions that pass an event to the core and execute its commands; the second one also ends the round.
     `computed` is called with every result, for statistics.
     """
 
-    def __init__(self, core: HubCore, engines: Engines, hears: tuple[Hear, Hear], log: Log, computed: Computed) -> None:
+    def __init__(
+        self,
+        core: HubCore,
+        engines: EnginePool,
+        hears: tuple[CoreCall, CoreCall],
+        log: JsonLog,
+        computed: ResultObserver,
+    ) -> None:
         self._core = core
         self._engines = engines
         self._hear, self._told = hears
@@ -133,60 +142,60 @@ class Runs:
         self._inlined = False
         self._checks: set[asyncio.Task[None]] = set()
 
-    def infer(self, command: c.Infer) -> None:
+    def run_batch(self, command: commands.RunBatch) -> None:
         """Run a batch: inline if it is short, else on a thread."""
         loop = asyncio.get_running_loop()
         if self._inlined:
-            loop.call_soon(self.infer, command)
+            loop.call_soon(self.run_batch, command)
             return
-        lane = self._engines.lane(command.model)
+        lane = self._engines.worker_for(command.model)
         batch = [item.work for item in command.items]
-        result = lane.inline(batch)
+        result = lane.run_inline(batch)
         if result is None:
             lane.submit(batch, partial(self._on_late, command.ticket))
             return
         self._inlined = True
         self._on_result(command.ticket, result)
         self._inlined = False
-        loop.call_soon(self._told, self._nothing)
+        loop.call_soon(self._told, self._no_event)
 
-    def check(self, command: c.Check) -> None:
+    def check_engine(self, command: commands.CheckEngine) -> None:
         """Run the engine's self test behind whatever is running, then report it to the core."""
-        task = asyncio.create_task(self._checked(command.model), name=f"hub-check-{command.model}")
+        task = asyncio.create_task(self._run_check(command.model), name=f"hub-check-{command.model}")
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
 
     def on_loaded(self, model: str, why: str, card: object) -> None:
         """An engine is ready, or `why` it is not: reported to the core."""
         if not why:
-            self._hear(self._core.lineup.measured, model, self._engines.cost(model))
+            self._hear(self._core.lineup.on_measured, model, self._engines.batch_cost(model))
         self._told(self._core.lineup.on_loaded, model, why, card)
 
     async def start(self) -> None:
         """Warm up the given engines and report their costs to the core."""
         await self._engines.start()
         for card in self._engines.cards:
-            self._hear(self._core.lineup.measured, card.name, self._engines.cost(card.name))
+            self._hear(self._core.lineup.on_measured, card.name, self._engines.batch_cost(card.name))
 
-    def _nothing(self, now: float) -> list[c.Command]:
+    def _no_event(self, now: float) -> list[commands.Command]:
         """An empty event, to end a round."""
         del now
         return []
 
-    def _on_late(self, ticket: int, result: Result) -> None:
+    def _on_late(self, ticket: int, result: BatchResult) -> None:
         self._on_result(ticket, result)
-        self._told(self._nothing)
+        self._told(self._no_event)
 
-    def _on_result(self, ticket: int, result: Result) -> None:
+    def _on_result(self, ticket: int, result: BatchResult) -> None:
         self._computed(ticket, result)
         if result.error:
-            self._log.warning("engine_failed", error=name(result.error))
+            self._log.warning("engine_failed", error=safe_name(result.error))
             self._hear(self._core.on_engine_failed, ticket)
         else:
             self._hear(self._core.on_results, ticket, result.predictions, result.seconds)
 
-    async def _checked(self, model: str) -> None:
-        result = await self._engines.lane(model).probe()
+    async def _run_check(self, model: str) -> None:
+        result = await self._engines.worker_for(model).probe()
         if result.error:
-            self._log.error("engine_down", model=name(model), error=name(result.error))
+            self._log.error("engine_down", model=safe_name(model), error=safe_name(result.error))
         self._told(self._core.on_checked, model, not result.error)

@@ -8,16 +8,16 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from cloud_hub.core.commands import Item, Key
+from cloud_hub.core.commands import BatchItem, QuestionKey
 from cloud_hub.core.queues import Batch
-from cloud_hub.engine.worker import Result
-from wire.process.tracing import DEVICE, Attribute, Place, Span, place, span_id
+from cloud_hub.engine.worker import BatchResult
+from wire.process.tracing import DEVICE_SPAN, Attribute, Span, TraceContext, derive_span_id, parse_traceparent
 
 MAX_MODELS = 256
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Sum:
+class TimeSum:
     """Number of events and their total time in seconds."""
 
     __slots__ = ("count", "seconds")
@@ -31,7 +31,7 @@ class Sum:
         self.seconds += seconds
 
 
-class Spread:
+class LatencyHistogram:
     """Histogram of times over `BUCKETS_S`; the last bucket holds everything above."""
 
     __slots__ = ("buckets", "seconds")
@@ -50,114 +50,116 @@ class ModelTimings:
 
     def __init__(self) -> None:
         self.items = 0
-        self.batches: dict[int, Sum] = {}
-        self.failed = Sum()
-        self.queue = Spread()
-        self.compute = Spread()
+        self.batches: dict[int, TimeSum] = {}
+        self.failed = TimeSum()
+        self.queue = LatencyHistogram()
+        self.compute = LatencyHistogram()
         self.last_ms = 0
 
 
-class Timings:
+class InferenceTimings:
     """Statistics of all model versions."""
 
     def __init__(self) -> None:
         self.models: dict[str, ModelTimings] = {}
 
-    def of(self, model: str) -> ModelTimings:
-        """Statistics of `digits@7`; models beyond `MAX_MODELS` share the name `other`."""
+    def timings_for(self, model: str) -> ModelTimings:
+        """Statistics of `load_digits@7`; models beyond `MAX_MODELS` share the name `other`."""
         if model not in self.models and len(self.models) >= MAX_MODELS:
             model = "other"
         return self.models.setdefault(model, ModelTimings())
 
-    def done(self, model: str, waited_s: Sequence[float], compute_s: float, now: float) -> None:
+    def add_batch(self, model: str, waited_s: Sequence[float], compute_s: float, now: float) -> None:
         """Count a computed batch. `waited_s`: per item, from its arrival to the start of its batch."""
-        found = self.of(model)
+        found = self.timings_for(model)
         found.items += len(waited_s)
-        found.batches.setdefault(len(waited_s), Sum()).add(compute_s)
+        found.batches.setdefault(len(waited_s), TimeSum()).add(compute_s)
         found.compute.add(compute_s)
         for waited in waited_s:
             found.queue.add(max(0.0, waited))
         found.last_ms = int(now * 1000)
 
-    def failed(self, model: str, items: int, compute_s: float) -> None:
+    def add_failure(self, model: str, items: int, compute_s: float) -> None:
         """Count a failed batch of so many items."""
-        self.of(model).failed.add(compute_s, items)
+        self.timings_for(model).failed.add(compute_s, items)
 
 
-def total(sums: Iterable[Sum]) -> tuple[int, float]:
+def sum_times(sums: Iterable[TimeSum]) -> tuple[int, float]:
     """Sum of several: (number of events, seconds)."""
     kept = list(sums)
     return sum(each.count for each in kept), sum(each.seconds for each in kept)
 
 
-Sink = Callable[[Sequence[Span]], None]
+SpanSink = Callable[[Sequence[Span]], None]
 LINK, QUEUE, COMPUTE, RANK, VERDICT, HTTP = (
     f"skerry.{part}" for part in ("link", "queue", "compute", "rank", "verdict", "http")
 )
 MAX_WAITING = 4096
 
 
-class Observer:
+class InferenceObserver:
     """Observes batches: counts their times, and makes spans for traced items.
 
     `sink` takes the spans; None = tracing is off.
     """
 
-    def __init__(self, sink: Sink | None = None) -> None:
-        self.timings = Timings()
+    def __init__(self, sink: SpanSink | None = None) -> None:
+        self.timings = InferenceTimings()
         self.forgotten = 0
         self._sink = sink
         # Parent span, question id, and hub time (s) at which it was computed.
-        self._waiting: OrderedDict[Key, tuple[Place, str, float]] = OrderedDict()
+        self._waiting: OrderedDict[QuestionKey, tuple[TraceContext, str, float]] = OrderedDict()
 
-    def computed(self, batch: Batch, result: Result, now: float) -> None:
+    def on_batch(self, batch: Batch, result: BatchResult, now: float) -> None:
         """A batch has returned from its engine at `now` (hub seconds)."""
         if result.error:
-            self.timings.failed(batch.model, len(batch.items), result.seconds)
+            self.timings.add_failure(batch.model, len(batch.items), result.seconds)
             return
         begun = now - result.seconds
-        self.timings.done(batch.model, [begun - item.arrived_s for item in batch.items], result.seconds, now)
+        self.timings.add_batch(batch.model, [begun - item.arrived_s for item in batch.items], result.seconds, now)
         if self._sink is not None:
             for item in batch.items:
-                self._trace(item, batch, result, now)
+                self._emit_spans(item, batch, result, now)
 
-    def stored(self, key: Key, now: float) -> None:
+    def on_stored(self, key: QuestionKey, now: float) -> None:
         """The verdict of this question is stored and sent now: ends its trace."""
         waiting = self._waiting.pop(key, None)
         if waiting is not None and self._sink is not None:
             at, about, computed_s = waiting
-            self._sink((at.span(VERDICT, about, (computed_s, now), {}),))
+            self._sink((at.create_span(VERDICT, about, (computed_s, now), {}),))
 
-    def served(self, traceparent: str, span: str, times: tuple[float, float], status: int) -> None:
+    def on_web_reply(self, traceparent: str, span: str, times: tuple[float, float], status: int) -> None:
         """A traced web request was answered. `span`: id of the span that its samples' spans have as parent."""
-        at = place(traceparent)
+        at = parse_traceparent(traceparent)
         if at is not None and self._sink is not None:
             told: dict[str, Attribute] = {"http.response.status_code": status}
             self._sink((Span(at.trace, span, at.parent, HTTP, *times, attributes=told),))
 
-    def _trace(self, item: Item, batch: Batch, result: Result, now: float) -> None:
+    def _emit_spans(self, item: BatchItem, batch: Batch, result: BatchResult, now: float) -> None:
         """Make the spans of one item: link, queue, compute, and one per rank."""
-        given = place(item.trace)
+        given = parse_traceparent(item.trace)
         if given is None or self._sink is None:
             return
         begun = now - result.seconds
         spans: list[Span] = []
         at = given
         if item.key.device:
-            at = Place(given.trace, span_id(given.trace, DEVICE, item.about))
+            at = TraceContext(given.trace, derive_span_id(given.trace, DEVICE_SPAN, item.about))
             about: dict[str, Attribute] = {"skerry.device": item.key.device, "skerry.question": item.about}
-            spans.append(at.span(LINK, item.about, (item.created_s, item.arrived_s), about))
+            spans.append(at.create_span(LINK, item.about, (item.created_s, item.arrived_s), about))
         facts: dict[str, Attribute] = {"skerry.model": batch.model, "skerry.batch": len(batch.items)}
-        spans.append(at.span(QUEUE, item.about, (item.arrived_s, begun), {"skerry.attempt": batch.attempt}))
-        spans.append(at.span(COMPUTE, item.about, (begun, now), facts))
-        below = Place(at.trace, spans[-1].id)
+        spans.append(at.create_span(QUEUE, item.about, (item.arrived_s, begun), {"skerry.attempt": batch.attempt}))
+        spans.append(at.create_span(COMPUTE, item.about, (begun, now), facts))
+        below = TraceContext(at.trace, spans[-1].id)
         for rank, seconds in result.ranks or ((0, result.seconds),):
-            spans.append(below.span(RANK, f"{item.about}/{rank}", (begun, begun + seconds), {"skerry.rank": rank}))
+            spans.append(
+                below.create_span(RANK, f"{item.about}/{rank}", (begun, begun + seconds), {"skerry.rank": rank})
+            )
         if item.key.device:
-            self._remember(item.key, (at, item.about, now))
+            self._remember_trace(item.key, (at, item.about, now))
         self._sink(spans)
 
-    def _remember(self, key: Key, waiting: tuple[Place, str, float]) -> None:
+    def _remember_trace(self, key: QuestionKey, waiting: tuple[TraceContext, str, float]) -> None:
         self._waiting[key] = waiting
         if len(self._waiting) > MAX_WAITING:
             self._waiting.popitem(last=False)

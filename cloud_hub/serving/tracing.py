@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.tracing import NS, Span
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.tracing import NS_PER_S, Span
 
 SERVICE = "skerry-hub"
 MAX_BYTES = 64 << 20
 
-Sink = Callable[[Sequence[Span]], None]
+SpanSink = Callable[[Sequence[Span]], None]
 
 
 class SpanFile:
@@ -27,10 +27,10 @@ class SpanFile:
             self._file = path.open("ab", buffering=0)
             self._left -= path.stat().st_size
         except OSError as error:
-            raise ExitError(Exit.DISK, f"{path}: {error.strerror}") from None
+            raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
 
     def __call__(self, spans: Sequence[Span]) -> None:
-        lines = b"".join(span.line(SERVICE) for span in spans)
+        lines = b"".join(span.encode_line(SERVICE) for span in spans)
         self._left -= len(lines)
         if self._left < 0:
             self.lost += len(spans)
@@ -44,7 +44,7 @@ class SpanFile:
         self._file.close()
 
 
-class Collector:
+class OtlpCollector:
     """Exports spans by OTLP over HTTP to `endpoint` (`http://host:4318/v1/traces`), batched by a thread of the SDK."""
 
     def __init__(self, endpoint: str, hub: str) -> None:
@@ -53,19 +53,19 @@ class Collector:
             from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
             from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
         except ImportError:
-            raise ExitError(Exit.CONFIG, "trace.endpoint needs OpenTelemetry: pip install 'skerry[hub]'") from None
+            raise ExitError(ExitCode.CONFIG, "trace.endpoint needs OpenTelemetry: pip install 'skerry[hub]'") from None
         self._resource = Resource({"service.name": SERVICE, "service.instance.id": hub})
         self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
 
     def __call__(self, spans: Sequence[Span]) -> None:
         for span in spans:
-            self._processor.on_end(readable(span, self._resource))
+            self._processor.on_end(to_readable_span(span, self._resource))
 
     def close(self) -> None:
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
 
-def readable(span: Span, resource: Any) -> Any:
+def to_readable_span(span: Span, resource: Any) -> Any:
     """Convert a span to the SDK's `ReadableSpan`."""
     from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415 - only where a collector is configured
     from opentelemetry.trace import SpanContext, SpanKind, TraceFlags  # noqa: PLC0415
@@ -80,8 +80,8 @@ def readable(span: Span, resource: Any) -> Any:
         resource=resource,
         attributes=span.attributes,
         kind=SpanKind.SERVER if span.name.endswith((".http", ".link")) else SpanKind.INTERNAL,
-        start_time=int(span.start_s * NS),
-        end_time=int(span.end_s * NS),
+        start_time=int(span.start_s * NS_PER_S),
+        end_time=int(span.end_s * NS_PER_S),
     )
 
 
@@ -89,16 +89,16 @@ class Tracing:
     """The configured span exporters."""
 
     def __init__(self, file: Path | None, endpoint: str, hub: str) -> None:
-        self._sinks: list[SpanFile | Collector] = [SpanFile(file)] if file else []
+        self._sinks: list[SpanFile | OtlpCollector] = [SpanFile(file)] if file else []
         if endpoint:
-            self._sinks.append(Collector(endpoint, hub))
+            self._sinks.append(OtlpCollector(endpoint, hub))
 
     @property
-    def sink(self) -> Sink | None:
+    def sink(self) -> SpanSink | None:
         """Function that exports spans, or None if tracing is off."""
-        return self._give if self._sinks else None
+        return self._export_spans if self._sinks else None
 
-    def _give(self, spans: Sequence[Span]) -> None:
+    def _export_spans(self, spans: Sequence[Span]) -> None:
         for sink in self._sinks:
             sink(spans)
 

@@ -6,16 +6,16 @@ Rule: no request is lost by any of it: a version finishes its queue before it is
 import asyncio
 from collections.abc import Callable, Mapping
 
-from cloud_hub.core.lineup import Lineup, Speaker
+from cloud_hub.core.lineup import ModelLineup, ModelUse
 from cloud_hub.core.queues import ModelState
-from cloud_hub.core.web_requests import InferRefusedError, Kept
+from cloud_hub.core.web_requests import InferRefusedError, StoredModel
 from cloud_hub.engine.types import ModelCard
-from cloud_hub.serving.executor import Engines
-from cloud_hub.storage.versions import Spoken
+from cloud_hub.serving.executor import EnginePool
+from cloud_hub.storage.versions import ModelUsageStore
 from models.runtime.codec import CodecError
-from wire.protocol.messages import Reason
+from wire.protocol.messages import RefusalReason
 
-_SAYS = {
+_OIP_STATES = {
     ModelState.READY: "READY",
     ModelState.LOADING: "LOADING",
     ModelState.CLOSING: "UNLOADING",
@@ -24,7 +24,7 @@ _SAYS = {
 _POLL_S = 0.01
 PATIENCE_S = 30.0  # limit of waiting for a load, and for an unload to finish its queue
 
-Hear = Callable[..., None]
+CoreCall = Callable[..., None]
 
 
 class ModelInUseError(Exception):
@@ -35,25 +35,30 @@ class ModelInUseError(Exception):
         self.devices = devices
 
 
-class Versions:
+class VersionManager:
     """Lists, loads, unloads and retires model versions.
 
     `hear` passes an event to the core and executes the commands it returns.
     """
 
-    def __init__(self, lineup: Lineup, engines: Engines, hear: Hear, spoken: Spoken) -> None:
+    def __init__(self, lineup: ModelLineup, engines: EnginePool, hear: CoreCall, spoken: ModelUsageStore) -> None:
         self._lineup = lineup
         self._engines = engines
         self._hear = hear
         self._spoken = spoken
-        lineup.speakers.update(spoken.speakers())
+        lineup.speakers.update(spoken.read_uses())
 
-    def list(self) -> list[Kept]:
+    def list_models(self) -> list[StoredModel]:
         """Every version of every model, loaded or not."""
-        states = self._lineup.states()
+        states = self._lineup.model_states()
         return [
-            Kept(card.ref.name, str(card.ref.version), _SAYS[states[name][0]], states[name][1] or _why(states[name][0]))
-            for name, card in sorted(self._lineup.known.items())
+            StoredModel(
+                card.ref.name,
+                str(card.ref.version),
+                _OIP_STATES[states[name][0]],
+                states[name][1] or _explain_state(states[name][0]),
+            )
+            for name, card in sorted(self._lineup.known_models.items())
         ]
 
     async def load(self, model: str) -> None:
@@ -61,75 +66,78 @@ class Versions:
 
         InferRefusedError: MODEL_GONE if there is no such bundle, ENGINE if it does not become ready.
         """
-        await self.look()
-        name = self._named(model)
+        await self.refresh_known()
+        name = self._resolve_name(model)
         self._hear(self._lineup.load, name)
-        await self._until(name, ModelState.LOADING)
-        if self._lineup.states()[name][0] is not ModelState.READY:
-            raise InferRefusedError(Reason.ENGINE)
+        await self._wait_while(name, ModelState.LOADING)
+        if self._lineup.model_states()[name][0] is not ModelState.READY:
+            raise InferRefusedError(RefusalReason.ENGINE)
 
     async def unload(self, model: str) -> None:
         """Unload a version and wait until its queue is finished, at most `PATIENCE_S`.
 
         InferRefusedError(MODEL_GONE) if it is unknown.
         """
-        name = self._named(model)
+        name = self._resolve_name(model)
         self._hear(self._lineup.unload, name)
-        await self._until(name, ModelState.CLOSING)
+        await self._wait_while(name, ModelState.CLOSING)
 
-    def speaking(self, model: str, now_ms: int) -> dict[str, int]:
+    def devices_using(self, model: str, now_ms: int) -> dict[str, int]:
         """Devices that use a version, with the time of their last Hello (hub ms).
 
         InferRefusedError(MODEL_GONE) if it is unknown.
         """
-        return self._lineup.speaking(self._named(model), now_ms)
+        return self._lineup.devices_using(self._resolve_name(model), now_ms)
 
     def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]:
         """Retire a version for good, also across restarts; returns the devices that used it.
 
         ModelInUseError if there are any, unless forced.
         """
-        name = self._named(model)
-        speaking = self._lineup.speaking(name, now_ms)
+        name = self._resolve_name(model)
+        speaking = self._lineup.devices_using(name, now_ms)
         if speaking and not force:
             raise ModelInUseError(speaking)
         self._spoken.retire(name, now_ms)
         self._hear(self._lineup.retire, name)
         return speaking
 
-    async def remember(self, speakers: Mapping[str, Speaker]) -> None:
+    async def remember_uses(self, speakers: Mapping[str, ModelUse]) -> None:
         """Store which models devices use. sqlite3.Error if it cannot be written."""
         if speakers:
-            await asyncio.to_thread(self._spoken.put, speakers)
+            await asyncio.to_thread(self._spoken.put_uses, speakers)
 
-    async def look(self) -> None:
+    async def refresh_known(self) -> None:
         """Make the versions in the bundle folders known, except retired ones."""
-        retired = self._spoken.retired()
-        for card in await self._engines.look():
-            if card.name not in self._lineup.known and card.name not in retired:
-                self._know(card)
+        retired = self._spoken.retired_models()
+        for card in await self._engines.read_loadable():
+            if card.name not in self._lineup.known_models and card.name not in retired:
+                self._add_card(card)
 
-    def _know(self, card: ModelCard) -> None:
+    def _add_card(self, card: ModelCard) -> None:
         try:
-            self._lineup.know(card)
+            self._lineup.add_version(card)
         except CodecError:
             return  # this hub lacks the codec: the bundle is ignored
 
-    def _named(self, model: str) -> str:
-        """Resolve `digits@7`, or `digits` to its newest version. InferRefusedError(MODEL_GONE) if it is unknown."""
-        named = [card for card in self._lineup.known.values() if model in (card.name, card.ref.name)]
+    def _resolve_name(self, model: str) -> str:
+        """Resolve `load_digits@7`, or `load_digits` to its newest version.
+
+        InferRefusedError(MODEL_GONE) if it is unknown.
+        """
+        named = [card for card in self._lineup.known_models.values() if model in (card.name, card.ref.name)]
         if not named:
-            raise InferRefusedError(Reason.MODEL_GONE)
+            raise InferRefusedError(RefusalReason.MODEL_GONE)
         return max(named, key=lambda card: card.ref.version).name
 
-    async def _until(self, name: str, state: ModelState) -> None:
+    async def _wait_while(self, name: str, state: ModelState) -> None:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                while self._lineup.states().get(name, (None,))[0] is state:  # noqa: ASYNC110 - rare, on an administrator's request
+                while self._lineup.model_states().get(name, (None,))[0] is state:  # noqa: ASYNC110 - rare, on an administrator's request
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             return  # the state change continues in the background
 
 
-def _why(state: ModelState) -> str:
+def _explain_state(state: ModelState) -> str:
     return "unloaded: it is loaded when a device asks for it" if state is ModelState.COLD else ""

@@ -13,39 +13,39 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.core.commands import Hand
+from cloud_hub.core.commands import AnswerWebSample
 from cloud_hub.core.core import HubCore
-from cloud_hub.core.web_requests import InferRefusedError, StillRunningError, Wish
+from cloud_hub.core.web_requests import InferOptions, InferRefusedError, StillRunningError
 from cloud_hub.engine.types import ModelCard
-from cloud_hub.system.clock import Pulse
-from wire.protocol.messages import Prediction, Reason
+from cloud_hub.system.clock import LoopLagMonitor
+from wire.protocol.messages import Prediction, RefusalReason
 
 LIFE_S = 86_400.0
 MAX_KEYS = 4096
 MAX_ROWS = 65_536  # predictions remembered, of all keys together
 
-_Name = tuple[str, str]  # tenant, key
+_KeyName = tuple[str, str]  # tenant, key
 
 
-class Begun(msgspec.Struct, frozen=True):
+class NewRequest(msgspec.Struct, frozen=True):
     """A new request: compute it, then call `finish` or `abandon`."""
 
 
-class Running(msgspec.Struct, frozen=True):
+class RequestRunning(msgspec.Struct, frozen=True):
     """The same request is being computed right now."""
 
 
-class Differs(msgspec.Struct, frozen=True):
+class KeyConflict(msgspec.Struct, frozen=True):
     """The key was used before with another payload."""
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredAnswer(msgspec.Struct, frozen=True):
     """The request was answered before, with these predictions."""
 
     predictions: tuple[Prediction, ...]
 
 
-class _Known(msgspec.Struct):
+class _KnownKey(msgspec.Struct):
     """One remembered key and, once computed, its answer."""
 
     fingerprint: bytes
@@ -57,41 +57,43 @@ class Idempotency:
     """Remembers Idempotency-Keys with their answers. Times in seconds on one clock."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[_Name, _Known] = OrderedDict()
+        self._known: OrderedDict[_KeyName, _KnownKey] = OrderedDict()
         self._rows = 0
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def begin(self, name: _Name, fingerprint: bytes, now: float) -> Begun | Running | Differs | Stored:
+    def begin(
+        self, name: _KeyName, fingerprint: bytes, now: float
+    ) -> NewRequest | RequestRunning | KeyConflict | StoredAnswer:
         """Register a request under its key (tenant, key), or say what is known of it."""
         known = self._known.get(name)
         if known is not None and known.answer is not None and known.until_s <= now:
             self.abandon(name)
             known = None
         if known is None:
-            self._known[name] = _Known(fingerprint, now + LIFE_S)
-            self._bound()
-            return Begun()
+            self._known[name] = _KnownKey(fingerprint, now + LIFE_S)
+            self._drop_oldest()
+            return NewRequest()
         if known.fingerprint != fingerprint:
-            return Differs()
-        return Running() if known.answer is None else Stored(known.answer)
+            return KeyConflict()
+        return RequestRunning() if known.answer is None else StoredAnswer(known.answer)
 
-    def finish(self, name: _Name, predictions: tuple[Prediction, ...], now: float) -> None:
+    def finish(self, name: _KeyName, predictions: tuple[Prediction, ...], now: float) -> None:
         """Keep the answer of a request for `LIFE_S`."""
         known = self._known.get(name)
         if known is not None:
             known.answer, known.until_s = predictions, now + LIFE_S
             self._rows += len(predictions)
             self._known.move_to_end(name)
-            self._bound()
+            self._drop_oldest()
 
-    def abandon(self, name: _Name) -> None:
+    def abandon(self, name: _KeyName) -> None:
         """Free the key: the request failed, or its answer has expired."""
         known = self._known.pop(name, None)
         self._rows -= len(known.answer or ()) if known else 0
 
-    def _bound(self) -> None:
+    def _drop_oldest(self) -> None:
         """Forget the oldest answers above the bounds; running requests stay, the queue bounds them."""
         while len(self._known) > MAX_KEYS or self._rows > MAX_ROWS:
             oldest = next((name for name, known in self._known.items() if known.answer is not None), None)
@@ -100,11 +102,12 @@ class Idempotency:
             self.abandon(oldest)
 
 
-_AGAIN_S = {Reason.DRAINING: 5.0, Reason.EXPIRED: 1.0}  # retry time of a request that was queued and then refused
-_PLAIN = Wish()
+# retry time of a request that was queued and then refused
+_RETRY_S = {RefusalReason.DRAINING: 5.0, RefusalReason.EXPIRED: 1.0}
+_DEFAULT_OPTIONS = InferOptions()
 
 
-class Reception:
+class WebInference:
     """Answers web inference requests through the queue of `HubCore`.
 
     `now`: hub time in seconds; `round_`: executes the commands that the core has pending.
@@ -114,11 +117,11 @@ class Reception:
         self._core = core
         self._now = now
         self._round = round_
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, _WaitingRequest] = {}
         self._number = 0
         self._asked_s = 0.0
         self._keys = Idempotency()
-        self._pulse = Pulse()
+        self._pulse = LoopLagMonitor()
 
     async def run(self) -> None:
         """Measure the event loop's lag until cancelled."""
@@ -129,49 +132,51 @@ class Reception:
         """Cards of the models that take work now."""
         return self._core.lineup.ready
 
-    def card(self, model: str) -> ModelCard | None:
-        """Card of `digits@7`, or of the newest loaded version of `digits`; None if there is none."""
+    def card_for(self, model: str) -> ModelCard | None:
+        """Card of `load_digits@7`, or of the newest loaded version of `load_digits`; None if there is none."""
         named = [card for card in self.cards if model in (card.name, card.ref.name)]
         return max(named, key=lambda card: card.ref.version, default=None)
 
-    def quiet_s(self) -> float:
+    def idle_s(self) -> float:
         """Seconds since the last request."""
         return self._now() - self._asked_s
 
-    def overrun(self, tenant: str) -> None:
+    def check_overload(self, tenant: str) -> None:
         """InferRefusedError if this process is too overloaded to even read the request."""
-        refused = self._core.overrun(tenant, self._pulse.lag_s, self._now())
+        refused = self._core.check_overload(tenant, self._pulse.lag_s, self._now())
         if refused is not None:
             self._core.counts["web_refused.unread"] += 1
             raise InferRefusedError(refused.reason, refused.retry_after_s)
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish = _PLAIN) -> list[Prediction]:
+    async def infer(
+        self, model: str, inputs: npt.NDArray[np.generic], wish: InferOptions = _DEFAULT_OPTIONS
+    ) -> list[Prediction]:
         """Predict `inputs` (batch first) with the whole model, through the queue that questions use.
 
-        `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`). InferRefusedError if it
-        is refused.
+        `model` is a name (`load_digits`, its newest version) or a name with a version (`load_digits@7`).
+        InferRefusedError if it is refused.
         """
-        card = self.card(model)
+        card = self.card_for(model)
         if card is None:
-            raise InferRefusedError(Reason.MODEL_GONE)
-        if not card.takes(inputs):
-            raise InferRefusedError(Reason.SCHEMA)
+            raise InferRefusedError(RefusalReason.MODEL_GONE)
+        if not card.accepts_inputs(inputs):
+            raise InferRefusedError(RefusalReason.SCHEMA)
         if not wish.idempotency:
-            return await self._infer(card.name, inputs, wish)
-        return await self._once(card.name, inputs, wish)
+            return await self._infer_queued(card.name, inputs, wish)
+        return await self._infer_once(card.name, inputs, wish)
 
-    async def _once(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+    async def _infer_once(self, model: str, inputs: npt.NDArray[np.generic], wish: InferOptions) -> list[Prediction]:
         name = wish.tenant, wish.idempotency
         found = self._keys.begin(name, wish.fingerprint, self._now())
-        if isinstance(found, Running):
-            raise StillRunningError(Reason.BUSY, 1.0)
-        if isinstance(found, Differs):
-            raise InferRefusedError(Reason.CONFLICT)
-        if not isinstance(found, Begun):
+        if isinstance(found, RequestRunning):
+            raise StillRunningError(RefusalReason.BUSY, 1.0)
+        if isinstance(found, KeyConflict):
+            raise InferRefusedError(RefusalReason.CONFLICT)
+        if not isinstance(found, NewRequest):
             return list(found.predictions)
         predictions: list[Prediction] = []
         try:
-            predictions = await self._infer(model, inputs, wish)
+            predictions = await self._infer_queued(model, inputs, wish)
         finally:
             if predictions:
                 self._keys.finish(name, tuple(predictions), self._now())
@@ -179,29 +184,29 @@ class Reception:
                 self._keys.abandon(name)
         return predictions
 
-    async def _infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+    async def _infer_queued(self, model: str, inputs: npt.NDArray[np.generic], wish: InferOptions) -> list[Prediction]:
         self._number += 1
         self._asked_s = self._now()
         number = self._number
-        refused = self._core.ask_local(number, model, list(inputs), self._now(), wish)
+        refused = self._core.queue_web_request(number, model, list(inputs), self._now(), wish)
         if refused is not None:
             raise InferRefusedError(refused.reason, refused.retry_after_s)
-        request = self._requests[number] = _Request(len(inputs))
+        request = self._requests[number] = _WaitingRequest(len(inputs))
         self._round()
         try:
             return await request.future
         finally:
             del self._requests[number]
-            self._core.drop_local(number)
+            self._core.drop_web_request(number)
 
-    def hand(self, command: Hand) -> None:
+    def answer_sample(self, command: AnswerWebSample) -> None:
         """Deliver the result of one sample to the request that waits for it."""
         request = self._requests.get(command.key.epoch)
         if request is not None:
-            request.put(command.key.seq, command.result)
+            request.put_result(command.key.seq, command.result)
 
 
-class _Request:
+class _WaitingRequest:
     """A web request that waits for one prediction per sample."""
 
     def __init__(self, size: int) -> None:
@@ -209,11 +214,11 @@ class _Request:
         self._left = size
         self.future: asyncio.Future[list[Prediction]] = asyncio.get_running_loop().create_future()
 
-    def put(self, index: int, result: Prediction | Reason) -> None:
+    def put_result(self, index: int, result: Prediction | RefusalReason) -> None:
         if self.future.done():
             return
-        if isinstance(result, Reason):
-            self.future.set_exception(InferRefusedError(result, _AGAIN_S.get(result, 0.0)))
+        if isinstance(result, RefusalReason):
+            self.future.set_exception(InferRefusedError(result, _RETRY_S.get(result, 0.0)))
             return
         self._results[index] = result
         self._left -= 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 metadata = sa.MetaData()
 _NINE_DAYS_MS = 9 * 86_400_000
@@ -76,7 +76,7 @@ tombstones = sa.Table(
 )
 
 
-def _to_2(connection: sa.Connection) -> None:
+def _migrate_to_2(connection: sa.Connection) -> None:
     """Add retention and subject columns; existing verdicts are kept for nine days, as rows were until then."""
     connection.exec_driver_sql("alter table effects add column keep_until_ms bigint not null default 0")
     connection.exec_driver_sql("alter table effects add column subject blob")
@@ -87,12 +87,12 @@ def _to_2(connection: sa.Connection) -> None:
 
 
 # MIGRATIONS[n] takes a database from schema n + 1 to n + 2.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2,)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_migrate_to_2,)
 SCHEMA = 1 + len(MIGRATIONS)
 _ADVICE = "restore it from a backup, or move it away"
 
 
-def connect(url: str) -> sa.Engine:
+def connect_database(url: str) -> sa.Engine:
     """Open the database for the writer's thread: one connection. SQLite: WAL, synchronous=FULL, file mode 0600."""
     engine = sa.create_engine(url, poolclass=sa.StaticPool, **_thread_arguments(url))
     if engine.dialect.name == "sqlite":
@@ -102,29 +102,31 @@ def connect(url: str) -> sa.Engine:
     return engine
 
 
-def prepare(engine: sa.Engine) -> None:
+def prepare_schema(engine: sa.Engine) -> None:
     """Check the database, then migrate it. ExitError(DATABASE), or the driver's own error (see `explain`)."""
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
             if found != "ok":
-                raise ExitError(Exit.DATABASE, f"{engine.url.database} is damaged: {_ADVICE}")
+                raise ExitError(ExitCode.DATABASE, f"{engine.url.database} is damaged: {_ADVICE}")
     with engine.begin() as connection:
-        _migrate(connection, str(engine.url.database))
+        _migrate_schema(connection, str(engine.url.database))
 
 
-def explain(error: sa.exc.DBAPIError, url: str) -> ExitError:
+def explain_error(error: sa.exc.DBAPIError, url: str) -> ExitError:
     """Exit error for a database error: one line that says what to do. DISK, LOCKED or DATABASE."""
     where = sa.make_url(url).database
     kind = _primary_code(error)
     if kind in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        return ExitError(Exit.DISK, f"{where} cannot be written ({error.orig}): check the disk and the file's owner")
+        return ExitError(
+            ExitCode.DISK, f"{where} cannot be written ({error.orig}): check the disk and the file's owner"
+        )
     if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return ExitError(Exit.LOCKED, f"{where} is in use by another process: stop that one first")
-    return ExitError(Exit.DATABASE, f"{where} cannot be used ({error.orig}): {_ADVICE}")
+        return ExitError(ExitCode.LOCKED, f"{where} is in use by another process: stop that one first")
+    return ExitError(ExitCode.DATABASE, f"{where} cannot be used ({error.orig}): {_ADVICE}")
 
 
-def fault_name(error: sa.exc.SQLAlchemyError) -> str:
+def name_fault(error: sa.exc.SQLAlchemyError) -> str:
     """Name of a database error (`SQLITE_FULL`, `IntegrityError`, ...) for logs: without statement or values."""
     original = getattr(error, "orig", None)
     return str(getattr(original, "sqlite_errorname", type(error).__name__))
@@ -134,7 +136,7 @@ def _primary_code(error: sa.exc.DBAPIError) -> int:
     return int(getattr(error.orig, "sqlite_errorcode", 0)) & 0xFF
 
 
-def _migrate(connection: sa.Connection, where: str) -> None:
+def _migrate_schema(connection: sa.Connection, where: str) -> None:
     metadata.create_all(connection, [meta])
     found = connection.execute(sa.select(meta.c.value).where(meta.c.key == "schema")).scalar()
     if found is None:
@@ -143,7 +145,7 @@ def _migrate(connection: sa.Connection, where: str) -> None:
         return
     if not found.isdecimal() or int(found) > SCHEMA:
         raise ExitError(
-            Exit.DATABASE, f"{where} has schema {found}, newer than this program's {SCHEMA}: update the program"
+            ExitCode.DATABASE, f"{where} has schema {found}, newer than this program's {SCHEMA}: update the program"
         )
     for step in MIGRATIONS[int(found) - 1 :]:
         step(connection)

@@ -9,17 +9,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from cloud_hub.core import commands as c
-from cloud_hub.core.commands import Erase, Tombstone
+from cloud_hub.core import commands
+from cloud_hub.core.commands import ErasureRequest, Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.security.envelopes import HubEnvelopes
-from cloud_hub.storage.retention import Tally
-from cloud_hub.storage.store import Done, Job, Store, StoreError, read_aside
-from cloud_hub.storage.writer import Writer
+from cloud_hub.storage.retention import LabelTally
+from cloud_hub.storage.store import JobResult, Store, StoreError, StoreJob, read_tallies_aside
+from cloud_hub.storage.writer import StoreWriter
 from wire.errors import LocalError
-from wire.process.logging import Log, name
+from wire.process.logging import JsonLog, safe_name
 
-Hear = Callable[..., None]
+CoreCall = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class StoredState:
     """What an earlier process left: the latest hub time (ms), unanswered questions, and erased subjects."""
 
     newest_ms: int
-    owed: list[c.Question]
+    owed: list[commands.StoredQuestion]
     tombstones: list[Tombstone]
 
 
@@ -44,9 +44,9 @@ class StoreGateway:
         core: HubCore,
         envelopes: HubEnvelopes,
         now: Callable[[], float],
-        hear: Hear,
-        on_ended: Callable[[c.Key], None],
-        log: Log,
+        hear: CoreCall,
+        on_ended: Callable[[commands.QuestionKey], None],
+        log: JsonLog,
     ) -> None:
         self.ok = True
         self._url = ""
@@ -56,9 +56,9 @@ class StoreGateway:
         self._hear = hear
         self._on_ended = on_ended
         self._log = log
-        self._job = Job()
-        self._writer: Writer | None = None
-        self._erasing: dict[Erase, asyncio.Future[Tombstone]] = {}
+        self._job = StoreJob()
+        self._writer: StoreWriter | None = None
+        self._erasing: dict[ErasureRequest, asyncio.Future[Tombstone]] = {}
 
     # -- life cycle
 
@@ -66,8 +66,8 @@ class StoreGateway:
         """Open the database and start the thread that writes to it. ExitError(DATABASE) if it cannot be used."""
         self._url = url
         store = Store.open(url)
-        found = StoredState(store.newest_ms(), store.owed(), store.tombstones())
-        self._writer = Writer(store, asyncio.get_running_loop(), self._on_written)
+        found = StoredState(store.newest_ms(), store.read_unanswered(), store.read_tombstones())
+        self._writer = StoreWriter(store, asyncio.get_running_loop(), self._on_written)
         return found
 
     @property
@@ -75,7 +75,7 @@ class StoreGateway:
         """Number of transactions so far."""
         return self._writer.commits if self._writer else 0
 
-    def check(self) -> None:
+    def check_alive(self) -> None:
         """RuntimeError if the writer's thread has ended: nothing would be written any more."""
         if self._writer is None or not self._writer.alive:
             raise RuntimeError("the store's thread has ended")
@@ -87,7 +87,7 @@ class StoreGateway:
 
     # -- requests of the web API
 
-    async def erase(self, wish: Erase) -> Tombstone:
+    async def erase_subject(self, wish: ErasureRequest) -> Tombstone:
         """Erase a subject's questions, on disk and in memory.
 
         StoreError if that could not be written; then nothing was erased.
@@ -96,79 +96,79 @@ class StoreGateway:
         if future is None:
             future = self._erasing[wish] = asyncio.get_running_loop().create_future()
             self._job.erases.append(wish)
-            self.write()
+            self.submit_job()
         return await asyncio.shield(future)
 
-    async def tallies(self) -> list[Tally]:
+    async def read_tallies(self) -> list[LabelTally]:
         """Daily counts as stored; `retention.published` says which of them may be shown."""
-        return await asyncio.to_thread(read_aside, self._url)
+        return await asyncio.to_thread(read_tallies_aside, self._url)
 
-    def testify(self, text: bytes) -> bytes:
+    def sign_statement(self, text: bytes) -> bytes:
         """Sign a statement (an erasure receipt) with the hub's reply key."""
-        return self._envelopes.testify(text)
+        return self._envelopes.sign_statement(text)
 
     # -- commands of the core, gathered into one job per round
 
-    def write(self) -> None:
+    def submit_job(self) -> None:
         """Submit the gathered commands as one job."""
         if self._job and self._writer:
-            job, self._job = self._job, Job()
+            job, self._job = self._job, StoreJob()
             self._writer.submit(job)
 
-    def keep(self, command: c.Keep) -> None:
+    def store_question(self, command: commands.StoreQuestion) -> None:
         """Gather a question to be stored."""
         self._job.keeps.append(command.question)
 
-    def end(self, command: c.End) -> None:
+    def store_ending(self, command: commands.StoreEnding) -> None:
         """Gather an ending to be stored."""
         self._job.endings.append(command.ending)
 
-    def forget(self, command: c.Forget) -> None:
+    def delete_question(self, command: commands.DeleteQuestion) -> None:
         """Gather a question to be deleted."""
         self._job.forgets.append(command.key)
 
-    def find(self, command: c.Find) -> None:
+    def look_up_questions(self, command: commands.LookUpQuestions) -> None:
         """Gather a lookup of keys and of the highest seq of streams."""
         self._job.finds.append(command)
 
-    def prune(self, command: c.Prune) -> None:
+    def prune_rows(self, command: commands.PruneRows) -> None:
         """Gather the deletion of old rows and expired verdicts."""
         self._job.prune_before_ms, self._job.purge_ms = command.before_ms, command.now_ms
 
-    def seal(self, command: c.Judged) -> None:
+    def seal_verdict(self, command: commands.SealVerdict) -> None:
         """Seal a verdict to its device and store it as the question's ending.
 
         `HubCore.on_unsealable` if that is impossible.
         """
         now = self._now()
         try:
-            frame = self._envelopes.verdict(command.device, command.key, command.verdict, command.binding, now)
+            frame = self._envelopes.seal_verdict(command.device, command.key, command.verdict, command.binding, now)
         except LocalError:
             self._hear(self._core.on_unsealable, command.key)
             return
         said = command.verdict.prediction
-        ended = c.Ending(command.key, int(now * 1000), verdict=frame, label=said.label, model=said.model)
+        ended = commands.QuestionEnding(command.key, int(now * 1000), verdict=frame, label=said.label, model=said.model)
         self._job.endings.append(ended)
 
     # -- results of the jobs
 
-    def _on_written(self, dones: Iterable[Done]) -> None:
+    def _on_written(self, dones: Iterable[JobResult]) -> None:
         for done in dones:
             if done.error:
                 self._on_unwritten(done)
             else:
                 self._on_done(done)
         self._hear(self._core.flush)
-        self.write()
+        self.submit_job()
 
-    def _on_done(self, done: Done) -> None:
+    def _on_done(self, done: JobResult) -> None:
         self.ok, job = True, done.job
         if done.vanished:
             self._hear(self._core.on_vanished, done.vanished)
         self._hear(self._core.on_ended, [e for e in job.endings if e.key not in done.vanished])
         for ending in job.endings:
             self._on_ended(ending.key)
-        self._hear(self._core.on_kept, [question.key for question in job.keeps])
+        self._hear(self._core.on_stored, [question.key for question in job.keeps])
         for find in job.finds:
             self._hear(self._core.on_found, find, done.rows, done.highest)
         for wish, (keys, stone) in zip(job.erases, done.erased, strict=True):
@@ -177,10 +177,10 @@ class StoreGateway:
         if done.more:
             self._job.prune_before_ms = job.prune_before_ms
 
-    def _on_unwritten(self, done: Done) -> None:
+    def _on_unwritten(self, done: JobResult) -> None:
         self.ok = False
-        self._log.error("store_failed", error=name(done.error))
-        self._hear(self._core.on_keep_failed, done.job.keeps)
+        self._log.error("store_failed", error=safe_name(done.error))
+        self._hear(self._core.on_store_failed, done.job.keeps)
         self._hear(self._core.on_end_failed, done.job.endings)
         for find in done.job.finds:
             self._hear(self._core.on_find_failed, find)

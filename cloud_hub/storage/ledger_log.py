@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from wire.ledger import merkle
-from wire.ledger.chain import Leaf
-from wire.ledger.merkle import Tree
-from wire.process.exit_codes import Exit, ExitError
-from wire.protocol.messages import Heads, Totals
+from wire.ledger.chain import HeadLeaf
+from wire.ledger.merkle import TreeHead
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.protocol.messages import LedgerHeadReport, SpendTotals
 
 SCHEMA = 1
 KEPT_PERIODS = 400  # periods (days or longer) of spending remembered per account
@@ -33,27 +33,27 @@ create table facts(name text primary key, value integer not null) without rowid;
 _LEAF = "device,signer,epoch,entries,at_ms,head,signature,received_ms,epochs"
 
 
-class Received(NamedTuple):
+class ReceivedHead(NamedTuple):
     """A verified ledger head of `device`, signed with `key` (raw Ed25519). Times in ms of hub time."""
 
     device: str
     key: bytes
-    heads: Heads
+    heads: LedgerHeadReport
     received_ms: int
 
 
-class Logged(NamedTuple):
+class LoggedHead(NamedTuple):
     """A logged head with its index.
 
     `flaw`: "" or how it contradicts earlier heads of this device (`forked`, `rewound`).
     """
 
     place: int
-    leaf: Leaf
+    leaf: HeadLeaf
     flaw: str
 
 
-class HubLog:
+class LedgerLog:
     """The transparency log in SQLite: one connection, used by one thread at a time."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -72,14 +72,14 @@ class HubLog:
             found = db.execute("pragma user_version").fetchone()[0]
             if found > SCHEMA:
                 raise ExitError(
-                    Exit.DATABASE, f"{path} has schema {found}, newer than this program's {SCHEMA}: update it"
+                    ExitCode.DATABASE, f"{path} has schema {found}, newer than this program's {SCHEMA}: update it"
                 )
             if not found:
                 db.executescript(f"begin immediate;{_TABLES};pragma user_version={SCHEMA};commit;")
                 db.execute("insert into facts values('begun_ms', ?)", (now_ms,))
             return cls(db)
         except (OSError, sqlite3.Error) as error:
-            raise ExitError(Exit.DATABASE, f"{path} cannot be used ({error}): restore it from a backup") from None
+            raise ExitError(ExitCode.DATABASE, f"{path} cannot be used ({error}): restore it from a backup") from None
 
     def close(self) -> None:
         self._db.close()
@@ -91,7 +91,7 @@ class HubLog:
 
     # Appending
 
-    def append(self, received: Sequence[Received]) -> list[Logged]:
+    def append(self, received: Sequence[ReceivedHead]) -> list[LoggedHead]:
         """Log heads in one transaction, durable when it returns; repeats add nothing.
 
         Returns where each head stands, in order. On sqlite3.Error none was logged.
@@ -99,7 +99,7 @@ class HubLog:
         before = self.size
         self._db.execute("begin immediate")
         try:
-            logged = [self._append(each) for each in received]
+            logged = [self._append_head(each) for each in received]
             self._db.execute("commit")
         except sqlite3.Error:
             self.size = before
@@ -107,32 +107,33 @@ class HubLog:
             raise
         return logged
 
-    def _append(self, said: Received) -> Logged:
+    def _append_head(self, said: ReceivedHead) -> LoggedHead:
         self._remember_spend(said.device, said.heads.spend)
         heads = said.heads
         same = "device=? and epoch=? and entries=? and at_ms=? and head=?"
         values = (said.device, heads.epoch, heads.entries, heads.at_ms, heads.head)
         known = self._db.execute(f"select place,{_LEAF},flaw from leaves where {same}", values).fetchone()  # noqa: S608
         if known is not None:
-            return Logged(known[0], Leaf(*known[1:-1]), known[-1])
+            return LoggedHead(known[0], HeadLeaf(*known[1:-1]), known[-1])
         epochs = {row[0] for row in self._db.execute("select distinct epoch from leaves where device=?", values[:1])}
-        leaf = Leaf(
+        leaf = HeadLeaf(
             said.device, said.key, epoch=heads.epoch, entries=heads.entries, at_ms=heads.at_ms, head=heads.head,
             signature=heads.signature, received_ms=said.received_ms, epochs=len(epochs | {heads.epoch}),
         )  # fmt: skip
-        return self._grow(leaf, self._flaw(heads, said.device))
+        return self._add_leaf(leaf, self._find_flaw(heads, said.device))
 
-    def _grow(self, leaf: Leaf, flaw: str) -> Logged:
+    def _add_leaf(self, leaf: HeadLeaf, flaw: str) -> LoggedHead:
         place = self.size
         values = (place, *(getattr(leaf, name) for name in leaf.__struct_fields__), flaw)
         self._db.execute(f"insert into leaves values({','.join('?' * len(values))})", values)
         self._db.executemany(
-            "insert into nodes values(?,?,?)", merkle.append(place, merkle.leaf_hash(leaf.encoded()), self._node)
+            "insert into nodes values(?,?,?)",
+            merkle.append_leaf(place, merkle.hash_leaf(leaf.encode_leaf()), self._read_node),
         )
         self.size += 1
-        return Logged(place, leaf, flaw)
+        return LoggedHead(place, leaf, flaw)
 
-    def _flaw(self, heads: Heads, device: str) -> str:
+    def _find_flaw(self, heads: LedgerHeadReport, device: str) -> str:
         """How a head contradicts earlier ones: a ledger only grows, and each length has one hash."""
         mine = (device, heads.epoch)
         query = "select max(entries) from leaves where device=? and epoch=?"
@@ -142,7 +143,7 @@ class HubLog:
             return "forked"
         return "rewound" if longest is not None and heads.entries < longest else ""
 
-    def _remember_spend(self, device: str, spend: Totals) -> None:
+    def _remember_spend(self, device: str, spend: SpendTotals) -> None:
         put = (
             "insert into spend values(?,?,?,?) on conflict(device, account, period) "
             "do update set amount=max(amount, excluded.amount)"
@@ -153,43 +154,45 @@ class HubLog:
 
     # Proofs
 
-    def tree(self, size: int | None = None) -> Tree:
+    def tree(self, size: int | None = None) -> TreeHead:
         """Size and root hash of the tree now, or when it had `size` leaves. ValueError if it never had so many."""
         size = self.size if size is None else size
         if not 0 <= size <= self.size:
             raise ValueError(f"the log has {self.size} heads")
-        return Tree(size, merkle.root(size, self._node))
+        return TreeHead(size, merkle.compute_root(size, self._read_node))
 
-    def inclusion(self, index: int, size: int) -> tuple[bytes, ...]:
+    def prove_inclusion(self, index: int, size: int) -> tuple[bytes, ...]:
         """Inclusion proof of the leaf `index` in the tree of `size` leaves. ValueError if there is no such leaf."""
-        return merkle.inclusion(index, self.tree(size).size, self._node)
+        return merkle.build_inclusion_proof(index, self.tree(size).size, self._read_node)
 
-    def consistency(self, first: int, second: int) -> tuple[bytes, ...]:
+    def prove_consistency(self, first: int, second: int) -> tuple[bytes, ...]:
         """Consistency proof between two tree sizes. ValueError unless 0 < first <= second <= size."""
-        return merkle.consistency(first, self.tree(second).size, self._node)
+        return merkle.build_consistency_proof(first, self.tree(second).size, self._read_node)
 
-    def _node(self, level: int, place: int) -> bytes:
+    def _read_node(self, level: int, place: int) -> bytes:
         row = self._db.execute("select hash from nodes where level=? and place=?", (level, place)).fetchone()
         return bytes(row[0])
 
     # Reading
 
-    def of(self, device: str, after: int = -1, limit: int = 1000) -> list[Logged]:
+    def heads_for(self, device: str, after: int = -1, limit: int = 1000) -> list[LoggedHead]:
         """Logged heads of a device with an index above `after`, oldest first."""
         query = f"select place,{_LEAF},flaw from leaves where device=? and place>? order by place limit ?"  # noqa: S608
-        return [Logged(row[0], Leaf(*row[1:-1]), row[-1]) for row in self._db.execute(query, (device, after, limit))]
+        return [
+            LoggedHead(row[0], HeadLeaf(*row[1:-1]), row[-1]) for row in self._db.execute(query, (device, after, limit))
+        ]
 
-    def leaf(self, index: int) -> Leaf | None:
+    def leaf_at(self, index: int) -> HeadLeaf | None:
         """The leaf at this index, or None."""
         row = self._db.execute(f"select {_LEAF} from leaves where place=?", (index,)).fetchone()  # noqa: S608
-        return Leaf(*row) if row else None
+        return HeadLeaf(*row) if row else None
 
-    def mirror(self, device: str) -> Totals:
+    def spend_mirror(self, device: str) -> SpendTotals:
         """Highest spending that the device ever reported: (account, period, amount), newest periods first."""
         query = "select account, period, amount from spend where device=? order by account, period desc"
         return tuple(self._db.execute(query, (device,)))
 
-    def flawed(self) -> tuple[str, ...]:
+    def flawed_devices(self) -> tuple[str, ...]:
         """Devices that have contradicting heads."""
         rows: list[tuple[Any, ...]] = self._db.execute("select distinct device from leaves where flaw<>''").fetchall()
         return tuple(sorted(row[0] for row in rows))

@@ -15,34 +15,36 @@ from typing import Any, NamedTuple, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cloud_hub.storage.ledger_log import HubLog, Logged, Received
-from wire.ledger.checkpoint import origin_of, signed
-from wire.ledger.merkle import Tree
-from wire.process.logging import Log, name
-from wire.protocol.messages import Checkpoint, DownNote, Mirror, Totals
+from cloud_hub.storage.ledger_log import LedgerLog, LoggedHead, ReceivedHead
+from wire.ledger.checkpoint import build_origin, sign_checkpoint
+from wire.ledger.merkle import TreeHead
+from wire.process.logging import JsonLog, safe_name
+from wire.protocol.messages import CheckpointNote, DownNote, SpendMirror, SpendTotals
 
 AT_ONCE = 10_000  # heads in one export
 
 
-def export(log: HubLog, hub: str, key: Ed25519PrivateKey, device: str, after: int = -1) -> dict[str, Any]:
+def export_heads(log: LedgerLog, hub: str, key: Ed25519PrivateKey, device: str, after: int = -1) -> dict[str, Any]:
     """Logged heads of a device above the index `after`, at most 10,000, oldest first, as JSON-able values.
 
     Bytes as base64, times in ms of hub time.
     """
     tree = log.tree()
-    heads = [_head(each, log.inclusion(each.place, tree.size)) for each in log.of(device, after, AT_ONCE)]
+    heads = [
+        _head_record(each, log.prove_inclusion(each.place, tree.size)) for each in log.heads_for(device, after, AT_ONCE)
+    ]
     public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
-    return {"hub": hub, "key": public, "checkpoint": signed(origin_of(hub), tree, key), "heads": heads}
+    return {"hub": hub, "key": public, "checkpoint": sign_checkpoint(build_origin(hub), tree, key), "heads": heads}
 
 
-def _head(logged: Logged, proof: tuple[bytes, ...]) -> dict[str, Any]:
+def _head_record(logged: LoggedHead, proof: tuple[bytes, ...]) -> dict[str, Any]:
     leaf = {name: getattr(logged.leaf, name) for name in logged.leaf.__struct_fields__}
-    told = {name: text_of(value) if isinstance(value, bytes) else value for name, value in leaf.items()}
-    path = [text_of(each) for each in proof]
+    told = {name: encode_base64(value) if isinstance(value, bytes) else value for name, value in leaf.items()}
+    path = [encode_base64(each) for each in proof]
     return {"index": logged.place, **told, "epoch": f"{logged.leaf.epoch:x}", "flaw": logged.flaw, "inclusion": path}
 
 
-def text_of(data: bytes) -> str:
+def encode_base64(data: bytes) -> str:
     """Encode bytes as base64 text."""
     return base64.b64encode(data).decode()
 
@@ -62,39 +64,39 @@ class LedgerBackend(NamedTuple):
     key: Ed25519PrivateKey
     tell: Callable[[str, DownNote], None]
     enrolled_ms: Callable[[str], int]
-    words: Log
+    words: JsonLog
 
 
-class _Answer(NamedTuple):
+class _HeadAnswer(NamedTuple):
     device: str
-    checkpoint: Checkpoint
-    mirror: Mirror
+    checkpoint: CheckpointNote
+    mirror: SpendMirror
     flaw: str
 
 
 class LedgerLogService:
     """Logs ledger heads from the event loop; one thread reads and writes the log."""
 
-    def __init__(self, log: HubLog, desk: LedgerBackend) -> None:
+    def __init__(self, log: LedgerLog, desk: LedgerBackend) -> None:
         self.counts: Counter[str] = Counter()
         self._log = log
         self._desk = desk
-        self.flawed = set(log.flawed())  # devices with contradicting heads, to be examined by an administrator
-        self._waiting: list[Received] = []
+        self.flawed = set(log.flawed_devices())  # devices with contradicting heads, to be examined by an administrator
+        self._waiting: list[ReceivedHead] = []
         self._news = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-ledger")
 
     @property
     def origin(self) -> str:
         """Origin line (name of the log) of its checkpoints."""
-        return origin_of(self._desk.hub)
+        return build_origin(self._desk.hub)
 
     @property
     def public_key(self) -> bytes:
         """Raw Ed25519 key that verifies the checkpoints."""
         return self._desk.key.public_key().public_bytes_raw()
 
-    def put(self, received: Received) -> None:
+    def add_head(self, received: ReceivedHead) -> None:
         """Queue a verified head to be logged and answered."""
         self._waiting.append(received)
         self._news.set()
@@ -107,60 +109,62 @@ class LedgerLogService:
                 self._news.clear()
                 while self._waiting:
                     group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
-                    await self._take(group)
+                    await self._log_group(group)
         finally:
             self._thread.shutdown(wait=True)
             self._log.close()
 
-    async def ask(self, question: Callable[[HubLog], T]) -> T:
+    async def query_log(self, question: Callable[[LedgerLog], T]) -> T:
         """Run a query in the log's thread. Raises what the query raises (ValueError, sqlite3.Error)."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, question, self._log)
 
-    async def checkpoint(self) -> str:
+    async def sign_checkpoint(self) -> str:
         """Signed checkpoint of the log as it is now."""
-        return signed(self.origin, await self.ask(HubLog.tree), self._desk.key)
+        return sign_checkpoint(self.origin, await self.query_log(LedgerLog.tree), self._desk.key)
 
-    async def export(self, device: str, after: int = -1) -> dict[str, Any]:
+    async def export_heads(self, device: str, after: int = -1) -> dict[str, Any]:
         """Logged heads of a device with proofs, as JSON-able values; see `export`."""
         desk = self._desk
-        return await self.ask(lambda log: export(log, desk.hub, desk.key, device, after))
+        return await self.query_log(lambda log: export_heads(log, desk.hub, desk.key, device, after))
 
-    async def _take(self, group: list[Received]) -> None:
+    async def _log_group(self, group: list[ReceivedHead]) -> None:
         try:
-            answers = await self.ask(lambda log: _answers(log, self._desk, group))
+            answers = await self.query_log(lambda log: _log_and_answer(log, self._desk, group))
         except sqlite3.Error as error:
             self.counts["ledger.unlogged"] += len(group)
-            self._desk.words.error("ledger_log_failed", error=name(type(error).__name__))
+            self._desk.words.error("ledger_log_failed", error=safe_name(type(error).__name__))
             return
         self.counts["ledger.heads"] += len(answers)
         for each in answers:
             if each.flaw:
                 self.flawed.add(each.device)
                 self.counts[f"ledger.{each.flaw}"] += 1
-                self._desk.words.warning("ledger_flaw", device=name(each.device), flaw=name(each.flaw))
+                self._desk.words.warning("ledger_flaw", device=safe_name(each.device), flaw=safe_name(each.flaw))
             self._desk.tell(each.device, each.checkpoint)
             self._desk.tell(each.device, each.mirror)
 
 
-def _answers(log: HubLog, desk: LedgerBackend, group: list[Received]) -> list[_Answer]:
+def _log_and_answer(log: LedgerLog, desk: LedgerBackend, group: list[ReceivedHead]) -> list[_HeadAnswer]:
     """Log a group of heads and make their answers, all of the same tree. Runs in the log's thread."""
     logged = log.append(group)
     tree = log.tree()
-    text = signed(origin_of(desk.hub), tree, desk.key)
-    return [_answer(log, desk, said, (each, tree, text)) for said, each in zip(group, logged, strict=True)]
+    text = sign_checkpoint(build_origin(desk.hub), tree, desk.key)
+    return [_make_answer(log, desk, said, (each, tree, text)) for said, each in zip(group, logged, strict=True)]
 
 
-def _answer(log: HubLog, desk: LedgerBackend, said: Received, found: tuple[Logged, Tree, str]) -> _Answer:
+def _make_answer(
+    log: LedgerLog, desk: LedgerBackend, said: ReceivedHead, found: tuple[LoggedHead, TreeHead, str]
+) -> _HeadAnswer:
     """Answer to one head: checkpoint with proofs, and the mirror of the device's spending."""
     logged, tree, text = found
     heads, leaf = said.heads, logged.leaf
-    grown = log.consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
-    proof = log.inclusion(logged.place, tree.size)
-    checkpoint = Checkpoint(
+    grown = log.prove_consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
+    proof = log.prove_inclusion(logged.place, tree.size)
+    checkpoint = CheckpointNote(
         heads.epoch, heads.entries, text, index=logged.place, received_ms=leaf.received_ms, epochs=leaf.epochs,
         inclusion=proof, consistency=grown,
     )  # fmt: skip
-    spend: Totals = log.mirror(said.device)[:MIRRORED]
+    spend: SpendTotals = log.spend_mirror(said.device)[:MIRRORED]
     # The spending of a device enrolled before this log was created is incomplete here.
     whole = leaf.epochs > 1 or desk.enrolled_ms(said.device) >= log.begun_ms
-    return _Answer(said.device, checkpoint, Mirror(heads.epoch, spend, whole), logged.flaw)
+    return _HeadAnswer(said.device, checkpoint, SpendMirror(heads.epoch, spend, whole), logged.flaw)

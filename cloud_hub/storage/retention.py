@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from cloud_hub.core.commands import Ending, Erase, Key, Tombstone
+from cloud_hub.core.commands import ErasureRequest, QuestionEnding, QuestionKey, Tombstone
 from cloud_hub.storage.database import effects, sealed, tallies, tombstones
-from wire.protocol.messages import Reason
+from wire.protocol.messages import RefusalReason
 
-K = 10
+MIN_SHOWN_COUNT = 10
 
 
-class Tally(msgspec.Struct, frozen=True, order=True):
+class LabelTally(msgspec.Struct, frozen=True, order=True):
     """Count of verdicts of one label on one day. `day`: days since 1970, UTC; `model`: `name@version`."""
 
     day: int
@@ -29,7 +29,7 @@ class Tally(msgspec.Struct, frozen=True, order=True):
     count: int
 
 
-def shown(counts: Mapping[int, int], k: int = K) -> dict[int, int]:
+def suppress_rare_labels(counts: Mapping[int, int], k: int = MIN_SHOWN_COUNT) -> dict[int, int]:
     """Counts that may be published, by label, of one model and day; idempotent. `k`: smallest count."""
     kept = {label: count for label, count in counts.items() if count >= k}
     hidden = sum(counts.values()) - sum(kept.values())
@@ -38,24 +38,26 @@ def shown(counts: Mapping[int, int], k: int = K) -> dict[int, int]:
     return kept
 
 
-def published(tallies: Iterable[Tally], today: int, k: int = K) -> list[Tally]:
-    """Counts that may be published of all days before `today`, in order."""
+def publish_tallies(tallies: Iterable[LabelTally], today: int, k: int = MIN_SHOWN_COUNT) -> list[LabelTally]:
+    """Counts that may be published of all days before `read_today`, in order."""
     groups: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for each in tallies:
         if each.day < today:
             groups[each.day, each.model][each.label] = each.count
-    found = [Tally(*of, *pair) for of, counts in groups.items() for pair in shown(counts, k).items()]
+    found = [
+        LabelTally(*of, *pair) for of, counts in groups.items() for pair in suppress_rare_labels(counts, k).items()
+    ]
     return sorted(found)
 
 
 DAY_MS = 86_400_000
-_GONE: dict[str, Any] = {"verdict": None, "refusal": Reason.EXPIRED.value, "subject": None}
+_ERASED_VALUES: dict[str, Any] = {"verdict": None, "refusal": RefusalReason.EXPIRED.value, "subject": None}
 
 
-def purge(connection: sa.Connection, now_ms: int) -> None:
+def purge_expired(connection: sa.Connection, now_ms: int) -> None:
     """Delete verdicts whose retention has ended, and suppress rare counts of days that are over."""
     over = sa.and_(effects.c.keep_until_ms <= now_ms, effects.c.verdict.is_not(None))
-    connection.execute(effects.update().where(over).values(_GONE))
+    connection.execute(effects.update().where(over).values(_ERASED_VALUES))
     nameless = sa.and_(effects.c.keep_until_ms <= now_ms, effects.c.subject.is_not(None))
     connection.execute(effects.update().where(nameless).values(subject=None))
     _close_days(connection, now_ms // DAY_MS)
@@ -63,36 +65,38 @@ def purge(connection: sa.Connection, now_ms: int) -> None:
 
 def _close_days(connection: sa.Connection, today: int) -> None:
     found = read_tallies(connection)
-    kept = {(each.day, each.model, each.label) for each in published(found, today)}
+    kept = {(each.day, each.model, each.label) for each in publish_tallies(found, today)}
     for each in found:
         if each.day < today and (each.day, each.model, each.label) not in kept:
-            connection.execute(tallies.delete().where(_of(each.day, each.model, each.label)))
+            connection.execute(tallies.delete().where(_match_tally(each.day, each.model, each.label)))
 
 
-def count(connection: sa.Connection, endings: Iterable[Ending]) -> None:
+def count_verdicts(connection: sa.Connection, endings: Iterable[QuestionEnding]) -> None:
     """Add verdicts that were just written to the daily counts."""
     told = Counter(
         (each.ended_ms // DAY_MS, each.model, each.label) for each in endings if each.verdict and each.label >= 0
     )
     for (day, model, label), more in told.items():
-        raised = tallies.update().where(_of(day, model, label)).values(count=tallies.c.count + more)
+        raised = tallies.update().where(_match_tally(day, model, label)).values(count=tallies.c.count + more)
         if not connection.execute(raised).rowcount:
             connection.execute(tallies.insert().values(day=day, model=model, label=label, count=more))
 
 
-def erase(connection: sa.Connection, wish: Erase) -> tuple[list[Key], Tombstone]:
+def erase_subject_rows(connection: sa.Connection, wish: ErasureRequest) -> tuple[list[QuestionKey], Tombstone]:
     """Erase a subject's questions; returns their keys and the tombstone."""
     its = sa.and_(effects.c.device == wish.device, effects.c.subject == wish.subject)
     query = sa.select(*effects.primary_key).where(its, effects.c.kept_ms <= wish.before_ms)
-    keys = [Key(row.device, row.epoch, row.seq) for row in connection.execute(query)]
+    keys = [QuestionKey(row.device, row.epoch, row.seq) for row in connection.execute(query)]
     for key in keys:
         ended = sa.func.coalesce(effects.c.ended_ms, wish.at_ms)
-        connection.execute(effects.update().where(_is(effects, key)).values({**_GONE, "ended_ms": ended}))
-        connection.execute(sealed.delete().where(_is(sealed, key)))
-    return keys, _bury(connection, wish, len(keys))
+        connection.execute(
+            effects.update().where(_match_key(effects, key)).values({**_ERASED_VALUES, "ended_ms": ended})
+        )
+        connection.execute(sealed.delete().where(_match_key(sealed, key)))
+    return keys, _write_tombstone(connection, wish, len(keys))
 
 
-def _bury(connection: sa.Connection, wish: Erase, rows: int) -> Tombstone:
+def _write_tombstone(connection: sa.Connection, wish: ErasureRequest, rows: int) -> Tombstone:
     """Write the tombstone of a subject.
 
     A repeated erasure adds its rows to the earlier one and takes the later time.
@@ -113,21 +117,21 @@ def _bury(connection: sa.Connection, wish: Erase, rows: int) -> Tombstone:
 
 def read_tombstones(connection: sa.Connection) -> list[Tombstone]:
     """All tombstones of erased subjects."""
-    return [Tombstone(*row) for row in connection.execute(sa.select(*_columns(Tombstone, tombstones)))]
+    return [Tombstone(*row) for row in connection.execute(sa.select(*_select_columns(Tombstone, tombstones)))]
 
 
-def read_tallies(connection: sa.Connection) -> list[Tally]:
+def read_tallies(connection: sa.Connection) -> list[LabelTally]:
     """All daily counts, unfiltered."""
-    return [Tally(*row) for row in connection.execute(sa.select(*_columns(Tally, tallies)))]
+    return [LabelTally(*row) for row in connection.execute(sa.select(*_select_columns(LabelTally, tallies)))]
 
 
-def _columns(kind: type[msgspec.Struct], table: sa.Table) -> Sequence[sa.Column[Any]]:
+def _select_columns(kind: type[msgspec.Struct], table: sa.Table) -> Sequence[sa.Column[Any]]:
     return [table.c[name] for name in kind.__struct_fields__]
 
 
-def _of(day: int, model: str, label: int) -> sa.ColumnElement[bool]:
+def _match_tally(day: int, model: str, label: int) -> sa.ColumnElement[bool]:
     return sa.and_(tallies.c.day == day, tallies.c.model == model, tallies.c.label == label)
 
 
-def _is(table: sa.Table, key: Key) -> sa.ColumnElement[bool]:
+def _match_key(table: sa.Table, key: QuestionKey) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.device == key.device, table.c.epoch == key.epoch, table.c.seq == key.seq)

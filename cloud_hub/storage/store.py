@@ -12,23 +12,39 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from cloud_hub.core.commands import Ending, Erase, Find, Key, Question, Row, Stream, Tombstone
-from cloud_hub.storage.database import connect, effects, explain, fault_name, prepare, sealed
-from cloud_hub.storage.retention import Tally, count, erase, purge, read_tallies, read_tombstones
-from wire.protocol.messages import Reason
+from cloud_hub.core.commands import (
+    ErasureRequest,
+    LookUpQuestions,
+    QuestionEnding,
+    QuestionKey,
+    QuestionRow,
+    StoredQuestion,
+    Stream,
+    Tombstone,
+)
+from cloud_hub.storage.database import connect_database, effects, explain_error, name_fault, prepare_schema, sealed
+from cloud_hub.storage.retention import (
+    LabelTally,
+    count_verdicts,
+    erase_subject_rows,
+    purge_expired,
+    read_tallies,
+    read_tombstones,
+)
+from wire.protocol.messages import RefusalReason
 
 _CHUNK = 500  # keys per SELECT
 _PRUNE_ROWS = 5000  # per transaction, so that a long overdue clean-up stalls nobody
 
 
-class Job(msgspec.Struct):
+class StoreJob(msgspec.Struct):
     """Writes and reads of one round of the event loop, executed in this order."""
 
-    forgets: list[Key] = msgspec.field(default_factory=list)
-    keeps: list[Question] = msgspec.field(default_factory=list)
-    endings: list[Ending] = msgspec.field(default_factory=list)
-    finds: list[Find] = msgspec.field(default_factory=list)
-    erases: list[Erase] = msgspec.field(default_factory=list)
+    forgets: list[QuestionKey] = msgspec.field(default_factory=list)
+    keeps: list[StoredQuestion] = msgspec.field(default_factory=list)
+    endings: list[QuestionEnding] = msgspec.field(default_factory=list)
+    finds: list[LookUpQuestions] = msgspec.field(default_factory=list)
+    erases: list[ErasureRequest] = msgspec.field(default_factory=list)
     prune_before_ms: int = 0
     purge_ms: int = 0
 
@@ -37,14 +53,14 @@ class Job(msgspec.Struct):
         return any(wants)
 
 
-class Done(msgspec.Struct):
-    """Result of a `Job`. Without `error` it is durable, except `vanished`: endings that had no open row."""
+class JobResult(msgspec.Struct):
+    """Result of a `StoreJob`. Without `error` it is durable, except `vanished`: endings that had no open row."""
 
-    job: Job
-    rows: dict[Key, Row] = msgspec.field(default_factory=dict)
+    job: StoreJob
+    rows: dict[QuestionKey, QuestionRow] = msgspec.field(default_factory=dict)
     highest: dict[Stream, int] = msgspec.field(default_factory=dict)
-    vanished: set[Key] = msgspec.field(default_factory=set)
-    erased: list[tuple[list[Key], Tombstone]] = msgspec.field(default_factory=list)
+    vanished: set[QuestionKey] = msgspec.field(default_factory=set)
+    erased: list[tuple[list[QuestionKey], Tombstone]] = msgspec.field(default_factory=list)
     more: bool = False  # more rows are left to be pruned
     error: str = ""
 
@@ -58,10 +74,10 @@ class Store:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._forget = [table.delete().where(_by_key(table)) for table in (effects, sealed)]
+        self._forget = [table.delete().where(_match_bound_key(table)) for table in (effects, sealed)]
         self._unseal = self._forget[1]
         values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in ("ended_ms", "refusal", "verdict")}
-        self._end = effects.update().where(_by_key(effects), effects.c.ended_ms.is_(None)).values(values)
+        self._end = effects.update().where(_match_bound_key(effects), effects.c.ended_ms.is_(None)).values(values)
 
     @classmethod
     def open(cls, url: str) -> "Store":
@@ -69,12 +85,12 @@ class Store:
 
         ExitError(DATABASE) if it is damaged or newer than this program, ExitError(DISK) if it cannot be written.
         """
-        engine = connect(url)
+        engine = connect_database(url)
         try:
-            prepare(engine)
+            prepare_schema(engine)
         except sa.exc.DBAPIError as error:
             engine.dispose()
-            raise explain(error, url) from None
+            raise explain_error(error, url) from None
         return cls(engine)
 
     def close(self) -> None:
@@ -85,33 +101,33 @@ class Store:
         with self._engine.connect() as connection:
             return int(connection.execute(sa.select(sa.func.max(effects.c.kept_ms))).scalar() or 0)
 
-    def owed(self) -> list[Question]:
+    def read_unanswered(self) -> list[StoredQuestion]:
         """Every question without an ending, oldest first."""
         joined = sealed.join(effects, sa.and_(*(sealed.c[c.name] == c for c in effects.primary_key)))
         query = sa.select(effects, sealed.c.frame).select_from(joined).order_by(effects.c.kept_ms)
         with self._engine.connect() as connection:
-            return [_question(row) for row in connection.execute(query)]
+            return [_parse_question(row) for row in connection.execute(query)]
 
-    def tombstones(self) -> list[Tombstone]:
+    def read_tombstones(self) -> list[Tombstone]:
         """Tombstones of erased subjects."""
         with self._engine.connect() as connection:
             return read_tombstones(connection)
 
-    def apply(self, jobs: Sequence[Job]) -> list[Done]:
+    def apply_jobs(self, jobs: Sequence[StoreJob]) -> list[JobResult]:
         """Execute jobs in one transaction, durable when it returns. StoreError: none of them was executed."""
-        dones = [Done(job) for job in jobs]
+        dones = [JobResult(job) for job in jobs]
         try:
             with self._engine.begin() as connection:
-                for part in _parts(dones):
-                    self._write(connection, part)
+                for part in _split_parts(dones):
+                    self._write_jobs(connection, part)
                 for done in dones:
-                    self._read(connection, done)
+                    self._read_finds(connection, done)
         except sa.exc.SQLAlchemyError as error:
-            raise StoreError(fault_name(error)) from None
+            raise StoreError(name_fault(error)) from None
         return dones
 
-    def _write(self, connection: sa.Connection, dones: Sequence[Done]) -> None:
-        forgets = [_where(key) for done in dones for key in done.job.forgets]
+    def _write_jobs(self, connection: sa.Connection, dones: Sequence[JobResult]) -> None:
+        forgets = [_key_parameters(key) for done in dones for key in done.job.forgets]
         if forgets:
             for statement in self._forget:
                 connection.execute(statement, forgets)
@@ -120,59 +136,67 @@ class Store:
             ending.key: ending for done in reversed(dones) for ending in reversed(done.job.endings)
         }  # first wins
         if keeps:
-            self._insert(connection, keeps, endings)
+            self._insert_questions(connection, keeps, endings)
         kept = {question.key for question in keeps}
         late = [ending for ending in endings.values() if ending.key not in kept]
         if late:
-            self._finish(connection, late, dones)
+            self._write_endings(connection, late, dones)
         vanished = {key for done in dones for key in done.vanished}
-        count(connection, [ending for ending in endings.values() if ending.key not in vanished])
+        count_verdicts(connection, [ending for ending in endings.values() if ending.key not in vanished])
         for done in dones:
-            done.erased = [erase(connection, wish) for wish in done.job.erases]
+            done.erased = [erase_subject_rows(connection, wish) for wish in done.job.erases]
             if done.job.purge_ms:
-                purge(connection, done.job.purge_ms)
+                purge_expired(connection, done.job.purge_ms)
             if done.job.prune_before_ms:
-                done.more = self._prune(connection, done.job.prune_before_ms)
+                done.more = self._prune_rows(connection, done.job.prune_before_ms)
 
-    def _insert(self, connection: sa.Connection, keeps: list[Question], endings: dict[Key, Ending]) -> None:
+    def _insert_questions(
+        self, connection: sa.Connection, keeps: list[StoredQuestion], endings: dict[QuestionKey, QuestionEnding]
+    ) -> None:
         """Insert new questions; one that has ended already needs no sealed frame. An existing row is an error."""
-        connection.execute(effects.insert(), [_effect(question, endings.get(question.key)) for question in keeps])
-        waiting = [{**_columns(q.key), "frame": q.sealed} for q in keeps if q.key not in endings]
+        connection.execute(
+            effects.insert(), [_effect_values(question, endings.get(question.key)) for question in keeps]
+        )
+        waiting = [{**_key_values(q.key), "frame": q.sealed} for q in keeps if q.key not in endings]
         if waiting:
             connection.execute(sealed.insert(), waiting)
 
-    def _finish(self, connection: sa.Connection, endings: list[Ending], dones: Sequence[Done]) -> None:
-        done = connection.execute(self._end, [_ended(ending) for ending in endings])
-        connection.execute(self._unseal, [_where(ending.key) for ending in endings])
+    def _write_endings(
+        self, connection: sa.Connection, endings: list[QuestionEnding], dones: Sequence[JobResult]
+    ) -> None:
+        done = connection.execute(self._end, [_ending_values(ending) for ending in endings])
+        connection.execute(self._unseal, [_key_parameters(ending.key) for ending in endings])
         if done.rowcount != len(endings):
             self._find_vanished(connection, endings, dones)
 
-    def _find_vanished(self, connection: sa.Connection, endings: list[Ending], dones: Sequence[Done]) -> None:
+    def _find_vanished(
+        self, connection: sa.Connection, endings: list[QuestionEnding], dones: Sequence[JobResult]
+    ) -> None:
         """Mark endings without an open row as vanished, unless the row already holds the very same ending."""
-        rows = _rows(connection, [ending.key for ending in endings])
-        kept = {e.key for e in endings if e.key in rows and _outcome(rows[e.key]) == (e.verdict, e.refusal)}
+        rows = _select_rows(connection, [ending.key for ending in endings])
+        kept = {e.key for e in endings if e.key in rows and _row_outcome(rows[e.key]) == (e.verdict, e.refusal)}
         late = {ending.key for ending in endings}
         for done in dones:
             done.vanished = {e.key for e in done.job.endings if e.key in late and e.key not in kept}
 
-    def _prune(self, connection: sa.Connection, before_ms: int) -> bool:
+    def _prune_rows(self, connection: sa.Connection, before_ms: int) -> bool:
         query = sa.select(*effects.primary_key).where(effects.c.kept_ms < before_ms).limit(_PRUNE_ROWS)
-        keys = [_where(Key(row.device, row.epoch, row.seq)) for row in connection.execute(query)]
+        keys = [_key_parameters(QuestionKey(row.device, row.epoch, row.seq)) for row in connection.execute(query)]
         if keys:
             for statement in self._forget:
                 connection.execute(statement, keys)
         return len(keys) == _PRUNE_ROWS
 
-    def _read(self, connection: sa.Connection, done: Done) -> None:
+    def _read_finds(self, connection: sa.Connection, done: JobResult) -> None:
         finds = done.job.finds
         if finds:
-            done.rows = _rows(connection, [key for find in finds for key in find.keys])
-            done.highest = _highest(connection, {stream for find in finds for stream in find.streams})
+            done.rows = _select_rows(connection, [key for find in finds for key in find.keys])
+            done.highest = _select_highest(connection, {stream for find in finds for stream in find.streams})
 
 
-def read_aside(url: str) -> list[Tally]:
+def read_tallies_aside(url: str) -> list[LabelTally]:
     """Daily counts over a connection of its own, so that a running commit does not delay them."""
-    engine = connect(url)
+    engine = connect_database(url)
     try:
         with engine.connect() as connection:
             return read_tallies(connection)
@@ -180,12 +204,12 @@ def read_aside(url: str) -> list[Tally]:
         engine.dispose()
 
 
-def _parts(dones: Sequence[Done]) -> list[list[Done]]:
+def _split_parts(dones: Sequence[JobResult]) -> list[list[JobResult]]:
     """Split jobs into parts whose writes may be merged.
 
     A job that deletes starts a part, since it must see earlier writes.
     """
-    parts: list[list[Done]] = []
+    parts: list[list[JobResult]] = []
     for done in dones:
         if not parts or done.job.forgets:
             parts.append([])
@@ -193,21 +217,21 @@ def _parts(dones: Sequence[Done]) -> list[list[Done]]:
     return parts
 
 
-def _by_key(table: sa.Table) -> sa.ColumnElement[bool]:
+def _match_bound_key(table: sa.Table) -> sa.ColumnElement[bool]:
     return sa.and_(*(column == sa.bindparam(f"key_{column.name}") for column in table.primary_key))
 
 
-def _columns(key: Key) -> dict[str, Any]:
+def _key_values(key: QuestionKey) -> dict[str, Any]:
     return {"device": key.device, "epoch": key.epoch, "seq": key.seq}
 
 
-def _where(key: Key) -> dict[str, Any]:
+def _key_parameters(key: QuestionKey) -> dict[str, Any]:
     return {"key_device": key.device, "key_epoch": key.epoch, "key_seq": key.seq}
 
 
-def _effect(question: Question, ending: Ending | None) -> dict[str, Any]:
+def _effect_values(question: StoredQuestion, ending: QuestionEnding | None) -> dict[str, Any]:
     return {
-        **_columns(question.key),
+        **_key_values(question.key),
         "model": question.model,
         "policy": question.policy,
         "created_ms": question.created_ms,
@@ -215,34 +239,34 @@ def _effect(question: Question, ending: Ending | None) -> dict[str, Any]:
         "digest": question.digest,
         "fingerprint": question.fingerprint,
         "ended_ms": ending.ended_ms if ending else None,
-        "refusal": _text(ending.refusal) if ending else None,
+        "refusal": _reason_text(ending.refusal) if ending else None,
         "verdict": ending.verdict if ending else None,
         "keep_until_ms": question.keep_until_ms,
         "subject": question.subject or None,
     }
 
 
-def _ended(ending: Ending) -> dict[str, Any]:
-    refusal = _text(ending.refusal)
+def _ending_values(ending: QuestionEnding) -> dict[str, Any]:
+    refusal = _reason_text(ending.refusal)
     return {
-        **_where(ending.key),
+        **_key_parameters(ending.key),
         "new_ended_ms": ending.ended_ms,
         "new_refusal": refusal,
         "new_verdict": ending.verdict,
     }
 
 
-def _text(reason: Reason | None) -> str | None:
+def _reason_text(reason: RefusalReason | None) -> str | None:
     return reason.value if reason is not None else None
 
 
-def _outcome(row: Row) -> tuple[bytes | None, Reason | None]:
+def _row_outcome(row: QuestionRow) -> tuple[bytes | None, RefusalReason | None]:
     return row.verdict, row.refusal
 
 
-def _question(row: Any) -> Question:
-    return Question(
-        key=Key(row.device, row.epoch, row.seq),
+def _parse_question(row: Any) -> StoredQuestion:
+    return StoredQuestion(
+        key=QuestionKey(row.device, row.epoch, row.seq),
         model=row.model,
         policy=row.policy,
         created_ms=row.created_ms,
@@ -255,25 +279,25 @@ def _question(row: Any) -> Question:
     )
 
 
-def _rows(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Row]:
+def _select_rows(connection: sa.Connection, keys: Iterable[QuestionKey]) -> dict[QuestionKey, QuestionRow]:
     """Stored rows of these keys: point reads by the whole key, grouped by stream, since a shorter key would scan."""
     streams: dict[Stream, list[int]] = defaultdict(list)
     for key in keys:
         streams[key.device, key.epoch].append(key.seq)
     columns = (effects.c.seq, effects.c.digest, effects.c.fingerprint, effects.c.verdict, effects.c.refusal)
-    found: dict[Key, Row] = {}
+    found: dict[QuestionKey, QuestionRow] = {}
     for (device, epoch), seqs in streams.items():
         for at in range(0, len(seqs), _CHUNK):
             chunk = effects.c.seq.in_(seqs[at : at + _CHUNK])
             query = sa.select(*columns).where(effects.c.device == device, effects.c.epoch == epoch, chunk)
             for row in connection.execute(query):
-                key = Key(device, epoch, row.seq)
-                refusal = Reason(row.refusal) if row.refusal is not None else None
-                found[key] = Row(key, row.digest, row.fingerprint, row.verdict, refusal)
+                key = QuestionKey(device, epoch, row.seq)
+                refusal = RefusalReason(row.refusal) if row.refusal is not None else None
+                found[key] = QuestionRow(key, row.digest, row.fingerprint, row.verdict, refusal)
     return found
 
 
-def _highest(connection: sa.Connection, streams: Iterable[Stream]) -> dict[Stream, int]:
+def _select_highest(connection: sa.Connection, streams: Iterable[Stream]) -> dict[Stream, int]:
     """Greatest seq of each stream that has rows."""
     found: dict[Stream, int] = {}
     for device, epoch in streams:

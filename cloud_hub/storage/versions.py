@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from cloud_hub.core.lineup import Speaker, speaking
-from cloud_hub.registry.device_states import Registry
-from wire.process.exit_codes import Exit, ExitError
+from cloud_hub.core.lineup import ModelUse, find_model_users
+from cloud_hub.registry.device_states import DeviceLookup
+from wire.process.exit_codes import ExitCode, ExitError
 from wire.protocol.messages import ModelRef
 
 _TABLES = """
@@ -22,7 +22,7 @@ create table if not exists retired (model text primary key, at_ms integer) witho
 """
 
 
-class Spoken:
+class ModelUsageStore:
     """The tables of `versions.db`: one connection, used by one thread at a time (a lock sees to it)."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -30,7 +30,7 @@ class Spoken:
         self._one = threading.Lock()
 
     @classmethod
-    def open(cls, path: Path | None) -> "Spoken":
+    def open(cls, path: Path | None) -> "ModelUsageStore":
         """Open or create the file; None = in memory. ExitError(DATABASE) if it cannot be used."""
         try:
             if path is not None:
@@ -40,24 +40,24 @@ class Spoken:
             db.execute("pragma synchronous=normal")
             db.executescript(_TABLES)
         except (sqlite3.Error, OSError) as error:
-            raise ExitError(Exit.DATABASE, f"{path} cannot be used ({error}): move it away") from None
+            raise ExitError(ExitCode.DATABASE, f"{path} cannot be used ({error}): move it away") from None
         return cls(db)
 
-    def speakers(self) -> dict[str, Speaker]:
+    def read_uses(self) -> dict[str, ModelUse]:
         """Models used by device, with the time (hub ms) of its last recorded Hello."""
         with self._one:
             rows = self._db.execute("select device, name, version, cut, codec, at_ms from spoken").fetchall()
-        found: dict[str, Speaker] = {}
+        found: dict[str, ModelUse] = {}
         for device, name, version, cut, codec, at_ms in rows:
-            before = found.get(device, Speaker((), 0))
-            found[device] = Speaker((*before.models, ModelRef(name, version, cut, codec)), max(at_ms, before.at_ms))
+            before = found.get(device, ModelUse((), 0))
+            found[device] = ModelUse((*before.models, ModelRef(name, version, cut, codec)), max(at_ms, before.at_ms))
         return found
 
-    def speaking(self, model: str, now_ms: int, registry: Registry) -> dict[str, int]:
+    def devices_using(self, model: str, now_ms: int, registry: DeviceLookup) -> dict[str, int]:
         """Devices that use a model; see `lineup.speaking`."""
-        return speaking(self.speakers(), model, now_ms, registry)
+        return find_model_users(self.read_uses(), model, now_ms, registry)
 
-    def put(self, speakers: Mapping[str, Speaker]) -> None:
+    def put_uses(self, speakers: Mapping[str, ModelUse]) -> None:
         """Replace the recorded models of these devices. sqlite3.Error if it cannot be written."""
         with self._one, self._db:
             self._db.executemany("delete from spoken where device=?", [(device,) for device in speakers])
@@ -68,8 +68,8 @@ class Spoken:
             ]
             self._db.executemany("insert into spoken values (?,?,?,?,?,?)", rows)
 
-    def retired(self) -> frozenset[str]:
-        """Names of the retired versions, as `digits@7`."""
+    def retired_models(self) -> frozenset[str]:
+        """Names of the retired versions, as `load_digits@7`."""
         with self._one:
             return frozenset(row[0] for row in self._db.execute("select model from retired"))
 

@@ -5,29 +5,29 @@ import queue
 import threading
 from collections.abc import Callable
 
-from cloud_hub.storage.store import Done, Job, Store, StoreError
+from cloud_hub.storage.store import JobResult, Store, StoreError, StoreJob
 
 GROUP = 64  # jobs per transaction; a job is one round of the loop, up to 64 messages
 
-Callback = Callable[[list[Done]], None]
+DoneCallback = Callable[[list[JobResult]], None]
 
 
-class Writer:
+class StoreWriter:
     """Runs store jobs on one thread.
 
     Call `submit` on the event loop; `on_done` is called there with each commit's results.
     """
 
-    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, on_done: Callback) -> None:
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, on_done: DoneCallback) -> None:
         self._store = store
         self._loop = loop
         self._on_done = on_done
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="hub-store", daemon=True)
+        self._jobs: queue.SimpleQueue[StoreJob | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run_thread, name="hub-store", daemon=True)
         self.commits = 0
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: StoreJob) -> None:
         """Queue a job for the next commit."""
         self._jobs.put(job)
 
@@ -41,16 +41,16 @@ class Writer:
         await asyncio.to_thread(self._thread.join)
         self._store.close()
 
-    def _run(self) -> None:
+    def _run_thread(self) -> None:
         while True:
-            jobs = self._take()
+            jobs = self._collect_jobs()
             work = [job for job in jobs if job is not None]
             if work:
-                self._report(self._apply(work))
+                self._post_results(self._apply_jobs(work))
             if len(work) != len(jobs):
                 return
 
-    def _take(self) -> list[Job | None]:
+    def _collect_jobs(self) -> list[StoreJob | None]:
         jobs = [self._jobs.get()]
         while len(jobs) < GROUP and jobs[-1] is not None:
             try:
@@ -59,17 +59,17 @@ class Writer:
                 break
         return jobs
 
-    def _apply(self, jobs: list[Job]) -> list[Done]:
+    def _apply_jobs(self, jobs: list[StoreJob]) -> list[JobResult]:
         self.commits += 1
         try:
-            return self._store.apply(jobs)
+            return self._store.apply_jobs(jobs)
         except StoreError as error:
             if len(jobs) == 1:
-                return [Done(jobs[0], error=str(error))]
+                return [JobResult(jobs[0], error=str(error))]
         # One of them fails the whole transaction: run each in its own.
-        return [done for job in jobs for done in self._apply([job])]
+        return [done for job in jobs for done in self._apply_jobs([job])]
 
-    def _report(self, dones: list[Done]) -> None:
+    def _post_results(self, dones: list[JobResult]) -> None:
         try:
             self._loop.call_soon_threadsafe(self._on_done, dones)
         except RuntimeError:

@@ -10,14 +10,20 @@ from typing import Any
 import msgspec
 
 from wire.http.client import HttpClient
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import write_private
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_private_file
 
 MAX_REPLY_BYTES = 16 << 20
-_CODES = {400: Exit.USAGE, 401: Exit.CREDENTIALS, 403: Exit.CREDENTIALS, 404: Exit.NOT_FOUND, 409: Exit.CHECK_FAILED}
+_CODES = {
+    400: ExitCode.USAGE,
+    401: ExitCode.CREDENTIALS,
+    403: ExitCode.CREDENTIALS,
+    404: ExitCode.NOT_FOUND,
+    409: ExitCode.CHECK_FAILED,
+}
 
 
-class Address(msgspec.Struct, frozen=True):
+class ApiAddress(msgspec.Struct, frozen=True):
     """Address of a running hub: http://..., https://... or unix:PATH.
 
     `ca`: PEM file that its TLS certificate is checked with.
@@ -29,9 +35,9 @@ class Address(msgspec.Struct, frozen=True):
 
     def save(self, path: Path) -> None:
         """Write the address to `path` (mode 0600)."""
-        write_private(path, msgspec.json.encode(self))
+        write_private_file(path, msgspec.json.encode(self))
 
-    def trust(self) -> ssl.SSLContext:
+    def make_tls_context(self) -> ssl.SSLContext:
         """TLS context with this machine's CAs and the hub's own."""
         context = ssl.create_default_context()
         if self.ca:
@@ -39,17 +45,17 @@ class Address(msgspec.Struct, frozen=True):
         return context
 
 
-def running_at(path: Path) -> Address | None:
+def read_running_address(path: Path) -> ApiAddress | None:
     """Read the address that a hub wrote at its start; None if there is none. ExitError(HUB) if it is damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Address)
+        return msgspec.json.decode(path.read_bytes(), type=ApiAddress)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise ExitError(Exit.HUB, f"{path}: {error}; remove it if no hub runs") from None
+        raise ExitError(ExitCode.HUB, f"{path}: {error}; remove it if no hub runs") from None
 
 
-def ask(address: Address, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+def call_hub_api(address: ApiAddress, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Send a request and return the JSON object of the reply.
 
     ExitError with the hub's own error line if it refuses, ExitError(HUB) if it cannot be reached.
@@ -58,11 +64,11 @@ def ask(address: Address, method: str, path: str, body: dict[str, Any] | None = 
         url=address.url,
         server="hub",
         token_file=address.token_file,
-        tls=address.trust,
+        tls=address.make_tls_context,
         max_reply_bytes=MAX_REPLY_BYTES,
     )
     reply = client.send(method, path, msgspec.json.encode(body) if body is not None else None)
     found = client.read_object(reply)
     if reply.ok:
         return found
-    raise ExitError(_CODES.get(reply.status, Exit.HUB), reply.error_line or str(reply.status))
+    raise ExitError(_CODES.get(reply.status, ExitCode.HUB), reply.error_line or str(reply.status))

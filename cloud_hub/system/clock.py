@@ -38,10 +38,10 @@ class HubClock:
         return self._last_s
 
 
-EVERY_S = 0.02
+BEAT_EVERY_S = 0.02
 
 
-class Pulse:
+class LoopLagMonitor:
     """Measures how late the event loop runs its timers, which shows overload of this process."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Pulse:
     async def run(self) -> None:
         """Measure until cancelled."""
         while True:
-            self._due = time.monotonic() + EVERY_S
-            await asyncio.sleep(EVERY_S)
+            self._due = time.monotonic() + BEAT_EVERY_S
+            await asyncio.sleep(BEAT_EVERY_S)
             late = time.monotonic() - self._due
             self._lag_s = max(late, self._lag_s / 2)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file
 
 
 @dataclass(frozen=True)
@@ -85,19 +85,19 @@ class StateDir:
     def prepare(self) -> "StateDir":
         """Make the folders (0700) at first start; ExitError(DISK) if they cannot be made."""
         for folder in (self.root, self.broker, self.certificates, self.keys):
-            private_folder(folder)
+            make_private_folder(folder)
         return self
 
 
-def private_folder(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """Make a folder of mode 0700. ExitError(DISK) otherwise."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
     except OSError as error:
-        raise ExitError(Exit.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
+        raise ExitError(ExitCode.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
 
 
-def read(path: Path) -> bytes:
+def read_secret(path: Path) -> bytes:
     """Read a secret file. ExitError(CREDENTIALS) if others may read it."""
-    return read_private(path)
+    return read_private_file(path)

@@ -14,20 +14,20 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from edge_agent.api.service import AnswerService, answer_json, is_answer_id, label_name, truth_of
+from edge_agent.api.service import AnswerService, find_label_name, is_answer_id, make_answer_json, parse_truth
 from edge_agent.core.records import EventRecord
 from wire.http.guards import read_body
-from wire.http.oip import OipError, short
+from wire.http.oip import OipError, shorten_name
 
 MAX_WAIT_S = 60.0
 MAX_STREAMS = 16
 HEARTBEAT_S = 5.0  # also how soon a client that went away is noticed
 MAX_FEEDBACK_BYTES = 1024
 _MAX_EVENT = 2**63 - 1
-_KEYED = re.compile(r"[0-9a-f]{64}")
+_SUBJECT_HASH = re.compile(r"[0-9a-f]{64}")
 
 
-class _Feedback(msgspec.Struct, forbid_unknown_fields=True):
+class _FeedbackBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a feedback request: a label's number or name, or a regressor's value."""
 
     truth: int | float | str
@@ -44,71 +44,71 @@ class AnswerRoutes:
         self._heartbeat_s = heartbeat_s
         self._streams: set[asyncio.Task[Any]] = set()
 
-    def routes(self) -> list[web.RouteDef]:
+    def route_table(self) -> list[web.RouteDef]:
         """All routes with their handlers, for `web.Application.add_routes`."""
         return [
-            web.get("/v1/answers/{id}", self.answer),
-            web.get("/v1/answers/{id}/why", self.why),
-            web.post("/v1/answers/{id}/feedback", self.feedback),
-            web.get("/v1/events", self.events),
-            web.post("/v1/subjects/{subject}/erase", self.erase),
+            web.get("/v1/answers/{id}", self.get_answer),
+            web.get("/v1/answers/{id}/why", self.explain_answer),
+            web.post("/v1/answers/{id}/feedback", self.post_feedback),
+            web.get("/v1/events", self.stream_events),
+            web.post("/v1/subjects/{subject}/erase", self.erase_subject),
         ]
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def get_answer(self, request: web.Request) -> web.Response:
         """`GET /v1/answers/{id}`: all records of an answer, that is the answer and then its correction.
 
         Waits up to `?wait_s=` seconds (at most 60) while a correction is still owed. 404 for an unknown id.
         """
-        records = await self._service.wait(_id(request), _seconds(request))
+        records = await self._service.wait(_parse_answer_id(request), _parse_wait_s(request))
         if not records:
-            raise _unknown(request)
-        rows = [answer_json(record, self._service.manifest) for record in records]
-        return _json({"answer_id": records[0].id, "records": rows})
+            raise _unknown_answer(request)
+        rows = [make_answer_json(record, self._service.manifest) for record in records]
+        return _json_response({"answer_id": records[0].id, "records": rows})
 
-    async def why(self, request: web.Request) -> web.Response:
+    async def explain_answer(self, request: web.Request) -> web.Response:
         """`GET /v1/answers/{id}/why`: everything kept about one answer.
 
         Its records, what left the device for it, and how its question ended. 404 for an unknown id.
         """
-        facts = await self._service.explain(_id(request))
+        facts = await self._service.explain(_parse_answer_id(request))
         if not facts:
-            raise _unknown(request)
+            raise _unknown_answer(request)
         for record in facts.get("records", []):
-            record["label_name"] = label_name(record["prediction"]["label"], self._service.manifest)
-        return _json(facts)
+            record["label_name"] = find_label_name(record["prediction"]["label"], self._service.manifest)
+        return _json_response(facts)
 
-    async def erase(self, request: web.Request) -> web.Response:
+    async def erase_subject(self, request: web.Request) -> web.Response:
         """`POST /v1/subjects/{subject}/erase`: forget the data subject that this keyed hash stands for, on this device.
 
         Returns how many answers were erased. `skerry erase` asks the hubs as well.
         """
         subject = request.match_info["subject"]
-        if not _KEYED.fullmatch(subject):
+        if not _SUBJECT_HASH.fullmatch(subject):
             raise OipError(404, "a subject is named by its keyed hash: 64 hexadecimal characters")
-        return _json({"answers": await self._service.erase(bytes.fromhex(subject))})
+        return _json_response({"answers": await self._service.erase(bytes.fromhex(subject))})
 
-    async def feedback(self, request: web.Request) -> web.Response:
+    async def post_feedback(self, request: web.Request) -> web.Response:
         """`POST /v1/answers/{id}/feedback`: record the true label, `{"truth": 7}` or `{"truth": "seven"}`.
 
         For a regressor its true value, `{"truth": 87.5}`. 400 if the model here gives no such answer.
         """
         body = await read_body(request, MAX_FEEDBACK_BYTES)
         try:
-            truth = truth_of(msgspec.json.decode(body, type=_Feedback).truth, self._service.manifest)
+            truth = parse_truth(msgspec.json.decode(body, type=_FeedbackBody).truth, self._service.manifest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise OipError(400, 'the body is {"truth": label}, a number or a name') from None
         if truth is None:
             raise OipError(400, "truth is no label or value of the model here")
-        if not await self._service.feedback(_id(request), truth):
-            raise _unknown(request)
-        return _json({"answer_id": _id(request), "truth": truth})
+        if not await self._service.feedback(_parse_answer_id(request), truth):
+            raise _unknown_answer(request)
+        return _json_response({"answer_id": _parse_answer_id(request), "truth": truth})
 
-    async def events(self, request: web.Request) -> web.StreamResponse:
-        """`GET /v1/events`: records as server-sent events, from after `Last-Event-ID` (or `?after=`) on.
+    async def stream_events(self, request: web.Request) -> web.StreamResponse:
+        """`GET /v1/events`: records as server-sent events, from after `Last-ScenarioEvent-ID` (or `?after=`) on.
 
         Without either it starts with the next record. 503 while 16 streams are open already.
         """
-        after = _after(request)
+        after = _parse_after(request)
         if after is None:
             after = await self._service.last_event()
         if len(self._streams) >= MAX_STREAMS:
@@ -122,7 +122,7 @@ class AnswerRoutes:
         finally:
             self._streams.discard(task)
 
-    async def close(self, _: web.Application) -> None:
+    async def close_streams(self, _: web.Application) -> None:
         """End every event stream: a server that stops does not wait for its listeners."""
         for task in self._streams:
             task.cancel()
@@ -132,17 +132,20 @@ class AnswerRoutes:
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):
             await response.write(b"retry: 2000\n\n")
-            async for record in beating(self._service.events(after), self._heartbeat_s):
-                await response.write(b": beat\n\n" if record is None else self._event(record))
+            async for record in add_heartbeats(self._service.events(after), self._heartbeat_s):
+                await response.write(b": beat\n\n" if record is None else self._encode_event(record))
         return response
 
-    def _event(self, record: EventRecord) -> bytes:
-        """One server-sent event. `id` is the event's number for ever: what a client sends back as `Last-Event-ID`."""
-        data = msgspec.json.encode({**answer_json(record.answer, self._service.manifest), "event": record.event})
+    def _encode_event(self, record: EventRecord) -> bytes:
+        """One server-sent event.
+
+        `id` is the event's number for ever: what a client sends back as `Last-ScenarioEvent-ID`.
+        """
+        data = msgspec.json.encode({**make_answer_json(record.answer, self._service.manifest), "event": record.event})
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (record.event, record.answer.kind.encode(), data)
 
 
-async def beating(records: AsyncIterator[EventRecord], every_s: float) -> AsyncIterator[EventRecord | None]:
+async def add_heartbeats(records: AsyncIterator[EventRecord], every_s: float) -> AsyncIterator[EventRecord | None]:
     """Each record as it comes, and None whenever none came for `every_s` seconds."""
     iterator = aiter(records)
     coming = asyncio.ensure_future(anext(iterator, None))
@@ -163,18 +166,18 @@ async def beating(records: AsyncIterator[EventRecord], every_s: float) -> AsyncI
             await coming
 
 
-def _id(request: web.Request) -> str:
+def _parse_answer_id(request: web.Request) -> str:
     answer = request.match_info["id"]
     if not is_answer_id(answer):
-        raise OipError(404, f"'{short(answer)}' is no answer id: 32 hexadecimal characters")
+        raise OipError(404, f"'{shorten_name(answer)}' is no answer id: 32 hexadecimal characters")
     return answer
 
 
-def _unknown(request: web.Request) -> OipError:
+def _unknown_answer(request: web.Request) -> OipError:
     return OipError(404, f"no answer {request.match_info['id']} is known here")
 
 
-def _seconds(request: web.Request) -> float:
+def _parse_wait_s(request: web.Request) -> float:
     text = request.query.get("wait_s", "0")
     try:
         value = float(text)
@@ -185,7 +188,7 @@ def _seconds(request: web.Request) -> float:
     return min(value, MAX_WAIT_S)
 
 
-def _after(request: web.Request) -> int | None:
+def _parse_after(request: web.Request) -> int | None:
     text = request.headers.get("Last-Event-ID") or request.query.get("after")
     if text is None:
         return None
@@ -194,5 +197,5 @@ def _after(request: web.Request) -> int | None:
     return int(text[:20])
 
 
-def _json(data: dict[str, Any]) -> web.Response:
+def _json_response(data: dict[str, Any]) -> web.Response:
     return web.Response(body=msgspec.json.encode(data), content_type="application/json")

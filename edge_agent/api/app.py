@@ -11,7 +11,7 @@ from edge_agent.api.answers import HEARTBEAT_S, AnswerRoutes
 from edge_agent.api.health import HealthRoutes
 from edge_agent.api.oip import InferLimits, OipRoutes
 from edge_agent.api.service import AnswerService
-from wire.http.guards import ServerAccess, open_site, security_middlewares, token_of
+from wire.http.guards import ServerAccess, load_token, open_site, security_middlewares
 
 OPEN_ROUTES = frozenset({"/healthz"})
 SHUTDOWN_S = 2.0
@@ -32,13 +32,13 @@ def build_app(
     """
     limits = limits or InferLimits()
     app = web.Application(
-        middlewares=security_middlewares(door, token_of(door), OPEN_ROUTES), client_max_size=limits.max_body_bytes
+        middlewares=security_middlewares(door, load_token(door), OPEN_ROUTES), client_max_size=limits.max_body_bytes
     )
     answers = AnswerRoutes(service, heartbeat_s)
-    app.add_routes(OipRoutes(service, version, limits).routes())
-    app.add_routes(answers.routes())
-    app.add_routes(HealthRoutes(service).routes())
-    app.on_shutdown.append(answers.close)
+    app.add_routes(OipRoutes(service, version, limits).route_table())
+    app.add_routes(answers.route_table())
+    app.add_routes(HealthRoutes(service).route_table())
+    app.on_shutdown.append(answers.close_streams)
     return app
 
 

@@ -26,42 +26,42 @@ class HealthRoutes:
         self._registry.register(_AgentCollector(service))
         ProcessCollector(registry=self._registry)
 
-    def routes(self) -> list[web.RouteDef]:
+    def route_table(self) -> list[web.RouteDef]:
         """All routes with their handlers, for `web.Application.add_routes`."""
         return [
-            web.get("/healthz", self.live),
-            web.get("/readyz", self.ready),
-            web.get("/v1/status", self.status),
-            web.post("/v1/refresh", self.refresh),
-            web.get("/metrics", self.metrics),
+            web.get("/healthz", self.get_live),
+            web.get("/readyz", self.get_ready),
+            web.get("/v1/status", self.get_status),
+            web.post("/v1/refresh", self.post_refresh),
+            web.get("/metrics", self.get_metrics),
         ]
 
-    async def live(self, _: web.Request) -> web.Response:
+    async def get_live(self, _: web.Request) -> web.Response:
         """`GET /healthz`: 200 whenever the event loop runs."""
-        return _json(200, {"live": True})
+        return _json_response(200, {"live": True})
 
-    async def ready(self, _: web.Request) -> web.Response:
+    async def get_ready(self, _: web.Request) -> web.Response:
         """`GET /readyz`: 503 in mode `disabled` and without a model.
 
         A lost link or a full disk does not stop local answers, so the agent stays ready.
         """
         ready = self._service.manifest is not None and self._service.status().get("mode") != "disabled"
-        return _json(200 if ready else 503, {"ready": ready})
+        return _json_response(200 if ready else 503, {"ready": ready})
 
-    async def refresh(self, _: web.Request) -> web.Response:
+    async def post_refresh(self, _: web.Request) -> web.Response:
         """`POST /v1/refresh`: look for updates soon; the outcome appears in the status.
 
         409 where this device has no update repository.
         """
         if not self._service.refresh():
             raise OipError(409, "this device takes no updates: it was enrolled without, or they are switched off")
-        return _json(202, {"refresh": "asked"})
+        return _json_response(202, {"refresh": "asked"})
 
-    async def status(self, _: web.Request) -> web.Response:
+    async def get_status(self, _: web.Request) -> web.Response:
         """`GET /v1/status`: the agent's whole status as JSON."""
-        return _json(200, self._service.status())
+        return _json_response(200, self._service.status())
 
-    async def metrics(self, _: web.Request) -> web.Response:
+    async def get_metrics(self, _: web.Request) -> web.Response:
         """`GET /metrics`: counters, gauges and alarms in the Prometheus text format."""
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -88,15 +88,15 @@ class _AgentCollector(Collector):
         yield counts
         status = self._service.status()
         for key, text in _GAUGES.items():
-            value = _number(status.get(key))
+            value = _parse_number(status.get(key))
             if value is not None:
                 yield GaugeMetricFamily(f"skerry_agent_{key}", text, value=value)
         drift = status.get("drift")
         if isinstance(drift, dict):
             text = "How far inputs are from looking like the calibration samples; 1 and more is no chance."
             yield GaugeMetricFamily("skerry_agent_drift", text, value=drift["level"])
-        yield from _sent(status.get("sent"))
-        yield from _budgets(status.get("budgets"))
+        yield from _sent_metrics(status.get("sent"))
+        yield from _budget_metrics(status.get("budgets"))
         alarms = GaugeMetricFamily("skerry_agent_alarm", "1 while a person has to look at it.", labels=["alarm"])
         for alarm in status.get("alarms", ()):
             alarms.add_metric([alarm], 1)
@@ -107,7 +107,7 @@ class _AgentCollector(Collector):
         return iter(())
 
 
-def _sent(sent: Any) -> Iterator[Metric]:
+def _sent_metrics(sent: Any) -> Iterator[Metric]:
     """Bytes by the policies' rules, and `overhead`; together they are what the sockets sent."""
     if not isinstance(sent, dict):
         return
@@ -121,7 +121,7 @@ def _sent(sent: Any) -> Iterator[Metric]:
     yield rules
 
 
-def _budgets(budgets: Any) -> Iterator[Metric]:
+def _budget_metrics(budgets: Any) -> Iterator[Metric]:
     """Each account of the policy's base, in its own unit: bytes, millionths of a price, or units of privacy."""
     if not isinstance(budgets, dict):
         return
@@ -132,12 +132,12 @@ def _budgets(budgets: Any) -> Iterator[Metric]:
         yield metric
 
 
-def _number(value: object) -> float | None:
+def _parse_number(value: object) -> float | None:
     """The value of a gauge: numbers and booleans as they are, "up" as 1, any other text as 0; else None."""
     if isinstance(value, bool | int | float):
         return float(value)
     return float(value == "up") if isinstance(value, str) else None
 
 
-def _json(status: int, data: dict[str, Any]) -> web.Response:
+def _json_response(status: int, data: dict[str, Any]) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(data), content_type="application/json")

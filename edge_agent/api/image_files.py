@@ -1,4 +1,6 @@
-"""Reader of sample files: `.npy` in the model's shape and type, or `.png` scaled into the model's range of values.
+"""Reader of sample files:
+
+`.npy` in the model's shape and type, or `.encode_png` scaled into the model's range of values.
 
 The PNG decoder takes 8-bit grey or RGB, not interlaced, and refuses anything else by name. Source: Portable Network
 Graphics, third edition (W3C), sections 5, 7.3, 9.2. It is our own because a sample needs these few forms only, and an
@@ -20,9 +22,9 @@ import numpy.typing as npt
 from models.bundle.manifest import InputSpec
 from models.runtime.codec import NUMPY_DTYPES
 from models.runtime.runner import SampleError
-from wire.protocol.messages import DType
+from wire.protocol.messages import TensorDType
 
-Image = npt.NDArray[np.uint8]
+ImageArray = npt.NDArray[np.uint8]
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3}
 _COLOURS = {3: "a palette", 4: "transparency", 6: "transparency"}
@@ -33,12 +35,12 @@ class PngError(ValueError):
     """The file is not a PNG, is damaged, or of a form that is not read here; one line says which."""
 
 
-def decode(data: bytes, shape: tuple[int, int, int]) -> Image:
+def decode_png(data: bytes, shape: tuple[int, int, int]) -> ImageArray:
     """Decode a PNG into an array `[height, width, channels]` of uint8.
 
     Raises PngError if the file is not exactly of `shape`, or is damaged.
     """
-    chunks = _chunks(data)
+    chunks = _read_chunks(data)
     kind, header = next(chunks, (b"", b""))
     if kind != b"IHDR" or len(header) != _HEADER_BYTES:
         raise PngError("the PNG header is missing")
@@ -51,10 +53,10 @@ def decode(data: bytes, shape: tuple[int, int, int]) -> Image:
             raise PngError("the PNG uses a critical extension that is not read here")
     if not ended:
         raise PngError("the PNG ends too early")
-    return _unfilter(_inflate(b"".join(parts), shape), shape)
+    return _unfilter_rows(_inflate_rows(b"".join(parts), shape), shape)
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _read_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Type and body of each chunk (section 5), after its CRC-32 was checked. PngError if one is cut or damaged."""
     if not data.startswith(_SIGNATURE):
         raise PngError("this is no PNG file")
@@ -84,10 +86,10 @@ def _check_header(header: bytes, shape: tuple[int, int, int]) -> None:
         raise PngError("interlaced PNG: save it without interlacing")
     found = (height, width, _CHANNELS[colour])
     if found != shape:
-        raise PngError(f"PNG of {_size(found)}, the model takes {_size(shape)}")
+        raise PngError(f"PNG of {_format_size(found)}, the model takes {_format_size(shape)}")
 
 
-def _inflate(packed: bytes, shape: tuple[int, int, int]) -> Image:
+def _inflate_rows(packed: bytes, shape: tuple[int, int, int]) -> ImageArray:
     """Decompress to rows, each behind its filter byte.
 
     At most one byte more than the shape needs is ever decompressed.
@@ -103,18 +105,21 @@ def _inflate(packed: bytes, shape: tuple[int, int, int]) -> Image:
     return np.frombuffer(raw, np.uint8).reshape(height, 1 + width * channels)
 
 
-def _unfilter(rows: Image, shape: tuple[int, int, int]) -> Image:
+def _unfilter_rows(rows: ImageArray, shape: tuple[int, int, int]) -> ImageArray:
     """Undo each row's filter (section 9.2); arithmetic is modulo 256."""
     height, width, channels = shape
     out = np.zeros((height, width * channels), np.uint8)
     above = np.zeros(width * channels, np.uint8)
     for y in range(height):
-        above = out[y] = _row(int(rows[y, 0]), rows[y, 1:], above, channels)
+        above = out[y] = _unfilter_row(int(rows[y, 0]), rows[y, 1:], above, channels)
     return out.reshape(shape)
 
 
-def _row(kind: int, row: Image, above: Image, channels: int) -> Image:
-    """Undo one row's filter. `kind`: the filter type 0 to 4; `above`: the decoded row before; all uint8."""
+def _unfilter_row(kind: int, row: ImageArray, above: ImageArray, channels: int) -> ImageArray:
+    """Undo one row's filter.
+
+    `kind`: the filter type 0 to 4; `rescale_above_chance`: the decoded row before; all uint8.
+    """
     if kind == 0:
         return row
     if kind == 1:
@@ -123,53 +128,53 @@ def _row(kind: int, row: Image, above: Image, channels: int) -> Image:
     if kind == 2:
         return row + above
     if kind in (3, 4):
-        return _predicted(row, above, channels, paeth=kind == 4)
+        return _undo_prediction(row, above, channels, paeth=kind == 4)
     raise PngError("the PNG uses an unknown row filter")
 
 
-def _predicted(row: Image, above: Image, channels: int, *, paeth: bool) -> Image:
+def _undo_prediction(row: ImageArray, above: ImageArray, channels: int, *, paeth: bool) -> ImageArray:
     """Undo the filters Average and Paeth, which need the pixel just decoded: a plain loop."""
     line, up = bytearray(row.tobytes()), above.tobytes()
     for x in range(len(line)):
         left = line[x - channels] if x >= channels else 0
         corner = up[x - channels] if x >= channels else 0
-        line[x] = (line[x] + (_paeth(left, up[x], corner) if paeth else (left + up[x]) // 2)) & 0xFF
+        line[x] = (line[x] + (_predict_paeth(left, up[x], corner) if paeth else (left + up[x]) // 2)) & 0xFF
     return np.frombuffer(bytes(line), np.uint8)
 
 
-def _paeth(left: int, up: int, corner: int) -> int:
+def _predict_paeth(left: int, up: int, corner: int) -> int:
     """The Paeth predictor: whichever neighbour is nearest to left + up - corner; ties in this order."""
     guess = left + up - corner
     return min((left, up, corner), key=lambda value: abs(guess - value))
 
 
-def _size(shape: tuple[int, int, int]) -> str:
+def _format_size(shape: tuple[int, int, int]) -> str:
     return f"{shape[1]} x {shape[0]} {'grey' if shape[2] == 1 else 'RGB'} pixels"
 
 
-Sample = npt.NDArray[Any]
+SampleArray = npt.NDArray[Any]
 HEADER_ROOM_BYTES = 65536
-SUFFIXES = (".npy", ".png")
+SAMPLE_SUFFIXES = (".npy", ".png")
 
 
-def sample_of(name: str, data: bytes, spec: InputSpec) -> Sample:
-    """One sample of the model's shape and type, from the bytes of a `.npy` or `.png` file.
+def parse_sample_file(name: str, data: bytes, spec: InputSpec) -> SampleArray:
+    """One sample of the model's shape and type, from the bytes of a `.npy` or `.encode_png` file.
 
     Raises SampleError, which says what is wrong; the runner checks the range of the values.
     """
     if name.lower().endswith(".npy"):
-        return _from_npy(data, spec)
+        return _parse_npy(data, spec)
     if name.lower().endswith(".png"):
-        return _from_png(data, spec)
-    raise SampleError(f"only {' and '.join(SUFFIXES)} files are read")
+        return _parse_png(data, spec)
+    raise SampleError(f"only {' and '.join(SAMPLE_SUFFIXES)} files are read")
 
 
-def max_file_bytes(spec: InputSpec) -> int:
+def limit_file_bytes(spec: InputSpec) -> int:
     """An upper bound for the size of a sound sample file: its values at 8 bytes, twice, and room for headers."""
     return math.prod(spec.shape) * 16 + HEADER_ROOM_BYTES
 
 
-def _from_npy(data: bytes, spec: InputSpec) -> Sample:
+def _parse_npy(data: bytes, spec: InputSpec) -> SampleArray:
     """Parse a NumPy file: its header is compared with the specification before the data is read.
 
     Fortran order is converted to C order. SampleError for any other type, shape or size.
@@ -190,25 +195,25 @@ def _from_npy(data: bytes, spec: InputSpec) -> Sample:
     return np.ascontiguousarray(np.frombuffer(body, dtype).reshape(shape, order="F" if fortran else "C"))
 
 
-def _from_png(data: bytes, spec: InputSpec) -> Sample:
+def _parse_png(data: bytes, spec: InputSpec) -> SampleArray:
     """Scale 0..255 to the range low..high of the model's input; UINT8 inputs take it as it is."""
-    height, width, channels, first = _layout(spec.shape)
+    height, width, channels, first = _find_layout(spec.shape)
     try:
-        image = decode(data, (height, width, channels))
+        image = decode_png(data, (height, width, channels))
     except PngError as error:
         raise SampleError(str(error)) from None
-    pixels: Sample = image.transpose(2, 0, 1) if first else image
+    pixels: SampleArray = image.transpose(2, 0, 1) if first else image
     pixels = np.ascontiguousarray(pixels).reshape(spec.shape)
-    if spec.dtype is DType.UINT8:
+    if spec.dtype is TensorDType.UINT8:
         return pixels
-    if spec.dtype is not DType.FP32:
+    if spec.dtype is not TensorDType.FP32:
         raise SampleError(f"a PNG cannot become {spec.dtype}: send .npy")
     scaled = spec.low + pixels.astype(np.float32) * np.float32((spec.high - spec.low) / 255)
-    clipped: Sample = np.clip(scaled, spec.low, spec.high, dtype=np.float32)
+    clipped: SampleArray = np.clip(scaled, spec.low, spec.high, dtype=np.float32)
     return clipped
 
 
-def _layout(shape: tuple[int, ...]) -> tuple[int, int, int, bool]:
+def _find_layout(shape: tuple[int, ...]) -> tuple[int, int, int, bool]:
     """Height, width and channels of an image model's input, and whether channels come first."""
     if len(shape) == 2:
         return shape[0], shape[1], 1, False

@@ -10,8 +10,8 @@ from math import isfinite
 from typing import Any, Protocol
 
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
-from models.bundle.manifest import Kind, Manifest
-from wire.http.oip import name_of
+from models.bundle.manifest import Manifest, ModelKind
+from wire.http.oip import lookup_label_name
 from wire.protocol.messages import Prediction
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -68,85 +68,85 @@ class AnswerService(Protocol):
         ...
 
 
-def answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[str, Any]:
+def make_answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[str, Any]:
     """One record for a caller. Durations in seconds, `at_ms` hub time in milliseconds.
 
-    `value`: a regressor's, None for a classifier, whose `label` is its class number (-1 for a regressor). `label_name`
-    is "" where the model has no names.
+    `value`: a regressor's, None for a classifier, whose `label` is its class number (-1 for a regressor).
+    `find_label_name` is "" where the model has no names.
     """
     prediction = record.prediction
-    model, version = model_of(record)
+    model, version = split_model(record)
     return {
         "answer_id": record.id,
         "kind": record.kind,
         "source": record.source,
         "reason": record.why,
         "label": prediction.label,
-        "label_name": label_name(prediction.label, manifest),
+        "label_name": find_label_name(prediction.label, manifest),
         "confidence": prediction.confidence,
         "scores": prediction.scores,
-        "value": value_of(prediction),
+        "value": find_value(prediction),
         "model": model,
         "model_version": version,
         "policy_hash": record.policy,
         "data_class": record.data_class,
         "escalation_id": record.seq,
-        "trace_id": trace_id(record.trace),
+        "trace_id": parse_trace_id(record.trace),
         "timings": record.timings,
         "at_ms": record.at_ms,
         "event": record.event,
     }
 
 
-def parameters(records: list[AnswerRecord]) -> dict[str, str | float]:
+def make_parameters(records: list[AnswerRecord]) -> dict[str, str | float]:
     """The response parameters of an inference.
 
     A parameter of the protocol is one text or number, so a batch of more than one joins its samples' values with
     commas, in the batch's order (none of these texts holds a comma); the output tensors hold them apart.
     """
-    rows = [_facts(record) for record in records]
+    rows = [_answer_parameters(record) for record in records]
     if len(rows) == 1:
         return rows[0]
     return {key: ",".join(str(row[key]) for row in rows) for key in rows[0]}
 
 
-def _facts(record: AnswerRecord) -> dict[str, str | float]:
+def _answer_parameters(record: AnswerRecord) -> dict[str, str | float]:
     return {
         "source": record.source.value,
         "reason": record.why.value,
         "confidence": record.prediction.confidence,
-        "model_version": model_of(record)[1],
+        "model_version": split_model(record)[1],
         "policy_hash": record.policy,
         "escalation_id": record.seq,
         "answer_id": record.id,
-        "trace_id": trace_id(record.trace),
+        "trace_id": parse_trace_id(record.trace),
     }
 
 
-def model_of(record: AnswerRecord) -> tuple[str, str]:
+def split_model(record: AnswerRecord) -> tuple[str, str]:
     """Name and version of the model that gave an answer, such as ("digits", "7")."""
     name, _, version = record.prediction.model.rpartition("@")
     return name, version
 
 
-def label_name(label: int, manifest: Manifest | None) -> str:
+def find_label_name(label: int, manifest: Manifest | None) -> str:
     """The name of a label number; "" without a model."""
-    return name_of(label, manifest.labels) if manifest else ""
+    return lookup_label_name(label, manifest.labels) if manifest else ""
 
 
-def value_of(prediction: Prediction) -> float | None:
+def find_value(prediction: Prediction) -> float | None:
     """A regressor's value; None for a classifier's prediction."""
     return prediction.scores[0] if prediction.label < 0 and prediction.scores else None
 
 
-def truth_of(truth: object, manifest: Manifest | None) -> float | None:
+def parse_truth(truth: object, manifest: Manifest | None) -> float | None:
     """A label's number from its number or name, or a regressor's value. None if this model gives no such answer.
 
     A label's number is returned as an `int`.
     """
     if manifest is None:
         return None
-    if manifest.kind is Kind.REGRESSOR:
+    if manifest.kind is ModelKind.REGRESSOR:
         known = isinstance(truth, int | float) and not isinstance(truth, bool) and isfinite(truth)
         return float(truth) if known else None  # type: ignore[arg-type]
     if isinstance(truth, str):
@@ -156,13 +156,13 @@ def truth_of(truth: object, manifest: Manifest | None) -> float | None:
     return truth if 0 <= truth < len(manifest.labels) else None
 
 
-def trace_id(traceparent: str) -> str:
+def parse_trace_id(traceparent: str) -> str:
     """The trace id (32 hex characters) of a W3C traceparent; "" if it is none."""
     match = _TRACEPARENT.fullmatch(traceparent)
     return match[1] if match else ""
 
 
-def traceparent_of(headers: Mapping[str, str], drawn: str) -> str:
+def choose_traceparent(headers: Mapping[str, str], drawn: str) -> str:
     """The caller's W3C traceparent if it is a valid one of version 00.
 
     Else one made of `drawn`, 48 random hex characters.

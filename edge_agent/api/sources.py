@@ -14,21 +14,21 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.api.image_files import SUFFIXES, max_file_bytes, sample_of
-from edge_agent.api.service import AnswerService, answer_json
+from edge_agent.api.image_files import SAMPLE_SUFFIXES, limit_file_bytes, parse_sample_file
+from edge_agent.api.service import AnswerService, make_answer_json
 from edge_agent.core.records import DisabledError, NoModelError, Sample
 from models.bundle.manifest import Manifest
 from models.runtime.runner import SampleError
-from wire.http.tensors import OipError, TensorHead, from_json
-from wire.process.logging import Log
+from wire.http.tensors import OipError, TensorHead, parse_json_tensor
+from wire.process.logging import JsonLog
 
 MAX_LINE_BYTES = 1 << 20
-LINES_AT_ONCE = 32
-FILES_AT_ONCE = 64  # in one scan of the folder
+MAX_OPEN_LINES = 32
+MAX_FILES_PER_SCAN = 64  # in one scan of the folder
 _CHUNK_BYTES = 65536
 
 
-class Feed(msgspec.Struct, frozen=True):
+class SampleFeed(msgspec.Struct, frozen=True):
     """The agent that answers the samples, and the data class of samples that name none."""
 
     service: AnswerService
@@ -42,14 +42,14 @@ class Feed(msgspec.Struct, frozen=True):
         return self.service.manifest
 
 
-class Folder:
+class FolderWatcher:
     """Watches one folder by scanning it: this works on every file system, and costs one `scandir` a scan.
 
     Give files their final name when they are complete (write elsewhere or under a dot name, then rename). A file that
     is written in place is taken when its size and time did not change between two scans.
     """
 
-    def __init__(self, path: Path, feed: Feed, every_s: float, log: Log) -> None:
+    def __init__(self, path: Path, feed: SampleFeed, every_s: float, log: JsonLog) -> None:
         self._path = path
         self._feed = feed
         self._every_s = every_s
@@ -64,21 +64,21 @@ class Folder:
         """
         while True:
             try:
-                await self.look()
+                await self.scan_once()
             except OSError:
                 self._log.warning("folder_unusable")
             await asyncio.sleep(self._every_s)
 
-    async def look(self) -> int:
+    async def scan_once(self) -> int:
         """Answer the files that are complete, oldest first, at most 64. Returns how many."""
         for name in ("done", "failed"):
             (self._path / name).mkdir(exist_ok=True)
-        ripe = self._ripe()
+        ripe = self._find_complete()
         for file in ripe:
-            await self._take(file)
+            await self._process_file(file)
         return len(ripe)
 
-    def _ripe(self) -> list[Path]:
+    def _find_complete(self) -> list[Path]:
         """Sample files that did not change since the last scan, oldest first.
 
         Names that begin with a dot are left alone.
@@ -86,50 +86,52 @@ class Folder:
         found: dict[str, tuple[int, int]] = {}
         with os.scandir(self._path) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or not entry.name.lower().endswith(SUFFIXES):
+                if entry.name.startswith(".") or not entry.name.lower().endswith(SAMPLE_SUFFIXES):
                     continue
                 facts = entry.stat(follow_symlinks=False)
                 found[entry.name] = (facts.st_mtime_ns, facts.st_size)
         ripe = [name for name, facts in found.items() if self._seen.get(name) == facts]
         self._seen = found
-        return [self._path / name for name in sorted(ripe, key=lambda name: (found[name][0], name))[:FILES_AT_ONCE]]
+        return [
+            self._path / name for name in sorted(ripe, key=lambda name: (found[name][0], name))[:MAX_FILES_PER_SCAN]
+        ]
 
-    async def _take(self, file: Path) -> None:
+    async def _process_file(self, file: Path) -> None:
         """Answer a file and move it.
 
         If the disk refuses the result, the answer is kept so that it is not given again.
         """
-        told = self._told.get(file.name) or await self._tell(file)
+        told = self._told.get(file.name) or await self._answer_file(file)
         if told is None:
             return
         self._told[file.name] = told
-        self._move(file, *told)
+        self._move_file(file, *told)
         del self._told[file.name]
 
-    async def _tell(self, file: Path) -> tuple[str, dict[str, Any]] | None:
+    async def _answer_file(self, file: Path) -> tuple[str, dict[str, Any]] | None:
         """The folder that the file goes to, and its result; None while nothing is answered."""
         try:
             spec = self._feed.manifest.input
-            x = sample_of(file.name, _read_plain(file, max_file_bytes(spec)), spec)
+            x = parse_sample_file(file.name, _read_plain_file(file, limit_file_bytes(spec)), spec)
             record = await self._feed.service.infer(Sample(x, self._feed.data_class))
         except DisabledError:
             return None
         except SampleError as error:
             return "failed", {"file": file.name, "error": str(error)}
-        return "done", {"file": file.name, **answer_json(record, self._feed.service.manifest)}
+        return "done", {"file": file.name, **make_answer_json(record, self._feed.service.manifest)}
 
-    def _move(self, file: Path, where: str, result: dict[str, Any]) -> None:
+    def _move_file(self, file: Path, where: str, result: dict[str, Any]) -> None:
         """Write the result first: a file in `done/` always has its answer beside it.
 
         An older file of that name is kept.
         """
-        target = _free(file.parent / where / file.name)
+        target = _find_free_path(file.parent / where / file.name)
         target.with_name(target.name + ".json").write_bytes(msgspec.json.encode(result) + b"\n")
         file.rename(target)
         self._seen.pop(file.name, None)
 
 
-def _free(path: Path) -> Path:
+def _find_free_path(path: Path) -> Path:
     """A path that does not exist yet: this one, or one with a number before its suffix."""
     count, free = 1, path
     while free.exists():
@@ -138,7 +140,7 @@ def _free(path: Path) -> Path:
     return free
 
 
-def _read_plain(file: Path, max_bytes: int) -> bytes:
+def _read_plain_file(file: Path, max_bytes: int) -> bytes:
     """Read a plain file. SampleError for links, pipes, devices, and for what is too large for any sample."""
     try:
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -154,7 +156,7 @@ def _read_plain(file: Path, max_bytes: int) -> bytes:
         return opened.read(max_bytes)
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
+class _SampleLine(msgspec.Struct, forbid_unknown_fields=True):
     """One JSON line. `x`: the sample, nested or flat; `id`: the caller's own, given back with the answer."""
 
     x: msgspec.Raw
@@ -162,66 +164,66 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     id: str | int | None = None
 
 
-_line_decoder = msgspec.json.Decoder(_Line)
+_line_decoder = msgspec.json.Decoder(_SampleLine)
 
 
-class Lines:
+class JsonLines:
     """Answers JSON lines, each with one JSON line: `{"x": [...], "data_class": "open", "id": "mine"}`.
 
     Up to 32 are answered at once, so answers come back as they are ready; `line` counts from 1.
     """
 
-    def __init__(self, feed: Feed, write: Callable[[bytes], None]) -> None:
+    def __init__(self, feed: SampleFeed, write: Callable[[bytes], None]) -> None:
         self._feed = feed
         self._write = write
 
     async def run(self, lines: AsyncIterator[bytes]) -> None:
         """Answer all lines until they end and every one is answered."""
-        room = asyncio.Semaphore(LINES_AT_ONCE)
+        room = asyncio.Semaphore(MAX_OPEN_LINES)
         number = 0
         async with asyncio.TaskGroup() as tasks:
             async for line in lines:
                 number += 1
                 if line.strip():
                     await room.acquire()
-                    tasks.create_task(self._one(line, number, room), name=f"line {number}")
+                    tasks.create_task(self._answer_one(line, number, room), name=f"line {number}")
 
-    async def _one(self, line: bytes, number: int, room: asyncio.Semaphore) -> None:
+    async def _answer_one(self, line: bytes, number: int, room: asyncio.Semaphore) -> None:
         """Answer one line and write the result. `room` is given back whatever happens."""
         try:
-            self._write(msgspec.json.encode({"line": number, **await self._answer(line)}) + b"\n")
+            self._write(msgspec.json.encode({"line": number, **await self._answer_line(line)}) + b"\n")
         finally:
             room.release()
 
-    async def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer_line(self, line: bytes) -> dict[str, Any]:
         """The JSON object that answers a line; a failure is its `error`, beside the caller's `id` if there was one."""
         try:
-            asked = _parse(line)
+            asked = _parse_line(line)
         except SampleError as error:
             return {"error": str(error)}
         own = {} if asked.id is None else {"id": asked.id}
         try:
-            record = await self._feed.service.infer(self._sample(asked))
+            record = await self._feed.service.infer(self._parse_sample(asked))
         except SampleError as error:
             return {**own, "error": str(error)}
         except NoModelError:
             return {**own, "error": "no_model: there is no model to answer with yet, or it was revoked"}
         except DisabledError:
             return {**own, "error": "disabled: the policy's mode answers nothing"}
-        return {**own, **answer_json(record, self._feed.service.manifest)}
+        return {**own, **make_answer_json(record, self._feed.service.manifest)}
 
-    def _sample(self, asked: _Line) -> Sample:
+    def _parse_sample(self, asked: _SampleLine) -> Sample:
         """The line's sample in the model's shape and type. SampleError if it does not fit."""
         spec = self._feed.manifest.input
         head = TensorHead("x", spec.dtype.value, list(spec.shape), {}, asked.x)
         try:
-            x = from_json(head, math.prod(spec.shape))
+            x = parse_json_tensor(head, math.prod(spec.shape))
         except OipError as error:
             raise SampleError(str(error)) from None
         return Sample(x, self._feed.data_class if asked.data_class is None else asked.data_class)
 
 
-def _parse(line: bytes) -> _Line:
+def _parse_line(line: bytes) -> _SampleLine:
     """Decode one line. SampleError says why it is not of the form `{"x": [...]}`."""
     if len(line) > MAX_LINE_BYTES:
         raise SampleError(f"a line of more than {MAX_LINE_BYTES} bytes")
@@ -236,7 +238,7 @@ def _parse(line: bytes) -> _Line:
 async def read_lines(fd: int) -> AsyncIterator[bytes]:
     """Lines of a pipe, terminal or file. An over-long one is cut to one byte too many, and refused by its parser."""
     rest = b""
-    async for chunk in _chunks(fd):
+    async for chunk in _read_chunks(fd):
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line
@@ -245,17 +247,17 @@ async def read_lines(fd: int) -> AsyncIterator[bytes]:
         yield rest
 
 
-async def _chunks(fd: int) -> AsyncIterator[bytes]:
+async def _read_chunks(fd: int) -> AsyncIterator[bytes]:
     """Bytes as they come, without a thread: a thread that waits in `read` could not be stopped."""
     while True:
-        await _readable(fd)
+        await _wait_readable(fd)
         chunk = os.read(fd, _CHUNK_BYTES)
         if not chunk:
             return
         yield chunk
 
 
-async def _readable(fd: int) -> None:
+async def _wait_readable(fd: int) -> None:
     """Wait until a read would not block.
 
     One registration for each read: a wake-up left over from an earlier one would block the whole loop in `read`.

@@ -12,43 +12,43 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from edge_agent.app.status import Side, report
-from edge_agent.core.commands import Setup
+from edge_agent.app.status import StatusProvider, make_status
+from edge_agent.core.commands import CoreSetup
 from edge_agent.core.core import EdgeCore
 from edge_agent.core.hubs import HOME
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
-from edge_agent.identity.identity import HubKeys, Identity, sites
-from edge_agent.inference.model import Model, setup_of
-from edge_agent.inference.requests import Subjects
-from edge_agent.inference.threshold import Threshold
-from edge_agent.runtime.answering import Answering, Means
-from edge_agent.runtime.dispatch import Post
+from edge_agent.identity.identity import HubKeys, Identity, make_hub_sites
+from edge_agent.inference.model import ServingModel, make_core_setup
+from edge_agent.inference.requests import SubjectHasher
+from edge_agent.inference.threshold import CalibratedThreshold
+from edge_agent.runtime.answering import InferenceDependencies, InferenceService
+from edge_agent.runtime.dispatch import InboundDispatcher
 from edge_agent.runtime.executor import CommandExecutor
-from edge_agent.runtime.maintenance import Guard, Upkeep
+from edge_agent.runtime.maintenance import Maintenance, PolicyContextMonitor
 from edge_agent.storage import answers
 from edge_agent.storage.database import Database
 from edge_agent.storage.journal import Journal
-from edge_agent.storage.outbox import Vault
+from edge_agent.storage.outbox import PayloadVault
 from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
-from edge_agent.update.installer import Install
-from edge_agent.uplink.connection import Connect, ConnectionPool, Credentials, dial
+from edge_agent.update.installer import Installer
+from edge_agent.uplink.connection import Connect, ConnectionPool, Credentials, make_connector
 from edge_agent.uplink.envelope import Envelopes
-from edge_agent.uplink.reports import Outgoing
+from edge_agent.uplink.reports import RolloutReporter
 from edge_agent.uplink.sealing import EscalationSealer, ModelFormat, PendingVerdicts
-from edge_agent.uplink.services import Parts
-from edge_agent.uplink.witness import Witness
+from edge_agent.uplink.services import AgentServices
+from edge_agent.uplink.witness import WitnessClient
 from models.bundle.manifest import Manifest
 from models.runtime.runner import Runner
 from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
-from wire.process.logging import Log, fault, name
-from wire.protocol.messages import Hello
+from wire.process.logging import JsonLog, describe_error, safe_name
+from wire.protocol.messages import HelloNote
 from wire.protocol.rollout import Assignment
-from wire.transport.base import Incoming
+from wire.transport.base import IncomingMessage
 
 
-async def end(tasks: set[asyncio.Task[None]]) -> None:
+async def cancel_tasks(tasks: set[asyncio.Task[None]]) -> None:
     """Cancel tasks until they have ended: a library's `wait_for` may swallow a cancellation (Python 3.11)."""
     while tasks:
         for task in tasks:
@@ -56,7 +56,7 @@ async def end(tasks: set[asyncio.Task[None]]) -> None:
         _, tasks = await asyncio.wait(tasks, timeout=0.5)
 
 
-async def pause(stopping: asyncio.Event, seconds: float) -> None:
+async def sleep_unless(stopping: asyncio.Event, seconds: float) -> None:
     """Sleep for so many seconds, but no longer than until `stopping` is set."""
     try:
         async with asyncio.timeout(seconds):
@@ -65,9 +65,9 @@ async def pause(stopping: asyncio.Event, seconds: float) -> None:
         return
 
 
-AGENT = "skerry-agent/1"
+AGENT_VERSION = "skerry-agent/1"
 DATABASE_FILE = "agent.db"
-_PAUSE_S = 1.0  # before a task that failed starts again
+_RESTART_PAUSE_S = 1.0  # before a task that failed starts again
 
 
 class Agent:
@@ -89,48 +89,52 @@ class Agent:
 
         `connect`: how to reach the home broker, or the credentials of each line, the home line among them.
         """
-        self._log = Log()
+        self._log = JsonLog()
         self._settings = settings
         self._identity = identity
-        model = Model(runner, settings.inline_infer_s)
+        model = ServingModel(runner, settings.inline_infer_s)
         self._counts: Counter[str] = Counter()
         self._clock = clock or HubClock(identity.hub_time_ms)
         self._db = self._database(settings.state_dir / DATABASE_FILE)
         lines = connect if isinstance(connect, Mapping) else {}
         others = {line: each.identity for line, each in lines.items() if line != HOME}
         self._envelopes = Envelopes(identity, others)
-        self._core = EdgeCore(self._setup(model.form), policy)
+        self._core = EdgeCore(self._make_setup(model.form), policy)
         self._journal = Journal(settings, self._db, self._clock, self._counts)
         self._connections = ConnectionPool(settings, self._clock, self._counts)
         if not isinstance(connect, Mapping):
-            self._connections.add(HOME, identity.device, connect)
+            self._connections.add_line(HOME, identity.device, connect)
         for line, each in lines.items():
-            self._connections.add(line, each.identity.device, dial(each, settings.connect_timeout_s))
-        self._assemble(model, Vault(identity.payload_key))
+            self._connections.add_line(line, each.identity.device, make_connector(each, settings.connect_timeout_s))
+        self._assemble(model, PayloadVault(identity.payload_key))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._opened = False
-        self._install: Install | None = None
+        self._install: Installer | None = None
         self._hint: Callable[[], None] | None = None  # of whoever looks for updates
 
-    def _assemble(self, model: Model, vault: Vault) -> None:
+    def _assemble(self, model: ServingModel, vault: PayloadVault) -> None:
         """Create what executes the core's commands, and what receives the hubs' messages."""
         settings, identity, envelopes = self._settings, self._identity, self._envelopes
-        self._parts = parts = Parts(
+        self._parts = parts = AgentServices(
             core=self._core, database=self._db, journal=self._journal, clock=self._clock, counts=self._counts,
             sealer=EscalationSealer(envelopes, vault, self._clock, model.form, max_age_s=settings.outbox.max_age_s),
             pending=PendingVerdicts(settings.frames_cache_bytes), connections=self._connections, envelopes=envelopes,
         )  # fmt: skip
-        self._executor = executor = CommandExecutor(parts, Hello(0, secrets.token_hex(8), AGENT, model.refs))
-        self._guard = Guard(parts, executor, settings.attributes, identity.device)
-        self._witness = Witness(parts, executor.sender, identity, settings.heads_every_s)
-        self.outgoing = Outgoing(parts, executor.sender)
+        self._executor = executor = CommandExecutor(
+            parts, HelloNote(0, secrets.token_hex(8), AGENT_VERSION, model.refs)
+        )
+        self._guard = PolicyContextMonitor(parts, executor, settings.attributes, identity.device)
+        self._witness = WitnessClient(parts, executor.sender, identity, settings.heads_every_s)
+        self.outgoing = RolloutReporter(parts, executor.sender)
         told = (self._guard, self._witness, self.outgoing)
-        self._sides: list[Side] = [*told]
-        self._upkeep = Upkeep(parts, executor, self._guard, settings)
-        means = Means(executor, Subjects(vault), self._upkeep, self._setup, settings.inline_infer_s)
-        self.answering = Answering(model, parts, means)
-        self._post = Post(parts, executor, told, judged=self.answering.verdict, orders=self)
+        self._sides: list[StatusProvider] = [*told]
+        self._upkeep = Maintenance(parts, executor, self._guard, settings)
+        means = InferenceDependencies(
+            executor, SubjectHasher(vault), self._upkeep, self._make_setup, settings.inline_infer_s
+        )
+        self.answering = InferenceService(model, parts, means)
+        self._post = InboundDispatcher(parts, executor, told, judged=self.answering.on_verdict, orders=self)
 
     # Start and stop
 
@@ -144,8 +148,8 @@ class Agent:
             return
         self._opened = True
         self._journal.open()
-        self.answering.measure()
-        await self._upkeep.open()
+        self.answering.measure_models()
+        await self._upkeep.open_database()
 
     async def run(self) -> None:
         """Run connections, maintenance and the watchdog until `stop`.
@@ -154,25 +158,25 @@ class Agent:
         """
         await self.open()
         async with asyncio.TaskGroup() as group:
-            works = {_title(each.line): partial(each.run, self) for each in self._connections}
-            works["upkeep"] = partial(self._upkeep.run, self._reopened)
+            works = {_task_title(each.line): partial(each.run, self) for each in self._connections}
+            works["upkeep"] = partial(self._upkeep.run, self._on_database_opened)
             while not self._stopping.is_set():
                 for title, work in works.items():
-                    self._revive(group, title, work)
-                self._safely("watch", self._watch)
-                await pause(self._stopping, self._settings.watchdog_s)
-            await end(set(self._tasks.values()))
-        await self._close()
+                    self._ensure_task(group, title, work)
+                self._run_handler("watch", self._run_watchdog)
+                await sleep_unless(self._stopping, self._settings.watchdog_s)
+            await cancel_tasks(set(self._tasks.values()))
+        await self._close_services()
 
     def stop(self) -> None:
         """Let `run` end."""
         self._stopping.set()
 
-    async def _close(self) -> None:
+    async def _close_services(self) -> None:
         self._executor.close()
         self._journal.flush()
-        self._witness.rest()
-        self._upkeep.remember_time()
+        self._witness.flush_meter()
+        self._upkeep.save_time_floor()
         await self._db.close()
         self.answering.close()
 
@@ -184,14 +188,14 @@ class Agent:
         A confident answer comes back at once, others as a future. Raises SampleError if the sample does not fit the
         model, DisabledError if the policy's mode answers nothing.
         """
-        return self.answering.now(sample)
+        return self.answering.answer_now(sample)
 
     async def infer(self, sample: Sample) -> AnswerRecord:
         """Answer one sample.
 
         SampleError if it does not fit the model, DisabledError if the policy's mode answers nothing.
         """
-        return await self.answering.later(sample)
+        return await self.answering.answer_async(sample)
 
     # Records
 
@@ -200,11 +204,11 @@ class Agent:
 
         Empty for an unknown id.
         """
-        return await self._journal.wait(id, timeout_s)
+        return await self._journal.wait_for(id, timeout_s)
 
     def events(self, after: int) -> AsyncIterator[EventRecord]:
         """Committed records with an event id above `after`, then each new one as it is committed. At least once."""
-        return self._journal.events(after)
+        return self._journal.stream_events(after)
 
     async def last_event(self) -> int:
         """The newest committed record's event id, 0 if there is none. A stream from there on has only new records."""
@@ -212,14 +216,14 @@ class Agent:
 
     async def feedback(self, id: str, truth: float) -> bool:  # noqa: A002 - the product's word
         """Record the true label or value of an answer. False if the id is unknown."""
-        known = await self._journal.keep_truth(id, truth)
-        for record in (await self._journal.of(id))[0][:1]:
-            self.answering.judged(record, truth)
+        known = await self._journal.store_truth(id, truth)
+        for record in (await self._journal.records_for(id))[0][:1]:
+            self.answering.on_feedback(record, truth)
         return known
 
     async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002 - the product's word
         """What is known of one answer: its records, ledger entries and outcome, JSON-able. Empty for an unknown id."""
-        return await self._journal.explain(id)
+        return await self._journal.explain_answer(id)
 
     async def erase(self, subject: bytes) -> int:
         """Forget the data subject of this keyed hash: its questions end, its answers are deleted.
@@ -227,38 +231,38 @@ class Agent:
         How many answers that was.
         """
         self._journal.flush()
-        self._executor.execute(self._core.on_erased(self._parts.pending.about(subject), self._clock.now()))
-        self._journal.forget(subject)
-        return await self._db.read(partial(answers.erase, subject=subject))
+        self._executor.execute(self._core.on_erased(self._parts.pending.find_by_subject(subject), self._clock.now()))
+        self._journal.forget_subject(subject)
+        return await self._db.read(partial(answers.erase_subject, subject=subject))
 
     # Policies, hubs, models
 
     def use_policy(self, policy: Policy | None) -> None:
         """Decide by this policy from now on; None: nothing may leave."""
-        self._guard.expect(policy)
+        self._guard.prepare_policy(policy)
         self._executor.execute(self._core.on_policy(policy, self._clock.now()))
 
     def use_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
         """Replace the hub keys of the home line."""
-        self._envelopes.use(hubs)
-        self.answering.renew()
-        self._executor.execute(self._core.on_hubs(self._sites(), self._clock.now()))
+        self._envelopes.set_hubs(hubs)
+        self.answering.refresh_setup()
+        self._executor.execute(self._core.on_hubs(self._hub_sites(), self._clock.now()))
 
-    def use_further(self, line: str, hubs: tuple[HubKeys, ...]) -> None:
+    def use_line_hubs(self, line: str, hubs: tuple[HubKeys, ...]) -> None:
         """Replace the hub keys of another line; the hubs' names stay, as policies know them by these."""
-        self._envelopes.on(line).use(hubs)
-        self._executor.execute(self._core.on_hubs(self._sites(), self._clock.now()))
+        self._envelopes.for_line(line).set_hubs(hubs)
+        self._executor.execute(self._core.on_hubs(self._hub_sites(), self._clock.now()))
 
     async def use_bundle(self, runner: Runner | None) -> None:
         """Answer with this model from now on, or with none. Questions accepted before keep the model they name."""
-        await self.answering.use(runner)
+        await self.answering.set_model(runner)
 
-    def _setup(self, form: ModelFormat) -> Setup:
-        return setup_of(form, self._sites(), self._envelopes, self._settings.outbox)
+    def _make_setup(self, form: ModelFormat) -> CoreSetup:
+        return make_core_setup(form, self._hub_sites(), self._envelopes, self._settings.outbox)
 
-    def _sites(self) -> tuple[HubSite, ...]:
+    def _hub_sites(self) -> tuple[HubSite, ...]:
         """Every hub on every line, as policies see it."""
-        return sites(self._envelopes.everybody(), self._settings.prices)
+        return make_hub_sites(self._envelopes.all_hubs(), self._settings.prices)
 
     @property
     def manifest(self) -> Manifest | None:
@@ -276,27 +280,27 @@ class Agent:
             self._hint()
         return self._hint is not None
 
-    def count(self, kind: str) -> None:
+    def count_event(self, kind: str) -> None:
         """Add one to a counter; `kind` is a fixed word, never input."""
         self._counts[kind] += 1
 
-    def assign(self, install: Install) -> None:
+    def attach_installer(self, install: Installer) -> None:
         """Models that the home hub assigns are installed by this installer."""
-        install.attach(self._parts, self.answering, self.outgoing)
+        install.attach_agent(self._parts, self.answering, self.outgoing)
         self._install = install
-        self.add_side(install)
+        self.add_status_provider(install)
 
     def take_assignment(self, assignment: Assignment) -> None:
         """Pass on an assignment of our home hub. Ignored without an installer."""
         if self._install is not None:
-            self._install.hear(assignment)
+            self._install.on_assignment(assignment)
 
-    def calibrate(self, threshold: Threshold) -> None:
+    def set_threshold(self, threshold: CalibratedThreshold) -> None:
         """Escalate by the calibrated threshold of this device's class, while it holds its promised error rate."""
-        self.answering.calibrate(threshold)
-        self.add_side(threshold)
+        self.answering.set_threshold(threshold)
+        self.add_status_provider(threshold)
 
-    def add_side(self, side: Side) -> None:
+    def add_status_provider(self, side: StatusProvider) -> None:
         """Add a component's fields and alarms to the agent's status."""
         self._sides.append(side)
 
@@ -305,14 +309,14 @@ class Agent:
 
         Stored questions are kept.
         """
-        await self._connections.on(line).drop()
+        await self._connections.connection_for(line).reset_connection()
 
     def status(self) -> dict[str, Any]:
         """The agent's status, JSON-able: device, epoch, model, policy, mode, link, disk, open questions, alarms."""
         manifest = self.manifest
         named = (self._identity.device, manifest.model if manifest else "")
         sides = [self.answering.model, *self._sides]
-        return report(self._parts, named, self._executor.unrecorded, self._upkeep.alarms, sides)
+        return make_status(self._parts, named, self._executor.unrecorded, self._upkeep.alarms, sides)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -323,72 +327,72 @@ class Agent:
 
     def on_up(self, line: str = HOME) -> None:
         """A line is connected."""
-        self._connections.heard(line)
-        self._safely("up", lambda: self._executor.execute(self._core.on_link(True, self._clock.now(), line)))
+        self._connections.mark_received(line)
+        self._run_handler("up", lambda: self._executor.execute(self._core.on_link(True, self._clock.now(), line)))
         if line == HOME:
             for told in (self._witness, self.outgoing):
-                self._safely("witness", told.connected)
+                self._run_handler("witness", told.on_connected)
 
-    def _reopened(self) -> None:
+    def _on_database_opened(self) -> None:
         for connection in self._connections:
             if connection.up:
                 self.on_up(connection.line)
 
     def on_down(self, line: str = HOME) -> None:
         """A line has lost its connection."""
-        self._safely("down", lambda: self._executor.execute(self._core.on_link(False, self._clock.now(), line)))
+        self._run_handler("down", lambda: self._executor.execute(self._core.on_link(False, self._clock.now(), line)))
 
-    def on_batch(self, batch: list[Incoming], line: str = HOME) -> None:
+    def on_batch(self, batch: list[IncomingMessage], line: str = HOME) -> None:
         """Messages of the reply topic have arrived on a line."""
-        self._connections.heard(line)
+        self._connections.mark_received(line)
         for message in batch:
-            self._safely("message", partial(self._post.message, message, line))
+            self._run_handler("message", partial(self._post.dispatch_message, message, line))
 
     def on_order(self, payload: bytes, line: str = HOME) -> None:
         """A message of the topic `down/desired` has arrived on a line."""
-        self._safely("order", partial(self._post.order, payload, line))
+        self._run_handler("order", partial(self._post.dispatch_order, payload, line))
 
     # Supervision
 
-    def _safely(self, what: str, handler: Callable[[], object]) -> None:
+    def _run_handler(self, what: str, handler: Callable[[], object]) -> None:
         """The one place where any exception is caught: a handler's failure ends the handler, not the task."""
         try:
             handler()
         except Exception as error:  # noqa: BLE001
             self._counts["handler_errors"] += 1
-            self._log.error("handler_failed", handler=name(what), error=fault(error))
+            self._log.error("handler_failed", handler=safe_name(what), error=describe_error(error))
 
-    async def _live(self, title: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _restart_forever(self, title: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
             try:
                 await work()
             except Exception as error:  # noqa: BLE001
                 self._counts["task_errors"] += 1
-                self._log.error("task_failed", task=name(title), error=fault(error))
-            await asyncio.sleep(_PAUSE_S)
+                self._log.error("task_failed", task=safe_name(title), error=describe_error(error))
+            await asyncio.sleep(_RESTART_PAUSE_S)
 
-    def _revive(self, group: asyncio.TaskGroup, title: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _ensure_task(self, group: asyncio.TaskGroup, title: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = self._tasks.get(title)
         if task is not None and not task.done():
             return
         if task is not None:
             self._counts["tasks_revived"] += 1
-            self._log.warning("task_revived", task=name(title))
-        self._tasks[title] = group.create_task(self._live(title, work), name=f"agent-{title}")
+            self._log.warning("task_revived", task=safe_name(title))
+        self._tasks[title] = group.create_task(self._restart_forever(title, work), name=f"agent-{title}")
 
-    def _watch(self) -> None:
-        if self._db.is_open and not self._db.alive:
+    def _run_watchdog(self) -> None:
+        if self._db.is_open and not self._db.is_alive:
             self._counts["writer_revived"] += 1
-            self._db.revive()
+            self._db.restart_writer()
         self._executor.flush_marks()
-        self._guard.look()
-        self._witness.watch()
-        self.outgoing.watch()
-        for line in self._connections.silent(self._core.open, self._settings.silent_after_s):
+        self._guard.refresh_context()
+        self._witness.send_due()
+        self.outgoing.send_due()
+        for line in self._connections.find_silent_lines(self._core.open_questions, self._settings.silent_after_s):
             self._counts["link_silent"] += 1
-            self._tasks[_title(line)].cancel()  # its successor connects anew
+            self._tasks[_task_title(line)].cancel()  # its successor connects anew
 
 
-def _title(line: str) -> str:
+def _task_title(line: str) -> str:
     """Name of the task that keeps this line's connection."""
     return f"link-{line}" if line else "link"

@@ -8,27 +8,27 @@ from pydantic import ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
 
 from edge_agent.api.oip import InferLimits
-from edge_agent.system.environment import POWER_SUPPLY, Attributes
-from edge_agent.system.policy_layers import Layers, layers_of
+from edge_agent.system.environment import POWER_SUPPLY, DeviceAttributes
+from edge_agent.system.policy_layers import PolicyLayers, parse_layers
 from edge_agent.system.settings import AgentSettings, OutboxLimits, name_of
-from edge_agent.update.types import Limits
+from edge_agent.update.types import InstallLimits
 from wire.http.guards import ServerAccess, validate_access
 from wire.process.config import (
     ConfigSection,
     ProcessConfig,
     build_config,
+    find_nearest_key,
     find_sections,
-    known_keys,
+    list_known_keys,
     make_absolute,
-    nearest_key,
 )
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_toml
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_toml_file
 
 PREFIX = "SKERRY_AGENT_"
 _OUTBOX = OutboxLimits()
 _AGENT = AgentSettings(state_dir=Path())
-_LIMITS = Limits()
+_LIMITS = InstallLimits()
 _DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
 
 
@@ -56,7 +56,7 @@ class ApiSection(_Section):
 
 
 class FolderSection(_Section):
-    """A watched folder of `.npy` and `.png` files; "" watches none. `data_class` "" means the agent's."""
+    """A watched folder of `.npy` and `.encode_png` files; "" watches none. `data_class` "" means the agent's."""
 
     path: str = ""
     data_class: str = Field(default="", pattern=_DATA_CLASS)
@@ -159,12 +159,12 @@ class AgentConfig(ProcessConfig):
     device: DeviceSection = DeviceSection()
     hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
 
-    def layers(self) -> Layers:
+    def policy_layers(self) -> PolicyLayers:
         """The policy layers that the configuration names."""
         named = (self.policy,) if isinstance(self.policy, str) else self.policy
-        return layers_of(named, airgap=self.airgap)
+        return parse_layers(named, airgap=self.airgap)
 
-    def door(self) -> ServerAccess:
+    def api_access(self) -> ServerAccess:
         """Address, TLS and token of the local API."""
         api = self.api
         return ServerAccess(
@@ -176,16 +176,16 @@ class AgentConfig(ProcessConfig):
         """Limits of inference requests over the API."""
         return InferLimits(self.api.max_body_bytes, self.api.max_batch, self.data_class)
 
-    def install_limits(self) -> Limits:
+    def install_limits(self) -> InstallLimits:
         """Limits of the install machine."""
-        return Limits(interval_s=self.updates.interval_s, spread_s=self.updates.spread_s)
+        return InstallLimits(interval_s=self.updates.interval_s, spread_s=self.updates.spread_s)
 
-    def settings(self) -> AgentSettings:
+    def agent_settings(self) -> AgentSettings:
         """The limits as the agent takes them."""
         outbox = OutboxLimits(**self.outbox.model_dump())
         d = self.device
         metered = None if d.metered == "" else d.metered
-        attributes = Attributes(d.kind, d.region, "", d.tags or None, metered, d.metered_file, d.power_supply)
+        attributes = DeviceAttributes(d.kind, d.region, "", d.tags or None, metered, d.metered_file, d.power_supply)
         return AgentSettings(
             state_dir=Path(self.state), outbox=outbox, attributes=attributes,
             **self.records.model_dump(), **self.link.model_dump(),
@@ -201,31 +201,31 @@ _PATHS = (
 )
 
 
-def load(file: Path | None, environment: Mapping[str, str] | None = None) -> AgentConfig:
+def load_config(file: Path | None, environment: Mapping[str, str] | None = None) -> AgentConfig:
     """Read the configuration from a file and the environment.
 
     Raises ExitError(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible.
     """
-    data = read_toml(file, Exit.CONFIG, "`skerry agent init` writes one") if file else {}
+    data = read_toml_file(file, ExitCode.CONFIG, "`skerry agent init` writes one") if file else {}
     check_keys(data, str(file))
     if file:
         make_absolute(data, _PATHS, file.absolute().parent, lambda text: bool(text) and not name_of(text))
     config = build_config(AgentConfig, data, file, environment)
-    validate_access(config.door())
+    validate_access(config.api_access())
     return config
 
 
 def check_keys(data: Mapping[str, Any], where: str) -> None:
     """Raise ExitError(CONFIG) for the first key of a table that is unknown, with the nearest one that is known."""
-    known = set(known_keys(AgentConfig))
-    for key in _flat(data):
+    known = set(list_known_keys(AgentConfig))
+    for key in _flatten_keys(data):
         if key not in known:
             raise ExitError(
-                Exit.CONFIG, f"{where}: unknown key '{key[:60]}', did you mean '{nearest_key(key, known)}'?"
+                ExitCode.CONFIG, f"{where}: unknown key '{key[:60]}', did you mean '{find_nearest_key(key, known)}'?"
             )
 
 
-def _flat(data: Mapping[str, Any]) -> Iterator[str]:
+def _flatten_keys(data: Mapping[str, Any]) -> Iterator[str]:
     """Keys with their table; a table where a value belongs is left to the type check."""
     tables = find_sections(AgentConfig)
     for key, value in data.items():

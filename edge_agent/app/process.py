@@ -16,40 +16,45 @@ from typing import Any
 import msgspec
 
 from edge_agent.api.app import ApiServer, build_app
-from edge_agent.api.sources import Feed, Folder, Lines, read_lines
+from edge_agent.api.sources import FolderWatcher, JsonLines, SampleFeed, read_lines
 from edge_agent.app.agent import Agent
 from edge_agent.app.config import AgentConfig
 from edge_agent.core.hubs import HOME
-from edge_agent.identity.hubs import Hubs, open_hubs
-from edge_agent.identity.identity import Identity
-from edge_agent.identity.identity import load as load_identity
+from edge_agent.identity.hubs import AdditionalHubs, load_additional_hubs
+from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.identity.renewal import Renewer
-from edge_agent.inference.threshold import Threshold, open_thresholds
+from edge_agent.inference.threshold import CalibratedThreshold, load_thresholds
 from edge_agent.system.clock import HubClock
-from edge_agent.system.policy_layers import Layers, Standing, read_files
-from edge_agent.system.settings import ADDRESS_FILE, Address, AgentSettings, name_of
+from edge_agent.system.policy_layers import PolicyLayers, PolicyStack, read_policy_files
+from edge_agent.system.settings import ADDRESS_FILE, AgentSettings, ApiAddress, name_of
 from edge_agent.update.actions import InstallDependencies
-from edge_agent.update.installed import FOLDER, Installed, Names, keys_path, look
-from edge_agent.update.installer import Install
+from edge_agent.update.installed import (
+    UPDATES_FOLDER_NAME,
+    InstalledUpdates,
+    RepositoryNames,
+    keys_target_path,
+    read_installed,
+)
+from edge_agent.update.installer import Installer
 from edge_agent.update.machine import InstallMachine
 from edge_agent.update.poller import Updates
 from edge_agent.update.recovery import InstallTable, forgive_failed_start, recover_install
-from edge_agent.update.worker_protocol import Follow, UpdateJob
-from edge_agent.uplink.connection import dial
+from edge_agent.update.worker_protocol import FollowMode, UpdateJob
+from edge_agent.uplink.connection import make_connector
 from models.bundle.bundle import open_bundle
 from models.bundle.manifest import BundleError
 from models.runtime.onnx_runner import OnnxRunner
 from models.runtime.runner import Runner
-from models.update.trust import path_fits
+from models.update.trust import is_target_path
 from policies.model.policy import PolicyError
-from wire.http.guards import tls_context, token_of
-from wire.process.daemon import notify, watchdog_every_s
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.logging import Log, fault, name
+from wire.http.guards import build_tls_context, load_token
+from wire.process.daemon import notify_systemd, read_watchdog_interval
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog, describe_error, safe_name
 from wire.transport.base import LinkLostError, Transport
 
 
-class Parts(msgspec.Struct, frozen=True):
+class StartupState(msgspec.Struct, frozen=True):
     """What the agent starts with. `runner` None: the first model is not here yet.
 
     `names`: what comes from the update repository, `installed`: what of it is here; None where there is no repository.
@@ -58,107 +63,109 @@ class Parts(msgspec.Struct, frozen=True):
 
     identity: Identity
     runner: Runner | None
-    standing: Standing
-    names: Names | None = None
-    installed: Installed = Installed()
-    hubs: Hubs = Hubs({}, {})
+    standing: PolicyStack
+    names: RepositoryNames | None = None
+    installed: InstalledUpdates = InstalledUpdates()
+    hubs: AdditionalHubs = AdditionalHubs({}, {})
     core: InstallMachine | None = None
 
 
-def prepare(config: AgentConfig, *, starting: bool = False) -> Parts:
+def prepare_startup(config: AgentConfig, *, starting: bool = False) -> StartupState:
     """Load identity, policies and model; ExitError(ENROLMENT, CREDENTIALS, MODEL, POLICY) for whatever cannot be used.
 
     `starting`: the process will serve, and owns the folder: its start counts for a model on trial.
     """
     identity = load_identity(Path(config.state))
-    identity.tls()
-    names = _names(config, identity)
-    core, shun = _machine(config, identity, names) if names and starting else (None, "")
+    identity.tls_context()
+    names = _repository_names(config, identity)
+    core, shun = _recover_machine(config, identity, names) if names and starting else (None, "")
     try:
-        return _prepared(config, identity, names, core, shun)
+        return _load_startup(config, identity, names, core, shun)
     except ExitError:
         if core:
-            forgive_failed_start(Path(config.state) / FOLDER, core.row)
+            forgive_failed_start(Path(config.state) / UPDATES_FOLDER_NAME, core.row)
         raise
 
 
-def _prepared(
-    config: AgentConfig, identity: Identity, names: Names | None, core: InstallMachine | None, shun: str
-) -> Parts:
-    hubs = open_hubs(config.hub, identity)
-    found = look(Path(config.state) / FOLDER, names, shun=shun) if names else Installed()
-    standing = _standing(config.layers(), found)
-    tls_context(config.door())
-    token_of(config.door())
+def _load_startup(
+    config: AgentConfig, identity: Identity, names: RepositoryNames | None, core: InstallMachine | None, shun: str
+) -> StartupState:
+    hubs = load_additional_hubs(config.hub, identity)
+    found = read_installed(Path(config.state) / UPDATES_FOLDER_NAME, names, shun=shun) if names else InstalledUpdates()
+    standing = _load_policies(config.policy_layers(), found)
+    build_tls_context(config.api_access())
+    load_token(config.api_access())
     if name_of(config.bundle):
-        return Parts(
+        return StartupState(
             identity=identity, runner=found.runner, standing=standing, names=names, installed=found, hubs=hubs,
             core=core,
         )  # fmt: skip
     try:
-        return Parts(
+        return StartupState(
             identity=identity, runner=OnnxRunner(open_bundle(config.bundle), config.threads), standing=standing,
             names=names, installed=found, hubs=hubs,
         )  # fmt: skip
     except BundleError as error:
-        raise ExitError(Exit.MODEL, str(error)) from None
+        raise ExitError(ExitCode.MODEL, str(error)) from None
 
 
-def _machine(config: AgentConfig, identity: Identity, names: Names) -> tuple[InstallMachine | None, str]:
+def _recover_machine(
+    config: AgentConfig, identity: Identity, names: RepositoryNames
+) -> tuple[InstallMachine | None, str]:
     """The install machine after its recovery, which comes before any model is loaded.
 
     Also the digest of a bundle that must not serve, "" for none.
     """
-    if not names.family or Follow(config.updates.follow) is not Follow.ASSIGNMENTS:
+    if not names.family or FollowMode(config.updates.follow) is not FollowMode.ASSIGNMENTS:
         return None, ""
-    folder = Path(config.state) / FOLDER
-    core = InstallMachine(identity.device, InstallTable(folder).read(), config.install_limits())
-    return core, recover_install(folder, names, core, HubClock(identity.hub_time_ms).ms())
+    folder = Path(config.state) / UPDATES_FOLDER_NAME
+    core = InstallMachine(identity.device, InstallTable(folder).read_row(), config.install_limits())
+    return core, recover_install(folder, names, core, HubClock(identity.hub_time_ms).hub_ms())
 
 
-def _names(config: AgentConfig, identity: Identity) -> Names | None:
+def _repository_names(config: AgentConfig, identity: Identity) -> RepositoryNames | None:
     """What to take from the update repository; None for a device that was enrolled without one."""
-    family, policies = name_of(config.bundle), config.layers().published
+    family, policies = name_of(config.bundle), config.policy_layers().published
     if not identity.tuf_url:
         if family or policies:
             raise ExitError(
-                Exit.ENROLMENT, "this device was enrolled without an update repository: enrol it again to use tuf:"
+                ExitCode.ENROLMENT, "this device was enrolled without an update repository: enrol it again to use tuf:"
             )
         return None
     regions = tuple(dict.fromkeys(hub.region for hub in identity.hubs))
-    names = Names(family, policies, tuple(filter(_is_plain, regions)), version(), config.threads)
-    if not all(map(_is_plain, filter(None, (family, *policies)))):
-        raise ExitError(Exit.CONFIG, "tuf: must be followed by a name of small letters, digits, '_' and '-'")
+    names = RepositoryNames(family, policies, tuple(filter(_is_plain_name, regions)), read_version(), config.threads)
+    if not all(map(_is_plain_name, filter(None, (family, *policies)))):
+        raise ExitError(ExitCode.CONFIG, "tuf: must be followed by a name of small letters, digits, '_' and '-'")
     return names
 
 
-def _is_plain(word: str) -> bool:
-    return path_fits(keys_path(word))
+def _is_plain_name(word: str) -> bool:
+    return is_target_path(keys_target_path(word))
 
 
-def _standing(layers: Layers, found: Installed) -> Standing:
+def _load_policies(layers: PolicyLayers, found: InstalledUpdates) -> PolicyStack:
     """The policy layers in force; without any there is no policy, and nothing may leave.
 
     Raises ExitError(POLICY) for layers that cannot be used, or not together.
     """
     try:
-        return Standing(read_files(layers), found.policies if layers.published else ())
+        return PolicyStack(read_policy_files(layers), found.policies if layers.published else ())
     except PolicyError as error:
-        raise ExitError(Exit.POLICY, f"policy: {error}") from None
+        raise ExitError(ExitCode.POLICY, f"policy: {error}") from None
 
 
-async def _no_link() -> Transport:
+async def _refuse_link() -> Transport:
     """The connector of an air-gapped device: it never connects."""
     raise LinkLostError("airgap = true: there is no link")
 
 
-class Process:
+class AgentProcess:
     """One running agent with its API, updates and renewals.
 
     `lines`: also answer JSON lines from stdin, and end with them.
     """
 
-    def __init__(self, config: AgentConfig, parts: Parts, log: Log, *, lines: bool = False) -> None:
+    def __init__(self, config: AgentConfig, parts: StartupState, log: JsonLog, *, lines: bool = False) -> None:
         self._config = config
         self._parts = parts
         self._log = log
@@ -166,28 +173,30 @@ class Process:
         self._standing = parts.standing
         self._ended = asyncio.Event()
         identity = parts.identity
-        settings = msgspec.structs.replace(config.settings(), prices=parts.hubs.prices)
+        settings = msgspec.structs.replace(config.agent_settings(), prices=parts.hubs.prices)
         clock = HubClock(identity.hub_time_ms)
         self._renewer = Renewer(identity, clock, log)
         hubs = {} if config.airgap else parts.hubs.further
         self._renewers = {line: Renewer(each, clock, log) for line, each in hubs.items()}
-        connect = _no_link if config.airgap else {HOME: self._renewer, **self._renewers}
+        connect = _refuse_link if config.airgap else {HOME: self._renewer, **self._renewers}
         self._agent = Agent(settings, identity, parts.runner, parts.standing.policy, connect, clock=clock)
-        self._agent.add_side(self._renewer)
+        self._agent.add_status_provider(self._renewer)
         if config.thresholds:
             kept = Path(config.state)
-            self._agent.calibrate(Threshold(open_thresholds(Path(config.thresholds)), config.device.kind, kept))
+            self._agent.set_threshold(
+                CalibratedThreshold(load_thresholds(Path(config.thresholds)), config.device.kind, kept)
+            )
         fetches = config.updates.enabled and not config.airgap
-        self._updates = self._updating(parts.names) if parts.names and fetches else None
-        self._install: Install | None = None
+        self._updates = self._make_updates(parts.names) if parts.names and fetches else None
+        self._install: Installer | None = None
         if self._updates:
-            self._agent.add_side(self._updates)
-            self._assigned(self._updates)
+            self._agent.add_status_provider(self._updates)
+            self._attach_installer(self._updates)
         self._state = Path(config.state)
 
     async def run(self) -> None:
         """Run until a signal, the end of the lines, or a defect. ExitError(PORT, DATABASE, ...) if it cannot start."""
-        self._obey_signals()
+        self._handle_signals()
         try:
             await self._agent.open()
             if self._parts.installed.hubs:
@@ -201,49 +210,49 @@ class Process:
             raise
         try:
             async with asyncio.TaskGroup() as group:
-                await self._work(group, server)
+                await self._run_tasks(group, server)
         finally:
             (self._state / ADDRESS_FILE).unlink(missing_ok=True)
 
-    async def _work(self, group: asyncio.TaskGroup, server: ApiServer | None) -> None:
+    async def _run_tasks(self, group: asyncio.TaskGroup, server: ApiServer | None) -> None:
         agent = group.create_task(self._agent.run(), name="agent")
-        sides = [group.create_task(work, name=title) for title, work in self._sides().items()]
+        sides = [group.create_task(work, name=title) for title, work in self._make_tasks().items()]
         agent.add_done_callback(lambda _: self._ended.set())
-        notify("READY=1")
+        notify_systemd("READY=1")
         model = self._agent.manifest.model if self._agent.manifest else "none"
-        self._log.info("serving", device=name(self._parts.identity.device), model=name(model))
+        self._log.info("serving", device=safe_name(self._parts.identity.device), model=safe_name(model))
         await self._ended.wait()
-        notify("STOPPING=1")
+        notify_systemd("STOPPING=1")
         for side in sides:
             side.cancel()
         if server:
             await server.stop()
         self._agent.stop()
 
-    def _sides(self) -> dict[str, Any]:
+    def _make_tasks(self) -> dict[str, Any]:
         """Named tasks beside the agent's own."""
         sides: dict[str, Any] = {}
         if not self._config.airgap:
             sides["renewal"] = self._renewer.run(self._agent.reconnect)
         for line, renewer in self._renewers.items():
-            sides[f"renewal-{line}"] = renewer.run(partial(self._renewed, line, renewer))
+            sides[f"renewal-{line}"] = renewer.run(partial(self._on_renewed, line, renewer))
         if self._install:
             sides["install"] = self._install.run()
         if self._updates:
             sides["updates"] = self._updates.run(self._agent, self._config.updates.every_s)
         folder = self._config.folder
         if folder.path:
-            feed = self._feed(folder.data_class or self._config.data_class)
-            sides["folder"] = Folder(Path(folder.path), feed, folder.every_s, self._log).run()
+            feed = self._make_feed(folder.data_class or self._config.data_class)
+            sides["folder"] = FolderWatcher(Path(folder.path), feed, folder.every_s, self._log).run()
         if self._lines:
             sides["lines"] = self._answer_lines()
-        every_s = watchdog_every_s()
+        every_s = read_watchdog_interval()
         if every_s is not None:
             sides["watchdog"] = _feed_watchdog(every_s)
         return sides
 
-    async def _renewed(self, line: str, renewer: Renewer) -> None:
-        self._agent.use_further(line, renewer.identity.hubs)
+    async def _on_renewed(self, line: str, renewer: Renewer) -> None:
+        self._agent.use_line_hubs(line, renewer.identity.hubs)
         await self._agent.reconnect(line)
 
     async def _answer_lines(self) -> None:
@@ -251,109 +260,109 @@ class Process:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
 
-        await Lines(self._feed(self._config.data_class), write).run(read_lines(sys.stdin.fileno()))
+        await JsonLines(self._make_feed(self._config.data_class), write).run(read_lines(sys.stdin.fileno()))
         self._ended.set()
 
-    def _feed(self, data_class: str) -> Feed:
-        return Feed(self._agent, data_class)
+    def _make_feed(self, data_class: str) -> SampleFeed:
+        return SampleFeed(self._agent, data_class)
 
     async def _open_api(self) -> ApiServer | None:
         if not self._config.api.enabled:
             return None
-        door = self._config.door()
+        door = self._config.api_access()
         limits = self._config.infer_limits()
-        app = build_app(self._agent, door, limits=limits, version=version())
+        app = build_app(self._agent, door, limits=limits, version=read_version())
         server = ApiServer(app, door)
         url = await server.start()
-        Address(url, door.token_file, door.tls_cert if url.startswith("https") else "").save(self._state)
-        self._log.info("listening", address=name(url))
+        ApiAddress(url, door.token_file, door.tls_cert if url.startswith("https") else "").save(self._state)
+        self._log.info("listening", address=safe_name(url))
         return server
 
-    def _obey_signals(self) -> None:
+    def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload_policy)
 
-    def _updating(self, names: Names) -> Updates:
+    def _make_updates(self, names: RepositoryNames) -> Updates:
         return Updates(
-            folder=Path(self._config.state) / FOLDER, names=names, job=partial(self._job, names),
+            folder=Path(self._config.state) / UPDATES_FOLDER_NAME, names=names, job=partial(self._make_job, names),
             start=self._parts.installed, log=self._log, standing=self._standing,
         )  # fmt: skip
 
-    def _job(self, names: Names) -> UpdateJob:
+    def _make_job(self, names: RepositoryNames) -> UpdateJob:
         """The update worker's job as of now."""
         identity = self._renewer.identity
         safe = self._install is not None and self._install.machine.row.safe
         return UpdateJob(
-            folder=str(Path(self._config.state) / FOLDER), url=identity.tuf_url, root=identity.tuf_root,
+            folder=str(Path(self._config.state) / UPDATES_FOLDER_NAME), url=identity.tuf_url, root=identity.tuf_root,
             least_ms=identity.hub_time_ms, hub_url=identity.hub_url, authorities=identity.trusted,
             documents=names.documents, family=names.family, agent=names.agent,
-            follow=Follow.NONE if safe else Follow(self._config.updates.follow),
+            follow=FollowMode.NONE if safe else FollowMode(self._config.updates.follow),
         )  # fmt: skip
 
-    def _assigned(self, updates: Updates) -> None:
+    def _attach_installer(self, updates: Updates) -> None:
         """Create the installer; a model that was on trial before is on trial still."""
         names, core, committed = self._parts.names, self._parts.core, self._parts.installed.committed
         if names is None or core is None:
             return
-        folder, metered = Path(self._config.state) / FOLDER, self._config.updates.metered
+        folder, metered = Path(self._config.state) / UPDATES_FOLDER_NAME, self._config.updates.metered
         tools = InstallDependencies(
-            folder=folder, names=names, job=partial(self._job, names), busy=updates.busy, log=self._log,
+            folder=folder, names=names, job=partial(self._make_job, names), busy=updates.busy, log=self._log,
             metered=metered,
         )  # fmt: skip
-        self._install = Install(core, tools, updates)
-        self._agent.assign(self._install)
+        self._install = Installer(core, tools, updates)
+        self._agent.attach_installer(self._install)
         if committed is not None:
-            self._agent.answering.beside(committed)
+            self._agent.answering.restore_trial(committed)
 
     def _reload_policy(self) -> None:
         """SIGHUP: read the policy files again.
 
         One that is unsound, older, or changed under the same version changes nothing.
         """
-        layers = self._config.layers()
+        layers = self._config.policy_layers()
         if layers.published:
             self._agent.refresh()
         if not layers.files:
             return
         try:
-            taken = self._standing.take_files(read_files(layers))
+            taken = self._standing.replace_files(read_policy_files(layers))
         except (ExitError, PolicyError) as error:
-            self._log.error("policy_refused", error=fault(error))
+            self._log.error("policy_refused", error=describe_error(error))
             return
         if taken is None:
-            self._log.error("policy_refused", error=name("not_newer"))
+            self._log.error("policy_refused", error=safe_name("not_newer"))
             return
         self._agent.use_policy(taken)
-        self._log.info("policy_taken", policy=name(taken.hash))
+        self._log.info("policy_taken", policy=safe_name(taken.hash))
 
 
 async def _feed_watchdog(every_s: float) -> None:
     """Notify systemd's watchdog, from a task of the loop, so that a loop that hangs is noticed."""
     while True:
-        notify("WATCHDOG=1")
+        notify_systemd("WATCHDOG=1")
         await asyncio.sleep(every_s)
 
 
-def version() -> str:
+def read_version() -> str:
     """The installed version of the software; "0" outside an installation."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("skerry")
     return "0"
 
 
-_LOOK_S = 0.1
+_DRAIN_POLL_S = 0.1
 
 
-async def drain(parts: Parts, settings: AgentSettings, within_s: float) -> int:
+async def drain_questions(parts: StartupState, settings: AgentSettings, within_s: float) -> int:
     """Run an agent for its open questions alone: no samples and no API, until none is open or the time is over.
 
     Returns how many questions are still open. The caller holds the folder's lock.
     """
     clock = HubClock(parts.identity.hub_time_ms)
-    credentials = Renewer(parts.identity, clock, Log(least="error"))
-    connect = dial(credentials, settings.connect_timeout_s)
+    credentials = Renewer(parts.identity, clock, JsonLog(least="error"))
+    connect = make_connector(credentials, settings.connect_timeout_s)
     agent = Agent(settings, parts.identity, parts.runner, parts.standing.policy, connect, clock=clock)
     await agent.open()
     if parts.installed.hubs:
@@ -361,7 +370,7 @@ async def drain(parts: Parts, settings: AgentSettings, within_s: float) -> int:
     running = asyncio.create_task(agent.run(), name="agent")
     deadline = asyncio.get_running_loop().time() + within_s
     while agent.status()["open"] and asyncio.get_running_loop().time() < deadline and not running.done():
-        await asyncio.wait({running}, timeout=_LOOK_S)
+        await asyncio.wait({running}, timeout=_DRAIN_POLL_S)
     left = int(agent.status()["open"])
     agent.stop()
     await running

@@ -21,12 +21,12 @@ from rich.table import Table
 from rich.text import Text
 
 from edge_agent.cli import explain
-from edge_agent.cli.client import get, running_at
-from edge_agent.cli.explain import lines
-from edge_agent.storage.answers import facts_of_file
-from edge_agent.system.settings import Address
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import write_new
+from edge_agent.cli.client import find_running_agent, request_json
+from edge_agent.cli.explain import explain_answer
+from edge_agent.storage.answers import explain_from_file
+from edge_agent.system.settings import ApiAddress
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_new_file
 
 DATABASE_FILE = "agent.db"
 REFRESH_S = 90.0
@@ -51,7 +51,7 @@ def init(
 ) -> None:
     """Write a configuration file in which every key is explained."""
     text = resources.files("edge_agent").joinpath(TEMPLATE_FILE).read_text(encoding="utf-8")
-    write_new(config, text)
+    write_new_file(config, text)
     typer.echo(f"wrote {config}; next: skerry agent enrol INVITE --dir device")
 
 
@@ -68,10 +68,12 @@ def enrol(
     Its keys are drawn here, its certificate comes from the hub. If it is interrupted, the same command with the same
     invite goes on where it stopped.
     """
-    from edge_agent.identity.enrollment import enrol as enrol_device  # noqa: PLC0415 - the other commands need no cryptography
-    from edge_agent.identity.enrollment import machine_serial  # noqa: PLC0415
+    from edge_agent.identity.enrollment import (
+        enrol_device,
+        read_machine_serial,
+    )
 
-    hardware = machine_serial() if serial == "auto" else serial
+    hardware = read_machine_serial() if serial == "auto" else serial
     identity = enrol_device(sys.stdin.readline() if invite == "-" else invite, state, hardware)
     hubs = ", ".join(f"{hub.name} ({hub.region})" for hub in identity.hubs)
     typer.echo(f"enrolled {identity.device} in {state}")
@@ -83,10 +85,12 @@ def run(
     config: ConfigOption = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="Check everything that start would need, then end.")] = False,
-    stdin_lines: Annotated[bool, typer.Option("--lines", help="Answer JSON lines from stdin, then end.")] = False,
+    stdin_lines: Annotated[
+        bool, typer.Option("--explain_answer", help="Answer JSON explain_answer from stdin, then end.")
+    ] = False,
 ) -> None:
     """Run the agent: this process is replaced by the lean one, `python -m edge_agent`."""
-    config = _file(config)
+    config = _find_config(config)
     given = ["--config", str(config)] if config else []
     flags = [flag for flag, wanted in (("--check", check), ("--lines", stdin_lines)) if wanted]
     sys.stdout.flush()
@@ -96,12 +100,12 @@ def run(
 @app.command()
 def renew(state: StateOption = None, config: ConfigOption = None) -> None:
     """Renew the certificate of a stopped agent now; a running one does it by itself at two thirds of its lifetime."""
-    from edge_agent.identity.identity import load as load_identity  # noqa: PLC0415
-    from edge_agent.identity.renewal_worker import renew as renew_now  # noqa: PLC0415
-    from wire.process.daemon import Lock  # noqa: PLC0415
+    from edge_agent.identity.identity import load_identity  # noqa: PLC0415
+    from edge_agent.identity.renewal_worker import renew_certificate as renew_now  # noqa: PLC0415
+    from wire.process.daemon import FolderLock  # noqa: PLC0415
 
-    folder = state_of(state, config)
-    with Lock(folder):
+    folder = find_state_folder(state, config)
+    with FolderLock(folder):
         identity = load_identity(folder)
         made = renew_now(identity)
     until = datetime.fromtimestamp(made.certificate_ms[1] / 1000, UTC)
@@ -114,23 +118,25 @@ def retire(
     state: StateOption = None,
     config: ConfigOption = None,
     *,
-    drain: Annotated[int, typer.Option("--drain", help="Seconds to wait for open questions; needs --config.")] = 30,
+    drain: Annotated[
+        int, typer.Option("--drain_questions", help="Seconds to wait for open questions; needs --config.")
+    ] = 30,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not contact the hub: retire it there by hand.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Retire this device for good: close open questions, export its ledger, tell the hub, wipe its keys and records."""
-    from edge_agent.cli.retirement import retire as retire_device  # noqa: PLC0415
-    from wire.process.daemon import Lock  # noqa: PLC0415
+    from edge_agent.cli.retirement import retire_device  # noqa: PLC0415
+    from wire.process.daemon import FolderLock  # noqa: PLC0415
 
-    folder = state_of(state, config)
+    folder = find_state_folder(state, config)
     if not yes and not (sys.stdin.isatty() and typer.confirm(f"wipe the keys and records in {folder} for good?")):
-        raise ExitError(Exit.USAGE, "nothing was done: add --yes to wipe the keys and records for good")
-    with Lock(folder):
-        file = _file(config)
+        raise ExitError(ExitCode.USAGE, "nothing was done: add --yes to wipe the keys and records for good")
+    with FolderLock(folder):
+        file = _find_config(config)
         if file and drain > 0 and (folder / DATABASE_FILE).exists():
-            typer.echo(f"open questions left: {_drained(file, drain)}")
+            typer.echo(f"open questions left: {_drain_questions(file, drain)}")
         done = retire_device(folder, ledger, offline=offline)
     if done.ledger:
         typer.echo(f"ledger   {done.ledger.path}: {done.ledger.entries} entries, {done.ledger.outcomes} outcomes")
@@ -147,21 +153,21 @@ def trace(
     config: ConfigOption = None,
 ) -> None:
     """Print this device's spans of a trace as JSON lines, in the form of the hub's."""
-    from edge_agent.app.status import SERVICE, of_file  # noqa: PLC0415 - for this command alone
+    from edge_agent.app.status import SERVICE, read_spans  # noqa: PLC0415 - for this command alone
 
-    for span in of_file(state_of(state, config) / DATABASE_FILE, trace_id):
-        sys.stdout.write(span.line(SERVICE).decode())
+    for span in read_spans(find_state_folder(state, config) / DATABASE_FILE, trace_id):
+        sys.stdout.write(span.encode_line(SERVICE).decode())
 
 
-def _drained(config: Path, within_s: int) -> int:
+def _drain_questions(config: Path, within_s: int) -> int:
     """Run the agent for its open questions alone, for so many seconds. How many are still open."""
     import asyncio  # noqa: PLC0415
 
-    from edge_agent.app.config import load  # noqa: PLC0415
-    from edge_agent.app.process import drain, prepare  # noqa: PLC0415
+    from edge_agent.app.config import load_config  # noqa: PLC0415
+    from edge_agent.app.process import drain_questions, prepare_startup  # noqa: PLC0415
 
-    loaded = load(config)
-    return asyncio.run(drain(prepare(loaded), loaded.settings(), within_s))
+    loaded = load_config(config)
+    return asyncio.run(drain_questions(prepare_startup(loaded), loaded.agent_settings(), within_s))
 
 
 @app.command()
@@ -172,16 +178,16 @@ def status(
 
     Exit code 41 if no agent runs there, 21 if it does not answer.
     """
-    address = _running(state, config, url)
-    facts = get(address, "/v1/status")
+    address = _find_running(state, config, url)
+    facts = request_json(address, "/v1/status")
     if as_json:
         print(json.dumps({"url": address.url, **facts}, indent=2))
         return
-    told = [("drift", _drift(facts.pop("drift")))] if "drift" in facts else []
-    told += explain.rows(facts.pop("updates")) if "updates" in facts else []
-    told += explain.install_rows(facts.pop("install")) if "install" in facts else []
-    told += [(f"budget {key}", _budget(held)) for key, held in facts.pop("budgets", {}).items()]
-    _show([*((key, _plain(value)) for key, value in {"address": address.url, **facts}.items()), *told])
+    told = [("drift", _format_drift(facts.pop("drift")))] if "drift" in facts else []
+    told += explain.explain_updates(facts.pop("updates")) if "updates" in facts else []
+    told += explain.explain_install(facts.pop("install")) if "install" in facts else []
+    told += [(f"budget {key}", _format_budget(held)) for key, held in facts.pop("budgets", {}).items()]
+    _print_rows([*((key, _format_value(value)) for key, value in {"address": address.url, **facts}.items()), *told])
 
 
 @app.command()
@@ -192,27 +198,29 @@ def refresh(
 
     Waits up to 90 seconds for the poll to end. Exit code 40 if it met a failure.
     """
-    address = _running(state, config, url)
-    before = get(address, "/v1/status").get("updates", {})
-    get(address, "/v1/refresh", "POST")
+    address = _find_running(state, config, url)
+    before = request_json(address, "/v1/status").get("updates", {})
+    request_json(address, "/v1/refresh", "POST")
     deadline = time.monotonic() + REFRESH_S
-    while (found := get(address, "/v1/status")["updates"])["polls"] == before.get("polls"):
+    while (found := request_json(address, "/v1/status")["updates"])["polls"] == before.get("polls"):
         if time.monotonic() > deadline:
-            raise ExitError(Exit.HUB, f"no update poll ended within {REFRESH_S:g} s; see `skerry agent status`")
+            raise ExitError(ExitCode.HUB, f"no update poll ended within {REFRESH_S:g} s; see `skerry agent status`")
         time.sleep(0.2)
     if as_json:
         print(json.dumps(found, indent=2))
     else:
-        _show(explain.rows(found))
+        _print_rows(explain.explain_updates(found))
     if found["failures"]:
-        raise typer.Exit(Exit.CHECK_FAILED)
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def _running(state: Path | None, config: Path | None, url: str | None) -> Address:
+def _find_running(state: Path | None, config: Path | None, url: str | None) -> ApiAddress:
     """The address of the agent that the options name. ExitError(NOT_FOUND) if none runs there."""
-    address = Address(url) if url else running_at(state_of(state, config))
+    address = ApiAddress(url) if url else find_running_agent(find_state_folder(state, config))
     if address is None:
-        raise ExitError(Exit.NOT_FOUND, f"no agent runs on {state_of(state, config)}; `skerry agent run` starts one")
+        raise ExitError(
+            ExitCode.NOT_FOUND, f"no agent runs on {find_state_folder(state, config)}; `skerry agent run` starts one"
+        )
     return address
 
 
@@ -230,17 +238,17 @@ def why(
     """
     if not _ANSWER_ID.fullmatch(answer):
         raise ExitError(
-            Exit.USAGE, f"{answer[:40]!r} is no answer id: 32 hexadecimal characters, `answer_id` of a response"
+            ExitCode.USAGE, f"{answer[:40]!r} is no answer id: 32 hexadecimal characters, `answer_id` of a response"
         )
-    facts = _facts(answer, state, config, url)
+    facts = _fetch_facts(answer, state, config, url)
     if as_json:
         print(json.dumps(facts, indent=2))
         return
     try:
-        told = lines(facts)
+        told = explain_answer(facts)
     except (KeyError, TypeError, ValueError):
-        raise ExitError(Exit.HUB, "the agent's reply has an unknown form: is it of another version?") from None
-    _show([("id", answer), *told])
+        raise ExitError(ExitCode.HUB, "the agent's reply has an unknown form: is it of another version?") from None
+    _print_rows([("id", answer), *told])
 
 
 app.command("why")(why)
@@ -257,10 +265,10 @@ def erase(
 
     A hub that cannot be reached is named (exit code 21); the same command, typed again, asks it again.
     """
-    from edge_agent.cli.erasure import erase as erase_subject  # noqa: PLC0415 - the other commands need no cryptography
+    from edge_agent.cli.erasure import erase_subject  # noqa: PLC0415 - the other commands need no cryptography
 
     name = sys.stdin.readline().rstrip("\n") if subject == "-" else subject
-    done = erase_subject(state_of(state, config), name, _further(config))
+    done = erase_subject(find_state_folder(state, config), name, _further_folders(config))
     facts = {"answers": done.answers, "hubs": {each.hub: each.rows for each in done.stones}, "left": done.unreached}
     if as_json:
         print(json.dumps(facts))
@@ -268,57 +276,57 @@ def erase(
         hubs = ", ".join(f"{stone.rows} at {stone.hub} ({stone.region})" for stone in done.stones)
         print(f"erased {done.answers} answers here, questions: {hubs or 'none'}")
     if done.unreached:
-        raise ExitError(Exit.HUB, f"not erased at {'; '.join(done.unreached)}; type it again")
+        raise ExitError(ExitCode.HUB, f"not erased at {'; '.join(done.unreached)}; type it again")
 
 
 app.command("erase")(erase)
 
 
-def _further(config: Path | None) -> list[Path]:
+def _further_folders(config: Path | None) -> list[Path]:
     """Folders of the enrolments with further hubs."""
-    from edge_agent.app.config import load  # noqa: PLC0415 - for this command alone
+    from edge_agent.app.config import load_config  # noqa: PLC0415 - for this command alone
 
     file = config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
-    return [Path(hub.state) for hub in load(file).hub if hub.state] if file else []
+    return [Path(hub.state) for hub in load_config(file).hub if hub.state] if file else []
 
 
-def _facts(answer: str, state: Path | None, config: Path | None, url: str | None) -> dict[str, Any]:
+def _fetch_facts(answer: str, state: Path | None, config: Path | None, url: str | None) -> dict[str, Any]:
     """What is kept of an answer: from the running agent if there is one, else from its database.
 
     The running agent also knows what is not committed yet.
     """
-    folder = None if url else state_of(state, config)
-    address = Address(url) if url else running_at(folder) if folder else None
+    folder = None if url else find_state_folder(state, config)
+    address = ApiAddress(url) if url else find_running_agent(folder) if folder else None
     if address is not None:
-        return get(address, f"/v1/answers/{quote(answer)}/why")
-    facts = facts_of_file((folder or Path()) / DATABASE_FILE, answer)
+        return request_json(address, f"/v1/answers/{quote(answer)}/why")
+    facts = explain_from_file((folder or Path()) / DATABASE_FILE, answer)
     if not facts:
-        raise ExitError(Exit.NOT_FOUND, f"no answer {answer} is recorded in {folder}")
+        raise ExitError(ExitCode.NOT_FOUND, f"no answer {answer} is recorded in {folder}")
     return facts
 
 
-def state_of(state: Path | None, config: Path | None) -> Path:
+def find_state_folder(state: Path | None, config: Path | None) -> Path:
     """The state folder that the options name. ExitError(USAGE) if they name none."""
     if state:
         return state
-    config = _file(config)
+    config = _find_config(config)
     if config is None:
-        raise ExitError(Exit.USAGE, "name the agent: --dir FOLDER, --config FILE or --url ADDRESS")
-    from edge_agent.app.config import load  # noqa: PLC0415 - pydantic is slow to import, and often not needed
+        raise ExitError(ExitCode.USAGE, "name the agent: --dir FOLDER, --config FILE or --url ADDRESS")
+    from edge_agent.app.config import load_config  # noqa: PLC0415 - pydantic is slow to import, and often not needed
 
-    return Path(load(config).state)
+    return Path(load_config(config).state)
 
 
-def _file(config: Path | None) -> Path | None:
+def _find_config(config: Path | None) -> Path | None:
     return config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
 
 
-def _budget(held: dict[str, int]) -> str:
+def _format_budget(held: dict[str, int]) -> str:
     """What is left of an account. Privacy accounts count in small units: a share in percent says more."""
     return f"{held['left']:,} of {held['limit']:,} left ({held['left'] / max(1, held['limit']):.0%})"
 
 
-def _show(rows: Sequence[tuple[str, str]]) -> None:
+def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
     """Print two columns: what a row is about, and its text."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -328,7 +336,7 @@ def _show(rows: Sequence[tuple[str, str]]) -> None:
     Console().print(table)
 
 
-def _drift(found: dict[str, Any]) -> str:
+def _format_drift(found: dict[str, Any]) -> str:
     """The state of drift detection as one sentence."""
     if "since_ms" not in found:
         return f"none seen in {found['samples']} samples (level {found['level']:g} of 1)"
@@ -336,10 +344,10 @@ def _drift(found: dict[str, Any]) -> str:
     return f"alarm since {since}: inputs no longer look like those the model was calibrated on"
 
 
-def _plain(value: object) -> str:
+def _format_value(value: object) -> str:
     """A JSON value as text: "yes", "no", "-" for nothing, lists with commas."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "-"
+        return ", ".join(f"{key} {_format_value(inner)}" for key, inner in value.items()) or "-"
     if isinstance(value, list | tuple):
-        return ", ".join(_plain(inner) for inner in value) or "-"
+        return ", ".join(_format_value(inner) for inner in value) or "-"
     return "yes" if value is True else "no" if value is False else "-" if value in ("", None) else str(value)

@@ -10,43 +10,43 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.system.settings import ADDRESS_FILE, Address
+from edge_agent.system.settings import ADDRESS_FILE, ApiAddress
 from wire.http.client import HttpClient
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
-_CODES = {404: Exit.NOT_FOUND, 409: Exit.CONFIG, 401: Exit.CREDENTIALS, 403: Exit.CREDENTIALS}
+_CODES = {404: ExitCode.NOT_FOUND, 409: ExitCode.CONFIG, 401: ExitCode.CREDENTIALS, 403: ExitCode.CREDENTIALS}
 
 
-def running_at(state: Path) -> Address | None:
+def find_running_agent(state: Path) -> ApiAddress | None:
     """The address of the agent that owns a state folder; None if none runs.
 
     Raises ExitError(CONFIG) if the address file is unreadable.
     """
     try:
-        return msgspec.json.decode((state / ADDRESS_FILE).read_bytes(), type=Address)
+        return msgspec.json.decode((state / ADDRESS_FILE).read_bytes(), type=ApiAddress)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise ExitError(Exit.CONFIG, f"{state / ADDRESS_FILE}: {error}") from None
+        raise ExitError(ExitCode.CONFIG, f"{state / ADDRESS_FILE}: {error}") from None
 
 
-def get(address: Address, path: str, method: str = "GET") -> dict[str, Any]:
+def request_json(address: ApiAddress, path: str, method: str = "GET") -> dict[str, Any]:
     """The JSON object at `path` of the agent's API.
 
     Raises ExitError(NOT_FOUND) for 404, ExitError(CONFIG) for 409, ExitError(CREDENTIALS) for 401 and 403, and
     ExitError(HUB) for any other status or if nobody answers.
     """
-    trust = partial(_trusting, address.tls_cert)
+    trust = partial(_trust_certificate, address.tls_cert)
     client = HttpClient(url=address.url, server="agent", token_file=address.token_file, tls=trust)
     reply = client.send(method, path)
     found = client.read_object(reply)
     if reply.ok:
         return found
     line = reply.error_line or str(reply.status)
-    raise ExitError(_CODES.get(reply.status, Exit.HUB), f"the agent at {address.url} answers: {line}")
+    raise ExitError(_CODES.get(reply.status, ExitCode.HUB), f"the agent at {address.url} answers: {line}")
 
 
-def _trusting(certificate_file: str) -> ssl.SSLContext:
+def _trust_certificate(certificate_file: str) -> ssl.SSLContext:
     """A TLS context that trusts exactly the server's own certificate, whatever name it bears.
 
     Without a certificate file it trusts the CAs of this machine.

@@ -8,39 +8,39 @@ Rule: every sentence comes from a recorded fact; what was not recorded is said t
 import datetime as dt
 from typing import Any, NamedTuple
 
-from policies.model.reasons import Why
+from policies.model.reasons import DecisionReason
 
 _WHY = {
-    Why.CONFIDENT: "the device was sure enough by itself",
-    Why.UNSURE: "the device was below the policy's threshold, so the hub was asked",
-    Why.AUDIT: "the device was sure; the question was drawn at random, to measure quality",
-    Why.HUB_FIRST: "the policy's mode asks the hub whatever the confidence",
-    Why.LOCAL_ONLY: "the policy's mode never asks the hub",
-    Why.INVALID_CONFIDENCE: "the model's confidence was not a number in 0..1, so the hub was not asked",
-    Why.LINK_DOWN: "there was no link to the hub; the question was kept for later",
-    Why.HUB_QUIET: "the hub had asked this device to pause; the question was kept for later",
-    Why.OUTBOX_FULL: "the outbox was full, so the hub was not asked",
-    Why.BUDGET_ELAPSED: "the hub did not answer within the policy's budget_s",
-    Why.VERDICT: "the hub answered",
-    Why.REFUSED: "the hub refused the question for good",
-    Why.EXPIRED: "the question became too old to be asked",
-    Why.RETIRED: "the device was retired before the hub had answered",
-    Why.DENIED_UNLISTED_FIELD: "the policy does not list a field that would have to leave",
-    Why.DENIED_LABEL: "a field's label is above what the policy lets leave",
-    Why.DENIED_DATA_CLASS: "the policy does not let samples of this data class leave",
-    Why.DENIED_RULE: "a rule of the policy lets nothing leave in this case",
-    Why.DENIED_PURPOSE: "the policy states no purpose for what is this private",
-    Why.DENIED_NOTICE: "the hub ordered that nothing leaves, and no policy has ended that order yet",
-    Why.NOT_DRAWN: "this policy asks the hub for a random share of samples only, and this one was not drawn",
-    Why.DENIED_REGION: "the policy allows no region where a hub could serve it",
-    Why.DENIED_HUB: "the policy allows none of the hubs this device knows",
-    Why.DENIED_UNMEASURED: "the bundle has no measurement of what its codes, changed as the policy says, give away",
-    Why.DENIED_LEAKAGE: "by the bundle's own measurement the codes give away more than the policy lets",
-    Why.DENIED_BUDGET: "an account of the policy was spent: bytes, cost or noised releases",
-    Why.DENIED_TOO_BIG: "the question would have been larger than a message may be",
-    Why.DENIED_POLICY_EXPIRED: "the policy had expired; under an expired policy nothing leaves",
-    Why.DENIED_POLICY_CHANGED: "the policy changed before the question was sent, and the new one keeps it here",
-    Why.DENIED_POLICY_ERROR: "there was no usable policy; without one nothing leaves",
+    DecisionReason.CONFIDENT: "the device was sure enough by itself",
+    DecisionReason.UNSURE: "the device was below the policy's threshold, so the hub was asked",
+    DecisionReason.AUDIT: "the device was sure; the question was drawn at random, to measure quality",
+    DecisionReason.HUB_FIRST: "the policy's mode asks the hub whatever the confidence",
+    DecisionReason.LOCAL_ONLY: "the policy's mode never asks the hub",
+    DecisionReason.INVALID_CONFIDENCE: "the model's confidence was not a number in 0..1, so the hub was not asked",
+    DecisionReason.LINK_DOWN: "there was no link to the hub; the question was kept for later",
+    DecisionReason.HUB_QUIET: "the hub had asked this device to pause; the question was kept for later",
+    DecisionReason.OUTBOX_FULL: "the outbox was full, so the hub was not asked",
+    DecisionReason.BUDGET_ELAPSED: "the hub did not answer within the policy's budget_s",
+    DecisionReason.VERDICT: "the hub answered",
+    DecisionReason.REFUSED: "the hub refused the question for good",
+    DecisionReason.EXPIRED: "the question became too old to be asked",
+    DecisionReason.RETIRED: "the device was retired before the hub had answered",
+    DecisionReason.DENIED_UNLISTED_FIELD: "the policy does not list a field that would have to leave",
+    DecisionReason.DENIED_LABEL: "a field's label is above what the policy lets leave",
+    DecisionReason.DENIED_DATA_CLASS: "the policy does not let samples of this data class leave",
+    DecisionReason.DENIED_RULE: "a rule of the policy lets nothing leave in this case",
+    DecisionReason.DENIED_PURPOSE: "the policy states no purpose for what is this private",
+    DecisionReason.DENIED_NOTICE: "the hub ordered that nothing leaves, and no policy has ended that order yet",
+    DecisionReason.NOT_DRAWN: "this policy asks the hub for a random share of samples only, and this one was not drawn",
+    DecisionReason.DENIED_REGION: "the policy allows no region where a hub could serve it",
+    DecisionReason.DENIED_HUB: "the policy allows none of the hubs this device knows",
+    DecisionReason.DENIED_UNMEASURED: "the bundle has no measurement of what its codes, changed as the policy says, give away",
+    DecisionReason.DENIED_LEAKAGE: "by the bundle's own measurement the codes give away more than the policy lets",
+    DecisionReason.DENIED_BUDGET: "an account of the policy was spent: bytes, cost or noised releases",
+    DecisionReason.DENIED_TOO_BIG: "the question would have been larger than a message may be",
+    DecisionReason.DENIED_POLICY_EXPIRED: "the policy had expired; under an expired policy nothing leaves",
+    DecisionReason.DENIED_POLICY_CHANGED: "the policy changed before the question was sent, and the new one keeps it here",
+    DecisionReason.DENIED_POLICY_ERROR: "there was no usable policy; without one nothing leaves",
 }
 _ENDED = {
     "answered": "answered by the hub",
@@ -53,131 +53,140 @@ _ENDED = {
 _KINDS = {"resealed": "sealed again: ", "again": "sent once more: ", "withheld": "did not leave after all: "}
 
 
-class Line(NamedTuple):
+class ExplanationLine(NamedTuple):
     """One line of an explanation: what it is about, and the sentence."""
 
     about: str
     text: str
 
 
-def lines(facts: dict[str, Any]) -> list[Line]:
+def explain_answer(facts: dict[str, Any]) -> list[ExplanationLine]:
     """The explanation of one answer, in the order of events. `facts` as `/v1/answers/{id}/why` gives them."""
     records = facts["records"]
     answer = next((r for r in records if r["kind"] == "answer"), None)
-    told = _answer(answer, facts) if answer else [Line("answer", "not recorded here any more; what left still is")]
-    told += _left(facts)
-    told += [_outcome(facts)] if facts["ledger"] or facts["outcome"] else []
-    told += [_correction(r, answer) for r in records if r["kind"] == "correction"]
+    told = (
+        _explain_origin(answer, facts)
+        if answer
+        else [ExplanationLine("answer", "not recorded here any more; what left still is")]
+    )
+    told += _explain_egress(facts)
+    told += [_explain_outcome(facts)] if facts["ledger"] or facts["outcome"] else []
+    told += [_explain_correction(r, answer) for r in records if r["kind"] == "correction"]
     if facts["truth"] is not None:
-        told.append(Line("truth", f"{facts['truth']}, as a user said"))
+        told.append(ExplanationLine("truth", f"{facts['truth']}, as a user said"))
     return told
 
 
-def _answer(record: dict[str, Any], facts: dict[str, Any]) -> list[Line]:
+def _explain_origin(record: dict[str, Any], facts: dict[str, Any]) -> list[ExplanationLine]:
     """Lines about the answer itself: where, when and by which model it was made, why, and under which policy."""
     where = "on this device" if record["source"] == "local" else "by the hub"
     total_ms = 1000 * record["timings"]["total_s"]
     told = [
-        Line("answer", _label(record)),
-        Line("made", f"{where} by {record['prediction']['model']}, {_when(record['at_ms'])}, in {total_ms:.1f} ms"),
-        Line("why", f"{_reason(record['why'])} ({record['why']})"),
-        Line("policy", _policy(record, facts)),
-        Line("class", f"{record['data_class'] or 'none given'} (data class of the sample)"),
+        ExplanationLine("answer", _format_label(record)),
+        ExplanationLine(
+            "made", f"{where} by {record['prediction']['model']}, {_format_time(record['at_ms'])}, in {total_ms:.1f} ms"
+        ),
+        ExplanationLine("why", f"{_explain_reason(record['why'])} ({record['why']})"),
+        ExplanationLine("policy", _explain_policy(record, facts)),
+        ExplanationLine("class", f"{record['data_class'] or 'none given'} (data class of the sample)"),
     ]
-    return [*told, Line("trace", record["trace"])] if record["trace"] else told
+    return [*told, ExplanationLine("trace", record["trace"])] if record["trace"] else told
 
 
-def _policy(record: dict[str, Any], facts: dict[str, Any]) -> str:
+def _explain_policy(record: dict[str, Any], facts: dict[str, Any]) -> str:
     """The policy's hash, and the rules that let something leave."""
     rules = dict.fromkeys(entry["rule"] for entry in facts["ledger"])
     rule = f", rule {', '.join(rules)}" if rules else ""
     return (record["policy"] or "none was loaded") + rule
 
 
-def _left(facts: dict[str, Any]) -> list[Line]:
+def _explain_egress(facts: dict[str, Any]) -> list[ExplanationLine]:
     """Lines about each ledger entry: size, hub, region, fields with their levels and transforms, time and digest."""
     if not facts["ledger"]:
-        return [Line("left", "nothing left this device")]
+        return [ExplanationLine("left", "nothing left this device")]
     told = []
     for entry in facts["ledger"]:
         again = _KINDS.get(entry["kind"], "")
-        fields = "; ".join(_field(name, level, entry) for name, level in entry["fields"].items())
+        fields = "; ".join(_format_field(name, level, entry) for name, level in entry["fields"].items())
         text = f"{again}{entry['size']} bytes, sealed, for {entry['hub']} in region {entry['region']}: {fields}"
-        told.append(Line("left", f"{text}; committed {_when(entry['at_ms'])}"))
-        told.append(Line("digest", f"SHA-256 {entry['digest']}"))
+        told.append(ExplanationLine("left", f"{text}; committed {_format_time(entry['at_ms'])}"))
+        told.append(ExplanationLine("digest", f"SHA-256 {entry['digest']}"))
     return told
 
 
-def _field(name: str, level: str, entry: dict[str, Any]) -> str:
+def _format_field(name: str, level: str, entry: dict[str, Any]) -> str:
     """A field's name with its level and transforms, such as `features (P2, clipped to 0..15)`."""
-    steps = [_transform(step) for step in entry["transforms"].get(name, [])]
+    steps = [_format_transform(step) for step in entry["transforms"].get(name, [])]
     return f"{name} ({level}{', ' + ', '.join(steps) if steps else ''})"
 
 
-def _transform(step: dict[str, Any]) -> str:
+def _format_transform(step: dict[str, Any]) -> str:
     """One transform of the policy as text."""
     if step["kind"] == "clip":
         return f"clipped to {step['low']:g}..{step['high']:g}"
     return f"rounded to steps of {step['step']:g}" if step["kind"] == "quantise" else str(step["kind"])
 
 
-def _outcome(facts: dict[str, Any]) -> Line:
+def _explain_outcome(facts: dict[str, Any]) -> ExplanationLine:
     """How the question ended, or that it is still open."""
     ended = facts["outcome"]
     if ended is None:
-        return Line("question", "still open: it is asked until it is answered, refused or too old")
+        return ExplanationLine("question", "still open: it is asked until it is answered, refused or too old")
     word = _ENDED.get(ended["outcome"], ended["outcome"])
     reason = f" ({ended['reason']})" if ended["reason"] else ""
-    return Line("question", f"{word}{reason}, {_when(ended['at_ms'])}")
+    return ExplanationLine("question", f"{word}{reason}, {_format_time(ended['at_ms'])}")
 
 
-def _correction(record: dict[str, Any], answer: dict[str, Any] | None) -> Line:
+def _explain_correction(record: dict[str, Any], answer: dict[str, Any] | None) -> ExplanationLine:
     """The hub's verdict beside the first answer: confirmed or corrected, by which model, and how long it took."""
     times = record["timings"]
     work = f"{1000 * times['queue_s']:.1f} ms queued, {1000 * times['compute_s']:.1f} ms computed there"
     who = f"by {record['prediction']['model']} at the hub"
-    same = answer is not None and _said(answer) == _said(record)
+    same = answer is not None and _format_prediction(answer) == _format_prediction(record)
     about, to = ("confirmed", "as") if same else ("corrected", "to")
-    return Line(about, f"{to} {_label(record)} {who}, {_when(record['at_ms'])}; {work}")
+    return ExplanationLine(about, f"{to} {_format_label(record)} {who}, {_format_time(record['at_ms'])}; {work}")
 
 
-def _said(record: dict[str, Any]) -> str:
+def _format_prediction(record: dict[str, Any]) -> str:
     """The answer itself: a regressor's value, or a label's number."""
     prediction = record["prediction"]
     value = prediction["label"] < 0 and len(prediction["scores"])
     return f"{prediction['scores'][0]:.6g}" if value else str(prediction["label"])
 
 
-def _label(record: dict[str, Any]) -> str:
+def _format_label(record: dict[str, Any]) -> str:
     """The answer with its label's name and its confidence."""
     prediction = record["prediction"]
     known = record.get("label_name", "")
     named = f" ({known})" if known and known != str(prediction["label"]) else ""
-    return f"{_said(record)}{named}, confidence {prediction['confidence']:.3f}"
+    return f"{_format_prediction(record)}{named}, confidence {prediction['confidence']:.3f}"
 
 
-def _reason(why: str) -> str:
+def _explain_reason(why: str) -> str:
     """The sentence for a reason code; of a code that is unknown here, its own name."""
-    return _WHY.get(Why(why), why.replace("_", " ")) if why in set(Why) else why
+    return _WHY.get(DecisionReason(why), why.replace("_", " ")) if why in set(DecisionReason) else why
 
 
-def _when(at_ms: int) -> str:
+def _format_time(at_ms: int) -> str:
     return dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-Row = tuple[str, str]
+TextRow = tuple[str, str]
 
 
-def rows(updates: dict[str, Any]) -> list[Row]:
+def explain_updates(updates: dict[str, Any]) -> list[TextRow]:
     """Rows about the agent's updates: what serves, versions of the documents, how the last poll went.
 
     `updates`: the part of that name of the agent's status.
     """
     versions = {path: str(version) for path, version in updates["versions"].items()}
-    policies = [f"{_named(path)} {version}" for path, version in versions.items() if path.startswith("policy/")]
-    keys = [f"{_named(path)} {version}" for path, version in versions.items() if path.startswith("keys/")]
+    policies = [f"{_document_name(path)} {version}" for path, version in versions.items() if path.startswith("policy/")]
+    keys = [f"{_document_name(path)} {version}" for path, version in versions.items() if path.startswith("keys/")]
     return [
-        ("updates", f"{updates['polls']} polls, the last that succeeded {_when_or_never(updates['refreshed_ms'])}"),
+        (
+            "updates",
+            f"{updates['polls']} polls, the last that succeeded {_format_time_or_never(updates['refreshed_ms'])}",
+        ),
         ("  model", updates["model"] or "none from the repository"),
         ("  policy", ", ".join(policies) or "none from the repository"),
         ("  hub keys", ", ".join(keys) or "those of the enrolment"),
@@ -185,23 +194,23 @@ def rows(updates: dict[str, Any]) -> list[Row]:
     ]
 
 
-def install_rows(install: dict[str, Any]) -> list[Row]:
+def explain_install(install: dict[str, Any]) -> list[TextRow]:
     """Rows about the agent's install: what is being tried, or was last, and why it was rolled back.
 
     `install`: the part of that name of the agent's status.
     """
     state, rollout = install["state"], install["rollout"]
-    told = f"{state} since {_when_or_never(install['since_ms'])}" if install["since_ms"] else state
+    told = f"{state} since {_format_time_or_never(install['since_ms'])}" if install["since_ms"] else state
     watched = f"{rollout}: {'version ' + str(install['version'])}, {install['cohort']}" if rollout else "none"
     left = [("  starts left", str(install["attempts_left"]))] if install["attempts_left"] else []
     last = f"{install['last']}{', ' + install['why'] if install['why'] else ''}"
     return [("install", told), ("  rollout", watched), *left, *([("  last", last)] if install["last"] else [])]
 
 
-def _named(path: str) -> str:
+def _document_name(path: str) -> str:
     """The document's name, such as `demo` for `policy/demo.toml`."""
     return path.partition("/")[2].rpartition(".")[0]
 
 
-def _when_or_never(ms: int) -> str:
+def _format_time_or_never(ms: int) -> str:
     return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if ms else "never"

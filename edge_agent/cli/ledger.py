@@ -13,21 +13,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from edge_agent.cli.agent import ConfigOption, StateOption, state_of
-from edge_agent.identity.identity import load as load_identity
+from edge_agent.cli.agent import ConfigOption, StateOption, find_state_folder
+from edge_agent.identity.identity import load_identity
 from edge_agent.ledger import proof as proofs
 from edge_agent.ledger import summary
 from edge_agent.ledger import verify as verification
 from edge_agent.ledger.proof import Claim
-from edge_agent.ledger.summary import By, Shown
-from edge_agent.ledger.verify import Finding, content, hub_file, key_of, moment_ms, reading
-from wire.process.exit_codes import Exit, ExitError
-from wire.protocol.messages import Level
+from edge_agent.ledger.summary import GroupBy, LedgerSummary
+from edge_agent.ledger.verify import Finding, open_for_reading, parse_key, parse_time_ms, read_content, read_hub_export
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.protocol.messages import SensitivityLevel
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-_SPAN = "7d, 12h, 2026-11-22 or 2026-11-22T14:00 (UTC)."
-Since = Annotated[str, typer.Option("--since", "--from", help=f"Beginning of the period: {_SPAN}")]
+_TIME_FORMS = "7d, 12h, 2026-11-22 or 2026-11-22T14:00 (UTC)."
+Since = Annotated[str, typer.Option("--since", "--from", help=f"Beginning of the period: {_TIME_FORMS}")]
 Until = Annotated[str, typer.Option("--until", "--to", help="End of the period; default: now.")]
 
 
@@ -38,20 +38,20 @@ def show(
     since: Since = "7d",
     until: Until = "now",
     *,
-    by: Annotated[By, typer.Option("--by", help="What to group by.")] = By.RULE,
+    by: Annotated[GroupBy, typer.Option("--by", help="What to group by.")] = GroupBy.RULE,
     as_json: AsJson = False,
 ) -> None:
     """Show what left this device: messages, bytes and fields, by rule, day or region.
 
     The last rows compare the ledger with the bytes that the sockets sent. Entries that were pruned are named.
     """
-    now_ms = _now_ms()
-    with reading(state_of(state, config)) as db:
-        shown = summary.show(db, moment_ms(since, now_ms), moment_ms(until, now_ms), by)
+    now_ms = _read_now_ms()
+    with open_for_reading(find_state_folder(state, config)) as db:
+        shown = summary.summarise_ledger(db, parse_time_ms(since, now_ms), parse_time_ms(until, now_ms), by)
     if as_json:
         print(json.dumps(shown.as_dict(), indent=2))
     else:
-        _print_shown(shown)
+        _print_summary(shown)
 
 
 @app.command()
@@ -68,13 +68,13 @@ def verify(
 
     With --heads it is also compared with what the hub has logged of it.
     """
-    folder = state_of(state, config)
-    owner = verification.whose(load_identity(folder))
-    with reading(folder) as db:
-        findings = verification.verify(db, owner)
+    folder = find_state_folder(state, config)
+    owner = verification.make_owner(load_identity(folder))
+    with open_for_reading(folder) as db:
+        findings = verification.verify_ledger(db, owner)
         if heads is not None:
-            findings += verification.against(db, owner, hub_file(heads))
-    _conclude(findings, "the ledger is whole", as_json=as_json)
+            findings += verification.compare_with_hub(db, owner, read_hub_export(heads))
+    _print_findings(findings, "the ledger is whole", as_json=as_json)
 
 
 @app.command()
@@ -94,23 +94,26 @@ def prove(  # noqa: PLR0917 - options of a command line
     The proof covers the ledger's entries of the period, up to a signed head, and needs no access to the device to
     check.
     """
-    now_ms = _now_ms()
-    if no_field_above not in Level.__members__:
-        raise ExitError(Exit.USAGE, f"--no-field-above {no_field_above[:20]!r}: one of {', '.join(Level.__members__)}")
-    folder = state_of(state, config)
+    now_ms = _read_now_ms()
+    if no_field_above not in SensitivityLevel.__members__:
+        raise ExitError(
+            ExitCode.USAGE,
+            f"--no-field-above {no_field_above[:20]!r}: one of {', '.join(SensitivityLevel.__members__)}",
+        )
+    folder = find_state_folder(state, config)
     identity = load_identity(folder)
-    with reading(folder) as db:
-        until_ms = moment_ms(until, now_ms) if until else proofs.reaches_ms(db)
-        claim = Claim(Level[no_field_above], region, moment_ms(since, now_ms), until_ms)
-        data = proofs.prove(db, identity, claim)
+    with open_for_reading(folder) as db:
+        until_ms = parse_time_ms(until, now_ms) if until else proofs.latest_provable_ms(db)
+        claim = Claim(SensitivityLevel[no_field_above], region, parse_time_ms(since, now_ms), until_ms)
+        data = proofs.make_proof(db, identity, claim)
     try:
         fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(data)
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{out}: {error.strerror}") from None
-    found = proofs.read(data)
-    typer.echo(f"wrote {out}: {len(found.entries)} entries up to {_when(claim.until_ms)}, {len(data)} bytes")
+        raise ExitError(ExitCode.DISK, f"{out}: {error.strerror}") from None
+    found = proofs.parse_proof(data)
+    typer.echo(f"wrote {out}: {len(found.entries)} entries up to {_format_time(claim.until_ms)}, {len(data)} bytes")
     typer.echo(f"anybody checks it with: skerry ledger check {out}")
 
 
@@ -123,17 +126,17 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check a proof file, on any machine. Exit code 40 if it does not prove what it claims."""
-    proof = proofs.read(content(file))
-    checked = proofs.check(proof, key_of(hub_key), key_of(device_key))
+    proof = proofs.parse_proof(read_content(file))
+    checked = proofs.check_proof(proof, parse_key(hub_key), parse_key(device_key))
     claim = proof.claim
     where = f"region {claim.region}" if claim.region else "any region"
-    span = f"from {_when(claim.since_ms)} to {_when(claim.until_ms)}"
+    span = f"from {_format_time(claim.since_ms)} to {_format_time(claim.until_ms)}"
     said = f"{proof.device} sent no field above {claim.level.name} to {where} {span}"
     basis = "witnessed by a hub" if checked.witnessed else "signed by the device alone: no hub has witnessed it"
-    _conclude(checked.findings, f"proved: {said} ({basis})", as_json=as_json)
+    _print_findings(checked.findings, f"proved: {said} ({basis})", as_json=as_json)
 
 
-def _conclude(findings: Iterable[Finding], good: str, *, as_json: bool) -> None:
+def _print_findings(findings: Iterable[Finding], good: str, *, as_json: bool) -> None:
     """Print the findings of a check, as lines or as JSON, and end with exit code 40 if one of them is bad.
 
     `good`: the line that is printed where all of them hold.
@@ -149,10 +152,10 @@ def _conclude(findings: Iterable[Finding], good: str, *, as_json: bool) -> None:
             typer.echo(f"{mark}  {each.proof:<12} {each.words}")
         typer.echo(good if holds else "the check failed")
     if not holds:
-        raise typer.Exit(Exit.CHECK_FAILED)
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def _print_shown(shown: Shown) -> None:
+def _print_summary(shown: LedgerSummary) -> None:
     """Print a summary as a table, with the overhead of the sockets and the entries that were pruned."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, justify in ((shown.by.value, "left"), ("to region", "left"), ("messages", "right"), ("bytes", "right")):
@@ -165,15 +168,15 @@ def _print_shown(shown: Shown) -> None:
         table.add_row("overhead", "", "", str(shown.overhead), "TLS, MQTT, acknowledgements")
         table.add_row("sockets", "", "", str(shown.sockets), "what the kernel says was sent")
     console = Console()
-    console.print(f"{_when(shown.since_ms)} to {_when(shown.until_ms)}", highlight=False)
+    console.print(f"{_format_time(shown.since_ms)} to {_format_time(shown.until_ms)}", highlight=False)
     console.print(table)
     if shown.pruned_ms is not None and shown.pruned_ms > shown.since_ms:
-        console.print(f"entries before {_when(shown.pruned_ms)} were pruned", highlight=False)
+        console.print(f"entries before {_format_time(shown.pruned_ms)} were pruned", highlight=False)
 
 
-def _when(at_ms: int) -> str:
+def _format_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _now_ms() -> int:
+def _read_now_ms() -> int:
     return time.time_ns() // 1_000_000

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge_agent.cli import policy_files as files
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import write_new
+from edge_agent.cli import policy_files
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_new_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,14 +43,14 @@ def check(
 
     Exit codes: 11 if it contradicts itself or has expired, 42 if what was to be proven does not hold.
     """
-    from edge_agent.cli.policy_check import checked  # noqa: PLC0415
+    from edge_agent.cli.policy_check import check_policy_files  # noqa: PLC0415
 
-    report = checked(documents, no_field_above, region)
+    report = check_policy_files(documents, no_field_above, region)
     if as_json:
         _print_json(report.as_dict())
     else:
-        typer.echo("\n".join(report.lines()))
-    report.end()
+        typer.echo("\n".join(report.text_lines()))
+    report.exit_by_outcome()
 
 
 @app.command()
@@ -66,30 +66,32 @@ def explain(
     out; `time` left out is now. docs/policies.md lists all keys.
     """
     from policies.analysis.explain import explain_sample  # noqa: PLC0415
-    from policies.analysis.facts import context_of  # noqa: PLC0415
-    from policies.analysis.summary import layered  # noqa: PLC0415
+    from policies.analysis.facts import build_context  # noqa: PLC0415
+    from policies.analysis.summary import summarise_layers  # noqa: PLC0415
     from policies.model.reasons import Denied  # noqa: PLC0415
-    from policies.model.terms import terms  # noqa: PLC0415
+    from policies.model.terms import resolve_terms  # noqa: PLC0415
 
-    policy = files.read_policy(documents)
+    policy = policy_files.read_policy(documents)
     if not context:
         _show_layers(policy, as_json=as_json)
         return
-    facts, clock = _facts(context), files.clock(policy.zones)
-    told = explain_sample(policy, facts, files.today(), clock)
-    found = terms(policy, context_of(policy, facts, clock))
-    keys = () if isinstance(found, Denied) else layered(policy, found)
+    facts, clock = _parse_facts(context), policy_files.read_local_times(policy.zones)
+    told = explain_sample(policy, facts, policy_files.read_today(), clock)
+    found = resolve_terms(policy, build_context(policy, facts, clock))
+    keys = () if isinstance(found, Denied) else summarise_layers(policy, found)
     if as_json:
         _print_json({**told.as_dict(), "keys": [{"key": k.key, "said": k.said, "holds": k.holds} for k in keys]})
         return
-    *steps, result = told.lines()
+    *steps, result = told.format_lines()
     typer.echo("\n".join([*steps, typer.style(result, fg="green" if told.leaves else "yellow")]))
     met = [key for key in keys if len(key.said) > 1]
-    typer.echo("\n".join(["", *_table([(key.key, key.line()) for key in met])]) if met else "", nl=bool(met))
+    typer.echo(
+        "\n".join(["", *_align_rows([(key.key, key.format_line()) for key in met])]) if met else "", nl=bool(met)
+    )
 
 
 @app.command("test")
-def probe(
+def run_probes(
     documents: Annotated[
         list[Path], typer.Argument(help="The document or its layers; last a probes file, if there.", show_default=False)
     ],
@@ -101,13 +103,13 @@ def probe(
     They are decided as of the day on which the youngest document was issued, so that the outcome does not change with
     the calendar. Exit code 43 if a case comes out otherwise.
     """
-    from policies.analysis.probes import probed  # noqa: PLC0415
-    from policies.model.context import day_of  # noqa: PLC0415
+    from policies.analysis.probes import run_probe  # noqa: PLC0415
+    from policies.model.context import date_to_day  # noqa: PLC0415
 
-    layers, cases = files.split_probes(documents)
-    policy = files.read_policy(layers)
-    day = max(day_of(part.issued) for part in policy.layers)
-    outcomes = [probed(policy, case, day) for case in files.read_probes(cases)]
+    layers, cases = policy_files.split_probes(documents)
+    policy = policy_files.read_policy(layers)
+    day = max(date_to_day(part.issued) for part in policy.layers)
+    outcomes = [run_probe(policy, case, day) for case in policy_files.read_probes(cases)]
     failed = [each for each in outcomes if each.faults]
     if as_json:
         rows = [{"name": each.name, "faults": each.faults} for each in outcomes]
@@ -115,10 +117,10 @@ def probe(
     else:
         for each in failed:
             typer.echo(typer.style("failed", fg="red") + f"  {each.name}: {'; '.join(each.faults)}")
-            typer.echo("\n".join(f"        {line}" for line in each.told.lines()))
+            typer.echo("\n".join(f"        {line}" for line in each.told.format_lines()))
         typer.echo(f"{len(outcomes) - len(failed)} of {len(outcomes)} cases of {cases} as expected")
     if failed:
-        raise typer.Exit(Exit.PROBE)
+        raise typer.Exit(ExitCode.PROBE)
 
 
 @app.command()
@@ -130,7 +132,7 @@ def diff(
         list[Path] | None, typer.Option("--with", help="A layer that both are combined with; may be repeated.")
     ] = None,
     only_narrower: Annotated[
-        bool, typer.Option("--only-narrower", help="Exit code 44 if the second allows anything the first does not.")
+        bool, typer.Option("--only-narrower", help="ExitCode code 44 if the second allows anything the first does not.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -138,22 +140,22 @@ def diff(
 
     Exit code 42 if their rules distinguish too many cases to compare, 44 with --only-narrower if the second is wider.
     """
-    from policies.analysis.cases import TooManyError  # noqa: PLC0415
-    from policies.analysis.diff import diff as compare  # noqa: PLC0415
+    from policies.analysis.cases import TooManyCasesError  # noqa: PLC0415
+    from policies.analysis.diff import diff_policies as compare  # noqa: PLC0415
 
     layers = under or []
     try:
-        changes = compare(files.read_policy([before, *layers]), files.read_policy([after, *layers]))
-    except TooManyError as error:
-        raise ExitError(Exit.UNPROVEN, f"not compared: {error}") from None
+        changes = compare(policy_files.read_policy([before, *layers]), policy_files.read_policy([after, *layers]))
+    except TooManyCasesError as error:
+        raise ExitError(ExitCode.UNPROVEN, f"not compared: {error}") from None
     if as_json:
         import msgspec  # noqa: PLC0415
 
         _print_json({"changes": msgspec.to_builtins(changes)})
     else:
-        typer.echo("\n".join(_change(each) for each in changes) or "no difference in what may leave")
+        typer.echo("\n".join(_format_change(each) for each in changes) or "no difference in what may leave")
     if only_narrower and any(each.direction == "wider" for each in changes):
-        raise typer.Exit(Exit.WIDER)
+        raise typer.Exit(ExitCode.WIDER)
 
 
 @app.command()
@@ -162,56 +164,56 @@ def show(
 ) -> None:
     """Print a shipped template as of today, or list the templates."""
     if template:
-        typer.echo(files.template(template), nl=False)
+        typer.echo(policy_files.render_template(template), nl=False)
         return
-    for name in files.TEMPLATES:
-        typer.echo(f"{name:<14} {files.about(name)}")
+    for name in policy_files.TEMPLATES:
+        typer.echo(f"{name:<14} {policy_files.describe_template(name)}")
 
 
 @app.command()
 def new(
-    template: Annotated[str, typer.Argument(help="; ".join(files.TEMPLATES), show_default=False)],
+    template: Annotated[str, typer.Argument(help="; ".join(policy_files.TEMPLATES), show_default=False)],
     file: Annotated[Path | None, typer.Argument(help="TEMPLATE.toml if left out.", show_default=False)] = None,
 ) -> None:
     """Write a template to start from, issued today, and its probes beside it. Existing files are not overwritten."""
     path = file or Path(f"{template}.toml")
-    text = files.template(template)
-    write_new(path, text)
+    text = policy_files.render_template(template)
+    write_new_file(path, text)
     typer.echo(f"wrote {path}; next: skerry policy explain {path} --context '{{...}}'")
-    if template in files.PROBED:
-        probes = files.probes_beside(path)
-        write_new(probes, files.shipped(template, ".probes.toml"))
+    if template in policy_files.PROBED:
+        probes = policy_files.probes_path(path)
+        write_new_file(probes, policy_files.read_shipped(template, ".probes.toml"))
         typer.echo(f"wrote {probes}; next: skerry policy test {path}")
 
 
-def _facts(context: str) -> Any:
+def _parse_facts(context: str) -> Any:
     """The sample of the option --context. ExitError(SAMPLE) names the key that is missing or wrong."""
-    from policies.analysis.facts import FactsError, facts_of  # noqa: PLC0415
+    from policies.analysis.facts import FactsError, parse_facts  # noqa: PLC0415
 
     try:
-        return facts_of(files.read_sample(context))
+        return parse_facts(policy_files.read_sample(context))
     except FactsError as error:
-        raise ExitError(Exit.SAMPLE, f"sample: {error}") from None
+        raise ExitError(ExitCode.SAMPLE, f"sample: {error}") from None
 
 
 def _show_layers(policy: "Policy", *, as_json: bool) -> None:
     """Show the policy's upper bound alone: without a sample no rule applies for certain."""
-    from policies.analysis.summary import layered, summary  # noqa: PLC0415
+    from policies.analysis.summary import summarise_layers, summarise_policy  # noqa: PLC0415
 
-    keys = layered(policy, policy.base)
+    keys = summarise_layers(policy, policy.base)
     if as_json:
         _print_json({"policy": policy.hash, "keys": [{"key": k.key, "said": k.said, "holds": k.holds} for k in keys]})
         return
-    rules = [line for line in summary(policy) if line.startswith("rule ")]
-    typer.echo("\n".join([*_table([(key.key, key.line()) for key in keys]), *rules]))
+    rules = [line for line in summarise_policy(policy) if line.startswith("rule ")]
+    typer.echo("\n".join([*_align_rows([(key.key, key.format_line()) for key in keys]), *rules]))
 
 
-def _table(rows: list[tuple[str, str]]) -> list[str]:
+def _align_rows(rows: list[tuple[str, str]]) -> list[str]:
     width = max(len(key) for key, _ in rows)
     return [f"{key:<{width}}  {text}" for key, text in rows]
 
 
-def _change(change: Any) -> str:
+def _format_change(change: Any) -> str:
     """A change as one line, its direction in red (wider), green (narrower) or yellow."""
     colour = {"wider": "red", "narrower": "green"}.get(change.direction, "yellow")
     where = f" ({change.when})" if change.when else ""

@@ -10,53 +10,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_agent.system.environment import minutes_of_week
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_text
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_file_text
 
 if TYPE_CHECKING:
     from policies.analysis.probes import Probe
-    from policies.language.document import Document
+    from policies.language.document import PolicyDocument
     from policies.model.policy import Policy
 
 PROBED = ("clinic", "factory", "shop-camera", "telecom-probe", "airgap")
 TEMPLATES = (*PROBED, "demo")
 PROBES = ".probes.toml"
-LIFE = timedelta(days=90)
+TEMPLATE_LIFETIME = timedelta(days=90)
 _SECONDS_A_DAY = 86_400
 _ISSUED, _EXPIRES = "issued = ", "expires = "
 _DATE_CHARS = 10
 
 
-def today() -> int:
+def read_today() -> int:
     """Today as days since 1970, UTC."""
     return int(time.time() // _SECONDS_A_DAY)
 
 
-def read_documents(files: Sequence[Path]) -> "tuple[Document, ...]":
+def read_documents(files: Sequence[Path]) -> "tuple[PolicyDocument, ...]":
     """Parse the layers of one policy. ExitError(POLICY) for the first that is unreadable or unsound."""
     return tuple(read_document(file) for file in files)
 
 
-def read_document(file: Path) -> "Document":
+def read_document(file: Path) -> "PolicyDocument":
     """Parse one policy document. ExitError(POLICY) if it is unreadable or unsound."""
-    from policies.language.document import PolicyError, parse  # noqa: PLC0415 - `skerry policy show` needs no parser
+    from policies.language.document import PolicyError, parse_policy  # noqa: PLC0415 - `skerry policy show` needs no parser
 
-    text = read_text(file, Exit.POLICY, missing=_hint(file))
+    text = read_file_text(file, ExitCode.POLICY, missing=_suggest_template(file))
     try:
-        return parse(text)
+        return parse_policy(text)
     except PolicyError as error:
-        raise ExitError(Exit.POLICY, f"{file}: {error}") from None
+        raise ExitError(ExitCode.POLICY, f"{file}: {error}") from None
 
 
 def read_policy(files: Sequence[Path]) -> "Policy":
     """Compose these layers to one policy. ExitError(POLICY) if one is unsound, or they contradict each other."""
-    from policies.language.document import compose  # noqa: PLC0415
+    from policies.language.document import compose_policy  # noqa: PLC0415
     from policies.model.policy import PolicyError  # noqa: PLC0415
 
     try:
-        return compose(read_documents(files))
+        return compose_policy(read_documents(files))
     except PolicyError as error:
-        raise ExitError(Exit.POLICY, f"{', '.join(map(str, files))}: {error}") from None
+        raise ExitError(ExitCode.POLICY, f"{', '.join(map(str, files))}: {error}") from None
 
 
 def split_probes(files: Sequence[Path]) -> tuple[list[Path], Path]:
@@ -66,12 +66,12 @@ def split_probes(files: Sequence[Path]) -> tuple[list[Path], Path]:
     """
     if files[-1].name.endswith(PROBES) or (len(files) > 1 and "probes" in files[-1].name):
         if len(files) == 1:
-            raise ExitError(Exit.USAGE, f"name the policy too: skerry policy test POLICY {files[0]}")
+            raise ExitError(ExitCode.USAGE, f"name the policy too: skerry policy test POLICY {files[0]}")
         return [*files[:-1]], files[-1]
-    return [*files], probes_beside(files[-1])
+    return [*files], probes_path(files[-1])
 
 
-def probes_beside(file: Path) -> Path:
+def probes_path(file: Path) -> Path:
     """Path of the probes file beside a document: NAME.probes.toml."""
     return file.with_name(file.stem + PROBES)
 
@@ -81,19 +81,19 @@ def read_probes(file: Path) -> "tuple[Probe, ...]":
     from policies.analysis.probes import ProbesError, parse_probes  # noqa: PLC0415
 
     try:
-        return parse_probes(read_text(file, Exit.SAMPLE))
+        return parse_probes(read_file_text(file, ExitCode.SAMPLE))
     except ProbesError as error:
-        raise ExitError(Exit.SAMPLE, f"{file}: {error}") from None
+        raise ExitError(ExitCode.SAMPLE, f"{file}: {error}") from None
 
 
-def clock(zones: Sequence[str]) -> dict[str, int]:
+def read_local_times(zones: Sequence[str]) -> dict[str, int]:
     """Minutes since Monday 00:00 in each zone, now; a zone that this machine does not know is left out."""
     return dict(minutes_of_week(datetime.now(UTC), zones))
 
 
-def about(name: str) -> str:
+def describe_template(name: str) -> str:
     """The first sentence of a template's first comment."""
-    comment = " ".join(line.lstrip("# ") for line in shipped(name).splitlines() if line.startswith("#"))
+    comment = " ".join(line.lstrip("# ") for line in read_shipped(name).splitlines() if line.startswith("#"))
     return comment.partition(". ")[0].partition(": ")[2] or comment.partition(". ")[0]
 
 
@@ -103,38 +103,38 @@ def read_sample(sample: str) -> object:
     ExitError(SAMPLE) for a fault.
     """
     inline = sample.lstrip().startswith("{")
-    text = sample if inline else read_text(Path(sample), Exit.SAMPLE)
+    text = sample if inline else read_file_text(Path(sample), ExitCode.SAMPLE)
     try:
         return tomllib.loads(text) if not inline and sample.endswith(".toml") else json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ExitError(Exit.SAMPLE, f"sample: {error}") from None
+        raise ExitError(ExitCode.SAMPLE, f"sample: {error}") from None
 
 
-def _hint(file: Path) -> str:
+def _suggest_template(file: Path) -> str:
     name = file.name.removesuffix(".toml")
     return f"`skerry policy new {name}` writes that template" if name in TEMPLATES else ""
 
 
-def template(name: str, on: date | None = None) -> str:
+def render_template(name: str, on: date | None = None) -> str:
     """A shipped template as of today: `issued` and `expires` are moved, all else is as it stands in the package.
 
     `on`: another day than today. Raises ExitError(NOT_FOUND) for an unknown name.
     """
     day = on or datetime.now(UTC).date()
-    return "".join(_dated(line, day) for line in shipped(name).splitlines(keepends=True))
+    return "".join(_move_dates(line, day) for line in read_shipped(name).splitlines(keepends=True))
 
 
-def shipped(name: str, ending: str = ".toml") -> str:
+def read_shipped(name: str, ending: str = ".toml") -> str:
     """A file of `policies/templates` as it is. ExitError(NOT_FOUND) for an unknown name."""
     if name not in TEMPLATES:
-        raise ExitError(Exit.NOT_FOUND, f"{name[:40]!r} is no template; there are {', '.join(TEMPLATES)}")
+        raise ExitError(ExitCode.NOT_FOUND, f"{name[:40]!r} is no template; there are {', '.join(TEMPLATES)}")
     return resources.files("policies").joinpath("templates", name + ending).read_text(encoding="utf-8")
 
 
-def _dated(line: str, day: date) -> str:
+def _move_dates(line: str, day: date) -> str:
     """Move the two dates at the start of a line; a far `expires` (the demo's) stays."""
     if line.startswith(_ISSUED):
         return _ISSUED + day.isoformat() + line[len(_ISSUED) + _DATE_CHARS :]
     if line.startswith(_EXPIRES) and not line.startswith(f"{_EXPIRES}2099"):
-        return _EXPIRES + (day + LIFE).isoformat() + line[len(_EXPIRES) + _DATE_CHARS :]
+        return _EXPIRES + (day + TEMPLATE_LIFETIME).isoformat() + line[len(_EXPIRES) + _DATE_CHARS :]
     return line

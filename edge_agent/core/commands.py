@@ -8,20 +8,20 @@ from enum import IntEnum
 
 import msgspec
 
-from edge_agent.core.records import Outcome, Source
-from policies.decisions.budget import Charge, Spend
-from policies.decisions.egress import Egress
-from policies.decisions.leakage import Evidence
+from edge_agent.core.records import AnswerSource, Outcome
+from policies.decisions.budget import AccountCharge, BudgetSpend
+from policies.decisions.egress import EgressPlan
+from policies.decisions.leakage import LeakageEvidence
 from policies.decisions.permit import Permit
 from policies.decisions.routing import HubSite
-from policies.model.reasons import Why
-from wire.protocol.messages import Escalation, FieldSpec, Prediction, Reason, Seqs, Totals
+from policies.model.reasons import DecisionReason
+from wire.protocol.messages import Escalation, FieldSpec, Prediction, RefusalReason, Seqs, SpendTotals
 
 DAY_S = 86_400.0
 KEEP_DAYS = 7
 
 
-class State(IntEnum):
+class OutboxState(IntEnum):
     """State of a question in the outbox, as stored in agent.db.
 
     NEW is never on disk: the question is being sealed for the first time, or sealed again. SEALED waits to be sent,
@@ -52,7 +52,7 @@ class OutboxLimits(msgspec.Struct, frozen=True, gc=False):
     quiet_cap_s: float = 3600.0  # the longest pause that a hub may ask for
 
 
-class Setup(msgspec.Struct, frozen=True):
+class CoreSetup(msgspec.Struct, frozen=True):
     """Configuration of a core: the feature schema of its model, its hubs, its limits.
 
     Constant while a core lives, and shareable between cores (the simulator shares one between thousands).
@@ -64,13 +64,13 @@ class Setup(msgspec.Struct, frozen=True):
     hubs: tuple[HubSite, ...]
     frame_bytes: int
     limits: OutboxLimits = OutboxLimits()
-    evidence: Evidence | None = None  # measured leakage of the features; None = nothing was measured
+    evidence: LeakageEvidence | None = None  # measured leakage of the features; None = nothing was measured
     lines: dict[str, str] = {}  # hub -> its connection; hubs not named use the home connection, ""
     padded_bytes: int = 0
     longest: Escalation | None = None
 
 
-class Labels(msgspec.Struct, frozen=True):
+class QuestionLabels(msgspec.Struct, frozen=True):
     """Policy labels that a question carries beside the policy's hash.
 
     `rule`: names of the rules that apply, joined by "+". `keep_days`: how long the hub may keep it. `layers`: hashes of
@@ -84,7 +84,7 @@ class Labels(msgspec.Struct, frozen=True):
     subject: bool = False  # the policy names a subject field: its keyed hash goes with the question
 
 
-class Dice(msgspec.Struct, frozen=True, gc=False):
+class RandomDraws(msgspec.Struct, frozen=True, gc=False):
     """Random values for one sample, drawn by the caller because the core draws none.
 
     `id`: the answer id, 32 hex characters. `audit`: decides the audit lottery, in [0, 1). `jitter`: spreads retries, in
@@ -96,7 +96,7 @@ class Dice(msgspec.Struct, frozen=True, gc=False):
     jitter: float = 0.5
 
 
-class Facts(msgspec.Struct, frozen=True, gc=False):
+class SampleAttributes(msgspec.Struct, frozen=True, gc=False):
     """Attributes of one sample that the policy is evaluated with.
 
     `day`: whole days since 1970 in hub time. `subject`: keyed hash, in hex, of the person the sample is about.
@@ -110,7 +110,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     committed: bool = False
 
 
-class Row(msgspec.Struct, frozen=True):
+class StoredQuestion(msgspec.Struct, frozen=True):
     """A stored question as it is read back from the outbox at start.
 
     Times (`expires`, `not_before`) are seconds on the core's clock. `digest`: SHA-256 of the sealed frame. `size`:
@@ -119,12 +119,12 @@ class Row(msgspec.Struct, frozen=True):
 
     seq: int
     id: str
-    state: State
+    state: OutboxState
     local: Prediction
     answered: bool
     policy: str
     data_class: str
-    egress: Egress
+    egress: EgressPlan
     target: HubSite
     digest: bytes
     size: int
@@ -134,7 +134,7 @@ class Row(msgspec.Struct, frozen=True):
     jitter: float = 0.5
 
 
-class Memory(msgspec.Struct, frozen=True):
+class CoreSnapshot(msgspec.Struct, frozen=True):
     """Everything that a core restores from agent.db at start.
 
     `epoch`: random number of this database, which tells its question numbers from those of an earlier one. `spend`:
@@ -143,13 +143,13 @@ class Memory(msgspec.Struct, frozen=True):
 
     epoch: int
     next_seq: int
-    spend: Spend
-    rows: tuple[Row, ...] = ()
+    spend: BudgetSpend
+    rows: tuple[StoredQuestion, ...] = ()
     mirrored: bool = True  # False: nothing is sent before the hub has reported the spending it remembers
     notice: int = 0  # counter of the newest deny-all notice
 
 
-class Rest(msgspec.Struct, frozen=True, gc=False):
+class IdleSnapshot(msgspec.Struct, frozen=True, gc=False):
     """Compact snapshot of an idle core, from which it can be resumed.
 
     The simulator keeps one per idle device, so that one process can hold a million devices. `day`: whole days since
@@ -158,7 +158,7 @@ class Rest(msgspec.Struct, frozen=True, gc=False):
 
     epoch: int
     next_seq: int
-    spend: Spend
+    spend: BudgetSpend
     day: int
 
 
@@ -171,8 +171,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     prediction: Prediction
-    source: Source
-    why: Why
+    source: AnswerSource
+    why: DecisionReason
     policy: str
     data_class: str
     seq: int | None = None
@@ -209,7 +209,7 @@ class Store(msgspec.Struct, frozen=True):
     budget_s: float
     audit: bool
     jitter: float
-    labels: Labels = Labels()
+    labels: QuestionLabels = QuestionLabels()
 
 
 class Transmit(msgspec.Struct, frozen=True, gc=False):
@@ -230,14 +230,14 @@ class Reseal(msgspec.Struct, frozen=True, gc=False):
     target: HubSite | None = None
 
 
-class Mark(msgspec.Struct, frozen=True, gc=False):
+class MarkState(msgspec.Struct, frozen=True, gc=False):
     """Command: store a changed delivery state, without waiting for the commit; a lost mark costs one more retry.
 
     `not_before`: seconds on the core's clock, 0 = none.
     """
 
     seq: int
-    state: State
+    state: OutboxState
     not_before: float
     attempts: int
 
@@ -252,18 +252,18 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     seq: int
     id: str
     outcome: Outcome
-    reason: Why | Reason
-    unsent: tuple[Charge, ...] = ()
+    reason: DecisionReason | RefusalReason
+    unsent: tuple[AccountCharge, ...] = ()
 
 
-class Raise(msgspec.Struct, frozen=True, gc=False):
+class RaiseSpend(msgspec.Struct, frozen=True, gc=False):
     """Command: raise the stored account totals to those that the hub remembers."""
 
-    totals: Totals
+    totals: SpendTotals
 
 
-class SayHello(msgspec.Struct, frozen=True, gc=False):
-    """Command: send a `Hello` on connection `line`, which the hub answers with a `Welcome`."""
+class SendHello(msgspec.Struct, frozen=True, gc=False):
+    """Command: send a `HelloNote` on connection `line`, which the hub answers with a `Welcome`."""
 
     line: str = ""
 
@@ -281,4 +281,6 @@ class WakeAt(msgspec.Struct, frozen=True, gc=False):
     when: float
 
 
-Command = Answer | Correction | Store | Transmit | Reseal | Mark | Finish | SayHello | SendAsk | WakeAt | Raise
+Command = (
+    Answer | Correction | Store | Transmit | Reseal | MarkState | Finish | SendHello | SendAsk | WakeAt | RaiseSpend
+)

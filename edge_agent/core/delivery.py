@@ -8,23 +8,23 @@ from math import inf
 from edge_agent.core.commands import (
     Command,
     Finish,
-    Mark,
+    MarkState,
     OutboxLimits,
+    OutboxState,
     Reseal,
-    SayHello,
     SendAsk,
-    State,
+    SendHello,
     Transmit,
     WakeAt,
 )
-from edge_agent.core.hubs import Line, Lines
-from edge_agent.core.pending import Question, Questions
-from edge_agent.core.permissions import Ruled, Ruling
+from edge_agent.core.hubs import HubConnection, HubConnections
+from edge_agent.core.pending import PendingQuestion, PendingQuestions
+from edge_agent.core.permissions import ClassPermissions, PermissionCache
 from edge_agent.core.records import Outcome
-from policies.decisions.permit import Permit, covers, in_force
+from policies.decisions.permit import Permit, expired_or_denied, permits_at_least
 from policies.decisions.routing import HubSite
-from policies.model.reasons import Denied, Why
-from wire.protocol.messages import Reason, Seqs
+from policies.model.reasons import DecisionReason, Denied
+from wire.protocol.messages import RefusalReason, Seqs
 
 ASK_AT_MOST = 64  # seqs in one Ask
 
@@ -38,10 +38,10 @@ class DeliveryQueue:
 
     __slots__ = ("_ruling", "lines", "questions")
 
-    def __init__(self, ruling: Ruling) -> None:
+    def __init__(self, ruling: PermissionCache) -> None:
         self._ruling = ruling
-        self.lines = Lines(ruling.setup.lines)
-        self.questions = Questions()
+        self.lines = HubConnections(ruling.setup.lines)
+        self.questions = PendingQuestions()
 
     @property
     def _limits(self) -> OutboxLimits:
@@ -49,8 +49,8 @@ class DeliveryQueue:
 
     def reset(self) -> None:
         """Drop all questions and awaited replies; connections that are up stay up."""
-        self.questions = Questions()
-        self.lines.forget()
+        self.questions = PendingQuestions()
+        self.lines.reset_waits()
 
     def wake_after(self, commands: list[Command]) -> list[Command]:
         """Append a `WakeAt` if the next alarm is earlier than the one returned last."""
@@ -65,18 +65,18 @@ class DeliveryQueue:
 
     def _send_ready(self, now: float) -> list[Command]:
         """Send ready questions while the window, the connection and the hub's requested pause allow it."""
-        if not self._ruling.ready:
+        if not self._ruling.may_send:
             return []
         commands = self._reroute(now)
         questions, window = self.questions, self._limits.window
         for line in self.lines:
             if line.up and now < line.quiet_until:
                 questions.arm_tick(line.quiet_until)
-            while line.open(now) and questions.sent < window:
+            while line.is_open(now) and questions.sent < window:
                 question = questions.next_ready(line.name)
                 if question is None:
                     break
-                commands += self._send(question, now)
+                commands += self._send_question(question, now)
         return commands
 
     def _reroute(self, now: float) -> list[Command]:
@@ -86,87 +86,91 @@ class DeliveryQueue:
         """
         commands: list[Command] = []
         limits = self._limits
-        for line in self.lines.stuck(now, limits.resend_base_s):
+        for line in self.lines.stuck_connections(now, limits.resend_base_s):
             for _ in range(limits.window):
                 question = self.questions.next_ready(line.name)
                 if question is None:
                     break
-                commands += self._send_elsewhere(question, now)
+                commands += self._send_to_other_hub(question, now)
         return commands
 
-    def _send_elsewhere(self, question: Question, now: float) -> list[Command]:
+    def _send_to_other_hub(self, question: PendingQuestion, now: float) -> list[Command]:
         """Move one question to another hub that is reachable now, or park it until its own is."""
-        ruled = self._ruling.of(question.data_class)
+        ruled = self._ruling.for_class(question.data_class)
         patience_s = 0.0 if isinstance(ruled, Denied) else ruled.terms.budget_s
-        target = self.lines.first_open(alternative_hubs(question, self._ruling), patience_s, now)
+        target = self.lines.first_reachable(alternative_hubs(question, self._ruling), patience_s, now)
         if target is None:
-            self.questions.hold(question, now + self._limits.resend_cap_s)
+            self.questions.hold_until(question, now + self._limits.resend_cap_s)
             question.parked = True
             return []
-        self.questions.move(question, State.NEW)
+        self.questions.set_state(question, OutboxState.NEW)
         question.former = question.target
-        self.lines.place(question, target)
+        self.lines.assign_hub(question, target)
         return [Reseal(question.seq, target)]
 
-    def _send(self, question: Question, now: float) -> list[Command]:
+    def _send_question(self, question: PendingQuestion, now: float) -> list[Command]:
         """Transmit one question, or finish it if it has expired or is no longer permitted."""
         if now >= question.expires:
-            return self.finish(question, Outcome.EXPIRED, Why.EXPIRED)
+            return self.finish(question, Outcome.EXPIRED, DecisionReason.EXPIRED)
         denied = recheck_permission(question, self._ruling)
         if denied is not None:
             return self.finish(question, Outcome.DENIED, denied)
         limits = self._limits
-        self.questions.move(question, State.SENT)
+        self.questions.set_state(question, OutboxState.SENT)
         question.sent_at, question.charges = now, ()
-        question.at = now + limits.resend_base_s + question.pause_s(limits)
+        question.at = now + limits.resend_base_s + question.retry_pause_s(limits)
         question.attempts += 1
-        self.questions.arm(question)
+        self.questions.arm_alarm(question)
         return [Transmit(question.seq, question.line)]
 
-    def ring(self, question: Question, now: float) -> list[Command]:
+    def on_alarm(self, question: PendingQuestion, now: float) -> list[Command]:
         """Handle a question's alarm: it expired, its caller waited long enough, or a retry is due."""
-        if now >= question.expires and question.state is not State.NEW:
-            return self.finish(question, Outcome.EXPIRED, Why.EXPIRED)
+        if now >= question.expires and question.state is not OutboxState.NEW:
+            return self.finish(question, Outcome.EXPIRED, DecisionReason.EXPIRED)
         commands: list[Command] = []
         if now >= question.deadline and not question.answered:
-            commands.append(question.say_local(Why.BUDGET_ELAPSED))
-        if now >= question.at and question.state in (State.SEALED, State.SENT):
-            self.lines.missed(question, now)
-            self.questions.queue(question)
-        self.questions.arm(question)
+            commands.append(question.answer_locally(DecisionReason.BUDGET_ELAPSED))
+        if now >= question.at and question.state in (OutboxState.SEALED, OutboxState.SENT):
+            self.lines.record_timeout(question, now)
+            self.questions.queue_ready(question)
+        self.questions.arm_alarm(question)
         return commands
 
-    def defer(self, question: Question, until: float, now: float) -> list[Command]:
+    def defer(self, question: PendingQuestion, until: float, now: float) -> list[Command]:
         """Retry not before `until`. A caller whose deadline is earlier gets the local answer at once."""
-        commands: list[Command] = [Mark(question.seq, State.SEALED, until, question.attempts)]
+        commands: list[Command] = [MarkState(question.seq, OutboxState.SEALED, until, question.attempts)]
         if not question.answered and until >= question.deadline:
-            commands.append(question.say_local(Why.HUB_QUIET))
-        self.questions.hold(question, until)
+            commands.append(question.answer_locally(DecisionReason.HUB_QUIET))
+        self.questions.hold_until(question, until)
         return self.send_after(commands, now)
 
     def finish(
-        self, question: Question, outcome: Outcome, reason: Why | Reason, why: Why | None = None
+        self,
+        question: PendingQuestion,
+        outcome: Outcome,
+        reason: DecisionReason | RefusalReason,
+        why: DecisionReason | None = None,
     ) -> list[Command]:
         """End a question with its outcome; a caller who still waits gets the local answer.
 
         `reason`: recorded with the outcome. `why`: the reason given with that answer, by default `reason`. If the
         question is denied and was never sent, its charges are refunded.
         """
-        self.questions.drop(question)
+        self.questions.remove(question)
         unsent = question.charges if outcome is Outcome.DENIED else ()
-        self._ruling.purse.undo(unsent)
+        self._ruling.purse.refund_charges(unsent)
         finish = Finish(question.seq, question.id, outcome, reason, unsent)
         if question.answered:
             return [finish]
-        return [question.say_local(why or Why(reason)), finish]
+        return [question.answer_locally(why or DecisionReason(reason)), finish]
 
     # Hellos and asks
 
     def greet_and_ask(self, now: float) -> list[Command]:
         """The hellos and asks that are due on any connection.
 
-        A `Hello` is repeated until the hub answers it; an `Ask` requests the state of questions whose verdict is
-        overdue.
+        A `HelloNote` is repeated until the hub answers it; an `StatusRequest` requests the state of questions whose
+        verdict is overdue.
         """
         commands: list[Command] = []
         every_s = self._limits.ask_interval_s
@@ -174,28 +178,28 @@ class DeliveryQueue:
             if line.up and line.hello_at < inf:
                 if now >= line.hello_at:
                     line.hello_at = now + every_s
-                    commands.append(SayHello(line.name))
+                    commands.append(SendHello(line.name))
                 self.questions.arm_tick(line.hello_at)
         if self.questions.receipted:
             for line in self.lines:
                 if line.up:
-                    commands += self._ask(line, now, every_s)
+                    commands += self._ask_hub(line, now, every_s)
         return commands
 
-    def _ask(self, line: Line, now: float, every_s: float) -> list[Command]:
+    def _ask_hub(self, line: HubConnection, now: float, every_s: float) -> list[Command]:
         """Asks for all receipted questions of one connection, if its interval is over."""
         if now < line.ask_at:
             self.questions.arm_tick(line.ask_at)
             return []
-        owed = [each.seq for each in self.questions if each.state is State.RECEIPTED and each.line == line.name]
+        owed = [each.seq for each in self.questions if each.state is OutboxState.RECEIPTED and each.line == line.name]
         if not owed:
             return []
         self.schedule_ask(line, now + every_s)
-        self.questions.asked(owed)
+        self.questions.mark_asked(owed)
         return [SendAsk(tuple(owed[i : i + ASK_AT_MOST]), line.name) for i in range(0, len(owed), ASK_AT_MOST)]
 
-    def schedule_ask(self, line: Line, at: float) -> None:
-        """Send no `Ask` on this connection before the time `at`."""
+    def schedule_ask(self, line: HubConnection, at: float) -> None:
+        """Send no `StatusRequest` on this connection before the time `at`."""
         line.ask_at = at
         self.questions.arm_tick(at)
 
@@ -205,41 +209,49 @@ class DeliveryQueue:
         owed_before = self.questions.receipted
         for seq in seqs:
             question = self.questions.get(seq)
-            if question is not None and question.line == name and question.state in (State.SEALED, State.SENT):
-                self.lines.measure(question, now)
-                self.questions.move(question, State.RECEIPTED)
-                marks.append(Mark(seq, State.RECEIPTED, 0.0, question.attempts))
+            if (
+                question is not None
+                and question.line == name
+                and question.state in (OutboxState.SEALED, OutboxState.SENT)
+            ):
+                self.lines.record_reply(question, now)
+                self.questions.set_state(question, OutboxState.RECEIPTED)
+                marks.append(MarkState(seq, OutboxState.RECEIPTED, 0.0, question.attempts))
         if marks and not owed_before:  # otherwise steady receipts would postpone the next Ask for ever
             line = self.lines.get(name)
             self.schedule_ask(line, max(line.ask_at, now + self._limits.ask_interval_s))
         return marks
 
 
-def recheck_permission(question: Question, ruling: Ruling) -> Why | None:
+def recheck_permission(question: PendingQuestion, ruling: PermissionCache) -> DecisionReason | None:
     """Check a stored question's permission again before it is sent: None if it may leave, else the reason.
 
     It was charged when it was stored and is not charged again. Policy, context, day and accounts may all have changed
     since then.
     """
-    ruled = ruling.of(question.data_class)
+    ruled = ruling.for_class(question.data_class)
     if isinstance(ruled, Denied) or ruled.denied:
-        return ruled.denied.why if isinstance(ruled, Ruled) and ruled.denied else Why.DENIED_POLICY_CHANGED
-    over = in_force(ruled.terms, ruling.day)
-    if over is not None and over.why is Why.DENIED_POLICY_EXPIRED:
+        return (
+            ruled.denied.why
+            if isinstance(ruled, ClassPermissions) and ruled.denied
+            else DecisionReason.DENIED_POLICY_CHANGED
+        )
+    over = expired_or_denied(ruled.terms, ruling.day)
+    if over is not None and over.why is DecisionReason.DENIED_POLICY_EXPIRED:
         return over.why
-    if ruling.purse.overspent(question.charges):
-        return Why.DENIED_BUDGET
+    if ruling.purse.is_overspent(question.charges):
+        return DecisionReason.DENIED_BUDGET
     if ruled.terms.key == question.judged:
         return None
     permit = _permit_again(question, ruling)
     here = (question.target.name, question.target.region)  # not the whole site: its price may have changed
     if permit is None or here not in {(hub.name, hub.region) for hub in permit.targets}:
-        return Why.DENIED_POLICY_CHANGED
+        return DecisionReason.DENIED_POLICY_CHANGED
     question.judged = permit.terms
     return None
 
 
-def alternative_hubs(question: Question, ruling: Ruling) -> tuple[HubSite, ...]:
+def alternative_hubs(question: PendingQuestion, ruling: PermissionCache) -> tuple[HubSite, ...]:
     """Every other hub that this question may be sent to now, best first by price and region.
 
     Computed from a new permit alone: empty if the policy does not permit the question any more.
@@ -248,7 +260,7 @@ def alternative_hubs(question: Question, ruling: Ruling) -> tuple[HubSite, ...]:
     return tuple(hub for hub in permit.targets if hub.name != question.target.name) if permit else ()
 
 
-def _permit_again(question: Question, ruling: Ruling) -> Permit | None:
+def _permit_again(question: PendingQuestion, ruling: PermissionCache) -> Permit | None:
     """A new permit for a stored question; None if it would send less than the fields already sealed."""
-    permit = ruling.permit_again(question.data_class)
-    return permit if isinstance(permit, Permit) and covers(permit.egress, question.egress) else None
+    permit = ruling.permit_resend(question.data_class)
+    return permit if isinstance(permit, Permit) and permits_at_least(permit.egress, question.egress) else None

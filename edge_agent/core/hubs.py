@@ -7,23 +7,25 @@ folder is the agent's own; additional hubs have connections of their own. Times 
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
-from edge_agent.core.commands import State
-from edge_agent.core.pending import Question
-from policies.decisions.escalation import Link
-from policies.decisions.routing import HubSite, View, rank
-from policies.model.reasons import Why
+from edge_agent.core.commands import OutboxState
+from edge_agent.core.pending import PendingQuestion
+from policies.decisions.escalation import LinkState
+from policies.decisions.routing import HubSite, HubView, rank_hubs
+from policies.model.reasons import DecisionReason
 
 HOME = ""
-_WEIGHT = 0.2  # weight of the newest measurement in the mean
+_LATENCY_WEIGHT = 0.2  # weight of the newest measurement in the mean
 _FRESH_S = 60.0  # an older latency measurement no longer counts, so that the connection is tried again
 
 
-class Line:
-    """State of one connection: up or down, paused or not, its smoothed latency, and its next `Hello` and `Ask`.
+class HubConnection:
+    """State of one connection:
 
-    `hello_at`: when to send the next `Hello`, inf once the hub has answered one. `ask_at`: earliest time of the next
-    `Ask`. `quiet_until`: end of the pause that the hub asked for. `latency_s`: exponentially weighted mean from sending
-    to receipt.
+    up or down, paused or not, its smoothed latency, and its next `HelloNote` and `StatusRequest`.
+
+    `hello_at`: when to send the next `HelloNote`, inf once the hub has answered one. `ask_at`: earliest time of the
+    next `StatusRequest`. `quiet_until`: end of the pause that the hub asked for. `latency_s`: exponentially weighted
+    mean from sending to receipt.
     """
 
     __slots__ = ("ask_at", "hello_at", "latency_s", "measured_at", "name", "quiet_until", "up")
@@ -37,16 +39,16 @@ class Line:
         self.latency_s = 0.0
         self.measured_at = -inf
 
-    def open(self, now: float) -> bool:
+    def is_open(self, now: float) -> bool:
         """Whether a question may be sent on it: it is up and the hub asked for no pause."""
         return self.up and now >= self.quiet_until
 
     @property
-    def why(self) -> Why:
+    def unavailable_reason(self) -> DecisionReason:
         """Reason recorded with an answer that does not wait for this connection."""
-        return Why.HUB_QUIET if self.up else Why.LINK_DOWN
+        return DecisionReason.HUB_QUIET if self.up else DecisionReason.LINK_DOWN
 
-    def idle(self, now: float, *, measured: bool) -> bool:
+    def is_idle(self, now: float, *, measured: bool) -> bool:
         """Whether nothing is awaited on it: no hello, no ask, no end of a pause.
 
         `measured`: whether its latency is used for routing; then a fresh measurement counts as awaited too.
@@ -55,21 +57,21 @@ class Line:
             return False
         return self.quiet_until <= now and not (measured and now - self.measured_at < _FRESH_S)
 
-    def measured(self, latency_s: float, now: float) -> None:
+    def record_latency(self, latency_s: float, now: float) -> None:
         """Update the smoothed latency with one measurement, in seconds.
 
         A measurement after a gap of 60 s replaces the mean instead of being averaged into it.
         """
         fresh = now - self.measured_at < _FRESH_S
-        self.latency_s = self.latency_s * (1 - _WEIGHT) + latency_s * _WEIGHT if fresh else latency_s
+        self.latency_s = self.latency_s * (1 - _LATENCY_WEIGHT) + latency_s * _LATENCY_WEIGHT if fresh else latency_s
         self.measured_at = now
 
-    def view(self, now: float) -> View:
+    def routing_view(self, now: float) -> HubView:
         """What the routing policy sees of it; latency None if it was not measured within the last 60 s."""
-        return View(self.open(now), self.latency_s if now - self.measured_at < _FRESH_S else None)
+        return HubView(self.is_open(now), self.latency_s if now - self.measured_at < _FRESH_S else None)
 
 
-class Lines:
+class HubConnections:
     """All connections of a device, the home connection first.
 
     `of_hub`: hub name to connection name; hubs that are not named use the home connection.
@@ -79,34 +81,34 @@ class Lines:
 
     def __init__(self, of_hub: Mapping[str, str]) -> None:
         self._of_hub = of_hub
-        self._by_name = {name: Line(name) for name in (HOME, *of_hub.values())}
+        self._by_name = {name: HubConnection(name) for name in (HOME, *of_hub.values())}
         self._only = self._by_name[HOME] if len(self._by_name) == 1 else None  # most devices have one
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[HubConnection]:
         return iter(self._by_name.values())
 
-    def get(self, name: str) -> Line:
+    def get(self, name: str) -> HubConnection:
         """The connection with this name. KeyError if there is none."""
         return self._by_name[name]
 
-    def of(self, hub: str) -> Line:
+    def for_hub(self, hub: str) -> HubConnection:
         """The connection on which this hub is reached."""
         return self._by_name[self._of_hub.get(hub, HOME)]
 
     @property
-    def link(self) -> Link:
+    def link(self) -> LinkState:
         """All connections seen as one link: up if any is up, paused as long as all that are up are paused."""
         if self._only is not None:
-            return Link(self._only.up, self._only.quiet_until)
+            return LinkState(self._only.up, self._only.quiet_until)
         up = [line.quiet_until for line in self if line.up]
-        return Link(bool(up), min(up or (line.quiet_until for line in self)))
+        return LinkState(bool(up), min(up or (line.quiet_until for line in self)))
 
-    def open(self, now: float) -> list[Line]:
+    def open_connections(self, now: float) -> list[HubConnection]:
         """The connections on which a question may be sent now."""
-        return [line for line in self if line.open(now)]
+        return [line for line in self if line.is_open(now)]
 
-    def stuck(self, now: float, patience_s: float) -> list[Line]:
-        """Connections that will send nothing for longer than `patience_s` seconds, if another one would.
+    def stuck_connections(self, now: float, patience_s: float) -> list[HubConnection]:
+        """Connections that will send nothing for longer than `read_timeout_s` seconds, if another one would.
 
         Empty for a device with one connection, and if all are stuck: then there is nowhere to move questions to.
         """
@@ -115,47 +117,47 @@ class Lines:
         stuck = [line for line in self if not line.up or line.quiet_until > now + patience_s]
         return stuck if len(stuck) < len(self._by_name) else []
 
-    def idle(self, now: float) -> bool:
+    def is_idle(self, now: float) -> bool:
         """Whether nothing is awaited on any connection and no latency measurement still counts."""
-        return all(line.idle(now, measured=len(self._by_name) > 1) for line in self._by_name.values())
+        return all(line.is_idle(now, measured=len(self._by_name) > 1) for line in self._by_name.values())
 
-    def forget(self) -> None:
+    def reset_waits(self) -> None:
         """Forget pauses, asks and measurements; connections that are up stay up."""
         for line in self._by_name.values():
             line.quiet_until = line.ask_at = line.latency_s = 0.0
             line.measured_at = -inf
 
-    def place(self, question: Question, target: HubSite) -> Line:
+    def assign_hub(self, question: PendingQuestion, target: HubSite) -> HubConnection:
         """Assign a question to a hub and to that hub's connection, which is returned."""
-        line = self.of(target.name)
+        line = self.for_hub(target.name)
         question.target, question.line = target, line.name
         return line
 
-    def measure(self, question: Question, now: float) -> None:
+    def record_reply(self, question: PendingQuestion, now: float) -> None:
         """Record the latency of a question that the hub just replied to.
 
         Counts only for a question sent once: of several attempts it is unknown which was answered (Karn's rule).
         """
-        if question.state is State.SENT and question.attempts == 1:
-            self._by_name[question.line].measured(now - question.sent_at, now)
+        if question.state is OutboxState.SENT and question.attempts == 1:
+            self._by_name[question.line].record_latency(now - question.sent_at, now)
 
-    def missed(self, question: Question, now: float) -> None:
+    def record_timeout(self, question: PendingQuestion, now: float) -> None:
         """Record that no reply came in time: the latency is at least the time since sending.
 
         Without this, a connection slower than the retry interval would never get a measurement.
         """
         line = self._by_name[question.line]
-        if question.state is State.SENT and line.up:
-            line.measured(now - question.sent_at, now)
+        if question.state is OutboxState.SENT and line.up:
+            line.record_latency(now - question.sent_at, now)
 
-    def first_open(self, targets: Iterable[HubSite], patience_s: float, now: float) -> HubSite | None:
+    def first_reachable(self, targets: Iterable[HubSite], patience_s: float, now: float) -> HubSite | None:
         """The best of these hubs that can be reached now; None if none can."""
-        ranked = self.ranked(targets, patience_s, now)
-        return next((hub for hub in ranked if self.of(hub.name).open(now)), None)
+        ranked = self.rank_targets(targets, patience_s, now)
+        return next((hub for hub in ranked if self.for_hub(hub.name).is_open(now)), None)
 
-    def ranked(self, targets: Iterable[HubSite], patience_s: float, now: float) -> tuple[HubSite, ...]:
-        """The same hubs, the one to ask first in front; `patience_s`: how long the caller waits, in seconds."""
+    def rank_targets(self, targets: Iterable[HubSite], patience_s: float, now: float) -> tuple[HubSite, ...]:
+        """The same hubs, the one to ask first in front; `read_timeout_s`: how long the caller waits, in seconds."""
         told = tuple(targets)
         if len(self._by_name) == 1:
             return told
-        return rank(told, {hub.name: self.of(hub.name).view(now) for hub in told}, patience_s)
+        return rank_hubs(told, {hub.name: self.for_hub(hub.name).routing_view(now) for hub in told}, patience_s)

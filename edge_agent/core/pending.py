@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
 
-from edge_agent.core.commands import Answer, Correction, Dice, OutboxLimits, Row, State
-from edge_agent.core.records import Source
-from policies.decisions.budget import Charge, Spend
+from edge_agent.core.commands import Answer, Correction, OutboxLimits, OutboxState, RandomDraws, StoredQuestion
+from edge_agent.core.records import AnswerSource
+from policies.decisions.budget import AccountCharge, BudgetSpend
 from policies.decisions.permit import Permit
 from policies.decisions.routing import HubSite
-from policies.model.reasons import Why
+from policies.model.reasons import DecisionReason
 from policies.monitoring import backoff
 from wire.protocol.messages import Prediction, Verdict
 
-_GOLDEN = 0.6180339887498949  # multiples of the golden ratio spread evenly over 0..1: one draw serves all retries
-_TICK = 0  # no question has this number: it marks an alarm of the core itself
+_GOLDEN_RATIO = 0.6180339887498949  # multiples of the golden ratio spread evenly over 0..1: one draw serves all retries
+_CORE_ALARM = 0  # no question has this number: it marks an alarm of the core itself
 
 
-class Question:
+class PendingQuestion:
     """One open question, from its acceptance to its outcome.
 
     `at`: when to resend (SENT) or the earliest time to send (SEALED); `inf` = none. `deadline`: until when the caller
@@ -37,11 +37,11 @@ class Question:
         "reseals", "sent_at", "seq", "size", "state", "target",
     )  # fmt: skip
 
-    def __init__(self, seq: int, dice: Dice, local: Prediction, permit: Permit, data_class: str) -> None:
+    def __init__(self, seq: int, dice: RandomDraws, local: Prediction, permit: Permit, data_class: str) -> None:
         self.seq = seq
         self.id = dice.id
         self.local = local
-        self.state = State.NEW
+        self.state = OutboxState.NEW
         self.answered = False
         self.policy, self.judged = permit.policy, permit.terms
         self.data_class = data_class
@@ -51,12 +51,12 @@ class Question:
         self.line = ""
         self.parked = False
         self.sent_at = -inf
-        self.charges: tuple[Charge, ...] = permit.charges
+        self.charges: tuple[AccountCharge, ...] = permit.charges
         self.digest = b""
         self.size = 0
         self.deadline = inf
         self.expires = inf
-        self.early: Why | None = None
+        self.early: DecisionReason | None = None
         self.at = inf
         self.attempts = 0
         self.jitter = dice.jitter
@@ -66,33 +66,33 @@ class Question:
         self.armed = inf
 
     @classmethod
-    def reopened(cls, row: Row) -> "Question":
+    def from_stored(cls, row: StoredQuestion) -> "PendingQuestion":
         """Rebuild a question from its outbox row after a restart.
 
         SENT becomes SEALED: whether the frame arrived is known to the hub alone, which ignores a repeat.
         """
-        permit = Permit(row.policy, (row.target,), row.egress, Spend(), terms=row.policy)
-        self = cls(row.seq, Dice(row.id, 0.0, row.jitter), row.local, permit, row.data_class)
-        self.state = State.RECEIPTED if row.state is State.RECEIPTED else State.SEALED
+        permit = Permit(row.policy, (row.target,), row.egress, BudgetSpend(), terms=row.policy)
+        self = cls(row.seq, RandomDraws(row.id, 0.0, row.jitter), row.local, permit, row.data_class)
+        self.state = OutboxState.RECEIPTED if row.state is OutboxState.RECEIPTED else OutboxState.SEALED
         self.answered = row.answered
         self.digest, self.size = row.digest, row.size
         self.expires, self.at, self.attempts = row.expires, row.not_before, row.attempts
         return self
 
-    def pause_s(self, limits: OutboxLimits) -> float:
+    def retry_pause_s(self, limits: OutboxLimits) -> float:
         """Seconds to wait before the next attempt: exponential backoff with jitter."""
-        jitter = (self.jitter + self.attempts * _GOLDEN) % 1.0
-        return backoff.delay(self.attempts, jitter, limits.resend_base_s, limits.resend_cap_s)
+        jitter = (self.jitter + self.attempts * _GOLDEN_RATIO) % 1.0
+        return backoff.compute_delay(self.attempts, jitter, limits.resend_base_s, limits.resend_cap_s)
 
-    def say_local(self, why: Why) -> Answer:
+    def answer_locally(self, why: DecisionReason) -> Answer:
         """Mark it answered and return the answer with the device's own prediction."""
         self.answered = True
         return Answer(
-            id=self.id, prediction=self.local, source=Source.LOCAL, why=why, policy=self.policy,
+            id=self.id, prediction=self.local, source=AnswerSource.LOCAL, why=why, policy=self.policy,
             data_class=self.data_class, seq=self.seq,
         )  # fmt: skip
 
-    def say_verdict(self, verdict: Verdict) -> Answer | Correction:
+    def answer_with_verdict(self, verdict: Verdict) -> Answer | Correction:
         """The hub's verdict as the answer, or as the correction if the question was answered before."""
         v, policy, data_class = verdict, self.policy, self.data_class
         if self.answered:
@@ -102,20 +102,20 @@ class Question:
             )  # fmt: skip
         self.answered = True
         return Answer(
-            id=self.id, prediction=v.prediction, source=Source.HUB, why=Why.VERDICT, policy=policy,
+            id=self.id, prediction=v.prediction, source=AnswerSource.HUB, why=DecisionReason.VERDICT, policy=policy,
             data_class=data_class, seq=self.seq, queue_s=v.queue_s, compute_s=v.compute_s,
         )  # fmt: skip
 
     def next_alarm(self) -> float:
         """The earliest time at which something is due for it: deadline, expiry or retry; inf if nothing is."""
         when = inf if self.answered else self.deadline
-        if self.state is State.NEW:
+        if self.state is OutboxState.NEW:
             return when
         when = min(when, self.expires)
-        return when if self.queued or self.state is State.RECEIPTED else min(when, self.at)
+        return when if self.queued or self.state is OutboxState.RECEIPTED else min(when, self.at)
 
 
-class Questions:
+class PendingQuestions:
     """All open questions of one device by number, with the send queue of each connection and one heap of alarms.
 
     `bytes`: their total size. `sent` and `receipted`: how many are in these states. The heaps are cleaned lazily:
@@ -125,7 +125,7 @@ class Questions:
     __slots__ = ("_heap", "_ready", "_rows", "_tick", "_wake", "bytes", "receipted", "sent")
 
     def __init__(self) -> None:
-        self._rows: dict[int, Question] = {}
+        self._rows: dict[int, PendingQuestion] = {}
         self._ready: dict[str, list[tuple[bool, int]]] = {}  # heaps by line: callers who wait first, then oldest first
         self._heap: list[tuple[float, int]] = []  # heap of alarms; stale entries are skipped
         self._tick = inf
@@ -137,49 +137,49 @@ class Questions:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Question]:
+    def __iter__(self) -> Iterator[PendingQuestion]:
         return iter(self._rows.values())
 
-    def get(self, seq: int) -> Question | None:
+    def get(self, seq: int) -> PendingQuestion | None:
         """The open question with this number; None if it has ended."""
         return self._rows.get(seq)
 
-    def admit(self, question: Question) -> None:
+    def admit(self, question: PendingQuestion) -> None:
         """Add a question, count it and set its alarm."""
         self._rows[question.seq] = question
         self.bytes += question.size
-        self.receipted += question.state is State.RECEIPTED
-        self.arm(question)
+        self.receipted += question.state is OutboxState.RECEIPTED
+        self.arm_alarm(question)
 
-    def drop(self, question: Question) -> None:
+    def remove(self, question: PendingQuestion) -> None:
         """Remove a question and take it out of the counts."""
-        self.move(question, State.NEW)
+        self.set_state(question, OutboxState.NEW)
         del self._rows[question.seq]
         self.bytes -= question.size
 
-    def move(self, question: Question, state: State) -> None:
+    def set_state(self, question: PendingQuestion, state: OutboxState) -> None:
         """Change the state of a question. The only place that does: it leaves the send queue, the counts follow."""
-        self.sent += (state is State.SENT) - (question.state is State.SENT)
-        self.receipted += (state is State.RECEIPTED) - (question.state is State.RECEIPTED)
+        self.sent += (state is OutboxState.SENT) - (question.state is OutboxState.SENT)
+        self.receipted += (state is OutboxState.RECEIPTED) - (question.state is OutboxState.RECEIPTED)
         question.state = state
         question.queued = False
 
-    def queue(self, question: Question) -> None:
+    def queue_ready(self, question: PendingQuestion) -> None:
         """Make a question ready to send. Those whose caller still waits go first, then the oldest."""
-        self.move(question, State.SEALED)
+        self.set_state(question, OutboxState.SEALED)
         question.queued = True
         question.at = inf
         waits = not question.answered and question.deadline < inf
         question.parked = False
         heappush(self._ready.setdefault(question.line, []), (not waits, question.seq))
 
-    def hold(self, question: Question, until: float) -> None:
+    def hold_until(self, question: PendingQuestion, until: float) -> None:
         """Keep a question SEALED and unsent until the time `until`."""
-        self.move(question, State.SEALED)
+        self.set_state(question, OutboxState.SEALED)
         question.at = until
-        self.arm(question)
+        self.arm_alarm(question)
 
-    def next_ready(self, line: str = "") -> Question | None:
+    def next_ready(self, line: str = "") -> PendingQuestion | None:
         """Take the next ready question of this connection from its send queue; None if there is none."""
         ready = self._ready.get(line, [])
         while ready:
@@ -189,22 +189,22 @@ class Questions:
                 return question
         return None
 
-    def asked(self, seqs: list[int]) -> None:
-        """Note that an `Ask` named these questions."""
+    def mark_asked(self, seqs: list[int]) -> None:
+        """Note that an `StatusRequest` named these questions."""
         for seq in seqs:
             self._rows[seq].asked = True
 
     def waits_on(self, line: str) -> bool:
         """Whether a question was sent on this connection and no reply has come yet."""
-        return self.sent > 0 and any(each.state is State.SENT and each.line == line for each in self)
+        return self.sent > 0 and any(each.state is OutboxState.SENT and each.line == line for each in self)
 
-    def unreceipted(self, line: str) -> list[Question]:
+    def unreceipted_on(self, line: str) -> list[PendingQuestion]:
         """Questions of this connection that were sent and not receipted, or held because it was down."""
-        return [each for each in self if each.line == line and (each.state is State.SENT or each.parked)]
+        return [each for each in self if each.line == line and (each.state is OutboxState.SENT or each.parked)]
 
     # Alarms
 
-    def arm(self, question: Question) -> None:
+    def arm_alarm(self, question: PendingQuestion) -> None:
         """Set the alarm of a question to its next due time, if that is earlier than the alarm it has."""
         when = question.next_alarm()
         if when < question.armed:
@@ -215,15 +215,15 @@ class Questions:
         """Set an alarm that belongs to no question: `on_wake` then checks hellos and asks."""
         if when < self._tick:
             self._tick = when
-            heappush(self._heap, (when, _TICK))
+            heappush(self._heap, (when, _CORE_ALARM))
 
-    def due(self, now: float) -> Iterator[Question]:
+    def pop_due(self, now: float) -> Iterator[PendingQuestion]:
         """Pop every alarm that is due and yield its question; the caller must arm each of them again."""
         self._wake = inf
         while self._heap and self._heap[0][0] <= now:
             when, seq = heappop(self._heap)
             question = self._rows.get(seq)
-            if seq == _TICK:
+            if seq == _CORE_ALARM:
                 self._tick = inf if when == self._tick else self._tick
             elif question is not None and question.armed == when:
                 question.armed = inf

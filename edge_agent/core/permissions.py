@@ -1,33 +1,32 @@
 """What a device may send now, per data class, and what it has spent: the policy evaluated and cached. Pure.
 
-`Ruling` caches the policy's terms, `Purse` tracks the spending, `disclosed` filters rollout reports.
-Rule: every input of a decision is passed in here, and each change of an input clears the cache.
-Rule: spending that was recorded is never reduced, by no restart, lost ledger or older copy of one.
-Rule: sums over samples (quality, signals) are fields with a label like any other: a data class whose terms do not list
-the field is not counted in it, and where the base terms do not list it none of it leaves. The state of an install is
-always reported.
+`PermissionCache` caches the policy's terms, `SpendTracker` tracks the spending, `disclose_report` filters rollout
+reports. Rule: every input of a decision is passed in here, and each change of an input clears the cache. Rule: spending
+that was recorded is never reduced, by no restart, lost ledger or older copy of one. Rule: sums over samples (quality,
+signals) are fields with a label like any other: a data class whose terms do not list the field is not counted in it,
+and where the base terms do not list it none of it leaves. The state of an install is always reported.
 """
 
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from edge_agent.core.commands import KEEP_DAYS, Labels, Setup
+from edge_agent.core.commands import KEEP_DAYS, CoreSetup, QuestionLabels
 from policies.decisions import budget
-from policies.decisions.budget import SUBJECT, Charge, Cost, Spend
-from policies.decisions.egress import QUALITY, SIGNALS, level_of, reports
-from policies.decisions.leakage import Clearance, Cleared
-from policies.decisions.permit import Permit, Price, judge
-from policies.model.context import Context
-from policies.model.policy import Coin, Policy, Terms
-from policies.model.reasons import Denied, Why
-from policies.model.terms import terms
+from policies.decisions.budget import SUBJECT_SEPARATOR, AccountCharge, BudgetSpend, MessageCost
+from policies.decisions.egress import QUALITY_FIELD, SIGNALS_FIELD, find_highest_level, may_report
+from policies.decisions.leakage import LeakageCache, LeakageFinding
+from policies.decisions.permit import Permit, PermitPrice, decide_permit
+from policies.model.context import DecisionContext
+from policies.model.policy import AccountUnit, Policy, Terms
+from policies.model.reasons import DecisionReason, Denied
+from policies.model.terms import resolve_terms
 from wire.protocol import codec
-from wire.protocol.messages import Escalation, Totals
-from wire.protocol.rollout import InstallReport, Quality, Signals
+from wire.protocol.messages import Escalation, SpendTotals
+from wire.protocol.rollout import AuditQuality, DeviceSignals, InstallReport
 
 
-class Purse:
+class SpendTracker:
     """Spending of one device: charged before anything leaves, joined with the totals that the hub remembers.
 
     `mirrored`: the hub has reported its totals since the start. `spend`: the accounts as they are now.
@@ -36,35 +35,35 @@ class Purse:
     __slots__ = ("_opened", "mirrored", "spend")
 
     def __init__(self) -> None:
-        self.spend = Spend()
-        self._opened = Spend()
+        self.spend = BudgetSpend()
+        self._opened = BudgetSpend()
         self.mirrored = True
 
-    def open(self, spend: Spend, *, mirrored: bool = True) -> None:
+    def load_spend(self, spend: BudgetSpend, *, mirrored: bool = True) -> None:
         """Start from the stored accounts. `mirrored` False: send nothing before the hub has reported its totals."""
         self.spend = self._opened = spend
         self.mirrored = mirrored
 
-    def take(self, spend: Spend) -> None:
+    def set_spend(self, spend: BudgetSpend) -> None:
         """Set the accounts to `spend`, which includes what was just charged."""
         self.spend = spend
 
-    def undo(self, charges: Iterable[Charge]) -> None:
+    def refund_charges(self, charges: Iterable[AccountCharge]) -> None:
         """Refund charges that were never recorded in the database."""
-        self.spend = budget.without(self.spend, charges)
+        self.spend = budget.remove_charges(self.spend, charges)
 
-    def overspent(self, charges: Iterable[Charge]) -> bool:
+    def is_overspent(self, charges: Iterable[AccountCharge]) -> bool:
         """Whether a charged account exceeds its limit by now, because the hub remembered more than we did."""
         totals = self.spend.totals
         return any(totals.get((each.key, each.period), 0) > each.limit for each in charges)
 
-    def overdrawn(self, spend: Spend) -> None:
+    def raise_to_stored(self, spend: BudgetSpend) -> None:
         """The database holds more than this tracker: take the greater of each total."""
-        self.spend = Spend(
-            max(self.spend.day, spend.day), _greater(self.spend.totals, spend.totals), known=self.spend.known
+        self.spend = BudgetSpend(
+            max(self.spend.day, spend.day), _take_greater(self.spend.totals, spend.totals), known=self.spend.known
         )
 
-    def mirror(self, told: Totals, *, complete: bool) -> Totals:
+    def merge_hub_totals(self, told: SpendTotals, *, complete: bool) -> SpendTotals:
         """Merge the totals that the hub remembers; returns those that were raised by it.
 
         What was charged here since the start comes on top. Until a `complete` report has come, the accounts of a lost
@@ -73,29 +72,31 @@ class Purse:
         """
         totals, raised = dict(self.spend.totals), []
         for key, period, amount in told:
-            if self.mirrored and key.endswith(SUBJECT):
+            if self.mirrored and key.endswith(SUBJECT_SEPARATOR):
                 continue  # only we know which subject it is, unless our ledger is gone
             held = totals.get((key, period), 0)
             since = 0 if self.mirrored else held - self._opened.totals.get((key, period), 0)
             if amount + since > held:
                 totals[key, period] = amount + since
                 raised.append((key, period, amount + since))
-        day = max((period for key, period, _ in told if key == Coin.BYTES), default=0)
-        self.spend = Spend(max(self.spend.day, day), totals, known=self.spend.known or complete)
+        day = max((period for key, period, _ in told if key == AccountUnit.BYTES), default=0)
+        self.spend = BudgetSpend(max(self.spend.day, day), totals, known=self.spend.known or complete)
         self.mirrored = self.mirrored or complete
         return tuple(raised)
 
 
-def _greater(held: Mapping[tuple[str, int], int], told: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+def _take_greater(
+    held: Mapping[tuple[str, int], int], told: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, int], int]:
     """The greater value of each total."""
     return {at: max(held.get(at, 0), told.get(at, 0)) for at in (*held, *told)}
 
 
-_MOST = 64  # data classes are few; bounds the memory if a caller makes up new ones
-_PAID = Cost(0)  # for a question that was charged when it was stored
+_MAX_CLASSES = 64  # data classes are few; bounds the memory if a caller makes up new ones
+_ALREADY_CHARGED = MessageCost(0)  # for a question that was charged when it was stored
 
 
-class Ruled(msgspec.Struct, frozen=True):
+class ClassPermissions(msgspec.Struct, frozen=True):
     """Permissions of one data class at this moment.
 
     `terms`: the policy's. `cleared`: fields whose measured leakage is within them. `denied`: set while a deny-all
@@ -103,12 +104,12 @@ class Ruled(msgspec.Struct, frozen=True):
     """
 
     terms: Terms
-    cleared: Cleared
-    labels: Labels
+    cleared: LeakageFinding
+    labels: QuestionLabels
     denied: Denied | None = None
 
 
-class Ruling:
+class PermissionCache:
     """Cache of what the policy permits, per data class, in the device's present context.
 
     Holds the policy, the context (battery, link, time), the day, the newest deny-all notice and the spending. `setup`:
@@ -120,16 +121,16 @@ class Ruling:
         "day", "notice", "purse", "setup",
     )  # fmt: skip
 
-    def __init__(self, policy: Policy | None, setup: Setup) -> None:
-        self.purse = Purse()
+    def __init__(self, policy: Policy | None, setup: CoreSetup) -> None:
+        self.purse = SpendTracker()
         self.day = 0
         self.notice = 0  # counter of the newest deny-all notice
-        self._beside: Ruling | None = None
+        self._beside: PermissionCache | None = None
         self._calibrated: float | None = None
         self._policy = policy
-        self._around = Context("")
-        self._found: dict[str, Ruled | Denied] = {}
-        self.model(setup)
+        self._around = DecisionContext("")
+        self._found: dict[str, ClassPermissions | Denied] = {}
+        self.set_model(setup)
 
     @property
     def policy(self) -> Policy | None:
@@ -140,124 +141,130 @@ class Ruling:
         """Set the day (whole days since 1970, hub time). It never goes back."""
         self.day = max(self.day, day)
 
-    def resume(self, spend: Spend, day: int) -> None:
+    def resume_device(self, spend: BudgetSpend, day: int) -> None:
         """Take over the spending and the day of another device (see `EdgeCore.resume`)."""
-        self.purse.open(spend)
+        self.purse.load_spend(spend)
         self.day = day
 
-    def committed(self) -> "Ruling":
+    def for_committed_model(self) -> "PermissionCache":
         """Permissions for features of the committed model while a candidate runs; otherwise these themselves."""
         beside = self._beside
         if beside is None:
             return self
-        beside.join(self.around, self.notice, self._policy)
+        beside.copy_context(self.device_context, self.notice, self._policy)
         beside.purse, beside.day = self.purse, self.day
         return beside
 
-    def on_trial(self, setup: Setup | None) -> None:
+    def set_committed_setup(self, setup: CoreSetup | None) -> None:
         """Set the committed model's setup while a candidate answers; None = no candidate runs any more."""
-        self._beside = None if setup is None else Ruling(self._policy, setup)
+        self._beside = None if setup is None else PermissionCache(self._policy, setup)
 
-    def join(self, around: Context, notice: int, policy: Policy | None) -> None:
+    def copy_context(self, around: DecisionContext, notice: int, policy: Policy | None) -> None:
         """Copy context, notice and policy from another cache."""
         if policy is not self._policy:
-            self.use(policy)
+            self.set_policy(policy)
         if (around, notice) != (self._around, self.notice):
             self._around, self.notice = around, notice
             self._found.clear()
 
     @property
-    def around(self) -> Context:
+    def device_context(self) -> DecisionContext:
         """The context as it was last read, with no data class."""
         return self._around
 
     @property
-    def noticed(self) -> bool:
+    def notice_in_force(self) -> bool:
         """Whether a deny-all notice is in force, that is, one that the policy does not clear."""
         return self.notice > (self._policy.clears_notice if self._policy else 0)
 
-    def of(self, data_class: str) -> Ruled | Denied:
+    def for_class(self, data_class: str) -> ClassPermissions | Denied:
         """Permissions of a data class now, or why all is denied; the same object until an input changes."""
         found = self._found.get(data_class)
         if found is None:
-            if len(self._found) >= _MOST:
+            if len(self._found) >= _MAX_CLASSES:
                 self._found.clear()
-            found = self._found[data_class] = self._worked_out(data_class)
+            found = self._found[data_class] = self._compute(data_class)
         return found
 
-    def _worked_out(self, data_class: str) -> Ruled | Denied:
+    def _compute(self, data_class: str) -> ClassPermissions | Denied:
         """Evaluate the policy for one data class in the present context."""
         context = msgspec.structs.replace(self._around, data_class=data_class, level=self._level)
-        found = terms(self._policy, context)
+        found = resolve_terms(self._policy, context)
         if isinstance(found, Denied):
             return found
         if self._calibrated is not None and self._calibrated < found.threshold:
             found = msgspec.structs.replace(found, threshold=self._calibrated)
-        denied = Denied(Why.DENIED_NOTICE, f"notice {self.notice}: until a policy clears it") if self.noticed else None
-        return Ruled(found, self._clearance.of(found), self._labels(found), denied)
+        denied = (
+            Denied(DecisionReason.DENIED_NOTICE, f"notice {self.notice}: until a policy clears it")
+            if self.notice_in_force
+            else None
+        )
+        return ClassPermissions(found, self._clearance.finding_for(found), self._make_labels(found), denied)
 
-    def _labels(self, found: Terms) -> Labels:
+    def _make_labels(self, found: Terms) -> QuestionLabels:
         """The labels that questions under these terms carry."""
         keep = found.retention.keep_days if found.retention else KEEP_DAYS
         subject = bool(found.retention and found.retention.subject_field)
-        return Labels("+".join(found.rules), keep, self._layers, self._padded_bytes, subject)
+        return QuestionLabels("+".join(found.rules), keep, self._layers, self._padded_bytes, subject)
 
     @property
     def frame_bytes(self) -> int:
         """Bytes of one question on the link: equal for all samples and rules, so that the size reveals nothing."""
         return self.setup.frame_bytes + self._padded_bytes - self.setup.padded_bytes
 
-    def permit(self, data_class: str, *, audit: bool, subject: str = "") -> Permit | Denied:
+    def permit_question(self, data_class: str, *, audit: bool, subject: str = "") -> Permit | Denied:
         """A permit with charges for a new question, or why it is denied."""
-        return self._judged(data_class, Cost(self.frame_bytes, audit=audit, subject=subject))
+        return self._decide_permit(data_class, MessageCost(self.frame_bytes, audit=audit, subject=subject))
 
-    def permit_again(self, data_class: str) -> Permit | Denied:
+    def permit_resend(self, data_class: str) -> Permit | Denied:
         """A permit for a question that was charged when it was stored; it charges nothing."""
-        return self._judged(data_class, _PAID)
+        return self._decide_permit(data_class, _ALREADY_CHARGED)
 
-    def _judged(self, data_class: str, cost: Cost) -> Permit | Denied:
+    def _decide_permit(self, data_class: str, cost: MessageCost) -> Permit | Denied:
         """Evaluate permit rules, leakage and accounts for one question of this cost."""
-        ruled, setup = self.of(data_class), self.setup
+        ruled, setup = self.for_class(data_class), self.setup
         if isinstance(ruled, Denied) or ruled.denied:
-            return ruled if isinstance(ruled, Denied) else ruled.denied or _NEVER
-        price = Price(self.purse.spend, cost, self.day)
-        return judge(
+            return ruled if isinstance(ruled, Denied) else ruled.denied or _POLICY_ERROR
+        price = PermitPrice(self.purse.spend, cost, self.day)
+        return decide_permit(
             terms=ruled.terms, schema=setup.schema, hubs=setup.hubs, data_class=data_class, price=price,
             cleared=ruled.cleared,
         )  # fmt: skip
 
-    def note(self, topic: str, size_bytes: int) -> tuple[Charge, ...] | Denied:
+    def charge_message(self, topic: str, size_bytes: int) -> tuple[AccountCharge, ...] | Denied:
         """Charge a message that carries no sample data to the account of its topic.
 
         Most policies have no such account; then, and before the accounts are known, nothing is charged.
         """
         if self._policy is None or not self.purse.spend.known:
             return ()
-        charged = budget.charge(self._policy.base, self.purse.spend, Cost(size_bytes, topic=topic), self.day)
+        charged = budget.charge_accounts(
+            self._policy.base, self.purse.spend, MessageCost(size_bytes, topic=topic), self.day
+        )
         if isinstance(charged, Denied):
             return charged
-        self.purse.take(charged.spend)
+        self.purse.set_spend(charged.spend)
         return charged.charges
 
     # Inputs
 
-    def use(self, policy: Policy | None) -> None:
+    def set_policy(self, policy: Policy | None) -> None:
         """Set the policy; None = none is in force."""
         self._policy = policy
         hashes = tuple(part.hash for part in policy.layers) if policy else ()
         self._layers = hashes if len(hashes) > 1 else ()
-        self._padded_bytes = max(self.setup.padded_bytes, _longest(self.setup.longest, policy, self._layers))
+        self._padded_bytes = max(self.setup.padded_bytes, _measure_longest(self.setup.longest, policy, self._layers))
         self._found.clear()
 
-    def model(self, setup: Setup) -> None:
+    def set_model(self, setup: CoreSetup) -> None:
         """Set the model's setup: schema, hubs, measured leakage."""
         self.setup = setup
-        self._level = level_of(setup.schema)
-        self._clearance = Clearance(setup.schema, setup.evidence)
-        self.use(self._policy)
+        self._level = find_highest_level(setup.schema)
+        self._clearance = LeakageCache(setup.schema, setup.evidence)
+        self.set_policy(self._policy)
 
     @property
-    def ready(self) -> bool:
+    def may_send(self) -> bool:
         """Whether anything may be sent: the hub has reported our spending, and the time is known if rules need it.
 
         Waiting questions are checked when they are sent; without a clock they would be denied for good.
@@ -265,12 +272,12 @@ class Ruling:
         zones = self._policy.zones if self._policy else ()
         return self.purse.mirrored and (not zones or bool(self._around.minute_of_week))
 
-    def calibrate(self, threshold: float | None) -> None:
+    def set_threshold(self, threshold: float | None) -> None:
         """Escalate below this confidence if that is less often than by the policy; None = the policy's threshold."""
         self._calibrated = threshold
         self._found.clear()
 
-    def surround(self, around: Context) -> bool:
+    def set_context(self, around: DecisionContext) -> bool:
         """Set the context (battery, link cost, local time); the link state has its own method. True if it changed."""
         around = msgspec.structs.replace(around, link_up=self._around.link_up)
         if around == self._around:
@@ -279,13 +286,13 @@ class Ruling:
         self._found.clear()
         return True
 
-    def link(self, *, up: bool) -> None:
+    def set_link(self, *, up: bool) -> None:
         """Set whether any connection is up."""
         if up is not self._around.link_up:
             self._around = msgspec.structs.replace(self._around, link_up=up)
             self._found.clear()
 
-    def notify(self, counter: int) -> bool:
+    def accept_notice(self, counter: int) -> bool:
         """Accept a deny-all notice. False if its counter is not newer than the last one's."""
         if counter <= self.notice:
             return False
@@ -294,7 +301,7 @@ class Ruling:
         return True
 
 
-def _longest(question: Escalation | None, policy: Policy | None, layers: tuple[str, ...]) -> int:
+def _measure_longest(question: Escalation | None, policy: Policy | None, layers: tuple[str, ...]) -> int:
     """Padded bytes of the longest question possible under this policy.
 
     Counts the names of all its rules and the longest of its data classes; 0 without a policy.
@@ -305,46 +312,46 @@ def _longest(question: Escalation | None, policy: Policy | None, layers: tuple[s
         question, rule="+".join(rule.name for rule in policy.rules), layers=layers,
         data_class=max(policy.base.data_classes, key=len, default=""),
     )  # fmt: skip
-    return len(codec.pad(codec.encode(longest)))
+    return len(codec.pad_plaintext(codec.encode_wire_message(longest)))
 
 
-_NEVER = Denied(Why.DENIED_POLICY_ERROR)
+_POLICY_ERROR = Denied(DecisionReason.DENIED_POLICY_ERROR)
 
 
-def disclosed(report: InstallReport, ruling: Ruling) -> InstallReport:
+def disclose_report(report: InstallReport, ruling: PermissionCache) -> InstallReport:
     """The rollout report without the figures that the policy does not let leave.
 
     Removes `quality` and `signals` as a whole where the base terms do not list them, and single data classes otherwise.
     """
     return msgspec.structs.replace(
         report,
-        quality=_quality(report.quality, ruling) if _listed(QUALITY, ruling) else None,
-        signals=_signals(report.signals, ruling) if _listed(SIGNALS, ruling) else None,
+        quality=_disclose_quality(report.quality, ruling) if _is_listed(QUALITY_FIELD, ruling) else None,
+        signals=_disclose_signals(report.signals, ruling) if _is_listed(SIGNALS_FIELD, ruling) else None,
     )
 
 
-def _listed(name: str, ruling: Ruling) -> bool:
+def _is_listed(name: str, ruling: PermissionCache) -> bool:
     """Whether the base terms list this report field and no deny-all notice is in force."""
-    return ruling.policy is not None and not ruling.noticed and reports(ruling.policy.base, name)
+    return ruling.policy is not None and not ruling.notice_in_force and may_report(ruling.policy.base, name)
 
 
-def _quality(quality: Quality | None, ruling: Ruling) -> Quality | None:
+def _disclose_quality(quality: AuditQuality | None, ruling: PermissionCache) -> AuditQuality | None:
     """Quality figures of the data classes that may be reported."""
     if quality is None:
         return None
-    cells = tuple(each for each in quality.cells if _may(QUALITY, each.data_class, ruling))
+    cells = tuple(each for each in quality.cells if _may_report(QUALITY_FIELD, each.data_class, ruling))
     return msgspec.structs.replace(quality, cells=cells)
 
 
-def _signals(signals: Signals | None, ruling: Ruling) -> Signals | None:
+def _disclose_signals(signals: DeviceSignals | None, ruling: PermissionCache) -> DeviceSignals | None:
     """Signals of the data classes that may be reported."""
     if signals is None:
         return None
-    classes = tuple(each for each in signals.classes if _may(SIGNALS, each.data_class, ruling))
+    classes = tuple(each for each in signals.classes if _may_report(SIGNALS_FIELD, each.data_class, ruling))
     return msgspec.structs.replace(signals, classes=classes)
 
 
-def _may(name: str, data_class: str, ruling: Ruling) -> bool:
+def _may_report(name: str, data_class: str, ruling: PermissionCache) -> bool:
     """Whether the terms of this data class list the report field."""
-    ruled = ruling.of(data_class)
-    return isinstance(ruled, Ruled) and ruled.denied is None and reports(ruled.terms, name)
+    ruled = ruling.for_class(data_class)
+    return isinstance(ruled, ClassPermissions) and ruled.denied is None and may_report(ruled.terms, name)

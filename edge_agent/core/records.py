@@ -6,18 +6,18 @@ from typing import Any
 import msgspec
 import numpy.typing as npt
 
-from policies.model.reasons import Why
+from policies.model.reasons import DecisionReason
 from wire.protocol.messages import Prediction
 
 
-class Source(StrEnum):
+class AnswerSource(StrEnum):
     """Where an answer was computed: on this device, or by the hub."""
 
     LOCAL = "local"
     HUB = "hub"
 
 
-class Kind(StrEnum):
+class AnswerKind(StrEnum):
     """Kind of an answer record.
 
     An id has one answer and at most one correction, which is the hub's verdict that came after the answer.
@@ -84,9 +84,9 @@ class AnswerRecord(msgspec.Struct, frozen=True, gc=False):
     """
 
     id: str
-    kind: Kind
-    source: Source
-    why: Why
+    kind: AnswerKind
+    source: AnswerSource
+    why: DecisionReason
     prediction: Prediction
     policy: str
     data_class: str
@@ -99,7 +99,7 @@ class AnswerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
-    """One server-sent event; `event` is the stable id after which a caller resumes (`Last-Event-ID`)."""
+    """One server-sent event; `event` is the stable id after which a caller resumes (`Last-ScenarioEvent-ID`)."""
 
     event: int
     answer: AnswerRecord

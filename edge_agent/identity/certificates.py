@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from edge_agent.identity.identity import HubKeys
-from edge_agent.system.http import split
-from wire.process.exit_codes import Exit, ExitError
+from edge_agent.system.http import split_address
+from wire.process.exit_codes import ExitCode, ExitError
 
 _DAY_MS = 86_400_000
 
@@ -30,7 +30,7 @@ class BrokerAddress(msgspec.Struct, frozen=True):
     port: int
 
 
-class Body(msgspec.Struct, frozen=True):
+class CertificateReply(msgspec.Struct, frozen=True):
     """Contents of a reply, signed by the hub's CA.
 
     Certificates are PEM, keys raw base64, times milliseconds since 1970. `trusted`: every CA of the hub from now on
@@ -56,77 +56,77 @@ class Body(msgspec.Struct, frozen=True):
         return self.trusted or (self.ca,)
 
 
-class _Signed(msgspec.Struct, frozen=True):
+class _SignedReply(msgspec.Struct, frozen=True):
     """The reply as received: the contents as JSON text, and the CA's ECDSA signature over it in base64."""
 
     body: str
     signature: str
 
 
-Pinned = Callable[[Body], Sequence[x509.Certificate]]
+PinnedAuthorities = Callable[[CertificateReply], Sequence[x509.Certificate]]
 
 
-class Opened(msgspec.Struct, frozen=True):
+class VerifiedReply(msgspec.Struct, frozen=True):
     """A verified reply. `certificate_ms`: begin and end of the certificate, in hub time."""
 
-    body: Body
+    body: CertificateReply
     certificate_ms: tuple[int, int]
 
 
-def open_letter(reply: bytes, device: str, key: ec.EllipticCurvePublicKey, pinned: Pinned) -> Opened:
+def verify_reply(reply: bytes, device: str, key: ec.EllipticCurvePublicKey, pinned: PinnedAuthorities) -> VerifiedReply:
     """Verify a reply and return its contents.
 
     `key`: the public key that the certificate must be for. `pinned`: returns the CAs whose signature counts.
     ExitError(ENROLMENT) with the reason if anything does not fit.
     """
     try:
-        signed = msgspec.json.decode(reply, type=_Signed)
-        body = msgspec.json.decode(signed.body, type=Body)
+        signed = msgspec.json.decode(reply, type=_SignedReply)
+        body = msgspec.json.decode(signed.body, type=CertificateReply)
         _check_signature(signed, pinned(body))
         certificate = x509.load_pem_x509_certificate(body.certificate.encode())
         _check_certificate(certificate, body, device, key)
         if body.hub_url:
-            split(body.hub_url)
+            split_address(body.hub_url)
     except (msgspec.DecodeError, UnicodeError, RecursionError, binascii.Error):
-        raise unfit("it is not a reply of a hub") from None
+        raise make_reply_error("it is not a reply of a hub") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise unfit("a certificate or an address in it cannot be read") from None
+        raise make_reply_error("a certificate or an address in it cannot be read") from None
     except InvalidSignature:
-        raise unfit("a signature in it is wrong") from None
+        raise make_reply_error("a signature in it is wrong") from None
     if not body.hubs or any(len(k) != 32 for hub in body.hubs for k in (hub.hpke_key, hub.signing_key)):
-        raise unfit("it names no usable hub keys")
+        raise make_reply_error("it names no usable hub keys")
     span = (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
     begins_ms, ends_ms = (int(each.timestamp() * 1000) for each in span)
     # the hub's machine may have a wrong clock: then hub time says when the certificate began
     astray_ms = body.hub_time_ms - begins_ms if abs(body.hub_time_ms - begins_ms) > _DAY_MS else 0
-    return Opened(body, (begins_ms + astray_ms, ends_ms + astray_ms))
+    return VerifiedReply(body, (begins_ms + astray_ms, ends_ms + astray_ms))
 
 
-def unfit(reason: str) -> ExitError:
+def make_reply_error(reason: str) -> ExitError:
     """The ExitError(ENROLMENT) for a reply that was not accepted."""
-    return ExitError(Exit.ENROLMENT, f"the hub's reply was not accepted: {reason}; nothing was saved")
+    return ExitError(ExitCode.ENROLMENT, f"the hub's reply was not accepted: {reason}; nothing was saved")
 
 
-def request_pem(device: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+def make_request_pem(device: str, key: ec.EllipticCurvePrivateKey) -> bytes:
     """A certificate signing request (PEM) for our key; the hub takes nothing but the key from it."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, device)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
 
-def new_key() -> ec.EllipticCurvePrivateKey:
+def generate_key() -> ec.EllipticCurvePrivateKey:
     """Generate a P-256 key for the TLS certificate."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def encode_key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     """The private key as unencrypted PKCS #8 PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
-def _check_signature(signed: _Signed, authorities: Sequence[x509.Certificate]) -> None:
+def _check_signature(signed: _SignedReply, authorities: Sequence[x509.Certificate]) -> None:
     signature = base64.b64decode(signed.signature, validate=True)
     for authority in authorities:
         key = authority.public_key()
@@ -140,19 +140,21 @@ def _check_signature(signed: _Signed, authorities: Sequence[x509.Certificate]) -
     raise InvalidSignature
 
 
-def _check_certificate(certificate: x509.Certificate, body: Body, device: str, key: ec.EllipticCurvePublicKey) -> None:
+def _check_certificate(
+    certificate: x509.Certificate, body: CertificateReply, device: str, key: ec.EllipticCurvePublicKey
+) -> None:
     if body.device != device:
-        raise unfit(f"it is for {body.device[:64]!r}, not for {device!r}")
-    if not any(_issued(certificate, x509.load_pem_x509_certificate(each.encode())) for each in body.authorities):
-        raise unfit("its certificate was not issued by a CA that it names")
+        raise make_reply_error(f"it is for {body.device[:64]!r}, not for {device!r}")
+    if not any(_is_issued_by(certificate, x509.load_pem_x509_certificate(each.encode())) for each in body.authorities):
+        raise make_reply_error("its certificate was not issued by a CA that it names")
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if [name.value for name in names] != [device]:
-        raise unfit("its certificate is for another device")
+        raise make_reply_error("its certificate is for another device")
     if certificate.public_key() != key:
-        raise unfit("its certificate is for another key")
+        raise make_reply_error("its certificate is for another key")
 
 
-def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):

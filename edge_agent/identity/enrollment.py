@@ -22,23 +22,31 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from edge_agent.identity.certificates import Body, Opened, key_pem, new_key, open_letter, request_pem, unfit
-from edge_agent.identity.identity import Identity, folder_is_enrolled, new_payload_key
-from edge_agent.system.http import Trust, post, split
-from policies.monitoring.backoff import delay
+from edge_agent.identity.certificates import (
+    CertificateReply,
+    VerifiedReply,
+    encode_key_pem,
+    generate_key,
+    make_reply_error,
+    make_request_pem,
+    verify_reply,
+)
+from edge_agent.identity.identity import Identity, folder_is_enrolled, generate_payload_key
+from edge_agent.system.http import HubTrust, post_to_hub, split_address
+from policies.monitoring.backoff import compute_delay
 from wire.errors import LocalError
 from wire.http.client import HttpReply
-from wire.process.daemon import Lock
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private, write_private
-from wire.protocol.topics import check_id
+from wire.process.daemon import FolderLock
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file, write_private_file
+from wire.protocol.topics import validate_device_id
 
 INVITE_PREFIX = "skerry1:"
 PROOF_TAG = b"skerry-enrol/1\0"
 MAX_INVITE_CHARS = 4096
 PENDING_FILE = "enrolling.key"
-TRIES = 6  # if the hub answers 429 or 503
-_LATER = (http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.SERVICE_UNAVAILABLE)
+MAX_TRIES = 6  # if the hub answers 429 or 503
+_RETRY_STATUSES = (http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.SERVICE_UNAVAILABLE)
 _MACHINE_SERIALS = ("/proc/device-tree/serial-number", "/sys/class/dmi/id/product_serial")
 
 
@@ -57,7 +65,7 @@ class Invite(msgspec.Struct, frozen=True):
     made_ms: int = 0
 
 
-class Keys(msgspec.Struct, frozen=True):
+class DeviceKeys(msgspec.Struct, frozen=True):
     """The private keys of a new device: TLS certificate, signing (Ed25519), HPKE (X25519)."""
 
     certificate: ec.EllipticCurvePrivateKey
@@ -65,7 +73,7 @@ class Keys(msgspec.Struct, frozen=True):
     hpke: X25519PrivateKey
 
 
-class _Pending(msgspec.Struct, frozen=True):
+class _PendingKeys(msgspec.Struct, frozen=True):
     """Keys that were sent while the reply has not come yet; valid for the same token only."""
 
     token_sha256: bytes
@@ -74,7 +82,7 @@ class _Pending(msgspec.Struct, frozen=True):
     hpke: bytes
 
 
-def enrol(invite_text: str, folder: Path, hardware: str = "") -> Identity:
+def enrol_device(invite_text: str, folder: Path, hardware: str = "") -> Identity:
     """Enrol this device into `folder` and return its identity.
 
     `hardware`: the machine's serial number, for hubs that ask for one. ExitError(ENROLMENT, HUB, DISK, LOCKED): then no
@@ -82,21 +90,23 @@ def enrol(invite_text: str, folder: Path, hardware: str = "") -> Identity:
     """
     invite = read_invite(invite_text)
     if folder_is_enrolled(folder):
-        raise ExitError(Exit.ENROLMENT, f"{folder} is enrolled already; use another folder, or remove it to start anew")
+        raise ExitError(
+            ExitCode.ENROLMENT, f"{folder} is enrolled already; use another folder, or remove it to start anew"
+        )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{folder}: {error.strerror}") from None
-    with Lock(folder):  # also checks that the folder is writable before the token is used up
-        keys = _keys(folder, invite)
-        reply = _ask(invite, request_body(invite, keys, hardware))
+        raise ExitError(ExitCode.DISK, f"{folder}: {error.strerror}") from None
+    with FolderLock(folder):  # also checks that the folder is writable before the token is used up
+        keys = _prepare_keys(folder, invite)
+        reply = _post_request(invite, make_enrolment_request(invite, keys, hardware))
         if not reply.ok:
-            raise _refused(reply, folder / PENDING_FILE)
+            raise _refusal_error(reply, folder / PENDING_FILE)
         letter = check_reply(reply.body, invite, keys)
-        made = identity_of(letter, invite, keys).save(
+        made = make_identity(letter, invite, keys).save(
             folder,
             letter.body.certificate.encode(),
-            key_pem(keys.certificate),
+            encode_key_pem(keys.certificate),
             "".join(letter.body.authorities).encode(),
             letter.body.tuf_root if invite.root_sha256 else b"",
         )
@@ -109,22 +119,23 @@ def read_invite(text: str) -> Invite:
     text = "".join(text.split())
     if not text.startswith(INVITE_PREFIX) or len(text) > MAX_INVITE_CHARS:
         raise ExitError(
-            Exit.ENROLMENT, f"this is not an invite: one begins with {INVITE_PREFIX}; `skerry hub invite` prints one"
+            ExitCode.ENROLMENT,
+            f"this is not an invite: one begins with {INVITE_PREFIX}; `skerry hub invite` prints one",
         )
     packed = text.removeprefix(INVITE_PREFIX)
     try:
         raw = base64.b64decode(packed + "=" * (-len(packed) % 4), altchars=b"-_", validate=True)
         invite = msgspec.msgpack.decode(raw, type=Invite)
-        check_id(invite.device)
-        whole = len(bytes.fromhex(invite.ca_sha256)) == 32 and bool(invite.token) and bool(split(invite.url))
+        validate_device_id(invite.device)
+        whole = len(bytes.fromhex(invite.ca_sha256)) == 32 and bool(invite.token) and bool(split_address(invite.url))
     except (binascii.Error, msgspec.DecodeError, LocalError, ValueError):
         whole = False
     if not whole:
-        raise ExitError(Exit.ENROLMENT, "the invite is damaged: copy it again, as one line")
+        raise ExitError(ExitCode.ENROLMENT, "the invite is damaged: copy it again, as one line")
     return invite
 
 
-def machine_serial() -> str:
+def read_machine_serial() -> str:
     """The serial number that the manufacturer wrote into this machine, where the system shows it.
 
     ExitError(USAGE) otherwise.
@@ -137,21 +148,21 @@ def machine_serial() -> str:
         if found:
             return found
     raise ExitError(
-        Exit.USAGE, f"this machine shows no serial number in {' or '.join(_MACHINE_SERIALS)}: give it by hand"
+        ExitCode.USAGE, f"this machine shows no serial number in {' or '.join(_MACHINE_SERIALS)}: give it by hand"
     )
 
 
-def draw_keys() -> Keys:
+def generate_keys() -> DeviceKeys:
     """Generate the private keys of a new device."""
-    return Keys(new_key(), Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    return DeviceKeys(generate_key(), Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
 
 
-def request_body(invite: Invite, keys: Keys, hardware: str = "") -> bytes:
+def make_enrolment_request(invite: Invite, keys: DeviceKeys, hardware: str = "") -> bytes:
     """The enrolment request as JSON: token, certificate request, public keys, serial, and one proof over all of them.
 
     The proof is the signing key's signature, so that no part can be exchanged on the way.
     """
-    csr = request_pem(invite.device, keys.certificate)
+    csr = make_request_pem(invite.device, keys.certificate)
     signing = keys.signing.public_key().public_bytes_raw()
     hpke = keys.hpke.public_key().public_bytes_raw()
     words = (invite.token.encode(), csr, signing, hpke, hardware.encode())
@@ -162,61 +173,63 @@ def request_body(invite: Invite, keys: Keys, hardware: str = "") -> bytes:
     return msgspec.json.encode({"token": invite.token, "csr": csr.decode(), **encoded, **serial})
 
 
-def check_reply(reply: bytes, invite: Invite, keys: Keys) -> Opened:
+def check_reply(reply: bytes, invite: Invite, keys: DeviceKeys) -> VerifiedReply:
     """The verified reply: signed by the CA that the invite names, its certificate for our key and id."""
 
-    def invited(body: Body) -> list[x509.Certificate]:
+    def invited(body: CertificateReply) -> list[x509.Certificate]:
         authority = x509.load_pem_x509_certificate(body.ca.encode())
         if not hmac.compare_digest(authority.fingerprint(hashes.SHA256()), bytes.fromhex(invite.ca_sha256)):
-            raise unfit("its CA is not the one the invite names: somebody may be in between")
+            raise make_reply_error("its CA is not the one the invite names: somebody may be in between")
         return [authority]
 
-    letter = open_letter(reply, invite.device, keys.certificate.public_key(), invited)
+    letter = verify_reply(reply, invite.device, keys.certificate.public_key(), invited)
     if invite.root_sha256:
         _check_root(letter.body, invite.root_sha256)
     return letter
 
 
-def _check_root(body: Body, promised: str) -> None:
+def _check_root(body: CertificateReply, promised: str) -> None:
     """Compare the update repository's root metadata with the hash in the invite.
 
     This is the only root that is not verified by an earlier one.
     """
     if not hmac.compare_digest(sha256(body.tuf_root).hexdigest(), promised.lower()):
-        raise unfit("its update root is not the one the invite names: if it was renewed since, ask for a new invite")
+        raise make_reply_error(
+            "its update root is not the one the invite names: if it was renewed since, ask for a new invite"
+        )
     if not body.tuf_url.startswith(("http://", "https://")):
-        raise unfit("it names no address of its update repository")
+        raise make_reply_error("it names no address of its update repository")
 
 
-def _keys(folder: Path, invite: Invite) -> Keys:
+def _prepare_keys(folder: Path, invite: Invite) -> DeviceKeys:
     """Keys that were sent with this token before, or new ones; stored on disk before they are sent."""
     pending, token = folder / PENDING_FILE, sha256(invite.token.encode()).digest()
     if pending.exists():
         kept = _read_pending(pending)
         if kept is not None and hmac.compare_digest(kept.token_sha256, token):
-            return _unpacked(kept)
-    keys = draw_keys()
-    raw = (key_pem(keys.certificate), keys.signing.private_bytes_raw(), keys.hpke.private_bytes_raw())
-    write_private(pending, msgspec.msgpack.encode(_Pending(token, *raw)))
+            return _decode_keys(kept)
+    keys = generate_keys()
+    raw = (encode_key_pem(keys.certificate), keys.signing.private_bytes_raw(), keys.hpke.private_bytes_raw())
+    write_private_file(pending, msgspec.msgpack.encode(_PendingKeys(token, *raw)))
     return keys
 
 
-def _read_pending(path: Path) -> _Pending | None:
+def _read_pending(path: Path) -> _PendingKeys | None:
     try:
-        return msgspec.msgpack.decode(read_private(path), type=_Pending)
+        return msgspec.msgpack.decode(read_private_file(path), type=_PendingKeys)
     except msgspec.DecodeError:
         return None
 
 
-def _unpacked(kept: _Pending) -> Keys:
+def _decode_keys(kept: _PendingKeys) -> DeviceKeys:
     certificate = serialization.load_pem_private_key(kept.certificate, None)
     if not isinstance(certificate, ec.EllipticCurvePrivateKey):
-        raise ExitError(Exit.CREDENTIALS, f"{PENDING_FILE} is damaged: remove it and ask for a new invite")
+        raise ExitError(ExitCode.CREDENTIALS, f"{PENDING_FILE} is damaged: remove it and ask for a new invite")
     signing = Ed25519PrivateKey.from_private_bytes(kept.signing)
-    return Keys(certificate, signing, X25519PrivateKey.from_private_bytes(kept.hpke))
+    return DeviceKeys(certificate, signing, X25519PrivateKey.from_private_bytes(kept.hpke))
 
 
-def identity_of(letter: Opened, invite: Invite, keys: Keys) -> Identity:
+def make_identity(letter: VerifiedReply, invite: Invite, keys: DeviceKeys) -> Identity:
     """The identity that a verified reply gives this device; not saved yet."""
     body = letter.body
     return Identity(
@@ -227,33 +240,33 @@ def identity_of(letter: Opened, invite: Invite, keys: Keys) -> Identity:
         hub_time_ms=body.hub_time_ms,
         signing=keys.signing,
         hpke=keys.hpke,
-        payload_key=new_payload_key(),
+        payload_key=generate_payload_key(),
         hub_url=body.hub_url or invite.url,
         tuf_url=body.tuf_url if invite.root_sha256 else "",
         certificate_ms=letter.certificate_ms,
     )
 
 
-def _ask(invite: Invite, body: bytes) -> HttpReply:
+def _post_request(invite: Invite, body: bytes) -> HttpReply:
     """POST the request, with retries and backoff while the hub answers 429 or 503.
 
     A whole fleet may enrol at the same time.
     """
-    trust = Trust(invite.made_ms, ca_sha256=invite.ca_sha256)
-    for attempt in range(1, TRIES):
-        reply = post(invite.url, "/v1/enrol", body, trust)
-        if reply.status not in _LATER:
+    trust = HubTrust(invite.made_ms, ca_sha256=invite.ca_sha256)
+    for attempt in range(1, MAX_TRIES):
+        reply = post_to_hub(invite.url, "/v1/enrol", body, trust)
+        if reply.status not in _RETRY_STATUSES:
             return reply
-        time.sleep(delay(attempt, random.random(), 1.0, 20.0))  # noqa: S311 - jitter keeps no secret
-    return post(invite.url, "/v1/enrol", body, trust)
+        time.sleep(compute_delay(attempt, random.random(), 1.0, 20.0))  # noqa: S311 - jitter keeps no secret
+    return post_to_hub(invite.url, "/v1/enrol", body, trust)
 
 
-def _refused(reply: HttpReply, pending: Path) -> ExitError:
+def _refusal_error(reply: HttpReply, pending: Path) -> ExitError:
     """The error for a refusal; deletes the pending keys if the hub will never accept them."""
     line = reply.error_line
     if not line:
-        return ExitError(Exit.HUB, f"the hub answered {reply.status} and no reason; is the address right?")
-    if reply.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _LATER:
-        return ExitError(Exit.HUB, f"the hub refused ({reply.status}): {line}")
+        return ExitError(ExitCode.HUB, f"the hub answered {reply.status} and no reason; is the address right?")
+    if reply.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _RETRY_STATUSES:
+        return ExitError(ExitCode.HUB, f"the hub refused ({reply.status}): {line}")
     pending.unlink(missing_ok=True)  # the hub will never accept these keys
-    return ExitError(Exit.ENROLMENT, f"the hub refused ({reply.status}): {line}")
+    return ExitError(ExitCode.ENROLMENT, f"the hub refused ({reply.status}): {line}")

@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from edge_agent.identity.identity import HubKeys, Identity, load
-from wire.process.exit_codes import Exit, ExitError
+from edge_agent.identity.identity import HubKeys, Identity, load_identity
+from wire.process.exit_codes import ExitCode, ExitError
 
 
-class HubWish(Protocol):
+class HubConfig(Protocol):
     """One `[[hub]]` table of the configuration: its identity folder and its price per question."""
 
     @property
@@ -24,7 +24,7 @@ class HubWish(Protocol):
     def price(self) -> int: ...
 
 
-class Hubs(NamedTuple):
+class AdditionalHubs(NamedTuple):
     """Identities of the additional hubs by connection name, and prices per question by hub.
 
     A connection is named by the first of its hubs.
@@ -34,46 +34,46 @@ class Hubs(NamedTuple):
     prices: dict[str, int]
 
 
-def open_hubs(wishes: Iterable[HubWish], home: Identity) -> Hubs:
+def load_additional_hubs(wishes: Iterable[HubConfig], home: Identity) -> AdditionalHubs:
     """Load the identities of the additional hubs.
 
     ExitError(ENROLMENT or CREDENTIALS) for a folder that is not enrolled, ExitError(CONFIG) for a hub that is listed
     twice.
     """
-    found = Hubs({}, {})
+    found = AdditionalHubs({}, {})
     known = {hub.name for hub in home.hubs}
     for wish in wishes:
-        identity = load(Path(wish.state)) if wish.state else home
+        identity = load_identity(Path(wish.state)) if wish.state else home
         names = [hub.name for hub in identity.hubs]
         if identity is not home:
-            _check_new(names, known, wish.state)
-            identity.tls()
+            _check_new_names(names, known, wish.state)
+            identity.tls_context()
             found.further[names[0]] = identity
             known.update(names)
         found.prices.update(dict.fromkeys(names, wish.price))
     return found
 
 
-def _check_new(names: list[str], known: set[str], folder: str) -> None:
+def _check_new_names(names: list[str], known: set[str], folder: str) -> None:
     twice = next((name for name in names if name in known), "")
     if twice or not names:
-        raise ExitError(Exit.CONFIG, f"[[hub]] {folder}: the hub '{twice}' is configured twice: names must differ")
+        raise ExitError(ExitCode.CONFIG, f"[[hub]] {folder}: the hub '{twice}' is configured twice: names must differ")
 
 
 KEY_BYTES = 32
 
 
-class _Document(msgspec.Struct, frozen=True):
+class _HubKeysFile(msgspec.Struct, frozen=True):
     """The published key file of one region."""
 
     region: str
     hubs: tuple[HubKeys, ...]
 
 
-def read_keys(data: bytes, region: str) -> tuple[HubKeys, ...]:
+def parse_hub_keys(data: bytes, region: str) -> tuple[HubKeys, ...]:
     """Parse the hub keys of a region (raw 32 bytes, base64). ValueError with a one-line reason if unusable."""
     try:
-        document = msgspec.json.decode(data, type=_Document)
+        document = msgspec.json.decode(data, type=_HubKeysFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"not a file of hub keys: {error}") from None
     if not document.hubs or {document.region, *(hub.region for hub in document.hubs)} != {region}:

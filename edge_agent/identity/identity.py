@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from edge_agent.system import http
 from policies.decisions.routing import HubSite
 from wire.errors import LocalError
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private, write_private
-from wire.protocol.sealing import key_id
-from wire.protocol.topics import check_id
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file, write_private_file
+from wire.protocol.sealing import compute_key_id
+from wire.protocol.topics import validate_device_id
 
 FORMAT = 2
 IDENTITY_FILE = "identity.json"
@@ -62,16 +62,16 @@ class HubKeys(msgspec.Struct, frozen=True, gc=False):
     @property
     def key_id(self) -> bytes:
         """Short id of the HPKE key, sent with each question that is sealed to it."""
-        return key_id(self.hpke_key)
+        return compute_key_id(self.hpke_key)
 
 
-def sites(hubs: Iterable[HubKeys], prices: Mapping[str, int] | None = None) -> tuple[HubSite, ...]:
+def make_hub_sites(hubs: Iterable[HubKeys], prices: Mapping[str, int] | None = None) -> tuple[HubSite, ...]:
     """The hubs as policies see them: name, region, and price per question (0 if none is given)."""
     told = prices or {}
     return tuple(HubSite(hub.name, hub.region, told.get(hub.name, 0)) for hub in hubs)
 
 
-class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _IdentityFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `identity.json`."""
 
     device: str
@@ -85,7 +85,7 @@ class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = 1
 
 
-class _Format(msgspec.Struct, frozen=True):
+class _FormatNumber(msgspec.Struct, frozen=True):
     """The format number of an `identity.json` of any version."""
 
     format: int = 1
@@ -117,35 +117,37 @@ class Identity:
     @property
     def hpke_id(self) -> bytes:
         """Short id of our HPKE key."""
-        return key_id(self.hpke.public_key().public_bytes_raw())
+        return compute_key_id(self.hpke.public_key().public_bytes_raw())
 
     @property
     def signing_id(self) -> bytes:
         """Short id of our signing key."""
-        return key_id(self.signing.public_key().public_bytes_raw())
+        return compute_key_id(self.signing.public_key().public_bytes_raw())
 
     @property
     def trusted(self) -> tuple[str, ...]:
         """PEM of every pinned CA: one, or two while the hub replaces its own. ExitError(CREDENTIALS) if unreadable."""
         path = (self.folder or Path()) / CA_FILE
-        return split_pem(read_private(path).decode("ascii", "replace"), path)
+        return split_pem(read_private_file(path).decode("ascii", "replace"), path)
 
     @property
     def tuf_root(self) -> bytes:
         """The root metadata that the invite named by its hash. ExitError(CREDENTIALS) if it is gone."""
-        return read_private((self.folder or Path()) / ROOT_FILE, MAX_ROOT_BYTES)
+        return read_private_file((self.folder or Path()) / ROOT_FILE, MAX_ROOT_BYTES)
 
-    def tls(self) -> ssl.SSLContext:
+    def tls_context(self) -> ssl.SSLContext:
         """TLS context for the broker: our certificate, the pinned CAs and no others.
 
         ExitError(CREDENTIALS) if certificate, key or CAs cannot be used.
         """
         folder = self.folder or Path()
         try:
-            context = http.context(self.trusted, self.hub_time_ms)
-            context.load_cert_chain(*_pair(folder))
+            context = http.make_tls_context(self.trusted, self.hub_time_ms)
+            context.load_cert_chain(*_find_certificate(folder))
         except (OSError, ssl.SSLError) as error:
-            raise ExitError(Exit.CREDENTIALS, f"{folder}: certificate or key unusable ({error}); enrol again") from None
+            raise ExitError(
+                ExitCode.CREDENTIALS, f"{folder}: certificate or key unusable ({error}); enrol again"
+            ) from None
         return context
 
     def save(
@@ -168,38 +170,38 @@ class Identity:
         }
         for name, data in secret.items():
             if data:
-                write_private(folder / name, data)
-        self._write_card(folder)
+                write_private_file(folder / name, data)
+        self._write_identity_file(folder)
         return replace(self, folder=folder)
 
-    def renewed(self, certificate: bytes, certificate_key: bytes, ca: bytes) -> None:
+    def replace_certificate(self, certificate: bytes, certificate_key: bytes, ca: bytes) -> None:
         """Replace certificate, key and CAs (PEM) on disk, each by one rename.
 
         The CAs are written first: the old certificate is still valid under them if the process ends in between.
         """
         folder = self.folder or Path()
-        write_private(folder / CA_FILE, ca)
-        write_private(folder / CERTIFICATE_FILE, certificate + certificate_key)
+        write_private_file(folder / CA_FILE, ca)
+        write_private_file(folder / CERTIFICATE_FILE, certificate + certificate_key)
         with contextlib.suppress(OSError):  # left over from format 1; the new file holds the key
             (folder / CERTIFICATE_KEY_FILE).unlink()
-        self._write_card(folder)
+        self._write_identity_file(folder)
 
-    def _write_card(self, folder: Path) -> None:
+    def _write_identity_file(self, folder: Path) -> None:
         where = (self.broker_host, self.broker_port, self.hub_time_ms, self.hubs, self.hub_url)
-        card = _Card(self.device, *where, self.tuf_url, self.certificate_ms, FORMAT)
+        card = _IdentityFile(self.device, *where, self.tuf_url, self.certificate_ms, FORMAT)
         text = msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n"
         if not (folder / IDENTITY_FILE).exists() or (folder / IDENTITY_FILE).read_bytes() != text:
-            write_private(folder / IDENTITY_FILE, text)
+            write_private_file(folder / IDENTITY_FILE, text)
 
 
-def load(path: Path) -> Identity:
+def load_identity(path: Path) -> Identity:
     """Load the identity of a folder (or of the folder of an `identity.json`).
 
     ExitError(ENROLMENT) if there is none, ExitError(CREDENTIALS) if it cannot be used.
     """
     folder = path.parent if path.name == IDENTITY_FILE else path
-    card = _card(folder / IDENTITY_FILE)
-    secret = {name: _key(folder / name) for name in (SIGNING_KEY_FILE, HPKE_KEY_FILE, PAYLOAD_KEY_FILE)}
+    card = _read_identity_file(folder / IDENTITY_FILE)
+    secret = {name: _read_key(folder / name) for name in (SIGNING_KEY_FILE, HPKE_KEY_FILE, PAYLOAD_KEY_FILE)}
     return Identity(
         device=card.device,
         broker_host=card.broker_host,
@@ -216,32 +218,32 @@ def load(path: Path) -> Identity:
     )
 
 
-def new_payload_key() -> bytes:
+def generate_payload_key() -> bytes:
     """Generate the AES-256 key that encrypts payloads in the outbox."""
     return secrets.token_bytes(_KEY_BYTES)
 
 
-def _card(path: Path) -> _Card:
+def _read_identity_file(path: Path) -> _IdentityFile:
     try:
         text = path.read_bytes()
-        written = msgspec.json.decode(text, type=_Format).format
+        written = msgspec.json.decode(text, type=_FormatNumber).format
         if written > FORMAT:
-            raise ExitError(Exit.CREDENTIALS, f"{path}: written by a newer version (format {written}): update")
-        card = msgspec.json.decode(text, type=_Card)
-        check_id(card.device)
+            raise ExitError(ExitCode.CREDENTIALS, f"{path}: written by a newer version (format {written}): update")
+        card = msgspec.json.decode(text, type=_IdentityFile)
+        validate_device_id(card.device)
     except FileNotFoundError:
-        raise ExitError(Exit.ENROLMENT, f"{path} is missing: run `skerry agent enrol` first") from None
+        raise ExitError(ExitCode.ENROLMENT, f"{path} is missing: run `skerry agent enrol` first") from None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, LocalError) as error:
-        raise ExitError(Exit.CREDENTIALS, f"{path}: {str(error)[:120]}; enrol again") from None
+        raise ExitError(ExitCode.CREDENTIALS, f"{path}: {str(error)[:120]}; enrol again") from None
     if not card.hubs or any(len(key) != _KEY_BYTES for hub in card.hubs for key in (hub.hpke_key, hub.signing_key)):
-        raise ExitError(Exit.CREDENTIALS, f"{path}: no usable hub keys; enrol again")
+        raise ExitError(ExitCode.CREDENTIALS, f"{path}: no usable hub keys; enrol again")
     return card
 
 
-def _key(path: Path) -> bytes:
-    data = read_private(path)
+def _read_key(path: Path) -> bytes:
+    data = read_private_file(path)
     if len(data) != _KEY_BYTES:
-        raise ExitError(Exit.CREDENTIALS, f"{path}: {len(data)} bytes, a key has {_KEY_BYTES}; enrol again")
+        raise ExitError(ExitCode.CREDENTIALS, f"{path}: {len(data)} bytes, a key has {_KEY_BYTES}; enrol again")
     return data
 
 
@@ -249,14 +251,14 @@ def split_pem(text: str, path: Path | str) -> tuple[str, ...]:
     """Split a PEM text into its certificates. ExitError(CREDENTIALS) if there is none."""
     found = tuple(match[0] + "\n" for match in _PEM.finditer(text))
     if not found:
-        raise ExitError(Exit.CREDENTIALS, f"{path}: no certificate; enrol again")
+        raise ExitError(ExitCode.CREDENTIALS, f"{path}: no certificate; enrol again")
     return found
 
 
-def _pair(folder: Path) -> tuple[Path, Path | None]:
+def _find_certificate(folder: Path) -> tuple[Path, Path | None]:
     """Paths of certificate and key as `load_cert_chain` takes them: one file, or the two of format 1."""
     certificate = folder / CERTIFICATE_FILE
-    return certificate, None if b"PRIVATE KEY" in read_private(certificate) else folder / CERTIFICATE_KEY_FILE
+    return certificate, None if b"PRIVATE KEY" in read_private_file(certificate) else folder / CERTIFICATE_KEY_FILE
 
 
 def folder_is_enrolled(folder: Path) -> bool:

@@ -13,26 +13,26 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from edge_agent.identity.identity import Identity, load
+from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.system.clock import HubClock
-from policies.monitoring.backoff import delay
-from wire.process.exit_codes import Exit, ExitError
+from policies.monitoring.backoff import compute_delay
+from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import PACKAGES_FOLDER
-from wire.process.logging import Log, name
+from wire.process.logging import JsonLog, safe_name
 
-AT = 2 / 3  # share of the certificate's life after which it is renewed, on average
-SPREAD = 0.1  # width of the random spread around it: devices enrolled in one hour do not all renew in one hour
+RENEW_AT = 2 / 3  # share of the certificate's life after which it is renewed, on average
+RENEW_SPREAD = 0.1  # width of the random spread around it: devices enrolled in one hour do not all renew in one hour
 RETRY_BASE_S = 30.0
 RETRY_CAP_S = 3600.0
-AGAIN_S = 600.0  # least time from one renewal to the next
-CHILD_S = 120.0
-LOOK_EVERY_S = 60.0  # longest sleep, as the clock may be corrected meanwhile
+MIN_INTERVAL_S = 600.0  # least time from one renewal to the next
+CHILD_TIMEOUT_S = 120.0
+CHECK_EVERY_S = 60.0  # longest sleep, as the clock may be corrected meanwhile
 Reconnect = Callable[[], Awaitable[None]]
-Errand = Callable[[Identity], Awaitable[Identity]]
+RenewFunction = Callable[[Identity], Awaitable[Identity]]
 _STALE_LINK = ("certificate", "refused before CONNACK", "SSL")
 
 
-def due_ms(certificate_ms: tuple[int, int], dice: float) -> int:
+def compute_due_ms(certificate_ms: tuple[int, int], dice: float) -> int:
     """When to renew a certificate, in hub milliseconds; 0 = at once, if its life is unknown.
 
     `certificate_ms`: its begin and end. `dice`: random number in 0..1, drawn once per certificate.
@@ -40,10 +40,10 @@ def due_ms(certificate_ms: tuple[int, int], dice: float) -> int:
     begins, ends = certificate_ms
     if ends <= begins:
         return 0
-    return begins + int((ends - begins) * (AT + SPREAD * (dice - 0.5)))
+    return begins + int((ends - begins) * (RENEW_AT + RENEW_SPREAD * (dice - 0.5)))
 
 
-async def in_a_child(identity: Identity) -> Identity:
+async def renew_in_child(identity: Identity) -> Identity:
     """Run one renewal in a child process (`edge_agent.identity.renewal_worker`).
 
     Returns the identity as it is on disk afterwards; ExitError with the reason if it failed or took longer than 120 s.
@@ -56,21 +56,21 @@ async def in_a_child(identity: Identity) -> Identity:
             *words, stdin=nowhere, stdout=nowhere, stderr=asyncio.subprocess.PIPE, cwd=PACKAGES_FOLDER
         )
     except OSError as error:
-        raise ExitError(Exit.INTERNAL, f"no renewal could be started: {error.strerror}") from None
+        raise ExitError(ExitCode.INTERNAL, f"no renewal could be started: {error.strerror}") from None
     try:
-        async with asyncio.timeout(CHILD_S):
+        async with asyncio.timeout(CHILD_TIMEOUT_S):
             _, said = await child.communicate()
     except TimeoutError:
-        raise ExitError(Exit.HUB, f"the renewal did not end within {CHILD_S:g} s") from None
+        raise ExitError(ExitCode.HUB, f"the renewal did not end within {CHILD_TIMEOUT_S:g} s") from None
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
     if child.returncode:
-        code = Exit(child.returncode) if child.returncode in set(Exit) else Exit.INTERNAL
+        code = ExitCode(child.returncode) if child.returncode in set(ExitCode) else ExitCode.INTERNAL
         last = said.decode(errors="replace").strip().rpartition("\n")[2]
         raise ExitError(code, last[:300] or "the renewal process failed without an error message")
-    return load(folder)
+    return load_identity(folder)
 
 
 class Renewer:
@@ -80,9 +80,9 @@ class Renewer:
         self,
         identity: Identity,
         clock: HubClock,
-        log: Log,
+        log: JsonLog,
         dice: Callable[[], float] = random.random,
-        errand: Errand = in_a_child,
+        errand: RenewFunction = renew_in_child,
     ) -> None:
         self.identity = identity
         self.error = ""
@@ -91,23 +91,23 @@ class Renewer:
         self._log = log
         self._dice = dice
         self._errand = errand
-        self._due_ms = due_ms(identity.certificate_ms, dice())
+        self._due_ms = compute_due_ms(identity.certificate_ms, dice())
         self._failures = 0
         self._not_before_s = 0.0
         self._hurried = False
 
-    def link_refused(self, error: str) -> None:
+    def on_link_refused(self, error: str) -> None:
         """The broker refused the TLS handshake: renew early if the error points at our certificate."""
         self._hurried = self._hurried or any(word in error for word in _STALE_LINK)
 
-    async def run(self, reconnect: Reconnect, look_every_s: float = LOOK_EVERY_S) -> None:
+    async def run(self, reconnect: Reconnect, look_every_s: float = CHECK_EVERY_S) -> None:
         """Renew whenever it is due, until cancelled; `reconnect` is called after each renewal."""
         while True:
             if self._is_due():
-                await self._try(reconnect)
+                await self._try_renewal(reconnect)
             await asyncio.sleep(self._pause_s(look_every_s))
 
-    def facts(self) -> dict[str, Any]:
+    def status_fields(self) -> dict[str, Any]:
         """Fields of the status: `certificate_ends_ms`, `renewal_due_ms`, `renewal_error`, `renewals`. JSON-able."""
         return {
             "certificate_ends_ms": self.identity.certificate_ms[1],
@@ -124,36 +124,40 @@ class Renewer:
 
     def _is_due(self) -> bool:
         """Whether to try now: due or hurried, and no retry pause in force."""
-        return (self._hurried or self._clock.ms() >= self._due_ms) and self._clock.now() >= self._not_before_s
+        return (self._hurried or self._clock.hub_ms() >= self._due_ms) and self._clock.now() >= self._not_before_s
 
     def _pause_s(self, look_every_s: float) -> float:
-        due_s = max((self._due_ms - self._clock.ms()) / 1000, self._not_before_s - self._clock.now())
+        due_s = max((self._due_ms - self._clock.hub_ms()) / 1000, self._not_before_s - self._clock.now())
         return min(look_every_s, max(0.05, due_s))
 
-    async def _try(self, reconnect: Reconnect) -> None:
+    async def _try_renewal(self, reconnect: Reconnect) -> None:
         """One attempt; on success sets the clock to the hub's signed time and reconnects."""
         try:
             self.identity = await self._errand(self.identity)
         except ExitError as stop:
-            self._failed(stop)
+            self._on_failure(stop)
             return
-        self._clock.hear(self.identity.hub_time_ms)
-        self._due_ms = due_ms(self.identity.certificate_ms, self._dice())
+        self._clock.on_signed_time(self.identity.hub_time_ms)
+        self._due_ms = compute_due_ms(self.identity.certificate_ms, self._dice())
         self._failures, self._hurried, self.error = 0, False, ""
         # a broker that refuses the new certificate too must not cause renewals in a loop
-        self._not_before_s = self._clock.now() + min(AGAIN_S, self._life_s() / 10)
+        self._not_before_s = self._clock.now() + min(MIN_INTERVAL_S, self._life_s() / 10)
         self.renewals += 1
         self._log.info("certificate_renewed", ends_ms=self.identity.certificate_ms[1])
         await reconnect()
 
-    def _failed(self, stop: ExitError) -> None:
+    def _on_failure(self, stop: ExitError) -> None:
         """Record a failure and schedule the retry, with backoff and scaled to the certificate's life."""
         self.error = str(stop)[:200]
         base_s = min(RETRY_BASE_S, max(0.1, self._life_s() / 100))
-        self._not_before_s = self._clock.now() + base_s / 2 + delay(self._failures, self._dice(), base_s, RETRY_CAP_S)
+        self._not_before_s = (
+            self._clock.now() + base_s / 2 + compute_delay(self._failures, self._dice(), base_s, RETRY_CAP_S)
+        )
         self._failures += 1
         self._hurried = False
-        self._log.warning("renewal_failed", code=stop.code, failures=self._failures, hub=name(self.identity.hub_url))
+        self._log.warning(
+            "renewal_failed", code=stop.code, failures=self._failures, hub=safe_name(self.identity.hub_url)
+        )
 
     def _life_s(self) -> float:
         begins, ends = self.identity.certificate_ms

@@ -15,37 +15,45 @@ from pathlib import Path
 import msgspec
 from cryptography import x509
 
-from edge_agent.identity.certificates import key_pem, new_key, open_letter, request_pem, unfit
-from edge_agent.identity.identity import Identity, load
-from edge_agent.system.http import Trust, post
+from edge_agent.identity.certificates import (
+    encode_key_pem,
+    generate_key,
+    make_reply_error,
+    make_request_pem,
+    verify_reply,
+)
+from edge_agent.identity.identity import Identity, load_identity
+from edge_agent.system.http import HubTrust, post_to_hub
 from wire.http.client import HttpReply
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 RENEW_TAG = b"skerry-renew/1\0"
 
 
-def renew(identity: Identity) -> Identity:
+def renew_certificate(identity: Identity) -> Identity:
     """Ask the hub for a new certificate and replace the files; returns the new identity.
 
     ExitError(HUB, ENROLMENT, CREDENTIALS, DISK) with the reason if it failed; then the files are as before.
     """
     if not identity.hub_url:
         raise ExitError(
-            Exit.ENROLMENT, "this folder does not know its hub's address (an older version made it): enrol anew"
+            ExitCode.ENROLMENT, "this folder does not know its hub's address (an older version made it): enrol anew"
         )
-    key = new_key()
-    csr = request_pem(identity.device, key)
+    key = generate_key()
+    csr = make_request_pem(identity.device, key)
     pinned = identity.trusted
-    reply = post(identity.hub_url, "/v1/renew", request_body(identity, csr), Trust(identity.hub_time_ms, pinned))
+    reply = post_to_hub(
+        identity.hub_url, "/v1/renew", make_renewal_request(identity, csr), HubTrust(identity.hub_time_ms, pinned)
+    )
     if not reply.ok:
-        raise _refused(reply)
+        raise _refusal_error(reply)
     try:
         authorities = x509.load_pem_x509_certificates("".join(pinned).encode())
     except ValueError:
-        raise ExitError(Exit.CREDENTIALS, f"{identity.folder}: the pinned CA is damaged; enrol again") from None
-    letter = open_letter(reply.body, identity.device, key.public_key(), lambda _: authorities)
+        raise ExitError(ExitCode.CREDENTIALS, f"{identity.folder}: the pinned CA is damaged; enrol again") from None
+    letter = verify_reply(reply.body, identity.device, key.public_key(), lambda _: authorities)
     if letter.body.request != sha256(csr).hexdigest():
-        raise unfit("it answers another request")
+        raise make_reply_error("it answers another request")
     body = letter.body
     made = replace(
         identity,
@@ -56,19 +64,19 @@ def renew(identity: Identity) -> Identity:
         hubs=body.hubs or identity.hubs,
         certificate_ms=letter.certificate_ms,
     )
-    made.renewed(body.certificate.encode(), key_pem(key), "".join(body.authorities).encode())
+    made.replace_certificate(body.certificate.encode(), encode_key_pem(key), "".join(body.authorities).encode())
     return made
 
 
-def request_body(identity: Identity, csr: bytes) -> bytes:
+def make_renewal_request(identity: Identity, csr: bytes) -> bytes:
     """The renewal request as JSON: device id, certificate request, and the identity key's signature over both."""
     text = sha256(RENEW_TAG + identity.device.encode() + b"\0" + csr).digest()
     proof = base64.b64encode(identity.signing.sign(text)).decode()
     return msgspec.json.encode({"device": identity.device, "csr": csr.decode(), "proof": proof})
 
 
-def _refused(reply: HttpReply) -> ExitError:
-    return ExitError(Exit.HUB, f"the hub refused ({reply.status}): {reply.error_line or 'no reason given'}")
+def _refusal_error(reply: HttpReply) -> ExitError:
+    return ExitError(ExitCode.HUB, f"the hub refused ({reply.status}): {reply.error_line or 'no reason given'}")
 
 
 def main() -> int:
@@ -77,11 +85,11 @@ def main() -> int:
     One line on stderr says why it is not 0. The caller holds the folder's lock.
     """
     try:
-        renew(load(Path(sys.argv[1])))
+        renew_certificate(load_identity(Path(sys.argv[1])))
     except ExitError as stop:
         print(stop, file=sys.stderr)
         return stop.code
-    return Exit.OK
+    return ExitCode.OK
 
 
 if __name__ == "__main__":

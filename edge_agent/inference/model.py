@@ -10,33 +10,33 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from edge_agent.core.commands import OutboxLimits, Setup
+from edge_agent.core.commands import CoreSetup, OutboxLimits
 from edge_agent.core.records import NoModelError, Sample
 from edge_agent.system.clock import HubClock
 from edge_agent.uplink.envelope import Envelopes
-from edge_agent.uplink.sealing import ModelFormat, blank
-from models.bundle.manifest import Kind
-from models.runtime.chain import digest
-from models.runtime.codec import codec_of
+from edge_agent.uplink.sealing import ModelFormat, blank_sample
+from models.bundle.manifest import ModelKind
+from models.runtime.chain import digest_chain
+from models.runtime.codec import build_codec
 from models.runtime.runner import Inference, Runner, echo_manifest
 from models.runtime.runner import Sample as Values
 from policies.decisions import egress
-from policies.decisions.leakage import Evidence
+from policies.decisions.leakage import LeakageEvidence
 from policies.decisions.routing import HubSite
-from policies.monitoring.drift import Drift, Reference, observe
-from wire.process.logging import Log, name
-from wire.protocol.messages import DType, Escalation, FieldSpec, ModelRef, Tensor
+from policies.monitoring.drift import CalibrationDeciles, DriftMonitor, observe_answer
+from wire.process.logging import JsonLog, safe_name
+from wire.protocol.messages import Escalation, FieldSpec, ModelRef, Tensor, TensorDType
 
 _PROBES = 3
 _TRACE_CHARS = 55  # a W3C traceparent
 _SUBJECT_BYTES = 32
 
 
-class Absent:
+class AbsentRunner:
     """Stands in for the runner while there is no model: every inference raises NoModelError."""
 
     manifest = echo_manifest(labels=1, version=0)
-    codec = codec_of(manifest.codec, manifest.features)
+    codec = build_codec(manifest.codec, manifest.features)
     notes: tuple[str, ...] = ()
 
     def infer_one(self, _: Values) -> Inference:
@@ -49,7 +49,7 @@ class Absent:
         """Nothing to release."""
 
 
-class Model:
+class ServingModel:
     """The loaded model with its drift monitor.
 
     `hop_s`: cost of a thread hop in seconds (0.1 to 0.3 ms); only a slower model gets a thread.
@@ -57,25 +57,25 @@ class Model:
 
     def __init__(self, runner: Runner | None, hop_s: float) -> None:
         self.present = runner is not None
-        self.runner = runner = runner or Absent()
+        self.runner = runner = runner or AbsentRunner()
         self.manifest = runner.manifest
         self.form = ModelFormat(runner.manifest, runner.codec)
         self.infer_one = runner.infer_one
         self._notes = runner.notes
         gate = runner.manifest.gate
-        self._calibrated = Reference(gate.novelty_deciles, gate.confidence_deciles)
-        self._drift = Drift()
+        self._calibrated = CalibrationDeciles(gate.novelty_deciles, gate.confidence_deciles)
+        self._drift = DriftMonitor()
         self._drifting_since_ms = 0
         self._hop_s = hop_s
         self._thread: ThreadPoolExecutor | None = None
 
-    def measure(self) -> None:
+    def measure_speed(self) -> None:
         """Time a few inferences and choose the thread; call it before the model serves."""
         if not self.present:
             return
         for note in self._notes:  # only the first word, the processor's name; the status shows the rest
-            Log().warning("runner_note", about=name(note.split()[0]))
-        sample = blank(self.manifest)
+            JsonLog().warning("runner_note", about=safe_name(note.split()[0]))
+        sample = blank_sample(self.manifest)
         times_s = []
         for _ in range(_PROBES):
             began = perf_counter()
@@ -94,15 +94,17 @@ class Model:
         """Whether inference runs on the event loop."""
         return self._thread is None
 
-    def watch(self, inference: Inference, clock: HubClock) -> None:
+    def observe_answer(self, inference: Inference, clock: HubClock) -> None:
         """Update the drift monitor with one answer, to see whether samples still look like the calibration data."""
         if any(self._calibrated):
             before = self._drift.alarm
-            self._drift = observe(self._drift, self._calibrated, inference.novelty, inference.prediction.confidence)
+            self._drift = observe_answer(
+                self._drift, self._calibrated, inference.novelty, inference.prediction.confidence
+            )
             if self._drift.alarm and not before:
-                self._drifting_since_ms = clock.ms()
+                self._drifting_since_ms = clock.hub_ms()
 
-    def facts(self) -> dict[str, Any]:
+    def status_fields(self) -> dict[str, Any]:
         """Fields of the status: runner notes and drift. From `drift.level` 1 on the drift is significant."""
         facts: dict[str, Any] = {"notes": list(self._notes)} if self._notes else {}
         if any(self._calibrated):
@@ -114,7 +116,7 @@ class Model:
         """`drift` while samples no longer look like the calibration data."""
         return {"drift"} if self._drift.alarm else set()
 
-    async def infer_aside(self, sample: Sample) -> Inference:
+    async def infer_in_thread(self, sample: Sample) -> Inference:
         """Run the model in its thread. SampleError if the sample does not fit its input."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self.infer_one, sample.x)
 
@@ -124,27 +126,29 @@ class Model:
             self._thread.shutdown(wait=False)  # a running inference ends by itself
 
 
-def setup_of(form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits) -> Setup:
+def make_core_setup(
+    form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits
+) -> CoreSetup:
     """The core's configuration for this model: schema, hubs, frame size, measured leakage."""
     manifest = form.manifest
-    derived = egress.derived(regressor=manifest.kind is Kind.REGRESSOR)
-    evidence = Evidence(manifest.leakage, partial(digest, manifest.cut, manifest.codec))
+    derived = egress.list_derived_fields(regressor=manifest.kind is ModelKind.REGRESSOR)
+    evidence = LeakageEvidence(manifest.leakage, partial(digest_chain, manifest.cut, manifest.codec))
     frame_bytes = envelopes.frame_bytes(manifest.fixed_bytes)
     region = max((hub.region for hub in hubs), key=len, default="")
-    schema, longest = (*manifest.features, *derived), _longest(form, derived, region)
-    return Setup(
+    schema, longest = (*manifest.features, *derived), _make_longest(form, derived, region)
+    return CoreSetup(
         schema=schema, hubs=hubs, frame_bytes=frame_bytes, limits=limits, evidence=evidence, lines=envelopes.lines,
         padded_bytes=manifest.fixed_bytes, longest=longest,
     )  # fmt: skip
 
 
-def _longest(form: ModelFormat, derived: tuple[FieldSpec, ...], region: str) -> Escalation:
+def _make_longest(form: ModelFormat, derived: tuple[FieldSpec, ...], region: str) -> Escalation:
     """A question with every field filled, which gives the padded size; names from the policy are added later."""
     manifest = form.manifest
-    fields = {spec.name: Tensor(spec.dtype, spec.shape, bytes(egress.raw_bytes(spec))) for spec in derived}
+    fields = {spec.name: Tensor(spec.dtype, spec.shape, bytes(egress.count_raw_bytes(spec))) for spec in derived}
     for spec in manifest.features:
         size = form.codec.payload_bytes(spec.name)
-        fields[spec.name] = Tensor(DType.UINT8, (size,), bytes(size))
+        fields[spec.name] = Tensor(TensorDType.UINT8, (size,), bytes(size))
     return Escalation(
         id="f" * 32, model=manifest.ref, policy="f" * 32, region=region, fields=fields, budget_s=1e9, audit=True,
         trace="0" * _TRACE_CHARS, subject=bytes(_SUBJECT_BYTES),

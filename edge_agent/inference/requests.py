@@ -6,23 +6,23 @@ Rule: the name of a subject is never stored, sent or logged; only this device ca
 import hmac
 from hashlib import sha256
 
-from edge_agent.core.commands import Facts
+from edge_agent.core.commands import SampleAttributes
 from edge_agent.core.records import Sample
-from edge_agent.storage.outbox import Vault
+from edge_agent.storage.outbox import PayloadVault
 from edge_agent.system.clock import HubClock
 from models.runtime.runner import SampleError
 
-MAX_CHARS = 256
-PURPOSE = b"subject"
+MAX_SUBJECT_CHARS = 256
+SUBJECT_PURPOSE = b"subject"
 
 
-class Subjects:
+class SubjectHasher:
     """Hashes subject names to 32 bytes with a key of this device (HMAC-SHA-256)."""
 
-    def __init__(self, vault: Vault) -> None:
-        self._key = vault.derived(PURPOSE)
+    def __init__(self, vault: PayloadVault) -> None:
+        self._key = vault.derive_key(SUBJECT_PURPOSE)
 
-    def of(self, name: str) -> bytes:
+    def hash_subject(self, name: str) -> bytes:
         """The keyed hash of a name; b"" for "", which is nobody."""
         return hmac.digest(self._key, name.encode(), sha256) if name else b""
 
@@ -31,29 +31,29 @@ MAX_TEXT_CHARS = 128
 _CLASSES_KEPT = 64  # classes are few; bounds the memory if a caller makes up new ones
 
 
-def check_words(sample: Sample) -> None:
+def check_sample_texts(sample: Sample) -> None:
     """Validate a sample's texts. SampleError if data class or trace are not short ASCII or the subject is too long."""
-    if len(sample.subject) > MAX_CHARS:
-        raise SampleError(f"a subject has at most {MAX_CHARS} characters")
+    if len(sample.subject) > MAX_SUBJECT_CHARS:
+        raise SampleError(f"a subject has at most {MAX_SUBJECT_CHARS} characters")
     for text in (sample.data_class, sample.trace):
         if len(text) > MAX_TEXT_CHARS or not text.isascii():
             raise SampleError(f"data class and trace are ASCII of at most {MAX_TEXT_CHARS} characters")
 
 
-class DataClasses:
+class SampleAttributesCache:
     """Cache of sample attributes by data class. Clear it when the day changes, which they contain."""
 
     def __init__(self, clock: HubClock) -> None:
         self._clock = clock
-        self._facts: dict[str, Facts] = {}
+        self._facts: dict[str, SampleAttributes] = {}
 
-    def of(self, data_class: str) -> Facts:
+    def attributes_for(self, data_class: str) -> SampleAttributes:
         """The attributes for this data class, with the current day."""
         facts = self._facts.get(data_class)
         if facts is None:
             if len(self._facts) > _CLASSES_KEPT:
                 self._facts.clear()
-            facts = self._facts[data_class] = Facts(data_class, self._clock.day())
+            facts = self._facts[data_class] = SampleAttributes(data_class, self._clock.hub_day())
         return facts
 
     def clear(self) -> None:

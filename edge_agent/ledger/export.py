@@ -18,14 +18,14 @@ from cryptography.exceptions import InvalidSignature
 
 from edge_agent.identity.identity import Identity
 from edge_agent.storage import answers, ledger, tables
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import sync_folder
 
 EXPORT_TAG = b"skerry-ledger/1\0"
 FORMAT = 1
 
 
-class Exported(msgspec.Struct, frozen=True):
+class LedgerExport(msgspec.Struct, frozen=True):
     """Result of an export: path, counts, and `sha256` (hex) of the whole file."""
 
     path: Path
@@ -34,7 +34,7 @@ class Exported(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class _Last(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _LastLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The last line: counts, SHA-256 (hex) of all lines before, Ed25519 signature (base64)."""
 
     entries: int
@@ -43,7 +43,7 @@ class _Last(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signature: str
 
 
-def export(db: sqlite3.Connection, identity: Identity, path: Path, at_ms: int) -> Exported:
+def export_ledger(db: sqlite3.Connection, identity: Identity, path: Path, at_ms: int) -> LedgerExport:
     """Write the ledger and all outcomes to a new private file (mode 0600), durable when this returns.
 
     ExitError(DISK) if it cannot be written or exists already.
@@ -51,7 +51,7 @@ def export(db: sqlite3.Connection, identity: Identity, path: Path, at_ms: int) -
     head = {
         "skerry_ledger": FORMAT,
         "device": identity.device,
-        "epoch": f"{tables.get(db, 'epoch', 0):x}",
+        "epoch": f"{tables.read_value(db, 'epoch', 0):x}",
         "exported_ms": at_ms,
         "signing_key": base64.b64encode(identity.signing.public_key().public_bytes_raw()).decode(),
     }
@@ -60,42 +60,42 @@ def export(db: sqlite3.Connection, identity: Identity, path: Path, at_ms: int) -
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
-            for line in _lines(db, head, counts):
+            for line in _make_lines(db, head, counts):
                 hashed.update(line)
                 file.write(line)
-            last = _signed(hashed.digest(), identity, counts)
+            last = _sign_lines(hashed.digest(), identity, counts)
             hashed.update(last)
             file.write(last)
             file.flush()
             os.fsync(file.fileno())
         sync_folder(path.absolute().parent)
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{path}: {error.strerror}; the ledger was not exported") from None
-    return Exported(path, counts["entries"], counts["outcomes"], hashed.hexdigest())
+        raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}; the ledger was not exported") from None
+    return LedgerExport(path, counts["entries"], counts["outcomes"], hashed.hexdigest())
 
 
-def _lines(db: sqlite3.Connection, head: dict[str, Any], counts: dict[str, int]) -> Iterator[bytes]:
+def _make_lines(db: sqlite3.Connection, head: dict[str, Any], counts: dict[str, int]) -> Iterator[bytes]:
     """Header, entries and outcomes as JSON lines; counts them in `counts`."""
-    yield _line(head)
-    for entry in ledger.everything(db):
+    yield _encode_line(head)
+    for entry in ledger.iterate_entries(db):
         counts["entries"] += 1
-        yield _line({"entry": entry})
-    for end in answers.outcomes(db):
+        yield _encode_line({"entry": entry})
+    for end in answers.iterate_outcomes(db):
         counts["outcomes"] += 1
-        yield _line({"outcome": {**end._asdict(), "epoch": f"{end.epoch:x}"}})
+        yield _encode_line({"outcome": {**end._asdict(), "epoch": f"{end.epoch:x}"}})
 
 
-def _signed(digest: bytes, identity: Identity, counts: dict[str, int]) -> bytes:
+def _sign_lines(digest: bytes, identity: Identity, counts: dict[str, int]) -> bytes:
     """The last line: the counts, the SHA-256 of all lines before, and the device's signature over it."""
     signature = identity.signing.sign(EXPORT_TAG + digest)
-    return _line({**counts, "sha256": digest.hex(), "signature": base64.b64encode(signature).decode()})
+    return _encode_line({**counts, "sha256": digest.hex(), "signature": base64.b64encode(signature).decode()})
 
 
-def _line(value: dict[str, Any]) -> bytes:
+def _encode_line(value: dict[str, Any]) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
-def read(path: Path, identity: Identity) -> Exported:
+def read_export(path: Path, identity: Identity) -> LedgerExport:
     """Check an existing export of this device. ExitError(DISK) unless it is complete and its signature is valid."""
     hashed, last = sha256(), b""
     try:
@@ -103,12 +103,12 @@ def read(path: Path, identity: Identity) -> Exported:
             for line in file:
                 hashed.update(last)
                 last = line
-        end = msgspec.json.decode(last, type=_Last)
+        end = msgspec.json.decode(last, type=_LastLine)
         signature = base64.b64decode(end.signature, validate=True)
         identity.signing.public_key().verify(signature, EXPORT_TAG + hashed.digest())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, ValueError, InvalidSignature):
         raise ExitError(
-            Exit.DISK, f"{path} is there already and is no whole ledger of this device: name another"
+            ExitCode.DISK, f"{path} is there already and is no whole ledger of this device: name another"
         ) from None
     hashed.update(last)
-    return Exported(path, end.entries, end.outcomes, hashed.hexdigest())
+    return LedgerExport(path, end.entries, end.outcomes, hashed.hexdigest())

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from edge_agent.identity.identity import Identity
-from edge_agent.ledger.verify import Finding, Proof, Whose, is_witnessed
+from edge_agent.ledger.verify import EvidenceKind, Finding, LedgerOwner, is_witnessed
 from edge_agent.storage import ledger, ledger_heads, tables
-from edge_agent.storage.ledger_heads import Signed, Witnessed
+from edge_agent.storage.ledger_heads import SignedHead, WitnessedHead
 from wire.ledger import chain
-from wire.ledger.chain import Form, Head, Kind, Link
-from wire.process.exit_codes import Exit, ExitError
-from wire.protocol.messages import Level
-from wire.protocol.sealing import key_id
+from wire.ledger.chain import EntryForm, EntryKind, LedgerEntry, LedgerHead
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.protocol.messages import SensitivityLevel
+from wire.protocol.sealing import compute_key_id
 
 FORMAT = 1
 
@@ -32,7 +32,7 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     From `since_ms` up to, not including, `until_ms` (hub time). `region` "" = to any region.
     """
 
-    level: Level
+    level: SensitivityLevel
     region: str
     since_ms: int
     until_ms: int
@@ -88,29 +88,29 @@ class ProofFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: str
     start: ProofHead | None
     end: ProofHead
-    forms: tuple[Form, ...]
+    forms: tuple[EntryForm, ...]
     entries: tuple[ProofEntry, ...]
     witnesses: tuple[Witness, ...]
 
 
-class _Span(NamedTuple):
+class _HeadSpan(NamedTuple):
     """The heads around a claim's time; `start` None = the beginning of the ledger."""
 
-    start: Signed | None
-    end: Signed
-    witnesses: tuple[Witnessed, ...]
+    start: SignedHead | None
+    end: SignedHead
+    witnesses: tuple[WitnessedHead, ...]
 
 
-def prove(db: sqlite3.Connection, identity: Identity, claim: Claim) -> bytes:
+def make_proof(db: sqlite3.Connection, identity: Identity, claim: Claim) -> bytes:
     """Make the proof of a claim: the file's bytes.
 
     ExitError(CHECK_FAILED) if the claim is false, ExitError(NOT_FOUND) if the ledger does not cover its time.
     """
-    epoch = tables.get(db, "epoch", 0)
-    span = _span(db, claim)
+    epoch = tables.read_value(db, "epoch", 0)
+    span = _find_span(db, claim)
     after = span.start.entry if span.start else 0
-    forms = ledger.forms(db, after, span.end.entry)
-    links = [link for link, _ in ledger.links(db, after, span.end.entry)]
+    forms = ledger.read_forms(db, after, span.end.entry)
+    links = [link for link, _ in ledger.iterate_links(db, after, span.end.entry)]
     number = {name: index for index, name in enumerate(forms)}
     file = ProofFile(
         skerry_proof=FORMAT,
@@ -124,55 +124,55 @@ def prove(db: sqlite3.Connection, identity: Identity, claim: Claim) -> bytes:
         entries=tuple(ProofEntry(*link[:7], number[link.form], link.digest, link.id) for link in links),
         witnesses=tuple(Witness(*each) for each in span.witnesses),
     )
-    against = next(breaking(claim, links, forms), None)
+    against = next(find_violations(claim, links, forms), None)
     if against is not None:
-        raise ExitError(Exit.CHECK_FAILED, f"the claim is false: {against}; no proof was written")
+        raise ExitError(ExitCode.CHECK_FAILED, f"the claim is false: {against}; no proof was written")
     return msgspec.json.format(msgspec.json.encode(file), indent=0) + b"\n"
 
 
-def reaches_ms(db: sqlite3.Connection) -> int:
+def latest_provable_ms(db: sqlite3.Connection) -> int:
     """The latest time that a claim can cover, in hub milliseconds.
 
     It is that of the newest head a hub has witnessed, failing that of the newest signed. ExitError(NOT_FOUND) if there
     is no head.
     """
-    held = {each.entry for each in ledger_heads.witnesses(db)}
-    signed = list(ledger_heads.everything(db))
+    held = {each.entry for each in ledger_heads.iterate_witnessed(db)}
+    signed = list(ledger_heads.iterate_heads(db))
     if not signed:
-        raise ExitError(Exit.NOT_FOUND, "no head is signed yet: start the agent once")
+        raise ExitError(ExitCode.NOT_FOUND, "no head is signed yet: start the agent once")
     return max((head for head in signed if head.entry in held), default=signed[-1]).at_ms
 
 
-def _span(db: sqlite3.Connection, claim: Claim) -> _Span:
+def _find_span(db: sqlite3.Connection, claim: Claim) -> _HeadSpan:
     """The heads nearest around a claim's time. ExitError(NOT_FOUND) if there are none."""
-    signed = list(ledger_heads.everything(db))
-    held: dict[int, Witnessed] = {each.entry: each for each in ledger_heads.witnesses(db)}
+    signed = list(ledger_heads.iterate_heads(db))
+    held: dict[int, WitnessedHead] = {each.entry: each for each in ledger_heads.iterate_witnessed(db)}
     before = [head for head in signed if head.at_ms <= claim.since_ms]
     behind = [head for head in signed if head.at_ms >= claim.until_ms]
     first = db.execute("select min(entry) from entries").fetchone()[0]
     if not before and first not in (None, 1):
-        raise ExitError(Exit.NOT_FOUND, "the ledger was pruned: it begins later than that; ask for a later --since")
+        raise ExitError(ExitCode.NOT_FOUND, "the ledger was pruned: it begins later than that; ask for a later --since")
     if not behind:
-        raise ExitError(Exit.NOT_FOUND, "no head that late is signed yet; give an earlier --until, or try later")
-    start = _best(before[::-1], held) if before else None
-    end = _best(behind, held)
+        raise ExitError(ExitCode.NOT_FOUND, "no head that late is signed yet; give an earlier --until, or try later")
+    start = _pick_head(before[::-1], held) if before else None
+    end = _pick_head(behind, held)
     used = tuple(held[head.entry] for head in (start, end) if head is not None and head.entry in held)
-    return _Span(start, end, used)
+    return _HeadSpan(start, end, used)
 
 
-def _best(nearest_first: list[Signed], held: dict[int, Witnessed]) -> Signed:
+def _pick_head(nearest_first: list[SignedHead], held: dict[int, WitnessedHead]) -> SignedHead:
     """The nearest that a hub has witnessed, failing that the nearest."""
     return next((head for head in nearest_first if head.entry in held), nearest_first[0])
 
 
-def breaking(claim: Claim, links: list[Link], forms: dict[bytes, Form]) -> Iterator[str]:
+def find_violations(claim: Claim, links: list[LedgerEntry], forms: dict[bytes, EntryForm]) -> Iterator[str]:
     """Describe the entries that violate the claim; none = it holds."""
-    above = {name: _above(form, claim.level) for name, form in forms.items()}
-    withheld = Counter(link.digest for link in links if link.kind == Kind.WITHHELD)
+    above = {name: _list_above(form, claim.level) for name, form in forms.items()}
+    withheld = Counter(link.digest for link in links if link.kind == EntryKind.WITHHELD)
     for link in links:
         form = forms[link.form]
         elsewhere = claim.region and claim.region not in form.region.split("+")
-        if elsewhere or link.kind == Kind.WITHHELD or not above[link.form]:
+        if elsewhere or link.kind == EntryKind.WITHHELD or not above[link.form]:
             continue
         if withheld[link.digest]:  # recorded, then withdrawn by a later entry: it was not sent
             withheld[link.digest] -= 1
@@ -180,17 +180,17 @@ def breaking(claim: Claim, links: list[Link], forms: dict[bytes, Form]) -> Itera
             yield f"entry {link.entry} sent {above[link.form]} to region {form.region}"
 
 
-def _above(form: Form, level: Level) -> str:
+def _list_above(form: EntryForm, level: SensitivityLevel) -> str:
     """The fields above this level, as text; "" if there are none."""
-    return ", ".join(f"{name} ({word})" for name, word in form.fields.items() if level_of(word) > level)
+    return ", ".join(f"{name} ({word})" for name, word in form.fields.items() if parse_level(word) > level)
 
 
-def level_of(word: str) -> Level:
+def parse_level(word: str) -> SensitivityLevel:
     """Parse a level's name; an unknown one counts as the highest."""
-    return Level[word] if word in Level.__members__ else Level.P4
+    return SensitivityLevel[word] if word in SensitivityLevel.__members__ else SensitivityLevel.P4
 
 
-class Checked(NamedTuple):
+class CheckedProof(NamedTuple):
     """Result of a check.
 
     `holds`: the claim is proved. `witnessed`: it rests not on the device's key alone, a hub's log confirms it.
@@ -206,116 +206,126 @@ class Checked(NamedTuple):
         return all(finding.good for finding in self.findings)
 
 
-def read(data: bytes) -> ProofFile:
+def parse_proof(data: bytes) -> ProofFile:
     """Parse a proof file. ExitError(SAMPLE) if it is none."""
     try:
         file = msgspec.json.decode(data, type=ProofFile)
         int(file.epoch, 16)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ExitError(Exit.SAMPLE, f"this is not a proof file: {str(error)[:120]}") from None
+        raise ExitError(ExitCode.SAMPLE, f"this is not a proof file: {str(error)[:120]}") from None
     if file.skerry_proof != FORMAT:
-        raise ExitError(Exit.SAMPLE, f"a proof of format {file.skerry_proof}, this program knows {FORMAT}: update it")
+        raise ExitError(
+            ExitCode.SAMPLE, f"a proof of format {file.skerry_proof}, this program knows {FORMAT}: update it"
+        )
     return file
 
 
-def check(file: ProofFile, hub_key: bytes = b"", device_key: bytes = b"") -> Checked:
+def check_proof(file: ProofFile, hub_key: bytes = b"", device_key: bytes = b"") -> CheckedProof:
     """Check a proof file: keys, heads, chain, claim and witnesses.
 
     `hub_key`, `device_key`: raw Ed25519 keys from a source that the checker trusts; b"" = use those in the file and
     show them.
     """
-    owner = Whose(file.device, file.key, {})
-    findings = [_key(file, device_key), *_heads(file), *_chain(file)]
+    owner = LedgerOwner(file.device, file.key, {})
+    findings = [_check_key(file, device_key), *_check_heads(file), *_check_chain(file)]
     if all(finding.good for finding in findings):
-        findings += _claim(file)
-    witnessed = _witnesses(file, owner, hub_key)
-    return Checked(file, (*findings, *witnessed), any(each.good for each in witnessed))
+        findings += _check_claim(file)
+    witnessed = _check_witnesses(file, owner, hub_key)
+    return CheckedProof(file, (*findings, *witnessed), any(each.good for each in witnessed))
 
 
-def _key(file: ProofFile, device_key: bytes) -> Finding:
-    name = key_id(file.key).hex()
+def _check_key(file: ProofFile, device_key: bytes) -> Finding:
+    name = compute_key_id(file.key).hex()
     if device_key and device_key != file.key:
-        return Finding(False, Proof.HEAD, f"the file names another device key ({name}) than the one you gave")
-    return Finding(True, Proof.HEAD, f"device {file.device}, key {name}")
+        return Finding(False, EvidenceKind.HEAD, f"the file names another device key ({name}) than the one you gave")
+    return Finding(True, EvidenceKind.HEAD, f"device {file.device}, key {name}")
 
 
-def _heads(file: ProofFile) -> list[Finding]:
+def _check_heads(file: ProofFile) -> list[Finding]:
     """Check that both heads are signed and span the claimed time."""
     claim, start, end = file.claim, file.start, file.end
     if any(not _is_signed(file, head) for head in (start, end) if head is not None):
-        return [Finding(False, Proof.HEAD, "a head is not signed by the device's key")]
+        return [Finding(False, EvidenceKind.HEAD, "a head is not signed by the device's key")]
     if (start is not None and start.at_ms > claim.since_ms) or end.at_ms < claim.until_ms:
-        return [Finding(False, Proof.HEAD, "the heads do not span the time that is claimed")]
-    return [Finding(True, Proof.HEAD, f"heads at entries {start.entry if start else 0} and {end.entry} span the time")]
+        return [Finding(False, EvidenceKind.HEAD, "the heads do not span the time that is claimed")]
+    return [
+        Finding(
+            True, EvidenceKind.HEAD, f"heads at entries {start.entry if start else 0} and {end.entry} span the time"
+        )
+    ]
 
 
 def _is_signed(file: ProofFile, head: ProofHead) -> bool:
-    said = Head(file.device, int(file.epoch, 16), head.entry, head.at_ms, head.hash)
-    return chain.is_signed(said, head.signature, file.key)
+    said = LedgerHead(file.device, int(file.epoch, 16), head.entry, head.at_ms, head.hash)
+    return chain.verify_head(said, head.signature, file.key)
 
 
-def _chain(file: ProofFile) -> list[Finding]:
+def _check_chain(file: ProofFile) -> list[Finding]:
     """Follow the hash chain from the first head to the last: numbers, order, times and hashes."""
-    before = file.start.hash if file.start else chain.genesis(int(file.epoch, 16))
+    before = file.start.hash if file.start else chain.genesis_hash(int(file.epoch, 16))
     at, at_ms = (file.start.entry, file.start.at_ms) if file.start else (0, 0)
     try:
-        for link in _links(file):
+        for link in _make_links(file):
             at += 1
             if link.entry != at or link.at_ms < at_ms:
-                return [Finding(False, Proof.CHAIN, f"entry {link.entry} is out of order")]
-            before, at_ms = chain.follow(before, link), link.at_ms
+                return [Finding(False, EvidenceKind.CHAIN, f"entry {link.entry} is out of order")]
+            before, at_ms = chain.chain_hash(before, link), link.at_ms
     except (IndexError, ValueError):
-        return [Finding(False, Proof.CHAIN, f"entry {at} has invalid fields")]
+        return [Finding(False, EvidenceKind.CHAIN, f"entry {at} has invalid fields")]
     if (at, before) != (file.end.entry, file.end.hash) or at_ms > file.end.at_ms:
-        return [Finding(False, Proof.CHAIN, "the entries do not lead from one head to the other")]
-    return [Finding(True, Proof.CHAIN, f"{len(file.entries)} entries lead from one to the other, none left out")]
+        return [Finding(False, EvidenceKind.CHAIN, "the entries do not lead from one head to the other")]
+    return [Finding(True, EvidenceKind.CHAIN, f"{len(file.entries)} entries lead from one to the other, none left out")]
 
 
-def _links(file: ProofFile) -> list[Link]:
-    names = [chain.form_id(form) for form in file.forms]
-    return [_link(each, names[each.form] if each.form >= 0 else b"") for each in file.entries]
+def _make_links(file: ProofFile) -> list[LedgerEntry]:
+    names = [chain.hash_form(form) for form in file.forms]
+    return [_make_link(each, names[each.form] if each.form >= 0 else b"") for each in file.entries]
 
 
-def _link(e: ProofEntry, form: bytes) -> Link:
-    return Link(
+def _make_link(e: ProofEntry, form: bytes) -> LedgerEntry:
+    return LedgerEntry(
         entry=e.entry, at_ms=e.at_ms, seq=e.seq, kind=e.kind, size=e.size, charge=e.charge, releases=e.releases,
         form=form, digest=e.digest, id=e.id,
     )  # fmt: skip
 
 
-def _claim(file: ProofFile) -> list[Finding]:
+def _check_claim(file: ProofFile) -> list[Finding]:
     """Check that no entry violates the claim."""
-    claim, forms = file.claim, {chain.form_id(form): form for form in file.forms}
-    against = [*breaking(claim, _links(file), forms)]
+    claim, forms = file.claim, {chain.hash_form(form): form for form in file.forms}
+    against = [*find_violations(claim, _make_links(file), forms)]
     if against:
-        return [Finding(False, Proof.CHAIN, each) for each in against[:10]]
+        return [Finding(False, EvidenceKind.CHAIN, each) for each in against[:10]]
     where = f"region {claim.region}" if claim.region else "any region"
-    return [Finding(True, Proof.CHAIN, f"none of them sent a field above {claim.level.name} to {where}")]
+    return [Finding(True, EvidenceKind.CHAIN, f"none of them sent a field above {claim.level.name} to {where}")]
 
 
-def _witnesses(file: ProofFile, owner: Whose, hub_key: bytes) -> list[Finding]:
+def _check_witnesses(file: ProofFile, owner: LedgerOwner, hub_key: bytes) -> list[Finding]:
     """Check each witness: Merkle inclusion and the hub's signature."""
     findings: list[Finding] = []
     heads = {head.entry: head for head in (file.start, file.end) if head is not None}
     for each in file.witnesses:
         head = heads.get(each.entry)
         fields = (getattr(each, name) for name in each.__struct_fields__)
-        said = Witnessed(*fields)
-        if head is None or not is_witnessed(owner, int(file.epoch, 16), Signed(*_values(head)), said):
-            findings.append(Finding(False, Proof.LOG, f"what {each.hub[:64]} signed of entry {each.entry} is wrong"))
+        said = WitnessedHead(*fields)
+        if head is None or not is_witnessed(owner, int(file.epoch, 16), SignedHead(*_head_values(head)), said):
+            findings.append(
+                Finding(False, EvidenceKind.LOG, f"what {each.hub[:64]} signed of entry {each.entry} is wrong")
+            )
         elif hub_key and hub_key != each.key:
-            findings.append(Finding(False, Proof.LOG, f"{each.hub} signed with another key than the one you gave"))
+            findings.append(
+                Finding(False, EvidenceKind.LOG, f"{each.hub} signed with another key than the one you gave")
+            )
         else:
-            words = f"{each.hub} (key {key_id(each.key).hex()}) logged the head at entry {each.entry}"
-            findings.append(Finding(True, Proof.LOG, f"{words} as number {each.index}"))
-    return findings + (_alone(file) if findings and all(each.good for each in findings) else [])
+            words = f"{each.hub} (key {compute_key_id(each.key).hex()}) logged the head at entry {each.entry}"
+            findings.append(Finding(True, EvidenceKind.LOG, f"{words} as number {each.index}"))
+    return findings + (_check_alone(file) if findings and all(each.good for each in findings) else [])
 
 
-def _values(head: ProofHead) -> tuple[int, int, bytes, bytes]:
+def _head_values(head: ProofHead) -> tuple[int, int, bytes, bytes]:
     return head.entry, head.at_ms, head.hash, head.signature
 
 
-def _alone(file: ProofFile) -> list[Finding]:
+def _check_alone(file: ProofFile) -> list[Finding]:
     """Check that the device had no other ledger meanwhile.
 
     The hub counts the epochs (databases) it has seen of each device; equal counts at both heads mean that there was
@@ -327,5 +337,5 @@ def _alone(file: ProofFile) -> list[Finding]:
     if last is None or first is None:
         return []
     if first != last:
-        return [Finding(False, Proof.LOG, "the device had another ledger in that time: this one is incomplete")]
-    return [Finding(True, Proof.LOG, "no other ledger of this device was logged in between")]
+        return [Finding(False, EvidenceKind.LOG, "the device had another ledger in that time: this one is incomplete")]
+    return [Finding(True, EvidenceKind.LOG, "no other ledger of this device was logged in between")]

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from edge_agent.storage import tables
 from edge_agent.storage.tables import HOUR_MS
-from wire.ledger.chain import PROTOCOL
+from wire.ledger.chain import PROTOCOL_RULE
 
 DAY_MS = 24 * HOUR_MS
 _SIGN = "(case kind when 4 then -1 else 1 end)"  # kind 4 withdraws: the message was not sent
 
 
-class By(StrEnum):
+class GroupBy(StrEnum):
     """What the rows are grouped by."""
 
     RULE = "rule"
@@ -26,10 +26,10 @@ class By(StrEnum):
     REGION = "region"
 
 
-_KEYS = {By.RULE: "rule", By.DAY: f"at_ms/{DAY_MS}", By.REGION: "region"}
+_KEYS = {GroupBy.RULE: "rule", GroupBy.DAY: f"at_ms/{DAY_MS}", GroupBy.REGION: "region"}
 
 
-class Sum(NamedTuple):
+class SummaryRow(NamedTuple):
     """One row of the summary: counts and bytes of a rule, day or region.
 
     `charged`: bytes charged to accounts. `releases`: noised values. `fields`: each field with the highest level it was
@@ -45,7 +45,7 @@ class Sum(NamedTuple):
     fields: dict[str, str]
 
 
-class Shown(NamedTuple):
+class LedgerSummary(NamedTuple):
     """A summary.
 
     `sockets` None: this system does not count. `pruned_ms`: older entries were deleted, a signed head stands for them.
@@ -53,8 +53,8 @@ class Shown(NamedTuple):
 
     since_ms: int
     until_ms: int
-    by: By
-    rows: tuple[Sum, ...]
+    by: GroupBy
+    rows: tuple[SummaryRow, ...]
     sockets: int | None
     pruned_ms: int | None
 
@@ -76,7 +76,7 @@ class Shown(NamedTuple):
         return {**spans, "by": self.by, "rows": rows, **totals}
 
 
-def show(db: sqlite3.Connection, since_ms: int, until_ms: int, by: By = By.RULE) -> Shown:
+def summarise_ledger(db: sqlite3.Connection, since_ms: int, until_ms: int, by: GroupBy = GroupBy.RULE) -> LedgerSummary:
     """Summarise from the hour of `since_ms` to the end of the hour of `until_ms`."""
     since, until = since_ms // HOUR_MS * HOUR_MS, -(-until_ms // HOUR_MS) * HOUR_MS
     columns = f"{_KEYS[by]}, fields, region, rule, sum({_SIGN}), sum({_SIGN}*size), sum(charge), sum(releases)"
@@ -86,29 +86,31 @@ def show(db: sqlite3.Connection, since_ms: int, until_ms: int, by: By = By.RULE)
     )
     groups: dict[str, list[tuple[Any, ...]]] = {}
     for row in db.execute(query, (since, until)):
-        groups.setdefault(_key(by, row[0]), []).append(row[1:])
-    sockets = tables.between(db, since, until) or None
-    rows = tuple(_sum(key, parts) for key, parts in groups.items())
-    return Shown(since_ms=since, until_ms=until, by=by, rows=rows, sockets=sockets, pruned_ms=_pruned_ms(db))
+        groups.setdefault(_format_key(by, row[0]), []).append(row[1:])
+    sockets = tables.sum_traffic(db, since, until) or None
+    rows = tuple(_sum_row(key, parts) for key, parts in groups.items())
+    return LedgerSummary(
+        since_ms=since, until_ms=until, by=by, rows=rows, sockets=sockets, pruned_ms=_read_pruned_ms(db)
+    )
 
 
-def _key(by: By, value: Any) -> str:
-    return datetime.fromtimestamp(value * DAY_MS / 1000, UTC).date().isoformat() if by is By.DAY else str(value)
+def _format_key(by: GroupBy, value: Any) -> str:
+    return datetime.fromtimestamp(value * DAY_MS / 1000, UTC).date().isoformat() if by is GroupBy.DAY else str(value)
 
 
-def _sum(key: str, parts: list[tuple[Any, ...]]) -> Sum:
+def _sum_row(key: str, parts: list[tuple[Any, ...]]) -> SummaryRow:
     fields: dict[str, str] = {}
     for names, _, rule, count, *_ in parts:
-        for name, level in json.loads(names).items() if count > 0 and rule != PROTOCOL else ():
+        for name, level in json.loads(names).items() if count > 0 and rule != PROTOCOL_RULE else ():
             fields[name] = max(level, fields.get(name, level))
     messages, size, charged, releases = (sum(part[at] for part in parts) for at in (3, 4, 5, 6))
     regions = tuple(sorted({part[1] for part in parts}))
-    return Sum(
+    return SummaryRow(
         key=key, messages=messages, bytes=size, charged=charged, releases=releases, regions=regions, fields=fields
     )
 
 
-def _pruned_ms(db: sqlite3.Connection) -> int | None:
+def _read_pruned_ms(db: sqlite3.Connection) -> int | None:
     first = db.execute("select min(entry) from entries").fetchone()[0]
     if first is None or first == 1:
         return None

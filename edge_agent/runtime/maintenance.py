@@ -12,56 +12,58 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.commands import Memory
-from edge_agent.inference.requests import DataClasses
+from edge_agent.core.commands import CoreSnapshot
+from edge_agent.inference.requests import SampleAttributesCache
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.storage import schema, tables
-from edge_agent.storage.database import Stored, prune
-from edge_agent.storage.schema import Past
-from edge_agent.system.environment import Attributes, Surroundings
+from edge_agent.storage.database import StoredState, prune_tables
+from edge_agent.storage.schema import MarkerState
+from edge_agent.system.environment import DeviceAttributes, DeviceEnvironment
 from edge_agent.system.settings import AgentSettings
-from edge_agent.uplink.services import Parts
+from edge_agent.uplink.services import AgentServices
 from policies.decisions import budget
-from policies.model.policy import Coin, Policy
-from wire.protocol.messages import DenyAll, Mirror
-from wire.protocol.topics import tenant_of
+from policies.model.policy import AccountUnit, Policy
+from wire.protocol.messages import DenyAllNotice, SpendMirror
+from wire.protocol.topics import extract_tenant
 
-NOTICE = "notice"  # its key in the table `meta`
+NOTICE_KEY = "notice"  # its key in the table `meta`
 LEDGER_LOST = "ledger_lost"
 BUDGET_SPENT = "budget_spent"
-_LOOK_S = 5.0
+_CONTEXT_INTERVAL_S = 5.0
 
 
-class Guard:
+class PolicyContextMonitor:
     """Keeps the core's policy context current: device attributes, notices, and what is left of the budgets.
 
     Used on the event loop only. A provider of the agent's status.
     """
 
-    def __init__(self, parts: Parts, executor: CommandExecutor, attributes: Attributes, device: str) -> None:
+    def __init__(
+        self, parts: AgentServices, executor: CommandExecutor, attributes: DeviceAttributes, device: str
+    ) -> None:
         self._parts = parts
         self._core = parts.core
         self._executor = executor
-        self._around = Surroundings(attributes.of(tenant_of(device)), parts.clock)
+        self._around = DeviceEnvironment(attributes.with_tenant(extract_tenant(device)), parts.clock)
         self._looked_at = float("-inf")
         self._why = ""
 
-    def look(self, *, at_once: bool = False) -> None:
+    def refresh_context(self, *, at_once: bool = False) -> None:
         """Read the device's attributes and local time every few seconds, or `at_once`."""
         now = self._parts.clock.now()
-        if at_once or now - self._looked_at >= _LOOK_S:
+        if at_once or now - self._looked_at >= _CONTEXT_INTERVAL_S:
             self._looked_at = now
-            self._see(self._core.policy)
+            self._update_context(self._core.policy)
 
-    def expect(self, policy: Policy | None) -> None:
+    def prepare_policy(self, policy: Policy | None) -> None:
         """Read the context for a policy that is about to come into force: it may name other time zones."""
-        self._see(policy)
+        self._update_context(policy)
 
-    def _see(self, policy: Policy | None) -> None:
-        around = self._around.look(policy.zones if policy else ())
-        self._executor.execute(self._core.on_surroundings(around, self._parts.clock.now()))
+    def _update_context(self, policy: Policy | None) -> None:
+        around = self._around.read_context(policy.zones if policy else ())
+        self._executor.execute(self._core.on_context(around, self._parts.clock.now()))
 
-    def hear_order(self, order: DenyAll) -> bool:
+    def on_deny_all(self, order: DenyAllNotice) -> bool:
         """Accept a hub's deny-all order.
 
         True if it is new: then our policy may be the reason, and a newer one may end it.
@@ -70,58 +72,60 @@ class Guard:
             return False
         self._why = order.why
         self._parts.counts["notices"] += 1
-        self._parts.database.write((partial(tables.raise_to, key=NOTICE, value=order.counter),), must=True)
+        self._parts.database.write((partial(tables.raise_value, key=NOTICE_KEY, value=order.counter),), must=True)
         return True
 
-    def hear_mirror(self, mirror: Mirror) -> None:
+    def on_mirror(self, mirror: SpendMirror) -> None:
         """Merge a hub's record of our spending. A mirror of another database epoch is ignored."""
         if mirror.epoch == self._core.epoch:
             self._parts.counts["mirrors"] += 1
             if mirror.complete and not self._core.ruling.purse.mirrored:
                 path = self._parts.database.path
-                self._parts.database.write((partial(schema.write, path=path),), must=True)
+                self._parts.database.write((partial(schema.write_marker, path=path),), must=True)
             self._executor.execute(self._core.on_mirror(mirror, self._parts.clock.now()))
 
     # For the status
 
-    def facts(self) -> dict[str, Any]:
+    def status_fields(self) -> dict[str, Any]:
         """JSON-able fields of the agent's status: policy, layers, budgets and notice."""
         ruling, policy = self._core.ruling, self._core.policy
         accounts = policy.base.accounts if policy else ()
-        left = budget.left(accounts, ruling.purse.spend, ruling.day)
+        left = budget.list_remaining(accounts, ruling.purse.spend, ruling.day)
         return {
             "policy_name": policy.name if policy else "",
             "policy_version": policy.version if policy else 0,
             "policy_layers": [f"{part.layer}: {part.name}@{part.version}" for part in policy.layers] if policy else [],
             "budgets": {key: {"left": rest, "limit": limit} for key, (rest, limit) in left.items()},
-            "notice": ruling.notice if ruling.noticed else 0,
-            "notice_why": self._why if ruling.noticed else "",
+            "notice": ruling.notice if ruling.notice_in_force else 0,
+            "notice_why": self._why if ruling.notice_in_force else "",
         }
 
     def alarms(self) -> set[str]:
         """`notice_in_force`, `budget_spent`, and `ledger_lost` while the spending of an earlier database is unknown."""
         ruling = self._core.ruling
-        noticed = {"notice_in_force"} if ruling.noticed else set()
-        spent = {BUDGET_SPENT} if ruling.purse.spend.known and self._spent() else set()
+        noticed = {"notice_in_force"} if ruling.notice_in_force else set()
+        spent = {BUDGET_SPENT} if ruling.purse.spend.known and self._is_budget_spent() else set()
         return noticed | spent | (set() if ruling.purse.spend.known else {LEDGER_LOST})
 
-    def _spent(self) -> bool:
+    def _is_budget_spent(self) -> bool:
         """Whether an account of bytes cannot pay for a question: until it is refilled every answer is local."""
         ruling, policy = self._core.ruling, self._core.policy
-        accounts = [each for each in policy.base.accounts if each.coin is Coin.BYTES] if policy else []
-        left = budget.left(accounts, ruling.purse.spend, ruling.day)
+        accounts = [each for each in policy.base.accounts if each.coin is AccountUnit.BYTES] if policy else []
+        left = budget.list_remaining(accounts, ruling.purse.spend, ruling.day)
         return any(rest < ruling.frame_bytes for rest, _ in left.values())
 
 
-class Upkeep:
+class Maintenance:
     """The maintenance task. `alarms`: those of the database."""
 
-    def __init__(self, parts: Parts, executor: CommandExecutor, guard: Guard, settings: AgentSettings) -> None:
+    def __init__(
+        self, parts: AgentServices, executor: CommandExecutor, guard: PolicyContextMonitor, settings: AgentSettings
+    ) -> None:
         self._parts = parts
         self._executor = executor
         self._guard = guard
         self._settings = settings
-        self.classes = DataClasses(parts.clock)
+        self.classes = SampleAttributesCache(parts.clock)
         self.alarms: set[str] = set()
 
     async def run(self, opened: Callable[[], Any]) -> None:
@@ -134,24 +138,24 @@ class Upkeep:
         while True:
             await asyncio.sleep(s.upkeep_s if parts.database.is_open else s.reopen_s)
             self.classes.clear()
-            parts.core.on_day(parts.clock.day())
-            self._executor.wake()
+            parts.core.on_day(parts.clock.hub_day())
+            self._executor.run_due()
             if not parts.database.is_open:
-                if await self.open():
+                if await self.open_database():
                     opened()
                 continue
-            self.remember_time()
+            self.save_time_floor()
             try:
-                parts.counts["answers_pruned"] += await parts.database.read(partial(prune, limits=limits))
+                parts.counts["answers_pruned"] += await parts.database.read(partial(prune_tables, limits=limits))
             except sqlite3.Error:
                 parts.counts["prune_failed"] += 1
 
-    def remember_time(self) -> None:
+    def save_time_floor(self) -> None:
         """Store the time floor: the next process starts its clock no earlier."""
         clock = self._parts.clock
         self._parts.database.write((partial(tables.raise_floor, floor_ms=clock.floor_ms, sure_ms=clock.sure_ms()),))
 
-    async def open(self) -> bool:
+    async def open_database(self) -> bool:
         """Open the database and hand what it holds to the core. False if it cannot be opened now.
 
         Raises ExitError(DATABASE) if a newer version of the software wrote it.
@@ -164,23 +168,23 @@ class Upkeep:
             return False
         parts.clock.raise_floor(stored.floor_ms, stored.sure_ms)
         self.alarms |= ({"database_damaged"} if stored.damaged else set()) | ({"log_lost"} if stored.gap else set())
-        self._guard.look(at_once=True)
-        self._executor.execute(parts.core.restore(self._memory(stored), parts.clock.now()))
+        self._guard.refresh_context(at_once=True)
+        self._executor.execute(parts.core.restore(self._snapshot_core(stored), parts.clock.now()))
         return True
 
-    def _memory(self, stored: Stored) -> Memory:
+    def _snapshot_core(self, stored: StoredState) -> CoreSnapshot:
         """The stored state, for the core.
 
         What belongs to open questions in memory is restored first: the core may use it.
         """
         pending, rows = self._parts.pending, []
-        pending.keep_unsent(stored.unsent)
+        pending.mark_unsent(stored.unsent)
         for row in stored.rows:
-            taken, origin = self._parts.sealer.reopen(row)
+            taken, origin = self._parts.sealer.restore_row(row)
             pending.add(row, origin)
             rows.append(taken)
-        return Memory(
+        return CoreSnapshot(
             epoch=stored.epoch, next_seq=stored.next_seq, rows=tuple(rows), notice=stored.notice,
-            spend=msgspec.structs.replace(stored.spend, known=stored.past is not Past.LOST),
-            mirrored=stored.past is Past.SAME,
+            spend=msgspec.structs.replace(stored.spend, known=stored.past is not MarkerState.LOST),
+            mirrored=stored.past is MarkerState.SAME,
         )  # fmt: skip

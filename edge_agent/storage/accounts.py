@@ -7,15 +7,17 @@ limit is written, whatever another process has charged meanwhile.
 import sqlite3
 from collections.abc import Iterable
 
-from policies.decisions.budget import SUBJECT, Charge, Spend
-from policies.model.policy import Coin
-from wire.protocol.messages import Totals
+from policies.decisions.budget import SUBJECT_SEPARATOR, AccountCharge, BudgetSpend
+from policies.model.policy import AccountUnit
+from wire.protocol.messages import SpendTotals
 
-_ADD = (
+_ADD_CHARGE = (
     "insert into accounts values(?1,?2,?3) on conflict(key,period) do update set amount=amount+excluded.amount "
     "where amount+excluded.amount<=?4"
 )
-_RAISE = "insert into accounts values(?,?,?) on conflict(key,period) do update set amount=max(amount,excluded.amount)"
+_RAISE_TOTAL = (
+    "insert into accounts values(?,?,?) on conflict(key,period) do update set amount=max(amount,excluded.amount)"
+)
 _KEPT_PERIODS = 400
 
 
@@ -23,42 +25,42 @@ class OverdrawnError(ValueError):
     """A charge exceeds its limit: another process has charged the account, or its ledger was replaced."""
 
 
-def charge(db: sqlite3.Connection, charges: Iterable[Charge]) -> None:
+def add_charges(db: sqlite3.Connection, charges: Iterable[AccountCharge]) -> None:
     """Add the charges. OverdrawnError if one exceeds its limit; the caller's transaction is then rolled back."""
     for each in charges:
         row = (each.key, each.period, each.amount, each.limit)
-        if each.amount > each.limit or db.execute(_ADD, row).rowcount != 1:
+        if each.amount > each.limit or db.execute(_ADD_CHARGE, row).rowcount != 1:
             raise OverdrawnError(each.key)
 
 
-def take_back(db: sqlite3.Connection, charges: Iterable[Charge]) -> None:
+def refund_charges(db: sqlite3.Connection, charges: Iterable[AccountCharge]) -> None:
     """Refund a question that was denied before it was ever sent: the only charges that are undone."""
     rows = [(each.amount, each.key, each.period) for each in charges]
     db.executemany("update accounts set amount=max(0,amount-?) where key=? and period=?", rows)
 
 
-def stored(db: sqlite3.Connection) -> Spend:
+def read_spend(db: sqlite3.Connection) -> BudgetSpend:
     """The newest period of each account."""
     rows = db.execute("select key, max(period), amount from accounts group by key").fetchall()
-    day = max((period for key, period, _ in rows if key == Coin.BYTES), default=0)
-    return Spend(day, {(key, period): amount for key, period, amount in rows})
+    day = max((period for key, period, _ in rows if key == AccountUnit.BYTES), default=0)
+    return BudgetSpend(day, {(key, period): amount for key, period, amount in rows})
 
 
-def running(db: sqlite3.Connection) -> Totals:
+def read_hub_totals(db: sqlite3.Connection) -> SpendTotals:
     """Totals as reported to the hub: of all subjects' accounts only the fullest, without its subject."""
     told: dict[tuple[str, int], int] = {}
-    for (key, period), amount in stored(db).totals.items():
-        name = key.split(SUBJECT, 1)[0] + (SUBJECT if SUBJECT in key else "")
+    for (key, period), amount in read_spend(db).totals.items():
+        name = key.split(SUBJECT_SEPARATOR, 1)[0] + (SUBJECT_SEPARATOR if SUBJECT_SEPARATOR in key else "")
         told[name, period] = max(told.get((name, period), 0), amount)
     return tuple((key, period, amount) for (key, period), amount in sorted(told.items()))
 
 
-def raise_to(db: sqlite3.Connection, totals: Totals) -> None:
+def raise_totals(db: sqlite3.Connection, totals: SpendTotals) -> None:
     """Raise totals to what the hub remembers, so that a lost or restored ledger cannot spend twice."""
-    db.executemany(_RAISE, totals)
+    db.executemany(_RAISE_TOTAL, totals)
 
 
-def prune(db: sqlite3.Connection) -> None:
+def prune_periods(db: sqlite3.Connection) -> None:
     """Delete periods that lie more than 400 before the newest of their account."""
     db.execute(
         "delete from accounts where period < (select max(period) from accounts a where a.key=accounts.key) - ?",

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from edge_agent.core.records import AnswerRecord, Kind, Outcome, Source, Timings
+from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Outcome, Timings
 from edge_agent.storage import ledger
-from policies.model.reasons import Why
-from wire.process.exit_codes import Exit, ExitError
+from policies.model.reasons import DecisionReason
+from wire.process.exit_codes import ExitCode, ExitError
 from wire.protocol.messages import Prediction
 
 _COLUMNS = (
@@ -27,53 +27,55 @@ _scores_encoder = msgspec.msgpack.Encoder()
 _scores_decoder = msgspec.msgpack.Decoder(tuple[float, ...])
 
 
-def insert(db: sqlite3.Connection, r: AnswerRecord) -> None:
+def insert_answer(db: sqlite3.Connection, r: AnswerRecord) -> None:
     """Insert one answer record; ignored if the id has one of this kind."""
     p, t = r.prediction, r.timings
     db.execute(
         f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 18})",
         (
-            r.id, r.kind, r.at_ms, r.source, r.why, p.label, _confidence(p), _scores_encoder.encode(p.scores), p.model,
+            r.id, r.kind, r.at_ms, r.source, r.why, p.label, _storable_confidence(p), _scores_encoder.encode(p.scores), p.model,
             r.policy, r.seq, r.data_class, r.trace, t.infer_s, t.total_s, t.queue_s, t.compute_s,
             r.subject,
         ),
     )  # fmt: skip
 
 
-def _confidence(prediction: Prediction) -> float:
+def _storable_confidence(prediction: Prediction) -> float:
     """The confidence as stored: 0 for NaN, which SQLite would make null and then ignore the row."""
     return 0.0 if isnan(prediction.confidence) else prediction.confidence
 
 
-def insert_all(db: sqlite3.Connection, records: list[AnswerRecord]) -> None:
+def insert_answers(db: sqlite3.Connection, records: list[AnswerRecord]) -> None:
     """Insert several answer records."""
     for record in records:
-        insert(db, record)
+        insert_answer(db, record)
 
 
-def of(db: sqlite3.Connection, id: str) -> list[AnswerRecord]:  # noqa: A002 - the column's name
+def read_records(db: sqlite3.Connection, id: str) -> list[AnswerRecord]:  # noqa: A002 - the column's name
     """The records of one id, the answer first."""
-    return [_record(row) for row in db.execute(f"select {_COLUMNS} from answers where id=? order by event", (id,))]  # noqa: S608
+    return [
+        _decode_record(row) for row in db.execute(f"select {_COLUMNS} from answers where id=? order by event", (id,))
+    ]  # noqa: S608
 
 
-def after(db: sqlite3.Connection, event: int, limit: int) -> list[AnswerRecord]:
+def read_records_after(db: sqlite3.Connection, event: int, limit: int) -> list[AnswerRecord]:
     """At most `limit` committed records after position `event`, in order."""
     query = f"select {_COLUMNS} from answers where event>? order by event limit ?"  # noqa: S608
-    return [_record(row) for row in db.execute(query, (event, limit))]
+    return [_decode_record(row) for row in db.execute(query, (event, limit))]
 
 
-def traced(db: sqlite3.Connection, trace: str) -> list[AnswerRecord]:
+def read_traced(db: sqlite3.Connection, trace: str) -> list[AnswerRecord]:
     """All records of a W3C trace id (32 hex characters)."""
     query = f"select {_COLUMNS} from answers where substr(trace,4,32)=? order by event"  # noqa: S608
-    return [_record(row) for row in db.execute(query, (trace,))]
+    return [_decode_record(row) for row in db.execute(query, (trace,))]
 
 
-def last_event(db: sqlite3.Connection) -> int:
+def read_last_event(db: sqlite3.Connection) -> int:
     """Event number of the newest committed record; 0 if there is none."""
     return int(db.execute("select coalesce(max(event),0) from answers").fetchone()[0])
 
 
-class End(NamedTuple):
+class QuestionEnd(NamedTuple):
     """How a question ended: one row of `outcomes`."""
 
     seq: int
@@ -84,31 +86,31 @@ class End(NamedTuple):
     at_ms: int
 
 
-def finish(db: sqlite3.Connection, end: End) -> None:
+def insert_outcome(db: sqlite3.Connection, end: QuestionEnd) -> None:
     """Insert an outcome; ignored if the question has one."""
     db.execute("insert or ignore into outcomes(seq,epoch,id,outcome,reason,at_ms) values(?,?,?,?,?,?)", end)
 
 
-def outcomes(db: sqlite3.Connection) -> Iterator[End]:
+def iterate_outcomes(db: sqlite3.Connection) -> Iterator[QuestionEnd]:
     """All outcomes, oldest question first."""
     for row in db.execute("select seq, epoch, id, outcome, reason, at_ms from outcomes order by seq"):
-        yield End(seq=row[0], epoch=row[1], id=row[2], outcome=Outcome(row[3]), reason=row[4], at_ms=row[5])
+        yield QuestionEnd(seq=row[0], epoch=row[1], id=row[2], outcome=Outcome(row[3]), reason=row[4], at_ms=row[5])
 
 
-def outcome(db: sqlite3.Connection, id: str) -> tuple[str, str, int] | None:  # noqa: A002
+def read_outcome(db: sqlite3.Connection, id: str) -> tuple[str, str, int] | None:  # noqa: A002
     """(outcome, reason, at_ms) of an id; None while it is open or if it was never asked."""
     row = db.execute("select outcome, reason, at_ms from outcomes where id=?", (id,)).fetchone()
     return None if row is None else (str(row[0]), str(row[1]), int(row[2]))
 
 
-def erase(db: sqlite3.Connection, subject: bytes) -> int:
+def erase_subject(db: sqlite3.Connection, subject: bytes) -> int:
     """Delete all answers about a subject and their feedback; returns how many answers were deleted."""
     its = "select id from answers where subject=?"
     db.execute(f"delete from feedback where id in ({its})", (subject,))  # noqa: S608 - constant text
     return db.execute("delete from answers where subject=?", (subject,)).rowcount
 
 
-def keep_truth(db: sqlite3.Connection, id: str, truth: float, at_ms: int) -> bool:  # noqa: A002
+def store_truth(db: sqlite3.Connection, id: str, truth: float, at_ms: int) -> bool:  # noqa: A002
     """Store the label or value that the user says is true; the latest counts. False if the id has no answer."""
     if db.execute("select 1 from answers where id=? limit 1", (id,)).fetchone() is None:
         return False
@@ -119,13 +121,13 @@ def keep_truth(db: sqlite3.Connection, id: str, truth: float, at_ms: int) -> boo
     return True
 
 
-def truth(db: sqlite3.Connection, id: str) -> float | None:  # noqa: A002
+def read_truth(db: sqlite3.Connection, id: str) -> float | None:  # noqa: A002
     """The true label or value that was stored for an id, None if there is none."""
     row = db.execute("select truth from feedback where id=?", (id,)).fetchone()
     return None if row is None else row[0]  # an integer column of SQLite keeps 87.5 as it is
 
 
-def prune(db: sqlite3.Connection, answers_max_rows: int, outcomes_max_rows: int) -> int:
+def prune_answers(db: sqlite3.Connection, answers_max_rows: int, outcomes_max_rows: int) -> int:
     """Delete the oldest rows beyond these limits, never the answer of an open question.
 
     Returns how many answers were deleted.
@@ -139,52 +141,56 @@ def prune(db: sqlite3.Connection, answers_max_rows: int, outcomes_max_rows: int)
     return max(0, gone)
 
 
-def _record(row: tuple[Any, ...]) -> AnswerRecord:
+def _decode_record(row: tuple[Any, ...]) -> AnswerRecord:
     facts: dict[str, Any] = dict(zip(_COLUMNS.split(","), row, strict=True))
     scores = _scores_decoder.decode(facts.pop("scores"))
     timings = {key: facts.pop(key) for key in ("infer_s", "total_s", "queue_s", "compute_s")}
     prediction = Prediction(facts.pop("label"), facts.pop("confidence"), scores, facts.pop("model"))
-    facts |= {"kind": Kind(facts["kind"]), "source": Source(facts["source"]), "why": Why(facts["why"])}
+    facts |= {
+        "kind": AnswerKind(facts["kind"]),
+        "source": AnswerSource(facts["source"]),
+        "why": DecisionReason(facts["why"]),
+    }
     return AnswerRecord(prediction=prediction, timings=Timings(**timings), **facts)
 
 
-def facts(db: sqlite3.Connection, id: str) -> dict[str, Any]:  # noqa: A002 - the column's name
+def explain_answer(db: sqlite3.Connection, id: str) -> dict[str, Any]:  # noqa: A002 - the column's name
     """Explain one answer from agent.db: id, records, ledger entries, outcome (None while it is open), truth.
 
     JSON-able; empty if the id is unknown.
     """
-    records = of(db, id)
-    left = ledger.of(db, id)
+    records = read_records(db, id)
+    left = ledger.read_entries(db, id)
     if not records and not left:
         return {}
-    ended = outcome(db, id)
+    ended = read_outcome(db, id)
     return {
         "id": id,
-        "records": [_builtins(record) for record in records],
+        "records": [_encode_record(record) for record in records],
         "ledger": left,
         "outcome": None if ended is None else dict(zip(("outcome", "reason", "at_ms"), ended, strict=True)),
-        "truth": truth(db, id),
+        "truth": read_truth(db, id),
     }
 
 
-def _builtins(record: AnswerRecord) -> dict[str, Any]:
+def _encode_record(record: AnswerRecord) -> dict[str, Any]:
     """The record as JSON-able values, the prediction by field names (on the link it is positional)."""
     built: dict[str, Any] = msgspec.to_builtins(record)
     return {**built, "prediction": msgspec.structs.asdict(record.prediction)}
 
 
-def facts_of_file(path: Path, id: str) -> dict[str, Any]:  # noqa: A002
+def explain_from_file(path: Path, id: str) -> dict[str, Any]:  # noqa: A002
     """As `facts`, read from the file of an agent that may be stopped.
 
     ExitError(DATABASE or NOT_FOUND) if there is nothing to read.
     """
     if not path.is_file():
-        raise ExitError(Exit.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
+        raise ExitError(ExitCode.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
-            return facts(db, id)
+            return explain_answer(db, id)
         finally:
             db.close()
     except sqlite3.Error as error:
-        raise ExitError(Exit.DATABASE, f"{path}: {error}") from None
+        raise ExitError(ExitCode.DATABASE, f"{path}: {error}") from None

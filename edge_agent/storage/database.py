@@ -17,19 +17,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from edge_agent.storage import accounts, answers, ledger, outbox, schema, tables
 from edge_agent.storage.outbox import OutboxRow
-from edge_agent.storage.schema import Opened, Past, connect
-from policies.decisions.budget import Spend
+from edge_agent.storage.schema import MarkerState, OpenedDatabase, open_connection
+from policies.decisions.budget import BudgetSpend
 
 GROUP_AT_MOST = 512
 RETRY_S = 1.0
 SOON_S = 0.005
 
-Op = Callable[[sqlite3.Connection], object]
-Done = Callable[["Trouble | None"], None]
+DatabaseOperation = Callable[[sqlite3.Connection], object]
+DoneCallback = Callable[["Trouble | None"], None]
 T = TypeVar("T")
 
 
-class Trouble(StrEnum):
+class DatabaseTrouble(StrEnum):
     """Why the database cannot write now. Each is an alarm; the agent goes on answering locally."""
 
     FULL = "full"
@@ -42,19 +42,19 @@ class Trouble(StrEnum):
     OVERDRAWN = "overdrawn"  # an account holds less than this unit charges; the disk is fine
 
 
-class Unit(NamedTuple):
+class WriteUnit(NamedTuple):
     """Operations of one transaction.
 
     `must`: keep it until it is written. `future`: set for a read; gets the value of its single operation.
     """
 
-    ops: tuple[Op, ...]
-    done: Done | None = None
+    ops: tuple[DatabaseOperation, ...]
+    done: DoneCallback | None = None
     must: bool = False
     future: "asyncio.Future[Any] | None" = None
 
 
-class Stored(NamedTuple):
+class StoredState(NamedTuple):
     """What agent.db held when it was opened.
 
     `damaged`: the name an unusable database was renamed to, "" if there was none. `floor_ms`, `sure_ms`: the clock's
@@ -63,14 +63,14 @@ class Stored(NamedTuple):
 
     epoch: int
     next_seq: int
-    spend: Spend
+    spend: BudgetSpend
     floor_ms: int
     sure_ms: int
     rows: list[OutboxRow]
     damaged: str
     gap: bool  # the write-ahead log was lost: seqs jump, so that none is used twice
     unsent: frozenset[int] = frozenset()  # questions recorded in the ledger and never sent
-    past: Past = Past.SAME  # whether the marker file matches this database
+    past: MarkerState = MarkerState.SAME  # whether the marker file matches this database
     notice: int = 0  # counter of the newest deny-all notice
 
 
@@ -83,31 +83,31 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.trouble: Trouble | None = None
+        self.trouble: DatabaseTrouble | None = None
         self.commits = 0
-        self._queue: queue.SimpleQueue[tuple[Unit, ...] | None] = queue.SimpleQueue()
-        self._soon: list[Unit] = []  # held back until the next unit or a timer
-        self._in_hand: deque[Unit] = deque()  # taken and not yet reported
-        self._kept: deque[Unit] = deque()  # `must`, waiting for the disk
+        self._queue: queue.SimpleQueue[tuple[WriteUnit, ...] | None] = queue.SimpleQueue()
+        self._soon: list[WriteUnit] = []  # held back until the next unit or a timer
+        self._in_hand: deque[WriteUnit] = deque()  # taken and not yet reported
+        self._kept: deque[WriteUnit] = deque()  # `must`, waiting for the disk
         self._db: sqlite3.Connection | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def open(self) -> Stored:
+    async def open(self) -> StoredState:
         """Open or create the file and start the writer; returns what it held.
 
         ExitError(DATABASE) if a newer version wrote it; sqlite3.Error if it cannot be used.
         """
         self._loop = asyncio.get_running_loop()
         try:
-            opened = await asyncio.to_thread(connect, self.path)
-            stored = await asyncio.to_thread(stored_in, opened, self.path)
+            opened = await asyncio.to_thread(open_connection, self.path)
+            stored = await asyncio.to_thread(read_stored_state, opened, self.path)
         except sqlite3.Error as error:
-            self.trouble = trouble_of(error)
+            self.trouble = classify_error(error)
             raise
         self.trouble = None
         self._db = opened.db
-        self._start()
+        self._start_writer()
         return stored
 
     @property
@@ -116,32 +116,39 @@ class Database:
         return self._db is not None
 
     @property
-    def waiting(self) -> int:
+    def waiting_units(self) -> int:
         """Number of units that are not committed yet."""
         return len(self._soon) + self._queue.qsize() + len(self._in_hand) + len(self._kept)
 
     @property
-    def kept(self) -> int:
+    def kept_units(self) -> int:
         """Number of units that the disk refused and that are retried."""
         return len(self._kept)
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the writer thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
-    def write(self, ops: tuple[Op, ...], done: Done | None = None, *, must: bool = False, soon: bool = False) -> None:
+    def write(
+        self,
+        ops: tuple[DatabaseOperation, ...],
+        done: DoneCallback | None = None,
+        *,
+        must: bool = False,
+        soon: bool = False,
+    ) -> None:
         """Queue one unit for the next group commit.
 
         Without an open database only `must` units are kept; the others fail with IO at once. `soon`: nobody waits for
         it, so it may be held back up to 5 ms to share a commit with one that somebody waits for.
         """
-        unit = Unit(ops, done, must)
+        unit = WriteUnit(ops, done, must)
         if self._db is None and not must:
             if done is not None:
-                done(Trouble.IO)
+                done(DatabaseTrouble.IO)
         elif not soon:
-            self._put(unit)
+            self._enqueue_units(unit)
         else:
             self._soon.append(unit)
             if len(self._soon) == 1:
@@ -153,14 +160,14 @@ class Database:
         if self._db is None:
             future.set_exception(sqlite3.OperationalError("the database is not open"))
         else:
-            self._put(Unit((op,), future=future))
+            self._enqueue_units(WriteUnit((op,), future=future))
         return future
 
     def flush(self) -> None:
         """Pass units that were held back to the writer now."""
-        self._put()
+        self._enqueue_units()
 
-    def _put(self, *units: Unit) -> None:
+    def _enqueue_units(self, *units: WriteUnit) -> None:
         # put as one group: the writer would wake for the first unit and commit it alone
         group = (*self._soon, *units)
         self._soon.clear()
@@ -175,44 +182,44 @@ class Database:
             await asyncio.to_thread(self._thread.join)
         if self._db is not None:
             with contextlib.suppress(sqlite3.Error):
-                tables.put(self._db, "clean", 1)
+                tables.write_value(self._db, "clean", 1)
             self._db.close()
             self._db = None
 
-    def revive(self) -> None:
+    def restart_writer(self) -> None:
         """Restart the writer thread after it died.
 
         Its transaction is rolled back and its units fail; those marked `must` are tried once more.
         """
-        if self._db is None or self.alive:
+        if self._db is None or self.is_alive:
             return
         with contextlib.suppress(sqlite3.Error):
             self._db.rollback()
         held, self._in_hand = self._in_hand, deque()
         self._kept.extend(unit._replace(must=False) for unit in held if unit.must)
-        _report([(unit, Trouble.DEAD, None) for unit in held if not unit.must])
-        self._start()
+        _report_results([(unit, DatabaseTrouble.DEAD, None) for unit in held if not unit.must])
+        self._start_writer()
 
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._work, name="agent-db-writer", daemon=True)
+    def _start_writer(self) -> None:
+        self._thread = threading.Thread(target=self._run_writer, name="agent-db-writer", daemon=True)
         self._thread.start()
 
     # In the writer thread
 
-    def _work(self) -> None:
+    def _run_writer(self) -> None:
         """Main loop of the writer thread."""
         while True:
-            units, more = self._take()
+            units, more = self._take_units()
             self._in_hand.extend(units)
-            results = self._kept_again() + self._serve(units)
+            results = self._retry_kept() + self._process_units(units)
             self._in_hand.clear()
-            self._tell(results)
+            self._post_results(results)
             if not more:
                 return
 
-    def _take(self) -> tuple[list[Unit], bool]:
+    def _take_units(self) -> tuple[list[WriteUnit], bool]:
         """Wait for units (1 s at most while some are kept), then drain the queue. False: it was asked to end."""
-        units: list[Unit] = []
+        units: list[WriteUnit] = []
         try:
             group = self._queue.get(timeout=RETRY_S if self._kept else None)
             while group is not None:
@@ -224,41 +231,41 @@ class Database:
             return units, True
         return units, group is not None
 
-    def _serve(self, units: list[Unit]) -> "list[_Result]":
+    def _process_units(self, units: list[WriteUnit]) -> "list[_UnitResult]":
         """Commit writes in groups and run reads in between, so that a read sees all that came before it."""
-        results: list[_Result] = []
-        group: list[Unit] = []
+        results: list[_UnitResult] = []
+        group: list[WriteUnit] = []
         for unit in units:
             if unit.future is None:
                 group.append(unit)
                 continue
-            results += self._commit(group)
+            results += self._commit_units(group)
             group = []
-            results.append(self._value(unit))
-        return results + self._commit(group)
+            results.append(self._run_read(unit))
+        return results + self._commit_units(group)
 
-    def _commit(self, units: list[Unit]) -> "list[_Result]":
+    def _commit_units(self, units: list[WriteUnit]) -> "list[_UnitResult]":
         """Commit units as one transaction; if that fails, each alone."""
         if not units:
             return []
-        trouble = self._try(units)
+        trouble = self._try_commit(units)
         if trouble is None:
             return [(unit, None, None) for unit in units]
         if len(units) > 1:  # one bad unit must not fail its neighbours
-            return [result for unit in units for result in self._commit([unit])]
-        if units[0].must and trouble is not Trouble.DEFECT:
+            return [result for unit in units for result in self._commit_units([unit])]
+        if units[0].must and trouble is not DatabaseTrouble.DEFECT:
             self._kept.append(units[0])
             return []
         return [(units[0], trouble, None)]
 
-    def _kept_again(self) -> "list[_Result]":
+    def _retry_kept(self) -> "list[_UnitResult]":
         """Retry the kept units."""
         if not self._kept:
             return []
         again, self._kept = list(self._kept), deque()
-        return self._commit(again)
+        return self._commit_units(again)
 
-    def _try(self, units: list[Unit]) -> Trouble | None:
+    def _try_commit(self, units: list[WriteUnit]) -> DatabaseTrouble | None:
         db = self._connection()
         try:
             db.execute("begin immediate")
@@ -266,9 +273,9 @@ class Database:
                 for op in unit.ops:
                     op(db)
             db.execute("commit")
-        except _REFUSALS as error:
-            trouble = trouble_of(error)
-            self.trouble = None if trouble is Trouble.OVERDRAWN else trouble
+        except _SQL_ERRORS as error:
+            trouble = classify_error(error)
+            self.trouble = None if trouble is DatabaseTrouble.OVERDRAWN else trouble
             with contextlib.suppress(sqlite3.Error):
                 db.rollback()
             return trouble
@@ -276,29 +283,29 @@ class Database:
         self.trouble = None
         return None
 
-    def _value(self, unit: Unit) -> "_Result":
+    def _run_read(self, unit: WriteUnit) -> "_UnitResult":
         db = self._connection()
         try:
             return unit, None, unit.ops[0](db)
-        except _REFUSALS as error:
-            return unit, trouble_of(error), error
+        except _SQL_ERRORS as error:
+            return unit, classify_error(error), error
 
     def _connection(self) -> sqlite3.Connection:
         assert self._db is not None
         return self._db
 
-    def _tell(self, results: "list[_Result]") -> None:
+    def _post_results(self, results: "list[_UnitResult]") -> None:
         if results and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the event loop has ended: nobody waits any more
-                self._loop.call_soon_threadsafe(_report, results)
+                self._loop.call_soon_threadsafe(_report_results, results)
 
 
 # sqlite3 raises the last three for values it cannot bind (an integer of 65 bits, a lone surrogate)
-_REFUSALS = (sqlite3.Error, OverflowError, TypeError, ValueError)
-_Result = tuple[Unit, Trouble | None, object]
+_SQL_ERRORS = (sqlite3.Error, OverflowError, TypeError, ValueError)
+_UnitResult = tuple[WriteUnit, DatabaseTrouble | None, object]
 
 
-def _report(results: list[_Result]) -> None:
+def _report_results(results: list[_UnitResult]) -> None:
     """Call back with results, on the event loop."""
     for unit, trouble, value in results:
         if unit.future is None:
@@ -312,44 +319,44 @@ def _report(results: list[_Result]) -> None:
             unit.future.set_exception(value if isinstance(value, sqlite3.Error) else sqlite3.OperationalError(trouble))
 
 
-def trouble_of(error: Exception) -> Trouble:
+def classify_error(error: Exception) -> DatabaseTrouble:
     """Classify an exception of SQLite."""
     if isinstance(error, accounts.OverdrawnError):
-        return Trouble.OVERDRAWN
+        return DatabaseTrouble.OVERDRAWN
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     return {
-        sqlite3.SQLITE_FULL: Trouble.FULL,
-        sqlite3.SQLITE_READONLY: Trouble.READ_ONLY,
-        sqlite3.SQLITE_PERM: Trouble.READ_ONLY,
-        sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
-        sqlite3.SQLITE_NOTADB: Trouble.DAMAGED,
-        sqlite3.SQLITE_BUSY: Trouble.BUSY,
-        sqlite3.SQLITE_LOCKED: Trouble.BUSY,
-        sqlite3.SQLITE_IOERR: Trouble.IO,
-        sqlite3.SQLITE_CANTOPEN: Trouble.IO,
-        sqlite3.SQLITE_NOMEM: Trouble.IO,
-    }.get(code, Trouble.DEFECT)
+        sqlite3.SQLITE_FULL: DatabaseTrouble.FULL,
+        sqlite3.SQLITE_READONLY: DatabaseTrouble.READ_ONLY,
+        sqlite3.SQLITE_PERM: DatabaseTrouble.READ_ONLY,
+        sqlite3.SQLITE_CORRUPT: DatabaseTrouble.DAMAGED,
+        sqlite3.SQLITE_NOTADB: DatabaseTrouble.DAMAGED,
+        sqlite3.SQLITE_BUSY: DatabaseTrouble.BUSY,
+        sqlite3.SQLITE_LOCKED: DatabaseTrouble.BUSY,
+        sqlite3.SQLITE_IOERR: DatabaseTrouble.IO,
+        sqlite3.SQLITE_CANTOPEN: DatabaseTrouble.IO,
+        sqlite3.SQLITE_NOMEM: DatabaseTrouble.IO,
+    }.get(code, DatabaseTrouble.DEFECT)
 
 
-def stored_in(opened: Opened, path: Path) -> Stored:
+def read_stored_state(opened: OpenedDatabase, path: Path) -> StoredState:
     """Read the state from a database just opened, and check its marker file."""
-    db, next_seq, past = opened.db, ledger.next_seq(opened.db), schema.look(opened.db, path)
-    if past is Past.SAME and not opened.gap:
-        schema.write(db, path)
-    return Stored(
-        epoch=tables.epoch(db), next_seq=next_seq, spend=accounts.stored(db),
-        floor_ms=tables.get(db, "floor_ms", 0), sure_ms=tables.get(db, "sure_ms", 0),
-        rows=outbox.everything(db), damaged=opened.damaged, gap=opened.gap, unsent=ledger.take_unsent(db),
-        past=Past.LOST if opened.gap else past, notice=tables.get(db, "notice", 0),
+    db, next_seq, past = opened.db, ledger.read_next_seq(opened.db), schema.check_marker(opened.db, path)
+    if past is MarkerState.SAME and not opened.gap:
+        schema.write_marker(db, path)
+    return StoredState(
+        epoch=tables.read_epoch(db), next_seq=next_seq, spend=accounts.read_spend(db),
+        floor_ms=tables.read_value(db, "floor_ms", 0), sure_ms=tables.read_value(db, "sure_ms", 0),
+        rows=outbox.read_rows(db), damaged=opened.damaged, gap=opened.gap, unsent=ledger.take_unsent(db),
+        past=MarkerState.LOST if opened.gap else past, notice=tables.read_value(db, "notice", 0),
     )  # fmt: skip
 
 
-def prune(db: sqlite3.Connection, limits: tuple[int, int, int]) -> int:
+def prune_tables(db: sqlite3.Connection, limits: tuple[int, int, int]) -> int:
     """Delete the oldest rows of answers, outcomes and ledger beyond these limits (row counts, in that order).
 
     Returns how many answers were deleted.
     """
     answers_max, outcomes_max, ledger_max = limits
-    ledger.prune(db, ledger_max)
-    accounts.prune(db)
-    return answers.prune(db, answers_max, outcomes_max)
+    ledger.prune_ledger(db, ledger_max)
+    accounts.prune_periods(db)
+    return answers.prune_answers(db, answers_max, outcomes_max)

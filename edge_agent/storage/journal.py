@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any
 
 from edge_agent.core.commands import Answer, Correction
-from edge_agent.core.records import AnswerRecord, EventRecord, Kind, SampleOrigin, Source, Timings
+from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, EventRecord, SampleOrigin, Timings
 from edge_agent.storage import answers
-from edge_agent.storage.database import Database, Trouble
+from edge_agent.storage.database import Database, DatabaseTrouble
 from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
-from policies.model.reasons import Why
+from policies.model.reasons import DecisionReason
 
-_COMPANY = 256  # rows that are written without waiting for more
-_PAGE = 256
-_WHY_COUNT = {why: f"answers_why_{why}" for why in Why}
+_FULL_GROUP = 256  # rows that are written without waiting for more
+_PAGE_ROWS = 256
+_WHY_COUNT = {why: f"answers_why_{why}" for why in DecisionReason}
 
 
 class Journal:
@@ -46,12 +46,12 @@ class Journal:
 
     # Writing
 
-    def local(self, answer: Answer, trace: str, timings: Timings, subject: bytes = b"") -> AnswerRecord:
+    def record_local(self, answer: Answer, trace: str, timings: Timings, subject: bytes = b"") -> AnswerRecord:
         """Record an answer that needs no hub (the hot path); it is written later, and nobody waits for that."""
         record = AnswerRecord(
-            id=answer.id, kind=Kind.ANSWER, source=answer.source, why=answer.why, prediction=answer.prediction,
+            id=answer.id, kind=AnswerKind.ANSWER, source=answer.source, why=answer.why, prediction=answer.prediction,
             policy=answer.policy, data_class=answer.data_class, trace=trace, timings=timings,
-            at_ms=self._clock.ms(), subject=subject,
+            at_ms=self._clock.hub_ms(), subject=subject,
         )  # fmt: skip
         counts = self._counts
         counts["answers_local"] += 1
@@ -63,41 +63,41 @@ class Journal:
         self._pending.append(record)
         if len(self._pending) == 1 and self._loop is not None:
             self._loop.call_later(self._settings.flush_s, self.flush)
-        elif len(self._pending) >= _COMPANY:
+        elif len(self._pending) >= _FULL_GROUP:
             self.flush()
         return record
 
-    def record(self, said: Answer | Correction, seq: str, origin: SampleOrigin) -> AnswerRecord:
+    def make_record(self, said: Answer | Correction, seq: str, origin: SampleOrigin) -> AnswerRecord:
         """Make the record of an answer or correction that the core returned for a question."""
-        kind, source, why = Kind.CORRECTION, Source.HUB, Why.VERDICT
+        kind, source, why = AnswerKind.CORRECTION, AnswerSource.HUB, DecisionReason.VERDICT
         if isinstance(said, Answer):
-            kind, source, why = Kind.ANSWER, said.source, said.why
-        self._counts["corrections" if kind is Kind.CORRECTION else f"answers_{source}"] += 1
+            kind, source, why = AnswerKind.ANSWER, said.source, said.why
+        self._counts["corrections" if kind is AnswerKind.CORRECTION else f"answers_{source}"] += 1
         self._counts[_WHY_COUNT[why]] += 1
         total_s = self._clock.now() - origin.started if origin.started else 0.0
         return AnswerRecord(
             id=said.id, kind=kind, source=source, why=why, prediction=said.prediction, policy=said.policy,
             data_class=said.data_class, seq=seq, trace=origin.trace,
             timings=Timings(origin.infer_s, total_s, said.queue_s, said.compute_s),
-            at_ms=self._clock.ms(), subject=origin.subject,
+            at_ms=self._clock.hub_ms(), subject=origin.subject,
         )  # fmt: skip
 
-    def say(self, record: AnswerRecord) -> None:
+    def deliver_record(self, record: AnswerRecord) -> None:
         """Deliver an answer to the caller who waits for it, and keep it for those who ask shortly after."""
         self._recent[record.id] = (*self._recent.get(record.id, ()), record)
         if len(self._recent) > self._settings.recent_records:
             self._recent.popitem(last=False)
-        if record.kind is Kind.ANSWER:
+        if record.kind is AnswerKind.ANSWER:
             caller = self._callers.pop(record.id, None)
             if caller is not None and not caller.done():
                 caller.set_result(record)
 
-    def forget(self, subject: bytes) -> None:
+    def forget_subject(self, subject: bytes) -> None:
         """Remove the records of an erased subject from memory."""
         for record in [record for records in self._recent.values() for record in records if record.subject == subject]:
             self._recent.pop(record.id, None)
 
-    def expect(self, id: str) -> "asyncio.Future[AnswerRecord]":  # noqa: A002 - the public name
+    def expect_answer(self, id: str) -> "asyncio.Future[AnswerRecord]":  # noqa: A002 - the public name
         """A future that gets the answer of this id."""
         caller: asyncio.Future[AnswerRecord] = asyncio.get_running_loop().create_future()
         self._callers[id] = caller
@@ -107,36 +107,36 @@ class Journal:
         """Pass the waiting local answers to the writer."""
         if self._pending:
             batch, self._pending = self._pending, []
-            self._db.write((partial(answers.insert_all, records=batch),), partial(self._written, len(batch)))
+            self._db.write((partial(answers.insert_answers, records=batch),), partial(self._on_written, len(batch)))
 
-    def committed(self) -> None:
+    def on_commit(self) -> None:
         """New rows can be read: wake every stream and every long poll."""
         self._news.set()
         self._news = asyncio.Event()
 
-    def _written(self, rows: int, trouble: Trouble | None) -> None:
+    def _on_written(self, rows: int, trouble: DatabaseTrouble | None) -> None:
         self._unwritten -= rows
         if trouble is None:
-            self.committed()
+            self.on_commit()
         else:
             self._counts["answers_dropped"] += rows
 
     # Reading
 
-    async def of(self, id: str) -> tuple[list[AnswerRecord], bool]:  # noqa: A002
+    async def records_for(self, id: str) -> tuple[list[AnswerRecord], bool]:  # noqa: A002
         """(records, whether the hub still owes one). Without a database: what memory holds."""
         self.flush()
         try:
-            return await self._db.read(partial(_standing, id=id))
+            return await self._db.read(partial(_read_standing, id=id))
         except sqlite3.Error:
             return list(self._recent.get(id, ())), id in self._callers
 
-    async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002
+    async def wait_for(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002
         """The records of an id, once the hub owes none of them or `timeout_s` seconds have passed."""
         until = self._clock.now() + timeout_s
         while True:
             news = self._news
-            records, owed = await self.of(id)
+            records, owed = await self.records_for(id)
             left = until - self._clock.now()
             if left <= 0 or not (owed or id in self._callers):
                 return records
@@ -144,50 +144,50 @@ class Journal:
                 async with asyncio.timeout(left):
                     await news.wait()
             except TimeoutError:
-                return (await self.of(id))[0]
+                return (await self.records_for(id))[0]
 
-    async def events(self, after: int) -> AsyncIterator[EventRecord]:
+    async def stream_events(self, after: int) -> AsyncIterator[EventRecord]:
         """Stream committed records after position `after`, without end."""
         while True:
             news = self._news
-            page = await self._page(after)
+            page = await self._read_page(after)
             for record in page:
                 after = record.event
                 yield EventRecord(record.event, record)
-            if len(page) < _PAGE:
+            if len(page) < _PAGE_ROWS:
                 await news.wait()
 
     async def last_event(self) -> int:
         """The newest event number, where a stream starts that wants only new records."""
         try:
-            return await self._db.read(answers.last_event)
+            return await self._db.read(answers.read_last_event)
         except sqlite3.Error:
             return 0
 
-    async def _page(self, after: int) -> list[AnswerRecord]:
+    async def _read_page(self, after: int) -> list[AnswerRecord]:
         try:
-            return await self._db.read(partial(answers.after, event=after, limit=_PAGE))
+            return await self._db.read(partial(answers.read_records_after, event=after, limit=_PAGE_ROWS))
         except sqlite3.Error:
             return []  # the stream goes on when the database does
 
-    async def keep_truth(self, id: str, truth: float) -> bool:  # noqa: A002
+    async def store_truth(self, id: str, truth: float) -> bool:  # noqa: A002
         """Store what was true. False if the id is unknown, or if the disk does not take it."""
         self.flush()
         try:
-            return await self._db.read(partial(answers.keep_truth, id=id, truth=truth, at_ms=self._clock.ms()))
+            return await self._db.read(partial(answers.store_truth, id=id, truth=truth, at_ms=self._clock.hub_ms()))
         except sqlite3.Error:
             return False
 
-    async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002
+    async def explain_answer(self, id: str) -> dict[str, Any]:  # noqa: A002
         """The explanation of one answer (see `answers.facts`); empty without a database."""
         self.flush()
         try:
-            return await self._db.read(partial(answers.facts, id=id))
+            return await self._db.read(partial(answers.explain_answer, id=id))
         except sqlite3.Error:
             return {}
 
 
-def _standing(db: sqlite3.Connection, id: str) -> tuple[list[AnswerRecord], bool]:  # noqa: A002
+def _read_standing(db: sqlite3.Connection, id: str) -> tuple[list[AnswerRecord], bool]:  # noqa: A002
     """The records of an id, and whether its question is still in the outbox."""
     owed = db.execute("select 1 from outbox where id=?", (id,)).fetchone() is not None
-    return answers.of(db, id), owed
+    return answers.read_records(db, id), owed

@@ -14,10 +14,10 @@ import msgspec
 
 from edge_agent.storage import tables
 from edge_agent.storage.outbox import OutboxRow
-from policies.decisions.budget import Charge
-from policies.decisions.egress import Egress
+from policies.decisions.budget import AccountCharge
+from policies.decisions.egress import EgressPlan
 from wire.ledger import chain
-from wire.ledger.chain import Form, Kind, Link
+from wire.ledger.chain import EntryForm, EntryKind, LedgerEntry
 
 _LINK = "entry,at_ms,seq,kind,size,charge,releases,form,digest,id"
 _FORM = "fields,transforms,rule,policy,hub,region,accounts"
@@ -26,18 +26,18 @@ _INSERT = f"insert into entries({_LINK},hash) values(?,?,?,?,?,?,?,?,?,?,?)"
 _INSERT_FORM = f"insert or ignore into forms(form,{_FORM}) values(?,?,?,?,?,?,?,?)"
 
 
-_LAST = 2**62  # beyond every entry
-SUBJECT = "/s/"  # what follows it in an account's key names a subject, which the ledger must not hold
+_MAX_ENTRY = 2**62  # beyond every entry
+SUBJECT_MARK = "/s/"  # what follows it in an account's key names a subject, which the ledger must not hold
 
 
-class Item(NamedTuple):
+class LedgerItem(NamedTuple):
     """A new entry: one message to be sent.
 
     `charge` and `size` in bytes; `releases`: noised values that a privacy budget pays for.
     """
 
-    kind: Kind
-    form: Form
+    kind: EntryKind
+    form: EntryForm
     at_ms: int
     size: int
     digest: bytes
@@ -47,7 +47,7 @@ class Item(NamedTuple):
     releases: int = 0
 
 
-class Tail(NamedTuple):
+class LedgerTail(NamedTuple):
     """The newest entry, and the earliest time of the next one.
 
     0 and the genesis hash before there is an entry.
@@ -58,70 +58,72 @@ class Tail(NamedTuple):
     hash: bytes
 
 
-def append(db: sqlite3.Connection, item: Item) -> None:
+def append_item(db: sqlite3.Connection, item: LedgerItem) -> None:
     """Append one entry. Its time never goes back, whatever the clock says."""
-    _append(db, item, _keep_form(db, item.form))
+    _append_link(db, item, _store_form(db, item.form))
 
 
-def insert(db: sqlite3.Connection, row: OutboxRow, kind: Kind, at_ms: int, charges: tuple[Charge, ...] = ()) -> None:
+def append_question(
+    db: sqlite3.Connection, row: OutboxRow, kind: EntryKind, at_ms: int, charges: tuple[AccountCharge, ...] = ()
+) -> None:
     """Append the entry of a question that was sealed, or sealed again, which costs nothing more."""
-    accounts = dict.fromkeys(charge.key.partition(SUBJECT)[0] for charge in charges)
-    form = form_of(row.egress, row.policy, row.hub, row.region, tuple(accounts))
-    charge, releases = (row.charge, row.egress.releases) if kind is Kind.QUESTION else (0, 0)
-    item = Item(
+    accounts = dict.fromkeys(charge.key.partition(SUBJECT_MARK)[0] for charge in charges)
+    form = make_form(row.egress, row.policy, row.hub, row.region, tuple(accounts))
+    charge, releases = (row.charge, row.egress.releases) if kind is EntryKind.QUESTION else (0, 0)
+    item = LedgerItem(
         kind=kind, form=form, at_ms=at_ms, size=row.size, digest=row.digest, seq=row.seq, id=row.id, charge=charge,
         releases=releases,
     )  # fmt: skip
-    append(db, item)
+    append_item(db, item)
 
 
-def again(db: sqlite3.Connection, seq: int, at_ms: int) -> None:
+def append_resend(db: sqlite3.Connection, seq: int, at_ms: int) -> None:
     """Append an entry: the same bytes of a question are sent again.
 
     ValueError if it has no entry; then it must not be sent.
     """
-    _copy(db, Kind.AGAIN, seq, at_ms)
+    _append_copy(db, EntryKind.AGAIN, seq, at_ms)
 
 
-def withhold(db: sqlite3.Connection, seq: int, at_ms: int) -> None:
+def append_withheld(db: sqlite3.Connection, seq: int, at_ms: int) -> None:
     """Append an entry: the bytes of a question's newest entry were not sent after all."""
-    _copy(db, Kind.WITHHELD, seq, at_ms)
+    _append_copy(db, EntryKind.WITHHELD, seq, at_ms)
 
 
-def _copy(db: sqlite3.Connection, kind: Kind, seq: int, at_ms: int) -> None:
+def _append_copy(db: sqlite3.Connection, kind: EntryKind, seq: int, at_ms: int) -> None:
     query = "select size, form, digest, id from entries where seq=? and kind<=2 order by entry desc limit 1"
     found = db.execute(query, (seq,)).fetchone()
     if found is None:
         raise ValueError(f"question {seq} has no ledger entry")
     size, form, digest, id_ = found
-    _append(db, Item(kind=kind, form=_NO_FORM, at_ms=at_ms, size=size, digest=digest, seq=seq, id=id_), form)
+    _append_link(db, LedgerItem(kind=kind, form=_NO_FORM, at_ms=at_ms, size=size, digest=digest, seq=seq, id=id_), form)
 
 
-_NO_FORM = Form(fields={}, transforms={}, rule="", policy="", hub="", region="")
+_NO_FORM = EntryForm(fields={}, transforms={}, rule="", policy="", hub="", region="")
 
 
-def _append(db: sqlite3.Connection, item: Item, form: bytes) -> None:
-    last = tail(db)
-    link = Link(
+def _append_link(db: sqlite3.Connection, item: LedgerItem, form: bytes) -> None:
+    last = read_tail(db)
+    link = LedgerEntry(
         entry=last.entry + 1, at_ms=max(item.at_ms, last.at_ms), seq=item.seq, kind=item.kind, size=item.size,
         charge=item.charge, releases=item.releases, form=form, digest=item.digest, id=item.id,
     )  # fmt: skip
-    db.execute(_INSERT, (*link, chain.follow(last.hash, link)))
+    db.execute(_INSERT, (*link, chain.chain_hash(last.hash, link)))
 
 
-def form_of(egress: Egress, policy: str, hub: str, region: str, accounts: tuple[str, ...] = ()) -> Form:
+def make_form(egress: EgressPlan, policy: str, hub: str, region: str, accounts: tuple[str, ...] = ()) -> EntryForm:
     """The repeated part of an entry: fields with levels, transforms, rule, policy, hub, region, accounts."""
     fields = {plan.spec.name: plan.spec.level.name for plan in egress.fields}
     transforms = {plan.spec.name: msgspec.to_builtins(plan.transforms) for plan in egress.fields}
-    return Form(
+    return EntryForm(
         fields=fields, transforms=transforms, rule=egress.rule, policy=policy, hub=hub, region=region, accounts=accounts
     )
 
 
-def _keep_form(db: sqlite3.Connection, form: Form) -> bytes:
+def _store_form(db: sqlite3.Connection, form: EntryForm) -> bytes:
     """Store a form once and return its SHA-256 name, which entries refer to."""
-    name = chain.form_id(form)
-    texts = (chain.form_json(form.fields), chain.form_json(form.transforms))
+    name = chain.hash_form(form)
+    texts = (chain.encode_form_json(form.fields), chain.encode_form_json(form.transforms))
     rest = (form.rule, form.policy, form.hub, form.region, "+".join(form.accounts))
     db.execute(_INSERT_FORM, (name, *texts, *rest))
     return name
@@ -130,55 +132,57 @@ def _keep_form(db: sqlite3.Connection, form: Form) -> bytes:
 # Reading
 
 
-def tail(db: sqlite3.Connection) -> Tail:
+def read_tail(db: sqlite3.Connection) -> LedgerTail:
     """The newest entry; its time is not before that of the newest signed head."""
     row = db.execute("select entry, at_ms, hash from entries order by entry desc limit 1").fetchone()
-    last = Tail(*row) if row else Tail(0, 0, chain.genesis(tables.epoch(db)))
+    last = LedgerTail(*row) if row else LedgerTail(0, 0, chain.genesis_hash(tables.read_epoch(db)))
     head = db.execute("select at_ms from heads order by entry desc limit 1").fetchone()
     return last if head is None else last._replace(at_ms=max(last.at_ms, head[0]))
 
 
-def next_seq(db: sqlite3.Connection) -> int:
+def read_next_seq(db: sqlite3.Connection) -> int:
     """The number of the next question: above every recorded one and above the stored floor."""
     newest = db.execute("select max(seq) from entries where seq>0").fetchone()[0]
-    return max(int(newest or 0) + 1, tables.get(db, "seq_floor", 1))
+    return max(int(newest or 0) + 1, tables.read_value(db, "seq_floor", 1))
 
 
-def of(db: sqlite3.Connection, id: str) -> list[dict[str, Any]]:  # noqa: A002 - the column's name
+def read_entries(db: sqlite3.Connection, id: str) -> list[dict[str, Any]]:  # noqa: A002 - the column's name
     """The entries of one id, JSON-able."""
-    return [_facts(row) for row in db.execute(f"select {_COLUMNS} from ledger where id=? order by entry", (id,))]  # noqa: S608
+    return [_encode_entry(row) for row in db.execute(f"select {_COLUMNS} from ledger where id=? order by entry", (id,))]  # noqa: S608
 
 
-def everything(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+def iterate_entries(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     """All entries, oldest first, JSON-able."""
     for row in db.execute(f"select {_COLUMNS} from ledger order by entry"):  # noqa: S608
-        yield _facts(row)
+        yield _encode_entry(row)
 
 
-def links(db: sqlite3.Connection, after: int = 0, upto: int | None = None) -> Iterator[tuple[Link, bytes]]:
+def iterate_links(
+    db: sqlite3.Connection, after: int = 0, upto: int | None = None
+) -> Iterator[tuple[LedgerEntry, bytes]]:
     """Entries after number `after` up to `upto`, each with the hash stored beside it, oldest first."""
     query = f"select {_LINK},hash from entries where entry>? and entry<=? order by entry"  # noqa: S608
-    for row in db.execute(query, (after, _LAST if upto is None else upto)):
-        yield Link(*row[:10]), row[10]
+    for row in db.execute(query, (after, _MAX_ENTRY if upto is None else upto)):
+        yield LedgerEntry(*row[:10]), row[10]
 
 
-def forms(db: sqlite3.Connection, after: int = 0, upto: int | None = None) -> dict[bytes, Form]:
+def read_forms(db: sqlite3.Connection, after: int = 0, upto: int | None = None) -> dict[bytes, EntryForm]:
     """The forms that these entries use, by their SHA-256 name."""
     used = "select distinct form from entries where entry>? and entry<=?"
     query = f"select form,{_FORM} from forms where form in ({used})"  # noqa: S608
-    return {row[0]: _form(row[1:]) for row in db.execute(query, (after, _LAST if upto is None else upto))}
+    return {row[0]: _decode_form(row[1:]) for row in db.execute(query, (after, _MAX_ENTRY if upto is None else upto))}
 
 
-def _form(row: tuple[str, ...]) -> Form:
+def _decode_form(row: tuple[str, ...]) -> EntryForm:
     fields, transforms, rule, policy, hub, region, accounts = row
     charged = tuple(accounts.split("+")) if accounts else ()
-    return Form(
+    return EntryForm(
         fields=json.loads(fields), transforms=json.loads(transforms), rule=rule, policy=policy, hub=hub,
         region=region, accounts=charged,
     )  # fmt: skip
 
 
-def _facts(row: tuple[Any, ...]) -> dict[str, Any]:
+def _encode_entry(row: tuple[Any, ...]) -> dict[str, Any]:
     """One row of the view `ledger` as JSON-able values."""
     facts = dict(zip(_COLUMNS.split(","), row, strict=True))
     facts["fields"], facts["transforms"] = json.loads(facts["fields"]), json.loads(facts["transforms"])
@@ -189,7 +193,7 @@ def _facts(row: tuple[Any, ...]) -> dict[str, Any]:
 # Recorded and not sent yet, over a clean shutdown
 
 
-def keep_unsent(db: sqlite3.Connection, seqs: Iterable[int]) -> None:
+def store_unsent(db: sqlite3.Connection, seqs: Iterable[int]) -> None:
     """Remember over a clean shutdown which questions are recorded and were never sent."""
     db.executemany("insert or ignore into unsent values(?)", ((seq,) for seq in seqs))
 
@@ -207,7 +211,7 @@ def take_unsent(db: sqlite3.Connection) -> frozenset[int]:
 # Pruning and migration
 
 
-def prune(db: sqlite3.Connection, max_rows: int) -> int:
+def prune_ledger(db: sqlite3.Connection, max_rows: int) -> int:
     """Delete the oldest entries beyond `max_rows`, up to a signed head and never an open question's.
 
     Returns how many were deleted.
@@ -219,7 +223,7 @@ def prune(db: sqlite3.Connection, max_rows: int) -> int:
     ).fetchone()[0]
     if not bound:
         return 0
-    tables.put(db, "seq_floor", next_seq(db))
+    tables.write_value(db, "seq_floor", read_next_seq(db))
     gone = db.execute("delete from entries where entry <= ?", (bound,)).rowcount
     for table in ("heads", "witnessed"):
         db.execute(f"delete from {table} where entry < ?", (bound,))  # noqa: S608 - constant names
@@ -227,7 +231,7 @@ def prune(db: sqlite3.Connection, max_rows: int) -> int:
     return max(0, gone)
 
 
-def adopt(db: sqlite3.Connection) -> None:
+def migrate_ledger(db: sqlite3.Connection) -> None:
     """Migrate the rows of a schema-1 ledger into the chain, in one transaction."""
     if db.execute("select 1 from sqlite_master where name='ledger_1'").fetchone() is None:
         return
@@ -236,12 +240,12 @@ def adopt(db: sqlite3.Connection) -> None:
     for row in rows:
         old = dict(zip(_COLUMNS.split(","), row, strict=True))
         words = (old["rule"], old["policy"], old["hub"], old["region"])
-        form = Form(json.loads(old["fields"]), json.loads(old["transforms"]), *words)
-        kind = Kind[old["kind"].upper()]
-        item = Item(
+        form = EntryForm(json.loads(old["fields"]), json.loads(old["transforms"]), *words)
+        kind = EntryKind[old["kind"].upper()]
+        item = LedgerItem(
             kind=kind, form=form, at_ms=old["at_ms"], size=old["size"], digest=old["digest"], seq=old["seq"],
             id=old["id"], charge=old["size"],
         )  # fmt: skip
-        append(db, item)
+        append_item(db, item)
     db.execute("drop table ledger_1")
     db.execute("commit")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from edge_agent.storage import accounts, ledger, tables
-from wire.protocol.messages import Totals
+from wire.protocol.messages import SpendTotals
 
 _SIGNED = "entry,at_ms,hash,signature"
 _WITNESSED = "entry,hub,key,checkpoint,leaf_index,received_ms,epochs,inclusion"
@@ -20,7 +20,7 @@ _proof_encoder = msgspec.msgpack.Encoder()
 _proof_decoder = msgspec.msgpack.Decoder(tuple[bytes, ...])
 
 
-class Signed(NamedTuple):
+class SignedHead(NamedTuple):
     """A signed head: the device's signature that its ledger had `entry` entries, with this hash, at `at_ms`."""
 
     entry: int
@@ -29,7 +29,7 @@ class Signed(NamedTuple):
     signature: bytes
 
 
-class Witnessed(NamedTuple):
+class WitnessedHead(NamedTuple):
     """A hub's statement that it has logged the head of `entry`.
 
     `key`: raw Ed25519 key that signed `checkpoint`. `place`: index of the leaf in the hub's log. `inclusion`: Merkle
@@ -46,7 +46,7 @@ class Witnessed(NamedTuple):
     inclusion: tuple[bytes, ...]
 
 
-class HubView(NamedTuple):
+class HubLogView(NamedTuple):
     """Newest checkpoint seen of a hub's log; `forked`: a checkpoint inconsistent with it, or ""."""
 
     hub: str
@@ -55,7 +55,7 @@ class HubView(NamedTuple):
     forked: str = ""
 
 
-class Wish(NamedTuple):
+class HeadRequest(NamedTuple):
     """When a head is to be signed: new entries and `every_s` seconds gone by, or `idle_s` without; `now`: at once.
 
     `at_ms`: the present, in hub milliseconds. `now` is set while a hub is connected that can be sent the head.
@@ -67,78 +67,78 @@ class Wish(NamedTuple):
     now: bool
 
 
-class Due(NamedTuple):
+class PendingHead(NamedTuple):
     """A head to send to the hub, with the totals of the accounts and the checkpoints known of each hub's log."""
 
     epoch: int
-    signed: Signed
-    spend: Totals
-    views: dict[str, HubView]
+    signed: SignedHead
+    spend: SpendTotals
+    views: dict[str, HubLogView]
 
 
-Sign = Callable[[int, int, int, bytes], bytes]  # (epoch, entries, at_ms, hash) -> signature
+HeadSigner = Callable[[int, int, int, bytes], bytes]  # (epoch, entries, at_ms, hash) -> signature
 
 
-def due(db: sqlite3.Connection, wish: Wish, sign: Sign) -> Due | None:
+def sign_due_head(db: sqlite3.Connection, wish: HeadRequest, sign: HeadSigner) -> PendingHead | None:
     """Sign the newest entry if that is due, and return what to send; None if nothing is.
 
     A head that no hub has logged yet is sent again.
     """
-    last, tail = newest(db), ledger.tail(db)
-    epoch = tables.epoch(db)
+    last, tail = read_newest(db), ledger.read_tail(db)
+    epoch = tables.read_epoch(db)
     if last is not None and last.entry == tail.entry:
         told = wish.now and not _is_witnessed(db, last.entry)
-        return Due(epoch, last, accounts.running(db), views(db)) if told else None
+        return PendingHead(epoch, last, accounts.read_hub_totals(db), read_views(db)) if told else None
     if last is not None and not wish.now:
         gone_s = (wish.at_ms - last.at_ms) / 1000
         if gone_s < (wish.every_s if tail.entry > last.entry + 1 else wish.idle_s):  # 1: the last report
             return None
     at_ms = max(wish.at_ms, tail.at_ms)
-    signed = Signed(tail.entry, at_ms, tail.hash, sign(epoch, tail.entry, at_ms, tail.hash))
+    signed = SignedHead(tail.entry, at_ms, tail.hash, sign(epoch, tail.entry, at_ms, tail.hash))
     db.execute(f"insert or ignore into heads({_SIGNED}) values(?,?,?,?)", signed)
-    return Due(epoch, signed, accounts.running(db), views(db))
+    return PendingHead(epoch, signed, accounts.read_hub_totals(db), read_views(db))
 
 
-def newest(db: sqlite3.Connection) -> Signed | None:
+def read_newest(db: sqlite3.Connection) -> SignedHead | None:
     """The newest signed head, None if there is none."""
     row = db.execute(f"select {_SIGNED} from heads order by entry desc limit 1").fetchone()  # noqa: S608
-    return Signed(*row) if row else None
+    return SignedHead(*row) if row else None
 
 
-def of(db: sqlite3.Connection, entry: int) -> Signed | None:
+def read_head(db: sqlite3.Connection, entry: int) -> SignedHead | None:
     """The signed head of an entry, None if there is none."""
     row = db.execute(f"select {_SIGNED} from heads where entry=?", (entry,)).fetchone()  # noqa: S608
-    return Signed(*row) if row else None
+    return SignedHead(*row) if row else None
 
 
-def everything(db: sqlite3.Connection) -> Iterator[Signed]:
+def iterate_heads(db: sqlite3.Connection) -> Iterator[SignedHead]:
     """All heads, oldest first; the first of a pruned ledger stands for the deleted entries."""
-    yield from map(Signed._make, db.execute(f"select {_SIGNED} from heads order by entry"))  # noqa: S608
+    yield from map(SignedHead._make, db.execute(f"select {_SIGNED} from heads order by entry"))  # noqa: S608
 
 
-def witnesses(db: sqlite3.Connection) -> Iterator[Witnessed]:
+def iterate_witnessed(db: sqlite3.Connection) -> Iterator[WitnessedHead]:
     """All witness records, oldest first."""
     for row in db.execute(f"select {_WITNESSED} from witnessed order by entry"):  # noqa: S608
-        yield Witnessed._make((*row[:-1], _proof_decoder.decode(row[-1])))
+        yield WitnessedHead._make((*row[:-1], _proof_decoder.decode(row[-1])))
 
 
 def _is_witnessed(db: sqlite3.Connection, entry: int) -> bool:
     return db.execute("select 1 from witnessed where entry=?", (entry,)).fetchone() is not None
 
 
-def keep_witnessed(db: sqlite3.Connection, said: Witnessed) -> None:
+def store_witnessed(db: sqlite3.Connection, said: WitnessedHead) -> None:
     """Store a hub's witness record, in place of its earlier one for the same head."""
     values = (*said[:-1], _proof_encoder.encode(said.inclusion))
     db.execute(f"insert or replace into witnessed({_WITNESSED}) values(?,?,?,?,?,?,?,?)", values)
 
 
-def views(db: sqlite3.Connection) -> dict[str, HubView]:
+def read_views(db: sqlite3.Connection) -> dict[str, HubLogView]:
     """The newest checkpoint of each hub's log, by hub name."""
     rows = db.execute("select hub, key, checkpoint, forked from hub_logs")
-    return {row[0]: HubView(*row) for row in rows}
+    return {row[0]: HubLogView(*row) for row in rows}
 
 
-def keep_view(db: sqlite3.Connection, view: HubView) -> None:
+def store_view(db: sqlite3.Connection, view: HubLogView) -> None:
     """Store the newest checkpoint of a hub's log. A fork that was found once is never overwritten."""
     db.execute(
         "insert into hub_logs(hub,key,checkpoint,forked) values(?,?,?,?) on conflict(hub) do update set "
@@ -148,13 +148,13 @@ def keep_view(db: sqlite3.Connection, view: HubView) -> None:
     )
 
 
-class Story(NamedTuple):
+class HeadHistory(NamedTuple):
     """What a hub's statement is checked against: the head it names, and the checkpoints seen so far."""
 
-    signed: Signed | None
-    views: dict[str, HubView]
+    signed: SignedHead | None
+    views: dict[str, HubLogView]
 
 
-def story(db: sqlite3.Connection, entry: int) -> Story:
+def read_history(db: sqlite3.Connection, entry: int) -> HeadHistory:
     """Read what a statement about this entry is checked against."""
-    return Story(of(db, entry), views(db))
+    return HeadHistory(read_head(db, entry), read_views(db))

@@ -15,8 +15,8 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from edge_agent.core.commands import State
-from policies.decisions.egress import Egress
+from edge_agent.core.commands import OutboxState
+from policies.decisions.egress import EgressPlan
 from wire.protocol.messages import Prediction
 
 _COLUMNS = (
@@ -24,7 +24,7 @@ _COLUMNS = (
     "egress,fingerprint,digest,key_id,size,charge,payload,subject"
 )
 _egress_encoder = msgspec.msgpack.Encoder()
-_egress_decoder = msgspec.msgpack.Decoder(Egress)
+_egress_decoder = msgspec.msgpack.Decoder(EgressPlan)
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     epoch: int
     id: str
-    state: State
+    state: OutboxState
     created_ms: int
     expires_ms: int
     not_before_ms: int = 0
@@ -48,7 +48,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     data_class: str
     hub: str
     region: str
-    egress: Egress
+    egress: EgressPlan
     fingerprint: bytes
     digest: bytes
     key_id: bytes
@@ -59,7 +59,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     answered: bool = False
 
 
-def insert(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
+def insert_row(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
     """Insert a question with its sealed frame."""
     values = (
         row.seq, row.epoch, row.id, row.state, row.created_ms, row.expires_ms, row.not_before_ms, row.attempts,
@@ -69,61 +69,71 @@ def insert(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
     db.execute(f"insert into outbox({_COLUMNS},sealed) values({','.join('?' * len(values))})", values)
 
 
-def reseal(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
+def reseal_row(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
     """Replace the sealed frame, perhaps for another hub: then the plaintext names another region too."""
     db.execute(
         "update outbox set state=?, digest=?, key_id=?, sealed=?, hub=?, region=?, fingerprint=?, payload=? "
         "where seq=?",
-        (State.SEALED, row.digest, row.key_id, sealed, row.hub, row.region, row.fingerprint, row.payload, row.seq),
+        (
+            OutboxState.SEALED,
+            row.digest,
+            row.key_id,
+            sealed,
+            row.hub,
+            row.region,
+            row.fingerprint,
+            row.payload,
+            row.seq,
+        ),
     )
 
 
-def mark(db: sqlite3.Connection, seq: int, state: State, not_before_ms: int, attempts: int) -> None:
+def mark_state(db: sqlite3.Connection, seq: int, state: OutboxState, not_before_ms: int, attempts: int) -> None:
     """Store a changed delivery state; `not_before_ms`: earliest time of the next attempt."""
     db.execute(
         "update outbox set state=?, not_before_ms=?, attempts=? where seq=?", (state, not_before_ms, attempts, seq)
     )
 
 
-def delete(db: sqlite3.Connection, seq: int) -> None:
+def delete_row(db: sqlite3.Connection, seq: int) -> None:
     """Delete the row of a question that has ended."""
     db.execute("delete from outbox where seq=?", (seq,))
 
 
-def sealed(db: sqlite3.Connection, seq: int) -> bytes | None:
+def read_sealed(db: sqlite3.Connection, seq: int) -> bytes | None:
     """The sealed frame to send; None if the row has ended."""
     row = db.execute("select sealed from outbox where seq=?", (seq,)).fetchone()
     return None if row is None else bytes(row[0])
 
 
-def one(db: sqlite3.Connection, seq: int) -> OutboxRow | None:
+def read_row(db: sqlite3.Connection, seq: int) -> OutboxRow | None:
     """One row, None if it has ended."""
-    return next(iter(_rows(db, "where seq=?", (seq,))), None)
+    return next(iter(_query_rows(db, "where seq=?", (seq,))), None)
 
 
-def everything(db: sqlite3.Connection) -> list[OutboxRow]:
+def read_rows(db: sqlite3.Connection) -> list[OutboxRow]:
     """All rows, oldest first, without their sealed frames, which may be large."""
-    return list(_rows(db, "order by seq", ()))
+    return list(_query_rows(db, "order by seq", ()))
 
 
-def _rows(db: sqlite3.Connection, clause: str, values: tuple[object, ...]) -> Iterable[OutboxRow]:
+def _query_rows(db: sqlite3.Connection, clause: str, values: tuple[object, ...]) -> Iterable[OutboxRow]:
     answered = "exists(select 1 from answers where answers.id=outbox.id and kind='answer')"
     names = _COLUMNS.split(",")
     for found in db.execute(f"select {_COLUMNS},{answered} from outbox {clause}", values):  # noqa: S608
         facts = dict(zip(names, found, strict=False))
         facts["egress"] = _egress_decoder.decode(facts["egress"])
-        facts["state"] = State(facts["state"])
+        facts["state"] = OutboxState(facts["state"])
         yield OutboxRow(**facts, answered=bool(found[-1]))
 
 
 _NONCE_BYTES = 12
 
 
-class VaultError(Exception):
+class PayloadError(Exception):
     """A payload cannot be decrypted: it was altered, moved, or encrypted with another key."""
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StoredPayload(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Contents of a payload: the transformed and padded plaintext of the question, the local answer, the trace."""
 
     padded: bytes
@@ -132,34 +142,34 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Kept)
+_decoder = msgspec.msgpack.Decoder(StoredPayload)
 
 
-class Vault:
+class PayloadVault:
     """Encrypts and decrypts payloads with one key (AES-256-GCM)."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
         self._key = key
 
-    def derived(self, purpose: bytes) -> bytes:
+    def derive_key(self, purpose: bytes) -> bytes:
         """A 32-byte key for another purpose, derived by HMAC-SHA-256; keys of different purposes are independent."""
         return hmac.digest(self._key, b"skerry " + purpose, sha256)
 
-    def close(self, epoch: int, seq: int, kept: Kept) -> bytes:
+    def encrypt(self, epoch: int, seq: int, kept: StoredPayload) -> bytes:
         """Encrypt a payload for this row; the nonce comes first."""
         nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, _encoder.encode(kept), _row(epoch, seq))
+        return nonce + self._cipher.encrypt(nonce, _encoder.encode(kept), _bind_row(epoch, seq))
 
-    def open(self, epoch: int, seq: int, closed: bytes) -> Kept:
+    def decrypt(self, epoch: int, seq: int, closed: bytes) -> StoredPayload:
         """Decrypt a payload. VaultError unless `close` made it for this row with this key."""
         try:
-            plain = self._cipher.decrypt(closed[:_NONCE_BYTES], closed[_NONCE_BYTES:], _row(epoch, seq))
+            plain = self._cipher.decrypt(closed[:_NONCE_BYTES], closed[_NONCE_BYTES:], _bind_row(epoch, seq))
             return _decoder.decode(plain)
         except (InvalidTag, ValueError, msgspec.DecodeError):
-            raise VaultError(f"payload of row {seq} cannot be decrypted") from None
+            raise PayloadError(f"payload of row {seq} cannot be decrypted") from None
 
 
-def _row(epoch: int, seq: int) -> bytes:
+def _bind_row(epoch: int, seq: int) -> bytes:
     """The associated data that binds a payload to its row."""
     return epoch.to_bytes(8, "big") + seq.to_bytes(8, "big")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_agent.storage import ledger, tables
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private, sync_folder, write_private
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file, sync_folder, write_private_file
 
 SCHEMA = (
     # version 1
@@ -49,7 +49,7 @@ SCHEMA = (
     create table spend(day integer primary key, bytes integer not null);
     create table feedback(id text primary key, truth integer not null, at_ms integer not null) without rowid;
     """,
-    # version 2: the ledger is a chain, its heads are signed; `ledger.adopt` migrates the old rows
+    # version 2: the ledger is a chain, its heads are signed; `ledger.migrate_ledger` migrates the old rows
     """
     alter table ledger rename to ledger_1;
     drop index ledger_seq;
@@ -99,12 +99,12 @@ SCHEMA = (
 )
 
 
-def migrate(db: sqlite3.Connection, path: str) -> None:
+def migrate_schema(db: sqlite3.Connection, path: str) -> None:
     """Bring the database to this version. ExitError(DATABASE) if a newer one wrote it."""
     found = db.execute("pragma user_version").fetchone()[0]
     if found > len(SCHEMA):
         raise ExitError(
-            Exit.DATABASE, f"{path}: written by a newer version (schema {found}, here {len(SCHEMA)}): update"
+            ExitCode.DATABASE, f"{path}: written by a newer version (schema {found}, here {len(SCHEMA)}): update"
         )
     for version in range(found, len(SCHEMA)):
         # pragma and statements in one script, one transaction: a torn migration leaves the old version
@@ -124,7 +124,7 @@ _PRAGMAS = (
 )
 
 
-class Opened(NamedTuple):
+class OpenedDatabase(NamedTuple):
     """A usable connection; `damaged`: new name of an unusable file, or ""; `gap`: the write-ahead log was lost."""
 
     db: sqlite3.Connection
@@ -132,14 +132,14 @@ class Opened(NamedTuple):
     gap: bool
 
 
-def connect(path: Path) -> Opened:
+def open_connection(path: Path) -> OpenedDatabase:
     """Open or create agent.db: check it, set pragmas, migrate.
 
     sqlite3.Error if the disk allows no database. ExitError(DATABASE) if a newer version wrote the file.
     """
     wal_was_there = path.with_name(path.name + "-wal").exists()
     damaged = ""
-    if path.exists() and not _is_whole(path):
+    if path.exists() and not _is_intact(path):
         damaged = _put_aside(path)
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
     with ExitStack() as undo:
@@ -147,14 +147,14 @@ def connect(path: Path) -> Opened:
         path.chmod(0o600)  # before anything is in it: side files inherit the mode
         for pragma in _PRAGMAS:
             db.execute(pragma)
-        migrate(db, str(path))
-        ledger.adopt(db)
+        migrate_schema(db, str(path))
+        ledger.migrate_ledger(db)
         gap = _note_start(db, wal_was_there=wal_was_there)
         undo.pop_all()
-    return Opened(db, damaged, gap)
+    return OpenedDatabase(db, damaged, gap)
 
 
-def _is_whole(path: Path) -> bool:
+def _is_intact(path: Path) -> bool:
     """SQLite's own full integrity check.
 
     False also for a file that is no database; errors of the disk itself are raised.
@@ -185,21 +185,21 @@ def _put_aside(path: Path) -> str:
 
 def _note_start(db: sqlite3.Connection, *, wal_was_there: bool) -> bool:
     """Record the start. True if the last run did not end cleanly and its write-ahead log is missing."""
-    tables.epoch(db)
-    gap = not wal_was_there and not tables.get(db, "clean", 1)
+    tables.read_epoch(db)
+    gap = not wal_was_there and not tables.read_value(db, "clean", 1)
     if gap:
-        tables.put(db, "seq_floor", ledger.next_seq(db) + SEQ_JUMP)
-    tables.put(db, "clean", 0)
+        tables.write_value(db, "seq_floor", ledger.read_next_seq(db) + SEQ_JUMP)
+    tables.write_value(db, "clean", 0)
     # checkpoint into the main file, otherwise the mark would be lost together with the log
     db.execute("pragma wal_checkpoint(truncate)").fetchall()
     return gap
 
 
 MARKER_FILE = "agent.mark"
-_OPENS = "opens"  # its key in the table `meta`
+_OPENS_KEY = "opens"  # its key in the table `meta`
 
 
-class Past(Enum):
+class MarkerState(Enum):
     """What the marker file says of the database that was just opened."""
 
     NONE = "none"  # there is no marker: a first start, or a new folder
@@ -207,24 +207,24 @@ class Past(Enum):
     LOST = "lost"
 
 
-def look(db: sqlite3.Connection, path: Path) -> Past:
+def check_marker(db: sqlite3.Connection, path: Path) -> MarkerState:
     """Count this start and compare the database with its marker file; `path`: of the database.
 
     A marker that cannot be read counts as a lost database.
     """
-    tables.put(db, _OPENS, tables.get(db, _OPENS, 0) + 1)
+    tables.write_value(db, _OPENS_KEY, tables.read_value(db, _OPENS_KEY, 0) + 1)
     marker = path.with_name(MARKER_FILE)
     if not marker.exists():
-        return Past.NONE
+        return MarkerState.NONE
     try:
-        epoch, _, opens = read_private(marker).decode("ascii", "replace").partition(" ")
-        same = int(epoch, 16) == tables.epoch(db) and int(opens) < tables.get(db, _OPENS, 0)
+        epoch, _, opens = read_private_file(marker).decode("ascii", "replace").partition(" ")
+        same = int(epoch, 16) == tables.read_epoch(db) and int(opens) < tables.read_value(db, _OPENS_KEY, 0)
     except (ExitError, ValueError):
-        return Past.LOST
-    return Past.SAME if same else Past.LOST
+        return MarkerState.LOST
+    return MarkerState.SAME if same else MarkerState.LOST
 
 
-def write(db: sqlite3.Connection, path: Path) -> None:
+def write_marker(db: sqlite3.Connection, path: Path) -> None:
     """Write the marker: from now on this database is the valid one. ExitError(DISK) if it cannot be written."""
-    note = f"{tables.epoch(db):x} {tables.get(db, _OPENS, 0)}"
-    write_private(path.with_name(MARKER_FILE), note.encode())
+    note = f"{tables.read_epoch(db):x} {tables.read_value(db, _OPENS_KEY, 0)}"
+    write_private_file(path.with_name(MARKER_FILE), note.encode())

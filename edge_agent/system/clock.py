@@ -2,7 +2,7 @@
 
 Rule: order and deadlines come from the monotonic clock alone. Hub time = monotonic + the offset of the hub's signed
 messages. A message may come late, so it moves the offset forward at once; backward only a `Welcome` to our own fresh
-`Hello` moves it, whose delay we know, and never below the floor (the latest hub time ever seen, kept in agent.db).
+`HelloNote` moves it, whose delay we know, and never below the floor (the latest hub time ever seen, kept in agent.db).
 Rule: what ends a question counts by `sure_ms` alone: the last signed hub time plus the time that we ran. It is never
 ahead of the hub, whatever the wall clock says.
 """
@@ -15,12 +15,12 @@ _TRUST_WALL_MS = 400 * _DAY_MS  # a wall clock further ahead of the floor than t
 _FRESH_S = 10.0
 
 
-def boot_s() -> float:
+def read_boot_clock() -> float:
     """Seconds since boot, suspended time included where the system can tell (Linux)."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 
-def wall_ms() -> int:
+def read_wall_ms() -> int:
     """The machine's wall clock, in milliseconds since 1970; it may be wrong."""
     return time.time_ns() // 1_000_000
 
@@ -31,7 +31,9 @@ _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class HubClock:
     """Estimate of hub time; `now()` is the monotonic clock of the core, in seconds."""
 
-    def __init__(self, floor_ms: int, mono_s: Callable[[], float] = boot_s, wall: Callable[[], int] = wall_ms) -> None:
+    def __init__(
+        self, floor_ms: int, mono_s: Callable[[], float] = read_boot_clock, wall: Callable[[], int] = read_wall_ms
+    ) -> None:
         self.now = mono_s
         self.floor_ms = floor_ms
         self._wall = wall
@@ -41,16 +43,16 @@ class HubClock:
         self._sure_offset_ms = floor_ms - self._mono_ms()
         self.raise_floor(floor_ms)
 
-    def ms(self) -> int:
+    def hub_ms(self) -> int:
         """Best estimate of hub time, in milliseconds since 1970; never below the floor."""
         return max(self.floor_ms, self._mono_ms() + self._offset_ms)
 
     @property
-    def heard(self) -> bool:
+    def is_synchronized(self) -> bool:
         """Whether a signed hub message has set the clock since the start."""
         return self._heard
 
-    def day(self) -> int:
+    def hub_day(self) -> int:
         """Whole days since 1970 by `sure_ms`, for budgets and policies that end with a day.
 
         A wall clock that is ahead therefore opens no new day.
@@ -61,11 +63,11 @@ class HubClock:
         """Lower bound of hub time, in milliseconds since 1970."""
         return self._mono_ms() + self._sure_offset_ms
 
-    def moment(self, ms: int) -> float:
+    def to_core_time(self, ms: int) -> float:
         """Convert a time of `sure_ms` to seconds on the core's clock."""
         return self.now() + (ms - self.sure_ms()) / 1000
 
-    def at_ms(self, moment: float) -> int:
+    def to_sure_ms(self, moment: float) -> int:
         """Convert seconds on the core's clock to a time of `sure_ms`."""
         return self.sure_ms() + round((moment - self.now()) * 1000)
 
@@ -75,17 +77,17 @@ class HubClock:
         Until the hub sends a signed time, a plausible wall clock is used to estimate how long the device was off.
         """
         self.floor_ms = max(self.floor_ms, floor_ms)
-        self._be_sure_of(max(self.floor_ms, sure_ms))
+        self._raise_sure_ms(max(self.floor_ms, sure_ms))
         if not self._heard:
             wall = self._wall()
             plausible = self.floor_ms <= wall <= self.floor_ms + _TRUST_WALL_MS
             self._offset_ms = (wall if plausible else self.floor_ms) - self._mono_ms()
 
-    def said_hello(self) -> None:
-        """Note that a `Hello` was just sent: a `Welcome` within 10 s may then set the clock back."""
+    def on_hello_sent(self) -> None:
+        """Note that a `HelloNote` was just sent: a `Welcome` within 10 s may then set the clock back."""
         self._hello_at = self.now()
 
-    def hear(self, created_ms: int, *, welcome: bool = False) -> None:
+    def on_signed_time(self, created_ms: int, *, welcome: bool = False) -> None:
         """A message with a valid signature was created at hub time `created_ms`: adjust the clock to it."""
         mono_ms = self._mono_ms()
         offset = created_ms - mono_ms
@@ -98,9 +100,9 @@ class HubClock:
             self._offset_ms = offset
             self._heard = True
         self.floor_ms = max(self.floor_ms, created_ms)
-        self._be_sure_of(created_ms)
+        self._raise_sure_ms(created_ms)
 
-    def _be_sure_of(self, ms: int) -> None:
+    def _raise_sure_ms(self, ms: int) -> None:
         self._sure_offset_ms = max(self._sure_offset_ms, ms - self._mono_ms())
 
     def _mono_ms(self) -> int:

@@ -20,20 +20,20 @@ import msgspec
 
 from wire.http.client import HttpClient, HttpReply
 from wire.http.guards import is_loopback
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 # X509_V_FLAG_NO_CHECK_TIME (OpenSSL, x509_vfy.h); Python has no name for it.
 _NO_CHECK_TIME = 0x200000
 
 
-class DeviceSocket(ssl.SSLSocket):
+class DeviceTlsSocket(ssl.SSLSocket):
     """TLS socket that checks the peer's certificate against the time floor right after the handshake."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:
             super().do_handshake(block)
-            if isinstance(self.context, DeviceContext):
-                self.context.check(self.getpeercert() or {})
+            if isinstance(self.context, DeviceTlsContext):
+                self.context.check_not_ended(self.getpeercert() or {})
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise  # the handshake has not failed, it is only incomplete
         except OSError:
@@ -41,13 +41,13 @@ class DeviceSocket(ssl.SSLSocket):
             raise
 
 
-class DeviceContext(ssl.SSLContext):
+class DeviceTlsContext(ssl.SSLContext):
     """TLS client context with the time floor in hub milliseconds; made by `context`."""
 
-    sslsocket_class = DeviceSocket
+    sslsocket_class = DeviceTlsSocket
     floor_ms: int
 
-    def check(self, certificate: Mapping[str, object]) -> None:
+    def check_not_ended(self, certificate: Mapping[str, object]) -> None:
         """Raise SSLCertVerificationError if the certificate ended before the floor.
 
         `certificate`: as `ssl.SSLSocket.getpeercert` returns it.
@@ -57,13 +57,13 @@ class DeviceContext(ssl.SSLContext):
             raise ssl.SSLCertVerificationError(f"the server's certificate ended before hub time: {ends}")
 
 
-def context(authorities: Sequence[str], floor_ms: int) -> DeviceContext:
+def make_tls_context(authorities: Sequence[str], floor_ms: int) -> DeviceTlsContext:
     """A TLS context that trusts these CAs (PEM) and no other; TLS 1.2 and up, host name checked.
 
     `floor_ms`: hub time in milliseconds that a server certificate must not have ended before. ssl.SSLError if a CA
     cannot be read.
     """
-    made = DeviceContext(ssl.PROTOCOL_TLS_CLIENT)
+    made = DeviceTlsContext(ssl.PROTOCOL_TLS_CLIENT)
     made.floor_ms = floor_ms
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.verify_flags |= _NO_CHECK_TIME
@@ -75,7 +75,7 @@ MAX_REPLY_BYTES = 64 * 1024
 TIMEOUT_S = 15.0
 
 
-class Trust(msgspec.Struct, frozen=True):
+class HubTrust(msgspec.Struct, frozen=True):
     """What a connection to the hub trusts.
 
     `authorities`: pinned CAs (PEM), once they are known; before that `ca_sha256`: hash (hex, of the DER form) from the
@@ -87,21 +87,21 @@ class Trust(msgspec.Struct, frozen=True):
     ca_sha256: str = ""
 
 
-def post(url: str, path: str, body: bytes, trust: Trust) -> HttpReply:
+def post_to_hub(url: str, path: str, body: bytes, trust: HubTrust) -> HttpReply:
     """POST `body` to a path of the hub's web API and return the reply, whatever its status.
 
     ExitError(HUB) if nobody answers, ExitError(ENROLMENT) if the server is not the hub; the message names the TLS
     failure.
     """
-    where = split(url)
+    where = split_address(url)
     if where.scheme == "http" and not is_loopback(where.hostname or ""):
         raise ExitError(
-            Exit.ENROLMENT, f"{where.geturl()}: secrets would cross the network in clear; the hub needs TLS"
+            ExitCode.ENROLMENT, f"{where.geturl()}: secrets would cross the network in clear; the hub needs TLS"
         )
     client = HttpClient(
         url=url,
         server="hub",
-        tls=partial(_context, where, trust),
+        tls=partial(_make_context, where, trust),
         hint="is it running, is the address right?",
         timeout_s=TIMEOUT_S,
         max_reply_bytes=MAX_REPLY_BYTES,
@@ -109,7 +109,7 @@ def post(url: str, path: str, body: bytes, trust: Trust) -> HttpReply:
     return client.send("POST", path, body)
 
 
-def split(url: str) -> SplitResult:
+def split_address(url: str) -> SplitResult:
     """Parse a hub address. ValueError unless it is a plain http or https address."""
     where = urlsplit(url)
     if where.scheme not in ("http", "https") or not where.hostname or where.username or where.query or where.port == 0:
@@ -117,12 +117,12 @@ def split(url: str) -> SplitResult:
     return where
 
 
-def _context(where: SplitResult, trust: Trust) -> ssl.SSLContext:
+def _make_context(where: SplitResult, trust: HubTrust) -> ssl.SSLContext:
     host, port = where.hostname or "", where.port or 443
-    return context(trust.authorities or (_shown_authority(host, port, trust.ca_sha256),), trust.floor_ms)
+    return make_tls_context(trust.authorities or (_fetch_shown_authority(host, port, trust.ca_sha256),), trust.floor_ms)
 
 
-def _shown_authority(host: str, port: int, ca_sha256: str) -> str:
+def _fetch_shown_authority(host: str, port: int, ca_sha256: str) -> str:
     """The CA (PEM) with this hash, out of the chain that the server shows. ExitError(ENROLMENT) if it is not there.
 
     This first connection verifies nothing, sends nothing and reads nothing else; the next one verifies against that CA.
@@ -133,19 +133,19 @@ def _shown_authority(host: str, port: int, ca_sha256: str) -> str:
     probe = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=look)
     try:
         probe.connect()
-        shown: Sequence[bytes] = _chain(probe.sock)
+        shown: Sequence[bytes] = _read_shown_chain(probe.sock)
     finally:
         probe.close()
     for certificate in shown:
         if sha256(certificate).hexdigest() == ca_sha256.lower():
             return ssl.DER_cert_to_PEM_cert(certificate)
     raise ExitError(
-        Exit.ENROLMENT,
+        ExitCode.ENROLMENT,
         f"{host}:{port} does not show the CA that the invite names: it is another hub, or somebody is in between",
     )
 
 
-def _chain(channel: Any) -> list[bytes]:
+def _read_shown_chain(channel: Any) -> list[bytes]:
     """The certificates the server sent, DER. Public in Python 3.13; before, the same method of the inner object."""
     if hasattr(channel, "get_unverified_chain"):
         return [bytes(der) for der in channel.get_unverified_chain()]

@@ -11,16 +11,16 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.system.settings import name_of
-from policies.language.document import Document, PolicyError, compose, parse
-from policies.model.policy import Part, Policy, may_replace
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_text
+from policies.language.document import PolicyDocument, PolicyError, compose_policy, parse_policy
+from policies.model.policy import CompiledLayer, Policy, may_replace_policy
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_file_text
 
 MAX_POLICY_BYTES = 256 * 1024
-Documents = tuple[Document, ...]
+PolicyDocuments = tuple[PolicyDocument, ...]
 
 
-class Layers(msgspec.Struct, frozen=True):
+class PolicyLayers(msgspec.Struct, frozen=True):
     """Policy documents as configured.
 
     `published`: names in the update repository. `files`: paths. `airgap`: add the built-in document that lets nothing
@@ -32,89 +32,89 @@ class Layers(msgspec.Struct, frozen=True):
     airgap: bool = False
 
 
-def layers_of(settings: Iterable[str], *, airgap: bool) -> Layers:
+def parse_layers(settings: Iterable[str], *, airgap: bool) -> PolicyLayers:
     """Parse the configuration's `policy` list: each entry is a path or `tuf:NAME`; empty ones are skipped."""
     named = tuple(filter(None, settings))
     published = tuple(name_of(each) for each in named if name_of(each))
-    return Layers(published, tuple(each for each in named if not name_of(each)), airgap)
+    return PolicyLayers(published, tuple(each for each in named if not name_of(each)), airgap)
 
 
-def read_files(layers: Layers) -> Documents:
+def read_policy_files(layers: PolicyLayers) -> PolicyDocuments:
     """Read every policy file, and the built-in airgap document where it is switched on.
 
     ExitError(POLICY) for the first that cannot be used.
     """
-    found = tuple(map(_read, layers.files))
-    return (*found, _airgap()) if layers.airgap else found
+    found = tuple(map(_read_document, layers.files))
+    return (*found, _load_airgap()) if layers.airgap else found
 
 
-def read_published(texts: Iterable[bytes | None]) -> Documents | None:
+def parse_published(texts: Iterable[bytes | None]) -> PolicyDocuments | None:
     """Parse the published documents.
 
     None if one of them is not downloaded yet, or uses keys of a newer agent version.
     """
     try:
-        return tuple(parse(text.decode()) if text is not None else _missing() for text in texts)
+        return tuple(parse_policy(text.decode()) if text is not None else _raise_missing() for text in texts)
     except (PolicyError, UnicodeDecodeError):
         return None
 
 
-class _Unsigned(msgspec.Struct, frozen=True):
+class _UnsignedDocument(msgspec.Struct, frozen=True):
     """A local policy file: it may narrow, but cannot clear a deny-all notice, which only a signed document can."""
 
-    document: Document
+    document: PolicyDocument
 
-    def part(self) -> Part:
-        return msgspec.structs.replace(self.document.part(), clears_notice=0)
+    def compile_layer(self) -> CompiledLayer:
+        return msgspec.structs.replace(self.document.compile_layer(), clears_notice=0)
 
 
-class Standing:
+class PolicyStack:
     """The policy in force and the documents it is composed of; files and published documents change separately."""
 
-    def __init__(self, files: Documents = (), published: Documents | None = ()) -> None:
+    def __init__(self, files: PolicyDocuments = (), published: PolicyDocuments | None = ()) -> None:
         """PolicyError if the documents cannot be composed."""
         self._files, self._published = files, published
-        self.policy = _together(files, published)
+        self.policy = _compose_layers(files, published)
 
-    def take_files(self, files: Documents) -> Policy | None:
+    def replace_files(self, files: PolicyDocuments) -> Policy | None:
         """Replace the local documents.
 
         Returns the policy that is now in force, None if nothing changes. PolicyError if the documents cannot be
         composed.
         """
-        return self._take(files, self._published)
+        return self._replace_documents(files, self._published)
 
-    def take_published(self, published: Documents | None) -> Policy | None:
-        """Replace the published documents; returns and errors as `take_files`."""
-        return self._take(self._files, published)
+    def replace_published(self, published: PolicyDocuments | None) -> Policy | None:
+        """Replace the published documents; returns and errors as `replace_files`."""
+        return self._replace_documents(self._files, published)
 
-    def _take(self, files: Documents, published: Documents | None) -> Policy | None:
-        candidate = _together(files, published)
+    def _replace_documents(self, files: PolicyDocuments, published: PolicyDocuments | None) -> Policy | None:
+        candidate = _compose_layers(files, published)
         if candidate is None or candidate == self.policy:
             return None
-        if self.policy is not None and not may_replace(self.policy, candidate):
+        if self.policy is not None and not may_replace_policy(self.policy, candidate):
             return None
         self._files, self._published, self.policy = files, published, candidate
         return candidate
 
 
-def _together(files: Documents, published: Documents | None) -> Policy | None:
+def _compose_layers(files: PolicyDocuments, published: PolicyDocuments | None) -> Policy | None:
     if published is None or not (files or published):
         return None
-    return compose((*map(_Unsigned, files), *published))
+    return compose_policy((*map(_UnsignedDocument, files), *published))
 
 
-def _read(path: str) -> Document:
-    text = read_text(Path(path), Exit.POLICY)
+def _read_document(path: str) -> PolicyDocument:
+    text = read_file_text(Path(path), ExitCode.POLICY)
     try:
-        return parse(text)
+        return parse_policy(text)
     except PolicyError as error:
-        raise ExitError(Exit.POLICY, f"{path}: {error}; `skerry policy check {path}` says the same") from None
+        raise ExitError(ExitCode.POLICY, f"{path}: {error}; `skerry policy check {path}` says the same") from None
 
 
-def _airgap() -> Document:
-    return parse(resources.files("policies").joinpath("templates", "airgap.toml").read_text(encoding="utf-8"))
+def _load_airgap() -> PolicyDocument:
+    return parse_policy(resources.files("policies").joinpath("templates", "airgap.toml").read_text(encoding="utf-8"))
 
 
-def _missing() -> Document:
+def _raise_missing() -> PolicyDocument:
     raise PolicyError("not published yet")

@@ -5,16 +5,16 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.core.commands import OutboxLimits
-from edge_agent.system.environment import Attributes
-from wire.process.files import write_private
+from edge_agent.system.environment import DeviceAttributes
+from wire.process.files import write_private_file
 
 __all__ = ["AgentSettings", "OutboxLimits", "name_of"]
-TUF = "tuf:"  # prefix of the name of a model family or policy in the update repository
+TUF_PREFIX = "tuf:"  # prefix of the name of a model family or policy in the update repository
 
 
 def name_of(setting: str) -> str:
-    """The published name in a setting: `digits` of `tuf:digits`; "" for a path."""
-    return setting.removeprefix(TUF) if setting.startswith(TUF) else ""
+    """The published name in a setting: `load_digits` of `tuf:load_digits`; "" for a path."""
+    return setting.removeprefix(TUF_PREFIX) if setting.startswith(TUF_PREFIX) else ""
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     state_dir: Path
     outbox: OutboxLimits = OutboxLimits()
-    attributes: Attributes = Attributes()
+    attributes: DeviceAttributes = DeviceAttributes()
     answers_max_rows: int = 200_000  # oldest go first, counted
     outcomes_max_rows: int = 1_000_000
     ledger_max_rows: int = 1_000_000  # oldest go first; the newest row is always kept: it numbers the next question
@@ -49,7 +49,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 ADDRESS_FILE = "api.json"
 
 
-class Address(msgspec.Struct, frozen=True):
+class ApiAddress(msgspec.Struct, frozen=True):
     """Address of the running agent's local API, kept in `api.json` of the state folder while it runs.
 
     `url`: http://..., https://... or unix:PATH. The token itself stays in its own file.
@@ -61,4 +61,4 @@ class Address(msgspec.Struct, frozen=True):
 
     def save(self, state: Path) -> None:
         """Write `api.json`, readable by the owner alone."""
-        write_private(state / ADDRESS_FILE, msgspec.json.encode(self))
+        write_private_file(state / ADDRESS_FILE, msgspec.json.encode(self))

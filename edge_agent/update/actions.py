@@ -12,30 +12,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from edge_agent.runtime.answering import Answering
-from edge_agent.update.installed import Names, opened
-from edge_agent.update.types import Activated, CleanUp, Done, Examined
+from edge_agent.runtime.answering import InferenceService
+from edge_agent.update.installed import RepositoryNames, open_store
+from edge_agent.update.types import ActionDone, CleanUpStore, GoldenSetChecked, ModelActivated
 from edge_agent.update.worker_protocol import UpdateJob
-from edge_agent.uplink.services import Parts
+from edge_agent.uplink.services import AgentServices
 from models.bundle.manifest import BundleError
 from models.runtime.golden import check_golden
 from models.runtime.onnx_runner import OnnxRunner
 from models.runtime.runner import Runner
-from models.update.floors import Quarantine, commit
+from models.update.floors import Quarantine, commit_floor
 from models.update.slots import Slot, Store
-from models.update.trust import failure_of
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.logging import Log, name
-from wire.protocol.rollout import Failure
+from models.update.trust import classify_failure
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog, safe_name
+from wire.protocol.rollout import InstallFailure
 
 TICK_S = 1.0
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = 4096
-FAULTS = (BundleError, OSError, sqlite3.Error, ExitError)
-Step = Callable[[str], None]
+STORE_ERRORS = (BundleError, OSError, sqlite3.Error, ExitError)
+StepHook = Callable[[str], None]
 
 
-def silent(_: str) -> None:
+def ignore_step(_: str) -> None:
     """A step hook that does nothing."""
 
 
@@ -45,97 +45,97 @@ class StoreActions:
     `step(name)`: called before each point at which a kill is tested.
     """
 
-    def __init__(self, folder: Path, names: Names, step: Step = silent) -> None:
+    def __init__(self, folder: Path, names: RepositoryNames, step: StepHook = ignore_step) -> None:
         self._folder = folder
         self._names = names
         self._step = step
 
-    def activate(self, target: Slot) -> tuple[Activated, Runner | None]:
+    def activate(self, target: Slot) -> tuple[ModelActivated, Runner | None]:
         """Check that the serving bundle still opens, make the target current on trial, and load it.
 
         On a failure the store is as it was.
         """
         try:
-            with opened(self._folder) as store:
-                self._prove(store)
+            with open_store(self._folder) as store:
+                self._check_fallback(store)
                 if target not in (store.candidate, store.current):
                     raise BundleError(f"{target.path}: its slot is gone")
                 self._step("flip")
                 store.activate(target, trial=True)
                 self._step("load")
-                return Activated(), self._loaded(store, target)
-        except FAULTS as error:
-            return Activated(failure_class(error), str(error)[:300]), None
+                return ModelActivated(), self._load_slot(store, target)
+        except STORE_ERRORS as error:
+            return ModelActivated(report_failure_kind(error), str(error)[:300]), None
 
-    def commit(self, target: Slot) -> Done:
+    def commit(self, target: Slot) -> ActionDone:
         """Raise the rollback floor to this slot and drop the one before: no older version may follow."""
         try:
             self._step("raise_floor")
-            commit(self._folder / "metadata", target)
+            commit_floor(self._folder / "metadata", target)
             self._step("commit")
-            with opened(self._folder) as store:
+            with open_store(self._folder) as store:
                 store.commit()
-        except FAULTS as error:
-            return Done(failure_class(error), str(error)[:300])
-        return Done()
+        except STORE_ERRORS as error:
+            return ActionDone(report_failure_kind(error), str(error)[:300])
+        return ActionDone()
 
-    def roll_back(self, target: Slot) -> tuple[Done, Slot | None]:
+    def roll_back(self, target: Slot) -> tuple[ActionDone, Slot | None]:
         """Make the bundle before current again, if it opens, and return its slot. If none does, nothing is current."""
         try:
-            with opened(self._folder) as store:
+            with open_store(self._folder) as store:
                 self._step("roll_back")
                 on_trial = store.current is not None and store.current.digest == target.digest
                 before = store.previous if on_trial else store.current
                 if before is None:
-                    return self._nothing(store, "nothing served before")
+                    return self._abandon_all(store, "nothing served before")
                 try:
-                    store.open(before)
+                    store.open_slot(before)
                 except BundleError as error:
-                    return self._nothing(store, str(error))
+                    return self._abandon_all(store, str(error))
                 if on_trial:
                     store.roll_back()
-                return Done(), before
-        except FAULTS as error:
-            return Done(failure_class(error), str(error)[:300]), None
+                return ActionDone(), before
+        except STORE_ERRORS as error:
+            return ActionDone(report_failure_kind(error), str(error)[:300]), None
 
-    def clean_up(self, wish: CleanUp) -> None:
+    def clean_up(self, wish: CleanUpStore) -> None:
         """Remove what was staged or partly downloaded, and quarantine what failed. Disk errors are ignored."""
-        with suppress(*FAULTS), opened(self._folder) as store:
-            store.drop()
+        with suppress(*STORE_ERRORS), open_store(self._folder) as store:
+            store.drop_staged()
             if wish.target is None:
                 return
             store.forget_part(wish.target.digest)
             quarantine = Quarantine(store.metadata, self._names.agent)
             if wish.until_ms:
-                quarantine.ban(wish.target.digest, wish.until_ms)
+                quarantine.ban_until(wish.target.digest, wish.until_ms)
             if wish.hopeless and wish.target.path:
-                quarantine.note(wish.target.path, hopeless=True)
+                quarantine.record_failure(wish.target.path, hopeless=True)
 
     def load(self, slot: Slot) -> Runner:
         """Open a slot and load its model. Raises BundleError, OSError or ExitError."""
-        with opened(self._folder) as store:
-            return self._loaded(store, slot)
+        with open_store(self._folder) as store:
+            return self._load_slot(store, slot)
 
-    def _prove(self, store: Store) -> None:
+    def _check_fallback(self, store: Store) -> None:
         """Check that a rollback is possible: the serving bundle's bytes are intact, and the runtime loads it."""
         self._step("prove")
         if store.current is not None and not store.on_trial:
-            self._loaded(store, store.current).close()
+            self._load_slot(store, store.current).close()
 
-    def _loaded(self, store: Store, slot: Slot) -> Runner:
+    def _load_slot(self, store: Store, slot: Slot) -> Runner:
         try:
-            return OnnxRunner(store.open(slot), self._names.threads)
+            return OnnxRunner(store.open_slot(slot), self._names.threads)
         except BundleError:
             if store.on_trial and store.current == slot:
                 store.roll_back()
             raise
 
-    def _nothing(self, store: Store, why: str) -> tuple[Done, Slot | None]:
-        store.abandon()
-        return Done(Failure.INTEGRITY, why[:300]), None
+    def _abandon_all(self, store: Store, why: str) -> tuple[ActionDone, Slot | None]:
+        store.abandon_slots()
+        return ActionDone(InstallFailure.INTEGRITY, why[:300]), None
 
 
-class Served(Protocol):
+class ServingSlot(Protocol):
     """Which slot serves: `Updates`, as the install sees it."""
 
     @property
@@ -143,7 +143,7 @@ class Served(Protocol):
         """The slot that serves; None for none."""
         ...
 
-    def took(self, slot: Slot | None) -> None:
+    def set_serving(self, slot: Slot | None) -> None:
         """The install has made this slot serve."""
         ...
 
@@ -155,19 +155,21 @@ class InstallDependencies(NamedTuple):
     """
 
     folder: Path
-    names: Names
+    names: RepositoryNames
     job: Callable[[], UpdateJob]
     busy: asyncio.Lock
-    log: Log
+    log: JsonLog
     metered: bool = False  # whether a download over a link that costs is allowed
     tick_s: float = TICK_S
-    step: Step = silent
+    step: StepHook = ignore_step
 
 
 class RuntimeActions:
     """Store actions together with what follows from them in the running agent; used on the event loop only."""
 
-    def __init__(self, needs: InstallDependencies, served: Served, parts: Parts, answering: Answering) -> None:
+    def __init__(
+        self, needs: InstallDependencies, served: ServingSlot, parts: AgentServices, answering: InferenceService
+    ) -> None:
         self._needs = needs
         self._served = served
         self._parts = parts
@@ -179,77 +181,77 @@ class RuntimeActions:
         """Note how much memory, in bytes, the newest model took in its self-test."""
         self._self_test_bytes = resident_bytes
 
-    async def clean_up(self, wish: CleanUp) -> None:
+    async def clean_up(self, wish: CleanUpStore) -> None:
         """Clean up the store in a thread, while no one else uses it."""
         async with self._needs.busy:
             await asyncio.to_thread(self._store_actions.clean_up, wish)
 
-    async def activate(self, target: Slot) -> Activated:
+    async def activate(self, target: Slot) -> ModelActivated:
         """Serve the target on trial; the model before stays loaded beside it."""
-        rss = resident_bytes()
-        before = self._answering.trial.seen.signals(rss)
+        rss = read_resident_bytes()
+        before = self._answering.trial.seen.make_signals(rss)
         async with self._needs.busy:
             done, runner = await asyncio.to_thread(self._store_actions.activate, target)
             if runner is None:
                 return done
-            await self._answering.try_out(runner)
-            self._served.took(target)
+            await self._answering.start_trial(runner)
+            self._served.set_serving(target)
         self._parts.counts["installs_tried"] += 1
-        self._needs.log.info("model_on_trial", path=name(target.path), version=target.version)
-        declared = max(rss + self._self_test_bytes, resident_bytes()) if rss else 0
-        return Activated(before=before, declared_bytes=declared)
+        self._needs.log.info("model_on_trial", path=safe_name(target.path), version=target.version)
+        declared = max(rss + self._self_test_bytes, read_resident_bytes()) if rss else 0
+        return ModelActivated(before=before, declared_bytes=declared)
 
-    async def roll_back(self, target: Slot, why: str) -> Done:
+    async def roll_back(self, target: Slot, why: str) -> ActionDone:
         """Serve the model before again. In memory first: it answers from this moment on, whatever the disk does."""
-        at_once = self._answering.go_back()
+        at_once = self._answering.revert_trial()
         async with self._needs.busy:
             done, slot = await asyncio.to_thread(self._store_actions.roll_back, target)
             if not at_once and slot != self._served.slot:
-                done, slot = await self._load_again(done, slot)
-            if done.failure is not Failure.DISK:
-                self._served.took(slot)
+                done, slot = await self._reload_previous(done, slot)
+            if done.failure is not InstallFailure.DISK:
+                self._served.set_serving(slot)
         self._parts.counts["installs_rolled_back"] += 1
-        self._needs.log.error("rolled_back", path=name(target.path), why=name(why))
+        self._needs.log.error("rolled_back", path=safe_name(target.path), why=safe_name(why))
         return done
 
-    async def _load_again(self, done: Done, slot: Slot | None) -> tuple[Done, Slot | None]:
+    async def _reload_previous(self, done: ActionDone, slot: Slot | None) -> tuple[ActionDone, Slot | None]:
         """The model before is not in memory any more: load it from its slot."""
         if slot is None:
-            if done.failure is not Failure.DISK:
-                await self._answering.use(None)
+            if done.failure is not InstallFailure.DISK:
+                await self._answering.set_model(None)
             return done, None
         try:
-            await self._answering.use(await asyncio.to_thread(self._store_actions.load, slot))
+            await self._answering.set_model(await asyncio.to_thread(self._store_actions.load, slot))
         except (BundleError, OSError) as error:
-            await self._answering.use(None)
-            return Done(failure_class(error), str(error)[:300]), None
+            await self._answering.set_model(None)
+            return ActionDone(report_failure_kind(error), str(error)[:300]), None
         return done, slot
 
-    async def commit(self, target: Slot) -> Done:
+    async def commit(self, target: Slot) -> ActionDone:
         """Commit the target, and unload the model before."""
         async with self._needs.busy:
             done = await asyncio.to_thread(self._store_actions.commit, target)
         if done.failure is None:
-            self._answering.settle()
+            self._answering.commit_trial()
             self._parts.counts["installs_committed"] += 1
-            self._needs.log.info("model_committed", path=name(target.path), version=target.version)
+            self._needs.log.info("model_committed", path=safe_name(target.path), version=target.version)
         return done
 
-    async def examine(self, target: Slot) -> Examined:
+    async def check_golden_set(self, target: Slot) -> GoldenSetChecked:
         """Run the very session that serves on its golden set."""
         runner = self._answering.model.runner
         async with self._needs.busy:
-            return Examined(await asyncio.to_thread(_same, self._needs.folder, target, runner))
+            return GoldenSetChecked(await asyncio.to_thread(_passes_golden, self._needs.folder, target, runner))
 
 
-def failure_class(error: BaseException) -> Failure:
+def report_failure_kind(error: BaseException) -> InstallFailure:
     """The failure class of the error that an action on the store ended with."""
     if isinstance(error, ExitError):
-        return Failure.DISK if error.code is Exit.DISK else Failure.INTERNAL
-    return Failure.SELF_TEST if isinstance(error, BundleError) else failure_of(error)
+        return InstallFailure.DISK if error.code is ExitCode.DISK else InstallFailure.INTERNAL
+    return InstallFailure.SELF_TEST if isinstance(error, BundleError) else classify_failure(error)
 
 
-def resident_bytes() -> int:
+def read_resident_bytes() -> int:
     """Resident memory of this process in bytes; 0 where the kernel does not tell."""
     try:
         return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
@@ -257,10 +259,10 @@ def resident_bytes() -> int:
         return 0
 
 
-def _same(folder: Path, target: Slot, runner: Runner) -> bool:
+def _passes_golden(folder: Path, target: Slot, runner: Runner) -> bool:
     try:
-        with opened(folder) as store:
-            bundle = store.open(target)
+        with open_store(folder) as store:
+            bundle = store.open_slot(target)
         return check_golden(bundle, runner).passed
     except BundleError:
         return False

@@ -17,124 +17,128 @@ from queue import SimpleQueue
 
 import msgspec
 
-from edge_agent.update.worker import HOPELESS, road
-from edge_agent.update.worker_protocol import WorkerMessage, WorkerRequest
+from edge_agent.update.worker import PERMANENT_OUTCOMES, open_client
+from edge_agent.update.worker_protocol import InstallMessage, InstallRequest
 from models.bundle.manifest import BundleError
-from models.signing.review import REVOKED
+from models.signing.review import REVOKED_FIELD
 from models.signing.roles import Permit
-from models.update.assignments import Facts, Listed, Target, judge
-from models.update.client import RefusedError, Session
+from models.update.assignments import InstallTarget, ListedBundle, RepositoryView, resolve_assignment
+from models.update.client import RefusedError, TrustedSession
 from models.update.floors import MAX_TRIES, Quarantine
-from models.update.poll import Offer, offers, slot_of
-from models.update.slots import Slot, Step, Store
-from models.update.trust import Refusal, failure_of
-from models.update.tuf_view import Listing
-from models.verification.compatibility import judge_custom, judge_target, this_host
-from models.verification.sandbox import FirstLoad, Outcome, first_load
-from wire.protocol.rollout import Failure, InstallState
+from models.update.poll import AvailableTarget, build_slot, list_available_targets
+from models.update.slots import Slot, Store, StoreStep
+from models.update.trust import Refusal, classify_failure
+from models.update.tuf_view import ListedTarget
+from models.verification.compatibility import check_custom, check_target, read_host
+from models.verification.sandbox import FirstLoadReport, LoadOutcome, run_first_load
+from wire.protocol.rollout import InstallFailure, InstallState
 
-Reach = Callable[[InstallState], None]
+StateHook = Callable[[InstallState], None]
 
 
-def run(request: WorkerRequest, reach: Reach, step: Callable[[Step], None] | None = None) -> WorkerMessage:
+def run_request(
+    request: InstallRequest, reach: StateHook, step: Callable[[StoreStep], None] | None = None
+) -> InstallMessage:
     """Carry out one request; blocks. Failures of repository, network, bundle or disk are in the message it returns.
 
     `reach(state)`: announces a state and waits. `step`: called at each point of the store's work.
     """
     with Store(Path(request.job.folder), *((step,) if step else ())) as store:
         try:
-            return _fetched(request, store, reach) if request.target else _checked(request, store)
+            return _fetch_bundle(request, store, reach) if request.target else _check_assignment(request, store)
         except RefusedError as refused:
-            return _no(refused.refusal)
+            return _refused_message(refused.refusal)
         except (BundleError, OSError, sqlite3.Error) as error:
-            failure = failure_of(error)
-            if failure is Failure.DISK:
-                store.reclaim()
-            return _no(Refusal(failure, f"{type(error).__name__}: {error}"[:300]))
+            failure = classify_failure(error)
+            if failure is InstallFailure.DISK:
+                store.reclaim_space()
+            return _refused_message(Refusal(failure, f"{type(error).__name__}: {error}"[:300]))
 
 
 # Checking the assignment
 
 
-def _checked(request: WorkerRequest, store: Store) -> WorkerMessage:
-    way = road(request.job, store)
+def _check_assignment(request: InstallRequest, store: Store) -> InstallMessage:
+    way = open_client(request.job, store)
     try:
         session = way.refresh()
-        found = _found(request, store, session)
+        found = _find_listing(request, store, session)
         if isinstance(found, Refusal):
-            return _no(found)
-        return WorkerMessage(slot=slot_of(found), length=found.info.length)
+            return _refused_message(found)
+        return InstallMessage(slot=build_slot(found), length=found.info.length)
     finally:
         way.close()
 
 
-def _found(request: WorkerRequest, store: Store, session: Session) -> Listing | Refusal:
-    listed = {offer.path: offer for offer in offers(session, request.assignment.family)}
-    target = judge(request.assignment, _facts(request, store, session, listed), request.now_ms)
+def _find_listing(request: InstallRequest, store: Store, session: TrustedSession) -> ListedTarget | Refusal:
+    listed = {offer.path: offer for offer in list_available_targets(session, request.assignment.family)}
+    target = resolve_assignment(request.assignment, _collect_facts(request, store, session, listed), request.now_ms)
     if isinstance(target, Refusal):
         return target
-    refusal = _unfit(request, store, listed[target.path])
-    return refusal or _approved(session, target)
+    refusal = _refuse_unfit(request, store, listed[target.path])
+    return refusal or _require_approved(session, target)
 
 
-def _facts(request: WorkerRequest, store: Store, session: Session, listed: dict[str, Offer]) -> Facts:
+def _collect_facts(
+    request: InstallRequest, store: Store, session: TrustedSession, listed: dict[str, AvailableTarget]
+) -> RepositoryView:
     path, current = request.assignment.path, store.current
-    running = Listed(current.version, current.digest) if current else None
-    versions = {offer.path: Listed(offer.version, offer.digest) for offer in listed.values()}
+    running = ListedBundle(current.version, current.digest) if current else None
+    versions = {offer.path: ListedBundle(offer.version, offer.digest) for offer in listed.values()}
     floor = session.floor_under(path) if path in listed else 0
-    return Facts(versions, floor, running, session.permits(request.assignment.family))
+    return RepositoryView(versions, floor, running, session.permits(request.assignment.family))
 
 
-def _unfit(request: WorkerRequest, store: Store, offer: Offer) -> Refusal | None:
-    if offer.custom.get(REVOKED) is True:
-        return Refusal(Failure.POLICY, f"{offer.path}: revoked by its signer")
+def _refuse_unfit(request: InstallRequest, store: Store, offer: AvailableTarget) -> Refusal | None:
+    if offer.custom.get(REVOKED_FIELD) is True:
+        return Refusal(InstallFailure.POLICY, f"{offer.path}: revoked by its signer")
     quarantine = Quarantine(store.metadata, request.job.agent)
-    if quarantine.tries(offer.path) >= MAX_TRIES or quarantine.banned(offer.digest, request.now_ms):
-        return Refusal(Failure.QUARANTINED, f"{offer.path}: it failed here before")
-    return judge_custom(offer.custom, this_host(request.job.agent))
+    if quarantine.count_failures(offer.path) >= MAX_TRIES or quarantine.is_banned(offer.digest, request.now_ms):
+        return Refusal(InstallFailure.QUARANTINED, f"{offer.path}: it failed here before")
+    return check_custom(offer.custom, read_host(request.job.agent))
 
 
-def _approved(session: Session, target: Target) -> Listing | Refusal:
-    found = session.approved(target.path, target.permit)
-    return found or Refusal(Failure.INTEGRITY, f"{target.path}: no trusted role lists it")
+def _require_approved(session: TrustedSession, target: InstallTarget) -> ListedTarget | Refusal:
+    found = session.approved_target(target.path, target.permit)
+    return found or Refusal(InstallFailure.INTEGRITY, f"{target.path}: no trusted role lists it")
 
 
 # Downloading and testing the bundle
 
 
-def _fetched(request: WorkerRequest, store: Store, reach: Reach) -> WorkerMessage:
-    target = _wanted(request)
+def _fetch_bundle(request: InstallRequest, store: Store, reach: StateHook) -> InstallMessage:
+    target = _require_target(request)
     staged = store.candidate if store.candidate and store.candidate.digest == target.digest else None
     if staged is None:
-        if request.state is InstallState.DOWNLOADING or not _whole(store, target):
-            _download(request, store, target, reach)
+        if request.state is InstallState.DOWNLOADING or not _is_complete(store, target):
+            _download_bundle(request, store, target, reach)
         reach(InstallState.VERIFYING)
-        if not _whole(store, target):
+        if not _is_complete(store, target):
             raise BundleError(f"{target.path}: its bytes do not have the digest that is listed")
         reach(InstallState.STAGED)
-        staged = _staged(store, target)
+        staged = _stage_bundle(store, target)
     reach(InstallState.SELF_TEST)
-    return _tested(request, store, staged)
+    return _self_test(request, store, staged)
 
 
-def _wanted(request: WorkerRequest) -> Slot:
+def _require_target(request: InstallRequest) -> Slot:
     if request.target is None:
         raise RuntimeError("the request has no target")
     return request.target
 
 
-def _download(request: WorkerRequest, store: Store, target: Slot, reach: Reach) -> None:
+def _download_bundle(request: InstallRequest, store: Store, target: Slot, reach: StateHook) -> None:
     """Download into the partial file, which is kept if it is cut short.
 
     The download is authorised by a refresh of the repository in this very request.
     """
     reach(InstallState.DOWNLOADING)
-    way = road(request.job, store)
+    way = open_client(request.job, store)
     try:
         session = way.refresh()
         permits: tuple[Permit | None, ...] = (None, *session.permits(request.assignment.family))
-        found = _allowed(session, target, permits)
-        with store.reserve(target.digest, found.info.length) as part:
+        found = _find_allowed(session, target, permits)
+        with store.reserve_part(target.digest, found.info.length) as part:
             session.download(found, part)
             part.flush()
             os.fsync(part.file.fileno())
@@ -142,64 +146,64 @@ def _download(request: WorkerRequest, store: Store, target: Slot, reach: Reach) 
         way.close()
 
 
-def _allowed(session: Session, target: Slot, permits: tuple[Permit | None, ...]) -> Listing:
+def _find_allowed(session: TrustedSession, target: Slot, permits: tuple[Permit | None, ...]) -> ListedTarget:
     """The target's listing, as when it was checked: with the permit that allows it, if it needs one."""
-    refused = RefusedError(Refusal(Failure.INTEGRITY, f"{target.path}: it is no longer listed with this digest"))
+    refused = RefusedError(Refusal(InstallFailure.INTEGRITY, f"{target.path}: it is no longer listed with this digest"))
     for permit in permits:
         try:
-            found = session.approved(target.path, permit)
+            found = session.approved_target(target.path, permit)
         except RefusedError as error:
             refused = error
             continue
-        if found and slot_of(found).digest == target.digest:
+        if found and build_slot(found).digest == target.digest:
             return found
     raise refused
 
 
-def _whole(store: Store, target: Slot) -> bool:
-    path = store.part_of(target.digest)
+def _is_complete(store: Store, target: Slot) -> bool:
+    path = store.part_path(target.digest)
     if not path.is_file():
         return False
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest() == target.digest
 
 
-def _staged(store: Store, target: Slot) -> Slot:
+def _stage_bundle(store: Store, target: Slot) -> Slot:
     """Unpack, sync, rename and name it as candidate: from here on the slot survives any end of the process."""
-    with store.reserve(target.digest, 0) as part:
-        staged = store.stage(part, target)
+    with store.reserve_part(target.digest, 0) as part:
+        staged = store.stage_bundle(part, target)
     store.name_candidate(staged)
     return staged
 
 
-def _tested(request: WorkerRequest, store: Store, staged: Slot) -> WorkerMessage:
+def _self_test(request: InstallRequest, store: Store, staged: Slot) -> InstallMessage:
     """Lint, first load and golden set, in a sandboxed child that is handed the verified bytes."""
-    bundle = store.open(staged)
-    unfit = judge_target(bundle.manifest.target, this_host(request.job.agent))
+    bundle = store.open_slot(staged)
+    unfit = check_target(bundle.manifest.target, read_host(request.job.agent))
     if unfit:
-        return _no(unfit)
-    found = first_load(bundle)
+        return _refused_message(unfit)
+    found = run_first_load(bundle)
     if found.failure is None:
-        return WorkerMessage(slot=staged, resident_bytes=found.model_bytes)
-    return _failed(staged, found)
+        return InstallMessage(slot=staged, resident_bytes=found.model_bytes)
+    return _failed_message(staged, found)
 
 
-def _failed(staged: Slot, found: FirstLoad) -> WorkerMessage:
-    failure = found.failure or Failure.SELF_TEST
-    if found.outcome in (Outcome.TIME, Outcome.CRASHED, Outcome.MEMORY):
-        failure = Failure.SELF_TEST
+def _failed_message(staged: Slot, found: FirstLoadReport) -> InstallMessage:
+    failure = found.failure or InstallFailure.SELF_TEST
+    if found.outcome in (LoadOutcome.TIME, LoadOutcome.CRASHED, LoadOutcome.MEMORY):
+        failure = InstallFailure.SELF_TEST
     detail = f"{staged.path}: {found.outcome}: {found.detail}"[:300]
-    return WorkerMessage(failure=failure, detail=detail, hopeless=found.outcome in HOPELESS)
+    return InstallMessage(failure=failure, detail=detail, hopeless=found.outcome in PERMANENT_OUTCOMES)
 
 
-def _no(refusal: Refusal) -> WorkerMessage:
-    return WorkerMessage(failure=refusal.failure, detail=refusal.detail)
+def _refused_message(refusal: Refusal) -> InstallMessage:
+    return InstallMessage(failure=refusal.failure, detail=refusal.detail)
 
 
 # The process
 
 
-class Pipe:
+class WorkerPipe:
     """The worker's end of its pipes: JSON lines on stdin and stdout.
 
     It exits the process when stdin ends, as the agent has.
@@ -207,33 +211,33 @@ class Pipe:
 
     def __init__(self) -> None:
         self._lines: SimpleQueue[bytes] = SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read_lines, daemon=True).start()
 
-    def _listen(self) -> None:
+    def _read_lines(self) -> None:
         for line in iter(sys.stdin.buffer.readline, b""):
             self._lines.put(line)
         os._exit(1)
 
-    def hear(self) -> bytes:
+    def read_line(self) -> bytes:
         """The next line from the agent; blocks."""
         return self._lines.get()
 
-    def say(self, message: WorkerMessage) -> None:
+    def send_message(self, message: InstallMessage) -> None:
         """Write one message to the agent."""
         sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
         sys.stdout.buffer.flush()
 
-    def reach(self, state: InstallState) -> None:
+    def announce_state(self, state: InstallState) -> None:
         """Announce a state, and wait until the agent has stored it."""
-        self.say(WorkerMessage(reached=state))
-        self.hear()
+        self.send_message(InstallMessage(reached=state))
+        self.read_line()
 
 
 def main() -> int:
     """Read one request; then announce states, each answered by the agent, until the last message."""
-    pipe = Pipe()
-    request = msgspec.json.decode(pipe.hear(), type=WorkerRequest)
-    pipe.say(run(request, pipe.reach))
+    pipe = WorkerPipe()
+    request = msgspec.json.decode(pipe.read_line(), type=InstallRequest)
+    pipe.send_message(run_request(request, pipe.announce_state))
     os._exit(0)  # the thread of the pipe holds stdin's lock
 
 

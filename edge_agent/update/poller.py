@@ -16,31 +16,31 @@ from typing import Any, Protocol
 import msgspec
 
 from edge_agent.identity.identity import HubKeys
-from edge_agent.system.policy_layers import Documents, Standing
-from edge_agent.update.installed import Installed, Names, keep, look
-from edge_agent.update.worker_protocol import Report, UpdateJob
+from edge_agent.system.policy_layers import PolicyDocuments, PolicyStack
+from edge_agent.update.installed import InstalledUpdates, RepositoryNames, commit_slot, read_installed
+from edge_agent.update.worker_protocol import PollReport, UpdateJob
 from models.runtime.runner import Runner
 from models.update.slots import Slot
 from models.update.trust import Refusal
 from policies.model.policy import Policy, PolicyError
-from policies.serving.admission import Bucket, take
+from policies.serving.admission import TokenBucket, take_token
 from wire.process.exit_codes import ExitError
 from wire.process.files import PACKAGES_FOLDER
-from wire.process.logging import Log, fault, name
-from wire.protocol.rollout import Failure
+from wire.process.logging import JsonLog, describe_error, safe_name
+from wire.protocol.rollout import InstallFailure
 
-EVERY_S = 1800.0
-SPREAD = 0.2  # of the interval, earlier or later
+POLL_INTERVAL_S = 1800.0
+JITTER_SHARE = 0.2  # of the interval, earlier or later
 HINTS_PER_S = 1 / 30
-HINTS_AT_ONCE = 4.0
+HINT_BURST = 4.0
 MAX_REPORT_BYTES = 1 << 20
-DEADLINE_S = 25 * 3600.0  # of one worker; its own limits are tighter
-_HARMLESS = frozenset(
-    {Failure.NETWORK, Failure.SLOW_RETRIEVAL, Failure.DISK, Failure.FREEZE}
+WORKER_TIMEOUT_S = 25 * 3600.0  # of one worker; its own limits are tighter
+_EXPECTED_FAILURES = frozenset(
+    {InstallFailure.NETWORK, InstallFailure.SLOW_RETRIEVAL, InstallFailure.DISK, InstallFailure.FREEZE}
 )  # reported by counters and alarms of their own
 
 
-class Taker(Protocol):
+class UpdateConsumer(Protocol):
     """The agent, as updates see it."""
 
     def on_hint(self, hint: Callable[[], None]) -> None:
@@ -59,7 +59,7 @@ class Taker(Protocol):
         """Seal to, and accept messages of, these hubs."""
         ...
 
-    def count(self, kind: str) -> None:
+    def count_event(self, kind: str) -> None:
         """Add one to the counter `kind`."""
         ...
 
@@ -71,7 +71,13 @@ class Updates:
     """
 
     def __init__(  # noqa: PLR0917 - its store, its sources of change, and its log
-        self, folder: Path, names: Names, job: Callable[[], UpdateJob], start: Installed, log: Log, standing: Standing
+        self,
+        folder: Path,
+        names: RepositoryNames,
+        job: Callable[[], UpdateJob],
+        start: InstalledUpdates,
+        log: JsonLog,
+        standing: PolicyStack,
     ) -> None:
         self._folder = folder
         self._names = names
@@ -79,11 +85,11 @@ class Updates:
         self._log = log
         self._now = start
         self._standing = standing
-        self._report = Report()
+        self._report = PollReport()
         self._refreshed_ms = 0
         self._polls = 0
         self._safe = False
-        self._bucket = Bucket(HINTS_AT_ONCE, time.monotonic())
+        self._bucket = TokenBucket(HINT_BURST, time.monotonic())
         self.busy = asyncio.Lock()  # held by whoever has the store
 
     @property
@@ -91,43 +97,43 @@ class Updates:
         """The slot that serves; None for none."""
         return self._now.slot
 
-    def took(self, slot: Slot | None) -> None:
+    def set_serving(self, slot: Slot | None) -> None:
         """The installer has made this slot serve."""
         self._now = msgspec.structs.replace(self._now, slot=slot, runner=None, committed=None)
 
-    async def run(self, agent: Taker, every_s: float = EVERY_S) -> None:
+    async def run(self, agent: UpdateConsumer, every_s: float = POLL_INTERVAL_S) -> None:
         """Poll about every `every_s` seconds (+-20 %) and on hints, until cancelled."""
         hinted = asyncio.Event()
         agent.on_hint(hinted.set)
         while True:
             hinted.clear()
-            await self.once(agent)
+            await self.poll_once(agent)
             lot = random.random()  # noqa: S311 - jitter keeps no secret
-            await self._wait(hinted, every_s * (1 + SPREAD * (2 * lot - 1)))
+            await self._wait_for_hint(hinted, every_s * (1 + JITTER_SHARE * (2 * lot - 1)))
 
-    async def once(self, agent: Taker) -> None:
+    async def poll_once(self, agent: UpdateConsumer) -> None:
         """Run one worker and apply what it brought."""
         async with self.busy:
-            await self._once(agent)
+            await self._poll_locked(agent)
         self._polls += 1
-        agent.count("updates_polls")
+        agent.count_event("updates_polls")
 
-    async def _once(self, agent: Taker) -> None:
+    async def _poll_locked(self, agent: UpdateConsumer) -> None:
         try:
-            self._report = await errand(self._job())
+            self._report = await run_update_worker(self._job())
         except ExitError as stop:  # a file of our identity
-            self._report = _failed(str(stop))
+            self._report = _failed_report(str(stop))
         if self._report.refreshed:
             self._refreshed_ms = time.time_ns() // 1_000_000
-        self._tell(agent, self._report.refusals)
+        self._log_refusals(agent, self._report.refusals)
         if self._report.left:
-            agent.count("updates_left")
-            self._log.error("model_revoked", path=name(self._report.left))
-        if self._changed():
-            await self._take(agent)
+            agent.count_event("updates_left")
+            self._log.error("model_revoked", path=safe_name(self._report.left))
+        if self._has_changed():
+            await self._apply_installed(agent)
         self._safe = self._now.slot is None and (self._safe or bool(self._report.left))
 
-    def facts(self) -> dict[str, Any]:
+    def status_fields(self) -> dict[str, Any]:
         """JSON-able fields of the agent's status: `updates` with what serves, and how the last poll went."""
         slot, refusals = self._now.slot, self._report.refusals
         found = {
@@ -141,74 +147,74 @@ class Updates:
 
     def alarms(self) -> set[str]:
         """`freeze`, `update_refused`, `safe_mode` (our model was revoked and nothing may serve), `no_model`."""
-        refused = any(refusal.failure not in _HARMLESS for refusal in self._report.refusals)
+        refused = any(refusal.failure not in _EXPECTED_FAILURES for refusal in self._report.refusals)
         missing = self._names.family and self._now.slot is None
         found = {"freeze": self._report.alarm, "update_refused": refused, "safe_mode": self._safe, "no_model": missing}
         return {alarm for alarm, rings in found.items() if rings}
 
-    def _changed(self) -> bool:
+    def _has_changed(self) -> bool:
         ours = self._names.family and self._report.looked and self._report.current != self._now.slot
         return bool(ours or self._report.documents)
 
-    async def _take(self, agent: Taker) -> None:
+    async def _apply_installed(self, agent: UpdateConsumer) -> None:
         """Read the store and hand what is new to the agent."""
         try:
-            found = await asyncio.to_thread(look, self._folder, self._names, self._now.slot)
+            found = await asyncio.to_thread(read_installed, self._folder, self._names, self._now.slot)
         except (ExitError, OSError, sqlite3.Error) as error:
-            self._log.error("updates_unreadable", error=fault(error))
-            agent.count("updates_failure_disk")
+            self._log.error("updates_unreadable", error=describe_error(error))
+            agent.count_event("updates_failure_disk")
             return
         before, self._now = self._now, found
-        self._tell(agent, found.refusals)
-        self._take_policies(agent, found.policies)
+        self._log_refusals(agent, found.refusals)
+        self._apply_policies(agent, found.policies)
         if found.hubs and found.hubs != before.hubs:
             agent.use_hubs(found.hubs)
             self._log.info("hub_keys_taken", hubs=len(found.hubs))
         if self._names.family and found.slot != before.slot:
-            await self._serve(agent, found)
+            await self._serve_bundle(agent, found)
 
-    async def _serve(self, agent: Taker, found: Installed) -> None:
+    async def _serve_bundle(self, agent: UpdateConsumer, found: InstalledUpdates) -> None:
         await agent.use_bundle(found.runner)
-        agent.count("updates_models")
+        agent.count_event("updates_models")
         if found.slot is None:
             self._log.error("no_model")
             return
-        self._log.info("model_taken", path=name(found.slot.path), version=found.slot.version)
+        self._log.info("model_taken", path=safe_name(found.slot.path), version=found.slot.version)
         try:
-            await asyncio.to_thread(keep, self._folder, found.slot)
+            await asyncio.to_thread(commit_slot, self._folder, found.slot)
         except sqlite3.Error as error:
-            self._log.error("floor_not_kept", error=fault(error))
+            self._log.error("floor_not_kept", error=describe_error(error))
 
-    def _take_policies(self, agent: Taker, documents: Documents | None) -> None:
+    def _apply_policies(self, agent: UpdateConsumer, documents: PolicyDocuments | None) -> None:
         try:
-            policy = self._standing.take_published(documents) if self._names.policies else None
+            policy = self._standing.replace_published(documents) if self._names.policies else None
         except PolicyError as error:  # layers that do not go together: what is in force stays
-            self._log.error("policy_refused", error=fault(error))
-            agent.count("updates_failure_policy")
+            self._log.error("policy_refused", error=describe_error(error))
+            agent.count_event("updates_failure_policy")
             return
         if policy is not None:
             agent.use_policy(policy)
-            self._log.info("policy_taken", policy=name(policy.hash), version=policy.version)
+            self._log.info("policy_taken", policy=safe_name(policy.hash), version=policy.version)
 
-    def _tell(self, agent: Taker, refusals: tuple[Refusal, ...]) -> None:
+    def _log_refusals(self, agent: UpdateConsumer, refusals: tuple[Refusal, ...]) -> None:
         for refusal in refusals:
-            agent.count(f"updates_failure_{refusal.failure}")
+            agent.count_event(f"updates_failure_{refusal.failure}")
             self._log.warning("update_failed", failure=refusal.failure)
 
-    async def _wait(self, hinted: asyncio.Event, seconds: float) -> None:
+    async def _wait_for_hint(self, hinted: asyncio.Event, seconds: float) -> None:
         """Wait for a hint or the time. Hints beyond the rate limit are delayed and merged."""
         try:
             async with asyncio.timeout(seconds):
                 await hinted.wait()
-                left = take(self._bucket, HINTS_PER_S, HINTS_AT_ONCE, time.monotonic())
+                left = take_token(self._bucket, HINTS_PER_S, HINT_BURST, time.monotonic())
                 if left is None:
                     await asyncio.sleep(1 / HINTS_PER_S)
-                self._bucket = left or Bucket(0.0, time.monotonic())
+                self._bucket = left or TokenBucket(0.0, time.monotonic())
         except TimeoutError:
             return
 
 
-async def errand(job: UpdateJob) -> Report:
+async def run_update_worker(job: UpdateJob) -> PollReport:
     """Run one update worker in a process of its own.
 
     Never raises: a worker without a report is a failure like any other.
@@ -220,31 +226,31 @@ async def errand(job: UpdateJob) -> Report:
             *words, stdin=pipe, stdout=pipe, stderr=nowhere, cwd=PACKAGES_FOLDER, limit=MAX_REPORT_BYTES
         )
     except OSError as error:
-        return _failed(f"no process: {error.strerror}")
+        return _failed_report(f"no process: {error.strerror}")
     try:
-        async with asyncio.timeout(DEADLINE_S):
-            return await _talk(child, job)
+        async with asyncio.timeout(WORKER_TIMEOUT_S):
+            return await _exchange_job(child, job)
     except TimeoutError:
-        return _failed("the update worker did not end in time")
+        return _failed_report("the update worker did not end in time")
     finally:
         if child.returncode is None:
             child.kill()
         await child.wait()
 
 
-async def _talk(child: asyncio.subprocess.Process, job: UpdateJob) -> Report:
+async def _exchange_job(child: asyncio.subprocess.Process, job: UpdateJob) -> PollReport:
     """Send the job and read the report. The worker's stdin stays open meanwhile: the worker exits when we do."""
     if child.stdin is None or child.stdout is None:
         raise RuntimeError("the worker's stdin and stdout must be pipes")
     try:
         child.stdin.write(msgspec.json.encode(job) + b"\n")
         await child.stdin.drain()
-        return msgspec.json.decode(await child.stdout.readline(), type=Report)
+        return msgspec.json.decode(await child.stdout.readline(), type=PollReport)
     except (ValueError, ConnectionError):  # nothing, no JSON, or a line without an end
-        return _failed(f"the update worker ended with {await child.wait()}")
+        return _failed_report(f"the update worker ended with {await child.wait()}")
     finally:
         child.stdin.close()
 
 
-def _failed(detail: str) -> Report:
-    return Report(refusals=(Refusal(Failure.INTERNAL, detail),))
+def _failed_report(detail: str) -> PollReport:
+    return PollReport(refusals=(Refusal(InstallFailure.INTERNAL, detail),))

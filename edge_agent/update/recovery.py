@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.update.actions import StoreActions
-from edge_agent.update.installed import Names, opened
+from edge_agent.update.installed import RepositoryNames, open_store
 from edge_agent.update.machine import InstallMachine
-from edge_agent.update.types import CleanUp, InstallRow, RollBack, Started, Write
+from edge_agent.update.types import CleanUpStore, InstallRow, ProcessStarted, RollBackModel, WriteRow
 from wire.protocol.rollout import InstallState
 
-FILE = "install.db"
+INSTALL_FILE = "install.db"
 _TABLE = (
     "create table if not exists install(one integer primary key check(one=1), state text not null, row blob not null)"
 )
@@ -31,9 +31,9 @@ class InstallTable:
     """The table of the install row. `folder`: of the updates. Each call opens and closes the file: writes are rare."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+        self._path = folder / INSTALL_FILE
 
-    def read(self) -> InstallRow:
+    def read_row(self) -> InstallRow:
         """The row as it was last written; a fresh one where none can be read."""
         if not self._path.exists():
             return InstallRow()
@@ -44,21 +44,21 @@ class InstallTable:
         except (sqlite3.Error, msgspec.DecodeError, UnicodeDecodeError):
             return InstallRow()
 
-    def write(self, row: InstallRow) -> None:
+    def write_row(self, row: InstallRow) -> None:
         """Write and sync the row. A file that is no database is replaced.
 
         Raises sqlite3.Error if the disk refuses; then the row before stands.
         """
         try:
-            self._write(row)
+            self._insert_row(row)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise
             with suppress(FileNotFoundError):
                 self._path.unlink()
-            self._write(row)
+            self._insert_row(row)
 
-    def _write(self, row: InstallRow) -> None:
+    def _insert_row(self, row: InstallRow) -> None:
         with closing(self._open()) as db:
             db.execute(_WRITE, (row.state.value, msgspec.json.encode(row)))
 
@@ -75,24 +75,24 @@ class InstallTable:
         return db
 
 
-def recover_install(folder: Path, names: Names, machine: InstallMachine, now_ms: int) -> str:
+def recover_install(folder: Path, names: RepositoryNames, machine: InstallMachine, now_ms: int) -> str:
     """Resume the install machine before any model is loaded; blocks.
 
     Returns the digest of a bundle that must not serve although it is current, "" for none. Raises ExitError(LOCKED,
     DISK) if the store cannot be opened.
     """
-    with opened(folder) as store:
-        started = Started(store.current.digest if store.current else "", store.on_trial)
+    with open_store(folder) as store:
+        started = ProcessStarted(store.current.digest if store.current else "", store.on_trial)
     table, actions = InstallTable(folder), StoreActions(folder, names)
-    commands = machine.on(started, now_ms)
+    commands = machine.handle_event(started, now_ms)
     noted = True
     while commands and noted:
         command, *commands = commands
-        if isinstance(command, Write):
-            noted = _try_write(table, command.row)
-        elif isinstance(command, RollBack):
-            commands += machine.on(actions.roll_back(command.target)[0], now_ms)
-        elif isinstance(command, CleanUp):
+        if isinstance(command, WriteRow):
+            noted = _try_write_row(table, command.row)
+        elif isinstance(command, RollBackModel):
+            commands += machine.handle_event(actions.roll_back(command.target)[0], now_ms)
+        elif isinstance(command, CleanUpStore):
             actions.clean_up(command)
     shunned = machine.row.target if not noted or machine.row.state is InstallState.ROLLING_BACK else None
     return shunned.digest if shunned else ""
@@ -101,12 +101,12 @@ def recover_install(folder: Path, names: Names, machine: InstallMachine, now_ms:
 def forgive_failed_start(folder: Path, row: InstallRow) -> None:
     """Do not count this start: the process ended for another reason before any model ran."""
     with suppress(sqlite3.Error):
-        InstallTable(folder).write(msgspec.structs.replace(row, clean=True))
+        InstallTable(folder).write_row(msgspec.structs.replace(row, clean=True))
 
 
-def _try_write(table: InstallTable, row: InstallRow) -> bool:
+def _try_write_row(table: InstallTable, row: InstallRow) -> bool:
     try:
-        table.write(row)
+        table.write_row(row)
     except sqlite3.Error:
         return False
     return True

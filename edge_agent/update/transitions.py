@@ -8,60 +8,60 @@ from typing import Any
 from msgspec.structs import replace
 
 from edge_agent.update.types import (
-    Check,
-    CleanUp,
-    Command,
-    Done,
-    Fetch,
+    ActionDone,
+    CheckAssignment,
+    CleanUpStore,
+    FetchBundle,
+    InstallCommand,
+    InstallLimits,
     InstallRow,
     InstallStatus,
-    Limits,
-    Report,
-    RollBack,
-    Stop,
-    Watch,
-    Write,
+    ReportStatus,
+    RollBackModel,
+    StopWorker,
+    WatchTrial,
+    WriteRow,
 )
 from models.update.slots import Slot
-from wire.protocol.rollout import Assignment, Failure, InstallState
+from wire.protocol.rollout import Assignment, InstallFailure, InstallState
 
 S = InstallState
-MS = 1000
-FREE = frozenset({S.IDLE, S.SAFE_MODE})
-EARLY = frozenset({S.CHECKING, S.ACCEPTED, S.DOWNLOADING, S.PAUSED, S.VERIFYING, S.STAGED, S.SELF_TEST})
-_SERVED = frozenset({S.COMMITTED, S.ROLLED_BACK})
-FETCHING = frozenset({S.DOWNLOADING, S.VERIFYING, S.STAGED, S.SELF_TEST})
+MS_PER_S = 1000
+FREE_STATES = frozenset({S.IDLE, S.SAFE_MODE})
+EARLY_STATES = frozenset({S.CHECKING, S.ACCEPTED, S.DOWNLOADING, S.PAUSED, S.VERIFYING, S.STAGED, S.SELF_TEST})
+_SERVED_STATES = frozenset({S.COMMITTED, S.ROLLED_BACK})
+FETCHING_STATES = frozenset({S.DOWNLOADING, S.VERIFYING, S.STAGED, S.SELF_TEST})
 
 
 class InstallTransitions:
-    """Owner of one device's install row. `row`: what is on disk, or will be once the last `Write` is executed.
+    """Owner of one device's install row. `row`: what is on disk, or will be once the last `WriteRow` is executed.
 
     Each method changes the row and returns the commands that must be executed for it, in order.
     """
 
     __slots__ = ("limits", "row")
 
-    def __init__(self, row: InstallRow, limits: Limits) -> None:
+    def __init__(self, row: InstallRow, limits: InstallLimits) -> None:
         self.row = row
         self.limits = limits
 
-    def keep(self, **changes: Any) -> None:
-        """Change fields of the row; they are stored with the next `Write`."""
+    def set_fields(self, **changes: Any) -> None:
+        """Change fields of the row; they are stored with the next `WriteRow`."""
         self.row = replace(self.row, **changes)
 
-    def write(self, **changes: Any) -> Write:
+    def write_row(self, **changes: Any) -> WriteRow:
         """Change fields of the row, and store it."""
-        self.keep(**changes)
-        return Write(self.row)
+        self.set_fields(**changes)
+        return WriteRow(self.row)
 
-    def enter(self, state: InstallState, now_ms: int, **changes: Any) -> Write:
+    def enter_state(self, state: InstallState, now_ms: int, **changes: Any) -> WriteRow:
         """Enter a state, and store the row. `since_ms` is kept if the row is in this state already."""
         since_ms = self.row.since_ms if state is self.row.state else now_ms
-        return self.write(state=state, since_ms=since_ms, **changes)
+        return self.write_row(state=state, since_ms=since_ms, **changes)
 
-    def wait(self, wait_s: float, now_ms: int, **changes: Any) -> Write:
+    def wait_for(self, wait_s: float, now_ms: int, **changes: Any) -> WriteRow:
         """Do not try the state's own action again for `wait_s` seconds."""
-        return self.write(not_before_ms=now_ms + int(wait_s * MS), **changes)
+        return self.write_row(not_before_ms=now_ms + int(wait_s * MS_PER_S), **changes)
 
     @property
     def work(self) -> Assignment:
@@ -77,66 +77,74 @@ class InstallTransitions:
             raise RuntimeError(f"{self.row.state} without a target")
         return self.row.target
 
-    def check(self, now_ms: int) -> list[Command]:
+    def begin_check(self, now_ms: int) -> list[InstallCommand]:
         """Enter `checking`: ask the repository about the assignment."""
         work = self.work
-        return [self.enter(S.CHECKING, now_ms, tries=0), Report(status_of(work, S.CHECKING)), Check(work)]
+        return [
+            self.enter_state(S.CHECKING, now_ms, tries=0),
+            ReportStatus(make_status(work, S.CHECKING)),
+            CheckAssignment(work),
+        ]
 
-    def fetch(self) -> Fetch:
+    def fetch_bundle(self) -> FetchBundle:
         """The command that lets the worker go on from the row's state."""
-        return Fetch(self.target, self.row.state)
+        return FetchBundle(self.target, self.row.state)
 
     # The end
 
-    def roll_back(self, failure: Failure | None, why: str, now_ms: int) -> list[Command]:
+    def roll_back(self, failure: InstallFailure | None, why: str, now_ms: int) -> list[InstallCommand]:
         """Begin a rollback. `failure` None: the hub has withdrawn the model; `why`: one line for the report."""
-        entered = self.enter(S.ROLLING_BACK, now_ms, failure=failure, detail=why, not_before_ms=0)
-        return [entered, RollBack(self.target)]
+        entered = self.enter_state(S.ROLLING_BACK, now_ms, failure=failure, detail=why, not_before_ms=0)
+        return [entered, RollBackModel(self.target)]
 
-    def finish_roll_back(self, now_ms: int) -> list[Command]:
+    def finish_roll_back(self, now_ms: int) -> list[InstallCommand]:
         """The model before serves again: quarantine the one that failed, report, and become free."""
         row = self.row
-        until_ms = now_ms + int(self.limits.quarantine_s * MS) if row.failure else 0
-        ended = self._ended(S.ROLLED_BACK, row.failure, row.detail)
-        entered = self.enter(S.ROLLED_BACK, now_ms, ended=ended)
-        cleaned = CleanUp(self.target, until_ms)
-        return [entered, cleaned, *self.report_end(), Watch(None), *self.become_free(now_ms)]
+        until_ms = now_ms + int(self.limits.quarantine_s * MS_PER_S) if row.failure else 0
+        ended = self._end_status(S.ROLLED_BACK, row.failure, row.detail)
+        entered = self.enter_state(S.ROLLED_BACK, now_ms, ended=ended)
+        cleaned = CleanUpStore(self.target, until_ms)
+        return [entered, cleaned, *self.report_end(), WatchTrial(None), *self.become_free(now_ms)]
 
-    def enter_safe_mode(self, event: Done, now_ms: int) -> list[Command]:
+    def enter_safe_mode(self, event: ActionDone, now_ms: int) -> list[InstallCommand]:
         """No model is left that may serve. Only a new assignment leads out of this state."""
-        ended = self._ended(S.SAFE_MODE, event.failure, event.detail)
-        entered = self.enter(S.SAFE_MODE, now_ms, ended=ended, work=None, failure=event.failure, safe=True)
-        return [entered, Watch(None), *self.report_end()]
+        ended = self._end_status(S.SAFE_MODE, event.failure, event.detail)
+        entered = self.enter_state(S.SAFE_MODE, now_ms, ended=ended, work=None, failure=event.failure, safe=True)
+        return [entered, WatchTrial(None), *self.report_end()]
 
-    def end(
-        self, state: InstallState, now_ms: int, failure: Failure | None = None, detail: str = "", *,
+    def end_install(
+        self, state: InstallState, now_ms: int, failure: InstallFailure | None = None, detail: str = "", *,
         hopeless: bool = False,
-    ) -> list[Command]:  # fmt: skip
+    ) -> list[InstallCommand]:  # fmt: skip
         """End an install whose model has not served yet: stop the worker, clean up, report, and become free.
 
         A bundle that failed in its self-test is quarantined. `hopeless`: the bundle is never tried again.
         """
-        tried = self.row.state is S.SELF_TEST and failure in (Failure.SELF_TEST, Failure.INTEGRITY)
-        until_ms = now_ms + int(self.limits.quarantine_s * MS) if tried else 0
-        entered = self.enter(state, now_ms, ended=self._ended(state, failure, detail), failure=failure, detail=detail)
-        cleaned = CleanUp(self.row.target, until_ms, hopeless)
-        return [Stop(), entered, cleaned, *self.report_end(), *self.become_free(now_ms)]
+        tried = self.row.state is S.SELF_TEST and failure in (InstallFailure.SELF_TEST, InstallFailure.INTEGRITY)
+        until_ms = now_ms + int(self.limits.quarantine_s * MS_PER_S) if tried else 0
+        entered = self.enter_state(
+            state, now_ms, ended=self._end_status(state, failure, detail), failure=failure, detail=detail
+        )
+        cleaned = CleanUpStore(self.row.target, until_ms, hopeless)
+        return [StopWorker(), entered, cleaned, *self.report_end(), *self.become_free(now_ms)]
 
-    def _ended(self, state: InstallState, failure: Failure | None, detail: str) -> InstallStatus | None:
-        return status_of(self.row.work, state, failure, detail) if self.row.work else None
+    def _end_status(self, state: InstallState, failure: InstallFailure | None, detail: str) -> InstallStatus | None:
+        return make_status(self.row.work, state, failure, detail) if self.row.work else None
 
-    def report_end(self) -> list[Command]:
+    def report_end(self) -> list[InstallCommand]:
         """Report how the last install ended; with figures if its model ever served."""
         ended = self.row.ended
-        return [Report(ended, figures=ended.state in _SERVED)] if ended else []
+        return [ReportStatus(ended, figures=ended.state in _SERVED_STATES)] if ended else []
 
-    def become_free(self, now_ms: int) -> list[Command]:
+    def become_free(self, now_ms: int) -> list[InstallCommand]:
         """Enter `idle`, or `safe_mode` while no model may serve: ready for the next assignment."""
         state = S.SAFE_MODE if self.row.safe else S.IDLE
-        return [self.enter(state, now_ms, work=None, target=None, tries=0, not_before_ms=0)]
+        return [self.enter_state(state, now_ms, work=None, target=None, tries=0, not_before_ms=0)]
 
 
-def status_of(work: Assignment, state: InstallState, failure: Failure | None = None, detail: str = "") -> InstallStatus:
+def make_status(
+    work: Assignment, state: InstallState, failure: InstallFailure | None = None, detail: str = ""
+) -> InstallStatus:
     """The status of an assignment in a state, as it is reported to the hub."""
     return InstallStatus(
         counter=work.counter, rollout=work.rollout, family=work.family, state=state, failure=failure, detail=detail

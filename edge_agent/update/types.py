@@ -7,10 +7,10 @@ import msgspec
 
 from models.update.slots import Slot
 from models.update.trust import Refusal
-from wire.protocol.rollout import Assignment, Failure, InstallState, Quality, Signals
+from wire.protocol.rollout import Assignment, AuditQuality, DeviceSignals, InstallFailure, InstallState
 
 
-class Limits(msgspec.Struct, frozen=True):
+class InstallLimits(msgspec.Struct, frozen=True):
     """How long each state of an install may last, and how often something is tried.
 
     `checking_s`, `accepted_s`, `downloading_s`, `paused_s`: the longest stay in that state. `retry_s`: the first pause
@@ -42,7 +42,7 @@ class InstallStatus(msgspec.Struct, frozen=True):
     rollout: str
     family: str
     state: InstallState
-    failure: Failure | None = None
+    failure: InstallFailure | None = None
     detail: str = ""
 
 
@@ -70,15 +70,15 @@ class InstallRow(msgspec.Struct, frozen=True):
     clean: bool = True
     withdrawn: bool = False
     safe: bool = False
-    failure: Failure | None = None
+    failure: InstallFailure | None = None
     detail: str = ""
     begun_ms: int = 0  # of the download
     not_before_ms: int = 0
     activated_ms: int = 0
     declared_bytes: int = 0
-    before: Signals = Signals()
-    seen: Signals = Signals()
-    quality: Quality = Quality()
+    before: DeviceSignals = DeviceSignals()
+    seen: DeviceSignals = DeviceSignals()
+    quality: AuditQuality = AuditQuality()
     ended: InstallStatus | None = None
 
 
@@ -91,7 +91,7 @@ class AssignmentReceived(msgspec.Struct, frozen=True):
     assignment: Assignment
 
 
-class Started(msgspec.Struct, frozen=True):
+class ProcessStarted(msgspec.Struct, frozen=True):
     """Event: a process begins, before any model is loaded.
 
     `current`: digest of the bundle that the store would serve, "" for none; `on_trial`: it was never committed.
@@ -101,13 +101,13 @@ class Started(msgspec.Struct, frozen=True):
     on_trial: bool = False
 
 
-class Resumed(msgspec.Struct, frozen=True):
+class LoopStarted(msgspec.Struct, frozen=True):
     """Event: the event loop runs. `serving`: digest of the bundle that answers."""
 
     serving: str
 
 
-class Checked(msgspec.Struct, frozen=True):
+class AssignmentChecked(msgspec.Struct, frozen=True):
     """Event: the repository was asked about the assignment.
 
     `target` None: it is refused, for the reason `failure`. `length`: of the bundle in bytes. `jitter`: drawn from [0,
@@ -116,136 +116,139 @@ class Checked(msgspec.Struct, frozen=True):
 
     target: Slot | None
     length: int = 0
-    failure: Failure | None = None
+    failure: InstallFailure | None = None
     detail: str = ""
     jitter: float = 0.0
 
 
-class Reached(msgspec.Struct, frozen=True):
-    """Event: the worker is about to do what `state` stands for, and waits for `Proceed`."""
+class StateReached(msgspec.Struct, frozen=True):
+    """Event: the worker is about to do what `state` stands for, and waits for `ProceedWorker`."""
 
     state: InstallState
 
 
-class Fetched(msgspec.Struct, frozen=True):
+class BundleFetched(msgspec.Struct, frozen=True):
     """Event: the worker has ended. `failure` None: the bundle is staged and passed its self-test.
 
     `hopeless`: the bundle itself is at fault, never try it again.
     """
 
     slot: Slot | None = None
-    failure: Failure | None = None
+    failure: InstallFailure | None = None
     detail: str = ""
     hopeless: bool = False
 
 
-class Activated(msgspec.Struct, frozen=True):
+class ModelActivated(msgspec.Struct, frozen=True):
     """Event: the new model answers, and the old one still opens; with a `failure`, nothing has changed.
 
     `before`: signals of the model before. `declared_bytes`: resident memory that the process may use with both models.
     """
 
-    failure: Failure | None = None
+    failure: InstallFailure | None = None
     detail: str = ""
-    before: Signals = Signals()
+    before: DeviceSignals = DeviceSignals()
     declared_bytes: int = 0
 
 
-class Observed(msgspec.Struct, frozen=True):
+class HealthObserved(msgspec.Struct, frozen=True):
     """Event, once a tick: what the trial has counted since it began.
 
     `hub_ms`: when a hub was last connected. `download`: battery and link allow a download now. `serving`: digest of the
     bundle that answers.
     """
 
-    seen: Signals = Signals()
-    quality: Quality = Quality()
+    seen: DeviceSignals = DeviceSignals()
+    quality: AuditQuality = AuditQuality()
     hub_ms: int = 0
     download: bool = True
     serving: str = ""
 
 
-class Examined(msgspec.Struct, frozen=True):
+class GoldenSetChecked(msgspec.Struct, frozen=True):
     """Event: the serving session was run on its golden set. `same`: it answers as it did in its self-test."""
 
     same: bool
 
 
-class Done(msgspec.Struct, frozen=True):
+class ActionDone(msgspec.Struct, frozen=True):
     """Event: a commit or a rollback is done; `failure`: why it is not."""
 
-    failure: Failure | None = None
+    failure: InstallFailure | None = None
     detail: str = ""
 
 
-class Closing(msgspec.Struct, frozen=True):
+class ProcessClosing(msgspec.Struct, frozen=True):
     """Event: the process ends as it was told to. The figures are stored for the next process."""
 
-    seen: Signals = Signals()
-    quality: Quality = Quality()
+    seen: DeviceSignals = DeviceSignals()
+    quality: AuditQuality = AuditQuality()
 
 
-Event = (
-    AssignmentReceived | Started | Resumed | Checked | Reached | Fetched
-    | Activated | Observed | Examined | Done | Closing
+InstallEvent = (
+    AssignmentReceived | ProcessStarted | LoopStarted | AssignmentChecked | StateReached | BundleFetched
+    | ModelActivated | HealthObserved | GoldenSetChecked | ActionDone | ProcessClosing
 )  # fmt: skip
 
 
 # Commands, executed in their order
 
 
-class Write(msgspec.Struct, frozen=True):
+class WriteRow(msgspec.Struct, frozen=True):
     """Command: write the row and sync it. If the disk refuses, no command after it is executed."""
 
     row: InstallRow
 
 
-class Check(msgspec.Struct, frozen=True):
+class CheckAssignment(msgspec.Struct, frozen=True):
     """Command: ask the update repository whether the assignment may be installed here. Followed by `Checked`."""
 
     assignment: Assignment
 
 
-class Fetch(msgspec.Struct, frozen=True):
+class FetchBundle(msgspec.Struct, frozen=True):
     """Command: download, verify, stage and self-test the bundle, from `state` on.
 
-    `Reached` before each, then `Fetched`.
+    `StateReached` before each, then `BundleFetched`.
     """
 
     target: Slot
     state: InstallState
 
 
-class Proceed(msgspec.Struct, frozen=True):
+class ProceedWorker(msgspec.Struct, frozen=True):
     """Command: the worker may do what it has announced."""
 
 
-class Stop(msgspec.Struct, frozen=True):
+class StopWorker(msgspec.Struct, frozen=True):
     """Command: end the worker's process."""
 
 
-class Activate(msgspec.Struct, frozen=True):
+class ActivateModel(msgspec.Struct, frozen=True):
     """Command: check that the serving model still opens, then serve the staged one on trial.
 
-    Followed by `Activated`.
+    Followed by `ModelActivated`.
     """
 
     target: Slot
 
 
-class Commit(msgspec.Struct, frozen=True):
-    """Command: raise the rollback floor and drop the model before. Followed by `Done`."""
+class CommitModel(msgspec.Struct, frozen=True):
+    """Command: raise the rollback floor and drop the model before. Followed by `DoneCallback`."""
 
     target: Slot
 
 
-class RollBack(msgspec.Struct, frozen=True):
-    """Command: serve the model before again. Followed by `Done`; with a failure, there is none that can serve."""
+class RollBackModel(msgspec.Struct, frozen=True):
+    """Command: serve the model before again.
+
+    Followed by `DoneCallback`; with a failure, there is none that can serve.
+    """
 
     target: Slot
 
 
-class CleanUp(msgspec.Struct, frozen=True):
+class CleanUpStore(msgspec.Struct, frozen=True):
     """Command: remove what was staged or partly downloaded.
 
     `until_ms`: quarantine the bundle until then, 0 for no quarantine. `hopeless`: never try it again.
@@ -256,31 +259,43 @@ class CleanUp(msgspec.Struct, frozen=True):
     hopeless: bool = False
 
 
-class Watch(msgspec.Struct, frozen=True):
+class WatchTrial(msgspec.Struct, frozen=True):
     """Command: count answers for this assignment from now on, starting with these figures; None: stop counting."""
 
     assignment: Assignment | None
-    seen: Signals = Signals()
-    quality: Quality = Quality()
+    seen: DeviceSignals = DeviceSignals()
+    quality: AuditQuality = AuditQuality()
 
 
-class Report(msgspec.Struct, frozen=True):
+class ReportStatus(msgspec.Struct, frozen=True):
     """Command: report the status to the hub. `figures`: with what was counted."""
 
     status: InstallStatus
     figures: bool = False
 
 
-class Examine(msgspec.Struct, frozen=True):
-    """Command: run the serving session on its golden set. Followed by `Examined`."""
+class CheckGoldenSet(msgspec.Struct, frozen=True):
+    """Command: run the serving session on its golden set. Followed by `GoldenSetChecked`."""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefuseAssignment(msgspec.Struct, frozen=True):
     """Command: an assignment is not acceptable (stale, expired, for another device): count it, and do nothing else."""
 
     refusal: Refusal
 
 
-Command = (
-    Write | Check | Fetch | Proceed | Stop | Activate | Commit | RollBack | CleanUp | Watch | Report | Examine | Refused
+InstallCommand = (
+    WriteRow
+    | CheckAssignment
+    | FetchBundle
+    | ProceedWorker
+    | StopWorker
+    | ActivateModel
+    | CommitModel
+    | RollBackModel
+    | CleanUpStore
+    | WatchTrial
+    | ReportStatus
+    | CheckGoldenSet
+    | RefuseAssignment
 )

@@ -15,162 +15,170 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from edge_agent.identity.hubs import read_keys
-from edge_agent.system.http import context
-from edge_agent.update.worker_protocol import Follow, Report, UpdateJob
+from edge_agent.identity.hubs import parse_hub_keys
+from edge_agent.system.http import make_tls_context
+from edge_agent.update.worker_protocol import FollowMode, PollReport, UpdateJob
 from models.bundle.manifest import BundleError
-from models.signing.review import REVOKED
-from models.update.client import Errand, Source
-from models.update.downloader import Fetcher
+from models.signing.review import REVOKED_FIELD
+from models.update.client import RepositorySource, UpdateClient
+from models.update.downloader import ResumingFetcher
 from models.update.floors import MAX_TRIES, Quarantine
-from models.update.poll import News, Offer, Vouched, Wants, poll
+from models.update.poll import AvailableTarget, PollRequest, PollResult, RefreshEvidence, poll_repository
 from models.update.slots import Slot, Store
-from models.update.trust import Refusal, failure_of
-from models.verification.compatibility import judge_custom, judge_target, this_host
-from models.verification.sandbox import FirstLoad, Outcome, first_load
-from wire.protocol.rollout import Failure
+from models.update.trust import Refusal, classify_failure
+from models.verification.compatibility import check_custom, check_target, read_host
+from models.verification.sandbox import FirstLoadReport, LoadOutcome, run_first_load
+from wire.protocol.rollout import InstallFailure
 
 _KEYS, _JSON = "keys/", ".json"
-HOPELESS = frozenset({Outcome.REFUSED, Outcome.UNFIT, Outcome.DIFFERENT})
+PERMANENT_OUTCOMES = frozenset({LoadOutcome.REFUSED, LoadOutcome.UNFIT, LoadOutcome.DIFFERENT})
 
 
-class Choice:
+class BundleChooser:
     """Chooses the bundle of the family to install: the newest that is allowed, fits this host, and did not fail here.
 
     A device that follows assignments takes one only while it has none.
     """
 
-    def __init__(self, store: Store, agent: str, follow: Follow) -> None:
+    def __init__(self, store: Store, agent: str, follow: FollowMode) -> None:
         self._store = store
         self._follow = follow
-        self._host = this_host(agent)
+        self._host = read_host(agent)
         self._quarantine = Quarantine(store.metadata, agent)
-        self.offers: tuple[Offer, ...] = ()  # none before a trusted refresh
+        self.offers: tuple[AvailableTarget, ...] = ()  # none before a trusted refresh
         self.refusals: list[Refusal] = []
 
-    def choose(self, offers: tuple[Offer, ...], vouched: Vouched) -> Offer | None:
+    def choose_offer(self, offers: tuple[AvailableTarget, ...], vouched: RefreshEvidence) -> AvailableTarget | None:
         """The offer to download; None for none. Offers come newest first."""
         del vouched
         self.offers = offers
-        here = (slot for slot in (self._store.current, self._store.previous) if slot and not self.banned(slot))
+        here = (slot for slot in (self._store.current, self._store.previous) if slot and not self.is_revoked(slot))
         held = next(here, None)
-        if self._follow is Follow.NONE or (held and self._follow is Follow.ASSIGNMENTS):
+        if self._follow is FollowMode.NONE or (held and self._follow is FollowMode.ASSIGNMENTS):
             return None
         for offer in offers:
             if held and offer.version <= held.version:
                 return None
-            if offer.custom.get(REVOKED) is not True and self._fits(offer) and not self._failed(offer):
+            if (
+                offer.custom.get(REVOKED_FIELD) is not True
+                and self._fits_host(offer)
+                and not self._failed_before(offer)
+            ):
                 return offer
         return None
 
-    def banned(self, slot: Slot) -> bool:
+    def is_revoked(self, slot: Slot) -> bool:
         """Whether the family's signer has revoked this bundle, by a refresh that we trust."""
-        return any(offer.path == slot.path and offer.custom.get(REVOKED) is True for offer in self.offers)
+        return any(offer.path == slot.path and offer.custom.get(REVOKED_FIELD) is True for offer in self.offers)
 
-    def _fits(self, offer: Offer) -> bool:
-        refusal = judge_custom(offer.custom, self._host)
+    def _fits_host(self, offer: AvailableTarget) -> bool:
+        refusal = check_custom(offer.custom, self._host)
         if refusal:
             self.refusals.append(refusal)
         return refusal is None
 
-    def _failed(self, offer: Offer) -> bool:
-        failed = self._quarantine.tries(offer.path) >= MAX_TRIES
+    def _failed_before(self, offer: AvailableTarget) -> bool:
+        failed = self._quarantine.count_failures(offer.path) >= MAX_TRIES
         if failed:
-            self.refusals.append(Refusal(Failure.QUARANTINED, f"{offer.path}: it failed here before"))
+            self.refusals.append(Refusal(InstallFailure.QUARANTINED, f"{offer.path}: it failed here before"))
         return failed
 
 
-def run(job: UpdateJob) -> Report:
+def run_job(job: UpdateJob) -> PollReport:
     """Carry out one job; blocks. Failures of repository, network, bundle or disk are in the report."""
     with Store(Path(job.folder)) as store:
-        choice = Choice(store, job.agent, job.follow)
-        wants = Wants(job.documents, job.family, choice.choose, lambda path, data: _judge(store, path, data))
-        news = poll(road(job, store), store, wants)
+        choice = BundleChooser(store, job.agent, job.follow)
+        wants = PollRequest(
+            job.documents, job.family, choice.choose_offer, lambda path, data: _check_document(store, path, data)
+        )
+        news = poll_repository(open_client(job, store), store, wants)
         refusals = [*news.refusals, *choice.refusals]
         try:
-            refusals += _install(store, job.agent, news.staged) if news.staged else ()
-            left = _leave(store, choice)
+            refusals += _install_bundle(store, job.agent, news.staged) if news.staged else ()
+            left = _leave_revoked(store, choice)
         except (OSError, sqlite3.Error) as error:
-            refusals.append(Refusal(failure_of(error), "the store"))
+            refusals.append(Refusal(classify_failure(error), "the store"))
             left = ""
-        return _report(news, store.current, left, refusals)
+        return _make_report(news, store.current, left, refusals)
 
 
-def _report(news: News, current: Slot | None, left: str, refusals: Iterable[Refusal]) -> Report:
-    return Report(
+def _make_report(news: PollResult, current: Slot | None, left: str, refusals: Iterable[Refusal]) -> PollReport:
+    return PollReport(
         looked=True, refreshed=news.refreshed, documents=news.documents, current=current, left=left,
         refusals=tuple(refusals), alarm=news.alarm,
     )  # fmt: skip
 
 
-def road(job: UpdateJob, store: Store) -> Errand:
+def open_client(job: UpdateJob, store: Store) -> UpdateClient:
     """A client of the update repository, from this device's trusted root on."""
-    source = Source(f"{job.url}/metadata/", f"{job.url}/targets/", job.root, job.least_ms)
-    return Errand(store.metadata, source, _fetcher(job))
+    source = RepositorySource(f"{job.url}/metadata/", f"{job.url}/targets/", job.root, job.least_ms)
+    return UpdateClient(store.metadata, source, _make_fetcher(job))
 
 
-def _fetcher(job: UpdateJob) -> Fetcher:
+def _make_fetcher(job: UpdateJob) -> ResumingFetcher:
     """The downloader. A mirror on another host needs no TLS pin: TUF verifies what it serves."""
     there, hub = urlsplit(job.url), urlsplit(job.hub_url)
     pinned = there.scheme == "https" and there.netloc == hub.netloc
-    return Fetcher(context=context(job.authorities, job.least_ms) if pinned else None)
+    return ResumingFetcher(context=make_tls_context(job.authorities, job.least_ms) if pinned else None)
 
 
-def _install(store: Store, agent: str, staged: Slot) -> tuple[Refusal, ...]:
+def _install_bundle(store: Store, agent: str, staged: Slot) -> tuple[Refusal, ...]:
     """Lint, first load and golden set in a sandboxed child; then the bundle is current."""
     try:
-        bundle = store.open(staged)
-        unfit = judge_target(bundle.manifest.target, this_host(agent))
-        found = FirstLoad(outcome=Outcome.UNFIT) if unfit else first_load(bundle)
+        bundle = store.open_slot(staged)
+        unfit = check_target(bundle.manifest.target, read_host(agent))
+        found = FirstLoadReport(outcome=LoadOutcome.UNFIT) if unfit else run_first_load(bundle)
     except BundleError as error:
-        unfit, found = None, FirstLoad(outcome=Outcome.UNFIT, detail=str(error))
+        unfit, found = None, FirstLoadReport(outcome=LoadOutcome.UNFIT, detail=str(error))
     if found.failure is None:
         store.activate(staged)
         return ()
-    store.drop()
-    Quarantine(store.metadata, agent).note(staged.path, hopeless=found.outcome in HOPELESS)
+    store.drop_staged()
+    Quarantine(store.metadata, agent).record_failure(staged.path, hopeless=found.outcome in PERMANENT_OUTCOMES)
     return (unfit or Refusal(found.failure, f"{staged.path}: {found.outcome}: {found.detail}"[:300]),)
 
 
-def _leave(store: Store, choice: Choice) -> str:
+def _leave_revoked(store: Store, choice: BundleChooser) -> str:
     """Leave a revoked bundle, for the previous one if that may serve. The path that was left, or ""."""
     current, previous = store.current, store.previous
-    if current is None or not choice.banned(current):
+    if current is None or not choice.is_revoked(current):
         return ""
-    if previous is None or choice.banned(previous):
-        store.abandon()
+    if previous is None or choice.is_revoked(previous):
+        store.abandon_slots()
     else:
         store.roll_back()
     return current.path
 
 
-def _judge(store: Store, path: str, data: bytes) -> Refusal | None:
+def _check_document(store: Store, path: str, data: bytes) -> Refusal | None:
     try:
         if path.startswith(_KEYS):
-            read_keys(data, path.removeprefix(_KEYS).removesuffix(_JSON))
+            parse_hub_keys(data, path.removeprefix(_KEYS).removesuffix(_JSON))
             return None
-        return _judge_policy(store, path, data)
+        return _check_policy(store, path, data)
     except ValueError as error:
-        return Refusal(Failure.INTEGRITY, f"{path}: {error}"[:300])
+        return Refusal(InstallFailure.INTEGRITY, f"{path}: {error}"[:300])
 
 
-def _judge_policy(store: Store, path: str, data: bytes) -> Refusal | None:
+def _check_policy(store: Store, path: str, data: bytes) -> Refusal | None:
     """Whether the document is a sound policy of that name, and may replace the one that is here."""
-    from policies.language.document import PolicyError, parse  # noqa: PLC0415 - half of this process's memory, seldom needed
-    from policies.model.policy import may_replace  # noqa: PLC0415
+    from policies.language.document import PolicyError, parse_policy  # noqa: PLC0415 - half of this process's memory, seldom needed
+    from policies.model.policy import may_replace_policy  # noqa: PLC0415
 
-    held = store.document(path)
+    held = store.read_document(path)
     try:
-        policy = parse(data.decode()).compile()
-        before = parse(held[1].decode()).compile() if held else policy
+        policy = parse_policy(data.decode()).compile()
+        before = parse_policy(held[1].decode()).compile() if held else policy
     except PolicyError as error:
-        return Refusal(Failure.POLICY, f"{path}: {error}"[:300])
-    if path != f"policy/{policy.name}.toml" or not may_replace(before, policy):
-        return Refusal(Failure.POLICY, f"{path}: it holds {policy.name} {policy.version}, not newer than the one here")
+        return Refusal(InstallFailure.POLICY, f"{path}: {error}"[:300])
+    if path != f"policy/{policy.name}.toml" or not may_replace_policy(before, policy):
+        return Refusal(
+            InstallFailure.POLICY, f"{path}: it holds {policy.name} {policy.version}, not newer than the one here"
+        )
     return None
 
 
-def _follow_agent() -> None:
+def _exit_with_agent() -> None:
     """Exit when stdin ends: the agent has ended, however it did."""
     sys.stdin.buffer.read()
     os._exit(1)
@@ -179,8 +187,8 @@ def _follow_agent() -> None:
 def main() -> int:
     """Read one job, write one report, each a line of JSON. What the store does between them survives any end."""
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=UpdateJob)
-    threading.Thread(target=_follow_agent, daemon=True).start()
-    sys.stdout.buffer.write(msgspec.json.encode(run(job)) + b"\n")
+    threading.Thread(target=_exit_with_agent, daemon=True).start()
+    sys.stdout.buffer.write(msgspec.json.encode(run_job(job)) + b"\n")
     sys.stdout.buffer.flush()
     os._exit(0)  # the thread above may hold stdin's lock
 

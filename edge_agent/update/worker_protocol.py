@@ -4,12 +4,12 @@ from enum import StrEnum
 
 import msgspec
 
-from models.update.slots import Document, Slot
+from models.update.slots import Slot, StoredDocument
 from models.update.trust import Refusal
-from wire.protocol.rollout import Assignment, Failure, InstallState
+from wire.protocol.rollout import Assignment, InstallFailure, InstallState
 
 
-class Follow(StrEnum):
+class FollowMode(StrEnum):
     """Which bundles of its family a poll may install by itself."""
 
     ASSIGNMENTS = "assignments"  # the newest for a device that has none; after that only what is assigned
@@ -34,10 +34,10 @@ class UpdateJob(msgspec.Struct, frozen=True):
     documents: tuple[str, ...]
     family: str
     agent: str
-    follow: Follow = Follow.NEWEST
+    follow: FollowMode = FollowMode.NEWEST
 
 
-class Report(msgspec.Struct, frozen=True):
+class PollReport(msgspec.Struct, frozen=True):
     """The update worker's report. `looked`: the store was opened, and `current` is what should serve, None for nothing.
 
     `refreshed`: the repository was reached and verified. `documents`: new ones, in the store now. `left`: path of a
@@ -47,14 +47,14 @@ class Report(msgspec.Struct, frozen=True):
 
     looked: bool = False
     refreshed: bool = False
-    documents: tuple[Document, ...] = ()
+    documents: tuple[StoredDocument, ...] = ()
     current: Slot | None = None
     left: str = ""
     refusals: tuple[Refusal, ...] = ()
     alarm: bool = False
 
 
-class WorkerRequest(msgspec.Struct, frozen=True):
+class InstallRequest(msgspec.Struct, frozen=True):
     """A request of the install machine to its worker.
 
     `target` None: only check whether `assignment` may be installed; else download and test it, beginning with `state`.
@@ -68,7 +68,7 @@ class WorkerRequest(msgspec.Struct, frozen=True):
     state: InstallState = InstallState.DOWNLOADING
 
 
-class WorkerMessage(msgspec.Struct, frozen=True):
+class InstallMessage(msgspec.Struct, frozen=True):
     """A message of the install worker. `reached`: it is about to do that, and waits; without it, this is the last.
 
     `slot`: as the repository lists it, or as it is staged. `length`: in bytes. `hopeless`: never try this bundle again.
@@ -78,7 +78,7 @@ class WorkerMessage(msgspec.Struct, frozen=True):
     reached: InstallState | None = None
     slot: Slot | None = None
     length: int = 0
-    failure: Failure | None = None
+    failure: InstallFailure | None = None
     detail: str = ""
     hopeless: bool = False
     resident_bytes: int = 0

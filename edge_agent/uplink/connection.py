@@ -11,18 +11,18 @@ from math import inf
 from typing import Protocol
 
 from edge_agent.core.hubs import HOME
-from edge_agent.core.pending import Questions
+from edge_agent.core.pending import PendingQuestions
 from edge_agent.identity.identity import Identity
 from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
 from policies.monitoring import backoff
 from wire.process.exit_codes import ExitError
-from wire.protocol.topics import Channel, topic
-from wire.transport.base import Delivery, Incoming, LinkLostError, Transport
+from wire.protocol.topics import TopicChannel, build_topic
+from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, Transport
 from wire.transport.mqtt import MqttTransport
 
 Connect = Callable[[], Awaitable[Transport]]
-SPREAD_AT_MOST_S = 300.0
+MAX_SPREAD_S = 300.0
 
 
 class ConnectionListener(Protocol):
@@ -36,7 +36,7 @@ class ConnectionListener(Protocol):
         """The connection is lost, or was closed."""
         ...
 
-    def on_batch(self, batch: list[Incoming], line: str) -> None:
+    def on_batch(self, batch: list[IncomingMessage], line: str) -> None:
         """Messages of the reply topic, in the order of their arrival."""
         ...
 
@@ -58,9 +58,12 @@ class Connection:
         self._connect = connect
         self._settings = settings
         self._counts = counts
-        self._reply = topic(device, Channel.REPLY)
-        self._hint = topic(device, Channel.DESIRED)
-        self._topics = {channel: topic(device, channel) for channel in (Channel.QUESTION, Channel.ASK, Channel.REPORT)}
+        self._reply = build_topic(device, TopicChannel.REPLY)
+        self._hint = build_topic(device, TopicChannel.DESIRED)
+        self._topics = {
+            channel: build_topic(device, channel)
+            for channel in (TopicChannel.QUESTION, TopicChannel.ASK, TopicChannel.REPORT)
+        }
         self._transport: Transport | None = None
         self._attempt = 0
         self._spread_s = 0.0
@@ -82,14 +85,14 @@ class Connection:
         """Connect, serve and reconnect until cancelled."""
         while True:
             try:
-                await self._serve(listener)
+                await self._serve_connection(listener)
             except (LinkLostError, TimeoutError) as error:
                 self.last_error = type(error).__name__ if isinstance(error, TimeoutError) else str(error)[:120]
                 self._counts["link_lost"] += 1
                 self._sent_before += getattr(error, "sent_bytes", 0)
-            await asyncio.sleep(self._pause_s())
+            await asyncio.sleep(self._next_pause_s())
 
-    def post(self, channel: Channel, payload: bytes) -> bool:
+    def post(self, channel: TopicChannel, payload: bytes) -> bool:
         """Hand a payload to the MQTT client without waiting for the broker.
 
         Returns False if there is no connection. Raises LocalError if the broker would refuse its size.
@@ -102,24 +105,24 @@ class Connection:
             self._counts["post_link_lost"] += 1
             return False
         self._counts["sent_bytes"] += len(payload)
-        delivery.add_done_callback(self._delivered)
+        delivery.add_done_callback(self._on_delivery)
         return True
 
-    def spread(self, spread_s: float) -> None:
+    def set_reconnect_spread(self, spread_s: float) -> None:
         """Reconnect at a random time within `spread_s` seconds, as the hub asks: a whole fleet must not return at once.
 
         Values above 300 s are cut; NaN, infinite and negative ones are ignored.
         """
         if 0 <= spread_s < inf:
-            self._spread_s = min(spread_s, SPREAD_AT_MOST_S)
+            self._spread_s = min(spread_s, MAX_SPREAD_S)
 
-    async def drop(self) -> None:
+    async def reset_connection(self) -> None:
         """Close the connection; `run` makes another at once, without backoff: no other device has lost its own."""
         if self._transport is not None:
             self._at_once = True
             await self._transport.close()
 
-    async def _serve(self, listener: ConnectionListener) -> None:
+    async def _serve_connection(self, listener: ConnectionListener) -> None:
         limit_s = self._settings.connect_timeout_s
         async with asyncio.timeout(limit_s):  # not wait_for: up to Python 3.11 it may swallow a cancellation
             transport = await self._connect()
@@ -142,15 +145,15 @@ class Connection:
             await transport.close()
             self._sent_before += transport.sent_bytes
 
-    def _pause_s(self) -> float:
+    def _next_pause_s(self) -> float:
         base_s = max(self._settings.reconnect_base_s, self._spread_s)
         cap_s = max(self._settings.reconnect_cap_s, base_s)
-        pause = backoff.delay(self._attempt, random.random(), base_s, cap_s)  # noqa: S311 - jitter keeps no secret
+        pause = backoff.compute_delay(self._attempt, random.random(), base_s, cap_s)  # noqa: S311 - jitter keeps no secret
         self._attempt += 1
         at_once, self._at_once = self._at_once, False
         return 0.0 if at_once else pause
 
-    def _delivered(self, future: "asyncio.Future[Delivery]") -> None:
+    def _on_delivery(self, future: "asyncio.Future[DeliveryOutcome]") -> None:
         if not future.cancelled() and future.exception() is None:
             self._counts[f"delivery_{future.result()}"] += 1
 
@@ -171,12 +174,12 @@ class ConnectionPool:
     def __iter__(self) -> Iterator[Connection]:
         return iter(self._by_line.values())
 
-    def add(self, line: str, device: str, connect: Connect) -> None:
+    def add_line(self, line: str, device: str, connect: Connect) -> None:
         """Create the connection of one more line. `device`: our name on it."""
         self._by_line[line] = Connection(device, connect, self._settings, self._counts, line)
         self._heard_at[line] = 0.0
 
-    def on(self, line: str) -> Connection:
+    def connection_for(self, line: str) -> Connection:
         """The connection of a line. KeyError if there is none."""
         return self._by_line[line]
 
@@ -190,11 +193,11 @@ class ConnectionPool:
         """Bytes that the sockets of all lines have sent since the start."""
         return sum(connection.sent_bytes for connection in self)
 
-    def heard(self, line: str) -> None:
+    def mark_received(self, line: str) -> None:
         """Note that something was received on this line just now."""
         self._heard_at[line] = self._clock.now()
 
-    def silent(self, questions: Questions, after_s: float) -> list[str]:
+    def find_silent_lines(self, questions: PendingQuestions, after_s: float) -> list[str]:
         """Lines that are up but received nothing for `after_s` seconds while an answer is owed on them.
 
         Each silence is named once.
@@ -202,9 +205,9 @@ class ConnectionPool:
         found = []
         for line, connection in self._by_line.items():
             if not questions.waits_on(line):
-                self.heard(line)  # no answer is owed: an idle connection is not a silent one
+                self.mark_received(line)  # no answer is owed: an idle connection is not a silent one
             elif connection.up and self._clock.now() - self._heard_at[line] > after_s:
-                self.heard(line)
+                self.mark_received(line)
                 found.append(line)
         return found
 
@@ -217,12 +220,12 @@ class Credentials(Protocol):
         """The identity of this moment."""
         ...
 
-    def link_refused(self, error: str) -> None:
+    def on_link_refused(self, error: str) -> None:
         """The broker closed the connection during the handshake; `error` says how."""
         ...
 
 
-def dial(credentials: Credentials, timeout_s: float) -> Connect:
+def make_connector(credentials: Credentials, timeout_s: float) -> Connect:
     """A factory of TLS connections to the broker, each with the certificate that is valid at that moment.
 
     `timeout_s`: limit of the MQTT handshake. The returned function raises LinkLostError if it cannot connect.
@@ -231,13 +234,13 @@ def dial(credentials: Credentials, timeout_s: float) -> Connect:
     async def connect() -> Transport:
         identity = credentials.identity
         try:
-            context = identity.tls()
+            context = identity.tls_context()
             where = (identity.broker_host, identity.broker_port, identity.device)
             return await MqttTransport.connect(*where, context, timeout_s=timeout_s)
         except ExitError as stop:
             raise LinkLostError(str(stop)) from None
         except LinkLostError as lost:
-            credentials.link_refused(str(lost))
+            credentials.on_link_refused(str(lost))
             raise
 
     return connect

@@ -10,19 +10,19 @@ from edge_agent.system.clock import HubClock
 from edge_agent.uplink.envelope import Envelopes
 from edge_agent.uplink.sealing import PendingVerdicts
 from wire.errors import Fault, RemoteError
-from wire.protocol.messages import DenyAll, DownNote, Suite, Verdict, Welcome
+from wire.protocol.messages import CipherSuite, DenyAllNotice, DownNote, Verdict, WelcomeNote
 from wire.protocol.rollout import Assignment
-from wire.protocol.topics import Channel
+from wire.protocol.topics import TopicChannel
 
 
-class Heard(NamedTuple):
+class VerifiedVerdict(NamedTuple):
     """A verified verdict, which decrypts for the open question `seq` and for no other."""
 
     seq: int
     verdict: Verdict
 
 
-class Intake:
+class InboundVerifier:
     """Verifies and opens messages of all lines; used on the event loop only.
 
     Refusals are counted as `refused_<fault>`.
@@ -34,35 +34,35 @@ class Intake:
         self._clock = clock
         self._counts = counts
 
-    def take(self, payload: bytes, epoch: int, line: str = "") -> DownNote | Heard | None:
+    def open_reply(self, payload: bytes, epoch: int, line: str = "") -> DownNote | VerifiedVerdict | None:
         """Verify a message of the reply topic. Only the hubs of this line are accepted on it.
 
         Returns None if it is refused, or concerns no question that is open.
         """
         try:
-            return self._take(payload, epoch, self._envelopes.on(line))
+            return self._open_reply(payload, epoch, self._envelopes.for_line(line))
         except RemoteError as error:
             self._counts[f"refused_{error.fault}"] += 1
             return None
 
-    def order(self, payload: bytes, line: str = "") -> DenyAll | Assignment | None:
+    def open_order(self, payload: bytes, line: str = "") -> DenyAllNotice | Assignment | None:
         """Verify a message of the topic `down/desired`: a deny-all order or an assignment. None if it is refused."""
         try:
-            envelopes = self._envelopes.on(line)
-            frame = envelopes.believe(payload, Channel.DESIRED)
-            note = _ordered(envelopes.open_note(frame))
+            envelopes = self._envelopes.for_line(line)
+            frame = envelopes.verify_frame(payload, TopicChannel.DESIRED)
+            note = require_order(envelopes.open_note(frame))
         except RemoteError as error:
             self._counts[f"refused_{error.fault}"] += 1
             return None
-        self._clock.hear(frame.header.created_ms)
+        self._clock.on_signed_time(frame.header.created_ms)
         return note
 
-    def _take(self, payload: bytes, epoch: int, envelopes: Envelopes) -> DownNote | Heard | None:
-        frame = envelopes.believe(payload)
+    def _open_reply(self, payload: bytes, epoch: int, envelopes: Envelopes) -> DownNote | VerifiedVerdict | None:
+        frame = envelopes.verify_frame(payload)
         header = frame.header
-        if frame.suite is Suite.SIGNED:
+        if frame.suite is CipherSuite.SIGNED:
             note = envelopes.open_note(frame)
-            self._clock.hear(header.created_ms, welcome=isinstance(note, Welcome))
+            self._clock.on_signed_time(header.created_ms, welcome=isinstance(note, WelcomeNote))
             self._counts["notes"] += 1
             return note
         pending = self._pending.get(header.seq) if header.epoch == epoch else None
@@ -70,12 +70,12 @@ class Intake:
             self._counts["verdicts_repeated"] += 1  # ended before, or of an earlier database
             return None
         verdict = envelopes.open_verdict(frame, pending.binding)
-        self._clock.hear(header.created_ms)
+        self._clock.on_signed_time(header.created_ms)
         self._counts["verdicts"] += 1
-        return Heard(header.seq, verdict)
+        return VerifiedVerdict(header.seq, verdict)
 
 
-def _ordered(note: DownNote) -> DenyAll | Assignment:
-    if not isinstance(note, DenyAll | Assignment):
+def require_order(note: DownNote) -> DenyAllNotice | Assignment:
+    if not isinstance(note, DenyAllNotice | Assignment):
         raise RemoteError(Fault.MALFORMED, "neither a deny-all order nor an assignment")
     return note

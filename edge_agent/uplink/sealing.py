@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from edge_agent.core.commands import Row, State, Store
+from edge_agent.core.commands import OutboxState, Store, StoredQuestion
 from edge_agent.core.records import SampleOrigin
-from edge_agent.storage.database import Op
-from edge_agent.storage.outbox import Kept, OutboxRow, Vault, VaultError
+from edge_agent.storage.database import DatabaseOperation
+from edge_agent.storage.outbox import OutboxRow, PayloadError, PayloadVault, StoredPayload
 from edge_agent.system.clock import HubClock
 from edge_agent.uplink import transforms
-from edge_agent.uplink.envelope import Binding, Envelopes, Sealed
+from edge_agent.uplink.envelope import Envelopes, SealedQuestion, VerdictBinding
 from models.bundle.manifest import Manifest
 from models.runtime.codec import NUMPY_DTYPES, FeatureCodec
 from models.runtime.runner import Inference
@@ -51,7 +51,7 @@ class EscalationSource(NamedTuple):
 class PendingVerdict(NamedTuple):
     """What is kept of an open question: what its verdict is bound to, and the sample it came from."""
 
-    binding: Binding
+    binding: VerdictBinding
     origin: SampleOrigin
 
 
@@ -68,25 +68,25 @@ class PendingVerdicts:
         self._frames: OrderedDict[int, bytes] = OrderedDict()
         self._open: dict[int, PendingVerdict] = {}
         self._unsent: set[int] = set()
-        self._marks: dict[int, Op] = {}
+        self._marks: dict[int, DatabaseOperation] = {}
 
     def get(self, seq: int) -> PendingVerdict | None:
         """The pending verdict of a question; None if it is not open."""
         return self._open.get(seq)
 
-    def about(self, subject: bytes) -> list[int]:
+    def find_by_subject(self, subject: bytes) -> list[int]:
         """Open questions about this data subject, named by its keyed hash."""
         return [seq for seq, pending in self._open.items() if pending.origin.subject == subject]
 
     def add(self, row: OutboxRow, origin: SampleOrigin) -> None:
         """A question is open from now on."""
-        self._open[row.seq] = PendingVerdict(_binding(row), origin)
+        self._open[row.seq] = PendingVerdict(_binding_of_row(row), origin)
 
     def rebind(self, row: OutboxRow) -> None:
         """The question was sealed again: its verdict is bound to the new plaintext."""
         pending = self._open.get(row.seq)
         if pending is not None:
-            self._open[row.seq] = pending._replace(binding=_binding(row))
+            self._open[row.seq] = pending._replace(binding=_binding_of_row(row))
 
     def end(self, seq: int) -> bool:
         """Forget everything of a question. True if the ledger has an entry of it whose bytes never left."""
@@ -105,7 +105,7 @@ class PendingVerdicts:
         while self._cached > self._cache_bytes:
             self._cached -= len(self._frames.popitem(last=False)[1])
 
-    def frame(self, seq: int) -> bytes | None:
+    def cached_frame(self, seq: int) -> bytes | None:
         """The cached frame of a question; None if it is not in the cache."""
         return self._frames.get(seq)
 
@@ -124,7 +124,7 @@ class PendingVerdicts:
         """Whether the question's newest ledger entry has no bytes yet."""
         return seq in self._unsent
 
-    def keep_unsent(self, seqs: Iterable[int]) -> None:
+    def mark_unsent(self, seqs: Iterable[int]) -> None:
         """These questions have a ledger entry whose bytes have not left yet."""
         self._unsent.update(seqs)
 
@@ -136,11 +136,11 @@ class PendingVerdicts:
 
     # Marks
 
-    def keep_mark(self, seq: int, op: Op) -> None:
+    def keep_mark(self, seq: int, op: DatabaseOperation) -> None:
         """Keep an operation for the next commit; the newest of a question replaces its others."""
         self._marks[seq] = op
 
-    def take_marks(self) -> tuple[Op, ...]:
+    def take_marks(self) -> tuple[DatabaseOperation, ...]:
         """All marks, which are removed here and go into the caller's commit."""
         marks = tuple(self._marks.values())
         self._marks.clear()
@@ -154,20 +154,20 @@ class EscalationSealer:
     """
 
     def __init__(
-        self, envelopes: Envelopes, vault: Vault, clock: HubClock, form: ModelFormat, *, max_age_s: float
+        self, envelopes: Envelopes, vault: PayloadVault, clock: HubClock, form: ModelFormat, *, max_age_s: float
     ) -> None:
         self._envelopes = envelopes
         self._vault = vault
         self._clock = clock
-        self._tools = transforms.tools_of(vault.derived(b"keyed hash"))
+        self._tools = transforms.make_transform_tools(vault.derive_key(b"keyed hash"))
         self._form = form
         self._max_age_ms = int(max_age_s * 1000)
 
-    def use(self, form: ModelFormat) -> None:
+    def set_format(self, form: ModelFormat) -> None:
         """New questions name this model from now on; stored ones keep theirs."""
         self._form = form
 
-    def prepare(self, store: Store, source: EscalationSource, epoch: int) -> tuple[OutboxRow, Sealed]:
+    def prepare_row(self, store: Store, source: EscalationSource, epoch: int) -> tuple[OutboxRow, SealedQuestion]:
         """The outbox row of a new question, and its sealed frame.
 
         Raises LocalError if it is too big; TransformError or CodecError if its fields cannot be made what the policy
@@ -175,12 +175,12 @@ class EscalationSealer:
         """
         target = store.permit.targets[0]
         manifest = (source.form or self._form).manifest
-        padded = self._padded(store, source, target)
-        created_ms = self._clock.ms()
-        sealed = self._envelopes.sealed(epoch, store.seq, created_ms, target.name, padded)
-        payload = self._vault.close(epoch, store.seq, Kept(padded, store.local, source.origin.trace))
+        padded = self._encode_padded(store, source, target)
+        created_ms = self._clock.hub_ms()
+        sealed = self._envelopes.seal_question(epoch, store.seq, created_ms, target.name, padded)
+        payload = self._vault.encrypt(epoch, store.seq, StoredPayload(padded, store.local, source.origin.trace))
         row = OutboxRow(
-            seq=store.seq, epoch=epoch, id=store.id, state=State.SEALED, created_ms=created_ms,
+            seq=store.seq, epoch=epoch, id=store.id, state=OutboxState.SEALED, created_ms=created_ms,
             expires_ms=created_ms + self._max_age_ms, jitter=store.jitter, policy=store.permit.policy,
             model=manifest.model, data_class=store.data_class, hub=target.name, region=target.region,
             egress=store.permit.egress, fingerprint=sealed.fingerprint, digest=sealed.digest, key_id=sealed.key_id,
@@ -188,50 +188,50 @@ class EscalationSealer:
         )  # fmt: skip
         return row, sealed
 
-    def _padded(self, store: Store, source: EscalationSource, target: HubSite) -> bytes:
+    def _encode_padded(self, store: Store, source: EscalationSource, target: HubSite) -> bytes:
         egress, labels = store.permit.egress, store.labels
         manifest, features = source.form or self._form
         question = Escalation(
             id=store.id, model=manifest.ref, policy=store.permit.policy, region=target.region,
-            fields=transforms.apply(egress, source.inference, features, self._tools),
+            fields=transforms.apply_egress_plan(egress, source.inference, features, self._tools),
             budget_s=store.budget_s, audit=store.audit, trace=source.origin.trace, rule=labels.rule,
             data_class=store.data_class, subject=source.origin.subject if labels.subject else b"",
             keep_days=labels.keep_days, layers=labels.layers,
         )  # fmt: skip
         fixed_bytes = max(manifest.fixed_bytes, labels.padded_bytes)
-        return codec.pad(codec.encode(question), fixed_bytes if egress.fixed_size else 0)
+        return codec.pad_plaintext(codec.encode_wire_message(question), fixed_bytes if egress.fixed_size else 0)
 
-    def reseal(self, row: OutboxRow, target: HubSite | None = None) -> tuple[OutboxRow, Sealed] | None:
+    def reseal_row(self, row: OutboxRow, target: HubSite | None = None) -> tuple[OutboxRow, SealedQuestion] | None:
         """Seal a stored plaintext again, under the hub's current key and the current clock.
 
         Returns None if nothing would change. `target`: seal it for this hub instead, whose region the plaintext then
         names. Raises VaultError if the stored payload does not decrypt, LocalError if the other region's name does not
         fit the fixed size.
         """
-        hub = self._envelopes.keys_of(target.name if target else row.hub)
-        created_ms = self._clock.ms()
+        hub = self._envelopes.keys_for_hub(target.name if target else row.hub)
+        created_ms = self._clock.hub_ms()
         if hub is None or (hub.key_id == row.key_id and created_ms >= row.created_ms):
             return None
-        kept = self._vault.open(row.epoch, row.seq, row.payload)
+        kept = self._vault.decrypt(row.epoch, row.seq, row.payload)
         if target is not None:
-            kept = replace(kept, padded=_moved(kept.padded, target.region))
-            payload = self._vault.close(row.epoch, row.seq, kept)
+            kept = replace(kept, padded=_set_region(kept.padded, target.region))
+            payload = self._vault.encrypt(row.epoch, row.seq, kept)
             row = replace(row, hub=target.name, region=target.region, payload=payload)
-        sealed = self._envelopes.sealed(row.epoch, row.seq, created_ms, row.hub, kept.padded)
+        sealed = self._envelopes.seal_question(row.epoch, row.seq, created_ms, row.hub, kept.padded)
         names = {"fingerprint": sealed.fingerprint, "digest": sealed.digest, "key_id": sealed.key_id}
         return replace(row, **names, size=len(sealed.frame)), sealed
 
-    def reopen(self, row: OutboxRow) -> tuple[Row, SampleOrigin]:
+    def restore_row(self, row: OutboxRow) -> tuple[StoredQuestion, SampleOrigin]:
         """A stored row as the core takes it up at start, and what is known of its sample."""
         local, trace = _UNKNOWN, ""
         if not row.answered:
             try:
-                kept = self._vault.open(row.epoch, row.seq, row.payload)
+                kept = self._vault.decrypt(row.epoch, row.seq, row.payload)
                 local, trace = kept.local, kept.trace
-            except VaultError:  # its own key was replaced: the sealed bytes are still good, the local answer is gone
+            except PayloadError:  # its own key was replaced: the sealed bytes are still good, the local answer is gone
                 pass
-        moment = self._clock.moment
-        taken = Row(
+        moment = self._clock.to_core_time
+        taken = StoredQuestion(
             seq=row.seq, id=row.id, state=row.state, local=local, answered=row.answered, policy=row.policy,
             data_class=row.data_class, egress=row.egress, target=HubSite(row.hub, row.region), digest=row.digest,
             size=row.charge, expires=moment(row.expires_ms),
@@ -241,17 +241,17 @@ class EscalationSealer:
         return taken, SampleOrigin(trace, subject=row.subject)
 
 
-def _binding(row: OutboxRow) -> Binding:
-    return Binding(row.fingerprint, row.model, row.policy)
+def _binding_of_row(row: OutboxRow) -> VerdictBinding:
+    return VerdictBinding(row.fingerprint, row.model, row.policy)
 
 
-def _moved(padded: bytes, region: str) -> bytes:
+def _set_region(padded: bytes, region: str) -> bytes:
     """The same question for another region, in the same padded size."""
-    question = codec.decode_escalation(codec.unpad(padded))
-    return codec.pad(codec.encode(replace(question, region=region)), len(padded))
+    question = codec.decode_escalation(codec.unpad_plaintext(padded))
+    return codec.pad_plaintext(codec.encode_wire_message(replace(question, region=region)), len(padded))
 
 
-def blank(manifest: Manifest) -> npt.NDArray[Any]:
+def blank_sample(manifest: Manifest) -> npt.NDArray[Any]:
     """A sample that the model accepts: every value at the low end of its range."""
     spec = manifest.input
     return np.full(spec.shape, spec.low, NUMPY_DTYPES[spec.dtype])

@@ -12,7 +12,7 @@ from edge_agent.uplink.envelope import Envelopes
 from edge_agent.uplink.sealing import EscalationSealer, PendingVerdicts
 
 
-class Parts(NamedTuple):
+class AgentServices(NamedTuple):
     """Core, database, sealer, connections, clock and counters of one agent; each is used on the event loop only."""
 
     core: EdgeCore

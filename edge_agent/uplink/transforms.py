@@ -21,8 +21,15 @@ import numpy.typing as npt
 
 from models.runtime.codec import NUMPY_DTYPES, FeatureCodec
 from models.runtime.runner import Inference
-from models.runtime.transforms import StepError, Tools, changed
-from policies.decisions.egress import CONFIDENCE, LOCAL_ANSWER, LOCAL_VALUE, Egress, FieldPlan, redacted
+from models.runtime.transforms import TransformStepError, TransformTools, apply_transforms
+from policies.decisions.egress import (
+    CONFIDENCE_FIELD,
+    LOCAL_ANSWER_FIELD,
+    LOCAL_VALUE_FIELD,
+    EgressPlan,
+    FieldPlan,
+    redact_text,
+)
 from policies.model.policy import TransformKind, TransformSpec
 from wire.protocol.messages import Tensor
 
@@ -34,7 +41,7 @@ _TERMS = 64
 _WORD = np.dtype("<u8")
 
 
-class Table(NamedTuple):
+class NoiseTable(NamedTuple):
     """A cumulative distribution: P(X <= x) for x from `-top` on, in units of 2^-128.
 
     `high`: the upper 64 bits of each.
@@ -45,16 +52,18 @@ class Table(NamedTuple):
     high: npt.NDArray[np.uint64]
 
 
-def draw(sigma: float, count: int) -> npt.NDArray[np.float64]:
+def draw_noise(sigma: float, count: int) -> npt.NDArray[np.float64]:
     """Discrete Gaussian noise: `count` independent whole numbers x, each with probability ~ exp(-x^2 / (2 sigma^2)).
 
     `sigma` > 0. Returned as float64, which holds them exactly.
     """
     words = np.frombuffer(secrets.token_bytes(count * 8), _WORD)
-    return looked_up(table_of(sigma), words, lambda: secrets.randbits(_WORD_BITS))
+    return look_up_noise(build_noise_table(sigma), words, lambda: secrets.randbits(_WORD_BITS))
 
 
-def looked_up(table: Table, words: npt.NDArray[np.uint64], lower: Callable[[], int]) -> npt.NDArray[np.float64]:
+def look_up_noise(
+    table: NoiseTable, words: npt.NDArray[np.uint64], lower: Callable[[], int]
+) -> npt.NDArray[np.float64]:
     """Invert the distribution function for draws of 128 random bits.
 
     `words`: the upper 64 bits of each draw; `lower()` gives the lower 64 bits where they decide.
@@ -67,20 +76,20 @@ def looked_up(table: Table, words: npt.NDArray[np.uint64], lower: Callable[[], i
 
 
 @lru_cache(maxsize=16)
-def table_of(sigma: float) -> Table:
+def build_noise_table(sigma: float) -> NoiseTable:
     """The table of one sigma, cut at 13 sigmas: beyond lies less than 2^-120."""
     top = ceil(_TAIL_SIGMAS * Fraction(sigma))
-    half = _weights(Fraction(sigma), top)
+    half = _gaussian_weights(Fraction(sigma), top)
     sums = list(accumulate([*reversed(half[1:]), *half]))
     whole = [(each << _TABLE_BITS) // sums[-1] for each in sums[:-1]]  # the last is 1: no draw reaches it
     high = np.array([each >> _WORD_BITS for each in whole], np.uint64)
-    return Table(top, whole, high)
+    return NoiseTable(top, whole, high)
 
 
-def _weights(sigma: Fraction, top: int) -> list[int]:
+def _gaussian_weights(sigma: Fraction, top: int) -> list[int]:
     """exp(-x^2 / (2 sigma^2)) for x = 0..top as whole multiples of 2^-320: from one x to the next by a product."""
     one = 1 << _WORK_BITS
-    factor = _exp(-1 / (2 * sigma * sigma))
+    factor = _exponentiate(-1 / (2 * sigma * sigma))
     square = factor * factor >> _WORK_BITS
     weights = [one]
     for _ in range(top):
@@ -89,7 +98,7 @@ def _weights(sigma: Fraction, top: int) -> list[int]:
     return weights
 
 
-def _exp(exponent: Fraction) -> int:
+def _exponentiate(exponent: Fraction) -> int:
     """The exponential of a fraction between -2 and 0 as a whole multiple of 2^-320, by its series."""
     term = Fraction(1 << _WORK_BITS)
     total = Fraction(0)
@@ -100,7 +109,7 @@ def _exp(exponent: Fraction) -> int:
 
 
 TEXT = "text"  # the category of a field that holds text: UTF-8 bytes, zeros after its end
-Values = npt.NDArray[Any]
+FieldValues = npt.NDArray[Any]
 _REDACT = TransformSpec(TransformKind.REDACT)
 
 
@@ -108,35 +117,37 @@ class TransformError(ValueError):
     """A field cannot be made what the policy says it must be: nothing leaves."""
 
 
-def tools_of(key: bytes) -> Tools:
+def make_transform_tools(key: bytes) -> TransformTools:
     """The transform tools of a device: noise from the secure source, and its own `key` for keyed hashes."""
-    return Tools(draw, key, redacted)
+    return TransformTools(draw_noise, key, redact_text)
 
 
-def apply(egress: Egress, inference: Inference, codec: FeatureCodec, tools: Tools) -> dict[str, Tensor]:
+def apply_egress_plan(
+    egress: EgressPlan, inference: Inference, codec: FeatureCodec, tools: TransformTools
+) -> dict[str, Tensor]:
     """The tensors that leave, by field name. The model's features pass through its codec; all else travels plain.
 
     Raises TransformError if a field is missing, has another type, shape or range, or a transform fails.
     """
     tensors: dict[str, Tensor] = {}
-    derived = _derived(inference)
+    derived = _derive_fields(inference)
     for plan in egress.fields:
         name = plan.spec.name
         source = inference.features if name in inference.features else derived
-        values = _transformed(plan, source, tools)
-        tensors[name] = codec.encode(name, values) if source is inference.features else _plain(plan, values)
+        values = _transform_field(plan, source, tools)
+        tensors[name] = codec.encode(name, values) if source is inference.features else _plain_tensor(plan, values)
     return tensors
 
 
-def _derived(inference: Inference) -> dict[str, Values]:
+def _derive_fields(inference: Inference) -> dict[str, FieldValues]:
     prediction = inference.prediction
-    confidence = {CONFIDENCE: np.array([prediction.confidence], np.float32)}
+    confidence = {CONFIDENCE_FIELD: np.array([prediction.confidence], np.float32)}
     if prediction.label < 0:  # a regressor's
-        return confidence | {LOCAL_VALUE: np.array(prediction.scores[:1], np.float32)}
-    return confidence | {LOCAL_ANSWER: np.array([prediction.label], np.int32)}
+        return confidence | {LOCAL_VALUE_FIELD: np.array(prediction.scores[:1], np.float32)}
+    return confidence | {LOCAL_ANSWER_FIELD: np.array([prediction.label], np.int32)}
 
 
-def _transformed(plan: FieldPlan, source: Mapping[str, Values], tools: Tools) -> Values:
+def _transform_field(plan: FieldPlan, source: Mapping[str, FieldValues], tools: TransformTools) -> FieldValues:
     spec = plan.spec
     values = source.get(spec.name)
     if values is None:
@@ -146,13 +157,13 @@ def _transformed(plan: FieldPlan, source: Mapping[str, Values], tools: Tools) ->
         raise TransformError(f"field {spec.name!r} is {values.dtype} {list(values.shape)}, not as the schema says")
     steps = (*plan.transforms, _REDACT) if spec.category == TEXT else plan.transforms
     try:
-        values = changed(values[None], steps, spec, tools)[0] if steps else values
-    except (StepError, KeyError) as error:
+        values = apply_transforms(values[None], steps, spec, tools)[0] if steps else values
+    except (TransformStepError, KeyError) as error:
         raise TransformError(f"field {spec.name!r}: {error}") from None
     if values.size and not (spec.low <= values.min() and values.max() <= spec.high):  # false for NaN too
         raise TransformError(f"field {spec.name!r} is outside {spec.low:g}..{spec.high:g}")
     return values
 
 
-def _plain(plan: FieldPlan, values: Values) -> Tensor:
+def _plain_tensor(plan: FieldPlan, values: FieldValues) -> Tensor:
     return Tensor(plan.spec.dtype, plan.spec.shape, np.ascontiguousarray(values).tobytes())

@@ -13,20 +13,20 @@ from typing import Any
 
 from edge_agent.identity.identity import HubKeys, Identity
 from edge_agent.storage import ledger_heads, tables
-from edge_agent.storage.ledger_heads import Due, HubView, Signed, Story, Wish, Witnessed
-from edge_agent.uplink.outbound import LedgeredSender, result
-from edge_agent.uplink.services import Parts
+from edge_agent.storage.ledger_heads import HeadHistory, HeadRequest, HubLogView, PendingHead, SignedHead, WitnessedHead
+from edge_agent.uplink.outbound import LedgeredSender, read_result
+from edge_agent.uplink.services import AgentServices
 from wire.errors import RemoteError
 from wire.ledger import checkpoint, merkle
-from wire.ledger.chain import Leaf
-from wire.ledger.merkle import Tree
-from wire.protocol.messages import Checkpoint, Heads
+from wire.ledger.chain import HeadLeaf
+from wire.ledger.merkle import TreeHead
+from wire.protocol.messages import CheckpointNote, LedgerHeadReport
 
 
-class Meter:
+class SocketMeter:
     """Counts the bytes that all sockets send, and stores what they add up to; used on the event loop only."""
 
-    def __init__(self, parts: Parts, sender: LedgeredSender) -> None:
+    def __init__(self, parts: AgentServices, sender: LedgeredSender) -> None:
         self._parts = parts
         self._sender = sender
         self._noted = 0
@@ -36,80 +36,86 @@ class Meter:
         sent = self._parts.connections.sent_bytes
         if sent - self._noted >= at_least:
             more, self._noted = sent - self._noted, sent
-            self._parts.database.write((partial(tables.add, at_ms=self._parts.clock.ms(), size=more),), soon=True)
+            self._parts.database.write(
+                (partial(tables.add_traffic, at_ms=self._parts.clock.hub_ms(), size=more),), soon=True
+            )
 
-    def facts(self) -> dict[str, Any]:
+    def status_fields(self) -> dict[str, Any]:
         """Status fields in bytes since the start: `by_rule` and `overhead` sum up to `sockets`."""
         rules, sent = dict(self._sender.by_rule), self._parts.connections.sent_bytes
         overhead = sent - sum(rules.values()) if sent else None  # None: this system does not count them
         return {"sent": {"by_rule": rules, "overhead": overhead, "sockets": sent or None}}
 
 
-EVERY_S = 900.0  # how often the head of a growing ledger is sent
-IDLE_S = 21_600.0  # and of one that does not grow
-LOOK_S = 60.0  # how often we check whether a head is due
-AT_ONCE_S = 60.0  # at most one head in so long because of a new connection
-ASK_AGAIN_S = 5.0  # while no hub has answered and our spending is not known
-SOME_BYTES = 512  # fewer bytes are stored at the next check
+HEAD_INTERVAL_S = 900.0  # how often the head of a growing ledger is sent
+IDLE_INTERVAL_S = 21_600.0  # and of one that does not grow
+CHECK_INTERVAL_S = 60.0  # how often we check whether a head is due
+RECONNECT_INTERVAL_S = 60.0  # at most one head in so long because of a new connection
+RETRY_INTERVAL_S = 5.0  # while no hub has answered and our spending is not known
+FLUSH_BYTES = 512  # fewer bytes are stored at the next check
 FORKED = "hub_log_forked"
-_NOTHING = Tree(0, b"")
+_NOTHING = TreeHead(0, b"")
 
 
-class Witness:
+class WitnessClient:
     """Sends ledger heads and checks the checkpoints that come back; used on the event loop only. A status provider.
 
     `every_s`: how often a ledger that grows has its head signed and sent.
     """
 
-    def __init__(self, parts: Parts, sender: LedgeredSender, identity: Identity, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, parts: AgentServices, sender: LedgeredSender, identity: Identity, every_s: float = HEAD_INTERVAL_S
+    ) -> None:
         self._parts = parts
         self._sender = sender
         self._device, self._key = identity.device, identity.signing.public_key().public_bytes_raw()
         self._every_s = every_s
-        self._meter = Meter(parts, sender)
+        self._meter = SocketMeter(parts, sender)
         self._told_at: float | None = None
         self._looked_at = parts.clock.now()
         self._asked: dict[int, int] = {}  # head sent -> size of the log that we said we know
-        self._newest: Signed | None = None
-        self._seen: Witnessed | None = None
+        self._newest: SignedHead | None = None
+        self._seen: WitnessedHead | None = None
         self._forked = False
 
-    def connected(self) -> None:
+    def on_connected(self) -> None:
         """The home hub is connected and may not have had a head for long: send one."""
         now = self._parts.clock.now()
-        self._sign(now, tell=self._told_at is None or now - self._told_at >= AT_ONCE_S)
+        self._sign_head(now, tell=self._told_at is None or now - self._told_at >= RECONNECT_INTERVAL_S)
 
-    def _sign(self, now: float, *, tell: bool) -> None:
+    def _sign_head(self, now: float, *, tell: bool) -> None:
         if tell:
             self._told_at = now
-        wish = Wish(self._parts.clock.ms(), self._every_s, IDLE_S, tell)
-        found = self._parts.database.read(partial(ledger_heads.due, wish=wish, sign=self._parts.envelopes.head))
-        found.add_done_callback(self._tell)
+        wish = HeadRequest(self._parts.clock.hub_ms(), self._every_s, IDLE_INTERVAL_S, tell)
+        found = self._parts.database.read(
+            partial(ledger_heads.sign_due_head, wish=wish, sign=self._parts.envelopes.sign_head)
+        )
+        found.add_done_callback(self._send_head)
 
-    def watch(self) -> None:
+    def send_due(self) -> None:
         """Sign and send a head if one is due; called about every second.
 
         Until a hub has answered with what it remembers of our spending, no question may be sent: then heads go out more
         often.
         """
         parts, now = self._parts, self._parts.clock.now()
-        if now - self._looked_at >= min(LOOK_S, self._every_s):
+        if now - self._looked_at >= min(CHECK_INTERVAL_S, self._every_s):
             self._looked_at = now
             self._meter.flush()
-            self._sign(now, tell=False)
-        self._meter.flush(at_least=SOME_BYTES)
+            self._sign_head(now, tell=False)
+        self._meter.flush(at_least=FLUSH_BYTES)
         if parts.core.ruling.purse.mirrored or not parts.connections.home.up:
             return
-        pause_s = AT_ONCE_S if self._seen is not None else ASK_AGAIN_S
+        pause_s = RECONNECT_INTERVAL_S if self._seen is not None else RETRY_INTERVAL_S
         if self._told_at is None or now - self._told_at >= pause_s:
-            self._sign(now, tell=True)
+            self._sign_head(now, tell=True)
 
-    def rest(self) -> None:
+    def flush_meter(self) -> None:
         """At the end of the process: store what the sockets have sent."""
         self._meter.flush()
 
-    def _tell(self, found: "asyncio.Future[Due | None]") -> None:
-        due = result(found)
+    def _send_head(self, found: "asyncio.Future[PendingHead | None]") -> None:
+        due = read_result(found)
         if due is None:
             return
         self._newest = signed = due.signed
@@ -117,88 +123,90 @@ class Witness:
             self._told_at = None
             return  # signed all the same: an anchor for what is pruned
         self._told_at = self._parts.clock.now()
-        known = next((_tree(due.views[hub]).size for hub in self._parts.envelopes.hubs if hub in due.views), 0)
+        known = next((_tree_of_view(due.views[hub]).size for hub in self._parts.envelopes.hubs if hub in due.views), 0)
         self._asked = {signed.entry: known}
-        told = Heads(
+        told = LedgerHeadReport(
             epoch=due.epoch, entries=signed.entry, at_ms=signed.at_ms, head=signed.hash, signature=signed.signature,
             known=known, spend=due.spend,
         )  # fmt: skip
-        self._sender.note(told)
+        self._sender.send_note(told)
 
     # Checkpoints from hubs
 
-    def hear(self, note: Checkpoint) -> None:
+    def on_checkpoint(self, note: CheckpointNote) -> None:
         """Check a hub's checkpoint of our head.
 
         It is signed on its own, beside the note's signature, for third parties to check.
         """
         if note.epoch == self._parts.core.epoch:
-            found = self._parts.database.read(partial(ledger_heads.story, entry=note.entries))
-            found.add_done_callback(partial(self._judge, note))
+            found = self._parts.database.read(partial(ledger_heads.read_history, entry=note.entries))
+            found.add_done_callback(partial(self._check_checkpoint, note))
 
-    def _judge(self, note: Checkpoint, found: "asyncio.Future[Story]") -> None:
-        story = result(found)
-        hub = self._speaker(note.text)
+    def _check_checkpoint(self, note: CheckpointNote, found: "asyncio.Future[HeadHistory]") -> None:
+        story = read_result(found)
+        hub = self._signing_hub(note.text)
         if story is None or story.signed is None or hub is None:
             self._parts.counts["checkpoints_refused"] += 1
             return
-        tree = checkpoint.opened(note.text, hub.signing_key).tree
-        if not merkle.includes(tree, note.index, merkle.leaf_hash(self._leaf(note, story.signed)), note.inclusion):
+        tree = checkpoint.open_checkpoint(note.text, hub.signing_key).tree
+        if not merkle.verify_inclusion(
+            tree, note.index, merkle.hash_leaf(self._encode_leaf(note, story.signed)), note.inclusion
+        ):
             self._parts.counts["checkpoints_refused"] += 1
             return
         place = (note.index, note.received_ms, note.epochs, note.inclusion)
-        self._follow(note, hub, tree, story.views.get(hub.name))
-        self._seen = Witnessed(note.entries, hub.name, hub.signing_key, note.text, *place)
+        self._update_view(note, hub, tree, story.views.get(hub.name))
+        self._seen = WitnessedHead(note.entries, hub.name, hub.signing_key, note.text, *place)
         self._parts.counts["checkpoints"] += 1
-        self._parts.database.write((partial(ledger_heads.keep_witnessed, said=self._seen),))
+        self._parts.database.write((partial(ledger_heads.store_witnessed, said=self._seen),))
 
-    def _follow(self, note: Checkpoint, hub: HubKeys, tree: Tree, view: HubView | None) -> None:
+    def _update_view(self, note: CheckpointNote, hub: HubKeys, tree: TreeHead, view: HubLogView | None) -> None:
         """Advance our view of this hub's log, or detect that the log has forked."""
-        kept = _tree(view) if view else _NOTHING
+        kept = _tree_of_view(view) if view else _NOTHING
         self._forked = self._forked or bool(view and view.forked)
-        grown = not kept.size or merkle.extends(kept, tree, note.consistency)
+        grown = not kept.size or merkle.verify_consistency(kept, tree, note.consistency)
         asked = self._asked.get(note.entries, -1) == kept.size or tree.size <= kept.size
         if grown:
-            new = HubView(hub.name, hub.signing_key, note.text)
+            new = HubLogView(hub.name, hub.signing_key, note.text)
         elif asked and view is not None and kept != tree:
             self._forked = True
             self._parts.counts["hub_log_forks"] += 1
             new = view._replace(forked=note.text)
         else:
             return  # the proof is for another size: next time we ask for this one
-        self._parts.database.write((partial(ledger_heads.keep_view, view=new),))
+        self._parts.database.write((partial(ledger_heads.store_view, view=new),))
 
-    def _speaker(self, text: str) -> HubKeys | None:
+    def _signing_hub(self, text: str) -> HubKeys | None:
         for hub in self._parts.envelopes.hubs.values():
             try:
-                seen = checkpoint.opened(text, hub.signing_key)
+                seen = checkpoint.open_checkpoint(text, hub.signing_key)
             except RemoteError:
                 continue
-            if seen.origin == checkpoint.origin_of(hub.name):
+            if seen.origin == checkpoint.build_origin(hub.name):
                 return hub
         return None
 
-    def _leaf(self, note: Checkpoint, signed: Signed) -> bytes:
-        leaf = Leaf(
+    def _encode_leaf(self, note: CheckpointNote, signed: SignedHead) -> bytes:
+        leaf = HeadLeaf(
             device=self._device, key=self._key, epoch=note.epoch, entries=signed.entry, at_ms=signed.at_ms,
             head=signed.hash, signature=signed.signature, received_ms=note.received_ms, epochs=note.epochs,
         )  # fmt: skip
-        return leaf.encoded()
+        return leaf.encode_leaf()
 
     # For the agent's status
 
-    def facts(self) -> dict[str, Any]:
+    def status_fields(self) -> dict[str, Any]:
         """Fields of the agent's status: the newest head, the newest that a hub witnessed, and `sent` bytes."""
         newest, seen = self._newest, self._seen
         told = {"entries": newest.entry, "at_ms": newest.at_ms} if newest else {}
         held = {"witnessed": seen.entry, "witnessed_by": seen.hub, "witnessed_ms": seen.received_ms} if seen else {}
-        return {"ledger": {**told, **held, "unsent": len(self._parts.pending.unsent)}, **self._meter.facts()}
+        return {"ledger": {**told, **held, "unsent": len(self._parts.pending.unsent)}, **self._meter.status_fields()}
 
     def alarms(self) -> set[str]:
         """`hub_log_forked` if a hub has shown two views of its log."""
         return {FORKED} if self._forked else set()
 
 
-def _tree(view: HubView) -> Tree:
+def _tree_of_view(view: HubLogView) -> TreeHead:
     """The tree of a checkpoint that was verified before."""
-    return checkpoint.opened(view.checkpoint, view.key).tree
+    return checkpoint.open_checkpoint(view.checkpoint, view.key).tree

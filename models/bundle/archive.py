@@ -20,11 +20,11 @@ from models.bundle.manifest import FILE_NAME, MANIFEST_FILE, BundleError, encode
 BLOCK_BYTES = 512
 CHUNK_BYTES = 1 << 20
 MAX_FILES = 64
-END = bytes(2 * BLOCK_BYTES)
-Step = Callable[[str], None]
+END_BLOCKS = bytes(2 * BLOCK_BYTES)
+StepCallback = Callable[[str], None]
 
 
-def pack(bundle: Bundle) -> bytes:
+def pack_bundle(bundle: Bundle) -> bytes:
     """Pack a bundle as the bytes of its `.skb` file: the manifest and the files it names, in order of name.
 
     What lies beside them (`forge.json`) stays out. The whole archive is built in memory: at most `MAX_BUNDLE_BYTES`.
@@ -33,12 +33,14 @@ def pack(bundle: Bundle) -> bytes:
     manifest = encode_manifest(bundle.manifest)
     if sha256(manifest).hexdigest() != bundle.digest:
         raise BundleError(f"{bundle.path}: {MANIFEST_FILE} was written by hand; write the bundle with `write_bundle`")
-    contents = {MANIFEST_FILE: manifest, **{name: bundle.read(name) for name in bundle.manifest.files}}
-    members = (_header(name, len(data)) + data + _padding(len(data)) for name, data in sorted(contents.items()))
-    return b"".join(members) + END
+    contents = {MANIFEST_FILE: manifest, **{name: bundle.read_file(name) for name in bundle.manifest.files}}
+    members = (
+        _build_header(name, len(data)) + data + _zero_padding(len(data)) for name, data in sorted(contents.items())
+    )
+    return b"".join(members) + END_BLOCKS
 
 
-def unpack(source: BinaryIO, folder: Path, step: Step | None = None) -> str:
+def unpack_bundle(source: BinaryIO, folder: Path, step: StepCallback | None = None) -> str:
     """Unpack a bundle from a stream into the new, empty `folder`; return the SHA-256 (hex) of all bytes read.
 
     The digest is of the very bytes that were written out: compare it before the folder is used. Every file is synced to
@@ -46,24 +48,24 @@ def unpack(source: BinaryIO, folder: Path, step: Step | None = None) -> str:
     BundleError for any byte that `pack` would not have written; OSError if the disk refuses. On an error the files
     written so far stay in `folder`: the caller removes it.
     """
-    reader = _Reader(source)
+    reader = _BoundedReader(source)
     earlier = ""
     for _ in range(MAX_FILES):
-        header = reader.exactly(BLOCK_BYTES)
+        header = reader.read_exactly(BLOCK_BYTES)
         if header == bytes(BLOCK_BYTES):
-            _end(reader)
+            _check_end(reader)
             return reader.digest.hexdigest()
-        name, size = _member(header)
+        name, size = _parse_header(header)
         if name <= earlier:
             raise BundleError(f"packed bundle: {name} is out of order")
         if step:
             step(name)
-        _write(folder / name, reader.pieces(size))
+        _write_member(folder / name, reader.read_chunks(size))
         earlier = name
     raise BundleError(f"packed bundle: more than {MAX_FILES} files")
 
 
-class _Reader:
+class _BoundedReader:
     """Reader of the archive that counts and hashes every byte and refuses to exceed `MAX_BUNDLE_BYTES`."""
 
     def __init__(self, source: BinaryIO) -> None:
@@ -71,7 +73,7 @@ class _Reader:
         self._left = MAX_BUNDLE_BYTES
         self.digest = sha256()
 
-    def exactly(self, size: int) -> bytes:
+    def read_exactly(self, size: int) -> bytes:
         """Read exactly `size` bytes. BundleError if the stream ends before, or the archive is too big."""
         self._left -= size
         data = self._source.read(size) if self._left >= 0 else b""
@@ -80,14 +82,14 @@ class _Reader:
         self.digest.update(data)
         return data
 
-    def pieces(self, size: int) -> Iterator[bytes]:
+    def read_chunks(self, size: int) -> Iterator[bytes]:
         """Read the `size` bytes of a member in chunks, then its zero padding.
 
         BundleError if the padding is not zero.
         """
         for at in range(0, size, CHUNK_BYTES):
-            yield self.exactly(min(CHUNK_BYTES, size - at))
-        if any(self.exactly(-size % BLOCK_BYTES)):
+            yield self.read_exactly(min(CHUNK_BYTES, size - at))
+        if any(self.read_exactly(-size % BLOCK_BYTES)):
             raise BundleError("packed bundle: padding is not empty")
 
     def at_end(self) -> bool:
@@ -95,35 +97,35 @@ class _Reader:
         return not self._source.read(1)
 
 
-def _end(reader: _Reader) -> None:
+def _check_end(reader: _BoundedReader) -> None:
     """Check the end of the archive: the second zero block, and no byte behind it."""
-    if any(reader.exactly(BLOCK_BYTES)) or not reader.at_end():
+    if any(reader.read_exactly(BLOCK_BYTES)) or not reader.at_end():
         raise BundleError("packed bundle: something follows its end")
 
 
-def _member(header: bytes) -> tuple[str, int]:
+def _parse_header(header: bytes) -> tuple[str, int]:
     """Parse a tar header into (name, size in bytes), if it is exactly the header that `pack` writes for them."""
     try:
         name = header[:100].rstrip(b"\0").decode("ascii")
         size = int(header[124:135], 8)
     except ValueError:
         raise BundleError("packed bundle: a header is damaged") from None
-    if not FILE_NAME.fullmatch(name) or not 0 <= size <= MAX_FILE_BYTES or _header(name, size) != header:
+    if not FILE_NAME.fullmatch(name) or not 0 <= size <= MAX_FILE_BYTES or _build_header(name, size) != header:
         raise BundleError("packed bundle: a member is not a plain file with a plain name")
     return name, size
 
 
-def _header(name: str, size: int) -> bytes:
+def _build_header(name: str, size: int) -> bytes:
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, 0o644
     return member.tobuf(tarfile.USTAR_FORMAT, "ascii")
 
 
-def _padding(size: int) -> bytes:
+def _zero_padding(size: int) -> bytes:
     return bytes(-size % BLOCK_BYTES)
 
 
-def _write(path: Path, pieces: Iterator[bytes]) -> None:
+def _write_member(path: Path, pieces: Iterator[bytes]) -> None:
     with path.open("xb") as file:
         for piece in pieces:
             file.write(piece)

@@ -29,16 +29,16 @@ REPORT_FILE = "forge.json"  # timings of the machine that made it: beside the co
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_FILE_BYTES = 1 << 30
 MAX_BUNDLE_BYTES = 1 << 31
-MAX_APART_BYTES = 1 << 40  # of one file of weights that is hashed, and left where it is
-_AT_ONCE = 1 << 22
+MAX_STREAMED_BYTES = 1 << 40  # of one file of weights that is hashed, and left where it is
+_HASH_CHUNK_BYTES = 1 << 22
 
 
 class Bundle:
     """A verified bundle: its manifest and the contents of its files.
 
     `digest` (SHA-256 of the manifest, hex) names its exact content. `report` is the JSON of the forge, unverified, b""
-    if there is none. `files` maps weights that were left on disk (see `open_apart`) to open file descriptors; `close`
-    them.
+    if there is none. `files` maps weights that were left on disk (see `open_bundle_streamed`) to open file descriptors;
+    `close` them.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Bundle:
         self.digest = digest
         self.report = report  # JSON of the forge, unverified; b"" if there is none
         self._contents = contents
-        self.files: dict[str, int] = {}  # weights left on disk (`open_apart`): by name, open for reading
+        self.files: dict[str, int] = {}  # weights left on disk (`open_bundle_streamed`): by name, open for reading
 
-    def read(self, name: str) -> bytes:
+    def read_file(self, name: str) -> bytes:
         """Return the verified bytes of one file that the manifest names. BundleError if it names none such."""
         try:
             return self._contents[name]
@@ -71,31 +71,32 @@ def open_bundle(path: Path | str) -> Bundle:
     At most `MAX_FILE_BYTES` per file and `MAX_BUNDLE_BYTES` together. BundleError, with the path in front, if a file is
     missing, extra, too big, a link or a device, or if its SHA-256 is not the manifest's.
     """
-    with _folder(Path(path)) as folder:
+    with _open_folder(Path(path)) as folder:
         return _read_folder(Path(path), folder, apart=False)
 
 
-def open_apart(path: Path | str) -> Bundle:
+def open_bundle_streamed(path: Path | str) -> Bundle:
     """Verify a bundle folder but leave the hub's weights on disk, as open descriptors in `Bundle.files`.
 
-    For weights bigger than memory: they are hashed as they stream by, up to `MAX_APART_BYTES` per file. Whoever holds a
-    descriptor reads the file that was hashed, whatever its name points to by then. BundleError as `open_bundle`.
+    For weights bigger than memory: they are hashed as they stream by, up to `MAX_STREAMED_BYTES` per file. Whoever
+    holds a descriptor reads the file that was hashed, whatever its name points to by then. BundleError as
+    `open_bundle`.
     """
-    with _folder(Path(path)) as folder:
+    with _open_folder(Path(path)) as folder:
         return _read_folder(Path(path), folder, apart=True)
 
 
-def peek(path: Path | str) -> Manifest:
+def read_manifest(path: Path | str) -> Manifest:
     """Read the manifest of a bundle folder alone, checked, before anything it names is read.
 
     BundleError if unusable.
     """
-    with _folder(Path(path)) as folder:
+    with _open_folder(Path(path)) as folder:
         return decode_manifest(_read_file(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES))
 
 
 @contextmanager
-def _folder(path: Path) -> Iterator[int]:
+def _open_folder(path: Path) -> Iterator[int]:
     """Open the folder as a descriptor; every BundleError raised inside gets the path in front."""
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -124,19 +125,19 @@ def write_bundle(path: Path | str, manifest: Manifest, contents: Mapping[str, by
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         for name, data in contents.items():
-            _write(scratch / name, data)
+            _write_file(scratch / name, data)
         if report:
-            _write(scratch / REPORT_FILE, report)
-        _write(scratch / MANIFEST_FILE, encode_manifest(manifest))
+            _write_file(scratch / REPORT_FILE, report)
+        _write_file(scratch / MANIFEST_FILE, encode_manifest(manifest))
         scratch.chmod(0o755)
-        _take_place(scratch, path)
+        _replace_folder(scratch, path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return open_bundle(path)
 
 
-def _take_place(scratch: Path, path: Path) -> None:
-    """Move `scratch` to `path`.
+def _replace_folder(scratch: Path, path: Path) -> None:
+    """Move `scratch_folder` to `path`.
 
     A folder cannot be renamed onto a filled one: the old one steps aside first, removed after.
     """
@@ -150,7 +151,7 @@ def _take_place(scratch: Path, path: Path) -> None:
         scratch.rename(path)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes) -> None:
     with path.open("xb") as file:
         file.write(data)
         file.flush()
@@ -175,8 +176,8 @@ def _read_folder(path: Path, folder: int, *, apart: bool) -> Bundle:
     bundle = Bundle(path, manifest, sha256(raw).hexdigest(), contents, report)
     try:
         for name in sorted(left_there):
-            bundle.files[name] = _plain(folder, name)
-            _check_digest(name, _hashed(bundle.files[name], name), manifest)
+            bundle.files[name] = _open_plain(folder, name)
+            _check_digest(name, _hash_file(bundle.files[name], name), manifest)
     except BundleError:
         bundle.close()
         raise
@@ -188,12 +189,12 @@ def _check_digest(name: str, found: str, manifest: Manifest) -> None:
         raise BundleError(f"{name}: its content is not what the manifest promises (SHA-256 differs)")
 
 
-def _hashed(handle: int, name: str) -> str:
+def _hash_file(handle: int, name: str) -> str:
     facts = os.fstat(handle)
-    if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_APART_BYTES:
-        raise BundleError(f"{name}: is not a plain file of at most {MAX_APART_BYTES} bytes")
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_STREAMED_BYTES:
+        raise BundleError(f"{name}: is not a plain file of at most {MAX_STREAMED_BYTES} bytes")
     digest, at = sha256(), 0
-    while piece := os.pread(handle, _AT_ONCE, at):
+    while piece := os.pread(handle, _HASH_CHUNK_BYTES, at):
         digest.update(piece)
         at += len(piece)
     return digest.hexdigest()
@@ -209,16 +210,16 @@ def _check_names(found: set[str], manifest: Manifest) -> None:
 
 def _read_file(folder: int, name: str, max_bytes: int) -> bytes:
     """Return the whole content of a plain file directly in the folder, without following links or opening devices."""
-    handle = _plain(folder, name)
+    handle = _open_plain(folder, name)
     try:
-        return _read_plain(handle, name, max_bytes)
+        return _read_limited(handle, name, max_bytes)
     except OSError as error:
         raise BundleError(f"{name}: {error.strerror}") from None
     finally:
         os.close(handle)
 
 
-def _plain(folder: int, name: str) -> int:
+def _open_plain(folder: int, name: str) -> int:
     try:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
@@ -227,7 +228,7 @@ def _plain(folder: int, name: str) -> int:
         raise BundleError(f"{name}: {'is a link, not a file' if linked else error.strerror}") from None
 
 
-def _read_plain(handle: int, name: str, max_bytes: int) -> bytes:
+def _read_limited(handle: int, name: str, max_bytes: int) -> bytes:
     facts = os.fstat(handle)
     if not stat.S_ISREG(facts.st_mode):
         raise BundleError(f"{name}: is not a plain file")

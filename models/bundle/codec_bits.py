@@ -2,7 +2,7 @@
 
 Rule: numpy alone; each sequence of codes has exactly one packed form, and all other bytes are a `CodecError`.
 
-`PACKS` maps each codec name to its packing. `ans` is the one codec without an entry: it needs tables
+`PACKINGS` maps each codec name to its packing. `ans` is the one codec without an entry: it needs tables
 (`models/runtime/codec_ans.py`).
 """
 
@@ -12,24 +12,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wire.protocol.messages import DType
+from wire.protocol.messages import TensorDType
 
 Codes = npt.NDArray[np.uint8]
 
 ANS = "ans"  # needs tables of its own: models/runtime/codec_ans.py
 ANS_LEVELS = 256
 _WORD_BYTES = 8
-_MANY = 10_000
-_WORD = np.dtype("<u8")
+_COMPARED_CODES = 10_000
+_WORD_DTYPE = np.dtype("<u8")
 
-NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
-    DType.FP32: np.dtype("<f4"),
-    DType.FP16: np.dtype("<f2"),
-    DType.INT64: np.dtype("<i8"),
-    DType.INT32: np.dtype("<i4"),
-    DType.INT8: np.dtype("i1"),
-    DType.UINT8: np.dtype("u1"),
-    DType.BOOL: np.dtype("?"),
+NUMPY_DTYPES: dict[TensorDType, np.dtype[Any]] = {
+    TensorDType.FP32: np.dtype("<f4"),
+    TensorDType.FP16: np.dtype("<f2"),
+    TensorDType.INT64: np.dtype("<i8"),
+    TensorDType.INT32: np.dtype("<i4"),
+    TensorDType.INT8: np.dtype("i1"),
+    TensorDType.UINT8: np.dtype("u1"),
+    TensorDType.BOOL: np.dtype("?"),
 }
 
 
@@ -37,7 +37,7 @@ class CodecError(ValueError):
     """Codes, a tensor or tables that do not fit the codec and the field's specification."""
 
 
-class Pack(NamedTuple):
+class PackingScheme(NamedTuple):
     """One bit packing: how `levels` different codes become bytes and come back.
 
     `size` maps a number of codes to payload bytes; `pack` takes flat codes below `levels`; `unpack` takes a payload of
@@ -50,7 +50,7 @@ class Pack(NamedTuple):
     unpack: Callable[[bytes, int], Codes]  # payload of the right size, number of codes -> flat codes of one's own
 
 
-def _bits(bits: int) -> Pack:
+def _bit_packing(bits: int) -> PackingScheme:
     """Packing with `bits` bits per code: the first code in the highest bits of the first byte, spare bits zero."""
 
     def pack(codes: Codes) -> bytes:
@@ -65,54 +65,54 @@ def _bits(bits: int) -> Pack:
         wide[:, 8 - bits :] = found[:used].reshape(count, bits)
         return np.packbits(wide, axis=1)[:, 0].copy()
 
-    return Pack(1 << bits, lambda count: -(-count * bits // 8), pack, unpack)
+    return PackingScheme(1 << bits, lambda count: -(-count * bits // 8), pack, unpack)
 
 
-def _pack4(codes: Codes) -> bytes:
+def _pack_nibbles(codes: Codes) -> bytes:
     padded = np.zeros(codes.size + codes.size % 2, np.uint8)
     padded[: codes.size] = codes
     return ((padded[0::2] << 4) | padded[1::2]).tobytes()
 
 
-def _pack8(codes: Codes) -> bytes:
+def _pack_bytes(codes: Codes) -> bytes:
     return codes.tobytes()
 
 
-def _unpack8(data: bytes, count: int) -> Codes:
+def _unpack_bytes(data: bytes, count: int) -> Codes:
     return np.frombuffer(data, np.uint8, count).copy()
 
 
-def _radix(levels: int) -> Pack:
+def _radix_packing(levels: int) -> PackingScheme:
     """Packing by radix: as many codes as fit into one 64-bit word, the first lowest.
 
     The codes that are left over go into the fewest bytes that hold them.
     """
-    per_word = _most_digits(levels)
-    powers = np.array([levels**place for place in range(per_word)], _WORD)
+    per_word = _count_digits(levels)
+    powers = np.array([levels**place for place in range(per_word)], _WORD_DTYPE)
 
     def size(count: int) -> int:
         words, rest = divmod(count, per_word)
-        return words * _WORD_BYTES + _bytes_of(levels, rest)
+        return words * _WORD_BYTES + _count_bytes(levels, rest)
 
     def pack(codes: Codes) -> bytes:
         words = -(-codes.size // per_word)
-        digits = np.zeros((words, per_word), _WORD)
+        digits = np.zeros((words, per_word), _WORD_DTYPE)
         digits.reshape(-1)[: codes.size] = codes
-        return (digits @ powers).astype(_WORD, copy=False).tobytes()[: size(codes.size)]
+        return (digits @ powers).astype(_WORD_DTYPE, copy=False).tobytes()[: size(codes.size)]
 
     def unpack(data: bytes, count: int) -> Codes:
         words = -(-count // per_word)
-        numbers = np.frombuffer(data.ljust(words * _WORD_BYTES, b"\0"), _WORD)
+        numbers = np.frombuffer(data.ljust(words * _WORD_BYTES, b"\0"), _WORD_DTYPE)
         whole, rest = divmod(count, per_word)
         too_big = bool((numbers[:whole] >= levels**per_word).any())
         if too_big or (rest and int(numbers[-1]) >= levels**rest):
             raise CodecError(f"a number is too big to be {levels}-level codes")
         return (numbers[:, None] // powers % levels).reshape(-1)[:count].astype(np.uint8)
 
-    return Pack(levels, size, pack, unpack)
+    return PackingScheme(levels, size, pack, unpack)
 
 
-def _most_digits(levels: int) -> int:
+def _count_digits(levels: int) -> int:
     """Count how many digits of base `levels` fit into one 64-bit word."""
     digits = 1
     while levels ** (digits + 1) <= 1 << (8 * _WORD_BYTES):
@@ -120,44 +120,44 @@ def _most_digits(levels: int) -> int:
     return digits
 
 
-def _bytes_of(levels: int, digits: int) -> int:
+def _count_bytes(levels: int, digits: int) -> int:
     """Count the fewest bytes that hold every number of so many digits."""
     return -(-int(levels**digits - 1).bit_length() // 8)
 
 
 RADICES = (3, 5, 6, 7, *range(9, 16))
-PACKS: dict[str, Pack] = {
-    **{f"pack{bits}": _bits(bits) for bits in range(1, 9)},
-    **{f"base{levels}": _radix(levels) for levels in RADICES},
+PACKINGS: dict[str, PackingScheme] = {
+    **{f"pack{bits}": _bit_packing(bits) for bits in range(1, 9)},
+    **{f"base{levels}": _radix_packing(levels) for levels in RADICES},
 }
-PACKS["pack4"] = PACKS["pack4"]._replace(pack=_pack4)  # the same bytes, faster
-PACKS["pack8"] = PACKS["pack8"]._replace(pack=_pack8, unpack=_unpack8)
-CODECS = (*PACKS, ANS)
+PACKINGS["pack4"] = PACKINGS["pack4"]._replace(pack=_pack_nibbles)  # the same bytes, faster
+PACKINGS["pack8"] = PACKINGS["pack8"]._replace(pack=_pack_bytes, unpack=_unpack_bytes)
+CODECS = (*PACKINGS, ANS)
 
 
-def levels(codec: str) -> int:
+def codec_levels(codec: str) -> int:
     """Return how many different codes a codec carries at most (codes are 0..levels-1).
 
     CodecError if it is not known.
     """
-    return ANS_LEVELS if codec == ANS else pack_of(codec).levels
+    return ANS_LEVELS if codec == ANS else find_packing(codec).levels
 
 
-def pack_of(codec: str) -> Pack:
+def find_packing(codec: str) -> PackingScheme:
     """Look up the bit packing of a codec name.
 
     CodecError if there is none, which includes "ans": it has tables instead.
     """
     try:
-        return PACKS[codec]
+        return PACKINGS[codec]
     except (KeyError, TypeError):
         raise CodecError(f"codec {codec!r} is not known here; known: {', '.join(CODECS)}") from None
 
 
-def smallest(levels: int) -> str:
+def smallest_codec(levels: int) -> str:
     """Choose the codec without tables that needs the fewest bits for so many levels (2..256).
 
     Whole bits per code win where they tie: they are faster.
     """
-    enough = [name for name, pack in PACKS.items() if pack.levels >= levels]
-    return min(enough, key=lambda name: PACKS[name].size(_MANY))
+    enough = [name for name, pack in PACKINGS.items() if pack.levels >= levels]
+    return min(enough, key=lambda name: PACKINGS[name].size(_COMPARED_CODES))

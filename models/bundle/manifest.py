@@ -10,19 +10,19 @@ from enum import StrEnum
 
 import msgspec
 
-from models.bundle.codec_bits import ANS, CODECS, NUMPY_DTYPES, levels
+from models.bundle.codec_bits import ANS, CODECS, NUMPY_DTYPES, codec_levels
 from models.bundle.measurements import (
-    Calibration,
-    Gate,
-    Guarantee,
-    Leakage,
+    CalibrationFigures,
+    GateFigures,
+    LeakageRow,
+    RiskGuarantee,
     calibration_fits,
     gate_fits,
     guarantee_fits,
     leakage_fits,
 )
 from wire.protocol.codec import MAX_FRAME_BYTES, SIZE_CLASS_BYTES
-from wire.protocol.messages import DType, FieldSpec, ModelRef
+from wire.protocol.messages import FieldSpec, ModelRef, TensorDType
 
 FORMAT = 2
 MANIFEST_FILE = "manifest.json"
@@ -44,7 +44,7 @@ class BundleError(Exception):
     """A bundle that cannot be used; the message is one line and says what to do or what is wrong."""
 
 
-class Kind(StrEnum):
+class ModelKind(StrEnum):
     """Task of a model: `classifier` (labels and probabilities) or `regressor` (values)."""
 
     CLASSIFIER = "classifier"
@@ -58,7 +58,7 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str
-    dtype: DType
+    dtype: TensorDType
     shape: tuple[int, ...]
     low: float
     high: float
@@ -94,7 +94,7 @@ class HubModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return (self.graph, *((self.whole,) if self.whole else self.weights))
 
 
-class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PipelineStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pipeline stage of the tail that one machine may run.
 
     `weight_bytes`: size of its weights; `output_shape` has no batch axis.
@@ -112,7 +112,7 @@ class ParallelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     chose a second way to divide weights, which is gone: "collectives" and nothing are all that is accepted.
     """
 
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[PipelineStage, ...] = ()
     tensor: int = 0
     pipeline: int = 0
     replicas: int = 0
@@ -120,7 +120,7 @@ class ParallelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     shard: dict[str, int] = {}
 
 
-class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TargetPlatform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Platform that the edge graph was made for: runtime, ONNX opset, precision, processor.
 
     `machine` as `platform.machine()` says it, or "any". `providers`: execution providers of ONNX Runtime, the preferred
@@ -159,7 +159,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     format: int = FORMAT
     name: str
     version: int
-    kind: Kind
+    kind: ModelKind
     labels: tuple[str, ...]
     outputs: int  # logits of the hub's half: one a label, or the values of a regressor
     input: InputSpec
@@ -170,13 +170,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     fixed_bytes: int
     temperature: float
     hub_temperature: float = 1.0
-    gate: Gate = Gate()
-    calibration: Calibration
-    guarantee: Guarantee | None = None
-    leakage: tuple[Leakage, ...] = ()
+    gate: GateFigures = GateFigures()
+    calibration: CalibrationFigures
+    guarantee: RiskGuarantee | None = None
+    leakage: tuple[LeakageRow, ...] = ()
     hub: HubModel = HubModel()
     parallel: ParallelPlan = ParallelPlan()
-    target: Target
+    target: TargetPlatform
     provenance: Provenance = Provenance()
     golden: str = GOLDEN_FILE
     files: dict[str, str] = msgspec.field(default_factory=dict)  # name -> SHA-256 in hex
@@ -188,17 +188,17 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def model(self) -> str:
-        """Name of this version in answers, as in `digits@7`."""
+        """Name of this version in answers, as in `load_digits@7`."""
         return f"{self.name}@{self.version}"
 
 
-class _Format(msgspec.Struct):
+class _ManifestFormat(msgspec.Struct):
     format: int
 
 
-_format_decoder = msgspec.json.Decoder(_Format)
+_format_decoder = msgspec.json.Decoder(_ManifestFormat)
 _decoder = msgspec.json.Decoder(Manifest)
-_NO_STYLE = "parallel: style and shard (dtensor) are gone: leave both out, `tensor` alone divides the weights"
+_STYLE_REMOVED = "parallel: style and shard (dtensor) are gone: leave both out, `tensor` alone divides the weights"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -214,7 +214,9 @@ def decode_manifest(data: bytes) -> Manifest:
     try:
         found = _format_decoder.decode(data).format
         if found != FORMAT:
-            raise BundleError(f"{MANIFEST_FILE}: format {found}, this version reads {FORMAT} ({_hint(found)})")
+            raise BundleError(
+                f"{MANIFEST_FILE}: format {found}, this version reads {FORMAT} ({_explain_format(found)})"
+            )
         manifest = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"{MANIFEST_FILE}: {error}") from None
@@ -222,7 +224,7 @@ def decode_manifest(data: bytes) -> Manifest:
     return manifest
 
 
-def _hint(found: int) -> str:
+def _explain_format(found: int) -> str:
     """Explain a format number that this version does not read."""
     if found > FORMAT:
         return "made by a newer version: update this installation"
@@ -231,22 +233,22 @@ def _hint(found: int) -> str:
 
 def check_manifest(manifest: Manifest) -> None:
     """Check every value of a manifest. BundleError, naming the key, for the first value that is impossible."""
-    for key, fits in _rules(manifest):
+    for key, fits in _manifest_rules(manifest):
         if not fits:
             raise BundleError(f"{MANIFEST_FILE}: {key} is impossible")
     if manifest.parallel.style != "collectives" or manifest.parallel.shard:
-        raise BundleError(f"{MANIFEST_FILE}: {_NO_STYLE}")
+        raise BundleError(f"{MANIFEST_FILE}: {_STYLE_REMOVED}")
     for feature in manifest.features:
         _check_feature(feature, manifest.codec)
 
 
-def _rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
+def _manifest_rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
     """List (key, whether its value is possible) for every key of the manifest."""
     return (
         ("name", bool(_NAME.fullmatch(m.name))),
         ("version", m.version >= 1),
         ("labels", _labels_fit(m)),
-        ("outputs", m.outputs == len(m.labels) if m.kind is Kind.CLASSIFIER else 0 < m.outputs <= MAX_LABELS),
+        ("outputs", m.outputs == len(m.labels) if m.kind is ModelKind.CLASSIFIER else 0 < m.outputs <= MAX_LABELS),
         ("input", _range_fits(m.input.low, m.input.high) and _shape_fits(m.input.shape) and bool(m.input.name)),
         ("features", 0 < len(m.features) == len({f.name for f in m.features})),
         ("cut", bool(_NAME.fullmatch(m.cut))),
@@ -255,7 +257,7 @@ def _rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
         ("fixed_bytes", 0 < m.fixed_bytes <= MAX_FRAME_BYTES and m.fixed_bytes % SIZE_CLASS_BYTES == 0),
         ("temperature", math.isfinite(m.temperature) and m.temperature > 0),
         ("hub_temperature", math.isfinite(m.hub_temperature) and m.hub_temperature > 0),
-        ("gate", gate_fits(m.gate, regressor=m.kind is Kind.REGRESSOR)),
+        ("gate", gate_fits(m.gate, regressor=m.kind is ModelKind.REGRESSOR)),
         ("calibration", calibration_fits(m.calibration)),
         ("guarantee", m.guarantee is None or guarantee_fits(m.guarantee)),
         ("leakage", len(m.leakage) <= MAX_ROWS and all(map(leakage_fits, m.leakage))),
@@ -263,19 +265,19 @@ def _rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
         ("parallel", len(m.parallel.stages) <= MAX_ROWS and all(map(_stage_fits, m.parallel.stages))),
         ("parallel: tensor, pipeline or replicas", _plan_fits(m.parallel)),
         ("target", m.target.precision in set(Precision) and all(map(_PROVIDER.fullmatch, m.target.providers))),
-        ("files", all(_file_fits(name, digest) for name, digest in m.files.items())),
-        ("files: edge, hub, codec or golden", _needed(m) <= m.files.keys()),
+        ("files", all(_file_entry_fits(name, digest) for name, digest in m.files.items())),
+        ("files: edge, hub, codec or golden", _required_files(m) <= m.files.keys()),
     )
 
 
-def _needed(m: Manifest) -> set[str]:
+def _required_files(m: Manifest) -> set[str]:
     """Return the names of the files that every bundle of this manifest must have."""
     return {EDGE_FILE, m.golden, *m.hub.files, *((m.codec_file,) if m.codec_file else ())}
 
 
 def _labels_fit(m: Manifest) -> bool:
     unique = len(set(m.labels)) == len(m.labels) <= MAX_LABELS
-    return unique and (len(m.labels) >= 2 if m.kind is Kind.CLASSIFIER else not m.labels)
+    return unique and (len(m.labels) >= 2 if m.kind is ModelKind.CLASSIFIER else not m.labels)
 
 
 def _shape_fits(shape: tuple[int, ...]) -> bool:
@@ -286,7 +288,7 @@ def _range_fits(low: float, high: float) -> bool:
     return math.isfinite(low) and math.isfinite(high) and low < high
 
 
-def _stage_fits(stage: Stage) -> bool:
+def _stage_fits(stage: PipelineStage) -> bool:
     return bool(_NAME.fullmatch(stage.name)) and stage.weight_bytes >= 0 and _shape_fits(stage.output_shape)
 
 
@@ -295,7 +297,7 @@ def _plan_fits(plan: ParallelPlan) -> bool:
     return all(0 <= count <= MAX_ROWS for count in counts)
 
 
-def _file_fits(name: str, digest: str) -> bool:
+def _file_entry_fits(name: str, digest: str) -> bool:
     return name != MANIFEST_FILE and bool(FILE_NAME.fullmatch(name)) and bool(_DIGEST.fullmatch(digest))
 
 
@@ -307,5 +309,5 @@ def _check_feature(feature: FieldSpec, codec: str) -> None:
     fits = bool(_NAME.fullmatch(feature.name)) and feature.dtype in NUMPY_DTYPES and _shape_fits(feature.shape)
     if not fits or not _range_fits(feature.low, feature.high):
         raise BundleError(f"{MANIFEST_FILE}: feature {feature.name!r} is impossible")
-    if feature.dtype is not DType.UINT8 or feature.low < 0 or feature.high >= levels(codec):
+    if feature.dtype is not TensorDType.UINT8 or feature.low < 0 or feature.high >= codec_levels(codec):
         raise BundleError(f"{MANIFEST_FILE}: feature {feature.name!r} is not what codec {codec} carries (UINT8 codes)")

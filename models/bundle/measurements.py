@@ -15,10 +15,10 @@ DECILES = 9
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Metric(StrEnum):
-    """Quality metric of `Calibration`: `accuracy` as a share 0..1, or `rmse`.
+class QualityMetric(StrEnum):
+    """Quality metric of `CalibrationFigures`: `accuracy` as a share 0..1, or `compute_rmse`.
 
-    `rmse` is in units of the regressor's target; less is better.
+    `compute_rmse` is in units of the regressor's target; less is better.
     """
 
     ACCURACY = "accuracy"
@@ -33,7 +33,7 @@ class LeakKind(StrEnum):
     MEMBERSHIP = "membership"
 
 
-class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GateFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Confidence and novelty of the edge model, and their distribution on the calibration samples.
 
     Without a `confidence` output the confidence is the largest probability, or for a regressor P(|error| <=
@@ -48,7 +48,7 @@ class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confidence_deciles: tuple[float, ...] = ()
 
 
-class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CalibrationFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Quality on held-out samples, in `metric`, all rows on the same samples.
 
     `edge` alone; `pair`: the edge where it is sure, the hub's tail elsewhere; `hub`: the whole model on raw samples;
@@ -58,7 +58,7 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before and after temperature scaling (Guo et al. 2017, "On Calibration of Modern Neural Networks").
     """
 
-    metric: Metric
+    metric: QualityMetric
     samples: int
     edge: float
     pair: float
@@ -71,7 +71,7 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     corrupted: float = 0.0
 
 
-class Guarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RiskGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Statistical risk guarantee of the threshold.
 
     With probability `confidence`, answers above `threshold` are wrong in at most the share `max_risk`. `samples`: size
@@ -85,7 +85,7 @@ class Guarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method: str
 
 
-class Leakage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LeakageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One measured attack on the forwarded features, valid for exactly one chain of cut, codec and transforms.
 
     `chain` is the digest of that chain (`models/runtime/chain.py`). `subject`: the column guessed at, "" if that is the
@@ -106,7 +106,7 @@ class Leakage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ceiling: float
 
 
-def gate_fits(gate: Gate, *, regressor: bool) -> bool:
+def gate_fits(gate: GateFigures, *, regressor: bool) -> bool:
     """Tell whether gate figures are possible; a regressor without a confidence output needs a tolerance above zero."""
     asked = regressor and not gate.confidence_output  # then only the tolerance makes a confidence
     fits = math.isfinite(gate.tolerance) and (gate.tolerance > 0 if asked else gate.tolerance >= 0)
@@ -119,20 +119,20 @@ def _deciles_fit(deciles: tuple[float, ...]) -> bool:
     return rising and len(deciles) in {0, DECILES}
 
 
-def calibration_fits(c: Calibration) -> bool:
+def calibration_fits(c: CalibrationFigures) -> bool:
     """Tell whether quality figures are possible: finite, not negative, and shares and accuracies inside 0..1."""
     figures = (c.edge, c.pair, c.hub, c.oracle)
-    top = 1.0 if c.metric == Metric.ACCURACY else sys.float_info.max
+    top = 1.0 if c.metric == QualityMetric.ACCURACY else sys.float_info.max
     shares = (c.corrupted, c.ece_before, c.ece_after, c.threshold, c.asked)
     return c.samples >= 0 and all(0 <= figure <= top for figure in figures) and all(0 <= share <= 1 for share in shares)
 
 
-def guarantee_fits(g: Guarantee) -> bool:
+def guarantee_fits(g: RiskGuarantee) -> bool:
     """Tell whether a guarantee is possible: samples above zero, a method, and all probabilities inside 0..1."""
     return g.samples > 0 and bool(g.method) and all(0 <= v <= 1 for v in (g.max_risk, g.confidence, g.threshold))
 
 
-def leakage_fits(row: Leakage) -> bool:
+def leakage_fits(row: LeakageRow) -> bool:
     """Tell whether a leakage row is possible: finite numbers, a chain digest of 64 hex digits and a known kind."""
     numbers = all(map(math.isfinite, (row.score, row.upper95, row.floor, row.ceiling)))
     return numbers and row.pairs >= 0 and bool(_DIGEST.fullmatch(row.chain)) and row.kind in set(LeakKind)

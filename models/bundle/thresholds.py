@@ -9,7 +9,7 @@ import re
 import msgspec
 
 from models.bundle.manifest import BundleError
-from models.bundle.measurements import Calibration, Guarantee, calibration_fits, guarantee_fits
+from models.bundle.measurements import CalibrationFigures, RiskGuarantee, calibration_fits, guarantee_fits
 
 FORMAT = 1
 MAX_CLASSES = 1000
@@ -28,8 +28,8 @@ class ClassThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threshold: float
     aim: str
     counter: int
-    figures: Calibration
-    guarantee: Guarantee | None = None
+    figures: CalibrationFigures
+    guarantee: RiskGuarantee | None = None
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,17 +42,17 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
 
 
-class _Format(msgspec.Struct):
+class _ThresholdsFormat(msgspec.Struct):
     format: int
 
 
-_format_decoder = msgspec.json.Decoder(_Format)
+_format_decoder = msgspec.json.Decoder(_ThresholdsFormat)
 _decoder = msgspec.json.Decoder(Thresholds)
 
 
 def encode_thresholds(thresholds: Thresholds) -> bytes:
     """Encode thresholds as readable JSON, the same bytes for the same values. BundleError for impossible values."""
-    _check(thresholds)
+    _check_thresholds(thresholds)
     return msgspec.json.format(msgspec.json.encode(thresholds, order="deterministic"), indent=1) + b"\n"
 
 
@@ -68,11 +68,11 @@ def decode_thresholds(data: bytes) -> Thresholds:
         thresholds = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"calibration: {error}") from None
-    _check(thresholds)
+    _check_thresholds(thresholds)
     return thresholds
 
 
-def revised(old: Thresholds | None, model: str, digest: str, name: str, entry: ClassThreshold) -> Thresholds:
+def update_thresholds(old: Thresholds | None, model: str, digest: str, name: str, entry: ClassThreshold) -> Thresholds:
     """Put the entry of one device class into `old` and count up. BundleError if `old` is for another bundle.
 
     `old`: None for the first entry. `model`, `digest`: of the bundle. `name`: the device class. The entry's own counter
@@ -83,11 +83,11 @@ def revised(old: Thresholds | None, model: str, digest: str, name: str, entry: C
     counter = old.counter + 1 if old else 1
     classes = {**(old.classes if old else {}), name: msgspec.structs.replace(entry, counter=counter)}
     made = Thresholds(model, digest, counter, classes)
-    _check(made)
+    _check_thresholds(made)
     return made
 
 
-def _check(found: Thresholds) -> None:
+def _check_thresholds(found: Thresholds) -> None:
     for key, fits in (
         ("model", 0 < len(found.model) <= 128),
         ("digest", bool(_DIGEST.fullmatch(found.digest))),

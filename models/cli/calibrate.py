@@ -16,15 +16,15 @@ from rich.table import Table
 
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import BundleError
-from models.bundle.measurements import Calibration, Metric
-from models.bundle.thresholds import Thresholds, decode_thresholds, encode_thresholds, revised
-from models.cli.flags import takes
+from models.bundle.measurements import CalibrationFigures, QualityMetric
+from models.bundle.thresholds import Thresholds, decode_thresholds, encode_thresholds, update_thresholds
+from models.cli.flags import accepts_flags
 from models.runtime.runner import SampleError
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 if TYPE_CHECKING:
-    from models.forge.evaluation.recalibrate import Recalibrated
-    from models.forge.spec import Wish
+    from models.forge.evaluation.recalibrate import Recalibration
+    from models.forge.spec import ForgeSpec
 
 Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
 DataFrom = Annotated[
@@ -61,7 +61,7 @@ class CalibrateFlags:
     as_json: AsJson = False
 
 
-@takes(CalibrateFlags)
+@accepts_flags(CalibrateFlags)
 def calibrate(flags: CalibrateFlags) -> None:
     """Choose the confidence threshold below which devices escalate to the hub, from your own samples.
 
@@ -71,99 +71,101 @@ def calibrate(flags: CalibrateFlags) -> None:
     chosen = [value for value in (flags.target_accuracy, flags.max_share, flags.max_risk) if value is not None]
     if len(chosen) != 1:
         raise ExitError(
-            Exit.USAGE, "give one of --target-accuracy, --max-share and --max-risk: each chooses the threshold"
+            ExitCode.USAGE, "give one of --target-accuracy, --max-share and --max-risk: each chooses the threshold"
         )
-    from models.forge.spec import Wish  # noqa: PLC0415 - only this command needs the forge
+    from models.forge.spec import ForgeSpec  # noqa: PLC0415 - only this command needs the forge
 
-    wish = Wish(
+    wish = ForgeSpec(
         target_accuracy=flags.target_accuracy,
         max_share=flags.max_share,
         max_risk=flags.max_risk,
         confidence=flags.confidence,
     )
-    opened = _open(flags.bundle)
+    opened = _open_bundle(flags.bundle)
     path = flags.out or Path(f"{opened.manifest.name}.calibration.json")
-    old = _read(path)
-    found = _run(opened, flags.data, wish, flags.risk_of)
-    made = _write(path, old, opened, flags.device_class, found)
+    old = _read_thresholds(path)
+    found = _recalibrate_bundle(opened, flags.data, wish, flags.risk_of)
+    made = _write_thresholds(path, old, opened, flags.device_class, found)
     if flags.as_json:
-        Console().print_json(data=_facts(made, found, flags.device_class, path))
+        Console().print_json(data=_json_fields(made, found, flags.device_class, path))
     else:
-        _say(found, flags.device_class, path)
+        _print_result(found, flags.device_class, path)
 
 
-def _open(path: Path) -> Bundle:
+def _open_bundle(path: Path) -> Bundle:
     """Open a bundle. ExitError(MODEL) if it is not sound."""
     try:
         return open_bundle(path)
     except BundleError as error:
-        raise ExitError(Exit.MODEL, str(error)) from None
+        raise ExitError(ExitCode.MODEL, str(error)) from None
 
 
-def _read(path: Path) -> Thresholds | None:
+def _read_thresholds(path: Path) -> Thresholds | None:
     """Read the thresholds file to add to, None if there is none. ExitError(CONFIG) if it is not one."""
     try:
         return decode_thresholds(path.read_bytes()) if path.exists() else None
     except (OSError, BundleError) as error:
-        raise ExitError(Exit.CONFIG, f"{path}: {error}; choose another --out") from None
+        raise ExitError(ExitCode.CONFIG, f"{path}: {error}; choose another --out") from None
 
 
-def _run(bundle: Bundle, where: str, wish: "Wish", risk_of: str) -> "Recalibrated":
+def _recalibrate_bundle(bundle: Bundle, where: str, wish: "ForgeSpec", risk_of: str) -> "Recalibration":
     """Measure the user's samples with the bundle and choose a threshold. ExitError with the code that fits."""
     from models.forge.data.types import ForgeError  # noqa: PLC0415
-    from models.forge.evaluation.recalibrate import recalibrate  # noqa: PLC0415
-    from models.forge.evaluation.risk_control import Risk  # noqa: PLC0415
+    from models.forge.evaluation.recalibrate import recalibrate_bundle  # noqa: PLC0415
+    from models.forge.evaluation.risk_control import RiskKind  # noqa: PLC0415
     from models.forge.pipeline.loading import load_data  # noqa: PLC0415 - torch only when it runs
 
-    if risk_of not in set(Risk):
-        raise ExitError(Exit.USAGE, f"--risk-of {risk_of}: one of {', '.join(Risk)}")
+    if risk_of not in set(RiskKind):
+        raise ExitError(ExitCode.USAGE, f"--risk-of {risk_of}: one of {', '.join(RiskKind)}")
     _check_shares(wish)
     try:
         data = load_data(where, Path.cwd())
     except ForgeError as error:
-        raise ExitError(Exit.SAMPLE, str(error)) from None
+        raise ExitError(ExitCode.SAMPLE, str(error)) from None
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("opening", total=1.0)
         try:
-            return recalibrate(
+            return recalibrate_bundle(
                 bundle,
                 data,
                 wish,
-                Risk(risk_of),
+                RiskKind(risk_of),
                 lambda stage, share: bar.update(task, description=stage, completed=share),
             )
         except ForgeError as error:
-            code = Exit.SAMPLE if str(error).startswith("data") else Exit.CHECK_FAILED
+            code = ExitCode.SAMPLE if str(error).startswith("data") else ExitCode.CHECK_FAILED
             raise ExitError(code, str(error)) from None
         except SampleError as error:
-            raise ExitError(Exit.SAMPLE, f"{where}: {error}") from None
+            raise ExitError(ExitCode.SAMPLE, f"{where}: {error}") from None
         except BundleError as error:
-            raise ExitError(Exit.MODEL, str(error)) from None
+            raise ExitError(ExitCode.MODEL, str(error)) from None
 
 
-def _check_shares(wish: "Wish") -> None:
+def _check_shares(wish: "ForgeSpec") -> None:
     """Check the shares given. ExitError(USAGE) for one that is impossible."""
     for flag, value in (("--max-share", wish.max_share), ("--target-accuracy", wish.target_accuracy)):
         if value is not None and not 0 <= value < math.inf:
-            raise ExitError(Exit.USAGE, f"{flag} {value:g}: impossible")
+            raise ExitError(ExitCode.USAGE, f"{flag} {value:g}: impossible")
     if wish.max_share is not None and wish.max_share > 1:
-        raise ExitError(Exit.USAGE, f"--max-share {wish.max_share:g}: a share in 0..1, such as 0.15")
+        raise ExitError(ExitCode.USAGE, f"--max-share {wish.max_share:g}: a share in 0..1, such as 0.15")
 
 
-def _write(path: Path, old: Thresholds | None, bundle: Bundle, name: str, found: "Recalibrated") -> Thresholds:
+def _write_thresholds(
+    path: Path, old: Thresholds | None, bundle: Bundle, name: str, found: "Recalibration"
+) -> Thresholds:
     """Write the thresholds file with the new entry of one device class; return it."""
     try:
-        made = revised(old, bundle.manifest.model, bundle.digest, name, found.entry)
+        made = update_thresholds(old, bundle.manifest.model, bundle.digest, name, found.entry)
         path.write_bytes(encode_thresholds(made))
     except BundleError as error:
-        raise ExitError(Exit.CONFIG, f"{path}: {error}; choose another --out or --class") from None
+        raise ExitError(ExitCode.CONFIG, f"{path}: {error}; choose another --out or --class") from None
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{path}: {error.strerror}; choose another --out") from None
+        raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}; choose another --out") from None
     return made
 
 
-def _facts(made: Thresholds, found: "Recalibrated", name: str, path: Path) -> dict[str, Any]:
+def _json_fields(made: Thresholds, found: "Recalibration", name: str, path: Path) -> dict[str, Any]:
     """Return the result as plain values for `--json`."""
     line = found.deferral._asdict() | {"points": [point._asdict() for point in found.deferral.points]}
     facts = {
@@ -191,41 +193,46 @@ def _without_nan(value: Any) -> Any:
             return value
 
 
-def _say(found: "Recalibrated", name: str, path: Path) -> None:
+def _print_result(found: "Recalibration", name: str, path: Path) -> None:
     """Print the result as text: the threshold first, then the frontier."""
     entry, figures = found.entry, found.entry.figures
     console = Console()
     console.print(f"threshold = {entry.threshold:g}", markup=False, highlight=False)
     console.print(f"  [escalation] of the policy for {name!r} devices; chosen by {entry.aim}", markup=False)
     console.print(
-        f"  held out ({figures.samples} samples): pair {_shown(figures.pair, figures)}, escalating {figures.asked:.1%}"
+        f"  held out ({figures.samples} samples): pair {_format_figure(figures.pair, figures)}, escalating {figures.asked:.1%}"
     )
     if not math.isnan(found.unscoped_asked):
         outside = f"  samples outside the labels: {found.unscoped_asked:.1%} escalated, all others answered wrongly"
         console.print(f"{outside}; best reject threshold of the hub: {found.reject_below:.3f}")
-    console.print(_table(found))
-    console.print(_summary(found), highlight=False)
+    console.print(_frontier_table(found))
+    console.print(_summarise_frontier(found), highlight=False)
     console.print(f"written: {path}", markup=False, highlight=False)
 
 
-def _table(found: "Recalibrated") -> Table:
+def _frontier_table(found: "Recalibration") -> Table:
     """Build the table of the frontier: share escalated, threshold, quality, share of the gap recovered, oracle."""
     line, figures = found.deferral, found.entry.figures
-    word = "RMSE" if line.metric is Metric.RMSE else "accuracy"
+    word = "RMSE" if line.metric is QualityMetric.RMSE else "accuracy"
     table = Table("escalated", "threshold", word, "of the gap", "oracle")
     for column in table.columns:
         column.justify = "right"
-    table.add_row("edge only", "0", _shown(line.edge, figures), "", "")
+    table.add_row("edge only", "0", _format_figure(line.edge, figures), "", "")
     for point in line.points:
         shares = f"{point.share:.1%}", f"{point.threshold:g}"
-        table.add_row(*shares, _shown(point.value, figures), _gap(point.recovered), _shown(point.oracle, figures))
-    table.add_row("hub only", "", _shown(line.hub, figures), "", "")
-    table.add_row("given model", "", _shown(figures.hub, figures), "", "")
-    table.add_row(f"oracle, {line.oracle_share:.1%}", "", _shown(line.oracle, figures), "", "")
+        table.add_row(
+            *shares,
+            _format_figure(point.value, figures),
+            _format_gap(point.recovered),
+            _format_figure(point.oracle, figures),
+        )
+    table.add_row("hub only", "", _format_figure(line.hub, figures), "", "")
+    table.add_row("given model", "", _format_figure(figures.hub, figures), "", "")
+    table.add_row(f"oracle, {line.oracle_share:.1%}", "", _format_figure(line.oracle, figures), "", "")
     return table
 
 
-def _summary(found: "Recalibrated") -> str:
+def _summarise_frontier(found: "Recalibration") -> str:
     """Summarise the frontier in a line: APGR (average performance gap recovered) and CPT (call-performance threshold).
 
     Ong et al. 2024, "RouteLLM", defines both.
@@ -236,9 +243,9 @@ def _summary(found: "Recalibrated") -> str:
     return f"APGR {line.apgr:.3f}; half of the gap at {line.cpt50:.1%} escalated, four fifths at {line.cpt80:.1%}"
 
 
-def _gap(recovered: float) -> str:
+def _format_gap(recovered: float) -> str:
     return "" if math.isnan(recovered) else f"{recovered:.1%}"
 
 
-def _shown(value: float, figures: Calibration) -> str:
-    return f"{value:.4g}" if figures.metric is Metric.RMSE else f"{value:.2%}"
+def _format_figure(value: float, figures: CalibrationFigures) -> str:
+    return f"{value:.4g}" if figures.metric is QualityMetric.RMSE else f"{value:.2%}"

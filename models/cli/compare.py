@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from models.bundle.archive import pack
+from models.bundle.archive import pack_bundle
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
-from models.bundle.measurements import Leakage, Metric
+from models.bundle.measurements import LeakageRow, QualityMetric
 from models.runtime.codec import NUMPY_DTYPES, CodecError, open_codec
 
 ENVELOPE_BYTES = 196  # clear header, HPKE and signature around every sealed escalation
 
 
-def facts(bundle: Bundle) -> dict[str, Any]:
+def bundle_fields(bundle: Bundle) -> dict[str, Any]:
     """Return manifest, sizes in bytes and the forge's report as plain values, for `--json`.
 
     `payload_bytes`: codes of one escalation; `sealed_bytes`: what travels for it; `raw_bytes`: the sample itself.
@@ -26,16 +26,16 @@ def facts(bundle: Bundle) -> dict[str, Any]:
     return {
         "path": str(bundle.path),
         "digest": bundle.digest,
-        "payload_bytes": payload_bytes(bundle),
+        "payload_bytes": count_payload_bytes(bundle),
         "raw_bytes": math.prod(manifest.input.shape) * NUMPY_DTYPES[manifest.input.dtype].itemsize,
         "sealed_bytes": manifest.fixed_bytes + ENVELOPE_BYTES,
-        "file_bytes": {name: len(bundle.read(name)) for name in manifest.files},
+        "file_bytes": {name: len(bundle.read_file(name)) for name in manifest.files},
         "manifest": msgspec.to_builtins(manifest),
-        "forge": report(bundle),
+        "forge": read_report(bundle),
     }
 
 
-def report(bundle: Bundle) -> Any:
+def read_report(bundle: Bundle) -> Any:
     """Decode the forge's report, {} if there is none. It is not verified and nothing depends on it."""
     try:
         return msgspec.json.decode(bundle.report) if bundle.report else {}
@@ -43,19 +43,19 @@ def report(bundle: Bundle) -> Any:
         return {}
 
 
-def payload_bytes(bundle: Bundle) -> int:
+def count_payload_bytes(bundle: Bundle) -> int:
     """Count the bytes of the codes of one escalation. BundleError if the codec's tables do not fit."""
     try:
-        return open_codec(bundle.manifest, bundle.read).total_bytes
+        return open_codec(bundle.manifest, bundle.read_file).total_bytes
     except CodecError as error:
         raise BundleError(f"{bundle.manifest.model}: {error}") from None
 
 
-def figures(bundle: Bundle) -> dict[str, str]:
+def format_figures(bundle: Bundle) -> dict[str, str]:
     """Format the figures a person wants first: name to text, in the order of display."""
     manifest = bundle.manifest
-    c, form = manifest.calibration, figure(manifest)
-    sizes = {name: len(bundle.read(name)) for name in manifest.files}
+    c, form = manifest.calibration, figure_format(manifest)
+    sizes = {name: len(bundle.read_file(name)) for name in manifest.files}
     return {
         "model": manifest.model,
         "digest": bundle.digest[:16],
@@ -67,36 +67,36 @@ def figures(bundle: Bundle) -> dict[str, str]:
         "best gate": form(c.oracle),
         "measured on": f"{c.samples} held-out samples",
         "calibration error": f"{c.ece_before:.4f} -> {c.ece_after:.4f}",
-        "guarantee": promise(manifest),
-        "codes": f"{payload_bytes(bundle)} B, {manifest.codec}",
+        "guarantee": format_guarantee(manifest),
+        "codes": f"{count_payload_bytes(bundle)} B, {manifest.codec}",
         "question": f"{manifest.fixed_bytes} B, sealed {manifest.fixed_bytes + ENVELOPE_BYTES} B",
-        "leakage": "; ".join(map(leak, strongest(manifest.leakage))) or "not measured",
+        "leakage": "; ".join(map(format_leakage, strongest_attacks(manifest.leakage))) or "not measured",
         "edge graph": f"{sizes['edge.onnx']:,} B, {manifest.target.precision}, {manifest.target.machine}",
         "hub weights": f"{sum(sizes[name] for name in manifest.hub.weights):,} B",
-        "a device loads": f"{len(pack(bundle)):,} B",
-        "p50": _speed(report(bundle), manifest.target.precision),
+        "a device loads": f"{len(pack_bundle(bundle)):,} B",
+        "p50": _format_speed(read_report(bundle), manifest.target.precision),
     }
 
 
-def figure(manifest: Manifest) -> Any:
+def figure_format(manifest: Manifest) -> Any:
     """Return the function that formats a quality figure: a percentage for accuracies, else the RMSE."""
-    return _percent if manifest.calibration.metric == Metric.ACCURACY else _number
+    return _format_percent if manifest.calibration.metric == QualityMetric.ACCURACY else _format_number
 
 
-def _percent(value: float) -> str:
+def _format_percent(value: float) -> str:
     return f"{value:.2%}"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.4g} rmse"
 
 
-def strongest(rows: tuple[Leakage, ...]) -> list[Leakage]:
+def strongest_attacks(rows: tuple[LeakageRow, ...]) -> list[LeakageRow]:
     """Choose the attack with the highest bound of each kind and subject.
 
     Rows of one kind and subject are compared in the metric of the first of them.
     """
-    best: dict[tuple[str, str], Leakage] = {}
+    best: dict[tuple[str, str], LeakageRow] = {}
     for row in rows:
         known = best.setdefault((row.kind, row.subject), row)
         if row.metric == known.metric and row.upper95 > known.upper95:
@@ -104,20 +104,20 @@ def strongest(rows: tuple[Leakage, ...]) -> list[Leakage]:
     return list(best.values())
 
 
-def leak(row: Leakage) -> str:
+def format_leakage(row: LeakageRow) -> str:
     """Format one leakage row: the attack's success, its bound, and the scale from floor to ceiling."""
     what = f"{row.kind} of {row.subject}" if row.subject else str(row.kind)
     scale = f"at most {row.upper95:.2f}; without codes {row.floor:.2f}, raw {row.ceiling:.2f}"
     return f"{what} {row.score:.2f} {row.metric} ({scale})"
 
 
-def promise(manifest: Manifest) -> str:
+def format_guarantee(manifest: Manifest) -> str:
     """Format the risk guarantee of a manifest, "none" if there is none."""
     g = manifest.guarantee
     return f"risk <= {g.max_risk:g} with {g.confidence:.0%} below {g.threshold:g}" if g else "none"
 
 
-def _speed(told: Any, precision: str) -> str:
+def _format_speed(told: Any, precision: str) -> str:
     match told:
         case {"p50_us": dict(p50)} if isinstance(p50.get(precision), int | float):
             return f"{p50[precision]:.0f} us where it was forged"
@@ -125,13 +125,13 @@ def _speed(told: Any, precision: str) -> str:
             return "not measured"
 
 
-def differences(one: Bundle, other: Bundle) -> list[tuple[str, str, str, bool]]:
+def compare_figures(one: Bundle, other: Bundle) -> list[tuple[str, str, str, bool]]:
     """Compare the figures of two bundles: (name, value of one, value of the other, whether they differ)."""
-    left, right = figures(one), figures(other)
+    left, right = format_figures(one), format_figures(other)
     return [(name, left[name], right[name], left[name] != right[name]) for name in left]
 
 
-def changed_files(one: Bundle, other: Bundle) -> dict[str, int]:
+def find_changed_files(one: Bundle, other: Bundle) -> dict[str, int]:
     """Find the files of `other` whose content `one` does not have: name to bytes."""
     have = set(one.manifest.files.values())
-    return {name: len(other.read(name)) for name, digest in other.manifest.files.items() if digest not in have}
+    return {name: len(other.read_file(name)) for name, digest in other.manifest.files.items() if digest not in have}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_type_hints
 T = TypeVar("T")
 
 
-def takes(flags: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+def accepts_flags(flags: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
     """Decorate a command with its flags: `@takes(Flags) def command(flags: Flags)`.
 
     What typer sees is a function of the fields of `flags`, with their annotations as options; called, it makes one
@@ -25,13 +25,13 @@ def takes(flags: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]
 
         call.__name__, call.__doc__ = command.__name__, command.__doc__
         call.__annotations__ = hints
-        call.__signature__ = inspect.Signature([_parameter(one, hints) for one in fields(flags)])  # type: ignore[attr-defined,arg-type]
+        call.__signature__ = inspect.Signature([_flag_parameter(one, hints) for one in fields(flags)])  # type: ignore[attr-defined,arg-type]
         return call
 
     return wrapped
 
 
-def _parameter(field: Any, hints: dict[str, Any]) -> inspect.Parameter:
+def _flag_parameter(field: Any, hints: dict[str, Any]) -> inspect.Parameter:
     """Build the keyword-only parameter of one field, with its default and annotation."""
     default = inspect.Parameter.empty if field.default is MISSING else field.default
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])

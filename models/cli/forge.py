@@ -29,16 +29,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from models.bundle.bundle import Bundle
-from models.cli.flags import takes
+from models.cli.flags import accepts_flags
 from models.forge.data.types import ForgeError
-from models.forge.spec import Aids, Effort, Wish, check_wish
-from wire.process.exit_codes import Exit, ExitError
+from models.forge.spec import Effort, ForgeInputs, ForgeSpec, validate_spec
+from wire.process.exit_codes import ExitCode, ExitError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from models.forge.data.types import Data
-    from models.forge.partition.cost import HeadCost
+    from models.forge.partition.cost import CutCost
 
 
 _LIMITS = "Limits: the cut is chosen to meet them"
@@ -47,12 +47,12 @@ _RUN = "How to run"
 _FUNCTION = "PKG:FUNCTION"
 
 
-def _flag(told: str, panel: str | None = None, default: str | bool = False, **more: Any) -> Any:
+def _flag_option(told: str, panel: str | None = None, default: str | bool = False, **more: Any) -> Any:
     """Build an option with help text. `default`: how it is shown in the help; False: not at all."""
     return typer.Option(help=told, rich_help_panel=panel, show_default=default, **more)
 
 
-def _switch(name: str, told: str) -> Any:
+def _switch_option(name: str, told: str) -> Any:
     """Build an on/off option in the panel of run options."""
     return typer.Option(name, help=told, rich_help_panel=_RUN)
 
@@ -60,23 +60,29 @@ def _switch(name: str, told: str) -> Any:
 _Model = typer.Argument(metavar=_FUNCTION, help="Returns your torch model, or is one.", show_default=False)
 _Data = typer.Option("--data", metavar=_FUNCTION, help="Returns (x, y), (x, y, labels) or a Data.", show_default=False)
 _Out = typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write the bundle to.", show_default=False)
-_Small = _flag("Your own small model as the device's answer, instead of a learned one.", metavar=_FUNCTION)
-_Augment = _flag("(samples, torch generator) -> samples: augmentation of training samples.", metavar=_FUNCTION)
-_Cut = _flag("Cut here; skips measuring all others. A wrong name lists some.", _LIMITS, metavar="NAME")
-_Bytes = _flag("Most bytes of feature codes in one escalation.", _LIMITS, "64 aimed at", min=1)
-_Leakage = _flag("Success of the reconstruction attack, upper 95 % bound, 0..1.", _LIMITS)
-_Time = _flag("Median latency of the device's half in milliseconds, on this machine.", _LIMITS)
-_Loss = _flag("Largest loss against your model if all is escalated: 0.01 = one point (or 1 % of an RMSE).", _LIMITS)
-_Share = _flag("Escalate at most this share.", _GATE, "0.25")
-_Accuracy = _flag("Escalate as little as reaches this accuracy (a regressor: this RMSE).", _GATE)
-_Risk = _flag("Kept answers are wrong in at most this share, guaranteed with --confidence.", _GATE)
-_Sure = _flag("Probability with which --max-risk holds.", _GATE, default=True)
-_Target = _flag("Platform of the edge graph: x86, arm64, cuda, tensorrt, openvino, coreml.", _RUN, "this processor")
-_Precision = _flag("Ship float32, int8, int8-dynamic, int8-weights or float16, whatever is quicker.", _RUN, "measured")
-_Effort = _flag("How long to train, attack and search.", _RUN, default=True)
-_Seed = _flag("Same seed, model, data and machine: same bundle.", _RUN, default=True, min=0)
-_Threads = _flag("Processors for training.", _RUN, "all", min=1)
-_Cache = _flag("Cache of finished stages.", _RUN, "~/.cache/skerry/forge", metavar="FOLDER")
+_Small = _flag_option("Your own small model as the device's answer, instead of a learned one.", metavar=_FUNCTION)
+_Augment = _flag_option("(samples, torch generator) -> samples: augmentation of training samples.", metavar=_FUNCTION)
+_Cut = _flag_option("Cut here; skips measuring all others. A wrong name lists some.", _LIMITS, metavar="NAME")
+_Bytes = _flag_option("Most bytes of feature codes in one escalation.", _LIMITS, "64 aimed at", min=1)
+_Leakage = _flag_option("Success of the reconstruction attack, upper 95 % bound, 0..1.", _LIMITS)
+_Time = _flag_option("Median latency of the device's half in milliseconds, on this machine.", _LIMITS)
+_Loss = _flag_option(
+    "Largest loss against your model if all is escalated: 0.01 = one point (or 1 % of an RMSE).", _LIMITS
+)
+_Share = _flag_option("Escalate at most this share.", _GATE, "0.25")
+_Accuracy = _flag_option("Escalate as little as reaches this accuracy (a regressor: this RMSE).", _GATE)
+_Risk = _flag_option("Kept answers are wrong in at most this share, guaranteed with --confidence.", _GATE)
+_Sure = _flag_option("Probability with which --max-risk holds.", _GATE, default=True)
+_Target = _flag_option(
+    "Platform of the edge graph: x86, arm64, cuda, tensorrt, openvino, coreml.", _RUN, "this processor"
+)
+_Precision = _flag_option(
+    "Ship float32, int8, int8-dynamic, int8-weights or float16, whatever is quicker.", _RUN, "measured"
+)
+_Effort = _flag_option("How long to train, attack and search.", _RUN, default=True)
+_Seed = _flag_option("Same seed, model, data and machine: same bundle.", _RUN, default=True, min=0)
+_Threads = _flag_option("Processors for training.", _RUN, "all", min=1)
+_Cache = _flag_option("Cache of finished stages.", _RUN, "~/.cache/skerry/forge", metavar="FOLDER")
 
 
 @dataclass(frozen=True)
@@ -86,8 +92,10 @@ class ForgeFlags:
     model: Annotated[str, _Model]
     data: Annotated[str, _Data]
     out: Annotated[Path, _Out]
-    name: Annotated[str, _flag("Name of the model.", default="the folder's")] = ""
-    version: Annotated[int, _flag("Version of the model: devices only install higher ones.", default=True, min=1)] = 1
+    name: Annotated[str, _flag_option("Name of the model.", default="the folder's")] = ""
+    version: Annotated[
+        int, _flag_option("Version of the model: devices only install higher ones.", default=True, min=1)
+    ] = 1
     edge_model: Annotated[str, _Small] = ""
     augment: Annotated[str, _Augment] = ""
     cut: Annotated[str, _Cut] = ""
@@ -105,18 +113,20 @@ class ForgeFlags:
     seed: Annotated[int, _Seed] = 11
     threads: Annotated[int, _Threads] = 0
     cache: Annotated[Path | None, _Cache] = None
-    no_cache: Annotated[bool, _switch("--no-cache", "Do not use or write the cache.")] = False
-    as_json: Annotated[bool, _switch("--json", "Print JSON instead of text.")] = False
+    no_cache: Annotated[bool, _switch_option("--no-cache", "Do not use or write the cache.")] = False
+    as_json: Annotated[bool, _switch_option("--json", "Print JSON instead of text.")] = False
 
     @property
-    def wish(self) -> Wish:
+    def forge_spec(self) -> ForgeSpec:
         """Specification that the forge gets: every flag that is a field of `Wish`.
 
         Name and number of threads get their defaults here: the folder's name, and all processors.
         """
         own = {field.name for field in fields(self)}
-        given = {field.name: getattr(self, field.name) for field in fields(Wish) if field.name in own}
-        return Wish(**given | {"name": self.name or _name_of(self.out), "threads": self.threads or _processors()})
+        given = {field.name: getattr(self, field.name) for field in fields(ForgeSpec) if field.name in own}
+        return ForgeSpec(
+            **given | {"name": self.name or _derive_name(self.out), "threads": self.threads or _count_processors()}
+        )
 
     @property
     def cache_folder(self) -> Path | None:
@@ -128,19 +138,22 @@ class ForgeFlags:
         return None if self.no_cache else self.cache or base / "skerry" / "forge"
 
 
-def _processors() -> int:
+def _count_processors() -> int:
     """Count the processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _name_of(out: Path) -> str:
-    """Derive a model name from the output folder: `digits` of `bundles/digits-3`; `model` if nothing usable is left."""
+def _derive_name(out: Path) -> str:
+    """Derive a model name from the output folder.
+
+    `load_digits` of `bundles/digits-3`; `model` if nothing usable is left.
+    """
     found = re.sub(r"[^a-z0-9_.-]+", "-", out.resolve().name.lower())
     found = re.sub(r"-v?\d+$", "", found).strip("-_.")[:64]
     return found or "model"
 
 
-@takes(ForgeFlags)
+@accepts_flags(ForgeFlags)
 def forge(flags: ForgeFlags) -> None:
     """Turn any torch classifier or regressor into a bundle: small, fast, calibrated, measured for leakage.
 
@@ -151,39 +164,39 @@ def forge(flags: ForgeFlags) -> None:
     Started again after an interruption, it goes on where it was.
     """
     began = time.monotonic()
-    bundle = run(flags)
-    _tell(bundle, time.monotonic() - began, as_json=flags.as_json)
+    bundle = run_forge(flags)
+    _print_bundle(bundle, time.monotonic() - began, as_json=flags.as_json)
 
 
-def run(flags: ForgeFlags) -> Bundle:
+def run_forge(flags: ForgeFlags) -> Bundle:
     """Forge the bundle. ExitError, with the code that fits, if anything is wrong with what the user gave."""
-    with stages() as tell:
+    with stage_progress() as tell:
         tell("loading", 0.0)
-        from models.forge.pipeline.forge import forge as forged  # noqa: PLC0415 - torch takes a second, and --help needs none
+        from models.forge.pipeline.forge import run_forge as forged  # noqa: PLC0415 - torch takes a second, and --help needs none
 
-        with _blame(Exit.CONFIG):
-            check_wish(flags.wish)
-        with _blame(Exit.MODEL):
-            model, aids = _given(flags)
-        with _blame(Exit.SAMPLE):
-            data = _data(flags.data)
+        with _translate_errors(ExitCode.CONFIG):
+            validate_spec(flags.forge_spec)
+        with _translate_errors(ExitCode.MODEL):
+            model, aids = _load_inputs(flags)
+        with _translate_errors(ExitCode.SAMPLE):
+            data = _load_samples(flags.data)
         tell("loading", 1.0)
-        with _blame(Exit.MODEL):
-            return forged(model, data, flags.wish, flags.out, tell, aids=aids)
+        with _translate_errors(ExitCode.MODEL):
+            return forged(model, data, flags.forge_spec, flags.out, tell, aids=aids)
 
 
-def _given(flags: ForgeFlags) -> "tuple[nn.Module, Aids]":
+def _load_inputs(flags: ForgeFlags) -> "tuple[nn.Module, ForgeInputs]":
     """Load the user's model and the optional inputs: small model, augmentation, cache folder."""
     from models.forge.pipeline.loading import load_function, load_model  # noqa: PLC0415 - see `run`
 
     here = Path.cwd()
     small = load_model(flags.edge_model, here) if flags.edge_model else None
     vary = load_function(flags.augment, here) if flags.augment else None
-    added = Aids(edge_model=small, augment=vary, cache=flags.cache_folder, source=flags.model)
+    added = ForgeInputs(edge_model=small, augment=vary, cache=flags.cache_folder, source=flags.model)
     return load_model(flags.model, here), added
 
 
-def _data(where: str) -> "Data":
+def _load_samples(where: str) -> "Data":
     """Load the user's samples."""
     from models.forge.pipeline.loading import load_data  # noqa: PLC0415 - see `run`
 
@@ -191,21 +204,23 @@ def _data(where: str) -> "Data":
 
 
 @contextmanager
-def _blame(code: Exit) -> Iterator[None]:
+def _translate_errors(code: ExitCode) -> Iterator[None]:
     """Turn a ForgeError into an exit code: data errors are told from the model's by the first word of their text."""
     try:
         yield
     except ForgeError as error:
-        _show(getattr(error, "rows", ()))
+        _print_cuts(getattr(error, "rows", ()))
         text = str(error)
-        found = Exit.SAMPLE if text.startswith("data") else Exit.CONFIG if text.startswith("--") else code
+        found = ExitCode.SAMPLE if text.startswith("data") else ExitCode.CONFIG if text.startswith("--") else code
         raise ExitError(found, text) from None
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{error.filename}: {error.strerror}; choose another folder or make room") from None
+        raise ExitError(
+            ExitCode.DISK, f"{error.filename}: {error.strerror}; choose another folder or make room"
+        ) from None
 
 
 @contextmanager
-def stages() -> Iterator[Callable[[str, float], None]]:
+def stage_progress() -> Iterator[Callable[[str, float], None]]:
     """Show a progress line per stage on standard error; yields the function (stage, share done) that updates it."""
     columns = (
         TextColumn("{task.description:<15}"),
@@ -226,7 +241,7 @@ def stages() -> Iterator[Callable[[str, float], None]]:
         yield tell
 
 
-def _show(rows: "Sequence[HeadCost]") -> None:
+def _print_cuts(rows: "Sequence[CutCost]") -> None:
     """Print the cuts that were measured, on standard error, so that limits can be chosen from them."""
     if not rows:
         return
@@ -238,16 +253,16 @@ def _show(rows: "Sequence[HeadCost]") -> None:
     Console(stderr=True).print(table)
 
 
-def _tell(bundle: Bundle, seconds: float, *, as_json: bool) -> None:
+def _print_bundle(bundle: Bundle, seconds: float, *, as_json: bool) -> None:
     """Print the figures of the bundle and where it and its report are."""
-    from models.cli.compare import facts, figures  # noqa: PLC0415 - numpy only after the work is done
+    from models.cli.compare import bundle_fields, format_figures  # noqa: PLC0415 - numpy only after the work is done
 
     page = bundle.path.with_name(bundle.path.name + ".report") / "report.html"
     if as_json:
-        Console().print_json(data={**facts(bundle), "report": str(page), "took_s": round(seconds, 1)})
+        Console().print_json(data={**bundle_fields(bundle), "report": str(page), "took_s": round(seconds, 1)})
         return
     table = Table.grid("", Column("", overflow="fold"), padding=(0, 2, 0, 0))
-    for name, value in figures(bundle).items():
+    for name, value in format_figures(bundle).items():
         table.add_row(Text(name, style="bold"), Text(value))
     console = Console()
     console.print(table)

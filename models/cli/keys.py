@@ -18,46 +18,46 @@ from securesystemslib.signer import CryptoSigner, Key
 from tuf.api.metadata import Metadata, Root
 
 from models.signing import operations, review
-from models.signing.keyring import Ask, Cost, Keyring, read_file
+from models.signing.keyring import Keyring, PassphrasePrompt, ScryptCost, read_key_file
 from models.signing.request import (
     MAX_REQUEST_BYTES,
-    Request,
+    RepositoryState,
     RequestError,
-    State,
-    decode,
+    SigningRequest,
+    add_signatures,
+    decode_metadata,
     dump_request,
-    encode,
+    encode_metadata,
     load_request,
     load_state,
-    missing,
-    sign,
+    missing_signatures,
 )
-from models.signing.roles import FLEET, ROOT, SMALL, role_named
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import write_private
+from models.signing.roles import FLEET_THRESHOLDS, ROOT, SMALL_THRESHOLDS, parse_role
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_private_file
 
 
-def trusted_root(ring: Keyring) -> Metadata[Root] | None:
+def load_trusted_root(ring: Keyring) -> Metadata[Root] | None:
     """Load the newest root the folder trusts. RequestError if the file is no root."""
-    data = ring.root()
-    return decode(data, Root) if data else None
+    data = ring.read_root()
+    return decode_metadata(data, Root) if data else None
 
 
-def folder_facts(ring: Keyring) -> dict[str, Any]:
+def folder_fields(ring: Keyring) -> dict[str, Any]:
     """Return what a folder of keys holds, as plain values. Reads public halves only.
 
     `root`: version trusted here, 0 for none. `rows`: one for each key; keys of model families are not listed in root.
     """
-    trusted = trusted_root(ring)
+    trusted = load_trusted_root(ring)
     known = trusted.signed.keys if trusted else {}
     rows = [
         {"key": key.name, "for": key.role, "id": key.keyid[:8], "in root": "yes" if key.keyid in known else "-"}
-        for key in ring.files()
+        for key in ring.key_files()
     ]
     return {"root": trusted.signed.version if trusted else 0, "rows": rows}
 
 
-def file_facts(data: bytes) -> dict[str, Any]:
+def file_fields(data: bytes) -> dict[str, Any]:
     """Return what a file holds, as plain values. RequestError if it is neither a request nor an export.
 
     Of a request: what it changes and who has yet to sign. Of a hub's export: its roles.
@@ -66,15 +66,17 @@ def file_facts(data: bytes) -> dict[str, Any]:
         request = load_request(data)
     except RequestError:
         state = load_state(data)
-        return {"rows": [_role_row(role, found, state) for role, found in _standing(state).items()]}
+        return {"rows": [_describe_role(role, found, state) for role, found in _current_metadata(state).items()]}
     rows = []
     for role in request.changes:
-        able, needed = missing(request, role)
-        rows.append({"role": role, "signatures missing": needed, "by any of": ", ".join(names(request, role, able))})
-    return {"changes": review.describe(request), "rows": rows}
+        able, needed = missing_signatures(request, role)
+        rows.append(
+            {"role": role, "signatures missing": needed, "by any of": ", ".join(key_names(request, role, able))}
+        )
+    return {"changes": review.describe_request(request), "rows": rows}
 
 
-def names(request: Request, role: str, keyids: frozenset[str]) -> list[str]:
+def key_names(request: SigningRequest, role: str, keyids: frozenset[str]) -> list[str]:
     """Return the display names of these keys of a role, sorted.
 
     `keyids` that no delegator of the role lists are left out.
@@ -82,15 +84,15 @@ def names(request: Request, role: str, keyids: frozenset[str]) -> list[str]:
     keys: dict[str, Key] = {}
     for over in request.delegators(role):
         keys |= over.keys if isinstance(over, Root) else over.delegations.keys if over.delegations else {}
-    return sorted(review.key_name(keys[keyid]) for keyid in keyids if keyid in keys)
+    return sorted(review.display_name(keys[keyid]) for keyid in keyids if keyid in keys)
 
 
-def _standing(state: State) -> dict[str, Metadata[Any]]:
+def _current_metadata(state: RepositoryState) -> dict[str, Metadata[Any]]:
     """Return the metadata of a state by role, root first."""
     return {**({ROOT: state.roots[-1]} if state.roots else {}), **state.base}
 
 
-def _role_row(role: str, metadata: Metadata[Any], state: State) -> dict[str, Any]:
+def _describe_role(role: str, metadata: Metadata[Any], state: RepositoryState) -> dict[str, Any]:
     """Describe one role of a hub's export as a row."""
     at_hub = set(metadata.signatures) <= {key.keyid for key in state.online.values()}
     return {
@@ -115,7 +117,7 @@ PassphraseFile = Annotated[
     Path | None, typer.Option("--passphrase-file", help="One passphrase for every key, instead of asking.")
 ]
 Again = Annotated[bool, typer.Option("--again", help="Allow other content under a number that was signed before.")]
-HERE = Path()
+CURRENT_FOLDER = Path()
 T = TypeVar("T")
 
 
@@ -136,18 +138,20 @@ def init(
     Three root keys of which two must sign and two targets keys, or one of each with --small. Exit code 22 if the folder
     holds keys already.
     """
-    state = _guard(lambda: load_state(_read(hub)))
-    ring = Keyring.create(folder, Cost(n=1 << (memory * 1024).bit_length() - 1))
-    plan = operations.Plan(SMALL if small else FLEET, tuple(family or ()))
-    request = _guard(lambda: operations.begin(state, plan, lambda role: ring.draw(role).public_key, _now()))
-    signers = ring.save(lambda: _fresh(passphrase_file))
-    _claim(ring, request, again=False)
-    sign(request, signers)
-    ring.keep_root(encode(request.changes[ROOT]))
-    _tell(request)
+    state = _translate_errors(lambda: load_state(_read_request_file(hub)))
+    ring = Keyring.create(folder, ScryptCost(n=1 << (memory * 1024).bit_length() - 1))
+    plan = operations.RepositoryPlan(SMALL_THRESHOLDS if small else FLEET_THRESHOLDS, tuple(family or ()))
+    request = _translate_errors(
+        lambda: operations.begin_repository(state, plan, lambda role: ring.draw_key(role).public_key, _current_time())
+    )
+    signers = ring.save_keys(lambda: _ask_new_passphrase(passphrase_file))
+    _claim_versions(ring, request, again=False)
+    add_signatures(request, signers)
+    ring.keep_root(encode_metadata(request.changes[ROOT]))
+    _print_changes(request)
     if small:
         Console(stderr=True).print(f"[bold red]small fleet:[/bold red] {_SMALL}", soft_wrap=True)
-    _write(folder / "first.json", request)
+    _write_request(folder / "first.json", request)
     if not small:
         typer.echo(_SPREAD)
 
@@ -156,7 +160,7 @@ def init(
 def sign_request(
     request: Annotated[Path, typer.Argument(help="A request file; it is signed in place.", show_default=False)],
     *,
-    folder: Folder = HERE,
+    folder: Folder = CURRENT_FOLDER,
     check: Annotated[
         list[Path] | None, typer.Option("--check", help="A file or bundle that the request must add, by its hash.")
     ] = None,
@@ -169,16 +173,16 @@ def sign_request(
     The request is reviewed first: exit code 40 if it must not be signed, if --check finds other content, or if other
     content was signed under the same number before (see --again).
     """
-    asked = _guard(lambda: load_request(_read(request)))
+    asked = _translate_errors(lambda: load_request(_read_request_file(request)))
     ring = Keyring(folder)
-    _guard(lambda: review.check(asked, trusted_root(ring), _now()))
-    _tell(asked)
+    _translate_errors(lambda: review.check_request(asked, load_trusted_root(ring), _current_time()))
+    _print_changes(asked)
     for path in check or []:
-        _compare(asked, path)
+        _check_content(asked, path)
     if not yes and not typer.confirm("Sign this?"):
-        raise ExitError(Exit.CHECK_FAILED, "not signed")
-    _sign(ring, asked, passphrase_file, again=again)
-    _write(request, asked)
+        raise ExitError(ExitCode.CHECK_FAILED, "not signed")
+    _sign_with_keys(ring, asked, passphrase_file, again=again)
+    _write_request(request, asked)
 
 
 @app.command()
@@ -187,7 +191,7 @@ def rotate(
     *,
     hub: Hub,
     drop: Annotated[list[str] | None, typer.Option("--drop", help="Only this key, by name; once for each.")] = None,
-    folder: Folder = HERE,
+    folder: Folder = CURRENT_FOLDER,
     again: Again = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
@@ -195,11 +199,13 @@ def rotate(
 
     Writes rotate-ROLES.json, signed as far as the keys of this folder can; the remaining holders sign it with `sign`.
     """
-    ring, state = _open(folder, hub)
-    rotation = operations.Rotation(tuple(_role(word) for word in roles), frozenset(drop or ()))
-    request = _guard(lambda: operations.rotate(state, rotation, lambda role: ring.draw(role).public_key, _now()))
-    _amend(ring, request, passphrase_file, again=again)
-    _write(folder / f"rotate-{'-'.join(rotation.roles)}.json", request)
+    ring, state = _open_keyring(folder, hub)
+    rotation = operations.KeyRotation(tuple(_parse_role_word(word) for word in roles), frozenset(drop or ()))
+    request = _translate_errors(
+        lambda: operations.rotate_keys(state, rotation, lambda role: ring.draw_key(role).public_key, _current_time())
+    )
+    _review_and_sign(ring, request, passphrase_file, again=again)
+    _write_request(folder / f"rotate-{'-'.join(rotation.roles)}.json", request)
 
 
 @app.command()
@@ -207,16 +213,18 @@ def add(
     family: Annotated[str, typer.Argument(help="Name of the new model family.", show_default=False)],
     *,
     hub: Hub,
-    folder: Folder = HERE,
+    folder: Folder = CURRENT_FOLDER,
     again: Again = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Delegate one more model family. Writes add-FAMILY.json, a request to be signed and installed."""
-    ring, state = _open(folder, hub)
-    _role(family)
-    request = _guard(lambda: operations.add_family(state, family, lambda role: ring.draw(role).public_key, _now()))
-    _amend(ring, request, passphrase_file, again=again)
-    _write(folder / f"add-{family}.json", request)
+    ring, state = _open_keyring(folder, hub)
+    _parse_role_word(family)
+    request = _translate_errors(
+        lambda: operations.add_family(state, family, lambda role: ring.draw_key(role).public_key, _current_time())
+    )
+    _review_and_sign(ring, request, passphrase_file, again=again)
+    _write_request(folder / f"add-{family}.json", request)
 
 
 @app.command()
@@ -226,26 +234,30 @@ def renew(
     ] = None,
     *,
     hub: Hub,
-    folder: Folder = HERE,
+    folder: Folder = CURRENT_FOLDER,
     again: Again = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Renew metadata before it expires: the same content with a new expiry. Once a quarter is often enough."""
-    ring, state = _open(folder, hub)
-    chosen = tuple(_role(word) for word in roles or operations.offline_roles(state))
-    request = _guard(lambda: operations.renew(state, chosen, _now()))
-    _amend(ring, request, passphrase_file, again=again)
-    _write(folder / "renew.json", request)
+    ring, state = _open_keyring(folder, hub)
+    chosen = tuple(_parse_role_word(word) for word in roles or operations.list_offline_roles(state))
+    request = _translate_errors(lambda: operations.renew_roles(state, chosen, _current_time()))
+    _review_and_sign(ring, request, passphrase_file, again=again)
+    _write_request(folder / "renew.json", request)
 
 
 @app.command()
 def show(
-    path: Annotated[Path, typer.Argument(help="A folder of keys, a request, or what a hub exported.")] = HERE,
+    path: Annotated[Path, typer.Argument(help="A folder of keys, a request, or what a hub exported.")] = CURRENT_FOLDER,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Show the keys of a folder and their roles, or what a request or export file holds. No passphrase needed."""
-    facts = folder_facts(Keyring(path)) if path.is_dir() else _guard(lambda: file_facts(_read(path)))
+    facts = (
+        folder_fields(Keyring(path))
+        if path.is_dir()
+        else _translate_errors(lambda: file_fields(_read_request_file(path)))
+    )
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
         return
@@ -257,30 +269,32 @@ def show(
     Console().print(table)
 
 
-def _open(folder: Path, hub: Path) -> tuple[Keyring, State]:
+def _open_keyring(folder: Path, hub: Path) -> tuple[Keyring, RepositoryState]:
     """Open the folder, and the hub's state once it is known to follow from the root this folder trusts."""
     ring = Keyring(folder)
-    ring.files()
-    state = _guard(lambda: load_state(_read(hub)))
-    trusted = _guard(lambda: trusted_root(ring))
+    ring.key_files()
+    state = _translate_errors(lambda: load_state(_read_request_file(hub)))
+    trusted = _translate_errors(lambda: load_trusted_root(ring))
     if trusted is None:
-        raise ExitError(Exit.CREDENTIALS, f"{folder}/root.json is missing: copy it from another folder of keys")
-    _guard(lambda: review.check_state(state, trusted))
+        raise ExitError(ExitCode.CREDENTIALS, f"{folder}/root.json is missing: copy it from another folder of keys")
+    _translate_errors(lambda: review.check_state(state, trusted))
     return ring, state
 
 
-def _amend(ring: Keyring, request: Request, passphrase_file: Path | None, *, again: bool) -> None:
+def _review_and_sign(ring: Keyring, request: SigningRequest, passphrase_file: Path | None, *, again: bool) -> None:
     """Review our own request by the same rules as a foreign one, print it, seal the new keys, sign."""
-    _guard(lambda: review.check(request, trusted_root(ring), _now()))
-    _tell(request)
+    _translate_errors(lambda: review.check_request(request, load_trusted_root(ring), _current_time()))
+    _print_changes(request)
     for role, changed in request.changes.items():
         ring.check_claim(role, changed.signed.version, changed.signed_bytes, again=again)
-    _sign(ring, request, passphrase_file, again=again, fresh=ring.save(lambda: _fresh(passphrase_file)))
+    _sign_with_keys(
+        ring, request, passphrase_file, again=again, fresh=ring.save_keys(lambda: _ask_new_passphrase(passphrase_file))
+    )
 
 
-def _sign(
+def _sign_with_keys(
     ring: Keyring,
-    request: Request,
+    request: SigningRequest,
     passphrase_file: Path | None,
     *,
     again: bool,
@@ -288,110 +302,110 @@ def _sign(
 ) -> None:
     """Unlock, claim, sign: a mistyped passphrase has claimed nothing.
 
-    `fresh` keys were sealed a moment ago and need no passphrase. Prints each signature that was added, and keeps the
-    newest root of the request as the one this folder trusts.
+    `generate_keys` keys were sealed a moment ago and need no passphrase. Prints each signature that was added, and
+    keeps the newest root of the request as the one this folder trusts.
     """
-    useful = frozenset[str]().union(*(missing(request, role)[0] for role in request.changes))
+    useful = frozenset[str]().union(*(missing_signatures(request, role)[0] for role in request.changes))
     known = frozenset(signer.public_key.keyid for signer in fresh)
-    signers = ring.unlock(useful - known, _asking(passphrase_file))
-    _claim(ring, request, again=again)
-    sign(request, fresh)
-    for role, keyid in sign(request, signers):
+    signers = ring.unlock_keys(useful - known, _passphrase_prompt(passphrase_file))
+    _claim_versions(ring, request, again=again)
+    add_signatures(request, fresh)
+    for role, keyid in add_signatures(request, signers):
         name = next(s.public_key for s in signers if s.public_key.keyid == keyid)
-        typer.echo(f"signed {role} with {review.key_name(name)}")
+        typer.echo(f"signed {role} with {review.display_name(name)}")
     if request.state.roots:
-        ring.keep_root(encode(request.state.roots[-1]))
+        ring.keep_root(encode_metadata(request.state.roots[-1]))
 
 
-def _claim(ring: Keyring, request: Request, *, again: bool) -> None:
+def _claim_versions(ring: Keyring, request: SigningRequest, *, again: bool) -> None:
     """Record every version of the request as signed here."""
     for role, changed in request.changes.items():
-        ring.claim(role, changed.signed.version, changed.signed_bytes, again=again)
+        ring.claim_version(role, changed.signed.version, changed.signed_bytes, again=again)
 
 
-def _tell(request: Request) -> None:
+def _print_changes(request: SigningRequest) -> None:
     """Print what signing the request does."""
-    for line in review.describe(request):
+    for line in review.describe_request(request):
         typer.echo(line)
 
 
-def _compare(request: Request, path: Path) -> None:
+def _check_content(request: SigningRequest, path: Path) -> None:
     """Check that the request adds exactly this file or bundle. ExitError(CHECK_FAILED) if not."""
-    data = _packed(path) if path.is_dir() else _read(path)
+    data = _pack_folder(path) if path.is_dir() else _read_request_file(path)
     digest = sha256(data).hexdigest()
     files = [info for changed in request.changes.values() for info in getattr(changed.signed, "targets", {}).values()]
     if not any(info.hashes.get("sha256") == digest for info in files):
         raise ExitError(
-            Exit.CHECK_FAILED, f"{path}: the request adds no such content (sha256 {digest}); do not sign it"
+            ExitCode.CHECK_FAILED, f"{path}: the request adds no such content (sha256 {digest}); do not sign it"
         )
     typer.echo(f"checked {path}: sha256 {digest}")
 
 
-def _packed(bundle: Path) -> bytes:
+def _pack_folder(bundle: Path) -> bytes:
     """Return the bytes of a bundle folder as the repository would have them. ExitError(MODEL) if it is not sound."""
-    from models.bundle.archive import pack  # noqa: PLC0415
+    from models.bundle.archive import pack_bundle  # noqa: PLC0415
     from models.bundle.bundle import open_bundle  # noqa: PLC0415
     from models.bundle.manifest import BundleError  # noqa: PLC0415
 
     try:
-        return pack(open_bundle(bundle))
+        return pack_bundle(open_bundle(bundle))
     except BundleError as error:
-        raise ExitError(Exit.MODEL, str(error)) from None
+        raise ExitError(ExitCode.MODEL, str(error)) from None
 
 
-def _write(path: Path, request: Request) -> None:
+def _write_request(path: Path, request: SigningRequest) -> None:
     """Write the request file and print which signatures are missing and what to do next."""
-    write_private(path, dump_request(request))
-    wanting = {role: missing(request, role) for role in request.changes}
+    write_private_file(path, dump_request(request))
+    wanting = {role: missing_signatures(request, role) for role in request.changes}
     typer.echo(f"wrote {path}")
     for role, (able, needed) in wanting.items():
         if needed:
-            typer.echo(f"{role} needs {needed} more of: {', '.join(names(request, role, able))}")
+            typer.echo(f"{role} needs {needed} more of: {', '.join(key_names(request, role, able))}")
     unfinished = any(needed for _, needed in wanting.values())
     word = f"with another key: skerry keys sign {path.name}" if unfinished else f"skerry repository install {path.name}"
     typer.echo(f"next  {'take it to the next holder of a key and sign' if unfinished else 'at the hub:'} {word}")
 
 
-def _role(word: str) -> str:
+def _parse_role_word(word: str) -> str:
     """Parse a role as typed. ExitError(USAGE) if it is none."""
     try:
-        return role_named(word)
+        return parse_role(word)
     except ValueError as error:
-        raise ExitError(Exit.USAGE, str(error)) from None
+        raise ExitError(ExitCode.USAGE, str(error)) from None
 
 
-def _fresh(passphrase_file: Path | None) -> bytes:
+def _ask_new_passphrase(passphrase_file: Path | None) -> bytes:
     """Ask for the passphrase of new keys, twice, or read it from the file."""
     if passphrase_file:
-        return _from_file(passphrase_file)
+        return _read_passphrase(passphrase_file)
     return str(typer.prompt("Passphrase for the new keys", hide_input=True, confirmation_prompt=True)).encode()
 
 
-def _asking(passphrase_file: Path | None) -> Ask:
+def _passphrase_prompt(passphrase_file: Path | None) -> PassphrasePrompt:
     """Return the function that gives the passphrase of a key: from the file, or from the terminal."""
     if passphrase_file:
-        return lambda _name: _from_file(passphrase_file)
+        return lambda _name: _read_passphrase(passphrase_file)
     return lambda name: str(
         typer.prompt(f"Passphrase of {name} (empty: do not use it)", default="", hide_input=True, show_default=False)
     ).encode()
 
 
-def _from_file(path: Path) -> bytes:
+def _read_passphrase(path: Path) -> bytes:
     """Read a passphrase: the first line of the file."""
-    return read_file(path, 4096).split(b"\n", 1)[0].rstrip(b"\r")
+    return read_key_file(path, 4096).split(b"\n", 1)[0].rstrip(b"\r")
 
 
-def _read(path: Path) -> bytes:
-    return read_file(path, MAX_REQUEST_BYTES)
+def _read_request_file(path: Path) -> bytes:
+    return read_key_file(path, MAX_REQUEST_BYTES)
 
 
-def _guard(work: Callable[[], T]) -> T:
+def _translate_errors(work: Callable[[], T]) -> T:
     """Turn a RequestError into exit code 40 with one line."""
     try:
         return work()
     except RequestError as error:
-        raise ExitError(Exit.CHECK_FAILED, str(error)) from None
+        raise ExitError(ExitCode.CHECK_FAILED, str(error)) from None
 
 
-def _now() -> datetime:
+def _current_time() -> datetime:
     return datetime.now(UTC)

@@ -18,14 +18,14 @@ from rich.text import Text
 
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import BundleError, InputSpec, Manifest
-from models.bundle.measurements import Calibration, Leakage, Metric
+from models.bundle.measurements import CalibrationFigures, LeakageRow, QualityMetric
 from models.cli import compare as side_by_side
 from models.cli.calibrate import calibrate
-from models.cli.forge import forge, stages
+from models.cli.forge import forge, stage_progress
 from models.update.trust import Refusal
-from models.verification.compatibility import judge_target, this_host
-from models.verification.sandbox import FirstLoad, Golden, first_load
-from wire.process.exit_codes import Exit, ExitError
+from models.verification.compatibility import check_target, read_host
+from models.verification.sandbox import FirstLoadReport, GoldenFigures, run_first_load
+from wire.process.exit_codes import ExitCode, ExitError
 
 T = TypeVar("T")
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -43,13 +43,13 @@ def inspect(bundle: Folder, *, as_json: AsJson = False) -> None:
 
     Nothing is run. Exit code 12 if a file is missing, altered or impossible.
     """
-    opened = _open(bundle)
-    facts = _facts(opened)
+    opened = _open_bundle(bundle)
+    facts = _bundle_fields(opened)
     if as_json:
         Console().print_json(data=facts)
         return
     table = Table.grid("", Column("", overflow="fold"), padding=(0, 2, 0, 0))
-    for name, value in _rows(opened, facts):
+    for name, value in _inspect_rows(opened, facts):
         table.add_row(Text(name, style="bold"), Text(value))  # Text: brackets of shapes are no markup
     Console().print(table)
 
@@ -67,21 +67,21 @@ def verify(
     which does not change the exit code: 12 if it may not or cannot be loaded, 40 if it answers otherwise than when it
     was made.
     """
-    opened = _open(bundle)
-    found = first_load(opened)
+    opened = _open_bundle(bundle)
+    found = run_first_load(opened)
     if found.golden is None:
-        raise ExitError(Exit.MODEL, f"{opened.manifest.model}: {found.outcome}: {found.detail}")
+        raise ExitError(ExitCode.MODEL, f"{opened.manifest.model}: {found.outcome}: {found.detail}")
     if hub:
-        _build_hub(opened)
-    refusal = judge_target(opened.manifest.target, this_host("0"))
+        _build_hub_graphs(opened)
+    refusal = check_target(opened.manifest.target, read_host("0"))
     if as_json:
-        Console().print_json(data=_verdict(opened, found, refusal))
+        Console().print_json(data=_verdict_fields(opened, found, refusal))
     else:
-        _say(opened, found, found.golden)
+        _print_verdict(opened, found, found.golden)
         if refusal:
             Console().print(f"not for this machine: {refusal.detail}", markup=False)
     if not found.passed:
-        raise typer.Exit(Exit.CHECK_FAILED)
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 @app.command()
@@ -90,11 +90,11 @@ def compare(one: Folder, other: Folder, *, as_json: AsJson = False) -> None:
 
     Rows that differ are marked; nothing is called better or worse. Exit code 12 if one of them is unsound.
     """
-    bundles = _open(one), _open(other)
-    rows = _told(side_by_side.differences, *bundles)
-    changed = side_by_side.changed_files(*bundles)
+    bundles = _open_bundle(one), _open_bundle(other)
+    rows = _exit_on_error(side_by_side.compare_figures, *bundles)
+    changed = side_by_side.find_changed_files(*bundles)
     if as_json:
-        both = [_facts(bundle) for bundle in bundles]
+        both = [_bundle_fields(bundle) for bundle in bundles]
         Console().print_json(data={"bundles": both, "differs": [r[0] for r in rows if r[3]], "changed_files": changed})
         return
     table = Table("", *(bundle.manifest.model for bundle in bundles), box=None)
@@ -115,40 +115,40 @@ def demo_bundle(
 
     The folder must not exist yet. Needs torch and scikit-learn; prints the bundle as `inspect` does.
     """
-    from models.forge.pipeline.demo import cache_folder, cached_demo_bundle  # noqa: PLC0415 - only this command needs the forge
+    from models.forge.pipeline.demo import load_demo_bundle, locate_cache_folder  # noqa: PLC0415 - only this command needs the forge
 
     try:
-        with stages() as tell:
-            made = copytree(cached_demo_bundle(cache_folder(), tell).path, out)
+        with stage_progress() as tell:
+            made = copytree(load_demo_bundle(locate_cache_folder(), tell).path, out)
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{out}: {error.strerror}; choose another folder or make room") from None
+        raise ExitError(ExitCode.DISK, f"{out}: {error.strerror}; choose another folder or make room") from None
     inspect(made, as_json=as_json)
 
 
-def _open(path: Path) -> Bundle:
+def _open_bundle(path: Path) -> Bundle:
     """Open a bundle. ExitError(MODEL) if it is not sound."""
     try:
         return open_bundle(path)
     except BundleError as error:
-        raise ExitError(Exit.MODEL, str(error)) from None
+        raise ExitError(ExitCode.MODEL, str(error)) from None
 
 
-def _build_hub(bundle: Bundle) -> None:
+def _build_hub_graphs(bundle: Bundle) -> None:
     """Build both graphs of the hub's half. ExitError(MODEL) if they cannot be built."""
-    from models.graph.hub_model import open_hub  # noqa: PLC0415 - torch only on request
+    from models.graph.hub_model import open_hub_graphs  # noqa: PLC0415 - torch only on request
 
-    _told(open_hub, bundle)
+    _exit_on_error(open_hub_graphs, bundle)
 
 
-def _told(task: Callable[..., T], *bundles: Bundle) -> T:
+def _exit_on_error(task: Callable[..., T], *bundles: Bundle) -> T:
     """Call a task on bundles. ExitError(MODEL), in one line, where an intact bundle still makes no sense."""
     try:
         return task(*bundles)
     except BundleError as error:
-        raise ExitError(Exit.MODEL, str(error)) from None
+        raise ExitError(ExitCode.MODEL, str(error)) from None
 
 
-def _verdict(bundle: Bundle, found: FirstLoad, refusal: Refusal | None) -> dict[str, Any]:
+def _verdict_fields(bundle: Bundle, found: FirstLoadReport, refusal: Refusal | None) -> dict[str, Any]:
     """Return the result of a verification as plain values for `--json`."""
     facts = msgspec.to_builtins(found)
     golden = facts.pop("golden")
@@ -156,7 +156,7 @@ def _verdict(bundle: Bundle, found: FirstLoad, refusal: Refusal | None) -> dict[
     return {**told, "fits_here": refusal is None, **golden, **facts}
 
 
-def _say(bundle: Bundle, found: FirstLoad, golden: Golden) -> None:
+def _print_verdict(bundle: Bundle, found: FirstLoadReport, golden: GoldenFigures) -> None:
     """Print the result of a verification as text."""
     word = "[green]sound[/green]" if found.passed else "[red]different answers[/red]"
     far = "to NaN" if golden.scores_moved is None else f"by at most {golden.scores_moved:.2g}"
@@ -175,12 +175,12 @@ def _say(bundle: Bundle, found: FirstLoad, golden: Golden) -> None:
         console.print(f"speed  p50 {found.p50_us:.0f} us, p95 {found.p95_us:.0f} us (one sample, one thread, here)")
 
 
-def _facts(bundle: Bundle) -> dict[str, Any]:
+def _bundle_fields(bundle: Bundle) -> dict[str, Any]:
     """Return manifest, sizes and the forge's report as plain values."""
-    return _told(side_by_side.facts, bundle)
+    return _exit_on_error(side_by_side.bundle_fields, bundle)
 
 
-def _rows(bundle: Bundle, facts: dict[str, Any]) -> list[tuple[str, str]]:
+def _inspect_rows(bundle: Bundle, facts: dict[str, Any]) -> list[tuple[str, str]]:
     """List the rows (name, text) that `inspect` prints."""
     manifest = bundle.manifest
     rows = [
@@ -189,7 +189,7 @@ def _rows(bundle: Bundle, facts: dict[str, Any]) -> list[tuple[str, str]]:
             f"{manifest.model}, {manifest.kind}" + (f" of {len(manifest.labels)} labels" if manifest.labels else ""),
         ),
         ("digest", bundle.digest),
-        ("input", _input(manifest.input)),
+        ("input", _format_input(manifest.input)),
         *(
             (f"feature {f.name}", f"{f.dtype} {list(f.shape)} {f.low:g}..{f.high:g}, {f.level.name}")
             for f in manifest.features
@@ -202,33 +202,33 @@ def _rows(bundle: Bundle, facts: dict[str, Any]) -> list[tuple[str, str]]:
             "hub",
             f"{len(manifest.hub.weights)} file(s) of weights, {len(manifest.parallel.stages)} stages of a pipeline",
         ),
-        *_figures(manifest),
-        *(("leakage", _leak(row)) for row in manifest.leakage),
+        *_figure_rows(manifest),
+        *(("leakage", _format_leakage(row)) for row in manifest.leakage),
         ("made of", f"{manifest.provenance.model or 'a model given in Python'}, seed {manifest.provenance.seed}"),
         *((name, f"{size:,} B") for name, size in facts["file_bytes"].items()),
     ]
-    return rows + _timings(facts["forge"])
+    return rows + _timing_rows(facts["forge"])
 
 
-def _input(spec: InputSpec) -> str:
+def _format_input(spec: InputSpec) -> str:
     return f"{spec.name} {spec.dtype} {list(spec.shape)} {spec.low:g}..{spec.high:g}"
 
 
-def _figures(m: Manifest) -> list[tuple[str, str]]:
+def _figure_rows(m: Manifest) -> list[tuple[str, str]]:
     """List the rows of quality, threshold, calibration error and guarantee."""
     c = m.calibration
     damaged = f", {c.corrupted:.0%} of them damaged on purpose" if c.corrupted else ""
     return [
-        _quality(c),
+        _quality_row(c),
         ("measured on", f"{c.samples} held-out samples{damaged}"),
         ("escalated", f"{c.asked:.1%} at threshold {c.threshold:g}"),
         ("calibration", f"error {c.ece_before:.3f} -> {c.ece_after:.3f} at temperature {m.temperature:g}"),
-        ("confidence", _gate(m)),
-        *([("guarantee", side_by_side.promise(m))] if m.guarantee else []),
+        ("confidence", _format_gate(m)),
+        *([("guarantee", side_by_side.format_guarantee(m))] if m.guarantee else []),
     ]
 
 
-def _gate(m: Manifest) -> str:
+def _format_gate(m: Manifest) -> str:
     """Describe how the edge's confidence is made."""
     confidence = "a learned gate" if m.gate.confidence_output else "the largest probability"
     if m.gate.tolerance and not m.gate.confidence_output:
@@ -236,21 +236,21 @@ def _gate(m: Manifest) -> str:
     return confidence + (", and a score of novelty" if m.gate.novelty_output else "")
 
 
-def _quality(c: Calibration) -> tuple[str, str]:
+def _quality_row(c: CalibrationFigures) -> tuple[str, str]:
     """Format the quality of edge, pair, hub and best gate: (metric, text)."""
-    form = ".1%" if c.metric == Metric.ACCURACY else ".4g"
+    form = ".1%" if c.metric == QualityMetric.ACCURACY else ".4g"
     named = {"edge": c.edge, "pair": c.pair, "hub alone": c.hub, "best gate": c.oracle}
     return c.metric, ", ".join(f"{name} {figure:{form}}" for name, figure in named.items())
 
 
-def _leak(row: Leakage) -> str:
+def _format_leakage(row: LeakageRow) -> str:
     """Format one leakage row with its attack and number of pairs."""
     what = f"{row.kind} of {row.subject}" if row.subject else row.kind
     scale = f"at most {row.upper95:.2f}; without features {row.floor:.2f}, raw sample {row.ceiling:.2f}"
     return f"{what} by {row.attack}: {row.metric} {row.score:.2f} ({scale}; {row.pairs} pairs)"
 
 
-def _timings(report: Any) -> list[tuple[str, str]]:
+def _timing_rows(report: Any) -> list[tuple[str, str]]:
     """List the rows of the forge's timings, none if its report has none."""
     match report:
         case {"p50_us": dict(p50), "forge_s": int() | float() as seconds}:

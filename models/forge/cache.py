@@ -28,7 +28,7 @@ _KEY_CHARS = 24
 Files = dict[str, bytes]
 
 
-def digest(*parts: Any) -> str:
+def digest_parts(*parts: Any) -> str:
     """SHA-256 in hex over values: bytes as they are, everything else as canonical JSON, each with its length."""
     whole = sha256()
     for part in parts:
@@ -38,7 +38,7 @@ def digest(*parts: Any) -> str:
     return whole.hexdigest()
 
 
-class Cache:
+class StageCache:
     """Folder of finished stages and of checkpoints in progress, limited in bytes.
 
     `root` None: a temporary folder that is removed at the end of the run. Above `limit_bytes` the stages that were used
@@ -57,9 +57,9 @@ class Cache:
         if self._own:
             self._own.cleanup()
 
-    def find(self, stage: str, key: str) -> Files | None:
+    def find_stage(self, stage: str, key: str) -> Files | None:
         """Files of a finished stage, or None if it is missing, incomplete or altered."""
-        folder = self._folder(stage, key)
+        folder = self._stage_folder(stage, key)
         try:
             index = json.loads((folder / INDEX).read_bytes())
             files = {name: (folder / name).read_bytes() for name in index}
@@ -70,9 +70,9 @@ class Cache:
         os.utime(folder)
         return files
 
-    def keep(self, stage: str, key: str, files: Mapping[str, bytes]) -> None:
+    def store_stage(self, stage: str, key: str, files: Mapping[str, bytes]) -> None:
         """Store the files of a finished stage as one step: a killed process leaves it absent, never half written."""
-        folder = self._folder(stage, key)
+        folder = self._stage_folder(stage, key)
         self.root.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
         try:
@@ -84,44 +84,44 @@ class Cache:
             scratch.rename(folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        self._make_room(folder)
+        self._evict_oldest(folder)
 
-    def scratch(self, stage: str, key: str) -> Path:
+    def scratch_folder(self, stage: str, key: str) -> Path:
         """Folder for the checkpoints of a stage in progress; `clear` removes it."""
         folder = self.root / f"work-{stage}-{key[:_KEY_CHARS]}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def clear(self, stage: str, key: str) -> None:
+    def clear_scratch(self, stage: str, key: str) -> None:
         """Remove the checkpoint folder of a stage."""
         shutil.rmtree(self.root / f"work-{stage}-{key[:_KEY_CHARS]}", ignore_errors=True)
 
-    def _folder(self, stage: str, key: str) -> Path:
+    def _stage_folder(self, stage: str, key: str) -> Path:
         return self.root / f"{stage}-{key[:_KEY_CHARS]}"
 
-    def _make_room(self, newest: Path) -> None:
+    def _evict_oldest(self, newest: Path) -> None:
         """Remove folders in order of last use, oldest first, until the rest fits the limit."""
-        sizes = {path: _bytes_of(path) for path in self.root.iterdir() if path.is_dir() and path != newest}
-        left = sum(sizes.values()) + _bytes_of(newest)
-        for path in sorted(sizes, key=_used):
+        sizes = {path: _folder_bytes(path) for path in self.root.iterdir() if path.is_dir() and path != newest}
+        left = sum(sizes.values()) + _folder_bytes(newest)
+        for path in sorted(sizes, key=_last_used):
             if left <= self._limit_bytes:
                 return
             shutil.rmtree(path, ignore_errors=True)
             left -= sizes[path]
 
 
-def _bytes_of(folder: Path) -> int:
-    return sum(_size(path) for path in folder.rglob("*"))
+def _folder_bytes(folder: Path) -> int:
+    return sum(_file_bytes(path) for path in folder.rglob("*"))
 
 
-def _size(path: Path) -> int:
+def _file_bytes(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:  # another process removed it meanwhile
         return 0
 
 
-def _used(folder: Path) -> float:
+def _last_used(folder: Path) -> float:
     try:
         return folder.stat().st_mtime
     except OSError:
@@ -131,7 +131,7 @@ def _used(folder: Path) -> float:
 _EPOCH = "epoch"
 
 
-def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file atomically: the new content or the old one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
@@ -142,21 +142,21 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     fresh.replace(path)
 
 
-def keep(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer | None, epoch: int) -> None:
+def save_checkpoint(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer | None, epoch: int) -> None:
     """Save modules, optimiser state and the number of epochs done.
 
     `optimiser` None: the training has ended, nothing needs its moments any more.
     """
     named = {f"model.{key}": value for key, value in modules.state_dict().items()}
     if optimiser is not None:
-        for number, parameter in enumerate(_parameters(optimiser)):
+        for number, parameter in enumerate(_list_parameters(optimiser)):
             state = optimiser.state.get(parameter, {})
             named |= {f"optimiser.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
     named[_EPOCH] = torch.tensor(epoch)
-    write(path, named)
+    write_tensors(path, named)
 
 
-def resume(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer | None) -> int:
+def load_checkpoint(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer | None) -> int:
     """Load a checkpoint into modules and optimiser; returns the epochs done.
 
     Returns 0, and changes nothing, if there is no file or its modules do not fit.
@@ -167,7 +167,7 @@ def resume(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer 
         modules.load_state_dict({key[6:]: value for key, value in named.items() if key.startswith("model.")})
     except (OSError, KeyError, RuntimeError, SafetensorError):
         return 0
-    for number, parameter in enumerate(_parameters(optimiser) if optimiser is not None else []):
+    for number, parameter in enumerate(_list_parameters(optimiser) if optimiser is not None else []):
         prefix = f"optimiser.{number}."
         state = {key.removeprefix(prefix): value for key, value in named.items() if key.startswith(prefix)}
         if state and optimiser is not None:
@@ -175,5 +175,5 @@ def resume(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer 
     return epoch
 
 
-def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
+def _list_parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimiser.param_groups for parameter in group["params"]]

@@ -39,7 +39,7 @@ class Effort(StrEnum):
 
 
 @dataclass(frozen=True)
-class Wish:
+class ForgeSpec:
     """Request for one bundle: its name and version, its limits, and how its escalation threshold is chosen.
 
     `None` and "" mean no such limit, or that the forge chooses.
@@ -74,13 +74,13 @@ class Wish:
     seed: int = 11
     threads: int = 1
 
-    def facts(self) -> dict[str, Any]:
+    def as_fields(self) -> dict[str, Any]:
         """All fields as plain values, for a digest and for the report."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class Aids:
+class ForgeInputs:
     """Optional inputs of a forge run beside the model and its data.
 
     `edge_model`: a small model as early exit, instead of a learned one. `augment`: augmentation of training samples.
@@ -97,14 +97,14 @@ class Aids:
     report: bool = True
 
 
-def check_wish(wish: Wish) -> None:
+def validate_spec(wish: ForgeSpec) -> None:
     """Check every limit of a specification before any work.
 
     Raises ForgeError, naming the command's flag, for the first value that can never be met, and where more than one
     field
     chooses the threshold.
     """
-    for flag, fits, hint in _rules(wish):
+    for flag, fits, hint in _list_field_checks(wish):
         if not fits:
             raise ForgeError(f"{flag}: {hint}")
     chosen = [n for n in ("max_share", "target_accuracy", "max_risk") if getattr(wish, n) is not None]
@@ -113,32 +113,32 @@ def check_wish(wish: Wish) -> None:
         raise ForgeError(f"{names} each choose the threshold: give one of them")
 
 
-def _rules(w: Wish) -> tuple[tuple[str, bool, str], ...]:
+def _list_field_checks(w: ForgeSpec) -> tuple[tuple[str, bool, str], ...]:
     """Flag, whether its value is valid, and the hint that an error shows."""
     return (
         ("--name", bool(_NAME.fullmatch(w.name)), f"{w.name!r}: up to 64 of a-z, 0-9, dot, dash, underscore"),
         ("--version", w.version >= 1, "counted from 1"),
         ("--max-bytes", w.max_bytes is None or w.max_bytes >= 1, "at least 1 byte has to travel"),
-        ("--max-leakage", _share(w.max_leakage), "a share in 0..1"),
+        ("--max-leakage", _is_share(w.max_leakage), "a share in 0..1"),
         ("--target-ms", w.target_ms is None or w.target_ms > 0, "more than 0 milliseconds"),
-        ("--max-loss", _share(w.max_loss), "a share in 0..1 (0.01 = one point)"),
-        ("--max-share", _share(w.max_share), "a share in 0..1"),
-        ("--target-accuracy", _share(w.target_accuracy), "a share in 0..1"),
-        ("--max-risk", _share(w.max_risk), "a share in 0..1"),
+        ("--max-loss", _is_share(w.max_loss), "a share in 0..1 (0.01 = one point)"),
+        ("--max-share", _is_share(w.max_share), "a share in 0..1"),
+        ("--target-accuracy", _is_share(w.target_accuracy), "a share in 0..1"),
+        ("--max-risk", _is_share(w.max_risk), "a share in 0..1"),
         ("--confidence", 0 < w.confidence < 1, "a probability between 0 and 1, such as 0.95"),
         ("--threads", 1 <= w.threads <= 256, "1 to 256"),
     )
 
 
-def _share(value: float | None) -> bool:
+def _is_share(value: float | None) -> bool:
     return value is None or (math.isfinite(value) and 0 <= value <= 1)
 
 
 EDITION = 2  # of the recipe, as a bundle's provenance states it
 _MODELS = Path(models.__file__).parent
 # files and folders below `models`
-_DECIDE_NOTHING = ("cli", "signing", "update", "sharding", "forge/report", "zoo")
-_PACKAGES = (
+_EXCLUDED_PATHS = ("cli", "signing", "update", "sharding", "forge/report", "zoo")
+_DIGESTED_PACKAGES = (
     *("torch", "onnx", "onnxscript", "onnxruntime", "scikit-learn", "numpy", "safetensors", "msgspec", "constriction"),
 )
 
@@ -150,7 +150,7 @@ def recipe_digest() -> str:
     Two runs with the same digest, specification, model and data make the same bundle. Computed once per process.
     """
     digest = sha256(sources_digest(_MODELS).encode())
-    for package in _PACKAGES:
+    for package in _DIGESTED_PACKAGES:
         digest.update(f"{package}={_version(package)}\0".encode())
     digest.update(f"{platform.python_version()} {platform.machine()}".encode())
     return digest.hexdigest()
@@ -162,13 +162,13 @@ def sources_digest(folder: Path) -> str:
     Raises FileNotFoundError if an excluded name is not there: it has moved, and the list of exclusions with it.
     """
     digest = sha256()
-    for source in _deciding(folder):
+    for source in _iter_recipe_sources(folder):
         digest.update(source.relative_to(folder).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
-def _deciding(folder: Path) -> Iterator[Path]:
-    left_out = [folder / name for name in _DECIDE_NOTHING]
+def _iter_recipe_sources(folder: Path) -> Iterator[Path]:
+    left_out = [folder / name for name in _EXCLUDED_PATHS]
     if missing := [str(path.relative_to(folder)) for path in left_out if not path.exists()]:
         raise FileNotFoundError(f"the forge's recipe leaves out what is not in {folder}: {', '.join(missing)}")
     for source in sorted(folder.rglob("*.py")):

@@ -15,50 +15,63 @@ from typing import Any, NamedTuple
 from torch import fx
 
 from models.bundle.manifest import BundleError
-from models.graph.operations import DTYPES, FORMATS, LAYOUTS, ONLY, PINNED, Argument, Gives, Kind, Operation, words_fit
+from models.graph.operations import (
+    DTYPES,
+    LAYOUTS,
+    MEMORY_FORMATS,
+    NO_PINNED_MEMORY,
+    REQUIRED_VALUES,
+    AllowedOperation,
+    ArgumentKind,
+    OperationArgument,
+    ResultKind,
+    string_allowed,
+)
 
 MAX_INT = 2**31 - 1
-TO_THE_END = 2**63 - 1  # how a slice without an end is written
+SLICE_END = 2**63 - 1  # how a slice without an end is written
 MAX_LIST = 4096
-FLOATS = {"inf": math.inf, "-inf": -math.inf}
-_TABLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+SPECIAL_FLOATS = {"inf": math.inf, "-inf": -math.inf}
+_NAME_TABLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ScalarType": ("dtype", DTYPES),
     "Layout": ("layout", LAYOUTS),
-    "MemoryFormat": ("memory_format", FORMATS),
+    "MemoryFormat": ("memory_format", MEMORY_FORMATS),
 }
 
 
-class Operand(NamedTuple):
+class GraphOperand(NamedTuple):
     """Value that a node may refer to. `pieces`: how many tensors, 0 = unknown before shapes are."""
 
     node: fx.Node
-    gives: Gives
+    gives: ResultKind
     pieces: int = 1
 
 
-class Scope(NamedTuple):
+class ReferenceScope(NamedTuple):
     """Values that can be referred to here: `operands[("node", 3)]`. `device` stands for "where the inputs are"."""
 
-    operands: Mapping[tuple[str, int | str], Operand]
+    operands: Mapping[tuple[str, int | str], GraphOperand]
     device: fx.Node
 
 
-def bind(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+def bind_arguments(
+    operation: AllowedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], scope: ReferenceScope
+) -> dict[str, Any]:
     """Check and bind all arguments of a node, by name and in the order of the schema."""
-    given = _named(operation, args, kwargs)
+    given = _name_arguments(operation, args, kwargs)
     bound: dict[str, Any] = {}
     for argument in operation.arguments:
         if argument.name in given:
-            bound[argument.name] = _argument(operation, argument, given[argument.name], scope)
+            bound[argument.name] = _bind_argument(operation, argument, given[argument.name], scope)
         elif argument.required:
             raise BundleError(f"{operation.name}: argument {argument.name!r} is missing")
-    _only(operation, bound)
+    _check_fixed_values(operation, bound)
     if not any(argument.kind.base == "Tensor" for argument in operation.arguments):
-        _place(operation, bound, scope)
+        _place_device(operation, bound, scope)
     return bound
 
 
-def operand(value: Any, scope: Scope) -> Operand | None:
+def resolve_operand(value: Any, scope: ReferenceScope) -> GraphOperand | None:
     """Resolve a reference to its value, None if `value` is no reference. BundleError if there is no such thing."""
     if not isinstance(value, dict) or len(value) != 1:
         return None
@@ -73,12 +86,12 @@ def operand(value: Any, scope: Scope) -> Operand | None:
     return found
 
 
-def size(value: Any, scope: Scope) -> Any:
+def resolve_size(value: Any, scope: ReferenceScope) -> Any:
     """Check a whole number, or a reference to a node that gives one."""
-    return _checked(Kind("int"), value, "operator", scope)
+    return _check_value(ArgumentKind("int"), value, "operator", scope)
 
 
-def _named(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _name_arguments(operation: AllowedOperation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     places = [a.name for a in operation.arguments if not a.keyword]
     if len(args) > len(places):
         raise BundleError(f"{operation.name}: {len(args)} arguments, it takes {len(places)}")
@@ -89,97 +102,99 @@ def _named(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any])
     return given | dict(kwargs)
 
 
-def _place(operation: Operation, bound: dict[str, Any], scope: Scope) -> None:
+def _place_device(operation: AllowedOperation, bound: dict[str, Any], scope: ReferenceScope) -> None:
     """Set the device of a constant to that of the inputs, given or not: a rehearsal must never allocate."""
     for argument in operation.arguments:
         if argument.kind.base == "Device":
             bound[argument.name] = scope.device
 
 
-def _only(operation: Operation, bound: Mapping[str, Any]) -> None:
+def _check_fixed_values(operation: AllowedOperation, bound: Mapping[str, Any]) -> None:
     """Check arguments that must have a certain value, so that nothing is random and no memory is pinned."""
     defaults = {a.name: a.default for a in operation.arguments}
     held = {**defaults, **bound}
-    alternatives = ONLY.get(operation.name, ({},))
+    alternatives = REQUIRED_VALUES.get(operation.name, ({},))
     if not any(all(held[name] is v or held[name] == v for name, v in wish.items()) for wish in alternatives):
         wishes = " or ".join(str(dict(wish)) for wish in alternatives)
         raise BundleError(f"{operation.name}: only with {wishes}")
-    if any(held.get(name) not in (None, value) for name, value in PINNED.items()):
+    if any(held.get(name) not in (None, value) for name, value in NO_PINNED_MEMORY.items()):
         raise BundleError(f"{operation.name}: pinned memory is not allowed")
 
 
-def _argument(operation: Operation, argument: Argument, value: Any, scope: Scope) -> Any:
-    if isinstance(value, int) and value == TO_THE_END and argument.name == "end":
+def _bind_argument(operation: AllowedOperation, argument: OperationArgument, value: Any, scope: ReferenceScope) -> Any:
+    if isinstance(value, int) and value == SLICE_END and argument.name == "end":
         return value
     try:
-        return _checked(argument.kind, value, operation.name, scope)
+        return _check_value(argument.kind, value, operation.name, scope)
     except BundleError as error:
         raise BundleError(f"{operation.name}: argument {argument.name!r}: {error}") from None
 
 
-def _checked(kind: Kind, value: Any, operation: str, scope: Scope) -> Any:
+def _check_value(kind: ArgumentKind, value: Any, operation: str, scope: ReferenceScope) -> Any:
     if value is None:
-        return _given(None, fits=kind.optional)
+        return _require_fit(None, fits=kind.optional)
     if not kind.listed:
-        return _scalar(kind.base, value, operation, scope)
+        return _check_scalar(kind.base, value, operation, scope)
     if not isinstance(value, list):  # torch takes one number for a list of equal ones
-        return _given(_scalar(kind.base, value, operation, scope), fits=kind.base in ("int", "float"))
-    _given(value, fits=len(value) <= MAX_LIST)
-    return [_checked(Kind(kind.base, kind.holes), item, operation, scope) for item in value]
+        return _require_fit(_check_scalar(kind.base, value, operation, scope), fits=kind.base in ("int", "float"))
+    _require_fit(value, fits=len(value) <= MAX_LIST)
+    return [_check_value(ArgumentKind(kind.base, kind.holes), item, operation, scope) for item in value]
 
 
-def _scalar(base: str, value: Any, operation: str, scope: Scope) -> Any:
-    found = operand(value, scope)
+def _check_scalar(base: str, value: Any, operation: str, scope: ReferenceScope) -> Any:
+    found = resolve_operand(value, scope)
     if found is not None:
-        return _referred(base, found)
-    if base in _TABLES:
-        return _looked_up(value, *_TABLES[base])
+        return _check_reference(base, found)
+    if base in _NAME_TABLES:
+        return _look_up_name(value, *_NAME_TABLES[base])
     if base == "Device":
-        return _given(scope.device, fits=value == {"device": "cpu"})
+        return _require_fit(scope.device, fits=value == {"device": "cpu"})
     if isinstance(value, dict):
-        return _special_float(base, value)
+        return _parse_special_float(base, value)
     if base == "str":
-        return _given(value, fits=isinstance(value, str) and words_fit(operation, value))
-    return _given(value, fits=type(value) in _TYPES.get(base, ()) and _bounded(base, value))
+        return _require_fit(value, fits=isinstance(value, str) and string_allowed(operation, value))
+    return _require_fit(value, fits=type(value) in _PYTHON_TYPES.get(base, ()) and _is_bounded(base, value))
 
 
-_TYPES: Mapping[str, tuple[type, ...]] = {
+_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
     "Tensor": (bool, int, float),  # a number where a tensor is wanted is a tensor of one element
     "number": (bool, int, float),
     "float": (int, float),
     "int": (int,),
     "bool": (bool,),
 }
-_REFERRED: Mapping[str, tuple[Gives, ...]] = {
-    "Tensor": (Gives.TENSOR, Gives.SIZE),
-    "number": (Gives.SIZE,),
-    "float": (Gives.SIZE,),
-    "int": (Gives.SIZE,),
+_REFERENCE_RESULTS: Mapping[str, tuple[ResultKind, ...]] = {
+    "Tensor": (ResultKind.TENSOR, ResultKind.SIZE),
+    "number": (ResultKind.SIZE,),
+    "float": (ResultKind.SIZE,),
+    "int": (ResultKind.SIZE,),
 }
 
 
-def _referred(base: str, found: Operand) -> fx.Node:
-    _given(found, fits=found.gives in _REFERRED.get(base, ()))
+def _check_reference(base: str, found: GraphOperand) -> fx.Node:
+    _require_fit(found, fits=found.gives in _REFERENCE_RESULTS.get(base, ()))
     return found.node
 
 
-def _bounded(base: str, value: float) -> bool:
-    most = MAX_INT if base == "int" else TO_THE_END  # an element may be any number, a size may not
+def _is_bounded(base: str, value: float) -> bool:
+    most = MAX_INT if base == "int" else SLICE_END  # an element may be any number, a size may not
     return abs(value) <= most if isinstance(value, int) else math.isfinite(value)
 
 
-def _looked_up(value: Any, key: str, table: Mapping[str, Any]) -> Any:
+def _look_up_name(value: Any, key: str, table: Mapping[str, Any]) -> Any:
     name = value.get(key) if isinstance(value, dict) and len(value) == 1 else None
-    return _given(table.get(name) if isinstance(name, str) else None, fits=isinstance(name, str) and name in table)
+    return _require_fit(
+        table.get(name) if isinstance(name, str) else None, fits=isinstance(name, str) and name in table
+    )
 
 
-def _special_float(base: str, value: Mapping[str, Any]) -> float:
+def _parse_special_float(base: str, value: Mapping[str, Any]) -> float:
     name = value.get("float") if len(value) == 1 else None
-    fits = base in ("float", "number", "Tensor") and isinstance(name, str) and name in FLOATS
-    return FLOATS[str(_given(name, fits=fits))]
+    fits = base in ("float", "number", "Tensor") and isinstance(name, str) and name in SPECIAL_FLOATS
+    return SPECIAL_FLOATS[str(_require_fit(name, fits=fits))]
 
 
-def _given(value: Any, *, fits: bool) -> Any:
+def _require_fit(value: Any, *, fits: bool) -> Any:
     if not fits:
         raise BundleError("a value of the wrong kind")
     return value

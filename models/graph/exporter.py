@@ -13,17 +13,17 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
 from models.forge.data.types import ForgeError
-from models.graph.module import FAULTS, MAX_BATCH
-from models.graph.operations import ALLOWED
+from models.graph.module import MAX_BATCH, TORCH_ERRORS
+from models.graph.operations import ALLOWED_OPERATIONS
 
 BATCH = "batch"
 PROOF_BATCH = 5
 TOLERANCE = 1e-4
-_ASIDE = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "_assert_async")
-_IDLE = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+_ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "_assert_async")
+_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
-def exported(module: nn.Module, example: tuple[Tensor, ...]) -> fx.GraphModule:
+def export_graph(module: nn.Module, example: tuple[Tensor, ...]) -> fx.GraphModule:
     """Export a module: `graph(*inputs)` equals `module(*inputs)` in evaluation mode.
 
     The output is one tensor or a flat tuple of them. `example`: one tensor per input, batch size 2 (a batch of 1 would
@@ -34,27 +34,27 @@ def exported(module: nn.Module, example: tuple[Tensor, ...]) -> fx.GraphModule:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch's own deprecations: no caller can act on them
         try:
-            graph = _plain(_traced(module, example).module())
-        except FAULTS as error:
-            raise ForgeError(_refusal(error)) from None
-        _prove(module, graph, example)
+            graph = _strip_graph(_trace_module(module, example).module())
+        except TORCH_ERRORS as error:
+            raise ForgeError(_format_refusal(error)) from None
+        _verify_graph(module, graph, example)
     return graph
 
 
-def _traced(module: nn.Module, example: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+def _trace_module(module: nn.Module, example: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
     try:
-        program = _program(module, example, Dim(BATCH, min=1, max=MAX_BATCH))
-    except FAULTS:  # mostly a bound of the model's own on the batch: let torch find it
-        program = _program(module, example, Dim.AUTO)
+        program = _export_program(module, example, Dim(BATCH, min=1, max=MAX_BATCH))
+    except TORCH_ERRORS:  # mostly a bound of the model's own on the batch: let torch find it
+        program = _export_program(module, example, Dim.AUTO)
     graph = program.graph_module
-    _calm(graph)
+    _make_functional(graph)
     if all(_is_functional(node) for node in graph.graph.nodes):
         return program
     plain: torch.export.ExportedProgram = program.run_decompositions({})  # in place, autocast: become plain
     return plain
 
 
-def _program(module: nn.Module, example: tuple[Tensor, ...], batch: Any) -> torch.export.ExportedProgram:
+def _export_program(module: nn.Module, example: tuple[Tensor, ...], batch: Any) -> torch.export.ExportedProgram:
     own = tuple(given.clone() for given in example)  # one tensor given twice would become one input
     shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
     for given in own:
@@ -62,13 +62,13 @@ def _program(module: nn.Module, example: tuple[Tensor, ...], batch: Any) -> torc
     return torch.export.export(module, own, dynamic_shapes=shapes, strict=False)
 
 
-def _calm(graph: fx.GraphModule) -> None:
+def _make_functional(graph: fx.GraphModule) -> None:
     """Replace in-place operations: `relu_(x)` is `relu(x)` where nobody else uses x.
 
     Cheaper than a decomposed graph, and layers stay whole.
     """
     for node in graph.graph.nodes:
-        plain = _without_underscore(node)
+        plain = _functional_overload(node)
         source = node.args[0] if node.args else None
         if plain is None or not isinstance(source, fx.Node) or len(source.users) != 1:
             continue
@@ -77,9 +77,9 @@ def _calm(graph: fx.GraphModule) -> None:
     graph.recompile()
 
 
-def _without_underscore(node: fx.Node) -> Any:
+def _functional_overload(node: fx.Node) -> Any:
     base, _, overload = str(node.target).removeprefix("aten.").partition(".")
-    if node.op != "call_function" or not base.endswith("_") or f"aten.{base[:-1]}.{overload}" not in ALLOWED:
+    if node.op != "call_function" or not base.endswith("_") or f"aten.{base[:-1]}.{overload}" not in ALLOWED_OPERATIONS:
         return None
     return getattr(getattr(torch.ops.aten, base[:-1]), overload)
 
@@ -98,7 +98,7 @@ def _is_functional(node: fx.Node) -> bool:
     return schema is None or not schema.is_mutable or str(node.target).startswith("aten.batch_norm")
 
 
-def _plain(traced: fx.GraphModule) -> fx.GraphModule:
+def _strip_graph(traced: fx.GraphModule) -> fx.GraphModule:
     """Copy the graph without guards, assertions and inactive dropouts, with a flat output."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -106,7 +106,7 @@ def _plain(traced: fx.GraphModule) -> fx.GraphModule:
         if node.op == "output":
             leaves = [copies[leaf] for leaf in tree_leaves(node.args[0]) if isinstance(leaf, fx.Node)]
             graph.output(leaves[0] if len(leaves) == 1 else tuple(leaves))
-        elif _skipped(node):
+        elif _is_skipped(node):
             continue
         elif _is_idle(node):
             copies[node] = copies[node.args[0]]
@@ -120,40 +120,40 @@ def _plain(traced: fx.GraphModule) -> fx.GraphModule:
     return made.eval()
 
 
-def _skipped(node: fx.Node) -> bool:
+def _is_skipped(node: fx.Node) -> bool:
     guard = node.op == "call_module" and node.target == "_guards_fn"
-    return guard or (node.op == "call_function" and _base(node) in _ASIDE)
+    return guard or (node.op == "call_function" and _base_name(node) in _ASSERTIONS)
 
 
 def _is_idle(node: fx.Node) -> bool:
-    return node.op == "call_function" and _base(node) in _IDLE and list(node.args[2:3]) == [False]
+    return node.op == "call_function" and _base_name(node) in _DROPOUTS and list(node.args[2:3]) == [False]
 
 
-def _base(node: fx.Node) -> str:
+def _base_name(node: fx.Node) -> str:
     return str(node.target).removeprefix("aten.").partition(".")[0]
 
 
-def _prove(module: nn.Module, graph: fx.GraphModule, example: tuple[Tensor, ...]) -> None:
+def _verify_graph(module: nn.Module, graph: fx.GraphModule, example: tuple[Tensor, ...]) -> None:
     """Compare graph and module on two other batch sizes. ForgeError if they differ."""
     for size in (PROOF_BATCH, 1):
         inputs = [given.repeat(-(-size // len(given)), *[1] * (given.ndim - 1))[:size] for given in example]
         try:
             wanted, found = tree_leaves(module(*inputs)), tree_leaves(graph(*inputs))
-        except FAULTS as error:
-            raise ForgeError(f"the model's graph does not run on a batch of {size}: {_line(error)}") from None
-        if not _equal([value for value in wanted if isinstance(value, Tensor)], found):
+        except TORCH_ERRORS as error:
+            raise ForgeError(f"the model's graph does not run on a batch of {size}: {_first_line(error)}") from None
+        if not _outputs_equal([value for value in wanted if isinstance(value, Tensor)], found):
             raise ForgeError(f"the model's graph is not the model on a batch of {size}: is it random in evaluation?")
 
 
-def _equal(wanted: list[Tensor], found: list[Tensor]) -> bool:
+def _outputs_equal(wanted: list[Tensor], found: list[Tensor]) -> bool:
     pairs = zip(wanted, found, strict=True)
     return all(a.shape == b.shape and torch.allclose(a, b, TOLERANCE, TOLERANCE, equal_nan=True) for a, b in pairs)
 
 
-def _refusal(error: BaseException) -> str:
-    return f"the model cannot be traced: {_line(error)}; let tensors' values decide nothing (torch.where instead of if)"
+def _format_refusal(error: BaseException) -> str:
+    return f"the model cannot be traced: {_first_line(error)}; let tensors' values decide nothing (torch.where instead of if)"
 
 
-def _line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return first[:200]

@@ -14,11 +14,11 @@ FORMAT = 1
 MAX_GRAPH_BYTES = 16 << 20
 MAX_GRAPHS = 8
 MAX_NODES = 20_000
-MAX_PORTS = 64  # inputs or outputs of one graph
+MAX_GRAPH_INPUTS = 64  # inputs or outputs of one graph
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
-class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TensorSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Element type and shape of a graph input or of a weight.
 
     An input's shape has no batch axis, which comes first and is free; a weight's shape is whole.
@@ -28,7 +28,7 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
 
 
-class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class GraphNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One operation of a graph; arguments in the grammar of `models.graph.arguments`.
 
     `op`: `aten.` and an overload (`aten.linear.default`), or an operator on sizes.
@@ -39,26 +39,26 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     kwargs: dict[str, Any] = {}
 
 
-class GraphForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GraphDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One graph: nodes in the order they run; a node refers to inputs, weights and earlier nodes."""
 
-    inputs: list[Port]
-    nodes: list[Node]
+    inputs: list[TensorSignature]
+    nodes: list[GraphNode]
     outputs: list[Any]
 
 
-class HubForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HubModelDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole document. `weights`: what the files with the weights must hold, no less and no more, by name."""
 
     format: int
-    weights: dict[str, Port]
-    graphs: dict[str, GraphForm]
+    weights: dict[str, TensorSignature]
+    graphs: dict[str, GraphDocument]
 
 
-_decoder = msgspec.json.Decoder(HubForm)
+_decoder = msgspec.json.Decoder(HubModelDocument)
 
 
-def to_bytes(form: HubForm) -> bytes:
+def encode_hub_model(form: HubModelDocument) -> bytes:
     """Encode a document as JSON with one node a line: readable, and the same document gives the same bytes."""
     parts = []
     for name in sorted(form.graphs):
@@ -70,7 +70,7 @@ def to_bytes(form: HubForm) -> bytes:
     return b'{"format":%d,"weights":{\n%b\n},"graphs":{\n%b\n}}\n' % (form.format, weights, b",\n".join(parts))
 
 
-def from_bytes(data: bytes) -> HubForm:
+def decode_hub_model(data: bytes) -> HubModelDocument:
     """Decode and check a document of at most `MAX_GRAPH_BYTES`. BundleError for anything else.
 
     Operations and arguments are checked later, when the graph is built.
@@ -86,16 +86,16 @@ def from_bytes(data: bytes) -> HubForm:
     if not 0 < len(form.graphs) <= MAX_GRAPHS or not all(map(_NAME.fullmatch, form.graphs)):
         raise BundleError(f"graphs: 1 to {MAX_GRAPHS} with plain names")
     for name, graph in form.graphs.items():
-        _check(name, graph)
+        _check_graph_form(name, graph)
     return form
 
 
-def _check(name: str, graph: GraphForm) -> None:
+def _check_graph_form(name: str, graph: GraphDocument) -> None:
     """Check the limits of one graph: nodes, inputs, outputs and shapes."""
     if len(graph.nodes) > MAX_NODES:
         raise BundleError(f"graph {name}: {len(graph.nodes)} nodes, allowed are {MAX_NODES}")
-    if not 0 < len(graph.inputs) <= MAX_PORTS or not 0 < len(graph.outputs) <= MAX_PORTS:
-        raise BundleError(f"graph {name}: 1 to {MAX_PORTS} inputs and outputs")
+    if not 0 < len(graph.inputs) <= MAX_GRAPH_INPUTS or not 0 < len(graph.outputs) <= MAX_GRAPH_INPUTS:
+        raise BundleError(f"graph {name}: 1 to {MAX_GRAPH_INPUTS} inputs and outputs")
     for port in graph.inputs:
         if len(port.shape) > 8 or not all(0 < side <= MAX_ELEMENTS for side in port.shape):
             raise BundleError(f"graph {name}: an input of shape {port.shape} is impossible")

@@ -15,55 +15,64 @@ from torch import fx
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
 from models.forge.data.types import ForgeError
-from models.graph.builder import build
-from models.graph.exporter import exported
-from models.graph.format import FORMAT, HubForm, from_bytes, to_bytes
-from models.graph.module import Served, Slot
-from models.graph.shapes import blank
-from models.graph.weights import Shelf, pack, shards, unpack
-from models.graph.writer import write
+from models.graph.builder import build_graph
+from models.graph.exporter import export_graph
+from models.graph.format import FORMAT, HubModelDocument, decode_hub_model, encode_hub_model
+from models.graph.module import HubGraphModule, InputSlot
+from models.graph.shapes import build_meta_graph
+from models.graph.weights import WeightCollector, pack_weights, split_weights, unpack_weights
+from models.graph.writer import write_graph
 from models.runtime.codec import NUMPY_DTYPES
 
-__all__ = ["TAIL", "WHOLE", "Served", "decode_all", "decode_graphs", "encode_graphs", "exported", "shards"]
+__all__ = [
+    "TAIL",
+    "WHOLE",
+    "HubGraphModule",
+    "decode_all_graphs",
+    "decode_graphs",
+    "encode_graphs",
+    "export_graph",
+    "split_weights",
+]
 
 TAIL = "tail"  # codes as float32 -> outputs
 WHOLE = "whole"  # raw input -> outputs
-_REHEARSED = (1, 2)
+_REHEARSED_BATCHES = (1, 2)
 
 
 def encode_graphs(graphs: Mapping[str, fx.GraphModule]) -> tuple[bytes, bytes]:
     """Encode graphs made by `exported`: (JSON, safetensors). ForgeError, one line, for what a hub would not run."""
-    shelf = Shelf()
-    written = {name: write(graphs[name], shelf) for name in sorted(graphs)}
-    form = HubForm(FORMAT, shelf.ports(), written)
-    encoded, weights = to_bytes(form), pack(shelf.held)
+    shelf = WeightCollector()
+    written = {name: write_graph(graphs[name], shelf) for name in sorted(graphs)}
+    form = HubModelDocument(FORMAT, shelf.tensor_signatures(), written)
+    encoded, weights = encode_hub_model(form), pack_weights(shelf.held)
     try:
-        decode_all(encoded, [weights])
+        decode_all_graphs(encoded, [weights])
     except BundleError as error:
         raise ForgeError(f"the hub would refuse this model: {error}") from None
     return encoded, weights
 
 
-def decode_graphs(graph: bytes, weights: Sequence[bytes], wanted: str) -> Served:
+def decode_graphs(graph: bytes, weights: Sequence[bytes], wanted: str) -> HubGraphModule:
     """Decode one of the graphs, ready to run in evaluation mode without gradients. BundleError for anything else."""
-    found = decode_all(graph, weights)
+    found = decode_all_graphs(graph, weights)
     if wanted not in found:
         raise BundleError(f"graphs: there is no {wanted!r}, only {', '.join(sorted(found))}")
     return found[wanted]
 
 
-def decode_all(graph: bytes, weights: Sequence[bytes]) -> dict[str, Served]:
+def decode_all_graphs(graph: bytes, weights: Sequence[bytes]) -> dict[str, HubGraphModule]:
     """Decode every graph by name; they share the memory of weights they have in common."""
-    form = from_bytes(graph)
-    held = unpack(weights, form.weights)
-    served: dict[str, Served] = {}
+    form = decode_hub_model(graph)
+    held = unpack_weights(weights, form.weights)
+    served: dict[str, HubGraphModule] = {}
     used: set[str] = set()
     for name, written in form.graphs.items():
         try:
-            served[name], names = build(written, held)
-            for batch in _REHEARSED:
-                served[name].rehearse(batch)
-            served[name].try_out()
+            served[name], names = build_graph(written, held)
+            for batch in _REHEARSED_BATCHES:
+                served[name].rehearse_batch(batch)
+            served[name].run_zero_sample()
         except BundleError as error:
             raise BundleError(f"graph {name}: {error}") from None
         used |= names
@@ -79,52 +88,56 @@ class HubGraphs(NamedTuple):
     `tail` takes codes as float32, one input per feature in the manifest's order; `whole` raw samples.
     """
 
-    tail: Served
-    whole: Served
+    tail: HubGraphModule
+    whole: HubGraphModule
 
 
-def open_hub(bundle: Bundle) -> HubGraphs:
+def open_hub_graphs(bundle: Bundle) -> HubGraphs:
     """Open the two graphs of a bundle, checked against its manifest. BundleError, one line, naming the model."""
     manifest = bundle.manifest
     try:
-        found = decode_all(bundle.read(manifest.hub.graph), [bundle.read(name) for name in manifest.hub.weights])
-        _check_all(found, manifest)
+        found = decode_all_graphs(
+            bundle.read_file(manifest.hub.graph), [bundle.read_file(name) for name in manifest.hub.weights]
+        )
+        _check_against_manifest(found, manifest)
     except BundleError as error:
         raise BundleError(f"{manifest.model}: {error}") from None
     return HubGraphs(found[TAIL], found[WHOLE])
 
 
-def check_blank(form: HubForm, manifest: Manifest, batches: Sequence[int]) -> None:
+def check_hub_document(form: HubModelDocument, manifest: Manifest, batches: Sequence[int]) -> None:
     """Check a document before any weight is read: it fits the manifest, and every batch size is within the limits."""
     try:
-        found = {name: blank(written, form.weights) for name, written in form.graphs.items()}
+        found = {name: build_meta_graph(written, form.weights) for name, written in form.graphs.items()}
         for graph in found.values():
             for batch in batches:
-                graph.rehearse(batch)
-        _check_all(found, manifest)
+                graph.rehearse_batch(batch)
+        _check_against_manifest(found, manifest)
     except BundleError as error:
         raise BundleError(f"{manifest.model}: {error}") from None
 
 
-def _check_all(found: Mapping[str, Served], manifest: Manifest) -> None:
+def _check_against_manifest(found: Mapping[str, HubGraphModule], manifest: Manifest) -> None:
     if found.keys() != {TAIL, WHOLE}:
         raise BundleError(f"graphs: {TAIL} and {WHOLE} are wanted, found {', '.join(sorted(found))}")
-    _check(TAIL, found[TAIL], tuple(Slot(torch.float32, field.shape) for field in manifest.features), manifest)
-    _check(WHOLE, found[WHOLE], (_sample(manifest),), manifest)
+    _check_signature(
+        TAIL, found[TAIL], tuple(InputSlot(torch.float32, field.shape) for field in manifest.features), manifest
+    )
+    _check_signature(WHOLE, found[WHOLE], (_sample_slot(manifest),), manifest)
 
 
-def _sample(manifest: Manifest) -> Slot:
+def _sample_slot(manifest: Manifest) -> InputSlot:
     # torch calls its types as numpy does
-    return Slot(getattr(torch, str(NUMPY_DTYPES[manifest.input.dtype])), manifest.input.shape)
+    return InputSlot(getattr(torch, str(NUMPY_DTYPES[manifest.input.dtype])), manifest.input.shape)
 
 
-def _check(name: str, graph: Served, slots: tuple[Slot, ...], manifest: Manifest) -> None:
+def _check_signature(name: str, graph: HubGraphModule, slots: tuple[InputSlot, ...], manifest: Manifest) -> None:
     if graph.slots != slots:
-        raise BundleError(f"graph {name}: takes {_shown(graph.slots)}, the manifest says {_shown(slots)}")
+        raise BundleError(f"graph {name}: takes {_format_slots(graph.slots)}, the manifest says {_format_slots(slots)}")
     wanted = {(manifest.outputs,)} | ({()} if manifest.outputs == 1 else set())
     if len(graph.outputs) != 1 or graph.outputs[0] not in wanted:
         raise BundleError(f"graph {name}: gives {list(graph.outputs)}, the manifest says {manifest.outputs} outputs")
 
 
-def _shown(slots: tuple[Slot, ...]) -> str:
+def _format_slots(slots: tuple[InputSlot, ...]) -> str:
     return ", ".join(f"{str(slot.dtype).removeprefix('torch.')} {list(slot.shape)}" for slot in slots)

@@ -18,28 +18,28 @@ from models.graph.operations import RECURRENT
 
 MAX_BATCH = 4096
 MAX_ELEMENTS = 2**25  # of one tensor, per sample: 128 MiB of float32
-MAX_WORK = 2**30  # elements of all tensors together, per sample
+MAX_TOTAL_ELEMENTS = 2**30  # elements of all tensors together, per sample
 MAX_STEPS = 200_000  # operations, those inside composite ones counted
 MAX_PIECES = 4096  # tensors of one split
 # What torch raises when arguments do not fit each other.
 _WRONG_VALUES = (ArithmeticError, LookupError, TypeError, ValueError)
-FAULTS = (*_WRONG_VALUES, AssertionError, AttributeError, MemoryError, RuntimeError)
+TORCH_ERRORS = (*_WRONG_VALUES, AssertionError, AttributeError, MemoryError, RuntimeError)
 
 
-class Slot(NamedTuple):
+class InputSlot(NamedTuple):
     """Input of a graph: element type, and `shape` without the batch axis."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
 
-class Served(nn.Module):
+class HubGraphModule(nn.Module):
     """Module of one graph: `[n, *shape]` per input -> a tensor if it has one output, else a tuple. Inference only.
 
     BundleError for inputs that do not fit and for batches whose tensors would be beyond the limits above.
     """
 
-    def __init__(self, graph: fx.GraphModule, slots: Sequence[Slot]) -> None:
+    def __init__(self, graph: fx.GraphModule, slots: Sequence[InputSlot]) -> None:
         super().__init__()
         self.graph = graph
         self.slots = tuple(slots)
@@ -49,11 +49,11 @@ class Served(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         """Run a batch: `[n, *shape]` per input, all of one batch size. BundleError if it does not fit."""
-        self.rehearse(self._batch_of(inputs))
+        self.rehearse_batch(self._batch_size(inputs))
         with torch.inference_mode():
             return self.graph(*inputs)
 
-    def rehearse(self, batch: int) -> None:
+    def rehearse_batch(self, batch: int) -> None:
         """Check that a batch of this size is within the limits, once per size. BundleError if it is not."""
         if batch in self._rehearsed:
             return
@@ -61,24 +61,25 @@ class Served(nn.Module):
             raise BundleError(f"a batch of {batch}, possible are 1 to {MAX_BATCH}")
         inputs = [torch.empty((batch, *slot.shape), dtype=slot.dtype, device="meta") for slot in self.slots]
         try:
-            with torch.no_grad(), _Limits(batch):  # not inference mode: that would hide composite operations' insides
-                made = _Rehearsal(self.graph).run(*inputs)
-        except FAULTS as error:
-            raise BundleError(f"the graph does not fit together: {_line(error)}") from None
-        self.outputs = _shapes(made if isinstance(made, tuple) else (made,), batch)
+            # not inference mode: that would hide composite operations' insides
+            with torch.no_grad(), _MemoryLimits(batch):
+                made = _MetaInterpreter(self.graph).run(*inputs)
+        except TORCH_ERRORS as error:
+            raise BundleError(f"the graph does not fit together: {_format_error(error)}") from None
+        self.outputs = _output_shapes(made if isinstance(made, tuple) else (made,), batch)
         self._rehearsed.add(batch)
 
-    def try_out(self) -> None:
+    def run_zero_sample(self) -> None:
         """Run one sample of zeros with real data: a rehearsal does not see every clash of element types."""
         inputs = [torch.zeros((1, *slot.shape), dtype=slot.dtype) for slot in self.slots]
         try:
             self(*inputs)
         except IndexError:
             return  # zero need not be a valid index into a table of weights
-        except FAULTS as error:
-            raise BundleError(f"the graph does not run: {_line(error)}") from None
+        except TORCH_ERRORS as error:
+            raise BundleError(f"the graph does not run: {_format_error(error)}") from None
 
-    def _batch_of(self, inputs: Sequence[Tensor]) -> int:
+    def _batch_size(self, inputs: Sequence[Tensor]) -> int:
         if len(inputs) != len(self.slots):
             raise BundleError(f"{len(inputs)} inputs, the graph takes {len(self.slots)}")
         sizes = {given.shape[0] if given.ndim else 0 for given in inputs}
@@ -90,7 +91,7 @@ class Served(nn.Module):
         return sizes.pop()
 
 
-class _Rehearsal(fx.Interpreter):
+class _MetaInterpreter(fx.Interpreter):
     """Interpreter that runs the graph on the "meta" device. Sizes are checked too: they could grow by squaring."""
 
     def fetch_attr(self, target: str) -> Any:
@@ -104,10 +105,10 @@ class _Rehearsal(fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if str(target) in RECURRENT and len(args) == 9 and isinstance(args[0], Tensor) and args[0].ndim == 3:
-            return self._one_step(target, args)
+            return self._rehearse_recurrent(target, args)
         return super().call_function(target, args, kwargs)
 
-    def _one_step(self, target: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    def _rehearse_recurrent(self, target: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Rehearse a recurrent layer for one step of time: every further one takes the same."""
         axis = 1 if args[8] else 0
         steps = args[0].shape[axis]
@@ -117,7 +118,7 @@ class _Rehearsal(fx.Interpreter):
         return (first.new_empty(shape), *states)
 
 
-class _Limits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _MemoryLimits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Dispatch mode that sees every operation that torch carries out and adds up the elements it makes."""
 
     def __init__(self, batch: int) -> None:
@@ -130,32 +131,32 @@ class _Limits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if _pieces(str(func), args, kwargs) > MAX_PIECES:
+        if _count_pieces(str(func), args, kwargs) > MAX_PIECES:
             raise OverflowError(f"{func} into more than {MAX_PIECES} pieces")
         result = func(*args, **kwargs)
         for made in tree_leaves(result):
             if isinstance(made, Tensor):
-                self._count(made)
+                self._count_elements(made)
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise OverflowError(f"more than {MAX_STEPS} operations")
         return result
 
-    def _count(self, made: Tensor) -> None:
+    def _count_elements(self, made: Tensor) -> None:
         elements = made.numel()
         self._work += elements
-        if elements > MAX_ELEMENTS * self._batch or self._work > MAX_WORK * self._batch:
+        if elements > MAX_ELEMENTS * self._batch or self._work > MAX_TOTAL_ELEMENTS * self._batch:
             raise OverflowError(f"a tensor of shape {tuple(made.shape)} is beyond the memory allowed for one sample")
 
 
-def _shapes(made: Sequence[Tensor], batch: int) -> tuple[tuple[int, ...], ...]:
+def _output_shapes(made: Sequence[Tensor], batch: int) -> tuple[tuple[int, ...], ...]:
     shapes = [tuple(output.shape) for output in made]
     if any(shape[:1] != (batch,) for shape in shapes):
         raise BundleError(f"for a batch of {batch} it gives shapes {shapes}")
     return tuple(shape[1:] for shape in shapes)
 
 
-def _pieces(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+def _count_pieces(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     """Count how many tensors a split would give at most, before it gives them."""
     if name not in ("aten.split.Tensor", "aten.unbind.int", "aten.chunk.default"):
         return 0
@@ -167,6 +168,6 @@ def _pieces(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     return math.ceil(int(source.shape[axis]) / max(1, int(each)))
 
 
-def _line(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     said = str(error).partition("While executing")[0]  # what follows is fx's dump of the node
     return " ".join(said.split())[:300] or type(error).__name__

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 # overload "default" unless said: `add.Tensor`
-GROUPS = {
+OPERATION_GROUPS = {
     "layers": "linear bilinear matmul mm bmm addmm baddbmm mv dot einsum embedding conv1d conv1d.padding "
     "conv2d conv2d.padding conv3d conv3d.padding convolution conv_transpose1d conv_transpose2d.input "
     "conv_transpose3d.input gru.input lstm.input rnn_tanh.input rnn_relu.input scaled_dot_product_attention",
@@ -58,19 +58,24 @@ GROUPS = {
     "full_like new_zeros new_ones new_full",
     "size": "sym_size.int sym_numel",
 }
-ALLOWED = frozenset(f"aten.{n if '.' in n else n + '.default'}" for names in GROUPS.values() for n in names.split())
+ALLOWED_OPERATIONS = frozenset(
+    f"aten.{n if '.' in n else n + '.default'}" for names in OPERATION_GROUPS.values() for n in names.split()
+)
 # arithmetic on sizes
-SIZES: Mapping[str, Callable[..., Any]] = {
+SIZE_OPERATORS: Mapping[str, Callable[..., Any]] = {
     f"operator.{call.__name__}": call for call in (operator.add, operator.sub, operator.mul, operator.floordiv)
 }
 GETITEM = "operator.getitem"
 RECURRENT = frozenset(f"aten.{name}.input" for name in ("gru", "lstm", "rnn_tanh", "rnn_relu"))
 
 # What an argument must be (one of the alternatives), so that nothing is random and nothing is remembered.
-_IDLE: tuple[Mapping[str, object], ...] = ({"train": False},)
-ONLY: dict[str, tuple[Mapping[str, object], ...]] = {
-    **dict.fromkeys(RECURRENT, _IDLE),
-    **{f"aten.{n}.default": _IDLE for n in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")},
+_NOT_TRAINING: tuple[Mapping[str, object], ...] = ({"train": False},)
+REQUIRED_VALUES: dict[str, tuple[Mapping[str, object], ...]] = {
+    **dict.fromkeys(RECURRENT, _NOT_TRAINING),
+    **{
+        f"aten.{n}.default": _NOT_TRAINING
+        for n in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+    },
     "aten.batch_norm.default": ({"training": False},),
     "aten.instance_norm.default": (
         {"use_input_stats": False},
@@ -79,19 +84,21 @@ ONLY: dict[str, tuple[Mapping[str, object], ...]] = {
     "aten.rrelu.default": ({"training": False},),
     "aten.scaled_dot_product_attention.default": ({"dropout_p": 0.0},),
 }
-PINNED: Mapping[str, object] = {"pin_memory": False}  # or None: a file may not ask for page-locked memory
-_WORDS = re.compile(r"none|tanh|floor|trunc|same|valid|constant|reflect|replicate|circular")
-_EQUATION = re.compile(r"[A-Za-z., ]{1,64}(?:->[A-Za-z. ]{0,32})?")
+NO_PINNED_MEMORY: Mapping[str, object] = {"pin_memory": False}  # or None: a file may not ask for page-locked memory
+_ALLOWED_STRINGS = re.compile(r"none|tanh|floor|trunc|same|valid|constant|reflect|replicate|circular")
+_EINSUM_EQUATION = re.compile(r"[A-Za-z., ]{1,64}(?:->[A-Za-z. ]{0,32})?")
 
 DTYPES = {
     name: getattr(torch, name)
     for name in "float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool".split()  # noqa: SIM905 - one line
 }
 LAYOUTS = {"strided": torch.strided}
-FORMATS = {n: getattr(torch, n) for n in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")}
+MEMORY_FORMATS = {
+    n: getattr(torch, n) for n in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+}
 
 
-class Gives(StrEnum):
+class ResultKind(StrEnum):
     """Kind of a node's result: one tensor, several, or a size.
 
     Only tensors may be outputs of a graph; several tensors must be taken apart by `getitem` first.
@@ -102,7 +109,7 @@ class Gives(StrEnum):
     SIZE = "size"  # a whole number that follows from shapes
 
 
-class Kind(NamedTuple):
+class ArgumentKind(NamedTuple):
     """Type of an argument, from the operation's schema.
 
     `base`: "Tensor", "int", "float", "number", "bool", "str", "ScalarType", "Device", "Layout" or "MemoryFormat".
@@ -115,17 +122,17 @@ class Kind(NamedTuple):
     holes: bool = False  # elements of the list may be None
 
 
-class Argument(NamedTuple):
+class OperationArgument(NamedTuple):
     """Argument of an operation: name, type, whether it is required or keyword-only, and its default."""
 
     name: str
-    kind: Kind
+    kind: ArgumentKind
     required: bool
     keyword: bool
     default: object
 
 
-class Operation(NamedTuple):
+class AllowedOperation(NamedTuple):
     """Allowed operation with its callable and its schema.
 
     `pieces`: how many tensors it gives, 0 = that follows from shapes. `gives`: tensor, tensors or a size.
@@ -133,18 +140,18 @@ class Operation(NamedTuple):
 
     name: str
     call: Callable[..., Any]
-    arguments: tuple[Argument, ...]
-    gives: Gives
+    arguments: tuple[OperationArgument, ...]
+    gives: ResultKind
     pieces: int
 
 
 @cache
-def find(name: str) -> Operation | None:
+def find_operation(name: str) -> AllowedOperation | None:
     """Look up an allowed operation by name, as in `aten.linear.default`; its arguments come from torch's schema.
 
     None for everything that is not allowed, or that the installed torch does not have. Cached: the table is closed.
     """
-    if name not in ALLOWED:
+    if name not in ALLOWED_OPERATIONS:
         return None
     _, base, overload = name.split(".")
     try:
@@ -153,45 +160,47 @@ def find(name: str) -> Operation | None:
         return None
     schema = call._schema  # noqa: SLF001 - torch has no public access to an overload's schema
     arguments = tuple(
-        Argument(a.name, kind_of(str(a.real_type)), not a.has_default_value(), a.kwarg_only, a.default_value)
+        OperationArgument(
+            a.name, parse_argument_kind(str(a.real_type)), not a.has_default_value(), a.kwarg_only, a.default_value
+        )
         for a in schema.arguments
     )
     returns = [str(result.real_type) for result in schema.returns]
-    return Operation(name, call, arguments, *_gives(returns))
+    return AllowedOperation(name, call, arguments, *_result_kind(returns))
 
 
-def _gives(returns: list[str]) -> tuple[Gives, int]:
+def _result_kind(returns: list[str]) -> tuple[ResultKind, int]:
     """Return kind and number of results from the types that a schema returns."""
     if returns in (["int"], ["SymInt"]):
-        return Gives.SIZE, 1
+        return ResultKind.SIZE, 1
     if returns == ["Tensor"]:
-        return Gives.TENSOR, 1
-    return Gives.TENSORS, 0 if returns == ["List[Tensor]"] else len(returns)
+        return ResultKind.TENSOR, 1
+    return ResultKind.TENSORS, 0 if returns == ["List[Tensor]"] else len(returns)
 
 
-def kind_of(written: str) -> Kind:
+def parse_argument_kind(written: str) -> ArgumentKind:
     """Parse an argument type as torch's schema prints it: `Optional[List[int]]` and the like.
 
     "SymInt" counts as "int". A type that is none of `Kind.base` fits no value, so such an argument must keep its
     default.
     """
-    optional, written = _peeled(written, "Optional[")
-    listed, written = _peeled(written, "List[")
-    holes, written = _peeled(written, "Optional[")
-    return Kind("int" if written == "SymInt" else written, optional, listed, holes)
+    optional, written = _strip_wrapper(written, "Optional[")
+    listed, written = _strip_wrapper(written, "List[")
+    holes, written = _strip_wrapper(written, "Optional[")
+    return ArgumentKind("int" if written == "SymInt" else written, optional, listed, holes)
 
 
-def _peeled(written: str, shell: str) -> tuple[bool, str]:
+def _strip_wrapper(written: str, shell: str) -> tuple[bool, str]:
     """Strip one wrapper such as `List[`: (whether it was there, what is inside)."""
     if written.startswith(shell):
         return True, written.removeprefix(shell).removesuffix("]")
     return False, written
 
 
-def words_fit(operation: str, text: str) -> bool:
+def string_allowed(operation: str, text: str) -> bool:
     """Tell whether a string may be given to an operation.
 
     Allowed are a few modes and paddings, and for `einsum` an equation of at most 64 characters before the arrow.
     """
-    pattern = _EQUATION if operation == "aten.einsum.default" else _WORDS
+    pattern = _EINSUM_EQUATION if operation == "aten.einsum.default" else _ALLOWED_STRINGS
     return pattern.fullmatch(text) is not None

@@ -10,61 +10,61 @@ import torch
 from torch import Tensor, fx
 
 from models.bundle.manifest import BundleError
-from models.graph.builder import build
-from models.graph.format import GraphForm, Port
-from models.graph.module import FAULTS, Served
+from models.graph.builder import build_graph
+from models.graph.format import GraphDocument, TensorSignature
+from models.graph.module import TORCH_ERRORS, HubGraphModule
 from models.graph.operations import DTYPES
 
-LIKE = "like"  # key in a node's `meta`: what it gives, as `shapes` found it
+META_VALUE = "like"  # key in a node's `meta`: what it gives, as `shapes` found it
 
 
-def blank(form: GraphForm, weights: Mapping[str, Port]) -> Served:
+def build_meta_graph(form: GraphDocument, weights: Mapping[str, TensorSignature]) -> HubGraphModule:
     """Build the graph with weights that hold no data. BundleError if it is not made of allowed operations."""
-    held = {name: torch.empty(port.shape, dtype=_dtype(port), device="meta") for name, port in weights.items()}
-    return build(form, held)[0]
+    held = {name: torch.empty(port.shape, dtype=_weight_dtype(port), device="meta") for name, port in weights.items()}
+    return build_graph(form, held)[0]
 
 
-def shapes(graph: Served, batch: int) -> dict[str, Any]:
+def infer_values(graph: HubGraphModule, batch: int) -> dict[str, Any]:
     """Infer values by node name: a meta tensor, a list of them, or a whole number.
 
     BundleError if it does not fit together.
     """
     inputs = [torch.empty((batch, *slot.shape), dtype=slot.dtype, device="meta") for slot in graph.slots]
-    noter = _Noter(graph.graph)
+    noter = _ValueRecorder(graph.graph)
     try:
         with torch.no_grad():
             noter.run(*inputs)
-    except FAULTS as error:
+    except TORCH_ERRORS as error:
         raise BundleError(f"the graph does not fit together: {' '.join(str(error).split())[:200]}") from None
     return noter.found
 
 
-def noted(graph: Served, batch: int) -> fx.GraphModule:
+def annotate_graph(graph: HubGraphModule, batch: int) -> fx.GraphModule:
     """Return the graph with the values that `shapes` found stored in its nodes' `meta`."""
-    found = shapes(graph, batch)
+    found = infer_values(graph, batch)
     for node in graph.graph.graph.nodes:
-        node.meta[LIKE] = found.get(node.name)
+        node.meta[META_VALUE] = found.get(node.name)
     return graph.graph
 
 
-def like(node: fx.Node) -> Any:
-    """Return the inferred value of a node (see `noted`)."""
-    return node.meta[LIKE]
+def meta_value(node: fx.Node) -> Any:
+    """Return the inferred value of a node (see `annotate_graph`)."""
+    return node.meta[META_VALUE]
 
 
-def shape(node: fx.Node) -> tuple[int, ...]:
+def node_shape(node: fx.Node) -> tuple[int, ...]:
     """Return the inferred shape of a node that gives one tensor."""
-    return tuple(node.meta[LIKE].shape)
+    return tuple(node.meta[META_VALUE].shape)
 
 
-def nbytes(value: Any) -> int:
+def count_value_bytes(value: Any) -> int:
     """Count the bytes of a tensor or of several; 0 for a number."""
     if isinstance(value, list | tuple):
-        return sum(map(nbytes, value))
+        return sum(map(count_value_bytes, value))
     return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
 
 
-class _Noter(fx.Interpreter):
+class _ValueRecorder(fx.Interpreter):
     """Interpreter that records the result of every node by name."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
@@ -77,7 +77,7 @@ class _Noter(fx.Interpreter):
         return result
 
 
-def _dtype(port: Port) -> torch.dtype:
+def _weight_dtype(port: TensorSignature) -> torch.dtype:
     if port.dtype not in DTYPES:
         raise BundleError(f"a weight of type {port.dtype[:40]!r}")
     found: torch.dtype = DTYPES[port.dtype]

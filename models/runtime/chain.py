@@ -29,11 +29,11 @@ class Transform(Protocol):
     def words(self) -> Sequence[str]: ...
 
 
-class Step(NamedTuple):
+class TransformStep(NamedTuple):
     """One transform by value, for measurements without a policy.
 
     What its numbers mean: `models/runtime/transforms.py`. `noise`: standard deviation `step` codes, grid `high` (0 = 1
-    code); `top_k`: the `step` largest are kept. `words`: names of patterns, of `redact` alone.
+    code); `keep_top_scores`: the `step` largest are kept. `words`: names of patterns, of `redact` alone.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Step(NamedTuple):
     words: tuple[str, ...] = ()
 
 
-class Range(Protocol):
+class CodeRange(Protocol):
     """Interface of a field's name and the range of its codes; `wire.protocol.messages.FieldSpec` satisfies it."""
 
     @property
@@ -55,23 +55,23 @@ class Range(Protocol):
     def high(self) -> float: ...
 
 
-class Plan(Protocol):
+class FieldChain(Protocol):
     """Interface of one feature and its transforms; `policies.decisions.egress.FieldPlan` satisfies it."""
 
     @property
-    def spec(self) -> Range: ...
+    def spec(self) -> CodeRange: ...
     @property
     def transforms(self) -> Sequence[Transform]: ...
 
 
-class Field(NamedTuple):
+class FeatureChain(NamedTuple):
     """One feature and its transforms by value. Without transforms: the codes as the model makes them."""
 
-    spec: Range
+    spec: CodeRange
     transforms: Sequence[Transform] = ()
 
 
-def digest(cut: str, codec: str, fields: Iterable[Plan]) -> str:
+def digest_chain(cut: str, codec: str, fields: Iterable[FieldChain]) -> str:
     """Compute the SHA-256 (hex) of a chain: cut, codec and, per feature in the model's order, its name and its steps.
 
     `fields` are the model's own features, whole numbers from `low` to `high`. What the device derives from the answer
@@ -80,18 +80,18 @@ def digest(cut: str, codec: str, fields: Iterable[Plan]) -> str:
     """
     parts = [cut, codec]
     for each in fields:
-        steps = effective(each.transforms, each.spec.low, each.spec.high)
-        parts += [each.spec.name, *map(_words, steps), ""]
+        steps = effective_steps(each.transforms, each.spec.low, each.spec.high)
+        parts += [each.spec.name, *map(_encode_step, steps), ""]
     sized = [part.encode() for part in parts]
     return sha256(b"".join(len(part).to_bytes(4, "big") + part for part in sized)).hexdigest()
 
 
-def effective(transforms: Iterable[Transform], low: float, high: float) -> tuple[Step, ...]:
+def effective_steps(transforms: Iterable[Transform], low: float, high: float) -> tuple[TransformStep, ...]:
     """Return the steps that can change a whole number in `low..high`, in order.
 
     Dropped are a clip that contains every value that can still occur, and rounding to 1 while values are whole.
     """
-    left: list[Step] = []
+    left: list[TransformStep] = []
     known = whole = True  # codes are whole and in range; a step that rounds or has fractions ends what is known
     for each in transforms:
         kind, is_clip = str(each.kind), str(each.kind) == "clip"
@@ -99,20 +99,20 @@ def effective(transforms: Iterable[Transform], low: float, high: float) -> tuple
             continue
         if whole and kind == "quantise" and each.step == 1:
             continue
-        whole = whole and kind in {"clip", "quantise"} and _whole(each)
+        whole = whole and kind in {"clip", "quantise"} and _is_whole(each)
         low, high = min(max(low, each.low), each.high), max(min(high, each.high), each.low)
         known = known and is_clip and whole and 0 <= low <= high <= _TOP
         numbers = (float(each.low), float(each.high), float(each.step))
-        left.append(Step(kind, *numbers, tuple(map(float, each.values)), tuple(each.words)))
+        left.append(TransformStep(kind, *numbers, tuple(map(float, each.values)), tuple(each.words)))
     return tuple(left)
 
 
-def _whole(step: Transform) -> bool:
+def _is_whole(step: Transform) -> bool:
     """Tell whether a step's numbers are all whole, so that it keeps whole values whole."""
     return all(float(value).is_integer() for value in (step.low, step.high, step.step))
 
 
-def _words(step: Step) -> str:
+def _encode_step(step: TransformStep) -> str:
     """Encode a step as text for the digest.
 
     Floats by `hex`: exact, and one spelling for one value (0.0 is added to turn -0.0 into 0.0).

@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.bundle.codec_bits import ANS, CODECS, NUMPY_DTYPES, CodecError, Codes, levels, pack_of, smallest
+from models.bundle.codec_bits import (
+    ANS,
+    CODECS,
+    NUMPY_DTYPES,
+    CodecError,
+    Codes,
+    codec_levels,
+    find_packing,
+    smallest_codec,
+)
 from models.runtime import codec_ans
-from models.runtime.codec_ans import ans_tables
-from wire.protocol.messages import DType, FieldSpec, Tensor
+from models.runtime.codec_ans import build_ans_tables
+from wire.protocol.messages import FieldSpec, Tensor, TensorDType
 
 if TYPE_CHECKING:
     from models.bundle.manifest import Manifest
@@ -27,19 +36,19 @@ __all__ = [
     "CodecError",
     "Codes",
     "FeatureCodec",
-    "ans_tables",
-    "codec_of",
-    "levels",
+    "build_ans_tables",
+    "build_codec",
+    "codec_levels",
     "open_codec",
-    "smallest",
-    "tables_of",
+    "read_codec_tables",
+    "smallest_codec",
 ]
 
 
-_MOST = 255  # the largest code
+_MAX_CODE = 255  # the largest code
 
 
-class _Coder(NamedTuple):
+class _FeatureCoder(NamedTuple):
     """Encoder and decoder of one feature, for its number of codes."""
 
     spec: FieldSpec
@@ -52,7 +61,7 @@ class _Coder(NamedTuple):
 class FeatureCodec:
     """A codec with its tables, opened for the features of one model. Immutable; threads may share it."""
 
-    def __init__(self, name: str, coders: Mapping[str, _Coder]) -> None:
+    def __init__(self, name: str, coders: Mapping[str, _FeatureCoder]) -> None:
         self.name = name
         self._coders = dict(coders)
 
@@ -61,7 +70,7 @@ class FeatureCodec:
 
         CodecError if type or shape is another, a code is above the codec's largest, or there is no such feature.
         """
-        coder = self._coder(feature)
+        coder = self._coder_for(feature)
         if codes.dtype != np.uint8 or codes.shape != coder.spec.shape:
             raise CodecError(f"{feature}: {codes.dtype} {list(codes.shape)}; it is uint8 {list(coder.spec.shape)}")
         flat = np.ascontiguousarray(codes).reshape(-1)
@@ -70,34 +79,34 @@ class FeatureCodec:
                 f"{feature}: code {int(flat.max())} is above {coder.levels - 1}, the largest of {self.name}"
             )
         data = coder.pack(flat)
-        return Tensor(DType.UINT8, (len(data),), data)
+        return Tensor(TensorDType.UINT8, (len(data),), data)
 
     def decode(self, feature: str, tensor: Tensor) -> Codes:
         """Decode a tensor to codes in the feature's shape, each inside its `low..high`.
 
         CodecError for anything else.
         """
-        coder = self._coder(feature)
+        coder = self._coder_for(feature)
         spec, size = coder.spec, coder.size
-        if tensor.dtype is not DType.UINT8 or tensor.shape != (size,) or len(tensor.data) != size:
+        if tensor.dtype is not TensorDType.UINT8 or tensor.shape != (size,) or len(tensor.data) != size:
             got = f"{tensor.dtype} {list(tensor.shape)} of {len(tensor.data)} bytes"
             raise CodecError(f"{feature}: {got}; {self.name} of {list(spec.shape)} is UINT8 [{size}]")
         codes = coder.unpack(tensor.data)
-        whole = spec.low <= 0 and spec.high >= _MOST  # then no code can be outside
+        whole = spec.low <= 0 and spec.high >= _MAX_CODE  # then no code can be outside
         if not whole and not spec.low <= int(codes.min()) <= int(codes.max()) <= spec.high:
             raise CodecError(f"{feature}: codes {codes.min()}..{codes.max()} outside {spec.low:g}..{spec.high:g}")
         return codes.reshape(spec.shape)
 
     def payload_bytes(self, feature: str) -> int:
         """Return the bytes on the link of one sample's codes of this feature, before envelope and padding."""
-        return self._coder(feature).size
+        return self._coder_for(feature).size
 
     @property
     def total_bytes(self) -> int:
         """Bytes on the link of all features of one sample together, before envelope and padding."""
         return sum(coder.size for coder in self._coders.values())
 
-    def _coder(self, feature: str) -> _Coder:
+    def _coder_for(self, feature: str) -> _FeatureCoder:
         try:
             return self._coders[feature]
         except KeyError:
@@ -109,45 +118,45 @@ def open_codec(manifest: "Manifest", read: Callable[[str], bytes]) -> FeatureCod
 
     `read` gives the verified bytes of a file that the manifest names. CodecError if the tables do not fit.
     """
-    return codec_of(manifest.codec, manifest.features, tables_of(manifest, read))
+    return build_codec(manifest.codec, manifest.features, read_codec_tables(manifest, read))
 
 
-def tables_of(manifest: "Manifest", read: Callable[[str], bytes]) -> bytes:
+def read_codec_tables(manifest: "Manifest", read: Callable[[str], bytes]) -> bytes:
     """Read the bytes of the codec's tables, b"" if it has none."""
     return read(manifest.codec_file) if manifest.codec_file else b""
 
 
-def codec_of(name: str, features: Sequence[FieldSpec], tables: bytes = b"") -> FeatureCodec:
+def build_codec(name: str, features: Sequence[FieldSpec], tables: bytes = b"") -> FeatureCodec:
     """Build a codec from its parts: name, features in order, and for "ans" their tables in the same order.
 
     CodecError if the name is not known or the tables do not fit the features.
     """
-    coders = _ans(features, tables) if name == ANS else [_packed(name, spec) for spec in features]
+    coders = _ans_coders(features, tables) if name == ANS else [_packed_coder(name, spec) for spec in features]
     return FeatureCodec(name, {coder.spec.name: coder for coder in coders})
 
 
-def _packed(name: str, spec: FieldSpec) -> _Coder:
-    pack = pack_of(name)
+def _packed_coder(name: str, spec: FieldSpec) -> _FeatureCoder:
+    pack = find_packing(name)
     count = math.prod(spec.shape)
-    return _Coder(spec, pack.levels, pack.size(count), pack.pack, lambda data: pack.unpack(data, count))
+    return _FeatureCoder(spec, pack.levels, pack.size(count), pack.pack, lambda data: pack.unpack(data, count))
 
 
-def _ans(features: Sequence[FieldSpec], data: bytes) -> list[_Coder]:
-    tables = codec_ans.read_tables(data)
+def _ans_coders(features: Sequence[FieldSpec], data: bytes) -> list[_FeatureCoder]:
+    tables = codec_ans.read_ans_tables(data)
     if len(tables) != len(features):
         raise CodecError(f"{len(tables)} tables for {len(features)} features")
-    return [_tabled(spec, table) for spec, table in zip(features, tables, strict=True)]
+    return [_table_coder(spec, table) for spec, table in zip(features, tables, strict=True)]
 
 
-def _tabled(spec: FieldSpec, table: codec_ans.Table) -> _Coder:
+def _table_coder(spec: FieldSpec, table: codec_ans.AnsTable) -> _FeatureCoder:
     positions, count = table.probabilities.shape
     if positions != math.prod(spec.shape) or spec.high > count - 1:
         raise CodecError(f"{spec.name}: the table is for {positions} codes of {count} levels")
 
     def pack(codes: Codes) -> bytes:
-        return codec_ans.encode(codes, table)
+        return codec_ans.encode_ans(codes, table)
 
     def unpack(payload: bytes) -> Codes:
-        return codec_ans.decode(payload, table)
+        return codec_ans.decode_ans(payload, table)
 
-    return _Coder(spec, count, table.capped_bytes, pack, unpack)
+    return _FeatureCoder(spec, count, table.capped_bytes, pack, unpack)

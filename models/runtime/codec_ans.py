@@ -24,11 +24,11 @@ import numpy.typing as npt
 
 from models.bundle.codec_bits import ANS_LEVELS, CodecError, Codes
 
-SUM = 1 << 16  # of the counts of one position
+COUNT_SUM = 1 << 16  # of the counts of one position
 MAX_POSITIONS = 1 << 16
 MAX_TABLE_ITEMS = 1 << 22
 _MAGIC = b"skerry-ans-1"
-_HEAD = struct.Struct("<12sIHI")  # magic, positions, levels, capped_bytes; then the counts, uint16, row by row
+_TABLE_HEADER = struct.Struct("<12sIHI")  # magic, positions, levels, capped_bytes; then the counts, uint16, row by row
 _STATE_BITS = 64
 _SPARE_WORDS = 4  # zero words behind the payload: the decoder reads ahead
 
@@ -36,7 +36,7 @@ Counts = npt.NDArray[np.uint16]
 Probabilities = npt.NDArray[np.float32]
 
 
-class Table(NamedTuple):
+class AnsTable(NamedTuple):
     """Probability table of one feature.
 
     `probabilities` `[positions, levels]`: multiples of 1/65536; `likely`: the most probable code of each position;
@@ -48,26 +48,28 @@ class Table(NamedTuple):
     capped_bytes: int
 
 
-def ans_tables(codes: npt.NDArray[Any], levels: int, spare: float = 0.999) -> bytes:
+def build_ans_tables(codes: npt.NDArray[Any], levels: int, spare: float = 0.999) -> bytes:
     """Build the table file of one feature from training codes `[n, *shape]`; of several features, join theirs in order.
 
     `levels`: number of different codes (2..256). Each count gets one more (Laplace smoothing), so no code is
     impossible. `spare`: share of the samples (0..1) whose payload fits without loss. CodecError if the codes are unfit.
     """
-    flat = _flat(codes, levels)
-    counts = _counts(flat, levels)
-    free = _table(counts, MAX_POSITIONS * 4)
-    sizes = sorted(len(_shortest(row, free.probabilities)) for row in flat.astype(np.int32))
-    capped = max(sizes[min(len(sizes) - 1, int(spare * len(sizes)))], len(_shortest(free.likely, free.probabilities)))
-    return _HEAD.pack(_MAGIC, flat.shape[1], levels, max(1, capped)) + counts.astype("<u2").tobytes()
+    flat = _flatten_codes(codes, levels)
+    counts = _count_levels(flat, levels)
+    free = _build_table(counts, MAX_POSITIONS * 4)
+    sizes = sorted(len(_shortest_payload(row, free.probabilities)) for row in flat.astype(np.int32))
+    capped = max(
+        sizes[min(len(sizes) - 1, int(spare * len(sizes)))], len(_shortest_payload(free.likely, free.probabilities))
+    )
+    return _TABLE_HEADER.pack(_MAGIC, flat.shape[1], levels, max(1, capped)) + counts.astype("<u2").tobytes()
 
 
-def read_tables(data: bytes) -> tuple[Table, ...]:
+def read_ans_tables(data: bytes) -> tuple[AnsTable, ...]:
     """Read the tables of a file, in the order of its features.
 
     CodecError for anything that is not exactly such a file.
     """
-    tables: list[Table] = []
+    tables: list[AnsTable] = []
     offset = 0
     while offset < len(data):
         table, offset = _read_table(data, offset)
@@ -75,23 +77,23 @@ def read_tables(data: bytes) -> tuple[Table, ...]:
     return tuple(tables)
 
 
-def encode(codes: Codes, table: Table) -> bytes:
+def encode_ans(codes: Codes, table: AnsTable) -> bytes:
     """Encode flat codes as exactly `capped_bytes` bytes. CodecError if they are not the table's."""
     positions, levels = table.probabilities.shape
     if codes.size != positions or (codes.size and int(codes.max()) >= levels):
         raise CodecError(f"these are not {positions} codes of {levels} levels")
     wide = codes.astype(np.int32)
-    payload = _shortest(wide, table.probabilities)
+    payload = _shortest_payload(wide, table.probabilities)
     if len(payload) > table.capped_bytes:
-        payload = _made_to_fit(wide, table)
+        payload = _truncate_to_fit(wide, table)
     return payload.ljust(table.capped_bytes, b"\0")
 
 
-def decode(data: bytes, table: Table) -> Codes:
+def decode_ans(data: bytes, table: AnsTable) -> Codes:
     """Decode a payload to flat codes. CodecError if `encode` would not have made exactly these bytes."""
-    words = np.frombuffer(_padded(data), ">u4").astype(np.uint32)
+    words = np.frombuffer(_pad_words(data), ">u4").astype(np.uint32)
     try:
-        found = _library().decoder(words).decode(_library().family, table.probabilities)
+        found = _ans_library().decoder(words).decode(_ans_library().family, table.probabilities)
     except (
         AssertionError,
         ValueError,
@@ -99,12 +101,12 @@ def decode(data: bytes, table: Table) -> Codes:
     ) as error:  # how the library reports bytes that it cannot have made
         raise CodecError(f"not a payload of these tables: {str(error).splitlines()[0][:80]}") from None
     codes: Codes = found.astype(np.uint8)
-    if encode(codes, table) != data:
+    if encode_ans(codes, table) != data:
         raise CodecError("not the payload that these codes have")
     return codes
 
 
-class _Library(NamedTuple):
+class _AnsLibrary(NamedTuple):
     """The three entry points of the `constriction` library that are used."""
 
     encoder: Any
@@ -112,38 +114,38 @@ class _Library(NamedTuple):
     family: Any
 
 
-def warm() -> None:
+def load_library() -> None:
     """Load the library now: later this process may be unable to open files. CodecError if it is not installed."""
-    _library()
+    _ans_library()
 
 
 @cache
-def _library() -> _Library:
+def _ans_library() -> _AnsLibrary:
     """Import `constriction` on first use: only models with this codec need it."""
     try:
         import constriction  # noqa: PLC0415
     except ImportError:
         raise CodecError("codec ans needs the package constriction: pip install 'constriction>=0.4'") from None
     stream = constriction.stream
-    return _Library(stream.queue.RangeEncoder, stream.queue.RangeDecoder, stream.model.Categorical(perfect=False))
+    return _AnsLibrary(stream.queue.RangeEncoder, stream.queue.RangeDecoder, stream.model.Categorical(perfect=False))
 
 
-def _shortest(codes: npt.NDArray[np.int32], probabilities: Probabilities) -> bytes:
+def _shortest_payload(codes: npt.NDArray[np.int32], probabilities: Probabilities) -> bytes:
     """Encode to the fewest bytes that decode to the codes when zeros follow.
 
     The library ends on a whole word; any number of its last interval would do, so the roundest is taken.
     """
-    encoder = _library().encoder()
-    encoder.encode(codes, _library().family, probabilities)
+    encoder = _ans_library().encoder()
+    encoder.encode(codes, _ans_library().family, probabilities)
     done, (lower, width) = encoder.pos()
     words: npt.NDArray[np.uint32] = encoder.get_compressed()
     if lower + width > 1 << _STATE_BITS:  # a carry may still run into the words before: leave it to the library
         return words.astype(">u4").tobytes().rstrip(b"\0")
-    point = _roundest(lower, lower + width)
+    point = _roundest_number(lower, lower + width)
     return (words[:done].astype(">u4").tobytes() + point.to_bytes(_STATE_BITS // 8, "big")).rstrip(b"\0")
 
 
-def _roundest(low: int, end: int) -> int:
+def _roundest_number(low: int, end: int) -> int:
     """Return the number of `low..end - 1` with the most zero bytes at its end."""
     for bits in range(_STATE_BITS - 8, 0, -8):
         found = -(-low >> bits) << bits
@@ -152,16 +154,16 @@ def _roundest(low: int, end: int) -> int:
     return low
 
 
-def _made_to_fit(codes: npt.NDArray[np.int32], table: Table) -> bytes:
+def _truncate_to_fit(codes: npt.NDArray[np.int32], table: AnsTable) -> bytes:
     """Encode as many of the first codes as fit (found by bisection), the rest replaced by the most probable ones.
 
     With none of them it fits: the table was checked for that when it was read.
     """
     kept, spilled = 0, codes.size
-    best = _shortest(table.likely, table.probabilities)
+    best = _shortest_payload(table.likely, table.probabilities)
     while spilled - kept > 1:
         middle = (kept + spilled) // 2
-        payload = _shortest(np.concatenate([codes[:middle], table.likely[middle:]]), table.probabilities)
+        payload = _shortest_payload(np.concatenate([codes[:middle], table.likely[middle:]]), table.probabilities)
         if len(payload) <= table.capped_bytes:
             kept, best = middle, payload
         else:
@@ -169,11 +171,11 @@ def _made_to_fit(codes: npt.NDArray[np.int32], table: Table) -> bytes:
     return best
 
 
-def _padded(data: bytes) -> bytes:
+def _pad_words(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4 + 4 * _SPARE_WORDS)
 
 
-def _flat(codes: npt.NDArray[Any], levels: int) -> Codes:
+def _flatten_codes(codes: npt.NDArray[Any], levels: int) -> Codes:
     """Reshape codes to `[n, positions]` and check them. CodecError if no table can be made of them."""
     flat = np.asarray(codes).reshape(len(codes), math.prod(np.shape(codes)[1:]))
     if not flat.size or flat.shape[1] > MAX_POSITIONS or not 2 <= levels <= ANS_LEVELS:
@@ -185,33 +187,33 @@ def _flat(codes: npt.NDArray[Any], levels: int) -> Codes:
     return flat
 
 
-def _counts(flat: Codes, levels: int) -> Counts:
-    """Count levels per position, smoothed: `[positions, levels]`, each row sums to `SUM`, none below 1."""
-    seen = np.stack([(flat == level).sum(0) for level in range(levels)], axis=1) + 1
-    scaled = 1 + seen * (SUM - levels) // seen.sum(1, keepdims=True)
-    scaled[np.arange(len(scaled)), seen.argmax(1)] += SUM - scaled.sum(1)
+def _count_levels(flat: Codes, levels: int) -> Counts:
+    """Count levels per position, smoothed: `[positions, levels]`, each row sums to `COUNT_SUM`, none below 1."""
+    seen = np.stack([(flat == level).sum_series(0) for level in range(levels)], axis=1) + 1
+    scaled = 1 + seen * (COUNT_SUM - levels) // seen.sum(1, keepdims=True)
+    scaled[np.arange(len(scaled)), seen.argmax(1)] += COUNT_SUM - scaled.sum_series(1)
     return np.asarray(scaled, np.uint16)
 
 
-def _table(counts: npt.NDArray[Any], capped_bytes: int) -> Table:
-    probabilities = np.ascontiguousarray(counts.astype(np.float32) / np.float32(SUM))
-    return Table(probabilities, counts.argmax(1).astype(np.int32), capped_bytes)
+def _build_table(counts: npt.NDArray[Any], capped_bytes: int) -> AnsTable:
+    probabilities = np.ascontiguousarray(counts.astype(np.float32) / np.float32(COUNT_SUM))
+    return AnsTable(probabilities, counts.argmax(1).astype(np.int32), capped_bytes)
 
 
-def _read_table(data: bytes, offset: int) -> tuple[Table, int]:
-    if len(data) - offset < _HEAD.size:
+def _read_table(data: bytes, offset: int) -> tuple[AnsTable, int]:
+    if len(data) - offset < _TABLE_HEADER.size:
         raise CodecError("the tables end too early")
-    magic, positions, levels, capped = _HEAD.unpack_from(data, offset)
+    magic, positions, levels, capped = _TABLE_HEADER.unpack_from(data, offset)
     sane = 0 < positions <= MAX_POSITIONS and 2 <= levels <= ANS_LEVELS and positions * levels <= MAX_TABLE_ITEMS
     if magic != _MAGIC or not sane or not 0 < capped <= 4 * positions + 8:
         raise CodecError("not a file of tables, or of another edition")
-    end = offset + _HEAD.size + 2 * positions * levels
+    end = offset + _TABLE_HEADER.size + 2 * positions * levels
     if end > len(data):
         raise CodecError("the tables end too early")
-    counts = np.frombuffer(data, "<u2", positions * levels, offset + _HEAD.size).reshape(positions, levels)
-    if not counts.all() or (counts.sum(1, dtype=np.int64) != SUM).any():
+    counts = np.frombuffer(data, "<u2", positions * levels, offset + _TABLE_HEADER.size).reshape(positions, levels)
+    if not counts.all() or (counts.sum(1, dtype=np.int64) != COUNT_SUM).any():
         raise CodecError("the counts of a position are not complete")
-    table = _table(counts, capped)
-    if len(_shortest(table.likely, table.probabilities)) > capped:
+    table = _build_table(counts, capped)
+    if len(_shortest_payload(table.likely, table.probabilities)) > capped:
         raise CodecError("the tables leave too little room")
     return table, end

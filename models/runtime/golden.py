@@ -1,8 +1,8 @@
 """Golden set of a bundle: stored samples and answers of the shipped graph, for a self-test on the device.
 
 Rule: the file is numpy's `.npz` without pickled objects. Another processor may round one code to its neighbour; it may
-not change a label, nor move a score by more than `SCORE_MOVES`, or a regressor's value by more than that share of its
-scale.
+not change a label, nor move a score by more than `MAX_SCORE_MOVE`, or a regressor's value by more than that share of
+its scale.
 """
 
 import io
@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from models.bundle.bundle import Bundle
-from models.bundle.manifest import BundleError, Kind
+from models.bundle.manifest import BundleError, ModelKind
 from models.runtime.runner import Inference, Runner
 
 INPUT, SCORES = "input", "scores"
-SCORE_MOVES = 0.05
-CODES_EQUAL = 0.98  # least share of codes that must be the same
+MAX_SCORE_MOVE = 0.05
+MIN_CODES_EQUAL = 0.98  # least share of codes that must be the same
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -41,8 +41,8 @@ class GoldenCheck(NamedTuple):
     @property
     def passed(self) -> bool:
         """True if every label is equal and scores and codes are within the limits above."""
-        same = self.labels_equal == self.samples and self.scores_moved <= SCORE_MOVES
-        return same and self.codes_equal >= CODES_EQUAL and self.codes_moved <= 1
+        same = self.labels_equal == self.samples and self.scores_moved <= MAX_SCORE_MOVE
+        return same and self.codes_equal >= MIN_CODES_EQUAL and self.codes_moved <= 1
 
 
 def check_golden(bundle: Bundle, runner: Runner) -> GoldenCheck:
@@ -50,14 +50,14 @@ def check_golden(bundle: Bundle, runner: Runner) -> GoldenCheck:
 
     BundleError if the file is unreadable or does not fit the manifest; what `runner.infer` raises goes through.
     """
-    arrays = _load(bundle)
+    arrays = _load_golden(bundle)
     found = runner.infer(arrays[INPUT])
     scores = np.array([inference.prediction.scores for inference in found])
-    moved = [_moved(found, name, arrays[name]) for name in _features(bundle)]
+    moved = [_code_differences(found, name, arrays[name]) for name in _feature_names(bundle)]
     return GoldenCheck(
         samples=len(found),
-        labels_equal=int((scores.argmax(1) == arrays[SCORES].argmax(1)).sum()),
-        scores_moved=float(np.abs(scores - arrays[SCORES]).max()) / _scale(bundle, arrays[SCORES]),
+        labels_equal=int((scores.argmax(1) == arrays[SCORES].argmax(1)).sum_series()),
+        scores_moved=float(np.abs(scores - arrays[SCORES]).max()) / _score_scale(bundle, arrays[SCORES]),
         codes_equal=min(float((difference == 0).mean()) for difference in moved),
         codes_moved=max(int(difference.max()) for difference in moved),
     )
@@ -65,7 +65,7 @@ def check_golden(bundle: Bundle, runner: Runner) -> GoldenCheck:
 
 def golden_samples(bundle: Bundle) -> npt.NDArray[Any]:
     """Return the golden samples `[n, *shape]` alone. BundleError as `check_golden`."""
-    return _load(bundle)[INPUT]
+    return _load_golden(bundle)[INPUT]
 
 
 def pack_golden(samples: npt.NDArray[Any], scores: npt.NDArray[Any], features: Arrays) -> bytes:
@@ -79,26 +79,26 @@ def pack_golden(samples: npt.NDArray[Any], scores: npt.NDArray[Any], features: A
     return buffer.getvalue()
 
 
-def _scale(bundle: Bundle, scores: npt.NDArray[Any]) -> float:
+def _score_scale(bundle: Bundle, scores: npt.NDArray[Any]) -> float:
     """Return the unit of score differences: 1 for probabilities, a regressor's tolerance or spread."""
-    if bundle.manifest.kind is Kind.CLASSIFIER:
+    if bundle.manifest.kind is ModelKind.CLASSIFIER:
         return 1.0
     return bundle.manifest.gate.tolerance or float(np.ptp(scores)) or 1.0
 
 
-def _moved(found: list[Inference], name: str, expected: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _code_differences(found: list[Inference], name: str, expected: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     codes = np.stack([inference.features[name] for inference in found]).astype(np.int64)
     return np.abs(codes - expected.astype(np.int64))
 
 
-def _features(bundle: Bundle) -> list[str]:
+def _feature_names(bundle: Bundle) -> list[str]:
     return [feature.name for feature in bundle.manifest.features]
 
 
-def _load(bundle: Bundle) -> Arrays:
+def _load_golden(bundle: Bundle) -> Arrays:
     manifest = bundle.manifest
     try:
-        with np.load(io.BytesIO(bundle.read(manifest.golden)), allow_pickle=False) as file:
+        with np.load(io.BytesIO(bundle.read_file(manifest.golden)), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise BundleError(f"{manifest.model}: {manifest.golden} cannot be read: {error}") from None

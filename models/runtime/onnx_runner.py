@@ -14,17 +14,17 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from models.bundle.bundle import Bundle
-from models.bundle.manifest import EDGE_FILE, BundleError, Kind, Manifest, Precision
+from models.bundle.manifest import EDGE_FILE, BundleError, Manifest, ModelKind, Precision
 from models.runtime.codec import NUMPY_DTYPES, CodecError, open_codec
-from models.runtime.runner import Inference, RunError, Sample, check_sample, check_samples
+from models.runtime.runner import Inference, RunnerError, Sample, check_sample, check_samples
 from wire.protocol.messages import Prediction
 
 LOGITS = "logits"  # name of the early exit's output; every feature's output bears the feature's name
 CONFIDENCE, NOVELTY = "confidence", "novelty"  # optional outputs, one number a sample
 CPU = "CPUExecutionProvider"
 _VALUE_AND_SPREAD = 2  # a regressor's logits: the value, and the logarithm of its error's scale
-_MOST = 60.0  # bound on the logarithm of the scale: beyond it the confidence is 0 or 1
-_QUIET = 4  # fatal only: every failure arrives as an exception and becomes one line of ours
+_MAX_SPREAD = 60.0  # bound on the logarithm of the scale: beyond it the confidence is 0 or 1
+_LOG_FATAL_ONLY = 4  # fatal only: every failure arrives as an exception and becomes one line of ours
 # ONNX Runtime's errors share no base class but Exception
 ORT_ERRORS = (
     ort_state.EPFail,
@@ -51,17 +51,17 @@ class OnnxRunner:
     def __init__(self, bundle: Bundle, threads: int = 1, *, cpu_only: bool = False) -> None:
         manifest = self.manifest = bundle.manifest
         try:
-            self.codec = open_codec(manifest, bundle.read)
+            self.codec = open_codec(manifest, bundle.read_file)
         except CodecError as error:
             raise BundleError(f"{manifest.model}: {error}") from None
-        self._session, self.notes = _session(bundle, threads, cpu_only=cpu_only)
+        self._session, self.notes = _create_session(bundle, threads, cpu_only=cpu_only)
         self._names = [feature.name for feature in manifest.features]
         self._feed_name = manifest.input.name
         self._model = manifest.model
         self._cold = 1.0 / manifest.temperature
         self._tolerance = manifest.gate.tolerance
-        self._predict = self._class if manifest.kind is Kind.CLASSIFIER else self._value
-        self._outputs = list(_outputs(manifest))  # logits, features, then what is optional
+        self._predict = self._predict_class if manifest.kind is ModelKind.CLASSIFIER else self._predict_value
+        self._outputs = list(_expected_outputs(manifest))  # logits, features, then what is optional
         self._gate_at = self._outputs.index(CONFIDENCE) - 1 if manifest.gate.confidence_output else 0
         self._novelty_at = self._outputs.index(NOVELTY) - 1 if manifest.gate.novelty_output else 0
         _check_graph(self._session, manifest)
@@ -69,26 +69,26 @@ class OnnxRunner:
     def infer(self, batch: Sample) -> list[Inference]:
         """Run a batch `[n, *shape]`. SampleError if a sample is unfit; RunError if ONNX Runtime fails."""
         check_samples(batch, self.manifest.input)
-        logits, *rest = self._run(batch)
-        return [self._inference(row, [each[i] for each in rest]) for i, row in enumerate(logits.tolist())]
+        logits, *rest = self._run_session(batch)
+        return [self._build_inference(row, [each[i] for each in rest]) for i, row in enumerate(logits.tolist())]
 
     def infer_one(self, sample: Sample) -> Inference:
         """Run one sample `[*shape]`. Errors as `infer`."""
         check_sample(sample, self.manifest.input)
-        logits, *rest = self._run(sample[None])
-        return self._inference(logits[0].tolist(), [each[0] for each in rest])
+        logits, *rest = self._run_session(sample[None])
+        return self._build_inference(logits[0].tolist(), [each[0] for each in rest])
 
     def close(self) -> None:
         """Free the session; the runner cannot be used afterwards."""
         del self._session
 
-    def _run(self, batch: Sample) -> list[Sample]:
+    def _run_session(self, batch: Sample) -> list[Sample]:
         try:
             return self._session.run(self._outputs, {self._feed_name: batch})  # type: ignore[no-any-return]
         except ORT_ERRORS as error:
-            raise RunError(f"{self._model}: {str(error).splitlines()[0]}"[:300]) from None
+            raise RunnerError(f"{self._model}: {str(error).splitlines()[0]}"[:300]) from None
 
-    def _inference(self, logits: list[float], rest: list[Sample]) -> Inference:
+    def _build_inference(self, logits: list[float], rest: list[Sample]) -> Inference:
         """Build the result of one sample.
 
         `rest`: the features' codes, then a confidence and a novelty if the graph gives them.
@@ -97,7 +97,7 @@ class OnnxRunner:
         novelty = float(rest[self._novelty_at]) if self._novelty_at else -1.0
         return Inference(self._predict(logits, gate), dict(zip(self._names, rest, strict=False)), novelty)
 
-    def _class(self, logits: list[float], gate: float) -> Prediction:
+    def _predict_class(self, logits: list[float], gate: float) -> Prediction:
         """Turn logits into probabilities (softmax with the manifest's temperature) and the largest one's label."""
         # pure Python: for a few labels it is 2 microseconds faster than numpy
         peak = max(logits)
@@ -107,47 +107,47 @@ class OnnxRunner:
         scores = tuple([weight * share for weight in weights])
         return Prediction(logits.index(peak), gate if self._gate_at else share, scores, self._model)
 
-    def _value(self, logits: list[float], gate: float) -> Prediction:
+    def _predict_value(self, logits: list[float], gate: float) -> Prediction:
         """Turn a regressor's logits (value, logarithm of the error's scale) into a value and its confidence.
 
         P(|error| <= tolerance) of a Laplace error of scale b is 1 - exp(-tolerance / b).
         """
         value, spread = logits
         if not self._gate_at:
-            gate = 1.0 - exp(-self._tolerance * exp(-min(max(spread, -_MOST), _MOST)))
+            gate = 1.0 - exp(-self._tolerance * exp(-min(max(spread, -_MAX_SPREAD), _MAX_SPREAD)))
         return Prediction(-1, gate if isfinite(value) else nan, (value,), self._model)
 
 
-def _outputs(manifest: Manifest) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+def _expected_outputs(manifest: Manifest) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Return every output that the graph must have: name to (element type, shape of one sample), logits first."""
     numbers = np.dtype("float32")
-    wide = len(manifest.labels) if manifest.kind is Kind.CLASSIFIER else _VALUE_AND_SPREAD
+    wide = len(manifest.labels) if manifest.kind is ModelKind.CLASSIFIER else _VALUE_AND_SPREAD
     wanted: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {LOGITS: (numbers, (wide,))}
     wanted |= {f.name: (NUMPY_DTYPES[f.dtype], f.shape) for f in manifest.features}
     given = {CONFIDENCE: manifest.gate.confidence_output, NOVELTY: manifest.gate.novelty_output}
     return wanted | {name: (numbers, ()) for name, there in given.items() if there}
 
 
-def _session(bundle: Bundle, threads: int, *, cpu_only: bool) -> tuple[ort.InferenceSession, tuple[str, ...]]:
+def _create_session(bundle: Bundle, threads: int, *, cpu_only: bool) -> tuple[ort.InferenceSession, tuple[str, ...]]:
     """Create the session on the best available provider; return it with a note for each provider that is not used."""
     wished = [] if cpu_only else [name for name in bundle.manifest.target.providers if name != CPU]
     offered = [name for name in wished if name in ort.get_available_providers()]
     failure = ""
     try:
-        session = _open(bundle, threads, [*offered, CPU])
+        session = _load_session(bundle, threads, [*offered, CPU])
     except BundleError as error:
         if not offered:
             raise
         failure = f" ({error})"
-        session = _open(bundle, threads, [CPU])
+        session = _load_session(bundle, threads, [CPU])
     running = session.get_providers()
     return session, tuple(f"{name} is not available here{failure}" for name in wished if name not in running)
 
 
-def _open(bundle: Bundle, threads: int, providers: list[str]) -> ort.InferenceSession:
+def _load_session(bundle: Bundle, threads: int, providers: list[str]) -> ort.InferenceSession:
     options = session_options(threads, bundle.manifest.target.precision)
     try:
-        return ort.InferenceSession(bundle.read(EDGE_FILE), options, providers=providers)
+        return ort.InferenceSession(bundle.read_file(EDGE_FILE), options, providers=providers)
     except ORT_ERRORS as error:
         line = str(error).splitlines()[0]
         raise BundleError(f"{bundle.manifest.model}: ONNX Runtime cannot load {EDGE_FILE}: {line}") from None
@@ -165,7 +165,7 @@ def session_options(threads: int, precision: Precision = Precision.FLOAT32) -> o
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
-    options.log_severity_level = _QUIET
+    options.log_severity_level = _LOG_FATAL_ONLY
     # idle threads must not spin: a device mostly waits for samples
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # "external data" would be read from the working directory, unverified; below /dev/null there is no file
@@ -183,7 +183,7 @@ def _check_graph(session: ort.InferenceSession, manifest: Manifest) -> None:
 
     BundleError if an output is missing or has another element type or shape than the manifest says.
     """
-    wanted = _outputs(manifest)
+    wanted = _expected_outputs(manifest)
     inputs = [node.name for node in session.get_inputs()]
     outputs = {node.name for node in session.get_outputs()}
     if inputs != [manifest.input.name] or not wanted.keys() <= outputs:

@@ -16,15 +16,15 @@ from models.bundle.manifest import (
     HUB_FILE,
     HUB_GRAPH_FILE,
     InputSpec,
-    Kind,
     Manifest,
+    ModelKind,
     Precision,
-    Target,
+    TargetPlatform,
 )
-from models.bundle.measurements import Calibration, Leakage, LeakKind, Metric
-from models.runtime.chain import Field, digest
-from models.runtime.codec import NUMPY_DTYPES, FeatureCodec, codec_of
-from wire.protocol.messages import DType, FieldSpec, Level, Prediction
+from models.bundle.measurements import CalibrationFigures, LeakageRow, LeakKind, QualityMetric
+from models.runtime.chain import FeatureChain, digest_chain
+from models.runtime.codec import NUMPY_DTYPES, FeatureCodec, build_codec
+from wire.protocol.messages import FieldSpec, Prediction, SensitivityLevel, TensorDType
 
 Sample = npt.NDArray[Any]
 
@@ -33,7 +33,7 @@ class SampleError(ValueError):
     """A sample that is not what the model's manifest asks for; the message says what it asks for."""
 
 
-class RunError(RuntimeError):
+class RunnerError(RuntimeError):
     """A failure of the runtime on a sound sample: a fault of the model or of the machine, one line."""
 
 
@@ -85,14 +85,14 @@ def check_samples(batch: Sample, spec: InputSpec) -> None:
     SampleError otherwise.
     """
     if batch.ndim != len(spec.shape) + 1 or batch.shape[1:] != spec.shape or not batch.shape[0]:
-        raise SampleError(f"{spec.name}: shape {list(batch.shape)}, the model takes [n, {_dims(spec.shape)}]")
+        raise SampleError(f"{spec.name}: shape {list(batch.shape)}, the model takes [n, {_format_dims(spec.shape)}]")
     check_values(batch, spec)
 
 
 def check_sample(sample: Sample, spec: InputSpec) -> None:
     """Check one sample without the batch axis, as `check_samples`."""
     if sample.shape != spec.shape:
-        raise SampleError(f"{spec.name}: shape {list(sample.shape)}, the model takes [{_dims(spec.shape)}]")
+        raise SampleError(f"{spec.name}: shape {list(sample.shape)}, the model takes [{_format_dims(spec.shape)}]")
     check_values(sample, spec)
 
 
@@ -110,7 +110,7 @@ def check_values(values: Sample, spec: InputSpec) -> None:
         raise SampleError(f"{spec.name}: {found}, the model takes {spec.low:g}..{spec.high:g}")
 
 
-def _dims(shape: tuple[int, ...]) -> str:
+def _format_dims(shape: tuple[int, ...]) -> str:
     return ", ".join(map(str, shape))
 
 
@@ -125,7 +125,7 @@ class EchoRunner:
 
     def __init__(self, labels: int = 10, version: int = 1) -> None:
         self.manifest = echo_manifest(labels, version)
-        self.codec = codec_of(self.manifest.codec, self.manifest.features)
+        self.codec = build_codec(self.manifest.codec, self.manifest.features)
         self.notes: tuple[str, ...] = ()
         self.closed = False
 
@@ -146,23 +146,23 @@ class EchoRunner:
 
 def echo_manifest(labels: int = 10, version: int = 1) -> Manifest:
     """Build the manifest of `EchoRunner`: `labels` scores in, the same scores and their 4-bit codes out."""
-    codes = FieldSpec("features", DType.UINT8, (labels,), 0.0, 15.0, Level.P2, "features")
-    known = digest("echo", "pack4", (Field(codes),))
+    codes = FieldSpec("features", TensorDType.UINT8, (labels,), 0.0, 15.0, SensitivityLevel.P2, "features")
+    known = digest_chain("echo", "pack4", (FeatureChain(codes),))
     return Manifest(
         name="echo",
         version=version,
-        kind=Kind.CLASSIFIER,
+        kind=ModelKind.CLASSIFIER,
         labels=tuple(str(i) for i in range(labels)),
         outputs=labels,
-        input=InputSpec("scores", DType.FP32, (labels,), 0.0, 1.0),
+        input=InputSpec("scores", TensorDType.FP32, (labels,), 0.0, 1.0),
         features=(codes,),
         cut="echo",
         codec="pack4",
         fixed_bytes=512,
         temperature=1.0,
-        calibration=Calibration(Metric.ACCURACY, 0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.0, 0.0, 0.0),
+        calibration=CalibrationFigures(QualityMetric.ACCURACY, 0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.0, 0.0, 0.0),
         # the codes are the sample itself, so a reconstruction attack succeeds in full
-        leakage=(Leakage(known, LeakKind.RECONSTRUCTION, "", "copy", "explained_variance", 0, 1.0, 1.0, 0.0, 1.0),),
-        target=Target("none", 0, Precision.FLOAT32, "any"),
+        leakage=(LeakageRow(known, LeakKind.RECONSTRUCTION, "", "copy", "explained_variance", 0, 1.0, 1.0, 0.0, 1.0),),
+        target=TargetPlatform("none", 0, Precision.FLOAT32, "any"),
         files=dict.fromkeys((EDGE_FILE, HUB_FILE, HUB_GRAPH_FILE, GOLDEN_FILE), "0" * 64),
     )

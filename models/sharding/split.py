@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from models.graph.shapes import like, nbytes, shape
-from models.sharding.rules import POINTWISE, arguments, passed
+from models.graph.shapes import count_value_bytes, meta_value, node_shape
+from models.sharding.rules import POINTWISE, node_arguments, propagate_axis
 
 SMALL_BYTES = (1 << 14, 1 << 16)  # a weight below is kept whole: meeting would cost more than it saves
 _SMALL_SHARE = 256  # of all weights, between these bounds
@@ -20,14 +20,14 @@ _CONVOLUTIONS = {f"aten.conv{n}d.{kind}": n for n in (1, 2, 3) for kind in ("def
 _LAYERS = {"aten.linear.default", *_CONVOLUTIONS}
 
 
-class Piece(NamedTuple):
+class WeightPiece(NamedTuple):
     """Weight as one rank holds it: `axis` None = the whole of it."""
 
     name: str
     axis: int | None
 
 
-class Meeting(nn.Module):
+class CollectiveCall(nn.Module):
     """Module that calls a collective; stands in the graph as `reduce`, `gather` and `take`."""
 
     def __init__(self, call: Callable[..., Tensor]) -> None:
@@ -38,29 +38,29 @@ class Meeting(nn.Module):
         return self.call(x, *axis)
 
 
-class Part(NamedTuple):
-    """Graph of one rank; needs `reduce`, `gather`, `take` and every piece (by `attribute`) before it can run."""
+class RankGraph(NamedTuple):
+    """Graph of one rank; needs `reduce`, `gather`, `take` and every piece (by `piece_attribute`) before it can run."""
 
     graph: fx.Graph
-    pieces: frozenset[Piece]
+    pieces: frozenset[WeightPiece]
 
 
-def attribute(piece: Piece) -> str:
+def piece_attribute(piece: WeightPiece) -> str:
     """Return the attribute name of a piece in a rank's module."""
     return piece.name if piece.axis is None else f"{piece.name}_{piece.axis}"
 
 
-def split(source: fx.Graph, ways: int) -> Part:
+def split_graph(source: fx.Graph, ways: int) -> RankGraph:
     """Divide a graph among `ways` ranks.
 
-    `source`: its nodes carry their inferred values (`models.graph.shapes.noted`).
+    `source`: its nodes carry their inferred values (`models.graph.shapes.annotate_graph`).
     """
-    whole = sum(nbytes(like(node)) for node in source.nodes if node.op == "get_attr")
+    whole = sum(count_value_bytes(meta_value(node)) for node in source.nodes if node.op == "get_attr")
     least, most = SMALL_BYTES
-    return _Splitter(ways, max(least, min(most, whole // _SMALL_SHARE))).run(source)
+    return _GraphSplitter(ways, max(least, min(most, whole // _SMALL_SHARE))).run(source)
 
 
-class _Splitter:
+class _GraphSplitter:
     """Splitter of one graph: keeps for every node what this rank has, and along which axis it is divided."""
 
     def __init__(self, ways: int, small_bytes: int) -> None:
@@ -71,216 +71,229 @@ class _Splitter:
         self._axis: dict[fx.Node, int] = {}  # of what is divided
         self._whole: dict[fx.Node, fx.Node] = {}
         self._taken: dict[tuple[fx.Node, int], fx.Node] = {}
-        self._pieces: set[Piece] = set()
+        self._pieces: set[WeightPiece] = set()
 
-    def run(self, source: fx.Graph) -> Part:
+    def run(self, source: fx.Graph) -> RankGraph:
         """Divide every node of the graph in order and return this rank's graph with the pieces it needs."""
         for node in source.nodes:
             if node.op == "output":
-                self._made.output(fx.map_arg(arguments(node)[0], self.whole))
+                self._made.output(fx.map_arg(node_arguments(node)[0], self.whole_tensor))
             elif node.op != "get_attr":
-                self._add(node)
+                self._add_node(node)
         self._made.lint()
-        return Part(self._made, frozenset(self._pieces))
+        return RankGraph(self._made, frozenset(self._pieces))
 
     # -- what a rule may ask for
 
-    def whole(self, node: fx.Node) -> fx.Node:
+    def whole_tensor(self, node: fx.Node) -> fx.Node:
         """Return the tensor as it is whole on every rank, gathered once if it is divided."""
         if node.op == "get_attr":
-            return self._weight(node, None)
+            return self._weight_piece(node, None)
         if node not in self._axis:
             return self._own[node]
         if node not in self._whole:
             self._whole[node] = self._made.call_module("gather", (self._own[node], self._axis[node]))
         return self._whole[node]
 
-    def divided(self, node: fx.Node, axis: int) -> fx.Node:
+    def divided_tensor(self, node: fx.Node, axis: int) -> fx.Node:
         """Return this rank's part of the tensor along `axis`."""
         if node.op == "get_attr":
-            return self._weight(node, axis)
+            return self._weight_piece(node, axis)
         if self._axis.get(node) == axis:
             return self._own[node]
         if (node, axis) not in self._taken:
-            self._taken[node, axis] = self._made.call_module("take", (self.whole(node), axis))
+            self._taken[node, axis] = self._made.call_module("take", (self.whole_tensor(node), axis))
         return self._taken[node, axis]
 
-    def _weight(self, node: fx.Node, axis: int | None) -> fx.Node:
-        piece = Piece(str(node.target), axis)
+    def _weight_piece(self, node: fx.Node, axis: int | None) -> fx.Node:
+        piece = WeightPiece(str(node.target), axis)
         self._pieces.add(piece)
-        return self._made.create_node("get_attr", attribute(piece))
+        return self._made.create_node("get_attr", piece_attribute(piece))
 
     # -- nodes
 
-    def _add(self, node: fx.Node) -> None:
+    def _add_node(self, node: fx.Node) -> None:
         made = None
         if node.op == "call_function" and self._ways > 1:
-            made = self._layer(node) or self._table(node) or self._item(node) or self._size(node)
-            made = made or self._many(node) or self._single(node)
+            made = (
+                self._split_layer(node)
+                or self._split_embedding(node)
+                or self._split_getitem(node)
+                or self._split_size(node)
+            )
+            made = made or self._split_multi_input(node) or self._split_single_input(node)
         if made is None:
-            self._own[node] = self._made.node_copy(node, self.whole)
+            self._own[node] = self._made.node_copy(node, self.whole_tensor)
             return
         self._own[node], axis = made
         if axis is not None:
             self._axis[node] = axis
 
-    def _call(self, node: fx.Node, args: Any, axis: int | None) -> tuple[fx.Node, int | None]:
+    def _copy_call(self, node: fx.Node, args: Any, axis: int | None) -> tuple[fx.Node, int | None]:
         target: Any = node.target
         own = self._made.call_function(target, args, dict(node.kwargs))
         return own, axis
 
-    def _layer(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+    def _split_layer(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """Divide `linear` and convolutions by columns, or by rows where the input is divided already."""
-        name, x, weight = str(node.target), *(*arguments(node), None, None)[:2]
+        name, x, weight = str(node.target), *(*node_arguments(node), None, None)[:2]
         if name not in _LAYERS or not isinstance(weight, fx.Node) or weight.op != "get_attr" or node.kwargs:
             return None
-        groups = arguments(node)[6] if name in _CONVOLUTIONS and len(arguments(node)) > 6 else 1
+        groups = node_arguments(node)[6] if name in _CONVOLUTIONS and len(node_arguments(node)) > 6 else 1
         if groups != 1 or not isinstance(x, fx.Node):
             return None
-        channel = len(shape(x)) - (1 if name not in _CONVOLUTIONS else 1 + _CONVOLUTIONS[name])
-        rows, columns = shape(weight)[1], shape(weight)[0]
-        large = nbytes(like(weight)) >= self._small
+        channel = len(node_shape(x)) - (1 if name not in _CONVOLUTIONS else 1 + _CONVOLUTIONS[name])
+        rows, columns = node_shape(weight)[1], node_shape(weight)[0]
+        large = count_value_bytes(meta_value(weight)) >= self._small
         if self._axis.get(x) == channel and rows % self._ways == 0:
-            return self._by_rows(node, channel), None
+            return self._split_by_rows(node, channel), None
         if large and columns % self._ways == 0:
-            return self._by_columns(node, channel)
-        return (self._by_rows(node, channel), None) if large and rows % self._ways == 0 else None
+            return self._split_by_columns(node, channel)
+        return (self._split_by_rows(node, channel), None) if large and rows % self._ways == 0 else None
 
-    def _by_columns(self, node: fx.Node, channel: int) -> tuple[fx.Node, int | None]:
-        x, weight, *rest = arguments(node)
+    def _split_by_columns(self, node: fx.Node, channel: int) -> tuple[fx.Node, int | None]:
+        x, weight, *rest = node_arguments(node)
         bias = rest[0] if rest else None
-        pieces = [self.whole(x), self.divided(weight, 0), self.divided(bias, 0) if bias else None]
-        return self._call(node, (*pieces, *rest[1:]), channel)
+        pieces = [self.whole_tensor(x), self.divided_tensor(weight, 0), self.divided_tensor(bias, 0) if bias else None]
+        return self._copy_call(node, (*pieces, *rest[1:]), channel)
 
-    def _by_rows(self, node: fx.Node, channel: int) -> fx.Node:
+    def _split_by_rows(self, node: fx.Node, channel: int) -> fx.Node:
         """Divide by rows: every rank adds up its share of the inputs, then all ranks reduce. The bias is added once."""
-        x, weight, *rest = arguments(node)
+        x, weight, *rest = node_arguments(node)
         bias = rest[0] if rest else None
-        pieces = (self.divided(x, channel), self.divided(weight, 1), None, *rest[1:])
-        summed = self._made.call_module("reduce", (self._call(node, pieces, None)[0],))
+        pieces = (self.divided_tensor(x, channel), self.divided_tensor(weight, 1), None, *rest[1:])
+        summed = self._made.call_module("reduce", (self._copy_call(node, pieces, None)[0],))
         if bias is None:
             return summed
-        after = len(shape(node)) - 1 - channel
-        return self._made.call_module("shift", (summed, self.whole(bias), after))
+        after = len(node_shape(node)) - 1 - channel
+        return self._made.call_module("shift", (summed, self.whole_tensor(bias), after))
 
-    def _table(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+    def _split_embedding(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """Divide an embedding table along its vectors."""
         if str(node.target) != "aten.embedding.default":
             return None
-        weight, ids, *rest = arguments(node)
+        weight, ids, *rest = node_arguments(node)
         fits = isinstance(weight, fx.Node) and weight.op == "get_attr" and isinstance(ids, fx.Node)
-        if not fits or nbytes(like(weight)) < self._small or shape(weight)[1] % self._ways:
+        if not fits or count_value_bytes(meta_value(weight)) < self._small or node_shape(weight)[1] % self._ways:
             return None
-        return self._call(node, (self.divided(weight, 1), self.whole(ids), *rest), len(shape(node)) - 1)
+        return self._copy_call(
+            node, (self.divided_tensor(weight, 1), self.whole_tensor(ids), *rest), len(node_shape(node)) - 1
+        )
 
-    def _item(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+    def _split_getitem(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """Take one of several divided tensors that an operation gave."""
-        source = arguments(node)[0] if arguments(node) else None
+        source = node_arguments(node)[0] if node_arguments(node) else None
         if getattr(node.target, "__name__", "") != "getitem" or source not in self._axis:
             return None
-        return self._call(node, (self._own[source], arguments(node)[1]), self._axis[source])
+        return self._copy_call(node, (self._own[source], node_arguments(node)[1]), self._axis[source])
 
-    def _size(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+    def _split_size(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """Take the size of a divided tensor, which is that of the whole one; only the batch's is not known before."""
-        source, *dim = arguments(node) or (None,)
+        source, *dim = node_arguments(node) or (None,)
         if str(node.target) != "aten.sym_size.int" or source not in self._axis:
             return None
         if dim[0] == self._axis[source]:
             return None
-        return self._call(node, (self._own[source], dim[0]), None)
+        return self._copy_call(node, (self._own[source], dim[0]), None)
 
-    def _many(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+    def _split_multi_input(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """Divide operations of several tensors that share an axis: pointwise, attention, normalisation, `cat`."""
         name = str(node.target)
         if name in POINTWISE:
-            return self._pointwise(node)
+            return self._split_pointwise(node)
         if name == "aten.batch_norm.default":
-            return self._batch_norm(node)
+            return self._split_batch_norm(node)
         if name == "aten.scaled_dot_product_attention.default":
-            return self._attention(node)
-        return self._joined(node) if name in ("aten.cat.default", "aten.matmul.default", "aten.bmm.default") else None
+            return self._split_attention(node)
+        return (
+            self._split_joined(node)
+            if name in ("aten.cat.default", "aten.matmul.default", "aten.bmm.default")
+            else None
+        )
 
-    def _pointwise(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        tensors = [arg for arg in node.all_input_nodes if isinstance(like(arg), Tensor)]
-        ends = {self._axis[each] - len(shape(each)) for each in tensors if each in self._axis}
+    def _split_pointwise(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+        tensors = [arg for arg in node.all_input_nodes if isinstance(meta_value(arg), Tensor)]
+        ends = {self._axis[each] - len(node_shape(each)) for each in tensors if each in self._axis}
         if not ends:
             return None
         end = min(ends)  # counted from the last axis
-        wide = shape(node)[end]
-        if end == -1 and any(self._is_stream(each, node) for each in tensors):
+        wide = node_shape(node)[end]
+        if end == -1 and any(self._is_residual(each, node) for each in tensors):
             return None
 
         def own(arg: fx.Node) -> fx.Node:
-            if not isinstance(like(arg), Tensor) or len(shape(arg)) < -end or shape(arg)[end] != wide:
-                return self.whole(arg)
-            return self.divided(arg, len(shape(arg)) + end)
+            if not isinstance(meta_value(arg), Tensor) or len(node_shape(arg)) < -end or node_shape(arg)[end] != wide:
+                return self.whole_tensor(arg)
+            return self.divided_tensor(arg, len(node_shape(arg)) + end)
 
         made = self._made.node_copy(node, own)
-        return made, len(shape(node)) + end
+        return made, len(node_shape(node)) + end
 
-    def _is_stream(self, arg: fx.Node, node: fx.Node) -> bool:
+    def _is_residual(self, arg: fx.Node, node: fx.Node) -> bool:
         """Tell whether a tensor is a residual stream: whole on every rank and as large as the sum.
 
         The next normalisation wants it whole anyway.
         """
-        return arg.op != "get_attr" and arg not in self._axis and shape(arg) == shape(node)
+        return arg.op != "get_attr" and arg not in self._axis and node_shape(arg) == node_shape(node)
 
-    def _batch_norm(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        x, *rest = arguments(node)
+    def _split_batch_norm(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+        x, *rest = node_arguments(node)
         if self._axis.get(x) != 1:
             return None
-        own = [self.divided(arg, 0) if isinstance(arg, fx.Node) else arg for arg in rest]
-        return self._call(node, (self._own[x], *own), 1)
+        own = [self.divided_tensor(arg, 0) if isinstance(arg, fx.Node) else arg for arg in rest]
+        return self._copy_call(node, (self._own[x], *own), 1)
 
-    def _attention(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+    def _split_attention(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """Divide attention `[n, heads, length, width]` by heads, which do not depend on each other."""
         heads, mask = (
-            arguments(node)[:3],
-            arguments(node)[3] if len(arguments(node)) > 3 else node.kwargs.get("attn_mask"),
+            node_arguments(node)[:3],
+            node_arguments(node)[3] if len(node_arguments(node)) > 3 else node.kwargs.get("attn_mask"),
         )
-        if {self._axis.get(each) for each in heads} != {1} or len(shape(heads[0])) != 4:
+        if {self._axis.get(each) for each in heads} != {1} or len(node_shape(heads[0])) != 4:
             return None
-        if isinstance(mask, fx.Node) and len(shape(mask)) == 4 and shape(mask)[1] != 1:
+        if isinstance(mask, fx.Node) and len(node_shape(mask)) == 4 and node_shape(mask)[1] != 1:
             return None
-        return self._made.node_copy(node, lambda arg: self._own[arg] if arg in heads else self.whole(arg)), 1
+        return self._made.node_copy(node, lambda arg: self._own[arg] if arg in heads else self.whole_tensor(arg)), 1
 
-    def _joined(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+    def _split_joined(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """Divide an operation whose tensors are all divided alike, along an axis that it does not work along."""
         tensors = node.all_input_nodes
         axes = {self._axis.get(each) for each in tensors}
         axis = next(iter(axes))
-        ranks = {len(shape(each)) for each in tensors}
+        ranks = {len(node_shape(each)) for each in tensors}
         if len(axes) != 1 or axis is None or len(ranks) != 1:
             return None
         ndim = ranks.pop()
         if str(node.target) == "aten.cat.default":
-            dim = arguments(node)[1] if len(arguments(node)) > 1 else node.kwargs.get("dim", 0)
+            dim = node_arguments(node)[1] if len(node_arguments(node)) > 1 else node.kwargs.get("dim", 0)
             busy = {dim % ndim} if isinstance(dim, int) else {axis}
         else:
             busy = {ndim - 1, ndim - 2}
         return None if axis in busy else (self._made.node_copy(node, lambda arg: self._own[arg]), axis)
 
-    def _single(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+    def _split_single_input(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """Divide an operation of one divided tensor, with plain arguments or whole tensors beside it."""
-        source = arguments(node)[0] if arguments(node) else None
+        source = node_arguments(node)[0] if node_arguments(node) else None
         if not isinstance(source, fx.Node) or source not in self._axis:
             return None
         if any(arg in self._axis for arg in node.all_input_nodes if arg is not source):
             return None
-        found = passed(node, self._axis[source], self._ways)
+        found = propagate_axis(node, self._axis[source], self._ways)
         if found is None:
             return None
         args, axis = found
-        own = fx.map_arg(args, lambda arg: self._own[arg] if arg is source else self.whole(arg))
-        made = self._made.call_function(_roomy(node.target), own, fx.map_arg(dict(node.kwargs), self.whole))
+        own = fx.map_arg(args, lambda arg: self._own[arg] if arg is source else self.whole_tensor(arg))
+        made = self._made.call_function(
+            _allow_reshape(node.target), own, fx.map_arg(dict(node.kwargs), self.whole_tensor)
+        )
         return made, axis
 
 
-def _roomy(target: Any) -> Any:
+def _allow_reshape(target: Any) -> Any:
     """Replace `view` by `reshape`, which copies where it has to: a view of a part need not be a view."""
     return torch.ops.aten.reshape.default if str(target) == "aten.view.default" else target
 
 
-def bias_of(summed: Tensor, bias: Tensor, after: int) -> Tensor:
+def add_bias(summed: Tensor, bias: Tensor, after: int) -> Tensor:
     """Add a bias per channel to `summed`, with `after` axes behind the channels."""
     return summed.add_(bias.reshape(-1, *[1] * after))

@@ -13,16 +13,16 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from models.bundle.manifest import BundleError
-from models.graph.format import Port
+from models.graph.format import TensorSignature
 from models.graph.operations import DTYPES
-from models.graph.weights import NAME, type_name
-from models.sharding.split import Piece, attribute
+from models.graph.weights import WEIGHT_NAME, dtype_name
+from models.sharding.split import WeightPiece, piece_attribute
 
-_AT_ONCE = 1 << 24  # elements looked at together when a piece is searched for NaN
-_WRONG = (SafetensorError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+_NAN_CHUNK_ELEMENTS = 1 << 24  # elements looked at together when a piece is searched for NaN
+_READ_ERRORS = (SafetensorError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
-class Share(NamedTuple):
+class RankShare(NamedTuple):
     """Share of a rank: which (`at`) of how many (`ways`) equal parts of every divided weight."""
 
     at: int
@@ -30,7 +30,7 @@ class Share(NamedTuple):
 
 
 def read_pieces(
-    files: Sequence[str], ports: Mapping[str, Port], pieces: Iterable[Piece], share: Share
+    files: Sequence[str], ports: Mapping[str, TensorSignature], pieces: Iterable[WeightPiece], share: RankShare
 ) -> dict[str, Tensor]:
     """Read every piece under its attribute's name, on the CPU, in memory of its own.
 
@@ -38,19 +38,19 @@ def read_pieces(
     """
     with ExitStack() as opened:
         try:
-            places = _places([opened.enter_context(safe_open(file, framework="pt")) for file in files])
-            found = {attribute(piece): _piece(places, ports, piece, share) for piece in pieces}
-        except _WRONG as error:
+            places = _index_files([opened.enter_context(safe_open(file, framework="pt")) for file in files])
+            found = {piece_attribute(piece): _read_piece(places, ports, piece, share) for piece in pieces}
+        except _READ_ERRORS as error:
             raise BundleError(f"weights: {' '.join(str(error).split())[:200]}") from None
     return found
 
 
-def piece_bytes(ports: Mapping[str, Port], pieces: Iterable[Piece], ways: int) -> int:
+def count_piece_bytes(ports: Mapping[str, TensorSignature], pieces: Iterable[WeightPiece], ways: int) -> int:
     """Count the bytes of all pieces together, on one rank."""
-    return sum(port_bytes(ports[piece.name]) // (1 if piece.axis is None else ways) for piece in pieces)
+    return sum(count_spec_bytes(ports[piece.name]) // (1 if piece.axis is None else ways) for piece in pieces)
 
 
-def port_bytes(port: Port) -> int:
+def count_spec_bytes(port: TensorSignature) -> int:
     """Count the bytes of a weight of this type and shape; 0 for a type that is not allowed."""
     elements = 1
     for side in port.shape:
@@ -58,7 +58,7 @@ def port_bytes(port: Port) -> int:
     return elements * int(DTYPES[port.dtype].itemsize) if port.dtype in DTYPES else 0
 
 
-def _places(files: Sequence[Any]) -> dict[str, Any]:
+def _index_files(files: Sequence[Any]) -> dict[str, Any]:
     places: dict[str, Any] = {}
     for file in files:
         for name in file.keys():  # noqa: SIM118 - not a dict
@@ -68,9 +68,11 @@ def _places(files: Sequence[Any]) -> dict[str, Any]:
     return places
 
 
-def _piece(places: Mapping[str, Any], ports: Mapping[str, Port], piece: Piece, share: Share) -> Tensor:
+def _read_piece(
+    places: Mapping[str, Any], ports: Mapping[str, TensorSignature], piece: WeightPiece, share: RankShare
+) -> Tensor:
     name, axis = piece
-    if name not in places or name not in ports or not NAME.fullmatch(name):
+    if name not in places or name not in ports or not WEIGHT_NAME.fullmatch(name):
         raise BundleError(f"weights: missing or too many: {name[:20]}")
     source = places[name].get_slice(name)
     shape = tuple(source.get_shape())
@@ -86,13 +88,15 @@ def _piece(places: Mapping[str, Any], ports: Mapping[str, Port], piece: Piece, s
     tensor: Tensor = (source[tuple(wanted)] if shape else places[name].get_tensor(name)).clone(
         memory_format=torch.contiguous_format
     )
-    if type_name(tensor) != ports[name].dtype:
+    if dtype_name(tensor) != ports[name].dtype:
         raise BundleError(f"weights: {name} is {tensor.dtype}, not {ports[name].dtype}")
-    if tensor.is_floating_point() and _holds_nan(tensor):
+    if tensor.is_floating_point() and _contains_nan(tensor):
         raise BundleError(f"weights: {name} holds NaN")
     return tensor
 
 
-def _holds_nan(tensor: Tensor) -> bool:
+def _contains_nan(tensor: Tensor) -> bool:
     flat = tensor.reshape(-1)
-    return any(bool(torch.isnan(flat[at : at + _AT_ONCE]).any()) for at in range(0, len(flat), _AT_ONCE))
+    return any(
+        bool(torch.isnan(flat[at : at + _NAN_CHUNK_ELEMENTS]).any()) for at in range(0, len(flat), _NAN_CHUNK_ELEMENTS)
+    )

@@ -21,20 +21,20 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from securesystemslib.signer import CryptoSigner, SSlibKey
 
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import MAX_FILE_BYTES, read_bytes, write_private
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import MAX_FILE_BYTES, read_file_bytes, write_private_file
 
-FORMAT = "skerry-key/1"
+KEY_FORMAT = "skerry-key/1"
 NAME_FIELD = "x-skerry-name"  # beside a public key in the metadata: what people call it
 MIN_PASSPHRASE_CHARS = 12
 _SALT_BYTES, _NONCE_BYTES = 16, 12
 _MAX_N, _MAX_R, _MAX_P = 1 << 20, 16, 4  # a hostile key file must not take all memory
-_FILE = re.compile(r"([a-z0-9._-]+)-(\d{1,4})\.key")
-Ask = Callable[[str], bytes]  # key name -> passphrase; b"" = this key is not to be used
+_KEY_FILE_NAME = re.compile(r"([a-z0-9._-]+)-(\d{1,4})\.key")
+PassphrasePrompt = Callable[[str], bytes]  # key name -> passphrase; b"" = this key is not to be used
 
 
 @dataclass(frozen=True)
-class Cost:
+class ScryptCost:
     """Cost of scrypt: 128 * n * r bytes of memory. The default takes 128 MiB and about half a second."""
 
     n: int = 1 << 17
@@ -54,16 +54,16 @@ class SealedKey:
     @property
     def keyid(self) -> str:
         """Key id as metadata has it."""
-        return public_key(self.public, self.name).keyid
+        return build_public_key(self.public, self.name).keyid
 
 
-def public_key(raw: bytes, name: str) -> SSlibKey:
+def build_public_key(raw: bytes, name: str) -> SSlibKey:
     """Build a public key as metadata holds it. The name is beside the key, not part of its id."""
-    keyid = CryptoId(raw).keyid
+    keyid = KeyId(raw).keyid
     return SSlibKey(keyid, "ed25519", "ed25519", {"public": raw.hex()}, {NAME_FIELD: name})
 
 
-class CryptoId:
+class KeyId:
     """Key id of a raw Ed25519 public key: the SHA-256 of its canonical form (TUF specification 4.2)."""
 
     def __init__(self, raw: bytes) -> None:
@@ -71,25 +71,27 @@ class CryptoId:
         self.keyid = sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def signer_of(private: Ed25519PrivateKey, name: str) -> CryptoSigner:
+def build_signer(private: Ed25519PrivateKey, name: str) -> CryptoSigner:
     """Build a signer from a private key and its name."""
-    return CryptoSigner(private, public_key(private.public_key().public_bytes_raw(), name))
+    return CryptoSigner(private, build_public_key(private.public_key().public_bytes_raw(), name))
 
 
-def seal(private: Ed25519PrivateKey, name: str, passphrase: bytes, cost: Cost) -> bytes:
+def seal_key(private: Ed25519PrivateKey, name: str, passphrase: bytes, cost: ScryptCost) -> bytes:
     """Seal a private key: the bytes of a key file."""
     salt, nonce = os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
     head = {
-        "format": FORMAT,
+        "format": KEY_FORMAT,
         "name": name,
         "public": private.public_key().public_bytes_raw().hex(),
         "kdf": {"name": "scrypt", "n": cost.n, "r": cost.r, "p": cost.p, "salt": salt.hex()},
     }
-    sealed = nonce + AESGCM(_stretch(passphrase, salt, cost)).encrypt(nonce, private.private_bytes_raw(), _bound(head))
+    sealed = nonce + AESGCM(_derive_key(passphrase, salt, cost)).encrypt(
+        nonce, private.private_bytes_raw(), _bound_header(head)
+    )
     return json.dumps({**head, "sealed": base64.b64encode(sealed).decode()}, indent=1).encode() + b"\n"
 
 
-def unseal(key: SealedKey, passphrase: bytes) -> CryptoSigner | None:
+def unseal_key(key: SealedKey, passphrase: bytes) -> CryptoSigner | None:
     """Open a sealed key: None if the passphrase is wrong or a byte of the file was changed.
 
     ExitError(CREDENTIALS) if it is no key file.
@@ -98,41 +100,41 @@ def unseal(key: SealedKey, passphrase: bytes) -> CryptoSigner | None:
         head: dict[str, Any] = json.loads(key.data)
         sealed = base64.b64decode(head.pop("sealed"), validate=True)
         kdf = head["kdf"]
-        cost = Cost(int(kdf["n"]), int(kdf["r"]), int(kdf["p"]))
+        cost = ScryptCost(int(kdf["n"]), int(kdf["r"]), int(kdf["p"]))
         _check_cost(cost)
-        stretched = _stretch(passphrase, bytes.fromhex(kdf["salt"]), cost)
-        raw = AESGCM(stretched).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound(head))
-        return signer_of(Ed25519PrivateKey.from_private_bytes(raw), key.name)
+        stretched = _derive_key(passphrase, bytes.fromhex(kdf["salt"]), cost)
+        raw = AESGCM(stretched).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound_header(head))
+        return build_signer(Ed25519PrivateKey.from_private_bytes(raw), key.name)
     except InvalidTag:
         return None
     except (ValueError, KeyError, TypeError, binascii.Error):
-        raise ExitError(Exit.CREDENTIALS, f"{key.name}: the key file is damaged; take its copy") from None
+        raise ExitError(ExitCode.CREDENTIALS, f"{key.name}: the key file is damaged; take its copy") from None
 
 
-def _check_cost(cost: Cost) -> None:
+def _check_cost(cost: ScryptCost) -> None:
     if not (2 <= cost.n <= _MAX_N and 1 <= cost.r <= _MAX_R and 1 <= cost.p <= _MAX_P):
         raise ValueError("cost out of bounds")
 
 
-def _stretch(passphrase: bytes, salt: bytes, cost: Cost) -> bytes:
+def _derive_key(passphrase: bytes, salt: bytes, cost: ScryptCost) -> bytes:
     return Scrypt(salt=salt, length=32, n=cost.n, r=cost.r, p=cost.p).derive(passphrase)
 
 
-def _bound(head: dict[str, Any]) -> bytes:
+def _bound_header(head: dict[str, Any]) -> bytes:
     return json.dumps(head, sort_keys=True, separators=(",", ":")).encode()
 
 
 class Keyring:
     """Folder of keys: `root-1.key`, ..., the newest root it trusts (`root.json`), what it signed (`signed.json`)."""
 
-    def __init__(self, folder: Path, cost: Cost | None = None) -> None:
+    def __init__(self, folder: Path, cost: ScryptCost | None = None) -> None:
         self.folder = folder
-        self._cost = cost or Cost()
+        self._cost = cost or ScryptCost()
         self._passphrases: list[bytes] = []
         self._drawn: dict[str, Ed25519PrivateKey] = {}
 
     @classmethod
-    def create(cls, folder: Path, cost: Cost | None = None) -> "Keyring":
+    def create(cls, folder: Path, cost: ScryptCost | None = None) -> "Keyring":
         """Create an empty folder of keys.
 
         ExitError(CREDENTIALS) if it holds keys already: they are never written over.
@@ -140,116 +142,118 @@ class Keyring:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise ExitError(Exit.DISK, f"{folder}: {error.strerror}") from None
+            raise ExitError(ExitCode.DISK, f"{folder}: {error.strerror}") from None
         ring = cls(folder, cost)
-        if ring.files():
-            raise ExitError(Exit.CREDENTIALS, f"{folder} holds keys already; use another folder")
+        if ring.key_files():
+            raise ExitError(ExitCode.CREDENTIALS, f"{folder} holds keys already; use another folder")
         return ring
 
-    def files(self) -> tuple[SealedKey, ...]:
+    def key_files(self) -> tuple[SealedKey, ...]:
         """List every key file, in order of name. ExitError(CREDENTIALS) if the folder or a file cannot be read."""
         if not self.folder.is_dir():
-            raise ExitError(Exit.CREDENTIALS, f"{self.folder}: no such folder; `skerry keys init` makes one")
-        found = [(path, match[1]) for path in self.folder.iterdir() if (match := _FILE.fullmatch(path.name))]
+            raise ExitError(ExitCode.CREDENTIALS, f"{self.folder}: no such folder; `skerry keys init` makes one")
+        found = [(path, match[1]) for path in self.folder.iterdir() if (match := _KEY_FILE_NAME.fullmatch(path.name))]
         return tuple(_read_key(path, role) for path, role in sorted(found))
 
-    def draw(self, role: str) -> CryptoSigner:
+    def draw_key(self, role: str) -> CryptoSigner:
         """Generate a key for a role, named `{role}-{next number}`; in memory until `save`."""
         private = Ed25519PrivateKey.generate()
-        name = f"{role}-{self._next(role)}"
+        name = f"{role}-{self._next_number(role)}"
         self._drawn[name] = private
-        return signer_of(private, name)
+        return build_signer(private, name)
 
-    def save(self, fresh: Callable[[], bytes]) -> list[CryptoSigner]:
-        """Seal the generated keys under the passphrase that `fresh` gives, asked only if there is something to seal."""
+    def save_keys(self, fresh: Callable[[], bytes]) -> list[CryptoSigner]:
+        """Seal the generated keys under the passphrase that `generate_keys` gives, asked only if there is something to seal."""
         if not self._drawn:
             return []
         passphrase = fresh()
         if len(passphrase.decode(errors="replace")) < MIN_PASSPHRASE_CHARS:
-            raise ExitError(Exit.USAGE, f"the passphrase needs at least {MIN_PASSPHRASE_CHARS} characters")
+            raise ExitError(ExitCode.USAGE, f"the passphrase needs at least {MIN_PASSPHRASE_CHARS} characters")
         for name, private in self._drawn.items():
-            write_private(self.folder / f"{name}.key", seal(private, name, passphrase, self._cost))
-        signers = [signer_of(private, name) for name, private in self._drawn.items()]
+            write_private_file(self.folder / f"{name}.key", seal_key(private, name, passphrase, self._cost))
+        signers = [build_signer(private, name) for name, private in self._drawn.items()]
         self._drawn.clear()
         return signers
 
-    def unlock(self, keyids: frozenset[str], ask: Ask) -> list[CryptoSigner]:
+    def unlock_keys(self, keyids: frozenset[str], ask: PassphrasePrompt) -> list[CryptoSigner]:
         """Unlock the wanted keys that are here. A passphrase that opened one key is tried on the next before asking."""
-        wanted = [key for key in self.files() if key.keyid in keyids]
-        signers = (self._unlock(key, ask) for key in wanted)
+        wanted = [key for key in self.key_files() if key.keyid in keyids]
+        signers = (self._unlock_key(key, ask) for key in wanted)
         return [signer for signer in signers if signer is not None]
 
-    def root(self) -> bytes | None:
+    def read_root(self) -> bytes | None:
         """Read the newest root this folder trusts."""
         path = self.folder / "root.json"
-        return read_file(path) if path.exists() else None
+        return read_key_file(path) if path.exists() else None
 
     def keep_root(self, data: bytes) -> None:
         """Store the newest root this folder trusts."""
-        write_private(self.folder / "root.json", data)
+        write_private_file(self.folder / "root.json", data)
 
-    def claim(self, role: str, version: int, payload: bytes, *, again: bool = False) -> None:
+    def claim_version(self, role: str, version: int, payload: bytes, *, again: bool = False) -> None:
         """Record what is about to be signed, before it is signed. ExitError as `check_claim`."""
         signed = self.check_claim(role, version, payload, again=again)
         signed.setdefault(role, {})[str(version)] = sha256(payload).hexdigest()
-        write_private(self._claims, json.dumps(signed, indent=1, sort_keys=True).encode() + b"\n")
+        write_private_file(self._claims_path, json.dumps(signed, indent=1, sort_keys=True).encode() + b"\n")
 
     def check_claim(self, role: str, version: int, payload: bytes, *, again: bool = False) -> dict[str, dict[str, str]]:
         """Return all claims so far.
 
         ExitError(CHECK_FAILED) if other content was claimed under this number, unless `again`.
         """
-        signed: dict[str, dict[str, str]] = json.loads(read_file(self._claims)) if self._claims.exists() else {}
+        signed: dict[str, dict[str, str]] = (
+            json.loads(read_key_file(self._claims_path)) if self._claims_path.exists() else {}
+        )
         before = signed.get(role, {}).get(str(version))
         if before not in (None, sha256(payload).hexdigest()) and not again:
             raise ExitError(
-                Exit.CHECK_FAILED,
+                ExitCode.CHECK_FAILED,
                 f"{role} {version} was signed here before with other content; if that request was thrown away: --again",
             )
         return signed
 
     @property
-    def _claims(self) -> Path:
+    def _claims_path(self) -> Path:
         return self.folder / "signed.json"
 
-    def _next(self, role: str) -> int:
+    def _next_number(self, role: str) -> int:
         """Return the next number of a role's keys: never used twice, also after a key file was taken elsewhere."""
         names = [path.name for path in self.folder.iterdir()] + [f"{name}.key" for name in self._drawn]
-        found = [match for name in names if (match := _FILE.fullmatch(name))]
+        found = [match for name in names if (match := _KEY_FILE_NAME.fullmatch(name))]
         numbers = [int(match[2]) for match in found if match[1] == role]
-        named = re.findall(rf'"{re.escape(role)}-(\d{{1,4}})"', (self.root() or b"").decode(errors="replace"))
+        named = re.findall(rf'"{re.escape(role)}-(\d{{1,4}})"', (self.read_root() or b"").decode(errors="replace"))
         return max([0, *numbers, *map(int, named)]) + 1
 
-    def _unlock(self, key: SealedKey, ask: Ask) -> CryptoSigner | None:
+    def _unlock_key(self, key: SealedKey, ask: PassphrasePrompt) -> CryptoSigner | None:
         for passphrase in self._passphrases:
-            if signer := unseal(key, passphrase):
+            if signer := unseal_key(key, passphrase):
                 return signer
         passphrase = ask(key.name)
         if not passphrase:
             return None
-        signer = unseal(key, passphrase)
+        signer = unseal_key(key, passphrase)
         if signer is None:
-            raise ExitError(Exit.CREDENTIALS, f"{key.name}: wrong passphrase, or the file was changed")
+            raise ExitError(ExitCode.CREDENTIALS, f"{key.name}: wrong passphrase, or the file was changed")
         self._passphrases.append(passphrase)
         return signer
 
 
 def _read_key(path: Path, role: str) -> SealedKey:
-    data = read_file(path)
+    data = read_key_file(path)
     try:
         head = json.loads(data)
-        ours = head["format"] == FORMAT and head["name"] == path.stem
+        ours = head["format"] == KEY_FORMAT and head["name"] == path.stem
         public = bytes.fromhex(head["public"])
     except (ValueError, KeyError, TypeError, RecursionError):
         ours = False
     if not ours:
-        raise ExitError(Exit.CREDENTIALS, f"{path} is not a key of ours")
+        raise ExitError(ExitCode.CREDENTIALS, f"{path} is not a key of ours")
     return SealedKey(path.stem, role, public, data)
 
 
-def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+def read_key_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Read a public or sealed file: any mode will do (a USB stick knows none).
 
     ExitError(CREDENTIALS) if it cannot be read.
     """
-    return read_bytes(path, Exit.CREDENTIALS, max_bytes)
+    return read_file_bytes(path, ExitCode.CREDENTIALS, max_bytes)

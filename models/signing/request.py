@@ -20,7 +20,7 @@ from models.signing.roles import ROOT, TARGETS
 HUB_FORMAT = "skerry-hub/1"
 REQUEST_FORMAT = "skerry-request/1"
 MAX_REQUEST_BYTES = 64 << 20
-Changed = Metadata[Root] | Metadata[Targets]
+ChangedMetadata = Metadata[Root] | Metadata[Targets]
 Delegator = Root | Targets
 T = TypeVar("T", Root, Targets, Snapshot, Timestamp)
 R = TypeVar("R")
@@ -31,7 +31,7 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True)
-class State:
+class RepositoryState:
     """State of a hub's repository: every root in order, targets and delegated roles, the hub's own public keys."""
 
     online: Mapping[str, SSlibKey] = field(default_factory=dict)  # by role, what the hub offers to sign with
@@ -50,11 +50,11 @@ class State:
 
 
 @dataclass(frozen=True)
-class Request:
+class SigningRequest:
     """Request for signatures: new versions by role name, on top of a state."""
 
-    state: State
-    changes: Mapping[str, Changed]
+    state: RepositoryState
+    changes: Mapping[str, ChangedMetadata]
 
     @property
     def root(self) -> Root:
@@ -81,7 +81,7 @@ class Request:
         return (self.root,) if role == TARGETS else (self.targets,)
 
 
-def missing(request: Request, role: str) -> tuple[frozenset[str], int]:
+def missing_signatures(request: SigningRequest, role: str) -> tuple[frozenset[str], int]:
     """Return the ids of keys that could still sign, and how many signatures are needed at least.
 
     (.., 0) if the role has enough.
@@ -90,13 +90,13 @@ def missing(request: Request, role: str) -> tuple[frozenset[str], int]:
     able: set[str] = set()
     needed = 0
     for delegator in request.delegators(role):
-        found = result_of(delegator, role, metadata)
+        found = count_signatures(delegator, role, metadata)
         able |= set(found[1]) if not found[0] >= found[2] else set()
         needed = max(needed, found[2] - found[0])
     return frozenset(able), needed
 
 
-def result_of(delegator: Delegator, role: str, metadata: Metadata[Any]) -> tuple[int, frozenset[str], int]:
+def count_signatures(delegator: Delegator, role: str, metadata: Metadata[Any]) -> tuple[int, frozenset[str], int]:
     """Count signatures: (good ones, ids of keys that have not signed, threshold).
 
     RequestError if there is no such role.
@@ -108,37 +108,37 @@ def result_of(delegator: Delegator, role: str, metadata: Metadata[Any]) -> tuple
     return len(found.signed), frozenset(found.unsigned), found.threshold
 
 
-def verified(delegator: Delegator, role: str, metadata: Metadata[Any]) -> bool:
+def is_verified(delegator: Delegator, role: str, metadata: Metadata[Any]) -> bool:
     """Tell whether metadata has enough good signatures by a delegator."""
-    good, _, threshold = result_of(delegator, role, metadata)
+    good, _, threshold = count_signatures(delegator, role, metadata)
     return good >= threshold
 
 
-def sign(request: Request, signers: Sequence[CryptoSigner]) -> list[tuple[str, str]]:
+def add_signatures(request: SigningRequest, signers: Sequence[CryptoSigner]) -> list[tuple[str, str]]:
     """Add every signature that is still of use. Returns (role, key id) of each."""
     done = []
     for role in request.changes:
         for signer in signers:
             keyid = signer.public_key.keyid
-            if keyid in missing(request, role)[0]:
+            if keyid in missing_signatures(request, role)[0]:
                 request.changes[role].sign(signer, append=True)
                 done.append((role, keyid))
     return done
 
 
-def successor(metadata: Metadata[T]) -> Metadata[T]:
+def build_successor(metadata: Metadata[T]) -> Metadata[T]:
     """Copy metadata with the next version and no signature."""
     copied = Metadata(deepcopy(metadata.signed))
     copied.signed.version += 1
     return copied
 
 
-def encode(metadata: Metadata[Any]) -> bytes:
+def encode_metadata(metadata: Metadata[Any]) -> bytes:
     """Encode metadata as the file lies in the repository."""
     return metadata.to_bytes(JSONSerializer(compact=True))
 
 
-def decode(data: bytes, kind: type[T]) -> Metadata[T]:
+def decode_metadata(data: bytes, kind: type[T]) -> Metadata[T]:
     """Decode metadata. RequestError unless it is of that kind. Verifies no signature."""
     try:
         metadata: Metadata[Any] = Metadata.from_bytes(data)
@@ -149,37 +149,37 @@ def decode(data: bytes, kind: type[T]) -> Metadata[T]:
     return metadata
 
 
-def dump_state(state: State) -> bytes:
+def dump_state(state: RepositoryState) -> bytes:
     """Encode a state as the file that a hub exports."""
-    return _json({"format": HUB_FORMAT, **_state_dict(state)})
+    return _encode_json({"format": HUB_FORMAT, **_encode_state(state)})
 
 
-def dump_request(request: Request) -> bytes:
+def dump_request(request: SigningRequest) -> bytes:
     """Encode a request as a file."""
     changes = {role: metadata.to_dict() for role, metadata in request.changes.items()}
-    return _json({"format": REQUEST_FORMAT, **_state_dict(request.state), "changes": changes})
+    return _encode_json({"format": REQUEST_FORMAT, **_encode_state(request.state), "changes": changes})
 
 
-def load_state(data: bytes) -> State:
+def load_state(data: bytes) -> RepositoryState:
     """Decode what a hub exported. RequestError if it is something else."""
-    return _guarded(lambda: _state(_values(data, HUB_FORMAT)))
+    return _translate_errors(lambda: _parse_state(_parse_values(data, HUB_FORMAT)))
 
 
-def load_request(data: bytes) -> Request:
+def load_request(data: bytes) -> SigningRequest:
     """Decode a request file. RequestError if it is something else, or damaged."""
 
-    def read() -> Request:
-        values = _values(data, REQUEST_FORMAT)
-        changes: dict[str, Changed] = {
-            role: _metadata(value, Root) if role == ROOT else _metadata(value, Targets)
+    def read() -> SigningRequest:
+        values = _parse_values(data, REQUEST_FORMAT)
+        changes: dict[str, ChangedMetadata] = {
+            role: _parse_metadata(value, Root) if role == ROOT else _parse_metadata(value, Targets)
             for role, value in values["changes"].items()
         }
-        return Request(_state(values), changes)
+        return SigningRequest(_parse_state(values), changes)
 
-    return _guarded(read)
+    return _translate_errors(read)
 
 
-def _state_dict(state: State) -> dict[str, Any]:
+def _encode_state(state: RepositoryState) -> dict[str, Any]:
     return {
         "online": {role: {"keyid": key.keyid, **key.to_dict()} for role, key in state.online.items()},
         "roots": [metadata.to_dict() for metadata in state.roots],
@@ -187,21 +187,23 @@ def _state_dict(state: State) -> dict[str, Any]:
     }
 
 
-def _state(values: dict[str, Any]) -> State:
-    online = {role: _key(value) for role, value in values["online"].items()}
-    roots = tuple(_metadata(value, Root) for value in values["roots"])
-    return State(online, roots, {role: _metadata(value, Targets) for role, value in values["base"].items()})
+def _parse_state(values: dict[str, Any]) -> RepositoryState:
+    online = {role: _parse_key(value) for role, value in values["online"].items()}
+    roots = tuple(_parse_metadata(value, Root) for value in values["roots"])
+    return RepositoryState(
+        online, roots, {role: _parse_metadata(value, Targets) for role, value in values["base"].items()}
+    )
 
 
-def _key(value: dict[str, Any]) -> SSlibKey:
+def _parse_key(value: dict[str, Any]) -> SSlibKey:
     return SSlibKey.from_dict(value.pop("keyid"), value)
 
 
-def _metadata(value: dict[str, Any], kind: type[T]) -> Metadata[T]:
-    return decode(json.dumps(value).encode(), kind)
+def _parse_metadata(value: dict[str, Any], kind: type[T]) -> Metadata[T]:
+    return decode_metadata(json.dumps(value).encode(), kind)
 
 
-def _values(data: bytes, wanted: str) -> dict[str, Any]:
+def _parse_values(data: bytes, wanted: str) -> dict[str, Any]:
     values = json.loads(data)
     found = values.get("format")
     if found != wanted:
@@ -210,12 +212,12 @@ def _values(data: bytes, wanted: str) -> dict[str, Any]:
     return dict(values)
 
 
-def _guarded(read: Callable[[], R]) -> R:
+def _translate_errors(read: Callable[[], R]) -> R:
     try:
         return read()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise RequestError("the file is damaged or not one of ours") from None
 
 
-def _json(values: dict[str, Any]) -> bytes:
+def _encode_json(values: dict[str, Any]) -> bytes:
     return json.dumps(values, indent=1, sort_keys=True).encode() + b"\n"

@@ -16,28 +16,28 @@ from securesystemslib.signer import Key
 from tuf.api.metadata import DelegatedRole, Metadata, Role, Root, TargetFile, Targets
 
 from models.signing.keyring import NAME_FIELD
-from models.signing.request import Request, RequestError, State, verified
+from models.signing.request import RepositoryState, RequestError, SigningRequest, is_verified
 from models.signing.roles import (
+    CLOCK_SLACK,
     ONLINE,
     PERMITS,
     ROOT,
-    SLACK,
     TARGETS,
     TOP_LEVEL,
     is_delegated,
-    life,
-    may_list,
-    pattern,
+    may_list_path,
+    path_pattern,
     read_permit,
+    role_lifetime,
 )
 
 MAX_VERSION = 2**53
-REVOKED = "revoked"  # of a target's `custom`: true = no device may run it, also one that does already
-_SHOWN = re.compile(r"[A-Za-z0-9._-]{1,80}")
+REVOKED_FIELD = "revoked"  # of a target's `custom`: true = no device may run it, also one that does already
+_PRINTABLE_NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def check(request: Request, trusted: Metadata[Root] | None, now: datetime) -> None:
+def check_request(request: SigningRequest, trusted: Metadata[Root] | None, now: datetime) -> None:
     """Check a request before it is signed. RequestError for the first thing that is wrong.
 
     `trusted`: the newest root this machine knows, None for none yet.
@@ -54,58 +54,58 @@ def check(request: Request, trusted: Metadata[Root] | None, now: datetime) -> No
             _check_targets(request, role, changed.signed)
 
 
-def check_state(state: State, trusted: Metadata[Root] | None) -> None:
+def check_state(state: RepositoryState, trusted: Metadata[Root] | None) -> None:
     """Check that a state follows from the root we trust. RequestError otherwise."""
     _check_chain(state.roots, trusted)
     for role, metadata in state.base.items():
         over = state.root if role == TARGETS else state.targets
-        if over is None or not verified(over, role, metadata):
+        if over is None or not is_verified(over, role, metadata):
             raise RequestError(f"{role} as the hub has it is not signed by its keys")
 
 
-def check_whole(request: Request, at_hub: frozenset[str]) -> None:
+def check_signatures(request: SigningRequest, at_hub: frozenset[str]) -> None:
     """Check that a device would accept the result: every role is signed by enough keys.
 
-    Roles of `at_hub` are left out: the hub signs them itself.
+    Roles of `hub_signed_roles` are left out: the hub signs them itself.
     """
     for role, changed in request.changes.items():
         for delegator in request.delegators(role):
-            if not verified(delegator, role, changed):
+            if not is_verified(delegator, role, changed):
                 raise RequestError(f"{role} {changed.signed.version} is not signed by enough keys: `skerry keys sign`")
-    for role in delegated(request.targets):
+    for role in delegated_roles(request.targets):
         standing = request.changes.get(role) or request.state.base.get(role)
-        if role not in at_hub and (standing is None or not verified(request.targets, role, standing)):
+        if role not in at_hub and (standing is None or not is_verified(request.targets, role, standing)):
             raise RequestError(f"{role} would be left without a valid signature")
 
 
-def delegated(targets: Targets) -> dict[str, DelegatedRole]:
+def delegated_roles(targets: Targets) -> dict[str, DelegatedRole]:
     """Return the roles that the top-level targets delegate to, by name."""
     roles = targets.delegations.roles if targets.delegations else None
     return dict(roles or {})
 
 
-def key_name(key: Key) -> str:
+def display_name(key: Key) -> str:
     """Return the name of a key; the start of its id where it has no name that may be shown on a terminal."""
     name = str(key.unrecognized_fields.get(NAME_FIELD, ""))
-    return name if _SHOWN.fullmatch(name) else key.keyid[:8]
+    return name if _PRINTABLE_NAME.fullmatch(name) else key.keyid[:8]
 
 
-def describe(request: Request) -> list[str]:
+def describe_request(request: SigningRequest) -> list[str]:
     """Describe what signing a request does, one line for each change, dangerous ones first."""
     lines: list[str] = []
     for role, changed in sorted(request.changes.items(), key=lambda item: (item[0] != ROOT, item[0] != TARGETS)):
         lines.append(f"{role} {changed.signed.version}, valid until {changed.signed.expires:%Y-%m-%d}")
-        before = request.state.root if role == ROOT else _signed(request.state.base.get(role))
-        lines += [f"  {line}" for line in _differences(before, changed.signed)]
+        before = request.state.root if role == ROOT else _signed_part(request.state.base.get(role))
+        lines += [f"  {line}" for line in _describe_differences(before, changed.signed)]
     return lines
 
 
-def _signed(metadata: Metadata[Targets] | None) -> Targets | None:
+def _signed_part(metadata: Metadata[Targets] | None) -> Targets | None:
     return metadata.signed if metadata else None
 
 
-def _differences(before: Root | Targets | None, after: Root | Targets) -> Iterator[str]:
-    old, new = _holders(before), _holders(after)
+def _describe_differences(before: Root | Targets | None, after: Root | Targets) -> Iterator[str]:
+    old, new = _describe_holders(before), _describe_holders(after)
     for role in sorted(old.keys() | new.keys()):
         if old.get(role) != new.get(role):
             yield f"keys of {role}: {old.get(role, 'none')} -> {new.get(role, 'none')}"
@@ -115,37 +115,37 @@ def _differences(before: Root | Targets | None, after: Root | Targets) -> Iterat
         if path not in new_files:
             yield f"withdraws {path}"
         elif path not in old_files or old_files[path] != new_files[path]:
-            yield _file_line(old_files.get(path), new_files[path])
+            yield _describe_file(old_files.get(path), new_files[path])
 
 
-def _file_line(old: TargetFile | None, new: TargetFile) -> str:
+def _describe_file(old: TargetFile | None, new: TargetFile) -> str:
     """Describe one changed file. `custom` is signed too: a version that jumps or a revoked model must not go unseen."""
     if new.path.startswith(f"{PERMITS}/"):
-        return read_permit(new.path, new.custom).words()
+        return read_permit(new.path, new.custom).describe()
     verb = "adds" if old is None else "marks" if old.hashes == new.hashes else "replaces"
     said = json.dumps(new.custom, sort_keys=True)[:400]
-    return f"{verb} {new.path} sha256 {_digest(new)} {new.length} B {said}"
+    return f"{verb} {new.path} sha256 {_target_sha256(new)} {new.length} B {said}"
 
 
-def _holders(signed: Root | Targets | None) -> dict[str, str]:
+def _describe_holders(signed: Root | Targets | None) -> dict[str, str]:
     """Describe the keys per role: `2 of root-1, root-2, root-3`."""
     if isinstance(signed, Root):
         pairs = [(name, role, signed.keys) for name, role in signed.roles.items()]
     elif signed and signed.delegations:
-        pairs = [(name, role, signed.delegations.keys) for name, role in delegated(signed).items()]
+        pairs = [(name, role, signed.delegations.keys) for name, role in delegated_roles(signed).items()]
     else:
         return {}
-    return {name: f"{role.threshold} of {', '.join(_names(role, keys))}" for name, role, keys in pairs}
+    return {name: f"{role.threshold} of {', '.join(_key_names(role, keys))}" for name, role, keys in pairs}
 
 
-def _names(role: Role, keys: dict[str, Key]) -> list[str]:
-    return sorted(f"{key_name(keys[keyid])} ({keyid[:8]})" for keyid in role.keyids if keyid in keys)
+def _key_names(role: Role, keys: dict[str, Key]) -> list[str]:
+    return sorted(f"{display_name(keys[keyid])} ({keyid[:8]})" for keyid in role.keyids if keyid in keys)
 
 
 def _check_chain(roots: Sequence[Metadata[Root]], trusted: Metadata[Root] | None) -> None:
     for number, metadata in enumerate(roots, start=1):
         over = (metadata, *([roots[number - 2]] if number > 1 else []))
-        if metadata.signed.version != number or not all(verified(each.signed, ROOT, metadata) for each in over):
+        if metadata.signed.version != number or not all(is_verified(each.signed, ROOT, metadata) for each in over):
             raise RequestError(f"root {number} does not follow from the one before it")
     if trusted is None:
         return
@@ -158,8 +158,10 @@ def _check_chain(roots: Sequence[Metadata[Root]], trusted: Metadata[Root] | None
 def _check_expiry(role: str, expires: datetime, now: datetime) -> None:
     if expires <= now:
         raise RequestError(f"{role} would have expired on {expires:%Y-%m-%d}: is the clock right?")
-    if expires > now + life(role) + SLACK:
-        raise RequestError(f"{role} would be valid until {expires:%Y-%m-%d}, longer than {life(role).days} days")
+    if expires > now + role_lifetime(role) + CLOCK_SLACK:
+        raise RequestError(
+            f"{role} would be valid until {expires:%Y-%m-%d}, longer than {role_lifetime(role).days} days"
+        )
 
 
 def _check_root(before: Root | None, after: Root) -> None:
@@ -192,13 +194,13 @@ def _check_version(role: str, before: Metadata[Targets] | None, version: int) ->
         raise RequestError(f"{role} {version} where {least} comes next: the hub went on meanwhile, ask it again")
 
 
-def _check_targets(request: Request, role: str, targets: Targets) -> None:
+def _check_targets(request: SigningRequest, role: str, targets: Targets) -> None:
     if role == TARGETS:
         if targets.delegations and targets.delegations.succinct_roles is not None:
             raise RequestError("targets delegates by hash: only our own folders are delegated")
-        for name, delegation in delegated(targets).items():
+        for name, delegation in delegated_roles(targets).items():
             _check_delegation(name, delegation, targets)
-    elif role not in delegated(request.targets):
+    elif role not in delegated_roles(request.targets):
         raise RequestError(f"{role}: nobody delegates to it")
     elif targets.delegations is not None:
         raise RequestError(f"{role}: a delegated role may not delegate")
@@ -208,7 +210,7 @@ def _check_targets(request: Request, role: str, targets: Targets) -> None:
 
 def _check_delegation(name: str, delegation: DelegatedRole, targets: Targets) -> None:
     keys: dict[str, Any] = targets.delegations.keys if targets.delegations else {}
-    if not is_delegated(name) or delegation.paths != [pattern(name)] or not delegation.terminating:
+    if not is_delegated(name) or delegation.paths != [path_pattern(name)] or not delegation.terminating:
         raise RequestError(f"{name}: not a delegation of ours, or for other paths than its own")
     _check_keys(name, delegation, keys)
 
@@ -216,14 +218,14 @@ def _check_delegation(name: str, delegation: DelegatedRole, targets: Targets) ->
 def _check_file(role: str, path: str, info: TargetFile) -> None:
     custom = info.custom
     version = custom.get("version") if isinstance(custom, dict) else None
-    if not may_list(role, path):
+    if not may_list_path(role, path):
         raise RequestError(f"{role}: {path[:80]!r} is not in its folder")
-    if not _SHA256.fullmatch(_digest(info)) or set(info.hashes) != {"sha256"} or info.length < 1:
+    if not _SHA256.fullmatch(_target_sha256(info)) or set(info.hashes) != {"sha256"} or info.length < 1:
         raise RequestError(f"{path}: its length or hash is impossible")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= MAX_VERSION:
         raise RequestError(f"{path}: has no version")
-    if not isinstance(custom.get(REVOKED, False), bool):
-        raise RequestError(f"{path}: `{REVOKED}` must be true or false")
+    if not isinstance(custom.get(REVOKED_FIELD, False), bool):
+        raise RequestError(f"{path}: `{REVOKED_FIELD}` must be true or false")
     if role == TARGETS:
         _check_permit(path, custom)
 
@@ -235,5 +237,5 @@ def _check_permit(path: str, custom: dict[str, Any]) -> None:
         raise RequestError(f"{path}: {error}") from None
 
 
-def _digest(info: TargetFile) -> str:
+def _target_sha256(info: TargetFile) -> str:
     return str(info.hashes.get("sha256", ""))

@@ -18,8 +18,8 @@ TOP_LEVEL = (ROOT, TARGETS, SNAPSHOT, TIMESTAMP)
 ONLINE = (SNAPSHOT, TIMESTAMP)  # always at the hub
 POLICY, KEYS = "policy", "keys"
 PERMITS = "permits"  # permits for downgrades: listed by targets itself, since no hub may sign them
-MODELS = "models-"
-SLACK = timedelta(days=2)  # between the clocks of two machines
+MODELS_PREFIX = "models-"
+CLOCK_SLACK = timedelta(days=2)  # between the clocks of two machines
 _DAYS = {ROOT: 365, TARGETS: 180, SNAPSHOT: 30, TIMESTAMP: 7}
 _DELEGATED_DAYS = 90
 _PART = r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9_-]+)*"
@@ -28,7 +28,7 @@ _PATH = re.compile(rf"(?=.{{1,255}}\Z){_PART}(?:/{_PART}){{1,4}}")
 
 
 @dataclass(frozen=True)
-class Fleet:
+class KeyThresholds:
     """Key thresholds of root and targets: keys made, and how many of them must sign."""
 
     root_keys: int
@@ -37,32 +37,40 @@ class Fleet:
     targets_threshold: int
 
 
-FLEET = Fleet(3, 2, 2, 2)
-SMALL = Fleet(1, 1, 1, 1)  # of one person: whoever gets that one key owns the fleet
+FLEET_THRESHOLDS = KeyThresholds(3, 2, 2, 2)
+SMALL_THRESHOLDS = KeyThresholds(1, 1, 1, 1)  # of one person: whoever gets that one key owns the fleet
 
 
 def model_role(family: str) -> str:
-    """Return the role of a model family, as in `models-digits`. ValueError if the family cannot be a part of a path."""
+    """Return the role of a model family, as in `models-load_digits`.
+
+    ValueError if the family cannot be a part of a path.
+    """
     if not _NAME.fullmatch(family):
         raise ValueError(f"{family!r} cannot name a family: a-z, 0-9, dash, underscore and single dots inside")
-    return MODELS + family
+    return MODELS_PREFIX + family
 
 
 def is_delegated(role: str) -> bool:
     """Tell whether a role is one of the delegated ones: policy, keys, or a model family's."""
-    return role in (POLICY, KEYS) or (role.startswith(MODELS) and bool(_NAME.fullmatch(role.removeprefix(MODELS))))
+    return role in (POLICY, KEYS) or (
+        role.startswith(MODELS_PREFIX) and bool(_NAME.fullmatch(role.removeprefix(MODELS_PREFIX)))
+    )
 
 
-def role_named(word: str) -> str:
-    """Parse a role as typed: `root`, `policy`, `models-digits`, or a family, `digits`. ValueError otherwise."""
+def parse_role(word: str) -> str:
+    """Parse a role as typed.
+
+    `root`, `policy`, `models-load_digits`, or a family, `load_digits`. ValueError otherwise.
+    """
     return word if word in TOP_LEVEL or is_delegated(word) else model_role(word)
 
 
-def pattern(role: str) -> str:
+def path_pattern(role: str) -> str:
     """Return the paths a role may list: `models/digits/*`, `policy/*`, `keys/*`. Targets itself: `permits/*/*`."""
     if role == TARGETS:
         return f"{PERMITS}/*/*"
-    return f"models/{role.removeprefix(MODELS)}/*" if role.startswith(MODELS) else f"{role}/*"
+    return f"models/{role.removeprefix(MODELS_PREFIX)}/*" if role.startswith(MODELS_PREFIX) else f"{role}/*"
 
 
 def model_path(family: str, version: int) -> str:
@@ -85,7 +93,7 @@ def permit_path(family: str, from_below: int, to_version: int) -> str:
     return f"{PERMITS}/{family}/to-{to_version}-from-below-{from_below}.json"
 
 
-def path_fits(path: str) -> bool:
+def is_repository_path(path: str) -> bool:
     """Tell whether a path is one of ours: two to five plain parts, so it cannot leave a folder.
 
     A part: lower-case ASCII letters, digits, `_`, `-` and single dots inside.
@@ -93,34 +101,34 @@ def path_fits(path: str) -> bool:
     return bool(_PATH.fullmatch(path))
 
 
-def may_list(role: str, path: str) -> bool:
+def may_list_path(role: str, path: str) -> bool:
     """Tell whether a role may list a path: one of ours, and inside the role's own folder."""
-    parts, wanted = path.split("/"), pattern(role).split("/")
+    parts, wanted = path.split("/"), path_pattern(role).split("/")
     inside = len(parts) == len(wanted) and all(want in ("*", part) for part, want in zip(parts, wanted, strict=True))
-    return path_fits(path) and inside
+    return is_repository_path(path) and inside
 
 
-def life(role: str) -> timedelta:
+def role_lifetime(role: str) -> timedelta:
     """Return the lifetime of a role's metadata."""
     return timedelta(days=_DAYS.get(role, _DELEGATED_DAYS))
 
 
-def expiry(role: str, now: datetime) -> datetime:
+def expiry_for(role: str, now: datetime) -> datetime:
     """Return when a version signed now expires. Whole seconds, as the metadata has them."""
-    return now.astimezone(UTC).replace(microsecond=0) + life(role)
+    return now.astimezone(UTC).replace(microsecond=0) + role_lifetime(role)
 
 
-def due(role: str, expires: datetime, now: datetime) -> bool:
+def is_renewal_due(role: str, expires: datetime, now: datetime) -> bool:
     """Tell whether a role must be signed again: the timestamp daily, others with a third of their life left."""
-    left = life(role) - timedelta(days=1) if role == TIMESTAMP else life(role) / 3
+    left = role_lifetime(role) - timedelta(days=1) if role == TIMESTAMP else role_lifetime(role) / 3
     return expires - now <= left
 
 
-FIELD = "permit"  # of the target's `custom`
+PERMIT_FIELD = "permit"  # of the target's `custom`
 MAX_VERSION = 2**53
-MAX_WHY_CHARS = 200
+MAX_REASON_CHARS = 200
 LAST_MS = 4_102_444_800_000  # 2100-01-01: latest end of a permit
-_KINDS = {"family": str, "from_below": int, "to_version": int, "expires_ms": int, "why": str}
+_PERMIT_TYPES = {"family": str, "from_below": int, "to_version": int, "expires_ms": int, "why": str}
 
 
 @dataclass(frozen=True)
@@ -138,11 +146,11 @@ class Permit:
         """Target path of this permit."""
         return permit_path(self.family, self.from_below, self.to_version)
 
-    def custom(self) -> dict[str, Any]:
+    def custom_fields(self) -> dict[str, Any]:
         """Return the `custom` field of its target. A later permit for the same way down is a later version."""
-        return {"version": self.expires_ms // 1000, FIELD: asdict(self)}
+        return {"version": self.expires_ms // 1000, PERMIT_FIELD: asdict(self)}
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Describe the permit for whoever signs it."""
         until = datetime.fromtimestamp(self.expires_ms / 1000, UTC)
         below = f"devices below {self.family}@{self.from_below}"
@@ -151,16 +159,16 @@ class Permit:
 
 def read_permit(path: str, custom: object) -> Permit:
     """Parse a permit. ValueError if it is none, could not mean anything, or its path says something else."""
-    values = custom.get(FIELD) if isinstance(custom, dict) else None
-    if not isinstance(values, dict) or set(values) != set(_KINDS):
+    values = custom.get(PERMIT_FIELD) if isinstance(custom, dict) else None
+    if not isinstance(values, dict) or set(values) != set(_PERMIT_TYPES):
         raise ValueError("no permit")
-    if any(type(values[name]) is not kind for name, kind in _KINDS.items()):
+    if any(type(values[name]) is not kind for name, kind in _PERMIT_TYPES.items()):
         raise ValueError("no permit: a value of the wrong type")
     permit = Permit(**values)
     if not 1 <= permit.to_version < permit.from_below <= MAX_VERSION:
         raise ValueError(f"a permit leads down: to {permit.to_version}, from below {permit.from_below}")
-    if not 0 < permit.expires_ms <= LAST_MS or len(permit.why) > MAX_WHY_CHARS:
-        raise ValueError(f"a permit ends, and its reason has at most {MAX_WHY_CHARS} characters")
+    if not 0 < permit.expires_ms <= LAST_MS or len(permit.why) > MAX_REASON_CHARS:
+        raise ValueError(f"a permit ends, and its reason has at most {MAX_REASON_CHARS} characters")
     if path != permit.path:
         raise ValueError(f"a permit at {path[:80]!r} belongs at {permit.path}")
     return permit

@@ -14,35 +14,38 @@ from typing import NamedTuple
 from tuf.api.exceptions import DownloadError, DownloadHTTPError, DownloadLengthMismatchError
 from tuf.ngclient.fetcher import FetcherInterface
 
-from models.update.http import METADATA, Channel, Limits, Pace, UnreachableError
-from models.update.partial_download import Part
+from models.update.http import METADATA_LIMITS, HttpChannel, TransferLimits, TransferPace, UnreachableError
+from models.update.partial_download import PartialDownload
 
 CHUNK_BYTES = 1 << 16
 MAX_CONNECTIONS = 64
-BARREN_TRIES = 4  # connections in a row that bring no byte
-PAUSE_S = 0.25  # doubled for each of them
-_RANGE = re.compile(r"bytes (\d{1,15})-\d{1,15}/(\d{1,15}|\*)")
+MAX_EMPTY_TRIES = 4  # connections in a row that bring no byte
+RETRY_PAUSE_S = 0.25  # doubled for each of them
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,15})-\d{1,15}/(\d{1,15}|\*)")
 
 
-class Hands(NamedTuple):
+class TransferClock(NamedTuple):
     """Clock and sleep of the downloader, passed in so that a test need not wait."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
-class Fetcher(FetcherInterface):
+class ResumingFetcher(FetcherInterface):
     """TUF fetcher with resume.
 
     Use from one thread. `targets`: limits of a target's download; `context`: TLS of an own CA.
     """
 
     def __init__(
-        self, targets: Limits | None = None, context: ssl.SSLContext | None = None, hands: Hands | None = None
+        self,
+        targets: TransferLimits | None = None,
+        context: ssl.SSLContext | None = None,
+        hands: TransferClock | None = None,
     ) -> None:
-        self._limits = targets or Limits()
-        self._channel = Channel(context)
-        self._hands = hands or Hands()
+        self._limits = targets or TransferLimits()
+        self._channel = HttpChannel(context)
+        self._hands = hands or TransferClock()
         self.received_bytes = 0
 
     @property
@@ -56,24 +59,24 @@ class Fetcher(FetcherInterface):
 
     def download_bytes(self, url: str, max_length: int) -> bytes:
         """Download a whole metadata file. Cut at `max_length` + 1; asked for once more if the connection breaks."""
-        pace = Pace(METADATA, self._hands.clock)
+        pace = TransferPace(METADATA_LIMITS, self._hands.clock)
         try:
-            return self._whole(url, max_length, pace)
+            return self._download_whole(url, max_length, pace)
         except UnreachableError:
             self._channel.close()
-            return self._whole(url, max_length, pace)
+            return self._download_whole(url, max_length, pace)
 
-    def download_part(self, url: str, part: Part, length: int) -> None:
+    def download_part(self, url: str, part: PartialDownload, length: int) -> None:
         """Fill `part` up to exactly `length` bytes, beginning after what it holds.
 
         DownloadLengthMismatchError if the server has more or less than that: nothing of it is kept. UnreachableError,
         DownloadHTTPError or SlowRetrievalError: what came is kept for the next time. OSError: the disk.
         """
-        pace = Pace(self._limits, self._hands.clock)
+        pace = TransferPace(self._limits, self._hands.clock)
         if part.size > length:
             part.restart()
         try:
-            self._fill(url, part, length, pace)
+            self._fill_part(url, part, length, pace)
         except DownloadLengthMismatchError:
             part.discard()
             raise
@@ -82,12 +85,12 @@ class Fetcher(FetcherInterface):
 
     def _fetch(self, url: str) -> Iterator[bytes]:
         """Iterate over a body for the TUF client, which uses it only for what `download_bytes` does not serve."""
-        return self._pieces(self._channel.get(url, {}, Pace(self._limits, self._hands.clock)))
+        return self._iter_chunks(self._channel.get(url, {}, TransferPace(self._limits, self._hands.clock)))
 
-    def _whole(self, url: str, max_length: int, pace: Pace) -> bytes:
+    def _download_whole(self, url: str, max_length: int, pace: TransferPace) -> bytes:
         response = self._channel.get(url, {}, pace)
         try:
-            data = self._read(response, max_length)
+            data = self._read_body(response, max_length)
         except DownloadError:
             self._channel.close()
             raise
@@ -95,11 +98,11 @@ class Fetcher(FetcherInterface):
             response.close()  # where the whole was read, the connection is free for the next
         return data
 
-    def _read(self, response: http.client.HTTPResponse, max_length: int) -> bytes:
+    def _read_body(self, response: http.client.HTTPResponse, max_length: int) -> bytes:
         if (response.length or 0) > max_length:
             raise DownloadLengthMismatchError(f"{response.length} bytes announced, at most {max_length}")
         data = bytearray()
-        for piece in self._pieces(response, max_length + 1):
+        for piece in self._iter_chunks(response, max_length + 1):
             data += piece
         if len(data) > max_length:
             raise DownloadLengthMismatchError(f"more than {max_length} bytes")
@@ -107,39 +110,39 @@ class Fetcher(FetcherInterface):
             raise UnreachableError(f"cut, {response.length} bytes missing")
         return bytes(data)
 
-    def _fill(self, url: str, part: Part, length: int, pace: Pace) -> None:
+    def _fill_part(self, url: str, part: PartialDownload, length: int, pace: TransferPace) -> None:
         barren = 0
         for _ in range(MAX_CONNECTIONS):
             if part.size == length:
                 return
             before = part.size
             try:
-                self._continue(url, part, length, pace)
+                self._continue_part(url, part, length, pace)
             except UnreachableError:
-                if barren >= BARREN_TRIES:
+                if barren >= MAX_EMPTY_TRIES:
                     raise
             except DownloadHTTPError as error:
                 if error.status_code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or before == 0:
                     raise
                 part.restart()
             barren = barren + 1 if part.size <= before else 0
-            if barren > BARREN_TRIES:
+            if barren > MAX_EMPTY_TRIES:
                 break
             if barren:
-                self._hands.sleep(min(PAUSE_S * 2**barren, pace.patience_s()))
+                self._hands.sleep(min(RETRY_PAUSE_S * 2**barren, pace.read_timeout_s()))
         if part.size < length:
             raise UnreachableError(f"cut too often, {length - part.size} bytes missing")
 
-    def _continue(self, url: str, part: Part, length: int, pace: Pace) -> None:
+    def _continue_part(self, url: str, part: PartialDownload, length: int, pace: TransferPace) -> None:
         """Continue the part with one request."""
-        response = self._channel.get(url, _asking(part), pace)
+        response = self._channel.get(url, _range_headers(part), pace)
         try:
-            total = _total(response, part)
+            total = _check_range(response, part)
             if total is not None and total != length:
                 raise DownloadLengthMismatchError(f"{total} bytes announced, {length} promised")
             part.tag = response.headers.get("ETag", "")
             part.resumed = part.size > 0
-            for piece in self._pieces(response, length - part.size + 1):
+            for piece in self._iter_chunks(response, length - part.size + 1):
                 part.append(piece)
         finally:
             response.close()
@@ -148,7 +151,7 @@ class Fetcher(FetcherInterface):
         if part.size > length:
             raise DownloadLengthMismatchError(f"more than the {length} bytes promised")
 
-    def _pieces(self, response: http.client.HTTPResponse, at_most: int | None = None) -> Iterator[bytes]:
+    def _iter_chunks(self, response: http.client.HTTPResponse, at_most: int | None = None) -> Iterator[bytes]:
         """Iterate over the body as it arrives, at most so many bytes. UnreachableError if the connection breaks."""
         left = at_most
         while left is None or left > 0:
@@ -164,7 +167,7 @@ class Fetcher(FetcherInterface):
             yield piece
 
 
-def _asking(part: Part) -> dict[str, str]:
+def _range_headers(part: PartialDownload) -> dict[str, str]:
     """Build the range headers that continue a part (RFC 9110, 14.2 and 13.1.5)."""
     if part.size == 0:
         return {}
@@ -172,12 +175,12 @@ def _asking(part: Part) -> dict[str, str]:
     return {"Range": f"bytes={part.size}-", **({"If-Range": part.tag} if strong else {})}
 
 
-def _total(response: http.client.HTTPResponse, part: Part) -> int | None:
+def _check_range(response: http.client.HTTPResponse, part: PartialDownload) -> int | None:
     """Return the length of the whole file by this answer; None if it does not say. Restarts the part where it must."""
     if response.status == http.HTTPStatus.OK:
         part.restart()  # no ranges here, or another file than before
         return response.length
-    found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     tag = response.headers.get("ETag", "")
     if not found or int(found[1]) != part.size or (part.tag and tag and tag != part.tag):
         part.restart()
@@ -185,4 +188,4 @@ def _total(response: http.client.HTTPResponse, part: Part) -> int | None:
     return None if found[2] == "*" else int(found[2])
 
 
-__all__ = ["DownloadError", "Fetcher", "Hands", "Limits", "UnreachableError"]
+__all__ = ["DownloadError", "ResumingFetcher", "TransferClock", "TransferLimits", "UnreachableError"]

@@ -12,15 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from models.update.trust import Floor, line_of
-from wire.process.exit_codes import Exit, ExitError
+from models.update.trust import VersionFloor, floor_name_of
+from wire.process.exit_codes import ExitCode, ExitError
 
 if TYPE_CHECKING:
     from models.update.slots import Slot
 
 
 SCHEMA = 1
-FILE = "floors.db"
+FLOORS_FILE = "floors.db"
 _TABLES = """
 create table floors (name text primary key, version integer not null, signers text not null) without rowid;
 create table root (one integer primary key check (one = 1), version integer not null, metadata blob not null);
@@ -28,47 +28,47 @@ create table notes (name text primary key, value integer not null) without rowid
 """
 
 
-def commit(folder: Path, slot: "Slot") -> None:
+def commit_floor(folder: Path, slot: "Slot") -> None:
     """Raise the floor of a bundle's family: it serves, and nothing older may follow. sqlite3.Error: the disk."""
-    floor = Floor(line_of(slot.path), slot.version, frozenset(slot.signers))
-    with FloorsDb(folder) as db:
-        old = db.read().get(floor.name)
+    floor = VersionFloor(floor_name_of(slot.path), slot.version, frozenset(slot.signers))
+    with FloorDatabase(folder) as db:
+        old = db.read_floors().get(floor.name)
         if old is None or floor.version > old.version:
             db.raise_floors((floor,))
 
 
-class FloorsDb:
+class FloorDatabase:
     """Floor database; use as a context, in one thread.
 
     `damaged`: an unreadable file was set aside and a new one begun.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+        self._path = folder / FLOORS_FILE
         self.damaged = False
 
     def __enter__(self) -> Self:
         self.damaged = self._path.exists() and self._path.stat().st_size == 0  # SQLite would take it for a new one
         try:
-            self._open()
+            self._open_database()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):  # disk full, read-only, locked: nothing is damaged
                 raise
             self._set_aside()
-            self._open()
+            self._open_database()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._db.close()
 
-    def read(self) -> dict[str, Floor]:
+    def read_floors(self) -> dict[str, VersionFloor]:
         """Read all floors by name, that of root included."""
         rows = self._db.execute("select name, version, signers from floors").fetchall()
-        floors = {name: Floor(name, version, frozenset(signers.split())) for name, version, signers in rows}
+        floors = {name: VersionFloor(name, version, frozenset(signers.split())) for name, version, signers in rows}
         root = self._db.execute("select version from root").fetchone()
-        return floors | ({"root": Floor("root", root[0])} if root else {})
+        return floors | ({"root": VersionFloor("root", root[0])} if root else {})
 
-    def root(self) -> bytes | None:
+    def read_root(self) -> bytes | None:
         """Read the newest root that was ever verified; the next refresh starts there."""
         row = self._db.execute("select metadata from root").fetchone()
         return bytes(row[0]) if row else None
@@ -81,12 +81,12 @@ class FloorsDb:
         )
         self._db.execute(statement, (version, metadata))
 
-    def raise_floors(self, floors: Iterable[Floor]) -> None:
+    def raise_floors(self, floors: Iterable[VersionFloor]) -> None:
         """Store floors in one transaction.
 
         ValueError, and none is changed, if one would go down with the same signers.
         """
-        held = self.read()
+        held = self.read_floors()
         new = tuple(floors)
         for floor in new:
             old = held.get(floor.name)
@@ -97,17 +97,17 @@ class FloorsDb:
         self._db.executemany("insert or replace into floors values (?, ?, ?)", rows)
         self._db.execute("commit")
 
-    def note(self, name: str) -> int:
+    def read_note(self, name: str) -> int:
         """Read a number kept for the next poll; 0 if there is none."""
         row = self._db.execute("select value from notes where name = ?", (name,)).fetchone()
         return int(row[0]) if row else 0
 
-    def keep_note(self, name: str, value: int) -> None:
+    def write_note(self, name: str, value: int) -> None:
         """Store a number, only if it changed: a quiet poll costs no sync."""
-        if self.note(name) != value:
+        if self.read_note(name) != value:
             self._db.execute("insert or replace into notes values (?, ?)", (name, value))
 
-    def _open(self) -> None:
+    def _open_database(self) -> None:
         self._db = sqlite3.connect(self._path, isolation_level=None, timeout=5.0)
         try:
             self._db.execute("pragma journal_mode = wal")
@@ -121,7 +121,7 @@ class FloorsDb:
         found = self._db.execute("pragma user_version").fetchone()[0]
         if found > SCHEMA:
             raise ExitError(
-                Exit.DATABASE, f"{self._path} was written by a newer version (schema {found}); update this one"
+                ExitCode.DATABASE, f"{self._path} was written by a newer version (schema {found}); update this one"
             )
         if found == SCHEMA:
             if self._db.execute("pragma quick_check").fetchone()[0] != "ok":
@@ -134,7 +134,7 @@ class FloorsDb:
         self._path.replace(self._path.with_suffix(".damaged"))
         for suffix in ("-wal", "-shm"):
             with suppress(FileNotFoundError):
-                self._path.with_name(FILE + suffix).unlink()
+                self._path.with_name(FLOORS_FILE + suffix).unlink()
 
 
 MAX_TRIES = 3  # of a bundle that ran out of time or memory, or crashed
@@ -147,22 +147,22 @@ class Quarantine:
         self._folder = folder
         self._prefix = f"failed/{agent}/"
 
-    def tries(self, path: str) -> int:
+    def count_failures(self, path: str) -> int:
         """Count how often a bundle failed."""
-        with FloorsDb(self._folder) as db:
-            return db.note(self._prefix + path)
+        with FloorDatabase(self._folder) as db:
+            return db.read_note(self._prefix + path)
 
-    def ban(self, digest: str, until_ms: int) -> None:
+    def ban_until(self, digest: str, until_ms: int) -> None:
         """Ban a bundle that misbehaved while it served, until a time in milliseconds since 1970."""
-        with FloorsDb(self._folder) as db:
-            db.keep_note(self._prefix + digest, until_ms)
+        with FloorDatabase(self._folder) as db:
+            db.write_note(self._prefix + digest, until_ms)
 
-    def banned(self, digest: str, now_ms: int) -> bool:
+    def is_banned(self, digest: str, now_ms: int) -> bool:
         """Tell whether a bundle is banned now."""
-        with FloorsDb(self._folder) as db:
-            return now_ms < db.note(self._prefix + digest)
+        with FloorDatabase(self._folder) as db:
+            return now_ms < db.read_note(self._prefix + digest)
 
-    def note(self, path: str, *, hopeless: bool) -> None:
+    def record_failure(self, path: str, *, hopeless: bool) -> None:
         """Record a failure; a hopeless bundle is not tried again."""
-        with FloorsDb(self._folder) as db:
-            db.keep_note(self._prefix + path, MAX_TRIES if hopeless else db.note(self._prefix + path) + 1)
+        with FloorDatabase(self._folder) as db:
+            db.write_note(self._prefix + path, MAX_TRIES if hopeless else db.read_note(self._prefix + path) + 1)

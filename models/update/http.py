@@ -22,7 +22,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 USER_AGENT = "skerry"
 
 
-class Limits(NamedTuple):
+class TransferLimits(NamedTuple):
     """Limits of one download. The least rate is judged over each `window_s`; `gap_s` is the longest silence."""
 
     deadline_s: float = 24 * 3600.0
@@ -31,31 +31,31 @@ class Limits(NamedTuple):
     gap_s: float = 30.0
 
 
-METADATA = Limits(deadline_s=60.0, least_bytes_per_s=0.0)
+METADATA_LIMITS = TransferLimits(deadline_s=60.0, least_bytes_per_s=0.0)
 
 
 class UnreachableError(DownloadError):
     """Server that did not answer, or a connection that broke; trying again may help."""
 
 
-class Pace:
+class TransferPace:
     """Clock of one download, over all its connections. SlowRetrievalError when it is too slow."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: TransferLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
         self._ends = clock() + limits.deadline_s
         self._window_ends = clock() + limits.window_s
         self._window_bytes = 0
 
-    def patience_s(self) -> float:
+    def read_timeout_s(self) -> float:
         """Return how long the next read may wait, in seconds."""
         left_s = self._ends - self._clock()
         if left_s <= 0:
             raise SlowRetrievalError(f"not done after {self._limits.deadline_s:g} s")
         return min(left_s, self._limits.gap_s)
 
-    def got(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Count bytes that arrived and judge the rate of a window that is over."""
         self._window_bytes += size
         now = self._clock()
@@ -67,7 +67,7 @@ class Pace:
         self._window_ends, self._window_bytes = now + self._limits.window_s, 0
 
 
-class Channel:
+class HttpChannel:
     """HTTP client that keeps one connection open between requests to the same host. `requests` counts what was sent."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
@@ -76,19 +76,19 @@ class Channel:
         self._origin: tuple[str, str, int | None] | None = None
         self.requests = 0
 
-    def get(self, url: str, headers: dict[str, str], pace: Pace) -> http.client.HTTPResponse:
+    def get(self, url: str, headers: dict[str, str], pace: TransferPace) -> http.client.HTTPResponse:
         """Send a GET request and follow redirects on the same host; return the response, its body unread.
 
         DownloadHTTPError for any status but 200 and 206; else DownloadError.
         """
         for _ in range(MAX_REDIRECTS + 1):
-            response = self._answer(url, headers, pace)
+            response = self._request_with_retry(url, headers, pace)
             if response.status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
                 return response
-            self._settle(response)
+            self._drain_response(response)
             if response.status not in _REDIRECTS:
                 raise DownloadHTTPError(f"HTTP status {response.status}", response.status)
-            url = _next(url, response.headers.get("Location", ""))
+            url = _redirect_url(url, response.headers.get("Location", ""))
         raise DownloadError("redirected too often")
 
     def close(self) -> None:
@@ -97,38 +97,40 @@ class Channel:
             self._connection.close()
         self._connection = None
 
-    def _answer(self, url: str, headers: dict[str, str], pace: Pace) -> http.client.HTTPResponse:
+    def _request_with_retry(self, url: str, headers: dict[str, str], pace: TransferPace) -> http.client.HTTPResponse:
         """Send a request; a connection that was kept open may have died meanwhile: then once more on a new one."""
-        where = _split(url)
-        kept = self._connection is not None and self._origin == _origin(where)
+        where = _parse_url(url)
+        kept = self._connection is not None and self._origin == _url_origin(where)
         try:
-            return self._ask(where, headers, pace)
+            return self._send_request(where, headers, pace)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             if not kept or isinstance(error, TimeoutError):
-                raise _unreachable(where, error) from error
+                raise _unreachable_error(where, error) from error
         except SlowRetrievalError:
             self.close()
             raise
-        return self._answer(url, headers, pace)
+        return self._request_with_retry(url, headers, pace)
 
-    def _ask(self, where: SplitResult, headers: dict[str, str], pace: Pace) -> http.client.HTTPResponse:
-        connection = self._connected(where, pace)
+    def _send_request(
+        self, where: SplitResult, headers: dict[str, str], pace: TransferPace
+    ) -> http.client.HTTPResponse:
+        connection = self._ensure_connection(where, pace)
         path = where.path or "/"
         target = f"{path}?{where.query}" if where.query else path
         self.requests += 1
         connection.request("GET", target, headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **headers})
         return connection.getresponse()
 
-    def _connected(self, where: SplitResult, pace: Pace) -> "_Connection":
-        if self._connection is None or self._origin != _origin(where):
+    def _ensure_connection(self, where: SplitResult, pace: TransferPace) -> "_Connection":
+        if self._connection is None or self._origin != _url_origin(where):
             self.close()
-            self._connection = _open(where, pace.patience_s(), self._context)
-            self._origin = _origin(where)
+            self._connection = _create_connection(where, pace.read_timeout_s(), self._context)
+            self._origin = _url_origin(where)
         self._connection.pace = pace
         return self._connection
 
-    def _settle(self, response: http.client.HTTPResponse) -> None:
+    def _drain_response(self, response: http.client.HTTPResponse) -> None:
         """Read a short error page away so that the connection can be used again; else close it."""
         try:
             if response.length is None or response.length > SHORT_PAGE_BYTES:
@@ -143,7 +145,7 @@ class Channel:
 class _Connection(http.client.HTTPConnection):
     """HTTP connection whose socket waits no longer than the download it serves may."""
 
-    pace: Pace
+    pace: TransferPace
     scheme = "http"
     context: ssl.SSLContext | None = None
 
@@ -151,10 +153,10 @@ class _Connection(http.client.HTTPConnection):
         super().connect()
         if self.context is not None:
             self.sock = self.context.wrap_socket(self.sock, server_hostname=self.host)
-        self.sock = _Watched(self.sock, self)
+        self.sock = _PacedSocket(self.sock, self)
 
 
-class _Watched:
+class _PacedSocket:
     """The part of a socket that http.client uses; `makefile` gives a reader that asks the pace before every read."""
 
     def __init__(self, sock: socket.socket, connection: _Connection) -> None:
@@ -163,17 +165,17 @@ class _Watched:
 
     def makefile(self, mode: str) -> io.BufferedReader:
         del mode
-        return io.BufferedReader(_Paced(self._sock, self._connection))
+        return io.BufferedReader(_PacedReader(self._sock, self._connection))
 
     def sendall(self, data: bytes) -> None:
-        self._sock.settimeout(self._connection.pace.patience_s())
+        self._sock.settimeout(self._connection.pace.read_timeout_s())
         self._sock.sendall(data)
 
     def close(self) -> None:
         self._sock.close()
 
 
-class _Paced(io.RawIOBase):
+class _PacedReader(io.RawIOBase):
     """Raw reader of a socket: sets the timeout before every read and counts the bytes."""
 
     def __init__(self, sock: socket.socket, connection: _Connection) -> None:
@@ -186,14 +188,14 @@ class _Paced(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        patience_s = self._pace.patience_s()
+        patience_s = self._pace.read_timeout_s()
         self._sock.settimeout(patience_s)
         try:
             size = int(self._raw.readinto(buffer))
         except TimeoutError:
-            self._pace.patience_s()  # raises if it was the deadline and not a silence
+            self._pace.read_timeout_s()  # raises if it was the deadline and not a silence
             raise SlowRetrievalError(f"silent for {patience_s:.1f} s") from None
-        self._pace.got(size)
+        self._pace.count_bytes(size)
         return size
 
     def close(self) -> None:
@@ -201,20 +203,20 @@ class _Paced(io.RawIOBase):
         super().close()
 
 
-def _open(where: SplitResult, patience_s: float, context: ssl.SSLContext | None) -> _Connection:
-    connection = _Connection(where.hostname or "", where.port or _PORTS[where.scheme], timeout=patience_s)
+def _create_connection(where: SplitResult, patience_s: float, context: ssl.SSLContext | None) -> _Connection:
+    connection = _Connection(where.hostname or "", where.port or _DEFAULT_PORTS[where.scheme], timeout=patience_s)
     if where.scheme == "https":
         connection.context = context or ssl.create_default_context()
     return connection
 
 
-_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-def _split(url: str) -> SplitResult:
+def _parse_url(url: str) -> SplitResult:
     try:
         where = urlsplit(url)
-        fits = where.scheme in _PORTS and where.hostname and not where.username and where.port != 0
+        fits = where.scheme in _DEFAULT_PORTS and where.hostname and not where.username and where.port != 0
     except ValueError:
         fits = False
     if not fits or not url.isascii() or any(c.isspace() or not c.isprintable() for c in url):
@@ -222,16 +224,16 @@ def _split(url: str) -> SplitResult:
     return where
 
 
-def _origin(where: SplitResult) -> tuple[str, str, int | None]:
+def _url_origin(where: SplitResult) -> tuple[str, str, int | None]:
     return where.scheme, where.hostname or "", where.port
 
 
-def _next(url: str, location: str) -> str:
+def _redirect_url(url: str, location: str) -> str:
     there = urljoin(url, location)
-    if not location or _origin(_split(there)) != _origin(_split(url)):
+    if not location or _url_origin(_parse_url(there)) != _url_origin(_parse_url(url)):
         raise DownloadError("redirected to another host")
     return there
 
 
-def _unreachable(where: SplitResult, error: OSError | http.client.HTTPException) -> UnreachableError:
+def _unreachable_error(where: SplitResult, error: OSError | http.client.HTTPException) -> UnreachableError:
     return UnreachableError(f"{where.hostname}: {getattr(error, 'strerror', None) or type(error).__name__}")

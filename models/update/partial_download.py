@@ -15,7 +15,7 @@ from wire.process.files import sync_folder
 MAX_TAG_CHARS = 256
 
 
-class Part:
+class PartialDownload:
     """Partial download: use as a context.
 
     Bytes already there are kept: they begin the same file, or its hash will fail.
@@ -71,7 +71,7 @@ class Part:
         for path in (self.path, self._tag_path):
             path.unlink(missing_ok=True)
 
-    def become(self, final: Path) -> None:
+    def move_to(self, final: Path) -> None:
         """Move the file to its final path, durably. The caller has verified the bytes."""
         self.file.flush()
         os.fsync(self.file.fileno())

@@ -16,14 +16,14 @@ from typing import Self
 
 import msgspec
 
-from models.bundle.archive import pack, unpack
+from models.bundle.archive import pack_bundle, unpack_bundle
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import BundleError
-from models.update.partial_download import Part
-from wire.process.daemon import Lock
+from models.update.partial_download import PartialDownload
+from wire.process.daemon import FolderLock
 from wire.process.files import sync_folder
 
-__all__ = ["Document", "Slot", "Step", "Store", "pack", "unpack"]
+__all__ = ["Slot", "Store", "StoreStep", "StoredDocument", "pack_bundle", "unpack_bundle"]
 
 FORMAT = 1
 INDEX_FILE = "index.json"
@@ -31,7 +31,7 @@ SPARE_BYTES = 1 << 20
 _SCRATCH = ".new-"
 
 
-class Step(StrEnum):
+class StoreStep(StrEnum):
     """Step of an installation; reported before it is done, so that tests can crash there."""
 
     UNPACK = "unpack"
@@ -61,7 +61,7 @@ class Slot(msgspec.Struct, frozen=True):
     signers: tuple[str, ...] = ()
 
 
-class Document(msgspec.Struct, frozen=True):
+class StoredDocument(msgspec.Struct, frozen=True):
     """Policy or hub key file in the store, verified when it arrived."""
 
     path: str
@@ -69,7 +69,7 @@ class Document(msgspec.Struct, frozen=True):
     digest: str
 
 
-class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _StoreIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Index file of the store.
 
     `trial`: the current bundle is not committed yet. `candidate`: staged durably, until tried or dropped.
@@ -78,12 +78,12 @@ class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     format: int = FORMAT
     current: Slot | None = None
     previous: Slot | None = None
-    documents: dict[str, Document] = {}
+    documents: dict[str, StoredDocument] = {}
     candidate: Slot | None = None
     trial: bool = False
 
 
-def _ignore(step: Step) -> None:
+def _ignore_step(step: StoreStep) -> None:
     del step
 
 
@@ -94,15 +94,15 @@ class Store:
     sync was refused.
     """
 
-    def __init__(self, folder: Path, step: Callable[[Step], None] = _ignore) -> None:
+    def __init__(self, folder: Path, step: Callable[[StoreStep], None] = _ignore_step) -> None:
         self.folder = folder
         self.metadata = folder / "metadata"
         self._slots = folder / "slots"
         self._parts = folder / "parts"
         self._documents = folder / "documents"
         self._step = step
-        self._lock = Lock(folder)
-        self._index = _Index()
+        self._lock = FolderLock(folder)
+        self._index = _StoreIndex()
         self._staged: Slot | None = None
         self.damaged = False  # the index could not be read: nothing is current, nothing was swept
 
@@ -116,7 +116,7 @@ class Store:
             self._lock.__exit__(None, None, None)
             raise
         if not self.damaged:
-            self._sweep()
+            self._sweep_unnamed()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -142,22 +142,22 @@ class Store:
         """True while the current bundle was never committed."""
         return self._index.trial
 
-    def place(self, slot: Slot) -> Path:
+    def slot_folder(self, slot: Slot) -> Path:
         """Return the folder of a slot."""
         return self._slots / slot.digest[:32]
 
-    def open(self, slot: Slot) -> Bundle:
+    def open_slot(self, slot: Slot) -> Bundle:
         """Open the bundle of a slot, every byte verified again. BundleError if it is not the one that was installed."""
-        bundle = open_bundle(self.place(slot))
+        bundle = open_bundle(self.slot_folder(slot))
         if bundle.digest != slot.manifest:
             raise BundleError(f"{bundle.path}: not the bundle that was installed there")
         return bundle
 
-    def part_of(self, digest: str) -> Path:
+    def part_path(self, digest: str) -> Path:
         """Return the path of a bundle's partial download."""
         return self._parts / f"{digest}.part"
 
-    def reserve(self, digest: str, length: int, *, alone: bool = True) -> Part:
+    def reserve_part(self, digest: str, length: int, *, alone: bool = True) -> PartialDownload:
         """Open a part to download into. OSError(ENOSPC) if it and the unpacked slot cannot both fit.
 
         `alone`: other parts are removed; a small file leaves them, so that a large one can be gone on with.
@@ -165,13 +165,13 @@ class Store:
         for other in self._parts.iterdir():
             if alone and not other.name.startswith(digest):
                 other.unlink()
-        part = Part(self.part_of(digest))
+        part = PartialDownload(self.part_path(digest))
         there = part.path.stat().st_size if part.path.exists() else 0
         if shutil.disk_usage(self.folder).free < 2 * length - there + SPARE_BYTES:
             raise OSError(errno.ENOSPC, "no room for the download and the bundle in it")
         return part
 
-    def stage(self, part: Part, slot: Slot) -> Slot:
+    def stage_bundle(self, part: PartialDownload, slot: Slot) -> Slot:
         """Unpack a whole download into a slot of its own, beside what serves.
 
         Returns the slot with its manifest's digest.
@@ -182,12 +182,12 @@ class Store:
         scratch = self._slots / f"{_SCRATCH}{slot.digest[:32]}"
         shutil.rmtree(scratch, ignore_errors=True)
         try:
-            staged = self._unpack(part, slot, scratch)
-            self._settle(scratch, self.place(staged))
+            staged = self._unpack_part(part, slot, scratch)
+            self._move_slot(scratch, self.slot_folder(staged))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         self._staged = staged
-        self._step(Step.DROP_PART)
+        self._step(StoreStep.DROP_PART)
         part.discard()
         return staged
 
@@ -196,12 +196,12 @@ class Store:
         if self._index.candidate != slot:
             self._write_index(msgspec.structs.replace(self._index, candidate=slot))
 
-    def drop(self) -> None:
+    def drop_staged(self) -> None:
         """Drop the staged bundle."""
         self._staged = None
         if self._index.candidate:
             self._write_index(msgspec.structs.replace(self._index, candidate=None))
-        self._sweep()
+        self._sweep_unnamed()
 
     def activate(self, slot: Slot, *, trial: bool = False) -> None:
         """Make a staged slot the current one; the one before is kept for a rollback, older ones are deleted."""
@@ -210,8 +210,8 @@ class Store:
             return
         new = msgspec.structs.replace(index, current=slot, previous=index.current, candidate=None, trial=trial)
         self._write_index(new)
-        self._step(Step.SWEEP)
-        self.drop()
+        self._step(StoreStep.SWEEP)
+        self.drop_staged()
 
     def commit(self) -> None:
         """Commit the current bundle: its trial is over."""
@@ -224,15 +224,15 @@ class Store:
         if previous is None:
             return None
         self._write_index(msgspec.structs.replace(self._index, current=previous, previous=None, trial=False))
-        self._sweep()
+        self._sweep_unnamed()
         return previous
 
-    def abandon(self) -> None:
+    def abandon_slots(self) -> None:
         """Delete both slots: neither may serve any more."""
         self._write_index(msgspec.structs.replace(self._index, current=None, previous=None, trial=False))
-        self._sweep()
+        self._sweep_unnamed()
 
-    def document(self, path: str) -> tuple[Document, bytes] | None:
+    def read_document(self, path: str) -> tuple[StoredDocument, bytes] | None:
         """Read a document and its bytes; None if it never came, or was altered."""
         found = self._index.documents.get(path)
         if found is None:
@@ -243,13 +243,13 @@ class Store:
             return None
         return (found, data) if sha256(data).hexdigest() == found.digest else None
 
-    def keep(self, document: Document, data: bytes) -> None:
+    def keep_document(self, document: StoredDocument, data: bytes) -> None:
         """Replace a document in one step."""
-        self._write(self._documents / document.digest, data)
+        self._write_durably(self._documents / document.digest, data)
         sync_folder(self._documents)
         documents = {**self._index.documents, document.path: document}
         self._write_index(msgspec.structs.replace(self._index, documents=documents))
-        self._sweep()
+        self._sweep_unnamed()
 
     def forget_part(self, digest: str) -> None:
         """Delete a download that nobody will go on with."""
@@ -257,78 +257,78 @@ class Store:
             if part.name.startswith(digest):
                 part.unlink()
 
-    def reclaim(self) -> None:
+    def reclaim_space(self) -> None:
         """Free everything that is not in use, after a full disk."""
         self._staged = None
         for part in self._parts.iterdir():
             part.unlink()
-        self._sweep()
+        self._sweep_unnamed()
 
-    def _unpack(self, part: Part, slot: Slot, scratch: Path) -> Slot:
-        self._step(Step.UNPACK)
+    def _unpack_part(self, part: PartialDownload, slot: Slot, scratch: Path) -> Slot:
+        self._step(StoreStep.UNPACK)
         scratch.mkdir(mode=0o700)
         part.flush()
         part.file.seek(0)
-        digest = unpack(part.file, scratch, lambda _: self._step(Step.WRITE_FILE))
-        self._step(Step.VERIFY)
+        digest = unpack_bundle(part.file, scratch, lambda _: self._step(StoreStep.WRITE_FILE))
+        self._step(StoreStep.VERIFY)
         if digest != slot.digest:
             raise BundleError(f"{slot.path}: its bytes are not those that were promised")
         bundle = open_bundle(scratch)
         if (bundle.manifest.name, bundle.manifest.version) != (slot.path.split("/")[1], slot.version):
             raise BundleError(f"{slot.path}: it holds {bundle.manifest.model}")
-        self._step(Step.SYNC_SLOT)
+        self._step(StoreStep.SYNC_SLOT)
         sync_folder(scratch)
         return msgspec.structs.replace(slot, manifest=bundle.digest)
 
-    def _settle(self, scratch: Path, place: Path) -> None:
-        self._step(Step.RENAME_SLOT)
+    def _move_slot(self, scratch: Path, place: Path) -> None:
+        self._step(StoreStep.RENAME_SLOT)
         if place.exists():  # staged before and not activated; the one in use is never staged again
             shutil.rmtree(place)
         scratch.rename(place)
-        self._step(Step.SYNC_SLOTS)
+        self._step(StoreStep.SYNC_SLOTS)
         sync_folder(self._slots)
 
     def _read_index(self) -> None:
         try:
-            self._index = msgspec.json.decode((self.folder / INDEX_FILE).read_bytes(), type=_Index)
+            self._index = msgspec.json.decode((self.folder / INDEX_FILE).read_bytes(), type=_StoreIndex)
             self.damaged = self._index.format != FORMAT
         except FileNotFoundError:
             self.damaged = False
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.damaged = True
         if self.damaged:
-            self._index = _Index()
-        if self._index.previous and not self.place(self._index.previous).is_dir():
+            self._index = _StoreIndex()
+        if self._index.previous and not self.slot_folder(self._index.previous).is_dir():
             self._index = msgspec.structs.replace(
                 self._index, previous=None
             )  # swept before a rename that a power cut undid
 
-    def _write_index(self, index: _Index) -> None:
-        self._step(Step.WRITE_INDEX)
-        self._write(self.folder / INDEX_FILE, msgspec.json.encode(index), self._step)
+    def _write_index(self, index: _StoreIndex) -> None:
+        self._step(StoreStep.WRITE_INDEX)
+        self._write_durably(self.folder / INDEX_FILE, msgspec.json.encode(index), self._step)
         self._index = index  # what is on disk now, even if the sync below is refused
         self.damaged = False
-        self._step(Step.SYNC_FOLDER)
+        self._step(StoreStep.SYNC_FOLDER)
         sync_folder(self.folder)
 
-    def _write(self, path: Path, data: bytes, step: Callable[[Step], None] = _ignore) -> None:
+    def _write_durably(self, path: Path, data: bytes, step: Callable[[StoreStep], None] = _ignore_step) -> None:
         scratch = path.with_name(f"{_SCRATCH}{path.name}")
         try:
             with scratch.open("wb") as file:
                 file.write(data)
                 file.flush()
-                step(Step.SYNC_INDEX)
+                step(StoreStep.SYNC_INDEX)
                 os.fsync(file.fileno())
-            step(Step.RENAME_INDEX)
+            step(StoreStep.RENAME_INDEX)
             scratch.replace(path)
         except OSError:
             scratch.unlink(missing_ok=True)
             raise
 
-    def _sweep(self) -> None:
+    def _sweep_unnamed(self) -> None:
         """Delete what the index does not name. Parts stay: they are downloads to go on with."""
         named = (self._index.current, self._index.previous, self._index.candidate, self._staged)
-        slots = {self.place(slot).name for slot in named if slot}
+        slots = {self.slot_folder(slot).name for slot in named if slot}
         for each in self._slots.iterdir():
             if each.name not in slots:
                 shutil.rmtree(each, ignore_errors=True)

@@ -12,19 +12,19 @@ from enum import StrEnum
 
 import msgspec
 
-from models.bundle.manifest import Target
+from models.bundle.manifest import TargetPlatform
 from models.update.trust import Refusal
 from models.verification.operators import ONNX, OPSETS
-from wire.protocol.rollout import Failure
+from wire.protocol.rollout import InstallFailure
 
-ANY = "any"
+ANY_PROCESSOR = "any"
 RUNTIMES = frozenset({"onnxruntime", "none"})
 _ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "armv8l": "aarch64"}
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,3}")
 _SHOWN_CHARS = 40
 
 
-class Ending(StrEnum):
+class UpdateEnding(StrEnum):
     """End of an update that did not happen: `failed`, or `rejected` if it was not for this device.
 
     REJECTED says nothing about the bundle: other devices may run it.
@@ -34,7 +34,7 @@ class Ending(StrEnum):
     REJECTED = "rejected"
 
 
-class Host(msgspec.Struct, frozen=True):
+class DeviceHost(msgspec.Struct, frozen=True):
     """Properties of a device: agent version, processor (as `platform.machine()` says it), runtimes it has."""
 
     agent: str
@@ -42,56 +42,61 @@ class Host(msgspec.Struct, frozen=True):
     runtimes: frozenset[str] = RUNTIMES
 
 
-class Needs(msgspec.Struct, frozen=True):
+class BundleRequirements(msgspec.Struct, frozen=True):
     """Requirements that the publisher signs beside the file: oldest agent version, and the platform of the graph."""
 
     min_agent: str
-    target: Target
+    target: TargetPlatform
 
 
-def this_host(agent: str) -> Host:
+def read_host(agent: str) -> DeviceHost:
     """Read the properties of the machine that this process runs on. `agent`: version of the installed package."""
-    return Host(agent, platform.machine())
+    return DeviceHost(agent, platform.machine())
 
 
-def judge_custom(custom: Mapping[str, object], host: Host) -> Refusal | None:
-    """Check the `custom` field of a target in signed metadata, as `judge_fit`. Unreadable = made for a newer agent."""
+def check_custom(custom: Mapping[str, object], host: DeviceHost) -> Refusal | None:
+    """Check the `custom` field of a target in signed metadata, as `check_requirements`.
+
+    Unreadable = made for a newer agent.
+    """
     try:
-        return judge_fit(msgspec.convert(dict(custom), Needs), host)
+        return check_requirements(msgspec.convert(dict(custom), BundleRequirements), host)
     except msgspec.ValidationError as error:
-        return _no(f"cannot be read by this agent: {error}")
+        return _refuse_incompatible(f"cannot be read by this agent: {error}")
 
 
-def judge_fit(needs: Needs, host: Host) -> Refusal | None:
+def check_requirements(needs: BundleRequirements, host: DeviceHost) -> Refusal | None:
     """Check requirements against a device: None if the bundle may be tried here, else a Refusal.
 
     The refusal is INCOMPATIBLE, with one line that says what is missing.
     """
-    least, ours = _version(needs.min_agent), _version(host.agent, prefix=True)
+    least, ours = _parse_version(needs.min_agent), _parse_version(host.agent, prefix=True)
     if least is None:
-        return _no(f"needs an agent of version {_shown(needs.min_agent)}, which is no version")
+        return _refuse_incompatible(f"needs an agent of version {_quote_text(needs.min_agent)}, which is no version")
     if ours is None or ours < least:
-        return _no(f"needs agent {needs.min_agent} or newer, this is {_shown(host.agent)}")
-    return judge_target(needs.target, host)
+        return _refuse_incompatible(f"needs agent {needs.min_agent} or newer, this is {_quote_text(host.agent)}")
+    return check_target(needs.target, host)
 
 
-def judge_target(target: Target, host: Host) -> Refusal | None:
-    """Check the platform that a manifest names against a device, as `judge_fit` without the agent version."""
+def check_target(target: TargetPlatform, host: DeviceHost) -> Refusal | None:
+    """Check the platform that a manifest names against a device, as `check_requirements` without the agent version."""
     if target.runtime not in host.runtimes:
-        return _no(f"needs the runtime {_shown(target.runtime)}")
+        return _refuse_incompatible(f"needs the runtime {_quote_text(target.runtime)}")
     if target.opset >= OPSETS[ONNX].stop:
-        return _no(f"needs operators of opset {target.opset}, this agent knows {OPSETS[ONNX].stop - 1}")
-    if target.machine != ANY and _machine(target.machine) != _machine(host.machine):
-        return _no(f"was made for {_shown(target.machine)}, this is {_shown(host.machine)}")
+        return _refuse_incompatible(
+            f"needs operators of opset {target.opset}, this agent knows {OPSETS[ONNX].stop - 1}"
+        )
+    if target.machine != ANY_PROCESSOR and _normalise_machine(target.machine) != _normalise_machine(host.machine):
+        return _refuse_incompatible(f"was made for {_quote_text(target.machine)}, this is {_quote_text(host.machine)}")
     return None
 
 
-def ending(failure: Failure) -> Ending:
+def ending_for(failure: InstallFailure) -> UpdateEnding:
     """Return how an update with this failure ends: INCOMPATIBLE ones are rejected, all others failed."""
-    return Ending.REJECTED if failure is Failure.INCOMPATIBLE else Ending.FAILED
+    return UpdateEnding.REJECTED if failure is InstallFailure.INCOMPATIBLE else UpdateEnding.FAILED
 
 
-def _version(text: str, *, prefix: bool = False) -> tuple[int, ...] | None:
+def _parse_version(text: str, *, prefix: bool = False) -> tuple[int, ...] | None:
     """Parse a version into its numbers without trailing zeros, so that 1.0 equals 1; None if it is none.
 
     `prefix`: what follows the numbers ("rc1", ".dev3") is left out instead of refused.
@@ -105,13 +110,13 @@ def _version(text: str, *, prefix: bool = False) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def _machine(name: str) -> str:
+def _normalise_machine(name: str) -> str:
     return _ALIASES.get(name.lower(), name.lower())
 
 
-def _no(detail: str) -> Refusal:
-    return Refusal(Failure.INCOMPATIBLE, detail)
+def _refuse_incompatible(detail: str) -> Refusal:
+    return Refusal(InstallFailure.INCOMPATIBLE, detail)
 
 
-def _shown(text: str) -> str:
+def _quote_text(text: str) -> str:
     return ascii(text[:_SHOWN_CHARS])

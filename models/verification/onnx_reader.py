@@ -1,8 +1,8 @@
 """ONNX model reader without the onnx or protobuf library: structure only, no tensor is loaded into memory.
 
 Rule: a closed table says what a message may hold. An unknown field, a single field given twice, a subgraph, a function,
-training information, a tensor that is sparse or lies elsewhere, a type that is no tensor: `WalkError`. The table has no
-cycle, so nothing nests; weights are measured where they lie.
+training information, a tensor that is sparse or lies elsewhere, a type that is no tensor: `ProtobufError`. The table
+has no cycle, so nothing nests; weights are measured where they lie.
 
 Field numbers: onnx.proto of ONNX 1.21.
 """
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from models.verification.protobuf import Field, Walk, WalkError, Wire, fixed_bytes, signed
+from models.verification.protobuf import Field, ProtobufError, ProtobufReader, WireType, fixed_size, to_signed
 
 MAX_FIELDS = 400_000  # of a whole model; it bounds the time
 MAX_NAME_BYTES = 512
 MAX_NODES = 8_000
 MAX_TENSORS = 20_000
 MAX_VALUES = 20_000  # types of intermediate results
-MAX_MANY = 1_000  # of anything else in one place
+MAX_ENTRIES = 1_000  # of anything else in one place
 
 
 @dataclass(slots=True)
@@ -137,35 +137,35 @@ class Model:
     graph: Graph | None = None
 
 
-def read_model(data: bytes, max_fields: int = MAX_FIELDS) -> Model:
+def read_onnx_model(data: bytes, max_fields: int = MAX_FIELDS) -> Model:
     """Parse an ONNX model into its structure. WalkError for anything else; the time is bounded by `max_fields`."""
-    model: Model = _message(Walk(data, max_fields), Model, 0, len(data))
+    model: Model = _read_message(ProtobufReader(data, max_fields), Model, 0, len(data))
     return model
 
 
-class _Rule(NamedTuple):
+class _FieldRule(NamedTuple):
     """Rule for one field of a message.
 
     `take` puts it into the value under `name` and returns how many elements it was.
     """
 
     name: str
-    take: Callable[[Walk, Any, "_Rule", Field], int]
+    take: Callable[[ProtobufReader, Any, "_FieldRule", Field], int]
     once: bool = True
     carries: bool = False  # counted in `carried`
     of: Any = None  # the message, or the width of a number
     most: int = 1
 
 
-def _message(walk: Walk, kind: type[Any], start: int, end: int) -> Any:
+def _read_message(walk: ProtobufReader, kind: type[Any], start: int, end: int) -> Any:
     """Read one message by the rules of its kind. WalkError for an unknown field or a single one given twice."""
-    rules, found, seen = _TABLE[kind], kind(), set()
-    for each in walk.fields(start, end):
+    rules, found, seen = _MESSAGE_RULES[kind], kind(), set()
+    for each in walk.iter_fields(start, end):
         rule = rules.get(each.number)
         if rule is None:
-            raise WalkError(f"{kind.__name__}: field {each.number} is not known")
+            raise ProtobufError(f"{kind.__name__}: field {each.number} is not known")
         if rule.once and each.number in seen:
-            raise WalkError(f"{kind.__name__}: {rule.name} is there twice")
+            raise ProtobufError(f"{kind.__name__}: {rule.name} is there twice")
         seen.add(each.number)
         amount = rule.take(walk, found, rule, each)
         if rule.carries:
@@ -173,194 +173,199 @@ def _message(walk: Walk, kind: type[Any], start: int, end: int) -> Any:
     return found
 
 
-def _number(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
+def _read_number(walk: ProtobufReader, into: Any, rule: _FieldRule, found: Field) -> int:
     del walk
-    _expect(found, rule, Wire.VARINT)
-    setattr(into, rule.name, signed(found.value))
+    _check_wire_type(found, rule, WireType.VARINT)
+    setattr(into, rule.name, to_signed(found.value))
     return 1
 
 
-def _numbers(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
+def _read_numbers(walk: ProtobufReader, into: Any, rule: _FieldRule, found: Field) -> int:
     """Read a repeated field of whole numbers, packed or not: every reader takes both."""
-    _expect(found, rule, Wire.VARINT, Wire.BYTES)
-    getattr(into, rule.name).extend(walk.numbers(found))
+    _check_wire_type(found, rule, WireType.VARINT, WireType.BYTES)
+    getattr(into, rule.name).extend(walk.iter_numbers(found))
     return 0
 
 
-def _text(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
-    _expect(found, rule, Wire.BYTES)
-    return _put(into, rule, walk.text(found, MAX_NAME_BYTES))
+def _read_text(walk: ProtobufReader, into: Any, rule: _FieldRule, found: Field) -> int:
+    _check_wire_type(found, rule, WireType.BYTES)
+    return _store_value(into, rule, walk.read_text(found, MAX_NAME_BYTES))
 
 
-def _inner(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
-    _expect(found, rule, Wire.BYTES)
-    return _put(into, rule, _message(walk, rule.of, found.start, found.end))
+def _read_submessage(walk: ProtobufReader, into: Any, rule: _FieldRule, found: Field) -> int:
+    _check_wire_type(found, rule, WireType.BYTES)
+    return _store_value(into, rule, _read_message(walk, rule.of, found.start, found.end))
 
 
-def _put(into: Any, rule: _Rule, value: Any) -> int:
+def _store_value(into: Any, rule: _FieldRule, value: Any) -> int:
     if rule.once:
         setattr(into, rule.name, value)
     else:
         several = getattr(into, rule.name)
         if len(several) == rule.most:
-            raise WalkError(f"more than {rule.most} {rule.name}")
+            raise ProtobufError(f"more than {rule.most} {rule.name}")
         several.append(value)
     return 1
 
 
-def _notes(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
+def _skip_message(walk: ProtobufReader, into: Any, rule: _FieldRule, found: Field) -> int:
     """Read a submessage like every other, and drop it."""
     del into
-    _expect(found, rule, Wire.BYTES)
-    _message(walk, rule.of, found.start, found.end)
+    _check_wire_type(found, rule, WireType.BYTES)
+    _read_message(walk, rule.of, found.start, found.end)
     return 0
 
 
-def _size(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
+def _measure_bytes(walk: ProtobufReader, into: Any, rule: _FieldRule, found: Field) -> int:
     del walk, into
-    _expect(found, rule, Wire.BYTES)
+    _check_wire_type(found, rule, WireType.BYTES)
     return found.end - found.start
 
 
-def _floats(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
+def _count_floats(walk: ProtobufReader, into: Any, rule: _FieldRule, found: Field) -> int:
     """Count numbers of fixed width; the repeated ones packed or not."""
     del walk, into
-    _expect(found, rule, *((rule.of,) if rule.once else (rule.of, Wire.BYTES)))
-    count, rest = divmod(found.end - found.start, fixed_bytes(rule.of))
+    _check_wire_type(found, rule, *((rule.of,) if rule.once else (rule.of, WireType.BYTES)))
+    count, rest = divmod(found.end - found.start, fixed_size(rule.of))
     if rest:
-        raise WalkError(f"{rule.name} ends within a number")
+        raise ProtobufError(f"{rule.name} ends within a number")
     return count
 
 
-def _count(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
+def _count_numbers(walk: ProtobufReader, into: Any, rule: _FieldRule, found: Field) -> int:
     del into
-    _expect(found, rule, Wire.VARINT, Wire.BYTES)
-    return walk.count(found)
+    _check_wire_type(found, rule, WireType.VARINT, WireType.BYTES)
+    return walk.count_numbers(found)
 
 
-def _absent(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
+def _require_default(walk: ProtobufReader, into: Any, rule: _FieldRule, found: Field) -> int:
     """Accept a field only with its default value: zero or an empty text."""
     del walk, into
-    _expect(found, rule, rule.of)
-    if found.value or (rule.of is Wire.BYTES and found.end > found.start):
-        raise WalkError(f"{rule.name} not allowed")
+    _check_wire_type(found, rule, rule.of)
+    if found.value or (rule.of is WireType.BYTES and found.end > found.start):
+        raise ProtobufError(f"{rule.name} not allowed")
     return 0
 
 
-def _never(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
+def _refuse_field(walk: ProtobufReader, into: Any, rule: _FieldRule, found: Field) -> int:
     del walk, into, found
-    raise WalkError(f"{rule.name} not allowed")
+    raise ProtobufError(f"{rule.name} not allowed")
 
 
-def _expect(found: Field, rule: _Rule, *wires: Wire) -> None:
+def _check_wire_type(found: Field, rule: _FieldRule, *wires: WireType) -> None:
     if found.wire not in wires:
-        raise WalkError(f"{rule.name} is not of its type")
+        raise ProtobufError(f"{rule.name} is not of its type")
 
 
-def _many(name: str, of: type[Any], most: int = MAX_MANY) -> _Rule:
-    return _Rule(name, _inner, once=False, of=of, most=most)
+def _message_list(name: str, of: type[Any], most: int = MAX_ENTRIES) -> _FieldRule:
+    return _FieldRule(name, _read_submessage, once=False, of=of, most=most)
 
 
-def _names(name: str) -> _Rule:
-    return _Rule(name, _text, once=False, most=MAX_MANY)
+def _text_list(name: str) -> _FieldRule:
+    return _FieldRule(name, _read_text, once=False, most=MAX_ENTRIES)
 
 
-def _words() -> _Rule:
+def _ignored_text() -> _FieldRule:
     """Return the rule of a text for people and tools: passed over, since the runtime does nothing by it."""
-    return _Rule("a note", _size, once=False)
+    return _FieldRule("a note", _measure_bytes, once=False)
 
 
-_PROPERTIES = _Rule("properties", _notes, once=False, of=Property)
-_TABLE: dict[type[Any], dict[int, _Rule]] = {
+_PROPERTIES = _FieldRule("properties", _skip_message, once=False, of=Property)
+_MESSAGE_RULES: dict[type[Any], dict[int, _FieldRule]] = {
     Model: {
-        1: _Rule("ir_version", _number),
-        2: _words(),  # producer_name
-        3: _words(),  # producer_version
-        4: _words(),  # domain
-        5: _Rule("version", _number),
-        6: _words(),
-        7: _Rule("graph", _inner, of=Graph),
-        8: _many("operator_sets", OperatorSet),
-        14: _many("properties", Property),
-        20: _Rule("training information is", _never),
-        25: _Rule("functions are", _never),
-        26: _Rule("device configurations are", _never),
+        1: _FieldRule("ir_version", _read_number),
+        2: _ignored_text(),  # producer_name
+        3: _ignored_text(),  # producer_version
+        4: _ignored_text(),  # domain
+        5: _FieldRule("version", _read_number),
+        6: _ignored_text(),
+        7: _FieldRule("graph", _read_submessage, of=Graph),
+        8: _message_list("operator_sets", OperatorSet),
+        14: _message_list("properties", Property),
+        20: _FieldRule("training information is", _refuse_field),
+        25: _FieldRule("functions are", _refuse_field),
+        26: _FieldRule("device configurations are", _refuse_field),
     },
-    OperatorSet: {1: _Rule("domain", _text), 2: _Rule("version", _number)},
-    Property: {1: _Rule("key", _text), 2: _words()},
+    OperatorSet: {1: _FieldRule("domain", _read_text), 2: _FieldRule("version", _read_number)},
+    Property: {1: _FieldRule("key", _read_text), 2: _ignored_text()},
     Graph: {
-        1: _many("nodes", Node, MAX_NODES),
-        2: _Rule("name", _text),
-        5: _many("initializers", Tensor, MAX_TENSORS),
-        10: _words(),
-        11: _many("inputs", Value),
-        12: _many("outputs", Value),
-        13: _many("values", Value, MAX_VALUES),
-        14: _Rule("annotations", _notes, once=False, of=Annotation),
-        15: _Rule("sparse tensors are", _never),
+        1: _message_list("nodes", Node, MAX_NODES),
+        2: _FieldRule("name", _read_text),
+        5: _message_list("initializers", Tensor, MAX_TENSORS),
+        10: _ignored_text(),
+        11: _message_list("inputs", Value),
+        12: _message_list("outputs", Value),
+        13: _message_list("values", Value, MAX_VALUES),
+        14: _FieldRule("annotations", _skip_message, once=False, of=Annotation),
+        15: _FieldRule("sparse tensors are", _refuse_field),
         16: _PROPERTIES,
     },
-    Annotation: {1: _Rule("tensor", _text), 2: _PROPERTIES},
+    Annotation: {1: _FieldRule("tensor", _read_text), 2: _PROPERTIES},
     Node: {
-        1: _names("inputs"),
-        2: _names("outputs"),
-        3: _Rule("name", _text),
-        4: _Rule("operator", _text),
-        5: _many("attributes", Attribute),
-        6: _words(),
-        7: _Rule("domain", _text),
-        8: _Rule("an overload is", _absent, of=Wire.BYTES),
+        1: _text_list("inputs"),
+        2: _text_list("outputs"),
+        3: _FieldRule("name", _read_text),
+        4: _FieldRule("operator", _read_text),
+        5: _message_list("attributes", Attribute),
+        6: _ignored_text(),
+        7: _FieldRule("domain", _read_text),
+        8: _FieldRule("an overload is", _require_default, of=WireType.BYTES),
         9: _PROPERTIES,
-        10: _Rule("device configurations are", _never),
+        10: _FieldRule("device configurations are", _refuse_field),
     },
     Attribute: {
-        1: _Rule("name", _text),
-        2: _Rule("f", _floats, carries=True, of=Wire.FIXED32),
-        3: _Rule("i", _number, carries=True),
-        4: _Rule("s", _size, carries=True),
-        5: _Rule("t", _inner, carries=True, of=Tensor),
-        6: _Rule("subgraphs are", _never),
-        7: _Rule("floats", _floats, once=False, carries=True, of=Wire.FIXED32),
-        8: _Rule("ints", _count, once=False, carries=True),
-        9: _Rule("strings", _size, once=False, carries=True),
-        10: _Rule("lists of tensors are", _never),
-        11: _Rule("subgraphs are", _never),
-        13: _words(),
-        14: _Rule("type attributes are", _never),
-        15: _Rule("type attributes are", _never),
-        20: _Rule("kind", _number),
-        21: _Rule("a reference to a function is", _absent, of=Wire.BYTES),
-        22: _Rule("sparse tensors are", _never),
-        23: _Rule("sparse tensors are", _never),
+        1: _FieldRule("name", _read_text),
+        2: _FieldRule("f", _count_floats, carries=True, of=WireType.FIXED32),
+        3: _FieldRule("i", _read_number, carries=True),
+        4: _FieldRule("s", _measure_bytes, carries=True),
+        5: _FieldRule("t", _read_submessage, carries=True, of=Tensor),
+        6: _FieldRule("subgraphs are", _refuse_field),
+        7: _FieldRule("floats", _count_floats, once=False, carries=True, of=WireType.FIXED32),
+        8: _FieldRule("ints", _count_numbers, once=False, carries=True),
+        9: _FieldRule("strings", _measure_bytes, once=False, carries=True),
+        10: _FieldRule("lists of tensors are", _refuse_field),
+        11: _FieldRule("subgraphs are", _refuse_field),
+        13: _ignored_text(),
+        14: _FieldRule("type attributes are", _refuse_field),
+        15: _FieldRule("type attributes are", _refuse_field),
+        20: _FieldRule("kind", _read_number),
+        21: _FieldRule("a reference to a function is", _require_default, of=WireType.BYTES),
+        22: _FieldRule("sparse tensors are", _refuse_field),
+        23: _FieldRule("sparse tensors are", _refuse_field),
     },
     Tensor: {
-        1: _Rule("dims", _numbers, once=False),
-        2: _Rule("element", _number),
-        3: _Rule("segments are", _never),
-        4: _Rule("float_data", _floats, once=False, carries=True, of=Wire.FIXED32),
-        5: _Rule("int32_data", _count, once=False, carries=True),
-        6: _Rule("texts in tensors are", _never),
-        7: _Rule("int64_data", _count, once=False, carries=True),
-        8: _Rule("name", _text),
-        9: _Rule("raw_data", _size, carries=True),
-        10: _Rule("double_data", _floats, once=False, carries=True, of=Wire.FIXED64),
-        11: _Rule("uint64_data", _count, once=False, carries=True),
-        12: _words(),
-        13: _Rule("external data is", _never),
-        14: _Rule("external data is", _absent, of=Wire.VARINT),
+        1: _FieldRule("dims", _read_numbers, once=False),
+        2: _FieldRule("element", _read_number),
+        3: _FieldRule("segments are", _refuse_field),
+        4: _FieldRule("float_data", _count_floats, once=False, carries=True, of=WireType.FIXED32),
+        5: _FieldRule("int32_data", _count_numbers, once=False, carries=True),
+        6: _FieldRule("texts in tensors are", _refuse_field),
+        7: _FieldRule("int64_data", _count_numbers, once=False, carries=True),
+        8: _FieldRule("name", _read_text),
+        9: _FieldRule("raw_data", _measure_bytes, carries=True),
+        10: _FieldRule("double_data", _count_floats, once=False, carries=True, of=WireType.FIXED64),
+        11: _FieldRule("uint64_data", _count_numbers, once=False, carries=True),
+        12: _ignored_text(),
+        13: _FieldRule("external data is", _refuse_field),
+        14: _FieldRule("external data is", _require_default, of=WireType.VARINT),
         16: _PROPERTIES,
     },
-    Value: {1: _Rule("name", _text), 2: _Rule("type", _inner, of=Type), 3: _words(), 4: _PROPERTIES},
-    Type: {
-        1: _Rule("tensor", _inner, of=TensorType),
-        4: _Rule("sequences are", _never),
-        5: _Rule("maps are", _never),
-        6: _words(),
-        7: _Rule("opaque types are", _never),
-        8: _Rule("sparse tensors are", _never),
-        9: _Rule("optional values are", _never),
+    Value: {
+        1: _FieldRule("name", _read_text),
+        2: _FieldRule("type", _read_submessage, of=Type),
+        3: _ignored_text(),
+        4: _PROPERTIES,
     },
-    TensorType: {1: _Rule("element", _number), 2: _Rule("shape", _inner, of=Shape)},
-    Shape: {1: _many("dims", Dimension)},
-    Dimension: {1: _Rule("value", _number), 2: _Rule("parameter", _text), 3: _words()},
+    Type: {
+        1: _FieldRule("tensor", _read_submessage, of=TensorType),
+        4: _FieldRule("sequences are", _refuse_field),
+        5: _FieldRule("maps are", _refuse_field),
+        6: _ignored_text(),
+        7: _FieldRule("opaque types are", _refuse_field),
+        8: _FieldRule("sparse tensors are", _refuse_field),
+        9: _FieldRule("optional values are", _refuse_field),
+    },
+    TensorType: {1: _FieldRule("element", _read_number), 2: _FieldRule("shape", _read_submessage, of=Shape)},
+    Shape: {1: _message_list("dims", Dimension)},
+    Dimension: {1: _FieldRule("value", _read_number), 2: _FieldRule("parameter", _read_text), 3: _ignored_text()},
 }

@@ -24,23 +24,23 @@ import msgspec
 
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import EDGE_FILE, encode_manifest
-from models.runtime.codec import tables_of
+from models.runtime.codec import read_codec_tables
 from wire.process.files import PACKAGES_FOLDER
-from wire.protocol.rollout import Failure
+from wire.protocol.rollout import InstallFailure
 
 MEMORY_BYTES = 512 << 20
 MAX_REPORT_BYTES = 1 << 16
 GRACE_S = 2.0  # after `wall_s`: the child's own timer fires first
 LENGTH_BYTES = 8
 # our folder goes behind the installed packages; -I keeps the current folder and PYTHON* variables out
-_BOOT = (
+_CHILD_CODE = (
     "import sys; sys.path.append(sys.argv[1]); from models.verification.sandbox_child import main; main(sys.argv[2])"
 )
-_CLOCKS = frozenset({signal.SIGPROF, signal.SIGXCPU, signal.SIGALRM})  # timers: lint, processor time, wall clock
+_TIMER_SIGNALS = frozenset({signal.SIGPROF, signal.SIGXCPU, signal.SIGALRM})  # timers: lint, processor time, wall clock
 _KEPT_ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SandboxLimits(msgspec.Struct, frozen=True):
     """Resource limits of the child process.
 
     `memory_bytes`: resident, at its highest; `lint_s`, `cpu_s`: processor time in seconds; `wall_s`: in all.
@@ -52,7 +52,7 @@ class Limits(msgspec.Struct, frozen=True):
     wall_s: float = 120.0
 
 
-class Outcome(StrEnum):
+class LoadOutcome(StrEnum):
     """Outcome of a first load: `sound`, or the stage and the limit at which it ended."""
 
     SOUND = "sound"
@@ -64,7 +64,7 @@ class Outcome(StrEnum):
     CRASHED = "crashed"
 
 
-class Golden(msgspec.Struct, frozen=True):
+class GoldenFigures(msgspec.Struct, frozen=True):
     """Figures of the golden check, as `GoldenCheck`. `scores_moved` None: not a number."""
 
     samples: int
@@ -74,7 +74,7 @@ class Golden(msgspec.Struct, frozen=True):
     codes_moved: int
 
 
-class Graph(msgspec.Struct, frozen=True):
+class GraphSummary(msgspec.Struct, frozen=True):
     """Summary of the graph by the lint: versions, counts, bytes of weights, operator names."""
 
     ir_version: int
@@ -85,7 +85,7 @@ class Graph(msgspec.Struct, frozen=True):
     operators: tuple[str, ...]
 
 
-class FirstLoad(msgspec.Struct, frozen=True, kw_only=True):
+class FirstLoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """Report of a first load: outcome, detail of one line, figures of graph and golden set, times and memory.
 
     `edge`: SHA-256 of the very bytes the child loaded. `*_ms`: processor time of a stage, milliseconds. `p50_us`,
@@ -93,11 +93,11 @@ class FirstLoad(msgspec.Struct, frozen=True, kw_only=True):
     what of it came with the model.
     """
 
-    outcome: Outcome
+    outcome: LoadOutcome
     detail: str = ""
     edge: str = ""
-    graph: Graph | None = None
-    golden: Golden | None = None
+    graph: GraphSummary | None = None
+    golden: GoldenFigures | None = None
     lint_ms: float = 0.0
     load_ms: float = 0.0
     p50_us: float = 0.0
@@ -108,17 +108,17 @@ class FirstLoad(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         """True if the bundle may be used."""
-        return self.outcome is Outcome.SOUND
+        return self.outcome is LoadOutcome.SOUND
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> InstallFailure | None:
         """Failure class for the report to the hub; None if it passed."""
         if self.passed:
             return None
-        return Failure.INTEGRITY if self.outcome is Outcome.REFUSED else Failure.SELF_TEST
+        return InstallFailure.INTEGRITY if self.outcome is LoadOutcome.REFUSED else InstallFailure.SELF_TEST
 
 
-class Handed(NamedTuple):
+class SandboxInput(NamedTuple):
     """Input of the child: files of the bundle in this order, each behind its length (8 bytes, big-endian)."""
 
     manifest: bytes
@@ -127,32 +127,32 @@ class Handed(NamedTuple):
     tables: bytes  # of the codec; often none
 
 
-def first_load(bundle: Bundle, limits: Limits | None = None) -> FirstLoad:
+def run_first_load(bundle: Bundle, limits: SandboxLimits | None = None) -> FirstLoadReport:
     """Load and test a verified bundle in a child process. Blocks; ends within `limits.wall_s` and `GRACE_S`.
 
     Never raises for what is in the bundle: that is in the report. OSError if no process can be started.
     """
-    limits = limits or Limits()
+    limits = limits or SandboxLimits()
     manifest = bundle.manifest
-    handed = Handed(
+    handed = SandboxInput(
         encode_manifest(manifest),
-        bundle.read(EDGE_FILE),
-        bundle.read(manifest.golden),
-        tables_of(manifest, bundle.read),
+        bundle.read_file(EDGE_FILE),
+        bundle.read_file(manifest.golden),
+        read_codec_tables(manifest, bundle.read_file),
     )
-    with _sealed(handed) as file:
-        found = _run(file, limits)
+    with _sealed_file(handed) as file:
+        found = _run_child(file, limits)
     if found.passed and found.edge != manifest.files[EDGE_FILE]:
-        return FirstLoad(
-            outcome=Outcome.CRASHED, detail="the child reported the digest of another file than it was given"
+        return FirstLoadReport(
+            outcome=LoadOutcome.CRASHED, detail="the child reported the digest of another file than it was given"
         )
     return found
 
 
 @contextmanager
-def _sealed(handed: Handed) -> Iterator[BinaryIO]:
+def _sealed_file(handed: SandboxInput) -> Iterator[BinaryIO]:
     """Write the child's input into a file without a name, sealed against writing."""
-    with _nameless() as file:
+    with _create_nameless_file() as file:
         for part in handed:
             file.write(len(part).to_bytes(LENGTH_BYTES, "big"))
             file.write(part)
@@ -163,7 +163,7 @@ def _sealed(handed: Handed) -> Iterator[BinaryIO]:
         yield file
 
 
-def _nameless() -> BinaryIO:
+def _create_nameless_file() -> BinaryIO:
     """Create a file that has no name: in memory where the kernel can do that."""
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("skerry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
@@ -171,16 +171,25 @@ def _nameless() -> BinaryIO:
         return tempfile.TemporaryFile()
 
 
-def _run(handed: BinaryIO, limits: Limits) -> FirstLoad:
-    command = [sys.executable, "-I", "-B", "-c", _BOOT, str(PACKAGES_FOLDER), msgspec.json.encode(limits).decode()]
-    with _nameless() as report:  # bounded by the child's limit on file sizes; a pipe would have to be drained
+def _run_child(handed: BinaryIO, limits: SandboxLimits) -> FirstLoadReport:
+    command = [
+        sys.executable,
+        "-I",
+        "-B",
+        "-c",
+        _CHILD_CODE,
+        str(PACKAGES_FOLDER),
+        msgspec.json.encode(limits).decode(),
+    ]
+    # bounded by the child's limit on file sizes; a pipe would have to be drained
+    with _create_nameless_file() as report:
         child = subprocess.Popen(
             command,
             stdin=handed,
             stdout=report,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env=_environment(),
+            env=_child_environment(),
             start_new_session=True,
         )
         try:
@@ -188,34 +197,34 @@ def _run(handed: BinaryIO, limits: Limits) -> FirstLoad:
         except subprocess.TimeoutExpired:
             code = -signal.SIGALRM
         finally:
-            _end(child)
-        return judge_end(code, os.pread(report.fileno(), MAX_REPORT_BYTES, 0), limits)
+            _kill_child(child)
+        return interpret_exit(code, os.pread(report.fileno(), MAX_REPORT_BYTES, 0), limits)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _kill_child(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         child.kill()
         child.wait()
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     """Return the child's environment: where the shared libraries are, and one thread, so that memory is the model's."""
     kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
     return {**kept, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 
 
-def judge_end(code: int, line: bytes, limits: Limits) -> FirstLoad:
+def interpret_exit(code: int, line: bytes, limits: SandboxLimits) -> FirstLoadReport:
     """Turn the child's exit code and its line into a report; negative codes are signals, as `subprocess` has them.
 
     A signal of one of the clocks means TIME; any other end without a readable line means CRASHED.
     """
     if code == 0:
         try:
-            return msgspec.json.decode(line, type=FirstLoad)
+            return msgspec.json.decode(line, type=FirstLoadReport)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return FirstLoad(outcome=Outcome.CRASHED, detail="the child's report cannot be read")
-    if -code in _CLOCKS:
+            return FirstLoadReport(outcome=LoadOutcome.CRASHED, detail="the child's report cannot be read")
+    if -code in _TIMER_SIGNALS:
         spent = f"{limits.lint_s} s for the lint, {limits.cpu_s} s of processor or {limits.wall_s:g} s in all"
-        return FirstLoad(outcome=Outcome.TIME, detail=f"took more than {spent}")
+        return FirstLoadReport(outcome=LoadOutcome.TIME, detail=f"took more than {spent}")
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return FirstLoad(outcome=Outcome.CRASHED, detail=f"the child ended with {how}")
+    return FirstLoadReport(outcome=LoadOutcome.CRASHED, detail=f"the child ended with {how}")

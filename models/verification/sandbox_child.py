@@ -27,51 +27,51 @@ from models.runtime.codec import CodecError
 from models.runtime.golden import GoldenCheck, check_golden, golden_samples, pack_golden
 from models.runtime.onnx_runner import ORT_ERRORS, OnnxRunner
 from models.runtime.runner import Runner, SampleError
-from models.verification.lint import LintError, lint
+from models.verification.lint import LintError, lint_graph
 from models.verification.sandbox import (
     LENGTH_BYTES,
     MAX_REPORT_BYTES,
-    FirstLoad,
-    Golden,
-    Graph,
-    Handed,
-    Limits,
-    Outcome,
+    FirstLoadReport,
+    GoldenFigures,
+    GraphSummary,
+    LoadOutcome,
+    SandboxInput,
+    SandboxLimits,
 )
 
 TIMED_RUNS, TIMED_S = 200, 1.0
 MAX_DETAIL_CHARS = 300
-_STATUS = Path("/proc/self/status")
-_FIRST_TO_DIE = Path("/proc/self/oom_score_adj")
+_PROC_STATUS = Path("/proc/self/status")
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
 _KIB = 1024
 
 
 def main(limits_json: str) -> None:
     """Entry point of the child. Never returns: exit code 0 with a line of JSON, or death by a signal."""
-    limits = msgspec.json.decode(limits_json, type=Limits)
-    gauge = Gauge()
-    _rehearse()
-    confine(limits, gauge.now().size)
+    limits = msgspec.json.decode(limits_json, type=SandboxLimits)
+    gauge = MemoryGauge()
+    _preload_libraries()
+    confine_process(limits, gauge.read_memory().size)
     try:
-        found = _try(sys.stdin.buffer, limits, gauge)
+        found = _try_bundle(sys.stdin.buffer, limits, gauge)
     except MemoryError:
-        found = FirstLoad(outcome=Outcome.MEMORY, detail=f"takes more than {limits.memory_bytes >> 20} MiB")
-    found = msgspec.structs.replace(found, rss_bytes=gauge.now().highest)
+        found = FirstLoadReport(outcome=LoadOutcome.MEMORY, detail=f"takes more than {limits.memory_bytes >> 20} MiB")
+    found = msgspec.structs.replace(found, rss_bytes=gauge.read_memory().highest)
     os.write(sys.stdout.fileno(), msgspec.json.encode(found) + b"\n")
     os._exit(0)  # skip the runtime's teardown: a crash there would say nothing about the model
 
 
-def _rehearse() -> None:
+def _preload_libraries() -> None:
     """Use each library once, since some import parts when first used and no file can be opened later."""
     with suppress(CodecError):  # without the library, only a bundle that needs it is unfit
-        codec_ans.warm()
+        codec_ans.load_library()
     packed = pack_golden(np.zeros((1, 2), np.float32), np.zeros((1, 2)), {})
     with np.load(io.BytesIO(packed), allow_pickle=False) as file:
         for name in file.files:
             np.abs(file[name]).max()
 
 
-class Memory(NamedTuple):
+class ProcessMemory(NamedTuple):
     """Memory of this process in bytes; zeros where the kernel does not say."""
 
     size: int = 0
@@ -79,29 +79,29 @@ class Memory(NamedTuple):
     highest: int = 0
 
 
-class Gauge:
+class MemoryGauge:
     """Memory gauge of this process: keeps /proc/self/status open.
 
     `getrusage` would report the parent's peak, which survives the exec.
     """
 
     def __init__(self) -> None:
-        self._file = os.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC) if _STATUS.exists() else -1
+        self._file = os.open(_PROC_STATUS, os.O_RDONLY | os.O_CLOEXEC) if _PROC_STATUS.exists() else -1
 
-    def now(self) -> Memory:
+    def read_memory(self) -> ProcessMemory:
         """Read address space, resident memory and its peak."""
         if self._file < 0:
-            return Memory()
+            return ProcessMemory()
         lines = os.pread(self._file, 1 << 14, 0).decode("ascii", "replace").splitlines()
         found = dict(line.split(":", 1) for line in lines if line.startswith("Vm"))
-        return Memory(*(int(found[name].split()[0]) * _KIB for name in ("VmSize", "VmRSS", "VmHWM")))
+        return ProcessMemory(*(int(found[name].split()[0]) * _KIB for name in ("VmSize", "VmRSS", "VmHWM")))
 
 
-def confine(limits: Limits, size_bytes: int) -> None:
+def confine_process(limits: SandboxLimits, size_bytes: int) -> None:
     """Set every limit of this process, for good. `size_bytes`: address space in use, 0 if that is not known."""
     signal.setitimer(signal.ITIMER_REAL, limits.wall_s)
     with suppress(OSError):  # if the machine runs out of memory, the kernel kills this process before the agent
-        _FIRST_TO_DIE.write_text("1000", encoding="ascii")
+        _OOM_SCORE.write_text("1000", encoding="ascii")
     for which, most in (
         (resource.RLIMIT_CORE, 0),  # a core dump would hold samples
         (resource.RLIMIT_FSIZE, MAX_REPORT_BYTES),
@@ -118,49 +118,56 @@ def confine(limits: Limits, size_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def _try(source: BinaryIO, limits: Limits, gauge: Gauge) -> FirstLoad:
+def _try_bundle(source: BinaryIO, limits: SandboxLimits, gauge: MemoryGauge) -> FirstLoadReport:
     """Lint, load and test the bundle from `source`; the lint has a processor-time limit of its own."""
-    bundle = _received(source)
-    edge = sha256(bundle.read(EDGE_FILE)).hexdigest()
+    bundle = _receive_bundle(source)
+    edge = sha256(bundle.read_file(EDGE_FILE)).hexdigest()
     signal.setitimer(signal.ITIMER_PROF, limits.lint_s)
     begun = time.thread_time()
     try:
-        graph = Graph(*lint(bundle.read(EDGE_FILE)))
+        graph = GraphSummary(*lint_graph(bundle.read_file(EDGE_FILE)))
     except LintError as error:
-        return FirstLoad(outcome=Outcome.REFUSED, detail=_line(error), edge=edge, lint_ms=_ms_since(begun))
+        return FirstLoadReport(
+            outcome=LoadOutcome.REFUSED, detail=_format_error(error), edge=edge, lint_ms=_elapsed_ms(begun)
+        )
     signal.setitimer(signal.ITIMER_PROF, 0)
-    found = FirstLoad(outcome=Outcome.UNFIT, edge=edge, graph=graph, lint_ms=_ms_since(begun))
+    found = FirstLoadReport(outcome=LoadOutcome.UNFIT, edge=edge, graph=graph, lint_ms=_elapsed_ms(begun))
     try:
-        return _loaded(bundle, found, gauge)
+        return _load_and_test(bundle, found, gauge)
     except (BundleError, SampleError, *ORT_ERRORS) as error:
-        return msgspec.structs.replace(found, detail=_line(error))
+        return msgspec.structs.replace(found, detail=_format_error(error))
 
 
-def _loaded(bundle: Bundle, found: FirstLoad, gauge: Gauge) -> FirstLoad:
+def _load_and_test(bundle: Bundle, found: FirstLoadReport, gauge: MemoryGauge) -> FirstLoadReport:
     """Load the graph, run the golden set, measure latency and memory."""
-    before, begun = gauge.now().resident, time.thread_time()
+    before, begun = gauge.read_memory().resident, time.thread_time()
     runner = OnnxRunner(bundle, cpu_only=True)  # another processor's driver would open files
-    load_ms = _ms_since(begun)
+    load_ms = _elapsed_ms(begun)
     check = check_golden(bundle, runner)
-    p50_us, p95_us = _timed(bundle, runner) if check.passed else (0.0, 0.0)
+    p50_us, p95_us = _measure_latency(bundle, runner) if check.passed else (0.0, 0.0)
     return msgspec.structs.replace(
         found,
-        outcome=Outcome.SOUND if check.passed else Outcome.DIFFERENT,
+        outcome=LoadOutcome.SOUND if check.passed else LoadOutcome.DIFFERENT,
         detail="" if check.passed else "its answers to the golden set differ from those of its making",
-        golden=_golden(check),
+        golden=_golden_figures(check),
         load_ms=load_ms,
         p50_us=p50_us,
         p95_us=p95_us,
-        model_bytes=max(0, gauge.now().resident - before),
+        model_bytes=max(0, gauge.read_memory().resident - before),
     )
 
 
-def _received(source: BinaryIO) -> Bundle:
+def _receive_bundle(source: BinaryIO) -> Bundle:
     """Read the bundle from the parent, without the files that no device loads.
 
     The parent has verified what it sends.
     """
-    handed = Handed(*(_exactly(source, int.from_bytes(_exactly(source, LENGTH_BYTES), "big")) for _ in Handed._fields))
+    handed = SandboxInput(
+        *(
+            _read_exactly(source, int.from_bytes(_read_exactly(source, LENGTH_BYTES), "big"))
+            for _ in SandboxInput._fields
+        )
+    )
     manifest = decode_manifest(handed.manifest)
     contents = {EDGE_FILE: handed.edge, manifest.golden: handed.golden}
     contents |= {manifest.codec_file: handed.tables} if manifest.codec_file else {}
@@ -170,14 +177,14 @@ def _received(source: BinaryIO) -> Bundle:
     return Bundle(Path(), manifest, sha256(handed.manifest).hexdigest(), contents, b"")
 
 
-def _exactly(source: BinaryIO, size: int) -> bytes:
+def _read_exactly(source: BinaryIO, size: int) -> bytes:
     data = source.read(size)
     if len(data) != size:
         raise EOFError("the input of the child ends too early")
     return data
 
 
-def _timed(bundle: Bundle, runner: Runner) -> tuple[float, float]:
+def _measure_latency(bundle: Bundle, runner: Runner) -> tuple[float, float]:
     """Measure the latency of one sample over the golden set: (median, 95th percentile) in microseconds."""
     samples = golden_samples(bundle)
     times: list[float] = []
@@ -189,15 +196,15 @@ def _timed(bundle: Bundle, runner: Runner) -> tuple[float, float]:
     return statistics.median(times), statistics.quantiles(times, n=20)[-1]
 
 
-def _golden(check: GoldenCheck) -> Golden:
+def _golden_figures(check: GoldenCheck) -> GoldenFigures:
     moved = check.scores_moved if math.isfinite(check.scores_moved) else None
-    return Golden(check.samples, check.labels_equal, moved, check.codes_equal, check.codes_moved)
+    return GoldenFigures(check.samples, check.labels_equal, moved, check.codes_equal, check.codes_moved)
 
 
-def _line(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """Return the first line of an error's text, which may quote the file, harmless for people and logs."""
     return ascii((str(error).splitlines() or [type(error).__name__])[0][:MAX_DETAIL_CHARS])[1:-1]
 
 
-def _ms_since(begun: float) -> float:
+def _elapsed_ms(begun: float) -> float:
     return round((time.thread_time() - begun) * 1e3, 3)

@@ -6,14 +6,14 @@ here and nothing else, with `--augment` as it is given here.
 
 from torch import Generator, Tensor, nn
 
-from models.forge.data.augment import Shake
+from models.forge.data.augment import Augmentation
 from models.forge.data.types import Data
 from models.zoo import datasets
 from models.zoo.resnet9 import ResNet9
-from models.zoo.training import Course, trained
+from models.zoo.training import ImageTraining, load_or_train
 
-SHAKE = Shake(crop=4)
-COURSES = (Course(15, shake=SHAKE),)
+AUGMENTATION = Augmentation(crop=4)
+TRAINING_PLANS = (ImageTraining(15, shake=AUGMENTATION),)
 
 
 def build_model() -> nn.Module:
@@ -21,14 +21,14 @@ def build_model() -> nn.Module:
 
     Raises ForgeError without data and cached weights.
     """
-    return trained("cifar10", lambda: ResNet9(3, len(datasets.CIFAR)), COURSES, samples)
+    return load_or_train("cifar10", lambda: ResNet9(3, len(datasets.CIFAR_LABELS)), TRAINING_PLANS, samples)
 
 
 def samples() -> Data:
     """Training, calibration and held-out images, as `datasets.cifar10`."""
-    return datasets.cifar10()
+    return datasets.load_cifar10()
 
 
 def augment(pictures: Tensor, chance: Generator) -> Tensor:
     """Random crop, flip and cut-out of a batch of images, for `--augment`."""
-    return SHAKE(pictures, chance)
+    return AUGMENTATION(pictures, chance)

@@ -1,7 +1,7 @@
 """CLINC150 intent classifier of the zoo: a net over hashed n-grams, its samples and its training.
 
 Rule: `skerry models forge models.zoo.clinc150:build_model --data models.zoo.clinc150:samples` uses what stands here and
-nothing else. The device turns text into the net's input with `models.zoo.ngrams.encode`; the text itself
+nothing else. The device turns text into the net's input with `models.zoo.ngrams.encode_texts`; the text itself
 never leaves.
 """
 
@@ -12,13 +12,13 @@ import safetensors.torch
 from torch import nn
 
 from models.forge.data.types import Data
-from models.forge.training.determinism import repeatable
+from models.forge.training.determinism import deterministic_torch
 from models.zoo import datasets
-from models.zoo.ngrams import BUCKETS, Course, Forget, NgramNet, Sizes, train
-from models.zoo.training import folder
+from models.zoo.ngrams import BUCKETS, NgramDropout, NgramNet, NgramNetSizes, NgramTraining, train_ngram_net
+from models.zoo.training import zoo_cache_folder
 
-SIZES = Sizes(BUCKETS, rows=49_152, width=192, hidden=1024, labels=150)
-COURSE = Course()
+SIZES = NgramNetSizes(BUCKETS, rows=49_152, width=192, hidden=1024, labels=150)
+COURSE = NgramTraining()
 
 
 def build_model() -> nn.Module:
@@ -27,14 +27,14 @@ def build_model() -> nn.Module:
     Raises ForgeError without data and cached weights.
     """
     net = NgramNet(SIZES)
-    path = folder() / f"clinc150-{sha256(repr((SIZES, COURSE)).encode()).hexdigest()[:12]}.safetensors"
+    path = zoo_cache_folder() / f"clinc150-{sha256(repr((SIZES, COURSE)).encode()).hexdigest()[:12]}.safetensors"
     if path.exists():
         net.load_state_dict(safetensors.torch.load(path.read_bytes()))
         return net.eval()
-    part = datasets.clinc150().training
-    with repeatable(COURSE.seed):
+    part = datasets.load_clinc150().training
+    with deterministic_torch(COURSE.seed):
         net = NgramNet(SIZES)
-        train(net, part.x[0], part.y, COURSE, _told)
+        train_ngram_net(net, part.x[0], part.y, COURSE, _print_progress)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     fresh.write_bytes(safetensors.torch.save({key: value.contiguous() for key, value in net.state_dict().items()}))
@@ -43,14 +43,14 @@ def build_model() -> nn.Module:
 
 
 def samples() -> Data:
-    """Training, calibration and held-out texts, as `datasets.clinc150`."""
-    return datasets.clinc150()
+    """Training, calibration and held-out texts, as `datasets.load_clinc150`."""
+    return datasets.load_clinc150()
 
 
-def augment() -> Forget:
+def augment() -> NgramDropout:
     """Random dropping of n-grams, for `--augment`."""
-    return Forget()
+    return NgramDropout()
 
 
-def _told(done: int, loss: float) -> None:
+def _print_progress(done: int, loss: float) -> None:
     print(f"clinc150: epoch {done} of {COURSE.epochs}, loss {loss:.3f}", file=sys.stderr)

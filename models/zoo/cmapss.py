@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from models.forge.data.types import Data
-from models.zoo.datasets import CYCLES, RUL_CAP, SENSORS, turbofans
-from models.zoo.training import Lessons, trained
+from models.zoo.datasets import CYCLES, RUL_CAP, SENSORS, load_turbofans
+from models.zoo.training import SignalTraining, load_or_train
 
-LESSONS = Lessons(epochs=10, batch=512, peak=3e-3, noise=0.1, unit=RUL_CAP)
+TRAINING_PLAN = SignalTraining(epochs=10, batch=512, peak=3e-3, noise=0.1, unit=RUL_CAP)
 _COLUMNS = len(SENSORS) + 1
 
 
-class WearNet(nn.Module):
+class TurbofanNet(nn.Module):
     """Regressor from windows `[n, 60, 15]` to cycles left `[n, 1]`.
 
     `mean`, `spread` `[15]` are of the training part.
@@ -53,15 +53,15 @@ class WearNet(nn.Module):
 
 def build_model() -> nn.Module:
     """The regressor, trained once and cached. Raises ForgeError without data and cached weights."""
-    return trained("cmapss", lambda: _normalised(WearNet()), (LESSONS,), samples)
+    return load_or_train("cmapss", lambda: _set_normalisation(TurbofanNet()), (TRAINING_PLAN,), samples)
 
 
 def samples() -> Data:
-    """Windows of training, calibration and held-out engines, as `datasets.turbofans`."""
-    return turbofans()
+    """Windows of training, calibration and held-out engines, as `datasets.load_turbofans`."""
+    return load_turbofans()
 
 
-def _normalised(net: WearNet) -> WearNet:
+def _set_normalisation(net: TurbofanNet) -> TurbofanNet:
     x = samples().training.x[0].reshape(-1, _COLUMNS)
     net.mean.copy_(torch.from_numpy(x.mean(0)))
     net.spread.copy_(torch.from_numpy(np.maximum(x.std(0), 1e-6)))

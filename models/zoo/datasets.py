@@ -23,16 +23,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.forge.data.types import OUT_OF_SCOPE, Data, ForgeError, Part
-from models.zoo.ngrams import encode
+from models.forge.data.types import OUT_OF_SCOPE, Data, DataPart, ForgeError
+from models.zoo.ngrams import encode_texts
 
 CALIBRATION = 5_000  # samples kept out of training, of either image set
 _SEED = 20
-FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
-CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FASHION_LABELS = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
+CIFAR_LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def folder(name: str) -> Path:
+def find_dataset(name: str) -> Path:
     """Folder of a data set. Raises ForgeError, saying what to set, if it is not there."""
     root = os.environ.get("SKERRY_DATA", "")
     path = Path(root) / name
@@ -43,21 +43,21 @@ def folder(name: str) -> Path:
     return path
 
 
-def fashion_mnist() -> Data:
+def load_fashion_mnist() -> Data:
     """60,000 + 10,000 images `[n, 1, 28, 28]` float32 in 0..1 of 10 kinds of clothing (Xiao et al. 2017)."""
-    home = folder("fashion_mnist")
-    train = _idx(home / "train-images-idx3-ubyte.gz"), _idx(home / "train-labels-idx1-ubyte.gz")
-    test = _idx(home / "t10k-images-idx3-ubyte.gz"), _idx(home / "t10k-labels-idx1-ubyte.gz")
-    return _pictures((train[0][:, None], train[1]), (test[0][:, None], test[1]), FASHION)
+    home = find_dataset("fashion_mnist")
+    train = _read_idx(home / "train-images-idx3-ubyte.gz"), _read_idx(home / "train-labels-idx1-ubyte.gz")
+    test = _read_idx(home / "t10k-images-idx3-ubyte.gz"), _read_idx(home / "t10k-labels-idx1-ubyte.gz")
+    return _split_images((train[0][:, None], train[1]), (test[0][:, None], test[1]), FASHION_LABELS)
 
 
-def cifar10() -> Data:
+def load_cifar10() -> Data:
     """50,000 + 10,000 images `[n, 3, 32, 32]` float32 in 0..1 (Krizhevsky 2009), here from JPEGs of quality 75."""
-    home = folder("cifar10_jpeg")
-    return _pictures(_jpegs(home / "train.c10j.xz"), _jpegs(home / "test.c10j.xz"), CIFAR)
+    home = find_dataset("cifar10_jpeg")
+    return _split_images(_decode_jpegs(home / "train.c10j.xz"), _decode_jpegs(home / "test.c10j.xz"), CIFAR_LABELS)
 
 
-def _pictures(
+def _split_images(
     train: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]],
     test: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]],
     labels: tuple[str, ...],
@@ -65,18 +65,18 @@ def _pictures(
     order = np.random.default_rng(_SEED).permutation(len(train[1]))
     kept, rest = order[:CALIBRATION], order[CALIBRATION:]
     return Data(
-        training=_part(train[0][rest], train[1][rest]),
-        calibration=_part(train[0][kept], train[1][kept]),
-        heldout=_part(*test),
+        training=_image_part(train[0][rest], train[1][rest]),
+        calibration=_image_part(train[0][kept], train[1][kept]),
+        heldout=_image_part(*test),
         labels=labels,
     )
 
 
-def _part(x: npt.NDArray[np.uint8], y: npt.NDArray[np.uint8]) -> Part:
-    return Part((x.astype(np.float32) / np.float32(255),), y.astype(np.int64))
+def _image_part(x: npt.NDArray[np.uint8], y: npt.NDArray[np.uint8]) -> DataPart:
+    return DataPart((x.astype(np.float32) / np.float32(255),), y.astype(np.int64))
 
 
-def _idx(path: Path) -> npt.NDArray[np.uint8]:
+def _read_idx(path: Path) -> npt.NDArray[np.uint8]:
     data = gzip.decompress(path.read_bytes())
     (count,) = struct.unpack(">I", data[4:8])
     if data[3] == 3:
@@ -84,7 +84,7 @@ def _idx(path: Path) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8, offset=8)
 
 
-def jpegs(path: Path) -> tuple[list[bytes], npt.NDArray[np.uint8]]:
+def read_jpegs(path: Path) -> tuple[list[bytes], npt.NDArray[np.uint8]]:
     """The compressed files and their labels, class by class."""
     data = lzma.decompress(path.read_bytes())
     (count,) = struct.unpack("<I", data[4:8])
@@ -94,10 +94,10 @@ def jpegs(path: Path) -> tuple[list[bytes], npt.NDArray[np.uint8]]:
     return [data[ends[i] : ends[i + 1]] for i in range(count)], labels
 
 
-def _jpegs(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def _decode_jpegs(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     from PIL import Image  # noqa: PLC0415 - only this set needs it
 
-    files, labels = jpegs(path)
+    files, labels = read_jpegs(path)
     pictures = np.stack([np.asarray(Image.open(io.BytesIO(file))) for file in files])
     return np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)), labels
 
@@ -123,58 +123,58 @@ _CYCLE = 1  # column of an engine's age
 CALIBRATION_ENGINES = 20  # every fifth of the 100
 
 
-def heartbeats() -> Data:
+def load_heartbeats() -> Data:
     """MIT-BIH Arrhythmia (Moody & Mark 2001), lead II: `[n, 3 * 128 + 6]` float32 -> 4 AAMI classes.
 
     A sample is the beat before, the beat itself and the beat after (millivolts, each 128 samples about its R peak,
     less its own median), then the rhythm: RR before, after, their ratio, and each against the last ten beats and the
     patient's mean so far. `sensitive["patient"]` is the record's number.
     """
-    with np.load(folder("mitbih_lead2") / "mitbih_lead2_128hz.npz", allow_pickle=False) as file:
-        records = {int(name): _record(file, str(name)) for name in file["records"]}
+    with np.load(find_dataset("mitbih_lead2") / "mitbih_lead2_128hz.npz", allow_pickle=False) as file:
+        records = {int(name): _read_record(file, str(name)) for name in file["records"]}
     training = [r for r in DS1 if r not in CALIBRATION_PATIENTS and r in records]
     return Data(
-        training=_patients(records, training),
-        calibration=_patients(records, [r for r in CALIBRATION_PATIENTS if r in records]),
-        heldout=_patients(records, [r for r in DS2 if r in records]),
+        training=_join_patients(records, training),
+        calibration=_join_patients(records, [r for r in CALIBRATION_PATIENTS if r in records]),
+        heldout=_join_patients(records, [r for r in DS2 if r in records]),
         labels=BEATS,
     )
 
 
-class _Record(NamedTuple):
+class _PatientRecord(NamedTuple):
     x: Floats
     y: npt.NDArray[np.int64]
 
 
-def _patients(records: dict[int, _Record], chosen: list[int]) -> Part:
+def _join_patients(records: dict[int, _PatientRecord], chosen: list[int]) -> DataPart:
     x = np.concatenate([records[r].x for r in chosen])
     y = np.concatenate([records[r].y for r in chosen])
     patient = np.concatenate([np.full(len(records[r].y), r, np.int64) for r in chosen])
-    return Part((x,), y, {"patient": patient})
+    return DataPart((x,), y, {"patient": patient})
 
 
-def _record(file: Mapping[str, npt.NDArray[Any]], name: str) -> _Record:
+def _read_record(file: Mapping[str, npt.NDArray[Any]], name: str) -> _PatientRecord:
     signal = file[f"sig_{name}"].astype(np.float32) / np.float32(1000)
     peaks, symbols = file[f"r_{name}"].astype(np.int64), file[f"lab_{name}"]
     classes = np.full(256, -1, np.int64)
     for index, letters in enumerate(_AAMI.values()):
         classes[[ord(letter) for letter in letters]] = index
-    windows = _windows(signal, peaks)
-    rhythm = _rhythm(peaks)
+    windows = _cut_windows(signal, peaks)
+    rhythm = _compute_rhythm(peaks)
     beats = np.arange(1, len(peaks) - 1)
     beats = beats[classes[symbols[beats]] >= 0]
     x = np.concatenate([windows[beats - 1], windows[beats], windows[beats + 1], rhythm[beats]], axis=1)
-    return _Record(x.astype(np.float32), classes[symbols[beats]])
+    return _PatientRecord(x.astype(np.float32), classes[symbols[beats]])
 
 
-def _windows(signal: Floats, peaks: npt.NDArray[np.int64]) -> Floats:
+def _cut_windows(signal: Floats, peaks: npt.NDArray[np.int64]) -> Floats:
     padded = np.pad(signal, (BEFORE, AFTER), mode="edge")
     cut = padded[peaks[:, None] + np.arange(WINDOW)]
     level = np.median(cut, axis=1, keepdims=True)
     return np.asarray(np.clip(cut - level, -5, 5), np.float32)
 
 
-def _rhythm(peaks: npt.NDArray[np.int64]) -> Floats:
+def _compute_rhythm(peaks: npt.NDArray[np.int64]) -> Floats:
     """Only what a device knows when the next beat has come: nothing is averaged over the future."""
     gaps = np.diff(peaks).astype(np.float64) / 128
     before = np.concatenate([gaps[:1], gaps])
@@ -187,37 +187,37 @@ def _rhythm(peaks: npt.NDArray[np.int64]) -> Floats:
     return np.asarray(np.clip(np.stack(columns, axis=1), 0, 4), np.float32)
 
 
-def turbofans() -> Data:
+def load_turbofans() -> Data:
     """C-MAPSS FD001 (Saxena & Goebel 2008): `[n, 60, 15]` float32, the last 60 cycles -> cycles left (at most 125).
 
     Each cycle has 14 sensors and its own number, counted from 1.
 
     Training and calibration: every window of 80 and 20 engines. Held out: the last window of the 100 test engines.
     """
-    home = folder("cmapss_fd001")
-    train, test = _table(home / "train_FD001.txt.gz"), _table(home / "test_FD001.txt.gz")
+    home = find_dataset("cmapss_fd001")
+    train, test = _read_table(home / "train_FD001.txt.gz"), _read_table(home / "test_FD001.txt.gz")
     left = np.minimum(np.loadtxt(io.BytesIO(gzip.decompress((home / "RUL_FD001.txt.gz").read_bytes()))), RUL_CAP)
     kept = [engine for engine in range(1, 101) if engine % (100 // CALIBRATION_ENGINES) == 0]
     rest = [engine for engine in range(1, 101) if engine not in kept]
-    heldout = np.stack([_engine(test, engine)[-1] for engine in range(1, 101)])
+    heldout = np.stack([_engine_windows(test, engine)[-1] for engine in range(1, 101)])
     return Data(
-        training=_run_down(train, rest),
-        calibration=_run_down(train, kept),
-        heldout=Part((heldout,), left.astype(np.float32)),
+        training=_join_engines(train, rest),
+        calibration=_join_engines(train, kept),
+        heldout=DataPart((heldout,), left.astype(np.float32)),
     )
 
 
-def _table(path: Path) -> npt.NDArray[np.float64]:
+def _read_table(path: Path) -> npt.NDArray[np.float64]:
     return np.loadtxt(io.BytesIO(gzip.decompress(path.read_bytes())))
 
 
-def _run_down(table: npt.NDArray[np.float64], engines: list[int]) -> Part:
-    windows = [_engine(table, engine) for engine in engines]
+def _join_engines(table: npt.NDArray[np.float64], engines: list[int]) -> DataPart:
+    windows = [_engine_windows(table, engine) for engine in engines]
     y = np.concatenate([np.minimum(np.arange(len(w))[::-1], RUL_CAP) for w in windows])
-    return Part((np.concatenate(windows),), y.astype(np.float32))
+    return DataPart((np.concatenate(windows),), y.astype(np.float32))
 
 
-def _engine(table: npt.NDArray[np.float64], engine: int) -> Floats:
+def _engine_windows(table: npt.NDArray[np.float64], engine: int) -> Floats:
     """All windows of one engine `[cycles, 60, 15]`; before its sixtieth cycle the first one is repeated."""
     rows = table[table[:, 0] == engine][:, [*(_FIRST_SENSOR + sensor for sensor in SENSORS), _CYCLE]]
     padded = np.concatenate([np.repeat(rows[:1], CYCLES - 1, axis=0), rows])
@@ -227,9 +227,9 @@ def _engine(table: npt.NDArray[np.float64], engine: int) -> Floats:
 _FILE = "data_full.json.gz"
 
 
-def clinc150() -> Data:
+def load_clinc150() -> Data:
     """15,000 / 3,000 + 100 / 4,500 + 1,000 texts (Larson et al. 2019) as `[n, LENGTH]` int64; -1 = out of scope."""
-    path = folder("clinc150") / _FILE
+    path = find_dataset("clinc150") / _FILE
     if not path.is_file():
         raise ForgeError(f"clinc150: no {_FILE} in it; take data_full.json of github.com/clinc/oos-eval and gzip it")
     found: dict[str, list[list[str]]] = json.loads(gzip.decompress(path.read_bytes()))
@@ -242,7 +242,7 @@ def clinc150() -> Data:
     )
 
 
-def _text_part(rows: list[list[str]], labels: tuple[str, ...]) -> Part:
+def _text_part(rows: list[list[str]], labels: tuple[str, ...]) -> DataPart:
     numbers = {label: index for index, label in enumerate(labels)}
     y: npt.NDArray[np.int64] = np.array([numbers.get(intent, OUT_OF_SCOPE) for _, intent in rows], np.int64)
-    return Part((encode([text for text, _ in rows]),), y)
+    return DataPart((encode_texts([text for text, _ in rows]),), y)

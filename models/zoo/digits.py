@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from models.forge.data.augment import corrupt
-from models.forge.data.digits import calibration, heldout, training
-from models.forge.data.types import Data, Part
-from models.forge.training.determinism import repeatable
+from models.forge.data.augment import corrupt_pictures
+from models.forge.data.digits import load_calibration, load_heldout, load_training
+from models.forge.data.types import Data, DataPart
+from models.forge.training.determinism import deterministic_torch
 
 CORRUPTED = 0.4  # share of calibration and held-out samples that are damaged: more than in use
 TRAIN_CORRUPTED = 0.7
@@ -49,15 +49,15 @@ class DigitsNet(nn.Module):
 
 def build_model() -> nn.Module:
     """The network, trained here in a few seconds on one core; the same weights every time."""
-    x, y = training()
+    x, y = load_training()
     rng = np.random.default_rng(_SEED)
-    with repeatable(_SEED):
+    with deterministic_torch(_SEED):
         model = DigitsNet()
         optimiser = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=1e-3)
         steps = _EPOCHS * (len(x) * COPIES // _BATCH)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=steps)
         for _ in range(_EPOCHS):
-            damaged = np.concatenate([corrupt(x, rng, TRAIN_CORRUPTED) for _ in range(COPIES)])
+            damaged = np.concatenate([corrupt_pictures(x, rng, TRAIN_CORRUPTED) for _ in range(COPIES)])
             order = rng.permutation(len(damaged))
             pictures, labels = torch.from_numpy(damaged[order]), torch.from_numpy(np.tile(y, COPIES)[order])
             for start in range(0, len(order) - _BATCH + 1, _BATCH):
@@ -73,12 +73,12 @@ def samples() -> Data:
     """Digits with camera damage: training, calibration and held-out samples share no digit."""
     rng = np.random.default_rng(_SEED + 1)
     return Data(
-        training=_damaged(*training(), rng, TRAIN_CORRUPTED, _TRAINING_COPIES),
-        calibration=_damaged(*calibration(), rng, CORRUPTED, COPIES),
-        heldout=_damaged(*heldout(), rng, CORRUPTED, 1),
+        training=_corrupt_copies(*load_training(), rng, TRAIN_CORRUPTED, _TRAINING_COPIES),
+        calibration=_corrupt_copies(*load_calibration(), rng, CORRUPTED, COPIES),
+        heldout=_corrupt_copies(*load_heldout(), rng, CORRUPTED, 1),
         labels=LABELS,
     )
 
 
-def _damaged(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, share: float, copies: int) -> Part:
-    return Part((np.concatenate([corrupt(x, rng, share) for _ in range(copies)]),), np.tile(y, copies))
+def _corrupt_copies(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, share: float, copies: int) -> DataPart:
+    return DataPart((np.concatenate([corrupt_pictures(x, rng, share) for _ in range(copies)]),), np.tile(y, copies))

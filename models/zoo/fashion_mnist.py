@@ -7,14 +7,14 @@ here and nothing else, with `--augment` as it is given here.
 
 from torch import Generator, Tensor, nn
 
-from models.forge.data.augment import Shake
+from models.forge.data.augment import Augmentation
 from models.forge.data.types import Data
 from models.zoo import datasets
 from models.zoo.resnet9 import ResNet9
-from models.zoo.training import Course, trained
+from models.zoo.training import ImageTraining, load_or_train
 
-SHAKE = Shake(crop=2)
-COURSES = (Course(12, shake=SHAKE), Course(8, peak=0.08, shake=SHAKE, seed=4))
+AUGMENTATION = Augmentation(crop=2)
+TRAINING_PLANS = (ImageTraining(12, shake=AUGMENTATION), ImageTraining(8, peak=0.08, shake=AUGMENTATION, seed=4))
 
 
 def build_model() -> nn.Module:
@@ -22,14 +22,14 @@ def build_model() -> nn.Module:
 
     Raises ForgeError without data and cached weights.
     """
-    return trained("fashion_mnist", lambda: ResNet9(1, len(datasets.FASHION)), COURSES, samples)
+    return load_or_train("fashion_mnist", lambda: ResNet9(1, len(datasets.FASHION_LABELS)), TRAINING_PLANS, samples)
 
 
 def samples() -> Data:
     """Training, calibration and held-out images, as `datasets.fashion_mnist`."""
-    return datasets.fashion_mnist()
+    return datasets.load_fashion_mnist()
 
 
 def augment(pictures: Tensor, chance: Generator) -> Tensor:
     """Random crop, flip and cut-out of a batch of images, for `--augment`."""
-    return SHAKE(pictures, chance)
+    return AUGMENTATION(pictures, chance)

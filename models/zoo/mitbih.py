@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from models.forge.data.types import Data
-from models.zoo.datasets import BEATS, RHYTHM, WINDOW, heartbeats
-from models.zoo.training import Lessons, trained
+from models.zoo.datasets import BEATS, RHYTHM, WINDOW, load_heartbeats
+from models.zoo.training import SignalTraining, load_or_train
 
-LESSONS = Lessons(epochs=6, rarity=0.5, noise=0.1, memory=0.998)
+TRAINING_PLAN = SignalTraining(epochs=6, rarity=0.5, noise=0.1, memory=0.998)
 _HIDDEN = 32
 
 
-class BeatNet(nn.Module):
-    """Classifier from `[n, 3 * 128 + 6]`, as `heartbeats` makes them, to logits `[n, 4]`.
+class HeartbeatNet(nn.Module):
+    """Classifier from `[n, 3 * 128 + 6]`, as `load_heartbeats` makes them, to logits `[n, 4]`.
 
     Beats are scaled by their own peak.
     """
@@ -41,9 +41,9 @@ class BeatNet(nn.Module):
 
 def build_model() -> nn.Module:
     """The classifier, trained once and cached. Raises ForgeError without data and cached weights."""
-    return trained("mitbih", BeatNet, (LESSONS,), samples)
+    return load_or_train("mitbih", HeartbeatNet, (TRAINING_PLAN,), samples)
 
 
 def samples() -> Data:
-    """Beats of training, calibration and held-out patients, as `datasets.heartbeats`."""
-    return heartbeats()
+    """Beats of training, calibration and held-out patients, as `datasets.load_heartbeats`."""
+    return load_heartbeats()

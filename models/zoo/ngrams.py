@@ -37,16 +37,16 @@ _WORDS, _CHARACTERS = (1, 2, 3), (2, 3, 4, 5)
 Ids = npt.NDArray[np.int64]
 
 
-def encode(texts: Sequence[str], buckets: int = BUCKETS, length: int = LENGTH) -> Ids:
+def encode_texts(texts: Sequence[str], buckets: int = BUCKETS, length: int = LENGTH) -> Ids:
     """Hashed n-grams of texts: `[n, length]` numbers 0..buckets - 1, zeros behind the last n-gram."""
     found = np.zeros((len(texts), length), np.int64)
     for row, text in zip(found, texts, strict=True):
-        ids = list(dict.fromkeys(1 + zlib.crc32(gram.encode()) % (buckets - 1) for gram in grams(text)))[:length]
+        ids = list(dict.fromkeys(1 + zlib.crc32(gram.encode()) % (buckets - 1) for gram in iter_ngrams(text)))[:length]
         row[: len(ids)] = ids
     return found
 
 
-def grams(text: str) -> Iterator[str]:
+def iter_ngrams(text: str) -> Iterator[str]:
     """The n-grams of one text, those of words first, shorter ones before longer ones."""
     words = _WORD.findall(text.lower())
     fenced = ["<", *words, ">"]
@@ -60,10 +60,10 @@ def grams(text: str) -> Iterator[str]:
                 yield "c:" + spaced[start : start + size]
 
 
-Tick = Callable[[int, float], None]
+EpochCallback = Callable[[int, float], None]
 
 
-class Sizes(NamedTuple):
+class NgramNetSizes(NamedTuple):
     """Sizes of the network.
 
     `rows`: n-grams known, row 0 stands for all others. `width`: of a text's vector; `hidden`: of the tail.
@@ -76,7 +76,7 @@ class Sizes(NamedTuple):
     labels: int
 
 
-class Course(NamedTuple):
+class NgramTraining(NamedTuple):
     """Training settings. `dropped`: share of a text's n-grams that are left out at each step; `smoothing` of labels."""
 
     epochs: int = 14
@@ -98,7 +98,7 @@ class NgramNet(nn.Module):
     row: Tensor
     rarity: Tensor
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: NgramNetSizes) -> None:
         super().__init__()
         self.sizes = sizes
         self.register_buffer("row", torch.zeros(sizes.buckets, dtype=torch.int32))
@@ -122,7 +122,7 @@ class NgramNet(nn.Module):
         return answer
 
 
-class Bags(NamedTuple):
+class NgramBags(NamedTuple):
     """Known n-grams of all texts in one row, with weights; text i has those from `starts[i]` to `starts[i + 1]`."""
 
     rows: npt.NDArray[np.int64]
@@ -130,11 +130,11 @@ class Bags(NamedTuple):
     starts: npt.NDArray[np.int64]
 
 
-def train(net: NgramNet, x: Ids, y: Ids, course: Course, tick: Tick) -> None:
+def train_ngram_net(net: NgramNet, x: Ids, y: Ids, course: NgramTraining, tick: EpochCallback) -> None:
     """Train `net` in place, on one core. `tick` is called with (epochs done, mean loss of the last)."""
     torch.manual_seed(course.seed)
-    _learn_grams(net, x)
-    bags, labels = _bags(net, x), torch.from_numpy(y)
+    _select_ngrams(net, x)
+    bags, labels = _build_bags(net, x), torch.from_numpy(y)
     optimiser = torch.optim.Adam(net.parameters(), course.rate)
     steps = len(y) // course.batch
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -146,7 +146,7 @@ def train(net: NgramNet, x: Ids, y: Ids, course: Course, tick: Tick) -> None:
         total = 0.0
         for step in range(steps):
             chosen = order[step * course.batch : (step + 1) * course.batch]
-            loss = _loss(net, bags, chosen, labels[chosen], course)
+            loss = _compute_loss(net, bags, chosen, labels[chosen], course)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -158,7 +158,7 @@ def train(net: NgramNet, x: Ids, y: Ids, course: Course, tick: Tick) -> None:
     net.eval()
 
 
-def _learn_grams(net: NgramNet, x: Ids) -> None:
+def _select_ngrams(net: NgramNet, x: Ids) -> None:
     """Which buckets have a row: those most texts share, at least two; and how rare each is."""
     counts = np.bincount(x[x > 0], minlength=net.sizes.buckets)
     known = np.argsort(-counts, kind="stable")[: net.sizes.rows - 1]
@@ -168,25 +168,25 @@ def _learn_grams(net: NgramNet, x: Ids) -> None:
     net.rarity[: len(rarity)] = torch.from_numpy(rarity.astype(np.float32))
 
 
-def _bags(net: NgramNet, x: Ids) -> Bags:
+def _build_bags(net: NgramNet, x: Ids) -> NgramBags:
     rows = net.row.numpy()[x].astype(np.int64)
     weights = net.rarity.numpy()[rows] * (x > 0)
     weights /= np.sqrt((weights**2).sum(1, keepdims=True))
     known = rows > 0
     starts = np.concatenate([[0], known.sum(1).cumsum()])
-    return Bags(rows[known], weights[known].astype(np.float32), starts)
+    return NgramBags(rows[known], weights[known].astype(np.float32), starts)
 
 
-def _loss(net: NgramNet, bags: Bags, chosen: Ids, labels: Tensor, course: Course) -> Tensor:
+def _compute_loss(net: NgramNet, bags: NgramBags, chosen: Ids, labels: Tensor, course: NgramTraining) -> Tensor:
     """Sum of both tails' losses: each is trained to answer alone."""
-    vector = torch.relu(_vectors(net, bags, chosen, course.dropped) + net.bias)
+    vector = torch.relu(_sum_vectors(net, bags, chosen, course.dropped) + net.bias)
     losses = [
         cross_entropy(tail(vector), labels, label_smoothing=course.smoothing) for tail in (net.straight, net.bent)
     ]
     return losses[0] + losses[1]
 
 
-def _vectors(net: NgramNet, bags: Bags, chosen: Ids, dropped: float) -> Tensor:
+def _sum_vectors(net: NgramNet, bags: NgramBags, chosen: Ids, dropped: float) -> Tensor:
     places = np.concatenate([np.arange(bags.starts[i], bags.starts[i + 1]) for i in chosen])
     lengths = bags.starts[chosen + 1] - bags.starts[chosen]
     weights = torch.from_numpy(bags.weights[places])
@@ -197,7 +197,7 @@ def _vectors(net: NgramNet, bags: Bags, chosen: Ids, dropped: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Forget:
+class NgramDropout:
     """Augmentation of texts: a random share of each text's n-grams is left out, drawn from the generator given."""
 
     share: float = 0.3

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 
-def _block(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequential:
+def _conv_block(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequential:
     layers: list[nn.Module] = [
         nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
         nn.BatchNorm2d(outputs),
@@ -21,7 +21,7 @@ class Residual(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.inner = nn.Sequential(_block(width, width), _block(width, width))
+        self.inner = nn.Sequential(_conv_block(width, width), _conv_block(width, width))
 
     def forward(self, x: Tensor) -> Tensor:
         deeper: Tensor = self.inner(x)
@@ -38,10 +38,10 @@ class ResNet9(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.full((1, channels, 1, 1), 0.5))
         self.register_buffer("scale", torch.full((1, channels, 1, 1), 4.0))
-        self.stem = _block(channels, width)
-        self.first = nn.Sequential(_block(width, 2 * width, pool=True), Residual(2 * width))
-        self.second = _block(2 * width, 4 * width, pool=True)
-        self.third = nn.Sequential(_block(4 * width, 4 * width, pool=True), Residual(4 * width))
+        self.stem = _conv_block(channels, width)
+        self.first = nn.Sequential(_conv_block(width, 2 * width, pool=True), Residual(2 * width))
+        self.second = _conv_block(2 * width, 4 * width, pool=True)
+        self.third = nn.Sequential(_conv_block(4 * width, 4 * width, pool=True), Residual(4 * width))
         self.classifier = nn.Linear(4 * width, labels)
 
     def forward(self, x: Tensor) -> Tensor:

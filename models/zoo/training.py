@@ -24,14 +24,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from models.forge.cache import keep, resume, write
-from models.forge.data.augment import Shake
-from models.forge.data.types import Data, Part
+from models.forge.cache import load_checkpoint, save_checkpoint, write_tensors
+from models.forge.data.augment import Augmentation
+from models.forge.data.types import Data, DataPart
 
-Tick = Callable[[int, float], None]
+EpochCallback = Callable[[int, float], None]
 
 
-class Course(NamedTuple):
+class ImageTraining(NamedTuple):
     """SGD training of an image classifier on one cycle, in bfloat16.
 
     `shake`: augmentation; `peak`: the highest learning rate, a third of the way in.
@@ -41,11 +41,11 @@ class Course(NamedTuple):
     batch: int = 256
     peak: float = 0.2
     weight_decay: float = 5e-4
-    shake: Shake = Shake()
+    shake: Augmentation = Augmentation()
     seed: int = 3
     threads: int = 2
 
-    def train(self, model: nn.Module, part: Part, checkpoint: Path, tick: Tick) -> None:
+    def train(self, model: nn.Module, part: DataPart, checkpoint: Path, tick: EpochCallback) -> None:
         """Train `model` in place, images `[n, c, h, w]` in 0..1.
 
         `tick` is called with (epochs done, mean loss of the last).
@@ -55,18 +55,18 @@ class Course(NamedTuple):
             model.parameters(), 1.0, momentum=0.9, weight_decay=self.weight_decay, nesterov=True
         )
         whole = nn.ModuleDict({"net": model})
-        done = resume(checkpoint, whole, optimiser)
+        done = load_checkpoint(checkpoint, whole, optimiser)
         model.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        lessons = _Lessons(model, optimiser, part, self)
+        lessons = _ImageTrainer(model, optimiser, part, self)
         for epoch in range(done, self.epochs):
-            loss = lessons.epoch(epoch)
-            keep(checkpoint, whole, optimiser, epoch + 1)
+            loss = lessons.run_epoch(epoch)
+            save_checkpoint(checkpoint, whole, optimiser, epoch + 1)
             tick(epoch + 1, loss)
         model.eval()
         checkpoint.unlink(missing_ok=True)
 
 
-def rate(peak: float, share: float) -> float:
+def one_cycle_rate(peak: float, share: float) -> float:
     """The learning rate when `share` (0..1) of the training is done."""
     rise = 0.3
     if share < rise:
@@ -74,12 +74,14 @@ def rate(peak: float, share: float) -> float:
     return peak * 0.5 * (1 + math.cos(math.pi * (share - rise) / (1 - rise)))
 
 
-class _Lessons:
-    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, part: Part, course: Course) -> None:
+class _ImageTrainer:
+    def __init__(
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, part: DataPart, course: ImageTraining
+    ) -> None:
         self._model, self._optimiser, self._course = model, optimiser, course
         self._pictures, self._labels = torch.from_numpy(part.x[0]), torch.from_numpy(part.y)
 
-    def epoch(self, number: int) -> float:
+    def run_epoch(self, number: int) -> float:
         """One pass over the samples; returns its mean loss."""
         course = self._course
         chance = torch.Generator().manual_seed(course.seed * 1000 + number)
@@ -89,7 +91,7 @@ class _Lessons:
         for step in range(steps):
             chosen = order[step * course.batch : (step + 1) * course.batch]
             for group in self._optimiser.param_groups:
-                group["lr"] = rate(course.peak, (number + step / steps) / course.epochs)
+                group["lr"] = one_cycle_rate(course.peak, (number + step / steps) / course.epochs)
             batch = course.shake(self._pictures[chosen], chance).contiguous(memory_format=torch.channels_last)
             with torch.autocast("cpu", torch.bfloat16):
                 loss = cross_entropy(self._model(batch), self._labels[chosen])
@@ -100,7 +102,7 @@ class _Lessons:
         return total / steps
 
 
-class Lessons(NamedTuple):
+class SignalTraining(NamedTuple):
     """AdamW training of a classifier or regressor of signals or tables on one cycle, in float32.
 
     `noise`: added to samples, as a share of each column's spread. `rarity`: how far rare classes count more (0..1).
@@ -119,20 +121,20 @@ class Lessons(NamedTuple):
     seed: int = 3
     threads: int = 1
 
-    def train(self, model: nn.Module, part: Part, checkpoint: Path, tick: Tick) -> None:
+    def train(self, model: nn.Module, part: DataPart, checkpoint: Path, tick: EpochCallback) -> None:
         """Train `model` in place: a classifier where the targets are whole numbers, else a regressor of one value."""
         torch.set_num_threads(self.threads)
         optimiser = torch.optim.AdamW(model.parameters(), self.peak, weight_decay=self.weight_decay)
         whole = nn.ModuleDict({"net": model})
-        mean = _averaged(model, self.memory)
+        mean = _build_average(model, self.memory)
         if mean:
             whole["mean"] = mean
-        done = resume(checkpoint, whole, optimiser)
+        done = load_checkpoint(checkpoint, whole, optimiser)
         model.train()
-        room = _Room(model, optimiser, part, self, mean)
+        room = _SignalTrainer(model, optimiser, part, self, mean)
         for epoch in range(done, self.epochs):
-            loss = room.epoch(epoch)
-            keep(checkpoint, whole, optimiser, epoch + 1)
+            loss = room.run_epoch(epoch)
+            save_checkpoint(checkpoint, whole, optimiser, epoch + 1)
             tick(epoch + 1, loss)
         if mean:
             model.load_state_dict(mean.module.state_dict())
@@ -140,21 +142,21 @@ class Lessons(NamedTuple):
         checkpoint.unlink(missing_ok=True)
 
 
-class _Room:
+class _SignalTrainer:
     def __init__(
         self,
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
-        part: Part,
-        lessons: Lessons,
+        part: DataPart,
+        lessons: SignalTraining,
         mean: AveragedModel | None,
     ) -> None:
         self._model, self._optimiser, self._lessons, self._mean = model, optimiser, lessons, mean
         self._x, self._y = torch.from_numpy(part.x[0]), torch.from_numpy(part.y)
         self._spread = self._x.std(0) * lessons.noise
-        self._weights = _weights(part, lessons.rarity)
+        self._weights = _class_weights(part, lessons.rarity)
 
-    def epoch(self, number: int) -> float:
+    def run_epoch(self, number: int) -> float:
         """One pass over the samples; returns its mean loss."""
         lessons, total = self._lessons, 0.0
         torch.manual_seed(lessons.seed * 1000 + number)  # drop-out draws from the global generator
@@ -162,8 +164,10 @@ class _Room:
         steps = len(order) // lessons.batch
         for step in range(steps):
             chosen = order[step * lessons.batch : (step + 1) * lessons.batch]
-            self._optimiser.param_groups[0]["lr"] = rate(lessons.peak, (number + step / steps) / lessons.epochs)
-            loss = self._loss(chosen)
+            self._optimiser.param_groups[0]["lr"] = one_cycle_rate(
+                lessons.peak, (number + step / steps) / lessons.epochs
+            )
+            loss = self._compute_loss(chosen)
             self._optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimiser.step()
@@ -172,7 +176,7 @@ class _Room:
             total += loss.item()
         return total / steps
 
-    def _loss(self, chosen: Tensor) -> Tensor:
+    def _compute_loss(self, chosen: Tensor) -> Tensor:
         x, y = self._x[chosen], self._y[chosen]
         found = self._model(x + torch.randn_like(x) * self._spread)
         if self._weights is not None:
@@ -180,13 +184,13 @@ class _Room:
         return mse_loss(found[:, 0] / self._lessons.unit, y / self._lessons.unit)
 
 
-def _averaged(model: nn.Module, memory: float) -> AveragedModel | None:
+def _build_average(model: nn.Module, memory: float) -> AveragedModel | None:
     if not memory:
         return None
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(memory))  # type: ignore[no-untyped-call]
 
 
-def _weights(part: Part, rarity: float) -> Tensor | None:
+def _class_weights(part: DataPart, rarity: float) -> Tensor | None:
     """Per class, (frequency of the commonest / its own) to the power of `rarity`; None for a regressor."""
     if not np.issubdtype(part.y.dtype, np.integer):
         return None
@@ -195,24 +199,26 @@ def _weights(part: Part, rarity: float) -> Tensor | None:
 
 
 _START_SEED = 1
-CACHE = "SKERRY_ZOO_CACHE"
+CACHE_VARIABLE = "SKERRY_ZOO_CACHE"
 
 
-class TrainingCourse(Protocol):
+class TrainingPlan(Protocol):
     """Interface of a training: a NamedTuple with every setting, and the training itself."""
 
     @property
     def epochs(self) -> int: ...
 
-    def train(self, model: nn.Module, part: Part, checkpoint: Path, tick: Tick) -> None: ...
+    def train(self, model: nn.Module, part: DataPart, checkpoint: Path, tick: EpochCallback) -> None: ...
 
     def _replace(self, *, threads: int) -> Self: ...
 
 
-TrainingCourses = Sequence[TrainingCourse]
+TrainingPlans = Sequence[TrainingPlan]
 
 
-def trained(name: str, make: Callable[[], nn.Module], courses: TrainingCourses, data: Callable[[], Data]) -> nn.Module:
+def load_or_train(
+    name: str, make: Callable[[], nn.Module], courses: TrainingPlans, data: Callable[[], Data]
+) -> nn.Module:
     """`make()` with the weights that `courses`, one after another, give it on the training part of `data()`.
 
     Weights are read from the cache as far as they are there, else trained and stored.
@@ -220,34 +226,34 @@ def trained(name: str, make: Callable[[], nn.Module], courses: TrainingCourses, 
     torch.manual_seed(_START_SEED)
     model = make()
     done = len(courses)
-    while done and not _load(model, _path(name, model, courses[:done])):
+    while done and not _load_weights(model, _weights_path(name, model, courses[:done])):
         done -= 1
     for number in range(done, len(courses)):
-        path = _path(name, model, courses[: number + 1])
-        clock = _Clock(f"{name}, part {number + 1} of {len(courses)}", courses[number].epochs)
+        path = _weights_path(name, model, courses[: number + 1])
+        clock = _TimeLeftPrinter(f"{name}, part {number + 1} of {len(courses)}", courses[number].epochs)
         courses[number].train(model, data().training, path.with_suffix(".part"), clock)
-        write(path, model.state_dict())
+        write_tensors(path, model.state_dict())
     return model.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload, no-any-return]
 
 
-def _path(name: str, model: nn.Module, courses: TrainingCourses) -> Path:
-    return folder() / f"{name}-{_digest(model, courses)}.safetensors"
+def _weights_path(name: str, model: nn.Module, courses: TrainingPlans) -> Path:
+    return zoo_cache_folder() / f"{name}-{_training_digest(model, courses)}.safetensors"
 
 
-def _load(model: nn.Module, path: Path) -> bool:
+def _load_weights(model: nn.Module, path: Path) -> bool:
     if not path.exists():
         return False
     model.load_state_dict(safetensors.torch.load(path.read_bytes()))
     return True
 
 
-def folder() -> Path:
+def zoo_cache_folder() -> Path:
     """Folder of trained weights: the one that `SKERRY_ZOO_CACHE` names, or the user's cache."""
-    named = os.environ.get(CACHE)
+    named = os.environ.get(CACHE_VARIABLE)
     return Path(named) if named else Path.home() / ".cache" / "skerry" / "zoo"
 
 
-def _digest(model: nn.Module, courses: TrainingCourses) -> str:
+def _training_digest(model: nn.Module, courses: TrainingPlans) -> str:
     """Digest of the network's shapes and the training settings.
 
     Threads only decide how long it takes (and the last bits of sums).
@@ -256,7 +262,7 @@ def _digest(model: nn.Module, courses: TrainingCourses) -> str:
     return sha256(repr((facts, [course._replace(threads=0) for course in courses])).encode()).hexdigest()[:12]
 
 
-class _Clock:
+class _TimeLeftPrinter:
     """Prints on standard error how far a training is and how long it still takes."""
 
     def __init__(self, name: str, epochs: int) -> None:

@@ -11,157 +11,169 @@ from typing import Any
 
 import msgspec
 
-from policies.model.context import Context
-from policies.model.matching import Attribute, Bits, Choice, Index, Pair, Scale, Tags
-from wire.protocol.messages import Level
+from policies.model.context import DecisionContext
+from policies.model.matching import (
+    BitPair,
+    ChoiceAttribute,
+    RangeAttribute,
+    RuleAttribute,
+    RuleBits,
+    RuleIndex,
+    TagsAttribute,
+)
+from wire.protocol.messages import SensitivityLevel
 
-MOST_CASES = 2048
-Values = Mapping[str, Any]  # by attribute; a time by its zone
+MAX_CASES = 2048
+FixedValues = Mapping[str, Any]  # by attribute; a time by its zone
 
 
-class TooManyError(Exception):
-    """The rules distinguish more cases than `MOST_CASES`: nothing is proven."""
+class TooManyCasesError(Exception):
+    """The rules distinguish more cases than `MAX_CASES`: nothing is proven."""
 
 
-class Goal(msgspec.Struct, frozen=True):
+class CaseGoal(msgspec.Struct, frozen=True):
     """Rules that shall apply as little as possible (`few`), and as much as possible (`many`).
 
     `unknown`: attributes may be unknown, too. That makes more rules apply than any value does, so it is for `many`.
     """
 
-    few: Bits
-    many: Bits = 0
+    few: RuleBits
+    many: RuleBits = 0
     unknown: bool = False
 
 
-class Case(msgspec.Struct, frozen=True):
+class PolicyCase(msgspec.Struct, frozen=True):
     """A context as the rules see it: the bits of rules satisfied, and example values of its attributes."""
 
-    pair: Pair
+    pair: BitPair
     values: tuple[tuple[str, Any], ...]
 
-    def context(self, data_class: str, level: Level) -> Context:
+    def to_context(self, data_class: str, level: SensitivityLevel) -> DecisionContext:
         """Build a context with `data_class` and `level`, unless the case itself says otherwise."""
         said = dict(self.values)
         clock = {name[5:]: said.pop(name) for name in tuple(said) if name.startswith("time:")}
         minutes = {zone: minute for zone, minute in clock.items() if minute is not None}
-        plain = Context(data_class, "other", "other", "other", (), True, False, 1.0, minutes, level)
+        plain = DecisionContext(data_class, "other", "other", "other", (), True, False, 1.0, minutes, level)
         return msgspec.structs.replace(plain, **said)
 
 
-def cases(index: Index, goal: Goal, fixed: Values = MappingProxyType({})) -> list[Case]:
+def enumerate_cases(index: RuleIndex, goal: CaseGoal, fixed: FixedValues = MappingProxyType({})) -> list[PolicyCase]:
     """Enumerate the front of cases for a goal. `fixed`: attributes that have one value.
 
-    Raises TooManyError above `MOST_CASES`.
+    Raises TooManyError above `MAX_CASES`.
     """
-    front = [Case((goal.few | goal.many, (goal.few | goal.many) & index.excusable), ())]
-    for attribute in sorted(index.attributes, key=lambda each: len(ways(each, goal))):
-        name = name_of(attribute)
-        options = [_fixed(attribute, fixed[name])] if name in fixed else ways(attribute, goal)
-        front = smallest([_both(case, option) for case in front for option in options], goal)
+    front = [PolicyCase((goal.few | goal.many, (goal.few | goal.many) & index.excusable), ())]
+    for attribute in sorted(index.attributes, key=lambda each: len(list_options(each, goal))):
+        name = name_attribute(attribute)
+        options = [_build_fixed_case(attribute, fixed[name])] if name in fixed else list_options(attribute, goal)
+        front = select_smallest([_join_cases(case, option) for case in front for option in options], goal)
     return front
 
 
-def together(index: Index, of: Bits, fixed: Values = MappingProxyType({})) -> set[Bits]:
+def list_joint_rules(index: RuleIndex, of: RuleBits, fixed: FixedValues = MappingProxyType({})) -> set[RuleBits]:
     """Every set of these rules that can apply at the same time, unknown attributes included. Raises TooManyError."""
     held = {(of, of & index.excusable)}
     for attribute in index.attributes:
-        name = name_of(attribute)
-        options = [_fixed(attribute, fixed[name])] if name in fixed else _all(attribute, of)
+        name = name_attribute(attribute)
+        options = [_build_fixed_case(attribute, fixed[name])] if name in fixed else _list_all_options(attribute, of)
         pairs = {(case.pair[0] & of, case.pair[1] & of) for case in options}
         held = {(a & c, b & d) for a, b in held for c, d in pairs}
-        if len(held) > MOST_CASES:
-            raise TooManyError(f"more than {MOST_CASES} cases that the rules tell apart")
+        if len(held) > MAX_CASES:
+            raise TooManyCasesError(f"more than {MAX_CASES} cases that the rules tell apart")
     return {when & ~unless for when, unless in held}
 
 
-def matched(index: Index, case: Case) -> Bits:
+def match_case(index: RuleIndex, case: PolicyCase) -> RuleBits:
     """The goal's rules that apply in a case."""
     return case.pair[0] & ~(case.pair[1] & index.excusable)
 
 
-def name_of(attribute: Attribute) -> str:
+def name_attribute(attribute: RuleAttribute) -> str:
     """Name of an attribute; "time:ZONE" for a time."""
-    return f"time:{attribute.zone}" if isinstance(attribute, Scale) and attribute.zone else attribute.name
+    return f"time:{attribute.zone}" if isinstance(attribute, RangeAttribute) and attribute.zone else attribute.name
 
 
-def ways(attribute: Attribute, goal: Goal) -> list[Case]:
+def list_options(attribute: RuleAttribute, goal: CaseGoal) -> list[PolicyCase]:
     """Options of an attribute that matter to the goal."""
-    if isinstance(attribute, Tags):
-        told = _tags(attribute, lambda front: smallest(front, goal))
+    if isinstance(attribute, TagsAttribute):
+        told = _list_tag_sets(attribute, lambda front: select_smallest(front, goal))
     else:
-        told = [Case(pair, ((name_of(attribute), value),)) for pair, value in attribute.cells()]
-    return smallest([*told, _unknown(attribute, goal.few | goal.many)] if goal.unknown else told, goal)
+        told = [PolicyCase(pair, ((name_attribute(attribute), value),)) for pair, value in attribute.list_cells()]
+    return select_smallest(
+        [*told, _build_unknown_case(attribute, goal.few | goal.many)] if goal.unknown else told, goal
+    )
 
 
-def _all(attribute: Attribute, of: Bits) -> list[Case]:
+def _list_all_options(attribute: RuleAttribute, of: RuleBits) -> list[PolicyCase]:
     """As `ways`, none left out that makes other rules of `of` apply."""
-    if not isinstance(attribute, Tags):
-        told = [Case(pair, ((name_of(attribute), value),)) for pair, value in attribute.cells()]
-        return [*told, _unknown(attribute, of)]
+    if not isinstance(attribute, TagsAttribute):
+        told = [PolicyCase(pair, ((name_attribute(attribute), value),)) for pair, value in attribute.list_cells()]
+        return [*told, _build_unknown_case(attribute, of)]
 
-    def apart(front: Sequence[Case]) -> list[Case]:
+    def apart(front: Sequence[PolicyCase]) -> list[PolicyCase]:
         kept = {(case.pair[0] & of, case.pair[1] & of): case for case in front}
-        if len(kept) > MOST_CASES:
-            raise TooManyError(f"more than {MOST_CASES} cases that the rules tell apart")
+        if len(kept) > MAX_CASES:
+            raise TooManyCasesError(f"more than {MAX_CASES} cases that the rules tell apart")
         return list(kept.values())
 
-    return [*_tags(attribute, apart), _unknown(attribute, of)]
+    return [*_list_tag_sets(attribute, apart), _build_unknown_case(attribute, of)]
 
 
-def _tags(attribute: Tags, pruned: Callable[[Sequence[Case]], list[Case]]) -> list[Case]:
+def _list_tag_sets(
+    attribute: TagsAttribute, pruned: Callable[[Sequence[PolicyCase]], list[PolicyCase]]
+) -> list[PolicyCase]:
     """Subsets of the tags that rules name.
 
     One more tag can only satisfy more conditions, so they are added one by one.
     """
-    front = [Case(attribute.other, (("tags", ()),))]
+    front = [PolicyCase(attribute.other, (("tags", ()),))]
     for tag, pair in attribute.table.items():
-        with_it = [Case(_either(case.pair, pair), (("tags", (*case.values[0][1], tag)),)) for case in front]
+        with_it = [PolicyCase(_join_pairs(case.pair, pair), (("tags", (*case.values[0][1], tag)),)) for case in front]
         front = pruned([*front, *with_it])
     return front
 
 
-def _unknown(attribute: Attribute, of: Bits) -> Case:
+def _build_unknown_case(attribute: RuleAttribute, of: RuleBits) -> PolicyCase:
     """Case in which the attribute is not known: every `when` holds, no `unless`."""
-    name = name_of(attribute)
-    return Case((of, of & ~attribute.asking[1]), ((name, "" if name in _NAMED else None),))
+    name = name_attribute(attribute)
+    return PolicyCase((of, of & ~attribute.asking[1]), ((name, "" if name in _NAMED else None),))
 
 
 _NAMED = frozenset({"device_class", "region", "tenant"})  # unknown is "" there
 
 
-def _fixed(attribute: Attribute, value: Any) -> Case:
+def _build_fixed_case(attribute: RuleAttribute, value: Any) -> PolicyCase:
     """Case in which the attribute has this one value."""
-    assert isinstance(attribute, Choice)
-    return Case(attribute.table.get(value, attribute.other), ((attribute.name, value),))
+    assert isinstance(attribute, ChoiceAttribute)
+    return PolicyCase(attribute.table.get(value, attribute.other), ((attribute.name, value),))
 
 
-def _both(first: Case, second: Case) -> Case:
+def _join_cases(first: PolicyCase, second: PolicyCase) -> PolicyCase:
     """Both attributes at once: rules that both satisfy."""
     pair = first.pair[0] & second.pair[0], first.pair[1] & second.pair[1]
-    return Case(pair, first.values + second.values)
+    return PolicyCase(pair, first.values + second.values)
 
 
-def _either(first: Pair, second: Pair) -> Pair:
+def _join_pairs(first: BitPair, second: BitPair) -> BitPair:
     """One tag more: rules that either satisfies."""
     return first[0] | second[0], first[1] | second[1]
 
 
-def smallest(options: Sequence[Case], goal: Goal) -> list[Case]:
+def select_smallest(options: Sequence[PolicyCase], goal: CaseGoal) -> list[PolicyCase]:
     """Drop options that another one beats or equals. Raises TooManyError."""
-    best: dict[Bits, Case] = {}
+    best: dict[RuleBits, PolicyCase] = {}
     for option in options:
-        best.setdefault(_cost(option.pair, goal), option)
-    kept: list[tuple[Bits, Case]] = []
+        best.setdefault(_compute_cost(option.pair, goal), option)
+    kept: list[tuple[RuleBits, PolicyCase]] = []
     for cost, option in sorted(best.items(), key=lambda item: item[0].bit_count()):
         if not any(held & ~cost == 0 for held, _ in kept):
             kept.append((cost, option))
-        if len(kept) > MOST_CASES:
-            raise TooManyError(f"more than {MOST_CASES} cases that the rules tell apart")
+        if len(kept) > MAX_CASES:
+            raise TooManyCasesError(f"more than {MAX_CASES} cases that the rules tell apart")
     return [option for _, option in kept]
 
 
-def _cost(pair: Pair, goal: Goal) -> Bits:
+def _compute_cost(pair: BitPair, goal: CaseGoal) -> RuleBits:
     """Bits better absent: of `few` rules that apply or lack an excuse, of `many` such as do not apply or have one."""
     when, unless = pair
     first = (when & goal.few) | (goal.many & ~when)

@@ -10,10 +10,10 @@ import msgspec
 
 from policies.decisions import egress
 from policies.decisions.routing import HubSite
-from policies.language.schema import DAYS
-from policies.model.context import NOWHERE, Context
+from policies.language.schema import WEEK_DAYS
+from policies.model.context import NO_ZONES, DecisionContext
 from policies.model.policy import Policy
-from wire.protocol.messages import DType, FieldSpec, Level
+from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 _MINUTES_A_DAY = 24 * 60
 
@@ -26,8 +26,8 @@ class SampleField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A field of the sample. Without a label it counts as P4."""
 
     name: str
-    level: str = Level.P4.name
-    dtype: DType = DType.UINT8
+    level: str = SensitivityLevel.P4.name
+    dtype: TensorDType = TensorDType.UINT8
     shape: tuple[int, ...] = (1,)
     low: float = 0.0
     high: float = 255.0
@@ -48,7 +48,7 @@ class SampleLeakage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ""
 
 
-class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SampleFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known of one sample and of the device at that moment.
 
     `fields` and `hubs` left out = exactly those that the policy lists. `audit_dice` 1.0 = not drawn for an audit.
@@ -78,48 +78,50 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time: str = ""
 
 
-def facts_of(values: object) -> Facts:
+def parse_facts(values: object) -> SampleFacts:
     """Parse facts from decoded JSON or TOML. Raises FactsError for an unknown key, a missing one or a wrong type."""
     if isinstance(values, dict):
         for key in values:
-            if key not in Facts.__struct_fields__:
-                raise FactsError(f"unknown key {str(key)[:40]!r}; {_near(str(key))}")
+            if key not in SampleFacts.__struct_fields__:
+                raise FactsError(f"unknown key {str(key)[:40]!r}; {_suggest_key(str(key))}")
     try:
-        facts = msgspec.convert(values, Facts)
+        facts = msgspec.convert(values, SampleFacts)
     except msgspec.ValidationError as error:
         raise FactsError(str(error)) from None
     for each in facts.fields or ():
-        if each.level not in Level.__members__:
-            raise FactsError(f"field {each.name!r}: level {each.level!r} is not one of {', '.join(Level.__members__)}")
+        if each.level not in SensitivityLevel.__members__:
+            raise FactsError(
+                f"field {each.name!r}: level {each.level!r} is not one of {', '.join(SensitivityLevel.__members__)}"
+            )
     if facts.time:
-        minute_of(facts.time)
+        parse_minute(facts.time)
     return facts
 
 
-def _near(key: str) -> str:
+def _suggest_key(key: str) -> str:
     """Nearest known key, or all of them."""
-    close = difflib.get_close_matches(key, Facts.__struct_fields__, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(Facts.__struct_fields__)}"
+    close = difflib.get_close_matches(key, SampleFacts.__struct_fields__, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(SampleFacts.__struct_fields__)}"
 
 
-def minute_of(time: str) -> int:
+def parse_minute(time: str) -> int:
     """Parse "wed 23:30" to minutes since Monday 00:00. Raises FactsError."""
     day, _, clock = time.partition(" ")
     hours, _, minutes = clock.partition(":")
-    if day in DAYS and len(clock) == len("23:30") and hours.isdecimal() and minutes.isdecimal():
+    if day in WEEK_DAYS and len(clock) == len("23:30") and hours.isdecimal() and minutes.isdecimal():
         of_day = int(hours) * 60 + int(minutes)
         if of_day < _MINUTES_A_DAY and int(minutes) < 60:
-            return DAYS.index(day) * _MINUTES_A_DAY + of_day
+            return WEEK_DAYS.index(day) * _MINUTES_A_DAY + of_day
     raise FactsError(f"time {time[:20]!r} is no time of the week; write it as 'wed 23:30'")
 
 
-def context_of(policy: Policy, facts: Facts, clock: Mapping[str, int] = NOWHERE) -> Context:
+def build_context(policy: Policy, facts: SampleFacts, clock: Mapping[str, int] = NO_ZONES) -> DecisionContext:
     """Context that a device with these facts would have.
 
     `clock`: minutes of the week per zone, where the facts' `time` says nothing.
     """
-    minutes = dict.fromkeys(policy.zones, minute_of(facts.time)) if facts.time else clock
-    return Context(
+    minutes = dict.fromkeys(policy.zones, parse_minute(facts.time)) if facts.time else clock
+    return DecisionContext(
         facts.data_class,
         facts.device_class,
         facts.region,
@@ -129,24 +131,24 @@ def context_of(policy: Policy, facts: Facts, clock: Mapping[str, int] = NOWHERE)
         facts.metered,
         facts.battery,
         minutes,
-        egress.level_of(schema_of(policy, facts)),
+        egress.find_highest_level(build_schema(policy, facts)),
     )
 
 
-def schema_of(policy: Policy, facts: Facts) -> tuple[FieldSpec, ...]:
+def build_schema(policy: Policy, facts: SampleFacts) -> tuple[FieldSpec, ...]:
     """Schema of the sample's fields; where it names none, those of the policy with the labels it accepts."""
     if facts.fields is None:
         rules = policy.base.fields.values()
-        return tuple(_DERIVED.get(each.name) or _plain(each.name, each.level) for each in rules)
+        return tuple(_DERIVED.get(each.name) or _build_plain_field(each.name, each.level) for each in rules)
     return tuple(
-        FieldSpec(each.name, each.dtype, each.shape, each.low, each.high, Level[each.level], each.category)
+        FieldSpec(each.name, each.dtype, each.shape, each.low, each.high, SensitivityLevel[each.level], each.category)
         for each in facts.fields
     )
 
 
-_DERIVED = {spec.name: spec for spec in egress.DERIVED}
+_DERIVED = {spec.name: spec for spec in egress.DERIVED_FIELDS}
 
 
-def _plain(name: str, level: Level) -> FieldSpec:
+def _build_plain_field(name: str, level: SensitivityLevel) -> FieldSpec:
     """Field of one byte for a name that only the policy knows."""
-    return FieldSpec(name, DType.UINT8, (1,), 0.0, 255.0, level, "")
+    return FieldSpec(name, TensorDType.UINT8, (1,), 0.0, 255.0, level, "")

@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 
 from policies.analysis.explain import Explanation, explain_sample
-from policies.analysis.facts import Facts, FactsError, facts_of
+from policies.analysis.facts import FactsError, SampleFacts, parse_facts
 from policies.model.policy import Policy
 
-MAX_CASES = 10_000
+MAX_PROBES = 10_000
 
 
 class ProbesError(Exception):
     """A probes file cannot be used: one line that names the case."""
 
 
-class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProbeExpectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Expected decision; None = not asked. `fields` as a set; `hubs`, `regions`, `rules` in their order."""
 
     leaves: bool
@@ -35,11 +35,11 @@ class Probe(msgspec.Struct, frozen=True):
     """One test case: the facts of a sample, and the expected decision."""
 
     name: str
-    facts: Facts
-    expect: Expect
+    facts: SampleFacts
+    expect: ProbeExpectation
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ProbeOutcome(msgspec.Struct, frozen=True):
     """Result of a probe. `faults`: empty = as expected; else a sentence each."""
 
     name: str
@@ -47,47 +47,47 @@ class Outcome(msgspec.Struct, frozen=True):
     told: Explanation
 
 
-class _Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _CaseTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
-    expect: Expect
+    expect: ProbeExpectation
     given: dict[str, Any] = {}
     unknown: tuple[str, ...] = ()
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    case: tuple[_Case, ...]
+class _ProbesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    case: tuple[_CaseTable, ...]
     given: dict[str, Any] = {}
 
 
 def parse_probes(text: str) -> tuple[Probe, ...]:
     """Parse a probes file (TOML). Raises ProbesError, one line, for anything that is none."""
     try:
-        file = msgspec.convert(tomllib.loads(text), _File)
+        file = msgspec.convert(tomllib.loads(text), _ProbesFile)
     except msgspec.ValidationError as error:
         raise ProbesError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise ProbesError(f"not TOML: {' '.join(str(error).split())[:200]}") from None
-    if not 0 < len(file.case) <= MAX_CASES:
-        raise ProbesError(f"{len(file.case)} cases; there must be 1 to {MAX_CASES}")
-    return tuple(_probe(file.given, case) for case in file.case)
+    if not 0 < len(file.case) <= MAX_PROBES:
+        raise ProbesError(f"{len(file.case)} cases; there must be 1 to {MAX_PROBES}")
+    return tuple(_build_probe(file.given, case) for case in file.case)
 
 
-def _probe(given: dict[str, Any], case: _Case) -> Probe:
+def _build_probe(given: dict[str, Any], case: _CaseTable) -> Probe:
     """Build a probe: the common facts, overridden by the case's, without those it names unknown."""
     known = {key: value for key, value in {**given, **case.given}.items() if key not in case.unknown}
     try:
-        return Probe(case.name, facts_of(known), case.expect)
+        return Probe(case.name, parse_facts(known), case.expect)
     except FactsError as error:
         raise ProbesError(f"case {case.name!r}: {error}") from None
 
 
-def probed(policy: Policy, probe: Probe, day: int) -> Outcome:
+def run_probe(policy: Policy, probe: Probe, day: int) -> ProbeOutcome:
     """Run one probe against a policy on `day` (since 1970, UTC) and compare with what is expected."""
     told = explain_sample(policy, probe.facts, day)
-    return Outcome(probe.name, tuple(_faults(probe.expect, told)), told)
+    return ProbeOutcome(probe.name, tuple(_compare_outcome(probe.expect, told)), told)
 
 
-def _faults(expect: Expect, told: Explanation) -> list[str]:
+def _compare_outcome(expect: ProbeExpectation, told: Explanation) -> list[str]:
     """Compare the explanation with what is expected; a sentence for each difference."""
     came = {
         "leaves": told.leaves,
@@ -100,13 +100,13 @@ def _faults(expect: Expect, told: Explanation) -> list[str]:
     wanted = msgspec.structs.asdict(expect)
     wanted["fields"] = None if expect.fields is None else tuple(sorted(expect.fields))
     return [
-        f"{key} should be {_shown(value)}, is {_shown(came[key])}"
+        f"{key} should be {_format_value(value)}, is {_format_value(came[key])}"
         for key, value in wanted.items()
         if value is not None and value != came[key]
     ]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     """Text of a value in a fault."""
     if isinstance(value, tuple):
         return ", ".join(value) or "none"

@@ -5,12 +5,21 @@ One wording for explanations, summaries and diffs.
 
 from collections.abc import Callable
 
-from policies.language.schema import DAYS
-from policies.model.context import MINUTES_OF_WEEK, Condition, Hours
-from policies.model.policy import Account, Coin, Dp, FieldRule, Privacy, Retention, TransformKind, TransformSpec
+from policies.language.schema import WEEK_DAYS
+from policies.model.context import MINUTES_OF_WEEK, RuleCondition, WeeklyHours
+from policies.model.policy import (
+    AccountUnit,
+    BudgetAccount,
+    FieldRule,
+    LeakageLimits,
+    NoiseTerms,
+    RetentionTerms,
+    TransformKind,
+    TransformSpec,
+)
 
-_Words = Callable[[TransformSpec], str]
-_TRANSFORMS: dict[TransformKind, _Words] = {
+TransformWording = Callable[[TransformSpec], str]
+_TRANSFORMS: dict[TransformKind, TransformWording] = {
     TransformKind.DROP: lambda _: "dropped",
     TransformKind.COARSEN: lambda t: f"means of {t.step:g} neighbours",
     TransformKind.BUCKETIZE: lambda t: f"in classes parted at {', '.join(f'{edge:g}' for edge in t.values)}",
@@ -34,19 +43,19 @@ def transform_words(transform: TransformSpec) -> str:
 _DAY_MIN = 24 * 60
 
 
-def condition_words(condition: Condition) -> str:
+def condition_words(condition: RuleCondition) -> str:
     """Phrase of a condition; "" for one that asks nothing.
 
     Example: `data class vitals and time mon to fri 22:00 to 06:00 in Europe/Berlin`.
     """
     said = {
-        "data class": _any(condition.data_class),
-        "device class": _any(condition.device_class),
-        "region": _any(condition.region),
-        "tenant": _any(condition.tenant),
-        "tag": _any(condition.tags),
+        "data class": _join_alternatives(condition.data_class),
+        "device class": _join_alternatives(condition.device_class),
+        "region": _join_alternatives(condition.region),
+        "tenant": _join_alternatives(condition.tenant),
+        "tag": _join_alternatives(condition.tags),
         "label": "" if condition.label_at_least is None else f"{condition.label_at_least.name} or above",
-        "link": _any(tuple("up" if up else "down" for up in condition.link_up or ())),
+        "link": _join_alternatives(tuple("up" if up else "down" for up in condition.link_up or ())),
         "metered": "" if condition.metered is None else "yes" if condition.metered else "no",
         "battery": "" if condition.battery_below is None else f"below {condition.battery_below:g}",
         "time": "" if condition.hours is None else _hours_words(condition.hours),
@@ -54,21 +63,21 @@ def condition_words(condition: Condition) -> str:
     return " and ".join(f"{key} {words}" for key, words in said.items() if words)
 
 
-def _any(names: tuple[str, ...] | None) -> str:
+def _join_alternatives(names: tuple[str, ...] | None) -> str:
     """Names joined by "or"."""
     return " or ".join(names or ())
 
 
-def _hours_words(hours: Hours) -> str:
+def _hours_words(hours: WeeklyHours) -> str:
     """`mon to sat 08:00 to 20:00 in Europe/Berlin`: the same hours of several days are named once."""
     days: dict[tuple[int, int], list[int]] = {}
-    for first, last in _whole(hours.spans):
+    for first, last in _join_spans(hours.spans):
         days.setdefault((first % _DAY_MIN, last % _DAY_MIN), []).append(first // _DAY_MIN)
-    said = [f"{_days_words(on)}{_clock(first)} to {_clock(last)}" for (first, last), on in days.items()]
+    said = [f"{_days_words(on)}{_format_clock(first)} to {_format_clock(last)}" for (first, last), on in days.items()]
     return f"{', '.join(said)} in {hours.zone}"
 
 
-def _whole(spans: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+def _join_spans(spans: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
     """Join a span over the end of the week, which is stored as two."""
     ends = [span for span in spans if span[1] == MINUTES_OF_WEEK]
     begins = [span for span in spans if span[0] == 0]
@@ -80,20 +89,20 @@ def _whole(spans: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
 
 def _days_words(days: list[int]) -> str:
     """Days of the week as `mon to fri `, or a list; "" for all of them."""
-    if len(days) == len(DAYS):
+    if len(days) == len(WEEK_DAYS):
         return ""
     if len(days) > 1 and days == list(range(days[0], days[-1] + 1)):
-        return f"{DAYS[days[0]]} to {DAYS[days[-1]]} "
-    return ", ".join(DAYS[day] for day in days) + " "
+        return f"{WEEK_DAYS[days[0]]} to {WEEK_DAYS[days[-1]]} "
+    return ", ".join(WEEK_DAYS[day] for day in days) + " "
 
 
-def moment(minute: int) -> str:
+def format_moment(minute: int) -> str:
     """Format minutes since Monday 00:00 as `wed 23:30`."""
     day, of_day = divmod(minute, _DAY_MIN)
-    return f"{DAYS[day]} {_clock(of_day)}"
+    return f"{WEEK_DAYS[day]} {_format_clock(of_day)}"
 
 
-def _clock(of_day: int) -> str:
+def _format_clock(of_day: int) -> str:
     """Format minutes since midnight as `23:30`."""
     return f"{of_day // 60:02d}:{of_day % 60:02d}"
 
@@ -103,9 +112,9 @@ def field_words(rule: FieldRule) -> str:
     return f"{rule.name} up to {rule.level.name}" + "".join(map(transform_words, rule.transforms))
 
 
-def account_words(account: Account) -> str:
+def account_words(account: BudgetAccount) -> str:
     """Phrase of an account of bytes or cost; privacy accounts are described by `dp_words`."""
-    what = "bytes" if account.coin is Coin.BYTES else "millionths of cost"
+    what = "bytes" if account.coin is AccountUnit.BYTES else "millionths of cost"
     span = "a day" if account.period_days == 1 else f"in {account.period_days} days"
     about = account.key.partition("/")[2]
     whose = f" of {_TOPICS.get(about, about)}" if account.topic else f" under {about}" if about else ""
@@ -115,7 +124,7 @@ def account_words(account: Account) -> str:
 _TOPICS = {"q": "questions", "ask": "asks", "report": "reports", "state": "states"}
 
 
-def dp_words(dp: Dp) -> str:
+def dp_words(dp: NoiseTerms) -> str:
     """Phrase of differential privacy terms."""
     lot = "" if dp.random_ask is None else f", asked by lot ({dp.random_ask:g})"
     return (
@@ -124,13 +133,13 @@ def dp_words(dp: Dp) -> str:
     )
 
 
-def retention_words(retention: Retention) -> str:
+def retention_words(retention: RetentionTerms) -> str:
     """Phrase of retention: purpose, days, subject field."""
     subject = f", subject {retention.subject_field}" if retention.subject_field else ""
     return f"{retention.purpose}, kept {retention.keep_days} days{subject}"
 
 
-def privacy_words(limits: tuple[Privacy, ...]) -> str:
+def privacy_words(limits: tuple[LeakageLimits, ...]) -> str:
     """Phrase of leakage limits; "" where nothing is limited."""
     said = []
     for each in limits:

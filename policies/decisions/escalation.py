@@ -7,11 +7,11 @@ from enum import StrEnum
 
 import msgspec
 
-from policies.model.policy import ASKING, Mode, Terms
-from policies.model.reasons import FAULTS, Why
+from policies.model.policy import ASKING_MODES, EscalationMode, Terms
+from policies.model.reasons import EVALUATION_ERRORS, DecisionReason
 
 
-class Action(StrEnum):
+class EscalationAction(StrEnum):
     """What to do with one local prediction."""
 
     KEEP = "keep"  # answer locally; nothing leaves
@@ -20,7 +20,7 @@ class Action(StrEnum):
     AUDIT = "audit"  # answer locally at once; ask too, to measure quality
 
 
-class Link(msgspec.Struct, frozen=True, gc=False):
+class LinkState(msgspec.Struct, frozen=True, gc=False):
     """State of the link to the hubs.
 
     `quiet_until`: the hub asked this device to send nothing until then (seconds, same clock as `now`).
@@ -30,36 +30,38 @@ class Link(msgspec.Struct, frozen=True, gc=False):
     quiet_until: float = 0.0
 
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
+class EscalationDecision(msgspec.Struct, frozen=True, gc=False):
     """Result of the escalation decision, with its reason.
 
     `audit` is True for every question drawn at random, the unsure ones too: only so is the sample unbiased.
     """
 
-    action: Action
-    why: Why
+    action: EscalationAction
+    why: DecisionReason
     audit: bool = False
 
 
-_INVALID = Decision(Action.KEEP, Why.INVALID_CONFIDENCE)
-_ERROR = Decision(Action.KEEP, Why.DENIED_POLICY_ERROR)
-_NOT_DRAWN = Decision(Action.KEEP, Why.NOT_DRAWN)
-_CONFIDENT = Decision(Action.KEEP, Why.CONFIDENT)
-_QUIET = Decision(Action.KEEP, Why.HUB_QUIET)
-_AUDIT = Decision(Action.AUDIT, Why.AUDIT, audit=True)
+_INVALID = EscalationDecision(EscalationAction.KEEP, DecisionReason.INVALID_CONFIDENCE)
+_ERROR = EscalationDecision(EscalationAction.KEEP, DecisionReason.DENIED_POLICY_ERROR)
+_NOT_DRAWN = EscalationDecision(EscalationAction.KEEP, DecisionReason.NOT_DRAWN)
+_CONFIDENT = EscalationDecision(EscalationAction.KEEP, DecisionReason.CONFIDENT)
+_QUIET = EscalationDecision(EscalationAction.KEEP, DecisionReason.HUB_QUIET)
+_AUDIT = EscalationDecision(EscalationAction.AUDIT, DecisionReason.AUDIT, audit=True)
 _NOT_ASKING = {
-    Mode.LOCAL_ONLY: Decision(Action.KEEP, Why.LOCAL_ONLY),
-    Mode.DISABLED: Decision(Action.KEEP, Why.DISABLED),
+    EscalationMode.LOCAL_ONLY: EscalationDecision(EscalationAction.KEEP, DecisionReason.LOCAL_ONLY),
+    EscalationMode.DISABLED: EscalationDecision(EscalationAction.KEEP, DecisionReason.DISABLED),
 }
 _ASK = {
-    (why, audit): Decision(Action.ASK, why, audit)
-    for why in (Why.UNSURE, Why.HUB_FIRST, Why.AUDIT)
+    (why, audit): EscalationDecision(EscalationAction.ASK, why, audit)
+    for why in (DecisionReason.UNSURE, DecisionReason.HUB_FIRST, DecisionReason.AUDIT)
     for audit in (False, True)
 }
-_QUEUE = {audit: Decision(Action.QUEUE, Why.LINK_DOWN, audit) for audit in (False, True)}
+_QUEUE = {audit: EscalationDecision(EscalationAction.QUEUE, DecisionReason.LINK_DOWN, audit) for audit in (False, True)}
 
 
-def decide(confidence: float, link: Link, terms: Terms, audit_dice: float, now: float) -> Decision:
+def decide_escalation(
+    confidence: float, link: LinkState, terms: Terms, audit_dice: float, now: float
+) -> EscalationDecision:
     """Decide what to do with a prediction of this `confidence` (0..1).
 
     `audit_dice` is drawn uniformly from [0, 1). `now`: seconds, same clock as `Link.quiet_until`. A confidence out of
@@ -67,33 +69,35 @@ def decide(confidence: float, link: Link, terms: Terms, audit_dice: float, now: 
     question. With `dp.random_ask` the draw alone decides.
     """
     try:
-        return _decide(confidence, link, terms, audit_dice, now)
-    except FAULTS:
+        return _decide_escalation(confidence, link, terms, audit_dice, now)
+    except EVALUATION_ERRORS:
         return _ERROR
 
 
-def _decide(  # noqa: PLR0911 - a reason a line
-    confidence: float, link: Link, terms: Terms, audit_dice: float, now: float
-) -> Decision:
+def _decide_escalation(  # noqa: PLR0911 - a reason a line
+    confidence: float, link: LinkState, terms: Terms, audit_dice: float, now: float
+) -> EscalationDecision:
     """As `decide`; raises one of FAULTS on damaged terms."""
     if not 0.0 <= confidence <= 1.0:  # false for NaN too
         return _INVALID
     mode = terms.mode
-    if mode not in ASKING:
+    if mode not in ASKING_MODES:
         return _NOT_ASKING[mode]
     if not (0.0 <= terms.threshold <= 1.0 and 0.0 <= terms.audit_share <= 1.0):
         return _ERROR
     audit = audit_dice < terms.audit_share
     if terms.dp is not None and terms.dp.random_ask is not None:
-        return _ask(Why.AUDIT, link, now, audit=audit) if audit_dice < terms.dp.random_ask else _NOT_DRAWN
-    if mode is Mode.HUB_FIRST:
-        return _ask(Why.HUB_FIRST, link, now, audit=audit)
+        return (
+            _ask_hub(DecisionReason.AUDIT, link, now, audit=audit) if audit_dice < terms.dp.random_ask else _NOT_DRAWN
+        )
+    if mode is EscalationMode.HUB_FIRST:
+        return _ask_hub(DecisionReason.HUB_FIRST, link, now, audit=audit)
     if confidence < terms.threshold:
-        return _ask(Why.UNSURE, link, now, audit=audit)
+        return _ask_hub(DecisionReason.UNSURE, link, now, audit=audit)
     return _AUDIT if audit and now >= link.quiet_until else _CONFIDENT
 
 
-def _ask(why: Why, link: Link, now: float, *, audit: bool) -> Decision:
+def _ask_hub(why: DecisionReason, link: LinkState, now: float, *, audit: bool) -> EscalationDecision:
     """Ask the hub: queued while the link is down, kept while the hub wants no questions."""
     if link.up is not True:
         return _QUEUE[audit]

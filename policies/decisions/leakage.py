@@ -12,23 +12,23 @@ from typing import Protocol
 import msgspec
 
 from policies.decisions import egress
-from policies.decisions.egress import OPTIONAL, FieldPlan
-from policies.model.policy import PRIVATE_FROM, Privacy, Terms
-from policies.model.reasons import FAULTS, Denied, Why
+from policies.decisions.egress import OPTIONAL_FIELDS, FieldPlan
+from policies.model.policy import PRIVATE_FROM_LEVEL, LeakageLimits, Terms
+from policies.model.reasons import EVALUATION_ERRORS, DecisionReason, Denied
 from wire.protocol.messages import FieldSpec
 
 
-class Kind(StrEnum):
+class MeasurementKind(StrEnum):
     """Kind of attack that a measurement is about."""
 
     RECONSTRUCTION = "reconstruction"
     ATTRIBUTE = "attribute"
 
 
-SCALE = frozenset({"ssim", "explained_variance", "token_f1"})  # 0 = nothing, 1 = the sample itself
+UNIT_METRICS = frozenset({"ssim", "explained_variance", "token_f1"})  # 0 = nothing, 1 = the sample itself
 
 
-class Row(Protocol):
+class LeakageMeasurement(Protocol):
     """Interface of one measurement in a bundle's manifest.
 
     `chain`: digest of cut, codec and transforms. `upper95`: upper end of the 95 % interval of the attack's success.
@@ -60,80 +60,88 @@ class Row(Protocol):
         ...
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class LeakageEvidence(msgspec.Struct, frozen=True):
     """Measurements of one bundle. `name`: the digest of the chain that these plans make of its features."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[LeakageMeasurement, ...]
     name: Callable[[tuple[FieldPlan, ...]], str]
 
 
-class Cleared(msgspec.Struct, frozen=True):
+class LeakageFinding(msgspec.Struct, frozen=True):
     """Result for one policy's terms (by their key) and one model; `denied` None = the codes may leave."""
 
     key: str
     denied: Denied | None
 
 
-def clear(terms: Terms | None, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Cleared:
+def assess_leakage(
+    terms: Terms | None, schema: tuple[FieldSpec, ...], evidence: LeakageEvidence | None
+) -> LeakageFinding:
     """Assess all questions of a model under these terms.
 
     `evidence` None = nothing was measured, which denies fields of P2 and above. Any failure denies.
     """
     if terms is None:
-        return NOT_CLEARED
+        return NOT_ASSESSED
     try:
-        return Cleared(terms.key, _denied(terms, schema, evidence))
-    except FAULTS as error:
-        return Cleared("", Denied(Why.DENIED_POLICY_ERROR, f"leakage: {type(error).__name__}"))
+        return LeakageFinding(terms.key, _assess_terms(terms, schema, evidence))
+    except EVALUATION_ERRORS as error:
+        return LeakageFinding("", Denied(DecisionReason.DENIED_POLICY_ERROR, f"leakage: {type(error).__name__}"))
 
 
-def decide(terms: Terms, cleared: Cleared) -> Denied | None:
+def decide_leakage(terms: Terms, cleared: LeakageFinding) -> Denied | None:
     """Decide for one question by a result of `clear`. A result for other terms denies."""
     if cleared.key != terms.key:
         return cleared.denied or _NOT_CLEARED_FOR_IT
     return cleared.denied
 
 
-def within(privacy: Privacy, rows: tuple[Row, ...]) -> Denied | None:
+def check_limits(privacy: LeakageLimits, rows: tuple[LeakageMeasurement, ...]) -> Denied | None:
     """Check the measurements of one chain against the limits; None = within.
 
     There must be one of reconstruction, and one for each limit that is set; NaN exceeds every limit.
     """
-    about = [row for row in rows if row.kind == Kind.RECONSTRUCTION]
-    counted = [row for row in about if row.metric == privacy.metric or (not privacy.metric and row.metric in SCALE)]
+    about = [row for row in rows if row.kind == MeasurementKind.RECONSTRUCTION]
+    counted = [
+        row for row in about if row.metric == privacy.metric or (not privacy.metric and row.metric in UNIT_METRICS)
+    ]
     if not counted:
         of = f" by {privacy.metric}" if privacy.metric and about else ""
         return Denied(
-            Why.DENIED_UNMEASURED, f"the bundle has no measurement{of} of what its codes so changed give away"
+            DecisionReason.DENIED_UNMEASURED,
+            f"the bundle has no measurement{of} of what its codes so changed give away",
         )
-    attributes = [row for row in rows if row.kind == Kind.ATTRIBUTE]
+    attributes = [row for row in rows if row.kind == MeasurementKind.ATTRIBUTE]
     if privacy.max_attribute_advantage is not None and not attributes:
         return Denied(
-            Why.DENIED_UNMEASURED, "the bundle has no measurement of what its codes tell of a sensitive column"
+            DecisionReason.DENIED_UNMEASURED,
+            "the bundle has no measurement of what its codes tell of a sensitive column",
         )
-    return _beyond(counted, privacy.max_leakage, "max_leakage") or _beyond(
+    return _exceeds_limit(counted, privacy.max_leakage, "max_leakage") or _exceeds_limit(
         attributes, privacy.max_attribute_advantage, "max_attribute_advantage"
     )
 
 
-def _beyond(rows: list[Row], limit: float | None, key: str) -> Denied | None:
+def _exceeds_limit(rows: list[LeakageMeasurement], limit: float | None, key: str) -> Denied | None:
     """Denial by the first measurement above the limit; None without a limit."""
     if limit is None:
         return None
     for row in rows:
         if not row.upper95 <= limit:  # also true for NaN
             what = f" of {row.subject!r}" if row.subject else ""
-            return Denied(Why.DENIED_LEAKAGE, f"{row.metric}{what} up to {row.upper95:.3g}, {key} is {limit:g}")
+            return Denied(
+                DecisionReason.DENIED_LEAKAGE, f"{row.metric}{what} up to {row.upper95:.3g}, {key} is {limit:g}"
+            )
     return None
 
 
-def _denied(terms: Terms, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Denied | None:
+def _assess_terms(terms: Terms, schema: tuple[FieldSpec, ...], evidence: LeakageEvidence | None) -> Denied | None:
     """Denial for these terms, or None; fields below P2 need no measurement."""
-    out = egress.plan(terms, schema)
+    out = egress.plan_egress(terms, schema)
     if isinstance(out, Denied):
         return out
-    plans = tuple(each for each in out.fields if each.spec.name not in OPTIONAL)
-    if all(each.spec.level < PRIVATE_FROM for each in plans):
+    plans = tuple(each for each in out.fields if each.spec.name not in OPTIONAL_FIELDS)
+    if all(each.spec.level < PRIVATE_FROM_LEVEL for each in plans):
         return None
     if evidence is None:
         return _UNMEASURED
@@ -141,32 +149,34 @@ def _denied(terms: Terms, schema: tuple[FieldSpec, ...], evidence: Evidence | No
         raise TypeError
     chain = evidence.name(plans)
     rows = tuple(row for row in evidence.rows if row.chain == chain)
-    found = (within(limits, rows) for limits in terms.privacy or (Privacy(),))
+    found = (check_limits(limits, rows) for limits in terms.privacy or (LeakageLimits(),))
     return next((denied for denied in found if denied), None)
 
 
-_UNMEASURED = Denied(Why.DENIED_UNMEASURED, "the bundle says nothing of what its codes give away")
-_NOT_CLEARED_FOR_IT = Denied(Why.DENIED_UNMEASURED, "what the codes give away was not judged under these terms")
-NOT_CLEARED = Cleared("", _NOT_CLEARED_FOR_IT)
+_UNMEASURED = Denied(DecisionReason.DENIED_UNMEASURED, "the bundle says nothing of what its codes give away")
+_NOT_CLEARED_FOR_IT = Denied(
+    DecisionReason.DENIED_UNMEASURED, "what the codes give away was not judged under these terms"
+)
+NOT_ASSESSED = LeakageFinding("", _NOT_CLEARED_FOR_IT)
 
 
-class Clearance:
+class LeakageCache:
     """Cache of leakage results for one model: each set of terms is assessed once."""
 
     __slots__ = ("_evidence", "_found", "_schema")
 
-    def __init__(self, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> None:
+    def __init__(self, schema: tuple[FieldSpec, ...], evidence: LeakageEvidence | None) -> None:
         self._schema, self._evidence = schema, evidence
-        self._found: dict[str, Cleared] = {}
+        self._found: dict[str, LeakageFinding] = {}
 
-    def of(self, terms: Terms) -> Cleared:
+    def finding_for(self, terms: Terms) -> LeakageFinding:
         """Result for these terms."""
         found = self._found.get(terms.key)
         if found is None:
-            if len(self._found) >= _MOST:
+            if len(self._found) >= _MAX_FINDINGS:
                 self._found.clear()
-            found = self._found[terms.key] = clear(terms, self._schema, self._evidence)
+            found = self._found[terms.key] = assess_leakage(terms, self._schema, self._evidence)
         return found
 
 
-_MOST = 1024
+_MAX_FINDINGS = 1024

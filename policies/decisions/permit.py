@@ -9,18 +9,18 @@ import msgspec
 
 from policies.decisions import budget, leakage, routing
 from policies.decisions import egress as egress_policy
-from policies.decisions.budget import Charge, Cost, Spend
-from policies.decisions.egress import Egress, FieldPlan
-from policies.decisions.leakage import Cleared
+from policies.decisions.budget import AccountCharge, BudgetSpend, MessageCost
+from policies.decisions.egress import EgressPlan, FieldPlan
+from policies.decisions.leakage import LeakageFinding
 from policies.decisions.routing import HubSite
-from policies.model.policy import ASKING, Mode, Terms
-from policies.model.reasons import FAULTS, Denied, Why
+from policies.model.policy import ASKING_MODES, EscalationMode, Terms
+from policies.model.reasons import EVALUATION_ERRORS, DecisionReason, Denied
 from policies.model.terms import NO_POLICY
 from wire.protocol.messages import Escalation, FieldSpec, Tensor
 
 _NOT_ASKING = {
-    Mode.LOCAL_ONLY: Denied(Why.LOCAL_ONLY, "escalation.mode is local_only"),
-    Mode.DISABLED: Denied(Why.DISABLED, "escalation.mode is disabled"),
+    EscalationMode.LOCAL_ONLY: Denied(DecisionReason.LOCAL_ONLY, "escalation.mode is local_only"),
+    EscalationMode.DISABLED: Denied(DecisionReason.DISABLED, "escalation.mode is disabled"),
 }
 
 
@@ -32,31 +32,31 @@ class Permit(msgspec.Struct, frozen=True):
 
     policy: str
     targets: tuple[HubSite, ...]
-    egress: Egress
-    spend: Spend
-    charges: tuple[Charge, ...] = ()
+    egress: EgressPlan
+    spend: BudgetSpend
+    charges: tuple[AccountCharge, ...] = ()
     terms: str = ""
 
 
-class Price(msgspec.Struct, frozen=True, gc=False):
+class PermitPrice(msgspec.Struct, frozen=True, gc=False):
     """What a transmission would cost.
 
     `spend`: charged so far; `day`: days since 1970, UTC. Of `cost` the price and the noised fields are filled in: the
     dearest hub that is allowed, what egress noises.
     """
 
-    spend: Spend
-    cost: Cost
+    spend: BudgetSpend
+    cost: MessageCost
     day: int
 
 
-def judge(  # noqa: PLR0911, PLR0917 - a refusal a line
+def decide_permit(  # noqa: PLR0911, PLR0917 - a refusal a line
     terms: Terms | Denied | None,
     schema: tuple[FieldSpec, ...],
     hubs: tuple[HubSite, ...],
     data_class: str,
-    price: Price,
-    cleared: Cleared,
+    price: PermitPrice,
+    cleared: LeakageFinding,
 ) -> Permit | Denied:
     """Decide a permit: only if hub, fields, leakage (`leakage.clear`) and budget all allow it.
 
@@ -66,64 +66,64 @@ def judge(  # noqa: PLR0911, PLR0917 - a refusal a line
     try:
         if terms is None or isinstance(terms, Denied):
             return terms or NO_POLICY
-        denied = in_force(terms, price.day)
+        denied = expired_or_denied(terms, price.day)
         if denied:
             return denied
-        allowed = routing.decide(terms, hubs)
+        allowed = routing.filter_hubs(terms, hubs)
         if isinstance(allowed, Denied):
             return allowed
-        out = egress_policy.decide(terms, schema, data_class)
+        out = egress_policy.decide_egress(terms, schema, data_class)
         if isinstance(out, Denied):
             return out
-        leaks = leakage.decide(terms, cleared)
+        leaks = leakage.decide_leakage(terms, cleared)
         if leaks:
             return leaks
         dearest = max(hub.price for hub in allowed.targets)
         cost = msgspec.structs.replace(price.cost, price=dearest, releases=out.releases)
-        charged = budget.charge(terms, price.spend, cost, price.day)
+        charged = budget.charge_accounts(terms, price.spend, cost, price.day)
         if isinstance(charged, Denied):
             return charged
         return Permit(terms.hash, allowed.targets, out, charged.spend, charged.charges, terms.key)
-    except FAULTS as error:
-        return Denied(Why.DENIED_POLICY_ERROR, f"judge: {type(error).__name__}")
+    except EVALUATION_ERRORS as error:
+        return Denied(DecisionReason.DENIED_POLICY_ERROR, f"judge: {type(error).__name__}")
 
 
-def in_force(terms: Terms | None, day: int) -> Denied | None:
+def expired_or_denied(terms: Terms | None, day: int) -> Denied | None:
     """Denial of terms that are not in force; None if they are.
 
     Terms are not in force if they are missing, expired on `day`, of a mode that never asks, or denied by a rule.
     """
     if terms is None:
         return NO_POLICY
-    if terms.mode not in ASKING:
+    if terms.mode not in ASKING_MODES:
         return _NOT_ASKING[terms.mode]
     if not (type(terms.expires_day) is int and day <= terms.expires_day):
-        return Denied(Why.DENIED_POLICY_EXPIRED, f"the policy expired on {terms.expires}")
+        return Denied(DecisionReason.DENIED_POLICY_EXPIRED, f"the policy expired on {terms.expires}")
     if terms.denied_by != "":
-        return Denied(Why.DENIED_RULE, f"rule {terms.denied_by!r} lets nothing leave")
+        return Denied(DecisionReason.DENIED_RULE, f"rule {terms.denied_by!r} lets nothing leave")
     return None
 
 
-def covers(now: Egress, before: Egress) -> bool:
+def permits_at_least(now: EgressPlan, before: EgressPlan) -> bool:
     """Whether all that was prepared under `before` may leave under `now`, transformed in exactly the same way.
 
     A device asks it before it sends a question that was prepared under an earlier policy.
     """
-    return set(map(_key, before.fields)) <= set(map(_key, now.fields))
+    return set(map(_plan_key, before.fields)) <= set(map(_plan_key, now.fields))
 
 
-def _key(plan: FieldPlan) -> tuple[FieldSpec, bytes]:
+def _plan_key(plan: FieldPlan) -> tuple[FieldSpec, bytes]:
     """Comparable form of a field's plan: its schema and its encoded transforms."""
     return plan.spec, msgspec.msgpack.encode(plan.transforms)
 
 
-def recheck(  # noqa: PLR0917
+def recheck_question(  # noqa: PLR0917
     terms: Terms | Denied | None,
     schema: tuple[FieldSpec, ...],
     question: Escalation,
     site: HubSite,
     day: int,
-    cleared: Cleared,
+    cleared: LeakageFinding,
 ) -> Denied | None:
     """Recheck a received question on the hub, before anything is stored; None = it is allowed here.
 
@@ -133,42 +133,46 @@ def recheck(  # noqa: PLR0917
     try:
         if terms is None or isinstance(terms, Denied):
             return terms or NO_POLICY
-        denied = in_force(terms, day)
+        denied = expired_or_denied(terms, day)
         if denied:
             return denied
         if question.region != site.region:
-            return Denied(Why.DENIED_REGION, f"meant for region {question.region[:64]!r}, this is {site.region!r}")
-        allowed = routing.decide(terms, (site,))
+            return Denied(
+                DecisionReason.DENIED_REGION, f"meant for region {question.region[:64]!r}, this is {site.region!r}"
+            )
+        allowed = routing.filter_hubs(terms, (site,))
         if isinstance(allowed, Denied):
             return allowed
-        return _fields_denied(terms, schema, question.fields) or leakage.decide(terms, cleared)
-    except FAULTS as error:
-        return Denied(Why.DENIED_POLICY_ERROR, f"recheck: {type(error).__name__}")
+        return _deny_fields(terms, schema, question.fields) or leakage.decide_leakage(terms, cleared)
+    except EVALUATION_ERRORS as error:
+        return Denied(DecisionReason.DENIED_POLICY_ERROR, f"recheck: {type(error).__name__}")
 
 
-def _fields_denied(terms: Terms, schema: tuple[FieldSpec, ...], fields: Mapping[str, Tensor]) -> Denied | None:
+def _deny_fields(terms: Terms, schema: tuple[FieldSpec, ...], fields: Mapping[str, Tensor]) -> Denied | None:
     """Denial if a received field may not leave under these terms, or is larger than the schema says."""
-    out = egress_policy.plan(terms, schema)
+    out = egress_policy.plan_egress(terms, schema)
     if isinstance(out, Denied):
         return out
     specs = {each.spec.name: each.spec for each in out.fields}
     for name, tensor in fields.items():
         spec = specs.get(name)
         if spec is None:
-            return Denied(Why.DENIED_UNLISTED_FIELD, f"field {name[:64]!r} may not leave under this policy")
-        if not _fits(spec, tensor):
-            return Denied(Why.DENIED_UNLISTED_FIELD, f"field {name!r} carries more than the schema's type and shape")
+            return Denied(DecisionReason.DENIED_UNLISTED_FIELD, f"field {name[:64]!r} may not leave under this policy")
+        if not _fits_schema(spec, tensor):
+            return Denied(
+                DecisionReason.DENIED_UNLISTED_FIELD, f"field {name!r} carries more than the schema's type and shape"
+            )
     return None
 
 
-def _fits(spec: FieldSpec, tensor: Tensor) -> bool:
+def _fits_schema(spec: FieldSpec, tensor: Tensor) -> bool:
     """Whether a tensor carries no more than the schema says.
 
     A derived field must match in type, shape and size. A feature travels in its codec's form and is checked where it is
     decoded; here only its size is limited.
     """
-    if spec.name in egress_policy.OPTIONAL:
-        return (tensor.dtype, tensor.shape) == (spec.dtype, spec.shape) and len(tensor.data) == egress_policy.raw_bytes(
-            spec
-        )
-    return len(tensor.data) <= egress_policy.raw_bytes(spec)
+    if spec.name in egress_policy.OPTIONAL_FIELDS:
+        return (tensor.dtype, tensor.shape) == (spec.dtype, spec.shape) and len(
+            tensor.data
+        ) == egress_policy.count_raw_bytes(spec)
+    return len(tensor.data) <= egress_policy.count_raw_bytes(spec)

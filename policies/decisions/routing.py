@@ -11,7 +11,7 @@ from math import frexp
 import msgspec
 
 from policies.model.policy import Terms
-from policies.model.reasons import FAULTS, Denied, Why
+from policies.model.reasons import EVALUATION_ERRORS, DecisionReason, Denied
 
 
 class HubSite(msgspec.Struct, frozen=True, gc=False):
@@ -22,13 +22,13 @@ class HubSite(msgspec.Struct, frozen=True, gc=False):
     price: int = 0
 
 
-class Allowed(msgspec.Struct, frozen=True):
+class AllowedHubs(msgspec.Struct, frozen=True):
     """Hubs that are allowed, at least one, in the order the policy lists them."""
 
     targets: tuple[HubSite, ...]
 
 
-def decide(terms: Terms, hubs: tuple[HubSite, ...]) -> Allowed | Denied:
+def filter_hubs(terms: Terms, hubs: tuple[HubSite, ...]) -> AllowedHubs | Denied:
     """Filter the `hubs` known to this device by the terms.
 
     Denied (hub) if none is listed, denied (region) if those listed stand in no allowed region.
@@ -39,45 +39,49 @@ def decide(terms: Terms, hubs: tuple[HubSite, ...]) -> Allowed | Denied:
         listed = [hub for hub in hubs if hub.name in terms.hubs]
         targets = [hub for hub in listed if hub.region in terms.regions]
         if targets:
-            return Allowed(tuple(sorted(targets, key=lambda hub: terms.hubs.index(hub.name))))
+            return AllowedHubs(tuple(sorted(targets, key=lambda hub: terms.hubs.index(hub.name))))
         if listed:
-            return Denied(Why.DENIED_REGION, f"region {listed[0].region!r} is not listed in locality.regions")
-        return Denied(Why.DENIED_HUB, "no known hub is listed in locality.hubs")
-    except FAULTS as error:
-        return Denied(Why.DENIED_POLICY_ERROR, f"locality: {type(error).__name__}")
+            return Denied(
+                DecisionReason.DENIED_REGION, f"region {listed[0].region!r} is not listed in locality.regions"
+            )
+        return Denied(DecisionReason.DENIED_HUB, "no known hub is listed in locality.hubs")
+    except EVALUATION_ERRORS as error:
+        return Denied(DecisionReason.DENIED_POLICY_ERROR, f"locality: {type(error).__name__}")
 
 
 _FINEST_S = 0.001
 
 
-class View(msgspec.Struct, frozen=True, gc=False):
+class HubView(msgspec.Struct, frozen=True, gc=False):
     """What a device knows of one hub. `latency_s`: from sending a question to its receipt; None = not known lately."""
 
     reachable: bool
     latency_s: float | None = None
 
 
-UNSEEN = View(reachable=False)
+UNSEEN_HUB = HubView(reachable=False)
 
 
-def rank(targets: tuple[HubSite, ...], views: Mapping[str, View], patience_s: float) -> tuple[HubSite, ...]:
-    """Rank hubs: reachable first; of these, whoever answers within `patience_s`, the cheapest first; then the quickest.
+def rank_hubs(targets: tuple[HubSite, ...], views: Mapping[str, HubView], patience_s: float) -> tuple[HubSite, ...]:
+    """Rank hubs: reachable first;
+
+    of these, whoever answers within `read_timeout_s`, the cheapest first; then the quickest.
 
     A hub that was not measured lately counts as quick enough, so that it is tried. Times within a factor of two count
     as equal, so that noise moves no fleet to and fro. Equal hubs keep their order, which is the policy's.
     """
     if len(targets) < 2:
         return targets
-    return tuple(sorted(targets, key=lambda hub: _key(hub, views.get(hub.name, UNSEEN), patience_s)))
+    return tuple(sorted(targets, key=lambda hub: _rank_key(hub, views.get(hub.name, UNSEEN_HUB), patience_s)))
 
 
-def _key(hub: HubSite, view: View, patience_s: float) -> tuple[bool, bool, int, int]:
+def _rank_key(hub: HubSite, view: HubView, patience_s: float) -> tuple[bool, bool, int, int]:
     latency_s = view.latency_s
     late = latency_s is not None and not latency_s <= patience_s  # true for NaN
-    steps = 0 if latency_s is None else _steps(latency_s)
+    steps = 0 if latency_s is None else _latency_steps(latency_s)
     return not view.reachable, late, 0 if late else hub.price, steps
 
 
-def _steps(latency_s: float) -> int:
+def _latency_steps(latency_s: float) -> int:
     """Doublings of the finest latency worth distinguishing."""
     return frexp(latency_s / _FINEST_S)[1] if latency_s >= _FINEST_S else 0

@@ -17,44 +17,65 @@ import msgspec
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from policies.language.schema import Budget, Egress, Escalation, Keeping, Leakage, Locality, Private, RuleTable
-from policies.language.values import LARGEST, Closed, Count, Day, LayerName, Name, line, once, one_line, short, words
+from policies.language.schema import (
+    BudgetSection,
+    EgressSection,
+    EscalationSection,
+    LocalitySection,
+    NoiseSection,
+    PrivacySection,
+    RetentionSection,
+    RuleTable,
+)
+from policies.language.values import (
+    LARGEST_WHOLE,
+    ClosedTable,
+    Count,
+    DateText,
+    LayerName,
+    Name,
+    describe_error,
+    format_error,
+    join_lines,
+    require_unique,
+    shorten_value,
+)
 from policies.model import matching
-from policies.model.context import day_of, iso_of
-from policies.model.matching import Clause
-from policies.model.narrowing import narrow
+from policies.model.context import date_to_day, day_to_date
+from policies.model.matching import RuleClause
+from policies.model.narrowing import narrow_terms
 from policies.model.policy import (
-    HARD_CEILING,
-    PRIVATE_FROM,
+    HARD_CEILING_LEVEL,
+    PRIVATE_FROM_LEVEL,
+    CompiledLayer,
+    EscalationMode,
     FieldRule,
-    Layer,
-    Mode,
     Narrowing,
-    Part,
     Policy,
     PolicyError,
-    Rule,
+    PolicyLayer,
+    PolicyRule,
     Terms,
     TransformKind,
 )
 
-_LAYERS = list(Layer)
+_LAYERS = list(PolicyLayer)
 
 
-class Compiles(Protocol):
+class CompilableDocument(Protocol):
     """Interface of a document that compiles to a layer of a policy."""
 
-    def part(self) -> Part:
+    def compile_layer(self) -> CompiledLayer:
         """The compiled document."""
         ...
 
 
-def compose(documents: Iterable[Compiles]) -> Policy:
+def compose_policy(documents: Iterable[CompilableDocument]) -> Policy:
     """Compose the policy of a device that obeys all of these documents; their order does not matter.
 
     Raises PolicyError if there is none, or two of one layer.
     """
-    parts = sorted((document.part() for document in documents), key=lambda part: _LAYERS.index(part.layer))
+    parts = sorted((document.compile_layer() for document in documents), key=lambda part: _LAYERS.index(part.layer))
     if not parts:
         raise PolicyError("no document: a policy has at least one")
     for first, second in pairwise(parts):
@@ -62,58 +83,58 @@ def compose(documents: Iterable[Compiles]) -> Policy:
             raise PolicyError(
                 f"{first.name!r} and {second.name!r} are both of layer {first.layer}: one of each at most"
             )
-    return composed(tuple(parts))
+    return compose_layers(tuple(parts))
 
 
-def composed(parts: tuple[Part, ...]) -> Policy:
+def compose_layers(parts: tuple[CompiledLayer, ...]) -> Policy:
     """Compose compiled documents that stand in the order of their layers.
 
     Names are joined by "+", versions added; the hash covers the hashes of all layers. The index is built over all
     rules.
     """
-    digest = hash_of([part.hash for part in parts])
+    digest = hash_documents([part.hash for part in parts])
     name, version = "+".join(part.name for part in parts), sum(part.version for part in parts)
-    base = _most(digest, name, version, parts[0])
+    base = _widest_terms(digest, name, version, parts[0])
     for part in parts:
-        base = narrow(base, part.base)
-    rules = tuple(rule for part in parts for rule in _named(part, alone=len(parts) == 1))
-    clauses: list[Clause] = [(rule.when, rule.unless) for rule in rules]
-    index = matching.index(clauses)
-    zones = tuple(each.zone for each in index.attributes if isinstance(each, matching.Scale) and each.zone)
+        base = narrow_terms(base, part.base)
+    rules = tuple(rule for part in parts for rule in _qualify_rules(part, alone=len(parts) == 1))
+    clauses: list[RuleClause] = [(rule.when, rule.unless) for rule in rules]
+    index = matching.build_index(clauses)
+    zones = tuple(each.zone for each in index.attributes if isinstance(each, matching.RangeAttribute) and each.zone)
     clears = max((part.clears_notice for part in parts), default=0)
     return Policy(digest, name, version, parts, base, rules, index, zones, clears)
 
 
-def hash_of(hashes: Sequence[str]) -> str:
+def hash_documents(hashes: Sequence[str]) -> str:
     """Hash of a composition, from its documents' in the order of their layers. Of one document: its own."""
     return hashes[0] if len(hashes) == 1 else sha256("+".join(hashes).encode()).hexdigest()[:32]
 
 
-def _named(part: Part, *, alone: bool) -> Iterable[Rule]:
+def _qualify_rules(part: CompiledLayer, *, alone: bool) -> Iterable[PolicyRule]:
     """Rules of one document; in a composition of several, their names are qualified by the document's."""
     return part.rules if alone else [msgspec.structs.replace(r, name=f"{part.name}/{r.name}") for r in part.rules]
 
 
-def _most(digest: str, name: str, version: int, first: Part) -> Terms:
+def _widest_terms(digest: str, name: str, version: int, first: CompiledLayer) -> Terms:
     """Terms as wide as the first document lets them be, before that document narrows them."""
     by = first.base
     fields = {rule.name: FieldRule(rule.name, rule.level, ()) for rule in (by.fields or {}).values()}
     return Terms(
         hash=digest, key=digest, name=name, version=version,
-        mode=Mode.HUB_FIRST, threshold=1.0, audit_share=1.0, budget_s=by.budget_s or 0.0, max_open=by.max_open or 0,
-        ceiling=HARD_CEILING, fields=fields, data_classes=by.data_classes or {},
+        mode=EscalationMode.HUB_FIRST, threshold=1.0, audit_share=1.0, budget_s=by.budget_s or 0.0, max_open=by.max_open or 0,
+        ceiling=HARD_CEILING_LEVEL, fields=fields, data_classes=by.data_classes or {},
         hubs=by.hubs or (), regions=by.regions or (), accounts=(), expires=first.expires, expires_day=0,
     )  # fmt: skip
 
 
-__all__ = ["Document", "Mode", "Policy", "PolicyError", "parse"]
+__all__ = ["EscalationMode", "Policy", "PolicyDocument", "PolicyError", "parse_policy"]
 
-MAX_CHARS = 256 * 1024
+MAX_POLICY_CHARS = 256 * 1024
 VALID_DAYS = 90  # a document that does not say when it expires
 _KINDS = frozenset(kind.value for kind in TransformKind)
 
 
-class Document(Closed):
+class PolicyDocument(ClosedTable):
     """A whole policy document: one layer of a device's policy.
 
     `version` grows with every edit: a device never goes back. `issued`, `expires`: UTC dates.
@@ -122,35 +143,37 @@ class Document(Closed):
     format: Literal[2] = Field(alias="schema")  # of the language, not of the document
     name: Name
     layer: LayerName = Field(default="site", validate_default=True)
-    version: Annotated[int, Field(ge=1, le=LARGEST)]  # grows with every edit: a device never goes back
-    issued: Day
-    expires: Day | None = None  # last day (UTC) on which anything may leave; narrower: earlier; issued + 90 days
+    version: Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]  # grows with every edit: a device never goes back
+    issued: DateText
+    expires: DateText | None = None  # last day (UTC) on which anything may leave; narrower: earlier; issued + 90 days
     clears_notice: Count = 0  # notices of deny-all up to this counter are over
-    escalation: Escalation
-    egress: Egress
-    locality: Locality
-    budget: Budget
-    privacy: Leakage | None = None  # left out = measured is enough
-    dp: Private | None = None  # left out = no noise
-    retention: Keeping | None = None
+    escalation: EscalationSection
+    egress: EgressSection
+    locality: LocalitySection
+    budget: BudgetSection
+    privacy: PrivacySection | None = None  # left out = measured is enough
+    dp: NoiseSection | None = None  # left out = no noise
+    retention: RetentionSection | None = None
     rule: list[RuleTable] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _can_be_meant(self) -> Self:
+    def _validate(self) -> Self:
         """Checks across sections: unique rule names, dates in order, a purpose for what is private."""
-        once("rule", [each.name for each in self.rule])
+        require_unique("rule", [each.name for each in self.rule])
         if self.last_day < self.issued:
             raise ValueError(f"expires {self.expires} is before issued {self.issued}")
-        if self.retention is None and any(each.level >= PRIVATE_FROM for each in self.egress.field):
-            raise ValueError(f"retention is missing: what may leave at {PRIVATE_FROM.name} or above needs a purpose")
+        if self.retention is None and any(each.level >= PRIVATE_FROM_LEVEL for each in self.egress.field):
+            raise ValueError(
+                f"retention is missing: what may leave at {PRIVATE_FROM_LEVEL.name} or above needs a purpose"
+            )
         return self
 
     @property
     def last_day(self) -> str:
         """Last date (UTC, YYYY-MM-DD) on which anything may leave: `expires`, or `VALID_DAYS` after `issued`."""
-        return self.expires or iso_of(day_of(self.issued) + VALID_DAYS)
+        return self.expires or day_to_date(date_to_day(self.issued) + VALID_DAYS)
 
-    def canonical(self) -> bytes:
+    def canonical_json(self) -> bytes:
         """Canonical JSON that the hash is taken of: the values alone, so that comments and layout change nothing."""
         values = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         values["expires"] = self.last_day
@@ -158,16 +181,16 @@ class Document(Closed):
 
     def compile(self) -> Policy:
         """Policy of a device that obeys this document alone."""
-        return compose((self,))
+        return compose_policy((self,))
 
-    def part(self) -> Part:
+    def compile_layer(self) -> CompiledLayer:
         """Compile the document to a layer; its hash is the first 32 hex digits of SHA-256 over the canonical JSON."""
-        return Part(
-            self.layer, self.name, self.version, sha256(self.canonical()).hexdigest()[:32], self.issued, self.last_day,
-            self._base(), tuple(each.compile(self.name) for each in self.rule), self.clears_notice,
+        return CompiledLayer(
+            self.layer, self.name, self.version, sha256(self.canonical_json()).hexdigest()[:32], self.issued, self.last_day,
+            self._compile_base(), tuple(each.compile(self.name) for each in self.rule), self.clears_notice,
         )  # fmt: skip
 
-    def _base(self) -> Narrowing:
+    def _compile_base(self) -> Narrowing:
         """Compile the base; every key of the narrowing is set."""
         ask, out = self.escalation, self.egress
         return Narrowing(
@@ -182,28 +205,28 @@ class Document(Closed):
         )  # fmt: skip
 
 
-def parse(text: str) -> Document:
+def parse_policy(text: str) -> PolicyDocument:
     """Parse a TOML text to a policy document.
 
     Raises PolicyError, one line with the key's path, for anything that is not one.
     """
-    if len(text) > MAX_CHARS:
-        raise PolicyError(f"{len(text)} characters, a policy has at most {MAX_CHARS}")
+    if len(text) > MAX_POLICY_CHARS:
+        raise PolicyError(f"{len(text)} characters, a policy has at most {MAX_POLICY_CHARS}")
     try:
-        return Document.model_validate(tomllib.loads(text))
+        return PolicyDocument.model_validate(tomllib.loads(text))
     except ValidationError as error:
-        raise PolicyError(_first_of(error)) from None
+        raise PolicyError(_describe_first_error(error)) from None
     except (ValueError, RecursionError) as error:  # tomllib's own error is a ValueError
-        raise PolicyError(f"not TOML: {one_line(str(error))}") from None
+        raise PolicyError(f"not TOML: {join_lines(str(error))}") from None
 
 
-def _first_of(error: ValidationError) -> str:
+def _describe_first_error(error: ValidationError) -> str:
     """The first error as one line, with the number of the others."""
     errors = error.errors(include_url=False)
-    return line(_path(errors[0]["loc"]), _words(errors[0]), len(errors) - 1)
+    return format_error(_format_path(errors[0]["loc"]), _describe_error(errors[0]), len(errors) - 1)
 
 
-def _path(loc: tuple[int | str, ...]) -> str:
+def _format_path(loc: tuple[int | str, ...]) -> str:
     """Path of a place in the document as a person writes it: egress.field[0].transforms[1].low."""
     path = ""
     for previous, part in pairwise(("", *loc)):
@@ -214,12 +237,12 @@ def _path(loc: tuple[int | str, ...]) -> str:
     return path
 
 
-def _words(error: ErrorDetails) -> str:
+def _describe_error(error: ErrorDetails) -> str:
     """Describe one error, with the form that its key asks for."""
     context = error.get("ctx", {})
     if error["type"] in {"union_tag_invalid", "union_tag_not_found"}:
-        return f"kind must be one of {', '.join(sorted(_KINDS))}, not {short(context.get('tag'))}"
-    return words(error, _PATTERNS.get(str(context.get("pattern")), _NAME))
+        return f"kind must be one of {', '.join(sorted(_KINDS))}, not {shorten_value(context.get('tag'))}"
+    return describe_error(error, _PATTERNS.get(str(context.get("pattern")), _NAME))
 
 
 _NAME = "is no name: 1 to 64 of letters, digits, '_', '.' and '-', the first a letter or digit"

@@ -12,43 +12,43 @@ from pydantic import Field, model_validator
 
 from policies.language.transforms import Drop, Transform
 from policies.language.values import (
-    LARGEST,
+    LARGEST_WHOLE,
     CeilingName,
     ClockTime,
-    Closed,
+    ClosedTable,
     Count,
     LevelName,
     ModeName,
     Name,
     Names,
+    PhraseText,
     Positive,
     Seconds,
     Share,
     UnitName,
-    Words,
     Zone,
-    once,
+    require_unique,
 )
 from policies.model import differential_privacy
-from policies.model.context import MINUTES_OF_WEEK, Condition, Hours
+from policies.model.context import MINUTES_OF_WEEK, RuleCondition, WeeklyHours
 from policies.model.policy import (
-    HARD_CEILING,
-    Account,
-    Coin,
-    Dp,
+    HARD_CEILING_LEVEL,
+    AccountUnit,
+    BudgetAccount,
+    EscalationMode,
     FieldRule,
-    Mode,
+    LeakageLimits,
     Narrowing,
-    Privacy,
-    Retention,
-    Rule,
+    NoiseTerms,
+    PolicyRule,
+    RetentionTerms,
     TransformSpec,
 )
 
-HUB_KEEPS_DAYS = 7  # the longest a hub keeps what was asked
+MAX_KEEP_DAYS = 7  # the longest a hub keeps what was asked
 
 
-class Escalation(Closed):
+class EscalationSection(ClosedTable):
     """Section `escalation`: when the hub is asked."""
 
     mode: ModeName  # narrower: hub_first > wait > answer_now > local_only > disabled
@@ -57,14 +57,14 @@ class Escalation(Closed):
     budget_s: Seconds  # how long a caller may wait; narrower: lower
 
     @model_validator(mode="after")
-    def _can_be_meant(self) -> Self:
+    def _validate(self) -> Self:
         """A mode that waits needs a time to wait."""
-        if self.mode in {Mode.WAIT, Mode.HUB_FIRST} and self.budget_s == 0:
+        if self.mode in {EscalationMode.WAIT, EscalationMode.HUB_FIRST} and self.budget_s == 0:
             raise ValueError(f"mode {self.mode} waits for the hub, but budget_s is 0; use answer_now or more seconds")
         return self
 
 
-class EgressField(Closed):
+class EgressField(ClosedTable):
     """One value that may leave. Narrower: fewer of these."""
 
     name: Name
@@ -72,7 +72,7 @@ class EgressField(Closed):
     transforms: list[Transform] = Field(default_factory=list)  # applied in this order; narrower: more
 
     @model_validator(mode="after")
-    def _can_be_meant(self) -> Self:
+    def _validate(self) -> Self:
         """A field that is listed is not dropped."""
         if any(isinstance(each, Drop) for each in self.transforms):
             raise ValueError(f"field {self.name!r} is listed and dropped; leave it out")
@@ -80,15 +80,15 @@ class EgressField(Closed):
 
     def compile(self) -> FieldRule:
         """The compiled field rule."""
-        return FieldRule(self.name, self.level, steps(self.transforms))
+        return FieldRule(self.name, self.level, compile_transforms(self.transforms))
 
 
-def steps(transforms: list[Transform]) -> tuple[TransformSpec, ...]:
+def compile_transforms(transforms: list[Transform]) -> tuple[TransformSpec, ...]:
     """Compile transforms, in their order."""
     return tuple(each.compile() for each in transforms)
 
 
-class Egress(Closed):
+class EgressSection(ClosedTable):
     """Section `egress`: what may leave."""
 
     ceiling: CeilingName  # highest label of anything that leaves; narrower: lower
@@ -97,9 +97,9 @@ class Egress(Closed):
     data_class: dict[Name, bool] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _can_be_meant(self) -> Self:
+    def _validate(self) -> Self:
         """Each field once, none above the ceiling."""
-        once("field", [each.name for each in self.field])
+        require_unique("field", [each.name for each in self.field])
         for each in self.field:
             if each.level > self.ceiling:
                 raise ValueError(
@@ -108,21 +108,21 @@ class Egress(Closed):
         return self
 
 
-class Locality(Closed):
+class LocalitySection(ClosedTable):
     """Section `locality`: which hubs and regions may answer."""
 
     hubs: list[Name]  # in order of preference; narrower: fewer
     regions: list[Name]  # narrower: fewer
 
     @model_validator(mode="after")
-    def _can_be_meant(self) -> Self:
+    def _validate(self) -> Self:
         """Each hub and region once."""
-        once("hubs", self.hubs)
-        once("regions", self.regions)
+        require_unique("hubs", self.hubs)
+        require_unique("regions", self.regions)
         return self
 
 
-class Topics(Closed):
+class TopicBudgets(ClosedTable):
     """Limits of bytes a day for single kinds of messages, beside the total. Narrower: lower, or stated at all."""
 
     q: Count | None = None  # questions
@@ -131,28 +131,30 @@ class Topics(Closed):
     state: Count | None = None  # that it is there
 
 
-class Budget(Closed):
+class BudgetSection(ClosedTable):
     """Section `budget`: how much may leave, and for how much."""
 
     bytes_per_day: Count  # whole messages, as they are on the link; narrower: lower
     max_open: Count = 1000  # questions in the outbox without an outcome; narrower: lower
     cost_per_day: Count | None = None  # millionths of the unit in which hubs state their price; narrower: lower
-    topics: Topics | None = None  # narrower: lower, or stated at all
+    topics: TopicBudgets | None = None  # narrower: lower, or stated at all
 
-    def compile(self) -> tuple[Account, ...]:
+    def compile(self) -> tuple[BudgetAccount, ...]:
         """The accounts: bytes, cost, and one per limited topic."""
         said = {} if self.topics is None else self.topics.model_dump(exclude_none=True)
-        by_topic = [Account(f"bytes/{topic}", Coin.BYTES, limit, topic=topic) for topic, limit in said.items()]
-        return (*spending("", self.bytes_per_day, self.cost_per_day), *by_topic)
+        by_topic = [
+            BudgetAccount(f"bytes/{topic}", AccountUnit.BYTES, limit, topic=topic) for topic, limit in said.items()
+        ]
+        return (*build_spend_accounts("", self.bytes_per_day, self.cost_per_day), *by_topic)
 
 
-def spending(of: str, bytes_per_day: int | None, cost_per_day: int | None) -> tuple[Account, ...]:
+def build_spend_accounts(of: str, bytes_per_day: int | None, cost_per_day: int | None) -> tuple[BudgetAccount, ...]:
     """Accounts of bytes and cost, of the base (`of` = "") or of a rule; None = no limit."""
-    said = {Coin.BYTES: bytes_per_day, Coin.COST: cost_per_day}
-    return tuple(Account(f"{coin}{of}", coin, limit) for coin, limit in said.items() if limit is not None)
+    said = {AccountUnit.BYTES: bytes_per_day, AccountUnit.COST: cost_per_day}
+    return tuple(BudgetAccount(f"{coin}{of}", coin, limit) for coin, limit in said.items() if limit is not None)
 
 
-class Leakage(Closed):
+class PrivacySection(ClosedTable):
     """Section `privacy`: limits on the leakage measured for the bundle (upper end of the 95 % interval)."""
 
     max_leakage: Share | None = None  # success of the reconstruction attack; narrower: lower
@@ -160,18 +162,18 @@ class Leakage(Closed):
     max_attribute_advantage: Share | None = None  # of guessing a sensitive column, above chance; narrower: lower
 
     @model_validator(mode="after")
-    def _can_be_meant(self) -> Self:
+    def _validate(self) -> Self:
         """A metric needs a limit."""
         if self.metric is not None and self.max_leakage is None:
             raise ValueError(f"metric {self.metric!r} limits nothing without max_leakage")
         return self
 
-    def compile(self) -> Privacy:
+    def compile(self) -> LeakageLimits:
         """The compiled limits."""
-        return Privacy(self.max_leakage, self.metric or "", self.max_attribute_advantage)
+        return LeakageLimits(self.max_leakage, self.metric or "", self.max_attribute_advantage)
 
 
-class Private(Closed):
+class NoiseSection(ClosedTable):
     """Section `dp`: differential privacy, noise on all that leaves and how often in a period.
 
     Narrower: stated at all.
@@ -186,36 +188,46 @@ class Private(Closed):
     audit_share: Share = 0.2  # of the epsilon, what audits may use; narrower: lower
     random_ask: Share | None = None  # share of samples asked by lot, whatever the confidence; narrower: lower
 
-    def compile(self) -> Dp:
+    def compile(self) -> NoiseTerms:
         """The compiled noise terms, with the limit and the charge of their account."""
-        limit, each = differential_privacy.priced(self.epsilon, self.delta, self.sigma)
-        return Dp(
+        limit, each = differential_privacy.price_release(self.epsilon, self.delta, self.sigma)
+        return NoiseTerms(
             self.unit, self.clip_norm, self.sigma, self.delta, self.epsilon, self.period_days, self.audit_share,
             self.random_ask, limit, each,
         )  # fmt: skip
 
 
-class Keeping(Closed):
+class RetentionSection(ClosedTable):
     """Section `retention`: what the hub may keep, for which purpose and how long."""
 
-    purpose: Words  # what it may be used for; another one is a change, not a widening
-    keep_days: Annotated[int, Field(ge=0, le=HUB_KEEPS_DAYS)] = HUB_KEEPS_DAYS  # narrower: lower
+    purpose: PhraseText  # what it may be used for; another one is a change, not a widening
+    keep_days: Annotated[int, Field(ge=0, le=MAX_KEEP_DAYS)] = MAX_KEEP_DAYS  # narrower: lower
     subject_field: Name | Literal[""] = ""  # names whose data it is, so that it can be erased
 
-    def compile(self) -> Retention:
+    def compile(self) -> RetentionTerms:
         """The compiled retention."""
-        return Retention(self.purpose, self.keep_days, self.subject_field)
+        return RetentionTerms(self.purpose, self.keep_days, self.subject_field)
 
 
-__all__ = ["LARGEST", "Budget", "Egress", "EgressField", "Escalation", "Keeping", "Leakage", "Locality", "Private"]
+__all__ = [
+    "LARGEST_WHOLE",
+    "BudgetSection",
+    "EgressField",
+    "EgressSection",
+    "EscalationSection",
+    "LocalitySection",
+    "NoiseSection",
+    "PrivacySection",
+    "RetentionSection",
+]
 
 
 DayName = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-DAYS: tuple[DayName, ...] = get_args(DayName)
+WEEK_DAYS: tuple[DayName, ...] = get_args(DayName)
 _DAY_MIN = 24 * 60
 
 
-class TimeOfWeek(Closed):
+class TimeOfWeek(ClosedTable):
     """Hours on days of the week: from `from` up to before `to`; past midnight if `to` is not the later one.
 
     `days`: those on which the hours begin.
@@ -223,28 +235,28 @@ class TimeOfWeek(Closed):
 
     start: ClockTime = Field("00:00", alias="from")
     end: ClockTime = Field("00:00", alias="to")
-    days: Annotated[list[DayName], Field(min_length=1)] = Field(default_factory=lambda: list(DAYS))
+    days: Annotated[list[DayName], Field(min_length=1)] = Field(default_factory=lambda: list(WEEK_DAYS))
     zone: Zone  # as in the time zone database; a zone that a device does not know counts as a match
 
-    def compile(self) -> Hours:
+    def compile(self) -> WeeklyHours:
         """The hours as spans of minutes of the week, those over Sunday midnight cut in two."""
-        first, last = _minute(self.start), _minute(self.end)
+        first, last = _parse_minute(self.start), _parse_minute(self.end)
         length = (last - first) % _DAY_MIN or _DAY_MIN
         spans: list[tuple[int, int]] = []
-        for day in sorted({DAYS.index(each) for each in self.days}):
+        for day in sorted({WEEK_DAYS.index(each) for each in self.days}):
             begin = day * _DAY_MIN + first
             spans.append((begin, min(begin + length, MINUTES_OF_WEEK)))
             if begin + length > MINUTES_OF_WEEK:
                 spans.append((0, begin + length - MINUTES_OF_WEEK))
-        return Hours(self.zone, tuple(spans))
+        return WeeklyHours(self.zone, tuple(spans))
 
 
-def _minute(text: str) -> int:
+def _parse_minute(text: str) -> int:
     """Minutes since midnight of "HH:MM"."""
     return int(text[:2]) * 60 + int(text[3:])
 
 
-class Case(Closed):
+class RuleCase(ClosedTable):
     """Condition of a rule: all keys must hold; of several values, any.
 
     An unknown attribute holds in `when`, and does not in `unless`.
@@ -261,14 +273,14 @@ class Case(Closed):
     battery_below: Annotated[float, Field(gt=0, le=1)] | None = None
     time: TimeOfWeek | None = None
 
-    def compile(self) -> Condition:
+    def compile(self) -> RuleCondition:
         """The compiled condition."""
-        return Condition(
-            data_class=_tuple(self.data_class),
-            device_class=_tuple(self.device_class),
-            region=_tuple(self.region),
-            tenant=_tuple(self.tenant),
-            tags=_tuple(self.tags),
+        return RuleCondition(
+            data_class=_to_tuple(self.data_class),
+            device_class=_to_tuple(self.device_class),
+            region=_to_tuple(self.region),
+            tenant=_to_tuple(self.tenant),
+            tags=_to_tuple(self.tags),
             label_at_least=self.label_at_least,
             link_up=None if self.link is None else tuple(each == "up" for each in self.link),
             metered=self.metered,
@@ -277,16 +289,16 @@ class Case(Closed):
         )
 
 
-def _tuple(names: list[str] | None) -> tuple[str, ...] | None:
+def _to_tuple(names: list[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-class RuleTable(Closed):
+class RuleTable(ClosedTable):
     """One rule of a document. It can only narrow: what it says beyond the base has no effect."""
 
     name: Name
-    when: Case = Case()
-    unless: Case | None = None  # the rule does not apply where all of this is known to hold
+    when: RuleCase = RuleCase()
+    unless: RuleCase | None = None  # the rule does not apply where all of this is known to hold
     deny: bool = False  # nothing leaves
     mode: ModeName | None = None
     threshold: Share | None = None
@@ -301,35 +313,37 @@ class RuleTable(Closed):
     regions: list[Name] | None = None
     bytes_per_day: Count | None = None  # an account of its own, beside the base's
     cost_per_day: Count | None = None  # the same
-    dp: Private | None = None
-    privacy: Leakage | None = None
-    retention: Keeping | None = None
+    dp: NoiseSection | None = None
+    privacy: PrivacySection | None = None
+    retention: RetentionSection | None = None
 
     @model_validator(mode="after")
-    def _can_be_meant(self) -> Self:
+    def _validate(self) -> Self:
         """A rule names each thing once, can apply, and narrows something."""
         for key in ("fields", "drop", "hubs", "regions"):
-            once(key, getattr(self, key) or [])
-        if self.unless == Case():
+            require_unique(key, getattr(self, key) or [])
+        if self.unless == RuleCase():
             raise ValueError("unless asks nothing, so that the rule would never apply; leave it out")
         if not self.model_fields_set - {"name", "when", "unless"}:
             raise ValueError(f"rule {self.name!r} narrows nothing; say what, or deny = true")
         return self
 
-    def compile(self, owner: str) -> Rule:
+    def compile(self, owner: str) -> PolicyRule:
         """Compile the rule. `owner`: the document's name, which keeps the accounts of two documents' rules apart."""
         unless = None if self.unless is None else self.unless.compile()
-        return Rule(self.name, self.when.compile(), unless, self._narrowing(owner))
+        return PolicyRule(self.name, self.when.compile(), unless, self._compile_narrowing(owner))
 
-    def _narrowing(self, owner: str) -> Narrowing:
+    def _compile_narrowing(self, owner: str) -> Narrowing:
         """What the rule takes away; its accounts are named after the document and the rule."""
-        fields = None if self.fields is None else {name: FieldRule(name, HARD_CEILING, ()) for name in self.fields}
+        fields = (
+            None if self.fields is None else {name: FieldRule(name, HARD_CEILING_LEVEL, ()) for name in self.fields}
+        )
         return Narrowing(
             mode=self.mode, threshold=self.threshold, audit_share=self.audit_share, budget_s=self.budget_s,
             max_open=self.max_open, ceiling=self.ceiling, fields=fields, drop=tuple(self.drop),
-            transforms={name: steps(each) for name, each in self.transforms.items()},
-            hubs=_tuple(self.hubs), regions=_tuple(self.regions),
-            accounts=spending(f"/{owner}/{self.name}", self.bytes_per_day, self.cost_per_day),
+            transforms={name: compile_transforms(each) for name, each in self.transforms.items()},
+            hubs=_to_tuple(self.hubs), regions=_to_tuple(self.regions),
+            accounts=build_spend_accounts(f"/{owner}/{self.name}", self.bytes_per_day, self.cost_per_day),
             privacy=() if self.privacy is None else (self.privacy.compile(),),
             dp=None if self.dp is None else self.dp.compile(),
             retention=None if self.retention is None else self.retention.compile(),

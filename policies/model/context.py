@@ -8,13 +8,13 @@ from types import MappingProxyType
 
 import msgspec
 
-from wire.protocol.messages import Level
+from wire.protocol.messages import SensitivityLevel
 
 MINUTES_OF_WEEK = 7 * 24 * 60
-NOWHERE: Mapping[str, int] = MappingProxyType({})
+NO_ZONES: Mapping[str, int] = MappingProxyType({})
 
 
-class Context(msgspec.Struct, frozen=True):
+class DecisionContext(msgspec.Struct, frozen=True):
     """Attributes of one decision: the sample's data class, the device, its surroundings and the time.
 
     "" and None = unknown, which a rule takes for a match: the narrower side.
@@ -30,11 +30,11 @@ class Context(msgspec.Struct, frozen=True):
     link_up: bool | None = None
     metered: bool | None = None
     battery: float | None = None
-    minute_of_week: Mapping[str, int] = NOWHERE
-    level: Level = Level.P4
+    minute_of_week: Mapping[str, int] = NO_ZONES
+    level: SensitivityLevel = SensitivityLevel.P4
 
 
-class Hours(msgspec.Struct, frozen=True):
+class WeeklyHours(msgspec.Struct, frozen=True):
     """Hours of the week in one time zone, in minutes since Monday 00:00.
 
     Each span is half-open, from its first minute up to before its last; none crosses the end of Sunday.
@@ -43,12 +43,12 @@ class Hours(msgspec.Struct, frozen=True):
     zone: str
     spans: tuple[tuple[int, int], ...]
 
-    def holds(self, minute: int) -> bool:
+    def contains_minute(self, minute: int) -> bool:
         """Whether a minute of the week lies within a span."""
         return any(first <= minute < last for first, last in self.spans)
 
 
-class Condition(msgspec.Struct, frozen=True):
+class RuleCondition(msgspec.Struct, frozen=True):
     """Condition of a rule: all keys that are not None must hold; where several values are named, any of them does."""
 
     data_class: tuple[str, ...] | None = None
@@ -56,13 +56,13 @@ class Condition(msgspec.Struct, frozen=True):
     region: tuple[str, ...] | None = None
     tenant: tuple[str, ...] | None = None
     tags: tuple[str, ...] | None = None  # of which the device has any
-    label_at_least: Level | None = None
+    label_at_least: SensitivityLevel | None = None
     link_up: tuple[bool, ...] | None = None
     metered: bool | None = None
     battery_below: float | None = None
-    hours: Hours | None = None
+    hours: WeeklyHours | None = None
 
-    def asked(self, context: Context) -> Iterator[tuple[str, bool | None]]:
+    def check_keys(self, context: DecisionContext) -> Iterator[tuple[str, bool | None]]:
         """Yield each key of the condition, as the document names it, and whether it holds; None = not known."""
         for key in ("data_class", "device_class", "region", "tenant"):
             wanted, found = getattr(self, key), getattr(context, key)
@@ -80,10 +80,10 @@ class Condition(msgspec.Struct, frozen=True):
             yield "battery_below", None if context.battery is None else context.battery < self.battery_below
         if self.hours is not None:
             minute = context.minute_of_week.get(self.hours.zone)
-            yield "time", None if minute is None else self.hours.holds(minute)
+            yield "time", None if minute is None else self.hours.contains_minute(minute)
 
 
-def day_of(iso: str) -> int:
+def date_to_day(iso: str) -> int:
     """Days since 1970-01-01 of a YYYY-MM-DD date (`days_from_civil`)."""
     year, month, day = map(int, iso.split("-"))
     year -= month <= 2  # count years from March, so that a leap day is the last of its year
@@ -92,7 +92,7 @@ def day_of(iso: str) -> int:
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
-def iso_of(day: int) -> str:
+def day_to_date(day: int) -> str:
     """YYYY-MM-DD date of a number of days since 1970-01-01 (`civil_from_days`)."""
     era, of_era = divmod(day + 719_468, 146_097)
     year_of_era = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365

@@ -8,19 +8,19 @@ from enum import StrEnum
 
 import msgspec
 
-from policies.model.context import Condition
-from policies.model.matching import Bits, Index
-from wire.protocol.messages import Level
+from policies.model.context import RuleCondition
+from policies.model.matching import RuleBits, RuleIndex
+from wire.protocol.messages import SensitivityLevel
 
-HARD_CEILING = Level.P3  # P4 (raw, special category) never leaves, whatever a document says
-PRIVATE_FROM = Level.P2  # from here up a purpose must be stated, and every message has one size
+HARD_CEILING_LEVEL = SensitivityLevel.P3  # P4 (raw, special category) never leaves, whatever a document says
+PRIVATE_FROM_LEVEL = SensitivityLevel.P2  # from here up a purpose must be stated, and every message has one size
 
 
 class PolicyError(Exception):
     """A policy document cannot be used: one line that names the key and says what to do."""
 
 
-class Mode(StrEnum):
+class EscalationMode(StrEnum):
     """Escalation mode: what a device does with an answer. From `hub_first` to `disabled` each asks less."""
 
     HUB_FIRST = "hub_first"  # ask whatever the confidence, wait up to budget_s
@@ -30,10 +30,10 @@ class Mode(StrEnum):
     DISABLED = "disabled"  # no inference at all
 
 
-ASKING = (Mode.HUB_FIRST, Mode.WAIT, Mode.ANSWER_NOW)
+ASKING_MODES = (EscalationMode.HUB_FIRST, EscalationMode.WAIT, EscalationMode.ANSWER_NOW)
 
 
-class Layer(StrEnum):
+class PolicyLayer(StrEnum):
     """Who wrote a document. A device obeys at most one of each; each can only narrow the others."""
 
     PLATFORM = "platform"
@@ -80,11 +80,11 @@ class FieldRule(msgspec.Struct, frozen=True):
     """A field that may leave: at most with label `level`, after `transforms` in this order."""
 
     name: str
-    level: Level
+    level: SensitivityLevel
     transforms: tuple[TransformSpec, ...]
 
 
-class Privacy(msgspec.Struct, frozen=True, gc=False):
+class LeakageLimits(msgspec.Struct, frozen=True, gc=False):
     """Limits on measured leakage, each for the upper end of a 95 % interval; None = no limit.
 
     `metric`: which figure of reconstruction must be there and is limited; "" = each that runs from 0 to 1.
@@ -95,7 +95,7 @@ class Privacy(msgspec.Struct, frozen=True, gc=False):
     max_attribute_advantage: float | None = None
 
 
-class Unit(StrEnum):
+class PrivacyUnit(StrEnum):
     """Unit of differential privacy: whose presence is hidden, from narrow to wide protection."""
 
     RECORD = "record"
@@ -103,7 +103,7 @@ class Unit(StrEnum):
     DEVICE = "device"
 
 
-class Dp(msgspec.Struct, frozen=True, gc=False):
+class NoiseTerms(msgspec.Struct, frozen=True, gc=False):
     """Differential privacy: noise on all that leaves, and how much of it a period allows.
 
     `sigma`: noise as a multiple of the sensitivity. `random_ask`: share of samples that is asked at random, whatever
@@ -111,7 +111,7 @@ class Dp(msgspec.Struct, frozen=True, gc=False):
     `each`: of the account, see `policies.model.differential_privacy`.
     """
 
-    unit: Unit
+    unit: PrivacyUnit
     clip_norm: float
     sigma: float
     delta: float
@@ -123,7 +123,7 @@ class Dp(msgspec.Struct, frozen=True, gc=False):
     each: int
 
 
-class Retention(msgspec.Struct, frozen=True, gc=False):
+class RetentionTerms(msgspec.Struct, frozen=True, gc=False):
     """How long the hub may keep a question, and for which purpose. `subject_field` "" = no subject is named."""
 
     purpose: str
@@ -131,7 +131,7 @@ class Retention(msgspec.Struct, frozen=True, gc=False):
     subject_field: str = ""
 
 
-class Coin(StrEnum):
+class AccountUnit(StrEnum):
     """What an account counts."""
 
     BYTES = "bytes"  # whole messages, as they are on the link
@@ -140,7 +140,7 @@ class Coin(StrEnum):
     PRIVACY = "privacy"
 
 
-class Account(msgspec.Struct, frozen=True, gc=False):
+class BudgetAccount(msgspec.Struct, frozen=True, gc=False):
     """Budget account: at most `limit` in `period_days`.
 
     `key` is one name in all policies, so that an edit refunds nothing.
@@ -149,7 +149,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     """
 
     key: str
-    coin: Coin
+    coin: AccountUnit
     limit: int
     period_days: int = 1
     topic: str = ""
@@ -169,22 +169,22 @@ class Terms(msgspec.Struct, frozen=True):
     hash: str
     name: str
     version: int
-    mode: Mode
+    mode: EscalationMode
     threshold: float
     audit_share: float
     budget_s: float
     max_open: int
-    ceiling: Level
+    ceiling: SensitivityLevel
     fields: dict[str, FieldRule]
     data_classes: dict[str, bool]
     hubs: tuple[str, ...]
     regions: tuple[str, ...]
-    accounts: tuple[Account, ...]
+    accounts: tuple[BudgetAccount, ...]
     expires: str
     expires_day: int
-    privacy: tuple[Privacy, ...] = ()
-    dp: Dp | None = None
-    retention: Retention | None = None
+    privacy: tuple[LeakageLimits, ...] = ()
+    dp: NoiseTerms | None = None
+    retention: RetentionTerms | None = None
     denied_by: str = ""
     rules: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -193,7 +193,7 @@ class Terms(msgspec.Struct, frozen=True):
     @property
     def bytes_per_day(self) -> int:
         """Limit of the account of bytes that every question is charged to."""
-        return next(each.limit for each in self.accounts if each.key == Coin.BYTES)
+        return next(each.limit for each in self.accounts if each.key == AccountUnit.BYTES)
 
     @property
     def rule(self) -> str:
@@ -207,46 +207,46 @@ class Narrowing(msgspec.Struct, frozen=True):
     None or empty = nothing of that kind.
     """
 
-    mode: Mode | None = None
+    mode: EscalationMode | None = None
     threshold: float | None = None
     audit_share: float | None = None
     budget_s: float | None = None
     max_open: int | None = None
-    ceiling: Level | None = None
+    ceiling: SensitivityLevel | None = None
     fields: dict[str, FieldRule] | None = None
     drop: tuple[str, ...] = ()
     transforms: dict[str, tuple[TransformSpec, ...]] | None = None
     data_classes: dict[str, bool] | None = None
     hubs: tuple[str, ...] | None = None
     regions: tuple[str, ...] | None = None
-    accounts: tuple[Account, ...] = ()
+    accounts: tuple[BudgetAccount, ...] = ()
     expires: str | None = None
-    privacy: tuple[Privacy, ...] = ()
-    dp: Dp | None = None
-    retention: Retention | None = None
+    privacy: tuple[LeakageLimits, ...] = ()
+    dp: NoiseTerms | None = None
+    retention: RetentionTerms | None = None
     denied_by: str = ""
 
 
-class Rule(msgspec.Struct, frozen=True):
+class PolicyRule(msgspec.Struct, frozen=True):
     """A rule: narrows what is allowed wherever `when` may hold and `unless` is not known to."""
 
     name: str
-    when: Condition
-    unless: Condition | None
+    when: RuleCondition
+    unless: RuleCondition | None
     narrowing: Narrowing
 
 
-class Part(msgspec.Struct, frozen=True):
+class CompiledLayer(msgspec.Struct, frozen=True):
     """One compiled document: what a layer adds to a composition. In `base` every key is set."""
 
-    layer: Layer
+    layer: PolicyLayer
     name: str
     version: int
     hash: str
     issued: str
     expires: str
     base: Narrowing  # every key of it is there
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PolicyRule, ...] = ()
     clears_notice: int = 0
 
 
@@ -254,19 +254,19 @@ class Policy(msgspec.Struct, frozen=True):
     """The policy that a device obeys: the most it ever allows, and the rules that narrow it for a case.
 
     `clears_notice`: notices of `deny-all` up to this counter are over. `zones`: time zones that rules name. `memo`:
-    terms already computed. `policies.model.terms.terms` resolves what a context may do.
+    terms already computed. `policies.model.terms.resolve_terms` resolves what a context may do.
     """
 
     hash: str
     name: str
     version: int
-    layers: tuple[Part, ...]
+    layers: tuple[CompiledLayer, ...]
     base: Terms
-    rules: tuple[Rule, ...]
-    index: Index
+    rules: tuple[PolicyRule, ...]
+    index: RuleIndex
     zones: tuple[str, ...] = ()
     clears_notice: int = 0
-    memo: dict[tuple[Bits, tuple[str, ...]], Terms] = {}
+    memo: dict[tuple[RuleBits, tuple[str, ...]], Terms] = {}
 
     def __post_init__(self) -> None:
         """Start with an empty memo: terms of another value's rules say nothing of these."""
@@ -283,12 +283,12 @@ class Policy(msgspec.Struct, frozen=True):
         return self.base.expires_day
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> EscalationMode:
         """Widest mode that any context can have."""
         return self.base.mode
 
 
-def may_replace(current: Policy, candidate: Policy) -> bool:
+def may_replace_policy(current: Policy, candidate: Policy) -> bool:
     """Whether a device may replace its current policy by a candidate.
 
     Never back to an older version of a layer, never to another text under the same version, never fewer layers.

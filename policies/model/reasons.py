@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Why(StrEnum):
+class DecisionReason(StrEnum):
     """Why an answer is what it is, or why nothing left. `denied_*`: the policy did not let it leave.
 
     The values stand in answers, the ledger, metrics and logs; a value never changes its meaning.
@@ -58,9 +58,9 @@ class Why(StrEnum):
 class Denied(msgspec.Struct, frozen=True, gc=False):
     """A denial: nothing may leave. `detail` names the rule and the thing in one line, never a value of the sample."""
 
-    why: Why
+    why: DecisionReason
     detail: str = ""
 
 
 # What evaluating a damaged policy can raise. Each such failure is a denial, never an answer.
-FAULTS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)

@@ -3,7 +3,7 @@
 _MOST_DOUBLINGS = 32  # 2**32 seconds is above any cap; more would only overflow
 
 
-def delay(attempt: int, jitter: float, base_s: float = 1.0, cap_s: float = 60.0) -> float:
+def compute_delay(attempt: int, jitter: float, base_s: float = 1.0, cap_s: float = 60.0) -> float:
     """Seconds to wait before the next attempt: `jitter` (0..1, drawn uniformly) of base_s * 2**attempt, at most cap_s.
 
     `attempt` counts from 0. Raises ValueError for a negative attempt or a jitter out of range.

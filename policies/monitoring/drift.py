@@ -22,7 +22,7 @@ WITHIN = 10_000  # samples
 FALSE_ALARMS = 0.01  # at most this share of all stretches of so many samples
 
 
-class Reference(NamedTuple):
+class CalibrationDeciles(NamedTuple):
     """The nine inner deciles of the calibration samples' novelty and confidence; () where there are none."""
 
     novelty: tuple[float, ...] = ()
@@ -49,7 +49,7 @@ _MOST = 1.5 * _ALARM  # so that a drift that has ended is forgotten in reasonabl
 _CALM = (0.0,) * len(_EVENTS)
 
 
-class Drift(NamedTuple):
+class DriftMonitor(NamedTuple):
     """State of the detectors: number of samples, the logarithm of each detector, and whether there is drift.
 
     An alarm ends when the worst detector is down at a quarter of the alarm level.
@@ -66,19 +66,21 @@ class Drift(NamedTuple):
         return max(self.novelty + self.confidence) / _ALARM
 
 
-def observe(drift: Drift, calibrated: Reference, novelty: float, confidence: float) -> Drift:
+def observe_answer(
+    drift: DriftMonitor, calibrated: CalibrationDeciles, novelty: float, confidence: float
+) -> DriftMonitor:
     """Update the detectors with one more answer.
 
     What was not calibrated, or the model does not report (novelty below 0), is left out; so is NaN.
     """
-    strange = _moved(drift.novelty, calibrated.novelty, novelty) if novelty >= 0 else drift.novelty
-    unsure = _moved(drift.confidence, calibrated.confidence, confidence)
+    strange = _update_detectors(drift.novelty, calibrated.novelty, novelty) if novelty >= 0 else drift.novelty
+    unsure = _update_detectors(drift.confidence, calibrated.confidence, confidence)
     worst = max(strange + unsure)
     alarm = worst >= _ALARM or (drift.alarm and worst > _ALARM / 4)
-    return Drift(drift.samples + 1, strange, unsure, alarm)
+    return DriftMonitor(drift.samples + 1, strange, unsure, alarm)
 
 
-def _moved(logs: tuple[float, ...], deciles: tuple[float, ...], value: float) -> tuple[float, ...]:
+def _update_detectors(logs: tuple[float, ...], deciles: tuple[float, ...], value: float) -> tuple[float, ...]:
     """Update the four detectors of one figure with its value; unchanged without deciles or for NaN."""
     if not deciles or value != value:  # noqa: PLR0124 - not a number
         return logs
@@ -86,14 +88,14 @@ def _moved(logs: tuple[float, ...], deciles: tuple[float, ...], value: float) ->
     far, above, below, near = logs
     (far_not, far_so), (above_not, above_so), (below_not, below_so), (near_not, near_so) = _STEPS
     return (
-        _kept(far + (far_so if value > deciles[-1] else far_not)),
-        _kept(above + (above_so if value > middle else above_not)),
-        _kept(below + (below_so if value < middle else below_not)),
-        _kept(near + (near_so if value < deciles[0] else near_not)),
+        _clamp_log(far + (far_so if value > deciles[-1] else far_not)),
+        _clamp_log(above + (above_so if value > middle else above_not)),
+        _clamp_log(below + (below_so if value < middle else below_not)),
+        _clamp_log(near + (near_so if value < deciles[0] else near_not)),
     )
 
 
-def _kept(moved: float) -> float:
+def _clamp_log(moved: float) -> float:
     if moved <= 0.0:
         return 0.0
     return moved if moved < _MOST else _MOST  # noqa: FURB136 - a call of min costs as much as all the rest

@@ -17,7 +17,7 @@ _ALARM = log(2 * WITHIN / FALSE_ALARMS)
 _MOST = 0.95
 
 
-class Promise(NamedTuple):
+class RiskBound(NamedTuple):
     """Calibrated error rates of a threshold.
 
     `kept_wrong`: share of answers at or above `threshold`, `wrong`: of all, that may disagree with the hub (0..1).
@@ -28,7 +28,7 @@ class Promise(NamedTuple):
     wrong: float
 
 
-class Kept(NamedTuple):
+class RiskMonitor(NamedTuple):
     """State of the monitor: audits seen, and the logarithm of each detector; `broken`: the bound has failed."""
 
     audits: int = 0
@@ -42,18 +42,18 @@ class Kept(NamedTuple):
         return max(self.kept, self.all) / _ALARM
 
 
-def observe(seen: Kept, promise: Promise, confidence: float, *, agrees: bool) -> Kept:
-    """Update the monitor with one more audited answer; `agrees`: the hub said the same.
+def observe_audit(seen: RiskMonitor, promise: RiskBound, confidence: float, *, agrees: bool) -> RiskMonitor:
+    """Update the monitor with one more audited answer; `predictions_agree`: the hub said the same.
 
     A confidence that is NaN counts as kept.
     """
     sure = not confidence < promise.threshold
-    every = _moved(seen.all, promise.wrong, agrees=agrees)
-    kept = _moved(seen.kept, promise.kept_wrong, agrees=agrees) if sure else seen.kept
-    return Kept(seen.audits + 1, kept, every, seen.broken or max(every, kept) >= _ALARM)
+    every = _update_detector(seen.all, promise.wrong, agrees=agrees)
+    kept = _update_detector(seen.kept, promise.kept_wrong, agrees=agrees) if sure else seen.kept
+    return RiskMonitor(seen.audits + 1, kept, every, seen.broken or max(every, kept) >= _ALARM)
 
 
-def _moved(before: float, promised: float, *, agrees: bool) -> float:
+def _update_detector(before: float, promised: float, *, agrees: bool) -> float:
     """Add the log likelihood ratio against twice the calibrated share; never below zero."""
     usual = min(_MOST - SLACK, max(0.0, promised) + SLACK)
     suspected = min(_MOST, 2.0 * usual)

@@ -12,27 +12,27 @@ from typing import NamedTuple
 
 import msgspec
 
-from policies.rollout.confidence import Crowd, Profile, Tally, crowd
+from policies.rollout.confidence import DeviceCounts, DeviceGroups, WeightedCounts, group_devices
 from policies.rollout.gate_rules import GateRules
-from policies.rollout.signals import sound
-from wire.protocol.rollout import MOST_CELLS, Agreement, Quality, Signals
+from policies.rollout.signals import is_sound
+from wire.protocol.rollout import MAX_AUDIT_CELLS, AuditAgreement, AuditQuality, DeviceSignals
 
-FEWEST_ALIKE = 5  # so many devices that report exactly the same of so many audits each count as a stuck gauge
-LEAST_CAP = 10.0  # audits of a device that always count in full
+MIN_STUCK_DEVICES = 5  # so many devices that report exactly the same of so many audits each count as a stuck gauge
+MIN_DEVICE_CAP = 10.0  # audits of a device that always count in full
 
-Counts = tuple[float, float, float]  # worse, same, better
-_Pick = Callable[[Agreement], Counts]
+SampleCounts = tuple[float, float, float]  # worse, same, better
+_CountsGetter = Callable[[AuditAgreement], SampleCounts]
 
 
 class DeviceQuality(msgspec.Struct, frozen=True):
     """What one device of a cohort has reported; None = nothing was received, or it may not be reported."""
 
     device: str
-    quality: Quality | None = None
-    signals: Signals | None = None
+    quality: AuditQuality | None = None
+    signals: DeviceSignals | None = None
 
 
-class Audits(NamedTuple):
+class AuditGroups(NamedTuple):
     """Audit counts of both cohorts.
 
     `paired`: candidate against committed model on the same samples, in the canary; `classes`: the same by data class.
@@ -40,103 +40,111 @@ class Audits(NamedTuple):
     the committed model there, and the committed model in the control cohort.
     """
 
-    paired: Crowd
-    classes: dict[str, Crowd]
-    candidate: Crowd
-    committed: Crowd
-    control: Crowd
+    paired: DeviceGroups
+    classes: dict[str, DeviceGroups]
+    candidate: DeviceGroups
+    committed: DeviceGroups
+    control: DeviceGroups
 
 
-class Told(NamedTuple):
+class FeedbackCounts(NamedTuple):
     """Human feedback: answers of the canary and of control, wrong (worse) or not; `paired`: both models' answers."""
 
-    canary: Crowd
-    control: Crowd
-    paired: Crowd
+    canary: DeviceGroups
+    control: DeviceGroups
+    paired: DeviceGroups
 
 
-def reporting(cohort: Sequence[DeviceQuality]) -> list[DeviceQuality]:
+def select_reporting(cohort: Sequence[DeviceQuality]) -> list[DeviceQuality]:
     """Devices whose reports are plausible and not empty."""
-    return [device for device in cohort if _says_something(device)]
+    return [device for device in cohort if _has_report(device)]
 
 
-def stuck(devices: Sequence[DeviceQuality]) -> bool:
+def are_stuck(devices: Sequence[DeviceQuality]) -> bool:
     """Whether several devices audited enough and all report exactly the same."""
-    seen = [d.quality.cells for d in devices if d.quality and _audited(d.quality.cells) >= FEWEST_ALIKE]
-    return len(seen) >= FEWEST_ALIKE and len(set(seen)) == 1
+    seen = [d.quality.cells for d in devices if d.quality and _count_audited(d.quality.cells) >= MIN_STUCK_DEVICES]
+    return len(seen) >= MIN_STUCK_DEVICES and len(set(seen)) == 1
 
 
-def unaudited(canary: Sequence[DeviceQuality]) -> tuple[str, ...]:
+def list_unaudited(canary: Sequence[DeviceQuality]) -> tuple[str, ...]:
     """Data classes that devices answered and may not audit."""
     return tuple(sorted({name for device in canary if device.quality for name in device.quality.unaudited}))
 
 
-def audits(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules) -> Audits:
-    """Count audits, weighted. Both cohorts: devices that `reporting` let through."""
-    new, old = _cells(canary), _cells(control)
-    weigh = _Weigher([*new, *old], rules)
+def count_audits(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules) -> AuditGroups:
+    """Count audits, weighted. Both cohorts: devices that `select_reporting` let through."""
+    new, old = _list_cells(canary), _list_cells(control)
+    weigh = _DeviceWeights([*new, *old], rules)
     names = sorted({cell.data_class for cells in new for cell in cells})
-    paired = weigh.crowd(new, _paired)
+    paired = weigh.group_counts(new, _paired_counts)
     if len(names) == 1:
         classes = {names[0]: paired}
     else:
-        classes = {name: weigh.crowd([_of(cells, name) for cells in new], _paired) for name in names}
-    return Audits(
+        classes = {
+            name: weigh.group_counts([_select_class(cells, name) for cells in new], _paired_counts) for name in names
+        }
+    return AuditGroups(
         paired,
         classes,
-        weigh.crowd(new, _served),
-        weigh.crowd(new, _committed),
-        weigh.crowd(old, _served),
+        weigh.group_counts(new, _served_counts),
+        weigh.group_counts(new, _committed_counts),
+        weigh.group_counts(old, _served_counts),
     )
 
 
-def told(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules) -> Told:
-    """Count human feedback, unweighted. Both cohorts: devices that `reporting` let through."""
-    new, old = ([cells for cells in _cells(cohort) if any(c.told for c in cells)] for cohort in (canary, control))
-    weigh = _Weigher([], rules)
-    return Told(weigh.crowd(new, _judged), weigh.crowd(old, _judged), weigh.crowd(new, _judged_both))
+def count_feedback(
+    canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules
+) -> FeedbackCounts:
+    """Count human feedback, unweighted. Both cohorts: devices that `select_reporting` let through."""
+    new, old = ([cells for cells in _list_cells(cohort) if any(c.told for c in cells)] for cohort in (canary, control))
+    weigh = _DeviceWeights([], rules)
+    return FeedbackCounts(
+        weigh.group_counts(new, _judged_counts),
+        weigh.group_counts(old, _judged_counts),
+        weigh.group_counts(new, _judged_both),
+    )
 
 
-class _Weigher:
+class _DeviceWeights:
     """Weights of audits by the shares that all cells were drawn with; without any, all weigh the same."""
 
-    def __init__(self, devices: Iterable[tuple[Agreement, ...]], rules: GateRules) -> None:
+    def __init__(self, devices: Iterable[tuple[AuditAgreement, ...]], rules: GateRules) -> None:
         shares = [cell.share for cells in devices for cell in cells if cell.audited]
         self._most = rules.weight_cap / max(shares) if shares else 0.0
         self._heaviest = min(self._most, 1.0 / min(shares)) if shares else 0.0
         self._device_cap = rules.device_cap
 
-    def crowd(self, devices: Sequence[tuple[Agreement, ...]], pick: _Pick) -> Crowd:
+    def group_counts(self, devices: Sequence[tuple[AuditAgreement, ...]], pick: _CountsGetter) -> DeviceGroups:
         """Weigh the counts of all devices, cap each device, and group equal ones."""
         sizes = [size for cells in devices if (size := sum(sum(pick(cell)) for cell in cells))]
-        most = max(LEAST_CAP, self._device_cap * median(sizes)) if sizes else 0.0
-        return crowd(self._profile(cells, pick, most) for cells in devices)
+        most = max(MIN_DEVICE_CAP, self._device_cap * median(sizes)) if sizes else 0.0
+        return group_devices(self._weigh_device(cells, pick, most) for cells in devices)
 
-    def _profile(self, cells: tuple[Agreement, ...], pick: _Pick, most: float) -> Profile:
+    def _weigh_device(self, cells: tuple[AuditAgreement, ...], pick: _CountsGetter, most: float) -> DeviceCounts:
         """Weighted counts of one device, scaled down to at most `most` samples."""
         picked = [(self._weight(cell), pick(cell)) for cell in cells]
         size = sum(sum(counts) for _, counts in picked)
         part = min(1.0, most / size) if size else 0.0
-        return tuple(Tally(w, a * part, b * part, c * part) for w, (a, b, c) in picked if a + b + c)
+        return tuple(WeightedCounts(w, a * part, b * part, c * part) for w, (a, b, c) in picked if a + b + c)
 
-    def _weight(self, cell: Agreement) -> float:
+    def _weight(self, cell: AuditAgreement) -> float:
         """Weight of a cell, 1 for the heaviest: inverse of its audit share, capped."""
         return min(self._most, 1.0 / cell.share) / self._heaviest if self._heaviest else 1.0
 
 
-def _says_something(device: DeviceQuality) -> bool:
+def _has_report(device: DeviceQuality) -> bool:
     """Whether a report is plausible and counts anything."""
     quality, signals = device.quality, device.signals
-    if quality is None or not _sound(quality) or (signals is not None and not sound(signals)):
+    if quality is None or not _is_sound(quality) or (signals is not None and not is_sound(signals)):
         return False
-    return _audited(quality.cells) > 0 or (signals is not None and signals.inferences > 0)
+    return _count_audited(quality.cells) > 0 or (signals is not None and signals.inferences > 0)
 
 
-def _sound(quality: Quality) -> bool:
-    return len(quality.cells) <= MOST_CELLS and all(map(_possible, quality.cells))
+def _is_sound(quality: AuditQuality) -> bool:
+    return len(quality.cells) <= MAX_AUDIT_CELLS and all(map(_is_possible, quality.cells))
 
 
-def _possible(cell: Agreement) -> bool:
+def _is_possible(cell: AuditAgreement) -> bool:
     """Whether the counts of a cell agree with each other."""
     c = cell
     return (
@@ -149,39 +157,39 @@ def _possible(cell: Agreement) -> bool:
     )
 
 
-def _cells(devices: Sequence[DeviceQuality]) -> list[tuple[Agreement, ...]]:
+def _list_cells(devices: Sequence[DeviceQuality]) -> list[tuple[AuditAgreement, ...]]:
     return [device.quality.cells if device.quality else () for device in devices]
 
 
-def _of(cells: tuple[Agreement, ...], name: str) -> tuple[Agreement, ...]:
+def _select_class(cells: tuple[AuditAgreement, ...], name: str) -> tuple[AuditAgreement, ...]:
     return tuple(cell for cell in cells if cell.data_class == name)
 
 
-def _audited(cells: Iterable[Agreement]) -> int:
+def _count_audited(cells: Iterable[AuditAgreement]) -> int:
     return sum(cell.audited for cell in cells)
 
 
-def _paired(cell: Agreement) -> Counts:
+def _paired_counts(cell: AuditAgreement) -> SampleCounts:
     """Candidate against the committed model: worse, same, better."""
     return cell.worse, cell.audited - cell.worse - cell.better, cell.better
 
 
-def _served(cell: Agreement) -> Counts:
+def _served_counts(cell: AuditAgreement) -> SampleCounts:
     """What serves against the verdict: disagreed, agreed."""
     return cell.audited - cell.agreed, cell.agreed, 0
 
 
-def _committed(cell: Agreement) -> Counts:
+def _committed_counts(cell: AuditAgreement) -> SampleCounts:
     """The committed model against the verdict: disagreed, agreed."""
     agreed = cell.agreed - cell.better + cell.worse
     return cell.audited - agreed, agreed, 0
 
 
-def _judged(cell: Agreement) -> Counts:
+def _judged_counts(cell: AuditAgreement) -> SampleCounts:
     """Human feedback: wrong, right."""
     return cell.told_wrong, cell.told - cell.told_wrong, 0
 
 
-def _judged_both(cell: Agreement) -> Counts:
+def _judged_both(cell: AuditAgreement) -> SampleCounts:
     """Human feedback where both models' answers are known: worse, better."""
     return cell.told_worse, 0, cell.told_better

@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from math import exp, inf, log, log1p
 from typing import NamedTuple
 
-STAKES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9)
-STEPS = 14  # halvings of an interval 2 wide: bounds are exact to 0.0002
+BET_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9)
+BISECTION_STEPS = 14  # halvings of an interval 2 wide: bounds are exact to 0.0002
 
 
-class Tally(NamedTuple):
+class WeightedCounts(NamedTuple):
     """Samples of one weight of one device. Counts need not be whole: to count half is to bet half."""
 
     weight: float
@@ -29,23 +29,23 @@ class Tally(NamedTuple):
     better: float
 
 
-Profile = tuple[Tally, ...]  # of one device
-Crowd = tuple[tuple[Profile, int], ...]  # profiles, and how many devices have this one
+DeviceCounts = tuple[WeightedCounts, ...]  # of one device
+DeviceGroups = tuple[tuple[DeviceCounts, int], ...]  # profiles, and how many devices have this one
 
 
-class Interval(NamedTuple):
+class MeanInterval(NamedTuple):
     """Interval that contains the mean, with the stated probability at every look; -1 to 1 = nothing is known."""
 
     low: float = -1.0
     high: float = 1.0
 
 
-def crowd(profiles: Iterable[Profile]) -> Crowd:
+def group_devices(profiles: Iterable[DeviceCounts]) -> DeviceGroups:
     """Group devices with equal counts, so that each group is evaluated once."""
     return tuple(Counter(profiles).items())
 
 
-def mean(of: Crowd) -> float:
+def compute_weighted_mean(of: DeviceGroups) -> float:
     """Weighted mean of X (-1 to 1); 0 without samples."""
     moved = weight = 0.0
     for profile, devices in of:
@@ -55,51 +55,51 @@ def mean(of: Crowd) -> float:
     return moved / weight if weight else 0.0
 
 
-def samples(of: Crowd) -> int:
+def count_samples(of: DeviceGroups) -> int:
     """Number of samples, rounded."""
     return round(sum(devices * sum(t.worse + t.same + t.better for t in profile) for profile, devices in of))
 
 
-def lowest(of: Crowd, alpha: float, liars: int = 0) -> float:
+def find_lower_bound(of: DeviceGroups, alpha: float, liars: int = 0) -> float:
     """Lower bound of the mean, even if `liars` devices report falsely.
 
     It is wrong with a probability of at most `alpha` over all looks.
     """
     against = log(1.0 / alpha)
-    of = of if liars else _together(of)
+    of = of if liars else _pool_devices(of)
     low, high = -1.0, 1.0
-    for _ in range(STEPS):
+    for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if stake(of, middle, liars) >= against else (low, middle)
+        low, high = (middle, high) if log_wealth(of, middle, liars) >= against else (low, middle)
     return low
 
 
-def highest(of: Crowd, alpha: float, liars: int = 0) -> float:
+def find_upper_bound(of: DeviceGroups, alpha: float, liars: int = 0) -> float:
     """Upper bound of the mean, even if `liars` devices report falsely.
 
     It is wrong with a probability of at most `alpha` over all looks.
     """
-    return -lowest(mirrored(of), alpha, liars)
+    return -find_lower_bound(mirror_outcomes(of), alpha, liars)
 
 
-def interval(of: Crowd, alpha: float) -> Interval:
+def find_mean_interval(of: DeviceGroups, alpha: float) -> MeanInterval:
     """Both bounds; each side may fail with a probability of `alpha`."""
-    return Interval(lowest(of, alpha), highest(of, alpha))
+    return MeanInterval(find_lower_bound(of, alpha), find_upper_bound(of, alpha))
 
 
-def mirrored(of: Crowd) -> Crowd:
+def mirror_outcomes(of: DeviceGroups) -> DeviceGroups:
     """The same counts with better and worse exchanged."""
-    return tuple((tuple(Tally(t.weight, t.better, t.same, t.worse) for t in profile), n) for profile, n in of)
+    return tuple((tuple(WeightedCounts(t.weight, t.better, t.same, t.worse) for t in profile), n) for profile, n in of)
 
 
-def stake(of: Crowd, most: float, liars: int = 0) -> float:
+def log_wealth(of: DeviceGroups, most: float, liars: int = 0) -> float:
     """Logarithm of the wealth from betting against "the mean is at most `most`", less what liars might have won."""
-    sums = [_sum(of, share, most, liars) for share in STAKES]
+    sums = [_sum_gains(of, share, most, liars) for share in BET_SHARES]
     top = max(sums)
     return top + log(sum(exp(s - top) for s in sums) / len(sums)) if -inf < top else -inf
 
 
-def _together(of: Crowd) -> Crowd:
+def _pool_devices(of: DeviceGroups) -> DeviceGroups:
     """Pool all devices: where nobody is left out it does not matter who reported what."""
     sums: dict[float, list[float]] = {}
     for profile, devices in of:
@@ -107,16 +107,16 @@ def _together(of: Crowd) -> Crowd:
             total = sums.setdefault(tally.weight, [0.0, 0.0, 0.0])
             for place, count in enumerate(tally[1:]):
                 total[place] += devices * count
-    return ((tuple(Tally(weight, *total) for weight, total in sums.items()), 1),) if sums else ()
+    return ((tuple(WeightedCounts(weight, *total) for weight, total in sums.items()), 1),) if sums else ()
 
 
-def _sum(of: Crowd, share: float, most: float, liars: int) -> float:
-    gains = [(_gain(profile, share, most), devices) for profile, devices in of]
+def _sum_gains(of: DeviceGroups, share: float, most: float, liars: int) -> float:
+    gains = [(_log_gain(profile, share, most), devices) for profile, devices in of]
     total = sum(gain * devices for gain, devices in gains)
-    return total - _loudest(gains, liars) if liars else total
+    return total - _largest_gains(gains, liars) if liars else total
 
 
-def _loudest(gains: list[tuple[float, int]], liars: int) -> float:
+def _largest_gains(gains: list[tuple[float, int]], liars: int) -> float:
     """Gains of the `liars` devices that won most; devices that have lost are not left out."""
     won, left = 0.0, liars
     for gain, devices in sorted(gains, reverse=True):
@@ -128,7 +128,7 @@ def _loudest(gains: list[tuple[float, int]], liars: int) -> float:
     return won
 
 
-def _gain(profile: Profile, share: float, most: float) -> float:
+def _log_gain(profile: DeviceCounts, share: float, most: float) -> float:
     if most <= -1.0:
         return 0.0
     same, better = 1.0 / (1.0 + most) - 1.0, 2.0 / (1.0 + most) - 1.0
@@ -139,11 +139,11 @@ def _gain(profile: Profile, share: float, most: float) -> float:
     return gain
 
 
-def needed(margin: float, churn: float, alpha: float, honest: float = 1.0) -> int:
+def estimate_samples_needed(margin: float, churn: float, alpha: float, honest: float = 1.0) -> int:
     """Estimate how many samples show that a version which is as good is not worse by `margin`.
 
     `churn`: the share of samples in which the two answers differ in being right; `honest`: share of samples that count.
     The best single bet grows by margin^2 / (2 max(churn, margin)) a sample; playing seven costs log 7.
     """
     grows = margin * margin / (2.0 * max(churn, margin))
-    return int((log(1.0 / alpha) + log(len(STAKES))) / (grows * honest)) + 1
+    return int((log(1.0 / alpha) + log(len(BET_SHARES))) / (grows * honest)) + 1

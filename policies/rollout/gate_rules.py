@@ -5,7 +5,7 @@ Rule: a number that is NaN or lies outside its bounds is an error of one line th
 
 import msgspec
 
-from policies.rollout.signals import Allowances
+from policies.rollout.signals import BehaviourLimits
 
 SMALL, FEW, MANY = 5, 30, 300  # devices in a cohort
 
@@ -33,9 +33,9 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device_cap: float = 3.0
     coverage: float = 0.5
     told_least: int = 30
-    signals: Allowances = Allowances()
+    signals: BehaviourLimits = BehaviourLimits()
 
-    def margin_of(self, devices: int) -> float:
+    def margin_for(self, devices: int) -> float:
         """Margin for a wave of so many devices: what it can show within about an hour of audits."""
         if self.margin:
             return self.margin
@@ -73,20 +73,20 @@ _OF_SIGNALS = {
 }
 
 
-def checked(rules: GateRules) -> GateRules:
+def validate_gate_rules(rules: GateRules) -> GateRules:
     """Validate that every number lies within its bounds; returns the same rules.
 
     Raises GateRulesError that names the first that does not.
     """
     for name, (low, high) in _BOUNDS.items():
-        _check(name, getattr(rules, name), low, high)
+        _check_bounds(name, getattr(rules, name), low, high)
     for name, (low, high) in _OF_SIGNALS.items():
-        _check(f"signals.{name}", getattr(rules.signals, name), low, high)
+        _check_bounds(f"signals.{name}", getattr(rules.signals, name), low, high)
     if rules.expected and rules.harm - rules.expected >= rules.margin > 0:
         raise GateRulesError("gate: margin must be more than harm and what is expected together")
     return rules
 
 
-def _check(name: str, value: float, low: float, high: float) -> None:
+def _check_bounds(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:  # true for NaN
         raise GateRulesError(f"gate: {name} is {value}: it must lie within {low:g} and {high:g}")

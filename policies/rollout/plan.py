@@ -18,26 +18,25 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from policies.rollout.gate_rules import GateRules, GateRulesError
-from policies.rollout.gate_rules import checked as checked_gate
+from policies.rollout.gate_rules import GateRules, GateRulesError, validate_gate_rules
 
-CONFIDENCE = 0.95  # of the small-sample bound
-PEOPLE = 2
+CONFIDENCE_LEVEL = 0.95  # of the small-sample bound
+WIDE_APPROVALS = 2
 APPROVED_PERCENT = 10  # of a fleet may be reached without a second person
 APPROVED_FLEET = 100  # a smaller fleet asks for no second person by itself
 
 
-class RulesError(ValueError):
+class RolloutRulesError(ValueError):
     """A rollout parameter is invalid: one line for a person that names it."""
 
 
-class Step(NamedTuple):
+class WaveStep(NamedTuple):
     """How far a wave reaches: so many devices, or so many percent of all (rounded up)."""
 
     devices: int = 0
     percent: Fraction = Fraction(0)
 
-    def of(self, fleet: int) -> int:
+    def count_devices(self, fleet: int) -> int:
         """Number of devices in a fleet of this size."""
         return self.devices or ceil(self.percent * fleet / 100)
 
@@ -45,7 +44,7 @@ class Step(NamedTuple):
         return str(self.devices) if self.devices else f"{float(self.percent):g}%"
 
 
-class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RolloutRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of one rollout. Shares are in percent, times in seconds.
 
     `waves`: how far each reaches ("1" device, "10%"), () = by the size of the fleet. `probation_s`: how long a device
@@ -84,11 +83,11 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool = False
     gate: GateRules = GateRules()
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[WaveStep, ...]:
         """Parse `waves`; () where the fleet's size decides."""
-        return tuple(_step(text) for text in self.waves)
+        return tuple(_parse_step(text) for text in self.waves)
 
-    def soak_of(self, wave: int) -> float:
+    def soak_for(self, wave: int) -> float:
         """Soak time of a wave in seconds; waves count from 0."""
         return self.soak_s if wave else self.soak_first_s
 
@@ -105,62 +104,62 @@ _LONG = 1e8  # devices take no longer span
 MAX_LAB = 1000
 
 
-def parse(values: object) -> Rules:
+def parse_rules(values: object) -> RolloutRules:
     """Parse parameters from JSON or a command line, each of its exact type. Raises RulesError."""
     try:
-        rules = msgspec.convert(values, Rules)
+        rules = msgspec.convert(values, RolloutRules)
     except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
-        raise RulesError(f"rollout parameters: {error}") from None
-    return checked(rules)
+        raise RolloutRulesError(f"rollout parameters: {error}") from None
+    return validate_rules(rules)
 
 
-def checked(rules: Rules) -> Rules:
+def validate_rules(rules: RolloutRules) -> RolloutRules:
     """Validate the range of every number; returns the same rules. Raises RulesError."""
     for key in (*_LEAST, *_PERCENT):
-        _check(key, getattr(rules, key))
+        _check_number(key, getattr(rules, key))
     if rules.most_per_minute < rules.per_minute:
-        raise RulesError(f"most_per_minute = {rules.most_per_minute} is below per_minute = {rules.per_minute}")
+        raise RolloutRulesError(f"most_per_minute = {rules.most_per_minute} is below per_minute = {rules.per_minute}")
     if len(rules.lab) > MAX_LAB or len(rules.waves) > 100:
-        raise RulesError(f"at most {MAX_LAB} devices in lab, at most 100 waves")
+        raise RolloutRulesError(f"at most {MAX_LAB} devices in lab, at most 100 waves")
     _check_steps(rules.steps())
     try:
-        checked_gate(rules.gate)
+        validate_gate_rules(rules.gate)
     except GateRulesError as error:
-        raise RulesError(str(error)) from None
+        raise RolloutRulesError(str(error)) from None
     return rules
 
 
-def _check(key: str, value: float) -> None:
+def _check_number(key: str, value: float) -> None:
     least, most = (0.0, 100.0) if key in _PERCENT else (_LEAST[key], _MOST.get(key, _LONG))
     if not least <= value <= most:  # also not, if it is not a number
         shown = f"{value}" if -(1 << 64) < value < 1 << 64 or value != value else "far beyond it"  # noqa: PLR0124
-        raise RulesError(f"{key} = {shown}: write a number from {least:g} to {most:g}")
+        raise RolloutRulesError(f"{key} = {shown}: write a number from {least:g} to {most:g}")
 
 
-def _check_steps(steps: tuple[Step, ...]) -> None:
+def _check_steps(steps: tuple[WaveStep, ...]) -> None:
     percents = [step.percent for step in steps if step.percent]
     counts = [step.devices for step in steps if step.devices]
     if percents != sorted(set(percents)) or counts != sorted(set(counts)):
-        raise RulesError(f"waves = {', '.join(map(str, steps))}: each has to reach further than the one before")
+        raise RolloutRulesError(f"waves = {', '.join(map(str, steps))}: each has to reach further than the one before")
     if any(step.devices for step in steps[len(counts) :]):
-        raise RulesError("waves: numbers of devices come before percentages")
+        raise RolloutRulesError("waves: numbers of devices come before percentages")
 
 
-def _step(text: str) -> Step:
+def _parse_step(text: str) -> WaveStep:
     number = text.strip().removesuffix("%").strip()
     if not number.replace(".", "", 1).isdecimal() or not number.isascii() or len(number) > 12:
-        raise RulesError(f"waves: {text!r} is neither a number of devices nor a percentage such as 10%")
+        raise RolloutRulesError(f"waves: {text!r} is neither a number of devices nor a percentage such as 10%")
     if text.strip().endswith("%"):
         percent = Fraction(number)
         if not 0 < percent <= 100:
-            raise RulesError(f"waves: {text!r}: write more than 0 % and at most 100 %")
-        return Step(percent=percent)
+            raise RolloutRulesError(f"waves: {text!r}: write more than 0 % and at most 100 %")
+        return WaveStep(percent=percent)
     if "." in number or not int(number):
-        raise RulesError(f"waves: {text!r}: write a whole number of devices, or a percentage such as 10%")
-    return Step(devices=int(number))
+        raise RolloutRulesError(f"waves: {text!r}: write a whole number of devices, or a percentage such as 10%")
+    return WaveStep(devices=int(number))
 
 
-class Counts(NamedTuple):
+class WaveCounts(NamedTuple):
     """Results of the devices of one wave.
 
     `told`: assigned, of `size`; `reachable`: heard since, or not assigned yet.
@@ -182,7 +181,7 @@ class Counts(NamedTuple):
         return self.succeeded + self.failed
 
 
-class Word(StrEnum):
+class WaveAction(StrEnum):
     """What to do with a wave, judged by its reports."""
 
     GO = "go"  # enough results, and enough of them good
@@ -191,119 +190,130 @@ class Word(StrEnum):
     ABORT = "abort"
 
 
-class Status(NamedTuple):
+class WaveStatus(NamedTuple):
     """Action and its reason for a person."""
 
-    word: Word
+    word: WaveAction
     why: str = ""
 
 
-class Excused(NamedTuple):
+class ExcusedCounts(NamedTuple):
     """Problems that a person has seen and let pass: only more of them pause again."""
 
     integrity: int = 0
     incompatible: int = 0
 
 
-NO_EXCUSE = Excused()
-SETTLED = Excused(1 << 53, 1 << 53)  # of a wave that has passed: it pauses nothing any more, but it may still abort
+NO_EXCUSE = ExcusedCounts()
+# of a wave that has passed: it pauses nothing any more, but it may still abort
+SETTLED_EXCUSE = ExcusedCounts(1 << 53, 1 << 53)
 
 
-def stops(counts: Counts, rules: Rules, *, first: bool = False, excused: Excused = NO_EXCUSE) -> Status:
+def check_stop(
+    counts: WaveCounts, rules: RolloutRules, *, first: bool = False, excused: ExcusedCounts = NO_EXCUSE
+) -> WaveStatus:
     """Decide whether to stop a wave now; GO = nothing speaks against going on. `first`: two crashes abort it."""
     failures, able = counts.failed, counts.told - counts.left - counts.incompatible
-    share = _percent(failures, able)  # of all that were told: failures come in before successes do
+    share = _to_percent(failures, able)  # of all that were told: failures come in before successes do
     if counts.integrity >= 2:
-        return Status(Word.ABORT, f"{counts.integrity} devices refused what they were sent (integrity)")
+        return WaveStatus(WaveAction.ABORT, f"{counts.integrity} devices refused what they were sent (integrity)")
     if first and counts.crashed >= 2:
-        return Status(Word.ABORT, f"the new version did not stay up on {counts.crashed} devices of the first wave")
+        return WaveStatus(
+            WaveAction.ABORT, f"the new version did not stay up on {counts.crashed} devices of the first wave"
+        )
     if failures >= min(rules.max_failures, counts.size) > 0 and share > rules.max_failure_share:
-        return Status(Word.ABORT, f"{failures} of {able} devices that were told have failed ({share:.0f} %)")
+        return WaveStatus(WaveAction.ABORT, f"{failures} of {able} devices that were told have failed ({share:.0f} %)")
     if counts.integrity > excused.integrity:
-        return Status(Word.PAUSE, "a device refused what it was sent (integrity)")
-    odd = _percent(counts.incompatible, counts.size)
+        return WaveStatus(WaveAction.PAUSE, "a device refused what it was sent (integrity)")
+    odd = _to_percent(counts.incompatible, counts.size)
     if counts.incompatible > excused.incompatible and odd > rules.rejected_share:
-        return Status(Word.PAUSE, f"{counts.incompatible} of {counts.size} devices cannot run it ({odd:.0f} %)")
-    return Status(Word.GO)
+        return WaveStatus(
+            WaveAction.PAUSE, f"{counts.incompatible} of {counts.size} devices cannot run it ({odd:.0f} %)"
+        )
+    return WaveStatus(WaveAction.GO)
 
 
-def judged(waves: Sequence[Counts], rules: Rules, excused: Excused) -> Status:
+def judge_waves(waves: Sequence[WaveCounts], rules: RolloutRules, excused: ExcusedCounts) -> WaveStatus:
     """Judge all waves so far, the present one last; the worst status counts.
 
     `excused` is of the present wave; one that has passed may still abort, but pauses nothing.
     """
     present = len(waves) - 1
     each = [
-        stops(counts, rules, first=number == 0, excused=excused if number == present else SETTLED)
+        check_stop(counts, rules, first=number == 0, excused=excused if number == present else SETTLED_EXCUSE)
         for number, counts in enumerate(waves)
     ]
-    worst = sorted(each, key=lambda status: (status.word is not Word.ABORT, status.word is not Word.PAUSE))
-    return worst[0] if worst else Status(Word.GO)
+    worst = sorted(each, key=lambda status: (status.word is not WaveAction.ABORT, status.word is not WaveAction.PAUSE))
+    return worst[0] if worst else WaveStatus(WaveAction.GO)
 
 
-def enough(counts: Counts, rules: Rules, *, small: bool) -> Status:
+def check_results(counts: WaveCounts, rules: RolloutRules, *, small: bool) -> WaveStatus:
     """Whether the soak may begin: GO with enough results, else WAIT; never for a wave that no device could run."""
-    needed = minimum(counts, rules, small=small)
+    needed = count_required_results(counts, rules, small=small)
     if counts.terminal < needed or counts.told < counts.size:
-        return Status(Word.WAIT, f"{counts.terminal} of {needed} results needed, {counts.told} of {counts.size} told")
-    return Status(Word.GO)
+        return WaveStatus(
+            WaveAction.WAIT, f"{counts.terminal} of {needed} results needed, {counts.told} of {counts.size} told"
+        )
+    return WaveStatus(WaveAction.GO)
 
 
-def minimum(counts: Counts, rules: Rules, *, small: bool) -> int:
+def count_required_results(counts: WaveCounts, rules: RolloutRules, *, small: bool) -> int:
     """Number of terminal results that this wave needs; at least one whatever its size."""
     able = counts.size - counts.incompatible - counts.left
     least = rules.minimum or (1 if small else 10)
     return max(1, min(able, max(least, ceil(counts.reachable * rules.min_share / 100))))
 
 
-def succeeds(counts: Counts, rules: Rules) -> Status:
+def check_success(counts: WaveCounts, rules: RolloutRules) -> WaveStatus:
     """Decide at the end of a soak: GO if enough of the results are good, else PAUSE."""
-    share = _percent(counts.succeeded, counts.terminal)
+    share = _to_percent(counts.succeeded, counts.terminal)
     if counts.terminal and share >= rules.success_share:
-        return Status(Word.GO)
-    return Status(Word.PAUSE, f"{counts.succeeded} of {counts.terminal} succeeded, {rules.success_share:g} % needed")
+        return WaveStatus(WaveAction.GO)
+    return WaveStatus(
+        WaveAction.PAUSE, f"{counts.succeeded} of {counts.terminal} succeeded, {rules.success_share:g} % needed"
+    )
 
 
-def per_minute(rules: Rules, successes: int) -> int:
+def compute_rate(rules: RolloutRules, successes: int) -> int:
     """Rate limit: devices that may be assigned in any minute, after so many successes."""
     doubled = min(successes // rules.double_each, 40)
     return min(rules.most_per_minute, rules.per_minute << doubled)
 
 
-def approvals(rules: Rules, *, reached: int, fleet: int, permit: bool) -> int:
+def count_approvals(rules: RolloutRules, *, reached: int, fleet: int, permit: bool) -> int:
     """Number of people who must approve: two, to reach over `APPROVED_PERCENT` of a large fleet or to use a permit."""
     wide = permit or reached * 100 > APPROVED_PERCENT * fleet
-    return max(rules.approvals, PEOPLE if wide and fleet >= APPROVED_FLEET else 0)
+    return max(rules.approvals, WIDE_APPROVALS if wide and fleet >= APPROVED_FLEET else 0)
 
 
-def excluded_above(results: int) -> float:
+def excluded_failure_rate(results: int) -> float:
     """Failure rate (0..1) that 0 failures of `results` exclude with 95 % confidence.
 
     10: 0.259, 59: 0.05, 299: 0.01. So a first wave finds disasters; later ones find small harm.
     """
-    return float(1.0 - (1.0 - CONFIDENCE) ** (1.0 / results)) if results > 0 else 1.0
+    return float(1.0 - (1.0 - CONFIDENCE_LEVEL) ** (1.0 / results)) if results > 0 else 1.0
 
 
-def _percent(part: int, whole: int) -> float:
+def _to_percent(part: int, whole: int) -> float:
     return 100.0 * part / whole if whole else 0.0
 
 
-def known(values: Any) -> Rules | None:
+def parse_stored_rules(values: Any) -> RolloutRules | None:
     """Parse parameters stored on disk; None if they are damaged: a rollout that runs by them pauses."""
     try:
-        return parse(values)
-    except RulesError:
+        return parse_rules(values)
+    except RolloutRulesError:
         return None
 
 
 SMALL_FLEET = 100  # devices; below, a wave of 1 % would be none
-SMALL_STEPS = (Step(devices=1), Step(percent=Fraction(25)), Step(percent=Fraction(100)))
-STEPS = tuple(Step(percent=Fraction(percent)) for percent in (1, 10, 50, 100))
+SMALL_STEPS = (WaveStep(devices=1), WaveStep(percent=Fraction(25)), WaveStep(percent=Fraction(100)))
+DEFAULT_STEPS = tuple(WaveStep(percent=Fraction(percent)) for percent in (1, 10, 50, 100))
 FIRST_PERCENT = 1  # of the fleet, at most, in the first wave
 _KEYS = ("class", "region", "tenant", "device")
 
 
-class Member(NamedTuple):
+class FleetMember(NamedTuple):
     """Attributes of a device that a selector may ask for."""
 
     device: str
@@ -311,82 +321,84 @@ class Member(NamedTuple):
     region: str = ""
     tenant: str = ""
 
-    def fact(self, key: str) -> str:
+    def attribute_value(self, key: str) -> str:
         """Value of a selector's key."""
         return self[(1, 2, 3, 0)[_KEYS.index(key)]]
 
 
-class Selector(NamedTuple):
+class DeviceSelector(NamedTuple):
     """Selector of a rollout's devices: allowed values for each key, all must hold; () = every device."""
 
     wanted: tuple[tuple[str, frozenset[str]], ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> "Selector":
+    def parse(cls, text: str) -> "DeviceSelector":
         """Parse `class=camera,region=eu|us`, or `all`. Raises RulesError for anything else."""
         if text.strip() == "all":
             return cls()
-        wanted = tuple(_wanted(part) for part in text.split(","))
+        wanted = tuple(_parse_condition(part) for part in text.split(","))
         if len({key for key, _ in wanted}) < len(wanted):
-            raise RulesError(f"to = {text!r}: name each key once, and several values as key=a|b")
+            raise RolloutRulesError(f"to = {text!r}: name each key once, and several values as key=a|b")
         return cls(wanted)
 
-    def matches(self, member: Member) -> bool:
+    def matches(self, member: FleetMember) -> bool:
         """Whether a device is selected."""
-        return all(member.fact(key) in values for key, values in self.wanted)
+        return all(member.attribute_value(key) in values for key, values in self.wanted)
 
-    def pick(self, members: Iterable[Member]) -> tuple[str, ...]:
+    def select_devices(self, members: Iterable[FleetMember]) -> tuple[str, ...]:
         """Ids of the selected devices; a device without an id is never selected."""
         return tuple(member.device for member in members if member.device and self.matches(member))
 
 
-def _wanted(part: str) -> tuple[str, frozenset[str]]:
+def _parse_condition(part: str) -> tuple[str, frozenset[str]]:
     key, equals, values = (piece.strip() for piece in part.partition("="))
     allowed = frozenset(value.strip() for value in values.split("|"))
     if key not in _KEYS or not equals or "" in allowed:
-        raise RulesError(f"to = {part.strip()!r}: write {'=..., '.join(_KEYS)}=..., joined by commas, or all")
+        raise RolloutRulesError(f"to = {part.strip()!r}: write {'=..., '.join(_KEYS)}=..., joined by commas, or all")
     return key, allowed
 
 
-def default_steps(fleet: int) -> tuple[Step, ...]:
+def default_steps(fleet: int) -> tuple[WaveStep, ...]:
     """Default waves: one device, a quarter, all, in a small fleet; 1, 10, 50, 100 % in others."""
-    return SMALL_STEPS if fleet < SMALL_FLEET else STEPS
+    return SMALL_STEPS if fleet < SMALL_FLEET else DEFAULT_STEPS
 
 
-def bucket(salt: str, device: str) -> bytes:
+def hash_order_key(salt: str, device: str) -> bytes:
     """Sort key of a device in a rollout: as good as random, and different for every salt."""
     return sha256(f"{salt}|{device}".encode()).digest()
 
 
-def ordered(salt: str, devices: Iterable[str], lab: Iterable[str] = ()) -> tuple[str, ...]:
+def order_devices(salt: str, devices: Iterable[str], lab: Iterable[str] = ()) -> tuple[str, ...]:
     """Order the devices of a rollout, each once: the lab's first, each group by its hash."""
     first = frozenset(lab)
-    return tuple(sorted({device for device in devices if device}, key=lambda d: (d not in first, bucket(salt, d))))
+    return tuple(
+        sorted({device for device in devices if device}, key=lambda d: (d not in first, hash_order_key(salt, d)))
+    )
 
 
-def sizes(fleet: int, steps: Sequence[Step]) -> tuple[int, ...]:
+def compute_wave_sizes(fleet: int, steps: Sequence[WaveStep]) -> tuple[int, ...]:
     """Number of devices each wave adds, without empty waves. RulesError if the first exceeds `FIRST_PERCENT`."""
-    reached = [min(fleet, step.of(fleet)) for step in steps]
+    reached = [min(fleet, step.count_devices(fleet)) for step in steps]
     most = max(1, fleet * FIRST_PERCENT // 100)
     if reached and steps[0].percent == FIRST_PERCENT:
         reached[0] = min(fleet, most)  # rounded down, and yet one device
     if fleet and reached and reached[0] > most:
-        raise RulesError(f"waves: the first would be {reached[0]} of {fleet} devices, at most {most}")
+        raise RolloutRulesError(f"waves: the first would be {reached[0]} of {fleet} devices, at most {most}")
     grown = (now - before for before, now in zip([0, *reached], reached, strict=False))
     return tuple(size for size in grown if size > 0)
 
 
-def waves(order: Sequence[str], steps: Sequence[Step]) -> tuple[tuple[str, ...], ...]:
+def cut_waves(order: Sequence[str], steps: Sequence[WaveStep]) -> tuple[tuple[str, ...], ...]:
     """Cut ordered devices into waves. () for an empty fleet."""
     cut: list[tuple[str, ...]] = []
     begin = 0
-    for size in sizes(len(order), steps):
+    for size in compute_wave_sizes(len(order), steps):
         cut.append(tuple(order[begin : begin + size]))
         begin += size
     return tuple(cut)
 
 
-def controls(order: Sequence[str], reached: int, size: int) -> tuple[str, ...]:
+def pick_controls(order: Sequence[str], reached: int, size: int) -> tuple[str, ...]:
     """Pick a control cohort of at most `size` devices that are assigned last.
 
     `reached`: devices of the order that are assigned already. The far end of the order is taken, so that one cohort

@@ -9,12 +9,12 @@ from math import isfinite, sqrt
 
 import msgspec
 
-from wire.protocol.rollout import Assignment, Signals
+from wire.protocol.rollout import Assignment, DeviceSignals
 
-FEW_ERRORS = 3  # fewer may be of a sample, not of the model
+MIN_ERRORS = 3  # fewer may be of a sample, not of the model
 
 
-class Gates(msgspec.Struct, frozen=True):
+class ProbationLimits(msgspec.Struct, frozen=True):
     """Limits of the health checks; any breach rolls the install back.
 
     `points` are shares: 0.01 is one point in a hundred.
@@ -32,24 +32,26 @@ class Gates(msgspec.Struct, frozen=True):
     rss_least_bytes: int = 32 << 20
 
 
-DEFAULT = Gates()
+DEFAULT_LIMITS = ProbationLimits()
 
 
-def broken(seen: Signals, before: Signals, declared_bytes: int, gates: Gates = DEFAULT) -> str:
+def find_breach(
+    seen: DeviceSignals, before: DeviceSignals, declared_bytes: int, gates: ProbationLimits = DEFAULT_LIMITS
+) -> str:
     """Find the first breach, in one line; "" if nothing speaks against the model.
 
     `seen`, `before`: signals of the new and the old model; `declared_bytes`: memory the process may take, 0 = unknown.
     """
-    at_once = _crashes(seen, gates) or _errors(seen, before, gates) or _numbers(seen)
-    at_once = at_once or _memory(seen, declared_bytes, gates)
+    at_once = _check_crashes(seen, gates) or _check_errors(seen, before, gates) or _check_numbers(seen)
+    at_once = at_once or _check_memory(seen, declared_bytes, gates)
     if at_once:
         return at_once
     if seen.inferences < gates.min_samples or before.inferences < gates.min_samples:
         return ""
-    return _escalation(seen, before, gates) or _speed(seen, before, gates)
+    return _check_escalation(seen, before, gates) or _check_latency(seen, before, gates)
 
 
-def ripe(seen: Signals, elapsed_s: float, terms: Assignment) -> bool:
+def is_soak_over(seen: DeviceSignals, elapsed_s: float, terms: Assignment) -> bool:
     """Whether the soak is over: watched for long enough, and answered often enough.
 
     After `max_soak_s` the time alone is enough. `elapsed_s` NaN: not over.
@@ -59,7 +61,7 @@ def ripe(seen: Signals, elapsed_s: float, terms: Assignment) -> bool:
     return seen.inferences >= terms.min_inferences or elapsed_s >= terms.max_soak_s
 
 
-def _crashes(seen: Signals, gates: Gates) -> str:
+def _check_crashes(seen: DeviceSignals, gates: ProbationLimits) -> str:
     """More crashes than allowed, or too many for the number of answers."""
     if seen.crashes > gates.crashes_at_most:
         return f"{seen.crashes} crashes"
@@ -69,21 +71,21 @@ def _crashes(seen: Signals, gates: Gates) -> str:
     return ""
 
 
-def _errors(seen: Signals, before: Signals, gates: Gates) -> str:
-    """More errors than before, beyond chance; fewer than `FEW_ERRORS` never count."""
-    usual, found = _share(before.errors, before.inferences), _share(seen.errors, seen.inferences)
+def _check_errors(seen: DeviceSignals, before: DeviceSignals, gates: ProbationLimits) -> str:
+    """More errors than before, beyond chance; fewer than `MIN_ERRORS` never count."""
+    usual, found = _share_of(before.errors, before.inferences), _share_of(seen.errors, seen.inferences)
     counts = (seen.errors + before.errors, seen.inferences, before.inferences)
-    if seen.errors >= FEW_ERRORS and not found <= usual + gates.error_points + _chance(*counts, gates):
+    if seen.errors >= MIN_ERRORS and not found <= usual + gates.error_points + _chance_difference(*counts, gates):
         return f"errors in {found:.1%} of answers, {usual:.1%} before"
     return ""
 
 
-def _numbers(seen: Signals) -> str:
+def _check_numbers(seen: DeviceSignals) -> str:
     """Sums of confidence that are NaN or infinite."""
     return "" if isfinite(seen.confidence) and isfinite(seen.confidence_sq) else "its confidence is no number"
 
 
-def _memory(seen: Signals, declared_bytes: int, gates: Gates) -> str:
+def _check_memory(seen: DeviceSignals, declared_bytes: int, gates: ProbationLimits) -> str:
     """More memory than declared, by a factor and an amount."""
     most = max(gates.rss_ratio * declared_bytes, declared_bytes + gates.rss_least_bytes)
     if declared_bytes > 0 and seen.rss_bytes > most:
@@ -91,16 +93,16 @@ def _memory(seen: Signals, declared_bytes: int, gates: Gates) -> str:
     return ""
 
 
-def _escalation(seen: Signals, before: Signals, gates: Gates) -> str:
+def _check_escalation(seen: DeviceSignals, before: DeviceSignals, gates: ProbationLimits) -> str:
     """More samples below the threshold than before, beyond chance."""
-    usual, found = _share(before.escalated, before.inferences), _share(seen.escalated, seen.inferences)
+    usual, found = _share_of(before.escalated, before.inferences), _share_of(seen.escalated, seen.inferences)
     counts = (seen.escalated + before.escalated, seen.inferences, before.inferences)
-    if not found <= usual + gates.escalation_points + _chance(*counts, gates):
+    if not found <= usual + gates.escalation_points + _chance_difference(*counts, gates):
         return f"unsure of {found:.1%} of samples, {usual:.1%} before"
     return ""
 
 
-def _speed(seen: Signals, before: Signals, gates: Gates) -> str:
+def _check_latency(seen: DeviceSignals, before: DeviceSignals, gates: ProbationLimits) -> str:
     """Slower than before, by a factor and an amount."""
     most = max(gates.p95_ratio * before.p95_us, before.p95_us + gates.p95_least_us)
     if before.p95_us > 0 and seen.p95_us > most:
@@ -108,13 +110,13 @@ def _speed(seen: Signals, before: Signals, gates: Gates) -> str:
     return ""
 
 
-def _chance(hits: int, now: int, before: int, gates: Gates) -> float:
+def _chance_difference(hits: int, now: int, before: int, gates: ProbationLimits) -> float:
     """Difference of two shares that chance explains: standard errors of their difference, pooled."""
     share = min(1.0, hits / max(1, now + before))
     error = share * (1 - share) * (1 / max(1, now) + (1 / before if before else 0.0))
     return gates.standard_errors * sqrt(error)
 
 
-def _share(part: int, whole: int) -> float:
+def _share_of(part: int, whole: int) -> float:
     """Share of answers and errors together: an error is no answer."""
     return part / whole if whole > 0 else float(part > 0)

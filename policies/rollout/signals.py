@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from wire.protocol.rollout import ClassSignals, Signals
+from wire.protocol.rollout import ClassSignals, DeviceSignals
 
-LEAST_ANSWERS = 50  # of a device, before its shares are looked at
-HALF = 0.5
+MIN_ANSWERS = 50  # of a device, before its shares are looked at
+MAJORITY_SHARE = 0.5
 
 
-class Allowances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BehaviourLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much a candidate may differ from control: points of all answers (0..1), or a factor.
 
     Speed and memory must be beyond a factor *and* an amount: fractions of a millisecond are noise, and a device on
@@ -37,7 +37,7 @@ class Allowances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     liars: float = 0.3
 
 
-class Behaviour(NamedTuple):
+class BehaviourComparison(NamedTuple):
     """Result of the comparison. `harm`, `disputed`: measures in words. `missing`: why it could not be made."""
 
     harm: tuple[str, ...] = ()
@@ -45,68 +45,75 @@ class Behaviour(NamedTuple):
     missing: str = ""
 
 
-class _Measure(NamedTuple):
+class _BehaviourMeasure(NamedTuple):
     """One measure of a device.
 
     `of` gives NaN where the device has too few answers; `limit` is the most it may be, given control's median.
     """
 
     name: str
-    of: Callable[[Signals], float]
+    of: Callable[[DeviceSignals], float]
     limit: Callable[[float], float]
 
 
-def compare(
-    canary: Sequence[Signals], control: Sequence[Signals], classes: tuple[str, ...], allowed: Allowances
-) -> Behaviour:
+def compare_behaviour(
+    canary: Sequence[DeviceSignals],
+    control: Sequence[DeviceSignals],
+    classes: tuple[str, ...],
+    allowed: BehaviourLimits,
+) -> BehaviourComparison:
     """Compare the canary with the control cohort. `classes`: data classes to look at one by one.
 
     A data class that too few devices can say anything of makes the whole comparison `missing`.
     """
-    new, old = [s for s in canary if sound(s)], [s for s in control if sound(s)]
+    new, old = [s for s in canary if is_sound(s)], [s for s in control if is_sound(s)]
     harm, disputed = [], []
-    for measure in _measures(allowed, classes):
-        beyond = _beyond(measure, new, old)
+    for measure in _list_measures(allowed, classes):
+        beyond = _share_beyond(measure, new, old)
         if beyond is None and measure.name.partition(" of ")[2] in classes:
-            return Behaviour(missing=f"too little is known of the {measure.name}")
-        if beyond is not None and beyond > HALF:
+            return BehaviourComparison(missing=f"too little is known of the {measure.name}")
+        if beyond is not None and beyond > MAJORITY_SHARE:
             harm.append(f"{measure.name} beyond control in {beyond:.0%} of the devices")
-        elif beyond is not None and beyond > HALF - allowed.liars:
+        elif beyond is not None and beyond > MAJORITY_SHARE - allowed.liars:
             disputed.append(f"{measure.name} beyond control in {beyond:.0%} of the devices")
-    return Behaviour(tuple(harm), tuple(disputed))
+    return BehaviourComparison(tuple(harm), tuple(disputed))
 
 
-def sound(signals: Signals) -> bool:
+def is_sound(signals: DeviceSignals) -> bool:
     """Whether a report is possible and from a working sensor: confidences that never differ are a stuck gauge."""
     s = signals
     return (
         s.inferences >= 0
         and 0 <= s.errors <= s.inferences
         and 0 <= s.escalated <= s.inferences
-        and _moves(s.inferences, s.confidence, s.confidence_sq)
-        and all(0 <= c.escalated <= c.answers and _moves(c.answers, c.confidence, c.confidence_sq) for c in s.classes)
+        and _has_spread(s.inferences, s.confidence, s.confidence_sq)
+        and all(
+            0 <= c.escalated <= c.answers and _has_spread(c.answers, c.confidence, c.confidence_sq) for c in s.classes
+        )
     )
 
 
-def _moves(answers: int, total: float, squares: float) -> bool:
-    """Whether the sums are possible and, from `LEAST_ANSWERS` on, not all of one value."""
+def _has_spread(answers: int, total: float, squares: float) -> bool:
+    """Whether the sums are possible and, from `MIN_ANSWERS` on, not all of one value."""
     if not (isfinite(total) and isfinite(squares) and 0 <= squares <= answers and 0 <= total <= answers):
         return False
-    return answers < LEAST_ANSWERS or squares / answers - (total / answers) ** 2 > 1e-9
+    return answers < MIN_ANSWERS or squares / answers - (total / answers) ** 2 > 1e-9
 
 
-def _measures(allowed: Allowances, classes: tuple[str, ...]) -> list[_Measure]:
+def _list_measures(allowed: BehaviourLimits, classes: tuple[str, ...]) -> list[_BehaviourMeasure]:
     """All measures with their limits, those of the data classes last."""
-    by_class = [measure for name in classes for measure in _of_class(name, allowed)]
+    by_class = [measure for name in classes for measure in _list_class_measures(name, allowed)]
     return [
-        _Measure("errors", lambda s: _share(s.errors, s.inferences), lambda usual: usual + allowed.errors),
-        _Measure("escalations", lambda s: _share(s.escalated, s.inferences), lambda usual: usual + allowed.escalated),
-        _Measure(
+        _BehaviourMeasure("errors", lambda s: _share_of(s.errors, s.inferences), lambda usual: usual + allowed.errors),
+        _BehaviourMeasure(
+            "escalations", lambda s: _share_of(s.escalated, s.inferences), lambda usual: usual + allowed.escalated
+        ),
+        _BehaviourMeasure(
             "p95 latency",
             lambda s: s.p95_us or nan,
             lambda usual: usual + max((allowed.p95 - 1) * usual, allowed.p95_least_us),
         ),
-        _Measure(
+        _BehaviourMeasure(
             "memory",
             lambda s: s.rss_bytes or nan,
             lambda usual: usual + max((allowed.rss - 1) * usual, allowed.rss_least_bytes),
@@ -115,31 +122,35 @@ def _measures(allowed: Allowances, classes: tuple[str, ...]) -> list[_Measure]:
     ]
 
 
-def _of_class(name: str, allowed: Allowances) -> tuple[_Measure, ...]:
+def _list_class_measures(name: str, allowed: BehaviourLimits) -> tuple[_BehaviourMeasure, ...]:
     """Measures of one data class: escalations, and confidence in both directions."""
 
-    def seen(signals: Signals) -> ClassSignals:
+    def seen(signals: DeviceSignals) -> ClassSignals:
         return next((c for c in signals.classes if c.data_class == name), ClassSignals(name))
 
-    def escalated(signals: Signals) -> float:
-        return _share(seen(signals).escalated, seen(signals).answers)
+    def escalated(signals: DeviceSignals) -> float:
+        return _share_of(seen(signals).escalated, seen(signals).answers)
 
-    def confidence(signals: Signals) -> float:
-        return _share(seen(signals).confidence, seen(signals).answers)
+    def confidence(signals: DeviceSignals) -> float:
+        return _share_of(seen(signals).confidence, seen(signals).answers)
 
     return (
-        _Measure(f"escalations of {name}", escalated, lambda usual: usual + allowed.escalated),
-        _Measure(f"confidence of {name}", confidence, lambda usual: usual + allowed.confidence),
-        _Measure(f"lost confidence of {name}", lambda s: -confidence(s), lambda usual: usual + allowed.confidence),
+        _BehaviourMeasure(f"escalations of {name}", escalated, lambda usual: usual + allowed.escalated),
+        _BehaviourMeasure(f"confidence of {name}", confidence, lambda usual: usual + allowed.confidence),
+        _BehaviourMeasure(
+            f"lost confidence of {name}", lambda s: -confidence(s), lambda usual: usual + allowed.confidence
+        ),
     )
 
 
-def _share(part: float, whole: int) -> float:
-    """Share of the answers; NaN for fewer than `LEAST_ANSWERS`."""
-    return part / whole if whole >= LEAST_ANSWERS else nan
+def _share_of(part: float, whole: int) -> float:
+    """Share of the answers; NaN for fewer than `MIN_ANSWERS`."""
+    return part / whole if whole >= MIN_ANSWERS else nan
 
 
-def _beyond(measure: _Measure, canary: list[Signals], control: list[Signals]) -> float | None:
+def _share_beyond(
+    measure: _BehaviourMeasure, canary: list[DeviceSignals], control: list[DeviceSignals]
+) -> float | None:
     """Share of canary devices beyond what control allows; None if one side has no values."""
     new = [value for value in map(measure.of, canary) if value == value]  # noqa: PLR0124 - not a number
     old = [value for value in map(measure.of, control) if value == value]  # noqa: PLR0124

@@ -9,17 +9,18 @@ from math import ceil, inf
 
 import msgspec
 
-from policies.serving.fair_queue import BANDS, HIGH
-from wire.protocol.messages import Reason
+from policies.serving.fair_queue import BAND_COUNT, HIGH
+from wire.protocol.messages import RefusalReason
 
-SHORTEST_RETRY_S = 1.0
-LONGEST_RETRY_S = 60.0
-MARGIN = 0.7  # of its caller's patience may be spent waiting, by the best guess; the rest is for computing and bad luck
+MIN_RETRY_S = 1.0
+MAX_RETRY_S = 60.0
+# of its caller's patience may be spent waiting, by the best guess; the rest is for computing and bad luck
+PATIENCE_SHARE = 0.7
 TENANT_KEENNESS = 4.0  # times what is left of the queue: n greedy tenants have 4 / (4 n + 1) of it each
 DEVICE_KEENNESS = 1.0
 
 
-class Load(msgspec.Struct, frozen=True, gc=False):
+class AdmissionLoad(msgspec.Struct, frozen=True, gc=False):
     """Load of the hub now, and what the sender has open.
 
     `queued`: questions in the queue; `device_open`, `tenant_open`: of this sender; `device_rate_per_s`: questions it
@@ -38,7 +39,7 @@ class Load(msgspec.Struct, frozen=True, gc=False):
     budget_s: float = inf
 
 
-class Limits(msgspec.Struct, frozen=True, gc=False):
+class AdmissionLimits(msgspec.Struct, frozen=True, gc=False):
     """Limits of admission.
 
     `served_per_s` is used until engines were measured; `max_wait_s`: nobody is let in to wait longer.
@@ -53,37 +54,37 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     held_back: float = 0.3
 
 
-class Queue(msgspec.Struct, frozen=True, gc=False):
+class AdmitQuestion(msgspec.Struct, frozen=True, gc=False):
     """Admission: the question goes into the queue."""
 
 
-class Refuse(msgspec.Struct, frozen=True, gc=False):
+class RefuseQuestion(msgspec.Struct, frozen=True, gc=False):
     """Refusal of a question. `final`: asking again is no use."""
 
-    reason: Reason
+    reason: RefusalReason
     retry_after_s: float
     final: bool = False
 
 
-class Bucket(msgspec.Struct, frozen=True, gc=False):
+class TokenBucket(msgspec.Struct, frozen=True, gc=False):
     """Token bucket as a value: `tokens` left at time `at` (seconds)."""
 
     tokens: float
     at: float
 
 
-class Line(msgspec.Struct, frozen=True, gc=False):
+class RetrySchedule(msgspec.Struct, frozen=True, gc=False):
     """Schedule of retry times: the next refused caller is sent a time not before `at` (seconds)."""
 
     at: float = 0.0
 
 
-_QUEUE = Queue()
-_DRAINING = Refuse(Reason.DRAINING, 5.0)
-_RATE = Refuse(Reason.RATE, 2.0)
+_QUEUE = AdmitQuestion()
+_DRAINING = RefuseQuestion(RefusalReason.DRAINING, 5.0)
+_RATE = RefuseQuestion(RefusalReason.RATE, 2.0)
 
 
-def decide(load: Load, limits: Limits) -> Queue | Refuse:
+def decide_admission(load: AdmissionLoad, limits: AdmissionLimits) -> AdmitQuestion | RefuseQuestion:
     """Decide whether to admit a question.
 
     Draining refuses all; then the sender's own rate counts, then the queue, then the sender's share of it. A number
@@ -93,46 +94,46 @@ def decide(load: Load, limits: Limits) -> Queue | Refuse:
         return _DRAINING
     if not load.device_rate_per_s <= limits.max_device_rate_per_s:
         return _RATE
-    return _saturated(load, limits) or _over_its_share(load, limits) or _QUEUE
+    return _check_saturation(load, limits) or _check_flow_share(load, limits) or _QUEUE
 
 
-def _saturated(load: Load, limits: Limits) -> Refuse | None:
+def _check_saturation(load: AdmissionLoad, limits: AdmissionLimits) -> RefuseQuestion | None:
     """Refusal if the queue is full for this band, or the wait would exceed the caller's patience."""
-    rate = served_per_s(load, limits)
-    if load.queued >= ceiling(load.band, capacity(load, limits), limits.held_back):
-        return Refuse(Reason.BUSY, _clamped(load.queued / rate))
-    patience_s = min(MARGIN * load.budget_s, limits.max_wait_s)
+    rate = estimate_service_rate(load, limits)
+    if load.queued >= compute_band_ceiling(load.band, compute_capacity(load, limits), limits.held_back):
+        return RefuseQuestion(RefusalReason.BUSY, _clamp_retry(load.queued / rate))
+    patience_s = min(PATIENCE_SHARE * load.budget_s, limits.max_wait_s)
     if not load.ahead / rate <= patience_s:
-        return Refuse(Reason.BUSY, _clamped(load.ahead / rate - patience_s))
+        return RefuseQuestion(RefusalReason.BUSY, _clamp_retry(load.ahead / rate - patience_s))
     return None
 
 
-def _over_its_share(load: Load, limits: Limits) -> Refuse | None:
+def _check_flow_share(load: AdmissionLoad, limits: AdmissionLimits) -> RefuseQuestion | None:
     """Refusal if the tenant or the device has more open than its share."""
-    rate, places = served_per_s(load, limits), capacity(load, limits)
-    if load.tenant_open >= share(load.queued, places, TENANT_KEENNESS, places):
-        return Refuse(Reason.RATE, _clamped(load.tenant_open / rate))
-    if load.device_open >= share(load.queued, places, DEVICE_KEENNESS, limits.max_device_open):
-        return Refuse(Reason.RATE, _clamped(max(_RATE.retry_after_s, load.device_open / rate)))
+    rate, places = estimate_service_rate(load, limits), compute_capacity(load, limits)
+    if load.tenant_open >= compute_flow_share(load.queued, places, TENANT_KEENNESS, places):
+        return RefuseQuestion(RefusalReason.RATE, _clamp_retry(load.tenant_open / rate))
+    if load.device_open >= compute_flow_share(load.queued, places, DEVICE_KEENNESS, limits.max_device_open):
+        return RefuseQuestion(RefusalReason.RATE, _clamp_retry(max(_RATE.retry_after_s, load.device_open / rate)))
     return None
 
 
-def served_per_s(load: Load, limits: Limits) -> float:
+def estimate_service_rate(load: AdmissionLoad, limits: AdmissionLimits) -> float:
     """Questions served a second: as measured, or as configured before."""
     return load.served_per_s if 0 < load.served_per_s < inf else limits.served_per_s
 
 
-def capacity(load: Load, limits: Limits) -> int:
+def compute_capacity(load: AdmissionLoad, limits: AdmissionLimits) -> int:
     """Places in the queue: no more than are served within `max_wait_s`, at least one."""
-    return max(1, min(limits.max_queued, int(served_per_s(load, limits) * limits.max_wait_s)))
+    return max(1, min(limits.max_queued, int(estimate_service_rate(load, limits) * limits.max_wait_s)))
 
 
-def ceiling(band: int, places: int, held_back: float) -> int:
+def compute_band_ceiling(band: int, places: int, held_back: float) -> int:
     """Queue length up to which this band is let in: all places for the highest, least for the lowest, at least one."""
-    return max(1, ceil(places * (1.0 - held_back * band / (BANDS - 1))))
+    return max(1, ceil(places * (1.0 - held_back * band / (BAND_COUNT - 1))))
 
 
-def share(queued: int, places: int, keenness: float, most: int) -> int:
+def compute_flow_share(queued: int, places: int, keenness: float, most: int) -> int:
     """How much one flow may have open: `keenness` times what is left of the queue (Choudhury & Hahne 1998).
 
     Who has nothing open is always let in before one that has some, and one alone cannot fill the queue.
@@ -140,31 +141,33 @@ def share(queued: int, places: int, keenness: float, most: int) -> int:
     return max(1, min(most, int(keenness * (places - queued))))
 
 
-def in_line(line: Line, refused: Refuse, per_s: float, now: float) -> tuple[Line, Refuse]:
+def schedule_retry(
+    line: RetrySchedule, refused: RefuseQuestion, per_s: float, now: float
+) -> tuple[RetrySchedule, RefuseQuestion]:
     """Schedule the retry of a refused caller: as many a second as are served, from the refusal's time on.
 
-    One time for all would bring all back at once. Beyond `LONGEST_RETRY_S` the schedule does not grow: those callers
+    One time for all would bring all back at once. Beyond `MAX_RETRY_S` the schedule does not grow: those callers
     come back mixed. `per_s`: questions served a second; `now`: seconds.
     """
     at = max(line.at, now + refused.retry_after_s)
-    if at - now >= LONGEST_RETRY_S:
-        return line, Refuse(refused.reason, LONGEST_RETRY_S, refused.final)
-    step_s = 1.0 / per_s if per_s > 0 else SHORTEST_RETRY_S
-    return Line(at + step_s), Refuse(refused.reason, at - now, refused.final)
+    if at - now >= MAX_RETRY_S:
+        return line, RefuseQuestion(refused.reason, MAX_RETRY_S, refused.final)
+    step_s = 1.0 / per_s if per_s > 0 else MIN_RETRY_S
+    return RetrySchedule(at + step_s), RefuseQuestion(refused.reason, at - now, refused.final)
 
 
-def take(bucket: Bucket, rate_per_s: float, burst: float, now: float) -> Bucket | None:
+def take_token(bucket: TokenBucket, rate_per_s: float, burst: float, now: float) -> TokenBucket | None:
     """Take one token; returns the bucket after it, or None if there is none. A clock that goes back adds nothing."""
     earned = max(0.0, now - bucket.at) * rate_per_s
     tokens = min(burst, bucket.tokens + earned)
-    return Bucket(tokens - 1.0, max(now, bucket.at)) if tokens >= 1.0 else None
+    return TokenBucket(tokens - 1.0, max(now, bucket.at)) if tokens >= 1.0 else None
 
 
-def token_in_s(bucket: Bucket, rate_per_s: float, now: float) -> float:
+def seconds_until_token(bucket: TokenBucket, rate_per_s: float, now: float) -> float:
     """Seconds until `take` has a token again, within the bounds of every retry."""
     earned = max(0.0, now - bucket.at) * rate_per_s
-    return _clamped((1.0 - bucket.tokens - earned) / rate_per_s)
+    return _clamp_retry((1.0 - bucket.tokens - earned) / rate_per_s)
 
 
-def _clamped(seconds: float) -> float:
-    return min(LONGEST_RETRY_S, max(SHORTEST_RETRY_S, seconds))
+def _clamp_retry(seconds: float) -> float:
+    return min(MAX_RETRY_S, max(MIN_RETRY_S, seconds))

@@ -12,15 +12,15 @@ from heapq import heapify, heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
 
 HIGH, NORMAL, LOW = 0, 1, 2
-BANDS = 3
-SHARES = {HIGH: 16.0, NORMAL: 4.0, LOW: 1.0}
+BAND_COUNT = 3
+BAND_SHARES = {HIGH: 16.0, NORMAL: 4.0, LOW: 1.0}
 _PRUNE_AT = 1024
 
 F = TypeVar("F", int, str)
 T = TypeVar("T")
 
 
-def band_of(priority: int) -> int:
+def priority_to_band(priority: int) -> int:
     """Priority band of the Open Inference Protocol's number (1 = most urgent, 0 = default).
 
     Whatever is larger than 2 is low.
@@ -28,12 +28,12 @@ def band_of(priority: int) -> int:
     return {0: NORMAL, 1: HIGH, 2: NORMAL}.get(priority, LOW)
 
 
-def tenant_of(device: str) -> str:
+def extract_tenant(device: str) -> str:
     """Tenant of a device id: `acme--camera-1` belongs to `acme`."""
     return device.partition("--")[0]
 
 
-class Place(NamedTuple):
+class FlowKey(NamedTuple):
     """Where an item queues. `device`: the flow inside the tenant, a device or a caller's key."""
 
     band: int
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     device: str
 
 
-class Tags(Generic[F]):
+class VirtualClock(Generic[F]):
     """Virtual clock of one level: start tags of its flows, the service each has had divided by its share."""
 
     def __init__(self, shares: Mapping[F, float] | None = None) -> None:
@@ -50,13 +50,13 @@ class Tags(Generic[F]):
         self._shares: Mapping[F, float] = shares or {}
         self._prune_at = _PRUNE_AT
 
-    def of(self, flow: F) -> float:
+    def start_tag(self, flow: F) -> float:
         """Start tag of a flow; one that was away begins at the present time at the earliest."""
         return max(self.now, self._tags.get(flow, 0.0))
 
     def charge(self, flow: F, weight: float) -> None:
         """Charge a flow for served weight."""
-        self._tags[flow] = self.of(flow) + weight / self._shares.get(flow, 1.0)
+        self._tags[flow] = self.start_tag(flow) + weight / self._shares.get(flow, 1.0)
         if len(self._tags) > self._prune_at:
             self._prune()
 
@@ -70,11 +70,11 @@ class Tags(Generic[F]):
         self._prune_at = max(_PRUNE_AT, 2 * len(self._tags))
 
 
-class Turns(Generic[F]):
+class TurnOrder(Generic[F]):
     """Flows that have something to send, the least served first. Several may share their `tags`."""
 
-    def __init__(self, tags: Tags[F] | None = None) -> None:
-        self.tags: Tags[F] = tags or Tags()
+    def __init__(self, tags: VirtualClock[F] | None = None) -> None:
+        self.tags: VirtualClock[F] = tags or VirtualClock()
         self._waiting: set[F] = set()
         self._heap: list[tuple[float, int, F]] = []
         self._order = 0
@@ -86,17 +86,17 @@ class Turns(Generic[F]):
         """Add a flow that has something to send now; nothing happens if it had before."""
         if flow not in self._waiting:
             self._waiting.add(flow)
-            self._push(flow, self.tags.of(flow))
+            self._push(flow, self.tags.start_tag(flow))
 
     def first(self) -> F:
         """Flow whose turn it is. Raises IndexError if nobody waits."""
         while True:
             tag, _, flow = self._heap[0]
-            if flow in self._waiting and tag >= self.tags.of(flow):
+            if flow in self._waiting and tag >= self.tags.start_tag(flow):
                 return flow
             heappop(self._heap)
             if flow in self._waiting:  # it was served meanwhile, here or in another band
-                self._push(flow, self.tags.of(flow))
+                self._push(flow, self.tags.start_tag(flow))
 
     def leave(self, flow: F) -> None:
         """Remove a flow that has nothing more to send."""
@@ -115,12 +115,12 @@ class Turns(Generic[F]):
             heapify(self._heap)
 
 
-class _Flow(Generic[T]):
+class _TenantFlow(Generic[T]):
     """A tenant inside one band: its devices and their waiting items."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.turns: Turns[str] = Turns()
+        self.turns: TurnOrder[str] = TurnOrder()
         self.items: dict[str, deque[tuple[float, T]]] = {}
 
 
@@ -134,11 +134,11 @@ class FairQueue(Generic[T]):
         self._reset()
 
     def _reset(self) -> None:
-        self._tenants: Tags[str] = Tags()
-        self._bands: Turns[int] = Turns(Tags(SHARES))
-        self._turns = {band: Turns(self._tenants) for band in range(BANDS)}
-        self._flows: dict[tuple[int, str], _Flow[T]] = {}
-        self._count = [0] * BANDS
+        self._tenants: VirtualClock[str] = VirtualClock()
+        self._bands: TurnOrder[int] = TurnOrder(VirtualClock(BAND_SHARES))
+        self._turns = {band: TurnOrder(self._tenants) for band in range(BAND_COUNT)}
+        self._flows: dict[tuple[int, str], _TenantFlow[T]] = {}
+        self._count = [0] * BAND_COUNT
         self._size = 0
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ class FairQueue(Generic[T]):
         """Everything that waits, in no order."""
         return (item for flow in self._flows.values() for queue in flow.items.values() for _, item in queue)
 
-    def ahead(self, band: int, tenant: str) -> float:
+    def estimate_ahead(self, band: int, tenant: str) -> float:
         """Estimate how many items are served before one that this tenant puts into this band now, if all others go on.
 
         Its own, what it had lately more than the others, and as many of each other tenant that waits in the band; for
@@ -156,16 +156,16 @@ class FairQueue(Generic[T]):
         """
         flow, turns = self._flows.get((band, tenant)), self._turns[band]
         own, tenants = flow.count if flow else 0, len(turns) + (flow is None)
-        shares = SHARES[band]
+        shares = BAND_SHARES[band]
         for each, count in enumerate(self._count):
-            shares += SHARES[each] if count and each != band else 0.0
-        debt = self._tenants.of(tenant) - self._tenants.now
-        return ((own + debt + 1) * tenants - 1) * shares / SHARES[band]
+            shares += BAND_SHARES[each] if count and each != band else 0.0
+        debt = self._tenants.start_tag(tenant) - self._tenants.now
+        return ((own + debt + 1) * tenants - 1) * shares / BAND_SHARES[band]
 
-    def put(self, place: Place, weight: float, item: T) -> None:
+    def put(self, place: FlowKey, weight: float, item: T) -> None:
         """Append an item to its flow. `weight`: what the flow is charged when it is taken."""
         band, tenant, device = place
-        flow = self._flows.setdefault((band, tenant), _Flow())
+        flow = self._flows.setdefault((band, tenant), _TenantFlow())
         flow.count += 1
         flow.items.setdefault(device, deque()).append((weight, item))
         flow.turns.enter(device)
@@ -176,21 +176,21 @@ class FairQueue(Generic[T]):
 
     def peek(self) -> T:
         """The item that `take` would return. Raises IndexError if nothing waits."""
-        place = self._next()
+        place = self._next_flow()
         return self._flows[place[:2]].items[place.device][0][1]
 
-    def take(self) -> T:
+    def take_next(self) -> T:
         """Remove and return the next item, and charge its device, tenant and band.
 
         Raises IndexError if nothing waits.
         """
         return self._pop(charged=True)
 
-    def drop(self) -> T:
+    def drop_next(self) -> T:
         """Remove and return the next item without charging anybody. Raises IndexError if nothing waits."""
         return self._pop(charged=False)
 
-    def sweep(self, keep: Callable[[T], bool]) -> list[T]:
+    def remove_unless(self, keep: Callable[[T], bool]) -> list[T]:
         """Remove and return all items that `keep` refuses; nobody is charged."""
         gone: list[T] = []
         for (band, tenant), flow in list(self._flows.items()):
@@ -198,33 +198,33 @@ class FairQueue(Generic[T]):
                 kept = deque(entry for entry in queue if keep(entry[1]))
                 gone += [item for _, item in queue if not keep(item)] if len(kept) < len(queue) else []
                 flow.items[device] = kept
-                self._settle(Place(band, tenant, device), flow, taken=len(queue) - len(kept))
+                self._leave_if_empty(FlowKey(band, tenant, device), flow, taken=len(queue) - len(kept))
         return gone
 
     def _pop(self, *, charged: bool) -> T:
-        place = self._next()
+        place = self._next_flow()
         flow = self._flows[place[:2]]
         weight, item = flow.items[place.device].popleft()
         if charged:
-            self._charge(place, flow, weight)
-        self._settle(place, flow)
+            self._charge_flow(place, flow, weight)
+        self._leave_if_empty(place, flow)
         return item
 
-    def _next(self) -> Place:
+    def _next_flow(self) -> FlowKey:
         band = self._bands.first()
         tenant = self._turns[band].first()
-        return Place(band, tenant, self._flows[band, tenant].turns.first())
+        return FlowKey(band, tenant, self._flows[band, tenant].turns.first())
 
-    def _charge(self, place: Place, flow: _Flow[T], weight: float) -> None:
-        self._bands.tags.advance(self._bands.tags.of(place.band))
-        flow.turns.tags.advance(flow.turns.tags.of(place.device))
-        heads = (self._tenants.of(turns.first()) for turns in self._turns.values() if len(turns))
+    def _charge_flow(self, place: FlowKey, flow: _TenantFlow[T], weight: float) -> None:
+        self._bands.tags.advance(self._bands.tags.start_tag(place.band))
+        flow.turns.tags.advance(flow.turns.tags.start_tag(place.device))
+        heads = (self._tenants.start_tag(turns.first()) for turns in self._turns.values() if len(turns))
         self._tenants.advance(min(heads))
         self._bands.tags.charge(place.band, weight)
         self._tenants.charge(place.tenant, weight)
         flow.turns.tags.charge(place.device, weight)
 
-    def _settle(self, place: Place, flow: _Flow[T], taken: int = 1) -> None:
+    def _leave_if_empty(self, place: FlowKey, flow: _TenantFlow[T], taken: int = 1) -> None:
         """Remove flows that have nothing left from their level; with the last item all of the past is forgotten."""
         self._count[place.band] -= taken
         self._size -= taken
@@ -243,7 +243,7 @@ class FairQueue(Generic[T]):
             self._reset()
 
 
-def jain(amounts: list[float]) -> float:
+def compute_jain_index(amounts: list[float]) -> float:
     """Jain's fairness index: 1 = all have the same, 1/n = one has all (Jain, Chiu & Hawe 1984)."""
     squares = sum(amount * amount for amount in amounts)
     return sum(amounts) ** 2 / (len(amounts) * squares) if squares else 1.0

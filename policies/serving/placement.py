@@ -13,7 +13,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
-class Need(msgspec.Struct, frozen=True):
+class MemoryNeed(msgspec.Struct, frozen=True):
     """Memory that the fullest rank needs if a model is spread over `tensor` x `pipeline` ranks."""
 
     tensor: int
@@ -32,7 +32,7 @@ class Need(msgspec.Struct, frozen=True):
         return self.weight_bytes + self.activation_bytes
 
 
-class Devices(msgspec.Struct, frozen=True):
+class DeviceMemory(msgspec.Struct, frozen=True):
     """Number of devices and the memory of each.
 
     `memory_bytes` 0 = not limited. `process_bytes`: what a rank takes before it holds anything.
@@ -48,14 +48,14 @@ class Devices(msgspec.Struct, frozen=True):
         return self.memory_bytes - self.process_bytes if self.memory_bytes else float("inf")
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PlacementRequest(msgspec.Struct, frozen=True):
     """Layout that a person asks for; 0 = any."""
 
     tensor: int = 0
     pipeline: int = 0
     replicas: int = 0
 
-    def allows(self, tensor: int, pipeline: int) -> bool:
+    def allows_layout(self, tensor: int, pipeline: int) -> bool:
         """Whether this layout is what was asked for."""
         return self.tensor in (0, tensor) and self.pipeline in (0, pipeline)
 
@@ -63,7 +63,7 @@ class Asked(msgspec.Struct, frozen=True):
 class Placement(msgspec.Struct, frozen=True):
     """Chosen layout and number of replicas. `why`: one line for people."""
 
-    need: Need
+    need: MemoryNeed
     replicas: int
     why: str
 
@@ -73,39 +73,41 @@ class Placement(msgspec.Struct, frozen=True):
         return self.need.ranks * self.replicas
 
 
-class NoPlace(msgspec.Struct, frozen=True):
+class DoesNotFit(msgspec.Struct, frozen=True):
     """No layout fits. `why`: one line, with what to change."""
 
     why: str
 
 
-def candidates(devices: int) -> tuple[tuple[int, int], ...]:
+def list_layouts(devices: int) -> tuple[tuple[int, int], ...]:
     """Every (tensor, pipeline) layout of at most so many ranks, the fewest first, tensor before pipeline."""
     pairs = [(tensor, stages) for tensor in range(1, devices + 1) for stages in range(1, devices // tensor + 1)]
     return tuple(sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair[1])))
 
 
-def place(needs: Sequence[Need], devices: Devices, asked: Asked) -> Placement | NoPlace:
+def place_model(needs: Sequence[MemoryNeed], devices: DeviceMemory, asked: PlacementRequest) -> Placement | DoesNotFit:
     """Choose a layout for a model. `needs`: memory of every layout that the model can have; [] = none."""
     ranks = max(1, asked.tensor) * max(1, asked.pipeline) * max(1, asked.replicas)
     if ranks > devices.count:
-        return NoPlace(f"the plan takes {ranks} devices ({_shown(asked)}), there are {devices.count}")
-    allowed = [need for need in needs if asked.allows(need.tensor, need.pipeline) and need.ranks <= devices.count]
+        return DoesNotFit(f"the plan takes {ranks} devices ({_describe_request(asked)}), there are {devices.count}")
+    allowed = [
+        need for need in needs if asked.allows_layout(need.tensor, need.pipeline) and need.ranks <= devices.count
+    ]
     if not allowed:
-        return NoPlace(f"nothing on {devices.count} devices is {_shown(asked)}")
+        return DoesNotFit(f"nothing on {devices.count} devices is {_describe_request(asked)}")
     fitting = [need for need in allowed if need.bytes <= devices.room]
     if not fitting:
-        return _too_large(allowed, devices)
+        return _explain_misfit(allowed, devices)
     chosen = min(fitting, key=lambda need: (need.ranks, need.pipeline))
     replicas = asked.replicas or devices.count // chosen.ranks
     if replicas * chosen.ranks > devices.count:
-        return NoPlace(f"the plan takes {replicas * chosen.ranks} devices, there are {devices.count}")
-    return Placement(chosen, replicas, _why(chosen, replicas, devices, asked))
+        return DoesNotFit(f"the plan takes {replicas * chosen.ranks} devices, there are {devices.count}")
+    return Placement(chosen, replicas, _explain_choice(chosen, replicas, devices, asked))
 
 
-def _why(chosen: Need, replicas: int, devices: Devices, asked: Asked) -> str:
-    room = "" if not devices.memory_bytes else f" of {_size(int(devices.room))}"
-    held = f"{_size(chosen.bytes)}{room} a device"
+def _explain_choice(chosen: MemoryNeed, replicas: int, devices: DeviceMemory, asked: PlacementRequest) -> str:
+    room = "" if not devices.memory_bytes else f" of {_format_size(int(devices.room))}"
+    held = f"{_format_size(chosen.bytes)}{room} a device"
     if asked.tensor or asked.pipeline:
         said = f"as planned, {held}"
     elif chosen.ranks == 1:
@@ -116,16 +118,20 @@ def _why(chosen: Need, replicas: int, devices: Devices, asked: Asked) -> str:
     return f"{said}; {replicas} replicas side by side" if replicas > 1 else said
 
 
-def _too_large(allowed: Sequence[Need], devices: Devices) -> NoPlace:
+def _explain_misfit(allowed: Sequence[MemoryNeed], devices: DeviceMemory) -> DoesNotFit:
     least = min(allowed, key=lambda need: need.bytes)
-    lacks = f"{_size(least.bytes + devices.process_bytes)} a device at the least ({least.tensor} x {least.pipeline})"
-    return NoPlace(f"it does not fit: it takes {lacks}, there are {devices.count} of {_size(devices.memory_bytes)}")
+    lacks = (
+        f"{_format_size(least.bytes + devices.process_bytes)} a device at the least ({least.tensor} x {least.pipeline})"
+    )
+    return DoesNotFit(
+        f"it does not fit: it takes {lacks}, there are {devices.count} of {_format_size(devices.memory_bytes)}"
+    )
 
 
-def _shown(asked: Asked) -> str:
+def _describe_request(asked: PlacementRequest) -> str:
     parts = {"tensor": asked.tensor, "pipeline": asked.pipeline, "replicas": asked.replicas}
     return ", ".join(f"{name} {count}" for name, count in parts.items() if count) or "possible"
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / MIB:.1f} MiB"

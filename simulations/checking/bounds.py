@@ -9,34 +9,34 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from simulations.checking.events import Accepted, Allowed, Exposed, Flaw
+from simulations.checking.events import CandidateServed, Flaw, QuestionAccepted, WaveAllowed
 
 SETTLE_S = 5.0  # what was on its way to the disk when a policy changed was judged by the one before
 
 
-class Limits(msgspec.Struct, frozen=True):
+class PolicyLimits(msgspec.Struct, frozen=True):
     """Limits that a policy's text states; None = it states none."""
 
     bytes_per_day: int | None = None
     max_open: int | None = None
 
 
-NONE = Limits()
+NO_LIMITS = PolicyLimits()
 
 
-class Bounds:
-    """Checks each fact against the limits in force; `blame` is called for each bound that is crossed."""
+class BoundsChecker:
+    """Checks each fact against the limits in force; `add_flaw` is called for each bound that is crossed."""
 
     def __init__(self, blame: Callable[[Flaw, str], None]) -> None:
         self._blame = blame
-        self._of_all = (NONE, NONE, 0.0)  # now, before, and when it changed
-        self._of_one: dict[str, tuple[Limits, Limits, float]] = {}
+        self._of_all = (NO_LIMITS, NO_LIMITS, 0.0)  # now, before, and when it changed
+        self._of_one: dict[str, tuple[PolicyLimits, PolicyLimits, float]] = {}
         self._spent: dict[str, tuple[int, int]] = {}  # device -> (day, bytes)
         self._open: Counter[str] = Counter()
         self._allowed: dict[str, int] = {}
         self._exposed: defaultdict[str, set[str]] = defaultdict(set)
 
-    def use(self, limits: Limits, now_s: float, devices: Iterable[str] | None = None) -> None:
+    def set_limits(self, limits: PolicyLimits, now_s: float, devices: Iterable[str] | None = None) -> None:
         """Put limits into force from now on; `devices` None = on all."""
         if devices is None:
             self._of_all = (limits, limits if not now_s else self._of_all[0], now_s)
@@ -47,9 +47,9 @@ class Bounds:
 
     # Facts
 
-    def charge(self, event: Accepted) -> None:
+    def on_accepted(self, event: QuestionAccepted) -> None:
         """A question was accepted, with its charge."""
-        device, limits = event.key.device, self._limits(event.key.device, event.at_s)
+        device, limits = event.key.device, self._limits_for(event.key.device, event.at_s)
         self._open[device] += 1
         if limits.max_open is not None and self._open[device] > limits.max_open:
             self._blame(Flaw.CROWDED, f"{event.key}: {self._open[device]} open, at most {limits.max_open}")
@@ -62,8 +62,8 @@ class Bounds:
         if limits.bytes_per_day is not None and spent > limits.bytes_per_day:
             self._blame(Flaw.OVERSPENT, f"{event.key}: {spent} bytes on that day, at most {limits.bytes_per_day}")
 
-    def ended(self, accepted: Accepted, *, free: bool) -> None:
-        """A question has ended. `free`: it never left, so its charge may be refunded."""
+    def on_ended(self, accepted: QuestionAccepted, *, free: bool) -> None:
+        """A question has ended. `free_places`: it never left, so its charge may be refunded."""
         device = accepted.key.device
         self._open[device] -= 1
         if not self._open[device]:
@@ -72,23 +72,25 @@ class Bounds:
         if free and accepted.day == day:
             self._spent[device] = day, spent - accepted.size
 
-    def allow(self, event: Allowed) -> None:
+    def on_allowed(self, event: WaveAllowed) -> None:
         """A rollout's wave permits so many devices."""
         self._allowed[event.rollout] = event.devices_at_most
 
-    def expose(self, event: Exposed) -> None:
+    def on_exposed(self, event: CandidateServed) -> None:
         """A device serves what a rollout brings."""
         seen, most = self._exposed[event.rollout], self._allowed.get(event.rollout, 0)
         seen.add(event.device)
         if len(seen) > most:
             self._blame(Flaw.EXPOSED, f"{event.rollout}: {event.device} is the {len(seen)}th device, at most {most}")
 
-    def _limits(self, device: str, at_s: float) -> Limits:
+    def _limits_for(self, device: str, at_s: float) -> PolicyLimits:
         now, before, changed_s = self._of_one.get(device, self._of_all)
         if now is before or at_s >= changed_s + SETTLE_S:
             return now
-        return Limits(_looser(now.bytes_per_day, before.bytes_per_day), _looser(now.max_open, before.max_open))
+        return PolicyLimits(
+            _looser_limit(now.bytes_per_day, before.bytes_per_day), _looser_limit(now.max_open, before.max_open)
+        )
 
 
-def _looser(one: int | None, other: int | None) -> int | None:
+def _looser_limit(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else max(one, other)

@@ -10,11 +10,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from edge_agent.core.records import Kind, Source
-from edge_agent.core.records import Outcome as End
+from edge_agent.core.records import AnswerKind, AnswerSource, Outcome
 from edge_agent.identity.identity import IDENTITY_FILE
-from simulations.checking.events import Accepted, AnswerSeen, Effect, Event, Key, Outcome, Report
-from simulations.checking.history import GRACE_S, Judge
+from simulations.checking.events import (
+    AnswerRecorded,
+    HistoryEvent,
+    HistoryReport,
+    QuestionAccepted,
+    QuestionEnded,
+    QuestionKey,
+    VerdictStored,
+)
+from simulations.checking.history import GRACE_S, HistoryChecker
 
 _ACCEPTED = "select epoch, seq, id, at_ms from ledger where kind='question' order by entry"
 _ANSWERS = "select id, kind, source, why, seq from answers order by event"
@@ -30,58 +37,66 @@ def judge_run(
     last_fault_ended_s: float | None = None,
     now_s: float | None = None,
     grace_s: float = GRACE_S,
-) -> Report:
+) -> HistoryReport:
     """Report on a run from its databases.
 
     Times are hub time in seconds since 1970; without them every open question counts as lost. `hub_db` None: the
     hub's side is unknown and is not judged. FileNotFoundError for a missing file, ValueError for one whose records
     were pruned: its beginning is gone, and half a history proves nothing. sqlite3.Error if damaged.
     """
-    checker = Judge(last_fault_ended_s, hub_complete=hub_db is not None, grace_s=grace_s)
+    checker = HistoryChecker(last_fault_ended_s, hub_complete=hub_db is not None, grace_s=grace_s)
     last: dict[tuple[str, int], int] = {}
     for path in agent_dbs:
-        for event in read_agent(path):
-            checker.see(event)
-            if isinstance(event, Accepted):
+        for event in read_agent_events(path):
+            checker.on_event(event)
+            if isinstance(event, QuestionAccepted):
                 last[event.key[:2]] = max(event.key.seq, last.get(event.key[:2], 0))
-    for effect in read_hub(hub_db) if hub_db is not None else ():
+    for effect in read_hub_effects(hub_db) if hub_db is not None else ():
         if effect.key.seq <= last.get(effect.key[:2], 0):
-            checker.see(effect)
-    return checker.report(now_s)
+            checker.on_event(effect)
+    return checker.make_report(now_s)
 
 
-def read_agent(path: Path) -> list[Event]:
+def read_agent_events(path: Path) -> list[HistoryEvent]:
     """Read a device's history: accepted questions, then answers, then outcomes, each in the order of commits."""
-    device = device_of(path)
-    with snapshot(path) as db:
-        _unpruned(db, path)
-        events: list[Event] = [
-            Accepted(Key(device, epoch, seq), id_, at_ms / 1000) for epoch, seq, id_, at_ms in db.execute(_ACCEPTED)
+    device = find_device_id(path)
+    with open_snapshot(path) as db:
+        _check_unpruned(db, path)
+        events: list[HistoryEvent] = [
+            QuestionAccepted(QuestionKey(device, epoch, seq), id_, at_ms / 1000)
+            for epoch, seq, id_, at_ms in db.execute(_ACCEPTED)
         ]
         events += [
-            AnswerSeen(device, id_, Kind(kind), hub=source == Source.HUB, why=why, key=key_of(device, seq))
+            AnswerRecorded(
+                device,
+                id_,
+                AnswerKind(kind),
+                hub=source == AnswerSource.HUB,
+                why=why,
+                key=parse_answer_key(device, seq),
+            )
             for id_, kind, source, why, seq in db.execute(_ANSWERS)
         ]
         events += [
-            Outcome(Key(device, epoch, seq), id_, End(outcome), reason, at_ms / 1000)
+            QuestionEnded(QuestionKey(device, epoch, seq), id_, Outcome(outcome), reason, at_ms / 1000)
             for epoch, seq, id_, outcome, reason, at_ms in db.execute(_OUTCOMES)
         ]
     return events
 
 
-def read_hub(path: Path) -> list[Effect]:
+def read_hub_effects(path: Path) -> list[VerdictStored]:
     """Read every verdict that the hub stored."""
-    with snapshot(path) as db:
-        return [Effect(Key(*row)) for row in db.execute(_EFFECTS)]
+    with open_snapshot(path) as db:
+        return [VerdictStored(QuestionKey(*row)) for row in db.execute(_EFFECTS)]
 
 
-def key_of(device: str, seq: str) -> Key | None:
+def parse_answer_key(device: str, seq: str) -> QuestionKey | None:
     """Key of an answer's question, from its `epoch-seq`; None if it has none."""
     epoch, _, number = seq.partition("-")
-    return Key(device, int(epoch, 16), int(number)) if seq else None
+    return QuestionKey(device, int(epoch, 16), int(number)) if seq else None
 
 
-def device_of(path: Path) -> str:
+def find_device_id(path: Path) -> str:
     """Device id of a database: from the identity file beside it; failing that, the folder's name."""
     identity = path.parent / IDENTITY_FILE
     if identity.is_file():
@@ -90,7 +105,7 @@ def device_of(path: Path) -> str:
 
 
 @contextmanager
-def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+def open_snapshot(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a database read-only in one transaction. FileNotFoundError if it is missing."""
     if not path.is_file():
         raise FileNotFoundError(path)
@@ -99,7 +114,7 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
         yield db
 
 
-def _unpruned(db: sqlite3.Connection, path: Path) -> None:
+def _check_unpruned(db: sqlite3.Connection, path: Path) -> None:
     for table, number in _FIRST:
         first = db.execute(f"select min({number}) from {table}").fetchone()[0]  # noqa: S608 - names of our own
         if first is not None and first > 1:

@@ -13,32 +13,32 @@ from typing import Any
 
 import msgspec
 
-from simulations.checking.bounds import Limits
-from simulations.checking.events import Flaw, Key, Left
-from simulations.checking.history import Judge
+from simulations.checking.bounds import PolicyLimits
+from simulations.checking.events import Flaw, FrameSent, QuestionKey
+from simulations.checking.history import HistoryChecker
 from wire.errors import RemoteError
 from wire.protocol import codec
-from wire.protocol.messages import DType, Escalation, Tensor
+from wire.protocol.messages import Escalation, Tensor, TensorDType
 
 _MARK_BYTES = 14
 _SILENT = frozenset(("local_only", "disabled"))
 
 
 @cache
-def content(data_class: str, label: int = 0) -> Tensor:
+def make_sample_tensor(data_class: str, label: int = 0) -> Tensor:
     """Tensor that stands for a sample of this class.
 
     Its second byte is the label that the hub's model gives, the rest marks the class.
     """
-    return Tensor(DType.UINT8, (2 + _MARK_BYTES,), bytes((0, label % 256)) + _mark(data_class))
+    return Tensor(TensorDType.UINT8, (2 + _MARK_BYTES,), bytes((0, label % 256)) + _mark_class(data_class))
 
 
 @cache
-def _mark(data_class: str) -> bytes:
+def _mark_class(data_class: str) -> bytes:
     return sha256(data_class.encode()).digest()[:_MARK_BYTES]
 
 
-class Text(msgspec.Struct, frozen=True):
+class PolicyText(msgspec.Struct, frozen=True):
     """What a policy's text permits: names of fields and hubs, and of each data class that may leave."""
 
     fields: frozenset[str]
@@ -46,28 +46,28 @@ class Text(msgspec.Struct, frozen=True):
     hubs: frozenset[str]
     regions: frozenset[str]
     silent: bool
-    limits: Limits
-    narrowed: dict[str, "Text"] = {}  # by data class: where a rule says less
+    limits: PolicyLimits
+    narrowed: dict[str, "PolicyText"] = {}  # by data class: where a rule says less
 
 
-def read(text: str) -> Text:
+def read_policy_text(text: str) -> PolicyText:
     """Read what a policy's text permits. KeyError or TypeError for a text that is no policy."""
     document = tomllib.loads(text)
-    base = _base(document)
+    base = _read_base(document)
     rules = [rule for rule in document.get("rule", []) if _is_plain(rule)]
-    narrowed = {name: _narrowed(base, name, rules) for name in base.classes.values()}
+    narrowed = {name: _narrow_by_rules(base, name, rules) for name in base.classes.values()}
     return msgspec.structs.replace(base, narrowed=narrowed)
 
 
-def _base(document: dict[str, Any]) -> Text:
+def _read_base(document: dict[str, Any]) -> PolicyText:
     egress, budget = document["egress"], document.get("budget", {})
-    return Text(
+    return PolicyText(
         fields=frozenset(field["name"] for field in egress["field"]),
-        classes={_mark(name): name for name, leaves in egress["data_class"].items() if leaves},
+        classes={_mark_class(name): name for name, leaves in egress["data_class"].items() if leaves},
         hubs=frozenset(document["locality"]["hubs"]),
         regions=frozenset(document["locality"]["regions"]),
         silent=document["escalation"]["mode"] in _SILENT,
-        limits=Limits(budget.get("bytes_per_day"), budget.get("max_open")),
+        limits=PolicyLimits(budget.get("bytes_per_day"), budget.get("max_open")),
     )
 
 
@@ -76,7 +76,7 @@ def _is_plain(rule: dict[str, Any]) -> bool:
     return set(rule.get("when", {})) <= {"data_class"} and "unless" not in rule
 
 
-def _narrowed(base: Text, data_class: str, rules: list[dict[str, Any]]) -> Text:
+def _narrow_by_rules(base: PolicyText, data_class: str, rules: list[dict[str, Any]]) -> PolicyText:
     for rule in rules:
         if data_class in rule.get("when", {}).get("data_class", [data_class]):
             base = msgspec.structs.replace(
@@ -89,55 +89,55 @@ def _narrowed(base: Text, data_class: str, rules: list[dict[str, Any]]) -> Text:
     return base
 
 
-class Customs:
+class EgressAuditor:
     """Auditor of all devices of a region. `looked`: frames seen; `liars`: devices that send what they like."""
 
-    def __init__(self, judge: Judge, text: str) -> None:
+    def __init__(self, judge: HistoryChecker, text: str) -> None:
         self.looked = 0
         self.liars: set[str] = set()  # send what they like; nothing of it can be read as a question
         self._judge = judge
-        self._texts: dict[str, Text] = {}
-        self._of_one: dict[str, Text] = {}
-        self._of_all = self._read(text)
-        judge.bounds.use(self._of_all.limits, 0.0)
+        self._texts: dict[str, PolicyText] = {}
+        self._of_one: dict[str, PolicyText] = {}
+        self._of_all = self._read_cached(text)
+        judge.bounds.set_limits(self._of_all.limits, 0.0)
 
-    def use(self, text: str, now_s: float = 0.0, devices: Iterable[str] | None = None) -> None:
+    def set_policy(self, text: str, now_s: float = 0.0, devices: Iterable[str] | None = None) -> None:
         """Put a policy into force from now on; `devices` None = on all."""
-        read_one = self._read(text)
+        read_one = self._read_cached(text)
         names = None if devices is None else tuple(devices)
-        self._judge.bounds.use(read_one.limits, now_s, names)
+        self._judge.bounds.set_limits(read_one.limits, now_s, names)
         if names is None:
             self._of_all = read_one
             self._of_one.clear()
         else:
             self._of_one.update(dict.fromkeys(names, read_one))
 
-    def look(self, device: str, hub: str, region: str, frame: bytes) -> None:
+    def inspect_frame(self, device: str, hub: str, region: str, frame: bytes) -> None:
         """Check a question that leaves this device for this hub."""
         self.looked += 1
         try:
-            found = codec.split(frame)
-            question = codec.decode_escalation(codec.unpad(found.body))
+            found = codec.split_frame(frame)
+            question = codec.decode_escalation(codec.unpad_plaintext(found.body))
         except RemoteError as error:
             if device not in self.liars:
-                self._judge.blame(Flaw.FORBIDDEN, f"{device} sends what cannot be read: {error.fault}")
+                self._judge.add_flaw(Flaw.FORBIDDEN, f"{device} sends what cannot be read: {error.fault}")
             return
-        key = Key(found.header.device, found.header.epoch, found.header.seq)
-        self._judge.see(Left(key, hub))
-        why = _forbidden(self._of_one.get(device, self._of_all), question, (hub, region))
+        key = QuestionKey(found.header.device, found.header.epoch, found.header.seq)
+        self._judge.on_event(FrameSent(key, hub))
+        why = _find_violation(self._of_one.get(device, self._of_all), question, (hub, region))
         if found.header.device != device:
             why = f"it bears the name of {found.header.device}"
         if why:
-            self._judge.blame(Flaw.FORBIDDEN, f"{key} on its way to {hub}: {why}")
+            self._judge.add_flaw(Flaw.FORBIDDEN, f"{key} on its way to {hub}: {why}")
 
-    def _read(self, text: str) -> Text:
+    def _read_cached(self, text: str) -> PolicyText:
         known = self._texts.get(text)
         if known is None:
-            known = self._texts[text] = read(text)
+            known = self._texts[text] = read_policy_text(text)
         return known
 
 
-def _forbidden(text: Text, question: Escalation, to: tuple[str, str]) -> str:
+def _find_violation(text: PolicyText, question: Escalation, to: tuple[str, str]) -> str:
     """Why a question may not leave; "" if nothing in the text forbids it."""
     hub, region = to
     for name, tensor in question.fields.items():

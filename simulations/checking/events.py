@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from edge_agent.core.records import Kind
-from edge_agent.core.records import Outcome as End
+from edge_agent.core.records import AnswerKind, Outcome
 
 
-class Key(NamedTuple):
+class QuestionKey(NamedTuple):
     """Key of one question, unique for ever: device, epoch and seq."""
 
     device: str
@@ -23,77 +22,86 @@ class Key(NamedTuple):
         return f"{self.device} {self.epoch:x}-{self.seq}"
 
 
-class Accepted(msgspec.Struct, frozen=True, gc=False):
+class QuestionAccepted(msgspec.Struct, frozen=True, gc=False):
     """Question accepted: charge, ledger entry and outbox row of `key` are committed.
 
     `id` is the answer's, "" where it is not known. `size`: bytes of its frame, charged on `day` (whole days since
     1970, as the device has it); 0 = not known.
     """
 
-    key: Key
+    key: QuestionKey
     id: str
     at_s: float = 0.0
     size: int = 0
     day: int = 0
 
 
-class Outcome(msgspec.Struct, frozen=True, gc=False):
+class QuestionEnded(msgspec.Struct, frozen=True, gc=False):
     """Question ended: the device has recorded a terminal outcome."""
 
-    key: Key
+    key: QuestionKey
     id: str
-    end: End
+    end: Outcome
     reason: str = ""
     at_s: float = 0.0
 
 
-class AnswerSeen(msgspec.Struct, frozen=True, gc=False):
+class AnswerRecorded(msgspec.Struct, frozen=True, gc=False):
     """Answer or correction recorded on a device. `hub`: its prediction is the hub's. `key`: the question's."""
 
     device: str
     id: str
-    kind: Kind
+    kind: AnswerKind
     hub: bool
     why: str = ""
-    key: Key | None = None
+    key: QuestionKey | None = None
 
 
-class Effect(msgspec.Struct, frozen=True, gc=False):
+class VerdictStored(msgspec.Struct, frozen=True, gc=False):
     """Verdict stored by a hub. `hub`: which, "" where there is but one."""
 
-    key: Key
+    key: QuestionKey
     hub: str = ""
 
 
-class Undone(msgspec.Struct, frozen=True, gc=False):
+class VerdictUndone(msgspec.Struct, frozen=True, gc=False):
     """Verdict gone from a hub's store, which went back to a backup without it."""
 
-    key: Key
+    key: QuestionKey
     hub: str = ""
 
 
-class Left(msgspec.Struct, frozen=True, gc=False):
+class FrameSent(msgspec.Struct, frozen=True, gc=False):
     """Frame of a question handed to the link, for this hub."""
 
-    key: Key
+    key: QuestionKey
     hub: str = ""
 
 
-class Allowed(msgspec.Struct, frozen=True, gc=False):
+class WaveAllowed(msgspec.Struct, frozen=True, gc=False):
     """Wave opened: from now on so many devices in all may serve what a rollout brings."""
 
     rollout: str
     devices_at_most: int
 
 
-class Exposed(msgspec.Struct, frozen=True, gc=False):
+class CandidateServed(msgspec.Struct, frozen=True, gc=False):
     """Candidate served: a device serves what a rollout brings, on probation or for good."""
 
     rollout: str
     device: str
 
 
-Event = Accepted | Outcome | AnswerSeen | Effect | Undone | Left | Allowed | Exposed
+HistoryEvent = (
+    QuestionAccepted
+    | QuestionEnded
+    | AnswerRecorded
+    | VerdictStored
+    | VerdictUndone
+    | FrameSent
+    | WaveAllowed
+    | CandidateServed
+)
 
 
 class Flaw(StrEnum):
@@ -117,7 +125,7 @@ class Flaw(StrEnum):
     DEFECT = "defect"
 
 
-class Report(msgspec.Struct, frozen=True):
+class HistoryReport(msgspec.Struct, frozen=True):
     """Report on one history. `late` = corrections; `open` = accepted and still within its time."""
 
     events: int
@@ -142,7 +150,7 @@ class Report(msgspec.Struct, frozen=True):
         """Whether the history has no flaw."""
         return not self.flaws
 
-    def text(self) -> str:
+    def format_text(self) -> str:
         """A few lines for a person: the verdict first, then the counts, then each story."""
         ended = f"{self.answered} answered, {self.expired} expired, {self.refused} refused, {self.denied} denied"
         lines = [

@@ -16,15 +16,15 @@ import typer
 from rich.console import Console
 
 from models.bundle.bundle import Bundle
-from models.forge.pipeline.demo import cache_folder, cached_demo_bundle
-from policies.language.document import parse
+from models.forge.pipeline.demo import load_demo_bundle, locate_cache_folder
+from policies.language.document import parse_policy
 from simulations.demo import screen
-from simulations.demo.acts import AGENTS, POLICY, Play, figures
-from simulations.demo.casts import SCENES, Cast, Scene, low_battery, written
-from simulations.demo.leakage import measured
-from simulations.demo.policy_tour import Tour
-from simulations.processes import Stage
-from wire.process.exit_codes import Exit, ExitError
+from simulations.demo.acts import AGENTS, POLICY, DemoPlay, collect_figures
+from simulations.demo.casts import SCENES, DemoDevice, DemoScene, write_low_battery, write_scene_policy
+from simulations.demo.leakage import measure_bundle
+from simulations.demo.policy_tour import PolicyTour
+from simulations.processes import ProcessHarness
+from wire.process.exit_codes import ExitCode, ExitError
 
 app = typer.Typer(
     add_completion=False,
@@ -38,7 +38,7 @@ _QUICK_LINK = {"link": {"reconnect_cap_s": 1.0}}  # a demo is short: the default
 @app.callback(invoke_without_command=True)
 def demo(
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to this file as JSON.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the collect_figures to this file as JSON.")
     ] = None,
     *,
     template: Annotated[
@@ -53,15 +53,15 @@ def demo(
     began = time.monotonic()
     console = Console()
     if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise ExitError(Exit.USAGE, f"{json_file.absolute().parent} is no folder: --json writes a file into one")
+        raise ExitError(ExitCode.USAGE, f"{json_file.absolute().parent} is no folder: --json writes a file into one")
     if template and template not in SCENES:
-        raise ExitError(Exit.USAGE, f"{template[:40]!r} is no template of the demo; there are {', '.join(SCENES)}")
-    bundle = _bundle(console)
-    with _folder() as folder:
+        raise ExitError(ExitCode.USAGE, f"{template[:40]!r} is no template of the demo; there are {', '.join(SCENES)}")
+    bundle = _load_bundle(console)
+    with _temporary_folder() as folder:
         try:
-            stay = _Stay(console, folder, began, keep=keep)
-            play = _tour(stay, bundle, SCENES[template]) if template else _play(stay, bundle)
-            result = asyncio.run(_with_signals(play))
+            stay = _DemoRun(console, folder, began, keep=keep)
+            play = _run_tour(stay, bundle, SCENES[template]) if template else _run_play(stay, bundle)
+            result = asyncio.run(_run_with_signals(play))
         except KeyboardInterrupt:
             console.print("stopped; nothing is left behind")
             raise typer.Exit(_CANCELLED) from None
@@ -69,19 +69,19 @@ def demo(
         json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
-def _bundle(console: Console) -> Bundle:
+def _load_bundle(console: Console) -> Bundle:
     """Load the demo's bundle, trained now or found in the cache, with a progress bar."""
-    with screen.progress(console) as bar:
+    with screen.make_progress(console) as bar:
         task = bar.add_task("model", total=1.0)
-        bundle = cached_demo_bundle(
-            cache_folder(), lambda stage, share: bar.update(task, description=stage, completed=share)
+        bundle = load_demo_bundle(
+            locate_cache_folder(), lambda stage, share: bar.update(task, description=stage, completed=share)
         )
         bar.update(task, completed=1.0)
     return bundle
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
+def _temporary_folder() -> Iterator[Path]:
     """Temporary folder for everything the run writes; it is removed with the run."""
     folder = Path(tempfile.mkdtemp(prefix="skerry-demo-"))
     try:
@@ -90,7 +90,7 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _with_signals(play: Any) -> Any:
+async def _run_with_signals(play: Any) -> Any:
     """Run to the end; SIGTERM and SIGHUP end it like Ctrl-C, through every `finally`."""
     task = asyncio.ensure_future(play)
     loop = asyncio.get_running_loop()
@@ -103,7 +103,7 @@ async def _with_signals(play: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Stay:
+class _DemoRun:
     """Context of a demo run. `began`: monotonic seconds; `keep`: leave all running until Ctrl-C."""
 
     console: Console
@@ -111,15 +111,15 @@ class _Stay:
     began: float
     keep: bool
 
-    async def out(self, stage: Stage) -> None:
+    async def wait_if_kept(self, stage: ProcessHarness) -> None:
         """Print the addresses and wait for Ctrl-C, if everything is to be kept running."""
         if self.keep:
-            _addresses(self.console, stage)
+            _print_addresses(self.console, stage)
             await asyncio.Event().wait()
 
 
 @dataclass(frozen=True)
-class _Setting:
+class _FleetSetup:
     """Configuration of a demo's processes: one policy for all, tables for the hub, and tables for each agent."""
 
     policy: Path
@@ -127,31 +127,31 @@ class _Setting:
     agents: dict[str, dict[str, dict[str, Any]]]
 
 
-async def _play(stay: _Stay, bundle: Bundle) -> dict[str, Any]:
+async def _run_play(stay: _DemoRun, bundle: Bundle) -> dict[str, Any]:
     """Run the five acts with the demo's policy and return their figures."""
-    async with Stage(stay.folder) as stage:
-        await _set_up(stay.console, stage, bundle, _Setting(POLICY, {}, dict.fromkeys(AGENTS, _QUICK_LINK)))
-        play = Play(stay.console, stage, bundle, stay.began)
+    async with ProcessHarness(stay.folder) as stage:
+        await _set_up_fleet(stay.console, stage, bundle, _FleetSetup(POLICY, {}, dict.fromkeys(AGENTS, _QUICK_LINK)))
+        play = DemoPlay(stay.console, stage, bundle, stay.began)
         await play.run()
-        result = figures(play, stage)
-        screen.summary(stay.console, result)
-        await stay.out(stage)
+        result = collect_figures(play, stage)
+        screen.show_summary(stay.console, result)
+        await stay.wait_if_kept(stage)
         return result
 
 
-async def _tour(stay: _Stay, bundle: Bundle, scene: Scene) -> dict[str, Any]:
+async def _run_tour(stay: _DemoRun, bundle: Bundle, scene: DemoScene) -> dict[str, Any]:
     """Run a demo under a template: its hub, its devices, and the bundle measured for what it lets leave."""
-    document = written(scene, stay.folder)
-    policy = parse(document.read_text(encoding="utf-8")).compile()
-    with screen.progress(stay.console) as bar:
+    document = write_scene_policy(scene, stay.folder)
+    policy = parse_policy(document.read_text(encoding="utf-8")).compile()
+    with screen.make_progress(stay.console) as bar:
         task = bar.add_task("attacking what would leave", total=1.0)
-        bundle = measured(bundle, policy, scene, lambda _, share: bar.update(task, completed=share))
+        bundle = measure_bundle(bundle, policy, scene, lambda _, share: bar.update(task, completed=share))
         bar.update(task, description="what leaves is measured", completed=1.0)
-    agents = {cast.name: {**_QUICK_LINK, "device": _device(cast, stay.folder)} for cast in scene.cast}
-    async with Stage(stay.folder) as stage:
-        setting = _Setting(document, {"hub": {"name": scene.hub, "region": scene.region}}, agents)
-        await _set_up(stay.console, stage, bundle, setting)
-        result = await Tour(
+    agents = {cast.name: {**_QUICK_LINK, "device": _device_table(cast, stay.folder)} for cast in scene.cast}
+    async with ProcessHarness(stay.folder) as stage:
+        setting = _FleetSetup(document, {"hub": {"name": scene.hub, "region": scene.region}}, agents)
+        await _set_up_fleet(stay.console, stage, bundle, setting)
+        result = await PolicyTour(
             console=stay.console,
             stage=stage,
             bundle=bundle,
@@ -160,19 +160,19 @@ async def _tour(stay: _Stay, bundle: Bundle, scene: Scene) -> dict[str, Any]:
             began=stay.began,
             keep=stay.keep,
         ).run()
-        await stay.out(stage)
+        await stay.wait_if_kept(stage)
         return result
 
 
-def _device(cast: Cast, folder: Path) -> dict[str, Any]:
+def _device_table(cast: DemoDevice, folder: Path) -> dict[str, Any]:
     """Table `[device]` of an agent's configuration."""
-    return {**cast.device, "power_supply": low_battery(folder)} if cast.low_battery else dict(cast.device)
+    return {**cast.device, "power_supply": write_low_battery(folder)} if cast.low_battery else dict(cast.device)
 
 
-async def _set_up(console: Console, stage: Stage, bundle: Bundle, setting: _Setting) -> None:
+async def _set_up_fleet(console: Console, stage: ProcessHarness, bundle: Bundle, setting: _FleetSetup) -> None:
     """Start the hub, enrol and start the agents, with a progress bar."""
     name = setting.policy.stem if setting.policy != POLICY else "demo"
-    with screen.progress(console) as bar:
+    with screen.make_progress(console) as bar:
         task = bar.add_task("hub and broker", total=1 + 2 * len(setting.agents))
         hub = await stage.start_hub(bundle.path, setting.hub, policies=[setting.policy])
         bar.advance(task)
@@ -185,11 +185,11 @@ async def _set_up(console: Console, stage: Stage, bundle: Bundle, setting: _Sett
             await starting
             bar.advance(task)
         bar.update(task, description=f"{len(setting.agents)} agents, hub {hub.url}")
-    models = {(await stage.status(agent))["updates"]["model"] for agent in stage.agents}
+    models = {(await stage.fetch_status(agent))["updates"]["model"] for agent in stage.agents}
     console.print(f"  model {', '.join(sorted(models))}, policy and hub keys received by TUF, verified")
 
 
-def _addresses(console: Console, stage: Stage) -> None:
+def _print_addresses(console: Console, stage: ProcessHarness) -> None:
     """Print addresses and folders of the hub and of each agent."""
     console.print("\nEverything keeps running until Ctrl-C:")
     if stage.hub is not None:

@@ -8,10 +8,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from simulations.cli.terminal import ticking
-from simulations.fuzzing.fuzz import Found, Progress, Wish, search
+from simulations.cli.terminal import show_progress
+from simulations.fuzzing.fuzz import FuzzConfig, FuzzResult, SearchProgress, search_schedules
 from simulations.report.files import INTERRUPTED
-from wire.process.exit_codes import Exit
+from wire.process.exit_codes import ExitCode
 
 
 def fuzz(
@@ -25,28 +25,31 @@ def fuzz(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Search random schedules of faults for one that breaks a law; exit 40 and a file to run again if one does."""
-    with ticking("schedules", schedules) as tick:
-        found = search(Wish(schedules, seed, processes, out), lambda progress: tick(progress.done, _words(progress)))
+    with show_progress("schedules", schedules) as tick:
+        found = search_schedules(
+            FuzzConfig(schedules, seed, processes, out),
+            lambda progress: tick(progress.done, _describe_progress(progress)),
+        )
     if as_json:
         print(json.dumps(msgspec.to_builtins(found), indent=1))
     else:
-        _tell(found)
-    raise typer.Exit(_exit(found))
+        _print_result(found)
+    raise typer.Exit(_exit_code(found))
 
 
-def _words(progress: Progress) -> str:
+def _describe_progress(progress: SearchProgress) -> str:
     """Progress of the search as one line."""
     return f"{progress.events:,} events, {progress.findings} findings"
 
 
-def _exit(found: Found) -> int:
+def _exit_code(found: FuzzResult) -> int:
     """Exit code: 40 if a rule was broken, 130 if the search was stopped early."""
     if not found.ok:
-        return Exit.CHECK_FAILED
-    return Exit.OK if found.complete else INTERRUPTED
+        return ExitCode.CHECK_FAILED
+    return ExitCode.OK if found.complete else INTERRUPTED
 
 
-def _tell(found: Found) -> None:
+def _print_result(found: FuzzResult) -> None:
     """Print the result of a search for a person."""
     console = Console(highlight=False, soft_wrap=True)
     verdict = "no law was broken" if found.ok else f"{len(found.findings)} broke a law"

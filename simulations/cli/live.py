@@ -6,16 +6,15 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from simulations.cli.terminal import helm, report, ticking
-from simulations.live.run import Wish
-from simulations.live.run import live as run_live
-from simulations.report.expectations import judged
-from simulations.report.files import exit_of, keep, prepare, replayed_by
+from simulations.cli.terminal import make_progress_callback, print_report, show_progress
+from simulations.live.run import LiveRunConfig, run_live_scenario
+from simulations.report.expectations import judge_expectations
+from simulations.report.files import exit_code_of, prepare_folder, save_report, set_replay_command
 from simulations.report.outcome import Outcome
 from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Scenario
 from simulations.scenario_files import load_scenario
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 
 def live(
@@ -26,28 +25,30 @@ def live(
     minutes: Annotated[
         float | None, typer.Option("--minutes", min=0.1, help="Minutes of samples, in real time.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the report.")] = Path("reports"),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the print_report.")] = Path(
+        "reports"
+    ),
     state: Annotated[
-        Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep databases and logs in this folder.")
+        Path | None, typer.Option("--save_report", metavar="FOLDER", help="Keep databases and logs in this folder.")
     ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run a scenario in real time: real agents (enrolled, mTLS, sealed) behind a proxy that adds latency and loss."""
-    wanted = _wanted(scenario, agents, minutes)
-    prepare(out)
-    outcome = judged(_run(wanted, Wish(folder=state)), wanted.expect)
-    outcome = replayed_by(outcome, f"skerry sim live {scenario} --agents {wanted.devices}")
-    report(outcome, keep(outcome, wanted, out), as_json=as_json)
-    raise typer.Exit(exit_of(outcome))
+    wanted = _load_wanted(scenario, agents, minutes)
+    prepare_folder(out)
+    outcome = judge_expectations(_run_live(wanted, LiveRunConfig(folder=state)), wanted.expect)
+    outcome = set_replay_command(outcome, f"skerry sim live {scenario} --agents {wanted.devices}")
+    print_report(outcome, save_report(outcome, wanted, out), as_json=as_json)
+    raise typer.Exit(exit_code_of(outcome))
 
 
-def _wanted(scenario: str, agents: int | None, minutes: float | None) -> Scenario:
+def _load_wanted(scenario: str, agents: int | None, minutes: float | None) -> Scenario:
     """The scenario, with the number of agents and the minutes that the options ask for; later events are dropped."""
     try:
         wanted = load_scenario(scenario)
     except ScenarioError as error:
-        raise ExitError(Exit.SCENARIO, str(error)) from None
+        raise ExitError(ExitCode.SCENARIO, str(error)) from None
     wanted = wanted if agents is None else replace(wanted, devices=agents)
     if minutes is None:
         return wanted
@@ -55,10 +56,10 @@ def _wanted(scenario: str, agents: int | None, minutes: float | None) -> Scenari
     return replace(wanted, duration_s=minutes * 60, events=events)
 
 
-def _run(scenario: Scenario, wish: Wish) -> Outcome:
+def _run_live(scenario: Scenario, wish: LiveRunConfig) -> Outcome:
     """Run a scenario live with a progress bar. ExitError(SCENARIO) if it cannot be run live."""
     try:
-        with ticking(f"{scenario.name}, live", scenario.ends_s) as ticker:
-            return run_live(scenario, wish, helm(ticker, scenario), ticker.say)
+        with show_progress(f"{scenario.name}, live", scenario.ends_s) as ticker:
+            return run_live_scenario(scenario, wish, make_progress_callback(ticker, scenario), ticker.print_line)
     except ScenarioError as error:
-        raise ExitError(Exit.SCENARIO, f"{scenario.name}: {error}") from None
+        raise ExitError(ExitCode.SCENARIO, f"{scenario.name}: {error}") from None

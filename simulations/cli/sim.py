@@ -14,15 +14,23 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from simulations.cli.terminal import helm, report, summary, ticking
-from simulations.report.comparison import comparison, rows
-from simulations.report.expectations import FAMILIES, FIGURES, judged
-from simulations.report.files import can_draw, exit_of, keep, prepare, replayed_by, saved, write
-from simulations.report.page import page
+from simulations.cli.terminal import make_progress_callback, print_report, print_summary, show_progress
+from simulations.report.comparison import compare_figures, render_comparison
+from simulations.report.expectations import FAMILIES, FIGURES, judge_expectations
+from simulations.report.files import (
+    exit_code_of,
+    load_outcome,
+    prepare_folder,
+    require_plotly,
+    save_report,
+    set_replay_command,
+    write_file,
+)
+from simulations.report.page import render_page
 from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Scenario
-from simulations.scenario_files import find, load_scenario, names
-from wire.process.exit_codes import Exit, ExitError
+from simulations.scenario_files import find_scenario, list_scenarios, load_scenario
+from wire.process.exit_codes import ExitCode, ExitError
 
 app = typer.Typer(
     add_completion=False,
@@ -50,22 +58,22 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario and write its report; exit 0 if all that it expects held, 45 if not, 40 if a law was broken."""
-    wanted = _read(scenario)
+    wanted = _load_or_exit(scenario)
     wanted = wanted if seed is None else replace(wanted, seed=seed)
-    with ticking(wanted.name, wanted.ends_s) as ticker:
-        prepare(out)
-        from simulations.regions.run import run as run_scenario  # noqa: PLC0415 - the other commands need no cores
+    with show_progress(wanted.name, wanted.ends_s) as ticker:
+        prepare_folder(out)
+        from simulations.regions.run import run_scenario  # noqa: PLC0415 - the other commands need no cores
 
-        outcome = run_scenario(wanted, processes or _processes(wanted), helm(ticker, wanted))
-    outcome = replayed_by(judged(outcome, wanted.expect), f"skerry sim run {scenario}")
-    report(outcome, keep(outcome, wanted, out), as_json=as_json)
-    raise typer.Exit(exit_of(outcome))
+        outcome = run_scenario(wanted, processes or _choose_processes(wanted), make_progress_callback(ticker, wanted))
+    outcome = set_replay_command(judge_expectations(outcome, wanted.expect), f"skerry sim run {scenario}")
+    print_report(outcome, save_report(outcome, wanted, out), as_json=as_json)
+    raise typer.Exit(exit_code_of(outcome))
 
 
 @app.command("list")
-def list_(*, as_json: AsJson = False) -> None:
+def list_shipped(*, as_json: AsJson = False) -> None:
     """The shipped scenarios with their questions, and the figures that an expectation may name."""
-    found = {name: load_scenario(name) for name in names()}
+    found = {name: load_scenario(name) for name in list_scenarios()}
     if as_json:
         print(json.dumps({name: each.question for name, each in found.items()}, indent=2))
         return
@@ -82,76 +90,78 @@ def list_(*, as_json: AsJson = False) -> None:
 def show(
     what: Annotated[str, typer.Argument(help="A scenario, whose file is printed, or the NAME.json of a run.")],
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write the HTML report of that run.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the HTML print_report of that run.")
     ] = None,
 ) -> None:
     """Print a scenario's file after checking it, or the summary of a saved run."""
     if not what.endswith(".json"):
-        _read(what)
-        print(find(what).read_text(encoding="utf-8"), end="")
+        _load_or_exit(what)
+        print(find_scenario(what).read_text(encoding="utf-8"), end="")
         return
-    outcome = saved(Path(what))
-    summary(Console(), outcome)
+    outcome = load_outcome(Path(what))
+    print_summary(Console(), outcome)
     if html is not None:
-        can_draw()
-        write(html, page(outcome))
+        require_plotly()
+        write_file(html, render_page(outcome))
 
 
 @app.command()
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A.json", help="Outcome file written by `run`.")],
     second: Annotated[Path, typer.Argument(metavar="B.json", help="Outcome file of another run.")],
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="A page with both, side by side.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="A render_page with both, side by side.")
+    ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs: every figure, and in the HTML page every plot."""
-    one, other = saved(first), saved(second)
+    one, other = load_outcome(first), load_outcome(second)
     if html is not None:
-        can_draw()
-        write(html, comparison(one, other))
-    found = rows(one, other)
+        require_plotly()
+        write_file(html, render_comparison(one, other))
+    found = compare_figures(one, other)
     if as_json:
-        print(json.dumps([row.plain() for row in found], indent=2))
+        print(json.dumps([row.to_plain() for row in found], indent=2))
         return
     table = Table("figure", first.stem, second.stem, "difference", box=None, pad_edge=False, header_style="dim")
     for row in found:
-        table.add_row(row.name, *row.words, style="bold" if row.differs else "dim")
+        table.add_row(row.name, *row.formatted, style="bold" if row.differs else "dim")
     Console().print(table)
 
 
 @app.command("live", add_help_option=False, context_settings=_PASS_ON)
-def live_(ctx: typer.Context) -> None:
+def run_live_command(ctx: typer.Context) -> None:
     """Run a scenario in real time with real agents, a real broker and a real hub."""
     from simulations.cli.live import live  # noqa: PLC0415
 
-    _enter("live", live, ctx)
+    _enter_command("live", live, ctx)
 
 
 @app.command("fuzz", add_help_option=False, context_settings=_PASS_ON)
-def fuzz_(ctx: typer.Context) -> None:
+def run_fuzz_command(ctx: typer.Context) -> None:
     """Search random schedules of faults for one that breaks a law."""
     from simulations.cli.fuzz import fuzz  # noqa: PLC0415
 
-    _enter("fuzz", fuzz, ctx)
+    _enter_command("fuzz", fuzz, ctx)
 
 
-def _enter(name: str, command: Callable[..., None], ctx: typer.Context) -> None:
+def _enter_command(name: str, command: Callable[..., None], ctx: typer.Context) -> None:
     """Run a command that lives in a file of its own and parses its own options."""
     inside = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     inside.command(name)(command)
     inside(args=ctx.args, prog_name=f"skerry sim {name}")
 
 
-def _read(wanted: str) -> Scenario:
+def _load_or_exit(wanted: str) -> Scenario:
     """Load a scenario; ExitError(SCENARIO) if it cannot be run."""
     try:
         return load_scenario(wanted)
     except ScenarioError as error:
-        raise ExitError(Exit.SCENARIO, str(error)) from None
+        raise ExitError(ExitCode.SCENARIO, str(error)) from None
 
 
-def _processes(scenario: Scenario) -> int:
+def _choose_processes(scenario: Scenario) -> int:
     """As many processes as there are regions and processors, where the run is long enough to be worth it."""
     samples = scenario.devices * scenario.load.samples_per_s * scenario.duration_s
     return 1 if samples < _LARGE else min(len(scenario.regions), os.cpu_count() or 1)

@@ -21,9 +21,17 @@ from rich.live import Live
 from models.bundle.bundle import Bundle
 from simulations.checking.databases import judge_run
 from simulations.demo import screen
-from simulations.demo.client import Client, Digit, digits
-from simulations.demo.results import Seen, Tally, accuracy, counts, doubled_corrections, latency, outage
-from simulations.processes import AgentHandle, Stage
+from simulations.demo.client import DemoClient, Digit, load_digits
+from simulations.demo.results import (
+    AnswerTally,
+    ClientAnswer,
+    compute_accuracy,
+    compute_latency,
+    count_answers,
+    count_doubled_corrections,
+    summarize_outage,
+)
+from simulations.processes import AgentHandle, ProcessHarness
 
 AGENTS = ("camera-1", "camera-2", "kiosk-1", "kiosk-2", "lab-1")
 POLICY = Path(__file__).with_name("policy.toml")
@@ -35,41 +43,41 @@ _REFRESH_S = 0.25
 
 
 @dataclass
-class Play:
+class DemoPlay:
     """One run of the demo.
 
     `began` is the start of the command, so that the first answer's time counts the training too.
     """
 
     console: Console
-    stage: Stage
+    stage: ProcessHarness
     bundle: Bundle
     began: float
-    tally: Tally = field(default_factory=Tally)
+    tally: AnswerTally = field(default_factory=AnswerTally)
     status: dict[str, dict[str, Any]] = field(default_factory=dict)
     broker_killed_at_s: float | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
-        self.client = Client(self.stage.session, self.tally, self.bundle.manifest, self.began)
+        self.client = DemoClient(self.stage.session, self.tally, self.bundle.manifest, self.began)
 
     async def run(self) -> None:
         """Run all acts; a task per event stream lives as long as the play."""
-        found = await digits(self.stage, self.bundle)
-        async with background(self.client.follow(agent) for agent in self.stage.agents):
+        found = await load_digits(self.stage, self.bundle)
+        async with run_background(self.client.follow_events(agent) for agent in self.stage.agents):
             rest = await self._first_three_acts(found)
-            with Live(self._frame(), console=self.console, refresh_per_second=4, transient=False) as live:
-                async with background([self._refresh(live)]):
+            with Live(self._render_table(), console=self.console, refresh_per_second=4, transient=False) as live:
+                async with run_background([self._refresh_table(live)]):
                     await self._fourth_act(rest)
-                    await self._poll()
-                live.update(self._frame())
+                    await self._poll_agents()
+                live.update(self._render_table())
             self._show_outage()
             await self._fifth_act()
 
     async def _first_three_acts(self, found: list[Digit]) -> list[Digit]:
         """Feed digits until a confident and a doubtful answer were seen; send the doubtful one again as `private`."""
         agent = self.stage.agents[0]
-        shown: dict[str, tuple[str, Seen]] = {}
+        shown: dict[str, tuple[str, ClientAnswer]] = {}
         rest = list(found)
         doubtful: Digit | None = None
         while rest and not {"local", "hub"} <= shown.keys():
@@ -77,20 +85,20 @@ class Play:
             answer_id, seen = await self.client.ask(agent, digit)
             shown.setdefault(seen.source, (answer_id, seen))
             doubtful = digit if seen.source == "hub" else doubtful
-        self._act(1, "A confident answer stays on the device", shown.get("local"))
-        self._act(2, "A doubtful one is asked of the hub, features only, sealed", shown.get("hub"))
+        self._show_act(1, "A confident answer stays on the device", shown.get("local"))
+        self._show_act(2, "A doubtful one is asked of the hub, features only, sealed", shown.get("hub"))
         if doubtful is not None:
             private = await self.client.ask(agent, doubtful, data_class="private")
-            self._act(3, "The same digit labelled private: policy keeps it here", private)
+            self._show_act(3, "The same digit labelled private: policy keeps it here", private)
         return rest
 
-    def _act(self, number: int, title: str, answer: tuple[str, Seen] | None) -> None:
+    def _show_act(self, number: int, title: str, answer: tuple[str, ClientAnswer] | None) -> None:
         if answer is None:
-            screen.act(self.console, number, title, "[red]did not happen in this run")
+            screen.show_act(self.console, number, title, "[red]did not happen in this run")
             return
         answer_id, seen = answer
         right = "right" if seen.label == seen.truth.label else "wrong"
-        screen.act(
+        screen.show_act(
             self.console,
             number,
             title,
@@ -104,13 +112,13 @@ class Play:
         longest = max(map(len, queues))
         async with asyncio.TaskGroup() as group:
             for agent, queue in zip(self.stage.agents, queues, strict=True):
-                group.create_task(self._feed(agent, queue), name=f"feed-{agent.name}")
+                group.create_task(self._feed_agent(agent, queue), name=f"feed-{agent.name}")
             group.create_task(self._kill_broker(longest * EVERY_S * OUTAGE_AFTER), name="kill-broker")
         self.note = "waiting for the last late answers"
-        await self._settle()
+        await self._wait_settled()
         self.note = ""
 
-    async def _feed(self, agent: AgentHandle, queue: list[Digit]) -> None:
+    async def _feed_agent(self, agent: AgentHandle, queue: list[Digit]) -> None:
         for digit in queue:
             started = time.monotonic()
             answer_id, _ = await self.client.ask(agent, digit)
@@ -138,31 +146,31 @@ class Play:
             await asyncio.sleep(0.02)
         self.note = "the hub starts its broker again; late answers come in"
 
-    async def _settle(self) -> None:
+    async def _wait_settled(self) -> None:
         """Wait until no agent has an open question."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while time.monotonic() < deadline:
-            await self._poll()
+            await self._poll_agents()
             if not any(status["open"] for status in self.status.values()):
                 return
             await asyncio.sleep(_REFRESH_S)
 
     def _show_outage(self) -> None:
-        told = outage(self.tally)
+        told = summarize_outage(self.tally)
         body = (
             f"{len(self.tally.outage_ids)} digits came while the broker was dead; {told['asked']} were doubtful and "
             "were answered at once by the device.\n"
             f"Late hub answers delivered as corrections: [bold]{told['late']}[/], "
             f"in time after all: {told['in_time']}, delivered twice: [bold]{told['twice']}[/]"
         )
-        screen.act(self.console, 4, "The broker killed with kill -9 while samples go on", body)
+        screen.show_act(self.console, 4, "The broker killed with kill -9 while samples go on", body)
 
     async def _fifth_act(self) -> None:
         """Run `skerry why` on a corrected answer and print its output as it is."""
         answer_id = self._most_telling()
         agent = next(a for a in self.stage.agents if a.name == self.tally.seen[answer_id].agent)
         command = ["why", answer_id, "--url", agent.url]
-        screen.act(self.console, 5, "Any answer explains itself", f"$ skerry {' '.join(command)}")
+        screen.show_act(self.console, 5, "Any answer explains itself", f"$ skerry {' '.join(command)}")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "skerry", *command),
             stdin=asyncio.subprocess.DEVNULL,
@@ -178,21 +186,21 @@ class Play:
         changed = [i for i, s in seen.items() if s.corrected_label not in (None, s.label)]
         return next(iter(changed or [i for i, s in seen.items() if s.corrections] or seen))
 
-    async def _refresh(self, live: Live) -> None:
+    async def _refresh_table(self, live: Live) -> None:
         while True:
-            await self._poll()
-            live.update(self._frame())
+            await self._poll_agents()
+            live.update(self._render_table())
             await asyncio.sleep(_REFRESH_S)
 
-    async def _poll(self) -> None:
+    async def _poll_agents(self) -> None:
         for agent in self.stage.agents:
-            self.status[agent.name] = _shown(await self.stage.status(agent))
+            self.status[agent.name] = _select_status(await self.stage.fetch_status(agent))
 
-    def _frame(self) -> Any:
-        return screen.live(self.tally, self.status, self.note)
+    def _render_table(self) -> Any:
+        return screen.render_live(self.tally, self.status, self.note)
 
 
-def _shown(status: dict[str, Any]) -> dict[str, Any]:
+def _select_status(status: dict[str, Any]) -> dict[str, Any]:
     """What the live table needs of an agent's status."""
     counts = status.get("counts", {})
     return {
@@ -204,7 +212,7 @@ def _shown(status: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def background(jobs: Any) -> AsyncIterator[None]:
+async def run_background(jobs: Any) -> AsyncIterator[None]:
     """Run tasks as long as the block; the first that fails ends it."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(job) for job in jobs]
@@ -215,7 +223,7 @@ async def background(jobs: Any) -> AsyncIterator[None]:
                 task.cancel()
 
 
-def figures(play: Play, stage: Stage) -> dict[str, Any]:
+def collect_figures(play: DemoPlay, stage: ProcessHarness) -> dict[str, Any]:
     """Figures of the demo as one JSON object: `skerry demo --json` writes it, the summary shows it.
 
     `lost`, `doubled`: of the record, by the history checker over every agent.db and the hub's database.
@@ -227,15 +235,15 @@ def figures(play: Play, stage: Stage) -> dict[str, Any]:
     first = play.tally.first_escalated_at_s
     return {
         "agents": len(stage.agents),
-        "answers": {**counts(seen), "refused": report.refused, "expired": report.expired},
-        "accuracy": {name: round(value, 4) for name, value in accuracy(seen).items()},
+        "answers": {**count_answers(seen), "refused": report.refused, "expired": report.expired},
+        "accuracy": {name: round(value, 4) for name, value in compute_accuracy(seen).items()},
         "bytes": {
             "sent": sum(int(status["bytes_sent"]) for status in play.status.values()),
             "raw": sum(s.truth.raw_bytes for s in seen),
         },
-        "latency_ms": latency(seen),
+        "latency_ms": compute_latency(seen),
         "lost": report.lost,
-        "doubled": report.doubled + doubled_corrections(seen),
+        "doubled": report.doubled + count_doubled_corrections(seen),
         "broker_killed_at_s": play.broker_killed_at_s,
         "first_escalated_answer_s": None if first is None else round(first, 2),
         "seconds": round(time.monotonic() - play.began, 1),

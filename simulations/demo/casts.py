@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from edge_agent.cli.policy_files import template
+from edge_agent.cli.policy_files import render_template
 
 MAINS: Mapping[str, Any] = {"power_supply": ""}
 LOW_BATTERY = 12  # percent
@@ -16,7 +16,7 @@ _OPEN_FOR_H = 3
 
 
 @dataclass(frozen=True)
-class Cast:
+class DemoDevice:
     """One device: the classes its samples are of, in turn, and `[device]` of its configuration.
 
     `hard`: it begins with what it is least confident of, so that budgets are spent before the demo ends.
@@ -30,81 +30,81 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class Scene:
+class DemoScene:
     """One policy template with its hub and devices. `hub`, `region`: name and region of the demo's hub."""
 
     template: str
     hub: str
     region: str
-    cast: tuple[Cast, ...]
+    cast: tuple[DemoDevice, ...]
 
 
-def _at(region: str, *tags: str, **more: object) -> dict[str, Any]:
+def _device_table(region: str, *tags: str, **more: object) -> dict[str, Any]:
     return {**MAINS, "region": region, "tags": [*tags] or [ORDINARY], "metered": False, **more}
 
 
 SCENES = {
-    "clinic": Scene(
+    "clinic": DemoScene(
         "clinic",
         "clinic-hub",
         "eu-de",
         (
-            Cast("monitor-1", ("vitals", "vitals", "device-log"), _at("eu-de"), hard=True),
-            Cast("scanner-1", ("imaging", "notes"), _at("eu-de")),
-            Cast("ambulance-1", ("vitals",), _at("fr")),
+            DemoDevice("monitor-1", ("vitals", "vitals", "device-log"), _device_table("eu-de"), hard=True),
+            DemoDevice("scanner-1", ("imaging", "notes"), _device_table("eu-de")),
+            DemoDevice("ambulance-1", ("vitals",), _device_table("fr")),
         ),
     ),
-    "factory": Scene(
+    "factory": DemoScene(
         "factory",
         "plant-hub",
         "plant-7",
         (
-            Cast("press-1", ("vibration", "recipe"), _at("plant-7")),
-            Cast("lathe-2", ("surface", "current"), _at("plant-7", "secret-line")),
-            Cast("robot-3", ("vibration", "operator"), _at("plant-7", "maintenance")),
+            DemoDevice("press-1", ("vibration", "recipe"), _device_table("plant-7")),
+            DemoDevice("lathe-2", ("surface", "current"), _device_table("plant-7", "secret-line")),
+            DemoDevice("robot-3", ("vibration", "operator"), _device_table("plant-7", "maintenance")),
         ),
     ),
-    "shop-camera": Scene(
+    "shop-camera": DemoScene(
         "shop-camera",
         "shop-hub",
         "eu",
         (
-            Cast("shelf-1", ("shelf", "face"), _at("eu")),
-            Cast("queue-1", ("queue", "child"), _at("eu")),
-            Cast("kiosk-1", ("shelf",), _at("eu", metered=True)),
+            DemoDevice("shelf-1", ("shelf", "face"), _device_table("eu")),
+            DemoDevice("queue-1", ("queue", "child"), _device_table("eu")),
+            DemoDevice("kiosk-1", ("shelf",), _device_table("eu", metered=True)),
         ),
     ),
-    "telecom-probe": Scene(
+    "telecom-probe": DemoScene(
         "telecom-probe",
         "core-nl",
         "nl",
         (
-            Cast("mast-1", ("kpi", "spectrum", "signalling"), _at("nl")),
-            Cast("mast-2", ("kpi",), _at("be")),
-            Cast("mast-3", ("kpi",), _at("nl"), low_battery=True),
+            DemoDevice("mast-1", ("kpi", "spectrum", "signalling"), _device_table("nl")),
+            DemoDevice("mast-2", ("kpi",), _device_table("be")),
+            DemoDevice("mast-3", ("kpi",), _device_table("nl"), low_battery=True),
         ),
     ),
-    "airgap": Scene(
+    "airgap": DemoScene(
         "airgap",
         "hub-1",
         "local",
         (
-            Cast("lab-1", ("open", "private"), _at("local")),
-            Cast("lab-2", ("open",), _at("local")),
-            Cast("field-1", ("open",), {}),
+            DemoDevice("lab-1", ("open", "private"), _device_table("local")),
+            DemoDevice("lab-2", ("open",), _device_table("local")),
+            DemoDevice("field-1", ("open",), {}),
         ),
     ),
 }
 
 
-def written(scene: Scene, folder: Path) -> Path:
+def write_scene_policy(scene: DemoScene, folder: Path) -> Path:
     """Write the scene's policy as of today to a file; a shop that would be closed now is opened for these hours."""
     path = folder / f"{scene.template}.toml"
-    path.write_text(_opened(template(scene.template)), encoding="utf-8")
+    path.write_text(_open_shop_hours(render_template(scene.template)), encoding="utf-8")
     return path
 
 
-def _opened(text: str) -> str:
+def _open_shop_hours(text: str) -> str:
     """Move the hours of the rule `closed` so that now is inside: a demo runs at night and on Sundays too."""
     if 'name = "closed"' not in text:
         return text
@@ -116,7 +116,7 @@ def _opened(text: str) -> str:
     return text.replace('days = ["mon", "tue", "wed", "thu", "fri", "sat"]', days)
 
 
-def low_battery(folder: Path) -> str:
+def write_low_battery(folder: Path) -> str:
     """Write a folder like the kernel's power_supply, of a device on a nearly empty battery."""
     supply = folder / "power_supply" / "BAT0"
     supply.mkdir(parents=True)

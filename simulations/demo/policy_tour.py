@@ -12,18 +12,18 @@ from typing import Any
 
 from rich.console import Console
 
-from edge_agent.ledger.summary import By, Shown, show
-from edge_agent.ledger.verify import reading
+from edge_agent.ledger.summary import GroupBy, LedgerSummary, summarise_ledger
+from edge_agent.ledger.verify import open_for_reading
 from models.bundle.bundle import Bundle
 from policies.analysis.explain import explain_sample
 from policies.model.policy import Policy
 from simulations.demo import policy_tour_screen
-from simulations.demo.acts import background
-from simulations.demo.casts import Cast, Scene
-from simulations.demo.client import Client, Digit, digits
-from simulations.demo.leakage import facts_of_cast
-from simulations.demo.results import Seen, Tally, accuracy, counts
-from simulations.processes import AgentHandle, Stage
+from simulations.demo.acts import run_background
+from simulations.demo.casts import DemoDevice, DemoScene
+from simulations.demo.client import DemoClient, Digit, load_digits
+from simulations.demo.leakage import build_facts
+from simulations.demo.results import AnswerTally, ClientAnswer, compute_accuracy, count_answers
+from simulations.processes import AgentHandle, ProcessHarness
 
 FEED_S = 7.0
 EVERY_S = 0.02  # between two samples of one device
@@ -32,36 +32,36 @@ _MS_A_DAY = 86_400_000
 
 
 @dataclass
-class Tour:
+class PolicyTour:
     """One run. `began`: the start of the command (monotonic seconds). `keep`: the devices go on afterwards."""
 
     console: Console
-    stage: Stage
+    stage: ProcessHarness
     bundle: Bundle
-    scene: Scene
+    scene: DemoScene
     policy: Policy
     began: float
     keep: bool = False
-    tally: Tally = field(default_factory=Tally)
+    tally: AnswerTally = field(default_factory=AnswerTally)
     classes: dict[str, str] = field(default_factory=dict)  # of each answer
 
     def __post_init__(self) -> None:
-        self.client = Client(self.stage.session, self.tally, self.bundle.manifest, self.began)
+        self.client = DemoClient(self.stage.session, self.tally, self.bundle.manifest, self.began)
 
     async def run(self) -> dict[str, Any]:
         """Feed samples, wait for what is open, then add up; returns the figures as one JSON object."""
-        found = await digits(self.stage, self.bundle)
-        async with background(self.client.follow(agent) for agent in self.stage.agents):
+        found = await load_digits(self.stage, self.bundle)
+        async with run_background(self.client.follow_events(agent) for agent in self.stage.agents):
             with self.console.status(f"  three devices answer for {FEED_S:g} s under {self.policy.name}"):
                 pairs = zip(self.stage.agents, self.scene.cast, strict=True)
-                await asyncio.gather(*(self._feed(agent, cast, found) for agent, cast in pairs))
-                await self._settle()
-                await self._stop()
-            figures = self._figures()
-        policy_tour_screen.tour(self.console, figures)
+                await asyncio.gather(*(self._feed_device(agent, cast, found) for agent, cast in pairs))
+                await self._wait_settled()
+                await self._stop_agents()
+            figures = self._collect_figures()
+        policy_tour_screen.show_tour(self.console, figures)
         return figures
 
-    async def _feed(self, agent: AgentHandle, cast: Cast, found: list[Digit]) -> None:
+    async def _feed_device(self, agent: AgentHandle, cast: DemoDevice, found: list[Digit]) -> None:
         ends = time.monotonic() + FEED_S
         queue = sorted(found, key=lambda digit: digit.confidence) if cast.hard else found
         for digit, data_class in zip(itertools.cycle(queue), itertools.cycle(cast.classes), strict=False):
@@ -71,40 +71,44 @@ class Tour:
             self.classes[answer] = data_class
             await asyncio.sleep(EVERY_S)
 
-    async def _settle(self) -> None:
+    async def _wait_settled(self) -> None:
         """Wait until no device has an open question."""
         ends = time.monotonic() + SETTLE_TIMEOUT_S
         while time.monotonic() < ends:
-            states = [await self.stage.status(agent) for agent in self.stage.agents]
+            states = [await self.stage.fetch_status(agent) for agent in self.stage.agents]
             if not any(state["open"] for state in states):
                 return
             await asyncio.sleep(0.2)
 
-    async def _stop(self) -> None:
+    async def _stop_agents(self) -> None:
         """Stop the agents, which write down last what their sockets sent."""
         if not self.keep:
             await asyncio.gather(*(agent.child.stop() for agent in self.stage.agents))
 
-    def _figures(self) -> dict[str, Any]:
+    def _collect_figures(self) -> dict[str, Any]:
         seen = list(self.tally.seen.values())
-        ledgers = {agent.name: _left(agent) for agent in self.stage.agents}
+        ledgers = {agent.name: _read_ledger(agent) for agent in self.stage.agents}
         return {
             "template": self.scene.template,
             "policy": self.policy.hash,
             "agents": len(self.stage.agents),
-            "answers": counts(seen),
-            "accuracy": {name: round(value, 4) for name, value in accuracy(seen).items()},
-            "cases": [self._case(cast, name) for cast in self.scene.cast for name in dict.fromkeys(cast.classes)],
-            "left": [_row(agent, row) for agent, shown in ledgers.items() for row in shown.rows],
+            "answers": count_answers(seen),
+            "accuracy": {name: round(value, 4) for name, value in compute_accuracy(seen).items()},
+            "cases": [
+                self._collect_case(cast, name) for cast in self.scene.cast for name in dict.fromkeys(cast.classes)
+            ],
+            "left": [_format_ledger_row(agent, row) for agent, shown in ledgers.items() for row in shown.rows],
             "overhead": {agent: shown.overhead for agent, shown in ledgers.items()},
             "raw": sum(each.truth.raw_bytes for each in seen),
             "seconds": round(time.monotonic() - self.began, 1),
         }
 
-    def _case(self, cast: Cast, data_class: str) -> dict[str, Any]:
+    def _collect_case(self, cast: DemoDevice, data_class: str) -> dict[str, Any]:
         """Figures of one device and one data class: answers, reasons, and what the policy says of a doubtful sample."""
-        seen = self._of(cast.name, data_class)
-        told = explain_sample(self.policy, facts_of_cast(cast, data_class), self.policy.expires_day, _now(self.policy))
+        seen = self._answers_of(cast.name, data_class)
+        told = explain_sample(
+            self.policy, build_facts(cast, data_class), self.policy.expires_day, _local_times(self.policy)
+        )
         kept = Counter(each.why for each in seen if not each.escalation)
         return {
             "device": cast.name,
@@ -117,22 +121,22 @@ class Tour:
             "because": told.steps[-1].words,
         }
 
-    def _of(self, device: str, data_class: str) -> list[Seen]:
+    def _answers_of(self, device: str, data_class: str) -> list[ClientAnswer]:
         seen = self.tally.seen.items()
         return [each for id_, each in seen if each.agent == device and self.classes.get(id_) == data_class]
 
 
-def _now(policy: Policy) -> dict[str, int]:
-    from edge_agent.cli.policy_files import clock  # noqa: PLC0415
+def _local_times(policy: Policy) -> dict[str, int]:
+    from edge_agent.cli.policy_files import read_local_times  # noqa: PLC0415
 
-    return clock(policy.zones)
+    return read_local_times(policy.zones)
 
 
-def _left(agent: AgentHandle) -> Shown:
+def _read_ledger(agent: AgentHandle) -> LedgerSummary:
     now_ms = time.time_ns() // 1_000_000
-    with reading(agent.folder) as db:
-        return show(db, now_ms - _MS_A_DAY, now_ms, By.RULE)
+    with open_for_reading(agent.folder) as db:
+        return summarise_ledger(db, now_ms - _MS_A_DAY, now_ms, GroupBy.RULE)
 
 
-def _row(agent: str, row: Any) -> dict[str, Any]:
+def _format_ledger_row(agent: str, row: Any) -> dict[str, Any]:
     return {"device": agent, **row._asdict(), "regions": list(row.regions)}

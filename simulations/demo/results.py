@@ -8,7 +8,7 @@ DENIED = "denied_"
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class DigitTruth:
     """One held-out sample: its label, and what each model says of it when it is alone."""
 
     label: int
@@ -18,11 +18,11 @@ class Truth:
 
 
 @dataclass(slots=True)
-class Seen:
+class ClientAnswer:
     """One answer as a client received it. `corrections` counts, so that a second one would show."""
 
     agent: str
-    truth: Truth
+    truth: DigitTruth
     label: int
     source: str
     why: str
@@ -38,23 +38,23 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Tally:
+class AnswerTally:
     """Answers by id. `early` keeps corrections whose answer's reply has not been received yet."""
 
-    seen: dict[str, Seen] = field(default_factory=dict)
+    seen: dict[str, ClientAnswer] = field(default_factory=dict)
     early: dict[str, list[int]] = field(default_factory=dict)
     first_escalated_at_s: float | None = None
     outage_ids: set[str] = field(default_factory=set)
 
-    def answer(self, answer_id: str, seen: Seen, at_s: float) -> None:
+    def add_answer(self, answer_id: str, seen: ClientAnswer, at_s: float) -> None:
         """Add an answer, with corrections that came before it."""
         self.seen[answer_id] = seen
         if seen.source == "hub" and self.first_escalated_at_s is None:
             self.first_escalated_at_s = at_s
         for label in self.early.pop(answer_id, []):
-            self.correction(answer_id, label)
+            self.add_correction(answer_id, label)
 
-    def correction(self, answer_id: str, label: int) -> None:
+    def add_correction(self, answer_id: str, label: int) -> None:
         """Add a correction."""
         seen = self.seen.get(answer_id)
         if seen is None:
@@ -63,12 +63,12 @@ class Tally:
         seen.corrections += 1
         seen.corrected_label = label
 
-    def of(self, agent: str) -> list[Seen]:
+    def answers_of(self, agent: str) -> list[ClientAnswer]:
         """Answers of one agent."""
         return [s for s in self.seen.values() if s.agent == agent]
 
 
-def accuracy(seen: list[Seen]) -> dict[str, float]:
+def compute_accuracy(seen: list[ClientAnswer]) -> dict[str, float]:
     """Share of right answers: the edge model alone, what callers finally got, the hub model alone."""
     total = max(len(seen), 1)
     return {
@@ -78,7 +78,7 @@ def accuracy(seen: list[Seen]) -> dict[str, float]:
     }
 
 
-def counts(seen: list[Seen]) -> dict[str, int]:
+def count_answers(seen: list[ClientAnswer]) -> dict[str, int]:
     """Answers by source and reason.
 
     `late` counts corrections; `denied` are local answers that the policy kept on the device.
@@ -91,7 +91,7 @@ def counts(seen: list[Seen]) -> dict[str, int]:
     }
 
 
-def percentiles(values_ms: list[float]) -> dict[str, float | None]:
+def compute_percentiles(values_ms: list[float]) -> dict[str, float | None]:
     """p50 and p99 in milliseconds; None where fewer than two answers were seen."""
     if len(values_ms) < 2:
         return {"p50": None, "p99": None}
@@ -99,23 +99,23 @@ def percentiles(values_ms: list[float]) -> dict[str, float | None]:
     return {"p50": round(cuts[49], 3), "p99": round(cuts[98], 3)}
 
 
-def latency(seen: list[Seen]) -> dict[str, dict[str, float | None]]:
+def compute_latency(seen: list[ClientAnswer]) -> dict[str, dict[str, float | None]]:
     """Latency as a caller measured it over HTTP.
 
     Local: answers made without asking. Hub: answers that came in time.
     """
     return {
-        "local": percentiles([s.latency_ms for s in seen if s.source == "local" and not s.escalation]),
-        "hub": percentiles([s.latency_ms for s in seen if s.source == "hub"]),
+        "local": compute_percentiles([s.latency_ms for s in seen if s.source == "local" and not s.escalation]),
+        "hub": compute_percentiles([s.latency_ms for s in seen if s.source == "hub"]),
     }
 
 
-def doubled_corrections(seen: list[Seen]) -> int:
+def count_doubled_corrections(seen: list[ClientAnswer]) -> int:
     """Number of answers that were corrected more than once."""
     return sum(s.corrections > 1 for s in seen)
 
 
-def outage(tally: Tally) -> dict[str, Any]:
+def summarize_outage(tally: AnswerTally) -> dict[str, Any]:
     """What became of the questions that were asked while the broker was dead."""
     asked = [tally.seen[i] for i in tally.outage_ids if i in tally.seen and tally.seen[i].escalation]
     return {

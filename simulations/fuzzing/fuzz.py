@@ -14,19 +14,19 @@ from pathlib import Path
 
 import msgspec
 
-from simulations.fuzzing.schedules import draw
-from simulations.fuzzing.shrink import TRIES_AT_MOST, Shrinker
-from simulations.regions.run import run
+from simulations.fuzzing.schedules import draw_scenario
+from simulations.fuzzing.shrink import TRIES_AT_MOST, ScenarioShrinker
+from simulations.regions.run import run_scenario
 from simulations.report.outcome import Outcome
 from simulations.scenario.types import Scenario
-from simulations.scenario.writer import write
+from simulations.scenario.writer import format_scenario
 
 _AT_ONCE = 4  # schedules handed to a process at a time
 
-Run = Callable[[Scenario], Outcome]
+ScenarioRunner = Callable[[Scenario], Outcome]
 
 
-class Wish(msgspec.Struct, frozen=True):
+class FuzzConfig(msgspec.Struct, frozen=True):
     """Configuration of a search: `schedules` from the one of `seed` on, until `findings` broke a rule.
 
     `folder`: for replay files, if any.
@@ -51,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True):
     file: str = ""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class SearchProgress(msgspec.Struct, frozen=True):
     """Progress of the search."""
 
     done: int
@@ -60,7 +60,7 @@ class Progress(msgspec.Struct, frozen=True):
     findings: int
 
 
-class Found(msgspec.Struct, frozen=True):
+class FuzzResult(msgspec.Struct, frozen=True):
     """Result of a search. `accepted`, `effects`, `late`: over all schedules.
 
     `complete`: False if it was stopped before the last.
@@ -83,7 +83,7 @@ class Found(msgspec.Struct, frozen=True):
         return not self.findings
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class _ScheduleResult(msgspec.Struct, frozen=True):
     """Result of one schedule."""
 
     events: int
@@ -95,29 +95,31 @@ class _Seen(msgspec.Struct, frozen=True):
     finding: Finding | None
 
 
-def search(wish: Wish, progress: Callable[[Progress], bool] | None = None, run_one: Run = run) -> Found:
+def search_schedules(
+    wish: FuzzConfig, progress: Callable[[SearchProgress], bool] | None = None, run_one: ScenarioRunner = run_scenario
+) -> FuzzResult:
     """Run random schedules and return what they broke.
 
-    `progress` is called after each schedule; False stops the search. `run_one` goes to worker processes by its
+    `make_progress` is called after each schedule; False stops the search. `run_one` goes to worker processes by its
     name, so it must be a module-level function.
     """
     began = time.perf_counter()
-    seen: list[_Seen] = []
-    with _workers(wish) as each:
-        for found in each(partial(_look, run_one, wish.tries), range(wish.seed, wish.seed + wish.schedules)):
-            seen.append(_kept(found, wish.folder))
+    seen: list[_ScheduleResult] = []
+    with _open_pool(wish) as each:
+        for found in each(partial(_run_schedule, run_one, wish.tries), range(wish.seed, wish.seed + wish.schedules)):
+            seen.append(_save_replay(found, wish.folder))
             findings = sum(one.finding is not None for one in seen)
-            so_far = Progress(len(seen), wish.schedules, sum(one.events for one in seen), findings)
+            so_far = SearchProgress(len(seen), wish.schedules, sum(one.events for one in seen), findings)
             if findings >= wish.findings or (progress is not None and not progress(so_far)):
                 break
-    return _summary(seen, wish, time.perf_counter() - began)
+    return _summarize_search(seen, wish, time.perf_counter() - began)
 
 
-Each = Callable[[Callable[[int], _Seen], Iterable[int]], Iterator[_Seen]]
+ParallelMap = Callable[[Callable[[int], _ScheduleResult], Iterable[int]], Iterator[_ScheduleResult]]
 
 
 @contextmanager
-def _workers(wish: Wish) -> Iterator[Each]:
+def _open_pool(wish: FuzzConfig) -> Iterator[ParallelMap]:
     """A `map` in the order of the seeds, by one process or several."""
     if wish.processes < 2:
         yield map
@@ -126,43 +128,43 @@ def _workers(wish: Wish) -> Iterator[Each]:
         yield partial(pool.imap, chunksize=_AT_ONCE)
 
 
-def _look(run_one: Run, tries: int, seed: int) -> _Seen:
+def _run_schedule(run_one: ScenarioRunner, tries: int, seed: int) -> _ScheduleResult:
     """Draw a schedule, run and judge it; if it breaks a rule, shrink it."""
-    scenario = draw(seed)
+    scenario = draw_scenario(seed)
     outcome = run_one(scenario)
     history = outcome.history
     struck = Counter(str(event.kind) for event in scenario.events)
     numbers = (outcome.events, outcome.samples, history.accepted, history.effects, history.late)
     laws = frozenset(history.flaws)
     if not laws:
-        return _Seen(*numbers, struck, None)
-    shrinker = Shrinker(partial(_laws, run_one), laws, tries)
+        return _ScheduleResult(*numbers, struck, None)
+    shrinker = ScenarioShrinker(partial(_find_broken_rules, run_one), laws, tries)
     small = shrinker.shrink(scenario)
     last = run_one(small).history
     finding = Finding(seed, tuple(sorted(last.flaws)), last.stories[0], small, shrinker.tries)
-    return _Seen(*numbers, struck, finding)
+    return _ScheduleResult(*numbers, struck, finding)
 
 
-def _laws(run_one: Run, scenario: Scenario) -> frozenset[str]:
+def _find_broken_rules(run_one: ScenarioRunner, scenario: Scenario) -> frozenset[str]:
     return frozenset(run_one(scenario).history.flaws)
 
 
-def _kept(seen: _Seen, folder: Path | None) -> _Seen:
+def _save_replay(seen: _ScheduleResult, folder: Path | None) -> _ScheduleResult:
     """Write the replay file of a finding."""
     finding = seen.finding
     if finding is None or folder is None:
         return seen
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"fuzz-{finding.seed}.toml"
-    path.write_text(write(finding.scenario), encoding="utf-8")
+    path.write_text(format_scenario(finding.scenario), encoding="utf-8")
     return msgspec.structs.replace(seen, finding=msgspec.structs.replace(finding, file=str(path)))
 
 
-def _summary(seen: list[_Seen], wish: Wish, wall_s: float) -> Found:
+def _summarize_search(seen: list[_ScheduleResult], wish: FuzzConfig, wall_s: float) -> FuzzResult:
     struck: Counter[str] = Counter()
     for one in seen:
         struck.update(one.struck)
-    return Found(
+    return FuzzResult(
         schedules=len(seen),
         events=sum(one.events for one in seen),
         samples=sum(one.samples for one in seen),

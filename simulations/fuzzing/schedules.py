@@ -9,19 +9,35 @@ from random import Random
 
 from msgspec.structs import replace
 
-from simulations.scenario.conditions import CALM, Climate
-from simulations.scenario.types import Event, EventKind, Limits, Link, Load, LoadKind, Model, Region, Scenario
+from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions
+from simulations.scenario.types import (
+    EventKind,
+    HubLimits,
+    Link,
+    Load,
+    LoadKind,
+    Model,
+    Region,
+    Scenario,
+    ScenarioEvent,
+)
 
 HEAL_S = 240.0
 PATIENCE_S = 200.0  # a device's retry limits add up: reconnect, resend and Ask wait up to a minute each
 DEVICES_AT_MOST = 8
 EVENTS_AT_MOST = 8
 _DISKS_S = (0.001, 0.005, 0.2)
-_STORMY = Climate(loss=0.05, repeats=0.05, bad_disk=0.01, bad_batch=0.05)
-_CLIMATES = (CALM, Climate(), Climate(), _STORMY, replace(_STORMY, latency_s=0.5, loss=0.2))
-_NARROW = Limits(max_queued=16, device_open=3, device_rate_per_s=2.0)
+_STORMY = EnvironmentConditions(loss=0.05, repeats=0.05, bad_disk=0.01, bad_batch=0.05)
+_CLIMATES = (
+    IDEAL_CONDITIONS,
+    EnvironmentConditions(),
+    EnvironmentConditions(),
+    _STORMY,
+    replace(_STORMY, latency_s=0.5, loss=0.2),
+)
+_NARROW = HubLimits(max_queued=16, device_open=3, device_rate_per_s=2.0)
 # What a hub admits, it must be able to serve within `PATIENCE_S`: a slow engine behind a short queue never catches up
-_ENGINES = ((0.004, Limits()), (0.05, Limits()), (3.0, Limits()), (0.05, _NARROW))
+_ENGINES = ((0.004, HubLimits()), (0.05, HubLimits()), (3.0, HubLimits()), (0.05, _NARROW))
 _CLASSES = ((("open", 1.0),), (("open", 0.8), ("private", 0.1), ("alarm", 0.1)))
 _WEIGHTS = {
     EventKind.KILL_AGENTS: 3,
@@ -42,33 +58,33 @@ _WEIGHTS = {
 }
 
 
-def draw(seed: int) -> Scenario:
+def draw_scenario(seed: int) -> Scenario:
     """Draw a scenario; the same seed draws the same."""
     rng = Random(seed)  # noqa: S311 - a seed is the point
-    regions = _regions(rng)
+    regions = _draw_regions(rng)
     scenario = Scenario(
         name=f"fuzz-{seed}",
         question="Does every guarantee hold?",
         seed=seed,
-        duration_s=_tenths(rng.uniform(20.0, 120.0)),
+        duration_s=_round_tenths(rng.uniform(20.0, 120.0)),
         devices=rng.randint(len(regions), DEVICES_AT_MOST),
         regions=regions,
-        load=_load(rng),
+        load=_draw_load(rng),
         model=Model(unsure_share=round(rng.uniform(0.1, 0.9), 2)),
-        policy=_policy(rng, regions),
+        policy=_draw_policy(rng, regions),
         commit_s=rng.choice(_DISKS_S),
         heal_s=HEAL_S,
         grace_s=PATIENCE_S,
     )
-    events = [_event(rng, scenario) for _ in range(rng.randint(1, EVENTS_AT_MOST))]
+    events = [_draw_event(rng, scenario) for _ in range(rng.randint(1, EVENTS_AT_MOST))]
     return replace(scenario, events=tuple(sorted(events, key=lambda event: event.at_s)))
 
 
-def _tenths(seconds: float) -> float:
+def _round_tenths(seconds: float) -> float:
     return round(seconds, 1)
 
 
-def _regions(rng: Random) -> tuple[Region, ...]:
+def _draw_regions(rng: Random) -> tuple[Region, ...]:
     cost_base_s, limits = rng.choice(_ENGINES)
     hub = Region(
         hubs=rng.choice((1, 1, 1, 2)),
@@ -85,7 +101,7 @@ def _regions(rng: Random) -> tuple[Region, ...]:
     )
 
 
-def _load(rng: Random) -> Load:
+def _draw_load(rng: Random) -> Load:
     return Load(
         kind=rng.choice((LoadKind.POISSON, LoadKind.BURSTY)),
         samples_per_s=rng.choice((0.1, 0.25, 1.0)),
@@ -95,7 +111,7 @@ def _load(rng: Random) -> Load:
     )
 
 
-def _policy(rng: Random, regions: tuple[Region, ...], version: int = 1) -> str:
+def _draw_policy(rng: Random, regions: tuple[Region, ...], version: int = 1) -> str:
     """Draw a policy in which neither `private` (by its class) nor `alarm` (by a rule) may leave a device."""
     return _POLICY.format(
         version=version,
@@ -129,22 +145,22 @@ deny = true
 """
 
 
-def _event(rng: Random, scenario: Scenario) -> Event:
+def _draw_event(rng: Random, scenario: Scenario) -> ScenarioEvent:
     kind = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-    at_s = _tenths(rng.uniform(0.0, scenario.duration_s))
-    lasts_s = _tenths(rng.uniform(0.0, scenario.duration_s - at_s))
-    event = Event(kind, at_s, lasts_s, _some_region(rng, scenario), share=round(rng.uniform(0.05, 1.0), 2))
+    at_s = _round_tenths(rng.uniform(0.0, scenario.duration_s))
+    lasts_s = _round_tenths(rng.uniform(0.0, scenario.duration_s - at_s))
+    event = ScenarioEvent(kind, at_s, lasts_s, _draw_region(rng, scenario), share=round(rng.uniform(0.05, 1.0), 2))
     if rng.random() < 0.4 and kind not in {EventKind.WEATHER, EventKind.STORM}:
         event = replace(event, region="", device=rng.randrange(scenario.devices))
     more = _MORE.get(kind)
     return more(rng, scenario, event) if more else event
 
 
-def _some_region(rng: Random, scenario: Scenario) -> str:
+def _draw_region(rng: Random, scenario: Scenario) -> str:
     return rng.choice(("", *(region.name for region in scenario.regions)))
 
 
-def _power_loss(rng: Random, scenario: Scenario, event: Event) -> Event:
+def _draw_power_loss(rng: Random, scenario: Scenario, event: ScenarioEvent) -> ScenarioEvent:
     event = replace(event, amount=float(rng.randint(0, 12)))
     if rng.random() < 0.3:
         region = rng.choice(scenario.regions)
@@ -152,23 +168,23 @@ def _power_loss(rng: Random, scenario: Scenario, event: Event) -> Event:
     return event
 
 
-def _restored(rng: Random, _scenario: Scenario, event: Event) -> Event:
-    return replace(event, amount=_tenths(rng.uniform(0.1, max(0.2, event.at_s))), device=-1)
+def _draw_restore(rng: Random, _scenario: Scenario, event: ScenarioEvent) -> ScenarioEvent:
+    return replace(event, amount=_round_tenths(rng.uniform(0.1, max(0.2, event.at_s))), device=-1)
 
 
-def _preempted(rng: Random, _scenario: Scenario, event: Event) -> Event:
-    return replace(event, amount=_tenths(rng.uniform(0.0, 10.0)), device=-1)
+def _draw_preemption(rng: Random, _scenario: Scenario, event: ScenarioEvent) -> ScenarioEvent:
+    return replace(event, amount=_round_tenths(rng.uniform(0.0, 10.0)), device=-1)
 
 
-def _stormed(rng: Random, _scenario: Scenario, event: Event) -> Event:
+def _draw_storm(rng: Random, _scenario: Scenario, event: ScenarioEvent) -> ScenarioEvent:
     return replace(event, amount=float(rng.randint(2, 20)), lasts_s=min(event.lasts_s, 20.0))
 
 
-def _weathered(rng: Random, _scenario: Scenario, event: Event) -> Event:
+def _draw_conditions(rng: Random, _scenario: Scenario, event: ScenarioEvent) -> ScenarioEvent:
     return replace(event, climate=rng.choice(_CLIMATES))
 
 
-def _regressed(rng: Random, _scenario: Scenario, event: Event) -> Event:
+def _draw_regression(rng: Random, _scenario: Scenario, event: ScenarioEvent) -> ScenarioEvent:
     """Draw a regression: mild, severe, in one class, or of head and tail together."""
     how = (
         {"amount": 0.05},
@@ -179,23 +195,23 @@ def _regressed(rng: Random, _scenario: Scenario, event: Event) -> Event:
     return replace(event, **rng.choice(how))
 
 
-def _other_policy(rng: Random, scenario: Scenario, event: Event) -> Event:
-    return replace(event, policy=_policy(rng, scenario.regions, version=rng.randint(2, 99)))
+def _draw_other_policy(rng: Random, scenario: Scenario, event: ScenarioEvent) -> ScenarioEvent:
+    return replace(event, policy=_draw_policy(rng, scenario.regions, version=rng.randint(2, 99)))
 
 
-def _brief(_rng: Random, _scenario: Scenario, event: Event) -> Event:
+def _strike_whole_region(_rng: Random, _scenario: Scenario, event: ScenarioEvent) -> ScenarioEvent:
     return replace(event, device=-1)
 
 
-_MORE: dict[EventKind, Callable[[Random, Scenario, Event], Event]] = {
-    EventKind.POWER_LOSS: _power_loss,
-    EventKind.RESTORE: _restored,
-    EventKind.PREEMPT: _preempted,
-    EventKind.STORM: _stormed,
-    EventKind.WEATHER: _weathered,
-    EventKind.REGRESSED: _regressed,
-    EventKind.POLICY: _other_policy,
-    EventKind.KILL_HUB: _brief,
-    EventKind.KILL_BROKER: _brief,
-    EventKind.KILL_REGION: _brief,
+_MORE: dict[EventKind, Callable[[Random, Scenario, ScenarioEvent], ScenarioEvent]] = {
+    EventKind.POWER_LOSS: _draw_power_loss,
+    EventKind.RESTORE: _draw_restore,
+    EventKind.PREEMPT: _draw_preemption,
+    EventKind.STORM: _draw_storm,
+    EventKind.WEATHER: _draw_conditions,
+    EventKind.REGRESSED: _draw_regression,
+    EventKind.POLICY: _draw_other_policy,
+    EventKind.KILL_HUB: _strike_whole_region,
+    EventKind.KILL_BROKER: _strike_whole_region,
+    EventKind.KILL_REGION: _strike_whole_region,
 }

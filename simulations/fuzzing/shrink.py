@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from simulations.scenario.conditions import CALM
-from simulations.scenario.types import Event, Link, Load, Region, Scenario, permissive
+from simulations.scenario.conditions import IDEAL_CONDITIONS
+from simulations.scenario.types import Link, Load, Region, Scenario, ScenarioEvent, build_permissive_policy
 
 SEEDS = 3  # tried for each smaller scenario: leaving a thing out changes every later draw
 TRIES_AT_MOST = 300
 
-Broken = Callable[[Scenario], frozenset[str]]  # the rules that a scenario breaks
+FindBrokenRules = Callable[[Scenario], frozenset[str]]  # the rules that a scenario breaks
 
 
-class Shrinker:
+class ScenarioShrinker:
     """Shrinks scenarios that break one of `laws`. `tries`: scenarios run so far."""
 
-    def __init__(self, broken: Broken, laws: frozenset[str], tries_at_most: int = TRIES_AT_MOST) -> None:
+    def __init__(self, broken: FindBrokenRules, laws: frozenset[str], tries_at_most: int = TRIES_AT_MOST) -> None:
         self.tries = 0
         self._broken = broken
         self._laws = laws
@@ -32,11 +32,11 @@ class Shrinker:
         while scenario != before:
             before = scenario
             for step in _STEPS:
-                while (smaller := self._next(step(scenario))) is not None:
+                while (smaller := self._try_smaller(step(scenario))) is not None:
                     scenario = smaller
         return scenario
 
-    def _next(self, candidates: Iterator[Scenario]) -> Scenario | None:
+    def _try_smaller(self, candidates: Iterator[Scenario]) -> Scenario | None:
         for candidate in candidates:
             for seed in range(candidate.seed, candidate.seed + SEEDS):
                 if self.tries >= self._most:
@@ -82,23 +82,23 @@ def _less_time(scenario: Scenario) -> Iterator[Scenario]:
     for duration_s in (scenario.duration_s / 4, scenario.duration_s / 2, scenario.duration_s * 0.8):
         short_s = round(duration_s, 1)
         if 1.0 <= short_s < scenario.duration_s:
-            yield _shorter(scenario, short_s)
+            yield _cut_duration(scenario, short_s)
     last_s = max((event.ends_s for event in scenario.events), default=scenario.duration_s)
     if last_s < scenario.duration_s:
-        yield _shorter(scenario, max(1.0, last_s))
+        yield _cut_duration(scenario, max(1.0, last_s))
 
 
-def _shorter(scenario: Scenario, duration_s: float) -> Scenario:
+def _cut_duration(scenario: Scenario, duration_s: float) -> Scenario:
     """The scenario with a shorter duration; events after the last sample are dropped."""
     events = tuple(event for event in scenario.events if event.at_s <= duration_s)
     return replace(scenario, duration_s=duration_s, events=events)
 
 
-def _plainer(scenario: Scenario) -> Iterator[Scenario]:
+def _plainer_settings(scenario: Scenario) -> Iterator[Scenario]:
     usual = Region()
     for place, region in enumerate(scenario.regions):
         for plain in (
-            replace(region, link=Link(climate=CALM)),
+            replace(region, link=Link(climate=IDEAL_CONDITIONS)),
             replace(region, limits=usual.limits),
             replace(region, hubs=1, slots=1, cost_base_s=usual.cost_base_s),
         ):
@@ -108,7 +108,7 @@ def _plainer(scenario: Scenario) -> Iterator[Scenario]:
     for load in (Load(samples_per_s=scenario.load.samples_per_s), replace(scenario.load, samples_per_s=0.1)):
         if load != scenario.load:
             yield replace(scenario, load=load)
-    plain_policy = permissive(scenario.regions, tuple(name for name, _ in scenario.load.classes))
+    plain_policy = build_permissive_policy(scenario.regions, tuple(name for name, _ in scenario.load.classes))
     if scenario.policy not in {"", plain_policy}:
         yield replace(scenario, policy=plain_policy)
 
@@ -120,7 +120,7 @@ def _plainer_events(scenario: Scenario) -> Iterator[Scenario]:
             yield replace(scenario, events=tuple(sorted(events, key=lambda each: each.at_s)))
 
 
-def _plainer_event(event: Event) -> Iterator[Event]:
+def _plainer_event(event: ScenarioEvent) -> Iterator[ScenarioEvent]:
     if event.lasts_s > 1.0:
         yield replace(event, lasts_s=1.0)
         yield replace(event, lasts_s=round(event.lasts_s / 2, 1))
@@ -133,5 +133,5 @@ def _plainer_event(event: Event) -> Iterator[Event]:
 
 # Big steps first: they make every later try cheaper
 _STEPS: tuple[Callable[[Scenario], Iterator[Scenario]], ...] = (
-    _one_region, _less_time, _fewer_events, _fewer_devices, _plainer, _plainer_events,
+    _one_region, _less_time, _fewer_events, _fewer_devices, _plainer_settings, _plainer_events,
 )  # fmt: skip

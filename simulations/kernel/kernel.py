@@ -3,7 +3,7 @@
 Equal sequences of calls give equal runs. Times are virtual seconds from the start of the run.
 
 Rule: what is known long before (a slice of sample arrivals) never enters the heap; it is merged with it as time passes
-(`Kernel.merge`), so that the heap stays small.
+(`Kernel.run_merged`), so that the heap stays small.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from typing import Any
 class Kernel:
     """Event queue and clock of one simulated region.
 
-    `now`: virtual seconds; it moves forward only, and only inside `run` and `merge`. `events`: calls made so far.
+    `now`: virtual seconds; it moves forward only, and only inside `run` and `run_merged`. `events`: calls made so far.
     `ends_s`: calls for later than that are dropped silently, so that a run ends by itself.
     """
 
@@ -26,7 +26,7 @@ class Kernel:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = 0
 
-    def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
+    def schedule_at(self, when: float, call: Callable[..., None], *args: Any) -> None:
         """Schedule `call(*args)` for virtual time `when` (s).
 
         A time that has passed means now, after what is due already. ValueError if `when` is infinite or not a
@@ -39,7 +39,7 @@ class Kernel:
             now = self.now
             heappush(self._heap, (max(when, now), serial, call, args))
 
-    def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+    def schedule_after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
         """Schedule `call(*args)` for `delay_s` seconds from now; `delay_s` is not negative.
 
         The same as `schedule_at(now + delay_s)` without its check of the past: this is the hottest call of a run.
@@ -64,7 +64,7 @@ class Kernel:
             call(*args)
         self.now = max(self.now, until)
 
-    def merge(self, times: list[float], call: Callable[[int], None], first: int = 0) -> None:
+    def run_merged(self, times: list[float], call: Callable[[int], None], first: int = 0) -> None:
         """Call `call(first)`, `call(first + 1)`, ... at the sorted `times` (s), interleaved with the heap.
 
         Before each of them whatever else is due is done. The clock then stands at the last of `times`.

@@ -8,9 +8,9 @@ from functools import cache
 
 import msgspec
 
-from policies.model.policy import Mode
-from wire.protocol.messages import DType, FieldSpec, Level, ModelRef, Prediction
-from wire.protocol.topics import device_id
+from policies.model.policy import EscalationMode
+from wire.protocol.messages import FieldSpec, ModelRef, Prediction, SensitivityLevel, TensorDType
+from wire.protocol.topics import join_device_id
 
 HUB_ZERO_S = 1_700_438_400.0  # hub time when virtual time is 0: a Monday, 00:00 UTC
 DAY_S = 86_400.0
@@ -20,11 +20,17 @@ LABELS = 256
 TENANT = "sim"
 MODEL = ModelRef("sim", 1, "cut", "pack8")
 FEATURES = FieldSpec(
-    name="features", dtype=DType.UINT8, shape=(16,), low=0.0, high=255.0, level=Level.P1, category="features"
+    name="features",
+    dtype=TensorDType.UINT8,
+    shape=(16,),
+    low=0.0,
+    high=255.0,
+    level=SensitivityLevel.P1,
+    category="features",
 )
 
 
-class Pace(msgspec.Struct, frozen=True):
+class SimulationDelays(msgspec.Struct, frozen=True):
     """Delays in seconds that a scenario does not state."""
 
     commit_s: float = 0.005  # a commit of a device or of a hub
@@ -32,44 +38,44 @@ class Pace(msgspec.Struct, frozen=True):
     broker_retry_s: float = 1.0  # how often a hub tries to reach its broker
 
 
-def name_of(number: int) -> str:
+def format_device_name(number: int) -> str:
     """Wire name (`tenant--dN`) of the device with this number, counted over the whole fleet from 0."""
-    return device_id(TENANT, f"d{number}")
+    return join_device_id(TENANT, f"d{number}")
 
 
-def number_of(name: str) -> int:
+def parse_device_number(name: str) -> int:
     """Number of a device in the whole fleet, from its wire name. ValueError for a name of another form."""
     return int(name.rpartition("--d")[2])
 
 
 @cache
-def verdict_of(label: int, model: str) -> Prediction:
+def build_hub_prediction(label: int, model: str) -> Prediction:
     """Prediction of the hub's model for a sample that it labels `label`, with confidence 0.99."""
     return Prediction(label, 0.99, (0.01, 0.99), model)
 
 
-__all__ = ["Mode"]
+__all__ = ["EscalationMode"]
 
 
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _STEP = 0x9E37_79B9_7F4A_7C15  # the generator SplitMix64 (Steele, Lea and Flood 2014), used as a hash
 
 
-def lot(seed: int, device: int, which: int) -> int:
+def draw_bits(seed: int, device: int, which: int) -> int:
     """64 random bits of a device, the same whenever asked.
 
     `device`: its number in the whole fleet; `which`: the number of the draw among those of this device. Source:
     SplitMix64 (Steele, Lea and Flood 2014) used as a hash.
     """
-    return _mixed(_mixed(seed + _STEP * (device + 1)) + _STEP * (which + 1))
+    return _mix_bits(_mix_bits(seed + _STEP * (device + 1)) + _STEP * (which + 1))
 
 
-def share(seed: int, device: int, which: int) -> float:
+def draw_share(seed: int, device: int, which: int) -> float:
     """Uniform random number from [0, 1) of a device, the same whenever asked; parameters as `draw_bits`."""
-    return (lot(seed, device, which) >> 11) * 2.0**-53
+    return (draw_bits(seed, device, which) >> 11) * 2.0**-53
 
 
-def _mixed(bits: int) -> int:
+def _mix_bits(bits: int) -> int:
     bits = (bits ^ (bits >> 30)) * 0xBF58_476D_1CE4_E5B9 & _MASK
     bits = (bits ^ (bits >> 27)) * 0x94D0_49BB_1331_11EB & _MASK
     return bits ^ (bits >> 31)

@@ -13,22 +13,22 @@ import msgspec
 
 from edge_agent.app.agent import Agent
 from edge_agent.identity.identity import Identity
-from edge_agent.system.clock import HubClock, boot_s, wall_ms
-from edge_agent.system.environment import Attributes
+from edge_agent.system.clock import HubClock, read_boot_clock, read_wall_ms
+from edge_agent.system.environment import DeviceAttributes
 from edge_agent.system.settings import AgentSettings, OutboxLimits
-from edge_agent.uplink.connection import dial
+from edge_agent.uplink.connection import make_connector
 from models.runtime.runner import Runner
 from policies.model.policy import Policy
 from simulations.live.database import LiveDatabase
 from simulations.live.enrollment import FleetIdentity
-from simulations.scenario.conditions import CALM, Climate
+from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions
 
 AT_ONCE = 24  # agents that connect side by side at the start
 UP_TIMEOUT_S = 120.0
 _NEVER = 10**15  # rows: half a history proves nothing, so nothing is pruned
 
 
-class Common(msgspec.Struct, frozen=True):
+class FleetSettings(msgspec.Struct, frozen=True):
     """Settings that all agents of a run share.
 
     `pulse_s`: how often each runs its watchdog (a device: 1 s); `ask_s`: how often it asks a hub what it is owed.
@@ -36,32 +36,32 @@ class Common(msgspec.Struct, frozen=True):
 
     runner: Runner
     policy: Policy
-    climate: Climate = CALM
+    climate: EnvironmentConditions = IDEAL_CONDITIONS
     seed: int = 1
     pulse_s: float = 1.0
     ask_s: float = OutboxLimits().ask_interval_s
 
 
-class _Pinned:
+class _FixedCredentials:
     """Credentials that nothing renews: a run is shorter than their lifetime."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
 
-    def link_refused(self, error: str) -> None:
+    def on_link_refused(self, error: str) -> None:
         """The broker says no; the link tries again and counts it."""
 
 
-class FleetAgent(Agent):
+class LiveAgent(Agent):
     """One agent of a live run. `number`: in the whole fleet."""
 
     _database = LiveDatabase
 
-    def __init__(self, number: int, identity: FleetIdentity, common: Common) -> None:
+    def __init__(self, number: int, identity: FleetIdentity, common: FleetSettings) -> None:
         self.number = number
-        settings = settings_of(identity.folder or Path(), common)
-        connect = dial(_Pinned(identity), settings.connect_timeout_s)
-        clock = clock_of(identity.hub_time_ms, common.climate, Random(f"{common.seed} {number}"))  # noqa: S311
+        settings = make_agent_settings(identity.folder or Path(), common)
+        connect = make_connector(_FixedCredentials(identity), settings.connect_timeout_s)
+        clock = make_device_clock(identity.hub_time_ms, common.climate, Random(f"{common.seed} {number}"))  # noqa: S311
         super().__init__(settings, identity, common.runner, common.policy, connect, clock=clock)
 
     @property
@@ -72,61 +72,61 @@ class FleetAgent(Agent):
     @property
     def open_questions(self) -> int:
         """Number of questions without an outcome."""
-        return len(self._core.open)
+        return len(self._core.open_questions)
 
-    def die(self) -> None:
+    def mark_dead(self) -> None:
         """Stop timers and writes at once, as a killed process does."""
-        self._executor.rest()
+        self._executor.cancel_alarm()
         if isinstance(self._db, LiveDatabase):
-            self._db.die()
+            self._db.mark_dead()
 
-    async def release(self) -> None:
+    async def release_files(self) -> None:
         """Close the files of a killed agent, as the operating system does."""
         await self._db.close()
 
 
-class Crew:
+class LiveFleet:
     """All agents of a live run, and the task that each runs in."""
 
-    def __init__(self, identities: Iterable[FleetIdentity], common: Common) -> None:
+    def __init__(self, identities: Iterable[FleetIdentity], common: FleetSettings) -> None:
         self._identities = list(identities)
         self._common = common
-        self.agents: list[FleetAgent | None] = [None] * len(self._identities)
+        self.agents: list[LiveAgent | None] = [None] * len(self._identities)
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
         return len(self._identities)
 
     @property
-    def living(self) -> Iterator[FleetAgent]:
+    def living(self) -> Iterator[LiveAgent]:
         """The agents that are running."""
         return (agent for agent in self.agents if agent is not None)
 
-    async def wake(self, number: int) -> FleetAgent:
+    async def start_agent(self, number: int) -> LiveAgent:
         """Start an agent: for the first time, or over what its database holds of a life before."""
-        agent = FleetAgent(number, self._identities[number], self._common)
+        agent = LiveAgent(number, self._identities[number], self._common)
         await agent.open()
         self.agents[number] = agent
         self._tasks[number] = asyncio.create_task(agent.run(), name=f"agent-{number}")
         return agent
 
-    async def kill(self, number: int) -> None:
+    async def kill_agent(self, number: int) -> None:
         """Kill an agent: what its writer has not taken yet may be lost; its socket is closed under it."""
         task, agent = self._tasks.pop(number, None), self.agents[number]
         self.agents[number] = None
         if task is not None and agent is not None:
-            agent.die()
+            agent.mark_dead()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await agent.release()
+            await agent.release_files()
 
-    async def wake_all(self) -> None:
+    async def start_all(self) -> None:
         """Start every agent, `AT_ONCE` at a time, each until its link is up. TimeoutError if one cannot connect."""
         waiting = iter(range(len(self)))
 
         async def usher() -> None:
             for number in waiting:
-                agent = await self.wake(number)
+                agent = await self.start_agent(number)
                 async with asyncio.timeout(UP_TIMEOUT_S):
                     while not agent.linked:  # noqa: ASYNC110 - the link tells its owner, and that is the agent
                         await asyncio.sleep(0.02)
@@ -135,26 +135,28 @@ class Crew:
             for _ in range(min(AT_ONCE, len(self))):
                 group.create_task(usher())
 
-    async def rest(self) -> None:
+    async def stop_all(self) -> None:
         """Stop all agents at once, cleanly."""
         for agent in self.living:
             agent.stop()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
 
-def clock_of(floor_ms: int, climate: Climate, rng: Random) -> HubClock:
+def make_device_clock(floor_ms: int, climate: EnvironmentConditions, rng: Random) -> HubClock:
     """Make a device's clocks: monotonic, a little off in rate and far off in origin, and a wrong wall clock."""
     skew_s, rate = rng.uniform(0.0, climate.skew_s), 1.0 + rng.uniform(-climate.drift, climate.drift)
     wrong_ms = int(rng.uniform(-1.0, 1.0) * climate.wall_error_s * 1000)
-    begun_s = boot_s()
-    return HubClock(floor_ms, lambda: skew_s + begun_s + rate * (boot_s() - begun_s), lambda: wall_ms() + wrong_ms)
+    begun_s = read_boot_clock()
+    return HubClock(
+        floor_ms, lambda: skew_s + begun_s + rate * (read_boot_clock() - begun_s), lambda: read_wall_ms() + wrong_ms
+    )
 
 
-def settings_of(folder: Path, common: Common) -> AgentSettings:
+def make_agent_settings(folder: Path, common: FleetSettings) -> AgentSettings:
     """Make an agent's settings: longer intervals where thousands share two cores, no pruning where records count."""
     return AgentSettings(
         state_dir=folder,
-        attributes=Attributes(power_supply=""),  # on mains: this machine's battery is not theirs
+        attributes=DeviceAttributes(power_supply=""),  # on mains: this machine's battery is not theirs
         connect_timeout_s=60.0,
         outbox=OutboxLimits(ask_interval_s=common.ask_s),
         watchdog_s=common.pulse_s,

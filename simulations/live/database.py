@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from edge_agent.storage.database import Database, Done, Op, Stored, Trouble
+from edge_agent.storage.database import Database, DatabaseOperation, DatabaseTrouble, DoneCallback, StoredState
 
 T = TypeVar("T")
 
@@ -20,13 +20,20 @@ class LiveDatabase(Database):
 
     _dead = False
 
-    async def open(self) -> Stored:
+    async def open(self) -> StoredState:
         """Open or make the file, as the product does."""
         stored = await super().open()
-        await self.read(_unsynced)
+        await self.read(_disable_sync)
         return stored
 
-    def write(self, ops: tuple[Op, ...], done: Done | None = None, *, must: bool = False, soon: bool = False) -> None:
+    def write(
+        self,
+        ops: tuple[DatabaseOperation, ...],
+        done: DoneCallback | None = None,
+        *,
+        must: bool = False,
+        soon: bool = False,
+    ) -> None:
         """Queue writes as the product does; nothing once the agent was killed."""
         if not self._dead:
             super().write(ops, partial(self._told, done) if done is not None else None, must=must, soon=soon)
@@ -37,7 +44,7 @@ class LiveDatabase(Database):
             return asyncio.get_running_loop().create_future()  # its caller was killed: the future never completes
         return super().read(op)
 
-    def die(self) -> None:
+    def mark_dead(self) -> None:
         """Its agent was killed: write and report nothing more. What the writer has may still be written."""
         self._dead = True
         self._soon.clear()
@@ -54,10 +61,10 @@ class LiveDatabase(Database):
             self._db.close()
             self._db = None
 
-    def _told(self, done: Done, trouble: Trouble | None) -> None:
+    def _told(self, done: DoneCallback, trouble: DatabaseTrouble | None) -> None:
         if not self._dead:
             done(trouble)
 
 
-def _unsynced(db: sqlite3.Connection) -> None:
+def _disable_sync(db: sqlite3.Connection) -> None:
     db.execute("pragma synchronous=normal")

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import msgspec
 
-from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer, Rejection
-from cloud_hub.enrollment.replies import BrokerAddress, Place
+from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest, Rejection
+from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.registry.registry import Registry
-from cloud_hub.runtime.bootstrap import Ground, lay
+from cloud_hub.runtime.bootstrap import HubState, open_state
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.security.hub_keys import HubCard
-from cloud_hub.storage.ledger_log import HubLog
-from edge_agent.identity.certificates import key_pem
-from edge_agent.identity.enrollment import Invite, check_reply, draw_keys, identity_of, request_body
+from cloud_hub.storage.ledger_log import LedgerLog
+from edge_agent.identity.certificates import encode_key_pem
+from edge_agent.identity.enrollment import Invite, check_reply, generate_keys, make_enrolment_request, make_identity
 from edge_agent.identity.identity import CERTIFICATE_FILE, Identity
-from edge_agent.system.http import context
-from wire.process.exit_codes import Exit, ExitError
+from edge_agent.system.http import make_tls_context
+from wire.process.exit_codes import ExitCode, ExitError
 
 TENANT = "fleet"
 _LIFE_S = 600.0
@@ -42,15 +42,15 @@ class FleetIdentity(Identity):
         """CA certificates that the identity trusts, in PEM."""
         return self.authorities
 
-    def tls(self) -> ssl.SSLContext:
+    def tls_context(self) -> ssl.SSLContext:
         """TLS context with the device's certificate and the CA in memory."""
-        made = context(self.authorities, self.hub_time_ms)
+        made = make_tls_context(self.authorities, self.hub_time_ms)
         made.load_cert_chain((self.folder or Path()) / CERTIFICATE_FILE)
         return made
 
 
 @dataclass(frozen=True)
-class Fleet:
+class FleetConfig:
     """Where and how a fleet is enrolled.
 
     `brokers`: device number -> port of the broker, or of the proxy before it.
@@ -62,58 +62,60 @@ class Fleet:
     brokers: Callable[[int], int]
 
 
-def name_of(number: int) -> str:
+def format_live_device_id(number: int) -> str:
     """Id of the device of that number."""
     return f"{TENANT}--d{number:05}"
 
 
-def device_folder(fleet: Path, number: int) -> Path:
+def find_device_folder(fleet: Path, number: int) -> Path:
     """Folder of the device of that number, with all that is its own."""
-    return fleet / f"{number // _FIRST_PART:03}" / name_of(number)
+    return fleet / f"{number // _FIRST_PART:03}" / format_live_device_id(number)
 
 
-def enrol_fleet(fleet: Fleet, count: int) -> Iterator[FleetIdentity]:
+def enrol_fleet(fleet: FleetConfig, count: int) -> Iterator[FleetIdentity]:
     """Enrol `count` devices one after another, yielding each identity. ExitError(ENROLMENT) if one is refused."""
-    ground, config = lay(fleet.config), fleet.config
+    ground, config = open_state(fleet.config), fleet.config
     card = HubCard(config.hub.name, config.hub.region, ground.keys.hpke_public, ground.keys.signing_public)
     registry = Registry.open(ground.state.devices)
     now_ms = time.time_ns() // 1_000_000
-    HubLog.open(ground.state.ledger, now_ms).close()  # as its first start: a device older than it might have spent
+    LedgerLog.open(ground.state.ledger, now_ms).close()  # as its first start: a device older than it might have spent
     try:
         for number in range(count):
             address = BrokerAddress("127.0.0.1", fleet.brokers(number))
-            issuer = Issuer(registry, ground.authorities, Place(address, (card,), fleet.url))
-            yield _enrolled(fleet, (registry, issuer, ground), number, now_ms)
+            issuer = EnrollmentService(registry, ground.authorities, HubAddress(address, (card,), fleet.url))
+            yield _enrol_device(fleet, (registry, issuer, ground), number, now_ms)
     finally:
         registry.close()
 
 
-def _enrolled(fleet: Fleet, hub: tuple[Registry, Issuer, Ground], number: int, now_ms: int) -> FleetIdentity:
+def _enrol_device(
+    fleet: FleetConfig, hub: tuple[Registry, EnrollmentService, HubState], number: int, now_ms: int
+) -> FleetIdentity:
     registry, issuer, ground = hub
-    token = registry.invite(name_of(number), now_ms, _LIFE_S).token
+    token = registry.invite(format_live_device_id(number), now_ms, _LIFE_S).token
     invite = Invite(
         url=fleet.url,
         ca_sha256=ground.authorities.sha256,
         token=token,
-        device=name_of(number),
+        device=format_live_device_id(number),
         root_sha256="",
         made_ms=now_ms,
     )
-    keys = draw_keys()
-    request = msgspec.json.decode(request_body(invite, keys), type=EnrolRequest)
-    reply = issuer.enrol(request, now_ms)
+    keys = generate_keys()
+    request = msgspec.json.decode(make_enrolment_request(invite, keys), type=EnrolRequest)
+    reply = issuer.enrol_device(request, now_ms)
     if isinstance(reply, Rejection):
-        raise ExitError(Exit.ENROLMENT, f"{invite.device}: {reply.error}")
+        raise ExitError(ExitCode.ENROLMENT, f"{invite.device}: {reply.error}")
     letter = check_reply(msgspec.json.encode(reply), invite, keys)
-    folder = device_folder(fleet.folder, number)
+    folder = find_device_folder(fleet.folder, number)
     folder.mkdir(mode=0o700, parents=True)
-    _write(folder / CERTIFICATE_FILE, letter.body.certificate.encode() + key_pem(keys.certificate))
-    plain = identity_of(letter, invite, keys)
+    _write_private(folder / CERTIFICATE_FILE, letter.body.certificate.encode() + encode_key_pem(keys.certificate))
+    plain = make_identity(letter, invite, keys)
     values = {name: getattr(plain, name) for name in plain.__dataclass_fields__}
     return FleetIdentity(**{**values, "folder": folder}, authorities=letter.body.authorities)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_private(path: Path, data: bytes) -> None:
     """Write a private file, not synced: it is gone with the run."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)

@@ -8,18 +8,18 @@ import contextlib
 import os
 import signal
 
-from simulations.live.agents import Crew
-from simulations.live.links import LINKS, Proxies, conditions, moments, plan
-from simulations.processes import Stage
-from simulations.scenario.arrivals import struck
+from simulations.live.agents import LiveFleet
+from simulations.live.links import LINKS, ProxyProcesses, compute_conditions, list_change_times, plan_lanes
+from simulations.processes import ProcessHarness
+from simulations.scenario.arrivals import select_devices
 from simulations.scenario.schema import ScenarioError
-from simulations.scenario.types import Event, EventKind, Scenario
+from simulations.scenario.types import EventKind, Scenario, ScenarioEvent
 
 _PROCESSES = (EventKind.KILL_AGENTS, EventKind.KILL_BROKER, EventKind.KILL_HUB, EventKind.KILL_REGION)
 KINDS = (*LINKS, *_PROCESSES, EventKind.WEATHER, EventKind.SURGE, EventKind.STORM)
 
 
-def check(scenario: Scenario) -> None:
+def check_live_events(scenario: Scenario) -> None:
     """Check that a scenario can be run live.
 
     ScenarioError, one line, for what cannot be done to real processes on one machine.
@@ -32,31 +32,31 @@ def check(scenario: Scenario) -> None:
             raise ScenarioError(f"event.kind: {event.kind} cannot be done to real processes; live runs know {known}")
 
 
-class Events:
+class LiveEvents:
     """Acts out the scenario's events on processes, agents and proxies."""
 
-    def __init__(self, scenario: Scenario, stage: Stage, crew: Crew, proxies: Proxies) -> None:
+    def __init__(self, scenario: Scenario, stage: ProcessHarness, crew: LiveFleet, proxies: ProxyProcesses) -> None:
         self._scenario = scenario
         self._stage = stage
         self._crew = crew
         self._proxies = proxies
-        self._plan = plan(scenario)
+        self._plan = plan_lanes(scenario)
 
     async def run(self, began: float) -> None:
         """Run until the last event is over. `began`: monotonic seconds."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._weather(began), name="weather")
+            group.create_task(self._change_conditions(began), name="weather")
             for event in self._scenario.events:
                 if event.kind in _PROCESSES:
-                    group.create_task(self._act(event, began), name=f"event-{event.kind}")
+                    group.create_task(self._run_event(event, began), name=f"event-{event.kind}")
 
-    async def _weather(self, began: float) -> None:
-        for at_s in moments(self._scenario):
-            await _until(began + at_s)
-            await self._proxies.use(conditions(self._scenario, self._plan, at_s))
+    async def _change_conditions(self, began: float) -> None:
+        for at_s in list_change_times(self._scenario):
+            await _sleep_until(began + at_s)
+            await self._proxies.set_conditions(compute_conditions(self._scenario, self._plan, at_s))
 
-    async def _act(self, event: Event, began: float) -> None:
-        await _until(began + event.at_s)
+    async def _run_event(self, event: ScenarioEvent, began: float) -> None:
+        await _sleep_until(began + event.at_s)
         if event.kind is EventKind.KILL_AGENTS:
             await self._kill_agents(event, began)
         elif event.kind is EventKind.KILL_BROKER:
@@ -64,13 +64,13 @@ class Events:
         else:
             await self._kill_hub(began + event.ends_s)
 
-    async def _kill_agents(self, event: Event, began: float) -> None:
-        numbers = [n for n in struck(event, range(len(self._crew))) if self._crew.agents[n] is not None]
+    async def _kill_agents(self, event: ScenarioEvent, began: float) -> None:
+        numbers = [n for n in select_devices(event, range(len(self._crew))) if self._crew.agents[n] is not None]
         for number in numbers:
-            await self._crew.kill(number)
-        await _until(began + event.ends_s)
+            await self._crew.kill_agent(number)
+        await _sleep_until(began + event.ends_s)
         for number in numbers:
-            await self._crew.wake(number)
+            await self._crew.start_agent(number)
 
     def _kill_broker(self) -> None:
         pid = self._stage.broker_pid()
@@ -82,9 +82,9 @@ class Events:
         """Kill the hub, its broker with it; restart it at `back_at`."""
         if self._stage.hub is not None and self._stage.hub.child.running:
             await self._stage.hub.child.kill()
-            await _until(back_at)
-            await self._stage.wake_hub()
+            await _sleep_until(back_at)
+            await self._stage.launch_hub()
 
 
-async def _until(moment: float) -> None:
+async def _sleep_until(moment: float) -> None:
     await asyncio.sleep(max(0.0, moment - asyncio.get_running_loop().time()))

@@ -11,7 +11,7 @@ from typing import Any
 _YOUNG = 100_000  # allocations between two looks at what is new
 
 
-def all_descriptors() -> int:
+def raise_descriptor_limit() -> int:
     """Raise the soft limit of open files up to the hard one, also for child processes; returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -20,7 +20,7 @@ def all_descriptors() -> int:
 
 
 @contextlib.contextmanager
-def many_objects() -> Iterator[None]:
+def relax_collector() -> Iterator[None]:
     """Let the garbage collector run rarely: it would walk through millions of objects every few seconds."""
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG, 50, 1000)
@@ -31,13 +31,13 @@ def many_objects() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def settled() -> None:
+def freeze_objects() -> None:
     """Exclude everything that exists now from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
-def pass_over_closed(loop: asyncio.AbstractEventLoop) -> None:
+def ignore_closed_sockets(loop: asyncio.AbstractEventLoop) -> None:
     """Ignore errors of the MQTT library on sockets that it has just closed."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from simulations.live.proxy import Command, Conditions
-from simulations.processes import free_port
-from simulations.scenario.arrivals import struck
-from simulations.scenario.types import Event, EventKind, Scenario
-from wire.process.exit_codes import Exit, ExitError
+from simulations.live.proxy import LaneConditions, ProxyCommand
+from simulations.processes import find_free_port
+from simulations.scenario.arrivals import select_devices
+from simulations.scenario.types import EventKind, Scenario, ScenarioEvent
+from wire.process.exit_codes import ExitCode, ExitError
 
 LINKS = (EventKind.PARTITION, EventKind.RESETS, EventKind.HALF_OPEN, EventKind.SLICES)
 BROKERS = (EventKind.KILL_BROKER, EventKind.KILL_REGION)
@@ -26,67 +26,67 @@ _START_S = 20.0
 _MINUTE_S = 60.0
 
 
-class Plan(NamedTuple):
+class LanePlan(NamedTuple):
     """Assignment of devices to lanes.
 
     `lanes`: of each lane, which of the scenario's link events affect it; `lane_of`: of each device, its lane.
     """
 
-    events: tuple[Event, ...]
+    events: tuple[ScenarioEvent, ...]
     lanes: tuple[tuple[bool, ...], ...]
     lane_of: tuple[int, ...]
 
 
-def plan(scenario: Scenario) -> Plan:
+def plan_lanes(scenario: Scenario) -> LanePlan:
     """Sort the devices of a live run's one region into lanes."""
     devices = range(scenario.devices)
     events = tuple(event for event in scenario.events if event.kind in LINKS)
-    hit = [set(struck(event, devices)) for event in events]
+    hit = [set(select_devices(event, devices)) for event in events]
     of_device = [tuple(number in each for each in hit) for number in devices]
     lanes = tuple(dict.fromkeys(of_device))
     number_of = {lane: number for number, lane in enumerate(lanes)}
-    return Plan(events, lanes, tuple(number_of[each] for each in of_device))
+    return LanePlan(events, lanes, tuple(number_of[each] for each in of_device))
 
 
-def conditions(scenario: Scenario, plan: Plan, at_s: float) -> tuple[Conditions, ...]:
+def compute_conditions(scenario: Scenario, plan: LanePlan, at_s: float) -> tuple[LaneConditions, ...]:
     """Conditions of each lane, `at_s` seconds into the run."""
-    usual = _weather(scenario, at_s)
-    if any(event.kind in BROKERS and _on(event, at_s) for event in scenario.events):
+    usual = _usual_conditions(scenario, at_s)
+    if any(event.kind in BROKERS and _is_on(event, at_s) for event in scenario.events):
         usual = msgspec.structs.replace(usual, refuse=True)
-    return tuple(_struck(usual, _now(plan, lane, at_s)) for lane in plan.lanes)
+    return tuple(_apply_events(usual, _current_events(plan, lane, at_s)) for lane in plan.lanes)
 
 
-def moments(scenario: Scenario) -> list[float]:
+def list_change_times(scenario: Scenario) -> list[float]:
     """Times (s) when anything about links changes, in order."""
     kinds = (*LINKS, *BROKERS, EventKind.WEATHER)
     found = [(event.at_s, event.ends_s) for event in scenario.events if event.kind in kinds]
     return sorted({0.0, scenario.duration_s, *(moment for pair in found for moment in pair)})
 
 
-def _weather(scenario: Scenario, at_s: float) -> Conditions:
+def _usual_conditions(scenario: Scenario, at_s: float) -> LaneConditions:
     """Usual conditions at a time: the newest event's, else the region's; no loss after the last sample."""
     climate = scenario.regions[0].link.climate
     for event in scenario.events:
-        if event.kind is EventKind.WEATHER and event.climate is not None and _on(event, at_s):
+        if event.kind is EventKind.WEATHER and event.climate is not None and _is_on(event, at_s):
             climate = event.climate
-    return Conditions(climate.latency_s, climate.loss if at_s < scenario.duration_s else 0.0)
+    return LaneConditions(climate.latency_s, climate.loss if at_s < scenario.duration_s else 0.0)
 
 
-def _now(plan: Plan, lane: tuple[bool, ...], at_s: float) -> list[Event]:
-    return [event for event, hit in zip(plan.events, lane, strict=True) if hit and _on(event, at_s)]
+def _current_events(plan: LanePlan, lane: tuple[bool, ...], at_s: float) -> list[ScenarioEvent]:
+    return [event for event, hit in zip(plan.events, lane, strict=True) if hit and _is_on(event, at_s)]
 
 
-def _on(event: Event, at_s: float) -> bool:
+def _is_on(event: ScenarioEvent, at_s: float) -> bool:
     return event.at_s <= at_s < event.ends_s
 
 
-def _struck(found: Conditions, events: Iterable[Event]) -> Conditions:
+def _apply_events(found: LaneConditions, events: Iterable[ScenarioEvent]) -> LaneConditions:
     for event in events:
-        found = msgspec.structs.replace(found, **_harm(event))
+        found = msgspec.structs.replace(found, **_event_changes(event))
     return found
 
 
-def _harm(event: Event) -> dict[str, bool | float | int]:
+def _event_changes(event: ScenarioEvent) -> dict[str, bool | float | int]:
     match event.kind:
         case EventKind.PARTITION:
             return {"up": False, "down": False}
@@ -98,17 +98,17 @@ def _harm(event: Event) -> dict[str, bool | float | int]:
             return {"slice_bytes": max(1, int(event.amount))}
 
 
-class Proxies:
+class ProxyProcesses:
     """Proxy processes of a run, each with every lane. `port_of(number)`: where that device finds its broker."""
 
-    def __init__(self, plan: Plan, target: int) -> None:
+    def __init__(self, plan: LanePlan, target: int) -> None:
         self._plan = plan
         self._target = target
         count = -(-len(plan.lane_of) // _A_PROXY)
-        self._ports = [[free_port() for _ in plan.lanes] for _ in range(count)]
+        self._ports = [[find_free_port() for _ in plan.lanes] for _ in range(count)]
         self._children: list[asyncio.subprocess.Process] = []
 
-    def port(self, number: int) -> int:
+    def port_of(self, number: int) -> int:
         """Port of the lane of this device."""
         return self._ports[number // _A_PROXY][self._plan.lane_of[number]]
 
@@ -130,16 +130,16 @@ class Proxies:
             )
             self._children.append(child)
             async with asyncio.timeout(_START_S):
-                await _line(child)
+                await _read_line(child)
 
-    async def use(self, lanes: tuple[Conditions, ...]) -> None:
+    async def set_conditions(self, lanes: tuple[LaneConditions, ...]) -> None:
         """Put these conditions into force, one for each lane."""
         for child in self._children:
-            await _ask(child, Command(lanes))
+            await _send_command(child, ProxyCommand(lanes))
 
-    async def facts(self) -> dict[str, int]:
+    async def read_counts(self) -> dict[str, int]:
         """Counters summed over all processes."""
-        told = [await _ask(child, Command(tell=True)) for child in self._children]
+        told = [await _send_command(child, ProxyCommand(tell=True)) for child in self._children]
         return {name: sum(each[name] for each in told) for name in (told[0] if told else {})}
 
     async def stop(self) -> None:
@@ -151,16 +151,16 @@ class Proxies:
         self._children.clear()
 
 
-async def _ask(child: asyncio.subprocess.Process, command: Command) -> dict[str, int]:
+async def _send_command(child: asyncio.subprocess.Process, command: ProxyCommand) -> dict[str, int]:
     if child.stdin is not None:
         child.stdin.write(msgspec.json.encode(command) + b"\n")
         await child.stdin.drain()
-    return await _line(child)
+    return await _read_line(child)
 
 
-async def _line(child: asyncio.subprocess.Process) -> dict[str, int]:
+async def _read_line(child: asyncio.subprocess.Process) -> dict[str, int]:
     line = await child.stdout.readline() if child.stdout is not None else b""
     if not line:
-        raise ExitError(Exit.INTERNAL, "a proxy of the live run has ended")
+        raise ExitError(ExitCode.INTERNAL, "a proxy of the live run has ended")
     facts: dict[str, int] = json.loads(line)
     return facts

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import aiohttp
 
-from simulations.live.agents import Crew
-from simulations.live.links import Proxies
-from simulations.processes import Stage
+from simulations.live.agents import LiveFleet
+from simulations.live.links import ProxyProcesses
+from simulations.processes import ProcessHarness
 from simulations.scenario.types import Scenario
 
 EVERY_S = 1.0
@@ -23,13 +23,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Watch:
+class RunMonitor:
     """Samples the run once a second.
 
     `states`: devices by state at the end of each bucket; `queued`: most questions seen waiting in each.
     """
 
-    def __init__(self, scenario: Scenario, stage: Stage, crew: Crew, proxies: Proxies) -> None:
+    def __init__(self, scenario: Scenario, stage: ProcessHarness, crew: LiveFleet, proxies: ProxyProcesses) -> None:
         self._scenario = scenario
         self._stage = stage
         self._crew = crew
@@ -45,20 +45,20 @@ class Watch:
 
     async def run(self, began: float) -> None:
         """Monitor until cancelled. `began`: monotonic seconds."""
-        self._before = {pid: _cpu_ms(pid) for pids in self._pids().values() for pid in pids}
+        self._before = {pid: _cpu_ms(pid) for pids in self._process_ids().values() for pid in pids}
         while True:
             bucket = int((time.monotonic() - began) // self._scenario.step_s)
-            self._see(bucket)
-            self.queued[bucket] = max(self.queued[bucket], await self._waiting())
+            self._count_states(bucket)
+            self.queued[bucket] = max(self.queued[bucket], await self._read_queue())
             await asyncio.sleep(EVERY_S)
 
-    def _see(self, bucket: int) -> None:
+    def _count_states(self, bucket: int) -> None:
         linked = [agent.linked for agent in self._crew.living]
         self.states["online"][bucket] = sum(linked)
         self.states["offline"][bucket] = len(linked) - sum(linked)
         self.states["down"][bucket] = len(self._crew) - len(linked)
 
-    async def _waiting(self) -> int:
+    async def _read_queue(self) -> int:
         hub = self._stage.hub
         if hub is None:
             return 0
@@ -70,7 +70,7 @@ class Watch:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return 0
 
-    async def facts(self) -> dict[str, int]:
+    async def collect_counts(self) -> dict[str, int]:
         """Totals by dotted name.
 
         The agents' counters, the proxies' counters, CPU time (ms) and memory (MB) by process.
@@ -80,15 +80,15 @@ class Watch:
             agents.update(agent.counts)
         return {
             **{f"agent.{name}": count for name, count in sorted(agents.items())},
-            **{f"proxy.{name}": count for name, count in (await self._proxies.facts()).items()},
-            **{f"cpu_ms.{name}": sum(map(self._spent_ms, pids)) for name, pids in self._pids().items()},
-            **{f"rss_mb.{name}": _rss_mb(pids) for name, pids in self._pids().items()},
+            **{f"proxy.{name}": count for name, count in (await self._proxies.read_counts()).items()},
+            **{f"cpu_ms.{name}": sum(map(self._cpu_spent_ms, pids)) for name, pids in self._process_ids().items()},
+            **{f"rss_mb.{name}": _rss_mb(pids) for name, pids in self._process_ids().items()},
         }
 
-    def _spent_ms(self, pid: int) -> int:
+    def _cpu_spent_ms(self, pid: int) -> int:
         return _cpu_ms(pid) - self._before.get(pid, 0)
 
-    def _pids(self) -> dict[str, list[int]]:
+    def _process_ids(self) -> dict[str, list[int]]:
         hub, broker = self._stage.hub, self._stage.broker_pid()
         return {
             "agents": [os.getpid()],

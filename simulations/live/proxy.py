@@ -15,14 +15,14 @@ from random import Random
 
 import msgspec
 
-from simulations.live.limits import all_descriptors
+from simulations.live.limits import raise_descriptor_limit
 
 MOST_BYTES = 1 << 20  # of one direction, waiting; then its sender is no longer read
 STALL_S = (0.2, 0.4)  # what a lost segment costs: TCP's first retransmission timeout, or the second
 _GAP_S = 0.0005  # between two slices, so that they travel apart
 
 
-class Conditions(msgspec.Struct, frozen=True):
+class LaneConditions(msgspec.Struct, frozen=True):
     """Conditions of one lane.
 
     `latency_s`: mean one way; half of it is certain, the rest exponential. `loss`: share of segments.
@@ -40,24 +40,24 @@ class Conditions(msgspec.Struct, frozen=True):
     refuse: bool = False
 
 
-class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProxyCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Command from the parent: conditions of every lane (None: unchanged); it is always answered with the counters."""
 
-    lanes: tuple[Conditions, ...] | None = None
+    lanes: tuple[LaneConditions, ...] | None = None
     tell: bool = False
 
 
-class Lane:
+class ProxyLane:
     """One port of the proxy: its conditions, its connections, and counters."""
 
     def __init__(self, target: int, rng: Random, counts: dict[str, int]) -> None:
         self.target = target
-        self.now = Conditions()
+        self.now = LaneConditions()
         self.counts = counts
         self._rng = rng
-        self.pairs: set[Pair] = set()
+        self.pairs: set[ProxiedConnection] = set()
 
-    def use(self, conditions: Conditions) -> None:
+    def set_conditions(self, conditions: LaneConditions) -> None:
         """Put conditions into force."""
         self.now = conditions
         for pair in list(self.pairs):
@@ -75,7 +75,7 @@ class Lane:
             delay_s += self._rng.uniform(*STALL_S)
         return delay_s
 
-    def slices(self, data: bytes) -> list[bytes]:
+    def split_slices(self, data: bytes) -> list[bytes]:
         """Split data into segments of random length, if the lane slices."""
         most = self.now.slice_bytes
         if not most or len(data) <= 1:
@@ -88,7 +88,7 @@ class Lane:
         self.counts["sliced"] += len(pieces) - 1
         return pieces
 
-    def reset_some(self, every_s: float) -> None:
+    def reset_connections(self, every_s: float) -> None:
         """Reset as many connections as are due; called every `every_s` seconds."""
         for pair in list(self.pairs) if self.now.resets_per_s else ():
             if self._rng.random() < self.now.resets_per_s * every_s:
@@ -96,12 +96,12 @@ class Lane:
                 pair.abort()
 
 
-class Pipe:
+class DelayPipe:
     """One direction of a proxied connection: queued data, and when each piece is due on the other side."""
 
     __slots__ = ("_ended", "_lane", "_last_s", "_loop", "_rest", "_timer", "_up", "_waiting", "source", "target")
 
-    def __init__(self, lane: Lane, *, up: bool) -> None:
+    def __init__(self, lane: ProxyLane, *, up: bool) -> None:
         self._lane, self._up = lane, up
         self._loop = asyncio.get_running_loop()
         self._rest: deque[tuple[float, bytes]] = deque()
@@ -115,7 +115,7 @@ class Pipe:
     def feed(self, data: bytes) -> None:
         """Queue data; the sender is paused when too much waits."""
         now_s, lane = self._loop.time(), self._lane
-        for piece in lane.slices(data):
+        for piece in lane.split_slices(data):
             self._last_s = max(self._last_s + (_GAP_S if lane.now.slice_bytes else 0.0), now_s + lane.delay_s())
             self._rest.append((self._last_s, piece))
         self._waiting += len(data)
@@ -158,17 +158,17 @@ class Pipe:
         self._rest.clear()
 
 
-class Pair:
+class ProxiedConnection:
     """Proxied connection: one of a device, and the proxy's own to the broker for it."""
 
     __slots__ = ("_down", "_lane", "_sides", "_up")
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: ProxyLane) -> None:
         self._lane = lane
-        self._up, self._down = Pipe(lane, up=True), Pipe(lane, up=False)
+        self._up, self._down = DelayPipe(lane, up=True), DelayPipe(lane, up=False)
         self._sides: list[asyncio.Transport] = []
 
-    def joined(self, side: asyncio.Transport, *, device: bool) -> None:
+    def on_joined(self, side: asyncio.Transport, *, device: bool) -> None:
         """One side of the connection is up."""
         self._sides.append(side)
         came, goes = (self._up, self._down) if device else (self._down, self._up)
@@ -177,11 +177,11 @@ class Pair:
             self._lane.pairs.add(self)
         self.pump()
 
-    def fed(self, data: bytes, *, device: bool) -> None:
+    def on_data(self, data: bytes, *, device: bool) -> None:
         """Data arrived from one side."""
         (self._up if device else self._down).feed(data)
 
-    def left(self, *, device: bool) -> None:
+    def on_left(self, *, device: bool) -> None:
         """One side has closed."""
         (self._up if device else self._down).end()
         if all(side.is_closing() for side in self._sides):
@@ -201,13 +201,13 @@ class Pair:
         self._lane.pairs.discard(self)
 
 
-class Side(asyncio.Protocol):
+class ProxySide(asyncio.Protocol):
     """One end of a proxied connection."""
 
-    def __init__(self, lane: Lane, pair: Pair | None = None) -> None:
+    def __init__(self, lane: ProxyLane, pair: ProxiedConnection | None = None) -> None:
         self._lane = lane
         self._device = pair is None
-        self._pair = pair or Pair(lane)
+        self._pair = pair or ProxiedConnection(lane)
         self._asking: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -217,66 +217,66 @@ class Side(asyncio.Protocol):
         if self._lane.now.refuse:
             transport.abort()
             return
-        self._pair.joined(transport, device=self._device)
+        self._pair.on_joined(transport, device=self._device)
         if self._device:
             self._lane.counts["connections"] += 1
-            self._asking = asyncio.get_running_loop().create_task(self._reach())
+            self._asking = asyncio.get_running_loop().create_task(self._connect_broker())
 
-    async def _reach(self) -> None:
+    async def _connect_broker(self) -> None:
         """Connect to the broker for a device."""
         loop, pair = asyncio.get_running_loop(), self._pair
         try:
-            await loop.create_connection(lambda: Side(self._lane, pair), "127.0.0.1", self._lane.target)
+            await loop.create_connection(lambda: ProxySide(self._lane, pair), "127.0.0.1", self._lane.target)
         except OSError:
             self._lane.counts["unreached"] += 1
             pair.abort()
 
     def data_received(self, data: bytes) -> None:
         """Forward the data."""
-        self._pair.fed(data, device=self._device)
+        self._pair.on_data(data, device=self._device)
 
     def connection_lost(self, _: Exception | None) -> None:
         """Close the other side after what was sent."""
-        self._pair.left(device=self._device)
+        self._pair.on_left(device=self._device)
 
 
-async def serve(target: int, ports: list[int]) -> None:
+async def serve_lanes(target: int, ports: list[int]) -> None:
     """Serve all lanes until the parent closes standard input."""
     counts = dict.fromkeys(("connections", "unreached", "stalled", "sliced", "reset", "up_bytes", "down_bytes"), 0)
-    lanes = [Lane(target, Random(number), counts) for number in range(len(ports))]  # noqa: S311 - weather keeps no secret
+    lanes = [ProxyLane(target, Random(number), counts) for number in range(len(ports))]  # noqa: S311 - weather keeps no secret
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         for lane, port in zip(lanes, ports, strict=True):
-            server = await loop.create_server(partial(Side, lane), "127.0.0.1", port, backlog=4096)
+            server = await loop.create_server(partial(ProxySide, lane), "127.0.0.1", port, backlog=4096)
             stack.callback(server.close)
-        resetting = asyncio.create_task(_reset_some(lanes))
-        await _obey(lanes, counts)
+        resetting = asyncio.create_task(_reset_periodically(lanes))
+        await _obey_commands(lanes, counts)
         resetting.cancel()
 
 
-async def _reset_some(lanes: list[Lane], every_s: float = 0.25) -> None:
+async def _reset_periodically(lanes: list[ProxyLane], every_s: float = 0.25) -> None:
     while True:
         await asyncio.sleep(every_s)
         for lane in lanes:
-            lane.reset_some(every_s)
+            lane.reset_connections(every_s)
 
 
-async def _obey(lanes: list[Lane], counts: dict[str, int]) -> None:
+async def _obey_commands(lanes: list[ProxyLane], counts: dict[str, int]) -> None:
     reader = asyncio.StreamReader(limit=1 << 22)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    _say({"ready": 1})
+    _print_json({"ready": 1})
     while line := await reader.readline():
-        command = msgspec.json.decode(line, type=Command)
+        command = msgspec.json.decode(line, type=ProxyCommand)
         for lane, conditions in zip(lanes, command.lanes or (), strict=False):
-            lane.use(conditions)
-        _say({**counts, "open": sum(len(lane.pairs) for lane in lanes)})
+            lane.set_conditions(conditions)
+        _print_json({**counts, "open": sum(len(lane.pairs) for lane in lanes)})
 
 
-def _say(facts: dict[str, int]) -> None:
+def _print_json(facts: dict[str, int]) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    all_descriptors()
-    asyncio.run(serve(int(sys.argv[1]), [int(port) for port in sys.argv[2:]]))
+    raise_descriptor_limit()
+    asyncio.run(serve_lanes(int(sys.argv[1]), [int(port) for port in sys.argv[2:]]))

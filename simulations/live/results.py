@@ -10,17 +10,17 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from edge_agent.core.records import Kind, Source
-from simulations.checking.databases import judge_run, snapshot
-from simulations.checking.events import Report
-from simulations.report.outcome import Bins, Latency, Series, bin_of
+from edge_agent.core.records import AnswerKind, AnswerSource
+from simulations.checking.databases import judge_run, open_snapshot
+from simulations.checking.events import HistoryReport
+from simulations.report.outcome import Bins, Latency, Series, find_latency_bin
 from simulations.scenario.types import Scenario
 
 _ANSWERS = "select id, kind, source, why, at_ms, total_s, label, queue_s, compute_s from answers order by event"
 _ENTRIES = "select kind, at_ms, size, rule from ledger order by entry"
 
 
-class Records(NamedTuple):
+class LiveRecords(NamedTuple):
     """Records of a fleet in buckets of the scenario's step. Names are those of `Outcome`."""
 
     answers: dict[str, Series]
@@ -28,10 +28,10 @@ class Records(NamedTuple):
     latency: tuple[Latency, ...]
     bytes_by_rule: dict[str, Series]
     hub_times: dict[str, int]
-    history: Report
+    history: HistoryReport
 
 
-class Where(NamedTuple):
+class RunFiles(NamedTuple):
     """Files of a run, and when it began, in milliseconds since 1970."""
 
     agents: tuple[Path, ...]
@@ -39,10 +39,10 @@ class Where(NamedTuple):
     began_ms: int
 
 
-class Reader:
+class RecordReader:
     """Reader of the files of one run. `truth`: right label by answer id, as far as the load driver knows."""
 
-    def __init__(self, where: Where, scenario: Scenario, truth: dict[str, int]) -> None:
+    def __init__(self, where: RunFiles, scenario: Scenario, truth: dict[str, int]) -> None:
         self._where = where
         self._scenario = scenario
         self._truth = truth
@@ -52,7 +52,7 @@ class Reader:
         self._left: dict[str, Counter[int]] = {}
         self._waits: list[tuple[float, float]] = []  # of the hub's answers, s: for their batch, and in it
 
-    def read(self, until_s: float) -> Records:
+    def read_records(self, until_s: float) -> LiveRecords:
         """Read and judge all files.
 
         `until_s`: of the run; what is open then and older than its grace is lost.
@@ -66,48 +66,48 @@ class Reader:
             grace_s=scenario.grace_s,
         )
         for path in self._where.agents:
-            with snapshot(path) as db:
-                self._count(db)
-        latency = tuple(Latency(who, tuple(map(_bins, bins))) for who, bins in sorted(self._took.items()))
-        return Records(
-            answers=self._all(self._said),
-            right=self._all(self._right),
+            with open_snapshot(path) as db:
+                self._count_database(db)
+        latency = tuple(Latency(who, tuple(map(_sort_bins, bins))) for who, bins in sorted(self._took.items()))
+        return LiveRecords(
+            answers=self._build_all_series(self._said),
+            right=self._build_all_series(self._right),
             latency=latency,
-            bytes_by_rule=self._all(self._left),
-            hub_times=_medians(self._waits),
+            bytes_by_rule=self._build_all_series(self._left),
+            hub_times=_median_times(self._waits),
             history=history,
         )
 
-    def _count(self, db: sqlite3.Connection) -> None:
+    def _count_database(self, db: sqlite3.Connection) -> None:
         """Count answers, and of every ledger entry whose bytes left the size under its rule."""
         for kind, at_ms, size, rule in db.execute(_ENTRIES):
             sign = -1 if kind == "withheld" else 1
-            self._left.setdefault(rule, Counter())[self._bucket(at_ms)] += sign * size
+            self._left.setdefault(rule, Counter())[self._bucket_of(at_ms)] += sign * size
         for id_, kind, source, why, at_ms, total_s, label, *waits in db.execute(_ANSWERS):
-            bucket = self._bucket(at_ms)
-            who = "correction" if kind == Kind.CORRECTION else source
+            bucket = self._bucket_of(at_ms)
+            who = "correction" if kind == AnswerKind.CORRECTION else source
             self._said.setdefault(f"{who}.{why}", Counter())[bucket] += 1
             self._right.setdefault(f"{who}.{why}", Counter())[bucket] += self._truth.get(id_) == label
             bins = self._took.setdefault(who, [Counter() for _ in range(self._scenario.buckets)])
-            bins[bucket][bin_of(total_s)] += 1
-            if source == Source.HUB:
+            bins[bucket][find_latency_bin(total_s)] += 1
+            if source == AnswerSource.HUB:
                 self._waits.append((waits[0], waits[1]))
 
-    def _bucket(self, at_ms: int) -> int:
+    def _bucket_of(self, at_ms: int) -> int:
         """Bucket of a time; what came before the first sample (hellos) counts in the first one."""
         at_s = (at_ms - self._where.began_ms) / 1000
         return min(max(0, int(at_s // self._scenario.step_s)), self._scenario.buckets - 1)
 
-    def _all(self, found: dict[str, Counter[int]]) -> dict[str, Series]:
-        return {name: series(found[name], self._scenario) for name in sorted(found)}
+    def _build_all_series(self, found: dict[str, Counter[int]]) -> dict[str, Series]:
+        return {name: build_series(found[name], self._scenario) for name in sorted(found)}
 
 
-def series(found: Counter[int], scenario: Scenario) -> Series:
+def build_series(found: Counter[int], scenario: Scenario) -> Series:
     """Series with one number per bucket."""
     return tuple(found[bucket] for bucket in range(scenario.buckets))
 
 
-def _medians(waits: list[tuple[float, float]]) -> dict[str, int]:
+def _median_times(waits: list[tuple[float, float]]) -> dict[str, int]:
     """Medians of the hub's timings in microseconds: how long answers waited for their batch, and took in it."""
     return {
         f"hub.{name}_us": round(median(column) * 1e6)
@@ -115,5 +115,5 @@ def _medians(waits: list[tuple[float, float]]) -> dict[str, int]:
     }
 
 
-def _bins(found: Counter[int]) -> Bins:
+def _sort_bins(found: Counter[int]) -> Bins:
     return dict(sorted(found.items()))

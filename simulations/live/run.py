@@ -19,40 +19,40 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from cloud_hub.runtime.config import load
+from cloud_hub.runtime.config import load_hub_config
 from edge_agent.app.agent import DATABASE_FILE
 from models.bundle.bundle import open_bundle
-from models.forge.pipeline.demo import cache_folder, cached_demo_bundle
+from models.forge.pipeline.demo import load_demo_bundle, locate_cache_folder
 from models.runtime.onnx_runner import OnnxRunner
-from policies.language.document import parse
+from policies.language.document import parse_policy
 from simulations.live import events as live_events
-from simulations.live.agents import AT_ONCE, Common, Crew
-from simulations.live.enrollment import Fleet, FleetIdentity, device_folder, enrol_fleet
-from simulations.live.limits import all_descriptors, many_objects, pass_over_closed, settled
-from simulations.live.links import Proxies, conditions, plan
-from simulations.live.load import Driver, Piles, piles
-from simulations.live.monitor import Watch
-from simulations.live.results import Reader, Where, series
-from simulations.processes import HubHandle, Stage
-from simulations.report.outcome import Mark, Outcome, Passed, Violation, Wall
+from simulations.live.agents import AT_ONCE, FleetSettings, LiveFleet
+from simulations.live.enrollment import FleetConfig, FleetIdentity, enrol_fleet, find_device_folder
+from simulations.live.limits import freeze_objects, ignore_closed_sockets, raise_descriptor_limit, relax_collector
+from simulations.live.links import ProxyProcesses, compute_conditions, plan_lanes
+from simulations.live.load import LoadDriver, SamplePools, load_sample_pools
+from simulations.live.monitor import RunMonitor
+from simulations.live.results import RecordReader, RunFiles, build_series
+from simulations.processes import HubHandle, ProcessHarness
+from simulations.report.outcome import Outcome, RunCost, RunProgress, TimelineMark, Violation
 from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Scenario
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 SPARE_DESCRIPTORS = 500
 DESCRIPTORS = 4  # of an agent: its socket, its database and that one's two side files
 FLEET = "fleet"
 _LOOK_S = 0.2
 
-Progress = Callable[[Passed], bool]
+Progress = Callable[[RunProgress], bool]
 Say = Callable[[str], None]
 
 
-class Wish(msgspec.Struct, frozen=True):
+class LiveRunConfig(msgspec.Struct, frozen=True):
     """Configuration of a live run.
 
     `folder`: keeps everything the run wrote (None: a temporary one, cleared away). `pulse_s`, `ask_s`: see
-    `simulations.live.agents.Common`. `bundle`: the agents' model (None: the demo's digits).
+    `simulations.live.agents.FleetSettings`. `bundle`: the agents' model (None: the demo's digits).
     """
 
     folder: Path | None = None
@@ -61,29 +61,31 @@ class Wish(msgspec.Struct, frozen=True):
     bundle: Path | None = None
 
 
-_PLAIN = Wish()
+_PLAIN = LiveRunConfig()
 
 
-def live(
-    scenario: Scenario, wish: Wish = _PLAIN, progress: Progress | None = None, say: Say = lambda _: None
+def run_live_scenario(
+    scenario: Scenario, wish: LiveRunConfig = _PLAIN, progress: Progress | None = None, say: Say = lambda _: None
 ) -> Outcome:
     """Run a scenario live and return its outcome; Ctrl-C ends it early.
 
-    `progress` is called several times a second; False = stop. `say` gets a line for each step of the start.
+    `make_progress` is called several times a second; False = stop. `say` gets a line for each step of the start.
     ScenarioError for what cannot be done live, ExitError if a process does not start.
     """
-    live_events.check(scenario)
-    most = (all_descriptors() - SPARE_DESCRIPTORS) // DESCRIPTORS
+    live_events.check_live_events(scenario)
+    most = (raise_descriptor_limit() - SPARE_DESCRIPTORS) // DESCRIPTORS
     if scenario.devices > most:
         raise ScenarioError(f"devices: {scenario.devices}, the open files of one process suffice for {most}")
-    with _folder(wish) as folder, many_objects():
-        return asyncio.run(_Run(scenario, wish, folder, progress, say).run())
+    with _open_folder(wish) as folder, relax_collector():
+        return asyncio.run(_LiveRun(scenario, wish, folder, progress, say).run())
 
 
-class _Run:
+class _LiveRun:
     """One live run, from an empty folder to its outcome."""
 
-    def __init__(self, scenario: Scenario, wish: Wish, folder: Path, progress: Progress | None, say: Say) -> None:
+    def __init__(
+        self, scenario: Scenario, wish: LiveRunConfig, folder: Path, progress: Progress | None, say: Say
+    ) -> None:
         self._scenario = scenario
         self._wish = wish
         self._folder = folder
@@ -96,21 +98,21 @@ class _Run:
         """Enrol, start, act the scenario out, stop and read the result."""
         began = time.monotonic()
         loop = asyncio.get_running_loop()
-        pass_over_closed(loop)
+        ignore_closed_sockets(loop)
         loop.set_default_executor(ThreadPoolExecutor(AT_ONCE, "connect"))  # a handshake blocks its thread
-        bundle = open_bundle(self._wish.bundle) if self._wish.bundle else cached_demo_bundle(cache_folder())
-        runner, policy = OnnxRunner(bundle), parse(self._scenario.policy_text).compile()
-        found = _piles(runner, policy.base.threshold)
-        async with Stage(self._folder) as stage, contextlib.AsyncExitStack() as stack:
-            hub = await stage.lay_hub(bundle.path, self._hub_tables(), policies=[self._policy_file()])
-            proxies = Proxies(plan(self._scenario), hub.broker_port)
+        bundle = open_bundle(self._wish.bundle) if self._wish.bundle else load_demo_bundle(locate_cache_folder())
+        runner, policy = OnnxRunner(bundle), parse_policy(self._scenario.policy_text).compile()
+        found = _load_pools(runner, policy.base.threshold)
+        async with ProcessHarness(self._folder) as stage, contextlib.AsyncExitStack() as stack:
+            hub = await stage.configure_hub(bundle.path, self._hub_tables(), policies=[self._policy_file()])
+            proxies = ProxyProcesses(plan_lanes(self._scenario), hub.broker_port)
             stack.push_async_callback(proxies.stop)
             identities = await asyncio.to_thread(self._enrol, hub, proxies)
-            await stage.wake_hub()
+            await stage.launch_hub()
             await proxies.start()
-            await proxies.use(conditions(self._scenario, plan(self._scenario), -1.0))
+            await proxies.set_conditions(compute_conditions(self._scenario, plan_lanes(self._scenario), -1.0))
             climate = self._scenario.regions[0].link.climate
-            common = Common(
+            common = FleetSettings(
                 runner=runner,
                 policy=policy,
                 climate=climate,
@@ -118,19 +120,19 @@ class _Run:
                 pulse_s=self._wish.pulse_s,
                 ask_s=self._wish.ask_s,
             )
-            crew = Crew(identities, common)
-            stack.push_async_callback(crew.rest)
+            crew = LiveFleet(identities, common)
+            stack.push_async_callback(crew.stop_all)
             self._say(f"{len(crew)} agents connect")
-            await crew.wake_all()
-            settled()
-            driver = Driver(self._scenario, found, crew)
-            watch = Watch(self._scenario, stage, crew, proxies)
-            until_s = await self._act(live_events.Events(self._scenario, stage, crew, proxies), driver, watch)
-            facts = await watch.facts()
-        return self._outcome(driver, watch, facts, until_s, time.monotonic() - began)
+            await crew.start_all()
+            freeze_objects()
+            driver = LoadDriver(self._scenario, found, crew)
+            watch = RunMonitor(self._scenario, stage, crew, proxies)
+            until_s = await self._run_tasks(live_events.LiveEvents(self._scenario, stage, crew, proxies), driver, watch)
+            facts = await watch.collect_counts()
+        return self._build_outcome(driver, watch, facts, until_s, time.monotonic() - began)
 
-    def _enrol(self, hub: HubHandle, proxies: Proxies) -> list[FleetIdentity]:
-        fleet = Fleet(self._folder / FLEET, load(hub.child.config), hub.url, proxies.port)
+    def _enrol(self, hub: HubHandle, proxies: ProxyProcesses) -> list[FleetIdentity]:
+        fleet = FleetConfig(self._folder / FLEET, load_hub_config(hub.child.config), hub.url, proxies.port_of)
         self._say(f"{self._scenario.devices} devices enrol")
         return list(enrol_fleet(fleet, self._scenario.devices))
 
@@ -145,7 +147,7 @@ class _Run:
         path.write_text(self._scenario.policy_text, encoding="utf-8")
         return path
 
-    async def _act(self, events: live_events.Events, driver: Driver, watch: Watch) -> float:
+    async def _run_tasks(self, events: live_events.LiveEvents, driver: LoadDriver, watch: RunMonitor) -> float:
         """Run events, load and monitor from now on; returns the seconds that passed."""
         self._say("the run begins")
         self._began, self._began_ms = time.monotonic(), time.time() * 1000
@@ -165,16 +167,16 @@ class _Run:
             raise broken[0]
         return time.monotonic() - self._began
 
-    async def _until_quiet(self, acting: list["asyncio.Task[None]"], driver: Driver, watch: Watch) -> None:
+    async def _until_quiet(self, acting: list["asyncio.Task[None]"], driver: LoadDriver, watch: RunMonitor) -> None:
         """Wait until load and events are over and nothing is open, `heal_s` have passed, or a stop is requested."""
         loop = asyncio.get_running_loop()
         if self._progress is None and threading.current_thread() is threading.main_thread():
-            loop.add_signal_handler(signal.SIGINT, self._stop)
+            loop.add_signal_handler(signal.SIGINT, self._request_stop)
         while not self._stopped:
             await asyncio.sleep(_LOOK_S)
             at_s = time.monotonic() - self._began
-            if self._progress is not None and not self._progress(Passed(at_s, driver.samples, 0)):
-                self._stop()
+            if self._progress is not None and not self._progress(RunProgress(at_s, driver.samples, 0)):
+                self._request_stop()
             done = all(task.done() for task in acting)
             if any(task.done() and task.exception() for task in acting) or at_s > self._scenario.ends_s:
                 return
@@ -185,17 +187,21 @@ class _Run:
         while watch.open_questions and time.monotonic() - self._began < self._scenario.ends_s:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
-    def _stop(self) -> None:
+    def _request_stop(self) -> None:
         self._stopped = True
 
-    def _outcome(self, driver: Driver, watch: Watch, facts: dict[str, int], until_s: float, wall_s: float) -> Outcome:
-        scenario = _seen(self._scenario, until_s)
-        where = Where(
-            tuple(device_folder(self._folder / FLEET, number) / DATABASE_FILE for number in range(scenario.devices)),
+    def _build_outcome(
+        self, driver: LoadDriver, watch: RunMonitor, facts: dict[str, int], until_s: float, wall_s: float
+    ) -> Outcome:
+        scenario = _cut_scenario(self._scenario, until_s)
+        where = RunFiles(
+            tuple(
+                find_device_folder(self._folder / FLEET, number) / DATABASE_FILE for number in range(scenario.devices)
+            ),
             self._folder / "hub" / "state" / "hub.db",
             int(self._began_ms),
         )
-        records = Reader(where, scenario, driver.truth).read(until_s)
+        records = RecordReader(where, scenario, driver.truth).read_records(until_s)
         counts = facts | records.hub_times | {f"load.{name}": count for name, count in driver.counts.items()}
         return Outcome(
             scenario=scenario.name,
@@ -209,43 +215,43 @@ class _Run:
             complete=not self._stopped,
             samples=driver.samples,
             events=records.history.events,
-            arrivals=series(driver.arrivals, scenario),
+            arrivals=build_series(driver.arrivals, scenario),
             answers=records.answers,
             right=records.right,
             latency=records.latency,
-            queues={scenario.regions[0].hub_names[0]: series(watch.queued, scenario)},
+            queues={scenario.regions[0].hub_names[0]: build_series(watch.queued, scenario)},
             bytes_by_rule=records.bytes_by_rule,
-            states={state: series(found, scenario) for state, found in watch.states.items()},
+            states={state: build_series(found, scenario) for state, found in watch.states.items()},
             counts={**counts, "load.late_ms": round(driver.late_s * 1000)},
             history=records.history,
-            marks=tuple(Mark(e.at_s, e.lasts_s, str(e.kind), str(e.kind)) for e in scenario.events),
-            violations=_violations(records.history.stories, scenario.name),
-            wall=Wall(wall_s, 1, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
+            marks=tuple(TimelineMark(e.at_s, e.lasts_s, str(e.kind), str(e.kind)) for e in scenario.events),
+            violations=_list_violations(records.history.stories, scenario.name),
+            wall=RunCost(wall_s, 1, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
         )
 
 
-def _seen(scenario: Scenario, until_s: float) -> Scenario:
+def _cut_scenario(scenario: Scenario, until_s: float) -> Scenario:
     """The part of the scenario that was acted out: a run ends when nothing is open, or when somebody stops it."""
     heal_s = max(0.0, until_s - max(scenario.duration_s, scenario.last_fault_ended_s))
     return replace(scenario, duration_s=min(scenario.duration_s, until_s), heal_s=heal_s)
 
 
-def _violations(stories: tuple[str, ...], name: str) -> tuple[Violation, ...]:
+def _list_violations(stories: tuple[str, ...], name: str) -> tuple[Violation, ...]:
     return tuple(Violation("history", story, f"skerry sim live {name}") for story in stories)
 
 
-def _piles(runner: OnnxRunner, threshold: float) -> Piles:
+def _load_pools(runner: OnnxRunner, threshold: float) -> SamplePools:
     try:
-        return piles(runner, threshold)
+        return load_sample_pools(runner, threshold)
     except ValueError as error:
         raise ScenarioError(f"policy: {error}") from None
 
 
 @contextlib.contextmanager
-def _folder(wish: Wish) -> Iterator[Path]:
+def _open_folder(wish: LiveRunConfig) -> Iterator[Path]:
     if wish.folder is not None:
         if wish.folder.exists() and any(wish.folder.iterdir()):
-            raise ExitError(Exit.USAGE, f"{wish.folder} is not empty: a run writes into a folder of its own")
+            raise ExitError(ExitCode.USAGE, f"{wish.folder} is not empty: a run writes into a folder of its own")
         wish.folder.mkdir(parents=True, exist_ok=True)
         yield wish.folder
         return

@@ -7,10 +7,10 @@ its departure; otherwise it is lost, as with a broker killed by SIGKILL. Message
 from collections.abc import Callable
 
 from simulations.kernel.kernel import Kernel
-from simulations.scenario.conditions import Weather
+from simulations.scenario.conditions import ConditionSampler
 
 
-class Line:
+class ClientConnection:
     """One party's connection to a broker.
 
     `number` counts connections; while `cut` (by so many faults) it carries nothing. `up` is what the party
@@ -35,10 +35,10 @@ class Line:
         self.number += 1
 
 
-class Air:
+class SimulatedBroker:
     """One hub's broker. `lives` counts its restarts; `carried` and `gone` count messages delivered and lost."""
 
-    def __init__(self, kernel: Kernel, weather: Weather) -> None:
+    def __init__(self, kernel: Kernel, weather: ConditionSampler) -> None:
         self.up = True
         self.carried = 0
         self.gone = 0
@@ -51,31 +51,39 @@ class Air:
         self.up = False
         self.lives += 1
 
-    def revive(self) -> None:
+    def restart(self) -> None:
         """The broker is up again, without any connection."""
         self.up = True
 
-    def lose(self) -> None:
+    def count_lost(self) -> None:
         """Count a message that nobody could send."""
         self.gone += 1
 
-    def carry(self, target: Line, hear: Callable[..., None], *message: object, extra_s: float = 0.0) -> None:
-        """Deliver `message` to `target` by calling `hear(*message)` after drawn delays; the sender is known to be up.
+    def deliver(
+        self, target: ClientConnection, hear: Callable[..., None], *message: object, extra_s: float = 0.0
+    ) -> None:
+        """Deliver `dispatch_message` to `target` by calling `hear(*dispatch_message)` after drawn delays;
+
+        the sender is known to be up.
 
         `extra_s`: transmission time of the bytes themselves.
         """
         if not self.up:
             self.gone += 1
             return
-        delays = self._weather.arrivals()
+        delays = self._weather.draw_delays()
         if not delays:
             self.gone += 1
         for delay_s in delays:
             sent_over = self.lives, target.number
-            self._kernel.after(delay_s + extra_s, self._arrive, target, sent_over, hear, message)
+            self._kernel.schedule_after(delay_s + extra_s, self._deliver_now, target, sent_over, hear, message)
 
-    def _arrive(
-        self, target: Line, sent_over: tuple[int, int], hear: Callable[..., None], message: tuple[object, ...]
+    def _deliver_now(
+        self,
+        target: ClientConnection,
+        sent_over: tuple[int, int],
+        hear: Callable[..., None],
+        message: tuple[object, ...],
     ) -> None:
         if not target.up or target.cut or sent_over != (self.lives, target.number):
             self.gone += 1

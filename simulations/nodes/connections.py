@@ -9,7 +9,7 @@ from typing import Protocol
 
 from policies.monitoring import backoff
 from simulations.kernel.kernel import Kernel
-from simulations.nodes.broker import Line
+from simulations.nodes.broker import ClientConnection
 
 RECONNECT_BASE_S = 0.5
 RECONNECT_CAP_S = 60.0
@@ -17,7 +17,7 @@ SPREAD_AT_MOST_S = 300.0
 _FORGOTTEN = 10  # times the cap: after so long an attempt's time no longer depends on when the first one was
 
 
-class Broker(Protocol):
+class BrokerState(Protocol):
     """State of the broker that a connection ends at."""
 
     @property
@@ -25,7 +25,7 @@ class Broker(Protocol):
         """Whether the broker accepts connections."""
 
 
-class Wires:
+class Connections:
     """Connections by device (its number in the whole fleet) and line name.
 
     `told(number, name, up=...)` is called for every connection that comes or goes. `off`: by device, how many of
@@ -33,9 +33,9 @@ class Wires:
     """
 
     def __init__(
-        self, numbers: range, brokers: dict[str, Broker], kernel: Kernel, dice: Random, told: Callable[..., None]
+        self, numbers: range, brokers: dict[str, BrokerState], kernel: Kernel, dice: Random, told: Callable[..., None]
     ) -> None:
-        self.lines = {name: [Line() for _ in numbers] for name in brokers}
+        self.lines = {name: [ClientConnection() for _ in numbers] for name in brokers}
         self.off = bytearray(len(numbers))  # how many of its lines are down, cut or lost to it
         self._first = numbers.start
         self._brokers = brokers
@@ -50,27 +50,27 @@ class Wires:
             for line in lines:
                 line.up = True
 
-    def of(self, number: int) -> dict[str, Line]:
+    def connections_of(self, number: int) -> dict[str, ClientConnection]:
         """Connections of a device, by line name."""
         return {name: lines[number - self._first] for name, lines in self.lines.items()}
 
-    def ups(self, number: int) -> tuple[bool, ...]:
+    def links_up(self, number: int) -> tuple[bool, ...]:
         """For each line, whether the device believes it to be up."""
         return tuple(lines[number - self._first].up for lines in self.lines.values())
 
-    def get(self, number: int, name: str) -> Line:
+    def get(self, number: int, name: str) -> ClientConnection:
         """One connection of a device."""
         return self.lines[name][number - self._first]
 
     # Cut and restored
 
-    def part(self, number: int, names: Iterable[str] | None = None) -> None:
+    def cut_links(self, number: int, names: Iterable[str] | None = None) -> None:
         """Cut these lines (None = all) of a device: nothing passes, and nobody is notified."""
         for name in self.lines if names is None else names:
             self.get(number, name).cut += 1
         self._parted[number] = self._parted.get(number, 0) + 1
 
-    def rejoin(self, number: int, names: Iterable[str] | None = None) -> None:
+    def restore_links(self, number: int, names: Iterable[str] | None = None) -> None:
         """End one cut of these lines (None = all) of a device."""
         for name in self.lines if names is None else names:
             self.get(number, name).cut -= 1
@@ -79,19 +79,19 @@ class Wires:
             del self._parted[number]
         self.retry(number)
 
-    def bar(self, number: int, until_s: float) -> None:
+    def refuse_until(self, number: int, until_s: float) -> None:
         """Let no broker accept the device before `until_s` (virtual seconds)."""
         self._barred[number] = until_s
-        self._kernel.at(until_s, self.retry, number)
+        self._kernel.schedule_at(until_s, self.retry, number)
 
-    def spread(self, number: int, seconds: float) -> None:
+    def spread_reconnect(self, number: int, seconds: float) -> None:
         """Spread the device's next connects over `seconds`, as the hub's welcome asks."""
         if seconds > RECONNECT_BASE_S:
             self._spread_s[number] = min(seconds, SPREAD_AT_MOST_S)
 
     # Lost and connected again
 
-    def lose(self, number: int, name: str) -> bool:
+    def notice_loss(self, number: int, name: str) -> bool:
         """The device notices that this connection is lost. False if it was down already."""
         line = self.get(number, name)
         if not line.up:
@@ -100,11 +100,11 @@ class Wires:
         self.off[number - self._first] += 1
         self._lost[number, name] = self._kernel.now
         self._told(number, name, up=False)
-        if self._open(number, name):
-            self._schedule(number, name)
+        if self._can_connect(number, name):
+            self._schedule_attempt(number, name)
         return True
 
-    def drop(self, number: int) -> None:
+    def drop_all(self, number: int) -> None:
         """The device's process is gone, and its connections with it."""
         for name in self.lines:
             line = self.get(number, name)
@@ -113,7 +113,7 @@ class Wires:
                 self.off[number - self._first] += 1
             self._lost.pop((number, name), None)
 
-    def begin(self, number: int) -> None:
+    def begin_connecting(self, number: int) -> None:
         """The device's process starts: it has no connection yet, and tries each."""
         for name in self.lines:
             self._lost[number, name] = self._kernel.now
@@ -122,14 +122,14 @@ class Wires:
     def retry(self, number: int) -> None:
         """Schedule the next attempts of a device, since something has changed and one may succeed now."""
         for name in self.lines:
-            if (number, name) in self._lost and self._open(number, name):
-                self._schedule(number, name)
+            if (number, name) in self._lost and self._can_connect(number, name):
+                self._schedule_attempt(number, name)
 
-    def _open(self, number: int, name: str) -> bool:
+    def _can_connect(self, number: int, name: str) -> bool:
         barred = self._barred.get(number, 0.0) > self._kernel.now
         return self._brokers[name].up and not self.get(number, name).cut and not barred
 
-    def _schedule(self, number: int, name: str) -> None:
+    def _schedule_attempt(self, number: int, name: str) -> None:
         """Schedule the first attempt that is still to come, with the backoff of all since the connection was lost."""
         now, at, attempt = self._kernel.now, self._lost[number, name], 0
         base_s = max(RECONNECT_BASE_S, self._spread_s.get(number, 0.0))
@@ -137,12 +137,12 @@ class Wires:
         if now - at > _FORGOTTEN * cap_s:
             at, attempt = now - _FORGOTTEN / 2 * cap_s, _FORGOTTEN
         while at <= now:
-            at += backoff.delay(attempt, self._dice.random(), base_s, cap_s)
+            at += backoff.compute_delay(attempt, self._dice.random(), base_s, cap_s)
             attempt += 1
-        self._kernel.at(at, self._try, number, name)
+        self._kernel.schedule_at(at, self._attempt, number, name)
 
-    def _try(self, number: int, name: str) -> None:
-        if (number, name) not in self._lost or not self._open(number, name):
+    def _attempt(self, number: int, name: str) -> None:
+        if (number, name) not in self._lost or not self._can_connect(number, name):
             return
         del self._lost[number, name]
         self.get(number, name).connect()
@@ -152,10 +152,10 @@ class Wires:
     def retry_all(self, name: str) -> None:
         """Schedule the attempts of every device on this line: its broker is back."""
         for number, lost in list(self._lost):
-            if lost == name and self._open(number, name):
-                self._schedule(number, name)
+            if lost == name and self._can_connect(number, name):
+                self._schedule_attempt(number, name)
 
-    def offline(self) -> int:
+    def count_offline(self) -> int:
         """Number of devices without any connection, or with every line cut."""
         count = len(self.lines)
         unnoticed = sum(1 for number in self._parted if self.off[number - self._first] < count)

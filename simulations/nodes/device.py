@@ -8,20 +8,20 @@ something happens to it.
 from hashlib import sha256
 from typing import Protocol
 
-from cloud_hub.core.commands import Key
+from cloud_hub.core.commands import QuestionKey
 from cloud_hub.security.envelopes import PlainEnvelopes
 from edge_agent.core.commands import (
     Answer,
     Command,
     Correction,
-    Dice,
-    Facts,
     Finish,
-    Mark,
-    Raise,
+    MarkState,
+    RaiseSpend,
+    RandomDraws,
     Reseal,
-    SayHello,
+    SampleAttributes,
     SendAsk,
+    SendHello,
     Store,
     Transmit,
     WakeAt,
@@ -30,48 +30,48 @@ from edge_agent.core.core import EdgeCore
 from edge_agent.core.records import Outcome
 from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
-from policies.model.reasons import Why
-from simulations.checking.egress import content
-from simulations.kernel.world import DAY_S, PADDED_BYTES, name_of
-from simulations.nodes.connections import Wires
-from simulations.nodes.device_disk import DeviceDisk, Put, Resealed, Sampled, Write, Writer
-from simulations.nodes.services import RegionServices, Regressed, Trial
-from simulations.scenario.conditions import Clock
+from policies.model.reasons import DecisionReason
+from simulations.checking.egress import make_sample_tensor
+from simulations.kernel.world import DAY_S, PADDED_BYTES, format_device_name
+from simulations.nodes.connections import Connections
+from simulations.nodes.device_disk import DeviceDisk, ResealWrite, SampleTruth, SimulatedWriter, StoreWrite, Write
+from simulations.nodes.services import ModelRegression, RegionServices, RolloutTrial
+from simulations.scenario.conditions import DeviceClock
 from wire.protocol import codec
 from wire.protocol.messages import (
-    Ask,
+    CipherSuite,
     DownNote,
     Escalation,
-    Header,
-    Hello,
+    FrameHeader,
+    HelloNote,
     ModelRef,
     Prediction,
-    Suite,
+    StatusRequest,
     UpNote,
     Verdict,
 )
-from wire.protocol.topics import Channel, shard_of
+from wire.protocol.topics import TopicChannel, compute_shard
 
 TIMER_S = 1e-3  # timers fire late, never early
 _UNSIGNED = bytes(codec.SIGNATURE_BYTES)
 
 
-class Fleet(Protocol):
+class DeviceHost(Protocol):
     """What a device needs of the fleet that it belongs to."""
 
     ground: RegionServices
-    wires: Wires
+    wires: Connections
 
     def policy_of(self, number: int) -> Policy | None:
         """Policy in force on a device."""
 
-    def clock(self, number: int) -> Clock:
+    def clock_of(self, number: int) -> DeviceClock:
         """Clock of a device in its current boot."""
 
-    def next_clock(self, number: int) -> Clock:
+    def next_clock(self, number: int) -> DeviceClock:
         """Clock of a device after one more reboot."""
 
-    def offset_s(self, number: int, clock: Clock) -> float:
+    def offset_s(self, number: int, clock: DeviceClock) -> float:
         """What a device believes hub time minus its own clock to be, in seconds."""
 
     def is_metered(self, number: int) -> bool:
@@ -80,14 +80,14 @@ class Fleet(Protocol):
     def lose_link(self, number: int) -> None:
         """A device notices that its connections are lost."""
 
-    def heed(self, number: int, note: DownNote) -> None:
+    def on_hub_note(self, number: int, note: DownNote) -> None:
         """Apply what a hub's note says of connecting."""
 
-    def settle(self, device: "Device") -> None:
+    def rest_if_idle(self, device: "SimulatedDevice") -> None:
         """Put a device to rest if nothing keeps it awake."""
 
 
-class Device:
+class SimulatedDevice:
     """One device with a core, a disk and connections.
 
     `number`: in the whole fleet. `offset_s`: what it believes hub time minus its own clock to be.
@@ -99,26 +99,26 @@ class Device:
         "number", "offset_s", "policy", "regressed", "settling", "trial", "writer",
     )  # fmt: skip
 
-    def __init__(self, number: int, herd: Fleet) -> None:
+    def __init__(self, number: int, herd: DeviceHost) -> None:
         self.number = number
-        self.name = name_of(number)
+        self.name = format_device_name(number)
         self.alive = True
         self.model: ModelRef = herd.ground.model
         self.policy: Policy | None = herd.policy_of(number)
-        self.regressed: Regressed | None = None
-        self.trial: Trial | None = None  # what it counts for a rollout
+        self.regressed: ModelRegression | None = None
+        self.trial: RolloutTrial | None = None  # what it counts for a rollout
         self.settling = False
-        self.lines = herd.wires.of(number)
-        self.clock: Clock = herd.clock(number)
+        self.lines = herd.wires.connections_of(number)
+        self.clock: DeviceClock = herd.clock_of(number)
         self.offset_s: float = herd.offset_s(number, self.clock)
         self._herd = herd
         self._ground = herd.ground
-        self._shard = shard_of(self.name)
-        self._born: dict[int, Sampled] = {}  # open questions that are not on disk yet
-        self._marks: dict[int, Mark] = {}  # not worth a commit of their own
+        self._shard = compute_shard(self.name)
+        self._born: dict[int, SampleTruth] = {}  # open questions that are not on disk yet
+        self._marks: dict[int, MarkState] = {}  # not worth a commit of their own
         self.core: EdgeCore | None = None
         self.disk: DeviceDisk
-        self.writer: Writer
+        self.writer: SimulatedWriter
 
     # Life
 
@@ -129,20 +129,20 @@ class Device:
         self._born.clear()
         self._marks.clear()
         self.writer.kill(self._ground.dice)
-        self._herd.wires.drop(self.number)
+        self._herd.wires.drop_all(self.number)
 
     def start(self) -> None:
         """Start a new process on a rebooted machine: another clock, and of the past what the disk holds."""
         ground = self._ground
         self.alive = True
         self.clock = self._herd.next_clock(self.number)
-        self.offset_s = ground.hub_now() - self.now() + ground.weather.wall_error_s()
+        self.offset_s = ground.hub_now() - self.now() + ground.weather.draw_wall_error_s()
         self.writer = self.new_writer()
         self.core = ground.cores.edge(ground.setup, self.policy)
-        around = ground.around(metered=self._herd.is_metered(self.number))
-        found = self.core.on_surroundings(around, self.now())
-        self.obey(found + self.core.restore(self.disk.memory(self.clock), self.now()))
-        self._herd.wires.begin(self.number)
+        around = ground.build_context(metered=self._herd.is_metered(self.number))
+        found = self.core.on_context(around, self.now())
+        self.execute_commands(found + self.core.restore(self.disk.load_memory(self.clock), self.now()))
+        self._herd.wires.begin_connecting(self.number)
 
     @property
     def epoch(self) -> int:
@@ -159,28 +159,28 @@ class Device:
 
     # Events
 
-    def sample(self, local: Prediction, data_class: str, dice: Dice, sampled: Sampled) -> None:
+    def on_sample(self, local: Prediction, data_class: str, dice: RandomDraws, sampled: SampleTruth) -> None:
         """Hand the core a sample that it wants to ask a hub about, if its budget permits."""
         core = self.core
         if core is None:
             return
         now = self.now()
-        facts = Facts(data_class, int((now + self.offset_s) // DAY_S))
+        facts = SampleAttributes(data_class, int((now + self.offset_s) // DAY_S))
         commands = core.on_prediction(local, facts, dice, now)
         first = commands[0]
         if isinstance(first, Answer):
-            self._ground.recorder.said(first, sampled)
-            self._ground.judge.alone(first.why)
+            self._ground.recorder.count_answer(first, sampled)
+            self._ground.judge.count_local(first.why)
         elif isinstance(first, Store):
             self._born[first.seq] = sampled
-            self.obey(commands)
+            self.execute_commands(commands)
 
     @property
     def is_odd(self) -> bool:
         """Whether it differs from the other devices of the region, and so must not rest."""
         return self.regressed is not None or self.trial is not None or self.model != self._ground.model
 
-    def misled(self, truth: int, edge: int, hub: int) -> tuple[int, int]:
+    def apply_regression(self, truth: int, edge: int, hub: int) -> tuple[int, int]:
         """Labels of edge and hub for a sample, changed if the device runs a regressed model."""
         bad = self.regressed
         if bad is None or bad.label not in (-1, truth) or self._ground.dice.random() >= bad.amount:
@@ -188,132 +188,136 @@ class Device:
         wrong = (truth + 1) % self._ground.scenario.model.labels
         return wrong, wrong if bad.tail else hub
 
-    def look_around(self) -> None:
+    def refresh_surroundings(self) -> None:
         """Give the core the current surroundings (time of week, metering)."""
         if self.core is not None:
-            around = self._ground.around(metered=self._herd.is_metered(self.number))
-            self.obey(self.core.on_surroundings(around, self.now()))
+            around = self._ground.build_context(metered=self._herd.is_metered(self.number))
+            self.execute_commands(self.core.on_context(around, self.now()))
 
     def use_policy(self, policy: Policy | None) -> None:
         """Put another policy into force."""
         self.policy = policy
         if self.core is not None:
-            self.obey(self.core.on_policy(policy, self.now()))
+            self.execute_commands(self.core.on_policy(policy, self.now()))
 
-    def link(self, name: str, *, up: bool) -> None:
+    def on_link(self, name: str, *, up: bool) -> None:
         """A connection came up or was lost."""
         if self.core is not None:
-            self.obey(self.core.on_link(up=up, now=self.now(), name=name))
+            self.execute_commands(self.core.on_link(up=up, now=self.now(), name=name))
 
-    def hear(self, payload: bytes, line: str) -> None:
+    def on_frame(self, payload: bytes, line: str) -> None:
         """A frame of a hub arrived on `line`."""
         core = self.core
         if core is None:
             return
-        frame = codec.split(payload)
+        frame = codec.split_frame(payload)
         now = self.now()
         self.offset_s = frame.header.created_ms / 1000 - now
-        if frame.suite is Suite.SIGNED:
-            self.note(codec.decode_down(frame.body), line)
+        if frame.suite is CipherSuite.SIGNED:
+            self.on_note(codec.decode_down_note(frame.body), line)
         elif frame.header.epoch == self.disk.epoch:
-            verdict: Verdict = codec.decode_verdict(codec.unpad(frame.body))
-            self.obey(core.on_verdict(frame.header.seq, verdict, now))
+            verdict: Verdict = codec.decode_verdict(codec.unpad_plaintext(frame.body))
+            self.execute_commands(core.on_verdict(frame.header.seq, verdict, now))
 
-    def note(self, note: DownNote, line: str) -> None:
+    def on_note(self, note: DownNote, line: str) -> None:
         """A signed note of a hub arrived on `line`."""
         if self.core is not None:
-            self._herd.heed(self.number, note)
-            self.obey(self.core.on_note(note, self.now(), line))
+            self._herd.on_hub_note(self.number, note)
+            self.execute_commands(self.core.on_note(note, self.now(), line))
 
-    def wake(self, core: EdgeCore) -> None:
+    def on_alarm(self, core: EdgeCore) -> None:
         """A timer of this core fires; timers of an earlier core are ignored."""
         if core is self.core:
-            self.obey(core.on_wake(self.now()))
+            self.execute_commands(core.on_wake(self.now()))
 
     # Commands
 
-    def obey(self, commands: list[Command]) -> None:
+    def execute_commands(self, commands: list[Command]) -> None:
         """Execute the core's commands; what must be durable goes through the writer in one commit."""
         writes: list[Write] = []
         for command in commands:
             if isinstance(command, WakeAt):
-                self._ground.kernel.at(self.clock.when(command.when) + TIMER_S, self.wake, self.core)
-            elif isinstance(command, Mark):
+                self._ground.kernel.schedule_at(
+                    self.clock.true_time_at(command.when) + TIMER_S, self.on_alarm, self.core
+                )
+            elif isinstance(command, MarkState):
                 self._marks[command.seq] = command
-            elif isinstance(command, Answer | Correction | Finish | Raise):
+            elif isinstance(command, Answer | Correction | Finish | RaiseSpend):
                 writes.append(command)
             else:
-                self._act(command)
+                self._execute(command)
         if writes:
             self.writer.submit((self._commit, (writes,)))
-        elif self.core is not None and not len(self.core.open):
-            self._herd.settle(self)
+        elif self.core is not None and not len(self.core.open_questions):
+            self._herd.rest_if_idle(self)
 
-    def _act(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         match command:
             case Transmit(seq, line):
                 self._transmit(seq, line)
             case Store():
-                self._store(command)
+                self._store_question(command)
             case Reseal(seq, target):
-                self._reseal(seq, target)
+                self._reseal_question(seq, target)
             case SendAsk(seqs, line):
-                self.say(Ask(self.disk.epoch, seqs), line)
-            case SayHello(line):
-                self.say(Hello(self.disk.epoch, "boot", "sim", (self.model,)), line)
+                self.send_note(StatusRequest(self.disk.epoch, seqs), line)
+            case SendHello(line):
+                self.send_note(HelloNote(self.disk.epoch, "boot", "sim", (self.model,)), line)
 
-    def _store(self, store: Store) -> None:
+    def _store_question(self, store: Store) -> None:
         ground = self._ground
         sampled = self._born.pop(store.seq)
         if ground.weather.disk_fails():
-            self.writer.submit((_nothing, ()), (self._not_stored, (store.seq, sampled, Why.NO_DISK)))
+            self.writer.submit((_do_nothing, ()), (self._on_store_failed, (store.seq, sampled, DecisionReason.NO_DISK)))
             return
         frame = self._seal(store, store.permit.targets[0].region, sampled)
-        put = Put(store, frame, sha256(frame).digest(), ground.kernel.now + ground.max_age_s, sampled)
-        self.writer.submit((self._put, (put,)), (self._stored, (put,)))
+        put = StoreWrite(store, frame, sha256(frame).digest(), ground.kernel.now + ground.max_age_s, sampled)
+        self.writer.submit((self._commit_question, (put,)), (self._on_stored, (put,)))
 
-    def _put(self, put: Put) -> None:
-        if not self.disk.put(put, self._ground.kernel.now):
+    def _commit_question(self, put: StoreWrite) -> None:
+        if not self.disk.store_question(put, self._ground.kernel.now):
             self._born[put.store.seq] = put.sampled
 
-    def _stored(self, put: Put) -> None:
+    def _on_stored(self, put: StoreWrite) -> None:
         """The commit of a question is done: tell the core, or take the charge back if an account was too low."""
         seq = put.store.seq
         if self.core is None:
             return
         if seq in self._born:  # an account held less than the core thought
-            self.core.ruling.purse.overdrawn(self.disk.spend)
-            self._not_stored(seq, self._born.pop(seq), Why.DENIED_BUDGET)
+            self.core.ruling.purse.raise_to_stored(self.disk.spend)
+            self._on_store_failed(seq, self._born.pop(seq), DecisionReason.DENIED_BUDGET)
         else:
-            self.obey(self.core.on_stored(seq, put.digest, self.now()))
+            self.execute_commands(self.core.on_stored(seq, put.digest, self.now()))
 
-    def _not_stored(self, seq: int, sampled: Sampled, why: Why) -> None:
+    def _on_store_failed(self, seq: int, sampled: SampleTruth, why: DecisionReason) -> None:
         if self.core is not None:
             for said in self.core.on_store_failed(seq, why, self.now()):
                 if isinstance(said, Answer):
-                    self._ground.recorder.said(said, sampled)
-                    self._ground.judge.alone(why)
-            self._herd.settle(self)
+                    self._ground.recorder.count_answer(said, sampled)
+                    self._ground.judge.count_local(why)
+            self._herd.rest_if_idle(self)
 
-    def _reseal(self, seq: int, target: HubSite | None) -> None:
+    def _reseal_question(self, seq: int, target: HubSite | None) -> None:
         kept = self.disk.rows.get(seq)
         if kept is None:
             return
         target = target or kept.target
         frame = self._seal(kept.store, target.region, kept.sampled)
         digest = sha256(frame).digest()
-        self.writer.submit((self._commit, ([Resealed(seq, frame, digest, target)],)), (self._resealed, (seq, digest)))
+        self.writer.submit(
+            (self._commit, ([ResealWrite(seq, frame, digest, target)],)), (self._on_resealed, (seq, digest))
+        )
 
-    def _resealed(self, seq: int, digest: bytes) -> None:
+    def _on_resealed(self, seq: int, digest: bytes) -> None:
         if self.core is not None:
-            self.obey(self.core.on_stored(seq, digest, self.now()))
+            self.execute_commands(self.core.on_stored(seq, digest, self.now()))
 
-    def new_writer(self) -> Writer:
+    def new_writer(self) -> SimulatedWriter:
         """A writer for a new life of the device."""
-        return Writer(self._ground.kernel, self._ground.pace.commit_s, self._settle)
+        return SimulatedWriter(self._ground.kernel, self._ground.pace.commit_s, self._on_idle)
 
-    def _settle(self) -> None:
-        self._herd.settle(self)
+    def _on_idle(self) -> None:
+        self._herd.rest_if_idle(self)
 
     def _commit(self, writes: list[Write]) -> None:
         """Commit answers and outcomes; an answer is recorded first, since its outcome deletes the row of the sample."""
@@ -322,31 +326,31 @@ class Device:
             if isinstance(write, Answer | Correction):
                 kept = rows.get(write.seq) if write.seq is not None else None
                 if kept is not None:
-                    ground.recorder.said(write, kept.sampled)
+                    ground.recorder.count_answer(write, kept.sampled)
             elif isinstance(write, Finish):
                 self._marks.pop(write.seq, None)
                 if self.trial is not None and write.seq in rows and write.outcome is Outcome.ANSWERED:
-                    self.trial.verdict(rows[write.seq].sampled)
-                ground.ended(self._key(write.seq))
+                    self.trial.on_verdict(rows[write.seq].sampled)
+                ground.on_ended(self._key(write.seq))
         self.disk.commit([*self._marks.values(), *writes], self.clock, ground.kernel.now)
         self._marks.clear()
 
     def _transmit(self, seq: int, line: str) -> None:
         kept = self.disk.rows[seq]
         frame = kept.frame
-        self._ground.recorder.left(kept.store.permit.egress.rule, len(frame))
-        self._ground.send(self._key(seq), line, Channel.QUESTION, frame)
+        self._ground.recorder.count_bytes(kept.store.permit.egress.rule, len(frame))
+        self._ground.send_up(self._key(seq), line, TopicChannel.QUESTION, frame)
 
     # Frames: the form of the real ones, no cryptography
 
-    def _seal(self, store: Store, region: str, sampled: Sampled) -> bytes:
+    def _seal(self, store: Store, region: str, sampled: SampleTruth) -> bytes:
         question = Escalation(
             id=store.id,
             model=self.model,
             policy=store.permit.policy,
             region=region,
             fields={
-                "features": content(sampled.data_class, sampled.hub)
+                "features": make_sample_tensor(sampled.data_class, sampled.hub)
             },  # what it really is, whatever a core calls it
             budget_s=store.budget_s,
             audit=store.audit,
@@ -356,25 +360,25 @@ class Device:
             subject=b"",
             keep_days=store.labels.keep_days,
         )
-        padded = codec.pad(codec.encode(question), PADDED_BYTES)
-        return codec.clear_part(Suite.SEALED, self._header(store.seq)) + padded + _UNSIGNED
+        padded = codec.pad_plaintext(codec.encode_wire_message(question), PADDED_BYTES)
+        return codec.encode_clear_part(CipherSuite.SEALED, self._header(store.seq)) + padded + _UNSIGNED
 
-    def say(self, note: UpNote, line: str = "") -> None:
+    def send_note(self, note: UpNote, line: str = "") -> None:
         """Send a signed note; nothing if the device is dead or not connected."""
-        clear = codec.clear_part(Suite.SIGNED, self._header(0))
-        self.publish(Channel.ASK, clear + codec.encode(note) + _UNSIGNED, line)
+        clear = codec.encode_clear_part(CipherSuite.SIGNED, self._header(0))
+        self.send_frame(TopicChannel.ASK, clear + codec.encode_wire_message(note) + _UNSIGNED, line)
 
-    def publish(self, channel: Channel, frame: bytes, line: str = "") -> None:
+    def send_frame(self, channel: TopicChannel, frame: bytes, line: str = "") -> None:
         """Send a frame on a channel, unless the device is dead."""
         if self.alive:
-            self._ground.send(self._key(0), line, channel, frame)
+            self._ground.send_up(self._key(0), line, channel, frame)
 
-    def _key(self, seq: int) -> Key:
-        return Key(self.name, self.disk.epoch, seq)
+    def _key(self, seq: int) -> QuestionKey:
+        return QuestionKey(self.name, self.disk.epoch, seq)
 
-    def _header(self, seq: int) -> Header:
+    def _header(self, seq: int) -> FrameHeader:
         created_ms = int((self.now() + self.offset_s) * 1000)
-        return Header(
+        return FrameHeader(
             shard=self._shard,
             device=self.name,
             epoch=self.disk.epoch,
@@ -384,5 +388,5 @@ class Device:
         )
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Commit of a write that failed."""

@@ -10,18 +10,28 @@ from random import Random
 
 import msgspec
 
-from edge_agent.core.commands import Answer, Correction, Finish, Mark, Memory, Raise, Row, State, Store
-from edge_agent.core.records import Kind, Source
+from edge_agent.core.commands import (
+    Answer,
+    CoreSnapshot,
+    Correction,
+    Finish,
+    MarkState,
+    OutboxState,
+    RaiseSpend,
+    Store,
+    StoredQuestion,
+)
+from edge_agent.core.records import AnswerKind, AnswerSource
 from policies.decisions import budget
-from policies.decisions.budget import Spend
+from policies.decisions.budget import BudgetSpend
 from policies.decisions.routing import HubSite
-from policies.model.policy import Coin
-from simulations.checking.events import Accepted, AnswerSeen, Event, Key, Outcome
+from policies.model.policy import AccountUnit
+from simulations.checking.events import AnswerRecorded, HistoryEvent, QuestionAccepted, QuestionEnded, QuestionKey
 from simulations.kernel.kernel import Kernel
-from simulations.scenario.conditions import Clock
+from simulations.scenario.conditions import DeviceClock
 
 
-class Sampled(msgspec.Struct, frozen=True, gc=False):
+class SampleTruth(msgspec.Struct, frozen=True, gc=False):
     """What the run knows of a sample and no core does: when it was taken, and which answer is right.
 
     `at_s`: true time. `edge`, `hub`: the labels that the two models give it. `data_class`: what it really is.
@@ -36,7 +46,7 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
     committed: int = -1
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class StoreWrite(msgspec.Struct, frozen=True, gc=False):
     """Transaction that stores one question.
 
     Charge, ledger entry, outbox row and sealed frame. `expires_s`: true time.
@@ -46,10 +56,10 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     frame: bytes
     digest: bytes
     expires_s: float
-    sampled: Sampled
+    sampled: SampleTruth
 
 
-class Resealed(msgspec.Struct, frozen=True, gc=False):
+class ResealWrite(msgspec.Struct, frozen=True, gc=False):
     """Transaction that replaces a question's frame: sealed again under another key, perhaps for another hub."""
 
     seq: int
@@ -58,19 +68,19 @@ class Resealed(msgspec.Struct, frozen=True, gc=False):
     target: HubSite
 
 
-Write = Put | Resealed | Answer | Correction | Finish | Mark | Raise
+Write = StoreWrite | ResealWrite | Answer | Correction | Finish | MarkState | RaiseSpend
 
 
-class Kept(msgspec.Struct, gc=False):
+class OutboxRow(msgspec.Struct, gc=False):
     """An outbox row. Times are true times, since clocks change with a reboot."""
 
     store: Store
     frame: bytes
     digest: bytes
     expires_s: float
-    sampled: Sampled
+    sampled: SampleTruth
     target: HubSite
-    state: State = State.SEALED
+    state: OutboxState = OutboxState.SEALED
     not_before_s: float = 0.0
     attempts: int = 0
     answered: bool = False
@@ -81,26 +91,26 @@ class DeviceDisk:
 
     __slots__ = ("device", "epoch", "next_seq", "rows", "spend", "tell")
 
-    def __init__(self, device: str, epoch: int, tell: Callable[[Event], None]) -> None:
+    def __init__(self, device: str, epoch: int, tell: Callable[[HistoryEvent], None]) -> None:
         self.device = device
         self.epoch = epoch
-        self.spend = Spend()
+        self.spend = BudgetSpend()
         self.next_seq = 1
-        self.rows: dict[int, Kept] = {}
+        self.rows: dict[int, OutboxRow] = {}
         self.tell = tell
 
-    def frame(self, seq: int) -> bytes:
+    def frame_of(self, seq: int) -> bytes:
         """Sealed frame of a stored question."""
         return self.rows[seq].frame
 
-    def memory(self, clock: Clock) -> Memory:
+    def load_memory(self, clock: DeviceClock) -> CoreSnapshot:
         """What `EdgeCore.restore` is given after a restart, its times on `clock`."""
         rows = tuple(self._row(seq, kept, clock) for seq, kept in self.rows.items())
-        return Memory(self.epoch, self.next_seq, self.spend, rows)
+        return CoreSnapshot(self.epoch, self.next_seq, self.spend, rows)
 
     # Transactions: all of it, at true time `now_s`. `clock`: the one that times in them were read from
 
-    def put(self, put: Put, now_s: float) -> bool:
+    def store_question(self, put: StoreWrite, now_s: float) -> bool:
         """Store a question. False if an account holds less than the core thought: then nothing is written.
 
         `now_s`: true time of the commit.
@@ -110,8 +120,8 @@ class DeviceDisk:
         for each in store.permit.charges:
             if totals.get((each.key, each.period), 0) + each.amount > each.limit:
                 return False
-        self.spend = budget.added(self.spend, store.permit.charges, store.permit.spend.day)
-        self.rows[store.seq] = Kept(
+        self.spend = budget.add_charges(self.spend, store.permit.charges, store.permit.spend.day)
+        self.rows[store.seq] = OutboxRow(
             store=store,
             frame=put.frame,
             digest=put.digest,
@@ -120,64 +130,66 @@ class DeviceDisk:
             target=store.permit.targets[0],
         )
         self.next_seq = max(self.next_seq, store.seq + 1)
-        day = max((each.period for each in store.permit.charges if each.key == Coin.BYTES), default=0)
-        self.tell(Accepted(self._key(store.seq), store.id, now_s, len(put.frame), day))
+        day = max((each.period for each in store.permit.charges if each.key == AccountUnit.BYTES), default=0)
+        self.tell(QuestionAccepted(self._key(store.seq), store.id, now_s, len(put.frame), day))
         return True
 
-    def commit(self, writes: Iterable[Write], clock: Clock, now_s: float) -> None:
+    def commit(self, writes: Iterable[Write], clock: DeviceClock, now_s: float) -> None:
         """Apply writes in one transaction at true time `now_s`. `clock`: the one that times in them were read from."""
         for write in writes:
             if isinstance(write, Answer):
-                self._answer(write)
+                self._apply_answer(write)
             elif isinstance(write, Finish):
-                self._finish(write, now_s)
-            elif isinstance(write, Mark):
-                self._mark(write, clock)
+                self._apply_finish(write, now_s)
+            elif isinstance(write, MarkState):
+                self._apply_mark(write, clock)
             else:
-                self._other(write)
+                self._apply_other(write)
 
-    def _other(self, write: Write) -> None:
+    def _apply_other(self, write: Write) -> None:
         if isinstance(write, Correction):
             key = self._key(write.seq)
-            self.tell(AnswerSeen(self.device, write.id, Kind.CORRECTION, hub=True, why="verdict", key=key))
-        elif isinstance(write, Resealed) and write.seq in self.rows:
+            self.tell(AnswerRecorded(self.device, write.id, AnswerKind.CORRECTION, hub=True, why="verdict", key=key))
+        elif isinstance(write, ResealWrite) and write.seq in self.rows:
             kept = self.rows[write.seq]
             kept.frame, kept.digest, kept.target = write.frame, write.digest, write.target
-            kept.state = State.SEALED
-        elif isinstance(write, Raise):
+            kept.state = OutboxState.SEALED
+        elif isinstance(write, RaiseSpend):
             told = {(key, period): amount for key, period, amount in write.totals}
             totals = {at: max(self.spend.totals.get(at, 0), amount) for at, amount in told.items()}
-            self.spend = Spend(self.spend.day, {**self.spend.totals, **totals}, self.spend.known)
+            self.spend = BudgetSpend(self.spend.day, {**self.spend.totals, **totals}, self.spend.known)
 
-    def _mark(self, mark: Mark, clock: Clock) -> None:
+    def _apply_mark(self, mark: MarkState, clock: DeviceClock) -> None:
         kept = self.rows.get(mark.seq)
         if kept is not None:
             kept.state, kept.attempts = mark.state, mark.attempts
-            kept.not_before_s = clock.when(mark.not_before) if mark.not_before else 0.0
+            kept.not_before_s = clock.true_time_at(mark.not_before) if mark.not_before else 0.0
 
-    def _finish(self, finish: Finish, now_s: float) -> None:
+    def _apply_finish(self, finish: Finish, now_s: float) -> None:
         self.rows.pop(finish.seq, None)
         if finish.unsent:
-            self.spend = budget.without(self.spend, finish.unsent)
-        self.tell(Outcome(self._key(finish.seq), finish.id, finish.outcome, finish.reason, now_s))
+            self.spend = budget.remove_charges(self.spend, finish.unsent)
+        self.tell(QuestionEnded(self._key(finish.seq), finish.id, finish.outcome, finish.reason, now_s))
 
-    def _answer(self, answer: Answer) -> None:
+    def _apply_answer(self, answer: Answer) -> None:
         seq = answer.seq
         if seq is None:
-            self.tell(AnswerSeen(self.device, answer.id, Kind.ANSWER, hub=False, why=answer.why))
+            self.tell(AnswerRecorded(self.device, answer.id, AnswerKind.ANSWER, hub=False, why=answer.why))
             return
         kept = self.rows.get(seq)
         if kept is not None:
             kept.answered = True
-        hub = answer.source is Source.HUB
-        self.tell(AnswerSeen(self.device, answer.id, Kind.ANSWER, hub=hub, why=answer.why, key=self._key(seq)))
+        hub = answer.source is AnswerSource.HUB
+        self.tell(
+            AnswerRecorded(self.device, answer.id, AnswerKind.ANSWER, hub=hub, why=answer.why, key=self._key(seq))
+        )
 
-    def _key(self, seq: int) -> Key:
-        return Key(self.device, self.epoch, seq)
+    def _key(self, seq: int) -> QuestionKey:
+        return QuestionKey(self.device, self.epoch, seq)
 
-    def _row(self, seq: int, kept: Kept, clock: Clock) -> Row:
+    def _row(self, seq: int, kept: OutboxRow, clock: DeviceClock) -> StoredQuestion:
         store = kept.store
-        return Row(
+        return StoredQuestion(
             seq=seq,
             id=store.id,
             state=kept.state,
@@ -196,10 +208,10 @@ class DeviceDisk:
         )
 
 
-Unit = tuple[Callable[..., object], tuple[object, ...]]
+DeferredCall = tuple[Callable[..., object], tuple[object, ...]]
 
 
-class Writer:
+class SimulatedWriter:
     """Writer task before a disk: what is submitted within `commit_s` shares one commit, in order.
 
     `done` is called once all owners of a commit have been notified.
@@ -211,7 +223,7 @@ class Writer:
         self._kernel = kernel
         self._commit_s = commit_s
         self._done = done
-        self._pending: deque[tuple[Unit, Unit | None]] = deque()
+        self._pending: deque[tuple[DeferredCall, DeferredCall | None]] = deque()
         self._dead = False
         self._left = -1  # commits until the power goes; -1 = it stays
         self._out: Callable[[], None] | None = None
@@ -221,10 +233,10 @@ class Writer:
         """Nothing is pending, and no power cut is scheduled."""
         return not self._pending and self._left < 0
 
-    def submit(self, commit: Unit, then: Unit | None = None) -> None:
+    def submit(self, commit: DeferredCall, then: DeferredCall | None = None) -> None:
         """Queue `commit`, which makes one step durable; `then` notifies its owner afterwards, if it still lives."""
         if not self._pending:
-            self._kernel.after(self._commit_s, self._flush)
+            self._kernel.schedule_after(self._commit_s, self._flush)
         self._pending.append((commit, then))
 
     def kill(self, rng: Random) -> None:
@@ -235,11 +247,11 @@ class Writer:
             call(*args)
         self._pending.clear()
 
-    def cut_after(self, count: int, out: Callable[[], None]) -> None:
+    def cut_power_after(self, count: int, out: Callable[[], None]) -> None:
         """Cut the power after `count` more commits: the rest is lost, nobody is notified, and `out` is called."""
         self._left, self._out = count, out
 
-    def spare(self) -> None:
+    def restore_power(self) -> None:
         """Cancel a power cut that has not happened."""
         self._left, self._out = -1, None
 
@@ -249,12 +261,12 @@ class Writer:
         group, self._pending = self._pending, deque()
         for (call, args), _ in group:
             if self._left == 0:
-                self._go_dark()
+                self._lose_power()
                 return
             self._left -= self._left > 0
             call(*args)
         if self._left == 0:
-            self._go_dark()
+            self._lose_power()
             return
         for _, then in group:
             if then is not None and not self._dead:
@@ -263,7 +275,7 @@ class Writer:
         if not self._dead:
             self._done()
 
-    def _go_dark(self) -> None:
+    def _lose_power(self) -> None:
         self._dead = True
         out, self._out = self._out, None
         if out is not None:

@@ -1,36 +1,36 @@
 """All devices of a region: those at rest as a few numbers, those with something open as `SimulatedDevice` objects.
 
-Rule: a device rests exactly when its core says that nothing is to be remembered but its `Rest`; what is restored from
-that answers as if it had never rested. A sample that need not be asked about is answered by a resting core that many
-devices share, since that changes nothing in it.
+Rule: a device rests exactly when its core says that nothing is to be remembered but its `IdleSnapshot`; what is
+restored from that answers as if it had never rested. A sample that need not be asked about is answered by a resting
+core that many devices share, since that changes nothing in it.
 """
 
 from array import array
 from collections.abc import Callable, Iterable
 
-from edge_agent.core.commands import Answer, Dice, Facts, Memory, Rest
+from edge_agent.core.commands import Answer, CoreSnapshot, IdleSnapshot, RandomDraws, SampleAttributes
 from edge_agent.core.core import EdgeCore
-from policies.decisions.budget import Spend
-from policies.model.policy import Coin, Policy
-from simulations.kernel.world import lot, share
-from simulations.nodes.connections import Wires
-from simulations.nodes.device import Device
-from simulations.nodes.device_disk import Sampled
+from policies.decisions.budget import BudgetSpend
+from policies.model.policy import AccountUnit, Policy
+from simulations.kernel.world import draw_bits, draw_share
+from simulations.nodes.connections import Connections
+from simulations.nodes.device import SimulatedDevice
+from simulations.nodes.device_disk import SampleTruth
 from simulations.nodes.predictions import Predictions
 from simulations.nodes.services import RegionServices
-from simulations.scenario.arrivals import Slice
-from simulations.scenario.conditions import Clock
+from simulations.scenario.arrivals import ArrivalSlice
+from simulations.scenario.conditions import DeviceClock
 from wire.protocol import codec
-from wire.protocol.messages import DownNote, Prediction, Receipt, Refusal, Statuses, Suite, Welcome
+from wire.protocol.messages import CipherSuite, DownNote, Prediction, Receipt, Refusal, StatusReply, WelcomeNote
 
-_BYTES = Coin.BYTES.value
+_BYTES = AccountUnit.BYTES.value
 _EPOCH, _METERED, _CLOCK = 0, 1, 16  # numbers of the draws of `draw_bits` and `draw_share`
 _ODD = 2  # bit of `_kind`: it has a policy of its own, so no shared core may answer for it
 _SETTLES_S = 61.0  # by then another Ask may be sent, and a measured line counts for nothing
-_REPLIES = Receipt | Refusal | Statuses | Welcome  # of no use to whoever waits for nothing
+_REPLIES = Receipt | Refusal | StatusReply | WelcomeNote  # of no use to whoever waits for nothing
 
 
-class Herd:
+class SimulatedFleet:
     """Devices of a region by number; `fleet[number]` wakes one.
 
     `numbers`: all of them, as the whole fleet counts. Mass events go by number, so that devices at rest stay at
@@ -41,22 +41,22 @@ class Herd:
         count = len(numbers)
         self.ground = ground
         self.numbers = numbers
-        self.wires = Wires(numbers, ground.brokers, ground.kernel, ground.dice, self._link)
+        self.wires = Connections(numbers, ground.brokers, ground.kernel, ground.dice, self._on_link)
         self._first = numbers.start
         self._next_seq = array("l", [1]) * count
         self._day = array("l", [0]) * count
         self._spent = array("q", [0]) * count  # bytes on that day
-        self._spends: dict[int, Spend] = {}  # of those with other accounts too
+        self._spends: dict[int, BudgetSpend] = {}  # of those with other accounts too
         self._offset = array("d", [0.0]) * count  # of hub time to their own; 0 = as at the start
-        self._kind = bytearray(share(ground.seed, n, _METERED) < ground.metered_share for n in numbers)
-        self._awake: dict[int, Device] = {}
+        self._kind = bytearray(draw_share(ground.seed, n, _METERED) < ground.metered_share for n in numbers)
+        self._awake: dict[int, SimulatedDevice] = {}
         self._boots: dict[int, int] = {}
         self._policies: dict[int, Policy | None] = {}
         self._idle: dict[object, list[EdgeCore]] = {}
         self._lookers: dict[object, EdgeCore] = {}
 
-    def __getitem__(self, number: int) -> Device:
-        return self._awake.get(number) or self._wake(number)
+    def __getitem__(self, number: int) -> SimulatedDevice:
+        return self._awake.get(number) or self._wake_device(number)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -68,7 +68,7 @@ class Herd:
 
     # Samples
 
-    def sampler(self, some: Slice, drawn: Predictions, first_id: int) -> Callable[[int], None]:
+    def make_sampler(self, some: ArrivalSlice, drawn: Predictions, first_id: int) -> Callable[[int], None]:
         """Function that processes the k-th sample of a slice.
 
         `drawn`: the models' predictions for the same samples; `first_id`: id of the first one.
@@ -78,134 +78,138 @@ class Herd:
         at_s, devices, classes = some
         truth, confidence, edge, hub = drawn
         luck = ground.rng.random((2, len(at_s))).tolist()
-        facts = {name: Facts(name) for name in ground.classes}
+        facts = {name: SampleAttributes(name) for name in ground.classes}
         model = ground.model_name
-        shared = [self._looker(0, ()), self._looker(1, ())]
+        shared = [self._resting_core(0, ()), self._resting_core(1, ())]
 
         def sample(k: int) -> None:
             number = devices[k]
             device, sure, label = awake.get(number), confidence[k], edge[k]
-            if ground.upset:
-                sure = ground.confidence(number, sure)
+            if ground.has_storm:
+                sure = ground.confidence_of(number, sure)
             says = hub[k]
             if device is not None and device.regressed is not None:
-                label, says = device.misled(truth[k], label, says)
+                label, says = device.apply_regression(truth[k], label, says)
             committed = -1
             if device is not None and device.trial is not None:
-                label, says, committed = device.trial.answers((truth[k], label, says), sure, luck[0][k])
+                label, says, committed = device.trial.apply_candidate((truth[k], label, says), sure, luck[0][k])
             local = Prediction(label, sure, (sure,), model)
-            dice = Dice(f"{first_id + k:032x}", luck[0][k], luck[1][k])
+            dice = RandomDraws(f"{first_id + k:032x}", luck[0][k], luck[1][k])
             if device is not None:
                 if device.core is None:
                     return
                 looker, now = device.core, device.now()
             elif kind[number - first] < _ODD:
                 place, now = number - first, 0.0
-                looker = shared[kind[place]] if not off[place] else self._looker(kind[place], self.wires.ups(number))
+                looker = (
+                    shared[kind[place]]
+                    if not off[place]
+                    else self._resting_core(kind[place], self.wires.links_up(number))
+                )
             else:
-                device = self._wake(number)
+                device = self._wake_device(number)
                 looker, now = device.core, device.now()  # type: ignore[assignment]
-            found = looker.look(local, facts[classes[k]], dice, now)
+            found = looker.evaluate_sample(local, facts[classes[k]], dice, now)
             if type(found) is Answer:
-                recorder.alone(found.why, label == truth[k])
+                recorder.count_local(found.why, label == truth[k])
             else:
-                asked = Sampled(
+                asked = SampleTruth(
                     at_s=at_s[k], truth=truth[k], edge=label, hub=says, data_class=classes[k], committed=committed
                 )
-                (device or self._wake(number)).sample(local, classes[k], dice, asked)
+                (device or self._wake_device(number)).on_sample(local, classes[k], dice, asked)
 
         return sample
 
-    def _looker(self, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
+    def _resting_core(self, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
         """A resting core that answers for all devices of this kind."""
         ups = ups or (True,) * len(self.wires.lines)
         found = self._lookers.get((kind, ups))
         if found is None:
-            found = self._lookers[kind, ups] = self._core(self.ground.policy, kind, ups)
+            found = self._lookers[kind, ups] = self._new_core(self.ground.policy, kind, ups)
         return found
 
     # At rest and awake
 
-    def _wake(self, number: int, ups: tuple[bool, ...] = ()) -> Device:
+    def _wake_device(self, number: int, ups: tuple[bool, ...] = ()) -> SimulatedDevice:
         """Make a device with a core of what is kept of it.
 
-        `ups`: which of its lines it believes to be up, where that is not what they are now.
+        `links_up`: which of its lines it believes to be up, where that is not what they are now.
         """
-        device, place = Device(number, self), number - self._first
-        ups = ups or self.wires.ups(number)
-        idle = self._idle.get((_hash(device.policy), self._kind[place] & 1, ups))
-        core = idle.pop() if idle else self._core(device.policy, self._kind[place] & 1, ups)
-        disk = device.disk = self.ground.cores.disk(device.name, self.epoch(number), self.ground.judge.see)
+        device, place = SimulatedDevice(number, self), number - self._first
+        ups = ups or self.wires.links_up(number)
+        idle = self._idle.get((_policy_hash(device.policy), self._kind[place] & 1, ups))
+        core = idle.pop() if idle else self._new_core(device.policy, self._kind[place] & 1, ups)
+        disk = device.disk = self.ground.cores.disk(device.name, self.epoch_of(number), self.ground.judge.on_event)
         disk.next_seq = self._next_seq[place]
-        disk.spend = self._spends.pop(number) if number in self._spends else self._spend(place)
-        core.resume(Rest(disk.epoch, disk.next_seq, disk.spend, self._day[place]))
+        disk.spend = self._spends.pop(number) if number in self._spends else self._stored_spend(place)
+        core.resume_from(IdleSnapshot(disk.epoch, disk.next_seq, disk.spend, self._day[place]))
         device.core = core
         device.writer = device.new_writer()
         self._awake[number] = device
         return device
 
-    def _spend(self, place: int) -> Spend:
+    def _stored_spend(self, place: int) -> BudgetSpend:
         spent = self._spent[place]
-        return Spend(self._day[place], {(_BYTES, self._day[place]): spent}) if spent else Spend()
+        return BudgetSpend(self._day[place], {(_BYTES, self._day[place]): spent}) if spent else BudgetSpend()
 
-    def _core(self, policy: Policy | None, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
+    def _new_core(self, policy: Policy | None, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
         """A core at rest that has been welcomed on the lines that are up."""
         core = self.ground.cores.edge(self.ground.setup, policy)
-        core.restore(Memory(0, 1, Spend()), 0.0)
-        core.on_surroundings(self.ground.around(metered=bool(kind & 1)), 0.0)
+        core.restore(CoreSnapshot(0, 1, BudgetSpend()), 0.0)
+        core.on_context(self.ground.build_context(metered=bool(kind & 1)), 0.0)
         for name, up in zip(self.wires.lines, ups, strict=True):
             if up:
                 core.on_link(up=True, now=0.0, name=name)
-                core.on_note(Welcome(0, "", ""), 0.0, name)
+                core.on_note(WelcomeNote(0, "", ""), 0.0, name)
         return core
 
-    def settle(self, device: Device) -> None:
+    def rest_if_idle(self, device: SimulatedDevice) -> None:
         """Put a device to rest if nothing keeps it awake."""
         core = device.core
-        if core is None or len(core.open) or not device.writer.idle or device.is_odd:
+        if core is None or len(core.open_questions) or not device.writer.idle or device.is_odd:
             return
-        rest = core.rest(device.now())
+        rest = core.idle_snapshot(device.now())
         if rest is None or rest.spend.totals != device.disk.spend.totals:
             if not device.settling:
                 device.settling = True
-                self.ground.kernel.after(_SETTLES_S, self._settle_later, device)
+                self.ground.kernel.schedule_after(_SETTLES_S, self._rest_later, device)
             return
         self._put_to_rest(device, core, rest)
 
-    def _settle_later(self, device: Device) -> None:
+    def _rest_later(self, device: SimulatedDevice) -> None:
         device.settling = False
-        self.settle(device)
+        self.rest_if_idle(device)
 
-    def _put_to_rest(self, device: Device, core: EdgeCore, rest: Rest) -> None:
+    def _put_to_rest(self, device: SimulatedDevice, core: EdgeCore, rest: IdleSnapshot) -> None:
         number, place = device.number, device.number - self._first
         self._next_seq[place], self._day[place] = rest.next_seq, rest.day
         self._offset[place] = device.offset_s
         self._spent[place] = rest.spend.bytes
         if rest.spend.day != rest.day or len(rest.spend.totals) > 1 or not rest.spend.known:
             self._spends[number] = rest.spend
-        key = _hash(device.policy), self._kind[place] & 1, self.wires.ups(number)
+        key = _policy_hash(device.policy), self._kind[place] & 1, self.wires.links_up(number)
         self._idle.setdefault(key, []).append(core)
         device.core = None
         del self._awake[number]
 
     # What a device is asked for when it wakes
 
-    def epoch(self, number: int) -> int:
+    def epoch_of(self, number: int) -> int:
         """Epoch of a device's database, drawn once."""
-        return lot(self.ground.seed, number, _EPOCH) >> 1
+        return draw_bits(self.ground.seed, number, _EPOCH) >> 1
 
-    def clock(self, number: int) -> Clock:
+    def clock_of(self, number: int) -> DeviceClock:
         """Clock of a device in its current boot."""
         climate, seed, which = self.ground.climate, self.ground.seed, _CLOCK + 2 * self._boots.get(number, 0)
-        drift = climate.drift * (2 * share(seed, number, which + 1) - 1) if climate.drift else 0.0
-        return Clock(climate.skew_s * share(seed, number, which) if climate.skew_s else 0.0, 1.0 + drift)
+        drift = climate.drift * (2 * draw_share(seed, number, which + 1) - 1) if climate.drift else 0.0
+        return DeviceClock(climate.skew_s * draw_share(seed, number, which) if climate.skew_s else 0.0, 1.0 + drift)
 
-    def next_clock(self, number: int) -> Clock:
+    def next_clock(self, number: int) -> DeviceClock:
         """Clock of a device after one more reboot."""
         self._boots[number] = self._boots.get(number, 0) + 1
-        return self.clock(number)
+        return self.clock_of(number)
 
-    def offset_s(self, number: int, clock: Clock) -> float:
+    def offset_s(self, number: int, clock: DeviceClock) -> float:
         """What a device believes hub time minus its own clock to be, in seconds."""
         return self._offset[number - self._first] or self.ground.zero_s - clock.read(0.0)
 
@@ -234,23 +238,23 @@ class Herd:
         if not self.is_alive(number):
             self[number].start()
 
-    def part(self, number: int) -> None:
+    def cut_links(self, number: int) -> None:
         """Cut all links of a device."""
-        self.wires.part(number)
+        self.wires.cut_links(number)
 
-    def rejoin(self, number: int) -> None:
+    def restore_links(self, number: int) -> None:
         """End one cut of a device's links."""
-        self.wires.rejoin(number)
+        self.wires.restore_links(number)
 
-    def bar(self, number: int, until_s: float) -> None:
+    def refuse_until(self, number: int, until_s: float) -> None:
         """Let no broker accept a device before `until_s`."""
-        self.wires.bar(number, until_s)
+        self.wires.refuse_until(number, until_s)
 
     def lose_link(self, number: int, hub: str | None = None) -> None:
         """A device notices that its connections are lost; `hub`: only the one to this hub's broker."""
         if self.is_alive(number):
             for name in self.wires.lines if hub is None else (self.ground.line_of(hub),):
-                self.wires.lose(number, name)
+                self.wires.notice_loss(number, name)
 
     def use_policy(self, policy: Policy | None, numbers: Iterable[int] | None = None) -> None:
         """Put a policy into force on these devices; `numbers` None: on all of them."""
@@ -269,50 +273,51 @@ class Herd:
             if number in self._awake:
                 self._awake[number].use_policy(policy)
 
-    def look_around(self) -> None:
+    def refresh_surroundings(self) -> None:
         """Give every core the current surroundings: time has passed that a rule may ask for."""
         self._lookers.clear()
         self._idle.clear()
         for device in list(self._awake.values()):
-            device.look_around()
+            device.refresh_surroundings()
 
-    def _link(self, number: int, name: str, *, up: bool) -> None:
+    def _on_link(self, number: int, name: str, *, up: bool) -> None:
         """A connection came up or was lost.
 
         A device at rest ignores a loss; a line that comes up wakes it, since the hub has to be greeted on it.
         """
         device = self._awake.get(number)
         if device is None and up:
-            now = zip(self.wires.lines, self.wires.ups(number), strict=True)
-            device = self._wake(number, tuple(up and line != name for line, up in now))  # as when it was put to rest
+            now = zip(self.wires.lines, self.wires.links_up(number), strict=True)
+            # as when it was put to rest
+            device = self._wake_device(number, tuple(up and line != name for line, up in now))
         if device is not None:
-            device.link(name, up=up)
+            device.on_link(name, up=up)
 
-    def hear(self, number: int, name: str, payload: bytes) -> None:
+    def on_frame(self, number: int, name: str, payload: bytes) -> None:
         """A frame of a hub arrived. A device at rest waits for none, and only learns hub time from it."""
         device = self._awake.get(number)
         if device is None:
-            frame = codec.split(payload)
-            if frame.suite is Suite.SIGNED and not isinstance(codec.decode_down(frame.body), _REPLIES):
-                device = self._wake(number)
+            frame = codec.split_frame(payload)
+            if frame.suite is CipherSuite.SIGNED and not isinstance(codec.decode_down_note(frame.body), _REPLIES):
+                device = self._wake_device(number)
             else:
-                self._offset[number - self._first] = frame.header.created_ms / 1000 - self.clock(number).read(
+                self._offset[number - self._first] = frame.header.created_ms / 1000 - self.clock_of(number).read(
                     self.ground.kernel.now
                 )
                 return
-        device.hear(payload, name)
+        device.on_frame(payload, name)
 
-    def heed(self, number: int, note: DownNote) -> None:
+    def on_hub_note(self, number: int, note: DownNote) -> None:
         """Apply what a hub's note says of connecting: the spread of the next connects."""
-        if isinstance(note, Welcome):
-            self.wires.spread(number, note.spread_s)
+        if isinstance(note, WelcomeNote):
+            self.wires.spread_reconnect(number, note.spread_s)
 
-    def states(self) -> dict[str, int]:
+    def count_states(self) -> dict[str, int]:
         """Number of devices that are down, offline (cut off, or without a connection) and online."""
         down = sum(not device.alive for device in self._awake.values())
-        offline = self.wires.offline() - down
+        offline = self.wires.count_offline() - down
         return {"down": down, "offline": max(0, offline), "online": len(self) - down - max(0, offline)}
 
 
-def _hash(policy: Policy | None) -> str:
+def _policy_hash(policy: Policy | None) -> str:
     return policy.hash if policy else ""

@@ -8,26 +8,26 @@ from collections import Counter
 from functools import partial
 
 from cloud_hub.core.commands import (
-    Check,
+    CheckEngine,
     Command,
-    End,
-    Ending,
-    Find,
-    Forget,
-    Infer,
-    Judged,
-    Keep,
-    Resend,
-    Suspect,
-    Tell,
+    DeleteQuestion,
+    LookUpQuestions,
+    QuestionEnding,
+    RunBatch,
+    SealVerdict,
+    SendFrame,
+    SendNote,
+    StoreEnding,
+    StoreQuestion,
+    SuspendDevice,
 )
 from cloud_hub.core.core import HubCore
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.security.envelopes import PlainEnvelopes
 from cloud_hub.system.settings import HubSettings
-from simulations.kernel.world import FEATURES, verdict_of
-from simulations.nodes.broker import Air, Line
-from simulations.nodes.device_disk import Writer
+from simulations.kernel.world import FEATURES, build_hub_prediction
+from simulations.nodes.broker import ClientConnection, SimulatedBroker
+from simulations.nodes.device_disk import SimulatedWriter
 from simulations.nodes.services import RegionServices
 from simulations.scenario.types import Region
 from wire.protocol.messages import Prediction
@@ -35,16 +35,18 @@ from wire.protocol.messages import Prediction
 WAKE_S = 1.0
 
 
-class Hub:
+class SimulatedHub:
     """One hub of a region with its broker (`air`). `counts` sums over all its lives."""
 
     def __init__(self, name: str, region: Region, ground: RegionServices) -> None:
         self.name = name
         self.region = region.name
-        self.line = Line()
-        self.air = Air(ground.kernel, ground.weather)
+        self.line = ClientConnection()
+        self.air = SimulatedBroker(ground.kernel, ground.weather)
         self.alive = False
-        self.disk = ground.cores.hub_disk(ground.kernel, partial(ground.effect, name), partial(ground.undone, name))
+        self.disk = ground.cores.hub_disk(
+            ground.kernel, partial(ground.on_effect, name), partial(ground.on_undone, name)
+        )
         self._ground = ground
         self._kernel = ground.kernel
         self._is = region
@@ -52,7 +54,7 @@ class Hub:
         self._envelopes = PlainEnvelopes()
         self._past: Counter[str] = Counter()
         self._life = 0
-        self._renew()
+        self._reset_process()
 
     @property
     def counts(self) -> Counter[str]:
@@ -73,11 +75,11 @@ class Hub:
         self.alive = True
         self._life += 1
         self._past += self._core.counts
-        self._renew()
-        self._obey(self._core.restore(self.disk.owed(), self._now()))
-        self._round()
-        self._connect(self._life)
-        self._wake(self._life)
+        self._reset_process()
+        self._execute_all(self._core.restore_questions(self.disk.open_questions(), self._now()))
+        self._flush_core()
+        self._connect_broker(self._life)
+        self._on_timer(self._life)
 
     def kill(self) -> None:
         """Kill the hub's process with all that it kept in memory."""
@@ -90,13 +92,13 @@ class Hub:
         """Notice that the connection to the broker is lost, and try again."""
         if self.alive and self.line.up:
             self.line.drop()
-            self._kernel.after(self._ground.pace.broker_retry_s, self._connect, self._life)
+            self._kernel.schedule_after(self._ground.pace.broker_retry_s, self._connect_broker, self._life)
 
     def drain(self) -> None:
         """Admit nothing new: the machine will be taken away."""
         self._core.drain()
 
-    def _renew(self) -> None:
+    def _reset_process(self) -> None:
         """Reset memory, writer and engines to those of a new process."""
         limits = self._is.limits
         settings = HubSettings(
@@ -110,157 +112,157 @@ class Hub:
             max_batch=self._is.max_batch,
         )
         self._core = self._ground.cores.hub(settings, (self._card,), self._ground.registry, self._envelopes)
-        self.writer = Writer(self._kernel, self._ground.pace.commit_s, self._committed)
+        self.writer = SimulatedWriter(self._kernel, self._ground.pace.commit_s, self._on_commit)
         self._gathering = self._due = False
         self._free_s = [0.0] * self._is.slots  # when each engine has done what it has
 
-    def _connect(self, life: int) -> None:
+    def _connect_broker(self, life: int) -> None:
         if life != self._life or self.line.up:
             return
         if self.air.up:
             self.line.connect()
         else:
-            self._kernel.after(self._ground.pace.broker_retry_s, self._connect, life)
+            self._kernel.schedule_after(self._ground.pace.broker_retry_s, self._connect_broker, life)
 
-    def _wake(self, life: int) -> None:
+    def _on_timer(self, life: int) -> None:
         if life == self._life:
             now = self._now()
-            self._obey(self._core.on_wake(now))
-            self._round()
-            self._core.heard(now)
-            self.disk.sweep()
-            self._kernel.after(WAKE_S, self._wake, life)
+            self._execute_all(self._core.on_wake(now))
+            self._flush_core()
+            self._core.take_model_uses(now)
+            self.disk.delete_expired()
+            self._kernel.schedule_after(WAKE_S, self._on_timer, life)
 
     # Messages
 
-    def hear(self, topic: str, payload: bytes) -> None:
+    def on_message(self, topic: str, payload: bytes) -> None:
         """A message arrived; it is gathered for a moment with others, as the real loop's rounds do."""
-        self._obey(self._core.on_message(topic, payload, self._now()))
+        self._execute_all(self._core.on_message(topic, payload, self._now()))
         if not self._gathering:
             self._gathering = True
-            self._kernel.after(self._ground.pace.round_s, self._gathered, self._life)
+            self._kernel.schedule_after(self._ground.pace.round_s, self._end_gathering, self._life)
 
-    def _gathered(self, life: int) -> None:
+    def _end_gathering(self, life: int) -> None:
         if life == self._life:
             self._gathering = False
-            self._round()
+            self._flush_core()
 
-    def _committed(self) -> None:
+    def _on_commit(self) -> None:
         """A commit is done. Endings alone make nothing due.
 
         No receipt, and no batch that the results have not formed.
         """
         if self._due:
-            self._round()
+            self._flush_core()
 
-    def _round(self) -> None:
+    def _flush_core(self) -> None:
         """After each group of events, send receipts and form batches."""
         self._due = False
-        self._ground.recorder.queued(self.name, self._core.queued())
-        self._obey(self._core.flush(self._now()))
+        self._ground.recorder.record_queue(self.name, self._core.queued_by_model())
+        self._execute_all(self._core.flush(self._now()))
 
     # Commands
 
-    def _obey(self, commands: list[Command]) -> None:
+    def _execute_all(self, commands: list[Command]) -> None:
         for command in commands:
-            self._act(command)
+            self._execute(command)
 
-    def _act(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         match command:
-            case Keep():
-                self._keep(command)
-            case Judged(key, device, verdict, binding):
-                frame = self._envelopes.verdict(device, key, verdict, binding, self._now())
-                self._end(Ending(key, int(self._now() * 1000), verdict=frame))
-            case Resend(device, frame):
+            case StoreQuestion():
+                self._store_question(command)
+            case SealVerdict(key, device, verdict, binding):
+                frame = self._envelopes.seal_verdict(device, key, verdict, binding, self._now())
+                self._store_ending(QuestionEnding(key, int(self._now() * 1000), verdict=frame))
+            case SendFrame(device, frame):
                 self._publish(device, frame)
-            case Infer():
-                self._infer(command)
-            case Tell(device, note):
-                self._publish(device, self._envelopes.note(device, note, self._now()))
-            case End(ending):
-                self._end(ending)
-            case Find():
-                self.writer.submit((_nothing, ()), (self._find, (command,)))
+            case RunBatch():
+                self._run_batch(command)
+            case SendNote(device, note):
+                self._publish(device, self._envelopes.sign_note(device, note, self._now()))
+            case StoreEnding(ending):
+                self._store_ending(ending)
+            case LookUpQuestions():
+                self.writer.submit((_do_nothing, ()), (self._find_rows, (command,)))
             case _:
-                self._act_seldom(command)
+                self._execute_rare(command)
 
-    def _act_seldom(self, command: Command) -> None:
+    def _execute_rare(self, command: Command) -> None:
         match command:
-            case Check(model):
-                self._kernel.after(self._is.cost_base_s, self._checked, model, self._life)
-            case Forget(key):
-                self.writer.submit((self.disk.forget, (key,)))
-            case Suspect(device):
+            case CheckEngine(model):
+                self._kernel.schedule_after(self._is.cost_base_s, self._on_checked, model, self._life)
+            case DeleteQuestion(key):
+                self.writer.submit((self.disk.forget_question, (key,)))
+            case SuspendDevice(device):
                 self._ground.registry.suspect(device, int(self._now() * 1000))
 
-    def _keep(self, keep: Keep) -> None:
+    def _store_question(self, keep: StoreQuestion) -> None:
         question = keep.question
         if self._ground.weather.disk_fails():
-            self.writer.submit((_nothing, ()), (self._not_kept, (keep,)))
+            self.writer.submit((_do_nothing, ()), (self._on_keep_failed, (keep,)))
         else:
-            self.writer.submit((self.disk.keep, (question,)), (self._kept, (keep,)))
+            self.writer.submit((self.disk.store_question, (question,)), (self._on_kept, (keep,)))
 
-    def _kept(self, keep: Keep) -> None:
+    def _on_kept(self, keep: StoreQuestion) -> None:
         self._due = True
-        self._obey(self._core.on_kept((keep.question.key,), self._now()))
+        self._execute_all(self._core.on_stored((keep.question.key,), self._now()))
 
-    def _not_kept(self, keep: Keep) -> None:
+    def _on_keep_failed(self, keep: StoreQuestion) -> None:
         self._due = True
-        self._obey(self._core.on_keep_failed((keep.question,), self._now()))
+        self._execute_all(self._core.on_store_failed((keep.question,), self._now()))
 
-    def _end(self, ending: Ending) -> None:
+    def _store_ending(self, ending: QuestionEnding) -> None:
         if self._ground.weather.disk_fails():
-            self.writer.submit((_nothing, ()), (self._not_ended, (ending,)))
+            self.writer.submit((_do_nothing, ()), (self._on_end_failed, (ending,)))
         else:
-            self.writer.submit((self.disk.end, (ending,)), (self._ended, (ending,)))
+            self.writer.submit((self.disk.store_ending, (ending,)), (self._on_ended, (ending,)))
 
-    def _ended(self, ending: Ending) -> None:
-        self._obey(self._core.on_ended((ending,), self._now()))
+    def _on_ended(self, ending: QuestionEnding) -> None:
+        self._execute_all(self._core.on_ended((ending,), self._now()))
 
-    def _not_ended(self, ending: Ending) -> None:
-        self._obey(self._core.on_end_failed((ending,), self._now()))
+    def _on_end_failed(self, ending: QuestionEnding) -> None:
+        self._execute_all(self._core.on_end_failed((ending,), self._now()))
 
-    def _find(self, find: Find) -> None:
+    def _find_rows(self, find: LookUpQuestions) -> None:
         self._due = True
-        rows, highest = self.disk.find(find)
-        self._obey(self._core.on_found(find, rows, highest, self._now()))
+        rows, highest = self.disk.find_rows(find)
+        self._execute_all(self._core.on_found(find, rows, highest, self._now()))
 
     # Engines: a batch of n takes a + b * n; one that finds no free slot waits
 
-    def _infer(self, infer: Infer) -> None:
+    def _run_batch(self, infer: RunBatch) -> None:
         cost_s = self._is.cost_base_s + self._is.cost_item_s * len(infer.items)
         free = min(range(len(self._free_s)), key=self._free_s.__getitem__)
         done_s = self._free_s[free] = max(self._kernel.now, self._free_s[free]) + cost_s
-        self._kernel.at(done_s, self._computed, infer, cost_s, self._life)
+        self._kernel.schedule_at(done_s, self._on_computed, infer, cost_s, self._life)
 
-    def _computed(self, infer: Infer, cost_s: float, life: int) -> None:
+    def _on_computed(self, infer: RunBatch, cost_s: float, life: int) -> None:
         if life != self._life:
             return
         if self._ground.weather.batch_fails():
-            self._obey(self._core.on_engine_failed(infer.ticket, self._now()))
-            self._round()
+            self._execute_all(self._core.on_engine_failed(infer.ticket, self._now()))
+            self._flush_core()
             return
         answers: list[Prediction] = []
         for item in infer.items:
             label = int(item.work.codes["features"][1])
-            answers.append(verdict_of(label, infer.model))
-        self._obey(self._core.on_results(infer.ticket, answers, cost_s, self._now()))
+            answers.append(build_hub_prediction(label, infer.model))
+        self._execute_all(self._core.on_results(infer.ticket, answers, cost_s, self._now()))
 
-    def _checked(self, model: str, life: int) -> None:
+    def _on_checked(self, model: str, life: int) -> None:
         if life == self._life:
-            self._obey(self._core.on_checked(model, works=True, now=self._now()))
-            self._round()
+            self._execute_all(self._core.on_checked(model, works=True, now=self._now()))
+            self._flush_core()
 
     def _publish(self, device: str, frame: bytes) -> None:
         if self.line.up:
-            self._ground.reply(self.name, device, frame)
+            self._ground.send_down(self.name, device, frame)
         else:
-            self.air.lose()
+            self.air.count_lost()
 
     def _now(self) -> float:
         return self._ground.zero_s + self._kernel.now
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Commit of a write that failed, or of a read."""

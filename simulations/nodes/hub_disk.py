@@ -10,26 +10,26 @@ from copy import copy
 
 import msgspec
 
-from cloud_hub.core.commands import Ending, Find, Key, Question, Row, Stream
+from cloud_hub.core.commands import LookUpQuestions, QuestionEnding, QuestionKey, QuestionRow, StoredQuestion, Stream
 from simulations.kernel.kernel import Kernel
-from wire.protocol.messages import Reason
+from wire.protocol.messages import RefusalReason
 
 LINGERS_S = 120.0  # no message is on its way for longer
 
 
-class Kept(msgspec.Struct, gc=False):
+class HubRow(msgspec.Struct, gc=False):
     """Row of one question. `over`: its device has recorded the outcome."""
 
-    question: Question
+    question: StoredQuestion
     verdict: bytes | None = None
-    refusal: Reason | None = None
+    refusal: RefusalReason | None = None
     over: bool = False
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class StoreSnapshot(msgspec.Struct, frozen=True):
     """Backup of a hub's store. `effects`: how many verdicts had been stored by then."""
 
-    rows: dict[Key, Kept]
+    rows: dict[QuestionKey, HubRow]
     highest: dict[Stream, int]
     effects: int  # how many had been stored
 
@@ -37,35 +37,37 @@ class Snapshot(msgspec.Struct, frozen=True):
 class HubDisk:
     """Twin of a hub's store.
 
-    `effect` and `undone` are called for every verdict that was stored, or is gone again after a restore of a
+    `effect` and `on_undone` are called for every verdict that was stored, or is gone again after a restore of a
     backup.
     """
 
-    def __init__(self, kernel: Kernel, effect: Callable[[Key], None], undone: Callable[[Key], None]) -> None:
+    def __init__(
+        self, kernel: Kernel, effect: Callable[[QuestionKey], None], undone: Callable[[QuestionKey], None]
+    ) -> None:
         self._kernel = kernel
         self._effect = effect
         self._undone = undone
-        self._rows: dict[Key, Kept] = {}
+        self._rows: dict[QuestionKey, HubRow] = {}
         self._highest: dict[Stream, int] = {}
-        self._over: deque[tuple[float, Key]] = deque()
-        self._since: list[Key] | None = None  # effects since the first backup
+        self._over: deque[tuple[float, QuestionKey]] = deque()
+        self._since: list[QuestionKey] | None = None  # effects since the first backup
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def owed(self) -> list[Question]:
+    def open_questions(self) -> list[StoredQuestion]:
         """Questions without verdict or refusal, which a restarted hub has to compute."""
         return [kept.question for kept in self._rows.values() if kept.verdict is None and kept.refusal is None]
 
-    def keep(self, question: Question) -> None:
+    def store_question(self, question: StoredQuestion) -> None:
         """Store a question."""
         key = question.key
-        self._rows[key] = Kept(question)
+        self._rows[key] = HubRow(question)
         stream = key.device, key.epoch
         if key.seq > self._highest.get(stream, -1):
             self._highest[stream] = key.seq
 
-    def end(self, ending: Ending) -> None:
+    def store_ending(self, ending: QuestionEnding) -> None:
         """Store the verdict or refusal of a question; ignored if its row is gone."""
         kept = self._rows.get(ending.key)
         if kept is None:
@@ -78,20 +80,20 @@ class HubDisk:
             if self._since is not None:
                 self._since.append(ending.key)
 
-    def forget(self, key: Key) -> None:
+    def forget_question(self, key: QuestionKey) -> None:
         """Delete the row of a question."""
         self._rows.pop(key, None)
 
-    def find(self, find: Find) -> tuple[Mapping[Key, Row], Mapping[Stream, int]]:
+    def find_rows(self, find: LookUpQuestions) -> tuple[Mapping[QuestionKey, QuestionRow], Mapping[Stream, int]]:
         """Rows of these keys, and the highest seq of these streams."""
         found = {key: self._rows.get(key) for key in find.keys}
-        rows = {key: _row(kept) for key, kept in found.items() if kept is not None}
+        rows = {key: _to_row(kept) for key, kept in found.items() if kept is not None}
         highest = {stream: self._highest[stream] for stream in find.streams if stream in self._highest}
         return rows, highest
 
     # What a real store need not do
 
-    def over(self, key: Key) -> None:
+    def mark_over(self, key: QuestionKey) -> None:
         """The device has recorded the outcome: the row is deleted `LINGERS_S` after its ending."""
         kept = self._rows.get(key)
         if kept is not None:
@@ -99,20 +101,20 @@ class HubDisk:
             if kept.verdict is not None or kept.refusal is not None:
                 self._over.append((self._kernel.now + LINGERS_S, key))
 
-    def sweep(self) -> None:
+    def delete_expired(self) -> None:
         """Delete the rows that are due; called once a second or so."""
         now = self._kernel.now
         while self._over and self._over[0][0] <= now:
             self._rows.pop(self._over.popleft()[1], None)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> StoreSnapshot:
         """Take a backup of this moment."""
         if self._since is None:
             self._since = []
         rows = {key: copy(kept) for key, kept in self._rows.items()}
-        return Snapshot(rows, dict(self._highest), len(self._since))
+        return StoreSnapshot(rows, dict(self._highest), len(self._since))
 
-    def rewind(self, snapshot: Snapshot) -> None:
+    def restore_snapshot(self, snapshot: StoreSnapshot) -> None:
         """Restore a backup; verdicts that were stored since are reported as undone."""
         since = self._since or []
         for key in sorted(set(since[snapshot.effects :])):
@@ -122,6 +124,6 @@ class HubDisk:
         self._highest = dict(snapshot.highest)
 
 
-def _row(kept: Kept) -> Row:
+def _to_row(kept: HubRow) -> QuestionRow:
     question = kept.question
-    return Row(question.key, question.digest, question.fingerprint, kept.verdict, kept.refusal)
+    return QuestionRow(question.key, question.digest, question.fingerprint, kept.verdict, kept.refusal)

@@ -29,7 +29,7 @@ class Predictions(NamedTuple):
     hub: list[int]
 
 
-class _Judged(NamedTuple):
+class _JudgedSamples(NamedTuple):
     """Confidence (0..1) and correctness of both models for a number of samples."""
 
     confidence: Floats
@@ -37,7 +37,7 @@ class _Judged(NamedTuple):
     hub_right: Flags
 
 
-class Drawn:
+class PredictionSampler:
     """Sampler of predictions. `threshold`: the policy's, which says what `unsure_share` means without a recording."""
 
     def __init__(self, model: Model, threshold: float, rng: np.random.Generator) -> None:
@@ -46,39 +46,39 @@ class Drawn:
         self._rng = rng
         self._deciles = np.array([0.0, *model.deciles, 1.0])
         recorded = model.replay
-        self._recorded = None if recorded is None else _Judged(
+        self._recorded = None if recorded is None else _JudgedSamples(
             np.array(recorded.confidence), np.array(recorded.edge_right), np.array(recorded.hub_right)
         )  # fmt: skip
 
-    def take(self, count: int) -> Predictions:
+    def draw_predictions(self, count: int) -> Predictions:
         """Draw the predictions for the next `count` samples."""
-        judged = self._judged(count)
+        judged = self._draw_judged(count)
         truth = self._rng.integers(0, self._model.labels, count)
-        edge, hub = (self._label(truth, right) for right in (judged.edge_right, judged.hub_right))
+        edge, hub = (self._pick_labels(truth, right) for right in (judged.edge_right, judged.hub_right))
         return Predictions(truth.tolist(), judged.confidence.tolist(), edge, hub)
 
-    def _judged(self, count: int) -> _Judged:
+    def _draw_judged(self, count: int) -> _JudgedSamples:
         if self._recorded is not None:
             rows = self._rng.integers(0, len(self._recorded.confidence), count)
             confidence, edge, hub = self._recorded
-            return _Judged(confidence[rows], edge[rows], hub[rows])
-        return self._calibrated(count) if self._model.deciles else self._stated(count)
+            return _JudgedSamples(confidence[rows], edge[rows], hub[rows])
+        return self._draw_calibrated(count) if self._model.deciles else self._draw_stated(count)
 
-    def _calibrated(self, count: int) -> _Judged:
+    def _draw_calibrated(self, count: int) -> _JudgedSamples:
         """Confidence by its deciles, linear between them; right as often as it says (Guo et al. 2017)."""
         luck = self._rng.random((3, count))
         confidence = np.interp(luck[0], _TENTHS, self._deciles)
-        return _Judged(confidence, luck[1] < confidence, luck[2] < self._model.accuracy_hub)
+        return _JudgedSamples(confidence, luck[1] < confidence, luck[2] < self._model.accuracy_hub)
 
-    def _stated(self, count: int) -> _Judged:
+    def _draw_stated(self, count: int) -> _JudgedSamples:
         model, luck = self._model, self._rng.random((4, count))
         unsure = luck[0] < model.unsure_share
         confidence = luck[1] * np.where(unsure, self._threshold, 1 - self._threshold)
         confidence += np.where(unsure, 0.0, self._threshold)
         right = luck[2] < np.where(unsure, model.accuracy_unsure, model.accuracy_edge)
-        return _Judged(confidence, right, luck[3] < model.accuracy_hub)
+        return _JudgedSamples(confidence, right, luck[3] < model.accuracy_hub)
 
-    def _label(self, truth: npt.NDArray[np.int64], right: Flags) -> list[int]:
+    def _pick_labels(self, truth: npt.NDArray[np.int64], right: Flags) -> list[int]:
         """The truth where the answer is right, any other label elsewhere."""
         other = (truth + self._rng.integers(1, self._model.labels, len(truth))) % self._model.labels
         found: list[int] = np.where(right, truth, other).tolist()

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from edge_agent.core.commands import Answer, Correction
-from edge_agent.core.records import Source
-from policies.model.reasons import Why
+from edge_agent.core.records import AnswerSource
+from policies.model.reasons import DecisionReason
 from simulations.kernel.kernel import Kernel
-from simulations.nodes.device_disk import Sampled
-from simulations.report.outcome import Bins, bin_of
+from simulations.nodes.device_disk import SampleTruth
+from simulations.report.outcome import Bins, find_latency_bin
 
 Counts = dict[str, list[int]]
 LOCAL, HUB, CORRECTION = "local", "hub", "correction"
 
 
-class Record(msgspec.Struct):
+class RegionRecord(msgspec.Struct):
     """Counts of one region, or of all of them: each list has one number per bucket."""
 
     arrivals: list[int]
@@ -30,7 +30,7 @@ class Record(msgspec.Struct):
     bytes_by_rule: Counts = {}
     states: Counts = {}
 
-    def add(self, other: "Record") -> None:
+    def add_record(self, other: "RegionRecord") -> None:
         """Add what another region counted."""
         self.arrivals = [a + b for a, b in zip(self.arrivals, other.arrivals, strict=True)]
         for mine, theirs in (
@@ -45,37 +45,37 @@ class Record(msgspec.Struct):
             self.latency[source] = [dict(sorted((Counter(a) + Counter(b)).items())) for a, b in pairs]
 
 
-def empty(buckets: int) -> Record:
+def make_empty_record(buckets: int) -> RegionRecord:
     """A record of zeros for this many buckets."""
     latency: dict[str, list[Bins]] = {name: [{} for _ in range(buckets)] for name in (LOCAL, HUB, CORRECTION)}
-    return Record([0] * buckets, latency)
+    return RegionRecord([0] * buckets, latency)
 
 
-class Recorder:
+class RegionRecorder:
     """Counters of a region. `bucket`: the one that virtual time is in; whoever advances the time sets it."""
 
     def __init__(self, buckets: int, kernel: Kernel) -> None:
         self.bucket = 0
         self.samples = 0
-        self.record = empty(buckets)
+        self.record = make_empty_record(buckets)
         self._buckets = buckets
         self._kernel = kernel
-        self._alone: Counter[tuple[Why, bool]] = Counter()
+        self._alone: Counter[tuple[DecisionReason, bool]] = Counter()
 
-    def sampled(self, count: int) -> None:
+    def count_samples(self, count: int) -> None:
         """Count samples taken."""
         self.samples += count
         self.record.arrivals[self.bucket] += count
 
-    def alone(self, why: Why, right: bool) -> None:
+    def count_local(self, why: DecisionReason, right: bool) -> None:
         """Count an answer that was given at once, without a question to a hub."""
         self._alone[why, right] += 1
 
-    def close(self) -> dict[Why, int]:
+    def close_bucket(self) -> dict[DecisionReason, int]:
         """Close the current bucket; returns how many were answered without a question, by reason."""
-        whys: Counter[Why] = Counter()
+        whys: Counter[DecisionReason] = Counter()
         for (why, right), count in sorted(self._alone.items()):
-            self._count(f"{LOCAL}.{why}", count, count * right)
+            self._add_answers(f"{LOCAL}.{why}", count, count * right)
             whys[why] += count
         if whys:
             bins = self.record.latency[LOCAL][self.bucket]
@@ -83,36 +83,36 @@ class Recorder:
         self._alone.clear()
         return whys
 
-    def said(self, said: Answer | Correction, sampled: Sampled) -> None:
+    def count_answer(self, said: Answer | Correction, sampled: SampleTruth) -> None:
         """Count an answer or correction of a question, with its latency."""
         if isinstance(said, Correction):
-            source, why = CORRECTION, Why.VERDICT
+            source, why = CORRECTION, DecisionReason.VERDICT
         else:
-            source, why = (HUB if said.source is Source.HUB else LOCAL), said.why
-        self._count(f"{source}.{why}", 1, said.prediction.label == sampled.truth)
+            source, why = (HUB if said.source is AnswerSource.HUB else LOCAL), said.why
+        self._add_answers(f"{source}.{why}", 1, said.prediction.label == sampled.truth)
         bins = self.record.latency[source][self.bucket]
-        which = bin_of(self._kernel.now - sampled.at_s)
+        which = find_latency_bin(self._kernel.now - sampled.at_s)
         bins[which] = bins.get(which, 0) + 1
 
-    def left(self, rule: str, size_bytes: int) -> None:
+    def count_bytes(self, rule: str, size_bytes: int) -> None:
         """Count bytes that left a device, under the policy rule that permitted it."""
-        self._row(self.record.bytes_by_rule, rule)[self.bucket] += size_bytes
+        self._row_for(self.record.bytes_by_rule, rule)[self.bucket] += size_bytes
 
-    def queued(self, hub: str, queued: Mapping[str, int]) -> None:
+    def record_queue(self, hub: str, queued: Mapping[str, int]) -> None:
         """Record the questions waiting at a hub; each bucket keeps the maximum."""
-        row, waiting = self._row(self.record.queues, hub), sum(queued.values())
+        row, waiting = self._row_for(self.record.queues, hub), sum(queued.values())
         row[self.bucket] = max(row[self.bucket], waiting)
 
-    def states(self, states: Iterable[tuple[str, int]]) -> None:
+    def record_states(self, states: Iterable[tuple[str, int]]) -> None:
         """Record the number of devices in each state at the end of the bucket."""
         for name, count in states:
-            self._row(self.record.states, name)[self.bucket] = count
+            self._row_for(self.record.states, name)[self.bucket] = count
 
-    def _count(self, key: str, count: int, right: int) -> None:
-        self._row(self.record.answers, key)[self.bucket] += count
-        self._row(self.record.right, key)[self.bucket] += right
+    def _add_answers(self, key: str, count: int, right: int) -> None:
+        self._row_for(self.record.answers, key)[self.bucket] += count
+        self._row_for(self.record.right, key)[self.bucket] += right
 
-    def _row(self, counts: Counts, name: str) -> list[int]:
+    def _row_for(self, counts: Counts, name: str) -> list[int]:
         row = counts.get(name)
         if row is None:
             row = counts[name] = [0] * self._buckets

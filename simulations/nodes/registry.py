@@ -16,7 +16,7 @@ _SIGNING = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key()
 _HPKE = X25519PrivateKey.from_private_bytes(bytes(32)).public_key()
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
+class EnrolledDevice(msgspec.Struct, frozen=True, gc=False):
     """One enrolled device, as the hub's core sees it."""
 
     id: str
@@ -31,16 +31,16 @@ class SimulatedRegistry:
     """Registry that remembers suspended devices only."""
 
     def __init__(self) -> None:
-        self._marked: dict[str, Known] = {}
+        self._marked: dict[str, EnrolledDevice] = {}
 
-    def device(self, device: str, /) -> Known | None:
+    def device(self, device: str, /) -> EnrolledDevice | None:
         """The enrolled device of this name."""
-        return self._marked.get(device) or Known(device)
+        return self._marked.get(device) or EnrolledDevice(device)
 
     def suspect(self, device: str, now_ms: int, /) -> bool:
         """Suspend a device. False if it was suspended already."""
         del now_ms
-        found = self._marked.get(device, Known(device))
+        found = self._marked.get(device, EnrolledDevice(device))
         if found.state is not Standing.ACTIVE:
             return False
         self._marked[device] = msgspec.structs.replace(found, state=Standing.SUSPENDED)

@@ -6,27 +6,27 @@ from typing import NamedTuple, Protocol
 import msgspec
 from numpy.random import Generator
 
-from cloud_hub.core.commands import Key
+from cloud_hub.core.commands import QuestionKey
 from cloud_hub.core.core import HubCore
-from edge_agent.core.commands import Setup
+from edge_agent.core.commands import CoreSetup
 from edge_agent.core.core import EdgeCore
-from policies.model.context import Context
+from policies.model.context import DecisionContext
 from policies.model.policy import Policy
-from simulations.checking.history import Judge
+from simulations.checking.history import HistoryChecker
 from simulations.kernel.kernel import Kernel
-from simulations.kernel.world import Pace
+from simulations.kernel.world import SimulationDelays
 from simulations.nodes import connections
-from simulations.nodes.device_disk import DeviceDisk, Sampled
+from simulations.nodes.device_disk import DeviceDisk, SampleTruth
 from simulations.nodes.hub_disk import HubDisk
-from simulations.nodes.recorder import Recorder
+from simulations.nodes.recorder import RegionRecorder
 from simulations.nodes.registry import SimulatedRegistry
-from simulations.scenario.conditions import Climate, Weather
+from simulations.scenario.conditions import ConditionSampler, EnvironmentConditions
 from simulations.scenario.types import Scenario
 from wire.protocol.messages import ModelRef
-from wire.protocol.topics import Channel
+from wire.protocol.topics import TopicChannel
 
 
-class Cores(NamedTuple):
+class CoreClasses(NamedTuple):
     """Classes of the production cores and of the disk twins; tests replace one to plant a defect that must be found."""
 
     edge: type[EdgeCore] = EdgeCore
@@ -35,7 +35,7 @@ class Cores(NamedTuple):
     hub_disk: type[HubDisk] = HubDisk
 
 
-class Regressed(msgspec.Struct, frozen=True):
+class ModelRegression(msgspec.Struct, frozen=True):
     """A model head that is wrong in a share `amount` of its answers, as confident as ever.
 
     `label`: only for samples of this class, if >= 0. `tail`: the hub's half of it is wrong alike, so that both
@@ -47,13 +47,13 @@ class Regressed(msgspec.Struct, frozen=True):
     tail: bool = False
 
 
-class Trial(Protocol):
+class RolloutTrial(Protocol):
     """What a device counts for a rollout, sample by sample."""
 
-    def answers(self, said: tuple[int, int, int], sure: float, luck: float) -> tuple[int, int, int]:
+    def apply_candidate(self, said: tuple[int, int, int], sure: float, luck: float) -> tuple[int, int, int]:
         """Labels of device and hub for a sample, and the committed head's label if it is audited (else -1)."""
 
-    def verdict(self, sampled: Sampled) -> None:
+    def on_verdict(self, sampled: SampleTruth) -> None:
         """The hub's verdict for a sampled question has arrived."""
 
 
@@ -64,32 +64,32 @@ class RegionServices(Protocol):
     """
 
     scenario: Scenario
-    cores: Cores
+    cores: CoreClasses
     seed: int
     zero_s: float
     kernel: Kernel
     dice: Random
     rng: Generator
-    climate: Climate
-    weather: Weather
-    pace: Pace
-    recorder: Recorder
-    judge: Judge
+    climate: EnvironmentConditions
+    weather: ConditionSampler
+    pace: SimulationDelays
+    recorder: RegionRecorder
+    judge: HistoryChecker
     policy: Policy | None
     registry: SimulatedRegistry
     model: ModelRef
     model_name: str
     metered_share: float
     classes: tuple[str, ...]
-    setup: Setup
+    setup: CoreSetup
     max_age_s: float
 
     @property
-    def brokers(self) -> dict[str, connections.Broker]:
+    def brokers(self) -> dict[str, connections.BrokerState]:
         """Brokers by line name, those of other regions included."""
 
     @property
-    def upset(self) -> bool:
+    def has_storm(self) -> bool:
         """Whether a storm makes devices less confident than the model would be."""
 
     def hub_now(self) -> float:
@@ -98,23 +98,23 @@ class RegionServices(Protocol):
     def line_of(self, hub: str) -> str:
         """Name of the line that leads to a hub."""
 
-    def around(self, *, metered: bool) -> Context:
+    def build_context(self, *, metered: bool) -> DecisionContext:
         """Policy context of a device at this moment."""
 
-    def confidence(self, number: int, drawn: float) -> float:
+    def confidence_of(self, number: int, drawn: float) -> float:
         """Confidence of a device in a sample: as drawn, or below the threshold during a storm."""
 
-    def send(self, key: Key, line: str, channel: Channel, frame: bytes) -> None:
+    def send_up(self, key: QuestionKey, line: str, channel: TopicChannel, frame: bytes) -> None:
         """Send a frame of a device to the hub of a line."""
 
-    def reply(self, hub: str, device: str, frame: bytes) -> None:
+    def send_down(self, hub: str, device: str, frame: bytes) -> None:
         """Send a frame of a hub to a device."""
 
-    def effect(self, hub: str, key: Key) -> None:
+    def on_effect(self, hub: str, key: QuestionKey) -> None:
         """A hub stored the verdict of this question."""
 
-    def undone(self, hub: str, key: Key) -> None:
+    def on_undone(self, hub: str, key: QuestionKey) -> None:
         """A hub lost a stored verdict by a restored backup."""
 
-    def ended(self, key: Key) -> None:
+    def on_ended(self, key: QuestionKey) -> None:
         """A device has recorded the outcome of this question."""

@@ -9,19 +9,19 @@ from typing import Protocol
 
 import msgspec
 
-from cloud_hub.core.commands import Key
-from simulations.checking.events import Effect, Undone
-from simulations.checking.events import Key as Name
-from simulations.kernel.world import number_of
-from simulations.nodes.fleet import Herd
-from simulations.nodes.hub import Hub
+from cloud_hub.core.commands import QuestionKey
+from simulations.checking.events import QuestionKey as Name
+from simulations.checking.events import VerdictStored, VerdictUndone
+from simulations.kernel.world import parse_device_number
+from simulations.nodes.fleet import SimulatedFleet
+from simulations.nodes.hub import SimulatedHub
 from simulations.nodes.services import RegionServices
-from wire.protocol.topics import Channel, topic
+from wire.protocol.topics import TopicChannel, build_topic
 
 DOWN, EFFECT, UNDONE, OVER = "down", "effect", "undone", "over"
 
 
-class Passage(msgspec.Struct, frozen=True, gc=False):
+class BorderMessage(msgspec.Struct, frozen=True, gc=False):
     """One message to region `to`, which arrives not before `at_s`.
 
     `kind`: a channel (a frame to a hub), or one of `DOWN`, `EFFECT`, `UNDONE`, `OVER`.
@@ -30,118 +30,125 @@ class Passage(msgspec.Struct, frozen=True, gc=False):
     to: str
     at_s: float
     hub: str
-    key: Key  # seq 0 where only the device counts
+    key: QuestionKey  # seq 0 where only the device counts
     kind: str
     frame: bytes = b""
 
 
-class Broker(msgspec.Struct):
+class RemoteBroker(msgspec.Struct):
     """State of a broker elsewhere at the end of the last slice. `lives` counts its restarts."""
 
     up: bool = True
     lives: int = 0
 
 
-class Home(RegionServices, Protocol):
+class BorderRegion(RegionServices, Protocol):
     """The region whose borders these are, with all its nodes."""
 
-    herd: Herd
-    hubs: dict[str, Hub]
+    herd: SimulatedFleet
+    hubs: dict[str, SimulatedHub]
 
 
-class Abroad:
+class RegionBorder:
     """Border of one region: outgoing and incoming messages, and the hubs elsewhere that its devices may ask.
 
     `regions`: region of each of those hubs.
     """
 
-    def __init__(self, regions: dict[str, str], ground: Home) -> None:
-        self.hubs = {name: Broker() for name in regions}
-        self._out: list[Passage] = []
+    def __init__(self, regions: dict[str, str], ground: BorderRegion) -> None:
+        self.hubs = {name: RemoteBroker() for name in regions}
+        self._out: list[BorderMessage] = []
         self._regions = regions
         self._ground = ground
         scenario = ground.scenario
         self._homes = [(scenario.devices_of(place), each.name) for place, each in enumerate(scenario.regions)]
-        self._asked: dict[Key, set[str]] = {}
+        self._asked: dict[QuestionKey, set[str]] = {}
 
-    def region(self, hub: str) -> str:
+    def region_of(self, hub: str) -> str:
         """Region of a hub elsewhere."""
         return self._regions[hub]
 
     # Out
 
-    def send(self, hub: str, key: Key, channel: Channel, frame: bytes, extra_s: float) -> None:
+    def send_up(self, hub: str, key: QuestionKey, channel: TopicChannel, frame: bytes, extra_s: float) -> None:
         """Send a frame of a device of this region to a hub elsewhere. `extra_s`: transmission time of its bytes."""
         if key.seq:
             self._asked.setdefault(key, set()).add(hub)
-        for delay_s in self._ground.weather.arrivals():
+        for delay_s in self._ground.weather.draw_delays():
             at_s = self._ground.kernel.now + delay_s + extra_s
             self._out.append(
-                Passage(to=self._regions[hub], at_s=at_s, hub=hub, key=key, kind=channel.value, frame=frame)
+                BorderMessage(to=self._regions[hub], at_s=at_s, hub=hub, key=key, kind=channel.value, frame=frame)
             )
 
-    def reply(self, hub: str, device: str, frame: bytes) -> None:
+    def send_down(self, hub: str, device: str, frame: bytes) -> None:
         """Send a frame of a hub of this region to a device elsewhere."""
-        for delay_s in self._ground.weather.arrivals():
+        for delay_s in self._ground.weather.draw_delays():
             at_s = self._ground.kernel.now + delay_s
             self._out.append(
-                Passage(to=self._home(device), at_s=at_s, hub=hub, key=Key(device, 0, 0), kind=DOWN, frame=frame)
+                BorderMessage(
+                    to=self._home_region(device),
+                    at_s=at_s,
+                    hub=hub,
+                    key=QuestionKey(device, 0, 0),
+                    kind=DOWN,
+                    frame=frame,
+                )
             )
 
-    def tell(self, kind: str, key: Key, hub: str) -> None:
+    def send_fact(self, kind: str, key: QuestionKey, hub: str) -> None:
         """Report a fact (`EFFECT` or `UNDONE`) of a hub of this region about a question of elsewhere."""
-        self._out.append(Passage(self._home(key.device), self._ground.kernel.now, hub, key, kind))
+        self._out.append(BorderMessage(self._home_region(key.device), self._ground.kernel.now, hub, key, kind))
 
-    def over(self, key: Key) -> None:
+    def send_over(self, key: QuestionKey) -> None:
         """Tell the hubs elsewhere that were asked that this question has ended at its device."""
         for hub in sorted(self._asked.pop(key, ())):
-            self._out.append(Passage(self._regions[hub], self._ground.kernel.now, hub, key, OVER))
+            self._out.append(BorderMessage(self._regions[hub], self._ground.kernel.now, hub, key, OVER))
 
-    def _home(self, device: str) -> str:
-        number = number_of(device)
+    def _home_region(self, device: str) -> str:
+        number = parse_device_number(device)
         return next(name for numbers, name in self._homes if number in numbers)
 
-    def hand_over(self) -> list[Passage]:
+    def take_outgoing(self) -> list[BorderMessage]:
         """Take all waiting messages, at the end of a slice."""
         waiting, self._out = self._out, []
         return waiting
 
     # In
 
-    def take(self, passages: Iterable[Passage], brokers: dict[str, Broker]) -> None:
+    def accept_passages(self, passages: Iterable[BorderMessage], brokers: dict[str, RemoteBroker]) -> None:
         """Accept messages and broker states from elsewhere, between two slices."""
         for name, broker in self.hubs.items():
-            self._watch(name, broker, brokers[name])
+            self._update_broker(name, broker, brokers[name])
         for each in passages:
-            self._ground.kernel.at(each.at_s, self._arrive, each)
+            self._ground.kernel.schedule_at(each.at_s, self._deliver, each)
 
-    def _watch(self, name: str, known: Broker, now: Broker) -> None:
+    def _update_broker(self, name: str, known: RemoteBroker, now: RemoteBroker) -> None:
         lost, back = known.lives != now.lives, now.up and not known.up
         known.up, known.lives = now.up, now.lives
         wires, line = self._ground.herd.wires, self._ground.line_of(name)
         if lost:
             for number in self._ground.herd.numbers:
-                wires.lose(number, line)
+                wires.notice_loss(number, line)
         if back:
             wires.retry_all(line)
 
-    def _arrive(self, each: Passage) -> None:
+    def _deliver(self, each: BorderMessage) -> None:
         ground = self._ground
         if each.kind == EFFECT:
-            ground.judge.see(Effect(Name(*each.key), each.hub))
+            ground.judge.on_event(VerdictStored(Name(*each.key), each.hub))
         elif each.kind == UNDONE:
-            ground.judge.see(Undone(Name(*each.key), each.hub))
+            ground.judge.on_event(VerdictUndone(Name(*each.key), each.hub))
         elif each.kind == OVER:
-            ground.hubs[each.hub].disk.over(each.key)
+            ground.hubs[each.hub].disk.mark_over(each.key)
         elif each.kind == DOWN:
-            self._arrive_down(each)
+            self._deliver_down(each)
         else:
             hub = ground.hubs[each.hub]
             if hub.air.up and hub.line.up and not hub.line.cut:
-                hub.hear(topic(each.key.device, Channel(each.kind)), each.frame)
+                hub.on_message(build_topic(each.key.device, TopicChannel(each.kind)), each.frame)
 
-    def _arrive_down(self, each: Passage) -> None:
-        number, line = number_of(each.key.device), self._ground.line_of(each.hub)
+    def _deliver_down(self, each: BorderMessage) -> None:
+        number, line = parse_device_number(each.key.device), self._ground.line_of(each.hub)
         wire = self._ground.herd.wires.get(number, line)
         if wire.up and not wire.cut and self.hubs[each.hub].up:
-            self._ground.herd.hear(number, line, each.frame)
+            self._ground.herd.on_frame(number, line, each.frame)

@@ -10,12 +10,12 @@ from math import ceil
 
 import msgspec
 
-from simulations.checking.events import Report
-from simulations.nodes.recorder import Record
-from simulations.nodes.services import Cores
-from simulations.regions.borders import Broker, Passage
-from simulations.regions.region import Ground
-from simulations.report.outcome import RolloutSeen
+from simulations.checking.events import HistoryReport
+from simulations.nodes.recorder import RegionRecord
+from simulations.nodes.services import CoreClasses
+from simulations.regions.borders import BorderMessage, RemoteBroker
+from simulations.regions.region import SimulatedRegion
+from simulations.report.outcome import RolloutRecord
 from simulations.scenario.types import Scenario
 
 LONGEST_SLICE_S = 60.0
@@ -24,56 +24,56 @@ _SELDOM = (100_000, 50, 100)
 BORDER_SLICE_S = 0.25  # where questions may cross a border: nothing crosses faster
 
 
-class Share(msgspec.Struct, frozen=True):
+class RegionResult(msgspec.Struct, frozen=True):
     """Result of one region at the end of a run."""
 
-    record: Record
-    report: Report
+    record: RegionRecord
+    report: HistoryReport
     counts: dict[str, int]
     samples: int
     events: int
-    rollouts: tuple[RolloutSeen, ...] = ()
+    rollouts: tuple[RolloutRecord, ...] = ()
 
 
-class Border(msgspec.Struct, frozen=True):
+class SliceHandover(msgspec.Struct, frozen=True):
     """Messages and broker states that regions hand over at the end of a slice."""
 
-    passages: list[Passage]
-    brokers: dict[str, Broker]
+    passages: list[BorderMessage]
+    brokers: dict[str, RemoteBroker]
 
     @classmethod
-    def of(cls, borders: Sequence["Border"]) -> "Border":
+    def combine(cls, borders: Sequence["SliceHandover"]) -> "SliceHandover":
         """Combine what several regions hand over; the order is that of the regions, not of the processes."""
         brokers = {name: broker for border in borders for name, broker in border.brokers.items()}
         return cls([each for border in borders for each in border.passages], brokers)
 
 
-class Team:
+class RegionGroup:
     """Regions that share a process."""
 
-    def __init__(self, scenario: Scenario, numbers: Sequence[int], cores: Cores) -> None:
-        self.grounds = {number: Ground(scenario, number, cores) for number in numbers}
+    def __init__(self, scenario: Scenario, numbers: Sequence[int], cores: CoreClasses) -> None:
+        self.grounds = {number: SimulatedRegion(scenario, number, cores) for number in numbers}
         if scenario.devices >= _MANY:  # at rest they need not be looked at again
             gc.unfreeze()
             gc.collect()
             gc.freeze()
             gc.set_threshold(*_SELDOM)  # what is made from now on has hardly a cycle
         for ground in self.grounds.values():
-            ground.begin()
+            ground.start_region()
 
-    def go(self, begin_s: float, end_s: float) -> dict[int, Border]:
+    def run_slice(self, begin_s: float, end_s: float) -> dict[int, SliceHandover]:
         """Run one slice of each region; returns what each hands over."""
-        borders: dict[int, Border] = {}
+        borders: dict[int, SliceHandover] = {}
         for number, ground in self.grounds.items():
-            ground.go(begin_s, end_s)
-            borders[number] = Border(ground.abroad.hand_over(), ground.brokers_now())
+            ground.run_slice(begin_s, end_s)
+            borders[number] = SliceHandover(ground.abroad.take_outgoing(), ground.broker_states())
         return borders
 
-    def take(self, border: Border) -> None:
+    def accept_handover(self, border: SliceHandover) -> None:
         """Give each region the messages for it and the states of all brokers."""
         for ground in self.grounds.values():
             mine = [each for each in border.passages if each.to == ground.name]
-            ground.abroad.take(mine, border.brokers)
+            ground.abroad.accept_passages(mine, border.brokers)
 
     @property
     def samples(self) -> int:
@@ -85,25 +85,25 @@ class Team:
         """Kernel events so far."""
         return sum(ground.kernel.events for ground in self.grounds.values())
 
-    def shares(self, *, complete: bool) -> dict[int, Share]:
+    def collect_results(self, *, complete: bool) -> dict[int, RegionResult]:
         """Results of the regions; `complete` False: questions still open are judged as of now."""
-        return {number: _share(ground, complete=complete) for number, ground in self.grounds.items()}
+        return {number: _collect_result(ground, complete=complete) for number, ground in self.grounds.items()}
 
 
-def _share(ground: Ground, *, complete: bool) -> Share:
-    report = ground.judge.report(None if complete else ground.kernel.now)
-    seen = (ground.rollout.seen(),) if ground.rollout else ()
-    return Share(
+def _collect_result(ground: SimulatedRegion, *, complete: bool) -> RegionResult:
+    report = ground.judge.make_report(None if complete else ground.kernel.now)
+    seen = (ground.rollout.rollout_record(),) if ground.rollout else ()
+    return RegionResult(
         record=ground.recorder.record,
         report=report,
-        counts=ground.counts(),
+        counts=ground.collect_counts(),
         samples=ground.recorder.samples,
         events=ground.kernel.events,
         rollouts=seen,
     )
 
 
-def slices(scenario: Scenario) -> Iterator[tuple[float, float]]:
+def iterate_slices(scenario: Scenario) -> Iterator[tuple[float, float]]:
     """Begin and end of each slice up to the scenario's end, in virtual seconds; none lies in two buckets."""
     parts = ceil(scenario.step_s / (BORDER_SLICE_S if has_borders(scenario) else LONGEST_SLICE_S))
     for bucket in range(scenario.buckets):
@@ -119,6 +119,6 @@ def has_borders(scenario: Scenario) -> bool:
     return any(region.failover for region in scenario.regions)
 
 
-def peak_rss_bytes() -> int:
+def measure_peak_rss_bytes() -> int:
     """Highest resident memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

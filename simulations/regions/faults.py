@@ -9,25 +9,25 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from simulations.checking.egress import Customs
+from simulations.checking.egress import EgressAuditor
 from simulations.kernel.kernel import Kernel
-from simulations.kernel.world import name_of
-from simulations.nodes.device_disk import Writer
-from simulations.nodes.fleet import Herd
-from simulations.nodes.hub import Hub
-from simulations.nodes.hub_disk import Snapshot
-from simulations.nodes.services import Regressed
-from simulations.scenario.arrivals import struck
-from simulations.scenario.conditions import Weather
-from simulations.scenario.types import Event, EventKind, Scenario, written
-from wire.protocol.messages import Ask, Heads, Hello, ModelRef, UpNote
-from wire.protocol.topics import Channel
+from simulations.kernel.world import format_device_name
+from simulations.nodes.device_disk import SimulatedWriter
+from simulations.nodes.fleet import SimulatedFleet
+from simulations.nodes.hub import SimulatedHub
+from simulations.nodes.hub_disk import StoreSnapshot
+from simulations.nodes.services import ModelRegression
+from simulations.scenario.arrivals import select_devices
+from simulations.scenario.conditions import ConditionSampler
+from simulations.scenario.types import EventKind, Scenario, ScenarioEvent, build_policy_text
+from wire.protocol.messages import HelloNote, LedgerHeadReport, ModelRef, StatusRequest, UpNote
+from wire.protocol.topics import TopicChannel
 
 _LIES_EVERY_S = 5.0
 _BIGGEST = 2**63 - 1
 
 
-class Ground(Protocol):
+class FaultTarget(Protocol):
     """What of a region a fault may change.
 
     `herd`: its devices by number; `hubs` by name, each with its broker `air`; `customs`: its egress auditor.
@@ -35,74 +35,74 @@ class Ground(Protocol):
 
     name: str
     kernel: Kernel
-    weather: Weather
-    customs: Customs
-    herd: Herd
-    hubs: dict[str, Hub]
+    weather: ConditionSampler
+    customs: EgressAuditor
+    herd: SimulatedFleet
+    hubs: dict[str, SimulatedHub]
 
     def use_policy(self, text: str, numbers: Iterable[int]) -> None:
         """Put a policy's text into force on these devices."""
 
-    def revive(self, hub: Hub) -> None:
+    def restart_broker(self, hub: SimulatedHub) -> None:
         """Restart a hub's broker."""
 
-    def storm(self, numbers: Iterable[int], until_s: float) -> None:
+    def begin_storm(self, numbers: Iterable[int], until_s: float) -> None:
         """Until `until_s` these devices are unsure of every sample."""
 
 
-class Faults:
-    """Fault injector; `schedule` puts every event of this region into its kernel."""
+class FaultInjector:
+    """Fault injector; `schedule_events` puts every event of this region into its kernel."""
 
-    def __init__(self, ground: Ground, scenario: Scenario, rng: Random) -> None:
+    def __init__(self, ground: FaultTarget, scenario: Scenario, rng: Random) -> None:
         self._ground = ground
         self._kernel = ground.kernel
         self._scenario = scenario
         self._rng = rng
-        self._backups: dict[str, Snapshot] = {}
-        self._acts: dict[EventKind, Callable[[Event], None]] = {
+        self._backups: dict[str, StoreSnapshot] = {}
+        self._acts: dict[EventKind, Callable[[ScenarioEvent], None]] = {
             EventKind.KILL_AGENTS: self._kill_agents,
             EventKind.KILL_BROKER: self._kill_brokers,
             EventKind.KILL_HUB: self._kill_hubs,
             EventKind.KILL_REGION: self._kill_region,
             EventKind.POWER_LOSS: self._cut_power,
-            EventKind.PARTITION: self._part,
-            EventKind.RECALL: self._recall,
+            EventKind.PARTITION: self._cut_links,
+            EventKind.RECALL: self._recall_policy,
             EventKind.POLICY: self._change_policy,
-            EventKind.REGRESSED: self._regress,
-            EventKind.POISONED: self._poison,
-            EventKind.STORM: self._storm,
-            EventKind.CERTIFICATES: self._expire,
-            EventKind.RESTORE: self._restore,
-            EventKind.PREEMPT: self._preempt,
-            EventKind.WEATHER: self._change_weather,
-            EventKind.RESETS: self._reset,
-            EventKind.HALF_OPEN: self._part,
+            EventKind.REGRESSED: self._regress_models,
+            EventKind.POISONED: self._poison_devices,
+            EventKind.STORM: self._begin_storm,
+            EventKind.CERTIFICATES: self._expire_certificates,
+            EventKind.RESTORE: self._restore_backup,
+            EventKind.PREEMPT: self._preempt_hubs,
+            EventKind.WEATHER: self._change_conditions,
+            EventKind.RESETS: self._reset_links,
+            EventKind.HALF_OPEN: self._cut_links,
         }
 
-    def schedule(self) -> None:
+    def schedule_events(self) -> None:
         """Schedule this region's events; surges belong to the load, and a rollout has a driver of its own."""
         for event in self._scenario.events:
             act = self._acts.get(event.kind)
             if act is not None and event.region in {"", self._ground.name}:
-                self._kernel.at(event.at_s, act, event)
+                self._kernel.schedule_at(event.at_s, act, event)
                 if event.kind is EventKind.RESTORE:
-                    self._kernel.at(max(0.0, event.at_s - event.amount), self._back_up, event)
+                    self._kernel.schedule_at(max(0.0, event.at_s - event.amount), self._back_up, event)
 
     # What an event is about
 
-    def _devices(self, event: Event) -> range:
-        return struck(event, self._ground.herd.numbers)
+    def _devices_of(self, event: ScenarioEvent) -> range:
+        return select_devices(event, self._ground.herd.numbers)
 
-    def _hubs(self, event: Event) -> list[Hub]:
+    def _hubs_of(self, event: ScenarioEvent) -> list[SimulatedHub]:
         return [hub for name, hub in self._ground.hubs.items() if event.hub in {"", name}]
 
-    def _at_end(self, event: Event, call: Callable[..., None], *facts: Any) -> None:
-        self._kernel.at(event.ends_s, call, *facts)
+    def _at_end(self, event: ScenarioEvent, call: Callable[..., None], *facts: Any) -> None:
+        self._kernel.schedule_at(event.ends_s, call, *facts)
 
     # Processes and power
 
-    def _kill_agents(self, event: Event) -> None:
-        for number in self._devices(event):
+    def _kill_agents(self, event: ScenarioEvent) -> None:
+        for number in self._devices_of(event):
             if self._ground.herd.is_alive(number):
                 self._ground.herd.kill(number)
                 self._at_end(event, self._start_agent, number)
@@ -111,169 +111,169 @@ class Faults:
         if not self._ground.herd.is_alive(number):
             self._ground.herd.start(number)
 
-    def _kill_hubs(self, event: Event) -> None:
-        for hub in self._hubs(event):
+    def _kill_hubs(self, event: ScenarioEvent) -> None:
+        for hub in self._hubs_of(event):
             if hub.alive:
                 hub.kill()
-                self._at_end(event, _start, hub)
+                self._at_end(event, _start_hub, hub)
 
-    def _kill_brokers(self, event: Event) -> None:
-        struck_hubs = [hub for hub in self._hubs(event) if hub.air.up]
+    def _kill_brokers(self, event: ScenarioEvent) -> None:
+        struck_hubs = [hub for hub in self._hubs_of(event) if hub.air.up]
         for hub in struck_hubs:
             hub.air.kill()
             hub.lose_link()
-            self._at_end(event, self._ground.revive, hub)
+            self._at_end(event, self._ground.restart_broker, hub)
             for number in self._ground.herd.numbers:
                 self._ground.herd.lose_link(number, hub.name)
 
-    def _kill_region(self, event: Event) -> None:
+    def _kill_region(self, event: ScenarioEvent) -> None:
         self._kill_hubs(event)
         self._kill_brokers(event)
 
-    def _cut_power(self, event: Event) -> None:
+    def _cut_power(self, event: ScenarioEvent) -> None:
         """Cut the power after `amount` more commits, if it comes to that before the end."""
         if event.hub:
-            for hub in self._hubs(event):
+            for hub in self._hubs_of(event):
                 if hub.alive:
-                    self._cut(event, hub.writer, hub.kill)
-                    self._at_end(event, _start, hub)
+                    self._schedule_cut(event, hub.writer, hub.kill)
+                    self._at_end(event, _start_hub, hub)
             return
-        for number in self._devices(event):
+        for number in self._devices_of(event):
             if self._ground.herd.is_alive(number):
-                self._cut(event, self._ground.herd[number].writer, partial(self._ground.herd.kill, number))
+                self._schedule_cut(event, self._ground.herd[number].writer, partial(self._ground.herd.kill, number))
                 self._at_end(event, self._start_agent, number)
 
-    def _cut(self, event: Event, writer: Writer, dead: Callable[[], None]) -> None:
-        writer.cut_after(int(event.amount), dead)
-        self._at_end(event, writer.spare)
+    def _schedule_cut(self, event: ScenarioEvent, writer: SimulatedWriter, dead: Callable[[], None]) -> None:
+        writer.cut_power_after(int(event.amount), dead)
+        self._at_end(event, writer.restore_power)
 
     # Links
 
-    def _part(self, event: Event) -> None:
+    def _cut_links(self, event: ScenarioEvent) -> None:
         """Cut links now; each device notices after a while of its own, or not at all if it is over before."""
-        for number in self._devices(event):
-            self._ground.herd.part(number)
-            noticed_s = self._kernel.now + self._ground.weather.notice_s()
+        for number in self._devices_of(event):
+            self._ground.herd.cut_links(number)
+            noticed_s = self._kernel.now + self._ground.weather.draw_notice_s()
             if noticed_s < event.ends_s:
-                self._kernel.at(noticed_s, self._ground.herd.lose_link, number)
+                self._kernel.schedule_at(noticed_s, self._ground.herd.lose_link, number)
 
-        self._at_end(event, self._rejoin, self._devices(event))
+        self._at_end(event, self._restore_links, self._devices_of(event))
 
-    def _rejoin(self, devices: Iterable[int]) -> None:
+    def _restore_links(self, devices: Iterable[int]) -> None:
         for number in devices:
-            self._ground.herd.rejoin(number)
+            self._ground.herd.restore_links(number)
 
-    def _expire(self, event: Event) -> None:
+    def _expire_certificates(self, event: ScenarioEvent) -> None:
         """Certificates end at once: devices are disconnected, and accepted again one by one as each gets a new one."""
-        for number in self._devices(event):
-            self._ground.herd.bar(number, self._kernel.now + self._rng.uniform(0.0, event.lasts_s))
+        for number in self._devices_of(event):
+            self._ground.herd.refuse_until(number, self._kernel.now + self._rng.uniform(0.0, event.lasts_s))
             self._ground.herd.lose_link(number)
 
-    def _change_weather(self, event: Event) -> None:
+    def _change_conditions(self, event: ScenarioEvent) -> None:
         if event.climate is not None:
-            self._ground.weather.come(event.climate)
-            self._at_end(event, self._ground.weather.go, event.climate)
+            self._ground.weather.push_conditions(event.climate)
+            self._at_end(event, self._ground.weather.pop_conditions, event.climate)
 
-    def _reset(self, event: Event) -> None:
-        for number in self._devices(event):
-            self._reset_one(event, number)
+    def _reset_links(self, event: ScenarioEvent) -> None:
+        for number in self._devices_of(event):
+            self._schedule_reset(event, number)
 
-    def _reset_one(self, event: Event, number: int) -> None:
+    def _schedule_reset(self, event: ScenarioEvent, number: int) -> None:
         """Break a device's connections `amount` times a minute in the mean."""
         at_s = self._kernel.now + self._rng.expovariate(max(event.amount, 0.1) / 60.0)
         if at_s < event.ends_s:
-            self._kernel.at(at_s, self._ground.herd.lose_link, number)
-            self._kernel.at(at_s, self._reset_one, event, number)
+            self._kernel.schedule_at(at_s, self._ground.herd.lose_link, number)
+            self._kernel.schedule_at(at_s, self._schedule_reset, event, number)
 
     # Hubs
 
-    def _back_up(self, event: Event) -> None:
-        for hub in self._hubs(event):
+    def _back_up(self, event: ScenarioEvent) -> None:
+        for hub in self._hubs_of(event):
             self._backups[f"{event.at_s} {hub.name}"] = hub.disk.snapshot()
 
-    def _restore(self, event: Event) -> None:
+    def _restore_backup(self, event: ScenarioEvent) -> None:
         """Restore the store as it was `amount` seconds ago; what was stored since is gone."""
-        for hub in self._hubs(event):
+        for hub in self._hubs_of(event):
             backup = self._backups.pop(f"{event.at_s} {hub.name}", None)
             if backup is not None:
                 if hub.alive:
                     hub.kill()
-                hub.disk.rewind(backup)
-                self._at_end(event, _start, hub)
+                hub.disk.restore_snapshot(backup)
+                self._at_end(event, _start_hub, hub)
 
-    def _preempt(self, event: Event) -> None:
+    def _preempt_hubs(self, event: ScenarioEvent) -> None:
         """Give notice, `amount` seconds to finish in, then take the machine away; another one starts at the end."""
-        for hub in self._hubs(event):
+        for hub in self._hubs_of(event):
             if hub.alive:
                 hub.drain()
-                self._kernel.at(min(event.at_s + event.amount, event.ends_s), self._take_away, hub)
-                self._at_end(event, _start, hub)
+                self._kernel.schedule_at(min(event.at_s + event.amount, event.ends_s), self._kill_preempted, hub)
+                self._at_end(event, _start_hub, hub)
 
-    def _take_away(self, hub: Hub) -> None:
+    def _kill_preempted(self, hub: SimulatedHub) -> None:
         if hub.alive:
             hub.kill()
 
     # Operators and devices
 
-    def _recall(self, event: Event) -> None:
-        self._use(event, shut(self._scenario))
+    def _recall_policy(self, event: ScenarioEvent) -> None:
+        self._apply_policy(event, build_recall_policy(self._scenario))
 
-    def _change_policy(self, event: Event) -> None:
-        self._use(event, event.policy)
+    def _change_policy(self, event: ScenarioEvent) -> None:
+        self._apply_policy(event, event.policy)
 
-    def _use(self, event: Event, text: str) -> None:
-        devices = self._devices(event)
+    def _apply_policy(self, event: ScenarioEvent, text: str) -> None:
+        devices = self._devices_of(event)
         self._ground.use_policy(text, devices)
         if event.lasts_s:
             self._at_end(event, self._ground.use_policy, self._scenario.policy_text, devices)
 
-    def _storm(self, event: Event) -> None:
-        self._ground.storm(self._devices(event), event.ends_s)
+    def _begin_storm(self, event: ScenarioEvent) -> None:
+        self._ground.begin_storm(self._devices_of(event), event.ends_s)
 
-    def _regress(self, event: Event) -> None:
-        regressed = Regressed(event.amount, event.label, event.tail)
-        for number in self._devices(event):
+    def _regress_models(self, event: ScenarioEvent) -> None:
+        regressed = ModelRegression(event.amount, event.label, event.tail)
+        for number in self._devices_of(event):
             self._ground.herd[number].regressed = regressed
-        self._at_end(event, self._recover, event)
+        self._at_end(event, self._end_regression, event)
 
-    def _recover(self, event: Event) -> None:
-        for number in self._devices(event):
+    def _end_regression(self, event: ScenarioEvent) -> None:
+        for number in self._devices_of(event):
             self._ground.herd[number].regressed = None
 
-    def _poison(self, event: Event) -> None:
-        for number in self._devices(event):
-            self._ground.customs.liars.add(name_of(number))
-            self._lie(event, number)
+    def _poison_devices(self, event: ScenarioEvent) -> None:
+        for number in self._devices_of(event):
+            self._ground.customs.liars.add(format_device_name(number))
+            self._send_lie(event, number)
 
-    def _lie(self, event: Event, number: int) -> None:
+    def _send_lie(self, event: ScenarioEvent, number: int) -> None:
         """Send every few seconds what a device with a good key may send and no honest one does."""
         if self._kernel.now >= event.ends_s:
             return
         device, rng = self._ground.herd[number], self._rng
         if rng.random() < 1 / 3:
-            channel = rng.choice((Channel.QUESTION, Channel.ASK, Channel.REPORT))
-            device.publish(channel, rng.randbytes(rng.randint(0, 400)))
+            channel = rng.choice((TopicChannel.QUESTION, TopicChannel.ASK, TopicChannel.REPORT))
+            device.send_frame(channel, rng.randbytes(rng.randint(0, 400)))
         else:
-            device.say(_lie_of(device.disk.epoch, rng))
+            device.send_note(_draw_lie(device.disk.epoch, rng))
         every_s = event.amount if event.amount > 1.0 else _LIES_EVERY_S
-        self._kernel.after(every_s * rng.uniform(0.5, 1.5), self._lie, event, number)
+        self._kernel.schedule_after(every_s * rng.uniform(0.5, 1.5), self._send_lie, event, number)
 
 
-def _start(hub: Hub) -> None:
+def _start_hub(hub: SimulatedHub) -> None:
     if not hub.alive:
         hub.start()
 
 
-def _lie_of(epoch: int, rng: Random) -> UpNote:
+def _draw_lie(epoch: int, rng: Random) -> UpNote:
     """Draw a note with impossible counters, versions or signatures."""
     wild = rng.choice((0, 1, 2**31, _BIGGEST, 2**64 - 1, rng.getrandbits(40)))
     match rng.randrange(4):
         case 0:
-            return Ask(epoch, tuple(rng.choice((wild, seq, -seq)) for seq in range(rng.randint(1, 200))))
+            return StatusRequest(epoch, tuple(rng.choice((wild, seq, -seq)) for seq in range(rng.randint(1, 200))))
         case 1:
-            return Hello(epoch, "boot", "sim", (ModelRef("x" * rng.randint(0, 99), wild, "", ""),))
+            return HelloNote(epoch, "boot", "sim", (ModelRef("x" * rng.randint(0, 99), wild, "", ""),))
         case 2:
-            return Heads(
+            return LedgerHeadReport(
                 epoch=epoch,
                 entries=wild,
                 at_ms=wild,
@@ -283,9 +283,9 @@ def _lie_of(epoch: int, rng: Random) -> UpNote:
                 spend=(("bytes", wild, wild),),
             )
         case _:
-            return Hello(wild, "boot", "sim", ())
+            return HelloNote(wild, "boot", "sim", ())
 
 
-def shut(scenario: Scenario) -> str:
+def build_recall_policy(scenario: Scenario) -> str:
     """Text of a policy under which nothing of any class of this scenario leaves a device."""
-    return written("recall", scenario.regions, {name: False for name, _ in scenario.load.classes})
+    return build_policy_text("recall", scenario.regions, {name: False for name, _ in scenario.load.classes})

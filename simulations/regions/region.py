@@ -1,6 +1,6 @@
 """One simulated region: its kernel, random generators, hubs, devices, faults and checkers.
 
-Rule: a region knows nothing of other regions but what `Abroad` brings at the end of a slice. Same scenario, same
+Rule: a region knows nothing of other regions but what `RegionBorder` brings at the end of a slice. Same scenario, same
 region, same messages in: same run.
 """
 
@@ -14,33 +14,42 @@ from random import Random
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 
-from cloud_hub.core.commands import Key
-from edge_agent.core.commands import OutboxLimits, Setup
+from cloud_hub.core.commands import QuestionKey
+from edge_agent.core.commands import CoreSetup, OutboxLimits
 from policies.decisions.routing import HubSite
-from policies.language.document import parse
-from policies.model.context import Context
+from policies.language.document import parse_policy
+from policies.model.context import DecisionContext
 from policies.model.policy import Policy
-from simulations.checking.egress import Customs
-from simulations.checking.events import Effect, Flaw, Undone
-from simulations.checking.events import Key as Name
-from simulations.checking.history import Judge
+from simulations.checking.egress import EgressAuditor
+from simulations.checking.events import Flaw, VerdictStored, VerdictUndone
+from simulations.checking.events import QuestionKey as Name
+from simulations.checking.history import HistoryChecker
 from simulations.kernel.kernel import Kernel
-from simulations.kernel.world import FEATURES, FRAME_BYTES, HUB_ZERO_S, MODEL, TENANT, Pace, name_of, number_of
+from simulations.kernel.world import (
+    FEATURES,
+    FRAME_BYTES,
+    HUB_ZERO_S,
+    MODEL,
+    TENANT,
+    SimulationDelays,
+    format_device_name,
+    parse_device_number,
+)
 from simulations.nodes import connections
-from simulations.nodes.broker import Air
-from simulations.nodes.fleet import Herd
-from simulations.nodes.hub import Hub
-from simulations.nodes.predictions import Drawn
-from simulations.nodes.recorder import Recorder
+from simulations.nodes.broker import SimulatedBroker
+from simulations.nodes.fleet import SimulatedFleet
+from simulations.nodes.hub import SimulatedHub
+from simulations.nodes.predictions import PredictionSampler
+from simulations.nodes.recorder import RegionRecorder
 from simulations.nodes.registry import SimulatedRegistry
-from simulations.nodes.services import Cores
-from simulations.regions.borders import EFFECT, UNDONE, Abroad, Broker
-from simulations.regions.faults import Faults
-from simulations.rollout.region import Actor
-from simulations.scenario.arrivals import Arrivals
-from simulations.scenario.conditions import Weather
+from simulations.nodes.services import CoreClasses
+from simulations.regions.borders import EFFECT, UNDONE, RegionBorder, RemoteBroker
+from simulations.regions.faults import FaultInjector
+from simulations.rollout.region import RegionRollout
+from simulations.scenario.arrivals import ArrivalProcess
+from simulations.scenario.conditions import ConditionSampler
 from simulations.scenario.types import Region, Scenario
-from wire.protocol.topics import Channel, topic
+from wire.protocol.topics import TopicChannel, build_topic
 
 LOOK_AROUND_S = 60.0
 _ROUNDING_S = 1e-9
@@ -51,10 +60,10 @@ class DefectError(Exception):
     """A production core raised an exception it never should."""
 
 
-class Ground:
+class SimulatedRegion:
     """Region `number` of a scenario. `rng`, `dice`: random generators of this region alone."""
 
-    def __init__(self, scenario: Scenario, number: int, cores: Cores) -> None:
+    def __init__(self, scenario: Scenario, number: int, cores: CoreClasses) -> None:
         region = scenario.regions[number]
         seeds = SeedSequence([scenario.seed, number]).generate_state(4, np.uint64).tolist()
         self.name = region.name
@@ -66,41 +75,41 @@ class Ground:
         self.dice = Random(seeds[0])  # noqa: S311 - a seed is the point
         self.rng = Generator(PCG64(seeds[1]))
         self.climate = region.link.climate
-        self.weather = Weather(self.climate, Random(seeds[2]))  # noqa: S311
-        self.pace = Pace(commit_s=scenario.commit_s)
-        self.recorder = Recorder(scenario.buckets, self.kernel)
-        self.judge = Judge(max(scenario.duration_s, scenario.last_fault_ended_s), grace_s=scenario.grace_s)
-        self.customs = Customs(self.judge, scenario.policy_text)
-        self.policy: Policy | None = parse(scenario.policy_text).compile()
+        self.weather = ConditionSampler(self.climate, Random(seeds[2]))  # noqa: S311
+        self.pace = SimulationDelays(commit_s=scenario.commit_s)
+        self.recorder = RegionRecorder(scenario.buckets, self.kernel)
+        self.judge = HistoryChecker(max(scenario.duration_s, scenario.last_fault_ended_s), grace_s=scenario.grace_s)
+        self.customs = EgressAuditor(self.judge, scenario.policy_text)
+        self.policy: Policy | None = parse_policy(scenario.policy_text).compile()
         self.registry = SimulatedRegistry()
         self.model = MODEL
         self.model_name = f"{MODEL.name}@{MODEL.version}"
         self.metered_share = region.link.metered_share
         self.classes = tuple(name for name, _ in scenario.load.classes)
-        self.hubs = {name: Hub(name, region, self) for name in region.hub_names}
-        self.abroad = Abroad(_further(scenario, region), self)
+        self.hubs = {name: SimulatedHub(name, region, self) for name in region.hub_names}
+        self.abroad = RegionBorder(_failover_hubs(scenario, region), self)
         self._names = (*self.hubs, *self.abroad.hubs)
         self._lines = {name: "" if place == 0 else name for place, name in enumerate(self._names)}
         self._hubs_by_line = {line: name for name, line in self._lines.items()}
-        self.setup = self._setup(scenario)
+        self.setup = self._core_setup(scenario)
         self.max_age_s = self.setup.limits.max_age_s
-        self.herd = Herd(self, scenario.devices_of(number))
+        self.herd = SimulatedFleet(self, scenario.devices_of(number))
         self._bandwidth = region.link.bandwidth_bytes_per_s
-        self._arrivals = Arrivals(scenario, number, Generator(PCG64(seeds[3])))
+        self._arrivals = ArrivalProcess(scenario, number, Generator(PCG64(seeds[3])))
         threshold = self.policy.base.threshold if self.policy else 0.0
         self._unsure = threshold / 2
-        self._drawn = Drawn(scenario.model, threshold, self.rng)
+        self._drawn = PredictionSampler(scenario.model, threshold, self.rng)
         self._ids = number << 96
         self._drawn_s, self._at_s, self._taken = 0.0, list[float](), 0
         self._sample: Callable[[int], None]
         self._storms: list[tuple[frozenset[int] | range, float]] = []
-        self.rollout = Actor(self, self.herd, scenario.rollout) if scenario.rollout else None
-        self._faults = Faults(self, scenario, Random(self.dice.getrandbits(64)))  # noqa: S311
+        self.rollout = RegionRollout(self, self.herd, scenario.rollout) if scenario.rollout else None
+        self._faults = FaultInjector(self, scenario, Random(self.dice.getrandbits(64)))  # noqa: S311
 
     # State for the nodes
 
     @property
-    def air(self) -> Air:
+    def air(self) -> SimulatedBroker:
         """Broker of the first hub."""
         return next(iter(self.hubs.values())).air
 
@@ -109,81 +118,81 @@ class Ground:
         return self._lines[hub]
 
     @property
-    def upset(self) -> bool:
+    def has_storm(self) -> bool:
         """Whether a storm makes devices less confident than the model would be."""
         return bool(self._storms)
 
     @property
-    def brokers(self) -> dict[str, connections.Broker]:
+    def brokers(self) -> dict[str, connections.BrokerState]:
         """Brokers by line name, those of other regions included."""
-        ours: dict[str, connections.Broker] = {self._lines[name]: hub.air for name, hub in self.hubs.items()}
+        ours: dict[str, connections.BrokerState] = {self._lines[name]: hub.air for name, hub in self.hubs.items()}
         return ours | {self._lines[name]: broker for name, broker in self.abroad.hubs.items()}
 
     def hub_now(self) -> float:
         """Hub time in seconds since 1970."""
         return self.zero_s + self.kernel.now
 
-    def around(self, *, metered: bool) -> Context:
+    def build_context(self, *, metered: bool) -> DecisionContext:
         """Policy context of a device of this region at this moment."""
         minute = int(self.scenario.begins_minute + self.kernel.now // 60) % 10_080
         zones = self.policy.zones if self.policy else ()
-        return Context(
+        return DecisionContext(
             "", "", self.name, TENANT, (), metered=metered, battery=1.0, minute_of_week=dict.fromkeys(zones, minute)
         )
 
     # Time
 
-    def begin(self) -> None:
+    def start_region(self) -> None:
         """Start the hubs and schedule faults, rollout and the end of the usual losses."""
         for hub in self.hubs.values():
             hub.start()
-        self._faults.schedule()
+        self._faults.schedule_events()
         if self.rollout:
-            self.kernel.at(self.rollout.begins_s, self.rollout.begin)
-        self.kernel.at(self.scenario.duration_s, self.weather.clear_up)
+            self.kernel.schedule_at(self.rollout.begins_s, self.rollout.run_ticks)
+        self.kernel.schedule_at(self.scenario.duration_s, self.weather.stop_faults)
         if self.policy and self.policy.zones:
-            self.kernel.at(LOOK_AROUND_S, self._look_around)
+            self.kernel.schedule_at(LOOK_AROUND_S, self._refresh_surroundings)
 
-    def go(self, begin_s: float, end_s: float) -> None:
+    def run_slice(self, begin_s: float, end_s: float) -> None:
         """Run one slice, which lies within one bucket.
 
         DefectError if a core raised: it is recorded as a flaw, and the run is over.
         """
         try:
-            self._pass(begin_s, end_s)
+            self._advance(begin_s, end_s)
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{type(error).__name__}: {error}, in {Path(last.filename).name} {last.name}"
-            self.judge.blame(Flaw.DEFECT, where[:200])
+            self.judge.add_flaw(Flaw.DEFECT, where[:200])
             raise DefectError(where) from error
 
-    def _pass(self, begin_s: float, end_s: float) -> None:
+    def _advance(self, begin_s: float, end_s: float) -> None:
         recorder = self.recorder
         self._storms = [each for each in self._storms if each[1] > begin_s]
         recorder.bucket = min(int(begin_s // self.scenario.step_s), self.scenario.buckets - 1)
         if begin_s >= self._drawn_s - _ROUNDING_S:
-            self._draw(begin_s)
+            self._draw_samples(begin_s)
         first, last = self._taken, bisect_left(self._at_s, end_s + _ROUNDING_S, self._taken)
         if first < last:
-            recorder.sampled(last - first)
-            self.kernel.merge(self._at_s[first:last], self._sample, first)
+            recorder.count_samples(last - first)
+            self.kernel.run_merged(self._at_s[first:last], self._sample, first)
             self._taken = last
         self.kernel.run(end_s)
-        for why, count in recorder.close().items():
-            self.judge.alone(why, count)
+        for why, count in recorder.close_bucket().items():
+            self.judge.count_local(why, count)
         if end_s >= (recorder.bucket + 1) * self.scenario.step_s - _ROUNDING_S:
-            recorder.states(self.herd.states().items())
+            recorder.record_states(self.herd.count_states().items())
 
-    def _draw(self, begin_s: float) -> None:
+    def _draw_samples(self, begin_s: float) -> None:
         """Draw the samples of the next while; however short slices are, they are drawn in the same portions."""
         bucket_ends_s = (self.recorder.bucket + 1) * self.scenario.step_s
         self._drawn_s = min(begin_s + PORTION_S, bucket_ends_s)
-        some = self._arrivals.between(begin_s, self._drawn_s)
+        some = self._arrivals.draw_between(begin_s, self._drawn_s)
         self._at_s, self._taken = some.at_s, 0
-        self._sample = self.herd.sampler(some, self._drawn.take(len(some.at_s)), self._ids)
+        self._sample = self.herd.make_sampler(some, self._drawn.draw_predictions(len(some.at_s)), self._ids)
         self._ids += len(some.at_s)
 
-    def counts(self) -> dict[str, int]:
+    def collect_counts(self) -> dict[str, int]:
         """Totals of whatever else was counted, by dotted name."""
         hubs = sum((hub.counts for hub in self.hubs.values()), Counter[str]())
         airs = [hub.air for hub in self.hubs.values()]
@@ -192,98 +201,98 @@ class Ground:
         found["customs.looked"] = self.customs.looked
         return found
 
-    def brokers_now(self) -> dict[str, Broker]:
+    def broker_states(self) -> dict[str, RemoteBroker]:
         """States of this region's brokers, for regions that have lines to them."""
-        return {name: Broker(hub.air.up, hub.air.lives) for name, hub in self.hubs.items()}
+        return {name: RemoteBroker(hub.air.up, hub.air.lives) for name, hub in self.hubs.items()}
 
-    def _look_around(self) -> None:
-        self.herd.look_around()
-        self.kernel.after(LOOK_AROUND_S, self._look_around)
+    def _refresh_surroundings(self) -> None:
+        self.herd.refresh_surroundings()
+        self.kernel.schedule_after(LOOK_AROUND_S, self._refresh_surroundings)
 
     # Messages
 
-    def send(self, key: Key, line: str, channel: Channel, frame: bytes) -> None:
+    def send_up(self, key: QuestionKey, line: str, channel: TopicChannel, frame: bytes) -> None:
         """Send a frame of a device; over a line that is down or cut it is lost. `key`: seq 0 if it asks nothing."""
         name = self._hubs_by_line[line]
-        wire = self.herd.wires.get(number_of(key.device), line)
+        wire = self.herd.wires.get(parse_device_number(key.device), line)
         hub = self.hubs.get(name)
-        if channel is Channel.QUESTION:
-            self.customs.look(key.device, name, hub.region if hub else self.abroad.region(name), frame)
+        if channel is TopicChannel.QUESTION:
+            self.customs.inspect_frame(key.device, name, hub.region if hub else self.abroad.region_of(name), frame)
         if not wire.up or wire.cut:
-            self.air.lose()
+            self.air.count_lost()
             return
         extra_s = len(frame) / self._bandwidth if self._bandwidth else 0.0
         if hub is None:
-            self.abroad.send(name, key, channel, frame, extra_s)
+            self.abroad.send_up(name, key, channel, frame, extra_s)
         else:
-            hub.air.carry(hub.line, hub.hear, topic(key.device, channel), frame, extra_s=extra_s)
+            hub.air.deliver(hub.line, hub.on_message, build_topic(key.device, channel), frame, extra_s=extra_s)
 
-    def reply(self, hub: str, device: str, frame: bytes) -> None:
+    def send_down(self, hub: str, device: str, frame: bytes) -> None:
         """Send a frame of a hub of this region to a device anywhere."""
-        number = number_of(device)
+        number = parse_device_number(device)
         if number not in self.herd.numbers:
-            self.abroad.reply(hub, device, frame)
+            self.abroad.send_down(hub, device, frame)
             return
         line = self._lines[hub]
-        self.hubs[hub].air.carry(self.herd.wires.get(number, line), self.herd.hear, number, line, frame)
+        self.hubs[hub].air.deliver(self.herd.wires.get(number, line), self.herd.on_frame, number, line, frame)
 
     # Facts
 
-    def effect(self, hub: str, key: Key) -> None:
+    def on_effect(self, hub: str, key: QuestionKey) -> None:
         """A hub of this region stored a verdict: report it to the checker of the device's region."""
-        if number_of(key.device) in self.herd.numbers:
-            self.judge.see(Effect(Name(*key), hub))
+        if parse_device_number(key.device) in self.herd.numbers:
+            self.judge.on_event(VerdictStored(Name(*key), hub))
         else:
-            self.abroad.tell(EFFECT, key, hub)
+            self.abroad.send_fact(EFFECT, key, hub)
 
-    def undone(self, hub: str, key: Key) -> None:
+    def on_undone(self, hub: str, key: QuestionKey) -> None:
         """A hub of this region lost a stored verdict by a restored backup; reported as `on_effect`."""
-        if number_of(key.device) in self.herd.numbers:
-            self.judge.see(Undone(Name(*key), hub))
+        if parse_device_number(key.device) in self.herd.numbers:
+            self.judge.on_event(VerdictUndone(Name(*key), hub))
         else:
-            self.abroad.tell(UNDONE, key, hub)
+            self.abroad.send_fact(UNDONE, key, hub)
 
-    def ended(self, key: Key) -> None:
+    def on_ended(self, key: QuestionKey) -> None:
         """A device has recorded the outcome of this question: no hub will be asked for it any more."""
         for hub in self.hubs.values():
-            hub.disk.over(key)
-        self.abroad.over(key)
+            hub.disk.mark_over(key)
+        self.abroad.send_over(key)
 
     # Changes by faults and by operators
 
     def use_policy(self, text: str, numbers: Iterable[int] | None = None) -> None:
         """Put a policy into force on these devices; `numbers` None: on all of this region."""
-        policy = parse(text).compile()
+        policy = parse_policy(text).compile()
         if numbers is None:
             self.policy = policy
-            self.customs.use(text, self.kernel.now)
+            self.customs.set_policy(text, self.kernel.now)
             self.herd.use_policy(policy)
             return
         some = tuple(numbers)
-        self.customs.use(text, self.kernel.now, map(name_of, some))
+        self.customs.set_policy(text, self.kernel.now, map(format_device_name, some))
         self.herd.use_policy(policy, some)
 
-    def revive(self, hub: Hub) -> None:
+    def restart_broker(self, hub: SimulatedHub) -> None:
         """Restart a hub's broker: whoever has lost it tries again."""
-        hub.air.revive()
+        hub.air.restart()
         self.herd.wires.retry_all(self.line_of(hub.name))
 
-    def storm(self, numbers: Iterable[int], until_s: float) -> None:
+    def begin_storm(self, numbers: Iterable[int], until_s: float) -> None:
         """Until `until_s` these devices are unsure of every sample."""
         self._storms.append((numbers if isinstance(numbers, range) else frozenset(numbers), until_s))
 
-    def confidence(self, number: int, drawn: float) -> float:
+    def confidence_of(self, number: int, drawn: float) -> float:
         """Confidence of a device in a sample: as drawn, or below the threshold during a storm."""
         now = self.kernel.now
         return self._unsure if any(number in some and now < until_s for some, until_s in self._storms) else drawn
 
-    def _setup(self, scenario: Scenario) -> Setup:
+    def _core_setup(self, scenario: Scenario) -> CoreSetup:
         regions = {name: region.name for region in scenario.regions for name in region.hub_names}
         sites = tuple(HubSite(name, regions[name]) for name in self._names)
         lines = {name: line for name, line in self._lines.items() if line}
-        return Setup((FEATURES,), sites, FRAME_BYTES, OutboxLimits(), lines=lines)
+        return CoreSetup((FEATURES,), sites, FRAME_BYTES, OutboxLimits(), lines=lines)
 
 
-def _further(scenario: Scenario, region: Region) -> dict[str, str]:
+def _failover_hubs(scenario: Scenario, region: Region) -> dict[str, str]:
     """Hubs of the regions that take over for this one, with their regions."""
     return {name: other.name for other in scenario.regions if other.name in region.failover for name in other.hub_names}

@@ -8,73 +8,82 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from simulations.checking.events import Report
-from simulations.nodes.recorder import Counts, Record, empty
-from simulations.nodes.services import Cores
-from simulations.regions.coordinator import Border, Share, Team, has_borders, peak_rss_bytes, slices
+from simulations.checking.events import HistoryReport
+from simulations.nodes.recorder import Counts, RegionRecord, make_empty_record
+from simulations.nodes.services import CoreClasses
+from simulations.regions.coordinator import (
+    RegionGroup,
+    RegionResult,
+    SliceHandover,
+    has_borders,
+    iterate_slices,
+    measure_peak_rss_bytes,
+)
 from simulations.regions.region import DefectError
-from simulations.regions.workers import Ended, Workers
-from simulations.report.outcome import Latency, Mark, Outcome, Passed, Violation, Wall
-from simulations.scenario.types import Event, Scenario
+from simulations.regions.workers import RegionWorkers, WorkerResult
+from simulations.report.outcome import Latency, Outcome, RunCost, RunProgress, TimelineMark, Violation
+from simulations.scenario.types import Scenario, ScenarioEvent
 
-Progress = Callable[[Passed], bool]
+Progress = Callable[[RunProgress], bool]
 STORIES_AT_MOST = 100
 
 
-def run(
-    scenario: Scenario, processes: int = 1, progress: Progress | None = None, cores: Cores | None = None
+def run_scenario(
+    scenario: Scenario, processes: int = 1, progress: Progress | None = None, cores: CoreClasses | None = None
 ) -> Outcome:
     """Run a scenario to its end and return its outcome.
 
-    `processes`: at most one per region is used. `progress` is called after every slice; False = stop soon and
+    `processes`: at most one per region is used. `make_progress` is called after every slice; False = stop soon and
     return what there is (`complete` is False then). `cores`: other core classes, in one process only. WorkerError
     if a process of the run dies. A core that raises ends the run with a flaw `defect`, not with an exception.
     """
-    began, told = time.monotonic(), progress or _go_on
+    began, told = time.monotonic(), progress or _continue_always
     if processes > 1 and len(scenario.regions) > 1 and cores is None:
-        with Workers(scenario, processes) as workers:
+        with RegionWorkers(scenario, processes) as workers:
             ended = workers.run(told)
     else:
-        ended = [_inline(scenario, told, cores or Cores())]
-    peak = sum(each.peak_rss_bytes for each in ended) + (peak_rss_bytes() if len(ended) > 1 else 0)
-    wall = Wall(time.monotonic() - began, len(ended), peak)
+        ended = [_run_inline(scenario, told, cores or CoreClasses())]
+    peak = sum(each.peak_rss_bytes for each in ended) + (measure_peak_rss_bytes() if len(ended) > 1 else 0)
+    wall = RunCost(time.monotonic() - began, len(ended), peak)
     shares = {number: share for each in ended for number, share in each.shares.items()}
-    return _outcome(scenario, [shares[number] for number in sorted(shares)], ended, wall)
+    return _build_outcome(scenario, [shares[number] for number in sorted(shares)], ended, wall)
 
 
-def _go_on(_passed: Passed) -> bool:
+def _continue_always(_passed: RunProgress) -> bool:
     """Progress callback of a run that nobody watches."""
     return True
 
 
-def _inline(scenario: Scenario, progress: Progress, cores: Cores) -> Ended:
+def _run_inline(scenario: Scenario, progress: Progress, cores: CoreClasses) -> WorkerResult:
     """Run all regions in this process, slice by slice, until the end, a defect or a stop."""
-    team, borders = Team(scenario, range(len(scenario.regions)), cores), has_borders(scenario)
+    team, borders = RegionGroup(scenario, range(len(scenario.regions)), cores), has_borders(scenario)
     until_s = 0.0
-    for begin_s, end_s in slices(scenario):
+    for begin_s, end_s in iterate_slices(scenario):
         try:
-            handed = team.go(begin_s, end_s)
+            handed = team.run_slice(begin_s, end_s)
         except DefectError:
             break
         until_s = end_s
         if borders:
-            team.take(Border.of([handed[number] for number in sorted(handed)]))
-        if not progress(Passed(until_s, team.samples, team.events)):
+            team.accept_handover(SliceHandover.combine([handed[number] for number in sorted(handed)]))
+        if not progress(RunProgress(until_s, team.samples, team.events)):
             break
     complete = until_s >= scenario.ends_s
-    return Ended(team.shares(complete=complete), until_s, complete, peak_rss_bytes())
+    return WorkerResult(team.collect_results(complete=complete), until_s, complete, measure_peak_rss_bytes())
 
 
-def _outcome(scenario: Scenario, shares: Sequence[Share], ended: Sequence[Ended], wall: Wall) -> Outcome:
+def _build_outcome(
+    scenario: Scenario, shares: Sequence[RegionResult], ended: Sequence[WorkerResult], wall: RunCost
+) -> Outcome:
     """Merge the regions' results into one outcome.
 
     `until_s` is the earliest time that any process reached; `complete` only if all of them reached the end.
     """
-    record, counts = empty(scenario.buckets), Counter[str]()
+    record, counts = make_empty_record(scenario.buckets), Counter[str]()
     for share in shares:
-        record.add(share.record)
+        record.add_record(share.record)
         counts.update(share.counts)
-    history = _together([share.report for share in shares])
+    history = _merge_reports([share.report for share in shares])
     return Outcome(
         scenario=scenario.name,
         digest=scenario.digest,
@@ -88,17 +97,17 @@ def _outcome(scenario: Scenario, shares: Sequence[Share], ended: Sequence[Ended]
         samples=sum(share.samples for share in shares),
         events=sum(share.events for share in shares),
         arrivals=tuple(record.arrivals),
-        **_series(record),
+        **_freeze_series(record),
         counts=dict(sorted(counts.items())),
         history=history,
-        marks=tuple(_mark(event) for event in scenario.events),
-        violations=_violations(scenario, history),
+        marks=tuple(_mark_event(event) for event in scenario.events),
+        violations=_list_violations(scenario, history),
         rollouts=tuple(seen for share in shares for seen in share.rollouts),
         wall=wall,
     )
 
 
-def _series(record: Record) -> dict[str, Any]:
+def _freeze_series(record: RegionRecord) -> dict[str, Any]:
     """Series per bucket, as immutable values for the outcome."""
 
     def frozen(counts: Counts) -> dict[str, tuple[int, ...]]:
@@ -117,7 +126,7 @@ def _series(record: Record) -> dict[str, Any]:
     }
 
 
-def _together(reports: Sequence[Report]) -> Report:
+def _merge_reports(reports: Sequence[HistoryReport]) -> HistoryReport:
     """Merge the history reports of all regions into one."""
 
     def total(name: str) -> int:
@@ -129,7 +138,7 @@ def _together(reports: Sequence[Report]) -> Report:
         whys.update(report.whys)
     stories = [story for report in reports for story in report.stories]
     sums = {name: total(name) for name in _SUMS}
-    return Report(
+    return HistoryReport(
         **sums, flaws=dict(sorted(flaws.items())), whys=dict(sorted(whys.items())),
         stories=tuple(stories[:STORIES_AT_MOST]),
     )  # fmt: skip
@@ -141,14 +150,16 @@ _SUMS = (
 )  # fmt: skip
 
 
-def _mark(event: Event) -> Mark:
+def _mark_event(event: ScenarioEvent) -> TimelineMark:
     """Mark of an event: its kind, place and share of devices as text."""
     where = event.hub or event.region or "everywhere"
     whom = f" device {event.device}" if event.device >= 0 else f" {event.share:.0%}" if event.share < 1 else ""
-    return Mark(event.at_s, event.lasts_s, event.kind.value, f"{event.kind.value.replace('_', ' ')}: {where}{whom}")
+    return TimelineMark(
+        event.at_s, event.lasts_s, event.kind.value, f"{event.kind.value.replace('_', ' ')}: {where}{whom}"
+    )
 
 
-def _violations(scenario: Scenario, history: Report) -> tuple[Violation, ...]:
+def _list_violations(scenario: Scenario, history: HistoryReport) -> tuple[Violation, ...]:
     """For each kind of flaw one story of it, and the command that shows it again."""
     found: dict[str, str] = {}
     for story in history.stories:

@@ -8,48 +8,48 @@ import msgspec
 from msgspec.structs import replace
 
 from simulations.report.outcome import Outcome
-from simulations.report.page import page
+from simulations.report.page import render_page
 from simulations.scenario.types import Scenario
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
-def prepare(folder: Path) -> None:
+def prepare_folder(folder: Path) -> None:
     """Make the report's folder and check for plotly, before a run and not after it.
 
     ExitError(DISK) if the folder cannot be made; ModuleNotFoundError without plotly.
     """
-    can_draw()
+    require_plotly()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{folder}: {error.strerror}") from None
+        raise ExitError(ExitCode.DISK, f"{folder}: {error.strerror}") from None
 
 
-def can_draw() -> None:
+def require_plotly() -> None:
     """Raise ModuleNotFoundError if plotly is not installed."""
     if importlib.util.find_spec("plotly") is None:
         raise ModuleNotFoundError(name="plotly")
 
 
-def keep(outcome: Outcome, scenario: Scenario, folder: Path) -> Path:
+def save_report(outcome: Outcome, scenario: Scenario, folder: Path) -> Path:
     """Write NAME.json and NAME.html into `folder`; returns the page's path. ExitError(DISK) if it cannot."""
     html = folder / f"{outcome.scenario}.html"
-    write(html, page(outcome, scenario))
-    write(html.with_suffix(".json"), json.dumps(outcome.plain(), indent=1) + "\n")
+    write_file(html, render_page(outcome, scenario))
+    write_file(html.with_suffix(".json"), json.dumps(outcome.to_plain(), indent=1) + "\n")
     return html
 
 
-def write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     """Write a text file. ExitError(DISK) if it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{path}: {error.strerror}") from None
+        raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
 
 
-def saved(path: Path) -> Outcome:
+def load_outcome(path: Path) -> Outcome:
     """Load an outcome that `save_report` wrote.
 
     ExitError(USAGE) if the file cannot be read, ExitError(SCENARIO) if it is no outcome.
@@ -57,21 +57,21 @@ def saved(path: Path) -> Outcome:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Outcome)
     except OSError as error:
-        raise ExitError(Exit.USAGE, f"{path}: {error.strerror}") from None
+        raise ExitError(ExitCode.USAGE, f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ExitError(Exit.SCENARIO, f"{path}: is no outcome of a run ({error})") from None
+        raise ExitError(ExitCode.SCENARIO, f"{path}: is no outcome of a run ({error})") from None
 
 
-def replayed_by(outcome: Outcome, again: str) -> Outcome:
+def set_replay_command(outcome: Outcome, again: str) -> Outcome:
     """Set the command that replays the run in each violation; the seed is appended."""
     violations = tuple(replace(each, replay=f"{again} --seed {outcome.seed}") for each in outcome.violations)
     return replace(outcome, violations=violations)
 
 
-def exit_of(outcome: Outcome) -> int:
+def exit_code_of(outcome: Outcome) -> int:
     """Exit code of a run: broken rules before missed expectations; a run that was stopped early has shown neither."""
     if outcome.violations or not outcome.history.ok:
-        return Exit.CHECK_FAILED
+        return ExitCode.CHECK_FAILED
     if not outcome.complete:
         return INTERRUPTED
-    return Exit.OK if outcome.ok else Exit.EXPECTATION
+    return ExitCode.OK if outcome.ok else ExitCode.EXPECTATION

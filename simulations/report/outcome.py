@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from simulations.checking.events import Report
+from simulations.checking.events import HistoryReport
 
 FIRST_S = 0.001  # upper edge of bin 0
 PER_OCTAVE = 4  # bins of a doubling: an edge is 19 % above the last
@@ -19,14 +19,14 @@ Series = tuple[int, ...]  # one number a bucket
 Bins = dict[int, int]  # latency bin -> how many
 
 
-def bin_of(seconds: float) -> int:
+def find_latency_bin(seconds: float) -> int:
     """Number of the histogram bin that a latency in seconds falls into: up to and including its upper edge."""
     if seconds <= FIRST_S:
         return 0
     return min(BINS - 1, ceil(PER_OCTAVE * log2(seconds / FIRST_S)))
 
 
-def upper_s(number: int) -> float:
+def bin_upper_s(number: int) -> float:
     """Upper edge of a histogram bin in seconds: no latency in it was longer (but in the last one)."""
     return float(FIRST_S * 2 ** (number / PER_OCTAVE))
 
@@ -40,21 +40,21 @@ def quantile_s(bins: Bins, share: float) -> float | None:
     for number in sorted(bins):
         seen += bins[number]
         if seen >= rank and seen:
-            return upper_s(number)
+            return bin_upper_s(number)
     return None
 
 
 class Latency(msgspec.Struct, frozen=True):
     """Latency histograms from sample to answer, by bucket of the answer.
 
-    `source`: `local`, `hub`, or `correction`.
+    `source`: `local`, `hub`, or `add_correction`.
     """
 
     source: str
     bins: tuple[Bins, ...]
 
 
-class Mark(msgspec.Struct, frozen=True):
+class TimelineMark(msgspec.Struct, frozen=True):
     """An event of the run, as it is marked on every time axis."""
 
     at_s: float
@@ -71,7 +71,7 @@ class Violation(msgspec.Struct, frozen=True):
     replay: str
 
 
-class Judged(msgspec.Struct, frozen=True):
+class JudgedExpectation(msgspec.Struct, frozen=True):
     """One expectation with the value seen; None (and not held) where the run has no such figure."""
 
     figure: str
@@ -82,7 +82,7 @@ class Judged(msgspec.Struct, frozen=True):
     window: str = ""
 
 
-class Wave(msgspec.Struct, frozen=True):
+class RolloutWave(msgspec.Struct, frozen=True):
     """Wave of a rollout: when it opened, and how many devices at most might run the candidate in it."""
 
     name: str
@@ -90,7 +90,7 @@ class Wave(msgspec.Struct, frozen=True):
     allowed: int
 
 
-class Look(msgspec.Struct, frozen=True):
+class GateDecision(msgspec.Struct, frozen=True):
     """Decision of the quality gate with its reason, and the statistical bound it rests on (None = inconclusive)."""
 
     at_s: float
@@ -99,19 +99,19 @@ class Look(msgspec.Struct, frozen=True):
     bound: float | None = None
 
 
-class RolloutSeen(msgspec.Struct, frozen=True):
+class RolloutRecord(msgspec.Struct, frozen=True):
     """A rollout as the run saw it. `exposed`: devices that ran the candidate, at each bucket's end."""
 
     name: str
     end: str
     began_s: float
     ended_s: float
-    waves: tuple[Wave, ...]
+    waves: tuple[RolloutWave, ...]
     exposed: Series
-    looks: tuple[Look, ...] = ()
+    looks: tuple[GateDecision, ...] = ()
 
 
-class Wall(msgspec.Struct, frozen=True):
+class RunCost(msgspec.Struct, frozen=True):
     """Cost of the run on this machine: the one part that differs between equal runs."""
 
     seconds: float = 0.0
@@ -122,11 +122,11 @@ class Wall(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one run showed.
 
-    `until_s`: virtual time reached; less than the scenario's end where it was stopped. `answers`: `source.why` ->
-    how many a bucket (`local.confident`, `hub.verdict`, and `correction.…`). `right`: the same for those that were
-    right. `queues`: hub -> most questions waiting in the bucket. `bytes_by_rule`: what left, by the rule that
-    permitted it. `states`: devices at each bucket's end (`online`, `offline`, `cut`, `down`, ...). `counts`: totals
-    by dotted name.
+    `until_s`: virtual time reached; less than the scenario's end where it was stopped. `answers`: `source.why` -> how
+    many a bucket (`local.confident`, `hub.verdict`, and `add_correction.…`). `right`: the same for those that were
+    right. `queues`: hub -> most questions waiting in the bucket. `bytes_by_rule`: what left, by the rule that permitted
+    it. `states`: devices at each bucket's end (`online`, `count_offline`, `cut`, `down`, ...). `counts`: totals by
+    dotted name.
     """
 
     scenario: str
@@ -148,25 +148,25 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     bytes_by_rule: dict[str, Series]
     states: dict[str, Series]
     counts: dict[str, int]
-    history: Report
-    marks: tuple[Mark, ...] = ()
+    history: HistoryReport
+    marks: tuple[TimelineMark, ...] = ()
     violations: tuple[Violation, ...] = ()
-    expectations: tuple[Judged, ...] = ()
-    rollouts: tuple[RolloutSeen, ...] = ()
-    wall: Wall = Wall()
+    expectations: tuple[JudgedExpectation, ...] = ()
+    rollouts: tuple[RolloutRecord, ...] = ()
+    wall: RunCost = RunCost()
 
     @property
     def ok(self) -> bool:
         """Whether the history has no flaw, no rule was broken, and every expectation held."""
         return self.history.ok and not self.violations and all(judged.held for judged in self.expectations)
 
-    def plain(self, *, wall: bool = True) -> dict[str, Any]:
+    def to_plain(self, *, wall: bool = True) -> dict[str, Any]:
         """The outcome as a JSON object; without `wall`, equal runs give equal values."""
         values: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         return values if wall else {name: value for name, value in values.items() if name != "wall"}
 
 
-class Passed(msgspec.Struct, frozen=True):
+class RunProgress(msgspec.Struct, frozen=True):
     """Progress of a run: virtual seconds, samples and kernel events so far."""
 
     until_s: float

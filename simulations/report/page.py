@@ -13,11 +13,10 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from simulations.report.expectations import View, view
-from simulations.report.expectations import figure as value_of
-from simulations.report.formatting import clock, shown, span
-from simulations.report.outcome import Judged, Outcome
-from simulations.report.plots import Panel, figure, happened, letter, panels
+from simulations.report.expectations import OutcomeWindow, compute_figure, select_window
+from simulations.report.formatting import format_clock, format_duration, format_figure
+from simulations.report.outcome import JudgedExpectation, Outcome
+from simulations.report.plots import Panel, build_figure, build_panels, list_marks, mark_letter
 from simulations.scenario.types import Model, Region, Scenario
 
 _CARDS = (
@@ -33,57 +32,57 @@ _HEAD = (
 _NEVER = {"lost", "doubled"}  # more than none of it is bad
 
 
-def page(outcome: Outcome, scenario: Scenario | None = None) -> str:
+def render_page(outcome: Outcome, scenario: Scenario | None = None) -> str:
     """Render the HTML report of a run; `scenario`: adds a section on what was simulated."""
-    drawn = panels(outcome)
-    happened, history = _events(outcome), _history(outcome)
+    drawn = build_panels(outcome)
+    happened, history = _render_events(outcome), _render_history(outcome)
     parts = [
-        _head(outcome),
-        _broken(outcome),
-        _expectations(outcome.expectations),
-        _cards(view(outcome)),
+        _render_head(outcome),
+        _render_violations(outcome),
+        _render_expectations(outcome.expectations),
+        _render_cards(select_window(outcome)),
         f'<div class="two">{happened}{history}</div><br>' if happened else history,
-        *(_plot(panel) for panel in drawn),
-        "" if scenario is None else _asked(scenario),
-        _foot(outcome),
+        *(_render_plot(panel) for panel in drawn),
+        "" if scenario is None else _render_scenario(scenario),
+        _render_footer(outcome),
     ]
-    figures = [figure(panel, outcome) for panel in drawn]
-    return document(f"{outcome.scenario}: {outcome.question}", "".join(parts), figures)
+    figures = [build_figure(panel, outcome) for panel in drawn]
+    return render_document(f"{outcome.scenario}: {outcome.question}", "".join(parts), figures)
 
 
-def document(title: str, body: str, figures: Sequence[dict[str, Any]], width: str = "") -> str:
+def render_document(title: str, body: str, figures: Sequence[dict[str, Any]], width: str = "") -> str:
     """Render an HTML page around `body`, with a plot in each element whose id is a figure's key.
 
-    `figures`: as `simulations.report.plots.figure` makes them; `width`: a class of the style sheet.
+    `figures`: as `simulations.report.plots.build_figure` makes them; `width`: a class of the style sheet.
     """
     drawn = json.dumps(figures, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>{_HEAD}'
-        f'<style>{_resource("page.css")}</style></head><body><main class="{width}">{body}</main>'
+        f'<style>{_read_resource("page.css")}</style></head><body><main class="{width}">{body}</main>'
         f'<script type="application/json" id="figures">{drawn}</script>'
-        f'<script type="text/plain" id="plotly">{_plotly()}</script>'
-        f"<script>{_resource('page.js')}</script></body></html>\n"
+        f'<script type="text/plain" id="plotly">{_pack_plotly()}</script>'
+        f"<script>{_read_resource('page.js')}</script></body></html>\n"
     )
 
 
-def _resource(name: str) -> str:
+def _read_resource(name: str) -> str:
     """Text of a file that lies beside this module."""
     return (resources.files("simulations.report") / name).read_text(encoding="utf-8")
 
 
 @cache
-def _plotly() -> str:
+def _pack_plotly() -> str:
     """plotly.js as the package ships it, compressed to a quarter of its size."""
     code = (resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes()
     return base64.b64encode(gzip.compress(code, mtime=0)).decode()
 
 
-def _head(outcome: Outcome) -> str:
+def _render_head(outcome: Outcome) -> str:
     """Head of the page: question, verdict, size and seed."""
-    held, words = verdict(outcome)
-    early = f" Stopped at {clock(outcome.until_s)} of virtual time." if not outcome.complete else ""
+    held, words = summarize_verdict(outcome)
+    early = f" Stopped at {format_clock(outcome.until_s)} of virtual time." if not outcome.complete else ""
     facts = (
-        f"{outcome.devices:,} devices", f"{span(outcome.duration_s)} of virtual time", f"seed {outcome.seed}",
+        f"{outcome.devices:,} devices", f"{format_duration(outcome.duration_s)} of virtual time", f"seed {outcome.seed}",
         f"scenario {outcome.digest}",
     )  # fmt: skip
     return (
@@ -94,7 +93,7 @@ def _head(outcome: Outcome) -> str:
     )
 
 
-def verdict(outcome: Outcome) -> tuple[str, str]:
+def summarize_verdict(outcome: Outcome) -> tuple[str, str]:
     """Verdict of a run: a class of the style sheet ("" = good) and one line."""
     missed = [judged for judged in outcome.expectations if not judged.held]
     if outcome.violations or not outcome.history.ok:
@@ -109,7 +108,7 @@ def verdict(outcome: Outcome) -> tuple[str, str]:
     )
 
 
-def _broken(outcome: Outcome) -> str:
+def _render_violations(outcome: Outcome) -> str:
     """Section of broken rules with the commands that show them again; of flaws without one, the first 20 stories."""
     if not outcome.violations and outcome.history.ok:
         return ""
@@ -118,14 +117,14 @@ def _broken(outcome: Outcome) -> str:
     return f"<section><h2 class='missed'>Laws that were broken</h2>{''.join([*told, *stories])}</section>"
 
 
-def _expectations(judged: Sequence[Judged]) -> str:
+def _render_expectations(judged: Sequence[JudgedExpectation]) -> str:
     """Table of expectations: held or missed, value, bounds and window."""
     if not judged:
         return ""
     rows = [
         f'<tr><td class="l {"held" if each.held else "missed"}">{"✓ held" if each.held else "✗ missed"}</td>'
-        f'<td class="l"><code>{escape(each.figure)}</code></td><td>{shown(each.figure, each.value)}</td>'
-        f'<td>{escape(bounds(each))}</td><td class="l">{escape(each.window)}</td></tr>'
+        f'<td class="l"><code>{escape(each.figure)}</code></td><td>{format_figure(each.figure, each.value)}</td>'
+        f'<td>{escape(format_bounds(each))}</td><td class="l">{escape(each.window)}</td></tr>'
         for each in judged
     ]
     head = '<tr><th class="l"></th><th class="l">figure</th><th>seen</th><th>expected</th><th class="l"></th></tr>'
@@ -134,39 +133,39 @@ def _expectations(judged: Sequence[Judged]) -> str:
     )
 
 
-def bounds(judged: Judged) -> str:
+def format_bounds(judged: JudgedExpectation) -> str:
     """Format the bounds of an expectation: `0.18 to 0.23`, `at most 2 s`."""
-    low, high = (None if b is None else shown(judged.figure, b) for b in (judged.at_least, judged.at_most))
+    low, high = (None if b is None else format_figure(judged.figure, b) for b in (judged.at_least, judged.at_most))
     if low is not None and high is not None:
         return f"{low} to {high}"
     return f"at most {high}" if high is not None else f"at least {low}"
 
 
-def _cards(seen: View) -> str:
+def _render_cards(seen: OutcomeWindow) -> str:
     """Cards with the main figures; lost and doubled questions are marked as bad."""
     cards = []
     for name, words in _CARDS:
-        value = value_of(seen, name)
+        value = compute_figure(seen, name)
         bad = " bad" if name in _NEVER and value else ""
-        cards.append(f'<div class="card{bad}"><b>{shown(name, value)}</b><span>{escape(words)}</span></div>')
+        cards.append(f'<div class="card{bad}"><b>{format_figure(name, value)}</b><span>{escape(words)}</span></div>')
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
-def _events(outcome: Outcome) -> str:
+def _render_events(outcome: Outcome) -> str:
     """Table of events and rollouts (at most 200), with the letters that mark them in the plots."""
-    marks = happened(outcome)
+    marks = list_marks(outcome)
     if not marks:
         return ""
     rows = [
-        f'<tr><td class="l"><span class="key">{letter(place)}</span>{escape(mark.text or mark.kind)}</td>'
-        f"<td>{clock(mark.at_s)}</td><td>{span(mark.lasts_s) if mark.lasts_s else '–'}</td></tr>"
+        f'<tr><td class="l"><span class="key">{mark_letter(place)}</span>{escape(mark.text or mark.kind)}</td>'
+        f"<td>{format_clock(mark.at_s)}</td><td>{format_duration(mark.lasts_s) if mark.lasts_s else '–'}</td></tr>"
         for place, mark in enumerate(marks[:200])
     ]
     head = '<tr><th class="l">what</th><th>at</th><th>for</th></tr>'
     return f'<section><h2>What happened</h2><div class="scroll"><table>{head}{"".join(rows)}</table></div></section>'
 
 
-def _history(outcome: Outcome) -> str:
+def _render_history(outcome: Outcome) -> str:
     """Table of how questions ended, by the history checker."""
     seen = outcome.history
     ends = (("answered", seen.answered), ("expired", seen.expired), ("refused", seen.refused), ("denied", seen.denied))
@@ -179,7 +178,7 @@ def _history(outcome: Outcome) -> str:
     return f"<section><h2>What became of questions</h2><p>{note}</p><table>{cells}</table></section>"
 
 
-def _plot(panel: Panel) -> str:
+def _render_plot(panel: Panel) -> str:
     """Section with the place of one plot; page.js draws into it."""
     return (
         f"<section><h2>{escape(panel.title)}</h2><p>{escape(panel.note)}</p>"
@@ -187,21 +186,23 @@ def _plot(panel: Panel) -> str:
     )
 
 
-def _asked(scenario: Scenario) -> str:
+def _render_scenario(scenario: Scenario) -> str:
     """Section on the scenario: load, model, regions and policy."""
     names = ("devices", "hubs", "batches at once", "a batch of n takes", "one way", "lost on the way")
     head = '<th class="l">region</th>' + "".join(f"<th>{name}</th>" for name in names)
-    rows = "".join(f"<tr>{_region(scenario, number, region)}</tr>" for number, region in enumerate(scenario.regions))
+    rows = "".join(
+        f"<tr>{_render_region(scenario, number, region)}</tr>" for number, region in enumerate(scenario.regions)
+    )
     load = scenario.load
-    every = f"every {span(1 / load.samples_per_s)}" if load.kind != "trace" else f"{len(load.trace)} steps"
+    every = f"every {format_duration(1 / load.samples_per_s)}" if load.kind != "trace" else f"{len(load.trace)} steps"
     return (
         f"<section><h2>What was simulated</h2><p>Load: {load.kind}, a sample of each device {every}. "
-        f'{_answered(scenario.model)}</p><div class="scroll"><table><tr>{head}</tr>{rows}</table></div><br>'
+        f'{_describe_model(scenario.model)}</p><div class="scroll"><table><tr>{head}</tr>{rows}</table></div><br>'
         f"<details><summary>The policy</summary><pre>{escape(scenario.policy_text.strip())}</pre></details></section>"
     )
 
 
-def _answered(model: Model) -> str:
+def _describe_model(model: Model) -> str:
     """What the model of the scenario answers, in one sentence."""
     if model.replay is not None:
         return f"Answers: {len(model.replay.confidence):,} samples of a recorded run, drawn again."
@@ -213,7 +214,7 @@ def _answered(model: Model) -> str:
     )
 
 
-def _region(scenario: Scenario, number: int, region: Region) -> str:
+def _render_region(scenario: Scenario, number: int, region: Region) -> str:
     """Table cells of one region: devices, hubs, engines, latency and loss."""
     climate = region.link.climate
     cells: Iterable[str] = (
@@ -224,7 +225,7 @@ def _region(scenario: Scenario, number: int, region: Region) -> str:
     return f'<td class="l">{escape(region.name)}</td>' + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
 
 
-def _foot(outcome: Outcome) -> str:
+def _render_footer(outcome: Outcome) -> str:
     """Footer with the cost of the run; "" if it is not known."""
     wall = outcome.wall
     if not wall.seconds:

@@ -7,8 +7,8 @@ axis, by the same letter as in the table of events.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from simulations.report.expectations import ANSWERS, of_source
-from simulations.report.outcome import Bins, Mark, Outcome, RolloutSeen, Series, quantile_s
+from simulations.report.expectations import ANSWERS, select_source
+from simulations.report.outcome import Bins, Outcome, RolloutRecord, Series, TimelineMark, quantile_s
 
 DAY_ZERO = "2001-01-01"  # virtual time 0 on plotly's date axes: a Monday, the first day of its year
 _SHOWN = 8  # kinds of answers, rules and hubs with a line of their own; what is left is one more
@@ -55,24 +55,31 @@ class Panel(NamedTuple):
     reach: tuple[float, float] | None = None
 
 
-def panels(outcome: Outcome) -> list[Panel]:
+def build_panels(outcome: Outcome) -> list[Panel]:
     """Build the panels that this outcome has data for."""
-    made = [_answers(outcome), _latency(outcome), _right(outcome), _queues(outcome), _bytes(outcome), _states(outcome)]
-    return [panel for panel in [*made, *(_rollout(outcome, each) for each in outcome.rollouts)] if panel.traces]
+    made = [
+        _plot_answers(outcome),
+        _plot_latency(outcome),
+        _plot_accuracy(outcome),
+        _plot_queues(outcome),
+        _plot_bytes(outcome),
+        _plot_states(outcome),
+    ]
+    return [panel for panel in [*made, *(_plot_rollout(outcome, each) for each in outcome.rollouts)] if panel.traces]
 
 
-def figure(panel: Panel, outcome: Outcome) -> Plain:
+def build_figure(panel: Panel, outcome: Outcome) -> Plain:
     """Build plotly's figure of a panel, with axes and event marks."""
     axis: Plain = {
         "title": {"text": panel.axis, "standoff": 8},
         "rangemode": "tozero",
-        "tickformat": panel.ticks or _ticks(panel),
+        "tickformat": panel.ticks or _tick_format(panel),
     }
     axis |= {"type": "log", "tickvals": _DECADES, "ticktext": _DECADE_WORDS} if panel.logarithmic else {}
     axis |= {"range": list(panel.reach)} if panel.reach else {}
-    axis |= {"dtick": 1} if panel.whole and _highest(panel) < 8 else {}
-    shapes, labels = marks(outcome)
-    end = moment(len(outcome.arrivals) * outcome.step_s)
+    axis |= {"dtick": 1} if panel.whole and _highest_value(panel) < 8 else {}
+    shapes, labels = draw_marks(outcome)
+    end = format_moment(len(outcome.arrivals) * outcome.step_s)
     layout = {
         "xaxis": {"type": "date", "range": [DAY_ZERO, end]},
         "yaxis": axis,
@@ -82,12 +89,12 @@ def figure(panel: Panel, outcome: Outcome) -> Plain:
     return {"key": panel.key, "data": panel.traces, "layout": layout}
 
 
-def _ticks(panel: Panel) -> str:
+def _tick_format(panel: Panel) -> str:
     """Number format of the y axis: SI prefixes from 1000 on."""
-    return "~s" if _highest(panel) >= 1000 else "~g"
+    return "~s" if _highest_value(panel) >= 1000 else "~g"
 
 
-def _highest(panel: Panel) -> float:
+def _highest_value(panel: Panel) -> float:
     """Highest y value of a panel."""
     return max((value or 0 for trace in panel.traces for value in trace["y"]), default=0)
 
@@ -99,7 +106,7 @@ _DECADE_WORDS = [
 ]  # fmt: skip
 
 
-def moment(seconds: float) -> str:
+def format_moment(seconds: float) -> str:
     """Format a virtual time (s) as plotly's date axes take it."""
     days, rest = divmod(seconds, 86_400)
     hours, rest = divmod(rest, 3600)
@@ -113,34 +120,35 @@ def moment(seconds: float) -> str:
 _DAYS_BEFORE = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 
 
-def happened(outcome: Outcome) -> list[Mark]:
+def list_marks(outcome: Outcome) -> list[TimelineMark]:
     """List the scenario's events and its rollouts as marks, in order of time."""
     rollouts = [
-        Mark(r.began_s, r.ended_s - r.began_s, "rollout", f"rollout {r.name}: {r.end}") for r in outcome.rollouts
+        TimelineMark(r.began_s, r.ended_s - r.began_s, "rollout", f"rollout {r.name}: {r.end}")
+        for r in outcome.rollouts
     ]
     return sorted([*outcome.marks, *rollouts], key=lambda mark: mark.at_s)
 
 
-def letter(place: int) -> str:
+def mark_letter(place: int) -> str:
     """Letter of the mark at `place`: A to Z, then numbers."""
     return chr(ord("A") + place) if place < 26 else str(place + 1)
 
 
-def marks(outcome: Outcome) -> tuple[list[Plain], list[Plain]]:
+def draw_marks(outcome: Outcome) -> tuple[list[Plain], list[Plain]]:
     """Shapes and labels of all marks: a band (a line for what is over at once) and a letter each."""
     whole = len(outcome.arrivals) * outcome.step_s
     levels = [-whole] * _LEVELS
     shapes, labels = [], []
-    for place, mark in enumerate(happened(outcome)):
+    for place, mark in enumerate(list_marks(outcome)):
         free = next((n for n in range(_LEVELS) if mark.at_s - levels[n] > _NEAR * whole), 0)
         levels[free] = mark.at_s
-        shapes.append(_band(mark, whole))
+        shapes.append(_draw_band(mark, whole))
         labels.append(
             {
-                "x": moment(mark.at_s),
+                "x": format_moment(mark.at_s),
                 "y": 1,
                 "yref": "paper",
-                "text": f"<b>{letter(place)}</b> {mark.kind}",
+                "text": f"<b>{mark_letter(place)}</b> {mark.kind}",
                 "showarrow": False,
                 "xanchor": "left",
                 "yanchor": "bottom",
@@ -152,48 +160,55 @@ def marks(outcome: Outcome) -> tuple[list[Plain], list[Plain]]:
     return shapes, labels
 
 
-def _band(mark: Mark, whole: float) -> Plain:
+def _draw_band(mark: TimelineMark, whole: float) -> Plain:
     """Plotly shape of one mark: a dotted line for a moment, a translucent band for a while."""
     colour = _BANDS.get(mark.kind, "#c0313b")
-    place = {"yref": "paper", "y0": 0, "y1": 1, "layer": "below", "x0": moment(mark.at_s)}
+    place = {"yref": "paper", "y0": 0, "y1": 1, "layer": "below", "x0": format_moment(mark.at_s)}
     if not mark.lasts_s:
         return {
             "type": "line",
             **place,
-            "x1": moment(mark.at_s),
+            "x1": format_moment(mark.at_s),
             "line": {"color": colour, "width": 1.5, "dash": "dot"},
         }
-    until = moment(min(mark.at_s + mark.lasts_s, whole))
+    until = format_moment(min(mark.at_s + mark.lasts_s, whole))
     return {"type": "rect", **place, "x1": until, "fillcolor": colour, "opacity": 0.13, "line": {"width": 0}}
 
 
-def _answers(outcome: Outcome) -> Panel:
+def _plot_answers(outcome: Outcome) -> Panel:
     """Answers per second by source and reason, stacked, over the samples taken."""
-    rates = _per_second({name: series for name, series in outcome.answers.items() if _source(name) in ANSWERS}, outcome)
-    traces = [_area(outcome, name, values) for name, values in _most(rates)]
-    traces.append(_line(outcome, "samples taken", [n / outcome.step_s for n in outcome.arrivals], "#30343a", "dot"))
+    rates = _per_second(
+        {name: series for name, series in outcome.answers.items() if _source_of(name) in ANSWERS}, outcome
+    )
+    traces = [_area_trace(outcome, name, values) for name, values in _keep_largest(rates)]
+    traces.append(
+        _line_trace(outcome, "samples taken", [n / outcome.step_s for n in outcome.arrivals], "#30343a", "dot")
+    )
     note = "Answers by source and reason. The dotted line is the samples taken."
     return Panel("answers", "Answers by source", note, "a second", traces)
 
 
-def _latency(outcome: Outcome) -> Panel:
+def _plot_latency(outcome: Outcome) -> Panel:
     """Latency quantiles per bucket: p50 and p99 of hub answers and corrections, p99 of all answers."""
     shown = {"hub": ("#3b4cc0", "the hub's answer"), "correction": ("#bc4b7d", "a correction")}
     traces = []
     for latency in outcome.latency:
         if latency.source in shown and any(latency.bins):
             colour, words = shown[latency.source]
-            traces.append(_line(outcome, f"{words}, p50", _quantiles(latency.bins, 0.5), colour, "dot"))
-            traces.append(_line(outcome, f"{words}, p99", _quantiles(latency.bins, 0.99), colour))
+            traces.append(_line_trace(outcome, f"{words}, p50", _compute_quantiles(latency.bins, 0.5), colour, "dot"))
+            traces.append(_line_trace(outcome, f"{words}, p99", _compute_quantiles(latency.bins, 0.99), colour))
     whole = [
-        _merged(bins) for bins in zip(*(each.bins for each in outcome.latency if each.source in ANSWERS), strict=True)
+        _merge_bins(bins)
+        for bins in zip(*(each.bins for each in outcome.latency if each.source in ANSWERS), strict=True)
     ]
-    traces += [_line(outcome, "any answer, p99", _quantiles(whole, 0.99), "#30343a", "dash")] if whole else []
+    traces += (
+        [_line_trace(outcome, "any answer, p99", _compute_quantiles(whole, 0.99), "#30343a", "dash")] if whole else []
+    )
     note = "Latency from sample to answer, as a caller measures it; upper edges of bins that are 19 % wide."
     return Panel("latency", "How long an answer takes", note, "seconds", traces, logarithmic=True)
 
 
-def _right(outcome: Outcome) -> Panel:
+def _plot_accuracy(outcome: Outcome) -> Panel:
     """Share of right answers per bucket: all, the device's, the hub's.
 
     The scale ignores buckets with hardly an answer.
@@ -205,22 +220,22 @@ def _right(outcome: Outcome) -> Panel:
     }
     traces, lowest = [], 1.0
     for words, (sources, colour) in shown.items():
-        right = _added(of_source(outcome.right, *sources))
-        given = _added(of_source(outcome.answers, *sources))
+        right = _sum_series(select_source(outcome.right, *sources))
+        given = _sum_series(select_source(outcome.answers, *sources))
         shares = [r / g if g else None for r, g in zip(right, given, strict=True)]
         usual = sum(given) / max(1, sum(n > 0 for n in given))  # a moment with hardly an answer sets no scale
         lowest = min([lowest, *(r / g for r, g in zip(right, given, strict=True) if g > usual / 5)])
-        traces += [_line(outcome, words, shares, colour)] if any(given) else []
+        traces += [_line_trace(outcome, words, shares, colour)] if any(given) else []
     reach = (max(0.0, lowest - 0.02), 1.005)
     note = "Share of right answers in each bucket; corrections not included."
     return Panel("right", "How many answers are right", note, "", traces, ticks=".0%", reach=reach)
 
 
-def _queues(outcome: Outcome) -> Panel:
+def _plot_queues(outcome: Outcome) -> Panel:
     """Most questions waiting per bucket, a line per hub."""
     traces = [
-        _line(outcome, name, list(series), colour)
-        for (name, series), colour in zip(_most(outcome.queues), _MORE, strict=False)
+        _line_trace(outcome, name, list(series), colour)
+        for (name, series), colour in zip(_keep_largest(outcome.queues), _MORE, strict=False)
     ]
     return Panel(
         "queues",
@@ -232,26 +247,29 @@ def _queues(outcome: Outcome) -> Panel:
     )
 
 
-def _bytes(outcome: Outcome) -> Panel:
+def _plot_bytes(outcome: Outcome) -> Panel:
     """Bytes per second that left, stacked by the rule that permitted them."""
     rates = _per_second(outcome.bytes_by_rule, outcome)
-    traces = [_area(outcome, name, values, colour) for (name, values), colour in zip(_most(rates), _MORE, strict=False)]
+    traces = [
+        _area_trace(outcome, name, values, colour)
+        for (name, values), colour in zip(_keep_largest(rates), _MORE, strict=False)
+    ]
     return Panel(
         "bytes", "What leaves, by the rule that lets it", "Whole messages, as they are on the link.", "bytes/s", traces
     )
 
 
-def _states(outcome: Outcome) -> Panel:
+def _plot_states(outcome: Outcome) -> Panel:
     """Devices by state at the end of each bucket, stacked."""
     named = sorted(
         outcome.states.items(),
         key=lambda item: ("online", "offline", "cut", "down").index(item[0]) if item[0] in COLOURS else 9,
     )
-    traces = [_area(outcome, name, list(series)) for name, series in named if any(series)]
+    traces = [_area_trace(outcome, name, list(series)) for name, series in named if any(series)]
     return Panel("states", "Devices", "Devices by state at the end of each bucket.", "devices", traces, whole=True)
 
 
-def _rollout(outcome: Outcome, seen: RolloutSeen) -> Panel:
+def _plot_rollout(outcome: Outcome, seen: RolloutRecord) -> Panel:
     """Exposure under the staircase of its waves; each decision of the gate as a point."""
     allowed: list[int | None] = [0] * len(seen.exposed)
     for wave in seen.waves:
@@ -260,22 +278,22 @@ def _rollout(outcome: Outcome, seen: RolloutSeen) -> Panel:
     over = int(seen.ended_s // outcome.step_s) + 1
     allowed[over:] = [None] * len(allowed[over:])
     traces = [
-        _area(outcome, "run the candidate", list(seen.exposed), "#7b5ea7"),
-        _line(outcome, "allowed by its waves", allowed, "#30343a", "dash"),
+        _area_trace(outcome, "run the candidate", list(seen.exposed), "#7b5ea7"),
+        _line_trace(outcome, "allowed by its waves", allowed, "#30343a", "dash"),
     ]
     for verdict, colour in (("pass", "#2a9d8f"), ("inconclusive", "#e9a23b"), ("fail", "#c0313b")):
         looks = [look for look in seen.looks if look.verdict.lower() == verdict]
         if looks:
-            traces.append(_points(f"gate: {verdict}", looks, seen, outcome, colour))
+            traces.append(_scatter_trace(f"gate: {verdict}", looks, seen, outcome, colour))
     note = f"{seen.name}: {seen.end}. Waves open only when the gate passes."
     return Panel(f"rollout-{seen.name}", "Rollout waves and exposure", note, "devices", traces, whole=True)
 
 
-def _points(name: str, looks: Iterable[Any], seen: RolloutSeen, outcome: Outcome, colour: str) -> Plain:
+def _scatter_trace(name: str, looks: Iterable[Any], seen: RolloutRecord, outcome: Outcome, colour: str) -> Plain:
     """Gate decisions as points at the exposure of their bucket."""
     at = [(look, min(len(seen.exposed) - 1, int(look.at_s // outcome.step_s))) for look in looks]
     return {
-        "type": "scatter", "mode": "markers", "name": name, "x": [moment(look.at_s) for look, _ in at],
+        "type": "scatter", "mode": "markers", "name": name, "x": [format_moment(look.at_s) for look, _ in at],
         "y": [seen.exposed[bucket] for _, bucket in at], "text": [look.why for look, _ in at],
         "marker": {"color": colour, "size": 8, "line": {"color": "#fff", "width": 1}},
     }  # fmt: skip
@@ -284,7 +302,7 @@ def _points(name: str, looks: Iterable[Any], seen: RolloutSeen, outcome: Outcome
 # Series
 
 
-def _source(name: str) -> str:
+def _source_of(name: str) -> str:
     """Source of a series named `source.why`."""
     return name.partition(".")[0]
 
@@ -294,21 +312,21 @@ def _per_second(series: Mapping[str, Series], outcome: Outcome) -> dict[str, lis
     return {name: [n / outcome.step_s for n in values] for name, values in series.items()}
 
 
-def _most(series: Mapping[str, Iterable[float]]) -> list[tuple[str, list[float]]]:
+def _keep_largest(series: Mapping[str, Iterable[float]]) -> list[tuple[str, list[float]]]:
     """The largest series first; beyond `_SHOWN` of them, the others summed."""
     ranked = sorted(
         ((name, list(values)) for name, values in series.items()), key=lambda item: (-sum(item[1]), item[0])
     )
     kept, others = ranked[:_SHOWN], ranked[_SHOWN:]
-    return [*kept, *([("other", _added(values for _, values in others))] if others else [])]
+    return [*kept, *([("other", _sum_series(values for _, values in others))] if others else [])]
 
 
-def _added(series: Iterable[Iterable[float]]) -> list[float]:
+def _sum_series(series: Iterable[Iterable[float]]) -> list[float]:
     """Sum of several series, bucket by bucket."""
     return [sum(values) for values in zip(*series, strict=True)]
 
 
-def _merged(parts: Iterable[Bins]) -> Bins:
+def _merge_bins(parts: Iterable[Bins]) -> Bins:
     """Sum of several latency histograms."""
     found: Bins = {}
     for bins in parts:
@@ -317,7 +335,7 @@ def _merged(parts: Iterable[Bins]) -> Bins:
     return found
 
 
-def _quantiles(bins: Iterable[Bins], share: float) -> list[float | None]:
+def _compute_quantiles(bins: Iterable[Bins], share: float) -> list[float | None]:
     """Quantile of each bucket's histogram in seconds; None for an empty one."""
     return [quantile_s(each, share) for each in bins]
 
@@ -325,13 +343,13 @@ def _quantiles(bins: Iterable[Bins], share: float) -> list[float | None]:
 # Traces
 
 
-def _line(outcome: Outcome, name: str, values: list[Any], colour: str, dash: str = "solid") -> Plain:
+def _line_trace(outcome: Outcome, name: str, values: list[Any], colour: str, dash: str = "solid") -> Plain:
     """Plotly trace of one line in steps."""
     line = {"color": colour, "width": 1.8, "shape": "hv", "dash": dash}
     return {"type": "scatter", "mode": "lines", "name": name, "line": line, **_over_time(outcome, values)}
 
 
-def _area(outcome: Outcome, name: str, values: list[float], colour: str = "") -> Plain:
+def _area_trace(outcome: Outcome, name: str, values: list[float], colour: str = "") -> Plain:
     """Plotly trace of one layer of a stack; its colour is that of its name, or derived from it."""
     fill = colour or COLOURS.get(name) or _MORE[sum(map(ord, name)) % len(_MORE)]
     look = {"stackgroup": "all", "fillcolor": fill, "line": {"width": 0.6, "color": fill, "shape": "hv"}}

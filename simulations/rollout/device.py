@@ -12,31 +12,39 @@ import numpy as np
 
 from edge_agent.update.machine import InstallMachine
 from edge_agent.update.types import (
-    Activate,
-    Activated,
+    ActionDone,
+    ActivateModel,
+    AssignmentChecked,
     AssignmentReceived,
-    Check,
-    Checked,
-    Command,
-    Commit,
-    Done,
-    Event,
-    Examine,
-    Examined,
-    Fetch,
-    Fetched,
+    BundleFetched,
+    CheckAssignment,
+    CheckGoldenSet,
+    CommitModel,
+    FetchBundle,
+    GoldenSetChecked,
+    HealthObserved,
+    InstallCommand,
+    InstallEvent,
+    InstallLimits,
     InstallRow,
-    Limits,
-    Observed,
-    Reached,
-    Report,
-    RollBack,
-    Watch,
+    ModelActivated,
+    ReportStatus,
+    RollBackModel,
+    StateReached,
+    WatchTrial,
 )
 from models.update.slots import Slot
 from simulations.kernel.kernel import Kernel
-from simulations.rollout.versions import Pair
-from wire.protocol.rollout import Agreement, Assignment, Cohort, InstallReport, InstallState, Quality, Signals
+from simulations.rollout.versions import VersionPair
+from wire.protocol.rollout import (
+    Assignment,
+    AuditAgreement,
+    AuditQuality,
+    DeviceSignals,
+    InstallReport,
+    InstallState,
+    RolloutCohort,
+)
 
 CHECK_S = 2.0
 TEST_S = 8.0
@@ -44,7 +52,7 @@ DATA_CLASS = "open"
 _ERRAND = (InstallState.VERIFYING, InstallState.STAGED, InstallState.SELF_TEST)
 
 
-class Manners(msgspec.Struct, frozen=True):
+class DeviceBehaviour(msgspec.Struct, frozen=True):
     """Behaviour of devices. `download_s`: mean; `look_s`: how often a device evaluates what it has counted."""
 
     samples_per_s: float = 0.1
@@ -53,22 +61,22 @@ class Manners(msgspec.Struct, frozen=True):
     look_s: float = 60.0
 
 
-class Surroundings(Protocol):
+class RolloutDeviceHost(Protocol):
     """What a device needs of the fleet that it belongs to."""
 
     kernel: Kernel
     rng: np.random.Generator
-    pair: Pair
-    manners: Manners
+    pair: VersionPair
+    manners: DeviceBehaviour
     zero_s: float
 
-    def serves(self, device: str, *, candidate: bool) -> None:
+    def on_serving(self, device: str, *, candidate: bool) -> None:
         """A device began, or ended, to serve the candidate."""
 
-    def report(self, device: str, report: InstallReport) -> None:
+    def send_report(self, device: str, report: InstallReport) -> None:
         """A device's install report leaves for the hub."""
 
-    def says(self, device: str, quality: Quality) -> Quality:
+    def reported_quality(self, device: str, quality: AuditQuality) -> AuditQuality:
         """Quality as a device reports it."""
 
     def version_of(self, digest: str) -> int:
@@ -78,17 +86,17 @@ class Surroundings(Protocol):
 class RolloutDevice:
     """One device with its install machine. `digest`: of the model that serves; `before`: of the committed one."""
 
-    def __init__(self, name: str, digest: str, fleet: Surroundings) -> None:
+    def __init__(self, name: str, digest: str, fleet: RolloutDeviceHost) -> None:
         self.name = name
         self.digest = digest
         self.before = digest
-        self.core = InstallMachine(name, InstallRow(), Limits())
+        self.core = InstallMachine(name, InstallRow(), InstallLimits())
         self.fleet = fleet
         self._seq = 0
         self.watched: Assignment | None = None
         self._since_s = 0.0
-        self.seen = Signals()
-        self.cell = Agreement(DATA_CLASS, 1.0)
+        self.seen = DeviceSignals()
+        self.cell = AuditAgreement(DATA_CLASS, 1.0)
         self._looking = False
         self._begun = 0  # number of the latest download: results of an older one are ignored
 
@@ -97,89 +105,91 @@ class RolloutDevice:
         """Whether the model that serves is not the committed one."""
         return self.digest != self.before
 
-    def hear(self, assignment: Assignment) -> None:
+    def on_assignment(self, assignment: Assignment) -> None:
         """An assignment of the hub arrived."""
-        self._on(AssignmentReceived(assignment))
+        self._dispatch_event(AssignmentReceived(assignment))
 
-    def _on(self, event: Event) -> None:
-        for command in self.core.on(event, self._now_ms()):
-            self._obey(command)
+    def _dispatch_event(self, event: InstallEvent) -> None:
+        for command in self.core.handle_event(event, self._now_ms()):
+            self._execute(command)
 
     def _now_ms(self) -> int:
         return int((self.fleet.zero_s + self.fleet.kernel.now) * 1000)
 
     # Commands
 
-    def _obey(self, command: Command) -> None:
+    def _execute(self, command: InstallCommand) -> None:
         match command:
-            case Check(assignment):
+            case CheckAssignment(assignment):
                 target = Slot(assignment.path, assignment.version, assignment.digest)
-                self._later(CHECK_S, Checked(target, length=1 << 20, jitter=float(self.fleet.rng.random())))
-            case Fetch(target):
-                self._fetch(target)
-            case Activate(target):
-                self._later(1.0, None, target)
-            case Watch(assignment, seen, _):
-                self.watch(assignment, seen)
-            case Report():
-                self._report(command)
-            case Examine():
-                self._later(1.0, Examined(same=True))
-            case Commit():
+                self._schedule_event(
+                    CHECK_S, AssignmentChecked(target, length=1 << 20, jitter=float(self.fleet.rng.random()))
+                )
+            case FetchBundle(target):
+                self._simulate_fetch(target)
+            case ActivateModel(target):
+                self._schedule_event(1.0, None, target)
+            case WatchTrial(assignment, seen, _):
+                self.begin_watching(assignment, seen)
+            case ReportStatus():
+                self._send_report(command)
+            case CheckGoldenSet():
+                self._schedule_event(1.0, GoldenSetChecked(same=True))
+            case CommitModel():
                 self.before = self.digest
-                self._on(Done())
-            case RollBack():
-                self._serve(self.before)
-                self._on(Done())
+                self._dispatch_event(ActionDone())
+            case RollBackModel():
+                self._switch_serving(self.before)
+                self._dispatch_event(ActionDone())
 
-    def _later(self, delay_s: float, event: Event | None, target: Slot | None = None) -> None:
-        self.fleet.kernel.after(delay_s, self._happens, self._begun, event, target)
+    def _schedule_event(self, delay_s: float, event: InstallEvent | None, target: Slot | None = None) -> None:
+        self.fleet.kernel.schedule_after(delay_s, self._fire_event, self._begun, event, target)
 
-    def _happens(self, begun: int, event: Event | None, target: Slot | None) -> None:
+    def _fire_event(self, begun: int, event: InstallEvent | None, target: Slot | None) -> None:
         if event is not None:
-            if not isinstance(event, Reached | Fetched) or begun == self._begun:
-                self._on(event)
+            if not isinstance(event, StateReached | BundleFetched) or begun == self._begun:
+                self._dispatch_event(event)
         elif target is not None and self.core.row.state is InstallState.ACTIVATING:
-            self._serve(target.digest)
-            self._on(Activated(before=self._usual()))
+            self._switch_serving(target.digest)
+            self._dispatch_event(ModelActivated(before=self._baseline_signals()))
 
-    def _fetch(self, target: Slot) -> None:
+    def _simulate_fetch(self, target: Slot) -> None:
         self._begun += 1
         took_s = self.fleet.manners.download_s * float(0.5 + self.fleet.rng.exponential(0.5))
         for place, state in enumerate(_ERRAND):
-            self._later(took_s + place, Reached(state))
-        self._later(took_s + TEST_S, Fetched(target))
+            self._schedule_event(took_s + place, StateReached(state))
+        self._schedule_event(took_s + TEST_S, BundleFetched(target))
 
-    def _serve(self, digest: str) -> None:
+    def _switch_serving(self, digest: str) -> None:
         was = self.candidate
         self.digest = digest
         if was is not self.candidate:
-            self.fleet.serves(self.name, candidate=self.candidate)
+            self.fleet.on_serving(self.name, candidate=self.candidate)
 
     # Counting
 
-    def watch(self, assignment: Assignment | None, seen: Signals) -> None:
+    def begin_watching(self, assignment: Assignment | None, seen: DeviceSignals) -> None:
         """Start to count for this assignment, from `seen` on; None: stop."""
         self.watched = assignment
         self._since_s = self.fleet.kernel.now
         if assignment is None:
             return
         self.seen = seen
-        self.cell = Agreement(DATA_CLASS, assignment.audit_share)
+        self.cell = AuditAgreement(DATA_CLASS, assignment.audit_share)
         if not self._looking:
             self._looking = True
-            self.fleet.kernel.after(self.fleet.manners.look_s, self._look)
+            self.fleet.kernel.schedule_after(self.fleet.manners.look_s, self._observe)
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         if self.watched is None:
             self._looking = False
             return
-        self.count()
-        quality = self.fleet.says(self.name, Quality((self.cell,)))
-        self._on(Observed(self.seen, quality, hub_ms=self._now_ms(), serving=self.digest))
-        self.fleet.kernel.after(self.fleet.manners.look_s, self._look)
+        self.count_answers()
+        quality = self.fleet.reported_quality(self.name, AuditQuality((self.cell,)))
+        self._dispatch_event(HealthObserved(self.seen, quality, hub_ms=self._now_ms(), serving=self.digest))
+        self.fleet.kernel.schedule_after(self.fleet.manners.look_s, self._observe)
 
-    def count(self) -> None:
+    def count_answers(self) -> None:
         """Draw what has happened since the last call, and add it to the signals."""
         fleet, now = self.fleet, self.fleet.kernel.now
         answers = int(fleet.rng.poisson((now - self._since_s) * fleet.manners.samples_per_s))
@@ -187,7 +197,7 @@ class RolloutDevice:
         if not answers:
             return
         pair, rng, seen, candidate = fleet.pair, fleet.rng, self.seen, self.candidate
-        self._audit(int(rng.binomial(answers, self.cell.share)) if self.cell.share > 0 else 0)
+        self._count_audits(int(rng.binomial(answers, self.cell.share)) if self.cell.share > 0 else 0)
         spread = (pair.sure_sq - pair.sure**2) ** 0.5 * float(rng.standard_normal()) * answers**0.5
         self.seen = msgspec.structs.replace(
             seen,
@@ -199,7 +209,7 @@ class RolloutDevice:
             rss_bytes=100 << 20,
         )
 
-    def _audit(self, drawn: int) -> None:
+    def _count_audits(self, drawn: int) -> None:
         if not drawn:
             return
         pair, cell = self.fleet.pair, self.cell
@@ -215,16 +225,16 @@ class RolloutDevice:
             better=cell.better + better,
         )
 
-    def _usual(self) -> Signals:
+    def _baseline_signals(self) -> DeviceSignals:
         """Signals of the committed model over the last hour."""
         answers = int(self.fleet.manners.samples_per_s * 3600)
         unsure = int(self.fleet.rng.binomial(answers, self.fleet.pair.unsure_before))
-        return Signals(inferences=answers, escalated=unsure, p95_us=9000, rss_bytes=100 << 20)
+        return DeviceSignals(inferences=answers, escalated=unsure, p95_us=9000, rss_bytes=100 << 20)
 
-    def _report(self, command: Report) -> None:
+    def _send_report(self, command: ReportStatus) -> None:
         status, figures = command.status, command.figures
         self._seq += 1
-        control = self.watched is not None and self.watched.cohort is Cohort.CONTROL
+        control = self.watched is not None and self.watched.cohort is RolloutCohort.CONTROL
         report = InstallReport(
             epoch=1,
             seq=self._seq,
@@ -236,8 +246,8 @@ class RolloutDevice:
             version=self.fleet.version_of(self.digest),
             running=self.digest,
             at_ms=self._now_ms(),
-            cohort=Cohort.CONTROL if control else Cohort.CANDIDATE,
-            quality=self.fleet.says(self.name, Quality((self.cell,))) if figures else None,
+            cohort=RolloutCohort.CONTROL if control else RolloutCohort.CANDIDATE,
+            quality=self.fleet.reported_quality(self.name, AuditQuality((self.cell,))) if figures else None,
             signals=self.seen if figures else None,
         )
-        self.fleet.kernel.after(self.fleet.manners.latency_s, self.fleet.report, self.name, report)
+        self.fleet.kernel.schedule_after(self.fleet.manners.latency_s, self.fleet.send_report, self.name, report)

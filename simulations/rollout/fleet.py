@@ -11,20 +11,20 @@ import msgspec
 import numpy as np
 
 from cloud_hub.rollout.core import RolloutCore
-from cloud_hub.rollout.dispatch import Judge
-from cloud_hub.rollout.planning import Order, plan_of, record_of
-from cloud_hub.rollout.types import TERMINAL, Assign, Command, RolloutState, Target, Validate
-from policies.rollout.gate import Gate, Outcome, gate
-from policies.rollout.plan import Member, Rules, parse
+from cloud_hub.rollout.dispatch import GateFunction
+from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
+from cloud_hub.rollout.types import TERMINAL, Assign, BundleTarget, RolloutCommand, RolloutState, ValidatePlan
+from policies.rollout.gate import GateOutcome, GateResult, evaluate_gate
+from policies.rollout.plan import FleetMember, RolloutRules, parse_rules
 from simulations.kernel.kernel import Kernel
-from simulations.report.outcome import Look, RolloutSeen, Wave
-from simulations.rollout.device import Manners, RolloutDevice
-from simulations.rollout.versions import Pair
+from simulations.report.outcome import GateDecision, RolloutRecord, RolloutWave
+from simulations.rollout.device import DeviceBehaviour, RolloutDevice
+from simulations.rollout.versions import VersionPair
 from simulations.scenario.types import Rollout
-from wire.protocol.rollout import Agreement, Assignment, InstallReport, Quality
+from wire.protocol.rollout import Assignment, AuditAgreement, AuditQuality, InstallReport
 
-OLD = Target("models/sim/sim-1.skb", 1, "a" * 64)
-NEW = Target("models/sim/sim-2.skb", 2, "b" * 64)
+OLD = BundleTarget("models/sim/sim-1.skb", 1, "a" * 64)
+NEW = BundleTarget("models/sim/sim-2.skb", 2, "b" * 64)
 ZERO_S = 1_700_000_000.0
 POLL_S = 1800.0  # a device that takes the newest asks so often, give or take a fifth
 PATIENCE_S = 1800.0  # so long after the last change a paused rollout counts as left to a person
@@ -32,26 +32,26 @@ MINUTE_S = 60.0
 STEP_S = 10.0
 
 
-class Liars(msgspec.Struct, frozen=True):
+class LyingDevices(msgspec.Struct, frozen=True):
     """Lying devices: `share` of them (0..1) report of every audit that it went worse, or better; None: no change."""
 
     share: float = 0.0
     worse: bool | None = None
 
 
-class Course(msgspec.Struct, frozen=True):
+class RolloutCourse(msgspec.Struct, frozen=True):
     """Parameters of one rollout. `rules`: of the rollout; `horizon_s`: the run ends then, whatever is going on."""
 
     devices: int
     seed: int
-    pair: Pair
+    pair: VersionPair
     rules: dict[str, object] = {}
-    manners: Manners = Manners()
-    liars: Liars = Liars()
+    manners: DeviceBehaviour = DeviceBehaviour()
+    liars: LyingDevices = LyingDevices()
     horizon_s: float = 24 * 3600.0
 
 
-class Story(msgspec.Struct, frozen=True):
+class RolloutTrace(msgspec.Struct, frozen=True):
     """What one rollout did. Times in seconds from the start, -1 = never.
 
     `ran`: devices that ever served the candidate; `told`: devices that were assigned it, by wave. `stopped_s`: the
@@ -70,8 +70,8 @@ class Story(msgspec.Struct, frozen=True):
     ended_s: float
     spoilt: int
     worst_hour: float
-    looks: tuple[Look, ...]
-    waves: tuple[Wave, ...]
+    looks: tuple[GateDecision, ...]
+    waves: tuple[RolloutWave, ...]
     serving: tuple[int, ...]  # devices, at the end of each minute
 
     @property
@@ -79,10 +79,10 @@ class Story(msgspec.Struct, frozen=True):
         """Whether the hub paused or aborted the rollout."""
         return self.stopped_s >= 0
 
-    def seen(self, name: str, step_s: float) -> RolloutSeen:
+    def to_record(self, name: str, step_s: float) -> RolloutRecord:
         """Record of the rollout for a report with buckets of `step_s`."""
         each = max(1, round(step_s / MINUTE_S))
-        return RolloutSeen(
+        return RolloutRecord(
             name=name,
             end=self.end,
             began_s=0.0,
@@ -100,7 +100,11 @@ class RolloutFleet:
     """
 
     def __init__(
-        self, course: Course, judge: Judge = gate, kernel: Kernel | None = None, zero_s: float = ZERO_S
+        self,
+        course: RolloutCourse,
+        judge: GateFunction = evaluate_gate,
+        kernel: Kernel | None = None,
+        zero_s: float = ZERO_S,
     ) -> None:
         self.kernel = kernel or Kernel()
         self.rng = np.random.Generator(np.random.PCG64(course.seed))
@@ -112,21 +116,21 @@ class RolloutFleet:
         self._ran: set[str] = set()
         self._changes: list[tuple[float, int]] = []
         self._serving = 0
-        self._looks: list[Look] = []
-        self._waves: list[Wave] = []
+        self._looks: list[GateDecision] = []
+        self._waves: list[RolloutWave] = []
         self._told: dict[str, int] = {}
         self._stopped_s = self._clear_s = -1.0
         names = [f"sim--d{number}" for number in range(course.devices)]
         self._liars = frozenset(names[: int(course.liars.share * course.devices)])
-        self.devices = {name: self.device(name) for name in names}
-        self.core = self._core(names)
+        self.devices = {name: self.make_device(name) for name in names}
+        self.core = self._make_core(names)
 
-    def device(self, name: str) -> RolloutDevice:
+    def make_device(self, name: str) -> RolloutDevice:
         """Make the simulated device of this name."""
         return RolloutDevice(name, OLD.digest, self)
 
-    def _core(self, names: Sequence[str]) -> RolloutCore:
-        order = Order(
+    def _make_core(self, names: Sequence[str]) -> RolloutCore:
+        order = RolloutOrder(
             family="sim",
             target=NEW,
             to="all",
@@ -135,14 +139,14 @@ class RolloutFleet:
             permit="",
             id=f"r{self._course.seed}",
         )
-        members = [Member(name) for name in names]
-        plan = plan_of(order, members, "sim", int(self._now() * 1000))
-        record, _ = record_of(msgspec.structs.replace(plan, people=0))
-        return RolloutCore(record, self._looked, self._now())
+        members = [FleetMember(name) for name in names]
+        plan = build_plan(order, members, "sim", int(self._now() * 1000))
+        record, _ = build_record(msgspec.structs.replace(plan, people=0))
+        return RolloutCore(record, self._evaluate_gate, self._now())
 
     # Called by devices
 
-    def serves(self, device: str, *, candidate: bool) -> None:
+    def on_serving(self, device: str, *, candidate: bool) -> None:
         """A device began, or ended, to serve the candidate."""
         self._serving += 1 if candidate else -1
         self._changes.append((self.kernel.now, self._serving))
@@ -151,17 +155,17 @@ class RolloutFleet:
         elif not self._serving:
             self._clear_s = self.kernel.now
 
-    def says(self, device: str, quality: Quality) -> Quality:
+    def reported_quality(self, device: str, quality: AuditQuality) -> AuditQuality:
         """Quality as a device reports it; a lying device's is falsified."""
         if device not in self._liars:
             return quality
-        return Quality(tuple(_lie(cell, self._course.liars.worse) for cell in quality.cells))
+        return AuditQuality(tuple(_falsify_cell(cell, self._course.liars.worse) for cell in quality.cells))
 
-    def report(self, device: str, report: InstallReport) -> None:
+    def send_report(self, device: str, report: InstallReport) -> None:
         """A device's install report arrives at the hub."""
-        self._obey(self.core.on_report(device, report, self._now()))
+        self._execute_all(self.core.on_report(device, report, self._now()))
 
-    def allowed(self, devices: int) -> None:
+    def on_wave_allowed(self, devices: int) -> None:
         """A wave opened: from now on so many devices may run the candidate."""
 
     def version_of(self, digest: str) -> int:
@@ -170,25 +174,25 @@ class RolloutFleet:
 
     # The hub
 
-    def run(self) -> Story:
+    def run(self) -> RolloutTrace:
         """Run to the end, or until a person is needed and nothing is on trial."""
-        while not self.over():
+        while not self.is_over():
             self.kernel.run(self.kernel.now + STEP_S)
             self.tick()
-        return self.story()
+        return self.build_trace()
 
     def tick(self) -> None:
         """Let the rollout machine do what is due now."""
         now, wave = self._now(), self.core.head.wave
         for _ in range(8):
-            self._obey(self.core.on_tick(now))
+            self._execute_all(self.core.on_tick(now))
             if self.core.wake_at > now or self.core.state in TERMINAL:
                 break
-        self.core.changes()
+        self.core.take_changes()
         if self.core.head.wave != wave or not self._waves:
             sizes = [len(each) for each in self.core.plan.waves[: self.core.head.wave + 1]]
-            self._waves.append(Wave(f"wave {len(sizes)}", self.kernel.now, sum(sizes)))
-            self.allowed(sum(sizes))
+            self._waves.append(RolloutWave(f"wave {len(sizes)}", self.kernel.now, sum(sizes)))
+            self.on_wave_allowed(sum(sizes))
         if self._stopped_s < 0 and self._stopped:
             self._stopped_s = self.kernel.now
 
@@ -197,7 +201,7 @@ class RolloutFleet:
         head = self.core.head
         return head.held or head.state in {RolloutState.ABORTING, RolloutState.ABORTED, RolloutState.PAUSED_MANUAL}
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the rollout has ended, or nothing will happen any more without a person."""
         head, now = self.core.head, self.kernel.now
         last_s = self._changes[-1][0] if self._changes else 0.0
@@ -206,28 +210,28 @@ class RolloutFleet:
         manual = head.state is RolloutState.PAUSED_MANUAL and idle
         return head.state in TERMINAL or left or manual or now >= self._course.horizon_s
 
-    def _obey(self, commands: Sequence[Command]) -> None:
+    def _execute_all(self, commands: Sequence[RolloutCommand]) -> None:
         for command in commands:
             if isinstance(command, Assign):
-                self._tell(command)
-            elif isinstance(command, Validate):
-                self._obey(self.core.on_validated("", self._now()))
+                self._send_assignment(command)
+            elif isinstance(command, ValidatePlan):
+                self._execute_all(self.core.on_validated("", self._now()))
 
-    def _tell(self, command: Assign) -> None:
+    def _send_assignment(self, command: Assign) -> None:
         word = command.assignment
         if not word.withdraw and word.digest == NEW.digest:
             self._told.setdefault(command.device, self.core.head.wave)
-        self.carry(command.device, word)
+        self.deliver_assignment(command.device, word)
 
-    def carry(self, device: str, assignment: Assignment) -> None:
+    def deliver_assignment(self, device: str, assignment: Assignment) -> None:
         """Send an assignment to a device."""
-        self.kernel.after(self.manners.latency_s, self.devices[device].hear, assignment)
+        self.kernel.schedule_after(self.manners.latency_s, self.devices[device].on_assignment, assignment)
 
-    def _looked(self, canary: Sequence[object], control: Sequence[object], rules: object) -> Gate:
+    def _evaluate_gate(self, canary: Sequence[object], control: Sequence[object], rules: object) -> GateResult:
         found = self._judge(canary, control, rules)  # type: ignore[arg-type]
         verdict = "hold" if found.hold else found.outcome.value
         if not self._looks or self._looks[-1].verdict != verdict:
-            self._looks.append(Look(self.kernel.now, verdict, found.why, found.bound))
+            self._looks.append(GateDecision(self.kernel.now, verdict, found.why, found.bound))
         return found
 
     def _now(self) -> float:
@@ -235,12 +239,12 @@ class RolloutFleet:
 
     # Result
 
-    def story(self) -> Story:
+    def build_trace(self) -> RolloutTrace:
         """What the rollout did up to now."""
         head, ended_s = self.core.head, self.kernel.now
-        spoilt, worst = spoilt_by(self._changes, ended_s, self._course, self.rng)
+        spoilt, worst = count_spoilt(self._changes, ended_s, self._course, self.rng)
         waves = len(self.core.plan.waves)
-        return Story(
+        return RolloutTrace(
             end=head.state.value,
             why=head.why,
             ran=len(self._ran),
@@ -253,27 +257,27 @@ class RolloutFleet:
             worst_hour=worst,
             looks=tuple(self._looks),
             waves=tuple(self._waves),
-            serving=tuple(serving(self._changes, ended_s)),
+            serving=tuple(count_serving(self._changes, ended_s)),
         )
 
 
-def passes_all(canary: object, control: object, rules: object) -> Gate:
+def pass_every_gate(canary: object, control: object, rules: object) -> GateResult:
     """Quality gate that passes everything: installed is good enough."""
     del canary, control, rules
-    return Gate(Outcome.PASS, "no comparison is made")
+    return GateResult(GateOutcome.PASS, "no comparison is made")
 
 
-def newest(course: Course) -> Story:
+def run_newest_wins(course: RolloutCourse) -> RolloutTrace:
     """Roll out by newest-wins: every device takes the newest at its next poll, and nobody looks at its answers."""
     rng = np.random.Generator(np.random.PCG64(course.seed))
     period_s = POLL_S * rng.uniform(0.8, 1.2, course.devices)
     first_s = rng.uniform(0.0, period_s) + course.manners.download_s
     changes = [(float(at_s), number + 1) for number, at_s in enumerate(sorted(first_s))]
     ended_s = min(course.horizon_s, 2 * 3600.0)
-    spoilt, worst = spoilt_by(changes, ended_s, course, rng)
+    spoilt, worst = count_spoilt(changes, ended_s, course, rng)
     ran = sum(at_s < ended_s for at_s, _ in changes)
-    served = tuple(serving(changes, ended_s))
-    return Story(
+    served = tuple(count_serving(changes, ended_s))
+    return RolloutTrace(
         end="newest",
         why="",
         ran=ran,
@@ -290,22 +294,22 @@ def newest(course: Course) -> Story:
     )
 
 
-def spoilt_by(
-    changes: Sequence[tuple[float, int]], ended_s: float, course: Course, rng: np.random.Generator
+def count_spoilt(
+    changes: Sequence[tuple[float, int]], ended_s: float, course: RolloutCourse, rng: np.random.Generator
 ) -> tuple[int, float]:
     """Count the answers that the candidate spoilt until `ended_s`, and the share of the worst hour, drawn per minute.
 
     `changes`: (time, devices serving the candidate from then on).
     """
     rate = course.manners.samples_per_s * course.pair.spoilt
-    minutes = [int(rng.poisson(device_s * rate)) for device_s in _device_seconds(changes, ended_s)]
+    minutes = [int(rng.poisson(device_s * rate)) for device_s in _sum_device_seconds(changes, ended_s)]
     sums = np.concatenate(([0], np.cumsum(minutes)))
     width = min(60, len(minutes))
     worst = int((sums[width:] - sums[:-width]).max()) if minutes else 0
     return int(sums[-1]), worst / (course.devices * course.manners.samples_per_s * 3600.0)
 
 
-def serving(changes: Sequence[tuple[float, int]], ended_s: float) -> list[int]:
+def count_serving(changes: Sequence[tuple[float, int]], ended_s: float) -> list[int]:
     """Devices that serve the candidate at the end of each minute."""
     found, place, now = [], 0, 0
     for minute in range(1, int(ended_s // MINUTE_S) + 1):
@@ -316,7 +320,7 @@ def serving(changes: Sequence[tuple[float, int]], ended_s: float) -> list[int]:
     return found
 
 
-def _device_seconds(changes: Sequence[tuple[float, int]], ended_s: float) -> list[float]:
+def _sum_device_seconds(changes: Sequence[tuple[float, int]], ended_s: float) -> list[float]:
     """Per minute, the seconds that devices served the candidate, summed over devices."""
     found = [0.0] * (int(ended_s // MINUTE_S) + 1)
     ends = [at_s for at_s, _ in changes[1:]] + [ended_s]
@@ -330,7 +334,7 @@ def _device_seconds(changes: Sequence[tuple[float, int]], ended_s: float) -> lis
     return found
 
 
-def _lie(cell: Agreement, worse: bool | None) -> Agreement:
+def _falsify_cell(cell: AuditAgreement, worse: bool | None) -> AuditAgreement:
     if worse is None:
         return msgspec.structs.replace(cell, agreed=cell.agreed - cell.better + cell.worse, worse=0, better=0)
     if worse:
@@ -338,23 +342,23 @@ def _lie(cell: Agreement, worse: bool | None) -> Agreement:
     return msgspec.structs.replace(cell, agreed=cell.audited, worse=0, better=cell.audited)
 
 
-def rules_of(rollout: Rollout) -> Rules:
+def parse_rollout_rules(rollout: Rollout) -> RolloutRules:
     """Parse a scenario's rollout parameters as the rollout machine does. RulesError if they make no sense."""
-    return parse({
+    return parse_rules({
         "waves": list(rollout.waves), "audit_share": rollout.audit_share, "probation_s": rollout.probation_s,
         "soak_first_s": rollout.soak_s, "soak_s": rollout.soak_s, "look_s": rollout.look_s,
         "report_s": rollout.report_s,
     })  # fmt: skip
 
 
-Driver = Callable[[Course], Story]
+RolloutDriver = Callable[[RolloutCourse], RolloutTrace]
 
 
-def gated(course: Course) -> Story:
+def run_gated(course: RolloutCourse) -> RolloutTrace:
     """Roll out by install status and by the quality gate, as the product does."""
     return RolloutFleet(course).run()
 
 
-def by_status(course: Course) -> Story:
+def run_by_status(course: RolloutCourse) -> RolloutTrace:
     """Roll out by install status alone: installed, and up."""
-    return RolloutFleet(course, passes_all).run()
+    return RolloutFleet(course, pass_every_gate).run()

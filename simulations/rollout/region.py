@@ -6,17 +6,17 @@ verdict is there; what the candidate gets wrong, its callers get.
 
 import msgspec
 
-from simulations.checking.events import Allowed, Exposed
-from simulations.kernel.world import number_of
-from simulations.nodes.device_disk import Sampled
-from simulations.nodes.fleet import Herd
+from simulations.checking.events import CandidateServed, WaveAllowed
+from simulations.kernel.world import parse_device_number
+from simulations.nodes.device_disk import SampleTruth
+from simulations.nodes.fleet import SimulatedFleet
 from simulations.nodes.services import RegionServices
-from simulations.report.outcome import RolloutSeen
+from simulations.report.outcome import RolloutRecord
 from simulations.rollout.device import RolloutDevice
-from simulations.rollout.fleet import OLD, STEP_S, Course, RolloutFleet, rules_of
-from simulations.rollout.versions import stated
+from simulations.rollout.fleet import OLD, STEP_S, RolloutCourse, RolloutFleet, parse_rollout_rules
+from simulations.rollout.versions import build_stated_pair
 from simulations.scenario.types import Rollout
-from wire.protocol.rollout import Assignment, InstallReport, Signals
+from wire.protocol.rollout import Assignment, DeviceSignals, InstallReport
 
 AGAIN_S = 30.0  # until a message without a connection is tried again
 
@@ -24,12 +24,12 @@ AGAIN_S = 30.0  # until a message without a connection is tried again
 class SampledDevice(RolloutDevice):
     """Device of a rollout that counts the samples it is given to answer."""
 
-    fleet: "Actor"
+    fleet: "RegionRollout"
 
-    def count(self) -> None:
+    def count_answers(self) -> None:
         """Nothing to do: samples were counted as they came."""
 
-    def answers(self, said: tuple[int, int, int], sure: float, luck: float) -> tuple[int, int, int]:
+    def apply_candidate(self, said: tuple[int, int, int], sure: float, luck: float) -> tuple[int, int, int]:
         """Labels of device and hub for a sample, and the committed head's label if it is audited (else -1).
 
         `said`: truth, edge label and hub label of the committed version; `sure`: the edge's confidence; `luck`:
@@ -53,7 +53,7 @@ class SampledDevice(RolloutDevice):
         spoilt = self.candidate and self.fleet.plan.tail and label != edge
         return label, label if spoilt else tail, -1
 
-    def verdict(self, sampled: Sampled) -> None:
+    def on_verdict(self, sampled: SampleTruth) -> None:
         """Count an audit: the committed model's tail has answered."""
         if sampled.committed < 0 or self.watched is None:
             return
@@ -67,18 +67,18 @@ class SampledDevice(RolloutDevice):
             better=cell.better + (right and not other),
         )
 
-    def watch(self, assignment: Assignment | None, seen: Signals) -> None:
+    def begin_watching(self, assignment: Assignment | None, seen: DeviceSignals) -> None:
         """Start or stop to count, and have the device simulated sample by sample meanwhile."""
-        super().watch(assignment, seen)
-        self.fleet.stir(self)
+        super().begin_watching(assignment, seen)
+        self.fleet.update_sampling(self)
 
 
-class Actor(RolloutFleet):
+class RegionRollout(RolloutFleet):
     """Rollout of a region's devices. `plan`: the scenario's."""
 
     devices: dict[str, SampledDevice]  # type: ignore[assignment]
 
-    def __init__(self, ground: RegionServices, herd: Herd, plan: Rollout) -> None:
+    def __init__(self, ground: RegionServices, herd: SimulatedFleet, plan: Rollout) -> None:
         self.plan = plan
         self.begins_s = plan.at_s
         self._ground = ground
@@ -86,22 +86,24 @@ class Actor(RolloutFleet):
         self.threshold = ground.policy.base.threshold if ground.policy else 0.0
         self._name = f"r{ground.seed}"
         names = len(herd.numbers)
-        course = Course(names, ground.seed, stated(0.0), msgspec.to_builtins(rules_of(plan)))
+        course = RolloutCourse(
+            names, ground.seed, build_stated_pair(0.0), msgspec.to_builtins(parse_rollout_rules(plan))
+        )
         super().__init__(course, kernel=ground.kernel, zero_s=ground.zero_s)
 
-    def device(self, name: str) -> SampledDevice:
+    def make_device(self, name: str) -> SampledDevice:
         """Make the rollout's part of a device of the region."""
         return SampledDevice(name, OLD.digest, self)
 
-    def begin(self) -> None:
+    def run_ticks(self) -> None:
         """Let the rollout machine tick from now on, until the rollout is over."""
         self.tick()
-        if not self.over():
-            self.kernel.after(STEP_S, self.begin)
+        if not self.is_over():
+            self.kernel.schedule_after(STEP_S, self.run_ticks)
 
-    def seen(self) -> RolloutSeen:
+    def rollout_record(self) -> RolloutRecord:
         """Record of the rollout for the outcome."""
-        return self.story().seen(self._name, self._ground.scenario.step_s)
+        return self.build_trace().to_record(self._name, self._ground.scenario.step_s)
 
     def candidate_label(self, truth: int, edge: int) -> int:
         """Label of the candidate's head, where the committed one answers `edge`."""
@@ -112,39 +114,39 @@ class Actor(RolloutFleet):
 
     # The region
 
-    def stir(self, device: SampledDevice) -> None:
+    def update_sampling(self, device: SampledDevice) -> None:
         """Simulate a device sample by sample while it is watched or serves the candidate."""
-        awake = self._herd[number_of(device.name)]
+        awake = self._herd[parse_device_number(device.name)]
         busy = device.watched is not None or device.digest != OLD.digest
         awake.trial = device if busy else None
         if not busy:
-            self._herd.settle(awake)
+            self._herd.rest_if_idle(awake)
 
-    def serves(self, device: str, *, candidate: bool) -> None:
+    def on_serving(self, device: str, *, candidate: bool) -> None:
         """A device began or ended to serve the candidate; the history checker is told."""
-        super().serves(device, candidate=candidate)
-        self.stir(self.devices[device])
+        super().on_serving(device, candidate=candidate)
+        self.update_sampling(self.devices[device])
         if candidate:
-            self._ground.judge.see(Exposed(self._name, device))
+            self._ground.judge.on_event(CandidateServed(self._name, device))
 
-    def allowed(self, devices: int) -> None:
+    def on_wave_allowed(self, devices: int) -> None:
         """A wave opened; the history checker is told how many devices it permits."""
-        self._ground.judge.see(Allowed(self._name, devices))
+        self._ground.judge.on_event(WaveAllowed(self._name, devices))
 
-    def carry(self, device: str, assignment: Assignment) -> None:
+    def deliver_assignment(self, device: str, assignment: Assignment) -> None:
         """Send an assignment over the device's own connection, again later if it has none."""
-        if self._reaches(device):
-            super().carry(device, assignment)
+        if self._is_reachable(device):
+            super().deliver_assignment(device, assignment)
         else:
-            self.kernel.after(AGAIN_S, self.carry, device, assignment)
+            self.kernel.schedule_after(AGAIN_S, self.deliver_assignment, device, assignment)
 
-    def report(self, device: str, report: InstallReport) -> None:
+    def send_report(self, device: str, report: InstallReport) -> None:
         """Send an install report over the device's own connection, again later if it has none."""
-        if self._reaches(device):
-            super().report(device, report)
+        if self._is_reachable(device):
+            super().send_report(device, report)
         else:
-            self.kernel.after(AGAIN_S, self.report, device, report)
+            self.kernel.schedule_after(AGAIN_S, self.send_report, device, report)
 
-    def _reaches(self, device: str) -> bool:
-        number = number_of(device)
-        return self._herd.is_alive(number) and any(self._herd.wires.ups(number))
+    def _is_reachable(self, device: str) -> bool:
+        number = parse_device_number(device)
+        return self._herd.is_alive(number) and any(self._herd.wires.links_up(number))

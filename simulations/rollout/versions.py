@@ -13,7 +13,7 @@ Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-class Version(NamedTuple):
+class ModelVersion(NamedTuple):
     """Answers of one model version as arrays `[n]`.
 
     `edge`: labels of the head; `confidence` of the head (0..1); `tail`: labels of its hub half.
@@ -23,20 +23,20 @@ class Version(NamedTuple):
     confidence: Floats
     tail: Labels
 
-    def final(self, threshold: float) -> Labels:
+    def final_labels(self, threshold: float) -> Labels:
         """Labels answered in the end: the tail's where the head is less confident than `threshold`."""
         return np.where(self.confidence < threshold, self.tail, self.edge)
 
 
-class Answers(NamedTuple):
+class PairedAnswers(NamedTuple):
     """Answers of both versions to the same samples, and the true labels."""
 
     truth: Labels
-    committed: Version
-    candidate: Version
+    committed: ModelVersion
+    candidate: ModelVersion
 
 
-class Pair(NamedTuple):
+class VersionPair(NamedTuple):
     """Comparison of two versions as shares of all samples.
 
     `worse`, `better`, `both`: whether the two heads agree with the committed tail. `unsure`, `unsure_before`: below
@@ -55,13 +55,13 @@ class Pair(NamedTuple):
     points: float
 
 
-def pair(answers: Answers, threshold: float) -> Pair:
+def compare_versions(answers: PairedAnswers, threshold: float) -> VersionPair:
     """Compare two versions: what devices and audits will see of them."""
     truth, old, new = answers
     agrees, agreed = new.edge == old.tail, old.edge == old.tail
     right, was_right = new.edge == truth, old.edge == truth
-    spoilt = (new.final(threshold) != truth) & (old.final(threshold) == truth)
-    return Pair(
+    spoilt = (new.final_labels(threshold) != truth) & (old.final_labels(threshold) == truth)
+    return VersionPair(
         worse=float((agreed & ~agrees).mean()),
         better=float((agrees & ~agreed).mean()),
         both=float((agrees & agreed).mean()),
@@ -74,7 +74,7 @@ def pair(answers: Answers, threshold: float) -> Pair:
     )
 
 
-def expected(answers: Answers) -> float:
+def bound_expected_gap(answers: PairedAnswers) -> float:
     """Lower bound (95 %, at most 0) on the paired audit difference of a version that is as good as the committed.
 
     Audits measure agreement with the committed tail, not accuracy; the bound is on agreement less accuracy,
@@ -87,7 +87,9 @@ def expected(answers: Answers) -> float:
     return min(0.0, float(misled.mean() - 1.65 * misled.std() / len(truth) ** 0.5))
 
 
-def regressed(answers: Answers, points: float, labels: int, rng: np.random.Generator, *, tail: bool = False) -> Answers:
+def make_regression(
+    answers: PairedAnswers, points: float, labels: int, rng: np.random.Generator, *, tail: bool = False
+) -> PairedAnswers:
     """Make a regression: the candidate with `points` (0..1) fewer right local answers than the committed version.
 
     `tail`: its tail goes wrong along with the head.
@@ -102,21 +104,23 @@ def regressed(answers: Answers, points: float, labels: int, rng: np.random.Gener
     edge[struck] = wrong
     if tail:
         far[struck] = wrong
-    return Answers(truth, old, Version(edge, new.confidence, far))
+    return PairedAnswers(truth, old, ModelVersion(edge, new.confidence, far))
 
 
-def halves(answers: Answers) -> tuple[Answers, Answers]:
+def split_halves(answers: PairedAnswers) -> tuple[PairedAnswers, PairedAnswers]:
     """Split the samples: one half to measure `bound_expected_gap` with, the other to be answered."""
-    return _every(answers, 0), _every(answers, 1)
+    return _take_every_other(answers, 0), _take_every_other(answers, 1)
 
 
-def _every(answers: Answers, first: int) -> Answers:
+def _take_every_other(answers: PairedAnswers, first: int) -> PairedAnswers:
     pick = slice(first, None, 2)
-    old, new = (Version(v.edge[pick], v.confidence[pick], v.tail[pick]) for v in (answers.committed, answers.candidate))
-    return Answers(answers.truth[pick], old, new)
+    old, new = (
+        ModelVersion(v.edge[pick], v.confidence[pick], v.tail[pick]) for v in (answers.committed, answers.candidate)
+    )
+    return PairedAnswers(answers.truth[pick], old, new)
 
 
-def stated(harm: float, churn: float = 0.03, accuracy: float = 0.9, unsure: float = 0.2) -> Pair:
+def build_stated_pair(harm: float, churn: float = 0.03, accuracy: float = 0.9, unsure: float = 0.2) -> VersionPair:
     """Build a comparison from stated shares.
 
     `harm` (0..1) of the answers go wrong that were right, and `churn` in either direction besides.
@@ -124,7 +128,7 @@ def stated(harm: float, churn: float = 0.03, accuracy: float = 0.9, unsure: floa
     worse, better = churn + harm, churn
     both = accuracy - worse
     spread = 0.8**2 + 0.02
-    return Pair(
+    return VersionPair(
         worse=worse,
         better=better,
         both=both,

@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 
 
-class Climate(msgspec.Struct, frozen=True):
+class EnvironmentConditions(msgspec.Struct, frozen=True):
     """Rates and delays of network, disks and clocks that hold for a while.
 
     `latency_s`: mean one way; half of it is certain, the rest exponential. `loss`: share of messages that never
@@ -30,12 +30,12 @@ class Climate(msgspec.Struct, frozen=True):
     bad_batch: float = 0.001
 
 
-CALM = Climate(
+IDEAL_CONDITIONS = EnvironmentConditions(
     latency_s=0.01, loss=0.0, repeats=0.0, skew_s=0.0, drift=0.0, notice_s=0.0, wall_error_s=0.0, bad_disk=0.0
 )
 
 
-class Clock(msgspec.Struct, frozen=True, gc=False):
+class DeviceClock(msgspec.Struct, frozen=True, gc=False):
     """A device's own monotonic clock: seconds from an arbitrary start, at a rate a little off."""
 
     skew_s: float = 0.0
@@ -45,56 +45,58 @@ class Clock(msgspec.Struct, frozen=True, gc=False):
         """What this clock shows at true time `true_s` (s)."""
         return self.skew_s + self.rate * true_s
 
-    def when(self, own_s: float) -> float:
+    def true_time_at(self, own_s: float) -> float:
         """The true time at which this clock will show `own_s`."""
         return (own_s - self.skew_s) / self.rate
 
 
-class Weather:
+class ConditionSampler:
     """Sampler of the conditions in force: the usual ones of a region, or those of the newest event.
 
     All draws come from `rng`, in the order of calls.
     """
 
-    def __init__(self, climate: Climate, rng: Random) -> None:
+    def __init__(self, climate: EnvironmentConditions, rng: Random) -> None:
         self._climate = self._usual = climate
-        self._spells: list[Climate] = []
+        self._spells: list[EnvironmentConditions] = []
         self._rng = rng
 
-    def clear_up(self) -> None:
+    def stop_faults(self) -> None:
         """From now on the usual conditions lose, repeat and fail nothing; latency and clocks stay."""
         self._usual = msgspec.structs.replace(self._usual, loss=0.0, repeats=0.0, bad_disk=0.0, bad_batch=0.0)
         self._climate = self._spells[-1] if self._spells else self._usual
 
-    def come(self, spell: Climate) -> None:
+    def push_conditions(self, spell: EnvironmentConditions) -> None:
         """Let other conditions hold for a while; the newest ones count."""
         self._spells.append(spell)
         self._climate = spell
 
-    def go(self, spell: Climate) -> None:
+    def pop_conditions(self, spell: EnvironmentConditions) -> None:
         """End the conditions that `push_conditions` was given; those before them hold again."""
         self._spells.remove(spell)
         self._climate = self._spells[-1] if self._spells else self._usual
 
-    def arrivals(self) -> tuple[float, ...]:
+    def draw_delays(self) -> tuple[float, ...]:
         """Delays in seconds after which one message arrives: usually one, none if it is lost, two if it is repeated."""
         climate, luck = self._climate, self._rng.random()
         if luck < climate.loss:
             return ()
         if luck < climate.loss + climate.repeats:
-            return self._delay_s(), self._delay_s()
-        return (self._delay_s(),)
+            return self._draw_delay_s(), self._draw_delay_s()
+        return (self._draw_delay_s(),)
 
-    def clock(self) -> Clock:
+    def draw_clock(self) -> DeviceClock:
         """Draw the clock of one more device; monotonic clocks start at zero or later, never before."""
         climate = self._climate
-        return Clock(self._rng.uniform(0.0, climate.skew_s), 1.0 + self._rng.uniform(-climate.drift, climate.drift))
+        return DeviceClock(
+            self._rng.uniform(0.0, climate.skew_s), 1.0 + self._rng.uniform(-climate.drift, climate.drift)
+        )
 
-    def notice_s(self) -> float:
+    def draw_notice_s(self) -> float:
         """Draw how many seconds it takes until a device notices that its link is dead."""
         return self._rng.uniform(0.0, self._climate.notice_s)
 
-    def wall_error_s(self) -> float:
+    def draw_wall_error_s(self) -> float:
         """Draw by how many seconds a device that just started is wrong about hub time."""
         return self._rng.uniform(-1.0, 1.0) * self._climate.wall_error_s
 
@@ -106,6 +108,6 @@ class Weather:
         """Draw whether one batch of the hub's engine fails."""
         return self._rng.random() < self._climate.bad_batch
 
-    def _delay_s(self) -> float:
+    def _draw_delay_s(self) -> float:
         half = self._climate.latency_s / 2
         return half + self._rng.expovariate(1.0) * half

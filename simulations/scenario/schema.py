@@ -1,8 +1,8 @@
 """TOML grammar of scenario files as closed pydantic tables: an unknown key or an impossible value is an error.
 
 Rule: shapes and limits of single tables stand here; what needs files, or several tables at once, stands in
-`simulations.scenario_files`. `first_of` turns a validation error into one line: the key as a person writes it, and what
-to write instead.
+`simulations.scenario_files`. `describe_first_error` turns a validation error into one line: the key as a person writes
+it, and what to write instead.
 """
 
 import re
@@ -11,9 +11,19 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from policies.language.values import Closed, Name, Names, Share, hint, line, once, short, words
-from simulations.scenario import types as made
-from simulations.scenario.conditions import Climate
+from policies.language.values import (
+    ClosedTable,
+    Name,
+    Names,
+    Share,
+    describe_error,
+    format_error,
+    require_unique,
+    shorten_value,
+    suggest_known,
+)
+from simulations.scenario import types
+from simulations.scenario.conditions import EnvironmentConditions
 
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _TIME = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?) ?(ms|s|min|h|d|w)")
@@ -22,7 +32,7 @@ _MOMENT = re.compile(r"(mon|tue|wed|thu|fri|sat|sun) ([01][0-9]|2[0-3]):([0-5][0
 _LONGEST_S = 400 * 86_400.0
 
 
-def _seconds(value: object) -> object:
+def _parse_duration(value: object) -> object:
     """Parse `"90 s"`, `"1.5h"`, or a number of seconds."""
     if not isinstance(value, str):
         return value
@@ -32,62 +42,64 @@ def _seconds(value: object) -> object:
     return float(found[1].replace("_", "")) * _UNITS[found[2]]
 
 
-def _moment(value: object) -> object:
+def _parse_moment(value: object) -> object:
     """Parse `"mon 08:30"` as the minute of the week."""
     found = _MOMENT.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return (
-            value if isinstance(value, int) else _refuse(f"{str(value)[:40]!r} is no moment: write 'mon 08:30' (UTC)")
+            value
+            if isinstance(value, int)
+            else _raise_value_error(f"{str(value)[:40]!r} is no moment: write 'mon 08:30' (UTC)")
         )
     return _DAYS.index(found[1]) * 1440 + int(found[2]) * 60 + int(found[3])
 
 
-def _kind(value: object) -> made.EventKind:
+def _parse_kind(value: object) -> types.EventKind:
     """Parse the kind of an event; ValueError with a suggestion for another word."""
-    if isinstance(value, str) and value in set(made.EventKind):
-        return made.EventKind(value)
-    raise ValueError(f"{short(value)} is no kind of event; {hint(str(value), made.EventKind)}")
+    if isinstance(value, str) and value in set(types.EventKind):
+        return types.EventKind(value)
+    raise ValueError(f"{shorten_value(value)} is no kind of event; {suggest_known(str(value), types.EventKind)}")
 
 
-def _refuse(words: str) -> object:
+def _raise_value_error(words: str) -> object:
     raise ValueError(words)
 
 
-def _finite(value: object) -> object:
+def _int_to_float(value: object) -> object:
     """Whole numbers as floats, so that `5` and `5.0` mean the same; booleans are left for pydantic to refuse."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Time = Annotated[float, BeforeValidator(_finite), BeforeValidator(_seconds), Field(ge=0, le=_LONGEST_S)]
-Span = Annotated[float, BeforeValidator(_finite), BeforeValidator(_seconds), Field(gt=0, le=_LONGEST_S)]
-Real = Annotated[float, BeforeValidator(_finite)]
-Rate = Annotated[float, BeforeValidator(_finite), Field(gt=0, le=1e6)]
+Time = Annotated[float, BeforeValidator(_int_to_float), BeforeValidator(_parse_duration), Field(ge=0, le=_LONGEST_S)]
+Span = Annotated[float, BeforeValidator(_int_to_float), BeforeValidator(_parse_duration), Field(gt=0, le=_LONGEST_S)]
+Real = Annotated[float, BeforeValidator(_int_to_float)]
+Rate = Annotated[float, BeforeValidator(_int_to_float), Field(gt=0, le=1e6)]
 Few = Annotated[int, Field(ge=1, le=1000)]
 Many = Annotated[int, Field(ge=1, le=10_000_000)]
 RegionName = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
-Part = Annotated[Share, BeforeValidator(_finite)]
-Kind = Annotated[made.EventKind, BeforeValidator(_kind)]
+Part = Annotated[Share, BeforeValidator(_int_to_float)]
+Kind = Annotated[types.EventKind, BeforeValidator(_parse_kind)]
 DataClass = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
-class LinkTable(Closed):
+class LinkTable(ClosedTable):
     """Table `link`: network conditions between devices and hubs; what is left out is the usual."""
 
-    latency: Span = Climate().latency_s
-    loss: Annotated[Part, Field(le=0.9)] = Climate().loss
-    repeats: Annotated[Part, Field(le=0.5)] = Climate().repeats
-    skew: Time = Climate().skew_s
-    drift: Annotated[Real, Field(ge=0, le=0.01)] = Climate().drift
-    notice: Time = Climate().notice_s
-    wall_error: Time = Climate().wall_error_s
-    bad_disk: Annotated[Part, Field(le=0.5)] = Climate().bad_disk
-    bad_batch: Annotated[Part, Field(le=0.5)] = Climate().bad_batch
+    latency: Span = EnvironmentConditions().latency_s
+    loss: Annotated[Part, Field(le=0.9)] = EnvironmentConditions().loss
+    repeats: Annotated[Part, Field(le=0.5)] = EnvironmentConditions().repeats
+    skew: Time = EnvironmentConditions().skew_s
+    drift: Annotated[Real, Field(ge=0, le=0.01)] = EnvironmentConditions().drift
+    notice: Time = EnvironmentConditions().notice_s
+    wall_error: Time = EnvironmentConditions().wall_error_s
+    bad_disk: Annotated[Part, Field(le=0.5)] = EnvironmentConditions().bad_disk
+    bad_batch: Annotated[Part, Field(le=0.5)] = EnvironmentConditions().bad_batch
     bandwidth_bytes_per_s: Annotated[Real, Field(ge=0)] = 0.0
     metered_share: Part = 0.0
 
-    def climate(self) -> Climate:
+    def to_conditions(self) -> EnvironmentConditions:
         """The conditions alone, without bandwidth and metering."""
-        return Climate(
+        return EnvironmentConditions(
             latency_s=self.latency,
             loss=self.loss,
             repeats=self.repeats,
@@ -99,28 +111,28 @@ class LinkTable(Closed):
             bad_batch=self.bad_batch,
         )
 
-    def link(self) -> made.Link:
+    def to_link(self) -> types.Link:
         """The whole link: conditions, bandwidth (bytes/s, 0 = no limit) and metered share (0..1)."""
-        return made.Link(self.climate(), self.bandwidth_bytes_per_s, self.metered_share)
+        return types.Link(self.to_conditions(), self.bandwidth_bytes_per_s, self.metered_share)
 
 
-class LimitsTable(Closed):
+class LimitsTable(ClosedTable):
     """Table `limits`: what a hub admits (queue, open questions, rates, wait)."""
 
-    max_queued: Many = made.Limits().max_queued
-    device_open: Many = made.Limits().device_open
-    device_rate_per_s: Rate = made.Limits().device_rate_per_s
-    tenant_rate_per_s: Rate = made.Limits().tenant_rate_per_s
-    max_wait: Span = made.Limits().max_wait_s
+    max_queued: Many = types.HubLimits().max_queued
+    device_open: Many = types.HubLimits().device_open
+    device_rate_per_s: Rate = types.HubLimits().device_rate_per_s
+    tenant_rate_per_s: Rate = types.HubLimits().tenant_rate_per_s
+    max_wait: Span = types.HubLimits().max_wait_s
 
-    def limits(self) -> made.Limits:
+    def to_limits(self) -> types.HubLimits:
         """The value of this table."""
-        return made.Limits(
+        return types.HubLimits(
             self.max_queued, self.device_open, self.device_rate_per_s, self.tenant_rate_per_s, self.max_wait
         )
 
 
-class RegionTable(Closed):
+class RegionTable(ClosedTable):
     """Table `region`: where devices and hubs stand.
 
     `hubs`: how many, or their names. `shift`: so much later is the day's peak.
@@ -131,18 +143,18 @@ class RegionTable(Closed):
     hubs: Few | Names = 1
     slots: Few = 1
     max_batch: Annotated[int, Field(ge=1, le=4096)] = 32
-    cost_base: Span = made.Region().cost_base_s
-    cost_item: Time = made.Region().cost_item_s
-    shift: Annotated[Real, BeforeValidator(_seconds), Field(ge=-86_400, le=86_400)] = 0.0
+    cost_base: Span = types.Region().cost_base_s
+    cost_item: Time = types.Region().cost_item_s
+    shift: Annotated[Real, BeforeValidator(_parse_duration), Field(ge=-86_400, le=86_400)] = 0.0
     failover: list[RegionName] = Field(default_factory=list)
     limits: LimitsTable = LimitsTable()
     link: LinkTable | None = None
 
-    def region(self, link: made.Link) -> made.Region:
+    def to_region(self, link: types.Link) -> types.Region:
         """The value of this table; `link` is the scenario's own, used where this region has none."""
         named = tuple(self.hubs) if isinstance(self.hubs, list) else ()
         hubs = self.hubs if isinstance(self.hubs, int) else len(named)
-        return made.Region(
+        return types.Region(
             name=self.name,
             share=self.share,
             hubs=hubs,
@@ -150,31 +162,31 @@ class RegionTable(Closed):
             max_batch=self.max_batch,
             cost_base_s=self.cost_base,
             cost_item_s=self.cost_item,
-            limits=self.limits.limits(),
-            link=link if self.link is None else self.link.link(),
+            limits=self.limits.to_limits(),
+            link=link if self.link is None else self.link.to_link(),
             failover=tuple(self.failover),
             shift_s=self.shift,
             named=named,
         )
 
 
-class LoadTable(Closed):
+class LoadTable(ClosedTable):
     """Table `load`: how samples arrive. `every`: mean gap between two samples of one device, whatever the kind."""
 
     kind: Literal["poisson", "diurnal", "bursty", "trace"] = "poisson"
     every: Annotated[Span, Field(ge=0.001)] = 10.0
-    swing: Part = made.Load().swing
-    peak: Time = made.Load().peak_s
-    burst_factor: Annotated[Real, Field(ge=1, le=1e4)] = made.Load().burst_factor
-    burst_every: Span = made.Load().burst_every_s
-    burst_lasts: Span = made.Load().burst_lasts_s
+    swing: Part = types.Load().swing
+    peak: Time = types.Load().peak_s
+    burst_factor: Annotated[Real, Field(ge=1, le=1e4)] = types.Load().burst_factor
+    burst_every: Span = types.Load().burst_every_s
+    burst_lasts: Span = types.Load().burst_lasts_s
     trace: str | list[Annotated[list[Real], Field(min_length=2, max_length=2)]] | None = None
     classes: Annotated[dict[DataClass, Part], Field(min_length=1, max_length=100)] = Field(
-        default_factory=lambda: dict(made.Load().classes)
+        default_factory=lambda: dict(types.Load().classes)
     )
 
     @model_validator(mode="after")
-    def _can_be_meant(self) -> Self:
+    def _validate(self) -> Self:
         """A trace is given exactly where the kind is `trace`, and shares of classes sum to 1."""
         if (self.kind == "trace") != (self.trace is not None):
             raise ValueError("trace names a file where kind is 'trace', and is allowed for no other kind")
@@ -183,7 +195,7 @@ class LoadTable(Closed):
         return self
 
 
-class RecordedTable(Closed):
+class RecordedTable(ClosedTable):
     """Table `model.replay`: recorded outcomes within the scenario itself, three lists of one length."""
 
     confidence: Annotated[list[Part], Field(min_length=1)]
@@ -191,31 +203,31 @@ class RecordedTable(Closed):
     hub_right: list[bool]
 
     @model_validator(mode="after")
-    def _of_one_length(self) -> Self:
+    def _validate_lengths(self) -> Self:
         """All three lists have one length."""
         if not len(self.confidence) == len(self.edge_right) == len(self.hub_right):
             raise ValueError("confidence, edge_right and hub_right are of one length")
         return self
 
 
-class ModelTable(Closed):
+class ModelTable(ClosedTable):
     """Table `model`: what devices and hubs answer, and how often that is right.
 
     `replay`: outcomes.npz of a forge's report. `bundle`: its calibration is drawn from. Without either: the stated
     shares.
     """
 
-    unsure_share: Part = made.Model().unsure_share
-    accuracy_edge: Part = made.Model().accuracy_edge
-    accuracy_unsure: Part = made.Model().accuracy_unsure
-    accuracy_hub: Part = made.Model().accuracy_hub
-    labels: Annotated[int, Field(ge=2, le=100_000)] = made.Model().labels
+    unsure_share: Part = types.Model().unsure_share
+    accuracy_edge: Part = types.Model().accuracy_edge
+    accuracy_unsure: Part = types.Model().accuracy_unsure
+    accuracy_hub: Part = types.Model().accuracy_hub
+    labels: Annotated[int, Field(ge=2, le=100_000)] = types.Model().labels
     deciles: Annotated[list[Part], Field(min_length=9, max_length=9)] | None = None
     replay: str | RecordedTable | None = None
     bundle: str | None = None
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _validate_source(self) -> Self:
         """At most one of deciles, replay and bundle is given; deciles must not fall."""
         named = [key for key in ("deciles", "replay", "bundle") if getattr(self, key) is not None]
         if len(named) > 1:
@@ -225,8 +237,8 @@ class ModelTable(Closed):
         return self
 
 
-class EventTable(Closed):
-    """Table `event`: one fault or change; see `simulations.scenario.types.Event`."""
+class EventTable(ClosedTable):
+    """Table `event`: one fault or change; see `simulations.scenario.types.ScenarioEvent`."""
 
     kind: Kind
     at: Time
@@ -242,7 +254,7 @@ class EventTable(Closed):
     policy: str = ""
 
     @model_validator(mode="after")
-    def _of_its_kind(self) -> Self:
+    def _validate_kind(self) -> Self:
         """Keys that belong to one kind of event stand in that kind alone."""
         if (self.kind == "weather") != (self.link is not None):
             raise ValueError("link: required for kind 'weather' and allowed for no other")
@@ -253,7 +265,7 @@ class EventTable(Closed):
         return self
 
 
-class RolloutTable(Closed):
+class RolloutTable(ClosedTable):
     """Table `rollout`: a new model version goes out; what is left out is the product's default."""
 
     at: Time = 0.0
@@ -261,15 +273,15 @@ class RolloutTable(Closed):
     churn: Part = 0.0
     tail: bool = False
     waves: Annotated[list[str], Field(max_length=20)] = Field(default_factory=list)
-    audit_share: Part = made.Rollout().audit_share
-    probation: Span = made.Rollout().probation_s
-    soak: Time = made.Rollout().soak_s
-    look: Span = made.Rollout().look_s
-    report: Span = made.Rollout().report_s
+    audit_share: Part = types.Rollout().audit_share
+    probation: Span = types.Rollout().probation_s
+    soak: Time = types.Rollout().soak_s
+    look: Span = types.Rollout().look_s
+    report: Span = types.Rollout().report_s
 
-    def rollout(self) -> made.Rollout:
+    def to_rollout(self) -> types.Rollout:
         """The value of this table."""
-        return made.Rollout(
+        return types.Rollout(
             at_s=self.at,
             harm=self.harm,
             churn=self.churn,
@@ -283,7 +295,7 @@ class RolloutTable(Closed):
         )
 
 
-class ExpectTable(Closed):
+class ExpectTable(ClosedTable):
     """Table `expect`: bounds on a figure that must hold at the end of a run."""
 
     figure: Annotated[str, Field(min_length=1, max_length=80)]
@@ -293,7 +305,7 @@ class ExpectTable(Closed):
     until: Time = 0.0
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _validate_bounds(self) -> Self:
         """There is a bound, and the window is not empty."""
         if self.at_most is None and self.at_least is None:
             raise ValueError("needs at_most or at_least")
@@ -301,12 +313,12 @@ class ExpectTable(Closed):
             raise ValueError(f"until {self.until:g} s is not after from {self.begin:g} s")
         return self
 
-    def expect(self) -> made.Expect:
+    def to_expect(self) -> types.Expectation:
         """The value of this table."""
-        return made.Expect(self.figure, self.at_most, self.at_least, self.begin, self.until)
+        return types.Expectation(self.figure, self.at_most, self.at_least, self.begin, self.until)
 
 
-class ScenarioTable(Closed):
+class ScenarioTable(ClosedTable):
     """A whole scenario file, format 1."""
 
     format: Literal[1] = Field(alias="schema")
@@ -316,13 +328,13 @@ class ScenarioTable(Closed):
     devices: Many
     duration: Span
     step: Annotated[Span, Field(ge=0.1)] | None = None  # left out: a 120th of the duration
-    heal: Time = made.HEAL_S
-    grace: Time = made.GRACE_S
-    commit: Annotated[Span, Field(le=10)] = made.Scenario().commit_s
-    begins: Annotated[int, BeforeValidator(_moment), Field(ge=0, lt=7 * 1440)] = 0
+    heal: Time = types.HEAL_S
+    grace: Time = types.GRACE_S
+    commit: Annotated[Span, Field(le=10)] = types.Scenario().commit_s
+    begins: Annotated[int, BeforeValidator(_parse_moment), Field(ge=0, lt=7 * 1440)] = 0
     policy: str = ""
     region: Annotated[list[RegionTable], Field(min_length=1, max_length=64)] = Field(
-        default_factory=lambda: [RegionTable(name=made.Region().name)]
+        default_factory=lambda: [RegionTable(name=types.Region().name)]
     )
     link: LinkTable = LinkTable()
     load: LoadTable = LoadTable()
@@ -332,11 +344,13 @@ class ScenarioTable(Closed):
     rollout: RolloutTable | None = None
 
     @model_validator(mode="after")
-    def _regions_fit(self) -> Self:
+    def _validate_regions(self) -> Self:
         """Names of regions and hubs are unique, shares sum to 1, and failover names other regions."""
         names = [each.name for each in self.region]
-        once("region", names)
-        once("hubs", [hub for each in self.region for hub in (each.hubs if isinstance(each.hubs, list) else ())])
+        require_unique("region", names)
+        require_unique(
+            "hubs", [hub for each in self.region for hub in (each.hubs if isinstance(each.hubs, list) else ())]
+        )
         if abs(sum(each.share for each in self.region) - 1) > 1e-6:
             raise ValueError(f"region: shares sum to {sum(each.share for each in self.region):.6g}, not to 1")
         for place, each in enumerate(self.region):
@@ -357,19 +371,19 @@ class ScenarioError(Exception):
     """A scenario that cannot be run: one line that names the key and says what to do."""
 
 
-def first_of(error: ValidationError) -> str:
+def describe_first_error(error: ValidationError) -> str:
     """Describe the first validation error in one line, and how many more there are."""
     found = error.errors(include_url=False)
-    errors = [each for each in found if not _other_member(each)] or found
-    return line(place(errors[0]["loc"]), _words(errors[0]), len(errors) - 1)
+    errors = [each for each in found if not _is_other_member(each)] or found
+    return format_error(format_key_path(errors[0]["loc"]), _describe_error(errors[0]), len(errors) - 1)
 
 
-def _other_member(error: ErrorDetails) -> bool:
+def _is_other_member(error: ErrorDetails) -> bool:
     """Whether the error is of a union member that was not meant: who wrote a table did not mean a name."""
     return error["type"] == "string_type" and isinstance(error["input"], (dict, list))
 
 
-def place(loc: tuple[int | str, ...]) -> str:
+def format_key_path(loc: tuple[int | str, ...]) -> str:
     """Key path as a person writes it: `event[2].share`.
 
     What pydantic adds to tell members of a union apart is left out.
@@ -383,7 +397,7 @@ def place(loc: tuple[int | str, ...]) -> str:
     return path
 
 
-def _words(error: ErrorDetails) -> str:
+def _describe_error(error: ErrorDetails) -> str:
     """Describe one validation error in words, with the pattern of names where that is the fault."""
     key = next((str(part) for part in reversed(error["loc"]) if not isinstance(part, int)), "")
-    return words(error, _PATTERNS.get(key, _PATTERNS["name"]))
+    return describe_error(error, _PATTERNS.get(key, _PATTERNS["name"]))

@@ -10,7 +10,7 @@ import math
 from itertools import pairwise
 from pathlib import Path
 
-from simulations.scenario.types import Row
+from simulations.scenario.types import TraceRow
 
 COLUMNS = ("at_s", "samples")
 MOST_ROWS = 1_000_000
@@ -21,19 +21,19 @@ class TraceError(Exception):
     """A trace that cannot be followed: one line that names file, row and fault."""
 
 
-def read_trace(path: Path) -> tuple[Row, ...]:
+def read_trace(path: Path) -> tuple[TraceRow, ...]:
     """Read a trace from a `.parquet` file or, whatever else its suffix, a CSV file.
 
     OSError if there is no such file, TraceError if it is not a trace.
     """
-    rows = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    rows = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
     try:
-        return checked(tuple(Row(at_s, samples) for at_s, samples in rows))
+        return validate_trace(tuple(TraceRow(at_s, samples) for at_s, samples in rows))
     except TraceError as error:
         raise TraceError(f"{path.name}: {error}") from None
 
 
-def checked(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+def validate_trace(rows: tuple[TraceRow, ...]) -> tuple[TraceRow, ...]:
     """Validate the rows of a trace and return them.
 
     TraceError for fewer than two rows, uneven steps, a number that is infinite or negative, or no samples at all.
@@ -55,17 +55,18 @@ def checked(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     return rows
 
 
-def _csv(path: Path) -> list[tuple[float, float]]:
+def _read_csv(path: Path) -> list[tuple[float, float]]:
     """Read a trace from CSV with a header line."""
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file)
-        _has_columns(path, lines.fieldnames or ())
+        _check_columns(path, lines.fieldnames or ())
         return [
-            (_number(path, at, line, "at_s"), _number(path, at, line, "samples")) for at, line in enumerate(lines, 2)
+            (_parse_number(path, at, line, "at_s"), _parse_number(path, at, line, "samples"))
+            for at, line in enumerate(lines, 2)
         ]
 
 
-def _number(path: Path, at: int, line: dict[str, str | None], column: str) -> float:
+def _parse_number(path: Path, at: int, line: dict[str, str | None], column: str) -> float:
     """Parse one number of a CSV line. TraceError that names the line."""
     try:
         return float(line[column] or "")
@@ -73,7 +74,7 @@ def _number(path: Path, at: int, line: dict[str, str | None], column: str) -> fl
         raise TraceError(f"{path.name}: line {at}: {column} is {line[column]!r}, no number: a gap") from None
 
 
-def _parquet(path: Path) -> list[tuple[float, float]]:
+def _read_parquet(path: Path) -> list[tuple[float, float]]:
     """Read a trace from Parquet. TraceError if pyarrow is missing or the file is no Parquet file."""
     if importlib.util.find_spec("pyarrow") is None:
         raise TraceError(f"{path.name}: Parquet needs pyarrow (pip install pyarrow), or export the trace as CSV")
@@ -84,21 +85,22 @@ def _parquet(path: Path) -> list[tuple[float, float]]:
         table = parquet.read_table(path)
     except arrow.ArrowException as error:
         raise TraceError(f"{path.name}: is no Parquet file ({str(error)[:80]})") from None
-    _has_columns(path, table.column_names)
+    _check_columns(path, table.column_names)
     columns = [table.column(name).to_pylist() for name in COLUMNS]
     return [
-        (_cell(path, at, cell[0]), _cell(path, at, cell[1])) for at, cell in enumerate(zip(*columns, strict=True), 1)
+        (_parse_cell(path, at, cell[0]), _parse_cell(path, at, cell[1]))
+        for at, cell in enumerate(zip(*columns, strict=True), 1)
     ]
 
 
-def _cell(path: Path, at: int, cell: object) -> float:
+def _parse_cell(path: Path, at: int, cell: object) -> float:
     """One number of a Parquet row. TraceError that names the row."""
     if isinstance(cell, (int, float)):
         return float(cell)
     raise TraceError(f"{path.name}: row {at}: {cell!r} is no number: a gap")
 
 
-def _has_columns(path: Path, names: object) -> None:
+def _check_columns(path: Path, names: object) -> None:
     """Check that both columns are there. TraceError for a missing one."""
     found = list(names) if isinstance(names, (list, tuple)) else []
     missing = [name for name in COLUMNS if name not in found]

@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import msgspec
 
-from simulations.scenario.conditions import Climate
+from simulations.scenario.conditions import EnvironmentConditions
 
 HEAL_S = 240.0  # after the last sample: what is open must end within it
 GRACE_S = 90.0  # after the last fault: what is open then is lost
@@ -24,12 +24,12 @@ class Link(msgspec.Struct, frozen=True):
     link that costs by the byte.
     """
 
-    climate: Climate = Climate()
+    climate: EnvironmentConditions = EnvironmentConditions()
     bandwidth_bytes_per_s: float = 0.0
     metered_share: float = 0.0
 
 
-class Limits(msgspec.Struct, frozen=True):
+class HubLimits(msgspec.Struct, frozen=True):
     """Admission limits of a hub; the defaults are the product's own."""
 
     max_queued: int = 4096
@@ -55,7 +55,7 @@ class Region(msgspec.Struct, frozen=True):
     max_batch: int = 32
     cost_base_s: float = 0.004
     cost_item_s: float = 0.0005
-    limits: Limits = Limits()
+    limits: HubLimits = HubLimits()
     link: Link = Link()
     failover: tuple[str, ...] = ()
     shift_s: float = 0.0
@@ -76,7 +76,7 @@ class LoadKind(StrEnum):
     TRACE = "trace"
 
 
-class Row(msgspec.Struct, frozen=True):
+class TraceRow(msgspec.Struct, frozen=True):
     """One step of a load trace: the whole fleet takes `samples` samples from `at_s` until the next row."""
 
     at_s: float
@@ -98,11 +98,11 @@ class Load(msgspec.Struct, frozen=True):
     burst_factor: float = 10.0
     burst_every_s: float = 600.0
     burst_lasts_s: float = 30.0
-    trace: tuple[Row, ...] = ()
+    trace: tuple[TraceRow, ...] = ()
     classes: tuple[tuple[str, float], ...] = (("open", 1.0),)
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RecordedOutcomes(msgspec.Struct, frozen=True):
     """Recorded samples of a real run: confidence of the edge model, and whether edge and hub were right."""
 
     confidence: tuple[float, ...]
@@ -126,7 +126,7 @@ class Model(msgspec.Struct, frozen=True):
     accuracy_hub: float = 0.98
     labels: int = 10
     deciles: tuple[float, ...] = ()
-    replay: Recorded | None = None
+    replay: RecordedOutcomes | None = None
 
 
 class EventKind(StrEnum):
@@ -157,7 +157,7 @@ class EventKind(StrEnum):
     SLICES = "slices"
 
 
-class Event(msgspec.Struct, frozen=True):
+class ScenarioEvent(msgspec.Struct, frozen=True):
     """One fault or change, from `at_s` until `lasts_s` later.
 
     `region` "" = everywhere; `share` of the devices there (0..1), or `device` alone (its number in the whole
@@ -175,7 +175,7 @@ class Event(msgspec.Struct, frozen=True):
     amount: float = 1.0
     label: int = -1
     tail: bool = False
-    climate: Climate | None = None
+    climate: EnvironmentConditions | None = None
     policy: str = ""
 
     @property
@@ -204,7 +204,7 @@ class Rollout(msgspec.Struct, frozen=True):
     report_s: float = 300.0
 
 
-class Expect(msgspec.Struct, frozen=True):
+class Expectation(msgspec.Struct, frozen=True):
     """Expected bounds on a figure of the outcome, over samples and answers from `from_s` to `until_s` (0 = end)."""
 
     figure: str
@@ -234,8 +234,8 @@ class Scenario(msgspec.Struct, frozen=True):
     load: Load = Load()
     model: Model = Model()
     policy: str = ""
-    events: tuple[Event, ...] = ()
-    expect: tuple[Expect, ...] = ()
+    events: tuple[ScenarioEvent, ...] = ()
+    expect: tuple[Expectation, ...] = ()
     heal_s: float = HEAL_S
     grace_s: float = GRACE_S
     commit_s: float = 0.005
@@ -265,7 +265,7 @@ class Scenario(msgspec.Struct, frozen=True):
     @property
     def policy_text(self) -> str:
         """The scenario's policy, or one under which the features of every class may go to every hub."""
-        return self.policy or permissive(self.regions, tuple(name for name, _ in self.load.classes))
+        return self.policy or build_permissive_policy(self.regions, tuple(name for name, _ in self.load.classes))
 
     def devices_of(self, number: int) -> range:
         """Devices (numbers in the whole fleet) of region `number`: consecutive, every device in one region."""
@@ -277,12 +277,12 @@ class Scenario(msgspec.Struct, frozen=True):
         return range(edges[number], edges[number + 1])
 
 
-def permissive(regions: tuple[Region, ...], classes: tuple[str, ...] = ("open",), version: int = 1) -> str:
+def build_permissive_policy(regions: tuple[Region, ...], classes: tuple[str, ...] = ("open",), version: int = 1) -> str:
     """Text of a policy under which the features go to every hub there is; class `private` stays."""
-    return written("sim", regions, {name: name != "private" for name in classes}, version)
+    return build_policy_text("sim", regions, {name: name != "private" for name in classes}, version)
 
 
-def written(name: str, regions: tuple[Region, ...], leaves: Mapping[str, bool], version: int = 1) -> str:
+def build_policy_text(name: str, regions: tuple[Region, ...], leaves: Mapping[str, bool], version: int = 1) -> str:
     """Text of a policy of mode `wait` whose field is the features and whose hubs are all there are.
 
     `leaves`: for each data class whether it may leave the device.

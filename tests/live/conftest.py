@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from models.bundle.bundle import Bundle
-from models.forge.pipeline.demo import cache_folder, cached_demo_bundle
-from simulations.processes import Stage
+from models.forge.pipeline.demo import load_demo_bundle, locate_cache_folder
+from simulations.processes import ProcessHarness
 from tests.live.doubles.fleet import CANARY
 
 
 @pytest.fixture(scope="session")
 def bundle() -> Bundle:
-    return cached_demo_bundle(cache_folder())
+    return load_demo_bundle(locate_cache_folder())
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with Stage(tmp_path) as stage:
+async def stage(tmp_path: Path) -> AsyncIterator[ProcessHarness]:
+    async with ProcessHarness(tmp_path) as stage:
         yield stage
     files = (path for path in tmp_path.rglob("*") if path.is_file())
     assert [str(path) for path in files if CANARY.encode() in path.read_bytes()] == [], "case 111"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.processes import free_port
+from simulations.processes import find_free_port
 from tests import ROOT
 from tests.blocks import PAGES, Block, command, environment, execute, of_mark
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 def ports() -> dict[str, str]:
     """The defaults may be taken on this machine. What was forged once is not forged for every page."""
     names = ("SKERRY_HUB_API__PORT", "SKERRY_HUB_BROKER__PORT", "SKERRY_AGENT_API__PORT")
-    return {name: str(free_port()) for name in names} | {"XDG_CACHE_HOME": str(Path.home() / ".cache")}
+    return {name: str(find_free_port()) for name in names} | {"XDG_CACHE_HOME": str(Path.home() / ".cache")}
 
 
 @contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from models.forge.data.types import Data
-    from models.forge.spec import Wish
+    from models.forge.spec import ForgeSpec
 
 LABELS = 10
 KEPT = Path(tempfile.gettempdir()) / f"skerry-tests-{os.getuid()}"  # finished stages of forge runs; outlives the tests
@@ -63,7 +63,7 @@ def contents(edge: bytes | None = None, scale: float = 1.0) -> dict[str, bytes]:
     samples = np.random.default_rng(3).random((8, LABELS), np.float32)
     weights = np.exp(samples * np.float32(scale))
     codes = np.stack([i.features["features"] for i in EchoRunner(LABELS).infer(samples)])
-    golden = pack_golden(samples, weights / weights.sum(1, keepdims=True), {"features": codes})
+    golden = pack_golden(samples, weights / weights.sum_series(1, keepdims=True), {"features": codes})
     return {EDGE_FILE: edge or echo_graph(), HUB_FILE: b"weights", HUB_GRAPH_FILE: b"{}", GOLDEN_FILE: golden}
 
 
@@ -95,20 +95,20 @@ def forged(tmp_path_factory) -> Bundle:
 
 def forge(path: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
     """The tiny bundle; `kept`: finished stages are taken from and left in a folder that outlives the tests."""
-    from models.forge.pipeline.forge import forge as forged_bundle  # noqa: PLC0415
-    from models.forge.spec import Aids  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
+    from models.forge.pipeline.forge import run_forge as forged_bundle  # noqa: PLC0415
+    from models.forge.spec import ForgeInputs  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
 
-    aids = Aids(cache=KEPT if kept else None)
-    return forged_bundle(tiny_net(), tiny_data(), tiny_wish(**wishes), path, aids=aids)
+    aids = ForgeInputs(cache=KEPT if kept else None)
+    return forged_bundle(tiny_net(), tiny_data(), tiny_spec(**wishes), path, aids=aids)
 
 
-def tiny_wish(**wishes: Any) -> "Wish":
+def tiny_spec(**wishes: Any) -> "ForgeSpec":
     """Specification of the tiny bundle, with `wishes` changed."""
-    from models.forge.spec import Effort, Wish  # noqa: PLC0415
+    from models.forge.spec import Effort, ForgeSpec  # noqa: PLC0415
 
     plain: dict[str, Any] = {"name": "tiny", "version": 3, "cut": "early.3.relu", "max_bytes": 16}
     plain |= {"precision": "int8-weights", "effort": Effort.QUICK}
-    return Wish(**plain | wishes)
+    return ForgeSpec(**plain | wishes)
 
 
 def tiny_net() -> "nn.Module":
@@ -125,11 +125,15 @@ def tiny_net() -> "nn.Module":
 def tiny_data() -> "Data":
     """300, 100 and 100 digits, undamaged."""
     from models.forge.data import digits  # noqa: PLC0415
-    from models.forge.data.types import Data, Part  # noqa: PLC0415
+    from models.forge.data.types import Data, DataPart  # noqa: PLC0415
 
     training, calibration, heldout = (
-        Part((x[:count],), y[:count])
-        for (x, y), count in ((digits.training(), 300), (digits.calibration(), 100), (digits.heldout(), 100))
+        DataPart((x[:count],), y[:count])
+        for (x, y), count in (
+            (digits.load_training(), 300),
+            (digits.load_calibration(), 100),
+            (digits.load_heldout(), 100),
+        )
     )
     return Data(training, calibration, heldout, tuple(str(digit) for digit in range(10)))
 

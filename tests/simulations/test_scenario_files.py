@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.forge.evaluation.outcomes import classified, encode_outcomes
-from simulations.scenario import types as made
-from simulations.scenario.arrivals import Arrivals
-from simulations.scenario.conditions import Climate
+from models.forge.evaluation.outcomes import classifier_outcomes, encode_outcomes
+from simulations.scenario import types
+from simulations.scenario.arrivals import ArrivalProcess
+from simulations.scenario.conditions import EnvironmentConditions
 from simulations.scenario.schema import ScenarioError
-from simulations.scenario.writer import write
-from simulations.scenario_files import find, load_scenario, names, read
+from simulations.scenario.writer import format_scenario
+from simulations.scenario_files import find_scenario, list_scenarios, load_scenario, parse_scenario
 
 TOP = 'schema = 1\nquestion = "Does it hold?"\ndevices = 100\nduration = "10min"\n'
 TWO = '[[region]]\nname = "eu"\nshare = 0.5\nhubs = 2\n[[region]]\nname = "us"\nshare = 0.5\n'
 
 
 def test_shipped_scenarios_each_ask_a_question_and_expect_an_answer():
-    assert {"steady", "storm", "partition", "region-loss", "week-offline", "million"} <= set(names())
-    for name in names():
+    assert {"steady", "storm", "partition", "region-loss", "week-offline", "million"} <= set(list_scenarios())
+    for name in list_scenarios():
         scenario = load_scenario(name)
         assert scenario.name == name
         assert scenario.question.endswith("?")
@@ -32,23 +32,23 @@ def test_shipped_scenarios_each_ask_a_question_and_expect_an_answer():
 
 
 def test_a_scenario_says_the_least_and_the_rest_is_usual():
-    scenario = read(TOP)
+    scenario = parse_scenario(TOP)
     assert (scenario.devices, scenario.duration_s, scenario.step_s) == (100, 600.0, 5.0)
-    assert scenario.regions == (made.Region(),)
-    assert scenario.load == made.Load()
+    assert scenario.regions == (types.Region(),)
+    assert scenario.load == types.Load()
 
 
 @pytest.mark.parametrize(
     ("words", "seconds"), [("250ms", 0.25), ("1.5h", 5400.0), ("2 d", 172_800.0), ("1_000s", 1000.0)]
 )
 def test_times_are_written_as_people_write_them(words, seconds):
-    assert read(TOP.replace("10min", words)).duration_s == pytest.approx(seconds)
+    assert parse_scenario(TOP.replace("10min", words)).duration_s == pytest.approx(seconds)
 
 
 def test_a_link_of_the_whole_is_that_of_regions_that_say_none():
-    scenario = read(TOP + 'link = { latency = "80ms" }\n' + TWO + "link = { loss = 0.2 }\n")
-    assert scenario.regions[0].link.climate == replace(Climate(), latency_s=0.08)
-    assert scenario.regions[1].link.climate == replace(Climate(), loss=0.2)
+    scenario = parse_scenario(TOP + 'link = { latency = "80ms" }\n' + TWO + "link = { loss = 0.2 }\n")
+    assert scenario.regions[0].link.climate == replace(EnvironmentConditions(), latency_s=0.08)
+    assert scenario.regions[1].link.climate == replace(EnvironmentConditions(), loss=0.2)
 
 
 EVENT = TOP + "[[event]]\nat = 1\n"
@@ -100,7 +100,7 @@ WRONG = {
 def test_what_cannot_be_meant_is_one_line_that_names_the_key(case):
     text, words = WRONG[case]
     with pytest.raises(ScenarioError) as caught:
-        read(text)
+        parse_scenario(text)
     said = str(caught.value)
     assert words in said
     assert "\n" not in said
@@ -108,50 +108,50 @@ def test_what_cannot_be_meant_is_one_line_that_names_the_key(case):
 
 
 def test_a_policy_whose_hubs_are_not_there_is_refused():
-    text = made.permissive((made.Region("mars"),))
+    text = types.build_permissive_policy((types.Region("mars"),))
     with pytest.raises(ScenarioError, match="policy: lets hubs mars-1 answer; this scenario has local-1"):
-        read(f'{TOP}policy = """\n{text}"""')
+        parse_scenario(f'{TOP}policy = """\n{text}"""')
 
 
 def test_a_scenario_written_out_reads_back_equal(tmp_path):
-    for name in names():
-        assert read(write(load_scenario(name))) == load_scenario(name)
-    recorded = made.Recorded((0.25, 0.5), (True, False), (True, True))
-    full = made.Scenario(
+    for name in list_scenarios():
+        assert parse_scenario(format_scenario(load_scenario(name))) == load_scenario(name)
+    recorded = types.RecordedOutcomes((0.25, 0.5), (True, False), (True, True))
+    full = types.Scenario(
         name="full", question='Does "it" hold?', seed=9, duration_s=100.0, step_s=0.7, devices=7, begins_minute=61,
         regions=(
-            made.Region("eu", 0.25, 2, 3, 8, 0.1, 0.2, made.Limits(max_queued=5, max_wait_s=1.5),
-                        made.Link(replace(Climate(), loss=0.3), 9000.0, 0.5), ("us",), -60.0),
-            made.Region("us", 0.75),
+            types.Region("eu", 0.25, 2, 3, 8, 0.1, 0.2, types.HubLimits(max_queued=5, max_wait_s=1.5),
+                        types.Link(replace(EnvironmentConditions(), loss=0.3), 9000.0, 0.5), ("us",), -60.0),
+            types.Region("us", 0.75),
         ),
-        load=made.Load(made.LoadKind.BURSTY, 1 / 7.3, 0.1, 5.0, 3.0, 40.0, 4.0, (), (("open", 0.5), ("private", 0.5))),
-        model=made.Model(0.5, 0.9, 0.1, 0.8, 3, (), recorded),
-        policy=made.permissive((made.Region("eu", hubs=2),), version=3),
+        load=types.Load(types.LoadKind.BURSTY, 1 / 7.3, 0.1, 5.0, 3.0, 40.0, 4.0, (), (("open", 0.5), ("private", 0.5))),
+        model=types.Model(0.5, 0.9, 0.1, 0.8, 3, (), recorded),
+        policy=types.build_permissive_policy((types.Region("eu", hubs=2),), version=3),
         events=tuple(
-            made.Event(kind, 1.5, 2.25, "eu", 0.3, 1, "eu-2", 4.5, 2, True,
-                       Climate(loss=0.7) if kind is made.EventKind.WEATHER else None,
-                       made.permissive((made.Region("eu", hubs=2),)) if kind is made.EventKind.POLICY else "")
-            for kind in made.EventKind
+            types.ScenarioEvent(kind, 1.5, 2.25, "eu", 0.3, 1, "eu-2", 4.5, 2, True,
+                       EnvironmentConditions(loss=0.7) if kind is types.EventKind.WEATHER else None,
+                       types.build_permissive_policy((types.Region("eu", hubs=2),)) if kind is types.EventKind.POLICY else "")
+            for kind in types.EventKind
         ),
-        expect=(made.Expect("lost", 0.0), made.Expect("why.verdict", None, 0.1, 5.0, 50.0)),
+        expect=(types.Expectation("lost", 0.0), types.Expectation("why.verdict", None, 0.1, 5.0, 50.0)),
         heal_s=1.0, grace_s=2.0, commit_s=0.25,
     )  # fmt: skip
-    assert read(write(full)) == full
-    assert tomllib.loads(write(full))["event"][0]["kind"] == "kill_agents"
+    assert parse_scenario(format_scenario(full)) == full
+    assert tomllib.loads(format_scenario(full))["event"][0]["kind"] == "kill_agents"
 
 
 def test_a_recorded_run_is_read_from_the_report_of_a_forge(tmp_path):
     labels = np.array([0, 1, 2])
-    outcomes = classified(np.array([0.9, 0.5, 0.7]), labels, np.array([0, 1, 1]), np.array([0, 1, 1]))
+    outcomes = classifier_outcomes(np.array([0.9, 0.5, 0.7]), labels, np.array([0, 1, 1]), np.array([0, 1, 1]))
     (tmp_path / "outcomes.npz").write_bytes(encode_outcomes(outcomes))
-    recorded = read(TOP + "[model]\nreplay = '.'", tmp_path).model.replay
-    assert recorded == made.Recorded((0.9, 0.5, 0.7), (True, True, False), (True, True, True))
+    recorded = parse_scenario(TOP + "[model]\nreplay = '.'", tmp_path).model.replay
+    assert recorded == types.RecordedOutcomes((0.9, 0.5, 0.7), (True, True, False), (True, True, True))
 
 
 def test_a_trace_is_read_from_csv_and_followed(tmp_path):
     (tmp_path / "load.csv").write_text("at_s,samples,note\n" + "".join(f"{n * 60},{n},x\n" for n in range(11)))
-    scenario = read(TRACE + '"load.csv"', tmp_path)
-    taken = Arrivals(scenario, 0, np.random.default_rng(1)).between(0.0, 600.0)
+    scenario = parse_scenario(TRACE + '"load.csv"', tmp_path)
+    taken = ArrivalProcess(scenario, 0, np.random.default_rng(1)).draw_between(0.0, 600.0)
     assert len(taken.at_s) == sum(range(10))
 
 
@@ -170,7 +170,7 @@ def test_a_trace_is_read_from_csv_and_followed(tmp_path):
 def test_a_trace_with_a_hole_is_not_filled_by_a_guess(tmp_path, text, words):
     (tmp_path / "load.csv").write_text(text)
     with pytest.raises(ScenarioError, match=r"load\.trace: load\.csv: ") as caught:
-        read(TRACE + '"load.csv"', tmp_path)
+        parse_scenario(TRACE + '"load.csv"', tmp_path)
     assert words in str(caught.value)
 
 
@@ -179,7 +179,7 @@ def test_parquet_without_pyarrow_says_what_is_missing(tmp_path):
         pytest.skip("pyarrow is here")
     (tmp_path / "load.parquet").write_bytes(b"PAR1")
     with pytest.raises(ScenarioError, match="Parquet needs pyarrow"):
-        read(TRACE + '"load.parquet"', tmp_path)
+        parse_scenario(TRACE + '"load.parquet"', tmp_path)
 
 
 def test_a_trace_is_read_from_parquet(tmp_path):
@@ -187,19 +187,19 @@ def test_a_trace_is_read_from_parquet(tmp_path):
     pytest.importorskip("pyarrow.parquet").write_table(
         pa.table({"at_s": [0.0, 900.0], "samples": [10, 0]}), tmp_path / "load.parquet"
     )
-    assert len(read(TRACE + '"load.parquet"', tmp_path).load.trace) == 2
+    assert len(parse_scenario(TRACE + '"load.parquet"', tmp_path).load.trace) == 2
 
 
 def test_a_scenario_that_is_not_there_names_those_that_are():
     with pytest.raises(ScenarioError, match=r"nope: No such file or directory; there are .*steady"):
         load_scenario("nope")
-    assert find("steady").name == "steady.toml"
+    assert find_scenario("steady").name == "steady.toml"
 
 
-@given(st.sampled_from(names()), st.integers(0, 3000), st.text(max_size=6), st.integers(0, 30))
+@given(st.sampled_from(list_scenarios()), st.integers(0, 3000), st.text(max_size=6), st.integers(0, 30))
 def test_a_damaged_scenario_is_read_or_refused(name, at, put, cut):
     """Whatever is cut out of a file and put in: a scenario, or a ScenarioError and nothing else."""
-    text = find(name).read_text(encoding="utf-8")
+    text = find_scenario(name).read_text(encoding="utf-8")
     at %= len(text)
     with contextlib.suppress(ScenarioError):
-        read(text[:at] + put + text[at + cut :])
+        parse_scenario(text[:at] + put + text[at + cut :])

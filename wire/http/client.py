@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file
 
 MAX_ERROR_CHARS = 200
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server bound to all addresses, seen from here
@@ -37,7 +37,7 @@ class HttpReply(msgspec.Struct, frozen=True):
     def error_line(self) -> str:
         """The server's own `{"error": line}`, made printable, at most `MAX_ERROR_CHARS`; "" if there is none."""
         line = (self.json_object() or {}).get("error")
-        return _printable(line) if isinstance(line, str) else ""
+        return _make_printable(line) if isinstance(line, str) else ""
 
     def json_object(self) -> dict[str, Any] | None:
         """The body as a JSON object; None for anything else."""
@@ -72,16 +72,16 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
         """
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self.token_file:
-            headers["Authorization"] = f"Bearer {read_private(Path(self.token_file)).decode('latin-1').strip()}"
+            headers["Authorization"] = f"Bearer {read_private_file(Path(self.token_file)).decode('latin-1').strip()}"
         try:
             status, reply = self._exchange(method, path, body, headers)
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ExitError(
-                Exit.HUB, f"no {self.server} answers at {self.url}: {_printable(reason)}; {self.hint}"
+                ExitCode.HUB, f"no {self.server} answers at {self.url}: {_make_printable(reason)}; {self.hint}"
             ) from None
         if len(reply) > self.max_reply_bytes:
-            raise ExitError(Exit.HUB, f"{self.url}: the reply is longer than {self.max_reply_bytes} bytes")
+            raise ExitError(ExitCode.HUB, f"{self.url}: the reply is longer than {self.max_reply_bytes} bytes")
         return HttpReply(status, reply)
 
     def read_object(self, reply: HttpReply) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
         """
         found = reply.json_object()
         if found is None:
-            raise ExitError(Exit.HUB, f"{self.url} is no {self.server}: it answers {reply.status} and no JSON")
+            raise ExitError(ExitCode.HUB, f"{self.url} is no {self.server}: it answers {reply.status} and no JSON")
         return found
 
     def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
@@ -120,10 +120,10 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
         return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.tls()), prefix
 
     def _no_address(self) -> ExitError:
-        return ExitError(Exit.USAGE, f"{self.url!r} is no address: http://127.0.0.1:8090, for example")
+        return ExitError(ExitCode.USAGE, f"{self.url!r} is no address: http://127.0.0.1:8090, for example")
 
 
-def _printable(text: str) -> str:
+def _make_printable(text: str) -> str:
     """One line of another machine's text: printable and at most `MAX_ERROR_CHARS`."""
     return "".join(c if c.isprintable() else "?" for c in text.strip()[:MAX_ERROR_CHARS])
 

@@ -1,7 +1,7 @@
 """HTTP server security: listening address, TLS, bearer token, Host and Origin checks, body limits (aiohttp).
 
 Rule: closed unless opened. A loopback address or a Unix socket needs nothing; every other address needs TLS and a
-bearer token, or the server does not start. `Host` and `Origin` are always checked (DNS rebinding).
+bearer token, or the server does not start. `DeviceHost` and `Origin` are always checked (DNS rebinding).
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from wire.http.oip import OipError
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private, write_private
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file, write_private_file
 
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104 - never a name a caller may use
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - never a name a caller may use
 BODY_TIMEOUT_S = 30.0
-BACKLOG = 128
+LISTEN_BACKLOG = 128
 _PLAIN_ENCODINGS = ("", "identity")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
@@ -59,8 +59,10 @@ class ServerAccess(msgspec.Struct, frozen=True):
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Names and addresses that may stand in `Host`, in lower case."""
-        return frozenset(text.lower() for text in (*LOCAL_NAMES, self.host, *self.names) if text not in WILDCARDS)
+        """Names and addresses that may stand in `DeviceHost`, in lower case."""
+        return frozenset(
+            text.lower() for text in (*LOOPBACK_NAMES, self.host, *self.names) if text not in WILDCARD_HOSTS
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -77,10 +79,10 @@ def validate_access(access: ServerAccess) -> None:
         return
     missing = [key for key in ("tls_cert", "tls_key", "token_file") if not getattr(access, key)]
     if missing:
-        raise ExitError(Exit.CONFIG, f"{access.host} is not a loopback address: also set {', '.join(missing)}")
+        raise ExitError(ExitCode.CONFIG, f"{access.host} is not a loopback address: also set {', '.join(missing)}")
 
 
-def token_of(access: ServerAccess) -> str:
+def load_token(access: ServerAccess) -> str:
     """Read the bearer token, creating it with mode 0600 at first start; "" where none is asked for.
 
     Raises ExitError(CREDENTIALS) if the file is readable by others or holds no token.
@@ -89,16 +91,16 @@ def token_of(access: ServerAccess) -> str:
         return ""
     path = Path(access.token_file)
     if not path.exists():
-        write_private(path, (secrets.token_urlsafe(32) + "\n").encode())
-    token = read_private(path).decode(errors="replace").strip()
+        write_private_file(path, (secrets.token_urlsafe(32) + "\n").encode())
+    token = read_private_file(path).decode(errors="replace").strip()
     if not _TOKEN.fullmatch(token):
         raise ExitError(
-            Exit.CREDENTIALS, f"{path} holds no token (32 to 128 of A-Z a-z 0-9 - _); remove it to get a new one"
+            ExitCode.CREDENTIALS, f"{path} holds no token (32 to 128 of A-Z a-z 0-9 - _); remove it to get a new one"
         )
     return token
 
 
-def tls_context(access: ServerAccess) -> ssl.SSLContext | None:
+def build_tls_context(access: ServerAccess) -> ssl.SSLContext | None:
     """TLS context (1.2 and 1.3) with the server's certificate; None where it has none.
 
     Raises ExitError(CREDENTIALS) if the certificate or key cannot be loaded.
@@ -110,26 +112,28 @@ def tls_context(access: ServerAccess) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(access.tls_cert, access.tls_key)
     except (OSError, ssl.SSLError) as error:
-        raise ExitError(Exit.CREDENTIALS, f"{access.tls_cert}, {access.tls_key}: {error.strerror or error}") from None
+        raise ExitError(
+            ExitCode.CREDENTIALS, f"{access.tls_cert}, {access.tls_key}: {error.strerror or error}"
+        ) from None
     return context
 
 
 async def open_site(runner: web.AppRunner, access: ServerAccess, tls: ssl.SSLContext | None = None) -> str:
     """Start listening, and return the address to print.
 
-    `tls`: made before with `tls_context(access)`, for a caller that replaces its certificate later. A Unix socket gets
-    mode 0600. Raises ExitError(PORT) if the address is taken, ExitError(CONFIG) if it may not be opened.
+    `tls`: made before with `build_tls_context(access)`, for a caller that replaces its certificate later. A Unix socket
+    gets mode 0600. Raises ExitError(PORT) if the address is taken, ExitError(CONFIG) if it may not be opened.
     """
     validate_access(access)
-    context = tls or tls_context(access)
+    context = tls or build_tls_context(access)
     try:
         if access.unix:
-            await web.UnixSite(runner, access.unix, backlog=BACKLOG).start()
+            await web.UnixSite(runner, access.unix, backlog=LISTEN_BACKLOG).start()
             Path(access.unix).chmod(0o600)
             return f"unix:{access.unix}"
-        await web.TCPSite(runner, access.host, access.port, ssl_context=context, backlog=BACKLOG).start()
+        await web.TCPSite(runner, access.host, access.port, ssl_context=context, backlog=LISTEN_BACKLOG).start()
     except OSError as error:
-        code = Exit.PORT if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM) else Exit.CONFIG
+        code = ExitCode.PORT if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM) else ExitCode.CONFIG
         where = access.unix or f"{access.host}:{access.port}"
         reason = "address in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
         raise ExitError(code, f"cannot listen on {where}: {reason}; choose another") from None
@@ -140,13 +144,13 @@ async def open_site(runner: web.AppRunner, access: ServerAccess, tls: ssl.SSLCon
 def security_middlewares(access: ServerAccess, token: str, open_routes: frozenset[str]) -> list[Middleware]:
     """All middlewares of this module in their order; the bearer check only with a `token`.
 
-    A local server without a token is open to everybody on this machine. `open_routes`: as in `bearer`.
+    A local server without a token is open to everybody on this machine. `open_routes`: as in `make_bearer_middleware`.
     """
-    checks = [one_line_errors(), known_host(access), plain_bodies()]
-    return [*checks, bearer(token, open_routes)] if token else checks
+    checks = [make_error_middleware(), make_host_middleware(access), make_encoding_middleware()]
+    return [*checks, make_bearer_middleware(token, open_routes)] if token else checks
 
 
-def one_line_errors() -> Middleware:
+def make_error_middleware() -> Middleware:
     """Middleware that answers every error with `{"error": one line}`.
 
     A defect of ours is left to aiohttp: logged, answered with a bare 500.
@@ -157,17 +161,17 @@ def one_line_errors() -> Middleware:
         try:
             return await handler(request)
         except OipError as error:
-            return refusal(error.status, str(error))
+            return error_response(error.status, str(error))
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            return refusal(error.status, error.reason.lower(), dict(_kept(error)))
+            return error_response(error.status, error.reason.lower(), dict(_kept_headers(error)))
 
     return middleware
 
 
-def known_host(access: ServerAccess) -> Middleware:
-    """Middleware that refuses a foreign `Host` or `Origin` with 403.
+def make_host_middleware(access: ServerAccess) -> Middleware:
+    """Middleware that refuses a foreign `DeviceHost` or `Origin` with 403.
 
     A page of another site, or a name rebound to this address, cannot use the server.
     """
@@ -176,7 +180,7 @@ def known_host(access: ServerAccess) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         host = request.headers.getall("Host", [])
-        if len(host) != 1 or _host_name(host[0]) not in hosts:
+        if len(host) != 1 or _parse_host_name(host[0]) not in hosts:
             raise OipError(403, "this Host is not served here; add it to the server's names")
         origins = request.headers.getall("Origin", [])
         if any(not _same_origin(origin, host[0]) for origin in origins):
@@ -186,7 +190,7 @@ def known_host(access: ServerAccess) -> Middleware:
     return middleware
 
 
-def plain_bodies() -> Middleware:
+def make_encoding_middleware() -> Middleware:
     """Middleware that refuses compressed bodies with 415: a small one can hold gigabytes."""
 
     @web.middleware
@@ -199,7 +203,7 @@ def plain_bodies() -> Middleware:
     return middleware
 
 
-def bearer(token: str, open_routes: frozenset[str]) -> Middleware:
+def make_bearer_middleware(token: str, open_routes: frozenset[str]) -> Middleware:
     """Middleware that answers 401 without the token, except on `open_routes`.
 
     `open_routes`: patterns as registered, e.g. "/v1/x/{id}". Raises ValueError for an empty token.
@@ -210,8 +214,8 @@ def bearer(token: str, open_routes: frozenset[str]) -> Middleware:
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if _route(request) not in open_routes and not has_token(request, expected):
-            return refusal(401, "this route needs the bearer token", {"WWW-Authenticate": "Bearer"})
+        if _route_pattern(request) not in open_routes and not has_token(request, expected):
+            return error_response(401, "this route needs the bearer token", {"WWW-Authenticate": "Bearer"})
         return await handler(request)
 
     return middleware
@@ -219,11 +223,11 @@ def bearer(token: str, open_routes: frozenset[str]) -> Middleware:
 
 def has_token(request: web.Request, expected_sha256: bytes) -> bool:
     """Whether the one bearer token of the request is the expected one."""
-    token = given_token(request)
-    return token is not None and is_token(token, expected_sha256)
+    token = parse_bearer_token(request)
+    return token is not None and compare_token(token, expected_sha256)
 
 
-def given_token(request: web.Request) -> str | None:
+def parse_bearer_token(request: web.Request) -> str | None:
     """Bearer token of the request's one Authorization header.
 
     "" for any other or a doubled header, None where there is none.
@@ -235,7 +239,7 @@ def given_token(request: web.Request) -> str | None:
     return given.strip() if scheme.lower() == "bearer" else ""
 
 
-def is_token(token: str, expected_sha256: bytes) -> bool:
+def compare_token(token: str, expected_sha256: bytes) -> bool:
     """Compare a token by its digest and in constant time: neither length nor prefix shows in the time taken."""
     return hmac.compare_digest(sha256(token.encode(errors="surrogateescape")).digest(), expected_sha256)
 
@@ -249,12 +253,12 @@ async def read_body(request: web.Request, max_bytes: int, within_s: float = BODY
         raise OipError(413, f"a body of {request.content_length} bytes, at most {max_bytes}")
     try:
         async with asyncio.timeout(within_s):
-            return await _whole(request, max_bytes)
+            return await _read_whole(request, max_bytes)
     except TimeoutError:
         raise OipError(408, f"the body did not come within {within_s:g} s") from None
 
 
-async def _whole(request: web.Request, max_bytes: int) -> bytes:
+async def _read_whole(request: web.Request, max_bytes: int) -> bytes:
     """Read a body chunk by chunk, so that a long one is refused early."""
     body = bytearray()
     async for chunk in request.content.iter_any():
@@ -264,20 +268,20 @@ async def _whole(request: web.Request, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-def refusal(status: int, line: str, headers: dict[str, str] | None = None) -> web.Response:
+def error_response(status: int, line: str, headers: dict[str, str] | None = None) -> web.Response:
     """Error response with the body `{"error": line}`."""
     body = msgspec.json.encode({"error": line})
     return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 
-def _route(request: web.Request) -> str:
+def _route_pattern(request: web.Request) -> str:
     """Pattern of the matched route; "" for a path that has none, so that it is never an open one."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else ""
 
 
-def _host_name(host: str) -> str:
-    """Host name of a `Host` header without the port; "" for an invalid one."""
+def _parse_host_name(host: str) -> str:
+    """Host name of a `DeviceHost` header without the port; "" for an invalid one."""
     match = _HOST.fullmatch(host)
     return match[1].strip("[]").lower() if match else ""
 
@@ -291,6 +295,6 @@ def _same_origin(origin: str, host: str) -> bool:
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
 
 
-def _kept(error: web.HTTPException) -> list[tuple[str, str]]:
+def _kept_headers(error: web.HTTPException) -> list[tuple[str, str]]:
     """Headers of an aiohttp error that its reply keeps."""
     return [(key, error.headers[key]) for key in ("Allow", "Retry-After") if key in error.headers]

@@ -7,7 +7,7 @@ Extension".
 Rule: a request whose JSON names a key twice is refused: two readers that disagree on which one counts could be played
 against each other.
 
-Rule: a classifier answers with `scores`, `label`, `confidence`, `label_name`; a regressor with `value` and
+Rule: a classifier answers with `scores`, `label`, `confidence`, `find_label_name`; a regressor with `value` and
 `confidence`. Device and hub have the same outputs.
 """
 
@@ -19,27 +19,27 @@ import msgspec
 import numpy as np
 
 from wire.http.tensors import (
-    BYTES,
-    DTYPES,
+    BYTES_DATATYPE,
+    NUMPY_DTYPES,
     Array,
     OipError,
     TensorHead,
-    binary_size,
-    count_of,
-    datatype_of,
-    from_bytes,
-    from_json,
+    count_elements,
+    format_shape,
     input_error,
-    shape_text,
-    short,
-    to_bytes,
+    name_datatype,
+    parse_binary_tensor,
+    parse_json_tensor,
+    read_binary_size,
+    serialise_array,
+    shorten_name,
 )
-from wire.protocol.messages import DType, Prediction
+from wire.protocol.messages import Prediction, TensorDType
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+(:)?')
 
 
-class _Shape(msgspec.Struct):
+class _RequestShape(msgspec.Struct):
     """Parts of a request that may hold objects."""
 
     inputs: list[dict[str, msgspec.Raw]] = []
@@ -47,11 +47,11 @@ class _Shape(msgspec.Struct):
     parameters: dict[str, msgspec.Raw] = {}
 
 
-_shape = msgspec.json.Decoder(_Shape)
+_shape = msgspec.json.Decoder(_RequestShape)
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def named_twice(text: bytes) -> bool:
+def has_duplicate_keys(text: bytes) -> bool:
     """Whether a JSON request names a key twice.
 
     Decoding keeps the last of equal keys, so fewer are left than stand in the text; strings before a colon are counted.
@@ -65,40 +65,40 @@ def named_twice(text: bytes) -> bool:
 
 
 __all__ = [
-    "BINARY",
-    "BYTES",
-    "DTYPES",
+    "BINARY_TYPE",
+    "BYTES_DATATYPE",
     "HEADER_LENGTH",
-    "JSON",
+    "JSON_TYPE",
     "MAX_TENSORS",
+    "NUMPY_DTYPES",
     "Array",
-    "Encoded",
+    "EncodedBody",
     "InferRequest",
     "InferResponse",
-    "ModelCard",
+    "ModelMetadata",
     "OipError",
-    "Parameter",
+    "OipParameter",
     "TensorSpec",
-    "Wanted",
-    "check_wanted",
-    "datatype_of",
-    "encode_infer",
-    "encode_request",
-    "model_metadata",
-    "numpy_dtype",
-    "parse_infer",
-    "require",
-    "server_metadata",
-    "short",
-    "text_tensor",
+    "WantedOutput",
+    "build_model_metadata",
+    "build_server_metadata",
+    "encode_infer_request",
+    "encode_infer_response",
+    "make_text_tensor",
+    "name_datatype",
+    "parse_infer_request",
+    "shorten_name",
+    "to_numpy_dtype",
+    "validate_inputs",
+    "validate_wanted_outputs",
 ]
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-JSON = "application/json"
-BINARY = "application/octet-stream"
+JSON_TYPE = "application/json"
+BINARY_TYPE = "application/octet-stream"
 MAX_TENSORS = 64
 
-Parameter = bool | int | float | str
+OipParameter = bool | int | float | str
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
 
 
-class ModelCard(msgspec.Struct, frozen=True):
+class ModelMetadata(msgspec.Struct, frozen=True):
     """Model metadata: what `GET /v2/models/{name}` answers."""
 
     name: str
@@ -119,7 +119,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     outputs: tuple[TensorSpec, ...]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedOutput(msgspec.Struct, frozen=True):
     """One output the caller asks for, as binary data or as JSON."""
 
     name: str
@@ -131,9 +131,9 @@ class InferRequest(msgspec.Struct, frozen=True):
 
     id: str
     inputs: dict[str, Array]
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WantedOutput, ...]
     binary_default: bool
-    parameters: dict[str, Parameter]
+    parameters: dict[str, OipParameter]
 
 
 class InferResponse(msgspec.Struct, frozen=True):
@@ -146,10 +146,10 @@ class InferResponse(msgspec.Struct, frozen=True):
     version: str
     id: str
     outputs: dict[str, Array]
-    parameters: dict[str, Parameter]
+    parameters: dict[str, OipParameter]
 
 
-class Encoded(NamedTuple):
+class EncodedBody(NamedTuple):
     """A body with its content type; `header_length` > 0 goes into the `HEADER_LENGTH` header."""
 
     body: bytes
@@ -162,7 +162,7 @@ class Encoded(NamedTuple):
         return {"Content-Type": self.content_type, **length}
 
 
-class _Output(msgspec.Struct, frozen=True):
+class _RequestedOutput(msgspec.Struct, frozen=True):
     name: str
     parameters: dict[str, Any] = {}
 
@@ -170,32 +170,32 @@ class _Output(msgspec.Struct, frozen=True):
 class _Request(msgspec.Struct, frozen=True):
     inputs: list[TensorHead]
     id: str = ""
-    outputs: list[_Output] = []
-    parameters: dict[str, Parameter] = {}
+    outputs: list[_RequestedOutput] = []
+    parameters: dict[str, OipParameter] = {}
 
 
 _decoder = msgspec.json.Decoder(_Request)
 
 
-def parse_infer(body: bytes, header_length: str | None = None) -> InferRequest:
+def parse_infer_request(body: bytes, header_length: str | None = None) -> InferRequest:
     """Parse the body of an inference request.
 
     `header_length`: the `HEADER_LENGTH` header, if it came. Raises OipError(400) that names what is wrong.
     """
-    head, tail = _split(body, header_length)
+    head, tail = _split_body(body, header_length)
     request = _decode_request(head)
-    if named_twice(head):
+    if has_duplicate_keys(head):
         raise OipError(400, "the request names a key twice")
     if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
         raise OipError(400, f"more than {MAX_TENSORS} tensors")
-    inputs = _inputs(request.inputs, tail)
+    inputs = _parse_inputs(request.inputs, tail)
     parameters = dict(request.parameters)
     binary = parameters.pop("binary_data_output", False) is True
-    wanted = tuple(Wanted(o.name, _wants_binary(o, default=binary)) for o in request.outputs)
+    wanted = tuple(WantedOutput(o.name, _wants_binary(o, default=binary)) for o in request.outputs)
     return InferRequest(request.id, inputs, wanted, binary, parameters)
 
 
-def require(request: InferRequest, specs: Sequence[TensorSpec], max_batch: int) -> dict[str, Array]:
+def validate_inputs(request: InferRequest, specs: Sequence[TensorSpec], max_batch: int) -> dict[str, Array]:
     """Return the inputs if they are exactly what `specs` names: names, types, shapes, one batch size, finite numbers.
 
     Raises OipError(400) that names the first that is not. The batch is the first axis of a spec that begins with -1;
@@ -204,55 +204,57 @@ def require(request: InferRequest, specs: Sequence[TensorSpec], max_batch: int) 
     names = [spec.name for spec in specs]
     for name in request.inputs:
         if name not in names:
-            raise OipError(400, f"unknown input '{short(name)}', this model takes {', '.join(names)}")
+            raise OipError(400, f"unknown input '{shorten_name(name)}', this model takes {', '.join(names)}")
     for spec in specs:
-        _require_one(request.inputs, spec, max_batch)
+        _validate_input(request.inputs, spec, max_batch)
     sizes = {request.inputs[spec.name].shape[0] for spec in specs if spec.shape[:1] == (-1,)}
     if len(sizes) > 1:
         raise OipError(400, f"the inputs have different batch sizes: {sorted(sizes)}")
     return request.inputs
 
 
-def check_wanted(request: InferRequest, outputs: Collection[str]) -> None:
+def validate_wanted_outputs(request: InferRequest, outputs: Collection[str]) -> None:
     """Refuse an unknown output before any work. Raises OipError(400)."""
     for want in request.wanted:
         if want.name not in outputs:
-            raise OipError(400, f"unknown output '{short(want.name)}', there are {', '.join(outputs)}")
+            raise OipError(400, f"unknown output '{shorten_name(want.name)}', there are {', '.join(outputs)}")
 
 
-def encode_infer(response: InferResponse, request: InferRequest) -> Encoded:
+def encode_infer_response(response: InferResponse, request: InferRequest) -> EncodedBody:
     """Encode a reply in the form that `request` asks for. Raises OipError(400) for an output that does not exist."""
-    wanted = request.wanted or tuple(Wanted(name, request.binary_default) for name in response.outputs)
-    check_wanted(request, response.outputs)
+    wanted = request.wanted or tuple(WantedOutput(name, request.binary_default) for name in response.outputs)
+    validate_wanted_outputs(request, response.outputs)
     outputs: list[dict[str, Any]] = []
     chunks: list[bytes] = []
     for want in wanted:
-        entry, chunk = _output(want, response.outputs[want.name])
+        entry, chunk = _encode_output(want, response.outputs[want.name])
         outputs.append(entry)
         chunks += [chunk] if want.binary else []
-    head = msgspec.json.encode(_reply_head(response, outputs))
+    head = msgspec.json.encode(_build_reply_head(response, outputs))
     if not any(want.binary for want in wanted):
-        return Encoded(head, JSON, 0)
-    return Encoded(b"".join((head, *chunks)), BINARY, len(head))
+        return EncodedBody(head, JSON_TYPE, 0)
+    return EncodedBody(b"".join((head, *chunks)), BINARY_TYPE, len(head))
 
 
-def encode_request(inputs: Mapping[str, Array], parameters: Mapping[str, Parameter] | None = None) -> Encoded:
+def encode_infer_request(
+    inputs: Mapping[str, Array], parameters: Mapping[str, OipParameter] | None = None
+) -> EncodedBody:
     """Encode a request with binary inputs that asks for binary outputs."""
     heads, chunks = [], []
     for name, array in inputs.items():
-        entry, chunk = _output(Wanted(name, binary=True), array)
+        entry, chunk = _encode_output(WantedOutput(name, binary=True), array)
         heads.append(entry)
         chunks.append(chunk)
     head = msgspec.json.encode({"inputs": heads, "parameters": {"binary_data_output": True, **(parameters or {})}})
-    return Encoded(b"".join((head, *chunks)), BINARY, len(head))
+    return EncodedBody(b"".join((head, *chunks)), BINARY_TYPE, len(head))
 
 
-def server_metadata(name: str, version: str, extensions: Sequence[str] = ()) -> dict[str, Any]:
+def build_server_metadata(name: str, version: str, extensions: Sequence[str] = ()) -> dict[str, Any]:
     """Server metadata: what `GET /v2` answers. `extensions`: beside binary_tensor_data."""
     return {"name": name, "version": version, "extensions": ["binary_tensor_data", *extensions]}
 
 
-def model_metadata(card: ModelCard) -> dict[str, Any]:
+def build_model_metadata(card: ModelMetadata) -> dict[str, Any]:
     """JSON form of model metadata."""
     return {
         "name": card.name,
@@ -263,17 +265,17 @@ def model_metadata(card: ModelCard) -> dict[str, Any]:
     }
 
 
-def text_tensor(values: Iterable[str]) -> Array:
+def make_text_tensor(values: Iterable[str]) -> Array:
     """One-axis BYTES tensor of UTF-8 texts."""
     return np.array([value.encode() for value in values], dtype=object)
 
 
-def numpy_dtype(dtype: DType) -> "np.dtype[Any]":
+def to_numpy_dtype(dtype: TensorDType) -> "np.dtype[Any]":
     """Numpy type of a link tensor's element type."""
-    return DTYPES[dtype.value]
+    return NUMPY_DTYPES[dtype.value]
 
 
-def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
+def _split_body(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
     """Split a body into JSON and binary data by the header's length."""
     if header_length is None:
         return body, b""
@@ -296,54 +298,56 @@ def _decode_request(head: bytes) -> _Request:
         raise OipError(400, "the request is not UTF-8") from None
 
 
-def _inputs(heads: list[TensorHead], tail: bytes) -> dict[str, Array]:
+def _parse_inputs(heads: list[TensorHead], tail: bytes) -> dict[str, Array]:
     """Inputs of a request by name, from JSON or from the binary data."""
     inputs: dict[str, Array] = {}
     offset = 0
     for head in heads:
         if head.name in inputs:
             raise input_error(head, "is named twice")
-        size = binary_size(head)
-        count = count_of(head)
+        size = read_binary_size(head)
+        count = count_elements(head)
         if size is None:
-            inputs[head.name] = from_json(head, count)
+            inputs[head.name] = parse_json_tensor(head, count)
             continue
-        inputs[head.name] = from_bytes(head, tail[offset : offset + size], count)
+        inputs[head.name] = parse_binary_tensor(head, tail[offset : offset + size], count)
         offset += size
     if offset != len(tail):
         raise OipError(400, f"{len(tail)} bytes of binary data came, the inputs name {offset}")
     return inputs
 
 
-def _require_one(inputs: Mapping[str, Array], spec: TensorSpec, max_batch: int) -> None:
+def _validate_input(inputs: Mapping[str, Array], spec: TensorSpec, max_batch: int) -> None:
     """Check one input against its spec. Raises OipError(400)."""
     if spec.name not in inputs:
         raise OipError(400, f"input '{spec.name}' is missing")
     array = inputs[spec.name]
-    if array.dtype != DTYPES[spec.datatype]:
-        raise OipError(400, f"input '{spec.name}': datatype {datatype_of(array)}, expected {spec.datatype}")
+    if array.dtype != NUMPY_DTYPES[spec.datatype]:
+        raise OipError(400, f"input '{spec.name}': datatype {name_datatype(array)}, expected {spec.datatype}")
     fits = array.ndim == len(spec.shape) and all(w in (-1, g) for w, g in zip(spec.shape, array.shape, strict=True))
     if not fits:
-        raise OipError(400, f"input '{spec.name}': shape {shape_text(array.shape)}, expected {shape_text(spec.shape)}")
+        raise OipError(
+            400, f"input '{spec.name}': shape {format_shape(array.shape)}, expected {format_shape(spec.shape)}"
+        )
     if spec.shape[:1] == (-1,) and not 1 <= array.shape[0] <= max_batch:
         raise OipError(400, f"input '{spec.name}': a batch of {array.shape[0]}, accepted are 1 to {max_batch}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise OipError(400, f"input '{spec.name}': a value is not a finite number")
 
 
-def _wants_binary(output: _Output, *, default: bool) -> bool:
+def _wants_binary(output: _RequestedOutput, *, default: bool) -> bool:
     """Whether a requested output is wanted as binary data. Raises OipError(400) for extensions not offered."""
     if "classification" in output.parameters:
-        raise OipError(400, f"output '{short(output.name)}': the classification extension is not offered here")
+        raise OipError(400, f"output '{shorten_name(output.name)}': the classification extension is not offered here")
     if any(key.startswith("shared_memory") for key in output.parameters):
-        raise OipError(400, f"output '{short(output.name)}': shared memory is not offered here")
+        raise OipError(400, f"output '{shorten_name(output.name)}': shared memory is not offered here")
     wanted = output.parameters.get("binary_data", default)
     if not isinstance(wanted, bool):
-        raise OipError(400, f"output '{short(output.name)}': binary_data is true or false")
+        raise OipError(400, f"output '{shorten_name(output.name)}': binary_data is true or false")
     return wanted
 
 
-def _reply_head(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+def _build_reply_head(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
     """JSON head of a reply, without its outputs' binary data."""
     head: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
     if response.id:
@@ -351,18 +355,18 @@ def _reply_head(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[
     return {**head, "parameters": response.parameters, "outputs": outputs}
 
 
-def _output(want: Wanted, array: Array) -> tuple[dict[str, Any], bytes]:
+def _encode_output(want: WantedOutput, array: Array) -> tuple[dict[str, Any], bytes]:
     """JSON entry of an output, and its binary data if it is wanted so."""
-    datatype = datatype_of(array)
+    datatype = name_datatype(array)
     entry: dict[str, Any] = {"name": want.name, "datatype": datatype, "shape": list(array.shape)}
     if not want.binary:
         values = array.ravel().tolist()
-        return {**entry, "data": [v.decode() for v in values] if datatype == BYTES else values}, b""
-    chunk = to_bytes(array, datatype)
+        return {**entry, "data": [v.decode() for v in values] if datatype == BYTES_DATATYPE else values}, b""
+    chunk = serialise_array(array, datatype)
     return {**entry, "parameters": {"binary_data_size": len(chunk)}}, chunk
 
 
-def answer_outputs(labels: Sequence[str], outputs: int) -> tuple[TensorSpec, ...]:
+def list_answer_outputs(labels: Sequence[str], outputs: int) -> tuple[TensorSpec, ...]:
     """Output specs of a model for its metadata. No labels = a regressor of `outputs` values."""
     if not labels:
         return TensorSpec("value", "FP32", (-1, outputs)), TensorSpec("confidence", "FP32", (-1,))
@@ -370,11 +374,11 @@ def answer_outputs(labels: Sequence[str], outputs: int) -> tuple[TensorSpec, ...
         TensorSpec("scores", "FP32", (-1, len(labels))),
         TensorSpec("label", "INT64", (-1,)),
         TensorSpec("confidence", "FP32", (-1,)),
-        TensorSpec("label_name", BYTES, (-1,)),
+        TensorSpec("label_name", BYTES_DATATYPE, (-1,)),
     )
 
 
-def answer_tensors(predictions: Sequence[Prediction], labels: Sequence[str]) -> dict[str, Array]:
+def build_answer_tensors(predictions: Sequence[Prediction], labels: Sequence[str]) -> dict[str, Array]:
     """Output tensors of predictions: `scores` or `value` [n, k] float32, the others [n]."""
     numbers = np.array([p.scores for p in predictions], np.float32)
     confidence = np.array([p.confidence for p in predictions], np.float32)
@@ -384,10 +388,10 @@ def answer_tensors(predictions: Sequence[Prediction], labels: Sequence[str]) -> 
         "scores": numbers,
         "label": np.array([p.label for p in predictions], np.int64),
         "confidence": confidence,
-        "label_name": text_tensor(name_of(p.label, labels) for p in predictions),
+        "label_name": make_text_tensor(lookup_label_name(p.label, labels) for p in predictions),
     }
 
 
-def name_of(label: int, labels: Sequence[str]) -> str:
+def lookup_label_name(label: int, labels: Sequence[str]) -> str:
     """Label text of a class index; "" if it is out of range."""
     return labels[label] if 0 <= label < len(labels) else ""

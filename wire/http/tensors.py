@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-BYTES = "BYTES"
-DTYPES: Mapping[str, "np.dtype[Any]"] = {
+BYTES_DATATYPE = "BYTES"
+NUMPY_DTYPES: Mapping[str, "np.dtype[Any]"] = {
     name: np.dtype(code)
     for name, code in {
         "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
-        "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", BYTES: "O",
+        "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", BYTES_DATATYPE: "O",
     }.items()
 }  # fmt: skip
 MAX_DIMENSIONS = 16
@@ -34,7 +34,7 @@ class OipError(Exception):
         super().__init__(line)
         self.status = status
 
-    def body(self) -> bytes:
+    def json_body(self) -> bytes:
         """JSON body of the response."""
         return msgspec.json.encode({"error": str(self)})
 
@@ -51,19 +51,19 @@ class TensorHead(msgspec.Struct, frozen=True):
 
 def input_error(head: TensorHead, line: str) -> OipError:
     """OipError(400) that names the input."""
-    return OipError(400, f"input '{short(head.name)}': {line}")
+    return OipError(400, f"input '{shorten_name(head.name)}': {line}")
 
 
-def datatype_of(array: Array) -> str:
+def name_datatype(array: Array) -> str:
     """Protocol name of an array's element type. Raises OipError(500) for a type that has none."""
     little = array.dtype.newbyteorder("<")
-    for name, dtype in DTYPES.items():
+    for name, dtype in NUMPY_DTYPES.items():
         if dtype == little:
             return name
     raise OipError(500, f"no Open Inference Protocol datatype for {array.dtype}")
 
 
-def binary_size(head: TensorHead) -> int | None:
+def read_binary_size(head: TensorHead) -> int | None:
     """Number of bytes after the JSON that belong to this input; None if its data stands in the JSON.
 
     Raises OipError(400) for shared memory, an invalid size, or data in both places.
@@ -80,32 +80,32 @@ def binary_size(head: TensorHead) -> int | None:
     return size
 
 
-def count_of(head: TensorHead) -> int:
+def count_elements(head: TensorHead) -> int:
     """Number of elements that the shape names.
 
     Raises OipError(400) for an unknown datatype, a negative size or more than `MAX_DIMENSIONS` axes.
     """
-    if head.datatype not in DTYPES:
-        raise input_error(head, f"unknown datatype '{short(head.datatype)}'")
+    if head.datatype not in NUMPY_DTYPES:
+        raise input_error(head, f"unknown datatype '{shorten_name(head.datatype)}'")
     if not head.shape or len(head.shape) > MAX_DIMENSIONS or not all(0 <= n < 2**31 for n in head.shape):
-        raise input_error(head, f"shape {shape_text(head.shape)} is not a shape")
+        raise input_error(head, f"shape {format_shape(head.shape)} is not a shape")
     return math.prod(head.shape)
 
 
-def from_bytes(head: TensorHead, data: bytes, count: int) -> Array:
+def parse_binary_tensor(head: TensorHead, data: bytes, count: int) -> Array:
     """Parse binary tensor data into an array of `count` elements.
 
     `data`: this input's part of the bytes after the JSON; the array is a read-only view of it, object arrays excepted.
     Raises OipError(400) if the sizes do not agree.
     """
-    if head.datatype == BYTES:
-        return _texts(head, data, count)
-    dtype = DTYPES[head.datatype]
+    if head.datatype == BYTES_DATATYPE:
+        return _parse_texts(head, data, count)
+    dtype = NUMPY_DTYPES[head.datatype]
     if len(data) != count * dtype.itemsize or head.parameters["binary_data_size"] != len(data):
         named = head.parameters["binary_data_size"]
         raise input_error(
             head,
-            f"{head.datatype}{shape_text(head.shape)} takes {count * dtype.itemsize} bytes, "
+            f"{head.datatype}{format_shape(head.shape)} takes {count * dtype.itemsize} bytes, "
             f"binary_data_size says {named}, {len(data)} came",
         )
     if head.datatype == "BOOL" and data.strip(b"\0\1"):
@@ -113,7 +113,7 @@ def from_bytes(head: TensorHead, data: bytes, count: int) -> Array:
     return np.frombuffer(data, dtype).reshape(head.shape)
 
 
-def _texts(head: TensorHead, data: bytes, count: int) -> Array:
+def _parse_texts(head: TensorHead, data: bytes, count: int) -> Array:
     """Parse `u32 length | bytes`, once per element."""
     texts: list[bytes] = []
     at = 0
@@ -124,33 +124,33 @@ def _texts(head: TensorHead, data: bytes, count: int) -> Array:
         texts.append(data[at + 4 : at + 4 + size])
         at += 4 + size
     if len(texts) != count or head.parameters["binary_data_size"] != len(data):
-        raise input_error(head, f"shape {shape_text(head.shape)} and {len(texts)} texts")
-    return _objects(texts, head.shape)
+        raise input_error(head, f"shape {format_shape(head.shape)} and {len(texts)} texts")
+    return _make_object_array(texts, head.shape)
 
 
-def from_json(head: TensorHead, count: int) -> Array:
+def parse_json_tensor(head: TensorHead, count: int) -> Array:
     """Parse JSON data, flat or nested as the shape says, into an array of `count` elements.
 
     Raises OipError(400) for another number of values, values of another type, or an integer out of range.
     """
-    values = _json_values(head)
+    values = _parse_json_values(head)
     if values.size != count or (values.ndim != 1 and values.shape != tuple(head.shape)):
         raise input_error(
             head,
-            f"shape {shape_text(head.shape)} wants {count} values, the data has shape {shape_text(values.shape)}",
+            f"shape {format_shape(head.shape)} wants {count} values, the data has shape {format_shape(values.shape)}",
         )
-    if head.datatype == BYTES:
-        return _objects(_utf8(head, values.ravel().tolist()), head.shape)
-    return _cast(head, values).reshape(head.shape)
+    if head.datatype == BYTES_DATATYPE:
+        return _make_object_array(_encode_texts(head, values.ravel().tolist()), head.shape)
+    return _cast_values(head, values).reshape(head.shape)
 
 
-def _json_values(head: TensorHead) -> Array:
+def _parse_json_values(head: TensorHead) -> Array:
     """Values of the JSON data as an array of any type."""
     if not bytes(head.data):
         raise input_error(head, "has no data")
     try:
         data = msgspec.json.decode(head.data)
-        dtype = object if head.datatype == BYTES else None  # a numpy text array would drop trailing zeros
+        dtype = object if head.datatype == BYTES_DATATYPE else None  # a numpy text array would drop trailing zeros
         values: Array = np.asarray(data if isinstance(data, list) else [data], dtype)
     except RecursionError:
         raise input_error(head, "the data is nested too deeply") from None
@@ -159,12 +159,12 @@ def _json_values(head: TensorHead) -> Array:
     return values
 
 
-def _cast(head: TensorHead, values: Array) -> Array:
+def _cast_values(head: TensorHead, values: Array) -> Array:
     """Cast JSON numbers to the datatype.
 
     Integers for integer types, any number for floating ones, true and false for BOOL.
     """
-    dtype = DTYPES[head.datatype]
+    dtype = NUMPY_DTYPES[head.datatype]
     accepted = {"b": "b", "f": "iuf"}.get(dtype.kind, "iu")
     if values.size and values.dtype.kind not in accepted:
         raise input_error(head, f"the data is not {head.datatype}")
@@ -172,11 +172,11 @@ def _cast(head: TensorHead, values: Array) -> Array:
         limits = np.iinfo(dtype)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
             raise input_error(head, f"a value does not fit {head.datatype}")
-    with np.errstate(over="ignore"):  # becomes infinite, which `require` refuses by name
+    with np.errstate(over="ignore"):  # becomes infinite, which `validate_inputs` refuses by name
         return values.astype(dtype)
 
 
-def _utf8(head: TensorHead, values: list[object]) -> list[bytes]:
+def _encode_texts(head: TensorHead, values: list[object]) -> list[bytes]:
     """Encode texts as UTF-8. Raises OipError(400) if one is no text."""
     texts = [value.encode() for value in values if isinstance(value, str)]
     if len(texts) != len(values):
@@ -184,25 +184,25 @@ def _utf8(head: TensorHead, values: list[object]) -> list[bytes]:
     return texts
 
 
-def to_bytes(array: Array, datatype: str) -> bytes:
+def serialise_array(array: Array, datatype: str) -> bytes:
     """Serialise an array for the binary extension: little-endian in C order; texts each behind their u32 length."""
-    if datatype == BYTES:
+    if datatype == BYTES_DATATYPE:
         return b"".join(len(text).to_bytes(4, "little") + text for text in array.ravel())
-    return array.astype(DTYPES[datatype], copy=False).tobytes()
+    return array.astype(NUMPY_DTYPES[datatype], copy=False).tobytes()
 
 
-def _objects(texts: list[bytes], shape: list[int]) -> Array:
+def _make_object_array(texts: list[bytes], shape: list[int]) -> Array:
     """Object array of texts in this shape."""
     array = np.empty(len(texts), dtype=object)
     array[:] = texts
     return array.reshape(shape)
 
 
-def short(text: str) -> str:
+def shorten_name(text: str) -> str:
     """First 60 characters of a caller's text, unprintable ones replaced, for an error line."""
     return "".join(c if c.isprintable() else "?" for c in text[:60])
 
 
-def shape_text(shape: Iterable[int]) -> str:
+def format_shape(shape: Iterable[int]) -> str:
     """Format a shape as "[1,28,28]"."""
     return "[" + ",".join(str(size) for size in shape) + "]"

@@ -20,15 +20,15 @@ from wire.ledger.merkle import HASH_BYTES
 _CHAIN_TAG = b"skerry-chain/1\0"
 _FORM_TAG = b"skerry-form/1\0"
 _HEAD_TAG = b"skerry-head/1\0"
-_FACTS = Struct(">QQQBIQI32s32s")
+_ENTRY_FACTS = Struct(">QQQBIQI32s32s")
 _form_encoder = msgspec.json.Encoder(order="deterministic")
 _encoder = msgspec.msgpack.Encoder()
 
 
-PROTOCOL = "protocol"  # the rule of notes: they carry nothing of a sample, no policy decides on them
+PROTOCOL_RULE = "protocol"  # the rule of notes: they carry nothing of a sample, no policy decides on them
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """What was handed to the link.
 
     `AGAIN`: the same bytes once more. `WITHHELD`: recorded before, and never sent.
@@ -44,7 +44,7 @@ class Kind(IntEnum):
     STATE = 8
 
 
-class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EntryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What many entries have in common: which fields left, after which transforms, where to.
 
     `fields`: by schema name with their level ("P2"); `transforms`: by field.
@@ -60,7 +60,7 @@ class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accounts: tuple[str, ...] = ()
 
 
-class Link(NamedTuple):
+class LedgerEntry(NamedTuple):
     """One entry of the ledger.
 
     Times in ms of hub time, sizes in bytes; `form` and `digest` are SHA-256, `id` the answer's or "".
@@ -79,7 +79,7 @@ class Link(NamedTuple):
     id: str
 
 
-class Head(NamedTuple):
+class LedgerHead(NamedTuple):
     """Head of a device's ledger: number, time and hash of its last entry."""
 
     device: str
@@ -89,7 +89,7 @@ class Head(NamedTuple):
     hash: bytes
 
 
-class Leaf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class HeadLeaf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A ledger head as a leaf of the hub's log: the device's statement and key, and when it was received.
 
     `epochs`: how many epochs of this device the log knows. Two heads of one device with the same `epochs` have no other
@@ -107,21 +107,21 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     epochs: int
 
     @property
-    def said(self) -> Head:
+    def signed_head(self) -> LedgerHead:
         """The head that the device signed."""
-        return Head(self.device, self.epoch, self.entries, self.at_ms, self.head)
+        return LedgerHead(self.device, self.epoch, self.entries, self.at_ms, self.head)
 
-    def encoded(self) -> bytes:
+    def encode_leaf(self) -> bytes:
         """Bytes of the leaf in the hub's Merkle tree (positional msgpack)."""
         return _encoder.encode(self)
 
 
-def genesis(epoch: int) -> bytes:
+def genesis_hash(epoch: int) -> bytes:
     """Hash before the first entry of an epoch's chain."""
     return sha256(_CHAIN_TAG + epoch.to_bytes(8, "big")).digest()
 
 
-def follow(before: bytes, link: Link) -> bytes:
+def chain_hash(before: bytes, link: LedgerEntry) -> bytes:
     """Hash of the entry that follows one of hash `before`.
 
     Raises ValueError for a number out of range or a hash of the wrong length: no ledger holds such an entry.
@@ -129,30 +129,30 @@ def follow(before: bytes, link: Link) -> bytes:
     if len(link.form) != HASH_BYTES or len(link.digest) != HASH_BYTES:  # packing would cut or fill them
         raise ValueError(f"entry {link.entry}: a hash has {HASH_BYTES} bytes")
     try:
-        return sha256(before + _FACTS.pack(*link[:9]) + link.id.encode()).digest()
+        return sha256(before + _ENTRY_FACTS.pack(*link[:9]) + link.id.encode()).digest()
     except error as misfit:
         raise ValueError(f"entry {link.entry}: {misfit}") from None
 
 
-def form_id(form: Form) -> bytes:
+def hash_form(form: EntryForm) -> bytes:
     """SHA-256 of a form, the key under which it is stored once."""
     return sha256(_FORM_TAG + _form_encoder.encode(form)).digest()
 
 
-def form_json(value: Mapping[str, Any]) -> str:
+def encode_form_json(value: Mapping[str, Any]) -> str:
     """Canonical JSON text of a form's `fields` or `transforms`."""
     return _form_encoder.encode(value).decode()
 
 
-def head_text(head: Head) -> bytes:
+def encode_head_text(head: LedgerHead) -> bytes:
     """Bytes of a head that the device signs."""
     return _HEAD_TAG + _encoder.encode(tuple(head))
 
 
-def is_signed(head: Head, signature: bytes, key: bytes) -> bool:
+def verify_head(head: LedgerHead, signature: bytes, key: bytes) -> bool:
     """Whether the holder of the raw Ed25519 public key `key` signed this head. False for an invalid key, too."""
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, head_text(head))
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, encode_head_text(head))
     except (InvalidSignature, ValueError):
         return False
     return True

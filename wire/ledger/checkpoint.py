@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from wire.errors import Fault, RemoteError
-from wire.ledger.merkle import HASH_BYTES, Tree
+from wire.ledger.merkle import HASH_BYTES, TreeHead
 
 _ED25519 = b"\x01"
 _KEY_HASH_BYTES = 4
@@ -22,26 +22,26 @@ _MAX_CHARS = 4096
 _BODY = re.compile(r"([^\n+ ]{1,128})\n(0|[1-9][0-9]{0,18})\n([A-Za-z0-9+/]{43}=)\n(?:[^\n]+\n)*")
 
 
-class Seen(NamedTuple):
+class VerifiedCheckpoint(NamedTuple):
     """A checkpoint whose signature was verified."""
 
     origin: str
-    tree: Tree
+    tree: TreeHead
 
 
-def origin_of(hub: str) -> str:
+def build_origin(hub: str) -> str:
     """Name of a hub's log, and of the key that signs it."""
     return f"skerry/{hub}"
 
 
-def signed(origin: str, tree: Tree, key: Ed25519PrivateKey) -> str:
+def sign_checkpoint(origin: str, tree: TreeHead, key: Ed25519PrivateKey) -> str:
     """Write and sign a checkpoint; returns the whole note."""
     body = f"{origin}\n{tree.size}\n{base64.b64encode(tree.root).decode()}\n"
-    named = _key_hash(origin, key.public_key().public_bytes_raw()) + key.sign(body.encode())
+    named = _hash_key(origin, key.public_key().public_bytes_raw()) + key.sign(body.encode())
     return f"{body}\n— {origin} {base64.b64encode(named).decode()}\n"
 
 
-def opened(text: str, key: bytes) -> Seen:
+def open_checkpoint(text: str, key: bytes) -> VerifiedCheckpoint:
     """Parse a checkpoint and verify its signature by the raw Ed25519 public key `key`.
 
     Signatures of other names (witnesses) are passed over. Raises RemoteError(MALFORMED) if the text is no checkpoint,
@@ -55,12 +55,12 @@ def opened(text: str, key: bytes) -> Seen:
     if len(root) != HASH_BYTES:
         raise RemoteError(Fault.MALFORMED, "the root of a checkpoint")
     for line in signatures.splitlines():
-        if _signs(line, origin, key, body.encode() + b"\n"):
-            return Seen(origin, Tree(int(match[2]), root))
+        if _verify_line(line, origin, key, body.encode() + b"\n"):
+            return VerifiedCheckpoint(origin, TreeHead(int(match[2]), root))
     raise RemoteError(Fault.SIGNATURE, "a checkpoint")
 
 
-def _signs(line: str, origin: str, key: bytes, body: bytes) -> bool:
+def _verify_line(line: str, origin: str, key: bytes, body: bytes) -> bool:
     """Whether this signature line is by `key` over `body`."""
     dash, _, rest = line.partition(" ")
     name, _, encoded = rest.rpartition(" ")
@@ -68,7 +68,7 @@ def _signs(line: str, origin: str, key: bytes, body: bytes) -> bool:
         return False  # a witness's: not ours to judge
     try:
         data = base64.b64decode(encoded, validate=True)
-        if data[:_KEY_HASH_BYTES] != _key_hash(origin, key):
+        if data[:_KEY_HASH_BYTES] != _hash_key(origin, key):
             return False
         Ed25519PublicKey.from_public_bytes(key).verify(data[_KEY_HASH_BYTES:], body)
     except (InvalidSignature, ValueError, binascii.Error):
@@ -76,6 +76,6 @@ def _signs(line: str, origin: str, key: bytes, body: bytes) -> bool:
     return True
 
 
-def _key_hash(name: str, key: bytes) -> bytes:
+def _hash_key(name: str, key: bytes) -> bytes:
     """Key id of a signed note: the first 4 bytes of SHA-256(name, newline, 0x01, public key)."""
     return sha256(name.encode() + b"\n" + _ED25519 + key).digest()[:_KEY_HASH_BYTES]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 DELIMITER = "__"
 
@@ -57,9 +57,9 @@ def build_config(
     try:
         return model(**values)
     except ValidationError as error:
-        raise ExitError(Exit.CONFIG, f"{file or 'environment'}: {_first_error(model, error)}") from None
+        raise ExitError(ExitCode.CONFIG, f"{file or 'environment'}: {_describe_first_error(model, error)}") from None
     except SettingsError as error:
-        raise ExitError(Exit.CONFIG, f"environment: {error}; write lists and sections as JSON") from None
+        raise ExitError(ExitCode.CONFIG, f"environment: {error}; write lists and sections as JSON") from None
 
 
 def make_absolute(
@@ -74,12 +74,12 @@ def make_absolute(
         sections = values.get(table[0]) if table else values
         for section in sections if isinstance(sections, list) else [sections]:
             if isinstance(section, dict) and key in section:
-                section[key] = _absolute(section[key], folder, is_path)
+                section[key] = _make_value_absolute(section[key], folder, is_path)
 
 
-def _absolute(value: Any, folder: Path, is_path: Callable[[str], bool]) -> Any:
+def _make_value_absolute(value: Any, folder: Path, is_path: Callable[[str], bool]) -> Any:
     if isinstance(value, list):
-        return [_absolute(each, folder, is_path) for each in value]
+        return [_make_value_absolute(each, folder, is_path) for each in value]
     return str(folder / Path(value).expanduser()) if isinstance(value, str) and is_path(value) else value
 
 
@@ -89,17 +89,17 @@ def find_sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
     return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, ConfigSection)}
 
 
-def known_keys(model: type[BaseModel]) -> Iterator[str]:
+def list_known_keys(model: type[BaseModel]) -> Iterator[str]:
     """Yield every key as it stands in the file, e.g. "api.port"."""
     sections = find_sections(model)
     for name in model.model_fields:
         if name in sections:
-            yield from (f"{name}.{key}" for key in _names(sections[name]))
+            yield from (f"{name}.{key}" for key in _list_names(sections[name]))
         else:
             yield name
 
 
-def nearest_key(key: str, known: Iterable[str]) -> str:
+def find_nearest_key(key: str, known: Iterable[str]) -> str:
     """Closest match of `key` among the known ones, however distant; "" if none is known."""
     return next(iter(difflib.get_close_matches(key, sorted(known), 1, 0.0)), "")
 
@@ -110,27 +110,27 @@ def check_environment(model: type[ProcessConfig], environment: Mapping[str, str]
     Raises ExitError(CONFIG) that names the nearest known variable.
     """
     prefix = model.model_config["env_prefix"]
-    names = (*known_keys(model), *find_sections(model))
+    names = (*list_known_keys(model), *find_sections(model))
     known = {prefix + name.replace(".", DELIMITER).upper() for name in names}
     for variable in environment:
         if variable.upper().startswith(prefix) and variable.upper() not in known:
-            near = nearest_key(variable.upper(), known)
-            raise ExitError(Exit.CONFIG, f"environment: unknown variable {variable[:60]}, did you mean {near}?")
+            near = find_nearest_key(variable.upper(), known)
+            raise ExitError(ExitCode.CONFIG, f"environment: unknown variable {variable[:60]}, did you mean {near}?")
 
 
-def _first_error(model: type[BaseModel], error: ValidationError) -> str:
+def _describe_first_error(model: type[BaseModel], error: ValidationError) -> str:
     """First of pydantic's errors as one line."""
     found = error.errors(include_url=False, include_input=False)[0]
     key = ".".join(str(part) for part in found["loc"])
     if found["type"] == "missing":
         return f"'{key}' is missing"
     if found["type"] == "extra_forbidden":
-        near = nearest_key(str(found["loc"][-1]), _names(_section_at(model, found["loc"][:-1])))
+        near = find_nearest_key(str(found["loc"][-1]), _list_names(_find_section(model, found["loc"][:-1])))
         return f"unknown key {key[:60]}, did you mean {near}?".replace("\n", " ")
     return f"'{key}': {found['msg'][:200]}".replace("\n", " ")
 
 
-def _section_at(model: type[BaseModel], where: Iterable[str | int]) -> type[BaseModel]:
+def _find_section(model: type[BaseModel], where: Iterable[str | int]) -> type[BaseModel]:
     """Table at this place of the document; an integer is a place in a list of tables."""
     kind: Any = model
     for part in where:
@@ -139,5 +139,5 @@ def _section_at(model: type[BaseModel], where: Iterable[str | int]) -> type[Base
     return section
 
 
-def _names(section: type[BaseModel]) -> list[str]:
+def _list_names(section: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in section.model_fields.items()]

@@ -11,15 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 
-def no_core_dumps() -> None:
+def disable_core_dumps() -> None:
     """Disable core dumps of this process and its children: a dump would contain samples and keys."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def notify(state: str) -> bool:
+def notify_systemd(state: str) -> bool:
     """Send "READY=1", "WATCHDOG=1" or "STOPPING=1" to systemd (sd_notify(3)).
 
     False where no service manager listens.
@@ -36,7 +36,7 @@ def notify(state: str) -> bool:
     return True
 
 
-def watchdog_every_s() -> float | None:
+def read_watchdog_interval() -> float | None:
     """Seconds between two WATCHDOG=1 messages: half of what systemd allows.
 
     None if systemd watches no process, or another one (WATCHDOG_USEC, WATCHDOG_PID).
@@ -47,7 +47,7 @@ def watchdog_every_s() -> float | None:
     return int(limit_us) / 2_000_000 or None
 
 
-class Lock:
+class FolderLock:
     """File lock that keeps a folder to one process: `with Lock(folder):`.
 
     A second process gets ExitError(LOCKED) with the owner's id; a dead owner's lock is free. Raises ExitError(DISK) if
@@ -63,14 +63,16 @@ class Lock:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ExitError(
-                Exit.DISK, f"{self._path}: {error.strerror}; make the folder writable for this user"
+                ExitCode.DISK, f"{self._path}: {error.strerror}; make the folder writable for this user"
             ) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(self._fd, 20).decode(errors="replace").strip()
             os.close(self._fd)
-            raise ExitError(Exit.LOCKED, f"{self._path.parent} is in use by process {owner}; stop it first") from None
+            raise ExitError(
+                ExitCode.LOCKED, f"{self._path.parent} is in use by process {owner}; stop it first"
+            ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         return self

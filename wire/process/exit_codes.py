@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """Exit codes. 10 to 23: what a person can configure or fix; 30 to 33: this machine; 40 on: a check's result."""
 
     OK = 0
@@ -41,7 +41,7 @@ class Exit(IntEnum):
 class ExitError(Exception):
     """Error that ends a command: one line that says what to do next, and the exit code."""
 
-    def __init__(self, code: Exit, message: str) -> None:
+    def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
         self.code = code
 
@@ -60,12 +60,12 @@ def run_to_exit(program: str, work: Callable[[], int]) -> int:
         stops = group.subgroup(ExitError)
         if stops is None:
             raise
-        found = _first_of(stops)
+        found = _find_first_error(stops)
     print(f"{program}: {found}", file=sys.stderr)
     return found.code
 
 
-def _first_of(group: BaseExceptionGroup[ExitError]) -> ExitError:
+def _find_first_error(group: BaseExceptionGroup[ExitError]) -> ExitError:
     """First single error of a group, searched depth first."""
     error = group.exceptions[0]
-    return _first_of(error) if isinstance(error, BaseExceptionGroup) else error
+    return _find_first_error(error) if isinstance(error, BaseExceptionGroup) else error

@@ -9,14 +9,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 MAX_FILE_BYTES = 1 << 20
 # The folder that holds the packages: a child process is started there so that it finds them in a checkout too.
 PACKAGES_FOLDER = Path(__file__).parents[2]
 
 
-def write_private(path: Path, data: bytes) -> None:
+def write_private_file(path: Path, data: bytes) -> None:
     """Write a file atomically and durably, mode 0600 from the first byte on.
 
     The data and the folder are synced. Raises ExitError(DISK) if the folder cannot take it.
@@ -32,10 +32,10 @@ def write_private(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise ExitError(Exit.DISK, f"{path}: {error.strerror}") from None
+        raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
 
 
-def read_private(path: Path, max_bytes: int = 65536) -> bytes:
+def read_private_file(path: Path, max_bytes: int = 65536) -> bytes:
     """Read a secret file, at most `max_bytes`.
 
     Raises ExitError(CREDENTIALS) if others may read it, or if it is missing or unreadable.
@@ -44,10 +44,10 @@ def read_private(path: Path, max_bytes: int = 65536) -> bytes:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if mode & 0o077:
-                raise ExitError(Exit.CREDENTIALS, f"{path} can be read by others; run: chmod 600 {path}")
+                raise ExitError(ExitCode.CREDENTIALS, f"{path} can be read by others; run: chmod 600 {path}")
             return file.read(max_bytes)
     except OSError as error:
-        raise ExitError(Exit.CREDENTIALS, f"{path}: {error.strerror}") from None
+        raise ExitError(ExitCode.CREDENTIALS, f"{path}: {error.strerror}") from None
 
 
 def sync_folder(folder: Path) -> None:
@@ -59,7 +59,7 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def read_bytes(path: Path, code: Exit, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> bytes:
+def read_file_bytes(path: Path, code: ExitCode, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> bytes:
     """Read a file of at most `max_bytes`.
 
     Raises ExitError(code) if it is missing, unreadable or longer; `missing` says what to do where there is no such
@@ -77,26 +77,26 @@ def read_bytes(path: Path, code: Exit, max_bytes: int = MAX_FILE_BYTES, missing:
     return data
 
 
-def read_text(path: Path, code: Exit, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> str:
+def read_file_text(path: Path, code: ExitCode, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> str:
     """Read a UTF-8 text file of at most `max_bytes`.
 
-    Raises ExitError(code) as `read_bytes`, and for another encoding.
+    Raises ExitError(code) as `read_file_bytes`, and for another encoding.
     """
     try:
-        return read_bytes(path, code, max_bytes, missing).decode()
+        return read_file_bytes(path, code, max_bytes, missing).decode()
     except UnicodeDecodeError:
         raise ExitError(code, f"{path}: not UTF-8 text") from None
 
 
-def read_toml(path: Path, code: Exit, missing: str = "") -> dict[str, Any]:
+def read_toml_file(path: Path, code: ExitCode, missing: str = "") -> dict[str, Any]:
     """Parse a TOML file; its keys are not checked here. Raises ExitError(code) if it is not TOML in UTF-8."""
     try:
-        return tomllib.loads(read_bytes(path, code, missing=missing).decode())
+        return tomllib.loads(read_file_bytes(path, code, missing=missing).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ExitError(code, f"{path}: not TOML: {error}") from None
 
 
-def write_new(path: Path, text: str) -> None:
+def write_new_file(path: Path, text: str) -> None:
     """Write a file that must not exist yet.
 
     Raises ExitError(CONFIG) if it does, ExitError(DISK) if it cannot be written.
@@ -105,6 +105,6 @@ def write_new(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ExitError(Exit.CONFIG, f"{path} is there already; it was not touched: name another file") from None
+        raise ExitError(ExitCode.CONFIG, f"{path} is there already; it was not touched: name another file") from None
     except OSError as error:
-        raise ExitError(Exit.DISK, f"{path}: {error.strerror}") from None
+        raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None

@@ -16,30 +16,30 @@ from enum import Enum
 from pathlib import Path
 from typing import NewType, TextIO
 
-Name = NewType("Name", str)
-Safe = bool | int | float | Enum | Name
+SafeName = NewType("SafeName", str)
+SafeValue = bool | int | float | Enum | SafeName
 _NAME = re.compile(r"[A-Za-z0-9_.:@/\[\]+-]{1,120}")
 BURST_LINES = 20
 LINES_PER_S = 1.0
 MAX_EVENTS = 512
-LEVELS = ("info", "warning", "error")
+LOG_LEVELS = ("info", "warning", "error")
 
 
-def name(text: str) -> Name:
+def safe_name(text: str) -> SafeName:
     """Check an id, address, path or class name for a log line; anything else becomes "withheld:LENGTH"."""
-    return Name(text) if _NAME.fullmatch(text) else Name(f"withheld:{len(text)}")
+    return SafeName(text) if _NAME.fullmatch(text) else SafeName(f"withheld:{len(text)}")
 
 
-def fault(error: BaseException) -> Name:
+def describe_error(error: BaseException) -> SafeName:
     """Describe an exception for a log line: its type, file and line; its message may hold a payload and is left out."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = f"@{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
-    return name(type(error).__name__ + where)
+    return safe_name(type(error).__name__ + where)
 
 
-class Log:
+class JsonLog:
     """Writer of JSON log lines, each event name limited to 20 at once and one a second.
 
     `suppressed` in a line counts the lines of its event left out before it. `least`: lowest level written, one of
@@ -50,36 +50,36 @@ class Log:
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.time, least: str = "info"
     ) -> None:
         self._stream = stream or sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for ever
-        self._silent = LEVELS[: LEVELS.index(least)]
+        self._silent = LOG_LEVELS[: LOG_LEVELS.index(least)]
         self._clock = clock
         self._buckets: dict[str, tuple[float, float, int]] = {}
 
-    def info(self, event: str, **values: Safe) -> None:
+    def info(self, event: str, **values: SafeValue) -> None:
         """Write an "info" line; `values` become its further keys."""
         self._write("info", event, values)
 
-    def warning(self, event: str, **values: Safe) -> None:
+    def warning(self, event: str, **values: SafeValue) -> None:
         """Write a "warning" line."""
         self._write("warning", event, values)
 
-    def error(self, event: str, **values: Safe) -> None:
+    def error(self, event: str, **values: SafeValue) -> None:
         """Write an "error" line."""
         self._write("error", event, values)
 
-    def take_over(self) -> None:
+    def capture_logging(self) -> None:
         """Send the records of Python's `logging` to this log: logger, place and type of the error.
 
         Their texts may hold payloads and are left out.
         """
-        logging.basicConfig(handlers=[_Handler(self)], level=logging.WARNING, force=True)
+        logging.basicConfig(handlers=[_LibraryHandler(self)], level=logging.WARNING, force=True)
 
-    def _write(self, level: str, event: str, values: dict[str, Safe]) -> None:
+    def _write(self, level: str, event: str, values: dict[str, SafeValue]) -> None:
         now = self._clock()
         suppressed = None if level in self._silent else self._admit(event, now)
         if suppressed is None:
             return
         line: dict[str, object] = {"at": round(now, 3), "level": level, "event": event}
-        line |= {key: _plain(value) for key, value in values.items()}
+        line |= {key: _to_json_value(value) for key, value in values.items()}
         if suppressed:
             line["suppressed"] = suppressed
         try:
@@ -104,7 +104,7 @@ class Log:
         return suppressed
 
 
-def _plain(value: Safe) -> bool | int | float | str | None:
+def _to_json_value(value: SafeValue) -> bool | int | float | str | None:
     """JSON value of a log value: enums by their value, floats rounded to 6 digits, names checked again."""
     if isinstance(value, Enum):
         value = value.value
@@ -112,18 +112,20 @@ def _plain(value: Safe) -> bool | int | float | str | None:
         return value
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
-    return name(value) if isinstance(value, str) else "withheld"
+    return safe_name(value) if isinstance(value, str) else "withheld"
 
 
-class _Handler(logging.Handler):
+class _LibraryHandler(logging.Handler):
     """Handler for `logging` records of libraries, stripped of their texts."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: JsonLog) -> None:
         super().__init__()
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
         write = self._log.error if record.levelno >= logging.ERROR else self._log.warning
         kind = record.exc_info[1] if record.exc_info else None
-        place = name(f"{record.module}:{record.lineno}")
-        write("library", logger=name(record.name), place=place, error=fault(kind) if kind else Name(""))
+        place = safe_name(f"{record.module}:{record.lineno}")
+        write(
+            "library", logger=safe_name(record.name), place=place, error=describe_error(kind) if kind else SafeName("")
+        )

@@ -10,8 +10,8 @@ from hashlib import sha256
 import msgspec
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
-NS = 1_000_000_000
-DEVICE = "skerry.device"  # the one span that both sides name: the device's, from its sample to its answer
+NS_PER_S = 1_000_000_000
+DEVICE_SPAN = "skerry.device"  # the one span that both sides name: the device's, from its sample to its answer
 
 Attribute = str | int | float | bool
 
@@ -27,37 +27,37 @@ class Span(msgspec.Struct, frozen=True):
     end_s: float
     attributes: dict[str, Attribute] = {}
 
-    def line(self, service: str) -> bytes:
+    def encode_line(self, service: str) -> bytes:
         """Encode the span as one line of JSON, its times in nanoseconds as OpenTelemetry has them."""
         facts = {"traceId": self.trace, "spanId": self.id, "parentSpanId": self.parent, "name": self.name}
-        times = {"startTimeUnixNano": int(self.start_s * NS), "endTimeUnixNano": int(self.end_s * NS)}
+        times = {"startTimeUnixNano": int(self.start_s * NS_PER_S), "endTimeUnixNano": int(self.end_s * NS_PER_S)}
         told = {"ms": round((self.end_s - self.start_s) * 1000, 3), "service": service, "attributes": self.attributes}
         return msgspec.json.encode({**facts, **times, **told}) + b"\n"
 
 
-class Place(msgspec.Struct, frozen=True):
+class TraceContext(msgspec.Struct, frozen=True):
     """Trace context: the trace, and the span under which new ones are recorded."""
 
     trace: str
     parent: str
 
-    def span(self, name: str, about: str, times: tuple[float, float], attributes: dict[str, Attribute]) -> Span:
+    def create_span(self, name: str, about: str, times: tuple[float, float], attributes: dict[str, Attribute]) -> Span:
         """Create a span below `parent`.
 
         `about`: what it is about, e.g. a question's id; `times`: start and end in seconds since 1970.
         """
-        return Span(self.trace, span_id(self.trace, name, about), self.parent, name, *times, attributes)
+        return Span(self.trace, derive_span_id(self.trace, name, about), self.parent, name, *times, attributes)
 
 
-def place(traceparent: str) -> Place | None:
+def parse_traceparent(traceparent: str) -> TraceContext | None:
     """Parse a W3C traceparent header.
 
     None for an invalid one, and for a trace that its owner does not want recorded (sampled flag not set).
     """
     match = _TRACEPARENT.fullmatch(traceparent)
-    return Place(match[1], match[2]) if match and int(match[3], 16) & 1 else None
+    return TraceContext(match[1], match[2]) if match and int(match[3], 16) & 1 else None
 
 
-def span_id(trace: str, name: str, about: str) -> str:
+def derive_span_id(trace: str, name: str, about: str) -> str:
     """Derive a span id: 16 hex characters, never all zero."""
     return sha256(f"{trace}/{name}/{about}".encode()).hexdigest()[:15] + "1"

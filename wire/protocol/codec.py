@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from wire.errors import Fault, LocalError, RemoteError
-from wire.protocol.messages import DownNote, Escalation, Header, Suite, UpNote, Verdict
+from wire.protocol.messages import CipherSuite, DownNote, Escalation, FrameHeader, UpNote, Verdict
 
 VERSION = 1
 MAX_FRAME_BYTES = 128 * 1024  # AWS IoT's publish limit, the smallest of the common brokers'
@@ -27,7 +27,7 @@ _PREFIX_BYTES = 4
 _DETAIL_CHARS = 120
 
 _encoder = msgspec.msgpack.Encoder()
-_header_decoder = msgspec.msgpack.Decoder(Header)
+_header_decoder = msgspec.msgpack.Decoder(FrameHeader)
 _escalation_decoder = msgspec.msgpack.Decoder(Escalation)
 _verdict_decoder = msgspec.msgpack.Decoder(Verdict)
 _up_decoder: msgspec.msgpack.Decoder[UpNote] = msgspec.msgpack.Decoder(UpNote)
@@ -42,14 +42,14 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     `clear`: the bytes before the body, exactly as signed. `signature`: 64 bytes of Ed25519.
     """
 
-    suite: Suite
-    header: Header
+    suite: CipherSuite
+    header: FrameHeader
     clear: bytes
     body: bytes
     signature: bytes
 
 
-def clear_part(suite: Suite, header: Header) -> bytes:
+def encode_clear_part(suite: CipherSuite, header: FrameHeader) -> bytes:
     """Encode version, suite and header: the bytes that HPKE binds as `info` and that the signature covers.
 
     Raises LocalError if the encoded header is longer than `MAX_HEADER_BYTES`.
@@ -60,7 +60,7 @@ def clear_part(suite: Suite, header: Header) -> bytes:
     return bytes((VERSION, suite)) + len(encoded).to_bytes(2, "big") + encoded
 
 
-def split(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
+def split_frame(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
     """Split received bytes into a `Frame`; no cryptography is done here.
 
     The cheap checks come first: size, version, suite, then the header. Raises RemoteError with the fault
@@ -72,47 +72,47 @@ def split(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
         raise RemoteError(Fault.MALFORMED, f"{len(data)} bytes are too few for a frame")
     if data[0] != VERSION:
         raise RemoteError(Fault.VERSION, f"version {data[0]}, this side speaks {VERSION}")
-    suite = _suite(data[1])
+    suite = parse_suite(data[1])
     end = _PREFIX_BYTES + int.from_bytes(data[2:4], "big")
     if end - _PREFIX_BYTES > MAX_HEADER_BYTES or end + SIGNATURE_BYTES > len(data):
         raise RemoteError(Fault.MALFORMED, "header length")
-    header = _decode(_header_decoder, data[_PREFIX_BYTES:end])
+    header = _decode_with(_header_decoder, data[_PREFIX_BYTES:end])
     return Frame(suite, header, data[:end], data[end:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
 
 
-def _suite(value: int) -> Suite:
+def parse_suite(value: int) -> CipherSuite:
     try:
-        return Suite(value)
+        return CipherSuite(value)
     except ValueError:
         raise RemoteError(Fault.SUITE, f"suite {value:#04x} is not spoken here") from None
 
 
-def encode(message: Escalation | Verdict | UpNote | DownNote) -> bytes:
+def encode_wire_message(message: Escalation | Verdict | UpNote | DownNote) -> bytes:
     """Encode a message as positional msgpack, its tag first."""
     return _encoder.encode(message)
 
 
 def decode_escalation(data: bytes) -> Escalation:
     """Decode an unpadded question. Raises RemoteError(MALFORMED)."""
-    return _decode(_escalation_decoder, data)
+    return _decode_with(_escalation_decoder, data)
 
 
 def decode_verdict(data: bytes) -> Verdict:
     """Decode an unpadded verdict. Raises RemoteError(MALFORMED)."""
-    return _decode(_verdict_decoder, data)
+    return _decode_with(_verdict_decoder, data)
 
 
-def decode_up(data: bytes) -> UpNote:
+def decode_up_note(data: bytes) -> UpNote:
     """Decode a note from a device, told apart by its tag. Raises RemoteError(MALFORMED)."""
-    return _decode(_up_decoder, data)
+    return _decode_with(_up_decoder, data)
 
 
-def decode_down(data: bytes) -> DownNote:
+def decode_down_note(data: bytes) -> DownNote:
     """Decode a note from a hub, told apart by its tag. Raises RemoteError(MALFORMED)."""
-    return _decode(_down_decoder, data)
+    return _decode_with(_down_decoder, data)
 
 
-def _decode(decoder: "msgspec.msgpack.Decoder[T]", data: bytes) -> T:
+def _decode_with(decoder: "msgspec.msgpack.Decoder[T]", data: bytes) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
@@ -120,7 +120,7 @@ def _decode(decoder: "msgspec.msgpack.Decoder[T]", data: bytes) -> T:
         raise RemoteError(Fault.MALFORMED, str(error)[:_DETAIL_CHARS]) from None
 
 
-def pad(data: bytes, fixed_bytes: int = 0) -> bytes:
+def pad_plaintext(data: bytes, fixed_bytes: int = 0) -> bytes:
     """Pad a plaintext to `u32 length | data | zeros`, so that its size does not leak the content.
 
     Filled to the next multiple of `SIZE_CLASS_BYTES`, or to `fixed_bytes`: from level P2 up the schema names one size
@@ -133,7 +133,7 @@ def pad(data: bytes, fixed_bytes: int = 0) -> bytes:
     return len(data).to_bytes(4, "big") + data + bytes(target - size)
 
 
-def unpad(padded: bytes) -> bytes:
+def unpad_plaintext(padded: bytes) -> bytes:
     """Remove the padding. Raises RemoteError(PADDING) if the length is wrong or a filling byte is not zero."""
     size = int.from_bytes(padded[:4], "big")
     if len(padded) < 4 or size > len(padded) - 4 or any(padded[4 + size :]):
@@ -141,7 +141,7 @@ def unpad(padded: bytes) -> bytes:
     return padded[4 : 4 + size]
 
 
-def fingerprint(padded: bytes) -> bytes:
+def hash_plaintext(padded: bytes) -> bytes:
     """SHA-256 of the padded plaintext, the key for idempotency.
 
     Two sealings of one question have different ciphertexts and the same fingerprint.

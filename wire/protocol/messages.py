@@ -10,12 +10,12 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
-from wire.protocol.rollout import Assignment, InstallReport, ReportSeen
+from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
 
 Seqs = tuple[int, ...]
 
 
-class Level(IntEnum):
+class SensitivityLevel(IntEnum):
     """Sensitivity label of a field, from public to raw. An unlabelled field counts as P4."""
 
     P0 = 0  # public
@@ -25,7 +25,7 @@ class Level(IntEnum):
     P4 = 4  # raw or special category
 
 
-class DType(StrEnum):
+class TensorDType(StrEnum):
     """Element types a tensor may have on the link, by their Open Inference Protocol names."""
 
     FP32 = "FP32"
@@ -37,14 +37,14 @@ class DType(StrEnum):
     BOOL = "BOOL"
 
 
-class Suite(IntEnum):
+class CipherSuite(IntEnum):
     """Algorithms that protect a frame. The numbers in between are reserved for a post-quantum hybrid."""
 
     SIGNED = 0x01  # Ed25519 over header and body; the body is readable
     SEALED = 0x11  # HPKE base mode X25519 / HKDF-SHA256 / ChaCha20-Poly1305, then Ed25519
 
 
-class Reason(StrEnum):
+class RefusalReason(StrEnum):
     """Why the hub refuses a question."""
 
     BUSY = "busy"
@@ -63,7 +63,7 @@ class Reason(StrEnum):
     POLICY_OLD = "policy_old"  # below the hub's floor, or not cleared of a deny-all notice: fetch the newer policy
 
 
-class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class FrameHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Frame header, sent in the clear and signed.
 
     `shard`: first byte of SHA-256(device). `key_id`: the receiver's key (sealed) or the signer's (signed).
@@ -80,7 +80,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class Tensor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A tensor on the link; `data` holds its elements in C order, little-endian."""
 
-    dtype: DType
+    dtype: TensorDType
     shape: tuple[int, ...]
     data: bytes
 
@@ -104,11 +104,11 @@ class FieldSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """
 
     name: str
-    dtype: DType
+    dtype: TensorDType
     shape: tuple[int, ...]
     low: float
     high: float
-    level: Level
+    level: SensitivityLevel
     category: str  # what kind of thing it is, for people and for the ledger: "features", "answer", "confidence"
 
 
@@ -172,13 +172,13 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     epoch: int
     seq: int
     digest: bytes
-    reason: Reason
+    reason: RefusalReason
     retry_after_s: float
     final: bool
 
 
-class Statuses(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="s"):
-    """Reply to `Ask`: which questions are being worked on, and which the hub has never stored.
+class StatusReply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="s"):
+    """Reply to `StatusRequest`: which questions are being worked on, and which the hub has never stored.
 
     An `unknown` question is sent again, the same bytes.
     """
@@ -188,7 +188,7 @@ class Statuses(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     unknown: Seqs
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="a"):
+class StatusRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="a"):
     """Request for the status of open questions.
 
     Sent on every connect and at most once a minute while questions are open.
@@ -198,7 +198,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     seqs: Seqs
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="h"):
+class HelloNote(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="h"):
     """First message on each connection: announces the epoch and the models of the device."""
 
     epoch: int
@@ -207,8 +207,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     models: tuple[ModelRef, ...]
 
 
-class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="w"):
-    """Answer to a `Hello`; its header carries hub time.
+class WelcomeNote(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="w"):
+    """Answer to a `HelloNote`; its header carries hub time.
 
     `spread_s`: over how many seconds the fleet's devices shall spread their next connect, so that a broker that comes
     back is not met by all of them at once. It grows with the fleet.
@@ -220,7 +220,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     spread_s: float = 0.0
 
 
-class DenyAll(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="n"):
+class DenyAllNotice(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="n"):
     """Order on `down/desired` to stop all egress, until a policy whose `clears_notice` is at least `counter`.
 
     A counter only ever grows: hub time in seconds, or one more than the last. `epoch` is 0: it holds for any.
@@ -231,14 +231,14 @@ class DenyAll(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     why: str
 
 
-Totals = tuple[tuple[str, int, int], ...]  # (account, its period, spent in it): running totals, never going back
+SpendTotals = tuple[tuple[str, int, int], ...]  # (account, its period, spent in it): running totals, never going back
 
 
-class Heads(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="l"):
+class LedgerHeadReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="l"):
     """Signed head of the device's egress ledger and its running totals, on `up/report`.
 
-    `signature`: the device's over `wire.ledger.chain.head_text`. `known`: size of the hub's log at its last
-    `Checkpoint`, in leaves.
+    `signature`: the device's over `wire.ledger.chain.encode_head_text`. `known`: size of the hub's log at its last
+    `CheckpointNote`, in leaves.
     """
 
     epoch: int
@@ -247,11 +247,11 @@ class Heads(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     head: bytes
     signature: bytes
     known: int = 0
-    spend: Totals = ()
+    spend: SpendTotals = ()
 
 
-class Checkpoint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="c"):
-    """Answer to `Heads`: the head is leaf `index` of the hub's log, whose signed checkpoint is `text`.
+class CheckpointNote(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="c"):
+    """Answer to `LedgerHeadReport`: the head is leaf `index` of the hub's log, whose signed checkpoint is `text`.
 
     `inclusion` proves that, `consistency` that the log has only grown since the size the device knew (RFC 9162).
     `received_ms` and `epochs` (of this device, in the whole log) are part of the leaf.
@@ -267,16 +267,28 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     consistency: tuple[bytes, ...]
 
 
-class Mirror(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="m"):
-    """Answer to `Heads`: the highest totals this device ever reported, in any epoch, as far as they are kept.
+class SpendMirror(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="m"):
+    """Answer to `LedgerHeadReport`:
+
+    the highest totals this device ever reported, in any epoch, as far as they are kept.
 
     A device that lost its database resumes its budgets from them.
     """
 
     epoch: int
-    spend: Totals
+    spend: SpendTotals
     complete: bool = True
 
 
-UpNote = Ask | Hello | Heads | InstallReport
-DownNote = Receipt | Refusal | Statuses | Welcome | DenyAll | Checkpoint | Mirror | Assignment | ReportSeen
+UpNote = StatusRequest | HelloNote | LedgerHeadReport | InstallReport
+DownNote = (
+    Receipt
+    | Refusal
+    | StatusReply
+    | WelcomeNote
+    | DenyAllNotice
+    | CheckpointNote
+    | SpendMirror
+    | Assignment
+    | ReportReceipt
+)

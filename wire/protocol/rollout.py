@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Cohort(StrEnum):
+class RolloutCohort(StrEnum):
     """Role of a device in a rollout."""
 
     CANDIDATE = "candidate"  # installs the version, if it may
@@ -41,7 +41,7 @@ class InstallState(StrEnum):
     SAFE_MODE = "safe_mode"
 
 
-class Failure(StrEnum):
+class InstallFailure(StrEnum):
     """Why an update did not happen, or was reverted."""
 
     INTEGRITY = "integrity"
@@ -80,7 +80,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     path: str
     version: int
     digest: str
-    cohort: Cohort = Cohort.CANDIDATE
+    cohort: RolloutCohort = RolloutCohort.CANDIDATE
     withdraw: bool = False
     audit_share: float = 0.0  # of all answers, under the policy's own share
     soak_s: float = 1800.0
@@ -91,10 +91,10 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     report_s: float = 300.0  # how often figures are reported while it lasts
 
 
-MOST_CELLS = 32
+MAX_AUDIT_CELLS = 32
 
 
-class Agreement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class AuditAgreement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Counts of audited samples of one data class at one audit `share`, with human feedback. Whole numbers.
 
     `agreed`: the serving model agreed with the verdict of the *committed* model. `worse`: the committed model agreed
@@ -114,13 +114,13 @@ class Agreement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     told_better: int = 0
 
 
-class Quality(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Audit counts of a device, at most `MOST_CELLS` cells; `dropped` counts the audits of further ones.
+class AuditQuality(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Audit counts of a device, at most `MAX_AUDIT_CELLS` cells; `dropped` counts the audits of further ones.
 
     `unaudited`: data classes that were answered and may not be audited under the policy in force.
     """
 
-    cells: tuple[Agreement, ...] = ()
+    cells: tuple[AuditAgreement, ...] = ()
     unaudited: tuple[str, ...] = ()
     dropped: int = 0
 
@@ -135,7 +135,7 @@ class ClassSignals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     confidence_sq: float = 0.0
 
 
-class Signals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class DeviceSignals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Health figures that a device measures without a hub.
 
     `p95_us` (latency, microseconds) and `rss_bytes` are current values, the rest are sums.
@@ -150,11 +150,11 @@ class Signals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     rss_bytes: int = 0
     crashes: int = 0
     starts: int = 0
-    classes: tuple[ClassSignals, ...] = ()  # at most `MOST_CELLS`
+    classes: tuple[ClassSignals, ...] = ()  # at most `MAX_AUDIT_CELLS`
 
 
 class InstallReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="i"):
-    """Progress report of an assignment, on `up/report`; repeated until the hub has sent a `ReportSeen`.
+    """Progress report of an assignment, on `up/report`; repeated until the hub has sent a `ReportReceipt`.
 
     `seq` only ever grows for a device, over new databases too: hub time in milliseconds, or one more than the last.
     `version` and `running` (digest of the packed bundle, hex) are of what serves at that moment, "" for nothing.
@@ -167,17 +167,17 @@ class InstallReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     rollout: str
     family: str
     state: InstallState
-    failure: Failure | None
+    failure: InstallFailure | None
     version: int
     running: str
     at_ms: int
-    cohort: Cohort = Cohort.CANDIDATE
-    quality: Quality | None = None
-    signals: Signals | None = None
+    cohort: RolloutCohort = RolloutCohort.CANDIDATE
+    quality: AuditQuality | None = None
+    signals: DeviceSignals | None = None
     detail: str = ""  # one line for people; never anything of a sample
 
 
-class ReportSeen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="j"):
+class ReportReceipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="j"):
     """Receipt of install reports: all of this device up to `seq` are stored durably."""
 
     epoch: int

@@ -2,7 +2,7 @@
 
 Base-mode HPKE does not authenticate the sender, so every frame is signed as well. The clear header and the channel
 are bound twice: as HPKE `info` and under the signature. A verdict also binds the question it answers
-(`verdict_binding`), so it opens for that question alone.
+(`compute_verdict_binding`), so it opens for that question alone.
 
 The second part signs erasure requests (GDPR): what a device signs to have a subject's data deleted, and the hub's
 signed statement that it is done. A subject goes over the link as a hash under a key that only its device has; the
@@ -19,69 +19,69 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM
 from cryptography.hazmat.primitives.hpke import Suite as HpkeSuite
 
 from wire.errors import Fault, LocalError, RemoteError
-from wire.protocol.codec import MAX_FRAME_BYTES, Frame, clear_part
-from wire.protocol.messages import Header, Suite
-from wire.protocol.topics import Channel
+from wire.protocol.codec import MAX_FRAME_BYTES, Frame, encode_clear_part
+from wire.protocol.messages import CipherSuite, FrameHeader
+from wire.protocol.topics import TopicChannel
 
 _hpke = HpkeSuite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 KEY_ID_BYTES = 8
 
 
-def key_id(public_raw: bytes) -> bytes:
+def compute_key_id(public_raw: bytes) -> bytes:
     """Key id of a public key (raw bytes): the first 8 bytes of its SHA-256."""
     return sha256(public_raw).digest()[:KEY_ID_BYTES]
 
 
-def seal(
-    header: Header,
+def seal_frame(
+    header: FrameHeader,
     padded: bytes,
     *,
     to: X25519PublicKey,
     by: Ed25519PrivateKey,
-    channel: Channel,
+    channel: TopicChannel,
     binding: bytes = b"",
 ) -> bytes:
     """Encrypt a padded plaintext to `to`, sign it with `by`, and return the whole frame.
 
-    `binding`: further bytes for the HPKE info, as of `verdict_binding`. Raises LocalError if the frame would be longer
-    than `MAX_FRAME_BYTES`.
+    `binding`: further bytes for the HPKE info, as of `compute_verdict_binding`. Raises LocalError if the frame would be
+    longer than `MAX_FRAME_BYTES`.
     """
-    clear = clear_part(Suite.SEALED, header)
-    body = _hpke.encrypt(padded, to, _info(clear, channel, binding))
-    return _signed(clear, body, by, channel)
+    clear = encode_clear_part(CipherSuite.SEALED, header)
+    body = _hpke.encrypt(padded, to, _hpke_info(clear, channel, binding))
+    return _append_signature(clear, body, by, channel)
 
 
-def open_sealed(frame: Frame, *, key: X25519PrivateKey, channel: Channel, binding: bytes = b"") -> bytes:
+def open_sealed_frame(frame: Frame, *, key: X25519PrivateKey, channel: TopicChannel, binding: bytes = b"") -> bytes:
     """Decrypt a sealed frame and return the padded plaintext.
 
     Call `verify` first: an unverified frame proves nothing about its sender. Raises RemoteError(SUITE) for a frame that
     is only signed, RemoteError(SEAL) if it does not decrypt with this key, channel and binding.
     """
-    if frame.suite is not Suite.SEALED:
+    if frame.suite is not CipherSuite.SEALED:
         raise RemoteError(Fault.SUITE, "a sealed message was expected")
     try:
-        return _hpke.decrypt(frame.body, key, _info(frame.clear, channel, binding))
+        return _hpke.decrypt(frame.body, key, _hpke_info(frame.clear, channel, binding))
     except (InvalidTag, ValueError):
         raise RemoteError(Fault.SEAL) from None
 
 
-def sign(header: Header, body: bytes, *, by: Ed25519PrivateKey, channel: Channel) -> bytes:
+def sign_frame(header: FrameHeader, body: bytes, *, by: Ed25519PrivateKey, channel: TopicChannel) -> bytes:
     """Sign a readable body and return the whole frame: for notes that carry nothing derived from a sample."""
-    return _signed(clear_part(Suite.SIGNED, header), body, by, channel)
+    return _append_signature(encode_clear_part(CipherSuite.SIGNED, header), body, by, channel)
 
 
-def verify(frame: Frame, *, by: Ed25519PublicKey, channel: Channel) -> None:
+def verify_frame(frame: Frame, *, by: Ed25519PublicKey, channel: TopicChannel) -> None:
     """Verify the signature of a frame.
 
     Raises RemoteError(SIGNATURE) unless `by` signed exactly this header and body for this channel.
     """
     try:
-        by.verify(frame.signature, _tag(channel) + frame.clear + frame.body)
+        by.verify(frame.signature, _channel_tag(channel) + frame.clear + frame.body)
     except InvalidSignature:
         raise RemoteError(Fault.SIGNATURE) from None
 
 
-def verdict_binding(fingerprint: bytes, model: str, policy: str) -> bytes:
+def compute_verdict_binding(fingerprint: bytes, model: str, policy: str) -> bytes:
     """Hash that binds a verdict to its question, beside the header's (device, epoch, seq).
 
     `model`: `name@version` of the question's ModelRef, `policy`: the hash that the question names.
@@ -91,33 +91,33 @@ def verdict_binding(fingerprint: bytes, model: str, policy: str) -> bytes:
     return sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts)).digest()
 
 
-def digest(frame: bytes) -> bytes:
+def hash_frame(frame: bytes) -> bytes:
     """SHA-256 of a whole sealed frame: its name in the egress ledger and in a refusal."""
     return sha256(frame).digest()
 
 
-def _signed(clear: bytes, body: bytes, by: Ed25519PrivateKey, channel: Channel) -> bytes:
-    frame = clear + body + by.sign(_tag(channel) + clear + body)
+def _append_signature(clear: bytes, body: bytes, by: Ed25519PrivateKey, channel: TopicChannel) -> bytes:
+    frame = clear + body + by.sign(_channel_tag(channel) + clear + body)
     if len(frame) > MAX_FRAME_BYTES:
         raise LocalError(f"frame of {len(frame)} bytes, at most {MAX_FRAME_BYTES}")
     return frame
 
 
-def _info(clear: bytes, channel: Channel, binding: bytes) -> bytes:
-    return _tag(channel) + clear + binding
+def _hpke_info(clear: bytes, channel: TopicChannel, binding: bytes) -> bytes:
+    return _channel_tag(channel) + clear + binding
 
 
-def _tag(channel: Channel) -> bytes:
+def _channel_tag(channel: TopicChannel) -> bytes:
     return b"skerry/1/" + channel.encode() + b"\0"
 
 
 ERASE_TAG = b"skerry-erase/1\0"
-MARK_TAG = b"skerry-erased/1\0"
+ERASED_TAG = b"skerry-erased/1\0"
 STATEMENT_TAG = b"skerry-statement/1\0"  # before what a hub's reply key signs beside frames
 SUBJECT_BYTES = 32
 
 
-class Tombstone(msgspec.Struct, frozen=True):
+class ErasureTombstone(msgspec.Struct, frozen=True):
     """Statement that the data of one subject was erased.
 
     `rows` about the subject that `mark` stands for, kept until `before_ms` of hub time, are gone since `at_ms`.
@@ -132,7 +132,7 @@ class Tombstone(msgspec.Struct, frozen=True):
     region: str
 
 
-class Signed(msgspec.Struct, frozen=True):
+class SignedStatement(msgspec.Struct, frozen=True):
     """A `Tombstone` with the hub's signature.
 
     `body`: its JSON text; `signature`: of the hub's reply key over STATEMENT_TAG and the body, base64.
@@ -142,12 +142,12 @@ class Signed(msgspec.Struct, frozen=True):
     signature: str
 
 
-def mark_of(device: str, subject: bytes) -> bytes:
+def hash_subject_mark(device: str, subject: bytes) -> bytes:
     """Hash that identifies a subject of a device to whoever already knows the subject's keyed hash."""
-    return sha256(MARK_TAG + device.encode() + b"\0" + subject).digest()
+    return sha256(ERASED_TAG + device.encode() + b"\0" + subject).digest()
 
 
-def erase_text(device: str, subject: str, before_ms: int) -> bytes:
+def build_erase_text(device: str, subject: str, before_ms: int) -> bytes:
     """Bytes of an erasure request, to be signed by the device's identity key.
 
     `subject`: the keyed hash, hex. `before_ms`: hub time up to which rows are to be erased.

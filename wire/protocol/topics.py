@@ -17,7 +17,7 @@ _PART = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-))*(?<!-)")
 _TOPIC = re.compile(r"v1/([0-9a-f]{2})/([a-z0-9-]{1,64})/up/(q|ask|state|report)")
 
 
-class Channel(StrEnum):
+class TopicChannel(StrEnum):
     """Last part of a topic. It is signed with the message, so that none can be moved to another topic."""
 
     QUESTION = "up/q"
@@ -28,7 +28,7 @@ class Channel(StrEnum):
     DESIRED = "down/desired"
 
 
-def device_id(tenant: str, device: str) -> str:
+def join_device_id(tenant: str, device: str) -> str:
     """Join a tenant and a device name to a device id.
 
     `--` is the separator and so may stand in neither. Raises LocalError for a part that is no name, or an id of more
@@ -43,12 +43,12 @@ def device_id(tenant: str, device: str) -> str:
     return joined
 
 
-def tenant_of(device: str) -> str:
+def extract_tenant(device: str) -> str:
     """Tenant part of a device id; the whole id if it has no separator."""
     return device.split("--", 1)[0]
 
 
-def check_id(device: str) -> str:
+def validate_device_id(device: str) -> str:
     """Return the id if it may stand as one whole topic level; raises LocalError otherwise."""
     if not _ID.fullmatch(device):
         raise LocalError(f"device id {device!r}: 1 to {MAX_ID_CHARS} of a-z, 0-9 and dash")
@@ -56,18 +56,18 @@ def check_id(device: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def shard_of(device: str) -> int:
+def compute_shard(device: str) -> int:
     """Shard number of a device, 0 to 255: the first byte of SHA-256(id)."""
     return sha256(device.encode()).digest()[0]
 
 
-def topic(device: str, channel: Channel) -> str:
+def build_topic(device: str, channel: TopicChannel) -> str:
     """Topic of a device's channel. Raises LocalError for an invalid device id."""
-    checked = check_id(device)  # first: an id that is no text at all has no shard either
-    return f"v1/{shard_of(checked):02x}/{checked}/{channel}"
+    checked = validate_device_id(device)  # first: an id that is no text at all has no shard either
+    return f"v1/{compute_shard(checked):02x}/{checked}/{channel}"
 
 
-def parse_up(received: str) -> tuple[str, Channel]:
+def parse_up_topic(received: str) -> tuple[str, TopicChannel]:
     """Parse the topic of a device's message into (device, channel).
 
     Raises RemoteError(TOPIC) if it is none, or if its shard is not the device's own.
@@ -76,17 +76,20 @@ def parse_up(received: str) -> tuple[str, Channel]:
     if not match:
         raise RemoteError(Fault.TOPIC, received[:80])
     device = match[2]
-    if int(match[1], 16) != shard_of(device):
+    if int(match[1], 16) != compute_shard(device):
         raise RemoteError(Fault.TOPIC, f"shard {match[1]} is not the shard of {device}")
-    return device, Channel(f"up/{match[3]}")
+    return device, TopicChannel(f"up/{match[3]}")
 
 
-def hub_filters() -> tuple[str, ...]:
+def list_hub_filters() -> tuple[str, ...]:
     """MQTT topic filters that a hub which owns every shard subscribes to."""
-    return tuple(f"v1/+/+/{channel}" for channel in (Channel.QUESTION, Channel.ASK, Channel.STATE, Channel.REPORT))
+    return tuple(
+        f"v1/+/+/{channel}"
+        for channel in (TopicChannel.QUESTION, TopicChannel.ASK, TopicChannel.STATE, TopicChannel.REPORT)
+    )
 
 
-def broker_acl() -> str:
+def render_broker_acl() -> str:
     """Access control list for Mosquitto: whole-level `%u` patterns only, so that enrolment never reloads the broker."""
     return (
         "user hub\ntopic read v1/+/+/up/#\ntopic write v1/+/+/down/#\n\n"

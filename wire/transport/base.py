@@ -1,7 +1,7 @@
 """The `Transport` interface, and an in-memory broker and transport for tests and simulations.
 
-Rule: a transport promises nothing. `Delivery` is what the broker said of one message; only a signed message of the
-hub (Receipt, Verdict, Refusal) changes the state of a question.
+Rule: a transport promises nothing. `DeliveryOutcome` is what the broker said of one message; only a signed message of
+the hub (Receipt, Verdict, Refusal) changes the state of a question.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 from wire.errors import LocalError
 from wire.protocol.codec import MAX_FRAME_BYTES
 
-DRAIN_AT_MOST = 64
+MAX_DRAIN_MESSAGES = 64
 
 
-class Delivery(StrEnum):
+class DeliveryOutcome(StrEnum):
     """Outcome of one publish, as far as the broker reports it (MQTT 5 PUBACK reason codes)."""
 
     TAKEN = "taken"  # PUBACK 0x00: proves nothing about the subscriber
@@ -24,7 +24,7 @@ class Delivery(StrEnum):
     LOST = "lost"  # the link went before the PUBACK came
 
 
-class Incoming(NamedTuple):
+class IncomingMessage(NamedTuple):
     """A received message: its topic and the bytes of its payload."""
 
     topic: str
@@ -55,15 +55,15 @@ class Transport(Protocol):
         """Subscribe to topic filters. Raises LinkLostError if the link is gone or the broker refuses one."""
         ...
 
-    def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+    def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
         """Publish a message without waiting; the future holds what the broker said of it.
 
         Raises LocalError if the broker would refuse the size, LinkLostError if there is no link.
         """
         ...
 
-    async def receive(self) -> list[Incoming]:
-        """Wait for a message, then take what else has arrived (at most `DRAIN_AT_MOST`).
+    async def receive(self) -> list[IncomingMessage]:
+        """Wait for a message, then take what else has arrived (at most `MAX_DRAIN_MESSAGES`).
 
         Raises LinkLostError when the connection ends.
         """
@@ -82,7 +82,7 @@ class MemoryBroker:
 
     def __init__(self) -> None:
         self.up = True
-        self.carried: list[Incoming] = []
+        self.carried: list[IncomingMessage] = []
         self._subscribers: dict[str, list[MemoryTransport]] = defaultdict(list)
         self._connected: list[MemoryTransport] = []
 
@@ -92,11 +92,11 @@ class MemoryBroker:
             raise LinkLostError("broker down")
         return MemoryTransport(self)
 
-    def admit(self, transport: "MemoryTransport") -> None:
+    def add_connection(self, transport: "MemoryTransport") -> None:
         """Register a connection."""
         self._connected.append(transport)
 
-    def forget(self, transport: "MemoryTransport") -> None:
+    def remove_connection(self, transport: "MemoryTransport") -> None:
         """Remove an ended connection: nothing is routed to it any more."""
         self._connected = [t for t in self._connected if t is not transport]
         for pattern, transports in self._subscribers.items():
@@ -106,19 +106,19 @@ class MemoryBroker:
         """Route messages whose topic matches `pattern` to `transport`."""
         self._subscribers[pattern].append(transport)
 
-    def publish(self, message: Incoming) -> Delivery:
+    def publish(self, message: IncomingMessage) -> DeliveryOutcome:
         """Deliver a message to every subscriber; NOBODY if there is none."""
         self.carried.append(message)
-        hits = [t for pattern, ts in self._subscribers.items() if _matches(pattern, message.topic) for t in ts]
+        hits = [t for pattern, ts in self._subscribers.items() if _matches_filter(pattern, message.topic) for t in ts]
         for transport in hits:
-            transport.deliver(message)
-        return Delivery.TAKEN if hits else Delivery.NOBODY
+            transport.deliver_message(message)
+        return DeliveryOutcome.TAKEN if hits else DeliveryOutcome.NOBODY
 
     def kill(self) -> None:
         """End every connection, subscribed or not; `up = True` lets new ones in."""
         self.up = False
         for transport in self._connected:
-            transport.drop()
+            transport.lose_connection()
         self._connected.clear()
         self._subscribers.clear()
 
@@ -129,10 +129,10 @@ class MemoryTransport:
     def __init__(self, broker: MemoryBroker, max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._broker = broker
         self._max_bytes = max_bytes
-        self._inbox: asyncio.Queue[Incoming | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[IncomingMessage | None] = asyncio.Queue()
         self._lost = False
         self.sent_bytes = 0
-        broker.admit(self)
+        broker.add_connection(self)
 
     async def subscribe(self, filters: tuple[str, ...]) -> None:
         """Subscribe at the broker. Raises LinkLostError if the connection is lost."""
@@ -141,26 +141,26 @@ class MemoryTransport:
         for pattern in filters:
             self._broker.subscribe(pattern, self)
 
-    def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+    def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
         """Publish at once; the future is already done."""
         if len(payload) > self._max_bytes:
             raise LocalError(f"{len(payload)} bytes, the broker takes {self._max_bytes}")
         if self._lost or not self._broker.up:
             raise LinkLostError("broker down")
         self.sent_bytes += len(payload)
-        future: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
-        future.set_result(self._broker.publish(Incoming(topic, payload)))
+        future: asyncio.Future[DeliveryOutcome] = asyncio.get_running_loop().create_future()
+        future.set_result(self._broker.publish(IncomingMessage(topic, payload)))
         return future
 
-    async def receive(self) -> list[Incoming]:
+    async def receive(self) -> list[IncomingMessage]:
         """Wait for a message, then take what else has arrived."""
         if self._lost and self._inbox.empty():
             raise LinkLostError("broker gone")  # every call says so, not only the first
         first = await self._inbox.get()
-        batch: list[Incoming] = []
+        batch: list[IncomingMessage] = []
         while first is not None:
             batch.append(first)
-            if len(batch) == DRAIN_AT_MOST or self._inbox.empty():
+            if len(batch) == MAX_DRAIN_MESSAGES or self._inbox.empty():
                 return batch
             first = self._inbox.get_nowait()
         if batch:
@@ -170,20 +170,20 @@ class MemoryTransport:
 
     async def close(self) -> None:
         """Disconnect from the broker."""
-        self._broker.forget(self)
-        self.drop()
+        self._broker.remove_connection(self)
+        self.lose_connection()
 
-    def deliver(self, message: Incoming) -> None:
+    def deliver_message(self, message: IncomingMessage) -> None:
         """Put a message into the inbox; called by the broker."""
         self._inbox.put_nowait(message)
 
-    def drop(self) -> None:
+    def lose_connection(self) -> None:
         """Lose the connection: what has arrived can still be received, then LinkLostError."""
         self._lost = True
         self._inbox.put_nowait(None)
 
 
-def _matches(pattern: str, topic: str) -> bool:
+def _matches_filter(pattern: str, topic: str) -> bool:
     """Whether a topic matches a filter in which `+` stands for one level."""
     wanted, levels = pattern.split("/"), topic.split("/")
     return len(wanted) == len(levels) and all(w in ("+", level) for w, level in zip(wanted, levels, strict=True))

@@ -20,15 +20,15 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from wire.errors import LocalError
 from wire.protocol.codec import MAX_FRAME_BYTES
-from wire.transport.base import DRAIN_AT_MOST, Delivery, Incoming, LinkLostError
+from wire.transport.base import MAX_DRAIN_MESSAGES, DeliveryOutcome, IncomingMessage, LinkLostError
 
 # Nagle's algorithm and delayed ACKs together cost 88 ms a round trip; this option brings it to 0.3 ms.
 _NODELAY = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
-_NOBODY = 0x10
+_NO_SUBSCRIBERS = 0x10
 _FAILURE = 0x80
 _PACKET_OVERHEAD_BYTES = 64  # fixed header, topic length, packet id, properties
-_WINDOW = 1000
-_UNLIMITED = 268_435_455  # the protocol's own largest packet
+_MAX_INFLIGHT = 1000
+_UNLIMITED_BYTES = 268_435_455  # the protocol's own largest packet
 _BYTES_SENT_AT = 200  # in struct tcp_info of linux/tcp.h: tcpi_bytes_sent, tcpi_bytes_retrans
 _BYTES_SENT = struct.Struct("=QQ")
 
@@ -36,7 +36,7 @@ _BYTES_SENT = struct.Struct("=QQ")
 class MqttTransport:
     """One MQTT connection, a `Transport`. Make it with `connect`; after `LinkLostError` make another."""
 
-    def __init__(self, client: "_Client") -> None:
+    def __init__(self, client: "_MqttClient") -> None:
         self._client = client
 
     @classmethod
@@ -57,14 +57,14 @@ class MqttTransport:
         """
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = session_expiry_s
-        client = _Client(
+        client = _MqttClient(
             host,
             port,
             identifier=client_id,
             protocol=aiomqtt.ProtocolVersion.V5,
             tls_context=tls,
             socket_options=_NODELAY,
-            max_inflight_messages=_WINDOW,
+            max_inflight_messages=_MAX_INFLIGHT,
             max_queued_outgoing_messages=0,
             timeout=timeout_s,
             clean_start=session_expiry_s == 0,
@@ -78,7 +78,7 @@ class MqttTransport:
             lost.sent_bytes = client.sent_bytes
             raise lost from None
         except asyncio.CancelledError:
-            client.abandon()
+            client.abandon_connect()
             raise
         return cls(client)
 
@@ -103,11 +103,11 @@ class MqttTransport:
             codes = await self._client.subscribe([(pattern, 1) for pattern in filters])
         except aiomqtt.MqttError as error:
             raise LinkLostError(str(error)) from None
-        refused = [f for f, code in zip(filters, codes, strict=True) if _value(code) >= _FAILURE]
+        refused = [f for f, code in zip(filters, codes, strict=True) if _code_value(code) >= _FAILURE]
         if refused:
             raise LinkLostError(f"the broker refused the subscription to {refused[0]}")
 
-    def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+    def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
         """Publish at QoS 1 without waiting for the PUBACK.
 
         Raises LocalError for a message over the size limit of the frame or the broker, LinkLostError without a link.
@@ -119,15 +119,15 @@ class MqttTransport:
             raise LocalError(f"message of {len(payload)} bytes, the broker takes {limit}")
         return self._client.post(topic, payload)
 
-    async def receive(self) -> list[Incoming]:
-        """Wait for a message, then take what else is in the inbox, at most `DRAIN_AT_MOST` in all."""
-        batch = [_incoming(await self._client.next_message())]
-        while len(batch) < DRAIN_AT_MOST and not self._client.inbox.empty():
+    async def receive(self) -> list[IncomingMessage]:
+        """Wait for a message, then take what else is in the inbox, at most `MAX_DRAIN_MESSAGES` in all."""
+        batch = [_to_incoming(await self._client.next_message())]
+        while len(batch) < MAX_DRAIN_MESSAGES and not self._client.inbox.empty():
             message = self._client.inbox.get_nowait()
             if message is None:
                 self._client.inbox.put_nowait(None)
                 break
-            batch.append(_incoming(message))
+            batch.append(_to_incoming(message))
         return batch
 
     async def close(self) -> None:
@@ -136,7 +136,7 @@ class MqttTransport:
             await self._client.__aexit__(None, None, None)
 
 
-class _Client(aiomqtt.Client):
+class _MqttClient(aiomqtt.Client):
     """aiomqtt client with PUBACK reason codes and CONNACK limits.
 
     It fails at once where TLS 1.3 refuses the certificate after the handshake.
@@ -144,22 +144,22 @@ class _Client(aiomqtt.Client):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.max_packet_bytes = _UNLIMITED
+        self.max_packet_bytes = _UNLIMITED_BYTES
         self.session_present = False
         self._socket: socket.socket | None = None
         self._abandoned = False
         self._sent_before = 0  # of sockets that are closed
         self.inbox: asyncio.Queue[aiomqtt.Message | None] = cast("asyncio.Queue[aiomqtt.Message | None]", self._queue)
-        self._acks: dict[int, asyncio.Future[Delivery]] = {}
+        self._acks: dict[int, asyncio.Future[DeliveryOutcome]] = {}
         # Whichever way the connection ends, a waiting reader is woken: no task and no timer per message.
         self._disconnected.add_done_callback(self._wake_reader)
 
     @property
     def sent_bytes(self) -> int:
         """Bytes sent by the current and all earlier sockets of this client."""
-        return self._sent_before + (sent_on(self._socket) if self._socket is not None else 0)
+        return self._sent_before + (count_sent_bytes(self._socket) if self._socket is not None else 0)
 
-    def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+    def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
         """Publish at QoS 1; the future ends with the PUBACK, or with LOST when the connection does."""
         if self._disconnected.done():
             raise LinkLostError("not connected")
@@ -167,7 +167,7 @@ class _Client(aiomqtt.Client):
         info = self._client.publish(topic, payload, 1)
         if info.rc:
             raise LinkLostError(f"publish refused here: {info.rc}")
-        future: asyncio.Future[Delivery] = self._loop.create_future()
+        future: asyncio.Future[DeliveryOutcome] = self._loop.create_future()
         self._acks[info.mid] = future
         return future
 
@@ -185,7 +185,7 @@ class _Client(aiomqtt.Client):
             raise LinkLostError("connection ended")
         return message
 
-    def abandon(self) -> None:
+    def abandon_connect(self) -> None:
         """Abandon a connection attempt.
 
         One that succeeded all the same would displace the next connection of this client id.
@@ -201,13 +201,13 @@ class _Client(aiomqtt.Client):
         super()._on_socket_open(client, userdata, sock)
 
     def _on_socket_close(self, client: Any, userdata: Any, sock: Any) -> None:
-        self._sent_before, self._socket = self._sent_before + sent_on(sock), None
+        self._sent_before, self._socket = self._sent_before + count_sent_bytes(sock), None
         super()._on_socket_close(client, userdata, sock)
 
     def _on_connect(
         self, client: Any, userdata: Any, flags: ConnectFlags, reason_code: ReasonCode, properties: Any = None
     ) -> None:
-        self.max_packet_bytes = getattr(properties, "MaximumPacketSize", _UNLIMITED)
+        self.max_packet_bytes = getattr(properties, "MaximumPacketSize", _UNLIMITED_BYTES)
         self.session_present = flags.session_present
         super()._on_connect(client, userdata, flags, reason_code, properties)
 
@@ -216,7 +216,7 @@ class _Client(aiomqtt.Client):
     ) -> None:
         for future in self._acks.values():
             if not future.done():
-                future.set_result(Delivery.LOST)
+                future.set_result(DeliveryOutcome.LOST)
         self._acks.clear()
         if not self._connected.done():
             # In TLS 1.3 the alert about our certificate comes after our side of the handshake.
@@ -231,10 +231,10 @@ class _Client(aiomqtt.Client):
         if future is None:
             super()._on_publish(client, userdata, mid, reason_code, properties)
         elif not future.done():
-            future.set_result(_delivery(_value(reason_code)))
+            future.set_result(_delivery_from_code(_code_value(reason_code)))
 
 
-def sent_on(sock: socket.socket) -> int:
+def count_sent_bytes(sock: socket.socket) -> int:
     """Bytes that a TCP socket has sent, retransmissions not counted.
 
     Read from `tcp_info` (Linux 4.19 and later); 0 on other systems and for a closed socket.
@@ -252,18 +252,18 @@ def sent_on(sock: socket.socket) -> int:
     return int(sent - repeated)
 
 
-def _delivery(code: int) -> Delivery:
+def _delivery_from_code(code: int) -> DeliveryOutcome:
     """Outcome of a PUBACK reason code."""
     if code >= _FAILURE:
-        return Delivery.DENIED
-    return Delivery.NOBODY if code == _NOBODY else Delivery.TAKEN
+        return DeliveryOutcome.DENIED
+    return DeliveryOutcome.NOBODY if code == _NO_SUBSCRIBERS else DeliveryOutcome.TAKEN
 
 
-def _value(code: Any) -> int:
+def _code_value(code: Any) -> int:
     """Number of a reason code, whichever class paho gave."""
     return int(code.value) if isinstance(code, ReasonCode) else int(code)
 
 
-def _incoming(message: aiomqtt.Message) -> Incoming:
+def _to_incoming(message: aiomqtt.Message) -> IncomingMessage:
     payload = message.payload
-    return Incoming(message.topic.value, payload if isinstance(payload, bytes) else b"")
+    return IncomingMessage(message.topic.value, payload if isinstance(payload, bytes) else b"")

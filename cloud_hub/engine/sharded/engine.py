@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.engine.base import Engine, EngineError, Health, State
+from cloud_hub.engine.base import Engine, EngineError, EngineHealth, EngineState
 from cloud_hub.engine.bundle import Array, BundleEngine
-from cloud_hub.engine.sharded.fork_server import Nursery
-from cloud_hub.engine.sharded.group import Answer, Gang, LostError, Recipe
-from cloud_hub.engine.types import ModelCard, Work
+from cloud_hub.engine.sharded.fork_server import ForkServer
+from cloud_hub.engine.sharded.group import RankGroup, RankLostError, ShardingPlan, StepResult
+from cloud_hub.engine.types import ModelCard, WorkItem
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError
-from policies.monitoring.backoff import delay
+from policies.monitoring.backoff import compute_delay
 from wire.protocol.messages import Prediction
 
 _KEPT = 256  # step times remembered per graph and batch size
@@ -29,7 +29,7 @@ _KNOWN = 8  # step times needed before their percentile is used as a limit
 _REBUILD_CAP_S = 30.0
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SupervisionLimits(msgspec.Struct, frozen=True):
     """Time limits of supervision, in seconds.
 
     `ready_s`: for a group to become ready; `silence_s`: shortest silence that counts as hung; `times_p99`: a step is
@@ -41,16 +41,16 @@ class Limits(msgspec.Struct, frozen=True):
     times_p99: float = 5.0
 
 
-class GangGraphs:
+class ShardedGraphRunner:
     """Graph runner on a group of rank processes, restarted when it is lost."""
 
     inline = False
 
-    def __init__(self, recipe: Recipe, limits: Limits) -> None:
+    def __init__(self, recipe: ShardingPlan, limits: SupervisionLimits) -> None:
         self._recipe = recipe
         self._limits = limits
-        self._gang: Gang | None = None
-        self._nursery: Nursery | None = None
+        self._gang: RankGroup | None = None
+        self._nursery: ForkServer | None = None
         self._generation = 0
         self._why = "not started"
         self._failures = 0
@@ -58,7 +58,7 @@ class GangGraphs:
         self._steps: dict[tuple[str, int], deque[float]] = {}
         # The first batch of each size, to warm up the next generation.
         self._rehearsed: dict[tuple[str, int], list[Array]] = {}
-        self.last: Answer | None = None
+        self.last: StepResult | None = None
         self.rebuilt_s = 0.0
 
     @property
@@ -66,34 +66,34 @@ class GangGraphs:
         return tuple(enumerate(self.last.seconds)) if self.last else ()
 
     @property
-    def gang(self) -> Gang | None:
+    def rank_group(self) -> RankGroup | None:
         """The current group of ranks, None if it is lost."""
         return self._gang
 
     def start(self) -> None:
         """Start the first group. BundleError or EngineError; then no process is left behind."""
         if self._gang is None:
-            self._build()
+            self._build_group()
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
         """Run one batch through the ranks, after a restart if the group was lost."""
         key = (graph, len(columns[0]))
-        gang = self._gang or self._rebuild()
+        gang = self._gang or self._rebuild_group()
         self._rehearsed.setdefault(key, [column.copy() for column in columns])
-        outputs: npt.NDArray[np.float32] = self._step(gang, key, columns).outputs[0]
+        outputs: npt.NDArray[np.float32] = self._run_step(gang, key, columns).outputs[0]
         return outputs
 
-    def health(self) -> Health:
+    def health(self) -> EngineHealth:
         """Ping every rank; start a new group if the old one is lost."""
         try:
             if self._gang is None and self._generation and time.monotonic() >= self._not_before:
-                self._rebuild()
+                self._rebuild_group()
             elif self._gang is not None:
-                self._watched(lambda gang: gang.ping(self._limits.silence_s - 0.25), self._gang)
+                self._guard_call(lambda gang: gang.ping(self._limits.silence_s - 0.25), self._gang)
         except (EngineError, BundleError) as error:
             self._why = str(error)
-        state = State.READY if self._gang else State.LOST if self._generation else State.NEW
-        return Health(state, "" if self._gang else self._why, max(1, self._generation))
+        state = EngineState.READY if self._gang else EngineState.LOST if self._generation else EngineState.NEW
+        return EngineHealth(state, "" if self._gang else self._why, max(1, self._generation))
 
     def stop(self) -> None:
         """Kill the ranks and the fork server."""
@@ -103,7 +103,7 @@ class GangGraphs:
             self._nursery.close()
         self._gang = self._nursery = None
 
-    def limit_s(self, graph: str, batch: int) -> float:
+    def step_limit_s(self, graph: str, batch: int) -> float:
         """Seconds that a step of this graph and batch size may take before it counts as hung."""
         known = self._steps.get((graph, batch), ())
         if len(known) < _KNOWN:
@@ -111,49 +111,49 @@ class GangGraphs:
         p99 = sorted(known)[math.ceil(0.99 * len(known)) - 1]
         return max(self._limits.silence_s, self._limits.times_p99 * p99)
 
-    def _step(self, gang: Gang, key: tuple[str, int], columns: Sequence[Array]) -> Answer:
+    def _run_step(self, gang: RankGroup, key: tuple[str, int], columns: Sequence[Array]) -> StepResult:
         started = time.monotonic()
-        answer: Answer = self._watched(lambda gang: gang.step(key[0], columns, self.limit_s(*key)), gang)
+        answer: StepResult = self._guard_call(lambda gang: gang.step(key[0], columns, self.step_limit_s(*key)), gang)
         self._steps.setdefault(key, deque(maxlen=_KEPT)).append(time.monotonic() - started)
         self.last = answer
         return answer
 
-    def _watched(self, call: Any, gang: Gang) -> Any:
+    def _guard_call(self, call: Any, gang: RankGroup) -> Any:
         try:
             return call(gang)
-        except (LostError, BundleError) as error:
+        except (RankLostError, BundleError) as error:
             self._gang, self._why = None, str(error)
             raise
 
-    def _rebuild(self) -> Gang:
+    def _rebuild_group(self) -> RankGroup:
         if time.monotonic() < self._not_before:
             raise EngineError(f"{self._why}; next try in {self._not_before - time.monotonic():.0f} s")
         started = time.monotonic()
-        gang = self._build()
+        gang = self._build_group()
         self.rebuilt_s = time.monotonic() - started
         return gang
 
-    def _build(self) -> Gang:
+    def _build_group(self) -> RankGroup:
         self._generation += 1
         told = msgspec.structs.replace(self._recipe.charter, generation=self._generation)
         until = time.monotonic() + self._limits.ready_s
         try:
-            self._gang = gang = Gang(self._recipe, told, self._born_in(), until)
-            self._watched(lambda gang: gang.await_ready(until), gang)
+            self._gang = gang = RankGroup(self._recipe, told, self._ensure_fork_server(), until)
+            self._guard_call(lambda gang: gang.await_ready(until), gang)
             for key, columns in list(self._rehearsed.items()):
-                self._step(gang, key, columns)
-        except (LostError, BundleError):
+                self._run_step(gang, key, columns)
+        except (RankLostError, BundleError):
             self._failures += 1
-            self._not_before = time.monotonic() + delay(self._failures, 1.0, 0.5, _REBUILD_CAP_S)
+            self._not_before = time.monotonic() + compute_delay(self._failures, 1.0, 0.5, _REBUILD_CAP_S)
             raise
         self._failures, self._not_before = 0, 0.0
         return gang
 
-    def _born_in(self) -> Nursery:
+    def _ensure_fork_server(self) -> ForkServer:
         if self._nursery is not None and not self._nursery.alive:
             self._nursery.close()
             self._nursery = None
-        self._nursery = self._nursery or Nursery()
+        self._nursery = self._nursery or ForkServer()
         return self._nursery
 
 
@@ -166,9 +166,11 @@ class ShardedEngine:
 
     inline = False
 
-    def __init__(self, bundle: Bundle, card: ModelCard, recipes: Sequence[Recipe], limits: Limits) -> None:
+    def __init__(
+        self, bundle: Bundle, card: ModelCard, recipes: Sequence[ShardingPlan], limits: SupervisionLimits
+    ) -> None:
         self._bundle = bundle
-        self.gangs = tuple(GangGraphs(recipe, limits) for recipe in recipes)
+        self.gangs = tuple(ShardedGraphRunner(recipe, limits) for recipe in recipes)
         slots = msgspec.structs.replace(card, slots=len(self.gangs))
         self._parts = tuple(BundleEngine(bundle.manifest, slots, gang) for gang in self.gangs)
         self.card = self._parts[0].card
@@ -193,13 +195,13 @@ class ShardedEngine:
         for part in self._parts:
             part.warm()
 
-    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+    def infer(self, batch: Sequence[WorkItem]) -> list[Prediction]:
         """Predict on the first replica; `Lane` calls the replicas directly."""
         return self._parts[0].infer(batch)
 
-    def health(self) -> Health:
+    def health(self) -> EngineHealth:
         """The worst health of its replicas."""
-        return min((part.health() for part in self._parts), key=lambda health: health.state is State.READY)
+        return min((part.health() for part in self._parts), key=lambda health: health.state is EngineState.READY)
 
     def drain(self) -> None:
         for part in self._parts:
@@ -210,5 +212,5 @@ class ShardedEngine:
             part.stop()
         self._bundle.close()
 
-    def sample(self) -> Work:
+    def sample(self) -> WorkItem:
         return self._parts[0].sample()

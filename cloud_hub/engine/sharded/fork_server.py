@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from wire.process.files import PACKAGES_FOLDER
 
 _MOST_FILES = 200
-_BEAR = b"b"
+_SPAWN = b"b"
 _PID_BYTES = 8
 
 
-class NurseryError(OSError):
+class ForkServerError(OSError):
     """The fork server died, or did not answer in time."""
 
 
-class Child:
+class RankProcess:
     """Handle of a rank process (a pidfd, so that a reused pid is never killed)."""
 
     def __init__(self, pid: int) -> None:
@@ -37,7 +37,7 @@ class Child:
         return not select.select([self._handle], [], [], 0)[0]
 
     def kill(self, patience_s: float) -> None:
-        """Kill the process and wait up to `patience_s` until it is gone."""
+        """Kill the process and wait up to `read_timeout_s` until it is gone."""
         try:
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         except ProcessLookupError:
@@ -48,7 +48,7 @@ class Child:
         os.close(self._handle)
 
 
-class Nursery:
+class ForkServer:
     """Starts the fork server process and requests ranks from it."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Nursery:
         words = [sys.executable, "-m", "cloud_hub.engine.sharded.fork_server", str(theirs.fileno())]
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen(
-            words, cwd=PACKAGES_FOLDER, env=_environment(), stdin=quiet, stdout=quiet, pass_fds=[theirs.fileno()]
+            words, cwd=PACKAGES_FOLDER, env=_child_environment(), stdin=quiet, stdout=quiet, pass_fds=[theirs.fileno()]
         )
         theirs.close()
 
@@ -64,26 +64,26 @@ class Nursery:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def bear(self, theirs: socket.socket, files: Sequence[int], until: float) -> Child:
+    def spawn(self, theirs: socket.socket, files: Sequence[int], until: float) -> RankProcess:
         """Fork a rank that talks over `theirs` and inherits `files`, by `until` (monotonic). NurseryError otherwise."""
         try:
             self._link.settimeout(max(0.001, until - time.monotonic()))
-            socket.send_fds(self._link, [_BEAR], [theirs.fileno(), *files])
-            return Child(int.from_bytes(self._told(_PID_BYTES), "little"))
+            socket.send_fds(self._link, [_SPAWN], [theirs.fileno(), *files])
+            return RankProcess(int.from_bytes(self._read_reply(_PID_BYTES), "little"))
         except OSError as error:
-            raise NurseryError(f"no rank could be started ({error.strerror or error})") from None
+            raise ForkServerError(f"no rank could be started ({error.strerror or error})") from None
 
     def close(self) -> None:
         self._link.close()
         self._process.kill()
         self._process.wait()
 
-    def _told(self, size: int) -> bytes:
+    def _read_reply(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
             piece = self._link.recv(size - len(data))
             if not piece:
-                raise NurseryError("the fork server died")
+                raise ForkServerError("the fork server died")
             data += piece
         return data
 
@@ -91,9 +91,9 @@ class Nursery:
 def main(descriptor: int) -> None:
     """Main loop of the fork server process: forks a rank for each request on the socket `descriptor`."""
     from cloud_hub.engine.sharded.rank import main as live  # noqa: PLC0415 - the supervisor must not import torch
-    from cloud_hub.engine.sharded.rank import preheat  # noqa: PLC0415
+    from cloud_hub.engine.sharded.rank import preheat_torch  # noqa: PLC0415
 
-    preheat()
+    preheat_torch()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # the collector never touches these objects again, so that their pages stay shared
@@ -111,7 +111,7 @@ def main(descriptor: int) -> None:
         link.sendall(pid.to_bytes(_PID_BYTES, "little"))
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     """Environment of the child: without SKERRY_ secrets, and with gloo and NCCL bound to the loopback interface."""
     loop = "lo" if sys.platform == "linux" else "lo0"
     kept = {key: value for key, value in os.environ.items() if not key.startswith("SKERRY_")}

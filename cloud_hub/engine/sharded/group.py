@@ -18,30 +18,39 @@ import numpy.typing as npt
 
 from cloud_hub.engine.base import EngineError
 from cloud_hub.engine.sharded import protocol
-from cloud_hub.engine.sharded.fork_server import Child, Nursery, NurseryError
-from cloud_hub.engine.sharded.protocol import Array, Charter, Done, Failed, Ping, Pong, Ready, Step
+from cloud_hub.engine.sharded.fork_server import ForkServer, ForkServerError, RankProcess
+from cloud_hub.engine.sharded.protocol import (
+    Array,
+    BatchStep,
+    PingReply,
+    PingRequest,
+    RankConfig,
+    RankFailed,
+    RankReady,
+    StepDone,
+)
 from models.bundle.manifest import BundleError
 
 _GONE_S = 5.0
 
 
-class LostError(EngineError):
+class RankLostError(EngineError):
     """A rank died, hung or failed; all ranks of the group were killed."""
 
 
-class Recipe(msgspec.Struct, frozen=True):
+class ShardingPlan(msgspec.Struct, frozen=True):
     """What each generation of a group is started from.
 
     `graphs`: JSON; `files`: open weight files that every rank inherits.
     """
 
     name: str
-    charter: Charter
+    charter: RankConfig
     graphs: bytes
     files: tuple[int, ...] = ()
 
 
-class Answer(NamedTuple):
+class StepResult(NamedTuple):
     """Outputs of one batch. `seconds`: compute time by rank.
 
     `meetings`: collectives of the first rank since its start.
@@ -52,21 +61,21 @@ class Answer(NamedTuple):
     meetings: dict[str, int]
 
 
-class Gang:
-    """One generation of rank processes, started by `until` (monotonic) or `LostError`; then call `await_ready`."""
+class RankGroup:
+    """One generation of rank processes, started by `until` (monotonic) or `RankLostError`; then call `await_ready`."""
 
-    def __init__(self, recipe: Recipe, charter: Charter, nursery: Nursery, until: float) -> None:
+    def __init__(self, recipe: ShardingPlan, charter: RankConfig, nursery: ForkServer, until: float) -> None:
         self._name = recipe.name
         self._world = charter.tensor * charter.pipeline
         self._folder = Path(tempfile.mkdtemp(prefix="skerry-gang-"))
         self._charter = msgspec.structs.replace(charter, store=str(self._folder / "meet"))
         self._graphs = recipe.graphs
-        self._ranks: list[Child] = []
+        self._ranks: list[RankProcess] = []
         self._links: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
         self._ticket = 0
-        self.ready: tuple[Ready, ...] = ()
-        self._spawn(nursery, recipe.files, until)
+        self.ready: tuple[RankReady, ...] = ()
+        self._spawn_ranks(nursery, recipe.files, until)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -77,32 +86,32 @@ class Gang:
 
         LostError if it takes longer, BundleError if weights or plan are at fault; the ranks are killed in both cases.
         """
-        words = self._all(Ready, until, "was not ready in time")
-        self.ready = tuple(word for word, _ in words if isinstance(word, Ready))
+        words = self._await_all(RankReady, until, "was not ready in time")
+        self.ready = tuple(word for word, _ in words if isinstance(word, RankReady))
 
-    def step(self, graph: str, columns: Sequence[Array], limit_s: float) -> Answer:
-        """Run one batch. LostError if a rank dies, or any takes longer than `limit_s` seconds."""
+    def step(self, graph: str, columns: Sequence[Array], limit_s: float) -> StepResult:
+        """Run one batch. LostError if a rank dies, or any takes longer than `step_limit_s` seconds."""
         self._ticket += 1
         until = time.monotonic() + limit_s
         batch = len(columns[0])
         for at, link in enumerate(self._links):
             fed = at < self._charter.tensor
-            word = Step(self._ticket, graph, batch, protocol.forms_of(columns) if fed else ())
-            self._say(at, link, word, protocol.bytes_of(columns) if fed else ())
-        words = self._all(Done, until, f"silent for {limit_s:.1f} s")
-        dones = [word for word, _ in words if isinstance(word, Done)]
+            word = BatchStep(self._ticket, graph, batch, protocol.describe_arrays(columns) if fed else ())
+            self._send_to(at, link, word, protocol.pack_arrays(columns) if fed else ())
+        words = self._await_all(StepDone, until, f"silent for {limit_s:.1f} s")
+        dones = [word for word, _ in words if isinstance(word, StepDone)]
         if any(done.ticket != self._ticket for done in dones):
-            raise self._lost("answered for another batch", 0)
+            raise self._kill_as_lost("answered for another batch", 0)
         last = self._world - self._charter.tensor
-        outputs = protocol.arrays_of(dones[last].forms, words[last][1])
-        return Answer(outputs, tuple(done.seconds for done in dones), dones[0].meetings)
+        outputs = protocol.parse_arrays(dones[last].forms, words[last][1])
+        return StepResult(outputs, tuple(done.seconds for done in dones), dones[0].meetings)
 
     def ping(self, limit_s: float) -> None:
-        """Check that every rank answers within `limit_s` seconds; LostError otherwise."""
+        """Check that every rank answers within `step_limit_s` seconds; LostError otherwise."""
         self._ticket += 1
         for at, link in enumerate(self._links):
-            self._say(at, link, Ping(self._ticket))
-        self._all(Pong, time.monotonic() + limit_s, f"silent for {limit_s:.1f} s")
+            self._send_to(at, link, PingRequest(self._ticket))
+        self._await_all(PingReply, time.monotonic() + limit_s, f"silent for {limit_s:.1f} s")
 
     def kill(self) -> None:
         """Kill all ranks now and remove the rendezvous folder."""
@@ -116,61 +125,61 @@ class Gang:
         self._selector.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _spawn(self, nursery: Nursery, files: Sequence[int], until: float) -> None:
+    def _spawn_ranks(self, nursery: ForkServer, files: Sequence[int], until: float) -> None:
         for at in range(self._world):
             ours, theirs = socket.socketpair()
             self._links.append(ours)
             self._selector.register(ours, selectors.EVENT_READ, at)
             try:
-                self._ranks.append(nursery.bear(theirs, files, until))
-            except NurseryError as error:
-                raise self._lost(str(error), at) from None
+                self._ranks.append(nursery.spawn(theirs, files, until))
+            except ForkServerError as error:
+                raise self._kill_as_lost(str(error), at) from None
             finally:
                 theirs.close()
         for at, link in enumerate(self._links):
-            own = msgspec.structs.replace(self._charter, rank=at, device=_device(self._charter.device, at))
-            self._say(at, link, own, [self._graphs])
+            own = msgspec.structs.replace(self._charter, rank=at, device=_rank_device(self._charter.device, at))
+            self._send_to(at, link, own, [self._graphs])
 
-    def _say(self, at: int, link: socket.socket, word: protocol.Word, body: Sequence[Any] = ()) -> None:
+    def _send_to(self, at: int, link: socket.socket, word: protocol.RankMessage, body: Sequence[Any] = ()) -> None:
         link.settimeout(_GONE_S)
         try:
-            protocol.send(link, word, body)
+            protocol.send_message(link, word, body)
         except protocol.PipeError as error:
-            raise self._lost(str(error), at) from None
+            raise self._kill_as_lost(str(error), at) from None
 
-    def _all(self, kind: type, until: float, silent: str) -> list[tuple[protocol.Word, bytearray]]:
+    def _await_all(self, kind: type, until: float, silent: str) -> list[tuple[protocol.RankMessage, bytearray]]:
         """One message of `kind` from every rank, in rank order; the first failure is raised."""
-        found: dict[int, tuple[protocol.Word, bytearray]] = {}
+        found: dict[int, tuple[protocol.RankMessage, bytearray]] = {}
         while len(found) < self._world:
             events = self._selector.select(max(0.0, until - time.monotonic()))
             if not events:
-                raise self._lost(silent, min(set(range(self._world)) - found.keys()))
+                raise self._kill_as_lost(silent, min(set(range(self._world)) - found.keys()))
             for key, _ in events:
-                found[key.data] = self._hear(key.data, kind, until)
+                found[key.data] = self._receive_from(key.data, kind, until)
         return [found[at] for at in range(self._world)]
 
-    def _hear(self, at: int, kind: type, until: float) -> tuple[protocol.Word, bytearray]:
+    def _receive_from(self, at: int, kind: type, until: float) -> tuple[protocol.RankMessage, bytearray]:
         try:
-            word, body = protocol.receive(self._links[at], until)
+            word, body = protocol.receive_message(self._links[at], until)
         except protocol.PipeError as error:
-            raise self._lost(str(error), at) from None
-        if isinstance(word, Failed):
-            lost = self._lost(word.why, at)
+            raise self._kill_as_lost(str(error), at) from None
+        if isinstance(word, RankFailed):
+            lost = self._kill_as_lost(word.why, at)
             raise BundleError(f"{self._name}: {word.why}") if word.bundle else lost
         if not isinstance(word, kind):
-            raise self._lost("sent an unexpected message", at)
+            raise self._kill_as_lost("sent an unexpected message", at)
         return word, body
 
-    def _lost(self, why: str, at: int) -> LostError:
+    def _kill_as_lost(self, why: str, at: int) -> RankLostError:
         """Kill the group and return the error, which names a rank that died: the others only miss it."""
         dead = [rank for rank, child in enumerate(self._ranks) if not child.alive]
         if dead and at not in dead:
             at, why = dead[0], "died"
         self.kill()
-        return LostError(f"{self._name}: rank {at} of generation {self._charter.generation}: {why}")
+        return RankLostError(f"{self._name}: rank {at} of generation {self._charter.generation}: {why}")
 
 
-def _device(first: str, at: int) -> str:
+def _rank_device(first: str, at: int) -> str:
     """Device of the rank number `at`: graphics cards are counted up from the first; there is one CPU."""
     kind, _, number = first.partition(":")
     return f"{kind}:{int(number) + at}" if number else kind

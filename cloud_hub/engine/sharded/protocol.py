@@ -26,14 +26,14 @@ class PipeError(OSError):
     """The other side is gone, is silent for too long, or sent a malformed message."""
 
 
-class Form(msgspec.Struct, frozen=True):
+class ArrayForm(msgspec.Struct, frozen=True):
     """Type and shape of an array in the body of a message."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
-class Charter(msgspec.Struct, frozen=True, tag="charter"):
+class RankConfig(msgspec.Struct, frozen=True, tag="charter"):
     """Start-up configuration of a rank; the graphs' JSON is the body, the weights are inherited files.
 
     `rank`: counted within a stage first; `store`: the rendezvous file of torch.distributed; `timeout_s`: of
@@ -52,22 +52,22 @@ class Charter(msgspec.Struct, frozen=True, tag="charter"):
     half: bool = False  # weights and activations in bfloat16 (CUDA only)
 
 
-class Step(msgspec.Struct, frozen=True, tag="step"):
+class BatchStep(msgspec.Struct, frozen=True, tag="step"):
     """Run one batch of one graph; the input columns are sent to the ranks of the first stage only."""
 
     ticket: int
     graph: str
     batch: int
-    forms: tuple[Form, ...] = ()
+    forms: tuple[ArrayForm, ...] = ()
 
 
-class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Liveness check; answered by `Pong`."""
+class PingRequest(msgspec.Struct, frozen=True, tag="ping"):
+    """Liveness check; answered by `PingReply`."""
 
     number: int
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class RankReady(msgspec.Struct, frozen=True, tag="ready"):
     """A rank has loaded its weights.
 
     `shard_bytes`: size of its weights; `private_bytes`: memory of the process above that of its imports.
@@ -78,7 +78,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     seconds: float
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
+class StepDone(msgspec.Struct, frozen=True, tag="done"):
     """A batch is computed; the last stage's first rank sends the outputs as body.
 
     `meetings`: collectives so far, by kind.
@@ -86,29 +86,29 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
     ticket: int
     seconds: float
-    forms: tuple[Form, ...] = ()
+    forms: tuple[ArrayForm, ...] = ()
     meetings: dict[str, int] = {}
 
 
-class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """Answer to a `Ping`, with its number."""
+class PingReply(msgspec.Struct, frozen=True, tag="pong"):
+    """Answer to a `PingRequest`, with its number."""
 
     number: int
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class RankFailed(msgspec.Struct, frozen=True, tag="failed"):
     """The last message of a rank that failed. `bundle`: the bundle is at fault, so that a retry would fail too."""
 
     why: str
     bundle: bool = False
 
 
-Word = Charter | Step | Ping | Ready | Done | Pong | Failed
+RankMessage = RankConfig | BatchStep | PingRequest | RankReady | StepDone | PingReply | RankFailed
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Word)
+_decoder = msgspec.msgpack.Decoder(RankMessage)
 
 
-def send(link: socket.socket, word: Word, body: Sequence[bytes | memoryview] = ()) -> None:
+def send_message(link: socket.socket, word: RankMessage, body: Sequence[bytes | memoryview] = ()) -> None:
     """Send a message with its body.
 
     PipeError if the other side is gone or reads nothing within the socket's timeout.
@@ -123,30 +123,30 @@ def send(link: socket.socket, word: Word, body: Sequence[bytes | memoryview] = (
         raise PipeError(f"gone ({error.strerror or type(error).__name__})") from None
 
 
-def receive(link: socket.socket, until: float = math.inf) -> tuple[Word, bytearray]:
+def receive_message(link: socket.socket, until: float = math.inf) -> tuple[RankMessage, bytearray]:
     """Receive the next message and its body, by `until` on the monotonic clock. PipeError otherwise."""
-    head_bytes, body_bytes = _LENGTHS.unpack(_exactly(link, _LENGTHS.size, until))
+    head_bytes, body_bytes = _LENGTHS.unpack(_receive_exactly(link, _LENGTHS.size, until))
     if head_bytes > MAX_BYTES or body_bytes > MAX_BYTES:
         raise PipeError("malformed message")
-    head = _exactly(link, head_bytes, until)
+    head = _receive_exactly(link, head_bytes, until)
     try:
-        word: Word = _decoder.decode(head)
+        word: RankMessage = _decoder.decode(head)
     except msgspec.DecodeError:
         raise PipeError("malformed message") from None
-    return word, _exactly(link, body_bytes, until)
+    return word, _receive_exactly(link, body_bytes, until)
 
 
-def forms_of(arrays: Sequence[Array]) -> tuple[Form, ...]:
+def describe_arrays(arrays: Sequence[Array]) -> tuple[ArrayForm, ...]:
     """Types and shapes of arrays, in order."""
-    return tuple(Form(array.dtype.name, array.shape) for array in arrays)
+    return tuple(ArrayForm(array.dtype.name, array.shape) for array in arrays)
 
 
-def bytes_of(arrays: Sequence[Array]) -> list[memoryview]:
+def pack_arrays(arrays: Sequence[Array]) -> list[memoryview]:
     """The raw bytes of arrays, without a copy where they are contiguous."""
     return [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
 
 
-def arrays_of(forms: Sequence[Form], body: bytearray) -> list[npt.NDArray[Any]]:
+def parse_arrays(forms: Sequence[ArrayForm], body: bytearray) -> list[npt.NDArray[Any]]:
     """Arrays of a body, without a copy. PipeError unless its bytes are exactly these arrays."""
     found: list[npt.NDArray[Any]] = []
     at = 0
@@ -163,7 +163,7 @@ def arrays_of(forms: Sequence[Form], body: bytearray) -> list[npt.NDArray[Any]]:
     return found
 
 
-def _exactly(link: socket.socket, size: int, until: float) -> bytearray:
+def _receive_exactly(link: socket.socket, size: int, until: float) -> bytearray:
     data = bytearray(size)
     view = memoryview(data)
     while view:
@@ -180,7 +180,7 @@ def _exactly(link: socket.socket, size: int, until: float) -> bytearray:
     return data
 
 
-def fault(error: BaseException) -> Failed:
+def make_failure(error: BaseException) -> RankFailed:
     """The last message of a rank that ends with this error."""
     line = " ".join(str(error).split())[:300] or type(error).__name__
-    return Failed(line, isinstance(error, BundleError))
+    return RankFailed(line, isinstance(error, BundleError))

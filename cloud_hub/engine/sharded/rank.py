@@ -16,16 +16,16 @@ from torch import Tensor, fx, nn
 from torch._C._distributed_c10d import FileStore  # torch.distributed has it too, unmarked
 
 from cloud_hub.engine.sharded import protocol
-from cloud_hub.engine.sharded.stage import Stage
+from cloud_hub.engine.sharded.stage import ModelStage
 from models.bundle.manifest import BundleError
-from models.graph.format import from_bytes
-from models.graph.module import FAULTS, Served, Slot
-from models.sharding.program import edges
+from models.graph.format import decode_hub_model
+from models.graph.module import TORCH_ERRORS, HubGraphModule, InputSlot
+from models.sharding.program import stage_values
 
 _FIELDS = ("Private_Clean:", "Private_Dirty:")
 
 
-def private_bytes(pid: int | str = "self") -> int:
+def measure_private_bytes(pid: int | str = "self") -> int:
     """Memory that a process alone uses (USS), in bytes: what would be free if it ended. 0 where unknown (not Linux)."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
@@ -34,7 +34,7 @@ def private_bytes(pid: int | str = "self") -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_FIELDS))
 
 
-_TELL = (*FAULTS, BundleError, OSError, dist.DistError)
+_TELL = (*TORCH_ERRORS, BundleError, OSError, dist.DistError)
 _HANDED = 7  # torch.distributed tag of activations sent to the next stage
 
 
@@ -45,34 +45,34 @@ def main(descriptor: int, files: Sequence[int] = ()) -> int:
     """
     link = socket.socket(fileno=descriptor)
     try:
-        _Rank(link, [f"/dev/fd/{file}" for file in files]).live()
+        _RankWorker(link, [f"/dev/fd/{file}" for file in files]).serve_batches()
     except protocol.PipeError:
         return 0
     except _TELL as error:
-        protocol.send(link, protocol.fault(error))
+        protocol.send_message(link, protocol.make_failure(error))
         return 1
     return 0
 
 
-def preheat() -> None:
+def preheat_torch() -> None:
     """Import and create what torch initialises on first use, so that every fork inherits it."""
     source = fx.Graph()
     given = source.placeholder("input_0")
     made = source.call_function(torch.ops.aten.relu.default, (given,))
     source.output(source.call_function(torch.ops.aten.sym_size.int, (made, 0)))
-    served = Served(fx.GraphModule(nn.Module(), source), [Slot(torch.float32, (3,))])
-    edges(served, ("relu_default",), 2)
+    served = HubGraphModule(fx.GraphModule(nn.Module(), source), [InputSlot(torch.float32, (3,))])
+    stage_values(served, ("relu_default",), 2)
     with torch.no_grad():
         torch.relu(torch.zeros(2, 3))
 
 
-class _Rank:
+class _RankWorker:
     """State of one rank: configuration, process groups and its stage of the model."""
 
     def __init__(self, link: socket.socket, files: Sequence[str]) -> None:
-        started, baseline = time.monotonic(), private_bytes()
-        word, body = protocol.receive(link)
-        if not isinstance(word, protocol.Charter):
+        started, baseline = time.monotonic(), measure_private_bytes()
+        word, body = protocol.receive_message(link)
+        if not isinstance(word, protocol.RankConfig):
             raise protocol.PipeError("no configuration")
         self._link, self._charter = link, word
         self._first, self._last = word.rank < word.tensor, word.rank >= word.tensor * (word.pipeline - 1)
@@ -81,11 +81,11 @@ class _Rank:
         torch.set_num_interop_threads(1)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-        self._stage = Stage(from_bytes(bytes(body)), files, word, self._groups())
-        taken = max(0, private_bytes() - baseline)
-        protocol.send(link, protocol.Ready(self._stage.shard_bytes, taken, time.monotonic() - started))
+        self._stage = ModelStage(decode_hub_model(bytes(body)), files, word, self._join_groups())
+        taken = max(0, measure_private_bytes() - baseline)
+        protocol.send_message(link, protocol.RankReady(self._stage.shard_bytes, taken, time.monotonic() - started))
 
-    def _groups(self) -> dist.ProcessGroup:
+    def _join_groups(self) -> dist.ProcessGroup:
         """Join torch.distributed and return the process group of the rank's own stage."""
         told = self._charter
         world, patience = told.tensor * told.pipeline, timedelta(seconds=told.timeout_s)
@@ -101,36 +101,38 @@ class _Rank:
             raise RuntimeError("the rank belongs to no stage")
         return own
 
-    def live(self) -> None:
+    def serve_batches(self) -> None:
         """Answer messages until the socket closes."""
         while True:
-            word, body = protocol.receive(self._link)
-            if isinstance(word, protocol.Ping):
-                protocol.send(self._link, protocol.Pong(word.number))
-            elif isinstance(word, protocol.Step):
-                self._step(word, body)
+            word, body = protocol.receive_message(self._link)
+            if isinstance(word, protocol.PingRequest):
+                protocol.send_message(self._link, protocol.PingReply(word.number))
+            elif isinstance(word, protocol.BatchStep):
+                self._run_step(word, body)
 
-    def _step(self, step: protocol.Step, body: bytearray) -> None:
+    def _run_step(self, step: protocol.BatchStep, body: bytearray) -> None:
         started = time.perf_counter()
         with torch.no_grad():
-            outputs = self._compute(step, body)
+            outputs = self._compute_stage(step, body)
         arrays = []
         if self._last and self._charter.rank % self._charter.tensor == 0:
             arrays = [made.float().cpu().numpy() for made in outputs]
-        done = protocol.Done(
-            step.ticket, time.perf_counter() - started, protocol.forms_of(arrays), dict(self._stage.counts)
+        done = protocol.StepDone(
+            step.ticket, time.perf_counter() - started, protocol.describe_arrays(arrays), dict(self._stage.counts)
         )
-        protocol.send(self._link, done, protocol.bytes_of(arrays))
+        protocol.send_message(self._link, done, protocol.pack_arrays(arrays))
 
-    def _compute(self, step: protocol.Step, body: bytearray) -> Sequence[Tensor]:
+    def _compute_stage(self, step: protocol.BatchStep, body: bytearray) -> Sequence[Tensor]:
         takes, gives = self._stage.edges(step.graph, step.batch)
         if self._first:
             values: list[Tensor | int] = [
-                torch.from_numpy(column).to(self._device) for column in protocol.arrays_of(step.forms, body)
+                torch.from_numpy(column).to(self._device) for column in protocol.parse_arrays(step.forms, body)
             ]
         else:
             before = self._charter.rank - self._charter.tensor
-            values = [self._handed(edge.dtype, edge.shape, before) if edge.dtype else edge.number for edge in takes]
+            values = [
+                self._receive_tensor(edge.dtype, edge.shape, before) if edge.dtype else edge.number for edge in takes
+            ]
         outputs = self._stage.run(step.graph, values)
         if not self._last:
             for edge, made in zip(gives, outputs, strict=True):
@@ -138,7 +140,7 @@ class _Rank:
                     dist.send(made.contiguous(), self._charter.rank + self._charter.tensor, tag=_HANDED)
         return outputs
 
-    def _handed(self, dtype: torch.dtype, shape: tuple[int, ...], sender: int) -> Tensor:
+    def _receive_tensor(self, dtype: torch.dtype, shape: tuple[int, ...], sender: int) -> Tensor:
         taken = torch.empty(shape, dtype=dtype, device=self._device)
         dist.recv(taken, sender, tag=_HANDED)
         return taken

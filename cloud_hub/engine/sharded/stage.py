@@ -11,15 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, fx
 
-from cloud_hub.engine.sharded.protocol import Charter
+from cloud_hub.engine.sharded.protocol import RankConfig
 from models.bundle.manifest import BundleError
-from models.graph.format import HubForm
-from models.sharding.program import Edge, Shape, assemble, edges, programs
-from models.sharding.weights import Share, read_pieces
+from models.graph.format import HubModelDocument
+from models.sharding.program import ParallelShape, StageValue, assemble_rank_graph, build_programs, stage_values
+from models.sharding.weights import RankShare, read_pieces
 
 
-class GroupMeet:
-    """Collectives among the ranks of a stage; implements `models.sharding.program.Meet`."""
+class RankCollectives:
+    """Collectives among the ranks of a stage; implements `models.sharding.program.RankCollectives`."""
 
     def __init__(self, group: dist.ProcessGroup, at: int, ways: int) -> None:
         self._group = group
@@ -48,26 +48,28 @@ class GroupMeet:
         return x.narrow(axis, self._at * each, each).contiguous()
 
 
-class Stage:
+class ModelStage:
     """Compiled graphs of one pipeline stage with this rank's weights in place."""
 
-    def __init__(self, form: HubForm, files: Sequence[str], told: Charter, group: dist.ProcessGroup) -> None:
-        shape = Shape(told.tensor, told.pipeline)
+    def __init__(
+        self, form: HubModelDocument, files: Sequence[str], told: RankConfig, group: dist.ProcessGroup
+    ) -> None:
+        shape = ParallelShape(told.tensor, told.pipeline)
         self._at = told.rank // told.tensor
-        self._programs = programs(form, shape)
-        self._edges: dict[tuple[str, int], tuple[tuple[Edge, ...], tuple[Edge, ...]]] = {}
-        share = Share(told.rank % told.tensor, told.tensor)
-        meet = GroupMeet(group, *share)
+        self._programs = build_programs(form, shape)
+        self._edges: dict[tuple[str, int], tuple[tuple[StageValue, ...], tuple[StageValue, ...]]] = {}
+        share = RankShare(told.rank % told.tensor, told.tensor)
+        meet = RankCollectives(group, *share)
         self.counts: Counter[str] = meet.counts
-        held = read_pieces(files, form.weights, self._programs.pieces(self._at), share)
-        held = {name: _placed(tensor, told) for name, tensor in held.items()}
+        held = read_pieces(files, form.weights, self._programs.stage_pieces(self._at), share)
+        held = {name: _move_tensor(tensor, told) for name, tensor in held.items()}
         self.shard_bytes = sum(tensor.nbytes for tensor in held.values())
         parts = self._programs.parts
         self._graphs: dict[str, fx.GraphModule] = {
-            name: assemble(each[self._at], held, meet) for name, each in parts.items()
+            name: assemble_rank_graph(each[self._at], held, meet) for name, each in parts.items()
         }
 
-    def edges(self, graph: str, batch: int) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
+    def edges(self, graph: str, batch: int) -> tuple[tuple[StageValue, ...], tuple[StageValue, ...]]:
         """Tensors received from the previous stage and sent to the next one, for a batch of this size."""
         if graph not in self._graphs:
             raise BundleError(f"graphs: there is no {graph!r}")
@@ -75,7 +77,7 @@ class Stage:
             return (), ()
         if (graph, batch) not in self._edges:
             served, own = self._programs.blanks[graph], self._programs.stretches[graph][self._at]
-            self._edges[graph, batch] = edges(served, own.takes, batch), edges(served, own.gives, batch)
+            self._edges[graph, batch] = stage_values(served, own.takes, batch), stage_values(served, own.gives, batch)
         return self._edges[graph, batch]
 
     def run(self, graph: str, values: Sequence[Tensor | int]) -> Sequence[Tensor]:
@@ -84,7 +86,7 @@ class Stage:
         return made
 
 
-def _placed(tensor: Tensor, told: Charter) -> Tensor:
+def _move_tensor(tensor: Tensor, told: RankConfig) -> Tensor:
     if torch.device(told.device).type == "cpu":
         return tensor
     narrow = told.half and tensor.dtype is torch.float32

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-class Shake(NamedTuple):
+class Augmentation(NamedTuple):
     """Random crop, horizontal flip and cut-out of images `[n, c, h, w]` in 0..1: a callable for training.
 
     `crop`: largest shift in pixels; `cutout`: side of the blanked square in pixels; `mirror`: flip half of the images.
@@ -38,9 +38,9 @@ class Shake(NamedTuple):
             columns = torch.where(mirrored, columns.flip(1), columns)
         index = torch.arange(count)[:, None, None]
         moved = padded.permute(0, 2, 3, 1)[index, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-        return self._blanked(moved, chance)
+        return self._blank_square(moved, chance)
 
-    def _blanked(self, pictures: Tensor, chance: torch.Generator) -> Tensor:
+    def _blank_square(self, pictures: Tensor, chance: torch.Generator) -> Tensor:
         count, _, height, width = pictures.shape
         top = torch.randint(0, height, (count, 1), generator=chance)
         left = torch.randint(0, width, (count, 1), generator=chance)
@@ -58,26 +58,26 @@ CONTRAST = (0.2, 0.5)
 GREY = (0.3, 0.7)
 
 
-def corrupt(pictures: npt.NDArray[Any], rng: np.random.Generator, share: float) -> Pictures:
+def corrupt_pictures(pictures: npt.NDArray[Any], rng: np.random.Generator, share: float) -> Pictures:
     """Copy of images with about `share` of them damaged, each by one kind of `KINDS`.
 
     `pictures` `[n, channels, height, width]` in 0..1; `share` 0..1. Returns float32 of the same shape, clipped to 0..1.
     """
     out = pictures.astype(np.float32)
     hit = rng.random(len(out)) < share
-    kinds = rng.integers(len(KINDS), size=len(out))
-    for kind, damage in enumerate(KINDS):
+    kinds = rng.integers(len(CORRUPTIONS), size=len(out))
+    for kind, damage in enumerate(CORRUPTIONS):
         chosen = hit & (kinds == kind)
         out[chosen] = np.clip(damage(out[chosen], rng), 0.0, 1.0)
     return out
 
 
-def noise(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+def add_noise(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
     """Gaussian noise with a standard deviation of `NOISE_SIGMA`, not clipped."""
     return pictures + rng.normal(0.0, NOISE_SIGMA, pictures.shape)
 
 
-def occlusion(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+def cover_patch(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
     """One square per image, of side `PATCH` of the shorter side, covered with a random grey."""
     count, _, height, width = pictures.shape
     side = round(PATCH * min(height, width))
@@ -88,7 +88,7 @@ def occlusion(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
     return np.where(covered, rng.random((count, 1, 1, 1)), pictures)
 
 
-def shift(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+def shift_pictures(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
     """Shift by up to `SHIFT` of the shorter side in each direction; what comes in at the border is black."""
     count, _, height, width = pictures.shape
     reach = max(1, round(SHIFT * min(height, width)))
@@ -99,7 +99,7 @@ def shift(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
     return moved.transpose(0, 3, 1, 2)
 
 
-def contrast(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+def lower_contrast(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
     """Contrast multiplied by a factor in `CONTRAST` around a mean grey in `GREY`."""
     factor = rng.uniform(*CONTRAST, (len(pictures), 1, 1, 1))
     grey = rng.uniform(*GREY, (len(pictures), 1, 1, 1))
@@ -107,4 +107,4 @@ def contrast(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
 
 
 Damage = Callable[[Pictures, np.random.Generator], npt.NDArray[Any]]
-KINDS: tuple[Damage, ...] = (noise, occlusion, shift, contrast)
+CORRUPTIONS: tuple[Damage, ...] = (add_noise, cover_patch, shift_pictures, lower_contrast)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.forge.data.types import OUT_OF_SCOPE, Data, ForgeError, Part, Values
+from models.forge.data.types import OUT_OF_SCOPE, Data, DataPart, ForgeError, Values
 
 _FEWEST = 10  # samples of any part: below this no figure means anything
 
@@ -26,18 +26,18 @@ def check_data(data: Data, max_risk: float | None = None, confidence: float = 0.
     for
     lengths or shapes that differ, NaN, labels out of range, or too few samples.
     """
-    for name, part in _parts(data):
-        lengths(name, part)
-        _numbers(name, part)
-        _like(name, part, data.training)
+    for name, part in _list_parts(data):
+        check_lengths(name, part)
+        _check_inputs(name, part)
+        _check_same_form(name, part, data.training)
         if data.labels:
-            _labels(name, part, data.labels)
+            _check_labels(name, part, data.labels)
         else:
-            _values(name, part)
+            _check_values(name, part)
     if data.labels:
-        _kinds(data)
+        _check_classes(data)
     if max_risk is not None:
-        _enough(data, max_risk, confidence)
+        _check_sample_count(data, max_risk, confidence)
     return data
 
 
@@ -52,7 +52,7 @@ def check_outputs(outputs: int, data: Data) -> None:
         raise ForgeError(f"model: it has {outputs} outputs, but {what}; change its last layer or give the labels")
 
 
-def needed_samples(max_risk: float, confidence: float) -> int:
+def minimum_samples(max_risk: float, confidence: float) -> int:
     """Least number of calibration samples that can bound a risk at all, for use before any model has run.
 
     With no error among n samples the exact upper bound is 1 - (1 - confidence)^(1/n). `max_risk`, `confidence`: in
@@ -62,7 +62,7 @@ def needed_samples(max_risk: float, confidence: float) -> int:
     return math.ceil(math.log(1 - confidence) / math.log(1 - max_risk))
 
 
-def lengths(name: str, part: Part) -> None:
+def check_lengths(name: str, part: DataPart) -> None:
     """Raise ForgeError unless inputs, targets and sensitive columns of a part have one row per sample, ten or more."""
     count = len(part)
     if not part.x:
@@ -77,11 +77,11 @@ def lengths(name: str, part: Part) -> None:
         raise ForgeError(f"data: {name} has {count} samples; at least {_FEWEST} are needed in each of the three parts")
 
 
-def _parts(data: Data) -> tuple[tuple[str, Part], ...]:
+def _list_parts(data: Data) -> tuple[tuple[str, DataPart], ...]:
     return ("training", data.training), ("calibration", data.calibration), ("heldout", data.heldout)
 
 
-def _numbers(name: str, part: Part) -> None:
+def _check_inputs(name: str, part: DataPart) -> None:
     """Raise ForgeError for an input without numbers, or with NaN or infinite values."""
     for i, one in enumerate(part.x):
         if one.size == 0:
@@ -91,7 +91,7 @@ def _numbers(name: str, part: Part) -> None:
             raise ForgeError(f"data: {name}: sample {bad} of input {i} has NaN or infinite values; fill or drop it")
 
 
-def _like(name: str, part: Part, training: Part) -> None:
+def _check_same_form(name: str, part: DataPart, training: DataPart) -> None:
     """Raise ForgeError unless a part has the inputs, shapes, types and sensitive columns of the training part."""
     if len(part.x) != len(training.x):
         raise ForgeError(f"data: {name} has {len(part.x)} inputs, training {len(training.x)}; give as many in each")
@@ -103,7 +103,7 @@ def _like(name: str, part: Part, training: Part) -> None:
         raise ForgeError(f"data: {name} has other sensitive columns than training; give the same in all parts")
 
 
-def _labels(name: str, part: Part, labels: tuple[str, ...]) -> None:
+def _check_labels(name: str, part: DataPart, labels: tuple[str, ...]) -> None:
     """Raise ForgeError unless labels are whole numbers from 0, or -1 for out of scope."""
     if part.y.dtype.kind != "i":
         raise ForgeError(f"data: {name}: labels are {part.y.dtype}, not whole numbers; leave labels away to fit values")
@@ -115,7 +115,7 @@ def _labels(name: str, part: Part, labels: tuple[str, ...]) -> None:
         )
 
 
-def _values(name: str, part: Part) -> None:
+def _check_values(name: str, part: DataPart) -> None:
     """Raise ForgeError unless a regressor's targets are finite and differ."""
     if part.y.dtype.kind != "f" or not bool(np.isfinite(part.y).all()):
         raise ForgeError(f"data: {name}: a target is NaN or infinite; drop that sample")
@@ -123,12 +123,12 @@ def _values(name: str, part: Part) -> None:
         raise ForgeError(f"data: {name}: every target is {float(part.y[0]):g}; there is nothing to learn")
 
 
-def _kinds(data: Data) -> None:
+def _check_classes(data: Data) -> None:
     """Raise ForgeError unless labels have different names and each has a training sample."""
     different = len(set(data.labels))
     if different < 2 or different != len(data.labels):
         raise ForgeError(f"data: {len(data.labels)} labels, {different} different; name at least 2, each once")
-    for name, part in _parts(data):
+    for name, part in _list_parts(data):
         if not bool((part.y >= 0).any()):
             raise ForgeError(f"data: {name} has only samples that are out of scope; give some of each label")
     unseen = sorted(set(range(len(data.labels))) - {int(label) for label in np.unique(data.training.y)})
@@ -138,11 +138,11 @@ def _kinds(data: Data) -> None:
         )
 
 
-def _enough(data: Data, max_risk: float, confidence: float) -> None:
+def _check_sample_count(data: Data, max_risk: float, confidence: float) -> None:
     """Raise ForgeError if the calibration part is too small for the requested risk and confidence."""
     if not 0 < max_risk < 1 or not 0 < confidence < 1:
         raise ForgeError(f"a risk of {max_risk:g} at confidence {confidence:g} is no pair of shares between 0 and 1")
-    needed, given = needed_samples(max_risk, confidence), len(data.calibration)
+    needed, given = minimum_samples(max_risk, confidence), len(data.calibration)
     if given < needed:
         raise ForgeError(
             f"data: {given} calibration samples cannot show a risk of {max_risk:g} at confidence {confidence:g};"
@@ -152,57 +152,59 @@ def _enough(data: Data, max_risk: float, confidence: float) -> None:
 
 _SEED = 20
 _SHARES = (0.7, 0.85)  # where training and calibration end, for samples that are not split yet
-_PARTS = ("training", "calibration", "heldout")
+_PART_NAMES = ("training", "calibration", "heldout")
 
 
-def coerced(given: Any) -> Data:
+def coerce_data(given: Any) -> Data:
     """Data of float32 and int64 arrays from whatever a user's function returned.
 
     `given`: a `Data`, any object with training, calibration and heldout, or `(x, y[, labels[, sensitive]])`, which is
     split 70 : 15 : 15 by a fixed seed. Raises ForgeError if `given` has none of these forms.
     """
-    if all(hasattr(given, name) for name in _PARTS):
-        return _in_parts(given)
+    if all(hasattr(given, name) for name in _PART_NAMES):
+        return _coerce_parts(given)
     if isinstance(given, Mapping) or not isinstance(given, Sequence) or not 2 <= len(given) <= 4:
         raise ForgeError(f"data: {type(given).__name__} is not understood; return (x, y), (x, y, labels) or a Data")
     x, y, labels, sensitive = (*given, *((), {})[len(given) - 2 :]) if len(given) < 4 else given
-    targets, names = _targets(y, tuple(labels or ()))
-    return _split(_part(x, targets, sensitive or {}), names)
+    targets, names = _coerce_targets(y, tuple(labels or ()))
+    return _split_data(_build_part(x, targets, sensitive or {}), names)
 
 
-def _in_parts(given: Any) -> Data:
+def _coerce_parts(given: Any) -> Data:
     """Data from an object that is split already; targets of all parts are coerced together, to number labels alike."""
     names = tuple(str(label) for label in getattr(given, "labels", ()))
-    raw = [getattr(given, name) for name in _PARTS]
-    pairs = [_triple(part) for part in raw]
-    every, found = _targets(np.concatenate([_array(y) for _, y, _ in pairs]), names)
+    raw = [getattr(given, name) for name in _PART_NAMES]
+    pairs = [_unpack_part(part) for part in raw]
+    every, found = _coerce_targets(np.concatenate([_to_array(y) for _, y, _ in pairs]), names)
     ends = np.cumsum([len(y) for _, y, _ in pairs])[:-1]
     targets = np.split(every, ends)
-    training, calibration, heldout = (_part(x, y, kept) for (x, _, kept), y in zip(pairs, targets, strict=True))
+    training, calibration, heldout = (_build_part(x, y, kept) for (x, _, kept), y in zip(pairs, targets, strict=True))
     return Data(training, calibration, heldout, found)
 
 
-def _triple(part: Any) -> tuple[Any, Any, Any]:
+def _unpack_part(part: Any) -> tuple[Any, Any, Any]:
     """Inputs, targets and sensitive columns of a `Part`, of anything like it, or of (x, y)."""
     if hasattr(part, "y"):
         return part.x, part.y, getattr(part, "sensitive", {})
     return part[0], part[1], {}
 
 
-def _part(x: Any, y: Values, sensitive: Mapping[str, Any]) -> Part:
-    inputs = tuple(_plain(one) for one in x) if _several(x, len(y)) else (_plain(_array(x)),)
-    columns = {str(name): _column(name, column) for name, column in sensitive.items()}
-    return Part(inputs, y, columns)
+def _build_part(x: Any, y: Values, sensitive: Mapping[str, Any]) -> DataPart:
+    inputs = (
+        tuple(_to_input_array(one) for one in x) if _has_several_inputs(x, len(y)) else (_to_input_array(_to_array(x)),)
+    )
+    columns = {str(name): _to_column(name, column) for name, column in sensitive.items()}
+    return DataPart(inputs, y, columns)
 
 
-def _several(x: Any, count: int) -> bool:
+def _has_several_inputs(x: Any, count: int) -> bool:
     """True for a sequence of arrays with a row per sample each: several inputs, not a list of samples."""
     if not isinstance(x, list | tuple) or not x:
         return False
     return all(isinstance(one, np.ndarray | Tensor) and one.ndim > 0 and len(one) == count for one in x)
 
 
-def _array(values: Any) -> npt.NDArray[Any]:
+def _to_array(values: Any) -> npt.NDArray[Any]:
     """A numpy array from an array, a tensor, a list of tensors or nested lists."""
     if isinstance(values, Tensor):
         return values.detach().cpu().numpy()
@@ -211,9 +213,9 @@ def _array(values: Any) -> npt.NDArray[Any]:
     return np.asarray(values)
 
 
-def _plain(values: Any) -> Values:
+def _to_input_array(values: Any) -> Values:
     """An input as int64 or float32. Raises ForgeError for anything but numbers of one shape."""
-    array = _array(values)
+    array = _to_array(values)
     if array.dtype.kind in "iub":
         return np.ascontiguousarray(array, np.int64)
     if array.dtype.kind != "f":
@@ -221,18 +223,18 @@ def _plain(values: Any) -> Values:
     return np.ascontiguousarray(array, np.float32)
 
 
-def _column(name: str, values: Any) -> npt.NDArray[np.int64]:
+def _to_column(name: str, values: Any) -> npt.NDArray[np.int64]:
     """A sensitive column as whole numbers; other values are numbered in their order."""
-    array = _array(values)
+    array = _to_array(values)
     numbers: npt.NDArray[Any] = array if array.dtype.kind in "iub" else np.unique(array, return_inverse=True)[1]
     if array.ndim != 1:
         raise ForgeError(f"data: sensitive column {name} has shape {list(array.shape)}; give one number per sample [n]")
     return numbers.astype(np.int64)
 
 
-def _targets(y: Any, labels: tuple[Any, ...]) -> tuple[Values, tuple[str, ...]]:
+def _coerce_targets(y: Any, labels: tuple[Any, ...]) -> tuple[Values, tuple[str, ...]]:
     """Targets and label names: (int64 labels, their names) of a classifier, (float32 values, ()) of a regressor."""
-    array = _array(y)
+    array = _to_array(y)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     names = tuple(str(label) for label in labels)
     if array.ndim != 1:
@@ -249,16 +251,16 @@ def _targets(y: Any, labels: tuple[Any, ...]) -> tuple[Values, tuple[str, ...]]:
     return whole, names or tuple(str(i) for i in range(int(whole.max(initial=0)) + 1))
 
 
-def _split(part: Part, labels: tuple[str, ...]) -> Data:
+def _split_data(part: DataPart, labels: tuple[str, ...]) -> Data:
     """Split one part into three by a fixed seed, 70 : 15 : 15."""
     count = len(part)
-    lengths("data", part)
+    check_lengths("data", part)
     order = np.random.default_rng(_SEED).permutation(count)
     pieces = np.split(order, [int(share * count) for share in _SHARES])
-    training, calibration, heldout = (_rows(part, piece) for piece in pieces)
+    training, calibration, heldout = (_select_rows(part, piece) for piece in pieces)
     return Data(training, calibration, heldout, labels)
 
 
-def _rows(part: Part, rows: npt.NDArray[np.int64]) -> Part:
+def _select_rows(part: DataPart, rows: npt.NDArray[np.int64]) -> DataPart:
     columns = {name: column[rows] for name, column in part.sensitive.items()}
-    return Part(tuple(one[rows] for one in part.x), part.y[rows], columns)
+    return DataPart(tuple(one[rows] for one in part.x), part.y[rows], columns)

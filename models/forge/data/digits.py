@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.datasets import load_digits
 
-from models.forge.data.augment import Pictures, corrupt
+from models.forge.data.augment import Pictures, corrupt_pictures
 
-__all__ = ["CORRUPTED", "HELDOUT", "calibration", "corrupt", "heldout", "training"]
+__all__ = ["CORRUPTED", "HELDOUT", "corrupt_pictures", "load_calibration", "load_heldout", "load_training"]
 
 HELDOUT = 500
 CALIBRATION = 260
@@ -20,25 +20,25 @@ _TOP = 16.0  # a pixel counts the ink in a 4 x 4 block
 Digits = tuple[Pictures, npt.NDArray[np.int64]]
 
 
-def heldout() -> Digits:
+def load_heldout() -> Digits:
     """The test part: 500 clean samples `[n, 1, 8, 8]` float32 in 0..1 and their digits `[n]` int64."""
-    x, y = _shuffled()
+    x, y = _load_shuffled()
     return x[:HELDOUT], y[:HELDOUT]
 
 
-def calibration() -> Digits:
+def load_calibration() -> Digits:
     """The calibration part: 260 other samples in the same form, for choosing temperatures and thresholds."""
-    x, y = _shuffled()
+    x, y = _load_shuffled()
     return x[HELDOUT : HELDOUT + CALIBRATION], y[HELDOUT : HELDOUT + CALIBRATION]
 
 
-def training() -> Digits:
+def load_training() -> Digits:
     """The training part: the other 1,037 samples in the same form."""
-    x, y = _shuffled()
+    x, y = _load_shuffled()
     return x[HELDOUT + CALIBRATION :], y[HELDOUT + CALIBRATION :]
 
 
-def _shuffled() -> Digits:
+def _load_shuffled() -> Digits:
     pixels, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(digits))
     pictures = (pixels[order] / _TOP).astype(np.float32).reshape(-1, 1, 8, 8)

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.forge.data.types import Data, ForgeError, Part, Values
+from models.forge.data.types import Data, DataPart, ForgeError, Values
 
 _EXACT = 1 << 24  # whole numbers beyond this are not all float32
 
 
-class Packed(NamedTuple):
+class PackedInputs(NamedTuple):
     """A model of one input and its data.
 
     `shapes`: of the user's inputs, one sample each, in the order in which they lie in a row.
@@ -27,7 +27,7 @@ class Packed(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
 
 
-class Unpacking(nn.Module):
+class InputUnpacker(nn.Module):
     """Module that slices a row `[n, width]` back into the inputs of the user's model and casts each to its type.
 
     `ends`: per input the least and the largest number ever seen, or None. Category numbers in a row of measured values
@@ -53,7 +53,7 @@ class Unpacking(nn.Module):
         return answer
 
 
-def pack_inputs(model: nn.Module, data: Data) -> Packed:
+def pack_inputs(model: nn.Module, data: Data) -> PackedInputs:
     """Model and data with one input: unchanged if there is one, else all inputs side by side.
 
     The row is int64 `[n, width]` if all inputs are whole numbers, else float32. Raises ForgeError for whole numbers
@@ -63,16 +63,18 @@ def pack_inputs(model: nn.Module, data: Data) -> Packed:
     inputs = data.training.x
     shapes = tuple(tuple(one.shape[1:]) for one in inputs)
     if len(inputs) == 1:
-        return Packed(model, data, shapes)
+        return PackedInputs(model, data, shapes)
     whole = all(one.dtype.kind == "i" for one in inputs)
     training, calibration, heldout = (
-        _row(part, whole=whole) for part in (data.training, data.calibration, data.heldout)
+        _pack_row(part, whole=whole) for part in (data.training, data.calibration, data.heldout)
     )
-    ends = [None if whole else _ends(data, at) for at in range(len(inputs))]
-    return Packed(Unpacking(model, inputs, ends).eval(), Data(training, calibration, heldout, data.labels), shapes)
+    ends = [None if whole else _integer_range(data, at) for at in range(len(inputs))]
+    return PackedInputs(
+        InputUnpacker(model, inputs, ends).eval(), Data(training, calibration, heldout, data.labels), shapes
+    )
 
 
-def _ends(data: Data, at: int) -> tuple[int, int] | None:
+def _integer_range(data: Data, at: int) -> tuple[int, int] | None:
     """Least and largest whole number of input `at` over all parts; None for measured values."""
     columns = [part.x[at] for part in (data.training, data.calibration, data.heldout)]
     if columns[0].dtype.kind != "i":
@@ -80,10 +82,10 @@ def _ends(data: Data, at: int) -> tuple[int, int] | None:
     return min(int(one.min()) for one in columns), max(int(one.max()) for one in columns)
 
 
-def _row(part: Part, *, whole: bool) -> Part:
+def _pack_row(part: DataPart, *, whole: bool) -> DataPart:
     for i, one in enumerate(part.x):
         if not whole and one.dtype.kind == "i" and one.size and int(np.abs(one).max()) > _EXACT:
             raise ForgeError(f"data: input {i} has whole numbers over {_EXACT}; number its kinds from 0 instead")
     dtype = np.int64 if whole else np.float32
     row = np.concatenate([one.reshape(len(one), -1).astype(dtype) for one in part.x], axis=1)
-    return Part((row,), part.y, part.sensitive)
+    return DataPart((row,), part.y, part.sensitive)

@@ -20,7 +20,7 @@ class ForgeError(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class DataPart:
     """Inputs, targets and sensitive columns of one part of the data.
 
     `x`: one array `[n, ...]` per input of the model; `y`: `[n]` int64 labels (-1 = out of scope) or float32 values.
@@ -42,7 +42,7 @@ class Data:
     `heldout` is the published test set wherever there is one.
     """
 
-    training: Part
-    calibration: Part
-    heldout: Part
+    training: DataPart
+    calibration: DataPart
+    heldout: DataPart
     labels: tuple[str, ...] = ()

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.bundle.measurements import Metric
+from models.bundle.measurements import QualityMetric
 from models.forge.evaluation.outcomes import Floats, Outcomes
 
 SHARES = tuple(number / 100 for number in range(5, 55, 5))
 _NO_GAP = 1e-9
 
 
-class Point(NamedTuple):
+class DeferralPoint(NamedTuple):
     """The pair at one escalated share of the samples.
 
     `value`, `oracle`: accuracy or RMSE of this gate and of the oracle; `recovered`: share of the gap between edge and
@@ -31,7 +31,7 @@ class Point(NamedTuple):
     oracle: float
 
 
-class Frontier(NamedTuple):
+class DeferralFrontier(NamedTuple):
     """Deferral figures of one gate over all escalated shares. NaN for shares of a gap that is not there.
 
     `oracle`: the best any gate could do, escalating `oracle_share`. `apgr`: mean share of the gap recovered over all
@@ -40,32 +40,34 @@ class Frontier(NamedTuple):
     2024, "RouteLLM"). A random gate has 0.5, 0.5 and 0.8.
     """
 
-    metric: Metric
+    metric: QualityMetric
     samples: int
     edge: float
     hub: float
     oracle: float
     oracle_share: float
-    points: tuple[Point, ...]
+    points: tuple[DeferralPoint, ...]
     apgr: float
     cpt50: float
     cpt80: float
 
 
-def frontier(outcomes: Outcomes, shares: tuple[float, ...] = SHARES) -> Frontier:
+def compute_frontier(outcomes: Outcomes, shares: tuple[float, ...] = SHARES) -> DeferralFrontier:
     """Deferral figures at `shares` (0..1) and their summary.
 
     Where the hub is no better than the edge there is no gap, and what is counted in gaps is NaN.
     """
-    ours, best = curve(outcomes), oracle_curve(outcomes)
+    ours, best = pair_curve(outcomes), oracle_curve(outcomes)
     recovered = gap_recovered(ours, outcomes.metric)
     count = len(outcomes)
     asked = [min(count, round(share * count)) for share in shares]
     points = (
-        Point(k / count, ask_below(outcomes.confidence, k), float(ours[k]), float(recovered[k]), float(best[k]))
+        DeferralPoint(
+            k / count, threshold_for_count(outcomes.confidence, k), float(ours[k]), float(recovered[k]), float(best[k])
+        )
         for k in asked
     )
-    return Frontier(
+    return DeferralFrontier(
         outcomes.metric,
         count,
         float(ours[0]),
@@ -74,41 +76,41 @@ def frontier(outcomes: Outcomes, shares: tuple[float, ...] = SHARES) -> Frontier
         float((outcomes.hub_loss < outcomes.edge_loss).mean()),
         tuple(points),
         float(np.trapezoid(recovered, dx=1 / count)),
-        _least(recovered, 0.5),
-        _least(recovered, 0.8),
+        _least_share(recovered, 0.5),
+        _least_share(recovered, 0.8),
     )
 
 
-def curve(outcomes: Outcomes) -> Floats:
+def pair_curve(outcomes: Outcomes) -> Floats:
     """Accuracy or RMSE of the pair `[n + 1]` when the k least confident samples are escalated, k = 0..n."""
     _, group, sizes = np.unique(outcomes.confidence, return_inverse=True, return_counts=True)
     gain = outcomes.edge_loss - outcomes.hub_loss
     shared = np.bincount(group, gain) / sizes  # samples of equal confidence share their mean gain
-    return _values(outcomes, np.repeat(shared, sizes))
+    return _to_metric_values(outcomes, np.repeat(shared, sizes))
 
 
 def oracle_curve(outcomes: Outcomes) -> Floats:
-    """As `curve`, for a gate that knows both losses and escalates at most k samples, the best ones."""
+    """As `pair_curve`, for a gate that knows both losses and escalates at most k samples, the best ones."""
     gain = np.sort(outcomes.edge_loss - outcomes.hub_loss)[::-1]
-    return _values(outcomes, np.maximum(gain, 0))
+    return _to_metric_values(outcomes, np.maximum(gain, 0))
 
 
-def _values(outcomes: Outcomes, gains: Floats) -> Floats:
+def _to_metric_values(outcomes: Outcomes, gains: Floats) -> Floats:
     total = outcomes.edge_loss.sum() - np.concatenate(([0.0], np.cumsum(gains)))
     loss = np.maximum(total, 0) / len(outcomes)  # below 0 only by rounding
-    return np.asarray(np.sqrt(loss) if outcomes.metric is Metric.RMSE else 1 - loss)
+    return np.asarray(np.sqrt(loss) if outcomes.metric is QualityMetric.RMSE else 1 - loss)
 
 
-def gap_recovered(values: Floats, metric: Metric) -> Floats:
-    """Share of the edge-hub gap recovered along a `curve`: 0 = edge alone, 1 = hub alone.
+def gap_recovered(values: Floats, metric: QualityMetric) -> Floats:
+    """Share of the edge-hub gap recovered along a `pair_curve`: 0 = edge alone, 1 = hub alone.
 
     NaN everywhere if the hub is no better than the edge.
     """
-    won = values[0] - values if metric is Metric.RMSE else values - values[0]
+    won = values[0] - values if metric is QualityMetric.RMSE else values - values[0]
     return won / won[-1] if won[-1] > _NO_GAP else np.full(len(values), np.nan)
 
 
-def _least(recovered: Floats, wanted: float) -> float:
+def _least_share(recovered: Floats, wanted: float) -> float:
     """Least share escalated that recovers `wanted` of the gap.
 
     The end of the curve recovers all of it, but for rounding.
@@ -119,7 +121,7 @@ def _least(recovered: Floats, wanted: float) -> float:
     return float(reached.argmax() / (len(recovered) - 1)) if reached.any() else 1.0
 
 
-def ask_below(confidence: Floats, count: int) -> float:
+def threshold_for_count(confidence: Floats, count: int) -> float:
     """The shortest decimal threshold below which `count` of the confidences lie, or fewer if some of them are equal."""
     ranked: list[float] = np.sort(confidence).tolist()
     if count >= len(ranked):

@@ -11,14 +11,20 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
-from models.bundle.measurements import Calibration, Gate, Guarantee, Metric
-from models.forge.data.types import OUT_OF_SCOPE, ForgeError, Part
-from models.forge.evaluation.deferral import Frontier, ask_below, curve, frontier, oracle_curve
-from models.forge.evaluation.outcomes import Outcomes, classified, regressed
-from models.forge.evaluation.risk_control import Wanted, guarantee
+from models.bundle.measurements import CalibrationFigures, GateFigures, QualityMetric, RiskGuarantee
+from models.forge.data.types import OUT_OF_SCOPE, DataPart, ForgeError
+from models.forge.evaluation.deferral import (
+    DeferralFrontier,
+    compute_frontier,
+    oracle_curve,
+    pair_curve,
+    threshold_for_count,
+)
+from models.forge.evaluation.outcomes import Outcomes, classifier_outcomes, regressor_outcomes
+from models.forge.evaluation.risk_control import RiskGoal, prove_threshold
 from models.forge.evaluation.shipped import EdgeAnswers, HubAnswers
-from models.forge.export.manifest import rounded
-from models.forge.spec import Wish
+from models.forge.export.manifest import round_figure
+from models.forge.spec import ForgeSpec
 from models.forge.training import calibration as calibrate
 
 ASK_SHARE = 0.25
@@ -27,15 +33,15 @@ _TOLERANCE_SHARE = 0.7  # of calibration samples, an error that the hub stays un
 Values = npt.NDArray[Any]
 
 
-class Answered(NamedTuple):
+class PartAnswers(NamedTuple):
     """One part of the data with the answers of both halves."""
 
-    part: Part
+    part: DataPart
     edge: EdgeAnswers
     hub: HubAnswers
 
 
-class Scope(NamedTuple):
+class ScopeDetection(NamedTuple):
     """Detection of out-of-scope samples of the held-out part.
 
     Their number, and ROC AUC of novelty and of low confidence.
@@ -46,7 +52,7 @@ class Scope(NamedTuple):
     confidence_auc: float
 
 
-class Judged(NamedTuple):
+class PairEvaluation(NamedTuple):
     """Everything measured of one pair.
 
     `asked_figure`, `lost`: the pair if every sample is escalated, and what that loses against the given model. `bins`:
@@ -55,199 +61,205 @@ class Judged(NamedTuple):
 
     temperature: float
     hub_temperature: float
-    gate: Gate
-    calibration: Calibration
-    guarantee: Guarantee | None
+    gate: GateFigures
+    calibration: CalibrationFigures
+    guarantee: RiskGuarantee | None
     chosen_on: Outcomes
     measured_on: Outcomes
-    deferral: Frontier
+    deferral: DeferralFrontier
     asked_figure: float
     lost: float
-    scope: Scope | None
+    scope: ScopeDetection | None
     bins: tuple[tuple[float, float, int], ...]  # confidence, share right, samples: for the reliability plot
 
 
-def judge(chosen_on: Answered, measured_on: Answered, wish: Wish, corrupted: float, *, regressor: bool) -> Judged:
+def evaluate_pair(
+    chosen_on: PartAnswers, measured_on: PartAnswers, wish: ForgeSpec, corrupted: float, *, regressor: bool
+) -> PairEvaluation:
     """Fit temperatures and threshold on `chosen_on`, then take every figure on `measured_on`.
 
     `corrupted`: share of the samples that were damaged on purpose, 0..1. Raises ForgeError if the specification's goal
     for
     the threshold cannot be met.
     """
-    return _Judge(wish, corrupted, regressor=regressor).judge(chosen_on, measured_on)
+    return _PairEvaluator(wish, corrupted, regressor=regressor).evaluate(chosen_on, measured_on)
 
 
-class _Judge:
-    def __init__(self, wish: Wish, corrupted: float, *, regressor: bool) -> None:
+class _PairEvaluator:
+    def __init__(self, wish: ForgeSpec, corrupted: float, *, regressor: bool) -> None:
         self._wish, self._corrupted, self._regressor = wish, corrupted, regressor
         self._temperature = self._hub_temperature = 1.0
         self._tolerance = 0.0
 
-    def judge(self, chosen_on: Answered, measured_on: Answered) -> Judged:
+    def evaluate(self, chosen_on: PartAnswers, measured_on: PartAnswers) -> PairEvaluation:
         before = measured_on.edge
-        self._fit(in_scope(chosen_on))
-        first, second = (self._outcomes(in_scope(a)) for a in (chosen_on, measured_on))
+        self._fit_temperatures(select_in_scope(chosen_on))
+        first, second = (self._build_outcomes(select_in_scope(a)) for a in (chosen_on, measured_on))
         threshold, guarantee = choose_threshold(first, self._wish)
-        asked, whole = self._asked(in_scope(measured_on))
-        calibration = self._calibration(second, threshold, whole, in_scope(measured_on))
-        return Judged(
+        asked, whole = self._hub_figures(select_in_scope(measured_on))
+        calibration = self._calibration_figures(second, threshold, whole, select_in_scope(measured_on))
+        return PairEvaluation(
             temperature=self._temperature,
             hub_temperature=self._hub_temperature,
-            gate=self._gate(chosen_on.edge, first),
+            gate=self._gate_figures(chosen_on.edge, first),
             calibration=calibration,
             guarantee=guarantee,
             chosen_on=first,
             measured_on=second,
-            deferral=frontier(second),
+            deferral=compute_frontier(second),
             asked_figure=asked,
             lost=(asked - whole) / max(whole, 1e-9) if self._regressor else whole - asked,
-            scope=self._scope(measured_on) if before.confidence is not None or not self._regressor else None,
-            bins=reliability(second),
+            scope=self._detect_scope(measured_on) if before.confidence is not None or not self._regressor else None,
+            bins=reliability_bins(second),
         )
 
-    def _fit(self, answered: Answered) -> None:
+    def _fit_temperatures(self, answered: PartAnswers) -> None:
         y = answered.part.y
         if self._regressor:
             errors = np.abs(answered.hub.asked[:, 0] - y)
             self._tolerance = max(float(np.quantile(errors, _TOLERANCE_SHARE)), 1e-6 * (float(np.ptp(y)) or 1.0))
             self._tolerance = float(f"{self._tolerance:.4g}")
             return
-        self._temperature = calibrate.temperature(answered.edge.logits, y)
-        self._hub_temperature = calibrate.temperature(answered.hub.asked, y)
+        self._temperature = calibrate.fit_temperature(answered.edge.logits, y)
+        self._hub_temperature = calibrate.fit_temperature(answered.hub.asked, y)
 
-    def _outcomes(self, answered: Answered) -> Outcomes:
+    def _build_outcomes(self, answered: PartAnswers) -> Outcomes:
         y, edge, hub = answered.part.y, answered.edge, answered.hub
-        confidence = self._confidence(edge)
+        confidence = self._edge_confidence(edge)
         if self._regressor:
-            return regressed(confidence, edge.logits[:, 0], hub.asked[:, 0], y, self._tolerance)
-        return classified(confidence, edge.logits.argmax(1), hub.asked.argmax(1), y)
+            return regressor_outcomes(confidence, edge.logits[:, 0], hub.asked[:, 0], y, self._tolerance)
+        return classifier_outcomes(confidence, edge.logits.argmax(1), hub.asked.argmax(1), y)
 
-    def _confidence(self, edge: EdgeAnswers) -> Values:
+    def _edge_confidence(self, edge: EdgeAnswers) -> Values:
         """Confidence `[n]` in 0..1 as the device's runner computes it."""
         if edge.confidence is not None:
             return np.clip(edge.confidence.astype(np.float64).reshape(-1), 0.0, 1.0)
         if self._regressor:
             return np.asarray(1.0 - np.exp(-self._tolerance / np.exp(edge.logits[:, 1].astype(np.float64))))
-        return np.asarray(calibrate.probabilities(edge.logits, self._temperature).max(1))
+        return np.asarray(calibrate.softmax_probabilities(edge.logits, self._temperature).max(1))
 
-    def _asked(self, answered: Answered) -> tuple[float, float]:
+    def _hub_figures(self, answered: PartAnswers) -> tuple[float, float]:
         """Accuracy or RMSE of the pair if every sample is escalated, and of the given model."""
         y = answered.part.y
         if self._regressor:
-            return rmse(answered.hub.asked[:, 0], y), rmse(answered.hub.whole[:, 0], y)
+            return compute_rmse(answered.hub.asked[:, 0], y), compute_rmse(answered.hub.whole[:, 0], y)
         return tuple(float((logits.argmax(1) == y).mean()) for logits in answered.hub)  # type: ignore[return-value]
 
-    def _calibration(self, found: Outcomes, threshold: float, whole: float, answered: Answered) -> Calibration:
+    def _calibration_figures(
+        self, found: Outcomes, threshold: float, whole: float, answered: PartAnswers
+    ) -> CalibrationFigures:
         asked = int((found.confidence < threshold).sum())
-        pair = _pair(found, threshold)
-        line = curve(found)
-        before, after = self._errors(answered, found)
-        return Calibration(
-            metric=Metric.RMSE if self._regressor else Metric.ACCURACY,
+        pair = _pair_figure(found, threshold)
+        line = pair_curve(found)
+        before, after = self._calibration_errors(answered, found)
+        return CalibrationFigures(
+            metric=QualityMetric.RMSE if self._regressor else QualityMetric.ACCURACY,
             samples=len(found),
-            edge=rounded(line[0]),
-            pair=rounded(pair),
-            hub=rounded(whole),
-            oracle=rounded(oracle_curve(found)[asked]),
+            edge=round_figure(line[0]),
+            pair=round_figure(pair),
+            hub=round_figure(whole),
+            oracle=round_figure(oracle_curve(found)[asked]),
             threshold=threshold,
-            asked=rounded(asked / len(found)),
-            ece_before=rounded(before),
-            ece_after=rounded(after),
+            asked=round_figure(asked / len(found)),
+            ece_before=round_figure(before),
+            ece_after=round_figure(after),
             corrupted=self._corrupted,
         )
 
-    def _errors(self, answered: Answered, found: Outcomes) -> tuple[float, float]:
+    def _calibration_errors(self, answered: PartAnswers, found: Outcomes) -> tuple[float, float]:
         """Expected calibration error of the plain softmax, and of the confidence that ships."""
-        after = calibrate.confidence_error(found.confidence, found.edge_right)
+        after = calibrate.expected_calibration_error(found.confidence, found.edge_right)
         if self._regressor:
             return after, after
-        plain = calibrate.probabilities(answered.edge.logits, 1.0)
-        return calibrate.confidence_error(plain.max(1), found.edge_right), after
+        plain = calibrate.softmax_probabilities(answered.edge.logits, 1.0)
+        return calibrate.expected_calibration_error(plain.max(1), found.edge_right), after
 
-    def _gate(self, edge: EdgeAnswers, found: Outcomes) -> Gate:
-        return Gate(
+    def _gate_figures(self, edge: EdgeAnswers, found: Outcomes) -> GateFigures:
+        return GateFigures(
             confidence_output=edge.confidence is not None,
             novelty_output=edge.novelty is not None,
             tolerance=self._tolerance,
-            novelty_deciles=deciles(edge.novelty) if edge.novelty is not None else (),
-            confidence_deciles=deciles(found.confidence),
+            novelty_deciles=compute_deciles(edge.novelty) if edge.novelty is not None else (),
+            confidence_deciles=compute_deciles(found.confidence),
         )
 
-    def _scope(self, answered: Answered) -> Scope | None:
+    def _detect_scope(self, answered: PartAnswers) -> ScopeDetection | None:
         outside = answered.part.y == OUT_OF_SCOPE
         if self._regressor or not outside.any() or outside.all():
             return None
         novelty = answered.edge.novelty
-        return Scope(
-            int(outside.sum()),
-            rounded(roc_auc_score(outside, novelty)) if novelty is not None else 0.0,
-            rounded(roc_auc_score(outside, 1 - self._confidence(answered.edge))),
+        return ScopeDetection(
+            int(outside.sum_series()),
+            round_figure(roc_auc_score(outside, novelty)) if novelty is not None else 0.0,
+            round_figure(roc_auc_score(outside, 1 - self._edge_confidence(answered.edge))),
         )
 
 
-def choose_threshold(found: Outcomes, wish: Wish) -> tuple[float, Guarantee | None]:
+def choose_threshold(found: Outcomes, wish: ForgeSpec) -> tuple[float, RiskGuarantee | None]:
     """Escalation threshold by the specification's goal, on calibration outcomes, and its guarantee if there is one.
 
     The hub is asked below it. Raises ForgeError if the goal cannot be met on these outcomes.
     """
     if wish.max_risk is not None:
-        promise = guarantee(found, Wanted(wish.max_risk, wish.confidence), wish.seed)
-        kept = Guarantee(wish.max_risk, wish.confidence, promise.samples, promise.threshold, promise.method)
+        promise = prove_threshold(found, RiskGoal(wish.max_risk, wish.confidence), wish.seed)
+        kept = RiskGuarantee(wish.max_risk, wish.confidence, promise.samples, promise.threshold, promise.method)
         return promise.threshold, kept
     if wish.target_accuracy is not None:
-        return _reaching(found, wish.target_accuracy), None
+        return _threshold_reaching(found, wish.target_accuracy), None
     share = ASK_SHARE if wish.max_share is None else wish.max_share
-    return rounded_threshold(found, share), None
+    return threshold_for_share(found, share), None
 
 
-def rounded_threshold(found: Outcomes, share: float) -> float:
+def threshold_for_share(found: Outcomes, share: float) -> float:
     """Threshold below which at most `share` (0..1) of the samples lie."""
-    return float(ask_below(found.confidence, math.floor(share * len(found))))
+    return float(threshold_for_count(found.confidence, math.floor(share * len(found))))
 
 
-def _reaching(found: Outcomes, target: float) -> float:
-    line = curve(found)
-    good = np.flatnonzero(line <= target if found.metric is Metric.RMSE else line >= target)
+def _threshold_reaching(found: Outcomes, target: float) -> float:
+    line = pair_curve(found)
+    good = np.flatnonzero(line <= target if found.metric is QualityMetric.RMSE else line >= target)
     if not len(good):
-        best = line.min() if found.metric is Metric.RMSE else line.max()
+        best = line.min() if found.metric is QualityMetric.RMSE else line.max()
         raise ForgeError(
             f"--target-accuracy {target:g}: the best this pair does is {best:.4g}; relax it or teach longer"
         )
-    return float(ask_below(found.confidence, int(good[0])))
+    return float(threshold_for_count(found.confidence, int(good[0])))
 
 
-def in_scope(answered: Answered) -> Answered:
+def select_in_scope(answered: PartAnswers) -> PartAnswers:
     """The answers without the samples that belong to no label."""
     y = answered.part.y
     if y.dtype.kind == "f" or not (y == OUT_OF_SCOPE).any():
         return answered
     kept = y != OUT_OF_SCOPE
     part, edge, hub = answered
-    return Answered(
-        Part(tuple(x[kept] for x in part.x), y[kept], {name: values[kept] for name, values in part.sensitive.items()}),
+    return PartAnswers(
+        DataPart(
+            tuple(x[kept] for x in part.x), y[kept], {name: values[kept] for name, values in part.sensitive.items()}
+        ),
         EdgeAnswers(*(None if values is None else values[kept] for values in edge)),  # type: ignore[arg-type]
         HubAnswers(hub.asked[kept], hub.whole[kept]),
     )
 
 
-def _pair(found: Outcomes, threshold: float) -> float:
+def _pair_figure(found: Outcomes, threshold: float) -> float:
     loss = np.where(found.confidence < threshold, found.hub_loss, found.edge_loss).mean()
-    return float(math.sqrt(loss) if found.metric is Metric.RMSE else 1 - loss)
+    return float(math.sqrt(loss) if found.metric is QualityMetric.RMSE else 1 - loss)
 
 
-def reliability(found: Outcomes, bins: int = 12) -> tuple[tuple[float, float, int], ...]:
+def reliability_bins(found: Outcomes, bins: int = 12) -> tuple[tuple[float, float, int], ...]:
     """Mean confidence, share right and number of samples of equally filled bins, for a reliability diagram."""
     order = np.argsort(found.confidence, kind="stable")
     groups = [group for group in np.array_split(order, bins) if len(group)]
     return tuple((float(found.confidence[g].mean()), float(found.edge_right[g].mean()), len(g)) for g in groups)
 
 
-def deciles(values: Values) -> tuple[float, ...]:
+def compute_deciles(values: Values) -> tuple[float, ...]:
     """The nine inner deciles of values clipped to 0..1, with six places."""
     flat = np.clip(np.asarray(values, np.float64).reshape(-1), 0.0, 1.0)
     return tuple(round(float(value), 6) for value in np.quantile(flat, _DECILES))
 
 
-def rmse(found: Values, y: Values) -> float:
+def compute_rmse(found: Values, y: Values) -> float:
     """Root of the mean squared error, in float64."""
     return float(np.sqrt(np.mean((np.asarray(found, np.float64) - y) ** 2)))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.bundle.measurements import Metric
+from models.bundle.measurements import QualityMetric
 from models.forge.data.types import ForgeError
 
 Floats = npt.NDArray[np.float64]
@@ -46,9 +46,9 @@ class Outcomes:
         return Outcomes(self.confidence[rows], self.edge_right[rows], self.hub_right[rows], edge, hub, self.tolerance)
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> QualityMetric:
         """RMSE for a regressor, else accuracy."""
-        return Metric.RMSE if self.tolerance else Metric.ACCURACY
+        return QualityMetric.RMSE if self.tolerance else QualityMetric.ACCURACY
 
     @property
     def edge_loss(self) -> Floats:
@@ -61,15 +61,15 @@ class Outcomes:
         return self.hub_error**2 if self.tolerance else (~self.hub_right).astype(np.float64)
 
 
-def classified(confidence: npt.NDArray[Any], edge: Whole, hub: Whole, y: Whole) -> Outcomes:
+def classifier_outcomes(confidence: npt.NDArray[Any], edge: Whole, hub: Whole, y: Whole) -> Outcomes:
     """Outcomes of a classifier: labels `[n]` of edge and hub against the truth `y`.
 
-    A sample of no label (-1) is right only where the answer is -1 too: see `rejecting`.
+    A sample of no label (-1) is right only where the answer is -1 too: see `predict_or_reject`.
     """
-    return checked(Outcomes(np.asarray(confidence, np.float64), edge == y, hub == y))
+    return check_outcomes(Outcomes(np.asarray(confidence, np.float64), edge == y, hub == y))
 
 
-def regressed(
+def regressor_outcomes(
     confidence: npt.NDArray[Any], edge: npt.NDArray[Any], hub: npt.NDArray[Any], y: npt.NDArray[Any], tolerance: float
 ) -> Outcomes:
     """Outcomes of a regressor: values `[n]` of edge and hub against the truth `y`.
@@ -82,10 +82,10 @@ def regressed(
         )
     own, hubs = np.asarray(edge, np.float64) - y, np.asarray(hub, np.float64) - y
     right, hub_right = np.abs(own) <= tolerance, np.abs(hubs) <= tolerance
-    return checked(Outcomes(np.asarray(confidence, np.float64), right, hub_right, own, hubs, float(tolerance)))
+    return check_outcomes(Outcomes(np.asarray(confidence, np.float64), right, hub_right, own, hubs, float(tolerance)))
 
 
-def checked(outcomes: Outcomes) -> Outcomes:
+def check_outcomes(outcomes: Outcomes) -> Outcomes:
     """The same outcomes. Raises ForgeError for no samples, lengths that differ, or a confidence outside 0..1."""
     size = len(outcomes)
     errors = [outcomes.edge_error, outcomes.hub_error] if outcomes.tolerance else []
@@ -125,26 +125,29 @@ def read_outcomes(path: Path | str) -> Outcomes:
     except (OSError, ValueError) as error:
         raise ForgeError(f"{path}: cannot be read as outcomes ({error})") from None
     try:
-        return _decoded(found)
+        return _decode_outcomes(found)
     except KeyError as error:
         raise ForgeError(f"{path}: has no {error}; outcomes are confidence, edge_right, hub_right") from None
 
 
-def _decoded(found: dict[str, npt.NDArray[Any]]) -> Outcomes:
+def _decode_outcomes(found: dict[str, npt.NDArray[Any]]) -> Outcomes:
     confidence = np.asarray(found["confidence"], np.float64)
     if float(found.get("tolerance", np.float64(0))):
         errors = found["edge_error"], found["hub_error"]
-        return regressed(confidence, *errors, np.zeros(len(confidence)), float(found["tolerance"]))
-    return checked(Outcomes(confidence, found["edge_right"].astype(bool), found["hub_right"].astype(bool)))
+        return regressor_outcomes(confidence, *errors, np.zeros(len(confidence)), float(found["tolerance"]))
+    return check_outcomes(Outcomes(confidence, found["edge_right"].astype(bool), found["hub_right"].astype(bool)))
 
 
-def rejecting(scores: Floats, below: float) -> npt.NDArray[np.int64]:
+def predict_or_reject(scores: Floats, below: float) -> npt.NDArray[np.int64]:
     """The label of the largest score `[n, labels]`, or -1 (out of scope) where that score is under `below`."""
     return np.where(scores.max(1) < below, -1, scores.argmax(1))
 
 
-def rejection(scores: Floats, y: Whole) -> float:
-    """The `below` of `rejecting` that is right most often on these samples; 0 if none of them is out of scope."""
+def fit_rejection(scores: Floats, y: Whole) -> float:
+    """The `below` of `predict_or_reject` that is right most often on these samples.
+
+    0 if none of them is out of scope.
+    """
     if not (y < 0).any():
         return 0.0
     top = scores.max(1)

@@ -15,26 +15,32 @@ import torch
 from torch import nn
 
 from models.bundle.bundle import Bundle
-from models.bundle.manifest import Kind, Manifest
-from models.bundle.measurements import Calibration, Guarantee
+from models.bundle.manifest import Manifest, ModelKind
+from models.bundle.measurements import CalibrationFigures, RiskGuarantee
 from models.bundle.thresholds import ClassThreshold
 from models.forge.data.packing import pack_inputs
-from models.forge.data.types import Data, ForgeError, Part
-from models.forge.evaluation.deferral import Frontier, frontier
+from models.forge.data.types import Data, DataPart, ForgeError
+from models.forge.evaluation.deferral import DeferralFrontier, compute_frontier
 from models.forge.evaluation.metrics import choose_threshold
-from models.forge.evaluation.outcomes import Outcomes, classified, regressed, rejecting, rejection
-from models.forge.evaluation.risk_control import Risk, Wanted, guarantee
-from models.forge.spec import Wish
-from models.forge.training.calibration import confidence_error, probabilities
-from models.graph.hub_model import HubGraphs, open_hub
+from models.forge.evaluation.outcomes import (
+    Outcomes,
+    classifier_outcomes,
+    fit_rejection,
+    predict_or_reject,
+    regressor_outcomes,
+)
+from models.forge.evaluation.risk_control import RiskGoal, RiskKind, prove_threshold
+from models.forge.spec import ForgeSpec
+from models.forge.training.calibration import expected_calibration_error, softmax_probabilities
+from models.graph.hub_model import HubGraphs, open_hub_graphs
 from models.runtime.onnx_runner import OnnxRunner
 
 _BATCH = 256
-Tell = Callable[[str, float], None]
+ProgressCallback = Callable[[str, float], None]
 Values = npt.NDArray[Any]
 
 
-class Replayed(NamedTuple):
+class ReplayedAnswers(NamedTuple):
     """Answers of both halves and of the whole model to one part.
 
     Classes: scores `[n, labels]`; a regressor's values: `[n, 1]`.
@@ -48,7 +54,7 @@ class Replayed(NamedTuple):
     y: Values
 
 
-class Recalibrated(NamedTuple):
+class Recalibration(NamedTuple):
     """A chosen threshold with what was measured of it.
 
     `deferral` and the entry's figures are of the held-out part. `unscoped_asked`: share escalated of the samples of no
@@ -56,32 +62,34 @@ class Recalibrated(NamedTuple):
     """
 
     entry: ClassThreshold
-    deferral: Frontier
+    deferral: DeferralFrontier
     chosen_on: Outcomes
     measured_on: Outcomes
     reject_below: float
     unscoped_asked: float
 
 
-def recalibrate(bundle: Bundle, data: Data, wish: Wish, risk: Risk, tell: Tell) -> Recalibrated:
+def recalibrate_bundle(
+    bundle: Bundle, data: Data, wish: ForgeSpec, risk: RiskKind, tell: ProgressCallback
+) -> Recalibration:
     """Choose a threshold for a bundle on other data, and measure the pair with it.
 
     Raises ForgeError if the data is not the model's or the goal cannot be met; BundleError, SampleError as they arise.
     """
-    data = _fitting(data, bundle.manifest)
-    halves = _Halves(bundle, tell)
+    data = _check_model_data(data, bundle.manifest)
+    halves = _PairRunner(bundle, tell)
     chosen, measured = halves.replay(data.calibration, 0.0), halves.replay(data.heldout, 0.5)
-    reject = rejection(chosen.hub, chosen.y) if data.labels else 0.0
-    first, second = (_outcomes(part, bundle.manifest, reject) for part in (chosen, measured))
-    threshold, promise = _choose(first, wish, risk)
-    figures = _figures(measured, second, threshold, reject)
+    reject = fit_rejection(chosen.hub, chosen.y) if data.labels else 0.0
+    first, second = (_build_outcomes(part, bundle.manifest, reject) for part in (chosen, measured))
+    threshold, promise = _choose_with_risk(first, wish, risk)
+    figures = _measure_figures(measured, second, threshold, reject)
     unscoped = second.confidence[measured.y < 0] if data.labels else np.zeros(0)
     asked = float((unscoped < threshold).mean()) if len(unscoped) else math.nan
-    entry = ClassThreshold(threshold, _aim(wish, risk), 1, figures, promise)
-    return Recalibrated(entry, frontier(second), first, second, reject, asked)
+    entry = ClassThreshold(threshold, _describe_goal(wish, risk), 1, figures, promise)
+    return Recalibration(entry, compute_frontier(second), first, second, reject, asked)
 
 
-def _fitting(data: Data, manifest: Manifest) -> Data:
+def _check_model_data(data: Data, manifest: Manifest) -> Data:
     data = pack_inputs(nn.Identity(), data).data
     if data.labels != manifest.labels:
         said = [f"{len(names)} labels" if names else "values" for names in (data.labels, manifest.labels)]
@@ -90,23 +98,23 @@ def _fitting(data: Data, manifest: Manifest) -> Data:
     return data
 
 
-class _Halves:
+class _PairRunner:
     """The edge's runner and the hub's graphs of one bundle."""
 
-    def __init__(self, bundle: Bundle, tell: Tell) -> None:
+    def __init__(self, bundle: Bundle, tell: ProgressCallback) -> None:
         self._manifest = bundle.manifest
         self._runner = OnnxRunner(bundle)
-        self._hub: HubGraphs = open_hub(bundle)
+        self._hub: HubGraphs = open_hub_graphs(bundle)
         self._tell = tell
 
-    def replay(self, part: Part, done: float) -> Replayed:
+    def replay(self, part: DataPart, done: float) -> ReplayedAnswers:
         rows = []
-        for start, batch in _batches(part.x[0]):
-            rows.append(self._answers(batch, part.y[start : start + len(batch)]))
+        for start, batch in _iter_batches(part.x[0]):
+            rows.append(self._run_batch(batch, part.y[start : start + len(batch)]))
             self._tell("running both halves", done + 0.5 * start / len(part))
-        return Replayed(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+        return ReplayedAnswers(*(np.concatenate(column) for column in zip(*rows, strict=True)))
 
-    def _answers(self, batch: Values, y: Values) -> Replayed:
+    def _run_batch(self, batch: Values, y: Values) -> ReplayedAnswers:
         found = self._runner.infer(batch)
         scores = np.array([one.prediction.scores for one in found], np.float64)
         confidence = np.array([one.prediction.confidence for one in found], np.float64)
@@ -117,33 +125,33 @@ class _Halves:
         with torch.inference_mode():
             hub = self._hub.tail(*codes).reshape(len(batch), -1).numpy()
             whole = self._hub.whole(torch.from_numpy(batch)).reshape(len(batch), -1).numpy()
-        if self._manifest.kind is Kind.CLASSIFIER:
-            hub = probabilities(hub, self._manifest.hub_temperature)
-            return Replayed(confidence, scores.max(1), scores, hub, whole, y)
-        return Replayed(confidence, confidence, scores, hub, whole, y)
+        if self._manifest.kind is ModelKind.CLASSIFIER:
+            hub = softmax_probabilities(hub, self._manifest.hub_temperature)
+            return ReplayedAnswers(confidence, scores.max(1), scores, hub, whole, y)
+        return ReplayedAnswers(confidence, confidence, scores, hub, whole, y)
 
 
-def _batches(x: Values) -> Iterator[tuple[int, Values]]:
+def _iter_batches(x: Values) -> Iterator[tuple[int, Values]]:
     for start in range(0, len(x), _BATCH):
         yield start, x[start : start + _BATCH]
 
 
-def _outcomes(found: Replayed, manifest: Manifest, reject: float) -> Outcomes:
-    if manifest.kind is Kind.REGRESSOR:
-        return regressed(found.confidence, found.edge[:, 0], found.hub[:, 0], found.y, manifest.gate.tolerance)
-    return classified(found.confidence, found.edge.argmax(1), rejecting(found.hub, reject), found.y)
+def _build_outcomes(found: ReplayedAnswers, manifest: Manifest, reject: float) -> Outcomes:
+    if manifest.kind is ModelKind.REGRESSOR:
+        return regressor_outcomes(found.confidence, found.edge[:, 0], found.hub[:, 0], found.y, manifest.gate.tolerance)
+    return classifier_outcomes(found.confidence, found.edge.argmax(1), predict_or_reject(found.hub, reject), found.y)
 
 
-def _choose(found: Outcomes, wish: Wish, risk: Risk) -> tuple[float, Guarantee | None]:
+def _choose_with_risk(found: Outcomes, wish: ForgeSpec, risk: RiskKind) -> tuple[float, RiskGuarantee | None]:
     if wish.max_risk is None:
         return choose_threshold(found, wish)
-    promise = guarantee(found, Wanted(wish.max_risk, wish.confidence, risk), wish.seed)
-    return promise.threshold, Guarantee(
+    promise = prove_threshold(found, RiskGoal(wish.max_risk, wish.confidence, risk), wish.seed)
+    return promise.threshold, RiskGuarantee(
         wish.max_risk, wish.confidence, promise.samples, promise.threshold, promise.method
     )
 
 
-def _aim(wish: Wish, risk: Risk) -> str:
+def _describe_goal(wish: ForgeSpec, risk: RiskKind) -> str:
     if wish.max_risk is not None:
         return f"max-risk {wish.max_risk:g} ({risk}) with confidence {wish.confidence:g}"
     if wish.target_accuracy is not None:
@@ -151,10 +159,10 @@ def _aim(wish: Wish, risk: Risk) -> str:
     return f"max-share {wish.max_share:g}"
 
 
-def _figures(found: Replayed, measured: Outcomes, threshold: float, reject: float) -> Calibration:
+def _measure_figures(found: ReplayedAnswers, measured: Outcomes, threshold: float, reject: float) -> CalibrationFigures:
     asked = measured.confidence < threshold
-    whole = found.whole if measured.tolerance else probabilities(found.whole, 1.0)
-    given = whole[:, 0] - found.y if measured.tolerance else rejecting(whole, reject) != found.y
+    whole = found.whole if measured.tolerance else softmax_probabilities(found.whole, 1.0)
+    given = whole[:, 0] - found.y if measured.tolerance else predict_or_reject(whole, reject) != found.y
     least = np.minimum(measured.edge_loss, measured.hub_loss)
     pair = np.where(asked, measured.hub_loss, measured.edge_loss)
 
@@ -162,7 +170,7 @@ def _figures(found: Replayed, measured: Outcomes, threshold: float, reject: floa
         value = math.sqrt(loss.mean()) if measured.tolerance else 1 - float(loss.mean())
         return round(value, 4)
 
-    return Calibration(
+    return CalibrationFigures(
         metric=measured.metric,
         samples=len(measured),
         edge=figure(measured.edge_loss),
@@ -171,6 +179,6 @@ def _figures(found: Replayed, measured: Outcomes, threshold: float, reject: floa
         oracle=figure(least),
         threshold=threshold,
         asked=round(float(asked.mean()), 4),
-        ece_before=round(confidence_error(found.certainty, measured.edge_right), 4),
-        ece_after=round(confidence_error(measured.confidence, measured.edge_right), 4),
+        ece_before=round(expected_calibration_error(found.certainty, measured.edge_right), 4),
+        ece_after=round(expected_calibration_error(measured.confidence, measured.edge_right), 4),
     )

@@ -19,7 +19,7 @@ _STEPS = 64
 _ROOMY = 10.0  # kept answers times `max_risk` at which a gate of less than half that risk usually passes
 
 
-class Risk(StrEnum):
+class RiskKind(StrEnum):
     """The risk that is bounded. A regressor's answer is wrong if its error is more than the tolerance.
 
     `local`: wrong answers among those kept on the device (selective risk). `kept-wrong`: kept and wrong, among all
@@ -31,21 +31,21 @@ class Risk(StrEnum):
     PAIR = "pair"
 
 
-class Wanted(NamedTuple):
+class RiskGoal(NamedTuple):
     """The bound that is requested; `max_risk` and `confidence` strictly between 0 and 1."""
 
     max_risk: float
     confidence: float = 0.95
-    risk: Risk = Risk.LOCAL
+    risk: RiskKind = RiskKind.LOCAL
 
 
-class Promise(NamedTuple):
+class ProvenThreshold(NamedTuple):
     """A proved threshold: escalate below `threshold`.
 
     Of `tested` samples that count for this risk, `wrong` were wrong; `kept`: share not escalated.
     """
 
-    wanted: Wanted
+    wanted: RiskGoal
     threshold: float
     samples: int
     tested: int
@@ -58,7 +58,7 @@ class Promise(NamedTuple):
         return f"learn-then-test/{self.wanted.risk}"
 
 
-class Coverage(NamedTuple):
+class GuaranteeCoverage(NamedTuple):
     """How often, of `resplits` simulated calibrations, the true risk was above the guaranteed one.
 
     `refused`: calibrations that proved nothing, and so broke nothing.
@@ -78,7 +78,7 @@ class Coverage(NamedTuple):
     kept: float
 
 
-class _Counts(NamedTuple):
+class _ThresholdCounts(NamedTuple):
     """Per threshold: samples that count, wrong ones among them, share kept."""
 
     counted: Floats
@@ -86,16 +86,16 @@ class _Counts(NamedTuple):
     kept: Floats
 
 
-def needed(wanted: Wanted) -> int:
+def minimum_calibration(wanted: RiskGoal) -> int:
     """Least number of samples that could ever give this guarantee: all kept and none wrong."""
     return math.ceil(_least_tested(wanted) / (1 - PILOT))
 
 
-def _least_tested(wanted: Wanted) -> int:
+def _least_tested(wanted: RiskGoal) -> int:
     return math.ceil(math.log1p(-wanted.confidence) / math.log1p(-wanted.max_risk))
 
 
-def guarantee(outcomes: Outcomes, wanted: Wanted, seed: int = 0) -> Promise:
+def prove_threshold(outcomes: Outcomes, wanted: RiskGoal, seed: int = 0) -> ProvenThreshold:
     """The lowest threshold that the outcomes prove, by Learn-then-Test. Raises ForgeError if they prove none.
 
     Learn-then-Test (Angelopoulos, Bates, Candes, Jordan, Lei 2021): each threshold of a fixed list is the hypothesis
@@ -109,29 +109,29 @@ def guarantee(outcomes: Outcomes, wanted: Wanted, seed: int = 0) -> Promise:
     threshold rises. Selective risk, and the pair's, does not: a stricter threshold may drop right answers and keep
     wrong ones. (It would also bound the mean over calibration sets, not the share of them that go wrong.)
     """
-    _check(outcomes, wanted)
-    found = _lowest(outcomes, wanted, np.random.default_rng(seed))
+    _check_goal(outcomes, wanted)
+    found = _find_lowest(outcomes, wanted, np.random.default_rng(seed))
     if found is None:
-        raise ForgeError(_unproved(outcomes, wanted))
+        raise ForgeError(_explain_unproved(outcomes, wanted))
     return found
 
 
-def _check(outcomes: Outcomes, wanted: Wanted) -> None:
+def _check_goal(outcomes: Outcomes, wanted: RiskGoal) -> None:
     if not 0 < wanted.max_risk < 1:
         raise ForgeError(
             f"--max-risk {wanted.max_risk:g}: no sample can show that; a share between 0 and 1, such as 0.02"
         )
     if not 0 < wanted.confidence < 1:
         raise ForgeError(f"--confidence {wanted.confidence:g}: a probability between 0 and 1, such as 0.95")
-    if len(outcomes) < needed(wanted):
+    if len(outcomes) < minimum_calibration(wanted):
         raise ForgeError(
             f"{len(outcomes)} calibration samples cannot show a risk of at most {wanted.max_risk:g} with confidence "
-            f"{wanted.confidence:g}: {needed(wanted)} are needed even if all are right, more otherwise; bring more, or "
+            f"{wanted.confidence:g}: {minimum_calibration(wanted)} are needed even if all are right, more otherwise; bring more, or "
             "ask for less"
         )
 
 
-def _unproved(outcomes: Outcomes, wanted: Wanted) -> str:
+def _explain_unproved(outcomes: Outcomes, wanted: RiskGoal) -> str:
     wrong = {"edge": 1 - outcomes.edge_right.mean(), "hub": 1 - outcomes.hub_right.mean()}
     told = ", ".join(f"the {who} is wrong in {share:.2%}" for who, share in wrong.items())
     return (
@@ -141,28 +141,30 @@ def _unproved(outcomes: Outcomes, wanted: Wanted) -> str:
     )
 
 
-def _lowest(outcomes: Outcomes, wanted: Wanted, rng: np.random.Generator) -> Promise | None:
+def _find_lowest(outcomes: Outcomes, wanted: RiskGoal, rng: np.random.Generator) -> ProvenThreshold | None:
     order = rng.permutation(len(outcomes))
     pilot = math.ceil(PILOT * len(order))
     tested = outcomes[order[pilot:]]
-    starts = _starts(len(tested), wanted)
-    grid = _grid(outcomes.confidence[order[:pilot]], starts[0])
-    counts = _count(tested, grid, wanted.risk)
-    passed = _passed(_p_values(counts, wanted.max_risk), _places(starts, len(grid)), 1 - wanted.confidence)
+    starts = _start_shares(len(tested), wanted)
+    grid = _threshold_grid(outcomes.confidence[order[:pilot]], starts[0])
+    counts = _count_errors(tested, grid, wanted.risk)
+    passed = _last_passed(
+        _compute_p_values(counts, wanted.max_risk), _start_indices(starts, len(grid)), 1 - wanted.confidence
+    )
     if passed is None:
         return None
     last = (int(counts.counted[passed]), int(counts.wrong[passed]), float(counts.kept[passed]))
-    return Promise(wanted, float(grid[passed]), len(outcomes), *last)
+    return ProvenThreshold(wanted, float(grid[passed]), len(outcomes), *last)
 
 
-def _starts(tested: int, wanted: Wanted) -> tuple[float, ...]:
+def _start_shares(tested: int, wanted: RiskGoal) -> tuple[float, ...]:
     """Shares kept at which testing starts: where a good gate usually passes, half way, and where all is kept.
 
     The last one serves a gate whose risk is the same everywhere; a small set cannot pay for more than one.
     """
-    if wanted.risk is Risk.KEPT_WRONG:
+    if wanted.risk is RiskKind.KEPT_WRONG:
         return (0.0,)  # where all is asked this risk is 0, and from there it only grows
-    if wanted.risk is Risk.PAIR:
+    if wanted.risk is RiskKind.PAIR:
         return (0.0, 0.5, 1.0)
     least = 1.2 * _least_tested(wanted) / tested
     first = min(1.0, max(least, min(0.3, _ROOMY / wanted.max_risk / tested)))
@@ -171,7 +173,7 @@ def _starts(tested: int, wanted: Wanted) -> tuple[float, ...]:
     return first, (1 + first) / 2, 1.0
 
 
-def _grid(pilot: Floats, first: float) -> Floats:
+def _threshold_grid(pilot: Floats, first: float) -> Floats:
     """Thresholds, falling from the one that keeps about the share `first` to 0, which keeps all."""
     shares = np.linspace(first, 1.0, _STEPS)
     found = np.quantile(pilot, 1 - shares)
@@ -182,34 +184,34 @@ def _grid(pilot: Floats, first: float) -> Floats:
     return np.asarray(np.minimum(found, 1.0))
 
 
-def _places(starts: tuple[float, ...], steps: int) -> list[int]:
+def _start_indices(starts: tuple[float, ...], steps: int) -> list[int]:
     first = starts[0]
     return [round((start - first) / max(1 - first, 1e-9) * (steps - 1)) for start in starts]
 
 
-def _count(outcomes: Outcomes, grid: Floats, risk: Risk) -> _Counts:
+def _count_errors(outcomes: Outcomes, grid: Floats, risk: RiskKind) -> _ThresholdCounts:
     order = np.argsort(-outcomes.confidence, kind="stable")
     size = len(order)
     kept = size - np.searchsorted(outcomes.confidence[order[::-1]], grid, side="left")
-    wrong = _running(~outcomes.edge_right[order])[kept]
-    if risk is Risk.PAIR:
-        by_hub = _running(~outcomes.hub_right[order])
+    wrong = _running_sum(~outcomes.edge_right[order])[kept]
+    if risk is RiskKind.PAIR:
+        by_hub = _running_sum(~outcomes.hub_right[order])
         wrong = wrong + by_hub[-1] - by_hub[kept]
-    counted = kept if risk is Risk.LOCAL else np.full(len(grid), size)
-    return _Counts(counted.astype(np.float64), wrong.astype(np.float64), kept / size)
+    counted = kept if risk is RiskKind.LOCAL else np.full(len(grid), size)
+    return _ThresholdCounts(counted.astype(np.float64), wrong.astype(np.float64), kept / size)
 
 
-def _running(flags: Flags) -> Floats:
+def _running_sum(flags: Flags) -> Floats:
     return np.concatenate(([0.0], np.cumsum(flags)))
 
 
-def _p_values(counts: _Counts, max_risk: float) -> Floats:
+def _compute_p_values(counts: _ThresholdCounts, max_risk: float) -> Floats:
     """Binomial tail per threshold: P(as few wrong or fewer | risk = `max_risk`); 1 where nothing counts."""
     tail = bdtr(counts.wrong, np.maximum(counts.counted, 1).astype(np.int64), max_risk)
     return np.where(counts.counted > 0, tail, 1.0)
 
 
-def _passed(p_values: Floats, starts: list[int], error: float) -> int | None:
+def _last_passed(p_values: Floats, starts: list[int], error: float) -> int | None:
     """Index of the last threshold that passes, or None.
 
     Each start brings its part of `error`; a failure loses what was carried. Of several starts the first brings half.
@@ -226,31 +228,34 @@ def _passed(p_values: Floats, starts: list[int], error: float) -> int | None:
     return last
 
 
-def coverage(outcomes: Outcomes, wanted: Wanted, resplits: int = 1000, seed: int = 0) -> Coverage:
-    """Repeat the calibration `resplits` times on half of the outcomes and count broken guarantees: see `Coverage`."""
+def simulate_coverage(outcomes: Outcomes, wanted: RiskGoal, resplits: int = 1000, seed: int = 0) -> GuaranteeCoverage:
+    """Repeat the calibration `resplits` times on half of the outcomes and count broken guarantees.
+
+    see `GuaranteeCoverage`.
+    """
     rng = np.random.default_rng(seed)
     size = len(outcomes) // 2
-    _check(outcomes[:size], wanted)
+    _check_goal(outcomes[:size], wanted)
     drawn = halves = rest = refused = 0
     kept = 0.0
     for _ in range(resplits):
         order = rng.permutation(len(outcomes))
-        again = _lowest(outcomes[rng.integers(0, len(order), size)], wanted, rng)
-        drawn += again is not None and _risk(outcomes, again) > wanted.max_risk
-        found = _lowest(outcomes[order[:size]], wanted, rng)
+        again = _find_lowest(outcomes[rng.integers(0, len(order), size)], wanted, rng)
+        drawn += again is not None and _population_risk(outcomes, again) > wanted.max_risk
+        found = _find_lowest(outcomes[order[:size]], wanted, rng)
         refused += found is None
         if found:
-            halves += _risk(outcomes, found) > wanted.max_risk
-            rest += _risk(outcomes[order[size:]], found) > wanted.max_risk
+            halves += _population_risk(outcomes, found) > wanted.max_risk
+            rest += _population_risk(outcomes[order[size:]], found) > wanted.max_risk
             kept += float((outcomes.confidence >= found.threshold).mean())
-    return Coverage(resplits, drawn, halves, rest, refused, kept / resplits)
+    return GuaranteeCoverage(resplits, drawn, halves, rest, refused, kept / resplits)
 
 
-def _risk(population: Outcomes, promise: Promise) -> float:
+def _population_risk(population: Outcomes, promise: ProvenThreshold) -> float:
     kept = population.confidence >= promise.threshold
     wrong = kept & ~population.edge_right
-    if promise.wanted.risk is Risk.LOCAL:
+    if promise.wanted.risk is RiskKind.LOCAL:
         return float(wrong.sum() / max(kept.sum(), 1))
-    if promise.wanted.risk is Risk.PAIR:
+    if promise.wanted.risk is RiskKind.PAIR:
         wrong |= ~kept & ~population.hub_right
     return float(wrong.mean())

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from models.forge.export.benchmark import session
+from models.forge.export.benchmark import open_session
 from models.forge.training.modules import CONFIDENCE, NOVELTY
-from models.forge.training.teacher import ask
+from models.forge.training.teacher import predict_batches
 from models.runtime.onnx_runner import LOGITS
 
 Values = npt.NDArray[Any]
@@ -40,9 +40,9 @@ class HubAnswers(NamedTuple):
     whole: Values
 
 
-def edge_answers(graph: bytes, x: Values, feature: str) -> EdgeAnswers:
+def run_edge_graph(graph: bytes, x: Values, feature: str) -> EdgeAnswers:
     """Run an edge graph over samples `[n, *shape]` in batches. `feature`: name of its output of codes."""
-    opened = session(graph)
+    opened = open_session(graph)
     names = [node.name for node in opened.get_outputs()]
     feed = opened.get_inputs()[0].name
     batches = [opened.run(None, {feed: x[start : start + _BATCH]}) for start in range(0, len(x), _BATCH)]
@@ -50,6 +50,6 @@ def edge_answers(graph: bytes, x: Values, feature: str) -> EdgeAnswers:
     return EdgeAnswers(found[LOGITS], found[feature], found.get(CONFIDENCE), found.get(NOVELTY))
 
 
-def hub_answers(tail: nn.Module, whole: nn.Module, codes: Values, x: Values) -> HubAnswers:
+def run_hub_models(tail: nn.Module, whole: nn.Module, codes: Values, x: Values) -> HubAnswers:
     """Run the tail on codes and the whole model on samples."""
-    return HubAnswers(ask(tail, codes.astype(np.float32)).numpy(), ask(whole, x).numpy())
+    return HubAnswers(predict_batches(tail, codes.astype(np.float32)).numpy(), predict_batches(whole, x).numpy())

@@ -23,10 +23,11 @@ import onnxruntime as ort
 
 from models.forge.data.types import ForgeError
 from models.forge.export.targets import CPU
-from models.verification.onnx_reader import read_model
+from models.verification.onnx_reader import read_onnx_model
 from wire.process.files import PACKAGES_FOLDER
 
-FOLD = "session.disable_quant_qdq"  # "1": DequantizeLinear of a constant is computed once, when the graph is loaded
+# "1": DequantizeLinear of a constant is computed once, when the graph is loaded
+FOLD_OPTION = "session.disable_quant_qdq"
 _WARM_UP = 10
 _BLOCK_S = 4e-3
 _MAX_BLOCK = 200
@@ -42,107 +43,108 @@ _ACTIVE = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 Values = npt.NDArray[Any]
 
 
-class Speed(NamedTuple):
+class GraphSpeed(NamedTuple):
     """Median latency of a graph: `p50_us` microseconds of one run; `ratio` to the first graph that took part."""
 
     p50_us: float
     ratio: float
 
 
-def session(graph: bytes, providers: Sequence[str] = (CPU,)) -> ort.InferenceSession:
+def open_session(graph: bytes, providers: Sequence[str] = (CPU,)) -> ort.InferenceSession:
     """ONNX Runtime session as a device makes it: one thread, no arena; weights stored as int8 become float at load."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     options.log_severity_level = _QUIET
-    if eight_bits_on_disk_only(graph):
-        options.add_session_config_entry(FOLD, "1")
+    if has_int8_weights_only(graph):
+        options.add_session_config_entry(FOLD_OPTION, "1")
     return ort.InferenceSession(graph, options, providers=list(providers))
 
 
-def eight_bits_on_disk_only(graph: bytes) -> bool:
+def has_int8_weights_only(graph: bytes) -> bool:
     """True if weights are stored in eight bits and no activation ever is: such a graph is folded when it is loaded."""
-    found = read_model(graph).graph
+    found = read_onnx_model(graph).graph
     operators = {node.operator for node in found.nodes} if found else set()
     return "DequantizeLinear" in operators and not operators & _ACTIVE
 
 
-def run(graph: bytes, samples: Values) -> list[Values]:
+def run_graph(graph: bytes, samples: Values) -> list[Values]:
     """All outputs of a graph for a whole array, in the graph's order."""
-    opened = session(graph)
+    opened = open_session(graph)
     found: list[Values] = opened.run(None, {opened.get_inputs()[0].name: samples})
     return found
 
 
-def p50_us(graph: bytes, sample: Values) -> float:
+def measure_p50_us(graph: bytes, sample: Values) -> float:
     """Median microseconds of one run on `sample` `[1, *shape]`."""
-    return compare([graph], sample)[0].p50_us
+    return compare_graphs([graph], sample)[0].p50_us
 
 
-def compare(
+def compare_graphs(
     graphs: Sequence[bytes], sample: Values, providers: Sequence[str] = (CPU,), most_s: float = 4.0
-) -> list[Speed]:
+) -> list[GraphSpeed]:
     """Latency of each graph, in order, and its ratio to the first.
 
     Takes as many rounds as the ratios need to become stable, and stops after `most_s` seconds.
     """
-    runs = [_Run(graph, sample, providers) for graph in graphs]
+    runs = [_TimedGraph(graph, sample, providers) for graph in graphs]
     blocks: list[list[float]] = []
     end = time.perf_counter() + most_s
-    while len(blocks) < _MIN_ROUNDS or (len(blocks) < _MAX_ROUNDS and not _steady(blocks)):
+    while len(blocks) < _MIN_ROUNDS or (len(blocks) < _MAX_ROUNDS and not _is_steady(blocks)):
         if len(blocks) >= 3 and time.perf_counter() > end:
             break
-        blocks.append(_round(runs, len(blocks)))
+        blocks.append(_time_round(runs, len(blocks)))
     columns = list(zip(*blocks, strict=True))
     return [
-        Speed(statistics.median(column) * 1e6, statistics.median(_ratios(column, columns[0]))) for column in columns
+        GraphSpeed(statistics.median(column) * 1e6, statistics.median(_block_ratios(column, columns[0])))
+        for column in columns
     ]
 
 
-class _Run:
+class _TimedGraph:
     """One graph ready to be timed, in blocks long enough for the clock."""
 
     def __init__(self, graph: bytes, sample: Values, providers: Sequence[str]) -> None:
-        self._session = session(graph, providers)
+        self._session = open_session(graph, providers)
         self._feed = {self._session.get_inputs()[0].name: sample}
-        alone = min(self._one() for _ in range(_WARM_UP))
+        alone = min(self._time_run() for _ in range(_WARM_UP))
         self._times = max(1, min(_MAX_BLOCK, int(_BLOCK_S / alone)))
 
-    def block(self) -> float:
-        return statistics.median(self._one() for _ in range(self._times))
+    def time_block(self) -> float:
+        return statistics.median(self._time_run() for _ in range(self._times))
 
-    def _one(self) -> float:
+    def _time_run(self) -> float:
         begun = time.perf_counter()
         self._session.run(None, self._feed)
         return time.perf_counter() - begun
 
 
-def _round(runs: Sequence[_Run], number: int) -> list[float]:
+def _time_round(runs: Sequence[_TimedGraph], number: int) -> list[float]:
     """Time each graph once; who is first rotates, for the first finds the caches of the last."""
     found = [0.0] * len(runs)
     for turn in range(len(runs)):
         index = (turn + number) % len(runs)
-        found[index] = runs[index].block()
+        found[index] = runs[index].time_block()
     return found
 
 
-def _ratios(column: Sequence[float], first: Sequence[float]) -> list[float]:
+def _block_ratios(column: Sequence[float], first: Sequence[float]) -> list[float]:
     return [mine / theirs for mine, theirs in zip(column, first, strict=True)]
 
 
-def _steady(blocks: Sequence[Sequence[float]]) -> bool:
+def _is_steady(blocks: Sequence[Sequence[float]]) -> bool:
     columns = list(zip(*blocks, strict=True))
-    return all(_doubt(_ratios(column, columns[0])) < _STEADY for column in columns[1:])
+    return all(_median_uncertainty(_block_ratios(column, columns[0])) < _STEADY for column in columns[1:])
 
 
-def _doubt(ratios: Sequence[float]) -> float:
+def _median_uncertainty(ratios: Sequence[float]) -> float:
     """Half the width of the median's 95 % interval, from the quartiles (McGill, Tukey & Larsen 1978), as a share."""
     low, middle, high = statistics.quantiles(ratios, n=4)
     width: float = 1.57 * (high - low) / math.sqrt(len(ratios)) / middle
     return width
 
 
-def resident_bytes(graph: bytes, sample: Values) -> int:
+def measure_resident_bytes(graph: bytes, sample: Values) -> int:
     """Peak memory that loading the graph and running it once adds to a fresh process, in bytes.
 
     Returns 0 where that cannot be read. Raises ForgeError if the process fails.
@@ -165,13 +167,13 @@ def weigh(model: str, given: str) -> int:
     graph, sample = Path(model).read_bytes(), np.load(given, allow_pickle=False)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak (VmHWM)
-    before = _status("VmRSS")
-    opened = session(graph)
+    before = _read_status("VmRSS")
+    opened = open_session(graph)
     opened.run(None, {opened.get_inputs()[0].name: sample})
-    return max(0, _status("VmHWM") - before)
+    return max(0, _read_status("VmHWM") - before)
 
 
-def _status(key: str) -> int:
+def _read_status(key: str) -> int:
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     except OSError:

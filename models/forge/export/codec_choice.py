@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.forge.export.manifest import question_bytes
-from models.runtime.codec import ANS, CodecError, FeatureCodec, ans_tables, codec_of, smallest
+from models.forge.export.manifest import measure_question_bytes
+from models.runtime.codec import ANS, CodecError, FeatureCodec, build_ans_tables, build_codec, smallest_codec
 from wire.protocol.messages import FieldSpec, ModelRef
 
 ENCODE_SHARE = 0.10
@@ -21,7 +21,7 @@ _MOST_TABLE_SAMPLES = 20_000
 Codes = npt.NDArray[np.uint8]
 
 
-class Way(NamedTuple):
+class CodecOption(NamedTuple):
     """One codec for these features.
 
     `question_bytes`: plaintext bytes of an escalation after padding; `encode_us`: median microseconds to encode one
@@ -41,58 +41,60 @@ class Way(NamedTuple):
         return self.codec.total_bytes
 
 
-class Leaving(NamedTuple):
+class CodecChoice(NamedTuple):
     """The codec that ships, `ways`: all options that were compared, and why this one was chosen."""
 
-    chosen: Way
-    ways: tuple[Way, ...]
+    chosen: CodecOption
+    ways: tuple[CodecOption, ...]
     why: str
 
 
-def choose_codec(features: Sequence[FieldSpec], codes: Codes, ref: ModelRef, head_us: float) -> Leaving:
+def choose_codec(features: Sequence[FieldSpec], codes: Codes, ref: ModelRef, head_us: float) -> CodecChoice:
     """Compare plain packing with entropy coding for the one feature there is.
 
     `codes` `[n, *shape]`: output of the shipped graph for training samples; `head_us`: latency of the edge graph.
     """
     (spec,) = features
-    plain = _way(smallest(round(spec.high) + 1), b"", spec, codes, ref)
-    dense = _dense(spec, codes, ref)
+    plain = _measure_option(smallest_codec(round(spec.high) + 1), b"", spec, codes, ref)
+    dense = _entropy_option(spec, codes, ref)
     if dense is None:
-        return Leaving(plain, (plain,), "no entropy coder is installed: pip install constriction")
+        return CodecChoice(plain, (plain,), "no entropy coder is installed: pip install constriction")
     ways = (plain, dense)
     if dense.question_bytes >= plain.question_bytes:
-        return Leaving(
+        return CodecChoice(
             plain, ways, f"{ANS} saves {plain.payload_bytes - dense.payload_bytes} B, which padding fills up again"
         )
     if dense.encode_us > ENCODE_SHARE * head_us:
-        return Leaving(
+        return CodecChoice(
             plain, ways, f"{ANS} takes {dense.encode_us:.0f} us, more than a tenth of the head's {head_us:.0f} us"
         )
-    return Leaving(dense, ways, f"saves {plain.question_bytes - dense.question_bytes} B a question after padding")
+    return CodecChoice(dense, ways, f"saves {plain.question_bytes - dense.question_bytes} B a question after padding")
 
 
-def travelled(way: Way, spec: FieldSpec, codes: Codes) -> Codes:
+def round_trip_codes(way: CodecOption, spec: FieldSpec, codes: Codes) -> Codes:
     """The codes as they arrive at the hub: the same, but where an entropy coder had to cut a sample short."""
     if way.name != ANS:
         return codes
     return np.stack([way.codec.decode(spec.name, way.codec.encode(spec.name, one)) for one in codes])
 
 
-def _dense(spec: FieldSpec, codes: Codes, ref: ModelRef) -> Way | None:
+def _entropy_option(spec: FieldSpec, codes: Codes, ref: ModelRef) -> CodecOption | None:
     try:
-        return _way(ANS, ans_tables(codes[:_MOST_TABLE_SAMPLES], round(spec.high) + 1), spec, codes, ref)
+        return _measure_option(
+            ANS, build_ans_tables(codes[:_MOST_TABLE_SAMPLES], round(spec.high) + 1), spec, codes, ref
+        )
     except CodecError:
         return None
 
 
-def _way(name: str, tables: bytes, spec: FieldSpec, codes: Codes, ref: ModelRef) -> Way:
-    codec = codec_of(name, (spec,), tables)
+def _measure_option(name: str, tables: bytes, spec: FieldSpec, codes: Codes, ref: ModelRef) -> CodecOption:
+    codec = build_codec(name, (spec,), tables)
     named = ModelRef(ref.name, ref.version, ref.cut, name)
-    size = question_bytes(named, {spec.name: codec.total_bytes})
-    return Way(name, tables, codec, size, _encode_us(codec, spec.name, codes))
+    size = measure_question_bytes(named, {spec.name: codec.total_bytes})
+    return CodecOption(name, tables, codec, size, _measure_encode_us(codec, spec.name, codes))
 
 
-def _encode_us(codec: FeatureCodec, feature: str, codes: npt.NDArray[Any]) -> float:
+def _measure_encode_us(codec: FeatureCodec, feature: str, codes: npt.NDArray[Any]) -> float:
     seconds = []
     for one in codes[:_TIMED]:
         start = time.perf_counter()

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import fx
 
-from models.bundle.manifest import InputSpec, Stage
-from wire.protocol.codec import encode, pad
-from wire.protocol.messages import DType, Escalation, FieldSpec, Level, ModelRef, Tensor
+from models.bundle.manifest import InputSpec, PipelineStage
+from wire.protocol.codec import encode_wire_message, pad_plaintext
+from wire.protocol.messages import Escalation, FieldSpec, ModelRef, SensitivityLevel, Tensor, TensorDType
 
 INPUT = "sample"
 FEATURE = "features"
@@ -26,7 +26,7 @@ _ROOM = 4.0  # factor between the largest value in the data and the input range 
 _MAX_STAGES = 64
 
 
-def field_specs(shapes: Sequence[tuple[int, ...]], levels: int) -> tuple[FieldSpec, ...]:
+def build_field_specs(shapes: Sequence[tuple[int, ...]], levels: int) -> tuple[FieldSpec, ...]:
     """Descriptions of the feature tensors: uint8 codes 0..levels-1 of privacy level P2.
 
     Named `features`, or `features-0`, `features-1`.. if several tensors leave the device.
@@ -34,25 +34,25 @@ def field_specs(shapes: Sequence[tuple[int, ...]], levels: int) -> tuple[FieldSp
     names = [FEATURE] if len(shapes) == 1 else [f"{FEATURE}-{i}" for i in range(len(shapes))]
     top = float(levels - 1)
     return tuple(
-        FieldSpec(name, DType.UINT8, tuple(shape), 0.0, top, Level.P2, FEATURE)
+        FieldSpec(name, TensorDType.UINT8, tuple(shape), 0.0, top, SensitivityLevel.P2, FEATURE)
         for name, shape in zip(names, shapes, strict=True)
     )
 
 
-def question_bytes(ref: ModelRef, payloads: Mapping[str, int], values: int = 1) -> int:
+def measure_question_bytes(ref: ModelRef, payloads: Mapping[str, int], values: int = 1) -> int:
     """Padded plaintext bytes of the longest escalation: every optional field, a full trace, a region of 32 characters.
 
     `payloads`: feature -> bytes; `values`: numbers in the local answer (a label is one).
     """
-    answer = Tensor(DType.FP32, (values,), bytes(4 * values))
-    fields = {name: Tensor(DType.UINT8, (size,), bytes(size)) for name, size in payloads.items()}
-    fields |= {"local_answer": answer, "confidence": Tensor(DType.FP32, (1,), bytes(4))}
-    fields |= {"novelty": Tensor(DType.FP32, (1,), bytes(4))}
+    answer = Tensor(TensorDType.FP32, (values,), bytes(4 * values))
+    fields = {name: Tensor(TensorDType.UINT8, (size,), bytes(size)) for name, size in payloads.items()}
+    fields |= {"local_answer": answer, "confidence": Tensor(TensorDType.FP32, (1,), bytes(4))}
+    fields |= {"novelty": Tensor(TensorDType.FP32, (1,), bytes(4))}
     longest = Escalation("f" * 32, ref, "f" * 32, "r" * 32, fields, 1e9, audit=True, trace="0" * 55)
-    return len(pad(encode(longest)))
+    return len(pad_plaintext(encode_wire_message(longest)))
 
 
-def input_spec(parts: Sequence[npt.NDArray[Any]], rows: int = 0) -> InputSpec:
+def build_input_spec(parts: Sequence[npt.NDArray[Any]], rows: int = 0) -> InputSpec:
     """Type, shape and range of one sample, from arrays `[n, *shape]`.
 
     Values in 0..1 stay there; other measured values get room, for a device will see some that no set has shown; whole
@@ -62,20 +62,25 @@ def input_spec(parts: Sequence[npt.NDArray[Any]], rows: int = 0) -> InputSpec:
     low = min(float(part.min()) for part in parts if len(part))
     high = max(float(part.max()) for part in parts if len(part))
     dtype = _DTYPES[first.dtype.name]
-    if dtype is DType.FP32 and not (low >= 0 and high <= 1):
+    if dtype is TensorDType.FP32 and not (low >= 0 and high <= 1):
         reach = 2.0 ** math.ceil(math.log2(_ROOM * max(abs(low), abs(high), 1e-6)))
         low, high = -reach, reach
-    elif dtype is DType.FP32:
+    elif dtype is TensorDType.FP32:
         low, high = 0.0, 1.0
     elif rows:
         low, high = 0.0, float(rows - 1)
     return InputSpec(INPUT, dtype, first.shape[1:], low, max(high, low + 1.0))
 
 
-_DTYPES = {"float32": DType.FP32, "int64": DType.INT64, "int32": DType.INT32, "uint8": DType.UINT8}
+_DTYPES = {
+    "float32": TensorDType.FP32,
+    "int64": TensorDType.INT64,
+    "int32": TensorDType.INT32,
+    "uint8": TensorDType.UINT8,
+}
 
 
-def vocabulary(graph: fx.GraphModule) -> int:
+def vocabulary_size(graph: fx.GraphModule) -> int:
     """Rows of the embedding table in which the graph looks its input up; 0 if it does anything else with it."""
     sample = next(node for node in graph.graph.nodes if node.op == "placeholder")
     rows = []
@@ -86,24 +91,24 @@ def vocabulary(graph: fx.GraphModule) -> int:
     return min(rows, default=0)
 
 
-def stages(tail: fx.GraphModule) -> tuple[Stage, ...]:
+def find_stages(tail: fx.GraphModule) -> tuple[PipelineStage, ...]:
     """Pipeline stages of the tail, each with the bytes of its weights.
 
     A stage ends after every tensor that alone is needed later.
     """
     live_until = _last_uses(tail)
-    found: list[Stage] = []
+    found: list[PipelineStage] = []
     counted: set[str] = set()
     weight_bytes = 0
     for place, node in enumerate(tail.graph.nodes):
         if node.op == "get_attr" and node.target not in counted:
             counted.add(node.target)
-            weight_bytes += _bytes_of(node)
-        if _alone(tail, node, place, live_until):
+            weight_bytes += _node_bytes(node)
+        if _is_sole_live(tail, node, place, live_until):
             shape = tuple(int(size) for size in node.meta["val"].shape[1:])
-            found.append(Stage(_stage_name(node.name), weight_bytes, shape))
+            found.append(PipelineStage(_stage_name(node.name), weight_bytes, shape))
             weight_bytes = 0
-    return tuple(_thinned(found))
+    return tuple(_merge_stages(found))
 
 
 def _last_uses(graph: fx.GraphModule) -> dict[fx.Node, int]:
@@ -111,7 +116,7 @@ def _last_uses(graph: fx.GraphModule) -> dict[fx.Node, int]:
     return {node: max((place[user] for user in node.users), default=-1) for node in place}
 
 
-def _alone(graph: fx.GraphModule, node: fx.Node, place: int, until: Mapping[fx.Node, int]) -> bool:
+def _is_sole_live(graph: fx.GraphModule, node: fx.Node, place: int, until: Mapping[fx.Node, int]) -> bool:
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(value, torch.Tensor) or value.dim() < 2:
         return False
@@ -123,7 +128,7 @@ def _alone(graph: fx.GraphModule, node: fx.Node, place: int, until: Mapping[fx.N
     return not later and until[node] > place and all(isinstance(size, int) for size in value.shape[1:])
 
 
-def _bytes_of(node: fx.Node) -> int:
+def _node_bytes(node: fx.Node) -> int:
     value = node.meta.get("val")
     return int(value.numel() * value.element_size()) if isinstance(value, torch.Tensor) else 0
 
@@ -132,9 +137,9 @@ def _stage_name(name: str) -> str:
     return name.lower().strip("_")[:60] or "stage"
 
 
-def _thinned(found: list[Stage]) -> list[Stage]:
+def _merge_stages(found: list[PipelineStage]) -> list[PipelineStage]:
     """Stages without weights join the one before: a boundary behind a ReLU is worth no machine."""
-    kept: list[Stage] = []
+    kept: list[PipelineStage] = []
     for stage in found:
         if kept and stage.weight_bytes == 0:
             kept[-1] = msgspec.structs.replace(kept[-1], name=stage.name, output_shape=stage.output_shape)
@@ -143,11 +148,11 @@ def _thinned(found: list[Stage]) -> list[Stage]:
     return kept[:_MAX_STAGES]
 
 
-def machine() -> str:
+def machine_type() -> str:
     """The processor architecture, as `platform.machine` names it."""
     return platform.machine()
 
 
-def rounded(value: float) -> float:
+def round_figure(value: float) -> float:
     """A figure with four places, as manifests have them: the fifth is noise. NaN becomes 0."""
     return round(float(np.nan_to_num(value)), 4)

@@ -22,19 +22,19 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from models.bundle.manifest import InputSpec
-from wire.protocol.messages import DType
+from wire.protocol.messages import TensorDType
 
 Values = npt.NDArray[Any]
 _WHOLE = (np.dtype(np.int64), np.dtype(np.int32))
 
 
-def without_ranges(model: onnx.ModelProto) -> onnx.ModelProto:
+def replace_ranges(model: onnx.ModelProto) -> onnx.ModelProto:
     """Replace each `Range` from 0 in steps of 1 by a running sum; returns the same model, changed in place."""
     graph = model.graph
-    constants = _constants(graph)
+    constants = _collect_constants(graph)
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        nodes += _counted(node, constants, graph) if node.op_type == "Range" else [node]
+        nodes += _expand_range(node, constants, graph) if node.op_type == "Range" else [node]
     del graph.node[:]
     graph.node.extend(nodes)
     used = {name for node in nodes for name in node.input}
@@ -44,7 +44,7 @@ def without_ranges(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _constants(graph: onnx.GraphProto) -> dict[str, Values]:
+def _collect_constants(graph: onnx.GraphProto) -> dict[str, Values]:
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
@@ -52,7 +52,7 @@ def _constants(graph: onnx.GraphProto) -> dict[str, Values]:
     return found
 
 
-def _counted(node: onnx.NodeProto, constants: dict[str, Values], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+def _expand_range(node: onnx.NodeProto, constants: dict[str, Values], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     start, limit, delta = node.input
     begins, step = constants.get(start), constants.get(delta)
     if begins is None or step is None or begins.dtype not in _WHOLE or int(begins) != 0 or int(step) != 1:
@@ -74,27 +74,27 @@ def _counted(node: onnx.NodeProto, constants: dict[str, Values], graph: onnx.Gra
 BATCH = "batch"
 MAX_BATCH = 4096
 OPSET = 20
-_DTYPES = {DType.INT64: torch.int64, DType.INT32: torch.int32, DType.UINT8: torch.uint8}
+_DTYPES = {TensorDType.INT64: torch.int64, TensorDType.INT32: torch.int32, TensorDType.UINT8: torch.uint8}
 
 
-def export_edge(module: nn.Module, spec: InputSpec, outputs: Sequence[str]) -> onnx.ModelProto:
-    """Float32 ONNX model of `pieces.edge_module`: input `[batch, *spec.shape]`, `outputs` in the module's order.
+def export_edge_graph(module: nn.Module, spec: InputSpec, outputs: Sequence[str]) -> onnx.ModelProto:
+    """Float32 ONNX model of `pieces.build_edge_module`: input `[batch, *spec.shape]`, `outputs` in the module's order.
 
     The example batch is 2: a batch of 1 would be frozen in.
     """
-    return anonymous(without_ranges(graph_of(module.eval(), _example(spec), (spec.name, *outputs))))
+    return strip_metadata(replace_ranges(export_module(module.eval(), _example_batch(spec), (spec.name, *outputs))))
 
 
-def _example(spec: InputSpec) -> Tensor:
+def _example_batch(spec: InputSpec) -> Tensor:
     return torch.full((2, *spec.shape), spec.low, dtype=_DTYPES.get(spec.dtype, torch.float32))
 
 
-def graph_of(module: nn.Module, example: Tensor, names: Sequence[str]) -> onnx.ModelProto:
+def export_module(module: nn.Module, example: Tensor, names: Sequence[str]) -> onnx.ModelProto:
     """ONNX model of `module` by torch's exporter.
 
     `names`: of the input, then of the outputs; the batch axis stays free.
     """
-    with _quiet():
+    with _silence_exporter():
         program: Any = torch.onnx.export(
             module,
             (example,),
@@ -111,7 +111,7 @@ def graph_of(module: nn.Module, example: Tensor, names: Sequence[str]) -> onnx.M
     return model
 
 
-def anonymous(model: onnx.ModelProto) -> onnx.ModelProto:
+def strip_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same graph without documentation strings and metadata (the exporter writes stack traces with paths there)."""
     graph = model.graph
     model.producer_name = model.producer_version = model.doc_string = graph.doc_string = ""
@@ -126,14 +126,14 @@ def anonymous(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def serialise(model: onnx.ModelProto) -> bytes:
+def serialise_model(model: onnx.ModelProto) -> bytes:
     """Deterministic protobuf bytes of a model."""
     data: bytes = model.SerializeToString(deterministic=True)
     return data
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_exporter() -> Iterator[None]:
     """Silence the exporter: it warns of its own deprecations and missing packages, and no caller can act on it."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level

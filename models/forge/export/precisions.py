@@ -21,8 +21,8 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from models.forge.export.onnx import anonymous
-from models.forge.export.targets import Activation
+from models.forge.export.onnx import strip_metadata
+from models.forge.export.targets import ActivationType
 
 Values = npt.NDArray[Any]
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"})
@@ -34,41 +34,41 @@ _WORTH_ELEMENTS = 256  # below this, scales and names take what eight bits save
 _NARROW = 16  # columns: a table narrower than this has one scale per column and not per row
 
 
-class UnfitError(Exception):
+class PrecisionError(Exception):
     """A graph cannot be converted to the requested precision; one line says why."""
 
 
-class _Weight(NamedTuple):
+class _WeightAxis(NamedTuple):
     name: str
     axis: int  # one scale per index of it
 
 
-def static_int8(model: onnx.ModelProto, samples: Values, activation: Activation) -> onnx.ModelProto:
+def static_int8(model: onnx.ModelProto, samples: Values, activation: ActivationType) -> onnx.ModelProto:
     """Static int8 in QDQ form: weights per channel, activations in the ranges that `samples` `[n, *shape]` show.
 
     Source: Jacob et al. 2018. Raises UnfitError if no layer has weights.
     """
     if not any(node.op_type in WEIGHTED - _RECURRENT for node in model.graph.node):
-        raise UnfitError("no convolution and no product with weights in it")
-    with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder, _quiet():
+        raise PrecisionError("no convolution and no product with weights in it")
+    with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder, _silence_quantiser():
         ready, small = (str(Path(folder) / name) for name in ("ready", "small"))
-        _prepare(model, ready)
+        _prepare_graph(model, ready)
         graph = onnx.load(ready).graph
-        ending = closing(graph)
+        ending = closing_nodes(graph)
         quantize_static(
             ready,
             small,
-            _Reader(graph.input[0].name, samples),
+            _SampleReader(graph.input[0].name, samples),
             quant_format=QuantFormat.QDQ,
             per_channel=True,
-            activation_type=QuantType.QUInt8 if activation is Activation.UNSIGNED else QuantType.QInt8,
+            activation_type=QuantType.QUInt8 if activation is ActivationType.UNSIGNED else QuantType.QInt8,
             weight_type=QuantType.QInt8,
             nodes_to_exclude=sorted(ending),
-            extra_options={"ActivationSymmetric": activation is Activation.SYMMETRIC},
+            extra_options={"ActivationSymmetric": activation is ActivationType.SYMMETRIC},
         )
         found = onnx.load(small)
-    _free_results(found.graph, ending)
-    return in_order(anonymous(found))
+    _remove_result_quantisation(found.graph, ending)
+    return sort_graph(strip_metadata(found))
 
 
 def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -78,16 +78,16 @@ def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     convolved, multiplied = _weight_elements(model.graph)
     if not multiplied or convolved > multiplied:
-        raise UnfitError("most of its weights are convolutions', which it would make many times slower")
-    with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder, _quiet():
+        raise PrecisionError("most of its weights are convolutions', which it would make many times slower")
+    with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder, _silence_quantiser():
         ready, small = (str(Path(folder) / name) for name in ("ready", "small"))
-        _prepare(model, ready, shapes=False)
+        _prepare_graph(model, ready, shapes=False)
         extra = {"MatMulConstBOnly": True}
         quantize_dynamic(
             ready, small, list(_DYNAMIC), per_channel=True, weight_type=QuantType.QInt8, extra_options=extra
         )
         found = onnx.load(small)
-    return in_order(anonymous(found))
+    return sort_graph(strip_metadata(found))
 
 
 def int8_weights(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -102,28 +102,30 @@ def int8_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     found.CopyFrom(model)
     graph = found.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
-    chosen = [weight for weight in _weights(graph) if _worth(tensors[weight.name])]
+    chosen = [weight for weight in _find_weights(graph) if _is_worth_quantising(tensors[weight.name])]
     if not chosen:
-        raise UnfitError(f"no weight of {_WORTH_ELEMENTS} numbers or more")
-    made = [_stored(graph, tensors[weight.name], weight.axis) for weight in chosen]
+        raise PrecisionError(f"no weight of {_WORTH_ELEMENTS} numbers or more")
+    made = [_store_int8(graph, tensors[weight.name], weight.axis) for weight in chosen]
     nodes = [*made, *graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
-    return in_order(anonymous(found))
+    return sort_graph(strip_metadata(found))
 
 
-def float16(model: onnx.ModelProto) -> onnx.ModelProto:
+def convert_float16(model: onnx.ModelProto) -> onnx.ModelProto:
     """Weights and arithmetic in float16; inputs and outputs keep their types."""
     from onnxruntime.transformers import float16 as runtime  # noqa: PLC0415  imports much, and few targets want it
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    with _quiet():
-        found = runtime.convert_float_to_float16(copy, keep_io_types=True, node_block_list=sorted(closing(model.graph)))
-    return in_order(anonymous(found))
+    with _silence_quantiser():
+        found = runtime.convert_float_to_float16(
+            copy, keep_io_types=True, node_block_list=sorted(closing_nodes(model.graph))
+        )
+    return sort_graph(strip_metadata(found))
 
 
-def closing(graph: onnx.GraphProto) -> set[str]:
+def closing_nodes(graph: onnx.GraphProto) -> set[str]:
     """Names of the nodes after which no layer with weights comes any more."""
     before_weights: set[str] = set()  # values that some layer with weights still depends on
     ending: set[str] = set()
@@ -136,17 +138,17 @@ def closing(graph: onnx.GraphProto) -> set[str]:
     return ending
 
 
-def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
+def sort_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     """Put nodes and tensors into the one order that names and dependencies give; the converters iterate over sets."""
     graph = model.graph
-    nodes, tensors = _sorted_nodes(graph.node), sorted(graph.initializer, key=lambda tensor: tensor.name)
+    nodes, tensors = _sort_nodes(graph.node), sorted(graph.initializer, key=lambda tensor: tensor.name)
     del graph.node[:], graph.initializer[:], graph.value_info[:]
     graph.node.extend(nodes)
     graph.initializer.extend(tensors)
     return model
 
 
-def _sorted_nodes(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+def _sort_nodes(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """Topological order of nodes; of those whose inputs are all there, the smallest first output comes first."""
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     needs = [{makers[name] for name in node.input if name in makers} for node in nodes]
@@ -168,7 +170,7 @@ def _sorted_nodes(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return found
 
 
-def _prepare(model: onnx.ModelProto, path: str, *, shapes: bool = True) -> None:
+def _prepare_graph(model: onnx.ModelProto, path: str, *, shapes: bool = True) -> None:
     """Fold batch normalisations into their convolutions, infer shapes and name every node.
 
     `shapes` False drops the shapes: the dynamic quantiser transposes weights and then fails on their former shapes.
@@ -184,31 +186,31 @@ def _prepare(model: onnx.ModelProto, path: str, *, shapes: bool = True) -> None:
     onnx.save(ready, path)
 
 
-def _free_results(graph: onnx.GraphProto, ending: set[str]) -> None:
+def _remove_result_quantisation(graph: onnx.GraphProto, ending: set[str]) -> None:
     """The last layer's result is not rounded to eight bits: its pair of Q and DQ goes where only `ending` reads it."""
     outputs = {value.name for value in graph.output}
     makers = {name: node for node in graph.node for name in node.output}
     for quantise in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
-        readers = _readers(graph, quantise.output[0])
+        readers = _list_readers(graph, quantise.output[0])
         maker = makers.get(quantise.input[0])
         if maker is None or maker.op_type not in _FLOAT_RESULT or [n.op_type for n in readers] != ["DequantizeLinear"]:
             continue
         back = readers[0]
-        if all(node.name in ending for node in _readers(graph, back.output[0])):
+        if all(node.name in ending for node in _list_readers(graph, back.output[0])):
             graph.node.remove(quantise)
             graph.node.remove(back)
-            _join(graph, quantise.input[0], back.output[0], outputs)
+            _merge_values(graph, quantise.input[0], back.output[0], outputs)
     used = {name for node in graph.node for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
     graph.initializer.extend(kept)
 
 
-def _readers(graph: onnx.GraphProto, name: str) -> list[onnx.NodeProto]:
+def _list_readers(graph: onnx.GraphProto, name: str) -> list[onnx.NodeProto]:
     return [node for node in graph.node if name in node.input]
 
 
-def _join(graph: onnx.GraphProto, before: str, after: str, outputs: set[str]) -> None:
+def _merge_values(graph: onnx.GraphProto, before: str, after: str, outputs: set[str]) -> None:
     """Make two values one, under the name that the graph's outputs know."""
     old, new = (before, after) if after in outputs else (after, before)
     for names in (names for node in graph.node for names in (node.input, node.output)):
@@ -216,22 +218,22 @@ def _join(graph: onnx.GraphProto, before: str, after: str, outputs: set[str]) ->
             names[index] = new
 
 
-def _weights(graph: onnx.GraphProto) -> list[_Weight]:
+def _find_weights(graph: onnx.GraphProto) -> list[_WeightAxis]:
     """Every constant that a layer takes as its weights or table, once, with the axis its scales differ along."""
     ranks = {
         tensor.name: len(tensor.dims) for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT
     }
     widths = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if len(tensor.dims)}
-    found: dict[str, _Weight] = {}
+    found: dict[str, _WeightAxis] = {}
     for node in graph.node:
         for index, name in enumerate(node.input):
             if ranks.get(name, 0) >= 2 and node.op_type in _AXES:
                 axis = _AXES[node.op_type](node, index, ranks[name], widths[name])
-                found.setdefault(name, _Weight(name, axis))
+                found.setdefault(name, _WeightAxis(name, axis))
     return list(found.values())
 
 
-def _of_gemm(node: onnx.NodeProto, index: int, _rank: int, _width: int) -> int:
+def _gemm_axis(node: onnx.NodeProto, index: int, _rank: int, _width: int) -> int:
     turned = any(attribute.name == ("transB" if index else "transA") and attribute.i for attribute in node.attribute)
     return int(not turned) if index else int(turned)
 
@@ -242,18 +244,18 @@ _AXES: dict[str, _Axis] = {
     "Transpose": lambda *_: 0,
     "MatMul": lambda _node, _index, rank, _width: rank - 1,
     "ConvTranspose": lambda *_: 1,
-    "Gemm": _of_gemm,
+    "Gemm": _gemm_axis,
     "Gather": lambda _node, _index, rank, width: rank - 1 if width < _NARROW else 0,
     **{name: lambda *_: 1 for name in _RECURRENT},
 }
 
 
-def _worth(tensor: onnx.TensorProto) -> bool:
+def _is_worth_quantising(tensor: onnx.TensorProto) -> bool:
     """Large enough, and without the infinities that masks are made of."""
     return int(np.prod(tensor.dims)) >= _WORTH_ELEMENTS and bool(np.isfinite(numpy_helper.to_array(tensor)).all())
 
 
-def _stored(graph: onnx.GraphProto, tensor: onnx.TensorProto, axis: int) -> onnx.NodeProto:
+def _store_int8(graph: onnx.GraphProto, tensor: onnx.TensorProto, axis: int) -> onnx.NodeProto:
     """Replace a constant by its int8 form; returns the node that computes the original again under its name."""
     values = numpy_helper.to_array(tensor)
     others = tuple(index for index in range(values.ndim) if index != axis)
@@ -279,7 +281,7 @@ def _weight_elements(graph: onnx.GraphProto) -> tuple[int, int]:
     return totals[0], totals[1]
 
 
-class _Reader(CalibrationDataReader):  # type: ignore[misc]
+class _SampleReader(CalibrationDataReader):  # type: ignore[misc]
     def __init__(self, name: str, samples: Values) -> None:
         starts = range(0, len(samples), _CALIBRATION_BATCH)
         self._feeds = iter({name: samples[start : start + _CALIBRATION_BATCH]} for start in starts)
@@ -289,7 +291,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_quantiser() -> Iterator[None]:
     """Silence the quantisers.
 
     They warn on the root logger, even of what was done already, and no caller can act on it.

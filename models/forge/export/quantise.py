@@ -13,17 +13,25 @@ import numpy.typing as npt
 import onnx
 
 from models.forge.data.types import ForgeError
-from models.forge.export.benchmark import compare, p50_us, resident_bytes, run
-from models.forge.export.onnx import serialise
-from models.forge.export.precisions import UnfitError, dynamic_int8, float16, int8_weights, static_int8
-from models.forge.export.targets import Precision, Profile, measured_here, pick
+from models.forge.export.benchmark import compare_graphs, measure_p50_us, measure_resident_bytes, run_graph
+from models.forge.export.onnx import serialise_model
+from models.forge.export.precisions import PrecisionError, convert_float16, dynamic_int8, int8_weights, static_int8
+from models.forge.export.targets import Precision, TargetProfile, is_measurable, pick_providers
 from models.runtime.onnx_runner import ORT_ERRORS
-from models.verification.lint import LintError, lint
+from models.verification.lint import LintError, lint_graph
 
-__all__ = ["Candidate", "Choice", "Dropped", "candidates", "choose", "p50_us", "run"]
+__all__ = [
+    "DroppedCandidate",
+    "PrecisionCandidate",
+    "PrecisionChoice",
+    "build_candidates",
+    "choose_precision",
+    "measure_p50_us",
+    "run_graph",
+]
 
 Values = npt.NDArray[Any]
-Score = Callable[[bytes], float]
+ScoreFunction = Callable[[bytes], float]
 MAX_LOSS = 0.005  # half a point
 NOISE = 0.03  # of a median ratio: two equal graphs, timed in turns on a busy machine, stay within this
 _ALIKE_SHARE, _ALIKE_BYTES = 1.15, 16 << 10  # sizes within this count as equal: the quicker one ships
@@ -42,7 +50,7 @@ _CONVERTER_ERRORS = (
 _FLOATING = frozenset({Precision.FLOAT32, Precision.INT8_WEIGHTS, Precision.FLOAT16})
 
 
-class Candidate(NamedTuple):
+class PrecisionCandidate(NamedTuple):
     """The edge graph in one precision. What was not measured is NaN or 0; `fault` says why it cannot ship, if so.
 
     `p50_us`: microseconds per sample at batch 1, one thread, on this machine. `ratio`: of that to float32, taking
@@ -60,45 +68,49 @@ class Candidate(NamedTuple):
     fault: str = ""
 
 
-class Dropped(NamedTuple):
+class DroppedCandidate(NamedTuple):
     """A precision that does not ship, and why."""
 
     precision: str
     reason: str
 
 
-class Choice(NamedTuple):
+class PrecisionChoice(NamedTuple):
     """The candidate that ships; `candidates` are all, with their accuracy; `dropped` are those that do not ship."""
 
-    shipped: Candidate
-    dropped: tuple[Dropped, ...]
-    candidates: tuple[Candidate, ...]
+    shipped: PrecisionCandidate
+    dropped: tuple[DroppedCandidate, ...]
+    candidates: tuple[PrecisionCandidate, ...]
 
 
-def candidates(model: onnx.ModelProto, samples: Values, profile: Profile) -> tuple[Candidate, ...]:
+def build_candidates(model: onnx.ModelProto, samples: Values, profile: TargetProfile) -> tuple[PrecisionCandidate, ...]:
     """Convert and time the graph in every precision of the profile, float32 first.
 
     `samples` `[n, *shape]` show the range of every activation. Speed and memory are measured if the profile's provider
     is
     on this machine. Raises ForgeError if float32 does not run.
     """
-    made = [_made(precision, model, samples, profile) for precision in profile.precisions]
+    made = [_build_candidate(precision, model, samples, profile) for precision in profile.precisions]
     if made[0].fault:
         raise ForgeError(f"the edge graph cannot ship: {made[0].fault}")
-    if not measured_here(profile):
+    if not is_measurable(profile):
         return tuple(made)
     sound = [candidate for candidate in made if not candidate.fault]
-    speeds = compare([candidate.graph for candidate in sound], samples[:1], pick(profile.providers).providers)
+    speeds = compare_graphs(
+        [candidate.graph for candidate in sound], samples[:1], pick_providers(profile.providers).providers
+    )
     measured = {
         candidate.precision: candidate._replace(
-            p50_us=speed.p50_us, ratio=speed.ratio, rss_bytes=resident_bytes(candidate.graph, samples[:1])
+            p50_us=speed.p50_us, ratio=speed.ratio, rss_bytes=measure_resident_bytes(candidate.graph, samples[:1])
         )
         for candidate, speed in zip(sound, speeds, strict=True)
     }
     return tuple(measured.get(candidate.precision, candidate) for candidate in made)
 
 
-def choose(found: Sequence[Candidate], score: Score, max_loss: float = MAX_LOSS) -> Choice:
+def choose_precision(
+    found: Sequence[PrecisionCandidate], score: ScoreFunction, max_loss: float = MAX_LOSS
+) -> PrecisionChoice:
     """The smallest candidate that is not slower than float32 and within `max_loss` of its score.
 
     Of equals, the quicker one.
@@ -106,46 +118,52 @@ def choose(found: Sequence[Candidate], score: Score, max_loss: float = MAX_LOSS)
     `score(graph)`: accuracy as a share, or anything else of which more is better, in the unit of `max_loss`. `found`
     begins with float32. Where nothing was timed only float arithmetic may ship.
     """
-    scored = [_scored(candidate, score) for candidate in found]
+    scored = [_score_candidate(candidate, score) for candidate in found]
     exact = scored[0]
-    reasons = {candidate.precision: _against(candidate, exact, max_loss) for candidate in scored}
+    reasons = {candidate.precision: _reason_against(candidate, exact, max_loss) for candidate in scored}
     fit = [candidate for candidate in scored if not reasons[candidate.precision]]
-    shipped = _smallest(fit)
+    shipped = _pick_smallest(fit)
     dropped = [
-        Dropped(candidate.precision, reasons[candidate.precision] or _lesser(candidate, shipped))
+        DroppedCandidate(candidate.precision, reasons[candidate.precision] or _explain_lesser(candidate, shipped))
         for candidate in scored
         if candidate is not shipped
     ]
-    return Choice(shipped, tuple(dropped), tuple(scored))
+    return PrecisionChoice(shipped, tuple(dropped), tuple(scored))
 
 
-def _made(precision: Precision, model: onnx.ModelProto, samples: Values, profile: Profile) -> Candidate:
+def _build_candidate(
+    precision: Precision, model: onnx.ModelProto, samples: Values, profile: TargetProfile
+) -> PrecisionCandidate:
     try:
-        graph = serialise(_converted(precision, model, samples, profile))
-        lint(graph)
-        run(graph, samples[:2])
-    except (UnfitError, LintError) as error:
-        return _faulty(precision, str(error))
+        graph = serialise_model(_convert_graph(precision, model, samples, profile))
+        lint_graph(graph)
+        run_graph(graph, samples[:2])
+    except (PrecisionError, LintError) as error:
+        return _faulty_candidate(precision, str(error))
     except _CONVERTER_ERRORS as error:
-        return _faulty(precision, f"it cannot be converted: {(str(error).splitlines() or [type(error).__name__])[0]}")
-    return Candidate(str(precision), graph, math.nan, len(graph), 0)
+        return _faulty_candidate(
+            precision, f"it cannot be converted: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        )
+    return PrecisionCandidate(str(precision), graph, math.nan, len(graph), 0)
 
 
-def _converted(precision: Precision, model: onnx.ModelProto, samples: Values, profile: Profile) -> onnx.ModelProto:
+def _convert_graph(
+    precision: Precision, model: onnx.ModelProto, samples: Values, profile: TargetProfile
+) -> onnx.ModelProto:
     if precision is Precision.INT8:
         return static_int8(model, samples, profile.activation)
     if precision is Precision.INT8_DYNAMIC:
         return dynamic_int8(model)
     if precision is Precision.INT8_WEIGHTS:
         return int8_weights(model)
-    return float16(model) if precision is Precision.FLOAT16 else model
+    return convert_float16(model) if precision is Precision.FLOAT16 else model
 
 
-def _faulty(precision: Precision, fault: str) -> Candidate:
-    return Candidate(str(precision), b"", math.nan, 0, 0, fault=fault)
+def _faulty_candidate(precision: Precision, fault: str) -> PrecisionCandidate:
+    return PrecisionCandidate(str(precision), b"", math.nan, 0, 0, fault=fault)
 
 
-def _scored(candidate: Candidate, score: Score) -> Candidate:
+def _score_candidate(candidate: PrecisionCandidate, score: ScoreFunction) -> PrecisionCandidate:
     if candidate.fault:
         return candidate
     try:
@@ -154,7 +172,7 @@ def _scored(candidate: Candidate, score: Score) -> Candidate:
         return candidate._replace(fault=f"it does not run: {str(error).splitlines()[0]}")
 
 
-def _against(candidate: Candidate, exact: Candidate, max_loss: float) -> str:
+def _reason_against(candidate: PrecisionCandidate, exact: PrecisionCandidate, max_loss: float) -> str:
     """Why it may not ship; empty if it may. float32 always may."""
     loss = exact.accuracy - candidate.accuracy
     if candidate is exact:
@@ -171,7 +189,7 @@ def _against(candidate: Candidate, exact: Candidate, max_loss: float) -> str:
     return ""
 
 
-def _smallest(fit: Sequence[Candidate]) -> Candidate:
+def _pick_smallest(fit: Sequence[PrecisionCandidate]) -> PrecisionCandidate:
     ordered = sorted(fit, key=lambda candidate: candidate.size_bytes)
     best = ordered[0]
     alike = max(best.size_bytes * _ALIKE_SHARE, best.size_bytes + _ALIKE_BYTES)
@@ -181,7 +199,7 @@ def _smallest(fit: Sequence[Candidate]) -> Candidate:
     return best
 
 
-def _lesser(candidate: Candidate, shipped: Candidate) -> str:
+def _explain_lesser(candidate: PrecisionCandidate, shipped: PrecisionCandidate) -> str:
     if candidate.size_bytes > shipped.size_bytes:
         return f"{candidate.size_bytes:,} bytes, {shipped.precision} has {shipped.size_bytes:,}"
     return f"no larger, but slower: {candidate.p50_us:.0f} us, {shipped.precision} takes {shipped.p50_us:.0f}"

@@ -17,14 +17,14 @@ from models.forge.data.types import ForgeError
 __all__ = [
     "CPU",
     "PROFILES",
-    "Activation",
-    "Picked",
+    "ActivationType",
     "Precision",
-    "Profile",
-    "here",
-    "measured_here",
-    "pick",
-    "profile_named",
+    "ProviderSelection",
+    "TargetProfile",
+    "find_profile",
+    "is_measurable",
+    "local_profile",
+    "pick_providers",
 ]
 
 CPU = "CPUExecutionProvider"
@@ -32,7 +32,7 @@ ANY_MACHINE = "any"
 _ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
-class Activation(StrEnum):
+class ActivationType(StrEnum):
     """Form of eight-bit activations that a processor multiplies fastest.
 
     x86 multiplies unsigned by signed, ARM signed by signed; TensorRT needs zero at code 0.
@@ -43,7 +43,7 @@ class Activation(StrEnum):
     SYMMETRIC = "symmetric"
 
 
-class Profile(NamedTuple):
+class TargetProfile(NamedTuple):
     """Execution environment of a target.
 
     `machine` as `platform.machine()` names it, or "any". `providers` of ONNX Runtime, the preferred one first.
@@ -52,11 +52,11 @@ class Profile(NamedTuple):
     name: str
     machine: str
     providers: tuple[str, ...]
-    activation: Activation
+    activation: ActivationType
     precisions: tuple[Precision, ...]
 
 
-class Picked(NamedTuple):
+class ProviderSelection(NamedTuple):
     """`providers` that are installed, in the preferred order.
 
     `note` is empty, or one line that names what is missing.
@@ -72,55 +72,57 @@ _ON_CPU = (_F32, _S8, _D8, _W8)
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("x86", "x86_64", (CPU,), Activation.UNSIGNED, _ON_CPU),
-        Profile("arm64", "aarch64", (CPU,), Activation.SIGNED, _ON_CPU),
-        Profile("cuda", ANY_MACHINE, ("CUDAExecutionProvider", CPU), Activation.SYMMETRIC, (_F32, _W8, _F16)),
-        Profile(
+        TargetProfile("x86", "x86_64", (CPU,), ActivationType.UNSIGNED, _ON_CPU),
+        TargetProfile("arm64", "aarch64", (CPU,), ActivationType.SIGNED, _ON_CPU),
+        TargetProfile("cuda", ANY_MACHINE, ("CUDAExecutionProvider", CPU), ActivationType.SYMMETRIC, (_F32, _W8, _F16)),
+        TargetProfile(
             "tensorrt",
             ANY_MACHINE,
             ("TensorrtExecutionProvider", "CUDAExecutionProvider", CPU),
-            Activation.SYMMETRIC,
+            ActivationType.SYMMETRIC,
             (_F32, _S8, _W8, _F16),
         ),
-        Profile("openvino", "x86_64", ("OpenVINOExecutionProvider", CPU), Activation.UNSIGNED, (_F32, _S8, _W8, _F16)),
-        Profile("coreml", "aarch64", ("CoreMLExecutionProvider", CPU), Activation.SIGNED, (_F32, _W8, _F16)),
+        TargetProfile(
+            "openvino", "x86_64", ("OpenVINOExecutionProvider", CPU), ActivationType.UNSIGNED, (_F32, _S8, _W8, _F16)
+        ),
+        TargetProfile("coreml", "aarch64", ("CoreMLExecutionProvider", CPU), ActivationType.SIGNED, (_F32, _W8, _F16)),
     )
 }
 
 
-def profile_named(name: str) -> Profile:
+def find_profile(name: str) -> TargetProfile:
     """Profile of a target by name; "" is this machine's processor. Raises ForgeError, listing the names, if unknown."""
     if not name:
-        return here()
+        return local_profile()
     if name not in PROFILES:
         raise ForgeError(f"target {name!r} is not known; try one of {', '.join(PROFILES)}")
     return PROFILES[name]
 
 
-def here() -> Profile:
+def local_profile() -> TargetProfile:
     """The profile of this machine's processor. Raises ForgeError if none describes it."""
-    found = _machine(platform.machine())
+    found = _normalise_machine(platform.machine())
     for profile in PROFILES.values():
         if profile.machine == found and profile.providers == (CPU,):
             return profile
     raise ForgeError(f"no target describes this processor ({found}); name one with --target: {', '.join(PROFILES)}")
 
 
-def measured_here(profile: Profile, available: Sequence[str] | None = None) -> bool:
+def is_measurable(profile: TargetProfile, available: Sequence[str] | None = None) -> bool:
     """Whether a profile's speed can be measured here: the processor fits, and the first provider is installed."""
     there = ort.get_available_providers() if available is None else available
-    return profile.machine in {ANY_MACHINE, _machine(platform.machine())} and profile.providers[0] in there
+    return profile.machine in {ANY_MACHINE, _normalise_machine(platform.machine())} and profile.providers[0] in there
 
 
-def pick(wanted: Sequence[str], available: Sequence[str] | None = None) -> Picked:
+def pick_providers(wanted: Sequence[str], available: Sequence[str] | None = None) -> ProviderSelection:
     """The preferred providers that are installed, the CPU always last, and a note about the rest."""
     there = ort.get_available_providers() if available is None else available
     kept = tuple(dict.fromkeys([name for name in wanted if name in there] + [CPU]))
     missing = [name for name in wanted if name not in kept]
     if not missing:
-        return Picked(kept, "")
-    return Picked(kept, f"{', '.join(missing)} not installed here: it runs on {kept[0]}")
+        return ProviderSelection(kept, "")
+    return ProviderSelection(kept, f"{', '.join(missing)} not installed here: it runs on {kept[0]}")
 
 
-def _machine(name: str) -> str:
+def _normalise_machine(name: str) -> str:
     return _ALIASES.get(name.lower(), name.lower())

@@ -1,8 +1,9 @@
 """Privacy leakage: attacks on the codes that leave the device (inversion, attribute inference, membership inference).
 
-`inversion` rebuilds samples from codes with the networks in `decoders`; `attribute_probes` guesses sensitive columns;
-`membership` tells training samples from others; `metrics` scores with bootstrap intervals; `measure` runs all of them
-and returns a manifest's rows. `forged_codes` attacks a new bundle, `remeasure` a finished one, `untrained` the cuts.
+`judge_inversion` rebuilds samples from codes with the networks in `decoders`; `attribute_probes` guesses sensitive
+columns; `measure_membership` tells training samples from others; `get_metrics` scores with bootstrap intervals;
+`measure` runs all of them and returns a manifest's rows. `forged_codes` attacks a new bundle, `remeasure_bundle` a
+finished one, `untrained` the cuts.
 
 May import `forge.data`, `forge.partition`, `forge.evaluation`, `models.runtime` and `models.bundle`. Deterministic for
 equal inputs on one machine; trains small torch networks on one thread.

@@ -17,7 +17,7 @@ _NARROW = 16
 _FINE = 256  # cells of a grid
 
 
-class PictureDecoder(nn.Module):
+class ImageDecoder(nn.Module):
     """Inverse network from standardised codes `[n, ...]` per feature to images `[n, channels, height, width]`.
 
     As in He, Zhang, Lee (ACSAC 2019): convolutions at the codes' own grid, then doubling by sub-pixel convolutions (Shi
@@ -29,12 +29,12 @@ class PictureDecoder(nn.Module):
         super().__init__()
         self.mean = nn.Parameter(mean)
         self._size = tuple(mean.shape[1:])
-        self._grid = _grid(shapes, self._size)
+        self._grid = _finest_grid(shapes, self._size)
         fine = math.prod(self._grid) > _FINE  # fine codes are almost the image: a narrow network is enough
         width = min(width, _NARROW) if fine else width
         self.near = nn.ModuleList(nn.Conv2d(s[0], width, 3, padding=1) if _is_map(s) else nn.Identity() for s in shapes)
-        self.far = nn.ModuleList(_far(s, width, self._grid) for s in shapes)
-        self.body = nn.Identity() if fine else nn.Sequential(Residual(width), Residual(width))
+        self.far = nn.ModuleList(_global_layer(s, width, self._grid) for s in shapes)
+        self.body = nn.Identity() if fine else nn.Sequential(ResidualBlock(width), ResidualBlock(width))
         self.rise = nn.Sequential()
         grid = self._grid
         while grid[0] * 2 <= self._size[0] + 1 and grid[1] * 2 <= self._size[1] + 1:
@@ -57,7 +57,7 @@ class PictureDecoder(nn.Module):
         return rebuilt
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions beside the identity (He et al. 2016)."""
 
     def __init__(self, width: int) -> None:
@@ -73,7 +73,7 @@ class Residual(nn.Module):
         return functional.relu(x + self.steps(x))
 
 
-class FlatDecoder(nn.Module):
+class VectorDecoder(nn.Module):
     """Network from standardised codes to `[n, outputs]`.
 
     The sum of a linear map and two hidden layers, so that a plain copy is easy to learn.
@@ -93,7 +93,7 @@ class FlatDecoder(nn.Module):
         return found
 
 
-def work(net: nn.Module, example: Sequence[Tensor]) -> int:
+def count_network_macs(net: nn.Module, example: Sequence[Tensor]) -> int:
     """Multiply-accumulates of a network for one sample, which decide how many steps a budget buys."""
     total = 0
 
@@ -116,14 +116,14 @@ def _is_map(shape: Shape) -> bool:
     return len(shape) == 3 and min(shape[1:]) > 1
 
 
-def _grid(shapes: Sequence[Shape], size: Shape) -> tuple[int, int]:
+def _finest_grid(shapes: Sequence[Shape], size: Shape) -> tuple[int, int]:
     """The finest grid of any feature, at most the image's own; a quarter of the image if none has a grid."""
     maps = [shape[1:] for shape in shapes if _is_map(shape)]
     finest = max(maps, key=math.prod) if maps else tuple(min(side, max(4, side // 4)) for side in size)
     return min(finest[0], size[0]), min(finest[1], size[1])
 
 
-def _far(shape: Shape, width: int, grid: tuple[int, int]) -> nn.Module:
+def _global_layer(shape: Shape, width: int, grid: tuple[int, int]) -> nn.Module:
     if _is_map(shape) and math.prod(shape) > _GLOBAL:
         return nn.Identity()
     return nn.Sequential(

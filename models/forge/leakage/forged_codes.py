@@ -12,42 +12,43 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from models.bundle.measurements import Leakage
-from models.forge.evaluation.metrics import Answered
-from models.forge.leakage.measure import Exposed, Measured, Pictures, measure
-from models.forge.partition.cuts import Cut, Given
-from models.forge.partition.split import features_of, halves
+from models.bundle.measurements import LeakageRow
+from models.forge.evaluation.metrics import PartAnswers
+from models.forge.leakage.measure import ExposedData, LeakageMeasurement, ReconstructedImages, measure_leakage
+from models.forge.partition.cuts import Cut, PreparedModel
+from models.forge.partition.split import run_head, split_shared
 from models.forge.spec import Effort
-from models.runtime.chain import Field
-from models.runtime.chain import digest as chain_digest
+from models.runtime.chain import FeatureChain, digest_chain
 from wire.protocol.messages import FieldSpec
 
-MOST = {Effort.QUICK: 2_000, Effort.NORMAL: 12_000, Effort.THOROUGH: 20_000}
+MOST_SAMPLES = {Effort.QUICK: 2_000, Effort.NORMAL: 12_000, Effort.THOROUGH: 20_000}
 _MOST_FEATURE_BYTES = 300 << 20
 _CHUNK = 250
 
 
-class Sent(NamedTuple):
+class AttackTarget(NamedTuple):
     """What leaves the device, and the answers of both halves, for the parts that the model was not trained with."""
 
     cut: Cut
     feature: FieldSpec
     codec: str
-    answered: tuple[Answered, ...]
+    answered: tuple[PartAnswers, ...]
 
 
-def attack(found: Given, sent: Sent, effort: Effort, timed: Callable[[str, float], None]) -> Measured:
+def attack_codes(
+    found: PreparedModel, sent: AttackTarget, effort: Effort, timed: Callable[[str, float], None]
+) -> LeakageMeasurement:
     """Run `measure` on calibration and held-out samples. `timed(stage, share)` reports progress."""
     timed("attacking", 0.0)
-    exposed = _exposed(found, sent.answered, MOST[effort])
-    chain = chain_digest(sent.cut.name, sent.codec, [Field(sent.feature)])
+    exposed = _collect_exposed(found, sent.answered, MOST_SAMPLES[effort])
+    chain = digest_chain(sent.cut.name, sent.codec, [FeatureChain(sent.feature)])
     power = "quick" if effort is Effort.QUICK else "full"
-    measured = measure(exposed, chain, power, lambda _, share: timed("attacking", share))
+    measured = measure_leakage(exposed, chain, power, lambda _, share: timed("attacking", share))
     timed("attacking", 1.0)
     return measured
 
 
-def _exposed(found: Given, answered: tuple[Answered, ...], most: int) -> Exposed:
+def _collect_exposed(found: PreparedModel, answered: tuple[PartAnswers, ...], most: int) -> ExposedData:
     x, codes, y = (
         np.concatenate(arrays)[:most]
         for arrays in (
@@ -59,39 +60,39 @@ def _exposed(found: Given, answered: tuple[Answered, ...], most: int) -> Exposed
     names = set.intersection(*(set(a.part.sensitive) for a in answered))
     training, outside = found.data.training, answered[-1]
     count = min(most, len(training), len(outside.part))
-    return Exposed(
+    return ExposedData(
         x=x,
         codes=(codes,),
         y=y,
         sensitive={name: np.concatenate([a.part.sensitive[name] for a in answered])[:most] for name in sorted(names)},
-        earliest=_earliest(found, x),
+        earliest=_earliest_features(found, x),
         ids=x.dtype.kind in "iu",
-        members=(_outputs(found, training.x[0][:count]), training.y[:count]),
+        members=(_run_model(found, training.x[0][:count]), training.y[:count]),
         outsiders=(outside.hub.whole[:count], outside.part.y[:count]),
     )
 
 
-def _outputs(found: Given, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _run_model(found: PreparedModel, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     with torch.inference_mode():
         parts = [found.traced.gm(torch.from_numpy(x[start : start + _CHUNK])) for start in range(0, len(x), _CHUNK)]
     return np.concatenate([(part[0] if isinstance(part, tuple) else part).numpy() for part in parts])
 
 
-def _earliest(found: Given, x: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+def _earliest_features(found: PreparedModel, x: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
     """Features of the first cut, if they fit in memory: what an attack must be able to invert."""
     cut = found.cuts[0]
     if len(cut.nodes) != 1 or cut.values * 4 * len(x) > _MOST_FEATURE_BYTES:
         return None
-    head = halves(found.traced, cut).head
+    head = split_shared(found.traced, cut).head
     with torch.inference_mode():
         parts = [
-            features_of(head, torch.from_numpy(np.ascontiguousarray(x[start : start + _CHUNK])))[0].numpy()
+            run_head(head, torch.from_numpy(np.ascontiguousarray(x[start : start + _CHUNK])))[0].numpy()
             for start in range(0, len(x), _CHUNK)
         ]
     return np.concatenate(parts)
 
 
-def encode_measured(measured: Measured) -> dict[str, bytes]:
+def encode_measurement(measured: LeakageMeasurement) -> dict[str, bytes]:
     """Files of a measurement for the cache: rows as JSON, images as .npz."""
     buffer = io.BytesIO()
     pictures = measured.pictures
@@ -101,14 +102,14 @@ def encode_measured(measured: Measured) -> dict[str, bytes]:
     return {"rows.json": rows, "pictures.npz": buffer.getvalue()}
 
 
-class _Rows(msgspec.Struct):
-    rows: tuple[Leakage, ...]
+class _StoredRows(msgspec.Struct):
+    rows: tuple[LeakageRow, ...]
     void: str
 
 
-def decode_measured(kept: dict[str, bytes]) -> Measured:
+def decode_measurement(kept: dict[str, bytes]) -> LeakageMeasurement:
     """The measurement from its cached files."""
-    found = msgspec.json.decode(kept["rows.json"], type=_Rows)
+    found = msgspec.json.decode(kept["rows.json"], type=_StoredRows)
     with np.load(io.BytesIO(kept["pictures.npz"]), allow_pickle=False) as file:
-        pictures = Pictures(file["originals"], file["rebuilt"]) if file.files else None
-    return Measured(found.rows, pictures, found.void)
+        pictures = ReconstructedImages(file["originals"], file["rebuilt"]) if file.files else None
+    return LeakageMeasurement(found.rows, pictures, found.void)

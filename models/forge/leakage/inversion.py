@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.forge.leakage import metrics
-from models.forge.leakage.decoders import FlatDecoder, PictureDecoder, work
-from models.forge.leakage.metrics import Interval, Ratio
-from models.forge.training.determinism import repeatable
+from models.forge.leakage.decoders import ImageDecoder, VectorDecoder, count_network_macs
+from models.forge.leakage.metrics import BootstrapInterval, RatioEstimate
+from models.forge.training.determinism import deterministic_torch
 
 Values = npt.NDArray[Any]
 
@@ -31,7 +31,7 @@ _RIDGE_INPUTS = 2048  # of the linear attack, the smaller of pairs and inputs
 _RIDGES = tuple(10.0**power for power in range(-2, 6))
 
 
-class Effort(NamedTuple):
+class AttackEffort(NamedTuple):
     """Upper limits of one attack.
 
     `pairs`, `tests`: samples; `macs`: multiply-accumulates of one training, forward and backward; `width`: of the
@@ -46,11 +46,11 @@ class Effort(NamedTuple):
     steps: int
 
 
-QUICK = Effort(pairs=2000, tests=500, macs=5e10, width=24, steps=250)  # a few seconds on one thread
-FULL = Effort(pairs=10_000, tests=1000, macs=2e12, width=48, steps=5000)  # one to three minutes on one thread
+QUICK = AttackEffort(pairs=2000, tests=500, macs=5e10, width=24, steps=250)  # a few seconds on one thread
+FULL = AttackEffort(pairs=10_000, tests=1000, macs=2e12, width=48, steps=5000)  # one to three minutes on one thread
 
 
-class Metric(StrEnum):
+class ReconstructionMetric(StrEnum):
     """Success of a reconstruction; each is 1 for a perfect one.
 
     `SSIM` for images; `EXPLAINED` (1 - error / error of the mean predictor) for tables and sequences; `IDS` (micro F1
@@ -62,28 +62,28 @@ class Metric(StrEnum):
     IDS = "token_f1"
 
 
-class Truth(NamedTuple):
+class AttackSamples(NamedTuple):
     """The samples in the form that is attacked, split into the attacker's pairs and tests.
 
     `values`: images `[n, c, h, w]` in 0..1, else flat columns `[n, d]`; `train`, `test`: row numbers.
     """
 
-    metric: Metric
+    metric: ReconstructionMetric
     values: npt.NDArray[np.float32]
     train: npt.NDArray[np.int64]
     test: npt.NDArray[np.int64]
 
 
-class Inversion(NamedTuple):
+class InversionResult(NamedTuple):
     """The best attack's success; `rebuilt`: its guesses for `Truth.test`, in the form of `Truth.values`."""
 
-    score: Interval
+    score: BootstrapInterval
     attack: str
     pairs: int
     rebuilt: Values
 
 
-def truth_of(x: Values, effort: Effort, *, ids: bool = False) -> Truth:
+def prepare_samples(x: Values, effort: AttackEffort, *, ids: bool = False) -> AttackSamples:
     """Split samples into pairs and tests and normalise them.
 
     Images into 0..1, columns to mean 0 and variance 1, token ids into sets. `ids`: whole numbers are token ids.
@@ -92,19 +92,21 @@ def truth_of(x: Values, effort: Effort, *, ids: bool = False) -> Truth:
     tests = min(effort.tests, len(x) // 3)
     train, test = order[: len(x) - tests][: effort.pairs], order[len(x) - tests :]
     if ids or np.issubdtype(x.dtype, np.integer):
-        return Truth(Metric.IDS, _sets(x.reshape(len(x), -1), train), train, test)
+        return AttackSamples(ReconstructionMetric.IDS, _encode_sets(x.reshape(len(x), -1), train), train, test)
     if x.ndim == 4 and x.shape[1] <= 4 and min(x.shape[2:]) >= 7:
         low, high = float(x[train].min()), float(x[train].max())
-        return Truth(Metric.SSIM, ((x - low) / max(high - low, 1e-9)).clip(0, 1).astype(np.float32), train, test)
+        return AttackSamples(
+            ReconstructionMetric.SSIM, ((x - low) / max(high - low, 1e-9)).clip(0, 1).astype(np.float32), train, test
+        )
     flat = x.reshape(len(x), -1).astype(np.float32)
     flat = np.where(np.isfinite(flat), flat, 0)
     spread = flat[train].std(0)
     varied = spread > 1e-6 * max(float(spread.max()), 1e-9)
     columns = (flat[:, varied] - flat[train][:, varied].mean(0)) / spread[varied]
-    return Truth(Metric.EXPLAINED, columns.clip(-20, 20), train, test)
+    return AttackSamples(ReconstructionMetric.EXPLAINED, columns.clip(-20, 20), train, test)
 
 
-def _sets(ids: Values, train: Values) -> npt.NDArray[np.float32]:
+def _encode_sets(ids: Values, train: Values) -> npt.NDArray[np.float32]:
     """Which of the known ids are in each sample, `[n, ids]`.
 
     Padding and other ids that are nearly always there do not count: knowing them is knowing nothing.
@@ -121,53 +123,61 @@ def _sets(ids: Values, train: Values) -> npt.NDArray[np.float32]:
     return present
 
 
-def invert(truth: Truth, codes: Sequence[Values], effort: Effort, pairs: int | None = None) -> Inversion:
+def invert_codes(
+    truth: AttackSamples, codes: Sequence[Values], effort: AttackEffort, pairs: int | None = None
+) -> InversionResult:
     """The better of a linear and a learned attack on `codes` (per feature `[n, ...]`), trained on `pairs` of them."""
     pairs = min(pairs or effort.pairs, len(truth.train))
     some = truth._replace(train=truth.train[:pairs])
-    seen = [_standard(each, some.train) for each in codes]
-    linear = _linear(some, seen)
-    found = Inversion(scored(some, linear), "linear", pairs, linear)
+    seen = [_standardise(each, some.train) for each in codes]
+    linear = _attack_linear(some, seen)
+    found = InversionResult(score_reconstruction(some, linear), "linear", pairs, linear)
     if found.score.value > _ENOUGH:
         return found
-    learned = _network(some, seen, effort)
-    return max(found, Inversion(scored(some, learned), "network", pairs, learned), key=lambda each: each.score.value)
+    learned = _attack_network(some, seen, effort)
+    return max(
+        found,
+        InversionResult(score_reconstruction(some, learned), "network", pairs, learned),
+        key=lambda each: each.score.value,
+    )
 
 
-def scored(truth: Truth, rebuilt: Values) -> Interval:
+def score_reconstruction(truth: AttackSamples, rebuilt: Values) -> BootstrapInterval:
     """Success of guesses for `truth.test`, with its bootstrap interval."""
     originals = truth.values[truth.test]
-    if truth.metric is Metric.SSIM:
-        return metrics.interval(Ratio.mean(metrics.ssim(originals, rebuilt)))
-    if truth.metric is Metric.EXPLAINED:
-        return metrics.interval(metrics.explained(originals, rebuilt, truth.values[truth.train].mean(0)))
-    blind = metrics.f1(originals > 0.5, _sets_of(truth, _blind(truth))).value()
-    found = metrics.interval(metrics.f1(originals > 0.5, _sets_of(truth, rebuilt)))
-    return Interval(*(metrics.above(each, blind) for each in found))
+    if truth.metric is ReconstructionMetric.SSIM:
+        return metrics.bootstrap_interval(RatioEstimate.from_values(metrics.compute_ssim(originals, rebuilt)))
+    if truth.metric is ReconstructionMetric.EXPLAINED:
+        return metrics.bootstrap_interval(
+            metrics.explained_variance(originals, rebuilt, truth.values[truth.train].mean(0))
+        )
+    blind = metrics.micro_f1(originals > 0.5, _select_likely(truth, _predict_mean(truth))).value()
+    found = metrics.bootstrap_interval(metrics.micro_f1(originals > 0.5, _select_likely(truth, rebuilt)))
+    return BootstrapInterval(*(metrics.rescale_above_chance(each, blind) for each in found))
 
 
-def label_only(truth: Truth, y: Values) -> Interval:
+def score_label_baseline(truth: AttackSamples, y: Values) -> BootstrapInterval:
     """Baseline of an attacker who knows only the label: the mean sample of each label (of each tenth of a value)."""
     classes = y if np.issubdtype(y.dtype, np.integer) else np.searchsorted(np.quantile(y, np.arange(1, 10) / 10), y)
-    guess = _blind(truth)
+    guess = _predict_mean(truth)
     for each in np.unique(classes[truth.train]):
         guess[classes[truth.test] == each] = truth.values[truth.train[classes[truth.train] == each]].mean(0)
-    return scored(truth, guess)
+    return score_reconstruction(truth, guess)
 
 
-def _blind(truth: Truth) -> Values:
+def _predict_mean(truth: AttackSamples) -> Values:
     """The mean predictor: the mean training sample for every test."""
     mean = truth.values[truth.train].mean(0)
     return np.repeat(mean[None], len(truth.test), 0)
 
 
-def _standard(codes: Values, train: Values) -> npt.NDArray[np.float32]:
+def _standardise(codes: Values, train: Values) -> npt.NDArray[np.float32]:
     wide = codes.astype(np.float32)
     mean, spread = wide[train].mean(0), wide[train].std(0)
     return np.asarray(((wide - mean) / np.where(spread > 1e-6, spread, 1)).clip(-20, 20), np.float32)
 
 
-def _sets_of(truth: Truth, likely: Values) -> npt.NDArray[np.bool_]:
+def _select_likely(truth: AttackSamples, likely: Values) -> npt.NDArray[np.bool_]:
     """As many of the likeliest ids, over all samples together, as the attacker's own samples hold on average."""
     share = float(truth.values[truth.train].mean()) if truth.values.size else 0.0
     keep = max(1, round(share * likely.size))
@@ -175,7 +185,7 @@ def _sets_of(truth: Truth, likely: Values) -> npt.NDArray[np.bool_]:
     return np.asarray(likely >= bar)
 
 
-def _linear(truth: Truth, seen: Sequence[Values]) -> Values:
+def _attack_linear(truth: AttackSamples, seen: Sequence[Values]) -> Values:
     """Ridge regression, its strength chosen on a tenth of the pairs (Hoerl, Kennard 1970); the strongest with few."""
     flat = np.concatenate([each.reshape(len(each), -1) for each in seen], 1)
     # beyond so many inputs the samples are the smaller side: time and memory grow with them
@@ -184,14 +194,14 @@ def _linear(truth: Truth, seen: Sequence[Values]) -> Values:
     shape = truth.values.shape[1:]
     aims = truth.values.reshape(len(truth.values), -1)
     mean = aims[train].mean(0)
-    trial = _Ridge(flat[train[kept:]], aims[train[kept:]] - mean)
+    trial = _RidgeRegression(flat[train[kept:]], aims[train[kept:]] - mean)
     errors = [float(((trial(flat[train[:kept]], each) + mean - aims[train[:kept]]) ** 2).mean()) for each in _RIDGES]
-    final = _Ridge(flat[train], aims[train] - mean)
+    final = _RidgeRegression(flat[train], aims[train] - mean)
     guess = final(flat[truth.test], _RIDGES[int(np.argmin(errors))]) + mean
-    return _possible(truth, guess.reshape(-1, *shape))
+    return _clip_valid(truth, guess.reshape(-1, *shape))
 
 
-class _Ridge:
+class _RidgeRegression:
     """Ridge regression with one factorisation for every strength.
 
     The Gram matrix is of inputs x inputs, or of samples x samples where that is smaller.
@@ -210,29 +220,29 @@ class _Ridge:
         return np.asarray(x @ (shrunk @ (self._vectors.T @ (self._x.T @ self._y))), np.float32)
 
 
-def _network(truth: Truth, seen: Sequence[Values], effort: Effort) -> Values:
-    with repeatable(0):
-        net = _decoder(truth, [each.shape[1:] for each in seen], effort.width)
+def _attack_network(truth: AttackSamples, seen: Sequence[Values], effort: AttackEffort) -> Values:
+    with deterministic_torch(0):
+        net = _build_decoder(truth, [each.shape[1:] for each in seen], effort.width)
         inputs = [torch.from_numpy(each) for each in seen]
-        steps = effort.macs / (3 * _BATCH * max(1, work(net, inputs)))
+        steps = effort.macs / (3 * _BATCH * max(1, count_network_macs(net, inputs)))
         # few pairs need several passes, but hundreds of passes overfit
         most = min(effort.steps, 60 * max(1, len(truth.train) // _BATCH) + 200)
-        _teach(net, truth, inputs, int(min(max(steps, _LEAST_STEPS), most)))
+        _train_decoder(net, truth, inputs, int(min(max(steps, _LEAST_STEPS), most)))
         net.eval()
         tests = torch.from_numpy(truth.test)
         with torch.inference_mode():
             parts = [net(*(x[tests[at : at + 256]] for x in inputs)) for at in range(0, len(tests), 256)]
-    return _possible(truth, torch.cat(parts).numpy())
+    return _clip_valid(truth, torch.cat(parts).numpy())
 
 
-def _decoder(truth: Truth, shapes: list[tuple[int, ...]], width: int) -> nn.Module:
-    if truth.metric is Metric.SSIM:
-        return PictureDecoder(shapes, torch.from_numpy(truth.values[truth.train].mean(0)), width)
+def _build_decoder(truth: AttackSamples, shapes: list[tuple[int, ...]], width: int) -> nn.Module:
+    if truth.metric is ReconstructionMetric.SSIM:
+        return ImageDecoder(shapes, torch.from_numpy(truth.values[truth.train].mean(0)), width)
     inputs = sum(int(np.prod(shape)) for shape in shapes)
-    return FlatDecoder(inputs, truth.values.shape[1], 8 * width)
+    return VectorDecoder(inputs, truth.values.shape[1], 8 * width)
 
 
-def _teach(net: nn.Module, truth: Truth, inputs: Sequence[Tensor], steps: int) -> None:
+def _train_decoder(net: nn.Module, truth: AttackSamples, inputs: Sequence[Tensor], steps: int) -> None:
     aims, train = torch.from_numpy(truth.values), torch.from_numpy(truth.train)
     optimiser = torch.optim.AdamW(net.parameters(), _RATE, weight_decay=1e-3)
     pace = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=steps, pct_start=0.15)
@@ -240,19 +250,19 @@ def _teach(net: nn.Module, truth: Truth, inputs: Sequence[Tensor], steps: int) -
     for _ in range(steps):
         at = train[torch.randint(len(train), (min(_BATCH, len(train)),))]
         optimiser.zero_grad(set_to_none=True)
-        _loss(truth.metric, net(*(x[at] for x in inputs)), aims[at]).backward()  # type: ignore[no-untyped-call]
+        _attack_loss(truth.metric, net(*(x[at] for x in inputs)), aims[at]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         pace.step()
 
 
-def _loss(metric: Metric, guess: Tensor, aim: Tensor) -> Tensor:
-    if metric is Metric.IDS:
+def _attack_loss(metric: ReconstructionMetric, guess: Tensor, aim: Tensor) -> Tensor:
+    if metric is ReconstructionMetric.IDS:
         return functional.binary_cross_entropy_with_logits(guess, aim)
     error = functional.mse_loss(guess, aim)
-    if metric is Metric.SSIM:  # optimising the score itself is a stronger attack than squared error alone
+    if metric is ReconstructionMetric.SSIM:  # optimising the score itself is a stronger attack than squared error alone
         return error + _PLEASE * (1 - metrics.ssim_torch(aim, guess).mean())
     return error
 
 
-def _possible(truth: Truth, guess: Values) -> Values:
-    return guess.clip(0, 1) if truth.metric is Metric.SSIM else guess
+def _clip_valid(truth: AttackSamples, guess: Values) -> Values:
+    return guess.clip(0, 1) if truth.metric is ReconstructionMetric.SSIM else guess

@@ -12,15 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.bundle.measurements import Leakage, LeakKind
+from models.bundle.measurements import LeakageRow, LeakKind
 from models.forge.leakage import inversion, metrics
-from models.forge.leakage.attribute_probes import by_label_alone, probe
-from models.forge.leakage.inversion import FULL, MIN_SAMPLES, QUICK, Effort, Inversion, Metric, Truth
-from models.forge.leakage.membership import Answers, membership
-from models.forge.leakage.metrics import Interval, Ratio
+from models.forge.leakage.attribute_probes import measure_label_baseline, probe_attribute
+from models.forge.leakage.inversion import (
+    FULL,
+    MIN_SAMPLES,
+    QUICK,
+    AttackEffort,
+    AttackSamples,
+    InversionResult,
+    ReconstructionMetric,
+)
+from models.forge.leakage.membership import HubPredictions, measure_membership
+from models.forge.leakage.metrics import BootstrapInterval, RatioEstimate
 
 Values = npt.NDArray[Any]
-Tell = Callable[[str, float], None]
+ProgressCallback = Callable[[str, float], None]
 
 POWER = 0.8  # what the attack must reach on the earliest cut
 _FEW = (100, 1000)
@@ -30,7 +38,7 @@ _POWER_SHARE, _REBUILT_SHARE, _PROBED_SHARE = 0.3, 0.8, 0.95
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ExposedData:
     """What the attacker has and wants.
 
     `x`: the original samples `[n, ...]` (packed as the bundle's one input); `codes`: per feature `[n, ...]` exactly as
@@ -51,18 +59,18 @@ class Exposed:
     outsiders: tuple[Values, Values] | None = None
 
 
-class Pictures(NamedTuple):
+class ReconstructedImages(NamedTuple):
     """Images for the report: originals and what the attacker made of their codes, both `[m, c, h, w]` in 0..1."""
 
     originals: Values
     rebuilt: Values
 
 
-class Measured(NamedTuple):
+class LeakageMeasurement(NamedTuple):
     """Leakage rows of one chain. `void`: why there is no row of reconstruction, "" if there is one."""
 
-    rows: tuple[Leakage, ...]
-    pictures: Pictures | None
+    rows: tuple[LeakageRow, ...]
+    pictures: ReconstructedImages | None
     void: str = ""
 
     @property
@@ -71,146 +79,156 @@ class Measured(NamedTuple):
 
         1 if nothing was measured, for the unknown may be all.
         """
-        about = [r.upper95 for r in self.rows if r.kind == LeakKind.RECONSTRUCTION and r.metric in set(Metric)]
+        about = [
+            r.upper95 for r in self.rows if r.kind == LeakKind.RECONSTRUCTION and r.metric in set(ReconstructionMetric)
+        ]
         return max(about, default=1.0)
 
 
-def measure(exposed: Exposed, chain: str, effort: str | Effort = "full", tell: Tell | None = None) -> Measured:
+def measure_leakage(
+    exposed: ExposedData, chain: str, effort: str | AttackEffort = "full", tell: ProgressCallback | None = None
+) -> LeakageMeasurement:
     """How much of the samples the codes of one chain give away, as the strongest of several attacks finds it.
 
-    `chain`: `models.runtime.chain.digest(...)`. `effort`: "quick" (seconds), "full" (bounded minutes) or limits of your
-    own.
+    `chain`: `models.runtime.chain.digest_chain(...)`. `effort`: "quick" (seconds), "full" (bounded minutes) or limits
+    of your own.
 
     Rows: reconstruction by the strongest attack from 100, 1,000 and all pairs (quick: all) and, for images, the same
     by peak signal to noise and by distance in random features; the advantage of guessing each sensitive column; and
     the advantage of telling members of the training set.
     """
-    limits = effort if isinstance(effort, Effort) else _EFFORTS[effort]
-    return _Run(exposed, chain, limits, tell or _silent).measured()
+    limits = effort if isinstance(effort, AttackEffort) else _EFFORTS[effort]
+    return _Measurement(exposed, chain, limits, tell or _ignore_progress).run()
 
 
-def quick_upper95(x: Values, codes: tuple[Values, ...], *, ids: bool = False) -> float:
+def quick_leakage_bound(x: Values, codes: tuple[Values, ...], *, ids: bool = False) -> float:
     """Upper bound of a quick inversion attack's score, 0..1, for a table of many cuts. Seconds on one thread."""
-    truth = inversion.truth_of(x, QUICK, ids=ids)
-    return float(min(1.0, max(0.0, inversion.invert(truth, codes, QUICK).score.high)))
+    truth = inversion.prepare_samples(x, QUICK, ids=ids)
+    return float(min(1.0, max(0.0, inversion.invert_codes(truth, codes, QUICK).score.high)))
 
 
-class _Run:
-    def __init__(self, exposed: Exposed, chain: str, effort: Effort, tell: Tell) -> None:
+class _Measurement:
+    def __init__(self, exposed: ExposedData, chain: str, effort: AttackEffort, tell: ProgressCallback) -> None:
         self._of = exposed
         self._chain = chain
         self._effort = effort
         self._quick = effort.pairs <= QUICK.pairs
         self._tell = tell
 
-    def measured(self) -> Measured:
-        rows, pictures, void = self._rebuilt()
+    def run(self) -> LeakageMeasurement:
+        rows, pictures, void = self._measure_reconstruction()
         self._tell("attributes", _REBUILT_SHARE)
-        rows += self._attributes()
+        rows += self._measure_attributes()
         self._tell("membership", _PROBED_SHARE)
-        rows += self._membership()
+        rows += self._measure_membership()
         self._tell("measured", 1.0)
-        return Measured(tuple(rows), pictures, void)
+        return LeakageMeasurement(tuple(rows), pictures, void)
 
-    def _rebuilt(self) -> tuple[list[Leakage], Pictures | None, str]:
+    def _measure_reconstruction(self) -> tuple[list[LeakageRow], ReconstructedImages | None, str]:
         of = self._of
         if len(of.x) < MIN_SAMPLES:
             return [], None, f"{len(of.x)} samples are too few to attack with; give {MIN_SAMPLES} or more"
-        truth = inversion.truth_of(of.x, self._effort, ids=of.ids)
+        truth = inversion.prepare_samples(of.x, self._effort, ids=of.ids)
         if not truth.values.shape[1]:
             return [], None, "the samples do not differ from one another: there is nothing to rebuild"
         self._tell("power of the attack", 0.0)
-        ceiling = self._power(truth)
+        ceiling = self._attack_power(truth)
         if ceiling < POWER:
             early = "the sample itself" if of.earliest is None else "the earliest cut"
             said = f"from {early} the attack reaches {truth.metric} {ceiling:.2f}, less than {POWER}"
             return [], None, f"void: {said}; give more samples or --effort thorough"
-        floor = inversion.label_only(truth, of.y).value
+        floor = inversion.score_label_baseline(truth, of.y).value
         found = []
         counts = self._pair_counts(len(truth.train))
         for at, pairs in enumerate(counts):
             self._tell("reconstruction", _POWER_SHARE + (_REBUILT_SHARE - _POWER_SHARE) * at / len(counts))
-            found.append(inversion.invert(truth, of.codes, self._effort, pairs))
-        rows = [self._row(truth.metric, each, each.score, floor, ceiling) for each in found]
-        if truth.metric is not Metric.SSIM:
+            found.append(inversion.invert_codes(truth, of.codes, self._effort, pairs))
+        rows = [self._reconstruction_row(truth.metric, each, each.score, floor, ceiling) for each in found]
+        if truth.metric is not ReconstructionMetric.SSIM:
             return rows, None, ""
         best = max(found, key=lambda each: each.score.value)
-        rows += list(self._more(truth, best))
+        rows += list(self._further_metrics(truth, best))
         shown = truth.values[truth.test[:_SHOWN]]
-        return rows, Pictures(shown, best.rebuilt[:_SHOWN]), ""
+        return rows, ReconstructedImages(shown, best.rebuilt[:_SHOWN]), ""
 
-    def _power(self, truth: Truth) -> float:
+    def _attack_power(self, truth: AttackSamples) -> float:
         """Score of the same attack on what hides nothing.
 
         It may be given fewer samples: features of early cuts are large.
         """
         if self._of.earliest is None:
-            seen: Values = truth.values if truth.metric is Metric.IDS else self._of.x
-            return inversion.invert(truth, (seen,), self._effort).score.value
+            seen: Values = truth.values if truth.metric is ReconstructionMetric.IDS else self._of.x
+            return inversion.invert_codes(truth, (seen,), self._effort).score.value
         count = len(self._of.earliest)
-        part = inversion.truth_of(self._of.x[:count], self._effort, ids=self._of.ids)
-        return inversion.invert(part, (self._of.earliest,), self._effort).score.value
+        part = inversion.prepare_samples(self._of.x[:count], self._effort, ids=self._of.ids)
+        return inversion.invert_codes(part, (self._of.earliest,), self._effort).score.value
 
     def _pair_counts(self, most: int) -> list[int]:
         return [most] if self._quick else [*(few for few in _FEW if few < most), most]
 
-    def _more(self, truth: Truth, best: Inversion) -> Iterator[Leakage]:
+    def _further_metrics(self, truth: AttackSamples, best: InversionResult) -> Iterator[LeakageRow]:
         """The strongest image reconstruction by other metrics: decibels, and closeness in random features.
 
         Of the latter 1 = equal, 0 = as far away as the mean image.
         """
         originals = truth.values[truth.test]
         mean = np.repeat(truth.values[truth.train].mean(0)[None], len(originals), 0)
-        peak = metrics.interval(Ratio.mean(metrics.psnr_db(originals, best.rebuilt)))
+        peak = metrics.bootstrap_interval(RatioEstimate.from_values(metrics.psnr_db(originals, best.rebuilt)))
         blind_db = float(metrics.psnr_db(originals, mean).mean())
-        yield self._row("psnr_db", best, peak, blind_db, 100.0)
+        yield self._reconstruction_row("psnr_db", best, peak, blind_db, 100.0)
         far, blind = (metrics.feature_distance(originals, each) for each in (best.rebuilt, mean))
-        yield self._row("feature_closeness", best, metrics.interval(Ratio(blind - far, blind)), 0.0, 1.0)
+        yield self._reconstruction_row(
+            "feature_closeness", best, metrics.bootstrap_interval(RatioEstimate(blind - far, blind)), 0.0, 1.0
+        )
 
-    def _row(self, metric: str, found: Inversion, score: Interval, floor: float, ceiling: float) -> Leakage:
-        return row(
+    def _reconstruction_row(
+        self, metric: str, found: InversionResult, score: BootstrapInterval, floor: float, ceiling: float
+    ) -> LeakageRow:
+        return build_leakage_row(
             self._chain, LeakKind.RECONSTRUCTION, "", (found.attack, metric, found.pairs), (score, floor, ceiling)
         )
 
-    def _attributes(self) -> list[Leakage]:
+    def _measure_attributes(self) -> list[LeakageRow]:
         rows = []
         for name, column in sorted(self._of.sensitive.items()):
-            told = probe(self._of.codes, column, quick=self._quick)
+            told = probe_attribute(self._of.codes, column, quick=self._quick)
             if told is None:
                 continue
-            floor = by_label_alone(self._of.y, column)
-            raw = None if self._of.ids else probe((self._of.x,), column, quick=self._quick)
+            floor = measure_label_baseline(self._of.y, column)
+            raw = None if self._of.ids else probe_attribute((self._of.x,), column, quick=self._quick)
             ceiling = raw.score.value if raw else 1 - 1 / told.values
             how = (told.attack, "advantage", told.pairs)
-            rows.append(row(self._chain, LeakKind.ATTRIBUTE, name, how, (told.score, floor, ceiling)))
+            rows.append(build_leakage_row(self._chain, LeakKind.ATTRIBUTE, name, how, (told.score, floor, ceiling)))
         return rows
 
-    def _membership(self) -> list[Leakage]:
+    def _measure_membership(self) -> list[LeakageRow]:
         if self._of.members is None or self._of.outsiders is None:
             return []
-        found = membership(Answers(*self._of.members), Answers(*self._of.outsiders))
+        found = measure_membership(HubPredictions(*self._of.members), HubPredictions(*self._of.outsiders))
         if found is None:
             return []
         kind, pairs = LeakKind.MEMBERSHIP, found.pairs
         return [
-            row(self._chain, kind, "", (found.attack, "advantage", pairs), (found.advantage, 0.0, 1.0)),
-            row(self._chain, kind, "", (found.attack, "found_at_1_percent", pairs), (found.found_at_1, 0.01, 1.0)),
+            build_leakage_row(self._chain, kind, "", (found.attack, "advantage", pairs), (found.advantage, 0.0, 1.0)),
+            build_leakage_row(
+                self._chain, kind, "", (found.attack, "found_at_1_percent", pairs), (found.found_at_1, 0.01, 1.0)
+            ),
         ]
 
 
-def row(
-    chain: str, kind: LeakKind, subject: str, how: tuple[str, str, int], figures: tuple[Interval, float, float]
-) -> Leakage:
+def build_leakage_row(
+    chain: str, kind: LeakKind, subject: str, how: tuple[str, str, int], figures: tuple[BootstrapInterval, float, float]
+) -> LeakageRow:
     """A manifest's leakage row from one attack's result.
 
     `how`: attack, metric, pairs; `figures`: score, floor, ceiling. The upper bound is rounded up.
     """
     (name, metric, pairs), (score, floor, ceiling) = how, figures
     upper = math.ceil(max(score.high, score.value) * 1e4) / 1e4
-    return Leakage(
+    return LeakageRow(
         chain, kind, subject, name, str(metric), pairs, round(score.value, 4), upper, round(floor, 4), round(ceiling, 4)
     )
 
 
-def _silent(_stage: str, _share: float) -> None:
+def _ignore_progress(_stage: str, _share: float) -> None:
     """Progress callback that does nothing."""

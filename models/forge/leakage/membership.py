@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.forge.leakage.attribute_probes import fitted_scores
-from models.forge.leakage.metrics import Interval
+from models.forge.leakage.attribute_probes import fit_binary_scores
+from models.forge.leakage.metrics import BootstrapInterval
 
 Values = npt.NDArray[Any]
 
@@ -20,14 +20,14 @@ _RESAMPLES = 1000
 _FALSE_ALARMS = 0.01
 
 
-class Answers(NamedTuple):
+class HubPredictions(NamedTuple):
     """The hub's outputs `logits` `[n, labels]` (a regressor: `[n, values]`) for samples whose truth is `y` `[n]`."""
 
     logits: Values
     y: Values
 
 
-class Membership(NamedTuple):
+class MembershipScore(NamedTuple):
     """Success of the better attack.
 
     `advantage`: true minus false positive rate (Yeom et al. 2018). `found_at_1`: share of members found when one
@@ -35,27 +35,27 @@ class Membership(NamedTuple):
     in a hundred is taken for one (Carlini et al. 2022); blind guessing has 0.01.
     """
 
-    advantage: Interval
-    found_at_1: Interval
+    advantage: BootstrapInterval
+    found_at_1: BootstrapInterval
     attack: str
     pairs: int
 
 
-def membership(members: Answers, outsiders: Answers) -> Membership | None:
+def measure_membership(members: HubPredictions, outsiders: HubPredictions) -> MembershipScore | None:
     """The better of a threshold on the loss and a learned attack. None with fewer than 40 samples of a kind."""
     count = min(len(members.y), len(outsiders.y), _MOST)
     if count < 40:
         return None
-    clues = np.concatenate([_clues(members, count), _clues(outsiders, count)])
+    clues = np.concatenate([_attack_features(members, count), _attack_features(outsiders, count)])
     truth = np.repeat([True, False], count)
     learns = np.tile(np.arange(count) % 2 == 0, 2)
-    scores = {"loss": -clues[:, 0], "learned": fitted_scores(clues, truth.astype(np.int64), learns)}
-    found = {name: _scored(each, truth, learns) for name, each in scores.items()}
+    scores = {"loss": -clues[:, 0], "learned": fit_binary_scores(clues, truth.astype(np.int64), learns)}
+    found = {name: _score_attack(each, truth, learns) for name, each in scores.items()}
     best = max(found, key=lambda name: found[name][0].value)
-    return Membership(*found[best], best, count)
+    return MembershipScore(*found[best], best, count)
 
 
-def _clues(answers: Answers, count: int) -> npt.NDArray[np.float32]:
+def _attack_features(answers: HubPredictions, count: int) -> npt.NDArray[np.float32]:
     """Features of the attack: the loss first; then entropy and the three largest probabilities, for the learned one."""
     rows = np.random.default_rng(0).permutation(len(answers.y))[:count]
     logits, y = answers.logits[rows].astype(np.float64), answers.y[rows]
@@ -63,16 +63,18 @@ def _clues(answers: Answers, count: int) -> npt.NDArray[np.float32]:
         error = np.abs(logits[:, 0] - y)
         return np.stack([error, logits[:, 0], y], 1).astype(np.float32)
     weights = np.exp(logits - logits.max(1, keepdims=True))
-    shares = weights / weights.sum(1, keepdims=True)
+    shares = weights / weights.sum_series(1, keepdims=True)
     inside = y >= 0  # a sample out of scope has no label that could be right
     own = np.where(inside, shares[np.arange(len(y)), np.where(inside, y, 0)], shares.max(1))
-    entropy = -(shares * np.log(shares.clip(1e-12))).sum(1)
+    entropy = -(shares * np.log(shares.clip(1e-12))).sum_series(1)
     most = -np.sort(-shares, 1)[:, :3]
     return np.column_stack([-np.log(own.clip(1e-12)), entropy, most]).astype(np.float32)
 
 
-def _scored(scores: Values, truth: npt.NDArray[np.bool_], learns: npt.NDArray[np.bool_]) -> tuple[Interval, Interval]:
-    bar = _best_bar(scores[learns & truth], scores[learns & ~truth])
+def _score_attack(
+    scores: Values, truth: npt.NDArray[np.bool_], learns: npt.NDArray[np.bool_]
+) -> tuple[BootstrapInterval, BootstrapInterval]:
+    bar = _best_threshold(scores[learns & truth], scores[learns & ~truth])
     inside, outside = scores[~learns & truth], scores[~learns & ~truth]
     strict = float(np.quantile(scores[learns & ~truth], 1 - _FALSE_ALARMS))
     hits, alarms = inside > bar, outside > bar
@@ -83,12 +85,12 @@ def _scored(scores: Values, truth: npt.NDArray[np.bool_], learns: npt.NDArray[np
         gained.append(hits[a].mean() - alarms[b].mean())
         rare.append((inside[a] > strict).mean())
     return (
-        _between(float(hits.mean() - alarms.mean()), gained),
-        _between(float((inside > strict).mean()), rare),
+        _percentile_interval(float(hits.mean() - alarms.mean()), gained),
+        _percentile_interval(float((inside > strict).mean()), rare),
     )
 
 
-def _best_bar(inside: Values, outside: Values) -> float:
+def _best_threshold(inside: Values, outside: Values) -> float:
     """The threshold of the largest advantage on the half that may be learned from."""
     bars = np.unique(np.concatenate([inside, outside]))
     found = 1 - np.searchsorted(np.sort(inside), bars, "right") / len(inside)
@@ -96,6 +98,6 @@ def _best_bar(inside: Values, outside: Values) -> float:
     return float(bars[int(np.argmax(found - alarms))])
 
 
-def _between(value: float, drawn: list[Any]) -> Interval:
+def _percentile_interval(value: float, drawn: list[Any]) -> BootstrapInterval:
     low, high = np.quantile(drawn, (0.025, 0.975))
-    return Interval(value, float(low), float(high))
+    return BootstrapInterval(value, float(low), float(high))

@@ -23,7 +23,7 @@ _FILTERS = 32
 _SCALES = 3
 
 
-class Interval(NamedTuple):
+class BootstrapInterval(NamedTuple):
     """A measured `value` and the ends of its 95 % bootstrap interval."""
 
     value: float
@@ -31,24 +31,24 @@ class Interval(NamedTuple):
     high: float
 
 
-class Ratio(NamedTuple):
+class RatioEstimate(NamedTuple):
     """A figure as `over` / `under`, both `[n]` per sample: a plain mean has ones below."""
 
     over: Scores
     under: Scores
 
     @classmethod
-    def mean(cls, values: Values) -> "Ratio":
+    def from_values(cls, values: Values) -> "RatioEstimate":
         """The plain mean of values `[n]` as a ratio."""
         wide = np.asarray(values, np.float64)
         return cls(wide, np.ones(len(wide)))
 
     def value(self) -> float:
         """The ratio of the two sums; 0 if the lower one is 0."""
-        return _quotient(float(self.over.sum()), float(self.under.sum()))
+        return _safe_quotient(float(self.over.sum()), float(self.under.sum()))
 
 
-def interval(figure: Ratio, seed: int = 0) -> Interval:
+def bootstrap_interval(figure: RatioEstimate, seed: int = 0) -> BootstrapInterval:
     """Value and 95 % interval of a ratio of sums, samples drawn with replacement 1,000 times.
 
     The same seed gives the same interval.
@@ -57,16 +57,16 @@ def interval(figure: Ratio, seed: int = 0) -> Interval:
     drawn = np.empty(_RESAMPLES)
     for at in range(_RESAMPLES):
         weights = np.bincount(rng.integers(0, count, count), minlength=count)
-        drawn[at] = _quotient(float(weights @ figure.over), float(weights @ figure.under))
+        drawn[at] = _safe_quotient(float(weights @ figure.over), float(weights @ figure.under))
     low, high = np.quantile(drawn, (0.025, 0.975))
-    return Interval(figure.value(), float(low), float(high))
+    return BootstrapInterval(figure.value(), float(low), float(high))
 
 
-def _quotient(over: float, under: float) -> float:
+def _safe_quotient(over: float, under: float) -> float:
     return over / under if under > 0 else 0.0
 
 
-def ssim(originals: Values, rebuilt: Values, top: float = 1.0) -> Scores:
+def compute_ssim(originals: Values, rebuilt: Values, top: float = 1.0) -> Scores:
     """Structural similarity per image, 1 = equal (Wang, Bovik, Sheikh, Simoncelli 2004), `[n]`.
 
     Images are `[n, channels, height, width]` in 0..`top`. Gaussian window of 11 (less where the image is smaller)
@@ -74,7 +74,7 @@ def ssim(originals: Values, rebuilt: Values, top: float = 1.0) -> Scores:
     """
     found = [
         ssim_torch(torch.from_numpy(a).float(), torch.from_numpy(b).float(), top)
-        for a, b in _batches(originals, rebuilt)
+        for a, b in _list_batches(originals, rebuilt)
     ]
     return torch.cat(found).double().numpy()
 
@@ -119,13 +119,13 @@ def feature_distance(originals: Values, rebuilt: Values, seed: int = 0) -> Score
     torch.nn.init.orthogonal_(bank, generator=generator)
     bank = (bank - bank.mean(1, keepdim=True)).view(_FILTERS, channels, 5, 5)
     found = [
-        _distance(torch.from_numpy(a).float(), torch.from_numpy(b).float(), bank)
-        for a, b in _batches(originals, rebuilt)
+        _filter_distance(torch.from_numpy(a).float(), torch.from_numpy(b).float(), bank)
+        for a, b in _list_batches(originals, rebuilt)
     ]
     return torch.cat(found).double().numpy()
 
 
-def _distance(first: torch.Tensor, second: torch.Tensor, bank: torch.Tensor) -> torch.Tensor:
+def _filter_distance(first: torch.Tensor, second: torch.Tensor, bank: torch.Tensor) -> torch.Tensor:
     total = torch.zeros(len(first))
     for scale in range(_SCALES):
         if scale and min(first.shape[2:]) < 8:
@@ -138,25 +138,25 @@ def _distance(first: torch.Tensor, second: torch.Tensor, bank: torch.Tensor) -> 
     return total
 
 
-def explained(originals: Values, rebuilt: Values, mean: Values) -> Ratio:
+def explained_variance(originals: Values, rebuilt: Values, mean: Values) -> RatioEstimate:
     """Explained variance of flat values `[n, d]`: 1 - error / error of the mean predictor, all columns pooled."""
     error = ((originals - rebuilt) ** 2).sum(1).astype(np.float64)
     blind = ((originals - mean) ** 2).sum(1).astype(np.float64)
-    return Ratio(blind - error, blind)
+    return RatioEstimate(blind - error, blind)
 
 
-def f1(present: npt.NDArray[np.bool_], guessed: npt.NDArray[np.bool_]) -> Ratio:
+def micro_f1(present: npt.NDArray[np.bool_], guessed: npt.NDArray[np.bool_]) -> RatioEstimate:
     """Micro F1 of sets, both `[n, ids]`: 2 hits / (ids present + ids guessed)."""
     hits = (present & guessed).sum(1)
-    return Ratio(2.0 * hits, (present.sum(1) + guessed.sum(1)).astype(np.float64))
+    return RatioEstimate(2.0 * hits, (present.sum(1) + guessed.sum(1)).astype(np.float64))
 
 
-def above(score: float, blind: float) -> float:
+def rescale_above_chance(score: float, blind: float) -> float:
     """A score as the share of the way from a blind guesser's to the perfect 1."""
     return (score - blind) / (1 - blind) if blind < 1 and math.isfinite(score) else 0.0
 
 
-def _batches(first: Values, second: Values) -> list[tuple[Values, Values]]:
+def _list_batches(first: Values, second: Values) -> list[tuple[Values, Values]]:
     spans = range(0, len(first), _BATCH)
     return [
         (np.ascontiguousarray(first[at : at + _BATCH]), np.ascontiguousarray(second[at : at + _BATCH])) for at in spans

@@ -17,12 +17,12 @@ from torch import nn
 from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.manifest import MAX_ROWS, Manifest
 from models.forge.data.packing import pack_inputs
-from models.forge.data.types import Data, ForgeError, Part
+from models.forge.data.types import Data, DataPart, ForgeError
 from models.forge.leakage.inversion import FULL
-from models.forge.leakage.measure import Exposed, Measured, Values, measure
-from models.graph.hub_model import open_hub
-from models.runtime import transforms as device
-from models.runtime.chain import Field, Plan, Range, Step, Transform, digest
+from models.forge.leakage.measure import ExposedData, LeakageMeasurement, Values, measure_leakage
+from models.graph.hub_model import open_hub_graphs
+from models.runtime import transforms
+from models.runtime.chain import CodeRange, FeatureChain, FieldChain, Transform, TransformStep, digest_chain
 from models.runtime.onnx_runner import OnnxRunner
 
 CodeArray = npt.NDArray[np.uint8]
@@ -30,7 +30,7 @@ NOISE, TOP_K = "noise", "top_k"
 _KEY = bytes(32)  # any key will do: the attacker learns from pairs under the same key
 
 
-def changed(codes: CodeArray, steps: Sequence[Transform], field: Range) -> CodeArray:
+def transform_codes(codes: CodeArray, steps: Sequence[Transform], field: CodeRange) -> CodeArray:
     """Codes `[n, ...]` of a feature after a policy's transforms, noise drawn from seed 0.
 
     Raises ForgeError if a transform cannot be applied.
@@ -41,18 +41,18 @@ def changed(codes: CodeArray, steps: Sequence[Transform], field: Range) -> CodeA
         return np.rint(rng.normal(0, sigma, count))
 
     try:
-        return device.changed(codes, steps, field, device.Tools(drawn, _KEY))
-    except device.StepError as error:
+        return transforms.apply_transforms(codes, steps, field, transforms.TransformTools(drawn, _KEY))
+    except transforms.TransformStepError as error:
         raise ForgeError(f"{error}, so nothing would be sent; choose other transforms") from None
 
 
-def top_k(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.float32]:
+def keep_top_scores(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.float32]:
     """The `count` largest scores of each row, the rest set to the least of these: what a short answer reveals."""
     bar = -np.partition(-scores, count - 1, axis=1)[:, count - 1 : count]
     return np.asarray(np.maximum(scores, bar), np.float32)
 
 
-def usual(levels: int) -> dict[str, tuple[Step, ...]]:
+def usual_defences(levels: int) -> dict[str, tuple[TransformStep, ...]]:
     """Transforms by name that are shown beside a chain that has none.
 
     Noise of a tenth and a quarter of the range, half the range alone, and steps of a quarter of it.
@@ -60,14 +60,17 @@ def usual(levels: int) -> dict[str, tuple[Step, ...]]:
     top = float(levels - 1)
     quarter = max(2.0, round(levels / 4))
     return {
-        f"noise {top / 10:.2g}": (Step(NOISE, step=top / 10),),
-        f"noise {top / 4:.2g}": (Step(NOISE, step=top / 4),),
-        f"clip 0..{top // 2:g}": (Step("clip", 0.0, top // 2),),
-        f"quantise {quarter:g}": (Step("clip", 0.0, top - top % quarter), Step("quantise", step=quarter)),
+        f"noise {top / 10:.2g}": (TransformStep(NOISE, step=top / 10),),
+        f"noise {top / 4:.2g}": (TransformStep(NOISE, step=top / 4),),
+        f"clip 0..{top // 2:g}": (TransformStep("clip", 0.0, top // 2),),
+        f"quantise {quarter:g}": (
+            TransformStep("clip", 0.0, top - top % quarter),
+            TransformStep("quantise", step=quarter),
+        ),
     }
 
 
-Tell = Callable[[str, float], None]
+ProgressCallback = Callable[[str, float], None]
 Codes = dict[str, npt.NDArray[np.uint8]]
 
 BARE = "as the model makes them"
@@ -76,50 +79,54 @@ _MOST = FULL.pairs + FULL.tests
 _TOP = (1, 3)
 
 
-class Case(NamedTuple):
+class AttackCase(NamedTuple):
     """One chain that was attacked: `what` in words, its digest, what was found."""
 
     what: str
     chain: str
-    found: Measured
+    found: LeakageMeasurement
 
 
-class _Score(NamedTuple):
+class _ScoreField(NamedTuple):
     name: str = "scores"
     low: float = 0.0
     high: float = 1.0
 
 
-class _Seen(NamedTuple):
+class _DeviceOutputs(NamedTuple):
     """Codes before any transform, and the device's own scores, of all samples in order."""
 
     codes: Codes
     scores: Values
 
 
-def remeasure(bundle: Bundle, data: Data, steps: Mapping[str, Sequence[Any]], effort: str, tell: Tell) -> Case:
+def remeasure_bundle(
+    bundle: Bundle, data: Data, steps: Mapping[str, Sequence[Any]], effort: str, tell: ProgressCallback
+) -> AttackCase:
     """Attack one chain of a finished bundle.
 
     `steps`: transforms per feature, as `policies.model.policy.TransformSpec` or `chain.Step`. Raises ForgeError if the
     data is not the model's; BundleError, SampleError as they arise.
     """
-    what = ", ".join(f"{name}: {' then '.join(map(_said, each))}" for name, each in steps.items() if each) or BARE
-    return _Bench(bundle, data).case(what, steps, effort, tell)
+    what = (
+        ", ".join(f"{name}: {' then '.join(map(_describe_step, each))}" for name, each in steps.items() if each) or BARE
+    )
+    return _AttackBench(bundle, data).attack_chain(what, steps, effort, tell)
 
 
-def defended(bundle: Bundle, data: Data, tell: Tell) -> tuple[Case, ...]:
+def attack_defences(bundle: Bundle, data: Data, tell: ProgressCallback) -> tuple[AttackCase, ...]:
     """Quick attacks on the bare chain, on the usual defences, and on the device's scores cut to the largest few."""
-    bench, specs = _Bench(bundle, data), bundle.manifest.features
-    named: dict[str, tuple[Step, ...]] = {BARE: (), **usual(round(specs[0].high) + 1)}
+    bench, specs = _AttackBench(bundle, data), bundle.manifest.features
+    named: dict[str, tuple[TransformStep, ...]] = {BARE: (), **usual_defences(round(specs[0].high) + 1)}
     cases = []
     for at, (what, steps) in enumerate(named.items()):
         tell("defences", at / (len(named) + 1))
-        cases.append(bench.case(what, {spec.name: steps for spec in specs}, "quick", _silent))
+        cases.append(bench.attack_chain(what, {spec.name: steps for spec in specs}, "quick", _ignore_progress))
     tell("defences", len(named) / (len(named) + 1))
-    return (*cases, *bench.answers())
+    return (*cases, *bench.attack_scores())
 
 
-def with_rows(bundle: Bundle, cases: Sequence[Case]) -> Bundle:
+def replace_leakage_rows(bundle: Bundle, cases: Sequence[AttackCase]) -> Bundle:
     """Write the bundle again with the rows of these chains, in place of older ones of the same chains.
 
     Raises ForgeError if there would be more than `MAX_ROWS`.
@@ -130,52 +137,56 @@ def with_rows(bundle: Bundle, cases: Sequence[Case]) -> Bundle:
     if len(rows) > MAX_ROWS:
         raise ForgeError(f"the bundle would have {len(rows)} rows of leakage, at most {MAX_ROWS}; forge it again")
     manifest = msgspec.structs.replace(bundle.manifest, leakage=rows)
-    contents = {name: bundle.read(name) for name in manifest.files}
+    contents = {name: bundle.read_file(name) for name in manifest.files}
     return write_bundle(bundle.path, manifest, contents, bundle.report)
 
 
-class _Bench:
+class _AttackBench:
     """One bundle run once over the samples; then any number of chains are attacked on its outputs."""
 
     def __init__(self, bundle: Bundle, data: Data) -> None:
         self._bundle = bundle
         self._runner = OnnxRunner(bundle, cpu_only=True)
-        self._data = _fitting(data, bundle.manifest)
-        self._attacked = _joined(self._data.calibration, self._data.heldout)
-        self._seen = self._run(self._attacked.x[0])
+        self._data = _check_model_data(data, bundle.manifest)
+        self._attacked = _join_parts(self._data.calibration, self._data.heldout)
+        self._seen = self._run_device(self._attacked.x[0])
         count = min(len(self._data.training), len(self._data.heldout), _MOST)
-        self._members = self._run(self._data.training.x[0][:count])
+        self._members = self._run_device(self._data.training.x[0][:count])
 
-    def case(self, what: str, steps: Mapping[str, Sequence[Any]], effort: str, tell: Tell) -> Case:
+    def attack_chain(
+        self, what: str, steps: Mapping[str, Sequence[Any]], effort: str, tell: ProgressCallback
+    ) -> AttackCase:
         """Attack the codes after these transforms."""
         manifest = self._bundle.manifest
-        plans: list[Plan] = [Field(spec, tuple(steps.get(spec.name, ()))) for spec in manifest.features]
-        chain = digest(manifest.cut, manifest.codec, plans)
-        codes = self._left(self._seen.codes, plans)
+        plans: list[FieldChain] = [FeatureChain(spec, tuple(steps.get(spec.name, ()))) for spec in manifest.features]
+        chain = digest_chain(manifest.cut, manifest.codec, plans)
+        codes = self._transmit_codes(self._seen.codes, plans)
         part, held = self._attacked, self._data.heldout
         outside = {name: each[-len(held) :] for name, each in codes.items()}
-        exposed = Exposed(
+        exposed = ExposedData(
             x=part.x[0],
             codes=tuple(codes.values()),
             y=part.y,
             sensitive=part.sensitive,
             ids=part.x[0].dtype.kind in "iu",
-            members=(self._answered(self._left(self._members.codes, plans)), self._data.training.y[:_MOST]),
-            outsiders=(self._answered(outside), held.y[-len(next(iter(outside.values()))) :]),
+            members=(self._run_tail(self._transmit_codes(self._members.codes, plans)), self._data.training.y[:_MOST]),
+            outsiders=(self._run_tail(outside), held.y[-len(next(iter(outside.values()))) :]),
         )
-        return Case(what, chain, measure(_cut(exposed), chain, effort, tell))
+        return AttackCase(what, chain, measure_leakage(_trim_members(exposed), chain, effort, tell))
 
-    def answers(self) -> list[Case]:
+    def attack_scores(self) -> list[AttackCase]:
         """Attack the device's own scores, whole and cut to the largest few."""
         part, scores, found = self._attacked, self._seen.scores, []
         for count in (*(k for k in _TOP if k < scores.shape[1]), scores.shape[1]):
-            step = Step(TOP_K, step=float(count))
-            chain = digest("answer", "scores", (Field(_Score(), (step,)),))
-            exposed = Exposed(part.x[0], (top_k(scores, count),), part.y, ids=part.x[0].dtype.kind in "iu")
-            found.append(Case(f"{count} largest scores alone", chain, measure(exposed, chain, "quick")))
+            step = TransformStep(TOP_K, step=float(count))
+            chain = digest_chain("answer", "scores", (FeatureChain(_ScoreField(), (step,)),))
+            exposed = ExposedData(
+                part.x[0], (keep_top_scores(scores, count),), part.y, ids=part.x[0].dtype.kind in "iu"
+            )
+            found.append(AttackCase(f"{count} largest scores alone", chain, measure_leakage(exposed, chain, "quick")))
         return found
 
-    def _run(self, x: Values) -> _Seen:
+    def _run_device(self, x: Values) -> _DeviceOutputs:
         codes: dict[str, list[Values]] = {spec.name: [] for spec in self._bundle.manifest.features}
         scores = []
         for start in range(0, len(x), _BATCH):
@@ -183,19 +194,19 @@ class _Bench:
                 scores.append(one.prediction.scores)
                 for name, each in one.features.items():
                     codes[name].append(each)
-        return _Seen({name: np.stack(each) for name, each in codes.items()}, np.array(scores, np.float32))
+        return _DeviceOutputs({name: np.stack(each) for name, each in codes.items()}, np.array(scores, np.float32))
 
-    def _left(self, codes: Codes, plans: Sequence[Plan]) -> Codes:
+    def _transmit_codes(self, codes: Codes, plans: Sequence[FieldChain]) -> Codes:
         """The codes as they arrive at the hub, after transforms and codec."""
         codec, found = self._runner.codec, {}
         for plan in plans:
             name = plan.spec.name
-            out = changed(codes[name], plan.transforms, plan.spec)
+            out = transform_codes(codes[name], plan.transforms, plan.spec)
             found[name] = np.stack([codec.decode(name, codec.encode(name, one)) for one in out])
         return found
 
-    def _answered(self, codes: Codes) -> Values:
-        tail, count = open_hub(self._bundle).tail, len(next(iter(codes.values())))
+    def _run_tail(self, codes: Codes) -> Values:
+        tail, count = open_hub_graphs(self._bundle).tail, len(next(iter(codes.values())))
         parts = []
         with torch.inference_mode():
             for start in range(0, count, _BATCH):
@@ -204,15 +215,15 @@ class _Bench:
         return np.concatenate(parts)
 
 
-def _cut(exposed: Exposed) -> Exposed:
+def _trim_members(exposed: ExposedData) -> ExposedData:
     """Members are as many as were run, outsiders as many as there are: each beside its truth."""
     (logits, y), outsiders = exposed.members or (np.zeros((0, 1)), np.zeros(0)), exposed.outsiders
-    return Exposed(
+    return ExposedData(
         exposed.x, exposed.codes, exposed.y, exposed.sensitive, None, exposed.ids, (logits, y[: len(logits)]), outsiders
     )
 
 
-def _fitting(data: Data, manifest: Manifest) -> Data:
+def _check_model_data(data: Data, manifest: Manifest) -> Data:
     data = pack_inputs(nn.Identity(), data).data
     x = data.heldout.x[0]
     if x.shape[1:] != manifest.input.shape:
@@ -222,22 +233,22 @@ def _fitting(data: Data, manifest: Manifest) -> Data:
     return data
 
 
-def _joined(calibration: Part, heldout: Part) -> Part:
+def _join_parts(calibration: DataPart, heldout: DataPart) -> DataPart:
     """Calibration and held-out samples as one part: held-out ones last, and as many of them as fit."""
     first = max(0, _MOST - len(heldout))
     parts = (calibration, heldout)
     names = set(calibration.sensitive) & set(heldout.sensitive)
     ends = (slice(0, first), slice(max(0, len(heldout) - _MOST), None))
-    return Part(
+    return DataPart(
         (np.concatenate([part.x[0][end] for part, end in zip(parts, ends, strict=True)]),),
         np.concatenate([part.y[end] for part, end in zip(parts, ends, strict=True)]),
         {n: np.concatenate([p.sensitive[n][end] for p, end in zip(parts, ends, strict=True)]) for n in sorted(names)},
     )
 
 
-def _said(step: Any) -> str:
+def _describe_step(step: Any) -> str:
     return f"clip {step.low:g}..{step.high:g}" if str(step.kind) == "clip" else f"{step.kind} {step.step:g}"
 
 
-def _silent(_stage: str, _share: float) -> None:
+def _ignore_progress(_stage: str, _share: float) -> None:
     """Progress callback that does nothing."""

@@ -22,11 +22,11 @@ import torch
 from onnx.utils import Extractor
 from torch import Tensor, fx, nn
 
-from models.forge.data.types import Data, ForgeError, Part
-from models.forge.partition.code_levels import LEVELS, Range, Size, fitted, size
-from models.forge.partition.cuts import Cut, Traced
-from models.forge.partition.split import Halves, features_of, halves, head_of
-from models.forge.partition.trace import blamed, other_batch, quiet, same
+from models.forge.data.types import Data, DataPart, ForgeError
+from models.forge.partition.code_levels import LEVELS, CodedSize, QuantisationRange, fit_range, measure_coded_size
+from models.forge.partition.cuts import Cut, TracedModel
+from models.forge.partition.split import SplitModel, extract_head, run_head, split_shared
+from models.forge.partition.trace import outputs_match, resize_batch, silence_exporters, wrap_user_errors
 
 _INPUT, _OUTPUT = "sample", "cut_"  # no node of a traced graph has these names
 _OPSET = 20
@@ -39,7 +39,7 @@ _HOPELESS = 0.1  # loss beyond the bound on the first quarter that ends a measur
 _START = 2  # index of LEVELS tried first
 
 
-class Bounds(NamedTuple):
+class MeasurementBounds(NamedTuple):
     """Bounds of the measurement.
 
     `max_loss`: of accuracy (a share of RMSE, for a regressor) that codes may cost; `samples`: calibration samples used;
@@ -52,10 +52,10 @@ class Bounds(NamedTuple):
     threads: int = 1
 
 
-_BOUNDS = Bounds()
+_DEFAULT_BOUNDS = MeasurementBounds()
 
 
-class HeadCost(NamedTuple):
+class CutCost(NamedTuple):
     """Cost of one cut. Microseconds: median, batch 1. Bytes: of one sample. `accuracy`: RMSE for a regressor.
 
     `levels`: fewest whose `lost` (against `whole`, the model on the same samples) is within bounds, or 16 if none is.
@@ -78,24 +78,28 @@ class HeadCost(NamedTuple):
     leakage: float | None = None
 
 
-Tell = Callable[[float], None]
+ProgressCallback = Callable[[float], None]
 
 
-def frontier(
-    traced: Traced, cuts: Sequence[Cut], data: Data, bounds: Bounds = _BOUNDS, tell: Tell | None = None
-) -> list[HeadCost]:
+def measure_frontier(
+    traced: TracedModel,
+    cuts: Sequence[Cut],
+    data: Data,
+    bounds: MeasurementBounds = _DEFAULT_BOUNDS,
+    tell: ProgressCallback | None = None,
+) -> list[CutCost]:
     """Measure every cut, by depth. `tell(share)` of the work that is done.
 
     One ONNX export serves all heads. A cut whose ONNX head answers otherwise than torch's is left out. Raises
     ForgeError
     if that leaves none, or if the model cannot become ONNX.
     """
-    with _threads(bounds.threads), torch.no_grad():
-        heads = _heads(traced, cuts)
-        measured = _Measured(traced, data, bounds)
+    with _limit_threads(bounds.threads), torch.no_grad():
+        heads = _open_heads(traced, cuts)
+        measured = _CutMeter(traced, data, bounds)
         rows = []
         for i, cut in enumerate(cuts):
-            row = measured.row(cut, heads(cut))
+            row = measured.measure_cut(cut, heads(cut))
             rows += [row] if row else []
             if tell:
                 tell((i + 1) / len(cuts))
@@ -104,13 +108,13 @@ def frontier(
     return sorted(rows, key=lambda row: row.cut.share)
 
 
-def head_onnx(traced: Traced, cuts: Sequence[Cut]) -> onnx.ModelProto:
+def export_heads(traced: TracedModel, cuts: Sequence[Cut]) -> onnx.ModelProto:
     """ONNX model from input `sample` to one output for each of the cuts' tensors, called "cut_" and its node's name."""
-    nodes = _sent(traced, cuts)
-    module: nn.Module = head_of(traced.gm, nodes)
+    nodes = _cut_nodes(traced, cuts)
+    module: nn.Module = extract_head(traced.gm, nodes)
     batch = torch.export.Dim("batch", min=1, max=_MAX_BATCH)
     remedy = "replace that operator by others, or write it with plain ones"
-    with blamed("model: it cannot become ONNX", remedy), quiet():
+    with wrap_user_errors("model: it cannot become ONNX", remedy), silence_exporters():
         program: Any = torch.onnx.export(
             module,
             (traced.example,),
@@ -127,13 +131,13 @@ def head_onnx(traced: Traced, cuts: Sequence[Cut]) -> onnx.ModelProto:
     return found
 
 
-def _sent(traced: Traced, cuts: Sequence[Cut]) -> list[fx.Node]:
+def _cut_nodes(traced: TracedModel, cuts: Sequence[Cut]) -> list[fx.Node]:
     names = {name for cut in cuts for name in cut.nodes}
     return [node for node in traced.gm.graph.nodes if node.name in names]
 
 
-def _heads(traced: Traced, cuts: Sequence[Cut]) -> Callable[[Cut], ort.InferenceSession]:
-    extractor = Extractor(head_onnx(traced, cuts))
+def _open_heads(traced: TracedModel, cuts: Sequence[Cut]) -> Callable[[Cut], ort.InferenceSession]:
+    extractor = Extractor(export_heads(traced, cuts))
     options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
@@ -146,121 +150,121 @@ def _heads(traced: Traced, cuts: Sequence[Cut]) -> Callable[[Cut], ort.Inference
     return session
 
 
-class _Measured:
+class _CutMeter:
     """The samples that every cut is measured on, and the whole model's answers to them."""
 
-    def __init__(self, traced: Traced, data: Data, bounds: Bounds) -> None:
+    def __init__(self, traced: TracedModel, data: Data, bounds: MeasurementBounds) -> None:
         self._traced, self._bounds, self._classes = traced, bounds, bool(data.labels)
-        self._seen, _ = _some(data.training, _FITTED, in_scope=False)
-        self._x, self._y = _some(data.calibration, bounds.samples, in_scope=self._classes)
+        self._seen, _ = _sample_evenly(data.training, _FITTED, in_scope=False)
+        self._x, self._y = _sample_evenly(data.calibration, bounds.samples, in_scope=self._classes)
         self._whole = torch.cat([traced.gm(x) for x in torch.split(self._x, _BATCH)])
 
-    def row(self, cut: Cut, session: ort.InferenceSession) -> HeadCost | None:
+    def measure_cut(self, cut: Cut, session: ort.InferenceSession) -> CutCost | None:
         """Cost of one cut, or None if its ONNX head answers otherwise than torch's."""
-        parts = halves(self._traced, cut)
-        if not _agree(session, parts.head, other_batch(self._traced.example)):
+        parts = split_shared(self._traced, cut)
+        if not _outputs_agree(session, parts.head, resize_batch(self._traced.example)):
             return None
         one = self._x[:1]
-        feed, sent = {_INPUT: one.numpy()}, features_of(parts.head, one)
-        head_us = _p50_us(lambda: session.run(None, feed), self._bounds.latency_s)
-        tail_us = _p50_us(lambda: parts.tail(*sent), self._bounds.latency_s)
+        feed, sent = {_INPUT: one.numpy()}, run_head(parts.head, one)
+        head_us = _measure_p50_us(lambda: session.run(None, feed), self._bounds.latency_s)
+        tail_us = _measure_p50_us(lambda: parts.tail(*sent), self._bounds.latency_s)
         values = sum(prod(shape) for shape in cut.shapes)
         count = max(_BATCH, min(len(self._x), _VALUES // values))
-        coded = self._coded(parts, cut, count)
-        return HeadCost(cut, head_us, tail_us, 4 * values, *coded)
+        coded = self._measure_coding(parts, cut, count)
+        return CutCost(cut, head_us, tail_us, 4 * values, *coded)
 
-    def _coded(self, parts: Halves, cut: Cut, count: int) -> tuple[Any, ...]:
+    def _measure_coding(self, parts: SplitModel, cut: Cut, count: int) -> tuple[Any, ...]:
         x, y, whole = self._x[:count], self._y[:count], self._score(self._whole[:count], self._y[:count])
-        seen, found = _features(parts.head, self._seen[:count]), _features(parts.head, x)
-        masks = [not node.meta["val"].is_floating_point() for node in _in_order(self._traced, cut)]
-        trial = _Trial(parts.tail, seen, found, masks)
-        levels, score = self._fewest(trial, y, whole)
-        bytes_ = trial.size(levels)
-        lost = self._lost(score, whole)
+        seen, found = _compute_features(parts.head, self._seen[:count]), _compute_features(parts.head, x)
+        masks = [not node.meta["val"].is_floating_point() for node in _iter_cut_nodes(self._traced, cut)]
+        trial = _CodingTrial(parts.tail, seen, found, masks)
+        levels, score = self._find_fewest_levels(trial, y, whole)
+        bytes_ = trial.measure_size(levels)
+        lost = self._measure_loss(score, whole)
         return bytes_.packed, bytes_.least, bytes_.mean, levels, score, whole, lost, len(x)
 
-    def _fewest(self, trial: "_Trial", y: Tensor, whole: float) -> tuple[int, float]:
+    def _find_fewest_levels(self, trial: "_CodingTrial", y: Tensor, whole: float) -> tuple[int, float]:
         """Search from the middle of LEVELS: down while the loss stays within bounds, else up until it is."""
         scores: dict[int, float] = {}
         index, step = _START, 0
         while 0 <= index < len(LEVELS):
-            scores[index] = self._try(trial, LEVELS[index], y, whole)
-            good = self._lost(scores[index], whole) <= self._bounds.max_loss
+            scores[index] = self._try_levels(trial, LEVELS[index], y, whole)
+            good = self._measure_loss(scores[index], whole) <= self._bounds.max_loss
             wanted = -1 if good else 1
             if step and wanted != step:
                 break
             step = wanted
             index += step
-        good_ones = [i for i, score in scores.items() if self._lost(score, whole) <= self._bounds.max_loss]
+        good_ones = [i for i, score in scores.items() if self._measure_loss(score, whole) <= self._bounds.max_loss]
         best = min(good_ones) if good_ones else max(scores)
         return LEVELS[best], scores[best]
 
-    def _try(self, trial: "_Trial", levels: int, y: Tensor, whole: float) -> float:
+    def _try_levels(self, trial: "_CodingTrial", levels: int, y: Tensor, whole: float) -> float:
         quarter = max(_BATCH, len(y) // 4)
-        first = trial.answers(levels, 0, quarter)
+        first = trial.run_tail(levels, 0, quarter)
         early = self._score(first, y[:quarter])
-        if quarter >= len(y) or self._lost(early, whole) > self._bounds.max_loss + _HOPELESS:
+        if quarter >= len(y) or self._measure_loss(early, whole) > self._bounds.max_loss + _HOPELESS:
             return early
-        return self._score(torch.cat([first, trial.answers(levels, quarter, len(y))]), y)
+        return self._score(torch.cat([first, trial.run_tail(levels, quarter, len(y))]), y)
 
     def _score(self, answers: Tensor, y: Tensor) -> float:
         if self._classes:
             return float((answers.argmax(1) == y).float().mean())
         return float((answers[:, 0] - y).square().mean().sqrt())
 
-    def _lost(self, score: float, whole: float) -> float:
+    def _measure_loss(self, score: float, whole: float) -> float:
         return whole - score if self._classes else score / max(whole, 1e-9) - 1
 
 
-class _Trial:
+class _CodingTrial:
     """One cut's features, coded with a number of levels and run through the tail."""
 
     def __init__(self, tail: nn.Module, seen: list[Tensor], found: list[Tensor], masks: Sequence[bool]) -> None:
         self._tail, self._seen, self._found, self._masks = tail, seen, found, masks
 
-    def answers(self, levels: int, start: int, end: int) -> Tensor:
-        ranges, answers = self._ranges(levels), []
+    def run_tail(self, levels: int, start: int, end: int) -> Tensor:
+        ranges, answers = self._fit_ranges(levels), []
         for at in range(start, end, _BATCH):
             parts = [one[at : min(end, at + _BATCH)] for one in self._found]
-            sent = [limits.restored(limits.codes(part)) for limits, part in zip(ranges, parts, strict=True)]
+            sent = [limits.dequantise(limits.quantise(part)) for limits, part in zip(ranges, parts, strict=True)]
             answers.append(self._tail(*sent))
         return torch.cat(answers)
 
-    def size(self, levels: int) -> Size:
-        ranges = self._ranges(levels)
+    def measure_size(self, levels: int) -> CodedSize:
+        ranges = self._fit_ranges(levels)
         seen, coded = (
-            [limits.codes(one) for limits, one in zip(ranges, group, strict=True)]
+            [limits.quantise(one) for limits, one in zip(ranges, group, strict=True)]
             for group in (self._seen, self._found)
         )
-        return size(seen, coded, [limits.levels for limits in ranges])
+        return measure_coded_size(seen, coded, [limits.levels for limits in ranges])
 
-    def _ranges(self, levels: int) -> list[Range]:
-        return [fitted(one, levels, whole=mask) for one, mask in zip(self._seen, self._masks, strict=True)]
+    def _fit_ranges(self, levels: int) -> list[QuantisationRange]:
+        return [fit_range(one, levels, whole=mask) for one, mask in zip(self._seen, self._masks, strict=True)]
 
 
-def _in_order(traced: Traced, cut: Cut) -> Iterator[fx.Node]:
+def _iter_cut_nodes(traced: TracedModel, cut: Cut) -> Iterator[fx.Node]:
     known = {node.name: node for node in traced.gm.graph.nodes}
     return (known[name] for name in cut.nodes)
 
 
-def _features(head: nn.Module, x: Tensor) -> list[Tensor]:
-    pieces = [features_of(head, chunk) for chunk in torch.split(x, _BATCH)]
+def _compute_features(head: nn.Module, x: Tensor) -> list[Tensor]:
+    pieces = [run_head(head, chunk) for chunk in torch.split(x, _BATCH)]
     return [torch.cat(column) for column in zip(*pieces, strict=True)]
 
 
-def _some(part: Part, most: int, *, in_scope: bool) -> tuple[Tensor, Tensor]:
+def _sample_evenly(part: DataPart, most: int, *, in_scope: bool) -> tuple[Tensor, Tensor]:
     """At most `most` samples, spread evenly over the part."""
     kept: npt.NDArray[np.int64] = np.flatnonzero(part.y >= 0) if in_scope else np.arange(len(part))
     rows = kept[np.linspace(0, len(kept) - 1, min(most, len(kept))).astype(np.int64)]
     return torch.from_numpy(np.ascontiguousarray(part.x[0][rows])), torch.from_numpy(part.y[rows])
 
 
-def _agree(session: ort.InferenceSession, head: nn.Module, x: Tensor) -> bool:
+def _outputs_agree(session: ort.InferenceSession, head: nn.Module, x: Tensor) -> bool:
     found = session.run(None, {_INPUT: x.numpy()})
-    return all(same(one, torch.from_numpy(other)) for one, other in zip(features_of(head, x), found, strict=True))
+    return all(outputs_match(one, torch.from_numpy(other)) for one, other in zip(run_head(head, x), found, strict=True))
 
 
-def _p50_us(run: Callable[[], object], most_s: float) -> float:
+def _measure_p50_us(run: Callable[[], object], most_s: float) -> float:
     """Median microseconds; as many runs as fit `most_s` seconds."""
     for _ in range(_WARM_UP):
         run()
@@ -274,7 +278,7 @@ def _p50_us(run: Callable[[], object], most_s: float) -> float:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def _limit_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -283,22 +287,22 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def encode_rows(rows: Sequence[HeadCost]) -> bytes:
+def encode_costs(rows: Sequence[CutCost]) -> bytes:
     """Costs as JSON, for the cache."""
-    return json.dumps([facts(row) for row in rows], indent=1).encode()
+    return json.dumps([cost_fields(row) for row in rows], indent=1).encode()
 
 
-def decode_rows(data: bytes, cuts: Sequence[Cut]) -> list[HeadCost]:
+def decode_costs(data: bytes, cuts: Sequence[Cut]) -> list[CutCost]:
     """Costs from JSON, those of known cuts."""
     named = {cut.name: cut for cut in cuts}
     found = [dict(row) for row in json.loads(data)]
-    return [HeadCost(cut=named[row.pop("cut")], **_known(row)) for row in found if row["cut"] in named]
+    return [CutCost(cut=named[row.pop("cut")], **_known_fields(row)) for row in found if row["cut"] in named]
 
 
-def facts(row: HeadCost) -> dict[str, Any]:
-    """A cost as plain values, for JSON: the fields of `HeadCost` with the cut's name, share and shapes."""
+def cost_fields(row: CutCost) -> dict[str, Any]:
+    """A cost as plain values, for JSON: the fields of `CutCost` with the cut's name, share and shapes."""
     return {**row._asdict(), "cut": row.cut.name, "share": row.cut.share, "shapes": row.cut.shapes}
 
 
-def _known(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name in HeadCost._fields}
+def _known_fields(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name in CutCost._fields}

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from models.forge.data.types import ForgeError
-from models.forge.partition.cost import HeadCost
-from models.forge.spec import Wish
+from models.forge.partition.cost import CutCost
+from models.forge.spec import ForgeSpec
 
 HEAD_SHARE = 0.25  # largest share of multiply-accumulates on the device, unless --target-ms is given
 
 
-class Shipped(NamedTuple):
+class BundleCost(NamedTuple):
     """Cost of the finished bundle: bytes of codes, milliseconds at the median, loss as a share, leakage 0..1."""
 
     payload_bytes: int
@@ -24,44 +24,44 @@ class Shipped(NamedTuple):
     leakage: float
 
 
-class Broken(NamedTuple):
+class UnmetLimit(NamedTuple):
     """A limit that is not met: its flag, the requested value, the nearest value reached."""
 
     flag: str
     asked: float
     nearest: float
 
-    def line(self) -> str:
+    def describe(self) -> str:
         """One line for an error message."""
         return f"{self.flag} {self.asked:g} is not met: the nearest is {self.nearest:.4g}"
 
 
-class UnmetError(ForgeError):
+class UnmetLimitsError(ForgeError):
     """No cut meets the limits of the specification. `rows`: what was measured of all cuts before."""
 
-    def __init__(self, line: str, rows: Sequence[HeadCost]) -> None:
+    def __init__(self, line: str, rows: Sequence[CutCost]) -> None:
         super().__init__(line)
         self.rows = tuple(rows)
 
 
-def rank(rows: Sequence[HeadCost], wish: Wish) -> tuple[HeadCost, ...]:
+def rank_cuts(rows: Sequence[CutCost], wish: ForgeSpec) -> tuple[CutCost, ...]:
     """Cuts worth training, the best first. Raises ForgeError if the limits leave none."""
     if not rows:
         raise ForgeError("no cut was measured; give one with --cut, or a model with at least two layers")
-    quick = _quick_enough(rows, wish)
+    quick = _filter_quick(rows, wish)
     light = [row for row in quick if row.cut.share <= HEAD_SHARE] or [min(quick, key=lambda row: row.cut.share)]
     if wish.target_ms is not None:
         light = quick  # with a limit on time the share does not matter
     return tuple(sorted(light, key=lambda row: (row.coded_bytes, row.head_us, row.cut.name)))
 
 
-def _quick_enough(rows: Sequence[HeadCost], wish: Wish) -> list[HeadCost]:
+def _filter_quick(rows: Sequence[CutCost], wish: ForgeSpec) -> list[CutCost]:
     if wish.target_ms is None:
         return list(rows)
     quick = [row for row in rows if row.head_us <= wish.target_ms * 1e3]
     if not quick:
         nearest = min(rows, key=lambda row: row.head_us)
-        raise UnmetError(
+        raise UnmetLimitsError(
             f"--target-ms {wish.target_ms:g}: the quickest head, up to {nearest.cut.name}, takes "
             f"{nearest.head_us / 1e3:.3g} ms; ask for that, or cut a smaller model",
             rows,
@@ -69,7 +69,7 @@ def _quick_enough(rows: Sequence[HeadCost], wish: Wish) -> list[HeadCost]:
     return quick
 
 
-def named(name: str, cuts: Sequence[str]) -> int:
+def find_cut_index(name: str, cuts: Sequence[str]) -> int:
     """Index of the cut called `name`. Raises ForgeError with the likeliest names if there is none."""
     if name in cuts:
         return list(cuts).index(name)
@@ -77,7 +77,7 @@ def named(name: str, cuts: Sequence[str]) -> int:
     raise ForgeError(f"--cut {name}: no such cut; there are {len(cuts)}, such as {', '.join(near)}")
 
 
-def broken(wish: Wish, shipped: Shipped) -> tuple[Broken, ...]:
+def find_unmet_limits(wish: ForgeSpec, shipped: BundleCost) -> tuple[UnmetLimit, ...]:
     """The limits of the specification that the finished bundle breaks."""
     limits = (
         ("--max-bytes", wish.max_bytes, float(shipped.payload_bytes)),
@@ -85,13 +85,15 @@ def broken(wish: Wish, shipped: Shipped) -> tuple[Broken, ...]:
         ("--max-loss", wish.max_loss, shipped.loss),
         ("--max-leakage", wish.max_leakage, shipped.leakage),
     )
-    return tuple(Broken(flag, asked, found) for flag, asked, found in limits if asked is not None and found > asked)
+    return tuple(UnmetLimit(flag, asked, found) for flag, asked, found in limits if asked is not None and found > asked)
 
 
-def refusal(tried: Sequence[tuple[str, tuple[Broken, ...]]], rows: Sequence[HeadCost] = ()) -> UnmetError:
+def build_refusal(
+    tried: Sequence[tuple[str, tuple[UnmetLimit, ...]]], rows: Sequence[CutCost] = ()
+) -> UnmetLimitsError:
     """The error to raise if every cut that was tried breaks a limit: the nearest of them, and what to relax."""
     name, nearest = min(tried, key=lambda one: (len(one[1]), max(b.nearest / max(b.asked, 1e-9) for b in one[1])))
-    lines = "; ".join(b.line() for b in nearest)
+    lines = "; ".join(b.describe() for b in nearest)
     hint = f"relax {' and '.join(b.flag for b in nearest)}"
     more = "" if len(tried) > 1 else ", or let the forge try more cuts (--effort thorough, no --cut)"
-    return UnmetError(f"cut {name}: {lines}; {hint}{more}", rows)
+    return UnmetLimitsError(f"cut {name}: {lines}; {hint}{more}", rows)

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from models.forge.data.types import ForgeError
-from models.forge.partition.macs import multiplies
-from models.graph.hub_model import exported
+from models.forge.partition.macs import count_node_macs
+from models.graph.hub_model import export_graph
 
 _OTHER_BATCH = 5  # neither 1 nor the example's: these two are what an exporter may have frozen in
 _LINE = 200  # most characters of a user's error message
 
 
-class Traced(NamedTuple):
+class TracedModel(NamedTuple):
     """A model's evaluation graph.
 
     `gm`: `[n, ...] -> [n, outputs]`, sharing the model's weights; `macs` of one sample; `example`: the two samples it
@@ -37,7 +37,7 @@ class Traced(NamedTuple):
     example: Tensor
 
 
-class _Column(nn.Module):
+class _ColumnOutput(nn.Module):
     """Wrapper that makes a regressor's answer `[n]` one of `[n, 1]`."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -49,29 +49,29 @@ class _Column(nn.Module):
         return answer.unsqueeze(-1)
 
 
-def trace(model: nn.Module, example: Tensor) -> Traced:
+def trace_model(model: nn.Module, example: Tensor) -> TracedModel:
     """Export `model` in evaluation mode. `example`: two samples `[2, *shape]` (a batch of 1 is frozen in).
 
     Raises ForgeError: the model does not run, is random, depends on the batch, has NaN in it, or cannot be exported.
     """
     if len(example) != 2:
         raise ForgeError(f"model: trace with an example of 2 samples, not {len(example)}")
-    finite_weights(model.eval())
-    answer = _answer(model, example)
+    check_finite_weights(model.eval())
+    answer = _run_checked(model, example)
     if answer.dim() == 1:
-        model = _Column(model).eval()
-    _steady(model, example)
-    gm = _exported(model, example)
-    macs = sum(multiplies(node) for node in gm.graph.nodes) // len(example)
-    return Traced(gm, macs, answer.shape[1] if answer.dim() == 2 else 1, example)
+        model = _ColumnOutput(model).eval()
+    _check_deterministic(model, example)
+    gm = _export_checked(model, example)
+    macs = sum(count_node_macs(node) for node in gm.graph.nodes) // len(example)
+    return TracedModel(gm, macs, answer.shape[1] if answer.dim() == 2 else 1, example)
 
 
-def other_batch(example: Tensor) -> Tensor:
+def resize_batch(example: Tensor) -> Tensor:
     """The example's samples again, in a batch that has another size."""
     return example[torch.arange(_OTHER_BATCH) % len(example)]
 
 
-def finite_weights(model: nn.Module) -> None:
+def check_finite_weights(model: nn.Module) -> None:
     """Raise ForgeError for the first weight or buffer with NaN or infinite values."""
     for name, weight in [*model.named_parameters(), *model.named_buffers()]:
         if weight.is_floating_point() and not bool(weight.isfinite().all()):
@@ -80,7 +80,7 @@ def finite_weights(model: nn.Module) -> None:
             )
 
 
-def same(one: Tensor, other: Tensor) -> bool:
+def outputs_match(one: Tensor, other: Tensor) -> bool:
     """Equal within tolerance: summation order may differ."""
     one, other = one.detach(), other.detach()
     if one.shape != other.shape:
@@ -90,7 +90,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence_exporters() -> Iterator[None]:
     """Silence the exporters.
 
     They warn of their own deprecations and of what they skipped, and no caller can act on it.
@@ -109,27 +109,27 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def blamed(what: str, remedy: str) -> Iterator[None]:
+def wrap_user_errors(what: str, remedy: str) -> Iterator[None]:
     """Turn any exception of user code into a one-line ForgeError: `what`: the error; `remedy`."""
     try:
         yield
     except ForgeError:
         raise
     except Exception as error:  # a user's model or function may raise anything
-        raise ForgeError(f"{what}: {first_line(error)}; {remedy}") from error
+        raise ForgeError(f"{what}: {first_error_line(error)}; {remedy}") from error
 
 
-def first_line(error: Exception) -> str:
+def first_error_line(error: Exception) -> str:
     """Type and first line of an exception, at most 200 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= _LINE else text[: _LINE - 1] + "…"
 
 
-def _answer(model: nn.Module, x: Tensor) -> Tensor:
+def _run_checked(model: nn.Module, x: Tensor) -> Tensor:
     shape = list(x.shape)
     what = f"model: it does not run on a batch {shape} of {x.dtype}"
-    with blamed(what, "try it on your samples as they are given"), torch.no_grad(), quiet():
+    with wrap_user_errors(what, "try it on your samples as they are given"), torch.no_grad(), silence_exporters():
         answer: Any = model(x)
     if not isinstance(answer, Tensor):
         raise ForgeError(
@@ -145,25 +145,33 @@ def _answer(model: nn.Module, x: Tensor) -> Tensor:
     return answer
 
 
-def _steady(model: nn.Module, example: Tensor) -> None:
+def _check_deterministic(model: nn.Module, example: Tensor) -> None:
     """One sample has one answer: at every call, and whatever else is in the batch."""
-    first, again, among = _answer(model, example), _answer(model, example), _answer(model, other_batch(example))
-    if not same(first, again):
+    first, again, among = (
+        _run_checked(model, example),
+        _run_checked(model, example),
+        _run_checked(model, resize_batch(example)),
+    )
+    if not outputs_match(first, again):
         raise ForgeError(
             "model: it answers differently each time in evaluation mode; make dropout or noise obey .eval()"
         )
-    if not same(first, among[:2]):
+    if not outputs_match(first, among[:2]):
         raise ForgeError(
             "model: its answer to a sample depends on its batch; use statistics of training, not of the batch"
         )
 
 
-def _exported(model: nn.Module, example: Tensor) -> fx.GraphModule:
+def _export_checked(model: nn.Module, example: Tensor) -> fx.GraphModule:
     """Export to a graph of functional operators that the hub knows how to run, with a free batch axis."""
     remedy = "keep the forward pass in torch operators, without numpy or .item()"
     # torch prints whole graphs to standard error where it gives up
-    with blamed("model: torch.export cannot trace it", remedy), quiet(), redirect_stderr(StringIO()):
-        gm: fx.GraphModule = exported(model, (example,))
+    with (
+        wrap_user_errors("model: torch.export cannot trace it", remedy),
+        silence_exporters(),
+        redirect_stderr(StringIO()),
+    ):
+        gm: fx.GraphModule = export_graph(model, (example,))
     source = next(node for node in gm.graph.nodes if node.op == "placeholder")
     if not isinstance(source.meta["val"].shape[0], torch.SymInt):
         raise ForgeError("model: its batch size is fixed; use x.shape[0] for the size of a batch")

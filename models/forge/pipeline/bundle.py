@@ -22,33 +22,35 @@ from models.bundle.manifest import (
     HUB_FILE,
     HUB_GRAPH_FILE,
     HubModel,
-    Kind,
     Manifest,
+    ModelKind,
     ParallelPlan,
     Precision,
     Provenance,
-    Target,
+    TargetPlatform,
 )
-from models.forge.export.manifest import FEATURE, stages
+from models.forge.export.manifest import FEATURE, find_stages
 from models.forge.export.onnx import OPSET
-from models.forge.partition.cuts import Given
-from models.forge.report.result import Made
-from models.forge.spec import EDITION, Wish
+from models.forge.partition.cuts import PreparedModel
+from models.forge.report.result import ForgedBundle
+from models.forge.spec import EDITION, ForgeSpec
 from models.forge.training import calibration
-from models.graph.hub_model import TAIL, WHOLE, encode_graphs, exported, shards
+from models.graph.hub_model import TAIL, WHOLE, encode_graphs, export_graph, split_weights
 from models.runtime.golden import pack_golden
 
 GOLDEN_SAMPLES = 32
 
 
-class Asked(NamedTuple):
+class ForgeRequest(NamedTuple):
     """The specification, and how the model was named ("" if it was not)."""
 
-    wish: Wish
+    wish: ForgeSpec
     source: str
 
 
-def write(out: Path, found: Given, made: Made, asked: Asked, clock: Callable[[], dict[str, Any]]) -> Bundle:
+def write_forged_bundle(
+    out: Path, found: PreparedModel, made: ForgedBundle, asked: ForgeRequest, clock: Callable[[], dict[str, Any]]
+) -> Bundle:
     """Write the bundle at `out` and return it opened.
 
     - `found`: the prepared model and data; `made`: the candidate that meets the limits.
@@ -57,14 +59,14 @@ def write(out: Path, found: Given, made: Made, asked: Asked, clock: Callable[[],
 
     Raises BundleError or OSError as `write_bundle` does; then nothing is left at `out`.
     """
-    contents, hub, plan = _hub_files(found, made)
+    contents, hub, plan = _export_hub(found, made)
     way = made.leaving.chosen
-    contents |= {EDGE_FILE: made.edge.graph, GOLDEN_FILE: _golden(found, made)}
+    contents |= {EDGE_FILE: made.edge.graph, GOLDEN_FILE: _pack_golden(found, made)}
     contents |= {CODEC_FILE: way.tables} if way.tables else {}
     manifest = Manifest(
         name=asked.wish.name,
         version=asked.wish.version,
-        kind=Kind.CLASSIFIER if found.data.labels else Kind.REGRESSOR,
+        kind=ModelKind.CLASSIFIER if found.data.labels else ModelKind.REGRESSOR,
         labels=found.data.labels,
         outputs=len(found.data.labels) or found.traced.outputs,
         input=found.spec,
@@ -81,14 +83,14 @@ def write(out: Path, found: Given, made: Made, asked: Asked, clock: Callable[[],
         leakage=made.leaked.rows,
         hub=hub,
         parallel=plan,
-        target=_target(made),
-        provenance=_provenance(found, asked),
+        target=_describe_target(made),
+        provenance=_describe_provenance(found, asked),
     )
-    facts = {**clock(), **timings(found, made), "hub_bytes": sum(len(contents[name]) for name in hub.weights)}
+    facts = {**clock(), **collect_timings(found, made), "hub_bytes": sum(len(contents[name]) for name in hub.weights)}
     return write_bundle(out, manifest, contents, msgspec.json.format(msgspec.json.encode(facts), indent=1))
 
 
-def timings(found: Given, made: Made) -> dict[str, Any]:
+def collect_timings(found: PreparedModel, made: ForgedBundle) -> dict[str, Any]:
     """Measurements of this run on this machine, for `forge.json` beside the bundle.
 
     Sizes in bytes, latencies in microseconds, accuracies and losses as shares; by precision or by codec where there are
@@ -109,38 +111,38 @@ def timings(found: Given, made: Made) -> dict[str, Any]:
     }
 
 
-def _hub_files(found: Given, made: Made) -> tuple[dict[str, bytes], HubModel, ParallelPlan]:
+def _export_hub(found: PreparedModel, made: ForgedBundle) -> tuple[dict[str, bytes], HubModel, ParallelPlan]:
     """Contents of the hub's files, their names for the manifest, and the stages the tail may be divided into.
 
     Tail and whole model share one file of weights, cut into shards where it is large.
     """
-    tail = exported(made.tail, (torch.zeros(2, *made.feature.shape),))
+    tail = export_graph(made.tail, (torch.zeros(2, *made.feature.shape),))
     plain = fx.GraphModule(found.traced.gm, found.traced.gm.graph)  # an exported program's own module refuses eval()
-    whole = exported(plain, (found.traced.example,))
+    whole = export_graph(plain, (found.traced.example,))
     graph, weights = encode_graphs({TAIL: tail, WHOLE: whole})
-    parts = shards(weights)
+    parts = split_weights(weights)
     names = (HUB_FILE,) if len(parts) == 1 else tuple(f"hub-{i:05d}.safetensors" for i in range(1, len(parts) + 1))
     contents = {HUB_GRAPH_FILE: graph, **dict(zip(names, parts, strict=True))}
-    return contents, HubModel(HUB_GRAPH_FILE, names), ParallelPlan(stages(tail))
+    return contents, HubModel(HUB_GRAPH_FILE, names), ParallelPlan(find_stages(tail))
 
 
-def _golden(found: Given, made: Made) -> bytes:
+def _pack_golden(found: PreparedModel, made: ForgedBundle) -> bytes:
     """Golden set: the first held-out samples with the scores and codes of the shipped edge graph."""
     answered = made.measured_on
     edge = answered.edge
     samples: npt.NDArray[Any] = np.ascontiguousarray(answered.part.x[0][:GOLDEN_SAMPLES])
     logits = edge.logits[:GOLDEN_SAMPLES]
-    scores = calibration.probabilities(logits, made.judged.temperature) if found.data.labels else logits[:, :1]
+    scores = calibration.softmax_probabilities(logits, made.judged.temperature) if found.data.labels else logits[:, :1]
     return pack_golden(samples, scores, {FEATURE: edge.codes[:GOLDEN_SAMPLES]})
 
 
-def _target(made: Made) -> Target:
+def _describe_target(made: ForgedBundle) -> TargetPlatform:
     """What the bundle was made for: runtime, opset, precision, machine and providers."""
     profile = made.profile
-    return Target("onnxruntime", OPSET, Precision(made.edge.precision), profile.machine, profile.providers)
+    return TargetPlatform("onnxruntime", OPSET, Precision(made.edge.precision), profile.machine, profile.providers)
 
 
-def _provenance(found: Given, asked: Asked) -> Provenance:
+def _describe_provenance(found: PreparedModel, asked: ForgeRequest) -> Provenance:
     """Where the bundle comes from: model's name, digests of data and weights, seed, torch version, recipe edition."""
     return Provenance(
         asked.source,

@@ -13,36 +13,44 @@ import numpy as np
 import safetensors.torch
 from torch import nn
 
-from models.forge.cache import Cache, digest
-from models.forge.data.types import OUT_OF_SCOPE, ForgeError, Part
-from models.forge.evaluation.metrics import Answered, judge
-from models.forge.evaluation.shipped import HubAnswers, edge_answers
-from models.forge.export.benchmark import p50_us
-from models.forge.export.codec_choice import Leaving, choose_codec, travelled
-from models.forge.export.manifest import FEATURE, field_specs
-from models.forge.export.onnx import export_edge
-from models.forge.export.quantise import Candidate, Choice, candidates, choose
-from models.forge.export.targets import Precision, Profile, profile_named
-from models.forge.leakage.forged_codes import Sent, attack, decode_measured, encode_measured
-from models.forge.leakage.measure import Measured
-from models.forge.partition.cuts import Cut, Given
-from models.forge.partition.select import Shipped
-from models.forge.report.result import Candid, Edge, Made
-from models.forge.spec import Aids, Effort, Wish
-from models.forge.training.distillation import Teaching, aim_of, teach
-from models.forge.training.losses import Aim
-from models.forge.training.modules import Pieces, Retuning, Shown, edge_module, edge_outputs, retune, tail_module
-from models.forge.training.teacher import ask
+from models.forge.cache import StageCache, digest_parts
+from models.forge.data.types import OUT_OF_SCOPE, DataPart, ForgeError
+from models.forge.evaluation.metrics import PartAnswers, evaluate_pair
+from models.forge.evaluation.shipped import HubAnswers, run_edge_graph
+from models.forge.export.benchmark import measure_p50_us
+from models.forge.export.codec_choice import CodecChoice, choose_codec, round_trip_codes
+from models.forge.export.manifest import FEATURE, build_field_specs
+from models.forge.export.onnx import export_edge_graph
+from models.forge.export.quantise import PrecisionCandidate, PrecisionChoice, build_candidates, choose_precision
+from models.forge.export.targets import Precision, TargetProfile, find_profile
+from models.forge.leakage.forged_codes import AttackTarget, attack_codes, decode_measurement, encode_measurement
+from models.forge.leakage.measure import LeakageMeasurement
+from models.forge.partition.cuts import Cut, PreparedModel
+from models.forge.partition.select import BundleCost
+from models.forge.report.result import CandidateSummary, EdgeResult, ForgedBundle
+from models.forge.spec import Effort, ForgeInputs, ForgeSpec
+from models.forge.training.distillation import DistillationConfig, build_loss_config, train_modules
+from models.forge.training.losses import LossConfig
+from models.forge.training.modules import (
+    RetuningConfig,
+    ShippedSamples,
+    TrainedModules,
+    build_edge_module,
+    build_tail_module,
+    edge_output_names,
+    retune_hub,
+)
+from models.forge.training.teacher import predict_batches
 from wire.protocol.messages import FieldSpec, ModelRef
 
-Timed = Callable[[str, float], None]
+StageCallback = Callable[[str, float], None]
 PAYLOAD_BYTES = 64  # of codes, if no limit is given: one step of padding
 _HEAD_SHARE = 0.10
 _SHOWN = 512  # samples from which the quantiser takes the range of every activation
 _MOST_TUNED = 60_000
 
 
-class Pace(NamedTuple):
+class TrainingBudget(NamedTuple):
     """Length of training for one effort.
 
     `epochs`, `steps`: trained at least so long, but not for more epochs than `most`. `copies`: augmented copies of the
@@ -56,53 +64,55 @@ class Pace(NamedTuple):
     tuning: int
 
 
-PACES = {
-    Effort.QUICK: Pace(3, 260, 30, 1, 1),
-    Effort.NORMAL: Pace(12, 3000, 60, 4, 3),
-    Effort.THOROUGH: Pace(30, 9000, 150, 8, 4),
+TRAINING_BUDGETS = {
+    Effort.QUICK: TrainingBudget(3, 260, 30, 1, 1),
+    Effort.NORMAL: TrainingBudget(12, 3000, 60, 4, 3),
+    Effort.THOROUGH: TrainingBudget(30, 9000, 150, 8, 4),
 }
 
 
-class Sending(NamedTuple):
+class FeaturePayload(NamedTuple):
     """The feature that travels to the hub, and the codec that makes its codes bytes."""
 
     feature: FieldSpec
-    leaving: Leaving
+    leaving: CodecChoice
 
 
-class Attempt:
+class CandidateBuild:
     """Builds everything a bundle needs for one cut after another of the same model.
 
     `timed(stage, share)` is called as the stages go on.
     """
 
-    def __init__(self, found: Given, wish: Wish, aids: Aids, cache: Cache, timed: Timed) -> None:
+    def __init__(
+        self, found: PreparedModel, wish: ForgeSpec, aids: ForgeInputs, cache: StageCache, timed: StageCallback
+    ) -> None:
         self._found, self._wish, self._aids, self._cache, self._timed = found, wish, aids, cache, timed
-        self._pace = PACES[wish.effort]
-        self._profile = _profile(wish)
+        self._pace = TRAINING_BUDGETS[wish.effort]
+        self._profile = _select_profile(wish)
 
-    def make(self, cut: Cut) -> Made:
+    def build(self, cut: Cut) -> ForgedBundle:
         """Train, export, quantise, retune, evaluate and attack one cut. Raises ForgeError if a stage cannot be done."""
-        teaching = self._teaching(cut)
-        key = digest(self._found.key, cut.name, _facts(teaching), _source(self._aids))
-        pieces = self._taught(teaching._replace(folder=self._cache.scratch("teach", key)), cut)
-        (feature,) = field_specs([pieces.codebook.shape], pieces.codebook.levels)
-        key = digest(key, self._wish.target, self._wish.precision)
-        edge = self._edge(key, pieces)
-        codes = edge_answers(edge.graph, self._found.data.training.x[0][:_MOST_TUNED], FEATURE).codes
-        self._tuned(key, pieces, codes, aim_of(self._found.data, teaching))
+        teaching = self._plan_training(cut)
+        key = digest_parts(self._found.key, cut.name, _training_fields(teaching), _digest_inputs(self._aids))
+        pieces = self._train_modules(teaching._replace(folder=self._cache.scratch_folder("teach", key)), cut)
+        (feature,) = build_field_specs([pieces.codebook.shape], pieces.codebook.levels)
+        key = digest_parts(key, self._wish.target, self._wish.precision)
+        edge = self._build_edge(key, pieces)
+        codes = run_edge_graph(edge.graph, self._found.data.training.x[0][:_MOST_TUNED], FEATURE).codes
+        self._retune_hub(key, pieces, codes, build_loss_config(self._found.data, teaching))
         ref = ModelRef(self._wish.name, self._wish.version, cut.name, "")
         leaving = choose_codec((feature,), codes, ref, edge.p50_us)
-        return self._finished(key, cut, pieces, edge, Sending(feature, leaving))
+        return self._evaluate(key, cut, pieces, edge, FeaturePayload(feature, leaving))
 
-    def _teaching(self, cut: Cut) -> Teaching:
+    def _plan_training(self, cut: Cut) -> DistillationConfig:
         """Training settings for a cut, from the limits and the effort.
 
         At least so many epochs and optimiser steps as the effort's budget says, bounded in epochs.
         """
         wish, pace = self._wish, self._pace
-        steps = max(1, len(self._found.data.training) // Teaching().batch)
-        return Teaching(
+        steps = max(1, len(self._found.data.training) // DistillationConfig().batch)
+        return DistillationConfig(
             max_bytes=wish.max_bytes or PAYLOAD_BYTES,
             head_share=max(_HEAD_SHARE, 1.1 * cut.share),
             epochs=min(pace.most, max(pace.epochs, math.ceil(pace.steps / steps))),
@@ -113,45 +123,45 @@ class Attempt:
             threads=wish.threads,
         )
 
-    def _taught(self, teaching: Teaching, cut: Cut) -> Pieces:
+    def _train_modules(self, teaching: DistillationConfig, cut: Cut) -> TrainedModules:
         """Train encoder, decoder, tail and early exit; a killed training goes on at its checkpoint."""
         self._timed("teaching", 0.0)
-        pieces = teach(
+        pieces = train_modules(
             self._found.traced, self._found.data, cut, teaching, lambda _, share: self._timed("teaching", share)
         )
         self._timed("teaching", 1.0)
         return pieces
 
-    def _edge(self, key: str, pieces: Pieces) -> Edge:
+    def _build_edge(self, key: str, pieces: TrainedModules) -> EdgeResult:
         """Export the device's half, compare its precisions and return the graph that ships, or the cached result.
 
         Where nothing was timed the shipped graph is timed alone, on this machine's processor.
         """
-        kept = self._cache.find("edge", key)
+        kept = self._cache.find_stage("edge", key)
         if kept:
-            facts = msgspec.json.decode(kept["edge.json"], type=_EdgeFacts)
-            return Edge(kept["edge.onnx"], facts.precision, facts.p50_us, facts.candidates)
+            facts = msgspec.json.decode(kept["edge.json"], type=_EdgeRecord)
+            return EdgeResult(kept["edge.onnx"], facts.precision, facts.p50_us, facts.candidates)
         self._timed("exporting", 0.0)
-        model = export_edge(edge_module(pieces), self._found.spec, edge_outputs(pieces, FEATURE))
+        model = export_edge_graph(build_edge_module(pieces), self._found.spec, edge_output_names(pieces, FEATURE))
         self._timed("exporting", 1.0)
         self._timed("quantising", 0.0)
         x = self._found.data.training.x[0]
-        compared = candidates(model, x[:_SHOWN], self._profile)
+        compared = build_candidates(model, x[:_SHOWN], self._profile)
         self._timed("quantising", 0.7)
-        choice = self._pinned(choose(compared, self._score))
+        choice = self._apply_precision(choose_precision(compared, self._score_graph))
         speed = choice.shipped.p50_us
-        edge = Edge(
+        edge = EdgeResult(
             choice.shipped.graph,
             choice.shipped.precision,
-            p50_us(choice.shipped.graph, x[:1]) if math.isnan(speed) else speed,
-            tuple(_candid(candidate, choice) for candidate in choice.candidates),
+            measure_p50_us(choice.shipped.graph, x[:1]) if math.isnan(speed) else speed,
+            tuple(_summarise_candidate(candidate, choice) for candidate in choice.candidates),
         )
-        told = msgspec.json.encode(_EdgeFacts(edge.precision, edge.p50_us, edge.candidates))
-        self._cache.keep("edge", key, {"edge.onnx": edge.graph, "edge.json": told})
+        told = msgspec.json.encode(_EdgeRecord(edge.precision, edge.p50_us, edge.candidates))
+        self._cache.store_stage("edge", key, {"edge.onnx": edge.graph, "edge.json": told})
         self._timed("quantising", 1.0)
         return edge
 
-    def _pinned(self, choice: Choice) -> Choice:
+    def _apply_precision(self, choice: PrecisionChoice) -> PrecisionChoice:
         """The chosen precision, or the one that was requested. Raises ForgeError if that one cannot be made."""
         wanted = self._wish.precision
         for candidate in choice.candidates:
@@ -161,48 +171,50 @@ class Attempt:
                 return choice._replace(shipped=candidate)
         return choice
 
-    def _score(self, graph: bytes) -> float:
+    def _score_graph(self, graph: bytes) -> float:
         """Score of an edge graph on the calibration part: accuracy of its early exit, or minus its RMSE.
 
         The RMSE is in standard deviations of the targets, so that one limit serves every scale.
         """
         part = self._found.data.calibration
-        logits = edge_answers(graph, part.x[0], FEATURE).logits
+        logits = run_edge_graph(graph, part.x[0], FEATURE).logits
         if self._found.data.labels:
             kept = part.y != OUT_OF_SCOPE
             return float((logits[kept].argmax(1) == part.y[kept]).mean())
         return -float(np.sqrt(np.mean((logits[:, 0] - part.y) ** 2)) / max(float(part.y.std()), 1e-9))
 
-    def _tuned(self, key: str, pieces: Pieces, codes: Any, aim: Aim) -> None:
+    def _retune_hub(self, key: str, pieces: TrainedModules, codes: Any, aim: LossConfig) -> None:
         """Retune decoder and tail on the codes that the shipped graph really makes, or load their cached weights.
 
         Int8 arithmetic moves some codes by one level; the hub's half learns to read them.
         """
         modules = nn.ModuleDict({"decoder": pieces.decoder, "tail": pieces.tail})
-        kept = self._cache.find("tail", key)
+        kept = self._cache.find_stage("tail", key)
         if kept:
             modules.load_state_dict(safetensors.torch.load(kept["tail.safetensors"]))
             return
         self._timed("tuning", 0.0)
         part = self._found.data.training
-        answers = ask(self._found.traced.gm, part.x[0][:_MOST_TUNED]).numpy()
-        course = Retuning(aim, epochs=self._pace.tuning, seed=self._wish.seed)
-        shown = Shown(codes, answers, part.y[:_MOST_TUNED])
-        retune(pieces, shown, course, lambda share: self._timed("tuning", share))
+        answers = predict_batches(self._found.traced.gm, part.x[0][:_MOST_TUNED]).numpy()
+        course = RetuningConfig(aim, epochs=self._pace.tuning, seed=self._wish.seed)
+        shown = ShippedSamples(codes, answers, part.y[:_MOST_TUNED])
+        retune_hub(pieces, shown, course, lambda share: self._timed("tuning", share))
         state = {name: value.detach().clone().contiguous() for name, value in modules.state_dict().items()}
-        self._cache.keep("tail", key, {"tail.safetensors": safetensors.torch.save(state)})
+        self._cache.store_stage("tail", key, {"tail.safetensors": safetensors.torch.save(state)})
 
-    def _finished(self, key: str, cut: Cut, pieces: Pieces, edge: Edge, sending: Sending) -> Made:
+    def _evaluate(
+        self, key: str, cut: Cut, pieces: TrainedModules, edge: EdgeResult, sending: FeaturePayload
+    ) -> ForgedBundle:
         """Evaluate the pair, attack its codes and collect everything that the bundle and its report need."""
         self._timed("judging", 0.0)
-        data, tail = self._found.data, tail_module(pieces)
+        data, tail = self._found.data, build_tail_module(pieces)
         parts = (data.calibration, data.heldout)
-        chosen_on, measured_on = answered = tuple(self._answered(part, edge, tail, sending) for part in parts)
-        judged = judge(chosen_on, measured_on, self._wish, self._aids.corrupted, regressor=not data.labels)
+        chosen_on, measured_on = answered = tuple(self._collect_answers(part, edge, tail, sending) for part in parts)
+        judged = evaluate_pair(chosen_on, measured_on, self._wish, self._aids.corrupted, regressor=not data.labels)
         self._timed("judging", 1.0)
-        leaked = self._attacked(key, Sent(cut, sending.feature, sending.leaving.chosen.name, answered))
+        leaked = self._measure_leakage(key, AttackTarget(cut, sending.feature, sending.leaving.chosen.name, answered))
         payload_bytes = sending.leaving.chosen.payload_bytes
-        return Made(
+        return ForgedBundle(
             cut=cut,
             tail=tail,
             edge=edge,
@@ -213,33 +225,35 @@ class Attempt:
             judged=judged,
             leaked=leaked,
             profile=self._profile,
-            shipped=Shipped(payload_bytes, edge.p50_us / 1e3, judged.lost, leaked.upper95),
+            shipped=BundleCost(payload_bytes, edge.p50_us / 1e3, judged.lost, leaked.upper95),
         )
 
-    def _attacked(self, key: str, sent: Sent) -> Measured:
+    def _measure_leakage(self, key: str, sent: AttackTarget) -> LeakageMeasurement:
         """Leakage of the shipped codes, from the cache if the same codec was attacked with the same effort before."""
-        key = digest(key, sent.codec, self._wish.effort)
-        kept = self._cache.find("leakage", key)
+        key = digest_parts(key, sent.codec, self._wish.effort)
+        kept = self._cache.find_stage("leakage", key)
         if kept:
-            return decode_measured(kept)
-        measured = attack(self._found, sent, self._wish.effort, self._timed)
-        self._cache.keep("leakage", key, encode_measured(measured))
+            return decode_measurement(kept)
+        measured = attack_codes(self._found, sent, self._wish.effort, self._timed)
+        self._cache.store_stage("leakage", key, encode_measurement(measured))
         return measured
 
-    def _answered(self, part: Part, edge: Edge, tail: nn.Module, sending: Sending) -> Answered:
+    def _collect_answers(
+        self, part: DataPart, edge: EdgeResult, tail: nn.Module, sending: FeaturePayload
+    ) -> PartAnswers:
         """Answers of both halves to one part, with codes as they arrive through the codec."""
-        found = edge_answers(edge.graph, part.x[0], FEATURE)
-        found = found._replace(codes=travelled(sending.leaving.chosen, sending.feature, found.codes))
-        asked = ask(tail, found.codes.astype(np.float32)).numpy()
-        return Answered(part, found, HubAnswers(asked, ask(self._found.traced.gm, part.x[0]).numpy()))
+        found = run_edge_graph(edge.graph, part.x[0], FEATURE)
+        found = found._replace(codes=round_trip_codes(sending.leaving.chosen, sending.feature, found.codes))
+        asked = predict_batches(tail, found.codes.astype(np.float32)).numpy()
+        return PartAnswers(part, found, HubAnswers(asked, predict_batches(self._found.traced.gm, part.x[0]).numpy()))
 
 
-def _profile(wish: Wish) -> Profile:
+def _select_profile(wish: ForgeSpec) -> TargetProfile:
     """The target's device profile; with a requested precision, reduced to that and float32.
 
     Raises ForgeError for an unknown target or precision.
     """
-    profile = profile_named(wish.target)
+    profile = find_profile(wish.target)
     if not wish.precision:
         return profile
     kept = tuple(p for p in Precision if p is Precision.FLOAT32 or p == wish.precision)
@@ -248,18 +262,18 @@ def _profile(wish: Wish) -> Profile:
     return profile._replace(precisions=kept)
 
 
-class _EdgeFacts(msgspec.Struct, frozen=True):
+class _EdgeRecord(msgspec.Struct, frozen=True):
     """What the cache keeps of an exported edge graph, beside the graph."""
 
     precision: str
     p50_us: float
-    candidates: tuple[Candid, ...]
+    candidates: tuple[CandidateSummary, ...]
 
 
-def _candid(candidate: Candidate, choice: Choice) -> Candid:
+def _summarise_candidate(candidate: PrecisionCandidate, choice: PrecisionChoice) -> CandidateSummary:
     """A candidate's row for the report: rounded figures, None for what was not measured, and why it does not ship."""
     why = next((d.reason for d in choice.dropped if d.precision == candidate.precision), "")
-    return Candid(
+    return CandidateSummary(
         candidate.precision,
         candidate.size_bytes,
         None if math.isnan(candidate.p50_us) else round(candidate.p50_us, 2),
@@ -269,21 +283,21 @@ def _candid(candidate: Candidate, choice: Choice) -> Candid:
     )
 
 
-def _facts(teaching: Teaching) -> dict[str, Any]:
+def _training_fields(teaching: DistillationConfig) -> dict[str, Any]:
     """The fields that decide the result of a training, without the modules themselves."""
     plain = teaching._asdict()
     return {name: plain[name] for name in plain if name not in {"entry", "edge_model", "augment", "folder"}}
 
 
-def _source(aids: Aids) -> list[str]:
+def _digest_inputs(aids: ForgeInputs) -> list[str]:
     """Digests of what a user adds: the weights of a small model, the code of an augmentation."""
     found = []
     if aids.edge_model is not None:
         state = (value.detach().cpu().contiguous().numpy().tobytes() for value in aids.edge_model.state_dict().values())
-        found.append(digest(repr(aids.edge_model), *state))
+        found.append(digest_parts(repr(aids.edge_model), *state))
     if aids.augment is not None:
         code = getattr(aids.augment, "__code__", None)
         found.append(
-            digest(repr(type(aids.augment)), code.co_code if code else b"", repr(code.co_consts) if code else "")
+            digest_parts(repr(type(aids.augment)), code.co_code if code else b"", repr(code.co_consts) if code else "")
         )
     return found

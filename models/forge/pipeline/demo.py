@@ -15,7 +15,7 @@ from pathlib import Path
 from models import zoo
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import BundleError
-from models.forge.spec import Effort, Wish, recipe_digest
+from models.forge.spec import Effort, ForgeSpec, recipe_digest
 from models.runtime.golden import check_golden
 from models.runtime.onnx_runner import OnnxRunner
 
@@ -23,34 +23,34 @@ NAME, VERSION = "digits", 1
 CUT = "early.3.relu"
 PAYLOAD_BYTES = 64  # messages are padded: fewer bytes would not make them shorter
 Progress = Callable[[str, float], None]
-WISH = Wish(
+DEMO_SPEC = ForgeSpec(
     NAME, VERSION, cut=CUT, max_bytes=PAYLOAD_BYTES, precision="int8-weights", effort=Effort.QUICK, max_share=0.3
 )
 _TRAINING, _WHOLE = "training", 1.0
 # where each stage ends, as a share of the whole: the demo shows one progress bar
-_ENDS = {_TRAINING: 0.35, "teaching": 0.7, "exporting": 0.8, "quantising": 0.88, "tuning": 0.92, "judging": 0.93}
+_STAGE_ENDS = {_TRAINING: 0.35, "teaching": 0.7, "exporting": 0.8, "quantising": 0.88, "tuning": 0.92, "judging": 0.93}
 
 
-def forge_demo(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
+def forge_demo_bundle(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
     """Train the demo's network and forge it at `out_dir`: about twenty seconds on two cores.
 
-    `progress(stage, share)`: share of the whole run, 0..1. Raises ForgeError as `forge` does.
+    `make_progress(stage, share)`: share of the whole run, 0..1. Raises ForgeError as `forge` does.
     """
-    from models.forge.pipeline.forge import forge  # noqa: PLC0415 - torch only when something is forged
-    from models.forge.spec import Aids  # noqa: PLC0415 - torch only when something is forged
+    from models.forge.pipeline.forge import run_forge  # noqa: PLC0415 - torch only when something is forged
+    from models.forge.spec import ForgeInputs  # noqa: PLC0415 - torch only when something is forged
     from models.zoo.digits import CORRUPTED, build_model, samples  # noqa: PLC0415
 
-    told = _Whole(progress or _silent)
+    told = _TotalProgress(progress or _ignore_progress)
     told(_TRAINING, 0.0)
     model = build_model()
     told(_TRAINING, 1.0)
-    aids = Aids(source="models.zoo.digits:build_model", corrupted=CORRUPTED, report=False)
-    bundle = forge(model, samples(), WISH, out_dir, told, aids=aids)
-    told.end()
+    aids = ForgeInputs(source="models.zoo.digits:build_model", corrupted=CORRUPTED, report=False)
+    bundle = run_forge(model, samples(), DEMO_SPEC, out_dir, told, aids=aids)
+    told.finish()
     return bundle
 
 
-def cache_folder() -> Path:
+def locate_cache_folder() -> Path:
     """The user's cache folder: `$XDG_CACHE_HOME/skerry` or `~/.cache/skerry`.
 
     A temporary folder, by the user's number, if neither can be written.
@@ -61,25 +61,25 @@ def cache_folder() -> Path:
     return base if os.access(base, os.W_OK) else Path(tempfile.gettempdir()) / f"skerry-cache-{os.getuid()}"
 
 
-def cached_demo_bundle(cache_dir: Path | str, progress: Progress | None = None) -> Bundle:
+def load_demo_bundle(cache_dir: Path | str, progress: Progress | None = None) -> Bundle:
     """The demo's bundle from `cache_dir`; forged there first if it is missing, damaged or made by another recipe."""
-    path = Path(cache_dir) / f"{NAME}-{recipe_key()[:16]}"
+    path = Path(cache_dir) / f"{NAME}-{demo_recipe_key()[:16]}"
     try:
-        bundle = _sound(path)
+        bundle = _open_checked(path)
     except BundleError:
-        return forge_demo(path, progress)
+        return forge_demo_bundle(path, progress)
     if progress:
         progress("cached", 1.0)
     return bundle
 
 
-def recipe_key() -> str:
+def demo_recipe_key() -> str:
     """SHA-256 in hex over the forge's recipe (`recipe_digest`) and over the demo's own network and data."""
     network = files(zoo).joinpath("digits.py").read_bytes()
     return sha256(recipe_digest().encode() + network).hexdigest()
 
 
-class _Whole:
+class _TotalProgress:
     """Progress of all stages as one share that only rises, each stage with its own length (`_ENDS`)."""
 
     def __init__(self, progress: Progress) -> None:
@@ -90,19 +90,19 @@ class _Whole:
     def __call__(self, stage: str, share: float) -> None:
         if stage != self._stage:
             self._stage, self._start = stage, self._done
-        end = max(_ENDS.get(stage, self._start), self._start)
+        end = max(_STAGE_ENDS.get(stage, self._start), self._start)
         self._done = max(self._done, self._start + (end - self._start) * share)
         self._progress(stage, self._done)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         self._progress("done", _WHOLE)
 
 
-def _silent(_stage: str, _share: float) -> None:
+def _ignore_progress(_stage: str, _share: float) -> None:
     """Progress callback that does nothing."""
 
 
-def _sound(path: Path) -> Bundle:
+def _open_checked(path: Path) -> Bundle:
     """Open a bundle and check its golden set. Raises BundleError if either fails."""
     bundle = open_bundle(path)
     runner = OnnxRunner(bundle)

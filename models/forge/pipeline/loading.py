@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import nn
 
-from models.forge.data.coerce import check_data, check_outputs, coerced
-from models.forge.data.packing import Packed, pack_inputs
+from models.forge.data.coerce import check_data, check_outputs, coerce_data
+from models.forge.data.packing import PackedInputs, pack_inputs
 from models.forge.data.types import Data, ForgeError
-from models.forge.partition.trace import blamed, finite_weights
+from models.forge.partition.trace import check_finite_weights, wrap_user_errors
 
 __all__ = [
-    "Packed",
+    "PackedInputs",
     "check_data",
     "check_model",
     "check_outputs",
@@ -36,8 +36,8 @@ def load_model(where: str, folder: Path) -> nn.Module:
 
     Raises ForgeError if it cannot be imported, raises an error, or returns no usable module.
     """
-    function = _found(where, folder)
-    with blamed(f"{where}: it raised an error", "call it in Python without arguments first"):
+    function = _resolve_name(where, folder)
+    with wrap_user_errors(f"{where}: it raised an error", "call it in Python without arguments first"):
         model = function if isinstance(function, nn.Module) else function()
     return check_model(model, where)
 
@@ -49,11 +49,11 @@ def load_data(where: str, folder: Path) -> Data:
     `(x, y, labels, sensitive)`, which a fixed seed splits 70 : 15 : 15. `x`: an array `[n, ...]` or one per input;
     numpy, torch or nested lists. `y`: whole numbers or names = a classifier, floating point = a regressor.
     """
-    function = _found(where, folder)
-    with blamed(f"{where}: it raised an error", "call it in Python without arguments first"):
+    function = _resolve_name(where, folder)
+    with wrap_user_errors(f"{where}: it raised an error", "call it in Python without arguments first"):
         given = function() if callable(function) else function
-    with blamed(f"{where}: its samples are no arrays", "return (x, y) or (x, y, labels) as numpy arrays"):
-        data = coerced(given)
+    with wrap_user_errors(f"{where}: its samples are no arrays", "return (x, y) or (x, y, labels) as numpy arrays"):
+        data = coerce_data(given)
     check_data(data)
     return data
 
@@ -63,7 +63,7 @@ def load_function(where: str, folder: Path) -> Any:
 
     Raises ForgeError if it cannot be imported or cannot be called.
     """
-    function = _found(where, folder)
+    function = _resolve_name(where, folder)
     if not callable(function):
         raise ForgeError(f"{where}: it is {type(function).__name__}, not a function; name one that can be called")
     return function
@@ -76,25 +76,27 @@ def check_model(model: Any, where: str = "model") -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise ForgeError(f"{where}: it returns {type(model).__name__}, not a torch.nn.Module; return the model itself")
-    with blamed(f"{where}: it cannot be moved to the CPU as float32", "build it with its weights, on no meta device"):
+    with wrap_user_errors(
+        f"{where}: it cannot be moved to the CPU as float32", "build it with its weights, on no meta device"
+    ):
         ready: nn.Module = model.cpu().float().eval()
-        finite_weights(ready)
+        check_finite_weights(ready)
     return ready
 
 
-def _found(where: str, folder: Path) -> Any:
+def _resolve_name(where: str, folder: Path) -> Any:
     """The object that `package.module:function` names. Raises ForgeError, with the nearest name, if there is none."""
     module_name, colon, name = where.partition(":")
     if not colon or not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise ForgeError(f"{where}: not of the form package.module:function; for example my_package.nets:build_model")
-    module = _imported(module_name, folder.resolve())
+    module = _import_module(module_name, folder.resolve())
     if not hasattr(module, name):
         near = difflib.get_close_matches(name, [one for one in vars(module) if not one.startswith("_")], 1)
         raise ForgeError(f"{where}: {module_name} has no {name}" + (f"; did you mean {near[0]}?" if near else ""))
     return getattr(module, name)
 
 
-def _imported(name: str, folder: Path) -> Any:
+def _import_module(name: str, folder: Path) -> Any:
     """Import a module with the user's folder first on the path.
 
     Raises ForgeError if it is missing, clashes with a loaded package, or raises while it is imported.
@@ -103,9 +105,9 @@ def _imported(name: str, folder: Path) -> Any:
     if str(folder) not in sys.path[:1]:
         sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
-    _no_clash(top, folder)
+    _refuse_clash(top, folder)
     try:
-        with blamed(f"{name}: it cannot be imported", "run `python -c 'import " + name + "'` in its folder"):
+        with wrap_user_errors(f"{name}: it cannot be imported", "run `python -c 'import " + name + "'` in its folder"):
             return importlib.import_module(name)
     except ForgeError as error:
         missing = error.__cause__.name if isinstance(error.__cause__, ModuleNotFoundError) else None
@@ -113,22 +115,22 @@ def _imported(name: str, folder: Path) -> Any:
             line = f"{name}: no such module in {folder}; start the forge in the folder that holds it"
             raise ForgeError(line) from None
         if missing and missing.partition(".")[0] in _OURS:
-            _no_clash(missing.partition(".")[0], folder)
+            _refuse_clash(missing.partition(".")[0], folder)
         raise
 
 
-def _no_clash(top: str, folder: Path) -> None:
+def _refuse_clash(top: str, folder: Path) -> None:
     """Raise ForgeError if a loaded or own package of this name would be found instead of the user's."""
     theirs = next((path for path in (folder / top, folder / f"{top}.py") if path.exists()), None)
     loaded = sys.modules.get(top)
     if theirs is None or (loaded is None and top not in _OURS):
         return
-    homes = [Path(path).resolve() for path in _homes(loaded)]
+    homes = [Path(path).resolve() for path in _module_paths(loaded)]
     if not any(home in {theirs, theirs / "__init__.py"} for home in homes):
         whose = "one of Skerry's own packages" if top in _OURS else "a package that is already loaded"
         raise ForgeError(f"{top}: {theirs} has the name of {whose}; rename yours, for example to my_{top}")
 
 
-def _homes(module: Any) -> list[str]:
+def _module_paths(module: Any) -> list[str]:
     file = getattr(module, "__file__", None)
     return [file] if file else list(getattr(module, "__path__", ()))

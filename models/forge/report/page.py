@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from models.bundle.bundle import Bundle
-from models.bundle.measurements import Metric
-from models.forge.evaluation.baselines import as_bytes, is_picture, png
-from models.forge.evaluation.deferral import curve, oracle_curve
+from models.bundle.measurements import QualityMetric
+from models.forge.evaluation.baselines import encode_png, is_picture, to_pixel_bytes
+from models.forge.evaluation.deferral import oracle_curve, pair_curve
 from models.forge.export.manifest import ENVELOPE_BYTES
-from models.forge.partition.cost import HeadCost
-from models.forge.report.charts import Axis, Point, Series, chart
-from models.forge.report.result import Made
+from models.forge.partition.cost import CutCost
+from models.forge.report.charts import ChartAxis, ChartPoint, ChartSeries, draw_chart
+from models.forge.report.result import ForgedBundle
 
 _SHOWN = 10  # pictures
 _CURVE_POINTS = 101
@@ -37,7 +37,9 @@ td.words{text-align:left}small,.why{color:#555}
 """
 
 
-def page(bundle: Bundle, made: Made, rows: Sequence[HeadCost], sizes: dict[str, float], forge: Any) -> str:
+def render_page(
+    bundle: Bundle, made: ForgedBundle, rows: Sequence[CutCost], sizes: dict[str, float], forge: Any
+) -> str:
     """The whole page as HTML text.
 
     `rows`: cost of every measured cut; `sizes`: compression baselines in bytes; `forge`: the fields of `forge.json`.
@@ -45,22 +47,22 @@ def page(bundle: Bundle, made: Made, rows: Sequence[HeadCost], sizes: dict[str, 
     manifest = bundle.manifest
     parts = [
         f"<h1>{escape(manifest.model)}</h1><small>{escape(manifest.kind)} · bundle {bundle.digest}</small>",
-        _cards(bundle, made),
-        _cuts(rows, made),
-        _bytes(bundle, made, sizes),
-        _deferral(made),
-        _calibrated(made),
-        _candidates(made),
-        _leaks(made),
-        _made_of(bundle, forge),
+        _render_cards(bundle, made),
+        _render_cuts(rows, made),
+        _render_bytes(bundle, made, sizes),
+        _render_deferral(made),
+        _render_calibration(made),
+        _render_candidates(made),
+        _render_leakage(made),
+        _render_provenance(bundle, forge),
     ]
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(manifest.model)}: forged</title>'
     return f"{head}<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
 
 
-def _cards(bundle: Bundle, made: Made) -> str:
+def _render_cards(bundle: Bundle, made: ForgedBundle) -> str:
     c = bundle.manifest.calibration
-    shown = _value(c.metric)
+    shown = _metric_formatter(c.metric)
     cards = (
         (shown(c.edge), "edge alone"),
         (shown(c.pair), f"pair, asking {c.asked:.1%}"),
@@ -75,23 +77,25 @@ def _cards(bundle: Bundle, made: Made) -> str:
     return f'<div class="cards">{drawn}</div><p>Measured on {c.samples} held-out samples{damaged}; {c.metric}.</p>'
 
 
-def _cuts(rows: Sequence[HeadCost], made: Made) -> str:
+def _render_cuts(rows: Sequence[CutCost], made: ForgedBundle) -> str:
     title = "<h2>Split points</h2>"
     if not rows:
         return f"{title}<p>The cut {escape(made.cut.name)} was given; no other was measured.</p>"
-    points = [Point(r.coded_bytes, r.head_us, r.cut.name, r.cut.name == made.cut.name) for r in rows]
-    figures = [Point(r.coded_bytes, r.accuracy, r.cut.name, r.cut.name == made.cut.name) for r in rows]
+    points = [ChartPoint(r.coded_bytes, r.head_us, r.cut.name, r.cut.name == made.cut.name) for r in rows]
+    figures = [ChartPoint(r.coded_bytes, r.accuracy, r.cut.name, r.cut.name == made.cut.name) for r in rows]
     leaking = [
-        Point(r.coded_bytes, r.leakage, r.cut.name, r.cut.name == made.cut.name) for r in rows if r.leakage is not None
+        ChartPoint(r.coded_bytes, r.leakage, r.cut.name, r.cut.name == made.cut.name)
+        for r in rows
+        if r.leakage is not None
     ]
-    size = Axis("bytes of features, coded without training", logarithmic=True)
-    quality = Axis(
-        "accuracy after coding" if made.judged.calibration.metric == Metric.ACCURACY else "RMSE after coding"
+    size = ChartAxis("bytes of features, coded without training", logarithmic=True)
+    quality = ChartAxis(
+        "accuracy after coding" if made.judged.calibration.metric == QualityMetric.ACCURACY else "RMSE after coding"
     )
     plots = [
-        chart(size, Axis("head, microseconds", logarithmic=True), [Series("", tuple(points))]),
-        chart(size, quality, [Series("", tuple(figures))]),
-        chart(size, Axis("leakage, quick attack", low=0.0, high=1.0), [Series("", tuple(leaking))]),
+        draw_chart(size, ChartAxis("head, microseconds", logarithmic=True), [ChartSeries("", tuple(points))]),
+        draw_chart(size, quality, [ChartSeries("", tuple(figures))]),
+        draw_chart(size, ChartAxis("leakage, quick attack", low=0.0, high=1.0), [ChartSeries("", tuple(leaking))]),
     ]
     body = [
         (
@@ -114,10 +118,10 @@ def _cuts(rows: Sequence[HeadCost], made: Made) -> str:
         "(Cohen, Choi &amp; Bajic 2021); accuracy on calibration samples. What ships is a learned bottleneck of the "
         "bytes that were requested. The ring marks the chosen cut.</p>"
     )
-    return title + f'<div class="plots">{"".join(plots)}</div>' + _table(names, body, marks) + note
+    return title + f'<div class="plots">{"".join(plots)}</div>' + _render_table(names, body, marks) + note
 
 
-def _bytes(bundle: Bundle, made: Made, sizes: dict[str, float]) -> str:
+def _render_bytes(bundle: Bundle, made: ForgedBundle, sizes: dict[str, float]) -> str:
     asked = bundle.manifest.calibration.asked
     question = bundle.manifest.fixed_bytes
     body = [(f"sample: {name}", f"{size:,.0f}", f"{size * asked:,.1f}") for name, size in sizes.items()]
@@ -131,45 +135,50 @@ def _bytes(bundle: Bundle, made: Made, sizes: dict[str, float]) -> str:
         ),
     ]
     marks = [False] * len(body) + [w.name == bundle.manifest.codec for w in made.leaving.ways] + [False, False]
-    table = _table(("what", "bytes, if asked", "mean over all samples"), [*body, *ways, *whole], marks)
+    table = _render_table(("what", "bytes, if asked", "mean over all samples"), [*body, *ways, *whole], marks)
     return f'<h2>Bytes</h2>{table}<p class="why">Codec {escape(bundle.manifest.codec)}: {escape(made.leaving.why)}.</p>'
 
 
-def _deferral(made: Made) -> str:
+def _render_deferral(made: ForgedBundle) -> str:
     outcomes, calibration = made.judged.measured_on, made.judged.calibration
-    ours, best = curve(outcomes), oracle_curve(outcomes)
+    ours, best = pair_curve(outcomes), oracle_curve(outcomes)
     count = len(outcomes)
     places = np.unique(np.linspace(0, count, _CURVE_POINTS).astype(int))
     lines = [
-        Series("this gate", tuple(Point(k / count, float(ours[k])) for k in places), line=True),
-        Series("oracle", tuple(Point(k / count, float(best[k])) for k in places), line=True),
-        Series("random", (Point(0.0, float(ours[0])), Point(1.0, float(ours[-1]))), line=True),
-        Series("threshold", (Point(calibration.asked, calibration.pair, f"{calibration.threshold:g}", chosen=True),)),
+        ChartSeries("this gate", tuple(ChartPoint(k / count, float(ours[k])) for k in places), line=True),
+        ChartSeries("oracle", tuple(ChartPoint(k / count, float(best[k])) for k in places), line=True),
+        ChartSeries("random", (ChartPoint(0.0, float(ours[0])), ChartPoint(1.0, float(ours[-1]))), line=True),
+        ChartSeries(
+            "threshold", (ChartPoint(calibration.asked, calibration.pair, f"{calibration.threshold:g}", chosen=True),)
+        ),
     ]
-    plot = chart(Axis("share asked", low=0.0, high=1.0), Axis(str(calibration.metric)), lines)
+    plot = draw_chart(ChartAxis("share asked", low=0.0, high=1.0), ChartAxis(str(calibration.metric)), lines)
     body = [
-        (f"{p.share:.0%}", f"{p.threshold:.4f}", f"{p.value:.4f}", f"{p.oracle:.4f}", _share(p.recovered))
+        (f"{p.share:.0%}", f"{p.threshold:.4f}", f"{p.value:.4f}", f"{p.oracle:.4f}", _format_share(p.recovered))
         for p in made.judged.deferral.points
     ]
-    table = _table(("asked", "threshold", "pair", "oracle", "gap recovered"), body)
+    table = _render_table(("asked", "threshold", "pair", "oracle", "gap recovered"), body)
     d = made.judged.deferral
-    note = f"mean gap recovered {_share(d.apgr)}; half at {_share(d.cpt50)}, four fifths at {_share(d.cpt80)} asked"
+    note = f"mean gap recovered {_format_share(d.apgr)}; half at {_format_share(d.cpt50)}, four fifths at {_format_share(d.cpt80)} asked"
     title = "<h2>Which samples to escalate</h2>"
     return f'{title}<div class="plots">{plot}{table}</div><p class="why">Held-out samples; {note}.</p>'
 
 
-def _calibrated(made: Made) -> str:
-    points = tuple(Point(sure, right, f"{count} samples") for sure, right, count in made.judged.bins)
-    plot = chart(
-        Axis("confidence", low=0.0, high=1.0),
-        Axis("share right", low=0.0, high=1.0),
-        [Series("edge", points, line=True), Series("perfectly calibrated", (Point(0, 0), Point(1, 1)), line=True)],
+def _render_calibration(made: ForgedBundle) -> str:
+    points = tuple(ChartPoint(sure, right, f"{count} samples") for sure, right, count in made.judged.bins)
+    plot = draw_chart(
+        ChartAxis("confidence", low=0.0, high=1.0),
+        ChartAxis("share right", low=0.0, high=1.0),
+        [
+            ChartSeries("edge", points, line=True),
+            ChartSeries("perfectly calibrated", (ChartPoint(0, 0), ChartPoint(1, 1)), line=True),
+        ],
     )
-    lines = "".join(f"<p>{escape(line)}</p>" for line in _promises(made))
+    lines = "".join(f"<p>{escape(line)}</p>" for line in _describe_calibration(made))
     return f'<h2>Confidence calibration</h2><div class="plots">{plot}</div>{lines}'
 
 
-def _promises(made: Made) -> list[str]:
+def _describe_calibration(made: ForgedBundle) -> list[str]:
     judged, c = made.judged, made.judged.calibration
     change = f"{c.ece_before:.4f} before, {c.ece_after:.4f} after"
     lines = [f"Expected calibration error {change} (temperature {judged.temperature:g})."]
@@ -186,7 +195,7 @@ def _promises(made: Made) -> list[str]:
     return lines
 
 
-def _candidates(made: Made) -> str:
+def _render_candidates(made: ForgedBundle) -> str:
     body = [
         (
             c.precision,
@@ -200,10 +209,10 @@ def _candidates(made: Made) -> str:
     ]
     marks = [c.precision == made.edge.precision for c in made.edge.candidates]
     names = ("precision", "bytes", "p50 µs", "memory KiB", "score", "")
-    return f"<h2>Precisions of the edge graph</h2>{_table(names, body, marks)}"
+    return f"<h2>Precisions of the edge graph</h2>{_render_table(names, body, marks)}"
 
 
-def _leaks(made: Made) -> str:
+def _render_leakage(made: ForgedBundle) -> str:
     body = [
         (
             escape(f"{row.kind} {row.subject}".strip()),
@@ -219,54 +228,54 @@ def _leaks(made: Made) -> str:
     ]
     names = ("what", "attack", "metric", "pairs", "without features", "with codes", "95 % bound", "with the sample")
     void = f"<p>{escape(made.leaked.void)}</p>" if made.leaked.void else ""
-    return f"<h2>Privacy leakage of the codes</h2>{_table(names, body)}{void}{_faces(made)}"
+    return f"<h2>Privacy leakage of the codes</h2>{_render_table(names, body)}{void}{_render_reconstructions(made)}"
 
 
-def _faces(made: Made) -> str:
+def _render_reconstructions(made: ForgedBundle) -> str:
     pictures = made.leaked.pictures
     if pictures is None or not is_picture(np.clip(pictures.originals, 0, 1)):
         return ""
     named = (("sample", pictures.originals), ("attacker", pictures.rebuilt))
     kept = [(name, np.clip(values[:_SHOWN], 0, 1)) for name, values in named]
-    lines = "".join(f"<tr><td>{name}</td>{''.join(map(_face, values))}</tr>" for name, values in kept)
+    lines = "".join(f"<tr><td>{name}</td>{''.join(map(_render_image, values))}</tr>" for name, values in kept)
     return f'<table class="faces">{lines}</table>'
 
 
-def _face(picture: Any) -> str:
-    data = base64.b64encode(png(as_bytes(picture))).decode()
+def _render_image(picture: Any) -> str:
+    data = base64.b64encode(encode_png(to_pixel_bytes(picture))).decode()
     return f'<td><img alt="" src="data:image/png;base64,{data}"></td>'
 
 
-def _made_of(bundle: Bundle, forge: Any) -> str:
+def _render_provenance(bundle: Bundle, forge: Any) -> str:
     p, t = bundle.manifest.provenance, bundle.manifest.target
     stages = [(escape(str(name)), f"{seconds} s") for name, seconds in forge.get("stage_s", {}).items()]
-    files = [(name, f"{len(bundle.read(name)):,}", digest[:16]) for name, digest in bundle.manifest.files.items()]
+    files = [(name, f"{len(bundle.read_file(name)):,}", digest[:16]) for name, digest in bundle.manifest.files.items()]
     origin = f"weights {p.weights_digest[:16]}, data {p.data_digest[:16]}, seed {p.seed}, torch {p.torch}"
     target = f"made for {t.runtime} opset {t.opset} on {t.machine}: {', '.join(t.providers)}"
     named = f"model {p.model or 'given in Python'}, {origin}; {target}"
     said = f"<p>{escape(named)}.</p>"
-    tables = _table(("file", "bytes", "SHA-256"), files) + _table(("stage", ""), stages)
+    tables = _render_table(("file", "bytes", "SHA-256"), files) + _render_table(("stage", ""), stages)
     return f"<h2>Provenance and files</h2>{said}{tables}"
 
 
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]], marks: Sequence[bool] | None = None) -> str:
+def _render_table(names: Sequence[str], rows: Iterable[Sequence[str]], marks: Sequence[bool] | None = None) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     drawn = []
     for number, row in enumerate(rows):
         chosen = ' class="chosen"' if marks and marks[number] else ""
-        drawn.append(f"<tr{chosen}>" + "".join(map(_cell, row)) + "</tr>")
+        drawn.append(f"<tr{chosen}>" + "".join(map(_render_cell, row)) + "</tr>")
     return f"<table><tr>{head}</tr>{''.join(drawn)}</table>"
 
 
-def _cell(value: str) -> str:
+def _render_cell(value: str) -> str:
     """One table cell: numbers are set to the right, words to the left."""
     number = not value or (value[0] in "-0123456789" and len(value) < _LONGEST_NUMBER)
     return f"<td>{value}</td>" if number else f'<td class="words">{value}</td>'
 
 
-def _share(value: float) -> str:
+def _format_share(value: float) -> str:
     return "no gap" if math.isnan(value) else f"{value:.1%}"
 
 
-def _value(metric: str) -> Callable[[float], str]:
-    return (lambda value: f"{value:.1%}") if metric == Metric.ACCURACY else (lambda value: f"{value:.4g}")
+def _metric_formatter(metric: str) -> Callable[[float], str]:
+    return (lambda value: f"{value:.1%}") if metric == QualityMetric.ACCURACY else (lambda value: f"{value:.4g}")

@@ -10,54 +10,56 @@ from typing import Any
 import msgspec
 
 from models.bundle.bundle import Bundle
-from models.forge.evaluation.baselines import baselines
+from models.forge.evaluation.baselines import measure_baselines
 from models.forge.evaluation.outcomes import OUTCOMES_FILE, encode_outcomes
 from models.forge.export.manifest import ENVELOPE_BYTES
-from models.forge.partition.cost import HeadCost, facts
-from models.forge.partition.cuts import Given
-from models.forge.report.page import page
-from models.forge.report.result import Made
-from models.forge.spec import Wish
+from models.forge.partition.cost import CutCost, cost_fields
+from models.forge.partition.cuts import PreparedModel
+from models.forge.report.page import render_page
+from models.forge.report.result import ForgedBundle
+from models.forge.spec import ForgeSpec
 
 HTML_FILE, FACTS_FILE, HELDOUT_FILE = "report.html", "report.json", "outcomes-heldout.npz"
 
 
-def report_folder(bundle: Path) -> Path:
-    """Folder of a bundle's report: `digits-1.report` beside `digits-1`.
+def locate_report(bundle: Path) -> Path:
+    """Folder of a bundle's report: `load_digits-1.report` beside `load_digits-1`.
 
     A bundle's own folder holds nothing that its manifest does not name.
     """
     return bundle.with_name(bundle.name + ".report")
 
 
-def write_report(bundle: Bundle, found: Given, made: Made, rows: Sequence[HeadCost], wish: Wish) -> Path:
-    """Write page, figures and outcomes into `report_folder`; returns the page's path."""
-    folder = report_folder(bundle.path)
+def write_report(
+    bundle: Bundle, found: PreparedModel, made: ForgedBundle, rows: Sequence[CutCost], wish: ForgeSpec
+) -> Path:
+    """Write page, figures and outcomes into `locate_report`; returns the page's path."""
+    folder = locate_report(bundle.path)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / OUTCOMES_FILE).write_bytes(encode_outcomes(made.judged.chosen_on))
     (folder / HELDOUT_FILE).write_bytes(encode_outcomes(made.judged.measured_on))
-    sizes = {one.name: round(one.mean_bytes, 1) for one in baselines(found.data.heldout.x[0])}
+    sizes = {one.name: round(one.mean_bytes, 1) for one in measure_baselines(found.data.heldout.x[0])}
     told: dict[str, Any] = {
         "model": bundle.manifest.model,
         "digest": bundle.digest,
-        "wish": wish.facts(),
+        "wish": wish.as_fields(),
         "calibration": bundle.manifest.calibration,
-        "cuts": [facts(row) for row in rows],
+        "cuts": [cost_fields(row) for row in rows],
         "candidates": made.edge.candidates,
         "leakage": made.leaked.rows,
         "leakage_void": made.leaked.void,
-        "bytes": {**sizes, **_travelling(bundle, made)},
+        "bytes": {**sizes, **_message_bytes(bundle, made)},
         "deferral": made.judged.deferral._asdict(),
         "scope": made.judged.scope._asdict() if made.judged.scope else None,
         "forge": msgspec.json.decode(bundle.report) if bundle.report else {},
     }
     (folder / FACTS_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1))
     path = folder / HTML_FILE
-    path.write_text(page(bundle, made, rows, sizes, told["forge"]), encoding="utf-8")
+    path.write_text(render_page(bundle, made, rows, sizes, told["forge"]), encoding="utf-8")
     return path
 
 
-def _travelling(bundle: Bundle, made: Made) -> dict[str, float]:
+def _message_bytes(bundle: Bundle, made: ForgedBundle) -> dict[str, float]:
     manifest = bundle.manifest
     sealed = manifest.fixed_bytes + ENVELOPE_BYTES
     return {

@@ -5,16 +5,16 @@ from typing import NamedTuple
 import msgspec
 from torch import nn
 
-from models.forge.evaluation.metrics import Answered, Judged
-from models.forge.export.codec_choice import Leaving
-from models.forge.export.targets import Profile
-from models.forge.leakage.measure import Measured
+from models.forge.evaluation.metrics import PairEvaluation, PartAnswers
+from models.forge.export.codec_choice import CodecChoice
+from models.forge.export.targets import TargetProfile
+from models.forge.leakage.measure import LeakageMeasurement
 from models.forge.partition.cuts import Cut
-from models.forge.partition.select import Shipped
+from models.forge.partition.select import BundleCost
 from wire.protocol.messages import FieldSpec
 
 
-class Candid(msgspec.Struct, frozen=True):
+class CandidateSummary(msgspec.Struct, frozen=True):
     """One precision of the edge graph in the report; `why` it does not ship, "" for the one that does."""
 
     precision: str
@@ -25,7 +25,7 @@ class Candid(msgspec.Struct, frozen=True):
     why: str
 
 
-class Edge(NamedTuple):
+class EdgeResult(NamedTuple):
     """The edge graph that ships, and the candidates compared.
 
     `p50_us`: at batch 1, one thread, on this machine's CPU.
@@ -34,10 +34,10 @@ class Edge(NamedTuple):
     graph: bytes
     precision: str
     p50_us: float
-    candidates: tuple[Candid, ...]
+    candidates: tuple[CandidateSummary, ...]
 
 
-class Made(NamedTuple):
+class ForgedBundle(NamedTuple):
     """Everything made of one cut: graphs, payload, evaluation, leakage and costs.
 
     `tail`: codes as floats -> outputs.
@@ -45,12 +45,12 @@ class Made(NamedTuple):
 
     cut: Cut
     tail: nn.Module
-    edge: Edge
+    edge: EdgeResult
     feature: FieldSpec
-    leaving: Leaving
-    chosen_on: Answered
-    measured_on: Answered
-    judged: Judged
-    leaked: Measured
-    profile: Profile
-    shipped: Shipped
+    leaving: CodecChoice
+    chosen_on: PartAnswers
+    measured_on: PartAnswers
+    judged: PairEvaluation
+    leaked: LeakageMeasurement
+    profile: TargetProfile
+    shipped: BundleCost

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from models.forge.partition.layout import Feature
+from models.forge.partition.layout import FeatureLayout
 
 _GRID = 8  # largest side of the code grid of an image
 _LEVELS = (4, 8, 16, 32)  # tried in this order: few levels train best, more are for bytes that few channels leave over
@@ -38,21 +38,21 @@ class Codebook(NamedTuple):
         return math.ceil(math.prod(self.shape) * math.log2(self.levels) / 8)
 
 
-def choose_codebook(feature: Feature, max_bytes: int, *, spatial: bool = True) -> Codebook:
+def choose_codebook(feature: FeatureLayout, max_bytes: int, *, spatial: bool = True) -> Codebook:
     """The finest codes within `max_bytes` per sample.
 
     On a grid (`spatial`, where the feature has one), else one vector.
     """
     bits = 8 * max_bytes
     if spatial and feature.spatial:
-        height, width = code_grid(feature)
+        height, width = find_code_grid(feature)
         while height * width * 2 > bits and height * width > 1:
             height, width = -(-height // 2), -(-width // 2)
-        return _filled(bits, (height, width))
+        return _fill_bits(bits, (height, width))
     return Codebook((max(1, min(bits // 2, 4 * _MAX_CHANNELS, math.prod(feature.shape))),), _LEVELS[0])
 
 
-def _filled(bits: int, grid: tuple[int, int]) -> Codebook:
+def _fill_bits(bits: int, grid: tuple[int, int]) -> Codebook:
     """The fewest levels that use most of the bits there are for each place of the grid."""
     each = bits / math.prod(grid)
     best = Codebook((1, *grid), 2)
@@ -63,7 +63,7 @@ def _filled(bits: int, grid: tuple[int, int]) -> Codebook:
     return best
 
 
-def code_grid(feature: Feature) -> tuple[int, int]:
+def find_code_grid(feature: FeatureLayout) -> tuple[int, int]:
     """The feature's grid, halved until no side is longer than the codes' may be (a sequence: 4 times as long)."""
     _, height, width = feature.shape
     longest = _GRID if height > 1 else 4 * _GRID
@@ -72,24 +72,24 @@ def code_grid(feature: Feature) -> tuple[int, int]:
     return height, width
 
 
-def rounded(levels: Tensor) -> Tensor:
+def round_straight_through(levels: Tensor) -> Tensor:
     """Straight-through rounding: whole numbers forward, the identity backward."""
     return levels + (torch.round(levels) - levels).detach()
 
 
-class Encoder(nn.Module):
+class BottleneckEncoder(nn.Module):
     """Encoder on the device: the cut's features -> codes as floats.
 
     `trunk` is what the early exit and the gate read too. `budget_macs`: multiply-accumulates it may take.
     """
 
-    def __init__(self, feature: Feature, codebook: Codebook, budget_macs: float) -> None:
+    def __init__(self, feature: FeatureLayout, codebook: Codebook, budget_macs: float) -> None:
         super().__init__()
         self.feature, self.codebook = feature, codebook
         self.layers: nn.Module
         if feature.spatial:
-            plan = _plan(feature, codebook, budget_macs)
-            self.layers = nn.Sequential(*_grid_layers(feature, plan))
+            plan = _plan_layers(feature, codebook, budget_macs)
+            self.layers = nn.Sequential(*_build_grid_layers(feature, plan))
             self.hidden: tuple[int, ...] = (plan.widths[-1], *plan.grid)
         else:
             width = _vector_width(feature.shape[0], math.prod(codebook.shape), budget_macs)
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
 
     def trunk(self, *features: Tensor) -> Tensor:
         """Hidden features before the bottleneck, `[n, *hidden]`."""
-        hidden: Tensor = self.layers(self.feature.joined(*features))
+        hidden: Tensor = self.layers(self.feature.to_canonical(*features))
         return hidden
 
     def quantise(self, hidden: Tensor) -> Tensor:
@@ -118,35 +118,35 @@ class Encoder(nn.Module):
         narrow = self.neck(hidden if self.on_grid else hidden.flatten(1)).float()
         levels = torch.sigmoid(_SPREAD * self.spread(narrow)) * (self.codebook.levels - 1)
         if self.training:
-            return rounded(levels).reshape(-1, *self.codebook.shape)
+            return round_straight_through(levels).reshape(-1, *self.codebook.shape)
         return torch.round(levels).reshape(-1, *self.codebook.shape)
 
 
-class _Plan(NamedTuple):
+class _LayerPlan(NamedTuple):
     widths: tuple[int, ...]  # of each halving of the grid; at least one layer
     grid: tuple[int, int]
     blocks: int
 
 
-def _plan(feature: Feature, codebook: Codebook, budget_macs: float) -> _Plan:
+def _plan_layers(feature: FeatureLayout, codebook: Codebook, budget_macs: float) -> _LayerPlan:
     """The widest layers within the budget, one residual block first; what is left goes into more blocks."""
-    grid = codebook.shape[1:] if len(codebook.shape) == 3 else code_grid(feature)
-    sides = list(_halvings(feature.shape[1:], grid))
-    best = _widths(_WIDTHS[0], len(sides), 0, grid)
+    grid = codebook.shape[1:] if len(codebook.shape) == 3 else find_code_grid(feature)
+    sides = list(_iter_halvings(feature.shape[1:], grid))
+    best = _double_widths(_WIDTHS[0], len(sides), 0, grid)
     for width in _WIDTHS:
-        plan = _widths(width, len(sides), 1, grid)
-        if _macs(feature, plan, sides) <= budget_macs:
+        plan = _double_widths(width, len(sides), 1, grid)
+        if _count_macs(feature, plan, sides) <= budget_macs:
             best = plan
-    while best.blocks < 3 and _macs(feature, best._replace(blocks=best.blocks + 1), sides) <= budget_macs:
+    while best.blocks < 3 and _count_macs(feature, best._replace(blocks=best.blocks + 1), sides) <= budget_macs:
         best = best._replace(blocks=best.blocks + 1)
     return best
 
 
-def _widths(width: int, halvings: int, blocks: int, grid: tuple[int, ...]) -> _Plan:
-    return _Plan(tuple(width * 2**index for index in range(halvings)), (grid[0], grid[1]), blocks)
+def _double_widths(width: int, halvings: int, blocks: int, grid: tuple[int, ...]) -> _LayerPlan:
+    return _LayerPlan(tuple(width * 2**index for index in range(halvings)), (grid[0], grid[1]), blocks)
 
 
-def _halvings(start: tuple[int, ...], end: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+def _iter_halvings(start: tuple[int, ...], end: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """The grid after each layer; one layer that halves nothing where the grid is right already."""
     height, width = start
     if (height, width) == tuple(end):
@@ -156,7 +156,7 @@ def _halvings(start: tuple[int, ...], end: tuple[int, ...]) -> Iterator[tuple[in
         yield height, width
 
 
-def _macs(feature: Feature, plan: _Plan, sides: list[tuple[int, int]]) -> float:
+def _count_macs(feature: FeatureLayout, plan: _LayerPlan, sides: list[tuple[int, int]]) -> float:
     taps = 9 if feature.shape[1] > 1 else 3
     total, inputs = 0, feature.shape[0]
     for width, (rows, columns) in zip(plan.widths, sides, strict=True):
@@ -165,29 +165,29 @@ def _macs(feature: Feature, plan: _Plan, sides: list[tuple[int, int]]) -> float:
     return total + plan.blocks * 2 * taps * inputs * inputs * math.prod(plan.grid)
 
 
-def _grid_layers(feature: Feature, plan: _Plan) -> Iterator[nn.Module]:
+def _build_grid_layers(feature: FeatureLayout, plan: _LayerPlan) -> Iterator[nn.Module]:
     inputs, flat = feature.shape[0], feature.shape[1] == 1
     before = feature.shape[1:]
-    for width, after in zip(plan.widths, _halvings(before, plan.grid), strict=True):
-        yield from conv(inputs, width, flat=flat, stride=2 if after != before else 1)
+    for width, after in zip(plan.widths, _iter_halvings(before, plan.grid), strict=True):
+        yield from conv_layers(inputs, width, flat=flat, stride=2 if after != before else 1)
         inputs, before = width, after
     for _ in range(plan.blocks):
-        yield Block(inputs, flat=flat)
+        yield BottleneckBlock(inputs, flat=flat)
 
 
-def conv(inputs: int, outputs: int, *, flat: bool, stride: int = 1) -> list[nn.Module]:
+def conv_layers(inputs: int, outputs: int, *, flat: bool, stride: int = 1) -> list[nn.Module]:
     """Convolution, normalisation, ReLU; `flat`: along a sequence, held as a grid of one row."""
     kernel, padding, steps = ((1, 3), (0, 1), (1, stride)) if flat else ((3, 3), (1, 1), (stride, stride))
     layer = nn.Conv2d(inputs, outputs, kernel, stride=steps, padding=padding, bias=False)
     return [layer, nn.BatchNorm2d(outputs), nn.ReLU()]
 
 
-class Block(nn.Module):
+class BottleneckBlock(nn.Module):
     """Residual block: two convolutions beside the identity (He et al. 2016)."""
 
     def __init__(self, width: int, *, flat: bool) -> None:
         super().__init__()
-        self.inner = nn.Sequential(*conv(width, width, flat=flat), *conv(width, width, flat=flat))
+        self.inner = nn.Sequential(*conv_layers(width, width, flat=flat), *conv_layers(width, width, flat=flat))
 
     def forward(self, x: Tensor) -> Tensor:
         deeper: Tensor = self.inner(x)
@@ -198,10 +198,10 @@ def _vector_width(inputs: int, outputs: int, budget_macs: float) -> int:
     return int(max(16, min(_VECTOR_HIDDEN, 2 * inputs, budget_macs / (inputs + outputs))))
 
 
-class Decoder(nn.Module):
+class BottleneckDecoder(nn.Module):
     """Decoder on the hub: codes as floats -> the entry cut's features, one tensor or a tuple of them."""
 
-    def __init__(self, codebook: Codebook, entry: Feature, blocks: int = 1, width: int = 0) -> None:
+    def __init__(self, codebook: Codebook, entry: FeatureLayout, blocks: int = 1, width: int = 0) -> None:
         super().__init__()
         self.entry = entry
         self.middle = (codebook.levels - 1) / 2
@@ -216,7 +216,7 @@ class Decoder(nn.Module):
                 nn.Linear(hidden, math.prod(entry.shape)),
             )
 
-    def start_at(self, mean: Tensor) -> None:
+    def set_initial_mean(self, mean: Tensor) -> None:
         """Make the untrained decoder answer about the mean features, in their canonical form `[1, *entry.shape]`.
 
         A mask that travels as a feature is so never empty: attention to nothing at all is not a number.
@@ -227,26 +227,26 @@ class Decoder(nn.Module):
             place.copy_(mean.reshape(place.shape))
 
     def forward(self, codes: Tensor) -> Tensor | tuple[Tensor, ...]:
-        return self.entry.parted(self.layers(codes / self.middle - 1))
+        return self.entry.from_canonical(self.layers(codes / self.middle - 1))
 
 
 class _GridDecoder(nn.Module):
-    def __init__(self, codebook: Codebook, entry: Feature, blocks: int, width: int) -> None:
+    def __init__(self, codebook: Codebook, entry: FeatureLayout, blocks: int, width: int) -> None:
         super().__init__()
         channels, *sides = entry.shape
         flat = sides[0] == 1
         self.size = (sides[0], sides[1])
         self.vector = len(codebook.shape) != 3 or (codebook.shape[1] == 1) != flat
-        self.grid = code_grid(entry) if self.vector else (codebook.shape[1], codebook.shape[2])
+        self.grid = find_code_grid(entry) if self.vector else (codebook.shape[1], codebook.shape[2])
         width = width or min(192, max(64, -(-channels * 3 // 32) * 8))
         self.width = width
         self.first: nn.Module
         if self.vector:
             self.first = nn.Linear(math.prod(codebook.shape), width * math.prod(self.grid))
         else:
-            self.first = nn.Sequential(*conv(codebook.shape[0], width, flat=flat))
-        self.blocks = nn.Sequential(*(Block(width, flat=flat) for _ in range(blocks)))
-        self.last = nn.Sequential(*conv(width, width, flat=flat), nn.Conv2d(width, channels, 1))
+            self.first = nn.Sequential(*conv_layers(codebook.shape[0], width, flat=flat))
+        self.blocks = nn.Sequential(*(BottleneckBlock(width, flat=flat) for _ in range(blocks)))
+        self.last = nn.Sequential(*conv_layers(width, width, flat=flat), nn.Conv2d(width, channels, 1))
         self.place = nn.Parameter(torch.zeros(1, channels, *self.size))  # mean features at each place of the grid
 
     def forward(self, codes: Tensor) -> Tensor:

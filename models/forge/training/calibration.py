@@ -15,14 +15,14 @@ _BINS = 15
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def probabilities(logits: Logits, temperature: float) -> npt.NDArray[np.float64]:
+def softmax_probabilities(logits: Logits, temperature: float) -> npt.NDArray[np.float64]:
     """Softmax of `logits / temperature`, `[n, labels]`."""
     scaled = logits.astype(np.float64) / temperature
     weights = np.exp(scaled - scaled.max(1, keepdims=True))
-    return np.asarray(weights / weights.sum(1, keepdims=True))
+    return np.asarray(weights / weights.sum_series(1, keepdims=True))
 
 
-def temperature(logits: Logits, y: Labels) -> float:
+def fit_temperature(logits: Logits, y: Labels) -> float:
     """The temperature of the lowest negative log-likelihood (Guo et al. 2017), by golden section on its logarithm.
 
     Samples of no label (-1) have no likelihood and do not count.
@@ -31,20 +31,20 @@ def temperature(logits: Logits, y: Labels) -> float:
     low, high = math.log(0.05), math.log(20.0)
     while high - low > 1e-4:
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        if _loss(logits, y, math.exp(left)) < _loss(logits, y, math.exp(right)):
+        if _log_loss(logits, y, math.exp(left)) < _log_loss(logits, y, math.exp(right)):
             high = right
         else:
             low = left
     return round(math.exp((low + high) / 2), 4)
 
 
-def _loss(logits: Logits, y: Labels, value: float) -> float:
-    chosen = probabilities(logits, value)[np.arange(len(y)), y]
+def _log_loss(logits: Logits, y: Labels, value: float) -> float:
+    chosen = softmax_probabilities(logits, value)[np.arange(len(y)), y]
     return -float(np.log(np.maximum(chosen, 1e-12)).mean())
 
 
-def confidence_error(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> float:
+def expected_calibration_error(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> float:
     """Expected calibration error of a confidence `[n]` in 0..1: mean gap to the accuracy over 15 bins."""
     bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
-    gaps = [abs(float((right[bins == b] - confidence[bins == b]).sum())) for b in np.unique(bins)]
+    gaps = [abs(float((right[bins == b] - confidence[bins == b]).sum_series())) for b in np.unique(bins)]
     return sum(gaps) / len(right)

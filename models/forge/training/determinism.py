@@ -13,7 +13,7 @@ THREADS = 1
 
 
 @contextmanager
-def repeatable(seed: int, threads: int = THREADS) -> Iterator[None]:
+def deterministic_torch(seed: int, threads: int = THREADS) -> Iterator[None]:
     """Context in which torch's random numbers follow from `seed`, with `threads` threads and deterministic kernels."""
     before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     with torch.random.fork_rng(devices=[]):

@@ -17,20 +17,20 @@ from torch import Tensor, nn
 from models.forge import cache
 from models.forge.data.types import Data
 from models.forge.partition.cuts import find_cuts
-from models.forge.partition.layout import feature_of
-from models.forge.partition.split import halves, split
-from models.forge.training.bottleneck import Codebook, Decoder, Encoder, choose_codebook
-from models.forge.training.determinism import repeatable
-from models.forge.training.early_exit import Exit, Measured, WithScale
-from models.forge.training.gate import fit
-from models.forge.training.losses import Aim, exit_taught, matched, taught
-from models.forge.training.modules import Pieces, as_tuple
-from models.forge.training.teacher import Answers, Augment, fitting_speed
+from models.forge.partition.layout import find_layout
+from models.forge.partition.split import split_model, split_shared
+from models.forge.training.bottleneck import BottleneckDecoder, BottleneckEncoder, Codebook, choose_codebook
+from models.forge.training.determinism import deterministic_torch
+from models.forge.training.early_exit import EarlyExit, RegressionExit, ScaledRegressor
+from models.forge.training.gate import fit_gate_and_novelty
+from models.forge.training.losses import LossConfig, distillation_loss, exit_loss, feature_matching_loss
+from models.forge.training.modules import TrainedModules, as_tuple
+from models.forge.training.teacher import AugmentFunction, TeacherAnswers, choose_execution
 
 if TYPE_CHECKING:
-    from models.forge.partition.cuts import Cut, Traced
+    from models.forge.partition.cuts import Cut, TracedModel
 
-Tell = Callable[[str, float], None]  # (stage, share of the training that is done)
+ProgressCallback = Callable[[str, float], None]  # (stage, share of the training that is done)
 STATE = "pieces.safetensors"
 _ENTRY_SHARE = 0.85  # the decoder enters the given model before this share of its arithmetic
 _LEAST_SHARE = 0.05  # of the given model's arithmetic, for an encoder behind a cut that has used up the head's share
@@ -42,7 +42,7 @@ _MATCHED = 0.1  # of the epochs, the decoder imitates the given model's own feat
 _FITTING = 0.05  # share of the progress left for gate and novelty
 
 
-class Teaching(NamedTuple):
+class DistillationConfig(NamedTuple):
     """Settings of one training.
 
     `entry`: where the decoder enters the given model again, at the cut or later; None: chosen. `codebook`: None: chosen
@@ -60,7 +60,7 @@ class Teaching(NamedTuple):
     epochs: int = 12
     seed: int = 0
     edge_model: nn.Module | None = None
-    augment: Augment | None = None
+    augment: AugmentFunction | None = None
     spatial: bool = True
     batch: int = 256
     rate: float = 3e-3
@@ -72,123 +72,129 @@ class Teaching(NamedTuple):
     threads: int = 1
 
 
-def teach(traced: "Traced", data: Data, cut: "Cut", wish: Teaching, tell: Tell) -> Pieces:
+def train_modules(
+    traced: "TracedModel", data: Data, cut: "Cut", wish: DistillationConfig, tell: ProgressCallback
+) -> TrainedModules:
     """Train all modules; returns them in evaluation mode, with gate, novelty and temperature fitted.
 
     Gate, novelty and temperature are fitted on the calibration part. `tell(what, share)` reports progress.
     """
-    with repeatable(wish.seed, wish.threads):
-        aim = aim_of(data, wish)
+    with deterministic_torch(wish.seed, wish.threads):
+        aim = build_loss_config(data, wish)
         entry = wish.entry or choose_entry(traced, cut)
-        pieces = build(traced, cut, entry, wish, aim)
-        models = _Models(traced.gm, halves(traced, entry).head)
-        _Lessons(data, models, wish, aim, pieces).run(tell)
+        pieces = build_modules(traced, cut, entry, wish, aim)
+        models = _TeacherModels(traced.gm, split_shared(traced, entry).head)
+        _Trainer(data, models, wish, aim, pieces).run(tell)
         tell("fitting the gate", 1 - _FITTING)
-        fit(pieces, data, wish.seed)
+        fit_gate_and_novelty(pieces, data, wish.seed)
     tell("taught", 1.0)
     return pieces
 
 
-def aim_of(data: Data, wish: Teaching) -> Aim:
+def build_loss_config(data: Data, wish: DistillationConfig) -> LossConfig:
     """Task and loss weights for this data."""
     y = data.training.y
     if data.labels:
-        return Aim(len(data.labels), softness=wish.softness, hard=wish.hard_weight)
-    return Aim(0, float(y.mean()), max(float(y.std()), 1e-6), hard=1.0)
+        return LossConfig(len(data.labels), softness=wish.softness, hard=wish.hard_weight)
+    return LossConfig(0, float(y.mean()), max(float(y.std()), 1e-6), hard=1.0)
 
 
-def choose_entry(traced: "Traced", cut: "Cut") -> "Cut":
+def choose_entry(traced: "TracedModel", cut: "Cut") -> "Cut":
     """Cut at which the decoder enters the given model again.
 
     The narrowest one that is not before the cut, has the same layout of features and leaves the tail something to do.
     """
-    kind = feature_of(traced.gm, cut).order
+    kind = find_layout(traced.gm, cut).order
     best = cut
     for later in find_cuts(traced):
-        if later.share <= cut.share or later.share > _ENTRY_SHARE or feature_of(traced.gm, later).order is not kind:
+        if later.share <= cut.share or later.share > _ENTRY_SHARE or find_layout(traced.gm, later).order is not kind:
             continue
-        if _size(later) <= _size(best):
+        if _count_values(later) <= _count_values(best):
             best = later
     return best
 
 
-def _size(cut: "Cut") -> int:
+def _count_values(cut: "Cut") -> int:
     return sum(math.prod(shape) for shape in cut.shapes)
 
 
-def build(traced: "Traced", cut: "Cut", entry: "Cut", wish: Teaching, aim: Aim) -> Pieces:
+def build_modules(
+    traced: "TracedModel", cut: "Cut", entry: "Cut", wish: DistillationConfig, aim: LossConfig
+) -> TrainedModules:
     """Untrained modules: the given model's own head and tail, copied, and new parts between them."""
-    feature, goal = feature_of(traced.gm, cut), feature_of(traced.gm, entry)
+    feature, goal = find_layout(traced.gm, cut), find_layout(traced.gm, entry)
     codebook = wish.codebook or choose_codebook(feature, wish.max_bytes, spatial=wish.spatial)
     budget = max((wish.head_share - cut.share) * traced.macs, _LEAST_SHARE * traced.macs, _LEAST_MACS)
-    encoder = Encoder(feature, codebook, budget)
+    encoder = BottleneckEncoder(feature, codebook, budget)
     local: nn.Module
     if wish.edge_model is None:
-        local = Exit(encoder.hidden, aim.labels or 2)
-        local = local if aim.labels else Measured(local, aim.mean, aim.spread)
+        local = EarlyExit(encoder.hidden, aim.labels or 2)
+        local = local if aim.labels else RegressionExit(local, aim.mean, aim.spread)
     else:
         local = copy.deepcopy(wish.edge_model)
-        local = local if aim.labels else WithScale(local, math.log(aim.spread / 2))
-    return Pieces(
-        head=split(traced, cut).head,
+        local = local if aim.labels else ScaledRegressor(local, math.log(aim.spread / 2))
+    return TrainedModules(
+        head=split_model(traced, cut).head,
         encoder=encoder,
-        decoder=Decoder(codebook, goal),
-        tail=split(traced, entry).tail,
+        decoder=BottleneckDecoder(codebook, goal),
+        tail=split_model(traced, entry).tail,
         exit=local,
         codebook=codebook,
         separate=wish.edge_model is not None,
     )
 
 
-class _Models(NamedTuple):
+class _TeacherModels(NamedTuple):
     """The given model, and the part of it that makes the features which the decoder has to imitate."""
 
     teacher: nn.Module
     guide: nn.Module
 
 
-class _Lessons:
+class _Trainer:
     """One training. Owns the optimiser, the schedule and the checkpoint."""
 
-    def __init__(self, data: Data, models: _Models, wish: Teaching, aim: Aim, pieces: Pieces) -> None:
+    def __init__(
+        self, data: Data, models: _TeacherModels, wish: DistillationConfig, aim: LossConfig, pieces: TrainedModules
+    ) -> None:
         self._wish, self._aim, self._pieces = wish, aim, pieces
         self._y = torch.from_numpy(np.ascontiguousarray(data.training.y))
         x = data.training.x[0]
-        self._answers = Answers(models.teacher, x, wish.augment, wish.seed, wish.folder)
-        self._speed = fitting_speed(models.teacher, torch.from_numpy(x[:2]))
+        self._answers = TeacherAnswers(models.teacher, x, wish.augment, wish.seed, wish.folder)
+        self._speed = choose_execution(models.teacher, torch.from_numpy(x[:2]))
         self._guide = models.guide
         with torch.inference_mode():
-            usual = pieces.decoder.entry.joined(*as_tuple(self._guide(torch.from_numpy(x[:_USUAL])))).mean(
+            usual = pieces.decoder.entry.to_canonical(*as_tuple(self._guide(torch.from_numpy(x[:_USUAL])))).mean(
                 0, keepdim=True
             )
-        pieces.decoder.start_at(usual)
+        pieces.decoder.set_initial_mean(usual)
         self._match_epochs = max(1, round(_MATCHED * wish.epochs))
         pieces.head.requires_grad_(requires_grad=False).eval()
         names = ("encoder", "decoder", "tail", "exit")
         self._modules = nn.ModuleDict({name: getattr(pieces, name) for name in names})
-        self._optimiser = torch.optim.AdamW(self._groups(), lr=wish.rate, weight_decay=0.02)
+        self._optimiser = torch.optim.AdamW(self._parameter_groups(), lr=wish.rate, weight_decay=0.02)
 
-    def run(self, tell: Tell) -> None:
+    def run(self, tell: ProgressCallback) -> None:
         wish = self._wish
         path = wish.folder / STATE if wish.folder else None
-        done = cache.resume(path, self._modules, self._optimiser) if path else 0
+        done = cache.load_checkpoint(path, self._modules, self._optimiser) if path else 0
         for epoch in range(done, wish.epochs):
-            loss = self._epoch(epoch)
+            loss = self._run_epoch(epoch)
             if path:
-                cache.keep(path, self._modules, self._optimiser, epoch + 1)
+                cache.save_checkpoint(path, self._modules, self._optimiser, epoch + 1)
             tell(f"teaching, loss {loss:.3f}", (1 - _FITTING) * (epoch + 1) / wish.epochs)
         self._modules.eval()
 
-    def _groups(self) -> list[dict[str, Any]]:
+    def _parameter_groups(self) -> list[dict[str, Any]]:
         pieces, rate = self._pieces, self._wish.rate
         fresh = [*pieces.encoder.parameters(), *pieces.decoder.parameters(), *pieces.exit.parameters()]
         given = [weight for weight in pieces.tail.parameters() if weight.requires_grad]
         groups = [{"params": fresh, "lr": rate, "top": rate}, {"params": given, "lr": rate, "top": rate * _GIVEN_RATE}]
         return [group for group in groups if group["params"]]
 
-    def _epoch(self, epoch: int) -> float:
+    def _run_epoch(self, epoch: int) -> float:
         wish = self._wish
-        lesson = self._answers.copy(epoch % max(1, wish.copies))
+        lesson = self._answers.load_copy(epoch % max(1, wish.copies))
         chance = torch.Generator().manual_seed(wish.seed * 1009 + epoch)
         torch.manual_seed(wish.seed * 1009 + epoch)  # dropout: an epoch is the same after a restart
         order = torch.randperm(len(self._y), generator=chance)
@@ -198,15 +204,15 @@ class _Lessons:
         self._modules.train()
         for step in range(steps):
             chosen = order[step * size : (step + 1) * size]
-            self._pace((epoch + step / steps) / wish.epochs)
-            batch = self._speed.ready(lesson.x[chosen])
+            self._set_rate((epoch + step / steps) / wish.epochs)
+            batch = self._speed.arrange(lesson.x[chosen])
             with self._speed.autocast():
-                loss = self._loss(batch, lesson.answers[chosen], self._y[chosen], epoch)
-            self._learn(loss)
+                loss = self._compute_loss(batch, lesson.answers[chosen], self._y[chosen], epoch)
+            self._apply_loss(loss)
             total += loss.item()
         return total / steps
 
-    def _learn(self, loss: Tensor) -> None:
+    def _apply_loss(self, loss: Tensor) -> None:
         self._optimiser.zero_grad()
         if not torch.isfinite(loss):  # skip a batch of NaN loss: its gradient would spoil every weight
             return
@@ -214,22 +220,22 @@ class _Lessons:
         torch.nn.utils.clip_grad_norm_(self._modules.parameters(), 5.0)
         self._optimiser.step()
 
-    def _loss(self, batch: Tensor, answers: Tensor, y: Tensor, epoch: int) -> Tensor:
+    def _compute_loss(self, batch: Tensor, answers: Tensor, y: Tensor, epoch: int) -> Tensor:
         pieces, wish = self._pieces, self._wish
         with torch.no_grad():
             found = as_tuple(pieces.head(batch))
         hidden = pieces.encoder.trunk(*found)
         local = pieces.exit(batch) if pieces.separate else pieces.exit(hidden)
         features = as_tuple(pieces.decoder(pieces.encoder.quantise(hidden)))
-        loss = taught(as_tuple(pieces.tail(*features))[0], answers, y, self._aim)
-        loss = loss + wish.exit_weight * exit_taught(local, answers, y, self._aim)
+        loss = distillation_loss(as_tuple(pieces.tail(*features))[0], answers, y, self._aim)
+        loss = loss + wish.exit_weight * exit_loss(local, answers, y, self._aim)
         if epoch < self._match_epochs:
             with torch.no_grad():
                 wanted = as_tuple(self._guide(batch))
-            loss = loss + matched(features, wanted)
+            loss = loss + feature_matching_loss(features, wanted)
         return loss
 
-    def _pace(self, share: float) -> None:
+    def _set_rate(self, share: float) -> None:
         """One-cycle learning rate (Smith & Topin 2018): up for a fifth of the time, down to nothing along a cosine."""
         rise = 0.2
         height = share / rise if share < rise else 0.5 * (1 + math.cos(math.pi * (share - rise) / (1 - rise)))

@@ -9,14 +9,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from models.forge.training.bottleneck import conv
+from models.forge.training.bottleneck import conv_layers
 
 _WIDTH = 128  # of the hidden layer after a trunk that is a vector
 _SIDE = 4  # the exit sees the trunk on a grid of at most about this side
 _LOG_SCALES = (-6.0, 2.0)  # of the error, in units of the target's spread
 
 
-class Exit(nn.Module):
+class EarlyExit(nn.Module):
     """Early exit network: trunk `[n, *hidden]` -> logits `[n, labels]`."""
 
     def __init__(self, hidden: tuple[int, ...], outputs: int) -> None:
@@ -27,8 +27,8 @@ class Exit(nn.Module):
             channels, height, width = hidden
             flat = height == 1
             stride = 2 if max(height, width) > _SIDE else 1
-            layers += conv(channels, channels, flat=flat, stride=stride)
-            height, width = _after(height, stride), _after(width, stride)
+            layers += conv_layers(channels, channels, flat=flat, stride=stride)
+            height, width = _output_side(height, stride), _output_side(width, stride)
             reach = max(1, width // (2 * _SIDE) if flat else max(height, width) // (2 * _SIDE))
             kernel = (min(reach, height), min(reach, width))
             if kernel != (1, 1):
@@ -45,7 +45,7 @@ class Exit(nn.Module):
         return logits.float()
 
 
-class Measured(nn.Module):
+class RegressionExit(nn.Module):
     """Regressor's early exit: raw pairs -> (value, log scale) in the target's units."""
 
     def __init__(self, inner: nn.Module, mean: float, spread: float) -> None:
@@ -59,7 +59,7 @@ class Measured(nn.Module):
         return torch.cat([raw[:, :1] * self.spread + self.mean, log_scale], 1)
 
 
-class WithScale(nn.Module):
+class ScaledRegressor(nn.Module):
     """A user's small regressor, which answers values only, beside one error scale for all samples."""
 
     def __init__(self, model: nn.Module, log_scale: float) -> None:
@@ -73,5 +73,5 @@ class WithScale(nn.Module):
         return torch.cat([value, self.log_scale.expand_as(value)], 1)
 
 
-def _after(side: int, stride: int) -> int:
+def _output_side(side: int, stride: int) -> int:
     return -(-side // stride)

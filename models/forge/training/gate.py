@@ -14,10 +14,10 @@ import torch
 from sklearn.isotonic import isotonic_regression
 from torch import Tensor, nn
 
-from models.forge.data.types import Data, Part
-from models.forge.training.calibration import temperature
-from models.forge.training.modules import Pieces, as_tuple, pooled, tail_module
-from models.forge.training.teacher import ask
+from models.forge.data.types import Data, DataPart
+from models.forge.training.calibration import fit_temperature
+from models.forge.training.modules import TrainedModules, as_tuple, build_tail_module, pool_places
+from models.forge.training.teacher import predict_batches
 
 Floats = npt.NDArray[np.float64]
 _FOLDS = 5
@@ -31,7 +31,7 @@ _DIRECTIONS, _RIDGE = 32, 1e-6
 _LEAST = 200  # samples of calibration below which nothing is learned from them
 
 
-class Table(nn.Module):
+class PiecewiseLinear(nn.Module):
     """Piecewise linear, never falling function of one number, flat outside its knots."""
 
     first: Tensor
@@ -54,7 +54,7 @@ class Table(nn.Module):
         return found
 
 
-class Gate(nn.Module):
+class ConfidenceGate(nn.Module):
     """Gate network: (logits, pooled trunk) -> confidence `[n]`.
 
     Low where the hub is expected to be right and the device wrong.
@@ -78,12 +78,12 @@ class Gate(nn.Module):
 
     def score(self, logits: Tensor, summary: Tensor) -> Tensor:
         """Uncalibrated score `[n]`: the higher, the less there is to gain from asking the hub."""
-        seen = evidence(logits, summary if self.looks_deeper else None)
+        seen = build_gate_inputs(logits, summary if self.looks_deeper else None)
         gain: Tensor = self.second(torch.relu(self.first((seen - self.mean) * self.scale)))
         return -gain[:, 0]
 
 
-def evidence(logits: Tensor, summary: Tensor | None) -> Tensor:
+def build_gate_inputs(logits: Tensor, summary: Tensor | None) -> Tensor:
     """Gate inputs: ordered largest log-probabilities, margin, entropy, each label's, and the trunk if given."""
     logs = torch.log_softmax(logits, 1)
     ordered = torch.topk(logs, min(_SHOWN, logs.shape[1]), dim=1).values
@@ -93,7 +93,7 @@ def evidence(logits: Tensor, summary: Tensor | None) -> Tensor:
     return torch.cat([ordered, margin, entropy, *each, *([] if summary is None else [summary])], 1)
 
 
-class Novelty(nn.Module):
+class NoveltyScore(nn.Module):
     """Novelty network: (logits, pooled trunk) -> share `[n]` of calibration samples that look more usual."""
 
     whiten: Tensor  # [inputs, kept]
@@ -116,7 +116,7 @@ class Novelty(nn.Module):
         return square.amin(1).clamp(min=0).sqrt()
 
 
-class Seen(NamedTuple):
+class GateSamples(NamedTuple):
     """Samples for fitting, as the device and the hub answer them: tensors of `n` rows."""
 
     logits: Tensor
@@ -125,86 +125,88 @@ class Seen(NamedTuple):
     y: Tensor
 
 
-def look(pieces: Pieces, part: Part) -> Seen:
+def collect_gate_samples(pieces: TrainedModules, part: DataPart) -> GateSamples:
     """The modules' own outputs (before temperature or gate) for a whole part, in float32."""
-    device = _Device(pieces).eval()
-    found = [_rows(device, part.x[0][i : i + 500]) for i in range(0, len(part), 500)]
+    device = _DeviceHalf(pieces).eval()
+    found = [_run_device(device, part.x[0][i : i + 500]) for i in range(0, len(part), 500)]
     logits, summary, codes = (torch.cat(column) for column in zip(*found, strict=True))
-    return Seen(logits, summary, ask(tail_module(pieces), codes), torch.from_numpy(np.asarray(part.y)))
+    return GateSamples(
+        logits, summary, predict_batches(build_tail_module(pieces), codes), torch.from_numpy(np.asarray(part.y))
+    )
 
 
-def _rows(device: nn.Module, x: npt.NDArray[np.float32]) -> tuple[Tensor, Tensor, Tensor]:
+def _run_device(device: nn.Module, x: npt.NDArray[np.float32]) -> tuple[Tensor, Tensor, Tensor]:
     with torch.no_grad():
         logits, summary, codes = device(torch.from_numpy(np.ascontiguousarray(x)))
     return logits.float(), summary.float(), codes.float()
 
 
-class _Device(nn.Module):
-    def __init__(self, pieces: Pieces) -> None:
+class _DeviceHalf(nn.Module):
+    def __init__(self, pieces: TrainedModules) -> None:
         super().__init__()
         self.head, self.encoder, self.exit, self.separate = pieces.head, pieces.encoder, pieces.exit, pieces.separate
 
     def forward(self, sample: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         hidden = self.encoder.trunk(*as_tuple(self.head(sample)))
         logits = self.exit(sample) if self.separate else self.exit(hidden)
-        return logits, pooled(hidden), self.encoder.quantise(hidden)
+        return logits, pool_places(hidden), self.encoder.quantise(hidden)
 
 
-def fit(pieces: Pieces, data: Data, seed: int) -> None:
+def fit_gate_and_novelty(pieces: TrainedModules, data: Data, seed: int) -> None:
     """Set `gate`, `novelty` and `temperature` from the calibration part; a gate only if it beats the softmax there."""
-    seen = look(pieces, data.calibration)
+    seen = collect_gate_samples(pieces, data.calibration)
     known = seen.y.numpy() >= 0 if data.labels else np.ones(len(seen.y), bool)
     if data.labels:
-        pieces.temperature = temperature(seen.logits.numpy()[known], seen.y.numpy()[known])
+        pieces.temperature = fit_temperature(seen.logits.numpy()[known], seen.y.numpy()[known])
         pieces.gate = fit_gate(seen, seed)
-    pieces.novelty = fit_novelty(look(pieces, _some(data.training)), seen, data.labels != ())
+    pieces.novelty = fit_novelty(collect_gate_samples(pieces, _thin_part(data.training)), seen, data.labels != ())
 
 
-def _some(part: Part, most: int = 10_000) -> Part:
+def _thin_part(part: DataPart, most: int = 10_000) -> DataPart:
     step = max(1, len(part) // most)
-    return Part((part.x[0][::step],), part.y[::step])
+    return DataPart((part.x[0][::step],), part.y[::step])
 
 
-def fit_gate(seen: Seen, seed: int) -> Gate | None:
+def fit_gate(seen: GateSamples, seed: int) -> ConfidenceGate | None:
     """The best of the softmax (None) and learned gates with and without the trunk, on samples that a fit left out."""
     if len(seen.y) < _LEAST:
         return None
     own, hub = seen.logits.argmax(1) == seen.y, seen.hub.argmax(1) == seen.y
-    best, reached = None, recovered(torch.softmax(seen.logits, 1).amax(1), own, hub)
+    best, reached = None, mean_recovered(torch.softmax(seen.logits, 1).amax(1), own, hub)
     for looks_deeper, margin in ((False, 0.0), (True, _DEEPER_PAYS)):
-        gate, scores = _fitted(seen, looks_deeper, seed)
-        found = recovered(scores, own, hub)
+        gate, scores = _fit_folds(seen, looks_deeper, seed)
+        found = mean_recovered(scores, own, hub)
         if found > reached + margin:
-            gate.table = isotonic(scores.double().numpy(), own.double().numpy())
+            gate.table = fit_isotonic(scores.double().numpy(), own.double().numpy())
             best, reached = gate.eval(), found
     return best
 
 
-def _fitted(seen: Seen, looks_deeper: bool, seed: int) -> tuple[Gate, Tensor]:
+def _fit_folds(seen: GateSamples, looks_deeper: bool, seed: int) -> tuple[ConfidenceGate, Tensor]:
     """A gate of one small network per fold, joined into one, and each sample's score by the one that left it out."""
-    shown = evidence(seen.logits, seen.summary if looks_deeper else None)
+    shown = build_gate_inputs(seen.logits, seen.summary if looks_deeper else None)
     mean, scale = shown.mean(0), 1 / shown.std(0).clamp(min=1e-3)
     folds = torch.from_numpy(np.random.default_rng(seed).integers(_FOLDS, size=len(shown)))
-    learners = _Learners(shown.shape[1], seed)
-    votes = learners.learn((shown - mean) * scale, expected_gain(seen), folds)
-    gate = Gate(mean, scale, _HIDDEN * _FOLDS, looks_deeper)
-    learners.join(gate)
+    learners = _FoldNetworks(shown.shape[1], seed)
+    votes = learners.train_networks((shown - mean) * scale, expected_gain(seen), folds)
+    gate = ConfidenceGate(mean, scale, _HIDDEN * _FOLDS, looks_deeper)
+    learners.merge_into(gate)
     return gate, -votes[folds, torch.arange(len(shown))]
 
 
-def expected_gain(seen: Seen) -> Tensor:
+def expected_gain(seen: GateSamples) -> Tensor:
     """P(hub right) - P(device right) by the hub's own calibrated probabilities: in 0..1, far less noisy than outcomes.
 
     The plug-in estimate of the deferral cost (Jitkrittum et al. 2023), with the hub's probabilities taken as true.
     """
     known = seen.y >= 0
-    warmth = temperature(seen.hub[known].numpy(), seen.y[known].numpy())
+    warmth = fit_temperature(seen.hub[known].numpy(), seen.y[known].numpy())
     chances = torch.softmax(seen.hub / warmth, 1)
     own = chances.gather(1, seen.logits.argmax(1, keepdim=True))
     return chances.amax(1) - own[:, 0]
 
 
-class _Learners:
+class _FoldNetworks:
     """One network per fold, trained side by side, each on the samples of the other folds."""
 
     def __init__(self, inputs: int, seed: int) -> None:
@@ -215,20 +217,20 @@ class _Learners:
         self._second = nn.Parameter(torch.zeros(_FOLDS, _HIDDEN, 1))
         self._end = nn.Parameter(torch.zeros(_FOLDS, 1, 1))
 
-    def learn(self, seen: Tensor, gains: Tensor, folds: Tensor) -> Tensor:
+    def train_networks(self, seen: Tensor, gains: Tensor, folds: Tensor) -> Tensor:
         """Train all networks; returns the output of each on all samples, `[folds, n]`."""
         weights = (folds != torch.arange(_FOLDS)[:, None]).float()
         weights = weights / weights.sum()
-        optimiser = torch.optim.AdamW(self._weights(), lr=_RATE, weight_decay=_DECAY)
+        optimiser = torch.optim.AdamW(self._list_weights(), lr=_RATE, weight_decay=_DECAY)
         for step in range(_STEPS):
             optimiser.param_groups[0]["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * step / _STEPS))
-            loss = ((torch.sigmoid(self._votes(seen)) - gains) ** 2 * weights).sum()
+            loss = ((torch.sigmoid(self._predict_folds(seen)) - gains) ** 2 * weights).sum()
             optimiser.zero_grad()
             (loss * _FOLDS).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-        return self._votes(seen).detach()
+        return self._predict_folds(seen).detach()
 
-    def join(self, gate: Gate) -> None:
+    def merge_into(self, gate: ConfidenceGate) -> None:
         """Write the mean of the networks into one gate.
 
         Hidden units side by side, the last layer divided by their number.
@@ -239,22 +241,22 @@ class _Learners:
             gate.second.weight.copy_(self._second.flatten(0, 1).T / _FOLDS)
             gate.second.bias.copy_(self._end.mean((0, 1)))
 
-    def _votes(self, seen: Tensor) -> Tensor:
+    def _predict_folds(self, seen: Tensor) -> Tensor:
         hidden = torch.relu(seen @ self._first + self._bias)
         return (hidden @ self._second + self._end)[:, :, 0]
 
-    def _weights(self) -> list[nn.Parameter]:
+    def _list_weights(self) -> list[nn.Parameter]:
         return [self._first, self._bias, self._second, self._end]
 
 
-def recovered(scores: Tensor, own: Tensor, hub: Tensor, most: float = 0.3) -> float:
+def mean_recovered(scores: Tensor, own: Tensor, hub: Tensor, most: float = 0.3) -> float:
     """Mean share of right answers over asked shares up to `most`, the lowest scores asked first."""
     order = torch.argsort(scores, stable=True)
     gain = torch.cumsum(hub[order].double() - own[order].double(), 0)[: max(1, int(most * len(own)))]
     return float(gain.mean()) / len(own) + float(own.double().mean())
 
 
-def isotonic(scores: Floats, right: Floats) -> Table:
+def fit_isotonic(scores: Floats, right: Floats) -> PiecewiseLinear:
     """Isotonic calibration, score -> P(right): never falling, rising everywhere a little so that no order is lost."""
     order = np.argsort(scores, kind="stable")
     x = scores[order]
@@ -265,29 +267,29 @@ def isotonic(scores: Floats, right: Floats) -> Table:
         knots, first = np.array([x[0] - 0.5, x[0] + 0.5]), np.array([0, 0])
     smooth = np.array([fitted[max(0, p - 2) : p + 3].mean() for p in places[first]])
     hair = np.linspace(0, 1, len(knots))
-    return Table(knots, np.maximum.accumulate(smooth) * 0.99 + hair * 0.01)
+    return PiecewiseLinear(knots, np.maximum.accumulate(smooth) * 0.99 + hair * 0.01)
 
 
-def fit_novelty(training: Seen, calibration: Seen, labels: bool) -> Novelty:
+def fit_novelty(training: GateSamples, calibration: GateSamples, labels: bool) -> NoveltyScore:
     """Fit class means and shared covariance on training samples, and the table on calibration samples."""
     places = torch.cat([training.logits, training.summary], 1).double()
     groups = training.y.numpy() if labels else np.zeros(len(places), np.int64)
     kinds = [kind for kind in np.unique(groups) if kind >= 0]
     means = torch.stack([places[groups == kind].mean(0) for kind in kinds])
     inside = torch.cat([places[groups == kind] - mean for kind, mean in zip(kinds, means, strict=True)])
-    whiten = _whitening(places, inside)
-    novelty = Novelty(whiten.float(), (means @ whiten).float())
+    whiten = _fit_whitening(places, inside)
+    novelty = NoveltyScore(whiten.float(), (means @ whiten).float())
     usual = calibration.y >= 0 if labels else torch.ones(len(calibration.y), dtype=torch.bool)
     with torch.no_grad():
         distances = novelty.distance(calibration.logits[usual], calibration.summary[usual]).double().numpy()
     shares = np.linspace(0, 1, _KNOTS)
     knots, first = np.unique(np.quantile(distances, shares), return_index=True)
     if len(knots) > 1:
-        novelty.table = Table(knots, shares[first])
+        novelty.table = PiecewiseLinear(knots, shares[first])
     return novelty.eval()
 
 
-def _whitening(places: Tensor, inside: Tensor) -> Tensor:
+def _fit_whitening(places: Tensor, inside: Tensor) -> Tensor:
     """The directions in which samples differ most, scaled so that within a class all of them spread alike."""
     _, axes = torch.linalg.eigh(torch.cov(places.T) + _RIDGE * torch.eye(places.shape[1]))
     axes = axes[:, -_DIRECTIONS:]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, huber_loss, kl_div, log_softmax, softmax
 
 
-class Aim(NamedTuple):
+class LossConfig(NamedTuple):
     """Task and weights of the losses.
 
     `labels` 0: a regressor, whose targets have this `mean` and `spread`. `softness`: temperature of the distillation;
@@ -24,38 +24,38 @@ class Aim(NamedTuple):
     hard: float = 0.3
 
 
-def taught(outputs: Tensor, teacher: Tensor, y: Tensor, aim: Aim) -> Tensor:
+def distillation_loss(outputs: Tensor, teacher: Tensor, y: Tensor, aim: LossConfig) -> Tensor:
     """Loss of the tail: distillation (Hinton et al. 2015) and the true targets.
 
     Samples of no label (-1) follow the teacher's answer only.
     """
     if not aim.labels:
-        value, hint = _values(outputs), _values(teacher)
-        return _distance(value, hint, aim) + aim.hard * _distance(value, y, aim)
+        value, hint = _first_output(outputs), _first_output(teacher)
+        return _scaled_huber(value, hint, aim) + aim.hard * _scaled_huber(value, y, aim)
     goal = softmax(teacher / aim.softness, 1)
     soft = kl_div(log_softmax(outputs.float() / aim.softness, 1), goal, reduction="batchmean") * aim.softness**2
     known = (y >= 0).sum().clamp(min=1)
     return soft + aim.hard * cross_entropy(outputs.float(), y, ignore_index=-1, reduction="sum") / known
 
 
-def exit_taught(outputs: Tensor, teacher: Tensor, y: Tensor, aim: Aim) -> Tensor:
+def exit_loss(outputs: Tensor, teacher: Tensor, y: Tensor, aim: LossConfig) -> Tensor:
     """Loss of the early exit, as `taught`.
 
     A regressor's exit `[n, 2]` predicts its own error too: Laplace likelihood of (value, log scale).
     """
     if aim.labels:
-        return taught(outputs, teacher, y, aim)
+        return distillation_loss(outputs, teacher, y, aim)
     value, log_scale = outputs.float().unbind(1)
     error = (value - y).abs()
-    likelihood = (error * torch.exp(-log_scale) + log_scale - math_log(aim.spread)).mean()
-    return likelihood + 0.5 * _distance(value, _values(teacher), aim)
+    likelihood = (error * torch.exp(-log_scale) + log_scale - log_of_scale(aim.spread)).mean()
+    return likelihood + 0.5 * _scaled_huber(value, _first_output(teacher), aim)
 
 
-def math_log(value: float) -> float:
+def log_of_scale(value: float) -> float:
     return float(torch.tensor(value).log())
 
 
-def matched(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> Tensor:
+def feature_matching_loss(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> Tensor:
     """Mean squared distance of features, as a share of the wanted ones' variance."""
     shares = [
         ((f.float() - w.float()) ** 2).mean() / w.float().var().clamp(min=1e-6)
@@ -64,9 +64,9 @@ def matched(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> Tensor:
     return torch.stack(shares).mean()
 
 
-def _distance(value: Tensor, target: Tensor, aim: Aim) -> Tensor:
+def _scaled_huber(value: Tensor, target: Tensor, aim: LossConfig) -> Tensor:
     return huber_loss((value - aim.mean) / aim.spread, (target.float() - aim.mean) / aim.spread)
 
 
-def _values(outputs: Tensor) -> Tensor:
+def _first_output(outputs: Tensor) -> Tensor:
     return outputs.float().reshape(len(outputs), -1)[:, 0]

@@ -13,14 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from models.forge.training.bottleneck import Codebook, Decoder, Encoder
-from models.forge.training.losses import Aim, taught
+from models.forge.training.bottleneck import BottleneckDecoder, BottleneckEncoder, Codebook
+from models.forge.training.losses import LossConfig, distillation_loss
 
 CODES, CONFIDENCE, NOVELTY = "codes", "confidence", "novelty"
 
 
 @dataclass
-class Pieces:
+class TrainedModules:
     """Trained parts: `head`, `encoder`, `exit`, `gate`, `novelty` run on the device; `decoder` and `tail` on the hub.
 
     `exit` takes the encoder's trunk, or, if `separate`, the raw sample (it is the user's own small model). `gate` maps
@@ -29,8 +29,8 @@ class Pieces:
     """
 
     head: nn.Module
-    encoder: Encoder
-    decoder: Decoder
+    encoder: BottleneckEncoder
+    decoder: BottleneckDecoder
     tail: nn.Module
     exit: nn.Module
     codebook: Codebook
@@ -40,26 +40,26 @@ class Pieces:
     separate: bool = False
 
 
-def edge_module(pieces: Pieces) -> nn.Module:
+def build_edge_module(pieces: TrainedModules) -> nn.Module:
     """The device's half: sample `[n, *shape]` -> (logits, codes uint8[, confidence `[n]`][, novelty `[n]`]).
 
     In evaluation mode.
     """
-    return _Edge(pieces).eval()
+    return _EdgeModule(pieces).eval()
 
 
-def edge_outputs(pieces: Pieces, feature: str = CODES) -> tuple[str, ...]:
-    """Names of what `edge_module` returns, in its order."""
+def edge_output_names(pieces: TrainedModules, feature: str = CODES) -> tuple[str, ...]:
+    """Names of what `build_edge_module` returns, in its order."""
     optional = ((CONFIDENCE, pieces.gate), (NOVELTY, pieces.novelty))
     return ("logits", feature, *(name for name, module in optional if module is not None))
 
 
-def tail_module(pieces: Pieces) -> nn.Module:
+def build_tail_module(pieces: TrainedModules) -> nn.Module:
     """The hub's half: codes as floats `[n, *codebook.shape]` -> the given model's outputs, in evaluation mode."""
-    return _Tail(pieces.decoder, pieces.tail).eval()
+    return _TailModule(pieces.decoder, pieces.tail).eval()
 
 
-def pooled(hidden: Tensor) -> Tensor:
+def pool_places(hidden: Tensor) -> Tensor:
     """The mean over all places of a trunk `[n, channels, ...]`, which the gate and the novelty score read."""
     return hidden.flatten(2).mean(2) if hidden.dim() > 2 else hidden
 
@@ -68,8 +68,8 @@ def as_tuple(value: Any) -> tuple[Tensor, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-class _Edge(nn.Module):
-    def __init__(self, pieces: Pieces) -> None:
+class _EdgeModule(nn.Module):
+    def __init__(self, pieces: TrainedModules) -> None:
         super().__init__()
         self.head, self.encoder, self.exit = pieces.head, pieces.encoder, pieces.exit
         self.gate, self.novelty, self.separate = pieces.gate, pieces.novelty, pieces.separate
@@ -78,7 +78,7 @@ class _Edge(nn.Module):
         hidden = self.encoder.trunk(*as_tuple(self.head(sample)))
         logits = self.exit(sample) if self.separate else self.exit(hidden)
         found = [logits, self.encoder.quantise(hidden).to(torch.uint8)]
-        summary = pooled(hidden)
+        summary = pool_places(hidden)
         if self.gate is not None:
             found.append(self.gate(logits, summary))
         if self.novelty is not None:
@@ -86,7 +86,7 @@ class _Edge(nn.Module):
         return tuple(found)
 
 
-class _Tail(nn.Module):
+class _TailModule(nn.Module):
     def __init__(self, decoder: nn.Module, tail: nn.Module) -> None:
         super().__init__()
         self.decoder, self.tail = decoder, tail
@@ -95,17 +95,20 @@ class _Tail(nn.Module):
         return as_tuple(self.tail(*as_tuple(self.decoder(codes))))[0]
 
 
-class Retuning(NamedTuple):
-    """Length and rates of retuning decoder and tail on the shipped codes; `aim`: loss weights (see `losses.Aim`)."""
+class RetuningConfig(NamedTuple):
+    """Length and rates of retuning decoder and tail on the shipped codes.
 
-    aim: Aim
+    `aim`: loss weights (see `losses.LossConfig`).
+    """
+
+    aim: LossConfig
     epochs: int = 3
     batch: int = 256
     rate: float = 3e-4
     seed: int = 0
 
 
-class Shown(NamedTuple):
+class ShippedSamples(NamedTuple):
     """Training samples as the shipped graph codes them: `codes` uint8 `[n, *codebook.shape]`, and their targets `[n]`.
 
     `answers`: the given model's, `[n, outputs]`, to the same samples.
@@ -116,14 +119,16 @@ class Shown(NamedTuple):
     y: npt.NDArray[Any]
 
 
-def retune(pieces: Pieces, shown: Shown, course: Retuning, tick: Callable[[float], None] | None = None) -> None:
+def retune_hub(
+    pieces: TrainedModules, shown: ShippedSamples, course: RetuningConfig, tick: Callable[[float], None] | None = None
+) -> None:
     """Train decoder and tail once more, on the codes of the shipped graph.
 
     Int8 arithmetic moves some codes by one level.
 
     Their normalisation keeps the statistics that it has. `tick` is called with the share done, 0..1.
     """
-    hub = _Tail(pieces.decoder, pieces.tail).eval()
+    hub = _TailModule(pieces.decoder, pieces.tail).eval()
     weights = [weight for weight in hub.parameters() if weight.requires_grad]
     optimiser = torch.optim.Adam(weights, lr=course.rate)
     chance = torch.Generator().manual_seed(course.seed)
@@ -135,7 +140,7 @@ def retune(pieces: Pieces, shown: Shown, course: Retuning, tick: Callable[[float
             chosen = order[step * course.batch : (step + 1) * course.batch]
             share = (epoch + step / steps) / course.epochs
             optimiser.param_groups[0]["lr"] = course.rate * (1 - 0.95 * share)
-            loss = taught(hub(codes[chosen].float()), answers[chosen], y[chosen], course.aim)
+            loss = distillation_loss(hub(codes[chosen].float()), answers[chosen], y[chosen], course.aim)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.harness.layout_compare import GAUGES, compare, main, module_name, turns
+from benchmarks.harness.layout_compare import GAUGES, compare_checkouts, main, module_name, order_turns
 
 BEFORE = "print('agent RSS, one small model, API on: 100 MB (aim <= 110 MB: held)')"
 AFTER = "print('agent RSS, one small model, API on: 106 MB (aim <= 110 MB: held)')"
@@ -21,12 +21,12 @@ def checkouts(tmp_path):
 
 
 def test_checkouts_take_turns_to_be_the_first():
-    sides = [side for _, side in turns(3, GAUGES[:1])]
+    sides = [side for _, side in order_turns(3, GAUGES[:1])]
     assert sides == ["before", "after", "after", "before", "before", "after"]
 
 
 def test_the_ratio_is_that_of_the_medians(checkouts):
-    (found,) = compare(checkouts[0], checkouts[1], rounds=2, gauges=GAUGES[:1])
+    (found,) = compare_checkouts(checkouts[0], checkouts[1], rounds=2, gauges=GAUGES[:1])
     assert (found.before, found.after, found.ratio, found.held) == ([100.0] * 2, [106.0] * 2, 1.06, False)
 
 
@@ -47,4 +47,4 @@ def test_a_benchmark_is_found_in_any_folder(checkouts):
 def test_a_benchmark_that_fails_is_shown(checkouts):
     (checkouts[0] / "benchmarks" / "agent_memory.py").write_text("import nothing_of_this_name\n")
     with pytest.raises(RuntimeError, match="nothing_of_this_name"):
-        compare(checkouts[0], checkouts[1], rounds=1, gauges=GAUGES[:1])
+        compare_checkouts(checkouts[0], checkouts[1], rounds=1, gauges=GAUGES[:1])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cloud_hub.doubles.api_site import CARD, DEVICE, Site, infer_body
 from tests.cloud_hub.doubles.joiner import Joiner
-from wire.protocol.messages import Reason
+from wire.protocol.messages import RefusalReason
 
 
 @pytest.fixture
@@ -146,7 +146,13 @@ async def test_a_parameter_the_hub_does_not_know_is_refused(site):
 
 @pytest.mark.parametrize(
     ("reason", "status"),
-    [(Reason.BUSY, 503), (Reason.DRAINING, 503), (Reason.MODEL_GONE, 404), (Reason.ENGINE, 500), (Reason.SCHEMA, 400)],
+    [
+        (RefusalReason.BUSY, 503),
+        (RefusalReason.DRAINING, 503),
+        (RefusalReason.MODEL_GONE, 404),
+        (RefusalReason.ENGINE, 500),
+        (RefusalReason.SCHEMA, 400),
+    ],
 )
 async def test_a_refusal_of_the_hub_becomes_its_status(site, reason, status):
     site.hub.refuse = reason

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.security.authority import Authority, utc_now
-from cloud_hub.system.client import Address, ask
+from cloud_hub.system.client import ApiAddress, call_hub_api
 from tests.cloud_hub.doubles.api_site import DEVICE, Site, infer_body
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 ADMIN_ROUTES = [
     ("GET", "/v1/admin/status"),
@@ -95,7 +95,7 @@ async def test_an_address_that_is_not_local_needs_tls(tmp_path):
     site = Site(tmp_path, host="0.0.0.0")
     with pytest.raises(ExitError) as stop:
         await site.api.start(lambda port: f"http://127.0.0.1:{port}")
-    assert stop.value.code == Exit.CONFIG
+    assert stop.value.code == ExitCode.CONFIG
     await site.api.stop()
     site.registry.close()
 
@@ -118,8 +118,8 @@ async def test_a_unix_socket_serves_whoever_may_open_its_file(tmp_path):
     site = Site(tmp_path, unix=str(tmp_path / "hub.sock"))
     address = await site.api.start(lambda port: f"http://hub.example:{port}")
     assert (tmp_path / "hub.sock").stat().st_mode & 0o777 == 0o600
-    door = Address(address, str(site.token_file))
-    made = await asyncio.to_thread(ask, door, "POST", "/v1/admin/invites", {"device": DEVICE})
+    door = ApiAddress(address, str(site.token_file))
+    made = await asyncio.to_thread(call_hub_api, door, "POST", "/v1/admin/invites", {"device": DEVICE})
     assert made["device"] == DEVICE
     await site.api.stop()
     site.registry.close()
@@ -130,7 +130,7 @@ async def test_port_in_use_is_told(site, tmp_path):
     second = Site(tmp_path / "second", port=int(site.url.rpartition(":")[2]))
     with pytest.raises(ExitError) as stop:
         await second.api.start(lambda port: f"http://127.0.0.1:{port}")
-    assert stop.value.code == Exit.PORT
+    assert stop.value.code == ExitCode.PORT
     await second.api.stop()
     second.registry.close()
 
@@ -159,7 +159,7 @@ async def test_case_116_hostile_json_is_refused_in_bounded_time(site, attack):
     assert status in (400, 413)
     assert len(body["error"]) < 200
     assert time.perf_counter() - began < 2
-    assert site.registry.open_invites(0) == 0
+    assert site.registry.count_open_invites(0) == 0
 
 
 @pytest.mark.parametrize("path", ["/v1/enrol", "/v1/admin/invites", "/v2/models/digits/infer"])

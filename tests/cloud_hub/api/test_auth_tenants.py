@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.api.routing import Door, Route
+from cloud_hub.api.routing import Route, RouteAccess
 from cloud_hub.registry.access import Scope
 from tests.cloud_hub.doubles.api_site import Site, infer_body
 
@@ -32,7 +32,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 def closed(site: Site) -> list[Route]:
-    return [route for route in site.api.routes if route.door is not Door.OPEN]
+    return [route for route in site.api.routes if route.door is not RouteAccess.OPEN]
 
 
 async def ask(site: Site, route: Route, headers: dict[str, str]) -> int:
@@ -46,7 +46,7 @@ async def ask(site: Site, route: Route, headers: dict[str, str]) -> int:
 
 async def test_case_117_without_a_token_every_route_that_is_not_open_here_is_401(site):
     for route in closed(site):
-        if route.door in (Door.KEY, Door.WHOLE):
+        if route.door in (RouteAccess.KEY, RouteAccess.WHOLE):
             assert await ask(site, route, {}) == 401, route.path
     assert {e.status for e in site.audit.last(500)} == {401}
 
@@ -73,7 +73,7 @@ async def test_case_117_a_tenants_key_reaches_no_thing_of_another_tenant(site):
         else:
             assert status in (403, 404), (route.method, route.path, status)
     assert site.registry.device(THEIRS).state == "active"
-    assert site.registry.open_invites(0) == 0
+    assert site.registry.count_open_invites(0) == 0
     assert site.hub.unloaded == set()
     assert len(site.keys.all()) == 1
 

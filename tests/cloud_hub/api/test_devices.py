@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloud_hub.enrollment.renewal import renew_text, retire_text
+from cloud_hub.enrollment.renewal import build_renew_text, build_retire_text
 from tests.cloud_hub.doubles.api_site import DEVICE, Site
 from tests.cloud_hub.doubles.joiner import Joiner
 from tests.cloud_hub.enrollment.test_renewal import LEDGER
@@ -29,11 +29,11 @@ async def joiner(site: Site) -> Joiner:
 
 def renewal(joiner: Joiner) -> dict[str, str]:
     csr = joiner.csr()
-    return {"device": DEVICE, "csr": csr, "proof": joiner.proof(renew_text(DEVICE, csr))}
+    return {"device": DEVICE, "csr": csr, "proof": joiner.proof(build_renew_text(DEVICE, csr))}
 
 
 def retirement(joiner: Joiner) -> dict[str, str]:
-    return {"device": DEVICE, "ledger": LEDGER, "proof": joiner.proof(retire_text(DEVICE, LEDGER))}
+    return {"device": DEVICE, "ledger": LEDGER, "proof": joiner.proof(build_retire_text(DEVICE, LEDGER))}
 
 
 async def state(site: Site, state: str, **more: Any) -> tuple[int, Any]:
@@ -133,11 +133,11 @@ async def test_case_67_reuse_of_an_invite_is_counted(site, joiner):
 
 
 async def test_an_invite_is_refused_while_devices_would_refuse_the_hub(tmp_path):
-    from cloud_hub.security.authorities import Authorities  # noqa: PLC0415
+    from cloud_hub.security.authorities import RotatingAuthority  # noqa: PLC0415
     from cloud_hub.security.authority import utc_now  # noqa: PLC0415
 
     (tmp_path / "other").mkdir()
-    foreign = Authorities.open(tmp_path / "other", utc_now()).ensure_server((), utc_now())
+    foreign = RotatingAuthority.open(tmp_path / "other", utc_now()).ensure_server((), utc_now())
     site = await Site(tmp_path, tls_cert=str(foreign.certificate), tls_key=str(foreign.key)).open()
     try:
         site.url = site.url.replace("http:", "https:")

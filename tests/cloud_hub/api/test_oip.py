@@ -8,7 +8,7 @@ import pytest
 from cloud_hub.core.web_requests import StillRunningError
 from tests.cloud_hub.doubles.api_site import Site, infer_body
 from wire.process.tracing import Span
-from wire.protocol.messages import Reason
+from wire.protocol.messages import RefusalReason
 
 INFER = "/v2/models/digits/infer"
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -67,15 +67,16 @@ async def test_an_idempotency_key_that_is_none_is_refused(site, key):
 
 
 async def test_an_idempotency_key_in_use_is_409_and_with_another_payload_422(site):
-    site.hub.refuse = Reason.CONFLICT
+    site.hub.refuse = RefusalReason.CONFLICT
     assert (await site.ask("POST", INFER, json=infer_body()))[0] == 422
-    site.hub.refuse_with = StillRunningError(Reason.BUSY, 1.0)
+    site.hub.refuse_with = StillRunningError(RefusalReason.BUSY, 1.0)
     async with site.client.post(site.url + INFER, json=infer_body()) as response:
         assert (response.status, response.headers["Retry-After"]) == (409, "1")
 
 
 @pytest.mark.parametrize(
-    ("reason", "status"), [(Reason.RATE, 429), (Reason.BUSY, 503), (Reason.DRAINING, 503), (Reason.EXPIRED, 504)]
+    ("reason", "status"),
+    [(RefusalReason.RATE, 429), (RefusalReason.BUSY, 503), (RefusalReason.DRAINING, 503), (RefusalReason.EXPIRED, 504)],
 )
 async def test_a_refusal_says_when_to_come_again(site, reason, status):
     site.hub.refuse = reason

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.registry.access import Scope
-from cloud_hub.storage.ledger_log import HubLog
+from cloud_hub.storage.ledger_log import LedgerLog
 from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from tests.cloud_hub.doubles.api_site import Site
 from tests.cloud_hub.storage.test_ledger_log import HUB_KEY, KEYS, received
-from wire.ledger.checkpoint import opened
-from wire.ledger.merkle import Tree, extends, includes
-from wire.process.logging import Log
+from wire.ledger.checkpoint import open_checkpoint
+from wire.ledger.merkle import TreeHead, verify_consistency, verify_inclusion
+from wire.process.logging import JsonLog
 
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    log = HubLog.open(":memory:", 0)
+    log = LedgerLog.open(":memory:", 0)
     log.append([received(n) for n in range(1, 8)])
-    clerk = LedgerLogService(log, LedgerBackend("hub-1", KEYS.signing, lambda *_: None, lambda _: 0, Log()))
+    clerk = LedgerLogService(log, LedgerBackend("hub-1", KEYS.signing, lambda *_: None, lambda _: 0, JsonLog()))
     running = asyncio.create_task(clerk.run())
     opened_site = await Site(tmp_path, clerk=clerk).open()
     yield opened_site
@@ -39,14 +39,14 @@ def raw(values: list[str]) -> list[bytes]:
 async def test_anybody_checks_that_the_log_only_grew(site: Site):
     status, text = await site.ask("GET", "/v1/ledger/checkpoint")
     assert status == 200
-    now = opened(text, HUB_KEY).tree
+    now = open_checkpoint(text, HUB_KEY).tree
     assert now.size == 7
-    log = HubLog.open(":memory:", 0)
+    log = LedgerLog.open(":memory:", 0)
     log.append([received(n) for n in (1, 2, 3)])
     _, proof = await site.ask("GET", "/v1/ledger/consistency?first=3&second=7")
-    assert extends(log.tree(), now, raw(proof["proof"]))
+    assert verify_consistency(log.tree(), now, raw(proof["proof"]))
     _, proof = await site.ask("GET", "/v1/ledger/inclusion?index=2&size=7")
-    assert includes(now, 2, log._node(0, 2), raw(proof["proof"]))
+    assert verify_inclusion(now, 2, log._read_node(0, 2), raw(proof["proof"]))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ async def test_a_devices_heads_come_with_their_proofs_to_who_may_see_it(site: Si
         assert status == 200
         assert [head["entries"] for head in body["heads"]] == list(range(1, 8))
     size, root = body["checkpoint"].split("\n")[1:3]
-    assert Tree(int(size), base64.b64decode(root)) == opened(body["checkpoint"], HUB_KEY).tree
+    assert TreeHead(int(size), base64.b64decode(root)) == open_checkpoint(body["checkpoint"], HUB_KEY).tree
     assert (await site.ask("GET", f"{path}?after=5", headers=site.admin))[1]["heads"][0]["index"] == 6
 
 

@@ -7,10 +7,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from cloud_hub.api.public import Limits, Mirror
+from cloud_hub.api.public import DownloadLimits, TufRoutes
 from cloud_hub.repository.publish import publish_bundle
-from models.update.client import Errand, Fetcher, Source
-from models.update.partial_download import Part
+from models.update.client import RepositorySource, ResumingFetcher, UpdateClient
+from models.update.partial_download import PartialDownload
 from tests.cloud_hub.doubles.fleet import NOW, Holder, Hub
 from tests.models.conftest import make
 from wire.http.guards import ServerAccess, security_middlewares
@@ -25,11 +25,11 @@ def hub(tmp_path):
 
 class Site:
     def __init__(self, folder, limits=None):
-        self.mirror = Mirror(folder, limits)
+        self.mirror = TufRoutes(folder, limits)
 
     async def __aenter__(self):
         app = web.Application(middlewares=security_middlewares(ServerAccess(), "", frozenset()))
-        app.add_routes([route.served for route in self.mirror.routes()])
+        app.add_routes([route.aiohttp_route for route in self.mirror.routes()])
         self.runner = web.AppRunner(app, access_log=None)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", 0).start()
@@ -119,14 +119,14 @@ async def test_a_link_laid_into_the_targets_is_not_a_way_out(hub, site):
 
 
 async def test_only_so_many_downloads_at_once(hub, target):
-    async with Site(hub.folder / "repository", Limits(downloads=0)) as site:
+    async with Site(hub.folder / "repository", DownloadLimits(downloads=0)) as site:
         status, _, headers = await site.get(target)
         assert (status, headers["Retry-After"]) == (503, "30")
         assert (await site.get("metadata/timestamp.json"))[0] == 200
 
 
 async def test_a_slot_is_free_again_after_a_download_that_was_hung_up(hub, target):
-    async with Site(hub.folder / "repository", Limits(downloads=1)) as site:
+    async with Site(hub.folder / "repository", DownloadLimits(downloads=1)) as site:
         for _ in range(3):
             async with site.client.get(site.url + target) as response:
                 response.close()
@@ -137,7 +137,7 @@ async def test_a_slot_is_free_again_after_a_download_that_was_hung_up(hub, targe
 async def test_who_reads_nothing_is_hung_up_on_and_the_slot_is_free(hub, target):
     """Case 14 from the other side: a hub that waits for slow readers serves nobody else."""
     big = hub.repository.shelf.place("models/echo/big-1.skb", bytes(64 << 20))
-    limits = Limits(downloads=1, grace_s=0.3, bytes_per_s=1e12)
+    limits = DownloadLimits(downloads=1, grace_s=0.3, bytes_per_s=1e12)
     async with Site(hub.folder / "repository", limits) as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.runner.addresses[0][1], limit=1024)
         path = f"/tuf/targets/{big.get_prefixed_paths()[0]}"
@@ -152,16 +152,16 @@ async def test_who_reads_nothing_is_hung_up_on_and_the_slot_is_free(hub, target)
 async def test_our_own_client_fetches_over_it(tmp_path, hub, target):
     """The device's fetcher, floors and store side against this server."""
     async with Site(hub.folder / "repository") as site:
-        source = Source(site.url + "metadata/", site.url + "targets/", hub.repository.root())
+        source = RepositorySource(site.url + "metadata/", site.url + "targets/", hub.repository.root())
         assert await asyncio.to_thread(fetched, tmp_path, source) == target.split("/")[-1].split(".")[0]
 
 
 def fetched(folder, source):
-    fetcher = Fetcher()
-    session = Errand(folder, source, fetcher).refresh()
-    found = session.approved("models/echo/echo-1.skb")
+    fetcher = ResumingFetcher()
+    session = UpdateClient(folder, source, fetcher).refresh()
+    found = session.approved_target("models/echo/echo-1.skb")
     assert found
-    with Part(folder / "part") as part:
+    with PartialDownload(folder / "part") as part:
         session.download(found, part)
         part.file.seek(0)
         digest = sha256(part.file.read()).hexdigest()

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 
 from cloud_hub.engine.base import EchoEngine
 from cloud_hub.registry.access import Scope
-from cloud_hub.repository.publish import publish_bundle, publish_permit, revoke
-from cloud_hub.rollout.catalog import Catalog
-from cloud_hub.rollout.controller import Desk, Rollouts
+from cloud_hub.repository.publish import publish_bundle, publish_permit, revoke_published
+from cloud_hub.rollout.catalog import BundleTargets
+from cloud_hub.rollout.controller import RolloutController, RolloutDependencies
 from cloud_hub.rollout.store import RolloutStore
 from models.signing.roles import Permit, model_path
-from policies.rollout.plan import Member
+from policies.rollout.plan import FleetMember
 from tests.cloud_hub.doubles.api_site import CARD, Site
 from tests.cloud_hub.doubles.fleet import NOW, Holder, Hub
 from tests.models.conftest import make
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 from wire.protocol.messages import ModelRef
 
 PATH = "/v1/admin/rollouts"
@@ -34,13 +34,19 @@ class Rolls(Site):
     def __init__(self, folder: Path, holder: Holder, hub: Hub) -> None:
         self.holder, self.state = holder, hub
         self.told: list[tuple[str, int]] = []
-        fleet = [Member(f"acme--d{n}", "camera" if n % 2 else "door", "eu", "acme") for n in range(FLEET)]
+        fleet = [FleetMember(f"acme--d{n}", "camera" if n % 2 else "door", "eu", "acme") for n in range(FLEET)]
         speaking = {"echo@2": dict.fromkeys((m.device for m in fleet), 1)}
-        self.catalog = Catalog(hub.repository, lambda model: speaking.get(model, {}), lambda: int(time.time() * 1000))
-        desk = Desk(
-            lambda d, a: self.told.append((d, a.version)), lambda *_: None, lambda: fleet, self.catalog.check, Log()
+        self.catalog = BundleTargets(
+            hub.repository, lambda model: speaking.get(model, {}), lambda: int(time.time() * 1000)
         )
-        self.rollouts = Rollouts(RolloutStore.open(":memory:"), desk)
+        desk = RolloutDependencies(
+            lambda d, a: self.told.append((d, a.version)),
+            lambda *_: None,
+            lambda: fleet,
+            self.catalog.check_plan,
+            JsonLog(),
+        )
+        self.rollouts = RolloutController(RolloutStore.open(":memory:"), desk)
         super().__init__(folder, rollouts=self.rollouts, catalog=self.catalog)
         for version in (2, 3):
             card = replace(CARD, ref=ModelRef("echo", version, "c", "pack4"))
@@ -139,7 +145,7 @@ async def test_a_revoked_version_and_one_that_the_hub_cannot_serve_are_not_begun
     del site.hub.engines["echo@3"]
     status, said = await site.post("", model="echo@3")
     assert (status, "models_folder" in said["error"]) == (409, True)
-    revoke(site.state.repository, model_path("echo", 3), NOW)
+    revoke_published(site.state.repository, model_path("echo", 3), NOW)
     status, said = await site.post("", model="echo@3")
     assert (status, "revoked" in said["error"]) == (409, True)
 

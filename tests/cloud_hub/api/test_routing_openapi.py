@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.api.routing import Door
+from cloud_hub.api.routing import RouteAccess
 from tests.cloud_hub.doubles.api_site import Site
 
 SCHEMATHESIS = """
@@ -60,7 +60,7 @@ async def test_the_description_says_who_may(site):
     _, described = await site.ask("GET", "/openapi.json")
     for route in site.api.routes:
         operation = described["paths"][route.canonical][route.method.lower()]
-        assert operation["security"] == ([] if route.door is Door.OPEN else [{"key": []}])
+        assert operation["security"] == ([] if route.door is RouteAccess.OPEN else [{"key": []}])
         assert operation["summary"] == route.summary
         assert ("requestBody" in operation) == (route.method == "POST")
     ids = [operation["operationId"] for methods in described["paths"].values() for operation in methods.values()]

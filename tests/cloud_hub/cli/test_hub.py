@@ -13,17 +13,17 @@ from typer.testing import CliRunner
 
 from cloud_hub.cli.devices import app as devices_app
 from cloud_hub.cli.hub import app as hub_app
-from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer
-from cloud_hub.enrollment.replies import BrokerAddress, Place, SignedReply
+from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest
+from cloud_hub.enrollment.replies import BrokerAddress, EnrollmentReply, HubAddress
 from cloud_hub.registry.registry import InviteFault, Registry
 from cloud_hub.security.authority import Authority, utc_now
 from cloud_hub.security.hub_keys import HubCard
-from cloud_hub.system.client import Address
+from cloud_hub.system.client import ApiAddress
 from cloud_hub.system.state_folder import StateDir
 from tests.cloud_hub.doubles.api_site import Site
 from tests.cloud_hub.doubles.joiner import Joiner
-from wire.process.daemon import Lock
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.daemon import FolderLock
+from wire.process.exit_codes import ExitCode, ExitError
 
 
 class Person:
@@ -45,7 +45,7 @@ class Person:
     def json(self, *words: str) -> Any:
         return json.loads(self.types(*words, "--json"))
 
-    def refused(self, *words: str) -> Exit:
+    def refused(self, *words: str) -> ExitCode:
         with pytest.raises(ExitError) as stop:
             self.types(*words)
         assert "\n" not in str(stop.value)
@@ -62,10 +62,10 @@ def person(tmp_path: Path) -> Person:
 def enrol(state: StateDir, invite: str) -> None:
     registry = Registry.open(state.devices)
     authority = Authority.open(state.certificates, utc_now())
-    place = Place(BrokerAddress("h", 1), (HubCard("h", "r", bytes(32), bytes(32)),))
-    issuer = Issuer(registry, authority, place)
+    place = HubAddress(BrokerAddress("h", 1), (HubCard("h", "r", bytes(32), bytes(32)),))
+    issuer = EnrollmentService(registry, authority, place)
     request = msgspec.convert(Joiner().request(unpacked(invite)["token"]), EnrolRequest)
-    assert isinstance(issuer.enrol(request, int(time.time() * 1000)), SignedReply)
+    assert isinstance(issuer.enrol_device(request, int(time.time() * 1000)), EnrollmentReply)
     registry.close()
 
 
@@ -109,7 +109,7 @@ def test_device_is_shown_suspended_resumed_and_revoked_for_good(person):
     assert person.json("devices", "resume", "demo--cam-7")["state"] == "active"
     assert person.json("devices", "revoke", "demo--cam-7")["state"] == "revoked"
     assert "revoked" in person.types("devices", "show", "demo--cam-7")
-    assert person.refused("devices", "resume", "demo--cam-7") == Exit.CHECK_FAILED
+    assert person.refused("devices", "resume", "demo--cam-7") == ExitCode.CHECK_FAILED
 
 
 def test_a_device_retires_in_its_time_or_at_once(person):
@@ -117,18 +117,18 @@ def test_a_device_retires_in_its_time_or_at_once(person):
         enrol(person.state, person.types("invite", name))
         assert person.json("devices", "retire", f"demo--{name}", "--drain", drain)["state"] == state
     assert person.json("devices", "resume", "demo--cam-7")["state"] == "active"
-    assert person.refused("devices", "resume", "demo--cam-8") == Exit.CHECK_FAILED
+    assert person.refused("devices", "resume", "demo--cam-8") == ExitCode.CHECK_FAILED
     assert person.types("invite", "cam-8").startswith("skerry1:")  # the name is free again
 
 
 def test_case_69_the_ca_is_replaced_by_hand_while_no_hub_runs(person):
     enrol(person.state, person.types("invite", "cam-7"))
     old = person.json("ca", "show")["ca"]
-    assert person.refused("ca", "finish") == Exit.CHECK_FAILED
+    assert person.refused("ca", "finish") == ExitCode.CHECK_FAILED
     coming = person.json("ca", "rotate")["coming"]
-    assert person.refused("ca", "rotate") == Exit.CHECK_FAILED
+    assert person.refused("ca", "rotate") == ExitCode.CHECK_FAILED
     assert "demo--cam-7" in person.types("ca", "show")
-    assert person.refused("ca", "finish") == Exit.CHECK_FAILED
+    assert person.refused("ca", "finish") == ExitCode.CHECK_FAILED
     assert unpacked(person.types("invite", "cam-8"))["ca_sha256"] == old
     done = person.json("ca", "finish", "--force")
     assert (done["ca"], done["cut_off"]) == (coming, ["demo--cam-7"])
@@ -149,49 +149,49 @@ def test_case_67_an_invite_for_one_machine_says_so_at_the_hub(person):
     assert registry.open_invite(token, now_ms) is InviteFault.HARDWARE
     assert registry.open_invite(token, now_ms, "SN-2") == "demo--cam-7"
     registry.close()
-    assert person.refused("invite", "cam-8", "--serial", "") == Exit.USAGE
+    assert person.refused("invite", "cam-8", "--serial", "") == ExitCode.USAGE
 
 
 def test_a_suspended_device_is_invited_anew_on_purpose_alone(person):
     enrol(person.state, person.types("invite", "cam-7"))
     person.types("devices", "suspend", "demo--cam-7")
-    assert person.refused("invite", "cam-7") == Exit.USAGE
+    assert person.refused("invite", "cam-7") == ExitCode.USAGE
     enrol(person.state, person.types("invite", "cam-7", "--replace"))
     assert person.json("devices", "show", "demo--cam-7")["state"] == "active"
 
 
 def test_unknown_device_is_not_found(person):
-    assert person.refused("devices", "show", "demo--nobody") == Exit.NOT_FOUND
-    assert person.refused("devices", "suspend", "demo--nobody") == Exit.NOT_FOUND
+    assert person.refused("devices", "show", "demo--nobody") == ExitCode.NOT_FOUND
+    assert person.refused("devices", "suspend", "demo--nobody") == ExitCode.NOT_FOUND
 
 
 @pytest.mark.parametrize("attack", ["+", "#", "a/b", "a" * 65, "$SYS", "tür", "Cam", "a--b--c"])
 def test_case_64_a_bad_name_is_refused(person, attack):
-    assert person.refused("invite", attack) == Exit.USAGE
+    assert person.refused("invite", attack) == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("span", ["", "1", "h", "1w", "-1h", "1.5h", "9999999999d"])
 def test_a_span_that_is_none_is_refused(person, span):
-    assert person.refused("invite", "cam-7", "--expires", span) == Exit.USAGE
+    assert person.refused("invite", "cam-7", "--expires", span) == ExitCode.USAGE
 
 
 def test_without_a_state_folder_the_command_says_what_makes_one(tmp_path):
     person = Person(tmp_path)
     person.file.write_text('state = "nowhere"\n')
-    assert person.refused("invite", "cam-7") == Exit.CONFIG
+    assert person.refused("invite", "cam-7") == ExitCode.CONFIG
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_status_needs_a_running_hub(person):
-    assert person.refused("status") == Exit.HUB
+    assert person.refused("status") == ExitCode.HUB
 
 
 @pytest.fixture
 async def running(person: Person) -> Any:
     """An API on the person's state folder, its lock held, as by a running hub."""
-    with Lock(person.state.root):
+    with FolderLock(person.state.root):
         site = await Site(person.state.certificates).open()
-        Address(site.url, str(site.token_file)).save(person.state.running)
+        ApiAddress(site.url, str(site.token_file)).save(person.state.running)
         yield site
         await site.close()
 
@@ -199,12 +199,12 @@ async def running(person: Person) -> Any:
 async def test_beside_a_running_hub_its_api_is_asked(person, running):
     made = await asyncio.to_thread(person.json, "invite", "cam-9")
     assert unpacked(made["invite"])["url"] == running.url
-    assert running.registry.open_invites(0) == 1
+    assert running.registry.count_open_invites(0) == 1
     assert (await asyncio.to_thread(person.json, "status"))["hub"] == "hub-1"
     assert await asyncio.to_thread(person.json, "devices", "list") == []
-    assert await asyncio.to_thread(person.refused, "invite", "a" * 64) == Exit.USAGE
+    assert await asyncio.to_thread(person.refused, "invite", "a" * 64) == ExitCode.USAGE
 
 
 async def test_a_hub_that_was_killed_leaves_no_trap(person):
-    Address("http://127.0.0.1:9", str(person.state.token_file)).save(person.state.running)
+    ApiAddress("http://127.0.0.1:9", str(person.state.token_file)).save(person.state.running)
     assert person.types("invite", "cam-7").startswith("skerry1:")

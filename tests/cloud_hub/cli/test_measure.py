@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import skerry
 from models.bundle.bundle import open_bundle, write_bundle
 from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE
-from models.graph.hub_model import TAIL, WHOLE, encode_graphs, exported
+from models.graph.hub_model import TAIL, WHOLE, encode_graphs, export_graph
 from models.runtime.runner import echo_manifest
 from tests.models.conftest import contents
 
@@ -53,7 +53,9 @@ class Scaled(nn.Module):
 def folder(tmp_path, monkeypatch):
     """A bundle that copies its input into its codes, samples, and a policy that rounds the codes to multiples of 5."""
     example = (torch.zeros(2, 10),)
-    graph, weights = encode_graphs({TAIL: exported(Scaled(1 / 15), example), WHOLE: exported(Scaled(1.0), example)})
+    graph, weights = encode_graphs(
+        {TAIL: export_graph(Scaled(1 / 15), example), WHOLE: export_graph(Scaled(1.0), example)}
+    )
     files = contents() | {HUB_GRAPH_FILE: graph, HUB_FILE: weights}
     write_bundle(tmp_path / "b", msgspec.structs.replace(echo_manifest(), leakage=()), files)
     (tmp_path / "policy.toml").write_text(POLICY)

@@ -9,14 +9,14 @@ import pytest
 from tuf.api.metadata import Targets
 
 from cloud_hub.cli.models import app
-from cloud_hub.repository.publish import permits, publish_permit
-from cloud_hub.rollout.catalog import Catalog
+from cloud_hub.repository.publish import list_permits, publish_permit
+from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.types import RolloutError
 from models.signing.request import RequestError
 from models.signing.roles import TARGETS, Permit
 from tests.cloud_hub.cli.test_publish import Place
 from tests.cloud_hub.doubles.fleet import NOW, Device, Holder, Hub
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 ENDS_MS = int(NOW.timestamp() * 1000) + 3_600_000
 PERMIT = Permit("echo", 4, 2, ENDS_MS, "3 mistakes sevens")
@@ -51,7 +51,7 @@ def test_a_hub_that_signs_all_families_cannot_make_a_permit(tmp_path, hub):
 
 def test_a_signed_permit_reaches_devices_as_it_was_signed(tmp_path, hub, holder):
     signed(hub, holder)
-    assert permits(hub.repository, "echo") == {PERMIT.path: PERMIT}
+    assert list_permits(hub.repository, "echo") == {PERMIT.path: PERMIT}
     device = Device(tmp_path / "device", hub)
     assert device.poll().permits("echo") == (PERMIT,)
     assert device.poll().permits("other") == ()
@@ -64,7 +64,7 @@ def test_who_signs_a_permit_reads_what_it_does_and_no_other_thing_under_its_name
     assert asked is not None
     targets = asked.changes[TARGETS].signed
     assert isinstance(targets, Targets)
-    targets.targets[PERMIT.path].unrecognized_fields["custom"] = replace(PERMIT, from_below=9).custom()
+    targets.targets[PERMIT.path].unrecognized_fields["custom"] = replace(PERMIT, from_below=9).custom_fields()
     with pytest.raises(RequestError, match="a permit at"):
         hub.install(holder.sign(asked))
     targets.targets["permits/echo/other.json"] = targets.targets.pop(PERMIT.path)
@@ -94,14 +94,14 @@ def test_it_is_typed_at_the_hub_signed_elsewhere_and_found_by_the_catalog(tmp_pa
     words = ["echo", "--to", 2, "--from-below", 4, "--for", "1h", "--why", "3 mistakes sevens"]
     told = place.types(app, *words, "--request", place.at("permit.json"), *place.config)
     assert "skerry keys sign permit.json" in told
-    catalog = Catalog(hub.repository, lambda _: {}, lambda: int(time.time() * 1000))
+    catalog = BundleTargets(hub.repository, lambda _: {}, lambda: int(time.time() * 1000))
     with pytest.raises(RolloutError, match="skerry models permit echo --to 2 --from-below 4"):
-        catalog.permit("echo", 3, 2)
+        catalog.find_permit("echo", 3, 2)
     signed(hub, holder)
-    assert catalog.permit("echo", 3, 2) == PERMIT.path
+    assert catalog.find_permit("echo", 3, 2) == PERMIT.path
     for here, there in ((4, 2), (3, 1)):
         with pytest.raises(RolloutError, match="no hub can sign"):
-            catalog.permit("echo", here, there)
+            catalog.find_permit("echo", here, there)
     with pytest.raises(ExitError) as caught:
         place.types(app, "echo", "--to", 4, "--from-below", 4, *place.config)
-    assert caught.value.code is Exit.CHECK_FAILED
+    assert caught.value.code is ExitCode.CHECK_FAILED

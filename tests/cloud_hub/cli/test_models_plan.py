@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from cloud_hub.cli.hub import app
 from tests.cloud_hub.doubles.gangs import gang_bundle
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +50,11 @@ def test_json_has_every_way_and_the_choice(path):
 )
 def test_what_cannot_be_is_one_line_and_code_40(path, words, why):
     code, said = told(path, *words)
-    assert code == Exit.CHECK_FAILED
+    assert code == ExitCode.CHECK_FAILED
     assert f"why          {why}" in said
 
 
 def test_a_folder_without_a_bundle_is_code_12(tmp_path):
     with pytest.raises(ExitError) as stop:
         told(str(tmp_path))
-    assert stop.value.code == Exit.MODEL
+    assert stop.value.code == ExitCode.MODEL

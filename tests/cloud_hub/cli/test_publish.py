@@ -10,15 +10,15 @@ import typer
 from typer.testing import CliRunner
 
 from cloud_hub.cli import publish
-from cloud_hub.cli.operations import Office
+from cloud_hub.cli.operations import HubOperations
 from cloud_hub.cli.publish import open_repository
-from cloud_hub.registry.registry import Welcome
-from cloud_hub.repository.files import Anchor
-from cloud_hub.runtime.config import load
+from cloud_hub.registry.registry import DeviceInvitation
+from cloud_hub.repository.files import TrustAnchor
+from cloud_hub.runtime.config import load_hub_config
 from models.cli import keys as keys_cli
 from tests.cloud_hub.doubles.fleet import POLICY, Device, Hub, policy
 from tests.models.conftest import make
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 PASSPHRASE = "a long enough passphrase"
 
@@ -118,10 +118,10 @@ def test_a_policy_is_published_at_once_where_its_key_is_at_the_hub(tmp_path, hub
     (hub.folder / "demo.toml").write_bytes(policy(2) + b"[oops]\n")
     with pytest.raises(ExitError) as stop:
         hub.types(hub.policy, hub.at("demo.toml"), *hub.config)
-    assert stop.value.code is Exit.POLICY
+    assert stop.value.code is ExitCode.POLICY
     with pytest.raises(ExitError) as stop:
         hub.types(hub.policy, hub.at("nowhere.toml"), *hub.config)
-    assert stop.value.code is Exit.POLICY
+    assert stop.value.code is ExitCode.POLICY
 
 
 def test_two_holders_of_the_targets_keys_sign_one_after_the_other(tmp_path, hub, keys):
@@ -138,7 +138,7 @@ def test_two_holders_of_the_targets_keys_sign_one_after_the_other(tmp_path, hub,
     request = keys.at("ring/add-faces.json")
     with pytest.raises(ExitError, match="not signed by enough keys") as stop:
         repository(hub, "install", request)
-    assert stop.value.code is Exit.CHECK_FAILED
+    assert stop.value.code is ExitCode.CHECK_FAILED
     assert "next  at the hub:" in ring(keys, "sign", request, "--dir", other, "--yes")
     repository(hub, "install", request)
     assert "models-faces" in repository(hub, "status")
@@ -220,16 +220,16 @@ def test_what_lies_here_is_shown_without_a_passphrase(hub, keys):
     assert "models-echo" in keys.types(keys_cli.app, "show", hub.at("hub.json"))
     with pytest.raises(ExitError) as stop:
         keys.types(keys_cli.app, "show", hub.at("hub.toml"))
-    assert stop.value.code is Exit.CHECK_FAILED
+    assert stop.value.code is ExitCode.CHECK_FAILED
 
 
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("export", "x.json", "--hold", "root"), Exit.USAGE),
-        (("export", "x.json", "--new", "A B"), Exit.USAGE),
-        (("install", "nowhere.json"), Exit.CREDENTIALS),
-        (("withdraw", "policy/demo.toml"), Exit.CHECK_FAILED),
+        (("export", "x.json", "--hold", "root"), ExitCode.USAGE),
+        (("export", "x.json", "--new", "A B"), ExitCode.USAGE),
+        (("install", "nowhere.json"), ExitCode.CREDENTIALS),
+        (("withdraw", "policy/demo.toml"), ExitCode.CHECK_FAILED),
     ],
 )
 def test_what_cannot_be_is_one_line(hub, words, code):
@@ -247,10 +247,10 @@ def test_publish_needs_one_thing_to_do(hub):
     for words in ((), (hub.at("echo-1"), "--finish", hub.at("r.json"))):
         with pytest.raises(ExitError) as stop:
             hub.types(hub.models, *words, *hub.config)
-        assert stop.value.code is Exit.USAGE
+        assert stop.value.code is ExitCode.USAGE
     with pytest.raises(ExitError) as stop:
         hub.types(hub.models, hub.at("nowhere"), *hub.config)
-    assert stop.value.code is Exit.MODEL
+    assert stop.value.code is ExitCode.MODEL
 
 
 def invite_fields(text):
@@ -260,12 +260,12 @@ def invite_fields(text):
 
 def test_invites_carry_the_hash_of_the_newest_root(hub, keys):
     repository(hub, "export", hub.at("hub.json"))
-    office = Office(load(hub.folder / "hub.toml"))
-    assert invite_fields(office.invite(Welcome("demo--cam-1"), 60.0)["invite"])["root_sha256"] == ""
+    office = HubOperations(load_hub_config(hub.folder / "hub.toml"))
+    assert invite_fields(office.create_invite(DeviceInvitation("demo--cam-1"), 60.0)["invite"])["root_sha256"] == ""
     begin(hub, keys, "--small")
     found = open_repository(hub.folder / "hub.toml")
-    fields = invite_fields(office.invite(Welcome("demo--cam-1"), 60.0)["invite"])
-    assert fields["root_sha256"] == sha256(found.root()).hexdigest()
-    anchor = Anchor(hub.folder / "state" / "repository", "https://cdn.example/fleet/")
-    assert anchor.words("https://hub")["tuf_url"] == "https://cdn.example/fleet"
-    assert Anchor(anchor.folder).words("https://hub")["tuf_url"] == "https://hub/tuf"
+    fields = invite_fields(office.create_invite(DeviceInvitation("demo--cam-1"), 60.0)["invite"])
+    assert fields["root_sha256"] == sha256(found.read_root()).hexdigest()
+    anchor = TrustAnchor(hub.folder / "state" / "repository", "https://cdn.example/fleet/")
+    assert anchor.reply_fields("https://hub")["tuf_url"] == "https://cdn.example/fleet"
+    assert TrustAnchor(anchor.folder).reply_fields("https://hub")["tuf_url"] == "https://hub/tuf"

@@ -6,29 +6,29 @@ import msgspec
 import pytest
 
 from cloud_hub.cli import rollout_text
-from cloud_hub.cli.rollout import Clerk, parameters
+from cloud_hub.cli.rollout import RolloutClient, parse_parameters
 from cloud_hub.rollout.types import RolloutState
-from cloud_hub.rollout.view import View, view
-from policies.rollout.gate import Gate, Outcome
+from cloud_hub.rollout.view import RolloutView, build_view
+from policies.rollout.gate import GateOutcome, GateResult
 from tests.cloud_hub.doubles.rollout_bench import PASS, Bench
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 S = RolloutState
-GATE = Gate(
-    Outcome.INCONCLUSIVE, "210 audits do not rule out 8.0 points", 0.081, ("vitals",), False, -0.004, -0.081, 0.066,
+GATE = GateResult(
+    GateOutcome.INCONCLUSIVE, "210 audits do not rule out 8.0 points", 0.081, ("vitals",), False, -0.004, -0.081, 0.066,
     210, ("open: 210 audits, -0.4 points",),
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def running() -> View:
+def running() -> RolloutView:
     bench = Bench(20, judge=PASS, waves=["1", "25%", "100%"])
     bench.to(S.SOAKING)
-    return msgspec.structs.replace(view(bench.core), gate=GATE)
+    return msgspec.structs.replace(build_view(bench.core), gate=GATE)
 
 
 def test_a_status_shows_the_sample_what_is_unaudited_and_what_the_gate_leaves_open(running):
-    page = "\n".join(rollout_text.page(running))
+    page = "\n".join(rollout_text.format_page(running))
     assert "r1  soaking, wave 1 of 3" in page
     assert "digits@2, from digits@1" in page
     assert "gate       inconclusive: 210 audits do not rule out 8.0 points" in page
@@ -42,47 +42,47 @@ def test_a_status_shows_the_sample_what_is_unaudited_and_what_the_gate_leaves_op
 
 
 def test_a_status_goes_through_json_and_back(running):
-    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(running)), View) == running
+    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(running)), RolloutView) == running
 
 
 ENDS = {
-    S.RUNNING: (Exit.OK, "Waiting for r1 to finish: 1 of 20 devices have committed, wave 1 of 3 is running"),
-    S.SOAKING: (Exit.OK, "wave 1 of 3 is watched"),
-    S.WAITING_APPROVAL: (Exit.WAITING, "skerry rollout approve r1 --plan "),
-    S.PAUSED_INCONCLUSIVE: (Exit.WAITING, "Paused: r1, wave 1 of 3: because"),
-    S.PAUSED_MANUAL: (Exit.WAITING, "Paused: r1"),
-    S.COMPLETED: (Exit.OK, "rollout r1 successfully rolled out"),
-    S.COMPLETED_PARTIAL: (Exit.UNFINISHED, "except to devices that were not reached in time"),
-    S.ABORTED: (Exit.STOPPED, "rollout r1 aborted: because"),
-    S.REVERTED: (Exit.STOPPED, "reverted"),
-    S.DENIED: (Exit.STOPPED, "denied"),
-    S.EXPIRED: (Exit.STOPPED, "expired"),
+    S.RUNNING: (ExitCode.OK, "Waiting for r1 to finish: 1 of 20 devices have committed, wave 1 of 3 is running"),
+    S.SOAKING: (ExitCode.OK, "wave 1 of 3 is watched"),
+    S.WAITING_APPROVAL: (ExitCode.WAITING, "skerry rollout approve r1 --plan "),
+    S.PAUSED_INCONCLUSIVE: (ExitCode.WAITING, "Paused: r1, wave 1 of 3: because"),
+    S.PAUSED_MANUAL: (ExitCode.WAITING, "Paused: r1"),
+    S.COMPLETED: (ExitCode.OK, "rollout r1 successfully rolled out"),
+    S.COMPLETED_PARTIAL: (ExitCode.UNFINISHED, "except to devices that were not reached in time"),
+    S.ABORTED: (ExitCode.STOPPED, "rollout r1 aborted: because"),
+    S.REVERTED: (ExitCode.STOPPED, "reverted"),
+    S.DENIED: (ExitCode.STOPPED, "denied"),
+    S.EXPIRED: (ExitCode.STOPPED, "expired"),
 }
 
 
 @pytest.mark.parametrize("state", S)
 def test_each_state_has_its_line_and_its_exit_code(running, state):
-    code, words = ENDS.get(state, (Exit.OK, "r1"))
+    code, words = ENDS.get(state, (ExitCode.OK, "r1"))
     found = msgspec.structs.replace(running, state=state, why="because")
-    assert rollout_text.exit_of(found) is code
-    assert words in rollout_text.line(found)
+    assert rollout_text.exit_code_for(found) is code
+    assert words in rollout_text.format_line(found)
 
 
 def test_lists_devices_and_history_are_tables(running):
     bench = Bench(3)
     bench.to(S.COMPLETED)
-    table = list(rollout_text.table([view(bench.core)]))
+    table = list(rollout_text.format_rollouts([build_view(bench.core)]))
     assert table[0].split() == ["ROLLOUT", "VERSION", "STATE", "WAVE", "COMMITTED", "STARTED", "WHY"]
     assert table[1].split()[:3] == ["r1", "digits@2", "completed"]
     assert "3/3" in table[1]
-    lines = list(rollout_text.history(bench.store.history("r1")))
+    lines = list(rollout_text.format_history(bench.store.history("r1")))
     assert lines[0].split() == ["REVISION", "TIME", "BY", "WHAT", "WHY"]
     assert lines[1].split()[3:5] == ["ann", "started"]
 
 
 def test_parameters_are_json_words_and_lists():
     words = ["soak_s=600", "waves=1, 25%,100%", "strict=true", "gate.expected=-0.01", "gate.signals.p95=2", "x=abc"]
-    assert parameters(words) == {
+    assert parse_parameters(words) == {
         "soak_s": 600,
         "waves": ["1", "25%", "100%"],
         "strict": True,
@@ -94,16 +94,16 @@ def test_parameters_are_json_words_and_lists():
 @pytest.mark.parametrize("text", ["soak_s", "=1", "gate.=1", ".x=1"])
 def test_a_parameter_without_name_or_value_is_refused(text):
     with pytest.raises(ExitError) as caught:
-        parameters([text])
-    assert caught.value.code is Exit.USAGE
+        parse_parameters([text])
+    assert caught.value.code is ExitCode.USAGE
 
 
-class Told(Clerk):
+class Told(RolloutClient):
     """A hub that has these rollouts."""
 
-    views: tuple[View, ...] = ()
+    views: tuple[RolloutView, ...] = ()
 
-    def all(self):
+    def list_all(self):
         return list(self.views)
 
 
@@ -112,11 +112,16 @@ def test_a_rollout_is_named_by_its_id_the_start_of_it_or_its_family(running):
     older = msgspec.structs.replace(running, id="digits-1-aa")
     newer = msgspec.structs.replace(running, id="digits-2-bb")
     Told.views = (newer, older)
-    assert clerk.find("").id == clerk.find("digits").id == clerk.find("digits-2").id == "digits-2-bb"
-    assert clerk.find("digits-1-aa").id == "digits-1-aa"
-    for name, code in (("digits-", Exit.USAGE), ("beats", Exit.NOT_FOUND)):
+    assert (
+        clerk.find_rollout("").id
+        == clerk.find_rollout("digits").id
+        == clerk.find_rollout("digits-2").id
+        == "digits-2-bb"
+    )
+    assert clerk.find_rollout("digits-1-aa").id == "digits-1-aa"
+    for name, code in (("digits-", ExitCode.USAGE), ("beats", ExitCode.NOT_FOUND)):
         with pytest.raises(ExitError) as caught:
-            clerk.find(name)
+            clerk.find_rollout(name)
         assert caught.value.code is code
 
 
@@ -124,4 +129,4 @@ def test_without_a_hub_a_command_says_how_to_start_one(tmp_path: Path):
     config = tmp_path / "hub.toml"
     config.write_text(f'state = "{tmp_path / "hub"}"\n')
     with pytest.raises(ExitError, match="skerry hub run"):
-        Clerk.of(config, None, None)
+        RolloutClient.for_hub(config, None, None)

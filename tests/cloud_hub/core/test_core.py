@@ -4,7 +4,7 @@ import pytest
 
 from tests.cloud_hub.doubles.bench import Bench, owed
 from tests.cloud_hub.doubles.devices import SimDevice
-from wire.protocol.messages import Reason, Receipt, Refusal, Suite
+from wire.protocol.messages import CipherSuite, Receipt, Refusal, RefusalReason
 
 
 def test_nothing_is_receipted_before_it_is_stored(device, bench):
@@ -75,7 +75,7 @@ def test_case_87_the_same_message_again_and_again_is_one_effect_and_one_answer(d
         bench.flush()
         bench.commit()
     bench.settle()
-    assert len({frame for frame in bench.sent[device.id] if frame[1] == Suite.SEALED}) == 1
+    assert len({frame for frame in bench.sent[device.id] if frame[1] == CipherSuite.SEALED}) == 1
     assert bench.core.counts["accepted"] == 0
     assert sum(bench.engine.batches) == 1
 
@@ -103,7 +103,7 @@ def test_another_question_under_a_used_key_is_a_conflict_before_and_after_the_ve
     bench.ask(device, 1, policy="cd" * 16)
     bench.settle()
     refusals = [note for _, note in bench.notes if isinstance(note, Refusal)]
-    assert [(r.reason, r.final) for r in refusals] == [(Reason.CONFLICT, True)] * 3
+    assert [(r.reason, r.final) for r in refusals] == [(RefusalReason.CONFLICT, True)] * 3
     assert sum(bench.engine.batches) == 1
 
 
@@ -163,7 +163,7 @@ def test_a_full_disk_owes_nothing_and_asks_for_patience(device, bench):
     bench.infer()
     bench.lose_commit()
     (refusal,) = bench.refusals(device)
-    assert (refusal.reason, refusal.final, refusal.retry_after_s) == (Reason.BUSY, False, 5.0)
+    assert (refusal.reason, refusal.final, refusal.retry_after_s) == (RefusalReason.BUSY, False, 5.0)
     assert bench.core.open == 0
     bench.ask(device, 1)
     bench.settle()

@@ -3,17 +3,17 @@
 import msgspec
 import numpy as np
 
-from cloud_hub.core.commands import LOCAL, Key, Row
-from cloud_hub.core.context import RECENT_ROWS, STREAMS, Memory
+from cloud_hub.core.commands import LOCAL, QuestionKey, QuestionRow
+from cloud_hub.core.context import RECENT_ROWS, STREAMS, QuestionMemory
 from cloud_hub.core.core import HubCore
-from cloud_hub.storage.store import Job
-from policies.serving.admission import Refuse
+from cloud_hub.storage.store import StoreJob
+from policies.serving.admission import RefuseQuestion
 from tests.cloud_hub.doubles.bench import DAY_S, POISON, Bench
 from tests.cloud_hub.doubles.devices import CARD, CODEC, HUB, MANIFEST, SimDevice
-from wire.protocol.codec import encode, pad
-from wire.protocol.messages import Ask, ModelRef, Prediction, Reason, Receipt, Refusal, Statuses
-from wire.protocol.sealing import digest, seal, sign
-from wire.protocol.topics import Channel
+from wire.protocol.codec import encode_wire_message, pad_plaintext
+from wire.protocol.messages import ModelRef, Prediction, Receipt, Refusal, RefusalReason, StatusReply, StatusRequest
+from wire.protocol.sealing import hash_frame, seal_frame, sign_frame
+from wire.protocol.topics import TopicChannel
 
 
 def test_a_full_queue_refuses_without_a_write_and_says_when_to_come_back(device):
@@ -53,7 +53,7 @@ def test_draining_refuses_what_is_new_and_finishes_what_is_not(device, bench):
     bench.ask(device, 2)
     bench.settle()
     assert [(r.seq, r.reason, r.final) for _, r in bench.notes if isinstance(r, Refusal)] == [
-        (2, Reason.DRAINING, False)
+        (2, RefusalReason.DRAINING, False)
     ]
     assert bench.core.counts["verdicts"] == 1
     assert bench.core.open == 0
@@ -66,8 +66,8 @@ def test_an_owed_question_that_grows_too_old_ends_expired_and_says_so_for_ever(d
     bench.wait(7 * DAY_S + 1)
     bench.settle()
     (refusal,) = [note for _, note in bench.notes if isinstance(note, Refusal)]
-    assert (refusal.seq, refusal.reason, refusal.final) == (1, Reason.EXPIRED, True)
-    assert refusal.digest == digest(frame)
+    assert (refusal.seq, refusal.reason, refusal.final) == (1, RefusalReason.EXPIRED, True)
+    assert refusal.digest == hash_frame(frame)
     bench.engine.broken = False
     bench.wait(60.0)
     bench.settle()
@@ -89,7 +89,7 @@ def test_rows_live_nine_days_and_outlive_every_replay(device, bench):
     bench.restart()
     bench.say(device.ask_topic, device.ask(1))
     bench.settle()
-    assert bench.replies(device) == [Statuses(device.epoch, (), (1,))]
+    assert bench.replies(device) == [StatusReply(device.epoch, (), (1,))]
     bench.say(device.up, frame)
     assert bench.core.counts["refused.expired"] == 1
 
@@ -108,7 +108,7 @@ def test_case_100_a_hub_restored_from_a_backup_computes_again_and_keeps_no_secon
     backup.restart()
     backup.say(device.ask_topic, device.ask(3, 4))
     backup.settle()
-    assert Statuses(device.epoch, (), (3, 4)) in backup.replies(device)
+    assert StatusReply(device.epoch, (), (3, 4)) in backup.replies(device)
     assert backup.core.counts["gaps"] == 2  # receipted once and now unknown: counted as data loss
     for frame in later:
         backup.say(device.up, frame)
@@ -128,39 +128,49 @@ def test_web_requests_share_the_queue_with_devices(device, bench):
     bench.ask(device, 1)
     bench.commit()
     samples = [np.full(10, value, np.float32) for value in (0.0, 1.0)]
-    assert bench.core.ask_local(1, CARD.name, samples, bench.now) is None
+    assert bench.core.queue_web_request(1, CARD.name, samples, bench.now) is None
     bench.settle()
     assert bench.engine.batches == [3]
-    assert [hand.key for hand in bench.handed] == [Key(LOCAL, 1, 0), Key(LOCAL, 1, 1)]
+    assert [hand.key for hand in bench.handed] == [QuestionKey(LOCAL, 1, 0), QuestionKey(LOCAL, 1, 1)]
     assert all(isinstance(hand.result, Prediction) and hand.result.model == MANIFEST.model for hand in bench.handed)
     assert bench.core.open == 0
 
 
 def test_a_poisoned_web_sample_fails_alone_and_one_that_nobody_waits_for_is_thrown_away(device, bench):
     samples = [np.frombuffer(bytes((code,)) * 40, np.float32) for code in (0, POISON)]
-    bench.core.ask_local(1, CARD.name, samples, bench.now)
-    bench.core.ask_local(2, CARD.name, samples[:1], bench.now)
+    bench.core.queue_web_request(1, CARD.name, samples, bench.now)
+    bench.core.queue_web_request(2, CARD.name, samples[:1], bench.now)
     bench.core.drop_local(2)
     bench.settle()
-    assert {hand.key.seq: type(hand.result) for hand in bench.handed} == {0: Prediction, 1: Reason}
+    assert {hand.key.seq: type(hand.result) for hand in bench.handed} == {0: Prediction, 1: RefusalReason}
 
 
 def test_a_web_request_is_refused_when_the_queue_is_full_or_draining(device):
     bench = Bench(device, max_queued=4)
     samples = [np.zeros(10, np.float32)] * 5
-    assert isinstance(bench.core.ask_local(1, CARD.name, samples, bench.now), Refuse)
+    assert isinstance(bench.core.queue_web_request(1, CARD.name, samples, bench.now), RefuseQuestion)
     bench.core.drain()
-    assert bench.core.ask_local(2, CARD.name, samples[:1], bench.now) == Refuse(Reason.DRAINING, 5.0)
+    assert bench.core.queue_web_request(2, CARD.name, samples[:1], bench.now) == RefuseQuestion(
+        RefusalReason.DRAINING, 5.0
+    )
 
 
 def test_a_sealed_message_that_is_no_question_is_refused_for_good(device, bench):
     to = HUB.hpke[HUB.current].public_key()
-    for seq, padded in enumerate((b"", pad(b"\xc1"), pad(encode(device.escalation(1)))[:-64], bytes(63) + b"\1"), 1):
-        frame = seal(device.header(seq), padded, to=to, by=device.signing, channel=Channel.QUESTION)
+    for seq, padded in enumerate(
+        (
+            b"",
+            pad_plaintext(b"\xc1"),
+            pad_plaintext(encode_wire_message(device.escalation(1)))[:-64],
+            bytes(63) + b"\1",
+        ),
+        1,
+    ):
+        frame = seal_frame(device.header(seq), padded, to=to, by=device.signing, channel=TopicChannel.QUESTION)
         bench.say(device.up, frame)
     bench.settle()
     assert [(r.seq, r.reason, r.final) for r in bench.refusals(device)] == [
-        (seq, Reason.SCHEMA, True) for seq in (1, 2, 3, 4)
+        (seq, RefusalReason.SCHEMA, True) for seq in (1, 2, 3, 4)
     ]
     assert bench.writes == 0
 
@@ -174,7 +184,7 @@ def test_case_87_through_another_replica_on_the_same_store_it_is_one_effect_and_
     other.commit()  # both looked it up, both found nothing
     bench.commit()
     other.commit()
-    assert [r.reason for _, r in other.notes if isinstance(r, Refusal)] == [Reason.BUSY]
+    assert [r.reason for _, r in other.notes if isinstance(r, Refusal)] == [RefusalReason.BUSY]
     second = bench.ask(device, 2)
     bench.settle()
     for repeated in (frame, second):
@@ -220,21 +230,21 @@ def test_a_model_gone_after_a_restart_ends_its_questions_and_damaged_bytes_are_f
     spoilt = msgspec.structs.replace(spoilt, sealed=b"\1\2\3")
     newer = msgspec.structs.replace(CARD, ref=ModelRef("echo", 2, "echo", "pack4"))
     bench.core = HubCore(bench.settings, (newer,), bench.registry, bench.envelopes)
-    bench._obey(bench.core.restore([kept, spoilt], bench.now))
+    bench._obey(bench.core.restore_questions([kept, spoilt], bench.now))
     bench.settle()
     (refusal,) = bench.refusals(device)
-    assert (refusal.seq, refusal.reason, refusal.final) == (kept.key.seq, Reason.MODEL_GONE, True)
-    assert refusal.digest == digest(frames[kept.key.seq])
+    assert (refusal.seq, refusal.reason, refusal.final) == (kept.key.seq, RefusalReason.MODEL_GONE, True)
+    assert refusal.digest == hash_frame(frames[kept.key.seq])
     bench.say(device.ask_topic, device.ask(spoilt.key.seq))
     bench.settle()
-    assert bench.replies(device) == [Statuses(device.epoch, (), (spoilt.key.seq,))]
+    assert bench.replies(device) == [StatusReply(device.epoch, (), (spoilt.key.seq,))]
 
 
 def test_an_ending_whose_row_is_gone_leaves_the_question_to_the_device(device, bench):
     frame = bench.ask(device, 1)
     bench.commit()
     bench.commit()
-    bench.store.apply([Job(forgets=[Key(device.id, device.epoch, 1)])])
+    bench.store.apply([StoreJob(forgets=[QuestionKey(device.id, device.epoch, 1)])])
     bench.settle()
     assert bench.core.counts["vanished"] == 1
     assert bench.core.open == 0
@@ -246,19 +256,23 @@ def test_an_ending_whose_row_is_gone_leaves_the_question_to_the_device(device, b
 
 def test_a_note_that_is_none_or_of_another_epoch_is_dropped(device, bench):
     header = device.header(0)
-    for body in (b"\xc1", encode(Receipt(device.epoch, (1,))), encode(Ask(device.epoch + 1, (1,)))):
-        bench.say(device.ask_topic, sign(header, body, by=device.signing, channel=Channel.ASK))
+    for body in (
+        b"\xc1",
+        encode_wire_message(Receipt(device.epoch, (1,))),
+        encode_wire_message(StatusRequest(device.epoch + 1, (1,))),
+    ):
+        bench.say(device.ask_topic, sign_frame(header, body, by=device.signing, channel=TopicChannel.ASK))
     assert bench.core.counts["dropped.malformed"] == 3
     assert not bench.notes
 
 
 def test_what_is_remembered_is_bounded():
-    memory = Memory()
+    memory = QuestionMemory()
     for n in range(RECENT_ROWS + 10):
-        memory.remember(Row(Key("d", 1, n), b"", b""))
-    assert memory.recent(Key("d", 1, 9)) is None
-    assert memory.recent(Key("d", 1, 10)) is not None
+        memory.remember_row(QuestionRow(QuestionKey("d", 1, n), b"", b""))
+    assert memory.recent_row(QuestionKey("d", 1, 9)) is None
+    assert memory.recent_row(QuestionKey("d", 1, 10)) is not None
     for epoch in range(STREAMS + 1):
-        memory.reached(("d", epoch), 5)
-    assert not memory.certainly_new(Key("d", 0, 6))  # forgotten: to be looked up
-    assert memory.certainly_new(Key("d", 1, 6))
+        memory.raise_highest(("d", epoch), 5)
+    assert not memory.is_certainly_new(QuestionKey("d", 0, 6))  # forgotten: to be looked up
+    assert memory.is_certainly_new(QuestionKey("d", 1, 6))

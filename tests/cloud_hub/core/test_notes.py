@@ -10,8 +10,17 @@ from cloud_hub.security.hub_keys import HubKeys
 from tests.cloud_hub.doubles.bench import POISON, Bench, owed
 from tests.cloud_hub.doubles.devices import CARD, HUB
 from tests.policies.doubles.given import plain
-from wire.protocol.messages import DType, ModelRef, Reason, Refusal, Statuses, Tensor, Verdict, Welcome
-from wire.protocol.sealing import digest, key_id
+from wire.protocol.messages import (
+    ModelRef,
+    Refusal,
+    RefusalReason,
+    StatusReply,
+    Tensor,
+    TensorDType,
+    Verdict,
+    WelcomeNote,
+)
+from wire.protocol.sealing import compute_key_id, hash_frame
 
 
 def test_ask_is_answered_with_verdict_pending_and_unknown(device, bench):
@@ -24,7 +33,7 @@ def test_ask_is_answered_with_verdict_pending_and_unknown(device, bench):
     bench.commit()
     (seq, verdict), statuses = bench.replies(device)
     assert (seq, type(verdict)) == (1, Verdict)
-    assert statuses == Statuses(device.epoch, (2,), (3,))
+    assert statuses == StatusReply(device.epoch, (2,), (3,))
 
 
 def test_ask_after_a_restart_is_answered_from_the_store(device, bench):
@@ -37,7 +46,7 @@ def test_ask_after_a_restart_is_answered_from_the_store(device, bench):
     bench.settle()
     (seq, _), refusal = bench.replies(device)
     assert seq == 1
-    assert (refusal.seq, refusal.reason, refusal.final) == (POISON, Reason.ENGINE, True)
+    assert (refusal.seq, refusal.reason, refusal.final) == (POISON, RefusalReason.ENGINE, True)
 
 
 def test_a_long_backlog_of_verdicts_comes_in_portions(device, bench):
@@ -56,7 +65,7 @@ def test_a_long_backlog_of_verdicts_comes_in_portions(device, bench):
 def test_hello_is_welcomed_with_hub_time(device, bench):
     bench.say(device.ask_topic, device.hello())
     (welcome,) = bench.replies(device)
-    assert welcome == Welcome(device.epoch, "hub-1", "local", 1 / CONNECTS_PER_S)
+    assert welcome == WelcomeNote(device.epoch, "hub-1", "local", 1 / CONNECTS_PER_S)
     assert bench.core.hellos[device.id].agent == "agent/1"
 
 
@@ -70,12 +79,12 @@ def test_notes_are_limited_per_device(device, bench):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"region": "elsewhere"}, Reason.POLICY),
-        ({"model": ModelRef("echo", 2, "echo", "pack4")}, Reason.MODEL_GONE),
-        ({"model": ModelRef("echo", 1, "other-cut", "pack4")}, Reason.MODEL_GONE),
-        ({"fields": {}}, Reason.SCHEMA),
-        ({"fields": {"features": Tensor(DType.UINT8, (4,), b"1234")}}, Reason.SCHEMA),
-        ({"fields": {"features": Tensor(DType.FP32, (5,), bytes(20))}}, Reason.SCHEMA),
+        ({"region": "elsewhere"}, RefusalReason.POLICY),
+        ({"model": ModelRef("echo", 2, "echo", "pack4")}, RefusalReason.MODEL_GONE),
+        ({"model": ModelRef("echo", 1, "other-cut", "pack4")}, RefusalReason.MODEL_GONE),
+        ({"fields": {}}, RefusalReason.SCHEMA),
+        ({"fields": {"features": Tensor(TensorDType.UINT8, (4,), b"1234")}}, RefusalReason.SCHEMA),
+        ({"fields": {"features": Tensor(TensorDType.FP32, (5,), bytes(20))}}, RefusalReason.SCHEMA),
     ],
 )
 def test_what_does_not_fit_is_refused_for_good_and_never_stored(device, bench, changes, reason):
@@ -88,10 +97,10 @@ def test_what_does_not_fit_is_refused_for_good_and_never_stored(device, bench, c
 
 def test_a_field_that_the_schema_does_not_have_is_refused_and_the_derived_ones_are_taken(device, bench):
     good = device.escalation(1).fields
-    confidence = Tensor(DType.FP32, (1,), b"\0\0\0?")
+    confidence = Tensor(TensorDType.FP32, (1,), b"\0\0\0?")
     bench.ask(device, 1, fields=good | {"confidence": confidence})
     bench.ask(device, 2, fields=good | {"raw_image": confidence})
-    bench.ask(device, 3, fields=good | {"confidence": Tensor(DType.FP32, (1,), b"\0" * 40)})
+    bench.ask(device, 3, fields=good | {"confidence": Tensor(TensorDType.FP32, (1,), b"\0" * 40)})
     bench.settle()
     assert [r.seq for r in bench.refusals(device)] == [2, 3]
     assert bench.core.counts["verdicts"] == 1
@@ -109,21 +118,21 @@ def test_a_policy_known_in_full_is_evaluated_again(device):
     bench = Bench(device, documents=(policy,))
     good = device.escalation(1).fields
     bench.ask(device, 1, policy=policy.hash)
-    bench.ask(device, 2, policy=policy.hash, fields=good | {"confidence": Tensor(DType.FP32, (1,), b"\0\0\0?")})
+    bench.ask(device, 2, policy=policy.hash, fields=good | {"confidence": Tensor(TensorDType.FP32, (1,), b"\0\0\0?")})
     bench.settle()
-    assert [(r.seq, r.reason) for r in bench.refusals(device)] == [(2, Reason.POLICY)]
+    assert [(r.seq, r.reason) for r in bench.refusals(device)] == [(2, RefusalReason.POLICY)]
     assert bench.core.counts["verdicts"] == 1
 
 
 def test_a_retired_hub_key_is_refused_for_now_and_the_resealed_question_is_the_same(device, bench):
     old = X25519PrivateKey.generate()
-    old_id = key_id(old.public_key().public_bytes_raw())
+    old_id = compute_key_id(old.public_key().public_bytes_raw())
     device.hub = HubKeys({old_id: old}, old_id, HUB.signing)
     frame = bench.ask(device, 1)
     bench.settle()
     (refusal,) = bench.refusals(device)
-    assert (refusal.reason, refusal.final, refusal.retry_after_s) == (Reason.KEY_EXPIRED, False, 0.0)
-    assert refusal.digest == digest(frame)
+    assert (refusal.reason, refusal.final, refusal.retry_after_s) == (RefusalReason.KEY_EXPIRED, False, 0.0)
+    assert refusal.digest == hash_frame(frame)
     device.hub = HUB
     bench.ask(device, 1)
     bench.settle()
@@ -132,7 +141,7 @@ def test_a_retired_hub_key_is_refused_for_now_and_the_resealed_question_is_the_s
 
 def test_a_question_sealed_to_the_key_before_last_still_opens(device):
     old = X25519PrivateKey.generate()
-    old_id = key_id(old.public_key().public_bytes_raw())
+    old_id = compute_key_id(old.public_key().public_bytes_raw())
     keys = HubKeys({old_id: old, **HUB.hpke}, HUB.current, HUB.signing)
     bench = Bench(device, envelopes=HubEnvelopes(keys))
     device.hub = HubKeys(keys.hpke, old_id, HUB.signing)
@@ -146,14 +155,14 @@ def test_a_key_destroyed_before_a_restart_makes_the_question_unknown(device, ben
     bench.commit()
     bench.commit()
     other = X25519PrivateKey.generate()
-    other_id = key_id(other.public_key().public_bytes_raw())
+    other_id = compute_key_id(other.public_key().public_bytes_raw())
     bench.envelopes = HubEnvelopes(HubKeys({other_id: other}, other_id, HUB.signing))
     bench.restart()
     bench.settle()
     bench.sent.clear()
     bench.say(device.ask_topic, device.ask(1))
     bench.settle()
-    assert bench.replies(device) == [Statuses(device.epoch, (), (1,))]
+    assert bench.replies(device) == [StatusReply(device.epoch, (), (1,))]
 
 
 def test_a_device_enrolled_again_gets_its_verdict_sealed_to_its_new_key(device, bench):
@@ -164,7 +173,7 @@ def test_a_device_enrolled_again_gets_its_verdict_sealed_to_its_new_key(device, 
     bench.registry.put(device.enrolled())
     bench.say(device.ask_topic, device.ask(1))
     bench.settle()
-    assert bench.replies(device) == [Statuses(device.epoch, (), (1,))]
+    assert bench.replies(device) == [StatusReply(device.epoch, (), (1,))]
     bench.say(device.up, frame)
     bench.settle()
     assert list(bench.verdicts(device)) == [1]
@@ -185,7 +194,7 @@ def test_a_poisoned_question_is_refused_alone_after_one_retry(device, bench):
         bench.ask(device, seq)
     bench.settle()
     refusals = [note for _, note in bench.notes if isinstance(note, Refusal)]
-    assert [(r.seq, r.reason, r.final) for r in refusals] == [(POISON, Reason.ENGINE, True)]
+    assert [(r.seq, r.reason, r.final) for r in refusals] == [(POISON, RefusalReason.ENGINE, True)]
     assert bench.core.counts["verdicts"] == 3
     assert bench.engine.batches == [4, 4, 1, 1, 1, 1]
 

@@ -10,16 +10,16 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.core.commands import Suspect, Tell
+from cloud_hub.core.commands import SendNote, SuspendDevice
 from cloud_hub.core.core import HubCore
-from cloud_hub.core.notes import MAX_PAST, Finding, Past, Sighting, judge
+from cloud_hub.core.notes import MAX_PAST, CloneFinding, DeviceHistory, HelloSighting, detect_clone
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.system.settings import HubSettings
 from tests.cloud_hub.doubles.devices import CARD, HUB, NOW_S, MemoryRegistry, SimDevice
-from wire.protocol.codec import encode
-from wire.protocol.messages import Hello
-from wire.protocol.sealing import key_id, sign
-from wire.protocol.topics import Channel
+from wire.protocol.codec import encode_wire_message
+from wire.protocol.messages import HelloNote
+from wire.protocol.sealing import compute_key_id, sign_frame
+from wire.protocol.topics import TopicChannel
 
 KEY = b"k" * 8
 
@@ -39,26 +39,31 @@ class Machine:
         self.restart()
         self.epoch = secrets.randbits(63)
 
-    def hello(self, at_ms: int) -> Sighting:
-        return Sighting(self.boot, self.epoch, self.key, at_ms)
+    def hello(self, at_ms: int) -> HelloSighting:
+        return HelloSighting(self.boot, self.epoch, self.key, at_ms)
 
     def copy(self) -> "Machine":
         """The disk of this machine in another one, where a process of its own starts."""
         return Machine(self.key, epoch=self.epoch)
 
 
-def findings(*sightings: Sighting) -> list[Finding]:
-    past: Past | None = None
+def findings(*sightings: HelloSighting) -> list[CloneFinding]:
+    past: DeviceHistory | None = None
     found = []
     for each in sightings:
-        past, finding = judge(past, each)
+        past, finding = detect_clone(past, each)
         found.append(finding)
     return found
 
 
 def test_one_machine_that_connects_again_and_again_is_the_same():
     one = Machine()
-    assert findings(*(one.hello(n) for n in range(4))) == [Finding.FIRST, Finding.SAME, Finding.SAME, Finding.SAME]
+    assert findings(*(one.hello(n) for n in range(4))) == [
+        CloneFinding.FIRST,
+        CloneFinding.SAME,
+        CloneFinding.SAME,
+        CloneFinding.SAME,
+    ]
 
 
 def test_a_restart_and_a_lost_database_are_no_clone():
@@ -66,7 +71,7 @@ def test_a_restart_and_a_lost_database_are_no_clone():
     for n, step in enumerate((lambda: None, one.restart, one.restart, one.lose_database, one.restart)):
         step()
         said.append(one.hello(n))
-    assert findings(*said) == [Finding.FIRST, *[Finding.RESTARTED] * 4]
+    assert findings(*said) == [CloneFinding.FIRST, *[CloneFinding.RESTARTED] * 4]
 
 
 def test_a_new_database_under_a_running_process_is_no_clone():
@@ -74,9 +79,9 @@ def test_a_new_database_under_a_running_process_is_no_clone():
     first = one.hello(1)
     one.epoch += 1
     assert findings(first, one.hello(2), first, one.hello(3))[1:] == [
-        Finding.RESTARTED,
-        Finding.REPEATED,
-        Finding.SAME,
+        CloneFinding.RESTARTED,
+        CloneFinding.REPEATED,
+        CloneFinding.SAME,
     ]
 
 
@@ -84,23 +89,23 @@ def test_two_machines_that_take_turns_are_found_when_the_first_speaks_again():
     one = Machine()
     two = one.copy()
     said = (one.hello(1), two.hello(2), one.hello(3))
-    assert findings(*said) == [Finding.FIRST, Finding.RESTARTED, Finding.CLONE]
+    assert findings(*said) == [CloneFinding.FIRST, CloneFinding.RESTARTED, CloneFinding.CLONE]
 
 
 def test_a_clone_with_an_empty_database_is_found_by_boot_or_epoch():
     one = Machine()
     two = Machine()
-    assert findings(one.hello(1), two.hello(2), one.hello(3))[-1] is Finding.CLONE
+    assert findings(one.hello(1), two.hello(2), one.hello(3))[-1] is CloneFinding.CLONE
     first, second = one.hello(1), two.hello(2)
     one.restart()  # even if the first machine was restarted meanwhile: its database is over
-    assert findings(first, second, one.hello(3))[-1] is Finding.CLONE
+    assert findings(first, second, one.hello(3))[-1] is CloneFinding.CLONE
 
 
 def test_a_clone_whose_clock_is_wrong_is_found_all_the_same():
     for skew_ms in (-(10**12), 10**12):
         one = Machine()
         two = one.copy()
-        assert findings(one.hello(10), two.hello(20 + skew_ms), one.hello(30))[-1] is Finding.CLONE
+        assert findings(one.hello(10), two.hello(20 + skew_ms), one.hello(30))[-1] is CloneFinding.CLONE
 
 
 def test_an_old_hello_handed_out_again_by_the_broker_accuses_nobody():
@@ -108,9 +113,9 @@ def test_an_old_hello_handed_out_again_by_the_broker_accuses_nobody():
     old = one.hello(1)
     one.restart()
     assert findings(old, one.hello(2), old, one.hello(3), old)[2:] == [
-        Finding.REPEATED,
-        Finding.SAME,
-        Finding.REPEATED,
+        CloneFinding.REPEATED,
+        CloneFinding.SAME,
+        CloneFinding.REPEATED,
     ]
 
 
@@ -118,7 +123,7 @@ def test_enrolling_anew_begins_a_new_history():
     one = Machine()
     two = one.copy()
     anew = Machine(key=b"n" * 8, boot=one.boot, epoch=one.epoch)
-    assert findings(one.hello(1), two.hello(2), anew.hello(3))[-1] is Finding.FIRST
+    assert findings(one.hello(1), two.hello(2), anew.hello(3))[-1] is CloneFinding.FIRST
 
 
 STEPS = st.lists(st.sampled_from(("again", "restart", "lose", "enrol", "repeat")), max_size=60)
@@ -140,7 +145,7 @@ def test_whatever_one_machine_does_and_the_broker_repeats_it_is_never_suspected(
         elif step == "enrol":
             one = Machine(key=secrets.token_bytes(8))
         said.append(one.hello(at_ms))
-    assert Finding.CLONE not in findings(*said)
+    assert CloneFinding.CLONE not in findings(*said)
 
 
 @given(st.lists(st.booleans(), min_size=3, max_size=40), st.booleans())
@@ -149,7 +154,7 @@ def test_two_machines_are_found_as_soon_as_one_returns(turns, fresh):
     two = Machine() if fresh else one.copy()
     said = [(one if turn else two).hello(at_ms) for at_ms, turn in enumerate(turns)]
     changes = sum(a != b for a, b in pairwise(turns))
-    assert (Finding.CLONE in findings(*said)) == (changes >= 2)
+    assert (CloneFinding.CLONE in findings(*said)) == (changes >= 2)
 
 
 @given(st.lists(st.booleans(), max_size=300))
@@ -157,7 +162,7 @@ def test_the_history_stays_small(losses):
     one, past = Machine(), None
     for at_ms, loss in enumerate(losses):
         (one.lose_database if loss else one.restart)()
-        past, _ = judge(past, one.hello(at_ms))
+        past, _ = detect_clone(past, one.hello(at_ms))
         assert len(past.boots) <= MAX_PAST
         assert len(past.epochs) <= MAX_PAST
 
@@ -166,9 +171,9 @@ def test_the_history_stays_small(losses):
 
 
 def hello(device: SimDevice, boot: str, created_s: float) -> bytes:
-    header = device.header(0, created_s, key=key_id(device.signing.public_key().public_bytes_raw()))
-    note = Hello(device.epoch, boot, "agent/1", ())
-    return sign(header, encode(note), by=device.signing, channel=Channel.ASK)
+    header = device.header(0, created_s, key=compute_key_id(device.signing.public_key().public_bytes_raw()))
+    note = HelloNote(device.epoch, boot, "agent/1", ())
+    return sign_frame(header, encode_wire_message(note), by=device.signing, channel=TopicChannel.ASK)
 
 
 def test_a_suspect_is_suspended_and_not_welcomed():
@@ -179,7 +184,7 @@ def test_a_suspect_is_suspended_and_not_welcomed():
         core.on_message(device.ask_topic, hello(device, boot, NOW_S + n), NOW_S + n)
         for n, boot in enumerate(("one", "two", "one"))
     ]
-    assert [type(commands[0]) for commands in said] == [Tell, Tell, Suspect]
+    assert [type(commands[0]) for commands in said] == [SendNote, SendNote, SuspendDevice]
     assert core.counts["clone_suspects"] == 1
     assert registry.suspect(device.id, 0)
     assert core.on_message(device.ask_topic, hello(device, "two", NOW_S + 9), NOW_S + 9) == []

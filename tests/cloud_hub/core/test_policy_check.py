@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from cloud_hub.registry.orders import Orders
-from policies.language.document import Document, compose, hash_of
+from policies.language.document import PolicyDocument, compose_policy, hash_documents
 from policies.model.policy import Policy
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
 from tests.policies.doubles.given import plain
-from wire.protocol.messages import DType, Reason, Refusal, Tensor
+from wire.protocol.messages import Refusal, RefusalReason, Tensor, TensorDType
 
 RULES = """
 [[rule]]
@@ -28,7 +28,7 @@ when = { tenant = ["other"] }
 drop = ["confidence"]
 retention = { purpose = "test", keep_days = 2 }
 """
-CONFIDENCE = {"confidence": Tensor(DType.FP32, (1,), b"\0\0\0?")}
+CONFIDENCE = {"confidence": Tensor(TensorDType.FP32, (1,), b"\0\0\0?")}
 
 
 MORE = (
@@ -42,7 +42,7 @@ MORE = (
 
 def document(
     rules: str = "", name: str = "clinic", layer: str = "tenant", *, keep: int = 7, regions: str = "local"
-) -> Document:
+) -> PolicyDocument:
     edits = (
         ('layer = "tenant"', f'layer = "{layer}"'),
         ('purpose = "test"', f'purpose = "test"\nkeep_days = {keep}'),
@@ -129,7 +129,7 @@ drop = ["confidence"]
 
 def layered() -> tuple[Policy, tuple[str, ...]]:
     """A policy of a tenant layer and a site layer, and their hashes; only the device has the site layer."""
-    both = compose((document(RULES), document(SITE_RULE, "ward", "site")))
+    both = compose_policy((document(RULES), document(SITE_RULE, "ward", "site")))
     return both, tuple(part.hash for part in both.layers)
 
 
@@ -155,38 +155,38 @@ def test_layers_that_do_not_make_the_hash_that_is_named_are_no_composition(devic
     assert ask(device, tenant, policy=both.hash, layers=layers[::-1]) == "policy"
     assert ask(device, tenant, policy="ab" * 16, layers=layers) == "policy"
     strangers = ("ab" * 16, "cd" * 16)
-    assert ask(device, tenant, policy=hash_of(strangers), layers=strangers) == "policy"
+    assert ask(device, tenant, policy=hash_documents(strangers), layers=strangers) == "policy"
 
 
 def test_an_old_layer_makes_the_composition_too_old(device: SimDevice):
     both, layers = layered()
-    old, new = document(RULES).part(), plain(*MORE, name="clinic", version=2).compile()
+    old, new = document(RULES).compile_layer(), plain(*MORE, name="clinic", version=2).compile()
     orders = Orders()
-    orders.learn((old,))
+    orders.learn_documents((old,))
     bench = served(device, policies=(new,), orders=orders)
     bench.ask(device, 1, policy=both.hash, layers=layers)
-    assert outcome(bench, device) == Reason.POLICY_OLD
+    assert outcome(bench, device) == RefusalReason.POLICY_OLD
 
 
 def test_a_hub_whose_documents_are_not_here_yet_takes_no_question_under_any_name(device: SimDevice):
     bench = Bench(device, policies=frozenset(("not published yet",)))
     bench.ask(device, 1, policy="not published yet")
-    assert outcome(bench, device) == Reason.POLICY
+    assert outcome(bench, device) == RefusalReason.POLICY
 
 
 def test_what_is_served_may_change_while_the_hub_runs(device: SimDevice):
     first, second, third = (plain(*MORE, name="clinic", version=n).compile() for n in (1, 2, 3))
     bench = served(device, policies=(first,))
-    bench.core.serve_under((second, first))
+    bench.core.replace_policies((second, first))
     bench.ask(device, 1, policy=first.hash)
     assert outcome(bench, device) == "answered"
-    bench.core.serve_under((third, second))
-    for seq, policy, becomes in ((2, first, Reason.POLICY_OLD), (3, second, "answered"), (4, third, "answered")):
+    bench.core.replace_policies((third, second))
+    for seq, policy, becomes in ((2, first, RefusalReason.POLICY_OLD), (3, second, "answered"), (4, third, "answered")):
         bench.ask(device, seq, policy=policy.hash)
         assert outcome(bench, device) == becomes
-    bench.core.serve_under(())
+    bench.core.replace_policies(())
     bench.ask(device, 5, policy=third.hash)
-    assert outcome(bench, device) == Reason.POLICY
+    assert outcome(bench, device) == RefusalReason.POLICY
 
 
 @pytest.mark.parametrize(("known", "becomes"), [("camera", "policy"), ("sensor", "answered"), ("", "answered")])

@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-from cloud_hub.core.verification import MUTE_S, STRIKES
+from cloud_hub.core.verification import MUTE_S, STRIKE_BURST
 from cloud_hub.registry.device_states import Standing
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import HUB, SimDevice
-from wire.protocol.codec import MAX_FRAME_BYTES, encode, pad, split
-from wire.protocol.messages import Reason, Suite
-from wire.protocol.sealing import digest, seal, sign
-from wire.protocol.topics import Channel, topic
+from wire.protocol.codec import MAX_FRAME_BYTES, encode_wire_message, pad_plaintext, split_frame
+from wire.protocol.messages import CipherSuite, RefusalReason
+from wire.protocol.sealing import hash_frame, seal_frame, sign_frame
+from wire.protocol.topics import TopicChannel, build_topic
 
 DAY_S = 86_400.0
 
@@ -18,7 +18,7 @@ DAY_S = 86_400.0
 def untouched(bench: Bench) -> bool:
     """Whether nothing was accepted, stored, written or queued."""
     bench.settle()
-    return not bench.store.owed() and bench.writes == 0 and bench.core.open == 0
+    return not bench.store.read_unanswered() and bench.writes == 0 and bench.core.open_count == 0
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_case_85_any_flipped_byte_of_header_ciphertext_or_signature_is_refused(d
 def test_case_86_header_of_one_with_the_ciphertext_of_another_is_refused(device, bench):
     other = SimDevice("demo--d2")
     bench.registry.put(other.enrolled())
-    mine, theirs = split(device.question(1)), split(other.question(1))
+    mine, theirs = split_frame(device.question(1)), split_frame(other.question(1))
     for frame in (mine.clear + theirs.body + mine.signature, mine.clear + theirs.body + theirs.signature):
         bench.say(device.up, frame)
         bench.say(other.up, frame)
@@ -56,12 +56,12 @@ def test_case_86_header_of_one_with_the_ciphertext_of_another_is_refused(device,
 def test_case_86_stripped_and_signed_again_by_another_device_is_refused(device, bench):
     other = SimDevice("demo--d2")
     bench.registry.put(other.enrolled())
-    mine = split(device.question(1))
+    mine = split_frame(device.question(1))
     stolen = mine.clear + mine.body + other.signing.sign(b"skerry/1/up/q\0" + mine.clear + mine.body)
     bench.say(device.up, stolen)
     bench.say(other.up, stolen)
     # Under a header of its own the signature is good, but HPKE bound the ciphertext to the first header.
-    clear = split(other.question(1)).clear
+    clear = split_frame(other.question(1)).clear
     bench.say(other.up, clear + mine.body + other.signing.sign(b"skerry/1/up/q\0" + clear + mine.body))
     assert untouched(bench)
     assert bench.core.counts["dropped.signature"] == 1
@@ -72,13 +72,13 @@ def test_case_86_stripped_and_signed_again_by_another_device_is_refused(device, 
 @pytest.mark.parametrize(
     ("age_s", "reason"),
     [
-        (8 * DAY_S, Reason.EXPIRED),
-        (7 * DAY_S + 0.001, Reason.EXPIRED),
+        (8 * DAY_S, RefusalReason.EXPIRED),
+        (7 * DAY_S + 0.001, RefusalReason.EXPIRED),
         (7 * DAY_S, None),
         (0.0, None),
         (-300.0, None),
-        (-300.001, Reason.CREATED_AHEAD),
-        (-600.0, Reason.CREATED_AHEAD),
+        (-300.001, RefusalReason.CREATED_AHEAD),
+        (-600.0, RefusalReason.CREATED_AHEAD),
     ],
 )
 def test_case_89_created_seven_days_old_or_five_minutes_ahead_is_the_last_that_is_taken(device, bench, age_s, reason):
@@ -89,8 +89,8 @@ def test_case_89_created_seven_days_old_or_five_minutes_ahead_is_the_last_that_i
         assert bench.core.counts["verdicts"] == 1
         return
     (refusal,) = bench.refusals(device)
-    assert (refusal.reason, refusal.final) == (reason, reason is Reason.EXPIRED)
-    assert refusal.digest == digest(frame)
+    assert (refusal.reason, refusal.final) == (reason, reason is RefusalReason.EXPIRED)
+    assert refusal.digest == hash_frame(frame)
     assert untouched(bench)
 
 
@@ -119,15 +119,15 @@ def test_case_92_an_unknown_suite_is_refused(device, bench, suite):
 
 
 def test_case_92_a_question_in_plaintext_is_refused_though_its_signature_is_good(device, bench):
-    padded = pad(encode(device.escalation(1)))
-    bench.say(device.up, sign(device.header(1), padded, by=device.signing, channel=Channel.QUESTION))
+    padded = pad_plaintext(encode_wire_message(device.escalation(1)))
+    bench.say(device.up, sign_frame(device.header(1), padded, by=device.signing, channel=TopicChannel.QUESTION))
     assert bench.core.counts["dropped.suite"] == 1
     assert untouched(bench)
 
 
 def test_case_92_a_signed_frame_relabelled_as_sealed_is_refused(device, bench):
-    frame = bytearray(sign(device.header(1), bytes(64), by=device.signing, channel=Channel.QUESTION))
-    frame[1] = Suite.SEALED
+    frame = bytearray(sign_frame(device.header(1), bytes(64), by=device.signing, channel=TopicChannel.QUESTION))
+    frame[1] = CipherSuite.SEALED
     bench.say(device.up, bytes(frame))
     assert bench.core.counts["dropped.signature"] == 1
     assert untouched(bench)
@@ -165,7 +165,7 @@ def test_a_flood_of_bad_signatures_costs_twenty_checks_and_silences_its_sender_a
     frame = device.question(1)
     for _ in range(1000):
         bench.say(device.up, frame[:-1] + bytes((frame[-1] ^ 1,)))
-    assert counting.verified == STRIKES + 1
+    assert counting.verified == STRIKE_BURST + 1
     assert not bench.notes  # no reply either: it could be aimed at a third party
     bench.ask(other, 1)
     bench.settle()
@@ -183,7 +183,7 @@ def test_more_frames_than_the_rate_are_refused_for_now_and_later_taken(device):
     for seq in range(1, 9):
         bench.ask(device, seq)
     assert bench.core.counts["refused.rate"] == 3
-    assert all(r.reason is Reason.RATE and not r.final and r.retry_after_s > 0 for r in bench.refusals(device))
+    assert all(r.reason is RefusalReason.RATE and not r.final and r.retry_after_s > 0 for r in bench.refusals(device))
     bench.now += 1.0
     bench.ask(device, 9)
     assert bench.core.counts["refused.rate"] == 3
@@ -204,7 +204,7 @@ def test_a_device_that_may_not_ask_is_refused_by_our_own_registry(device, state,
     bench.registry.put(device.enrolled(state))
     bench.ask(device, 1)
     (refusal,) = bench.refusals(device)
-    assert (refusal.reason, refusal.final) == (Reason.DEVICE_UNKNOWN, final)
+    assert (refusal.reason, refusal.final) == (RefusalReason.DEVICE_UNKNOWN, final)
     bench.say(device.ask_topic, device.hello())
     bench.say(device.ask_topic, device.ask(1))
     assert bench.core.counts["dropped.not_active"] == 2
@@ -215,7 +215,7 @@ def test_an_unknown_device_is_refused_for_now(device):
     bench = Bench()
     bench.ask(device, 1)
     (refusal,) = bench.refusals(device)
-    assert (refusal.reason, refusal.final) == (Reason.DEVICE_UNKNOWN, False)
+    assert (refusal.reason, refusal.final) == (RefusalReason.DEVICE_UNKNOWN, False)
     assert untouched(bench)
 
 
@@ -223,7 +223,7 @@ def test_a_frame_over_the_hubs_own_limit_is_refused_for_good_and_over_the_links_
     bench = Bench(device, max_frame_bytes=600)
     bench.say(device.up, device.question(1, size=1024))
     (refusal,) = bench.refusals(device)
-    assert (refusal.reason, refusal.final) == (Reason.TOO_BIG, True)
+    assert (refusal.reason, refusal.final) == (RefusalReason.TOO_BIG, True)
     bench.say(device.up, bytes(MAX_FRAME_BYTES + 1))
     assert bench.core.counts["dropped.too_big"] == 1
     assert untouched(bench)
@@ -240,15 +240,15 @@ def test_a_topic_that_is_not_its_devices_own_is_dropped(device, bench, name):
 def test_numbers_that_no_database_column_holds_are_refused(device, bench, change):
     header = msgspec.structs.replace(device.header(1), **change)
     to = HUB.hpke[HUB.current].public_key()
-    padded = pad(encode(device.escalation(1)), 512)
-    bench.say(device.up, seal(header, padded, to=to, by=device.signing, channel=Channel.QUESTION))
+    padded = pad_plaintext(encode_wire_message(device.escalation(1)), 512)
+    bench.say(device.up, seal_frame(header, padded, to=to, by=device.signing, channel=TopicChannel.QUESTION))
     assert bench.core.counts["dropped.malformed"] == 1
     assert untouched(bench)
 
 
 def test_states_are_no_input_and_a_report_without_a_signature_is_dropped(device, bench):
-    for channel in (Channel.STATE, Channel.REPORT):
-        bench.say(topic(device.id, channel), b"\xff" * 100)
+    for channel in (TopicChannel.STATE, TopicChannel.REPORT):
+        bench.say(build_topic(device.id, channel), b"\xff" * 100)
     assert bench.core.counts["hints"] == 1
     assert sum(count for name, count in bench.core.counts.items() if name.startswith("dropped.")) == 1
     assert untouched(bench)

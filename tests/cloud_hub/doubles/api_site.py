@@ -11,30 +11,30 @@ import aiohttp
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.api.app import Api, Limits
+from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.core.commands import Erase, Tombstone
-from cloud_hub.core.web_requests import InferRefusedError, Kept, Probe, Wish
-from cloud_hub.engine.base import EchoEngine, ModelCard, Work
-from cloud_hub.enrollment.ca_rotation import Rotation
-from cloud_hub.enrollment.enrollment import Issuer
+from cloud_hub.core.commands import ErasureRequest, Tombstone
+from cloud_hub.core.web_requests import EngineProbe, InferOptions, InferRefusedError, StoredModel
+from cloud_hub.engine.base import EchoEngine, ModelCard, WorkItem
+from cloud_hub.enrollment.ca_rotation import CaRotation
+from cloud_hub.enrollment.enrollment import EnrollmentService
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
-from cloud_hub.enrollment.renewal import Renewals
-from cloud_hub.enrollment.replies import BrokerAddress, Place
-from cloud_hub.registry.access import Keys, Scope, Wanted
-from cloud_hub.registry.audit import Audit
-from cloud_hub.registry.orders import Notice
+from cloud_hub.enrollment.renewal import RenewalService
+from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
+from cloud_hub.registry.access import ApiKeys, KeyRequest, Scope
+from cloud_hub.registry.audit import AuditLog
+from cloud_hub.registry.orders import DenyNotice
 from cloud_hub.registry.registry import Registry
-from cloud_hub.security.authorities import Authorities
+from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
-from cloud_hub.serving.telemetry import Observer
+from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.storage.ledger_service import LedgerLogService
-from cloud_hub.storage.retention import Tally
+from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import StoreError
 from tests.cloud_hub.doubles.joiner import Joiner
 from wire.http.guards import ServerAccess
-from wire.protocol.messages import ModelRef, Prediction, Reason
+from wire.protocol.messages import ModelRef, Prediction, RefusalReason
 
 CARD = ModelCard(ModelRef("digits", 7, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
 OLDER = ModelCard(ModelRef("digits", 6, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
@@ -44,13 +44,13 @@ DEVICE = "demo--cam-1"
 class EmptyStore:
     """Double of a store without any question."""
 
-    async def erase(self, wish: Erase) -> Tombstone:
+    async def erase_subject(self, wish: ErasureRequest) -> Tombstone:
         raise StoreError(f"nothing is kept of {wish.subject.hex()}")
 
-    async def tallies(self) -> list[Tally]:
+    async def read_tallies(self) -> list[LabelTally]:
         return []
 
-    def testify(self, text: bytes) -> bytes:
+    def sign_statement(self, text: bytes) -> bytes:
         return text
 
 
@@ -60,9 +60,9 @@ class EchoVersions:
     def __init__(self, hub: "EchoHub") -> None:
         self._hub = hub
 
-    def list(self) -> list[Kept]:
+    def list_models(self) -> list[StoredModel]:
         return [
-            Kept(c.ref.name, str(c.ref.version), "UNAVAILABLE" if c.name in self._hub.unloaded else "READY")
+            StoredModel(c.ref.name, str(c.ref.version), "UNAVAILABLE" if c.name in self._hub.unloaded else "READY")
             for c in self._hub.cards
         ]
 
@@ -76,13 +76,13 @@ class EchoVersions:
 
     def _named(self, model: str) -> None:
         if model not in self._hub.engines and model != "digits":
-            raise InferRefusedError(Reason.MODEL_GONE)
+            raise InferRefusedError(RefusalReason.MODEL_GONE)
 
-    def speaking(self, _model: str, _now_ms: int) -> dict[str, int]:
+    def devices_using(self, _model: str, _now_ms: int) -> dict[str, int]:
         return {}
 
     def retire(self, _model: str, _now_ms: int, *, force: bool = False) -> dict[str, int]:
-        raise InferRefusedError(Reason.MODEL_GONE)
+        raise InferRefusedError(RefusalReason.MODEL_GONE)
 
 
 class EchoHub:
@@ -90,15 +90,15 @@ class EchoHub:
 
     def __init__(self) -> None:
         self.engines = {card.name: EchoEngine(card) for card in (OLDER, CARD)}
-        self.refuse: Reason | None = None
+        self.refuse: RefusalReason | None = None
         self.refuse_with: InferRefusedError | None = None
         self.hang = False
         self.probes = 0
-        self.wishes: list[Wish] = []
-        self.observer = Observer()
+        self.wishes: list[InferOptions] = []
+        self.observer = InferenceObserver()
         self.unloaded: set[str] = set()
         self.slow_s, self.gone = 0.0, 0
-        self.announced: list[tuple[Notice, tuple[str, ...]]] = []
+        self.announced: list[tuple[DenyNotice, tuple[str, ...]]] = []
         self.facts: dict[str, Any] = {
             "hub": "hub-1",
             "link_up": True,
@@ -112,7 +112,7 @@ class EchoHub:
     def cards(self) -> tuple[ModelCard, ...]:
         return tuple(engine.card for engine in self.engines.values())
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: InferOptions) -> list[Prediction]:
         self.wishes.append(wish)
         try:
             await asyncio.sleep(self.slow_s)
@@ -123,17 +123,17 @@ class EchoHub:
             raise self.refuse_with
         if self.refuse:
             raise InferRefusedError(self.refuse, 3.0)
-        self.observer.timings.done(model, [0.001] * len(inputs), 0.002, 1.0)
-        return self.engines[model].infer([Work(raw=row) for row in inputs])
+        self.observer.timings.add_batch(model, [0.001] * len(inputs), 0.002, 1.0)
+        return self.engines[model].infer([WorkItem(raw=row) for row in inputs])
 
-    def overrun(self, tenant: str) -> None: ...
+    def check_overload(self, tenant: str) -> None: ...
 
-    async def probe(self) -> list[Probe]:
+    async def probe(self) -> list[EngineProbe]:
         self.probes += 1
         await asyncio.sleep(60 if self.hang else 0.05)
-        return [Probe(name, not engine.broken, 0.001) for name, engine in self.engines.items()]
+        return [EngineProbe(name, not engine.broken, 0.001) for name, engine in self.engines.items()]
 
-    def announce(self, notice: Notice, devices: Iterable[str]) -> None:
+    def publish_notice(self, notice: DenyNotice, devices: Iterable[str]) -> None:
         self.announced.append((notice, tuple(devices)))
 
     def status(self) -> dict[str, Any]:
@@ -151,13 +151,13 @@ class Site:
     ) -> None:
         self.hub = EchoHub()
         self.registry = Registry.open(folder / "devices.db")
-        self.authority = Authorities.open(folder, utc_now())
+        self.authority = RotatingAuthority.open(folder, utc_now())
         self.evicted: list[str] = []
-        self.keys = Keys.open(folder / "access.db")
-        self.audit = Audit(folder / "audit.jsonl")
+        self.keys = ApiKeys.open(folder / "access.db")
+        self.audit = AuditLog(folder / "audit.jsonl")
         self.token_file = folder / "admin.token"
         card = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
-        place = Place(BrokerAddress("127.0.0.1", 18883), (card,))
+        place = HubAddress(BrokerAddress("127.0.0.1", 18883), (card,))
         rolling = {name: more.pop(name, None) for name in ("rollouts", "catalog")}
         rates = {"rate_per_s": 20.0, "burst": 2000.0, "failures_per_s": 0.1, "failures": 20.0}
         context = ApiContext(
@@ -169,9 +169,9 @@ class Site:
             announcer=self.hub,
             observer=self.hub.observer,
             registry=self.registry,
-            issuer=Issuer(self.registry, self.authority, place),
-            renewals=Renewals(self.registry, self.authority, place),
-            rotation=Rotation(self.authority, self.registry),
+            issuer=EnrollmentService(self.registry, self.authority, place),
+            renewals=RenewalService(self.registry, self.authority, place),
+            rotation=CaRotation(self.authority, self.registry),
             gate=AttemptLimiter(**rates),
             renewal_gate=AttemptLimiter(**rates),
             now_ms=lambda: int(time.time() * 1000),
@@ -181,8 +181,8 @@ class Site:
             ledger=clerk,
             **rolling,
         )
-        limits = Limits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
-        self.api = Api(context, ServerAccess(token_file=str(self.token_file), **more), limits)
+        limits = ApiLimits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
+        self.api = ApiServer(context, ServerAccess(token_file=str(self.token_file), **more), limits)
         self.url = ""
         self.client: aiohttp.ClientSession
 
@@ -204,7 +204,7 @@ class Site:
     def key(self, tenant: str, *scopes: Scope, expires_s: float = 0.0, at_ms: int | None = None) -> dict[str, str]:
         """The headers of a new key."""
         now_ms = int(time.time() * 1000) if at_ms is None else at_ms
-        _, token = self.keys.create(Wanted("test", scopes, tenant, expires_s), now_ms)
+        _, token = self.keys.create(KeyRequest("test", scopes, tenant, expires_s), now_ms)
         return {"Authorization": f"Bearer {token}"}
 
     async def enrolled(self, device: str) -> None:

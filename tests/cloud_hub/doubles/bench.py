@@ -6,12 +6,12 @@ from cloud_hub.core import commands as c
 from cloud_hub.core.core import HubCore
 from cloud_hub.engine.base import EchoEngine, EngineError
 from cloud_hub.registry.orders import Orders
-from cloud_hub.security.envelopes import Envelopes, HubEnvelopes, channel_of
-from cloud_hub.storage.store import Job, Store, StoreError
+from cloud_hub.security.envelopes import Envelopes, HubEnvelopes, choose_note_channel
+from cloud_hub.storage.store import Store, StoreError, StoreJob
 from cloud_hub.system.settings import HubSettings
 from tests.cloud_hub.doubles.devices import CARD, HUB, NOW_S, MemoryRegistry, SimDevice
 from wire.protocol.messages import Receipt, Refusal, Verdict
-from wire.protocol.topics import Channel
+from wire.protocol.topics import TopicChannel
 
 DAY_S = 86_400.0
 POISON = 13  # codes that make the engine fail
@@ -32,16 +32,16 @@ class Bench:
         self.sent: dict[str, list[bytes]] = defaultdict(list)  # frames by device, as the broker would carry them
         self.desired: dict[str, list[bytes]] = defaultdict(list)
         self.notes: list[tuple[str, object]] = []
-        self.handed: list[c.Hand] = []
-        self.turns: list[c.Load | c.Unload] = []  # what was said about models' engines
+        self.handed: list[c.AnswerWebSample] = []
+        self.turns: list[c.LoadModel | c.UnloadModel] = []  # what was said about models' engines
         self.writes = 0
         self._begin()
 
     def _begin(self) -> None:
         self.core = HubCore(self.settings, (CARD,), self.registry, self.envelopes, self.orders)
-        self.job = Job()
-        self.batches: list[c.Infer] = []
-        self.checks: list[c.Check] = []
+        self.job = StoreJob()
+        self.batches: list[c.RunBatch] = []
+        self.checks: list[c.CheckEngine] = []
 
     # events
 
@@ -55,19 +55,19 @@ class Bench:
         return frame
 
     def commit(self) -> None:
-        job, self.job = self.job, Job()
+        job, self.job = self.job, StoreJob()
         if not job:
             return
         self.writes += bool(job.keeps or job.endings or job.forgets or job.prune_before_ms)
         try:
-            (done,) = self.store.apply([job])
+            (done,) = self.store.apply_jobs([job])
         except StoreError:
             self.job = job
             self.lose_commit()
             return
         self._obey(self.core.on_vanished(done.vanished, self.now))
         self._obey(self.core.on_ended([e for e in job.endings if e.key not in done.vanished], self.now))
-        self._obey(self.core.on_kept([q.key for q in job.keeps], self.now))
+        self._obey(self.core.on_stored([q.key for q in job.keeps], self.now))
         for find in job.finds:
             self._obey(self.core.on_found(find, done.rows, done.highest, self.now))
         for keys, stone in done.erased:
@@ -75,8 +75,8 @@ class Bench:
 
     def lose_commit(self) -> None:
         """Fail the pending job, as a full disk does."""
-        job, self.job = self.job, Job()
-        self._obey(self.core.on_keep_failed(job.keeps, self.now))
+        job, self.job = self.job, StoreJob()
+        self._obey(self.core.on_store_failed(job.keeps, self.now))
         self._obey(self.core.on_end_failed(job.endings, self.now))
         for find in job.finds:
             self._obey(self.core.on_find_failed(find, self.now))
@@ -116,7 +116,7 @@ class Bench:
     def restart(self) -> None:
         """Restart as after kill -9: everything but the database is lost."""
         self._begin()
-        self._obey(self.core.restore(self.store.owed(), self.now))
+        self._obey(self.core.restore_questions(self.store.read_unanswered(), self.now))
 
     # observations
 
@@ -146,38 +146,38 @@ class Bench:
 
     def _obey_one(self, command: c.Command) -> None:
         match command:
-            case c.Keep(question):
+            case c.StoreQuestion(question):
                 self.job.keeps.append(question)
-            case c.End(ending):
+            case c.StoreEnding(ending):
                 self.job.endings.append(ending)
-            case c.Judged(key, device, verdict, binding):
-                frame = self.envelopes.verdict(device, key, verdict, binding, self.now)
+            case c.SealVerdict(key, device, verdict, binding):
+                frame = self.envelopes.seal_verdict(device, key, verdict, binding, self.now)
                 said = verdict.prediction
-                ended = c.Ending(key, int(self.now * 1000), verdict=frame, label=said.label, model=said.model)
+                ended = c.QuestionEnding(key, int(self.now * 1000), verdict=frame, label=said.label, model=said.model)
                 self.job.endings.append(ended)
-            case c.Forget(key):
+            case c.DeleteQuestion(key):
                 self.job.forgets.append(key)
-            case c.Find():
+            case c.LookUpQuestions():
                 self.job.finds.append(command)
-            case c.Prune(before_ms, now_ms):
+            case c.PruneRows(before_ms, now_ms):
                 self.job.prune_before_ms, self.job.purge_ms = before_ms, now_ms
-            case c.Infer():
+            case c.RunBatch():
                 self.batches.append(command)
-            case c.Check():
+            case c.CheckEngine():
                 self.checks.append(command)
-            case c.Tell(device_id, note):
+            case c.SendNote(device_id, note):
                 self.notes.append((device_id, note))
-                carried = self.desired if channel_of(note) is Channel.DESIRED else self.sent
-                carried[device_id].append(self.envelopes.note(device_id, note, self.now))
-            case c.Resend(device_id, frame):
+                carried = self.desired if choose_note_channel(note) is TopicChannel.DESIRED else self.sent
+                carried[device_id].append(self.envelopes.sign_note(device_id, note, self.now))
+            case c.SendFrame(device_id, frame):
                 self.sent[device_id].append(frame)
-            case c.Hand():
+            case c.AnswerWebSample():
                 self.handed.append(command)
-            case c.Load() | c.Unload():
+            case c.LoadModel() | c.UnloadModel():
                 self.turns.append(command)
-            case c.Suspect(device_id):
+            case c.SuspendDevice(device_id):
                 self.registry.suspect(device_id, int(self.now * 1000))
 
 
 def owed(bench: Bench) -> list[int]:
-    return [question.key.seq for question in bench.store.owed()]
+    return [question.key.seq for question in bench.store.read_unanswered()]

@@ -8,20 +8,44 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from cloud_hub.engine.types import card_of
+from cloud_hub.engine.types import make_model_card
 from cloud_hub.registry.device_states import Standing
-from cloud_hub.security.hub_keys import HubKeys, fresh
-from models.runtime.codec import codec_of
+from cloud_hub.security.hub_keys import HubKeys, generate_keys
+from models.runtime.codec import build_codec
 from models.runtime.runner import echo_manifest
-from wire.protocol.codec import decode_down, decode_verdict, encode, fingerprint, pad, split, unpad
-from wire.protocol.messages import Ask, DownNote, Escalation, Header, Hello, Suite, Tensor, Verdict
-from wire.protocol.sealing import key_id, open_sealed, seal, sign, verdict_binding, verify
-from wire.protocol.topics import Channel, shard_of, topic
+from wire.protocol.codec import (
+    decode_down_note,
+    decode_verdict,
+    encode_wire_message,
+    hash_plaintext,
+    pad_plaintext,
+    split_frame,
+    unpad_plaintext,
+)
+from wire.protocol.messages import (
+    CipherSuite,
+    DownNote,
+    Escalation,
+    FrameHeader,
+    HelloNote,
+    StatusRequest,
+    Tensor,
+    Verdict,
+)
+from wire.protocol.sealing import (
+    compute_key_id,
+    compute_verdict_binding,
+    open_sealed_frame,
+    seal_frame,
+    sign_frame,
+    verify_frame,
+)
+from wire.protocol.topics import TopicChannel, build_topic, compute_shard
 
 MANIFEST = echo_manifest()
-CARD = card_of(MANIFEST)
-CODEC = codec_of(MANIFEST.codec, MANIFEST.features)
-HUB = fresh()
+CARD = make_model_card(MANIFEST)
+CODEC = build_codec(MANIFEST.codec, MANIFEST.features)
+HUB = generate_keys()
 NOW_S = 1_800_000_000.0
 POLICY = "ab" * 16
 
@@ -75,15 +99,15 @@ class SimDevice:
 
     @property
     def up(self) -> str:
-        return topic(self.id, Channel.QUESTION)
+        return build_topic(self.id, TopicChannel.QUESTION)
 
     @property
     def ask_topic(self) -> str:
-        return topic(self.id, Channel.ASK)
+        return build_topic(self.id, TopicChannel.ASK)
 
     @property
     def down(self) -> str:
-        return topic(self.id, Channel.REPLY)
+        return build_topic(self.id, TopicChannel.REPLY)
 
     def escalation(self, seq: int, **changes) -> Escalation:
         codes = np.full(10, seq % 16, np.uint8)
@@ -91,38 +115,43 @@ class SimDevice:
         question = Escalation(f"{seq:032x}", MANIFEST.ref, POLICY, "local", fields, 1.0, False, "", data_class="open")
         return msgspec.structs.replace(question, **changes)
 
-    def header(self, seq: int, created_s: float = NOW_S, key: bytes | None = None) -> Header:
-        return Header(
-            shard_of(self.id), self.id, self.epoch, seq, round(created_s * 1000), key or key_id(self.hub.hpke_public)
+    def header(self, seq: int, created_s: float = NOW_S, key: bytes | None = None) -> FrameHeader:
+        return FrameHeader(
+            compute_shard(self.id),
+            self.id,
+            self.epoch,
+            seq,
+            round(created_s * 1000),
+            key or compute_key_id(self.hub.hpke_public),
         )
 
     def question(self, seq: int, created_s: float = NOW_S, size: int = 512, **changes) -> bytes:
         question = self.escalation(seq, **changes)
-        padded = pad(encode(question), size)
-        self.marks[seq] = fingerprint(padded), question.policy
+        padded = pad_plaintext(encode_wire_message(question), size)
+        self.marks[seq] = hash_plaintext(padded), question.policy
         to = X25519PublicKey.from_public_bytes(self.hub.hpke_public)
-        return seal(self.header(seq, created_s), padded, to=to, by=self.signing, channel=Channel.QUESTION)
+        return seal_frame(self.header(seq, created_s), padded, to=to, by=self.signing, channel=TopicChannel.QUESTION)
 
     def ask(self, *seqs: int) -> bytes:
-        return self._note(Ask(self.epoch, seqs))
+        return self._note(StatusRequest(self.epoch, seqs))
 
     def hello(self) -> bytes:
-        return self._note(Hello(self.epoch, "boot", "agent/1", (MANIFEST.ref,)))
+        return self._note(HelloNote(self.epoch, "boot", "agent/1", (MANIFEST.ref,)))
 
-    def _note(self, note: Ask | Hello) -> bytes:
-        header = self.header(0, key=key_id(self.signing.public_key().public_bytes_raw()))
-        return sign(header, encode(note), by=self.signing, channel=Channel.ASK)
+    def _note(self, note: StatusRequest | HelloNote) -> bytes:
+        header = self.header(0, key=compute_key_id(self.signing.public_key().public_bytes_raw()))
+        return sign_frame(header, encode_wire_message(note), by=self.signing, channel=TopicChannel.ASK)
 
     def read(self, payload: bytes) -> DownNote | tuple[int, Verdict]:
         """A note, or (seq, verdict): checked as a device checks it."""
-        frame = split(payload)
-        verify(frame, by=self.hub.signing.public_key(), channel=Channel.REPLY)
-        if frame.suite is Suite.SIGNED:
-            return decode_down(frame.body)
+        frame = split_frame(payload)
+        verify_frame(frame, by=self.hub.signing.public_key(), channel=TopicChannel.REPLY)
+        if frame.suite is CipherSuite.SIGNED:
+            return decode_down_note(frame.body)
         mark, policy = self.marks[frame.header.seq]
-        binding = verdict_binding(mark, MANIFEST.model, policy)
-        opened = open_sealed(frame, key=self.hpke, channel=Channel.REPLY, binding=binding)
-        return frame.header.seq, decode_verdict(unpad(opened))
+        binding = compute_verdict_binding(mark, MANIFEST.model, policy)
+        opened = open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.REPLY, binding=binding)
+        return frame.header.seq, decode_verdict(unpad_plaintext(opened))
 
 
 def registry(*devices: SimDevice) -> MemoryRegistry:

@@ -7,31 +7,31 @@ from pathlib import Path
 from securesystemslib.signer import CryptoSigner, Key
 from tuf.api.exceptions import DownloadHTTPError, DownloadLengthMismatchError
 
-from cloud_hub.repository.publish import Published, publish_policy
+from cloud_hub.repository.publish import PublishResult, publish_policy
 from cloud_hub.repository.repository import Repository
-from cloud_hub.repository.signing_keys import ALWAYS, OnlineKeys
+from cloud_hub.repository.signing_keys import DEFAULT_ROLES, OnlineKeys
 from cloud_hub.security.hub_keys import HubCard
 from models.signing import operations
-from models.signing.keyring import Cost, Keyring
+from models.signing.keyring import Keyring, ScryptCost
 from models.signing.request import (
-    Request,
-    State,
+    RepositoryState,
+    SigningRequest,
+    add_signatures,
     dump_request,
     dump_state,
-    encode,
+    encode_metadata,
     load_request,
     load_state,
-    missing,
-    sign,
+    missing_signatures,
 )
-from models.signing.roles import FLEET, Fleet
-from models.update.client import Errand, Fetcher, Session, Source
-from models.update.partial_download import Part
+from models.signing.roles import FLEET_THRESHOLDS, KeyThresholds
+from models.update.client import RepositorySource, ResumingFetcher, TrustedSession, UpdateClient
+from models.update.partial_download import PartialDownload
 from tests import ROOT
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 PASSPHRASE = b"a long enough passphrase"
-CHEAP = Cost(n=16)
+CHEAP = ScryptCost(n=16)
 CARD = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
 POLICY = ROOT.joinpath("policies", "templates", "demo.toml").read_bytes()
 
@@ -51,17 +51,17 @@ class Hub:
         self.folder = folder
         self.repository = Repository(folder / "repository", OnlineKeys(folder / "online"))
 
-    def export(self, *, hold: tuple[str, ...] = (), new: tuple[str, ...] = ()) -> State:
+    def export(self, *, hold: tuple[str, ...] = (), new: tuple[str, ...] = ()) -> RepositoryState:
         """As it arrives at the keys: through its file."""
-        self.repository.online.ensure((*ALWAYS, *hold))
+        self.repository.online.ensure_keys((*DEFAULT_ROLES, *hold))
         for role in new:
-            self.repository.online.renew(role)
-        return load_state(dump_state(self.repository.state()))
+            self.repository.online.add_key(role)
+        return load_state(dump_state(self.repository.read_state()))
 
-    def install(self, request: Request, now: datetime = NOW) -> None:
-        self.repository.install(carried(request), now)
+    def install(self, request: SigningRequest, now: datetime = NOW) -> None:
+        self.repository.install_request(carried(request), now)
 
-    def publish(self, version: int, now: datetime = NOW) -> Published:
+    def publish(self, version: int, now: datetime = NOW) -> PublishResult:
         return publish_policy(self.repository, policy(version), now)
 
     def copy(self, folder: Path) -> "Hub":
@@ -77,31 +77,39 @@ class Holder:
         self.ring = Keyring(folder, CHEAP)
 
     @classmethod
-    def begin(cls, folder: Path, state: State, fleet: Fleet = FLEET, families: tuple[str, ...] = ("echo",)) -> Request:
+    def begin(
+        cls,
+        folder: Path,
+        state: RepositoryState,
+        fleet: KeyThresholds = FLEET_THRESHOLDS,
+        families: tuple[str, ...] = ("echo",),
+    ) -> SigningRequest:
         """The first keys of a fleet, and the first request, signed."""
         holder = cls(Keyring.create(folder, CHEAP).folder)
-        request = operations.begin(state, operations.Plan(fleet, families), holder.draw, NOW)
-        sign(request, holder.ring.save(lambda: PASSPHRASE))
-        holder.ring.keep_root(encode(request.changes["root"]))
+        request = operations.begin_repository(state, operations.RepositoryPlan(fleet, families), holder.draw, NOW)
+        add_signatures(request, holder.ring.save_keys(lambda: PASSPHRASE))
+        holder.ring.keep_root(encode_metadata(request.changes["root"]))
         return request
 
     def draw(self, role: str) -> Key:
-        return self.ring.draw(role).public_key
+        return self.ring.draw_key(role).public_key
 
-    def rotate(self, state: State, *roles: str, drop: tuple[str, ...] = (), now: datetime = NOW) -> Request:
-        request = operations.rotate(state, operations.Rotation(roles, frozenset(drop)), self.draw, now)
-        sign(request, self.ring.save(lambda: PASSPHRASE))
+    def rotate(
+        self, state: RepositoryState, *roles: str, drop: tuple[str, ...] = (), now: datetime = NOW
+    ) -> SigningRequest:
+        request = operations.rotate_keys(state, operations.KeyRotation(roles, frozenset(drop)), self.draw, now)
+        add_signatures(request, self.ring.save_keys(lambda: PASSPHRASE))
         return self.sign(request)
 
-    def sign(self, request: Request) -> Request:
+    def sign(self, request: SigningRequest) -> SigningRequest:
         """With every key of the folder that is of use."""
-        useful = frozenset[str]().union(*(missing(request, role)[0] for role in request.changes))
-        sign(request, self.ring.unlock(useful, lambda _name: PASSPHRASE))
+        useful = frozenset[str]().union(*(missing_signatures(request, role)[0] for role in request.changes))
+        add_signatures(request, self.ring.unlock_keys(useful, lambda _name: PASSPHRASE))
         return request
 
     def key(self, name: str) -> CryptoSigner:
-        found = next(key for key in self.ring.files() if key.name == name)
-        return self.ring.unlock(frozenset({found.keyid}), lambda _name: PASSPHRASE)[0]
+        found = next(key for key in self.ring.key_files() if key.name == name)
+        return self.ring.unlock_keys(frozenset({found.keyid}), lambda _name: PASSPHRASE)[0]
 
     def give(self, folder: Path, *names: str) -> "Holder":
         """Move key files to another person, with a copy of what is public."""
@@ -111,12 +119,12 @@ class Holder:
         return Holder(folder)
 
 
-def carried(request: Request) -> Request:
+def carried(request: SigningRequest) -> SigningRequest:
     """A signing request after a round trip through its file, as between two machines."""
     return load_request(dump_request(request))
 
 
-class FolderFetcher(Fetcher):
+class FolderFetcher(ResumingFetcher):
     """Fetcher that reads a folder as a mirror would serve it."""
 
     def __init__(self, folder: Path) -> None:
@@ -132,7 +140,7 @@ class FolderFetcher(Fetcher):
             raise DownloadLengthMismatchError(url)
         return data
 
-    def download_part(self, url: str, part: Part, length: int) -> None:
+    def download_part(self, url: str, part: PartialDownload, length: int) -> None:
         part.append(self.download_bytes(url, length))
 
 
@@ -142,16 +150,16 @@ class Device:
     def __init__(self, folder: Path, reads: Hub) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
-        self.root = reads.repository.root()
+        self.root = reads.repository.read_root()
         self.reads = reads
 
-    def poll(self, now: datetime = NOW) -> Session:
+    def poll(self, now: datetime = NOW) -> TrustedSession:
         """Refused if what it is shown is not to be believed."""
         fetcher = FolderFetcher(self.reads.folder / "repository")
-        source = Source("metadata/", "targets", self.root)
-        return Errand(self.folder, source, fetcher, now.timestamp).refresh()
+        source = RepositorySource("metadata/", "targets", self.root)
+        return UpdateClient(self.folder, source, fetcher, now.timestamp).refresh()
 
     def sees(self, path: str, now: datetime = NOW) -> int:
         """The version of a target; 0 = nobody lists it."""
-        found = self.poll(now).approved(path)
+        found = self.poll(now).approved_target(path)
         return int(found.info.custom["version"]) if found else 0

@@ -10,10 +10,10 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, InputSpec, Manifest, ParallelPlan
-from models.graph.hub_model import encode_graphs, exported
+from models.graph.hub_model import encode_graphs, export_graph
 from models.runtime.runner import echo_manifest
 from models.zoo.resnet9 import ResNet9
-from wire.protocol.messages import DType, FieldSpec, Level
+from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 LENGTH, WIDTH, HEADS, PIECE = 16, 64, 4, 16
 
@@ -101,7 +101,7 @@ def hub_files(kind: str) -> tuple[bytes, bytes]:
     torch.manual_seed(7)
     tail = _NETS[kind]()
     codes = torch.zeros(2, *SHAPES[kind])
-    return encode_graphs({"tail": exported(tail, (codes,)), "whole": exported(WithHead(tail), (codes,))})
+    return encode_graphs({"tail": export_graph(tail, (codes,)), "whole": export_graph(WithHead(tail), (codes,))})
 
 
 def manifest_of(kind: str, plan: ParallelPlan, version: int = 1) -> Manifest:
@@ -109,8 +109,8 @@ def manifest_of(kind: str, plan: ParallelPlan, version: int = 1) -> Manifest:
     return msgspec.structs.replace(
         echo_manifest(version=version),
         name=kind,
-        input=InputSpec("image", DType.FP32, shape, 0.0, 1.0),
-        features=(FieldSpec("features", DType.UINT8, shape, 0, 15, Level.P2, "features"),),
+        input=InputSpec("image", TensorDType.FP32, shape, 0.0, 1.0),
+        features=(FieldSpec("features", TensorDType.UINT8, shape, 0, 15, SensitivityLevel.P2, "features"),),
         fixed_bytes=4096,
         parallel=plan,
     )

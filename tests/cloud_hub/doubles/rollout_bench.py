@@ -5,15 +5,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from cloud_hub.rollout.core import RolloutCore
-from cloud_hub.rollout.planning import Order, plan_of, record_of
+from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
-from cloud_hub.rollout.types import TERMINAL, Alarm, Approval, Assign, Goal, Target
-from policies.rollout.gate import Gate, Outcome
-from policies.rollout.plan import Member
-from wire.protocol.rollout import Cohort, Failure, InstallReport, InstallState, Signals
+from cloud_hub.rollout.types import TERMINAL, Approval, Assign, BundleTarget, DeviceGoal, NotifyOperator
+from policies.rollout.gate import GateOutcome, GateResult
+from policies.rollout.plan import FleetMember
+from wire.protocol.rollout import DeviceSignals, InstallFailure, InstallReport, InstallState, RolloutCohort
 
-NEW = Target("models/digits/digits-2.skb", 2, "b" * 64)
-OLD = Target("models/digits/digits-1.skb", 1, "a" * 64)
+NEW = BundleTarget("models/digits/digits-2.skb", 2, "b" * 64)
+OLD = BundleTarget("models/digits/digits-1.skb", 1, "a" * 64)
 BEGIN_S = 1_000_000.0
 QUICK = {"soak_first_s": 120.0, "soak_s": 60.0, "look_s": 10.0, "wave_deadline_s": 7200.0, "withdraw_s": 60.0}
 COMMITTED, ROLLED_BACK = InstallState.COMMITTED, InstallState.ROLLED_BACK
@@ -21,15 +21,15 @@ COMMITTED, ROLLED_BACK = InstallState.COMMITTED, InstallState.ROLLED_BACK
 
 def says(outcome, why="", **more):
     """Quality gate that always gives the same decision."""
-    return lambda canary, control, rules: Gate(outcome, why, **more)
+    return lambda canary, control, rules: GateResult(outcome, why, **more)
 
 
-PASS, FAIL, UNSURE = says(Outcome.PASS), says(Outcome.FAIL, "worse"), says(Outcome.INCONCLUSIVE, "too few")
-HOLD = says(Outcome.INCONCLUSIVE, "likely harm", hold=True)
+PASS, FAIL, UNSURE = says(GateOutcome.PASS), says(GateOutcome.FAIL, "worse"), says(GateOutcome.INCONCLUSIVE, "too few")
+HOLD = says(GateOutcome.INCONCLUSIVE, "likely harm", hold=True)
 
 
 def members(count, device_class="camera"):
-    return [Member(f"acme--d{n:05d}", device_class, "eu", "acme") for n in range(count)]
+    return [FleetMember(f"acme--d{n:05d}", device_class, "eu", "acme") for n in range(count)]
 
 
 class Device:
@@ -53,9 +53,9 @@ class Device:
         assert known == word, f"{self.name} was told two things under {word.counter}"
         if not self.online or (self.holds is not None and word.counter <= self.holds.counter):
             return
-        installing = self.stage in {"told", "busy"} and self.holds.cohort is Cohort.CANDIDATE
+        installing = self.stage in {"told", "busy"} and self.holds.cohort is RolloutCohort.CANDIDATE
         self.holds, self.began_s = word, now
-        self.stage = "told" if not word.withdraw else "taken back" if installing else "idle"
+        self.stage = "told" if not word.withdraw_open else "taken back" if installing else "idle"
 
     def step(self, now):
         """The reports it makes now."""
@@ -63,13 +63,13 @@ class Device:
             return []
         if self.stage == "taken back":
             return self.end(InstallState.CANCELLED, None)
-        if self.holds.cohort is Cohort.CONTROL:
+        if self.holds.cohort is RolloutCohort.CONTROL:
             return self.end(InstallState.IDLE, None)
         if now - self.began_s < self.takes_s:
             before, self.stage = self.stage, "busy"
             return [self.report(InstallState.DOWNLOADING)] if before == "told" else []
         if self.ends is COMMITTED:
-            self.runs = Target(self.holds.path, self.holds.version, self.holds.digest)
+            self.runs = BundleTarget(self.holds.path, self.holds.version, self.holds.digest)
         return self.end(self.ends, self.failure)
 
     def end(self, state, failure):
@@ -80,7 +80,7 @@ class Device:
         self.seq += 1
         word, runs = self.holds, self.runs
         now = (1, self.seq, word.counter, word.rollout, word.family, state, failure, runs.version, runs.digest, 0)
-        return replace(InstallReport(*now, cohort=word.cohort, signals=Signals(inferences=1000)), **changes)
+        return replace(InstallReport(*now, cohort=word.cohort, signals=DeviceSignals(inferences=1000)), **changes)
 
 
 class Bench:
@@ -95,8 +95,8 @@ class Bench:
         self.core: Any = None
         self.store: Any = RolloutStore.open(":memory:")
         self.devices = {m.device: Device(m.device) for m in members(count)}
-        self.order = replace(order or Order("digits", NEW, back=OLD, id="r1"), rules={**QUICK, **rules})
-        self.plan = replace(plan_of(self.order, members(count), "ann", self.ms), people=0)
+        self.order = replace(order or RolloutOrder("digits", NEW, back=OLD, id="r1"), rules={**QUICK, **rules})
+        self.plan = replace(build_plan(self.order, members(count), "ann", self.ms), people=0)
         self.create(self.plan)
         self.told: list[Any] = []  # (time, device, goal)
         self.alarms: list[str] = []
@@ -108,17 +108,17 @@ class Bench:
         return int(self.now * 1000)
 
     def create(self, plan):
-        record, entry = record_of(plan)
+        record, entry = build_record(plan)
         self.store.create(record, (entry,))
 
     def pick_up(self):
         """A process that knows nothing but the store."""
-        self.core = RolloutCore(self.store.record("r1"), self.judge, self.now)
+        self.core = RolloutCore(self.store.read_record("r1"), self.judge, self.now)
 
     def do(self, act, die=""):
         """One event as the loop does it: judged, written, obeyed."""
         commands = act(self.core)
-        changes = self.core.changes()
+        changes = self.core.take_changes()
         if die == "before":
             self.deaths += 1
             self.pick_up()
@@ -136,7 +136,7 @@ class Bench:
             if isinstance(command, Assign):
                 self.told.append((self.now, command.device, self.core.fleet.rows[command.device].goal))
                 self.devices[command.device].hear(command.assignment, self.now)
-            elif isinstance(command, Alarm):
+            elif isinstance(command, NotifyOperator):
                 self.alarms.append(command.why)
             else:
                 self.do(lambda core: core.on_validated("", self.now))
@@ -179,9 +179,9 @@ class Bench:
     @property
     def candidates(self):
         """Whoever was told to install, in order."""
-        return [device for _, device, goal in self.told if goal is Goal.CANDIDATE]
+        return [device for _, device, goal in self.told if goal is DeviceGoal.CANDIDATE]
 
-    def breaks(self, devices, state=ROLLED_BACK, failure=Failure.HEALTH):
+    def breaks(self, devices, state=ROLLED_BACK, failure=InstallFailure.HEALTH):
         """These do not take the version."""
         for device in devices:
             self.devices[device].ends, self.devices[device].failure = state, failure

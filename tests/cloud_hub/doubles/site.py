@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 from cloud_hub.engine.base import EchoEngine, Engine
-from cloud_hub.runtime.hub import Hub, Sides
+from cloud_hub.runtime.hub import Hub, HubServices
 from cloud_hub.system.settings import HubSettings
 from tests.cloud_hub.doubles.devices import CARD, HUB, SimDevice, registry
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 from wire.protocol.messages import DownNote, Verdict
 from wire.transport.base import MemoryBroker, MemoryTransport
 
@@ -41,7 +41,7 @@ class Site:
             registry=self.devices,
             engines=[self.engine],
             connect=self.connect,
-            sides=Sides(Log(self.log)),
+            sides=HubServices(JsonLog(self.log)),
         )
         self._task = asyncio.create_task(self.hub.run())
         started = asyncio.create_task(self.hub.ready.wait())

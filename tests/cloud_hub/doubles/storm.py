@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from cloud_hub.security.envelopes import PlainEnvelopes
-from policies.serving.batching import Cost
+from policies.serving.batching import BatchCost
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import CARD, NOW_S
 from tests.cloud_hub.stories.test_core_machine import PlainDevice
@@ -32,7 +32,7 @@ class Storm:
         self.admitted: dict[tuple[str, int], float] = {}  # sent when it was let in
         self.batches: list[int] = []
         self._cost = (base_s, item_s)
-        self.bench.core.lineup.measured(CARD.name, Cost(base_s, item_s), NOW_S)
+        self.bench.core.lineup.on_measured(CARD.name, BatchCost(base_s, item_s), NOW_S)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._frames: dict[tuple[str, int], bytes] = {}

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.runtime.hub import Hub, Sides
-from cloud_hub.serving.bundles import MemoryStock
+from cloud_hub.runtime.hub import Hub, HubServices
+from cloud_hub.serving.bundles import MemoryCatalog
 from cloud_hub.system.settings import HubSettings
 from tests.cloud_hub.doubles.devices import CARD, HUB, SimDevice, registry
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 from wire.transport.base import MemoryBroker
 
 NEWER = msgspec.structs.replace(CARD, ref=msgspec.structs.replace(CARD.ref, version=2))
@@ -25,16 +25,16 @@ class Swapper:
     """A hub on an in-memory broker with a model catalogue of its own."""
 
     def __init__(self, folder: Path, *devices: SimDevice, **settings: Any) -> None:
-        self.stock = MemoryStock({})
+        self.stock = MemoryCatalog({})
         self.made = 0
-        self.stock.put(NEWER, partial(self.make, NEWER))
-        self.stock.put(CARD, partial(self.make, CARD))
+        self.stock.add_engine(NEWER, partial(self.make, NEWER))
+        self.stock.add_engine(CARD, partial(self.make, CARD))
         self.broker = MemoryBroker()
         options = {"database_url": f"sqlite:///{folder}/hub.db", "drain_s": 2.0, **settings}
         self.engine = EchoEngine(CARD, compute_s=0.004)
         self.log = io.StringIO()
         who = registry(*devices)
-        sides = Sides(Log(self.log), stock=self.stock)
+        sides = HubServices(JsonLog(self.log), stock=self.stock)
         self.hub = Hub(
             settings=HubSettings(**options),
             keys=HUB,

@@ -13,12 +13,12 @@ from hypothesis import given
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from cloud_hub.engine.base import EngineError, State
-from cloud_hub.engine.bundle import bucket, ladder, pad
+from cloud_hub.engine.base import EngineError, EngineState
+from cloud_hub.engine.bundle import choose_batch_size, list_batch_sizes, pad_rows
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.onnx import OnnxEngine
-from cloud_hub.engine.torch import LocalEngine
-from cloud_hub.engine.types import Means, Work
+from cloud_hub.engine.torch import TorchEngine
+from cloud_hub.engine.types import EngineOptions, WorkItem
 from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.manifest import (
     EDGE_FILE,
@@ -28,13 +28,13 @@ from models.bundle.manifest import (
     BundleError,
     HubModel,
     InputSpec,
-    Kind,
     Manifest,
+    ModelKind,
 )
-from models.bundle.measurements import Gate
-from models.graph.hub_model import encode_graphs, exported
+from models.bundle.measurements import GateFigures
+from models.graph.hub_model import encode_graphs, export_graph
 from models.runtime.runner import echo_manifest
-from wire.protocol.messages import DType, FieldSpec, Level
+from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 CODES = (2, 4, 4)
 
@@ -89,7 +89,7 @@ def hub_files(kind: str) -> dict[str, bytes]:
     }
     if kind == "two features":
         parts["whole"] = (Tail((1, 8, 8)), (picture,))
-    graph, weights = encode_graphs({name: exported(*part) for name, part in parts.items()})
+    graph, weights = encode_graphs({name: export_graph(*part) for name, part in parts.items()})
     return {HUB_GRAPH_FILE: graph, HUB_FILE: weights}
 
 
@@ -97,8 +97,8 @@ def a_manifest(**changes) -> Manifest:
     base = msgspec.structs.replace(
         echo_manifest(),
         name="digits",
-        input=InputSpec("image", DType.FP32, (1, 8, 8), 0.0, 1.0),
-        features=(FieldSpec("features", DType.UINT8, CODES, 0, 15, Level.P2, "features"),),
+        input=InputSpec("image", TensorDType.FP32, (1, 8, 8), 0.0, 1.0),
+        features=(FieldSpec("features", TensorDType.UINT8, CODES, 0, 15, SensitivityLevel.P2, "features"),),
         hub_temperature=1.5,
     )
     return msgspec.structs.replace(base, **changes)
@@ -109,8 +109,8 @@ def bundle(folder: Path, files: str = "classifier", **changes) -> Bundle:
     return write_bundle(folder / "bundle", a_manifest(**changes), contents)
 
 
-def started(opened: Bundle) -> LocalEngine:
-    engine = LocalEngine(opened)
+def started(opened: Bundle) -> TorchEngine:
+    engine = TorchEngine(opened)
     engine.start()
     return engine
 
@@ -124,7 +124,7 @@ def test_the_tail_on_codes_and_the_whole_model_on_pictures_are_one_batch_each(tm
     raw = picture()
     codes = codes_of(torch.from_numpy(raw[None])).numpy().astype(np.uint8)[0]
     sample = engine.sample()
-    found = engine.infer([Work({"features": codes}), sample, Work(raw=raw), sample])
+    found = engine.infer([WorkItem({"features": codes}), sample, WorkItem(raw=raw), sample])
     assert found[0].label == found[2].label
     assert found[0].scores == pytest.approx(found[2].scores, abs=1e-5)
     assert found[1].scores == pytest.approx(found[3].scores)
@@ -137,18 +137,18 @@ def test_the_tail_on_codes_and_the_whole_model_on_pictures_are_one_batch_each(tm
 
 def test_a_batch_does_not_change_an_answer(tmp_path):
     engine = started(bundle(tmp_path))
-    batch = [Work(raw=picture() * np.float32(share)) for share in (0.2, 0.6, 1.0)]
+    batch = [WorkItem(raw=picture() * np.float32(share)) for share in (0.2, 0.6, 1.0)]
     alone = [engine.infer([work])[0].scores for work in batch]
     for together, single in zip(engine.infer(batch), alone, strict=True):
         assert together.scores == pytest.approx(single, abs=1e-6)
 
 
 def test_several_features_are_several_inputs_in_the_order_of_the_manifest(tmp_path):
-    second = FieldSpec("a_second", DType.UINT8, (3,), 0, 15, Level.P2, "features")
+    second = FieldSpec("a_second", TensorDType.UINT8, (3,), 0, 15, SensitivityLevel.P2, "features")
     engine = started(bundle(tmp_path, "two features", features=(*a_manifest().features, second)))
     chance = np.random.default_rng(2)
     codes = {"a_second": chance.integers(0, 16, 3, np.uint8), "features": chance.integers(0, 16, CODES, np.uint8)}
-    (found,) = engine.infer([Work(codes)])
+    (found,) = engine.infer([WorkItem(codes)])
     torch.manual_seed(5)
     torch.rand(2, 1, 8, 8)  # as the file's weights were drawn
     tail = Tail(CODES, (3,))
@@ -159,17 +159,17 @@ def test_several_features_are_several_inputs_in_the_order_of_the_manifest(tmp_pa
 
 
 def test_whole_numbers_go_in_as_whole_numbers_and_never_beyond_the_table(tmp_path):
-    engine = started(bundle(tmp_path, "words", input=InputSpec("ids", DType.INT64, (6,), 0, 49)))
-    (found,) = engine.infer([Work(raw=np.array([3, 49, 0, 7, 7, 1]))])
+    engine = started(bundle(tmp_path, "words", input=InputSpec("ids", TensorDType.INT64, (6,), 0, 49)))
+    (found,) = engine.infer([WorkItem(raw=np.array([3, 49, 0, 7, 7, 1]))])
     assert sum(found.scores) == pytest.approx(1.0)
     for wrong in (50, -1):
         with pytest.raises(ValueError, match=r"0\.\.49"):
-            engine.infer([Work(raw=np.array([3, 4, wrong, 7, 7, 1]))])
+            engine.infer([WorkItem(raw=np.array([3, 4, wrong, 7, 7, 1]))])
 
 
 def test_scores_are_tempered_by_the_hubs_own_temperature(tmp_path):
     cool, hot = (started(bundle(tmp_path / str(t), hub_temperature=t)) for t in (0.5, 50.0))
-    work = Work(raw=picture())
+    work = WorkItem(raw=picture())
     (first,), (second,) = cool.infer([work]), hot.infer([work])
     assert first.label == second.label
     assert first.confidence > second.confidence
@@ -177,7 +177,7 @@ def test_scores_are_tempered_by_the_hubs_own_temperature(tmp_path):
 
 
 def test_a_regressor_has_values_and_no_label(tmp_path):
-    rest = {"kind": Kind.REGRESSOR, "labels": (), "outputs": 1, "gate": Gate(tolerance=1.0)}
+    rest = {"kind": ModelKind.REGRESSOR, "labels": (), "outputs": 1, "gate": GateFigures(tolerance=1.0)}
     engine = started(bundle(tmp_path, "regressor", **rest))
     (prediction,) = engine.infer([engine.sample()])
     assert (prediction.label, prediction.confidence, len(prediction.scores)) == (-1, 1.0, 1)
@@ -186,20 +186,20 @@ def test_a_regressor_has_values_and_no_label(tmp_path):
 def test_a_sample_that_overflows_is_an_error_and_no_answer(tmp_path):
     engine = started(bundle(tmp_path))
     with pytest.raises(EngineError):
-        engine.infer([Work(raw=np.full((1, 8, 8), np.nan, np.float32))])
+        engine.infer([WorkItem(raw=np.full((1, 8, 8), np.nan, np.float32))])
 
 
 def test_a_sample_of_another_shape_is_an_error(tmp_path):
     engine = started(bundle(tmp_path))
     with pytest.raises(EngineError):
-        engine.infer([Work(raw=np.zeros((1, 8, 9), np.float32))])
+        engine.infer([WorkItem(raw=np.zeros((1, 8, 9), np.float32))])
 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "says"),
     [
-        ("classifier", {"input": InputSpec("image", DType.FP32, (1, 7, 8), 0.0, 1.0)}, "graph whole: takes"),
-        ("classifier", {"input": InputSpec("image", DType.INT64, (1, 8, 8), 0.0, 1.0)}, "graph whole: takes"),
+        ("classifier", {"input": InputSpec("image", TensorDType.FP32, (1, 7, 8), 0.0, 1.0)}, "graph whole: takes"),
+        ("classifier", {"input": InputSpec("image", TensorDType.INT64, (1, 8, 8), 0.0, 1.0)}, "graph whole: takes"),
         ("two features", {}, "graph tail: takes"),
         ("regressor", {}, "gives"),
     ],
@@ -223,9 +223,9 @@ def test_a_bundle_made_for_a_graphics_card_runs_where_there_is_none(tmp_path):
 
 @given(st.integers(1, 300), st.data())
 def test_a_batch_is_filled_up_by_a_third_at_most(most, data):
-    steps = ladder(most)
+    steps = list_batch_sizes(most)
     count = data.draw(st.integers(1, most))
-    size = bucket(count, steps)
+    size = choose_batch_size(count, steps)
     assert steps[0] == 1
     assert steps[-1] == most
     assert count <= size <= max(count, 1.5 * count)
@@ -233,10 +233,10 @@ def test_a_batch_is_filled_up_by_a_third_at_most(most, data):
 
 def test_a_batch_is_filled_with_its_last_row_and_a_larger_one_than_any_is_refused():
     column = np.arange(6).reshape(3, 2)
-    assert pad(column, 4).tolist() == [[0, 1], [2, 3], [4, 5], [4, 5]]
-    assert pad(column, 3) is column
+    assert pad_rows(column, 4).tolist() == [[0, 1], [2, 3], [4, 5], [4, 5]]
+    assert pad_rows(column, 3) is column
     with pytest.raises(ValueError, match="a batch of 5, the largest bucket is 4"):
-        bucket(5, ladder(4))
+        choose_batch_size(5, list_batch_sizes(4))
 
 
 def test_no_request_pays_for_the_first_of_its_shape(tmp_path):
@@ -254,7 +254,7 @@ def test_a_drained_engine_takes_no_more(tmp_path):
     engine.drain()
     with pytest.raises(EngineError, match="digits@1: draining"):
         engine.infer([engine.sample()])
-    assert engine.health().state is State.DRAINING
+    assert engine.health().state is EngineState.DRAINING
 
 
 # -- hub models in ONNX
@@ -288,11 +288,11 @@ def onnx_bundle(folder: Path, tail: bytes, whole: bytes) -> Path:
 
 def test_a_hub_model_in_onnx_answers_codes_and_pictures(tmp_path):
     path = onnx_bundle(tmp_path, onnx_linear(10, *CODES), onnx_linear(10, 1, 8, 8))
-    engine = open_engine(path, Means(max_batch=4))
+    engine = open_engine(path, EngineOptions(max_batch=4))
     assert isinstance(engine, OnnxEngine)
     engine.warm()
-    ones = Work({"features": np.full(CODES, 1, np.uint8)})
-    found = engine.infer([ones, Work(raw=picture()), engine.sample()])
+    ones = WorkItem({"features": np.full(CODES, 1, np.uint8)})
+    found = engine.infer([ones, WorkItem(raw=picture()), engine.sample()])
     assert [one.label for one in found] == [0, 0, 0]
     assert found[0].scores[0] == pytest.approx(1 / (1 + 9 * math.exp(-32 / 1.5)), abs=1e-6)
     assert found[2].scores == pytest.approx([0.1] * 10)
@@ -309,6 +309,6 @@ def test_a_hub_model_in_onnx_answers_codes_and_pictures(tmp_path):
 def test_onnx_graphs_that_do_not_fit_the_manifest_are_refused(tmp_path, tail, says):
     path = onnx_bundle(tmp_path, tail, onnx_linear(10, 1, 8, 8))
     with pytest.raises(BundleError) as caught:
-        open_engine(path, Means(max_batch=4))
+        open_engine(path, EngineOptions(max_batch=4))
     assert str(caught.value).startswith(f"digits@1: {says}")
     assert "\n" not in str(caught.value)

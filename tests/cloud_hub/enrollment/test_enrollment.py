@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer, Rejection, invite_text
+from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest, Rejection, encode_invite
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
-from cloud_hub.enrollment.replies import BrokerAddress, Place, SignedReply
+from cloud_hub.enrollment.replies import BrokerAddress, EnrollmentReply, HubAddress
 from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.registry import Registry
 from cloud_hub.security.authority import Authority, utc_now
@@ -40,7 +40,7 @@ def authority(tmp_path):
 
 @pytest.fixture
 def issuer(registry, authority):
-    return Issuer(registry, authority, Place(BrokerAddress("127.0.0.1", 18883), (HUB,)))
+    return EnrollmentService(registry, authority, HubAddress(BrokerAddress("127.0.0.1", 18883), (HUB,)))
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def request(fields: dict[str, str]) -> EnrolRequest:
 
 def test_one_request_binds_certificate_signing_and_hpke_key(issuer, registry, authority, token):
     joiner = Joiner()
-    reply = issuer.enrol(request(joiner.request(token)), 1234)
-    assert isinstance(reply, SignedReply)
+    reply = issuer.enrol_device(request(joiner.request(token)), 1234)
+    assert isinstance(reply, EnrollmentReply)
     body = json.loads(reply.body)
     certificate = x509.load_pem_x509_certificate(body["certificate"].encode())
     assert certificate.public_key() == joiner.tls.public_key()
@@ -66,7 +66,7 @@ def test_one_request_binds_certificate_signing_and_hpke_key(issuer, registry, au
     assert device.serial == f"{certificate.serial_number:x}"
     assert {key: body[key] for key in ("device", "ca", "broker", "hub_time_ms")} == {
         "device": DEVICE,
-        "ca": authority.certificate_pem.decode(),
+        "ca": authority.certificate_pem.decode_question(),
         "broker": {"host": "127.0.0.1", "port": 18883},
         "hub_time_ms": 1234,
     }
@@ -81,8 +81,8 @@ def test_one_request_binds_certificate_signing_and_hpke_key(issuer, registry, au
 
 
 def test_reply_proves_itself_to_whoever_holds_the_invite(issuer, authority, token):
-    reply = issuer.enrol(request(Joiner().request(token)), 0)
-    assert isinstance(reply, SignedReply)
+    reply = issuer.enrol_device(request(Joiner().request(token)), 0)
+    assert isinstance(reply, EnrollmentReply)
     ca = x509.load_pem_x509_certificate(json.loads(reply.body)["ca"].encode())
     assert hashlib.sha256(ca.public_bytes(serialization.Encoding.DER)).hexdigest() == authority.sha256
     public = ca.public_key()
@@ -92,25 +92,25 @@ def test_reply_proves_itself_to_whoever_holds_the_invite(issuer, authority, toke
 
 def test_case_67_second_use_of_an_invite_makes_no_second_device(issuer, registry, token):
     first = Joiner()
-    assert isinstance(issuer.enrol(request(first.request(token)), 0), SignedReply)
-    second = issuer.enrol(request(Joiner().request(token)), 0)
+    assert isinstance(issuer.enrol_device(request(first.request(token)), 0), EnrollmentReply)
+    second = issuer.enrol_device(request(Joiner().request(token)), 0)
     assert isinstance(second, Rejection)
     assert second.invite
     assert registry.device(DEVICE).signing_key == first.signing.public_key()
 
 
 def test_case_67_expired_invite_makes_no_device(issuer, registry, token):
-    reply = issuer.enrol(request(Joiner().request(token)), 3_600_000)
+    reply = issuer.enrol_device(request(Joiner().request(token)), 3_600_000)
     assert isinstance(reply, Rejection)
     assert "expired" in reply.error
     assert registry.device(DEVICE) is None
 
 
 def test_invite_of_a_revoked_device_is_refused(issuer, registry, token):
-    assert isinstance(issuer.enrol(request(Joiner().request(token)), 0), SignedReply)
+    assert isinstance(issuer.enrol_device(request(Joiner().request(token)), 0), EnrollmentReply)
     later = registry.invite(DEVICE, 0, 3600.0).token
     registry.set_state(DEVICE, DeviceState.REVOKED, 1)
-    assert isinstance(issuer.enrol(request(Joiner().request(later)), 2), Rejection)
+    assert isinstance(issuer.enrol_device(request(Joiner().request(later)), 2), Rejection)
 
 
 def b64(data: bytes) -> str:
@@ -134,11 +134,11 @@ def b64(data: bytes) -> str:
     ],
 )
 def test_a_part_that_the_proof_does_not_cover_is_refused_and_leaves_the_invite_good(issuer, registry, token, changed):
-    reply = issuer.enrol(request(Joiner().request(token, **changed)), 0)
+    reply = issuer.enrol_device(request(Joiner().request(token, **changed)), 0)
     assert isinstance(reply, Rejection)
     assert not reply.invite
     assert registry.device(DEVICE) is None
-    assert isinstance(issuer.enrol(request(Joiner().request(token)), 0), SignedReply)
+    assert isinstance(issuer.enrol_device(request(Joiner().request(token)), 0), EnrollmentReply)
 
 
 def test_hpke_key_that_everybody_can_open_is_refused(issuer, token):
@@ -151,7 +151,7 @@ def test_hpke_key_that_everybody_can_open_is_refused(issuer, token):
 
     joiner = Joiner()
     joiner.hpke = SmallOrder()  # type: ignore[assignment]
-    reply = issuer.enrol(request(joiner.request(token)), 0)
+    reply = issuer.enrol_device(request(joiner.request(token)), 0)
     assert isinstance(reply, Rejection)
     assert "X25519" in reply.error
 
@@ -159,11 +159,11 @@ def test_hpke_key_that_everybody_can_open_is_refused(issuer, token):
 def test_proof_made_for_another_invite_is_refused(issuer, registry, token):
     other = registry.invite("demo--cam-2", 0, 3600.0).token
     stolen = Joiner().request(token)
-    assert isinstance(issuer.enrol(request({**stolen, "token": other}), 0), Rejection)
+    assert isinstance(issuer.enrol_device(request({**stolen, "token": other}), 0), Rejection)
 
 
 def test_invite_carries_where_whom_and_the_token():
-    text = invite_text("http://127.0.0.1:8080", "ab" * 32, "secret", DEVICE)
+    text = encode_invite("http://127.0.0.1:8080", "ab" * 32, "secret", DEVICE)
     assert text.startswith("skerry1:")
     packed = text.removeprefix("skerry1:")
     assert msgspec.msgpack.decode(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))) == {
@@ -181,45 +181,45 @@ def test_case_67_thousand_tries_a_minute_are_cut_off_and_others_go_on():
     looked_at = 0
     for attempt in range(1000):
         now = 100.0 + attempt * 0.06
-        if gate.admit("10.0.0.1", now):
+        if gate.admit_attempt("10.0.0.1", now):
             looked_at += 1
-            gate.failed("10.0.0.1", now)
+            gate.record_failure("10.0.0.1", now)
     assert 20 <= looked_at <= 31
-    assert gate.admit("10.0.0.2", 160.0)
+    assert gate.admit_attempt("10.0.0.2", 160.0)
 
 
 def test_wrong_tokens_are_forgiven_with_time():
     gate = AttemptLimiter(rate_per_s=20.0, burst=200.0, failures_per_s=1.0, failures=2.0)
     for _ in range(2):
-        gate.failed("a", 0.0)
-    assert not gate.admit("a", 0.5)
-    assert gate.admit("a", 1.5)
+        gate.record_failure("a", 0.0)
+    assert not gate.admit_attempt("a", 0.5)
+    assert gate.admit_attempt("a", 1.5)
 
 
 def test_everybody_together_is_limited_too():
     gate = AttemptLimiter(rate_per_s=1.0, burst=3.0, failures_per_s=1.0, failures=2.0)
-    assert [gate.admit(f"10.0.0.{n}", 0.0) for n in range(5)] == [True, True, True, False, False]
+    assert [gate.admit_attempt(f"10.0.0.{n}", 0.0) for n in range(5)] == [True, True, True, False, False]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=200))
 def test_the_gate_remembers_a_bounded_number_of_addresses(tries):
     gate = AttemptLimiter(rate_per_s=1e9, burst=1e9, failures_per_s=0.01, failures=3.0)
     for number, failed in tries:
-        gate.admit(str(number), 0.0)
+        gate.admit_attempt(str(number), 0.0)
         if failed:
-            gate.failed(str(number), 0.0)
-    assert gate.remembered <= 1024
+            gate.record_failure(str(number), 0.0)
+    assert gate.remembered_addresses <= 1024
 
 
 def test_many_addresses_push_the_oldest_out():
     gate = AttemptLimiter(rate_per_s=1e9, burst=1e9, failures_per_s=0.01, failures=1.0)
     for number in range(2000):
-        gate.failed(str(number), 0.0)
-    assert gate.remembered == 1024
-    assert not gate.admit("1999", 0.0)
+        gate.record_failure(str(number), 0.0)
+    assert gate.remembered_addresses == 1024
+    assert not gate.admit_attempt("1999", 0.0)
 
 
 def test_certificate_ends_when_the_registry_says(issuer, registry, token):
-    issuer.enrol(request(Joiner().request(token)), 0)
+    issuer.enrol_device(request(Joiner().request(token)), 0)
     ends_ms = registry.device(DEVICE).certificate_ends_ms
     assert abs(ends_ms / 1000 - (utc_now() + timedelta(days=7)).timestamp()) < 60

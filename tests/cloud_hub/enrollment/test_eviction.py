@@ -6,22 +6,22 @@ import io
 
 import pytest
 
-from cloud_hub.enrollment.eviction import Doorman
+from cloud_hub.enrollment.eviction import SessionEvictor
 from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.registry import Registry
 from tests.cloud_hub.registry.test_registry_lifecycle import DEVICE, enrolled
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 from wire.transport.base import LinkLostError, MemoryBroker, MemoryTransport
 
 
-class Door:
+class RecordedEvictor:
     """A session evictor whose take-overs are recorded."""
 
     def __init__(self, registry: Registry) -> None:
         self.taken: list[str] = []
         self.broker = MemoryBroker()
         self.said = io.StringIO()
-        self.doorman = Doorman(registry, self.take_over, Log(self.said))
+        self.doorman = SessionEvictor(registry, self.take_over, JsonLog(self.said))
 
     async def take_over(self, device: str) -> MemoryTransport:
         if not self.broker.up:
@@ -50,7 +50,7 @@ def registry(tmp_path):
 
 @pytest.mark.parametrize("state", [DeviceState.REVOKED, DeviceState.RETIRED])
 async def test_case_62_a_device_that_is_gone_is_thrown_off_when_it_speaks(registry, state):
-    async with Door(registry).open() as door:
+    async with RecordedEvictor(registry).open() as door:
         assert door.doorman.device(DEVICE).active
         registry.set_state(DEVICE, state, 1)
         for _ in range(100):
@@ -63,7 +63,7 @@ async def test_case_62_a_device_that_is_gone_is_thrown_off_when_it_speaks(regist
 @pytest.mark.parametrize("state", [DeviceState.ACTIVE, DeviceState.SUSPENDED, DeviceState.RETIRING])
 async def test_who_may_come_back_keeps_its_session(registry, state):
     registry.set_state(DEVICE, state, 1, drain_s=60)
-    async with Door(registry).open() as door:
+    async with RecordedEvictor(registry).open() as door:
         door.doorman.device(DEVICE)
         door.doorman.device("demo--nobody")
         await door.settle()
@@ -71,7 +71,7 @@ async def test_who_may_come_back_keeps_its_session(registry, state):
 
 
 async def test_without_a_broker_nothing_is_thrown_off_and_the_next_one_is(registry):
-    async with Door(registry).open() as door:
+    async with RecordedEvictor(registry).open() as door:
         door.broker.up = False
         door.doorman.evict(DEVICE)
         await door.settle()
@@ -82,7 +82,7 @@ async def test_without_a_broker_nothing_is_thrown_off_and_the_next_one_is(regist
 
 
 async def test_a_suspicion_is_logged_once_by_name(registry):
-    door = Door(registry)
+    door = RecordedEvictor(registry)
     assert door.doorman.suspect(DEVICE, 1)
     assert not door.doorman.suspect(DEVICE, 2)
     assert door.said.getvalue().count("clone_suspect") == 1

@@ -4,16 +4,16 @@ import stat
 
 import pytest
 
-from cloud_hub.registry.access import AccessError, Keys, Scope, Wanted
+from cloud_hub.registry.access import AccessError, ApiKeys, KeyRequest, Scope
 
 NOW = 1_000_000
-WANTED = Wanted("ward", (Scope.READ, Scope.INFER), "clinic")
+WANTED = KeyRequest("ward", (Scope.READ, Scope.INFER), "clinic")
 
 
 def test_a_key_is_known_by_its_token_and_by_nothing_else(tmp_path):
-    keys = Keys.open(tmp_path / "access.db")
+    keys = ApiKeys.open(tmp_path / "access.db")
     key, token = keys.create(WANTED, NOW)
-    caller = keys.caller(token, NOW)
+    caller = keys.find_caller(token, NOW)
     assert caller is not None
     assert (caller.name, caller.tenant, set(caller.scopes)) == (key.id, "clinic", {Scope.READ, Scope.INFER})
     for wrong in (
@@ -24,11 +24,11 @@ def test_a_key_is_known_by_its_token_and_by_nothing_else(tmp_path):
         token.replace("skerry", "SKERRY"),
         f"skerry_{key.id}_{'A' * 43}",
     ):
-        assert keys.caller(wrong, NOW) is None
+        assert keys.find_caller(wrong, NOW) is None
 
 
 def test_the_token_lies_nowhere_on_disk_and_the_file_is_private(tmp_path):
-    keys = Keys.open(tmp_path / "access.db")
+    keys = ApiKeys.open(tmp_path / "access.db")
     _, token = keys.create(WANTED, NOW)
     keys.close()
     raw = (tmp_path / "access.db").read_bytes()
@@ -38,48 +38,48 @@ def test_the_token_lies_nowhere_on_disk_and_the_file_is_private(tmp_path):
 
 
 def test_keys_survive_a_restart_and_so_does_their_revocation(tmp_path):
-    keys = Keys.open(tmp_path / "access.db")
+    keys = ApiKeys.open(tmp_path / "access.db")
     kept, good = keys.create(WANTED, NOW)
     lost, bad = keys.create(WANTED, NOW + 1)
     keys.revoke(lost.id, NOW + 2)
     keys.close()
-    again = Keys.open(tmp_path / "access.db")
-    assert [key.id for key in again.all()] == [kept.id, lost.id]
-    assert again.caller(good, NOW) is not None
-    assert again.caller(bad, NOW) is None
+    again = ApiKeys.open(tmp_path / "access.db")
+    assert [key.id for key in again.list_keys()] == [kept.id, lost.id]
+    assert again.find_caller(good, NOW) is not None
+    assert again.find_caller(bad, NOW) is None
 
 
 def test_a_key_ends_at_its_time():
-    keys = Keys.in_memory()
-    _, token = keys.create(Wanted("x", (Scope.INFER,), "", 10.0), NOW)
-    assert keys.caller(token, NOW + 9_999) is not None
-    assert keys.caller(token, NOW + 10_000) is None
+    keys = ApiKeys.in_memory()
+    _, token = keys.create(KeyRequest("x", (Scope.INFER,), "", 10.0), NOW)
+    assert keys.find_caller(token, NOW + 9_999) is not None
+    assert keys.find_caller(token, NOW + 10_000) is None
 
 
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted("x", ()),
-        Wanted("x", (Scope.ADMIN,)),
-        Wanted("x", (Scope.INFER, Scope.ADMIN)),
-        Wanted("", (Scope.INFER,)),
-        Wanted("a\nb", (Scope.INFER,)),
-        Wanted("x" * 65, (Scope.INFER,)),
-        Wanted("x", (Scope.INFER,), "Clinic"),
-        Wanted("x", (Scope.INFER,), "a--b"),
-        Wanted("x", (Scope.INFER,), "a/b"),
-        Wanted("x", (Scope.INFER,), "", -1.0),
-        Wanted("x", (Scope.INFER,), "", float("nan")),
-        Wanted("x", (Scope.INFER,), "", float("inf")),
+        KeyRequest("x", ()),
+        KeyRequest("x", (Scope.ADMIN,)),
+        KeyRequest("x", (Scope.INFER, Scope.ADMIN)),
+        KeyRequest("", (Scope.INFER,)),
+        KeyRequest("a\nb", (Scope.INFER,)),
+        KeyRequest("x" * 65, (Scope.INFER,)),
+        KeyRequest("x", (Scope.INFER,), "Clinic"),
+        KeyRequest("x", (Scope.INFER,), "a--b"),
+        KeyRequest("x", (Scope.INFER,), "a/b"),
+        KeyRequest("x", (Scope.INFER,), "", -1.0),
+        KeyRequest("x", (Scope.INFER,), "", float("nan")),
+        KeyRequest("x", (Scope.INFER,), "", float("inf")),
     ],
 )
 def test_a_key_that_means_nothing_or_too_much_is_not_made(wanted):
-    keys = Keys.in_memory()
+    keys = ApiKeys.in_memory()
     with pytest.raises(AccessError):
         keys.create(wanted, NOW)
-    assert keys.all() == ()
+    assert keys.list_keys() == ()
 
 
 def test_revoking_a_key_that_is_not_there_is_said():
     with pytest.raises(AccessError):
-        Keys.in_memory().revoke("0" * 12, NOW)
+        ApiKeys.in_memory().revoke("0" * 12, NOW)

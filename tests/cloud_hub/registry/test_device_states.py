@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.registry.device_states import GONE, HEARD, DeviceState, may_be_invited, may_become, refusal
+from cloud_hub.registry.device_states import GONE, HEARD, DeviceState, explain_refusal, may_be_invited, may_become
 
 STATES = st.sampled_from(DeviceState)
 
@@ -23,7 +23,7 @@ def test_nobody_comes_back_from_revoked_and_from_retired_only_to_be_revoked(wish
 @given(STATES, STATES)
 def test_every_refusal_has_its_line(now, wanted):
     if not may_become(now, wanted):
-        assert "\n" not in refusal(now, wanted)
+        assert "\n" not in explain_refusal(now, wanted)
 
 
 @given(STATES)

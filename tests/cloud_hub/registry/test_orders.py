@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.registry.orders import Orders
-from policies.language.document import hash_of
+from policies.language.document import hash_documents
 from policies.model.policy import Policy
 from tests.cloud_hub.doubles.api_site import Site
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import NOW_S, SimDevice
 from tests.policies.doubles.given import plain
 from wire.errors import Fault, LocalError, RemoteError
-from wire.process.exit_codes import Exit, ExitError
-from wire.protocol.codec import decode_down, split
-from wire.protocol.messages import DenyAll, Reason, Refusal
-from wire.protocol.sealing import verify
-from wire.protocol.topics import Channel
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.protocol.codec import decode_down_note, split_frame
+from wire.protocol.messages import DenyAllNotice, Refusal, RefusalReason
+from wire.protocol.sealing import verify_frame
+from wire.protocol.topics import TopicChannel
 
 NOW_MS = int(NOW_S * 1000)
 
@@ -33,12 +33,12 @@ def test_a_notice_outlives_the_process_and_its_counter_never_repeats(tmp_path: P
 def test_a_scope_meets_a_device_its_tenant_or_everybody_and_no_namesake():
     orders = Orders()
     notice = orders.deny_all("demo", "why", NOW_MS)
-    assert orders.notice("demo--d1") == notice
-    assert orders.notice("demo2--d1") is None
+    assert orders.notice_for("demo--d1") == notice
+    assert orders.notice_for("demo2--d1") is None
     one = orders.deny_all("other--d1", "why", NOW_MS)
-    assert (orders.notice("other--d1"), orders.notice("other--d2")) == (one, None)
+    assert (orders.notice_for("other--d1"), orders.notice_for("other--d2")) == (one, None)
     everybody = orders.deny_all("", "why", NOW_MS)
-    assert {orders.notice(device) for device in ("demo--d1", "other--d1", "other--d2")} == {everybody}
+    assert {orders.notice_for(device) for device in ("demo--d1", "other--d1", "other--d2")} == {everybody}
 
 
 @pytest.mark.parametrize("scope", ["Demo", "a/b", "#", "x" * 65])
@@ -59,7 +59,7 @@ def test_a_damaged_file_of_orders_stops_the_hub(tmp_path: Path):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ExitError) as stop:
         Orders(path)
-    assert stop.value.code is Exit.DATABASE
+    assert stop.value.code is ExitCode.DATABASE
 
 
 def document(version: int, clears: int = 0, name: str = "clinic") -> Policy:
@@ -69,10 +69,10 @@ def document(version: int, clears: int = 0, name: str = "clinic") -> Policy:
 def test_floors_only_rise_and_outlive_the_process(tmp_path: Path):
     orders = Orders(tmp_path / "orders.json")
     old, new = document(1), document(4)
-    orders.learn(old.layers)
+    orders.learn_documents(old.layers)
     assert not orders.is_old(old.hash)
-    orders.learn(new.layers)
-    orders.learn(old.layers)  # the old version is configured again
+    orders.learn_documents(new.layers)
+    orders.learn_documents(old.layers)  # the old version is configured again
     again = Orders(tmp_path / "orders.json")
     assert again.floors == {"tenant/clinic": 4}
     assert (again.is_old(old.hash), again.is_old(new.hash), again.is_old("never seen")) == (True, False, False)
@@ -91,20 +91,20 @@ def test_two_versions_that_are_both_served_are_both_served():
 def test_a_version_below_the_floor_is_told_to_fetch_and_a_stranger_is_told_no():
     device, orders = SimDevice(), Orders()
     first, second = document(1), document(2)
-    orders.learn(first.layers)
+    orders.learn_documents(first.layers)
     bench = Bench(device, orders=orders, documents=(second,), policies=frozenset((second.hash,)))
     bench.ask(device, 1, policy=first.hash)
     bench.ask(device, 2, policy="ff" * 16)
     bench.settle()
     told = {(r.seq, r.reason, r.final) for r in bench.refusals(device)}
-    assert told == {(1, Reason.POLICY_OLD, False), (2, Reason.POLICY, True)}
+    assert told == {(1, RefusalReason.POLICY_OLD, False), (2, RefusalReason.POLICY, True)}
 
 
 def test_no_question_raises_a_floor_whatever_it_names():
     device, orders = SimDevice(), Orders()
     served, future = document(1), document(99)
     bench = Bench(device, orders=orders, documents=(served,), policies=frozenset((served.hash,)))
-    for seq, named in enumerate((future.hash, hash_of((served.hash, future.hash))), 1):
+    for seq, named in enumerate((future.hash, hash_documents((served.hash, future.hash))), 1):
         bench.ask(device, seq, policy=named, layers=(served.hash, future.hash))
     bench.ask(device, 9, policy=served.hash)
     bench.settle()
@@ -123,7 +123,7 @@ def test_a_policy_that_clears_the_notice_ends_it_and_no_other_does():
     bench.settle()
     replies = bench.replies(device)
     assert [reply[0] for reply in replies if isinstance(reply, tuple)] == [2]
-    assert [reply.reason for reply in replies if isinstance(reply, Refusal)] == [Reason.POLICY_OLD]
+    assert [reply.reason for reply in replies if isinstance(reply, Refusal)] == [RefusalReason.POLICY_OLD]
 
 
 def test_from_the_notice_on_the_hub_refuses_and_says_so_at_every_hello():
@@ -137,13 +137,13 @@ def test_from_the_notice_on_the_hub_refuses_and_says_so_at_every_hello():
     bench.ask(other, 1)
     bench.settle()
     refusals = bench.refusals(device)
-    assert [(r.seq, r.reason, r.final) for r in refusals] == [(2, Reason.POLICY_OLD, False)]
+    assert [(r.seq, r.reason, r.final) for r in refusals] == [(2, RefusalReason.POLICY_OLD, False)]
     assert list(bench.verdicts(other)) == [1]
     for _ in range(2):
         bench.say(device.ask_topic, device.hello())
         (frame,) = bench.desired.pop(device.id)
-        assert decode_down(split(frame).body) == DenyAll(0, notice.counter, "a leak")
-        verify(split(frame), by=device.hub.signing.public_key(), channel=Channel.DESIRED)
+        assert decode_down_note(split_frame(frame).body) == DenyAllNotice(0, notice.counter, "a leak")
+        verify_frame(split_frame(frame), by=device.hub.signing.public_key(), channel=TopicChannel.DESIRED)
 
 
 def test_a_notice_cannot_be_moved_to_another_channel():
@@ -153,7 +153,7 @@ def test_a_notice_cannot_be_moved_to_another_channel():
     bench.say(device.ask_topic, device.hello())
     (frame,) = bench.desired[device.id]
     with pytest.raises(RemoteError) as refused:
-        verify(split(frame), by=device.hub.signing.public_key(), channel=Channel.REPLY)
+        verify_frame(split_frame(frame), by=device.hub.signing.public_key(), channel=TopicChannel.REPLY)
     assert refused.value.fault is Fault.SIGNATURE
 
 
@@ -163,7 +163,7 @@ def test_a_question_under_a_notice_is_owed_nothing_and_leaves_no_row():
     bench.orders.deny_all("", "a leak", NOW_MS)
     bench.ask(device, 1)
     bench.settle()
-    assert (bench.store.owed(), bench.writes) == ([], 0)
+    assert (bench.store.read_unanswered(), bench.writes) == ([], 0)
 
 
 async def test_an_order_over_the_web_needs_the_token_and_is_told_to_whom_it_meets(tmp_path: Path):

@@ -7,18 +7,26 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cloud_hub.registry.device_states import DeviceState
-from cloud_hub.registry.registry import Device, InviteFault, Keys, Registry, RegistryError, Welcome, split_id
-from wire.process.exit_codes import Exit, ExitError
+from cloud_hub.registry.registry import (
+    DeviceInvitation,
+    DeviceKeys,
+    EnrolledDevice,
+    InviteFault,
+    Registry,
+    RegistryError,
+    split_device_id,
+)
+from wire.process.exit_codes import ExitCode, ExitError
 
 DEVICE = "demo--cam-1"
 HOUR_S = 3600.0
 DAY_MS = 86_400_000
 
 
-def keys(serial: str = "1") -> Keys:
+def keys(serial: str = "1") -> DeviceKeys:
     signing = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
     hpke = X25519PrivateKey.generate().public_key().public_bytes_raw()
-    return Keys(signing, hpke, serial, 7 * DAY_MS)
+    return DeviceKeys(signing, hpke, serial, 7 * DAY_MS)
 
 
 @pytest.fixture
@@ -28,9 +36,9 @@ def registry(tmp_path):
     opened.close()
 
 
-def enrolled(registry: Registry, device: str = DEVICE, now_ms: int = 0) -> Device:
+def enrolled(registry: Registry, device: str = DEVICE, now_ms: int = 0) -> EnrolledDevice:
     found = registry.enrol(registry.invite(device, now_ms, HOUR_S).token, keys(), now_ms)
-    assert isinstance(found, Device)
+    assert isinstance(found, EnrolledDevice)
     return found
 
 
@@ -99,13 +107,13 @@ def test_a_stolen_database_holds_no_token(registry, tmp_path):
 def test_case_64_an_id_that_may_not_stand_in_a_topic_is_never_invited(registry, attack):
     with pytest.raises(RegistryError):
         registry.invite(attack, 0, HOUR_S)
-    assert registry.open_invites(0) == 0
+    assert registry.count_open_invites(0) == 0
 
 
 def test_the_longest_id_is_invited(registry):
     longest = "demo--" + "a" * 58
     assert registry.invite(longest, 0, HOUR_S).device == longest
-    assert split_id(longest) == ("demo", "a" * 58)
+    assert split_device_id(longest) == ("demo", "a" * 58)
 
 
 def test_suspended_device_comes_back_and_revoked_does_not(registry):
@@ -153,7 +161,7 @@ def test_second_enrolment_replaces_the_keys(registry):
 def test_expired_invites_are_forgotten_after_a_day(registry):
     registry.invite(DEVICE, 0, 1.0)
     registry.invite(DEVICE, DAY_MS + 2000, 1.0)
-    assert registry.open_invites(0) == 1
+    assert registry.count_open_invites(0) == 1
 
 
 def test_database_of_a_newer_hub_is_refused(registry, tmp_path):
@@ -165,19 +173,19 @@ def test_database_of_a_newer_hub_is_refused(registry, tmp_path):
     connection.close()
     with pytest.raises(ExitError) as stop:
         Registry.open(path)
-    assert stop.value.code == Exit.DATABASE
+    assert stop.value.code == ExitCode.DATABASE
 
 
 def test_damaged_database_is_refused_in_one_line(tmp_path):
     (tmp_path / "devices.db").write_bytes(b"this is no database, but long enough to be read as one" * 40)
     with pytest.raises(ExitError) as stop:
         Registry.open(tmp_path / "devices.db")
-    assert stop.value.code == Exit.DATABASE
+    assert stop.value.code == ExitCode.DATABASE
     assert "\n" not in str(stop.value)
 
 
 def test_what_an_invite_says_of_a_device_is_what_the_registry_knows_of_it(registry, tmp_path):
-    invite = registry.invite(Welcome(DEVICE, device_class="camera", region="eu-de"), 0, HOUR_S)
+    invite = registry.invite(DeviceInvitation(DEVICE, device_class="camera", region="eu-de"), 0, HOUR_S)
     registry.enrol(invite.token, keys(), 0)
     again = Registry.open(tmp_path / "devices.db")
     found = again.device(DEVICE)

@@ -6,8 +6,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from cloud_hub.registry.device_states import Because, DeviceState
-from cloud_hub.registry.registry import Device, InviteFault, Keys, Registry, RegistryError, Welcome
+from cloud_hub.registry.device_states import DeviceState, StateReason
+from cloud_hub.registry.registry import (
+    DeviceInvitation,
+    DeviceKeys,
+    EnrolledDevice,
+    InviteFault,
+    Registry,
+    RegistryError,
+)
 from wire.process.exit_codes import ExitError
 
 DEVICE = "demo--cam-1"
@@ -23,10 +30,10 @@ create table invites(token_hash blob primary key, device text not null, created_
 """
 
 
-def keys(hardware: str = "", **changes: str) -> Keys:
+def keys(hardware: str = "", **changes: str) -> DeviceKeys:
     signing = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
     hpke = X25519PrivateKey.generate().public_key().public_bytes_raw()
-    return Keys(signing, hpke, "1", 7, hardware=hardware, **changes)
+    return DeviceKeys(signing, hpke, "1", 7, hardware=hardware, **changes)
 
 
 @pytest.fixture
@@ -36,25 +43,25 @@ def registry(tmp_path):
     opened.close()
 
 
-def enrolled(registry: Registry) -> Device:
+def enrolled(registry: Registry) -> EnrolledDevice:
     found = registry.enrol(registry.invite(DEVICE, 0, HOUR_S).token, keys(), 0)
-    assert isinstance(found, Device)
+    assert isinstance(found, EnrolledDevice)
     return found
 
 
 def test_case_67_an_invite_for_one_machine_is_refused_to_another(registry):
-    token = registry.invite(Welcome(DEVICE, ("SN-1", "SN-2")), 0, HOUR_S).token
+    token = registry.invite(DeviceInvitation(DEVICE, ("SN-1", "SN-2")), 0, HOUR_S).token
     assert registry.enrol(token, keys("SN-3"), 0) is InviteFault.HARDWARE
     assert registry.enrol(token, keys(), 0) is InviteFault.HARDWARE
     found = registry.enrol(token, keys("SN-2"), 0)
-    assert isinstance(found, Device)
+    assert isinstance(found, EnrolledDevice)
     assert found.hardware == "SN-2"
 
 
 @pytest.mark.parametrize("serial", ["", "a" * 65, "SN\n1", "Sériel"])
 def test_a_serial_number_no_maker_prints_is_refused(registry, serial):
     with pytest.raises(RegistryError, match="serial number"):
-        registry.invite(Welcome(DEVICE, (serial,)), 0, HOUR_S)
+        registry.invite(DeviceInvitation(DEVICE, (serial,)), 0, HOUR_S)
 
 
 def test_a_lost_reply_can_be_asked_for_again_by_the_same_key_alone(registry):
@@ -62,8 +69,8 @@ def test_a_lost_reply_can_be_asked_for_again_by_the_same_key_alone(registry):
     mine = keys()
     first = registry.enrol(token, mine, 0)
     again = registry.enrol(token, mine, 5)
-    assert isinstance(first, Device)
-    assert isinstance(again, Device)
+    assert isinstance(first, EnrolledDevice)
+    assert isinstance(again, EnrolledDevice)
     assert again.signing_key.public_bytes_raw() == mine.signing
     assert registry.enrol(token, keys(), 6) is InviteFault.USED
     assert registry.enrol(token, mine, int(HOUR_S * 1000)) is InviteFault.EXPIRED
@@ -73,7 +80,7 @@ def test_a_lost_reply_can_be_asked_for_again_by_the_same_key_alone(registry):
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_used_token_brings_nobody_back(registry, state, replace):
     mine = keys()
-    token = registry.invite(Welcome(DEVICE, replace=replace), 0, HOUR_S).token
+    token = registry.invite(DeviceInvitation(DEVICE, replace=replace), 0, HOUR_S).token
     registry.enrol(token, mine, 0)
     registry.set_state(DEVICE, state, 1)
     assert registry.enrol(token, mine, 2) is InviteFault.USED
@@ -85,10 +92,10 @@ def test_a_suspended_device_enrols_anew_only_where_a_person_said_so(registry):
     registry.set_state(DEVICE, DeviceState.SUSPENDED, 1)
     with pytest.raises(RegistryError, match="--replace"):
         registry.invite(DEVICE, 2, HOUR_S)
-    token = registry.invite(Welcome(DEVICE, replace=True), 2, HOUR_S).token
+    token = registry.invite(DeviceInvitation(DEVICE, replace=True), 2, HOUR_S).token
     fresh = keys()
     found = registry.enrol(token, fresh, 3)
-    assert isinstance(found, Device)
+    assert isinstance(found, EnrolledDevice)
     assert (found.state, found.signing_key.public_bytes_raw()) == (DeviceState.ACTIVE, fresh.signing)
 
 
@@ -99,11 +106,11 @@ def test_a_suspect_is_suspended_named_and_told_apart(registry, tmp_path):
     assert not registry.suspect("demo--nobody", 6)
     assert registry.suspects() == (DEVICE,)
     again = Registry.open(tmp_path / "devices.db")
-    assert again.suspects() == (DEVICE,)
+    assert again.list_suspects() == (DEVICE,)
     found = again.device(DEVICE)
     again.close()
     assert found is not None
-    assert (found.state, found.why) == (DeviceState.SUSPENDED, Because.CLONE_SUSPECT)
+    assert (found.state, found.why) == (DeviceState.SUSPENDED, StateReason.CLONE_SUSPECT)
     registry.set_state(DEVICE, DeviceState.ACTIVE, 7)
     assert registry.suspects() == ()
 
@@ -115,7 +122,7 @@ def test_retirement_drains_and_ends_by_itself(registry):
     assert registry.end_retirements(60_999) == ()
     assert registry.end_retirements(61_000) == (DEVICE,)
     found = registry.device(DEVICE)
-    assert (found.state, found.why, found.gone) == (DeviceState.RETIRED, Because.RETIREMENT_OVER, True)
+    assert (found.state, found.why, found.gone) == (DeviceState.RETIRED, StateReason.RETIREMENT_OVER, True)
 
 
 def test_a_retiring_device_may_be_wanted_back(registry):
@@ -128,14 +135,14 @@ def test_a_retiring_device_may_be_wanted_back(registry):
 def test_a_device_that_retires_itself_leaves_the_hash_of_its_ledger(registry):
     enrolled(registry)
     found = registry.retired(DEVICE, "ab" * 32, 5)
-    assert (found.state, found.why, found.ledger) == (DeviceState.RETIRED, Because.DEVICE, "ab" * 32)
+    assert (found.state, found.why, found.ledger) == (DeviceState.RETIRED, StateReason.DEVICE, "ab" * 32)
 
 
 def test_the_name_of_a_retired_device_is_free_for_another_machine(registry):
     enrolled(registry)
     registry.set_state(DEVICE, DeviceState.RETIRED, 1)
     found = registry.enrol(registry.invite(DEVICE, 2, HOUR_S).token, keys(), 3)
-    assert isinstance(found, Device)
+    assert isinstance(found, EnrolledDevice)
     assert found.active
     registry.set_state(DEVICE, DeviceState.REVOKED, 4)
     with pytest.raises(RegistryError, match="revoked"):
@@ -144,7 +151,7 @@ def test_the_name_of_a_retired_device_is_free_for_another_machine(registry):
 
 def test_a_renewal_changes_the_certificate_and_nothing_else(registry):
     before = enrolled(registry)
-    after = registry.renewed(DEVICE, Keys(b"", b"", "2", 99, "ca"))
+    after = registry.record_renewal(DEVICE, DeviceKeys(b"", b"", "2", 99, "ca"))
     assert (after.serial, after.certificate_ends_ms, after.authority) == ("2", 99, "ca")
     assert (after.signing_key, after.hpke_key, after.changed_ms) == (
         before.signing_key,

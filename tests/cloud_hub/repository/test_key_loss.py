@@ -4,12 +4,19 @@ import pytest
 from tuf.api.metadata import Metadata, Targets
 
 from cloud_hub.repository.publish import publish_hub_keys
-from models.signing.operations import offline_roles, renew
-from models.signing.request import Request, RequestError, State, encode, sign, successor
-from models.signing.roles import SMALL
+from models.signing.operations import list_offline_roles, renew_roles
+from models.signing.request import (
+    RepositoryState,
+    RequestError,
+    SigningRequest,
+    add_signatures,
+    build_successor,
+    encode_metadata,
+)
+from models.signing.roles import SMALL_THRESHOLDS
 from models.update.client import RefusedError
 from tests.cloud_hub.doubles.fleet import CARD, NOW, Device, Holder, Hub, carried, days
-from wire.protocol.rollout import Failure
+from wire.protocol.rollout import InstallFailure
 
 DEMO = "policy/demo.toml"
 
@@ -72,7 +79,7 @@ def test_stolen_targets_keys_are_worthless_once_root_has_replaced_them(tmp_path,
     device.reads = thief
     with pytest.raises(RefusedError) as refused:
         device.poll()
-    assert refused.value.refusal.failure is Failure.INTEGRITY
+    assert refused.value.refusal.failure is InstallFailure.INTEGRITY
     device.reads = hub
     assert device.sees(DEMO) == 2
 
@@ -80,17 +87,17 @@ def test_stolen_targets_keys_are_worthless_once_root_has_replaced_them(tmp_path,
 def _sign_over_everything(thief, stolen):
     """Delegate the policies to a key of the thief, and publish a policy with it."""
     state = thief.repository.state()
-    evil = Holder.begin(thief.folder / "ring", State(state.online), SMALL)
-    targets: Metadata[Targets] = successor(state.base["targets"])
+    evil = Holder.begin(thief.folder / "ring", RepositoryState(state.online), SMALL_THRESHOLDS)
+    targets: Metadata[Targets] = build_successor(state.base["targets"])
     targets.signed.delegations = evil.targets.delegations
     for signer in stolen:
         targets.sign(signer, append=True)
-    with thief.repository.writing():
+    with thief.repository.write_lock():
         thief.repository._commit(state, {"targets": targets}, NOW)
 
 
 def _serve_our_roots(hub, thief):
-    for number, data in enumerate(hub.repository.shelf.roots(), start=1):
+    for number, data in enumerate(hub.repository.shelf.read_roots(), start=1):
         (thief.repository.shelf.metadata / f"{number}.root.json").write_bytes(data)
 
 
@@ -106,16 +113,16 @@ def test_stolen_timestamp_key_runs_the_versions_away_and_new_online_keys_heal_it
     timestamp = Metadata.from_bytes(thief.repository.shelf.read("timestamp.json"))
     timestamp.signed.version = 10**6
     timestamp.signatures.clear()
-    for signer in thief.repository.online.signers(timestamp_keys(hub)):
+    for signer in thief.repository.online.load_signers(timestamp_keys(hub)):
         timestamp.sign(signer, append=True)
-    thief.repository.shelf.put({"timestamp.json": encode(timestamp)})
+    thief.repository.shelf.put({"timestamp.json": encode_metadata(timestamp)})
     device.reads = thief
     device.poll()
     device.reads = hub
     hub.publish(2)
     with pytest.raises(RefusedError) as refused:
         device.poll()
-    assert refused.value.refusal.failure is Failure.ROLLBACK
+    assert refused.value.refusal.failure is InstallFailure.ROLLBACK
     hub.install(holder.rotate(hub.export(new=("timestamp", "snapshot")), "timestamp", "snapshot"))
     assert device.sees(DEMO) == 2
     device.reads = thief
@@ -130,10 +137,10 @@ def timestamp_keys(hub):
 
 def test_the_old_online_keys_are_destroyed_once_nothing_names_them(hub, holder):
     old = timestamp_keys(hub)
-    assert hub.repository.online.signers(old)
+    assert hub.repository.online.load_signers(old)
     hub.install(holder.rotate(hub.export(new=("timestamp",)), "timestamp"))
-    assert hub.repository.online.signers(old) == []
-    assert hub.repository.online.signers(timestamp_keys(hub))
+    assert hub.repository.online.load_signers(old) == []
+    assert hub.repository.online.load_signers(timestamp_keys(hub))
 
 
 def test_the_hub_machine_is_lost_its_repository_lives_on_from_a_mirror(tmp_path, hub, holder, device):
@@ -157,7 +164,7 @@ def test_an_old_backup_of_the_hub_is_refused_until_its_online_keys_are_replaced(
     device.reads = backup
     with pytest.raises(RefusedError) as refused:
         device.poll()
-    assert refused.value.refusal.failure is Failure.ROLLBACK
+    assert refused.value.refusal.failure is InstallFailure.ROLLBACK
     backup.install(holder.rotate(backup.export(new=("snapshot", "timestamp")), "snapshot", "timestamp"))
     device.poll()
     backup.publish(4)
@@ -171,10 +178,10 @@ def test_a_stolen_family_key_is_replaced_without_root(tmp_path, hub, holder, dev
     hub.install(holder.rotate(hub.export(), "models-echo"))
     device.poll()
     state = hub.export()
-    fresh = successor(state.base["models-echo"])
+    fresh = build_successor(state.base["models-echo"])
     fresh.sign(thief, append=True)
     with pytest.raises(RequestError, match="models-echo 3 is not signed by enough keys"):
-        hub.install(Request(state, {"models-echo": fresh}))
+        hub.install(SigningRequest(state, {"models-echo": fresh}))
 
 
 def test_the_second_targets_key_lies_elsewhere_and_the_request_travels(tmp_path, hub, holder, device):
@@ -189,10 +196,10 @@ def test_the_second_targets_key_lies_elsewhere_and_the_request_travels(tmp_path,
 def test_stolen_snapshot_key_cannot_sign_targets(hub, holder):
     """Case 5."""
     state = hub.export()
-    fresh = successor(state.base["targets"])
-    request = Request(state, {"targets": fresh})
-    snapshot = hub.repository.online.signers(hub.repository.state().root.roles["snapshot"].keyids)
-    assert sign(request, snapshot) == []
+    fresh = build_successor(state.base["targets"])
+    request = SigningRequest(state, {"targets": fresh})
+    snapshot = hub.repository.online.load_signers(hub.repository.state().root.roles["snapshot"].keyids)
+    assert add_signatures(request, snapshot) == []
     fresh.sign(snapshot[0], append=True)
     with pytest.raises(RequestError, match="targets 2 is not signed by enough keys"):
         hub.install(request)
@@ -201,10 +208,10 @@ def test_stolen_snapshot_key_cannot_sign_targets(hub, holder):
 def test_a_year_without_people_stops_new_things_not_the_hub(hub, holder, device):
     """Root expires after 365 days: the hub goes on signing its own, a device refuses to install, renewing heals."""
     late = days(366)
-    hub.repository.tend(late)
+    hub.repository.renew_expiring(late)
     with pytest.raises(RefusedError) as refused:
         device.poll(late)
-    assert refused.value.refusal.failure is Failure.FREEZE
+    assert refused.value.refusal.failure is InstallFailure.FREEZE
     state = hub.export()
-    hub.install(holder.sign(renew(state, offline_roles(state), late)), late)
+    hub.install(holder.sign(renew_roles(state, list_offline_roles(state), late)), late)
     assert device.sees(DEMO, late) == 1

@@ -9,20 +9,27 @@ import msgspec
 import pytest
 from onnx import TensorProto, helper
 
-from cloud_hub.repository.publish import found_demo, publish_bundle, publish_hub_keys, publish_policy, revoke, withdraw
+from cloud_hub.repository.publish import (
+    create_demo_repository,
+    publish_bundle,
+    publish_hub_keys,
+    publish_policy,
+    revoke_published,
+    unlist_target,
+)
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
-from cloud_hub.runtime.bootstrap import found
-from cloud_hub.runtime.maintenance import Keeper
-from cloud_hub.security.hub_keys import HubCard, load_or_create
-from models.bundle.archive import unpack
+from cloud_hub.runtime.bootstrap import create_demo_hub
+from cloud_hub.runtime.maintenance import RepositoryMaintainer
+from cloud_hub.security.hub_keys import HubCard, load_or_create_keys
+from models.bundle.archive import unpack_bundle
 from models.bundle.manifest import BundleError
 from models.signing.request import RequestError
 from policies.language.document import PolicyError
 from tests.cloud_hub.doubles.fleet import CARD, NOW, POLICY, Device, Holder, Hub, days, policy
 from tests.models.conftest import contents, make
 from wire.process.exit_codes import ExitError
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 
 ECHO = "models/echo/echo-1.skb"
 
@@ -53,8 +60,8 @@ def test_a_bundle_is_one_file_whose_bytes_unpack_to_it(tmp_path, hub, device):
     file = hub.repository.shelf.targets / "models" / "echo" / f"{published.sha256}.echo-1.skb"
     (tmp_path / "unpacked").mkdir()
     with file.open("rb") as packed:
-        assert unpack(packed, tmp_path / "unpacked") == published.sha256
-    assert (tmp_path / "unpacked" / "edge.onnx").read_bytes() == bundle.read("edge.onnx")
+        assert unpack_bundle(packed, tmp_path / "unpacked") == published.sha256
+    assert (tmp_path / "unpacked" / "edge.onnx").read_bytes() == bundle.read_file("edge.onnx")
     assert info.custom == {
         "version": 1,
         "min_agent": "0.1.0",
@@ -117,18 +124,18 @@ def test_withdrawn_targets_are_listed_no_more(tmp_path, hub, device):
     make(tmp_path / "echo-1")
     publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
     assert device.sees(ECHO) == 1
-    assert withdraw(hub.repository, ECHO, NOW).version == 1
+    assert unlist_target(hub.repository, ECHO, NOW).version == 1
     assert device.sees(ECHO) == 0
     with pytest.raises(RequestError, match="nothing of that name"):
-        withdraw(hub.repository, ECHO, NOW)
+        unlist_target(hub.repository, ECHO, NOW)
 
 
 def test_a_revoked_model_stays_listed_and_says_so(tmp_path, hub, device):
     """Case 29, the publishing side."""
     make(tmp_path / "echo-1")
     publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
-    revoke(hub.repository, ECHO, NOW)
-    found = device.poll().approved(ECHO)
+    revoke_published(hub.repository, ECHO, NOW)
+    found = device.poll().is_approved(ECHO)
     assert found.info.custom["revoked"] is True
     assert found.info.custom["version"] == 1
 
@@ -197,22 +204,22 @@ def test_two_hubs_of_a_region_share_its_file(hub):
 
 
 def keeper(hub, lines, at):
-    return Keeper(hub.repository, CARD, 1, lambda: int(at[0].timestamp() * 1000), Log(lines))
+    return RepositoryMaintainer(hub.repository, CARD, 1, lambda: int(at[0].timestamp() * 1000), JsonLog(lines))
 
 
 def test_the_keeper_publishes_the_keys_signs_daily_and_warns_once_a_day(hub, device):
     lines, at = StringIO(), [NOW]
     keep = keeper(hub, lines, at)
-    keep.once()
-    keep.once()
+    keep.renew_once()
+    keep.renew_once()
     assert device.sees("keys/local.json") == 1
     assert lines.getvalue().count('"published"') == 1
     at[0] = days(1.1)
-    keep.once()
+    keep.renew_once()
     assert '"role":"timestamp"' in lines.getvalue()
     at[0] = days(121)
-    keep.once()
-    keep.once()
+    keep.renew_once()
+    keep.renew_once()
     assert device.poll(days(121))
     warnings = [line for line in lines.getvalue().splitlines() if "sign_again_soon" in line]
     assert len(warnings) == 1
@@ -222,7 +229,7 @@ def test_the_keeper_publishes_the_keys_signs_daily_and_warns_once_a_day(hub, dev
 
 def test_a_keeper_without_a_repository_has_nothing_to_do(tmp_path):
     lines = StringIO()
-    keeper(Hub(tmp_path / "empty"), lines, [NOW]).once()
+    keeper(Hub(tmp_path / "empty"), lines, [NOW]).renew_once()
     assert lines.getvalue() == ""
 
 
@@ -231,18 +238,18 @@ def test_a_keeper_says_what_it_cannot_do_and_goes_on(hub):
     (hub.repository.shelf.metadata / "timestamp.json").write_bytes(b"{")
     with pytest.raises(ExitError, match="restore it from a backup or a mirror"):
         hub.repository.state()
-    keeper(hub, lines, [NOW]).once()
+    keeper(hub, lines, [NOW]).renew_once()
     assert '"event":"repository"' in lines.getvalue()
 
 
 def test_a_demo_hub_is_founded_in_one_call_with_its_own_keys(tmp_path):
     (tmp_path / "hub.toml").write_text('state = "state"\n')
-    root = found(tmp_path / "hub.toml", [make(tmp_path / "echo-1").path], [POLICY])
+    root = create_demo_hub(tmp_path / "hub.toml", [make(tmp_path / "echo-1").path], [POLICY])
     hub = Hub(tmp_path / "state")
     device = Device(tmp_path / "device", hub)
     assert device.root == root
     assert [device.sees(path) for path in (ECHO, "policy/demo.toml", "keys/local.json")] == [1, 1, 1]
-    keys = load_or_create(tmp_path / "state" / "keys")
+    keys = load_or_create_keys(tmp_path / "state" / "keys")
     assert base64.b64decode(keys_document(hub)["hubs"][0]["hpke_key"]) == keys.hpke_public
 
 
@@ -250,10 +257,10 @@ def test_a_demo_has_everything_within_a_second(tmp_path):
     make(tmp_path / "echo-1")
     repository = Repository(tmp_path / "demo" / "repository", OnlineKeys(tmp_path / "demo" / "online"))
     began = time.perf_counter()
-    root = found_demo(repository, CARD, [tmp_path / "echo-1"], [POLICY], NOW)
+    root = create_demo_repository(repository, CARD, [tmp_path / "echo-1"], [POLICY], NOW)
     assert time.perf_counter() - began < 1.0
     hub = Hub(tmp_path / "demo")
-    assert root == hub.repository.root()
+    assert root == hub.repository.read_root()
     device = Device(tmp_path / "device", hub)
     assert [device.sees(path) for path in (ECHO, "policy/demo.toml", "keys/local.json")] == [1, 1, 1]
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "demo" / "online").iterdir())

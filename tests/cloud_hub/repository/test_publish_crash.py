@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from cloud_hub.repository.files import Shelf
+from cloud_hub.repository.files import RepositoryFiles
 from cloud_hub.repository.publish import publish_policy
 from cloud_hub.repository.repository import Repository
 from tests.cloud_hub.doubles.fleet import NOW, Device, Holder, Hub, carried, days, policy
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 DEMO = "policy/demo.toml"
 
@@ -35,18 +35,18 @@ class CrashError(Exception):
     pass
 
 
-class DyingShelf(Shelf):
+class DyingShelf(RepositoryFiles):
     """A store that loses power after so many steps: a file written, the link renamed."""
 
     steps = 10**9
 
-    def put(self, files):
+    def write_metadata(self, files):
         for name, data in files.items():
             self._step()
-            super().put({name: data})
+            super().write_metadata({name: data})
         self._step()
 
-    def turn(self, files, generation):
+    def switch_metadata(self, files, generation):
         fresh = self.folder / f"metadata-{generation}"
         self._copy_to(fresh)
         for name, data in files.items():
@@ -78,7 +78,7 @@ def test_a_crash_at_any_step_leaves_a_repository_that_devices_accept(tmp_path, h
     request = holder.rotate(hub.export(new=("snapshot", "timestamp")), "targets", "snapshot", "timestamp", "root")
     acts = {
         "publish": lambda repository: publish_policy(repository, policy(2), NOW),
-        "tend": lambda repository: repository.tend(days(29)),
+        "tend": lambda repository: repository.renew_expiring(days(29)),
         "rotate": lambda repository: repository.install(carried(request), NOW),
     }
     for steps in itertools.count():
@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_what_was_there(hub, holder, device):
             hub.publish(2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert stop.value.code is Exit.DISK
+    assert stop.value.code is ExitCode.DISK
     assert device.sees(DEMO) == 1
     hub.publish(2)
     assert device.sees(DEMO) == 2

@@ -8,11 +8,11 @@ from tuf.api.metadata import Metadata, Snapshot, Targets, Timestamp
 
 from cloud_hub.repository.repository import Repository
 from models.signing import operations
-from models.signing.request import Request, RequestError, sign, successor
-from models.signing.roles import SMALL
+from models.signing.request import RequestError, SigningRequest, add_signatures, build_successor
+from models.signing.roles import SMALL_THRESHOLDS
 from tests.cloud_hub.doubles.fleet import NOW, Device, Holder, Hub, carried, days
-from wire.process.daemon import Lock
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.daemon import FolderLock
+from wire.process.exit_codes import ExitCode, ExitError
 
 DEMO = "policy/demo.toml"
 
@@ -42,10 +42,10 @@ def versions(hub):
 
 
 def test_before_the_first_root_there_is_nothing_and_nothing_can_be_published(hub):
-    assert not hub.repository.begun
+    assert not hub.repository.has_root
     assert hub.repository.root() == b""
     assert hub.repository.standing() == {}
-    assert hub.repository.tend(NOW) == ()
+    assert hub.repository.renew_expiring(NOW) == ()
     with pytest.raises(RequestError, match="no root yet"):
         hub.publish(1)
 
@@ -89,7 +89,7 @@ def test_targets_signed_by_one_of_two_is_refused(tmp_path, hub, holder, device):
     """Case 5."""
     holder.give(tmp_path / "other", "targets-2")
     before = names(hub)
-    request = holder.sign(operations.renew(hub.export(), ("targets",), NOW))
+    request = holder.sign(operations.renew_roles(hub.export(), ("targets",), NOW))
     with pytest.raises(RequestError, match="targets 2 is not signed by enough keys"):
         hub.install(request)
     assert names(hub) == before
@@ -109,10 +109,10 @@ def test_a_key_listed_twice_makes_no_threshold(tmp_path, hub):
 def test_one_signature_under_two_ids_counts_once(tmp_path, hub, holder):
     """Case 6: signatures are an object by key id, and only ids that the role lists are looked at."""
     holder.give(tmp_path / "other", "targets-2")
-    request = holder.sign(operations.renew(hub.export(), ("targets",), NOW))
-    (keyid,) = request.changes["targets"].signatures
+    request = holder.sign(operations.renew_roles(hub.export(), ("targets",), NOW))
+    (keyid,) = request.take_changes["targets"].signatures
     other = next(each for each in request.root.roles["targets"].keyids if each != keyid)
-    request.changes["targets"].signatures[other] = request.changes["targets"].signatures[keyid]
+    request.take_changes["targets"].signatures[other] = request.take_changes["targets"].signatures[keyid]
     with pytest.raises(RequestError, match="not signed by enough keys"):
         hub.repository.install(request, NOW)
 
@@ -153,7 +153,7 @@ def test_what_is_listed_must_be_here(tmp_path, hub):
 
 
 def test_an_offline_role_waits_for_its_signature_and_devices_see_nothing_of_it(tmp_path, hub):
-    hub.install(Holder.begin(tmp_path / "ring", hub.export(), SMALL))
+    hub.install(Holder.begin(tmp_path / "ring", hub.export(), SMALL_THRESHOLDS))
     device = Device(tmp_path / "device", hub)
     published = hub.publish(1)
     assert published.request is not None
@@ -165,7 +165,7 @@ def test_an_offline_role_waits_for_its_signature_and_devices_see_nothing_of_it(t
 
 
 def test_two_requests_for_the_same_version_the_second_is_refused(tmp_path, hub):
-    hub.install(Holder.begin(tmp_path / "ring", hub.export(), SMALL))
+    hub.install(Holder.begin(tmp_path / "ring", hub.export(), SMALL_THRESHOLDS))
     holder = Holder(tmp_path / "ring")
     one, other = hub.publish(1).request, hub.publish(2).request
     hub.install(holder.sign(one))
@@ -175,27 +175,27 @@ def test_two_requests_for_the_same_version_the_second_is_refused(tmp_path, hub):
 
 def test_a_request_is_installed_on_what_the_hub_has_not_on_what_it_says(tmp_path, hub, holder):
     """A forged base in the file changes nothing: only the new versions in it are read."""
-    request = holder.sign(operations.renew(hub.export(), ("targets",), NOW))
-    forged = Request(hub.export(), request.changes)
+    request = holder.sign(operations.renew_roles(hub.export(), ("targets",), NOW))
+    forged = SigningRequest(hub.export(), request.take_changes)
     forged.state.base["targets"].signed.version = 99
     hub.install(forged)
     assert versions(hub)["targets"] == 2
 
 
 def test_the_timestamp_is_signed_daily_the_snapshot_in_its_last_third(hub, holder, device):
-    assert hub.repository.tend(days(0.9)) == ()
-    assert hub.repository.tend(days(1)) == ("timestamp",)
+    assert hub.repository.renew_expiring(days(0.9)) == ()
+    assert hub.repository.renew_expiring(days(1)) == ("timestamp",)
     assert versions(hub)["snapshot"] == 1
     assert device.poll(days(7)) is not None
-    assert set(hub.repository.tend(days(20))) == {"snapshot", "timestamp"}
-    assert set(hub.repository.tend(days(60))) == {"snapshot", "timestamp", "keys", "policy"}
+    assert set(hub.repository.renew_expiring(days(20))) == {"snapshot", "timestamp"}
+    assert set(hub.repository.renew_expiring(days(60))) == {"snapshot", "timestamp", "keys", "policy"}
     assert device.poll(days(65)) is not None
 
 
 def test_the_hub_says_in_time_what_only_people_can_sign(hub, holder):
-    assert hub.repository.waning(days(59)) == {}
-    assert set(hub.repository.waning(days(60))) == {"models-echo"}
-    assert set(hub.repository.waning(days(250))) == {"models-echo", "targets", "root"}
+    assert hub.repository.expiring_roles(days(59)) == {}
+    assert set(hub.repository.expiring_roles(days(60))) == {"models-echo"}
+    assert set(hub.repository.expiring_roles(days(250))) == {"models-echo", "targets", "root"}
 
 
 def test_old_versions_go_roots_and_what_devices_read_stay(hub, holder):
@@ -221,7 +221,7 @@ def test_targets_that_nobody_lists_go_after_a_month(hub, holder):
 def test_two_writers_take_turns(hub, holder):
     """A command beside the running hub: nothing is lost, whoever is first."""
     threads = [threading.Thread(target=Hub(hub.folder).publish, args=(1,)) for _ in range(2)]
-    threads += [threading.Thread(target=Hub(hub.folder).repository.tend, args=(days(1),)) for _ in range(2)]
+    threads += [threading.Thread(target=Hub(hub.folder).repository.renew_expiring, args=(days(1),)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -232,9 +232,9 @@ def test_two_writers_take_turns(hub, holder):
 
 def test_a_writer_that_never_ends_is_not_waited_for_for_ever(hub, holder):
     repository = Repository(hub.folder / "repository", hub.repository.online, patience_s=0.1)
-    with Lock(hub.folder / "repository"), pytest.raises(ExitError) as stop:
-        repository.tend(days(1))
-    assert stop.value.code is Exit.LOCKED
+    with FolderLock(hub.folder / "repository"), pytest.raises(ExitError) as stop:
+        repository.renew_expiring(days(1))
+    assert stop.value.code is ExitCode.LOCKED
 
 
 def test_a_damaged_file_is_said_and_nothing_is_signed_over_it(hub, holder):
@@ -242,7 +242,7 @@ def test_a_damaged_file_is_said_and_nothing_is_signed_over_it(hub, holder):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ExitError) as stop:
         hub.publish(1)
-    assert stop.value.code is Exit.DATABASE
+    assert stop.value.code is ExitCode.DATABASE
 
 
 def test_installing_the_same_request_again_changes_nothing(hub, holder):
@@ -256,10 +256,10 @@ def test_installing_the_same_request_again_changes_nothing(hub, holder):
 
 def test_a_foreign_signature_of_another_role_does_not_count(hub, holder):
     """The policy key signs the family's files."""
-    fresh: Metadata[Targets] = successor(hub.export().base["models-echo"])
-    request = Request(hub.export(), {"models-echo": fresh})
-    (key,) = hub.repository.online.signers(hub.repository.state().targets.delegations.roles["policy"].keyids)
-    assert sign(request, [key]) == []
+    fresh: Metadata[Targets] = build_successor(hub.export().base["models-echo"])
+    request = SigningRequest(hub.export(), {"models-echo": fresh})
+    (key,) = hub.repository.online.load_signers(hub.repository.state().targets.delegations.roles["policy"].keyids)
+    assert add_signatures(request, [key]) == []
     fresh.sign(key, append=True)
     with pytest.raises(RequestError, match="not signed by enough keys"):
         hub.install(request)

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cloud_hub.rollout.controller import Desk, Rollouts, SteadyClock
-from cloud_hub.rollout.planning import Order
+from cloud_hub.rollout.controller import RolloutController, RolloutDependencies, SteadyClock
+from cloud_hub.rollout.planning import RolloutOrder
 from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import TERMINAL, RolloutError, RolloutState
 from tests.cloud_hub.doubles.rollout_bench import BEGIN_S, NEW, QUICK, Device, members
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 from wire.protocol.rollout import Assignment, InstallState
 
 S = RolloutState
-ORDER = Order("digits", NEW, rules={**QUICK, "wave_deadline_s": 100_000.0}, id="r1")
+ORDER = RolloutOrder("digits", NEW, rules={**QUICK, "wave_deadline_s": 100_000.0}, id="r1")
 
 
 class Machine:
@@ -51,8 +51,8 @@ class Site:
     def hub(self):
         store = RolloutStore.open(self.path)
         clock = SteadyClock(0.0, lambda: self.machine.wall_s, lambda: self.machine.runs_s)
-        desk = Desk(self.tell, self.see, lambda: self.fleet, self.check, Log(io.StringIO()))
-        rollouts: Any = Rollouts(store, desk, clock)
+        desk = RolloutDependencies(self.tell, self.see, lambda: self.fleet, self.check, JsonLog(io.StringIO()))
+        rollouts: Any = RolloutController(store, desk, clock)
         rollouts.store = store
         self.hubs.append(rollouts)
         self.tasks.append(asyncio.create_task(rollouts.run(0.002, 0.01)))
@@ -73,7 +73,7 @@ class Site:
         self.devices[device].hear(assignment, self.machine.runs_s)
 
     def candidates(self):
-        return [word for _, _, word in self.told if not word.withdraw and word.digest == NEW.digest]
+        return [word for _, _, word in self.told if not word.withdraw_open and word.digest == NEW.digest]
 
     async def passes(self, seconds, step=5.0):
         for _ in range(int(seconds / step)):
@@ -90,7 +90,7 @@ class Site:
         for _ in range(3):
             await asyncio.sleep(0.003)
             for hub in self.hubs:
-                await hub._on_disk(lambda _: None)
+                await hub._run_in_store(lambda _: None)
 
     async def until(self, hub, states, seconds=5000):
         for _ in range(int(seconds / 5)):

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from cloud_hub.rollout.planning import Order
-from cloud_hub.rollout.types import Goal, RolloutDeviceState, RolloutState
-from policies.rollout.gate import Outcome
+from cloud_hub.rollout.planning import RolloutOrder
+from cloud_hub.rollout.types import DeviceGoal, RolloutDeviceState, RolloutState
+from policies.rollout.gate import GateOutcome
 from tests.cloud_hub.doubles.rollout_bench import COMMITTED, FAIL, HOLD, NEW, OLD, PASS, QUICK, UNSURE, Bench, says
-from wire.protocol.rollout import Cohort, Failure, InstallState
+from wire.protocol.rollout import InstallFailure, InstallState, RolloutCohort
 
 S = RolloutState
 
@@ -42,11 +42,11 @@ def test_a_version_that_answers_worse_is_stopped_in_its_first_wave_and_called_ba
 def test_each_wave_has_as_many_controls_of_devices_that_were_not_told():
     bench = Bench(200)
     bench.to(S.SOAKING)
-    controls = {device for _, device, goal in bench.told if goal is Goal.CONTROL}
+    controls = {device for _, device, goal in bench.told if goal is DeviceGoal.CONTROL}
     assert len(controls) == len(bench.candidates) == 2
     assert not controls & set(bench.candidates)
     words = [bench.devices[device].holds for device in controls]
-    assert {(word.cohort, word.version) for word in words} == {(Cohort.CONTROL, OLD.version)}
+    assert {(word.cohort, word.version) for word in words} == {(RolloutCohort.CONTROL, OLD.version)}
     assert bench.run() is S.COMPLETED
 
 
@@ -77,14 +77,14 @@ def test_the_last_wave_has_nobody_left_to_compare_with_and_rests_on_reports_alon
 
 
 def test_a_rollout_with_nothing_to_compare_with_rests_on_reports_alone():
-    bench = Bench(20, FAIL, Order("digits", NEW, id="r1"))
+    bench = Bench(20, FAIL, RolloutOrder("digits", NEW, id="r1"))
     assert bench.run() is S.COMPLETED
-    assert not [goal for _, _, goal in bench.told if goal is Goal.CONTROL]
+    assert not [goal for _, _, goal in bench.told if goal is DeviceGoal.CONTROL]
 
 
 @pytest.mark.parametrize("why", ["no metrics", "NaN", "a gauge that does not move", "1 of 20 devices reported"])
 def test_case_51_an_inconclusive_gate_pauses_and_the_third_in_a_row_aborts(why):
-    bench = Bench(200, says(Outcome.INCONCLUSIVE, why))
+    bench = Bench(200, says(GateOutcome.INCONCLUSIVE, why))
     bench.to(S.PAUSED_INCONCLUSIVE)
     told = len(bench.candidates)
     assert bench.run() is S.ABORTED
@@ -159,7 +159,7 @@ def test_failures_abort_at_once_and_a_single_one_of_the_only_device_too():
 
 def test_a_failure_of_integrity_pauses_until_a_person_lets_it_pass():
     bench = Bench(200)
-    bench.breaks(bench.plan.waves[1][:1], InstallState.FAILED, Failure.INTEGRITY)
+    bench.breaks(bench.plan.waves[1][:1], InstallState.FAILED, InstallFailure.INTEGRITY)
     bench.to(S.PAUSED_MANUAL)
     told = len(bench.candidates)
     bench.run(300.0)
@@ -168,16 +168,16 @@ def test_a_failure_of_integrity_pauses_until_a_person_lets_it_pass():
     bench.run(400.0)
     assert bench.core.state is not S.PAUSED_MANUAL
     two = Bench(200)
-    two.breaks(two.plan.waves[1][:2], InstallState.FAILED, Failure.INTEGRITY)
+    two.breaks(two.plan.waves[1][:2], InstallState.FAILED, InstallFailure.INTEGRITY)
     assert two.run() in {S.ABORTED, S.PAUSED_MANUAL}
 
 
 def test_devices_that_cannot_run_it_are_left_out_but_many_of_them_pause():
     few = Bench(1000)
-    few.breaks(few.plan.waves[1][:4], InstallState.REJECTED, Failure.INCOMPATIBLE)
+    few.breaks(few.plan.waves[1][:4], InstallState.REJECTED, InstallFailure.INCOMPATIBLE)
     assert few.run() is S.COMPLETED
     many = Bench(1000)
-    many.breaks(many.plan.waves[1][:8], InstallState.REJECTED, Failure.INCOMPATIBLE)
+    many.breaks(many.plan.waves[1][:8], InstallState.REJECTED, InstallFailure.INCOMPATIBLE)
     assert many.run(until={S.PAUSED_MANUAL, S.COMPLETED}) is S.PAUSED_MANUAL
 
 
@@ -186,9 +186,9 @@ def test_case_50_failed_after_succeeded_moves_the_counters_and_the_wave_is_judge
     bench.to(S.EVALUATING)
     first, second = bench.plan.waves[0]
     assert bench.core.fleet.counts(0).succeeded == 2
-    bench.say(first, InstallState.FAILED, Failure.HEALTH)
+    bench.say(first, InstallState.FAILED, InstallFailure.HEALTH)
     assert bench.core.fleet.counts(0)[3:5] == (1, 1)
-    bench.say(second, InstallState.SAFE_MODE, Failure.HEALTH)
+    bench.say(second, InstallState.SAFE_MODE, InstallFailure.HEALTH)
     bench.tick()
     assert bench.core.state is S.ABORTING
 
@@ -200,7 +200,7 @@ def test_case_50_a_failure_after_its_wave_had_passed_still_counts():
     bench.run(200.0, {S.SOAKING})
     assert bench.core.head.wave == 1
     for device in bench.plan.waves[0]:
-        bench.say(device, InstallState.SAFE_MODE, Failure.HEALTH)
+        bench.say(device, InstallState.SAFE_MODE, InstallFailure.HEALTH)
     bench.tick()
     assert bench.core.state is S.ABORTING
 
@@ -214,7 +214,7 @@ def test_case_44_an_old_success_that_is_said_again_changes_nothing():
     box.runs = NEW
     success = box.report(COMMITTED)
     box.runs = OLD
-    rolled_back = box.report(InstallState.ROLLED_BACK, Failure.SELF_TEST)
+    rolled_back = box.report(InstallState.ROLLED_BACK, InstallFailure.SELF_TEST)
     bench.hear(device, rolled_back)
     bench.hear(device, success)
     assert bench.core.fleet.rows[device].state is RolloutDeviceState.ROLLED_BACK
@@ -269,7 +269,7 @@ def test_case_52_who_was_offline_is_told_when_it_comes_and_counts_as_unreached_u
     assert bench.core.fleet.states[RolloutDeviceState.UNREACHED] == 1
     box = bench.devices[late]
     box.online = True
-    box.hear(bench.core.word_to(late), bench.now)
+    box.hear(bench.core.assignment_for(late), bench.now)
     for _ in range(10):
         bench.step()
     assert box.runs == NEW

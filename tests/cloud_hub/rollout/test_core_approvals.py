@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from cloud_hub.rollout.planning import plan_of, record_of
+from cloud_hub.rollout.planning import build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import Approval, RolloutError, RolloutState
 from tests.cloud_hub.doubles.rollout_bench import OLD, Bench, members
@@ -14,10 +14,10 @@ S = RolloutState
 def large(**rules):
     """Two hundred devices: a rollout to all of them needs two people."""
     bench = Bench(200, **rules)
-    plan = plan_of(replace(bench.order, id="r2"), members(200), "ann", bench.ms)
+    plan = build_plan(replace(bench.order, id="r2"), members(200), "ann", bench.ms)
     assert plan.people == 2
     bench.store = RolloutStore.open(":memory:")
-    record, entry = record_of(replace(plan, id="r1"))
+    record, entry = build_record(replace(plan, id="r1"))
     record.head = replace(record.head, approvals=(Approval("ann", record.plan.digest, bench.ms),))
     bench.store.create(record, (entry,))
     bench.pick_up()
@@ -69,7 +69,7 @@ def test_case_118_content_that_was_changed_after_it_was_approved_is_not_carried_
         if state is not S.WAITING_APPROVAL:
             bench.approve("bob")
             bench.to(state)
-        record = bench.store.record("r1")
+        record = bench.store.read_record("r1")
         record.plan = replace(record.plan, target=OLD)
         core = type(bench.core)(record, now=bench.now)
         for _ in range(3):
@@ -87,7 +87,7 @@ def test_case_118_what_nobody_approves_expires():
 
 def test_case_118_nobody_can_order_fewer_people_than_its_size_asks_for():
     order = replace(Bench(3).order, rules={"approvals": 0})
-    assert plan_of(order, members(200), "ann", 0).people == 2
-    assert plan_of(order, members(99), "ann", 0).people == 0
-    assert plan_of(replace(order, rules={"approvals": 3}), members(99), "ann", 0).people == 3
-    assert plan_of(replace(order, rules={"waves": ["1%", "10%"]}), members(200), "ann", 0).people == 0
+    assert build_plan(order, members(200), "ann", 0).people == 2
+    assert build_plan(order, members(99), "ann", 0).people == 0
+    assert build_plan(replace(order, rules={"approvals": 3}), members(99), "ann", 0).people == 3
+    assert build_plan(replace(order, rules={"waves": ["1%", "10%"]}), members(200), "ann", 0).people == 0

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from cloud_hub.rollout.core import RolloutCore
-from cloud_hub.rollout.planning import Order, plan_of
-from cloud_hub.rollout.types import Goal, RolloutError, RolloutState
-from cloud_hub.rollout.view import view
-from policies.rollout.gate import Gate, Outcome
+from cloud_hub.rollout.planning import RolloutOrder, build_plan
+from cloud_hub.rollout.types import DeviceGoal, RolloutError, RolloutState
+from cloud_hub.rollout.view import build_view
+from policies.rollout.gate import GateOutcome, GateResult
 from tests.cloud_hub.doubles.rollout_bench import COMMITTED, FAIL, NEW, OLD, PASS, UNSURE, Bench, members
-from wire.protocol.rollout import Failure, InstallState
+from wire.protocol.rollout import InstallFailure, InstallState
 
 S = RolloutState
 
@@ -24,7 +24,7 @@ def test_case_56_an_abort_while_a_wave_is_told_wins_and_nobody_new_is_told_after
     assert 10 < len(bench.candidates) < 100
     told, at = len(bench.candidates), bench.now
     bench.do(lambda core: core.abort("ann", "smells", bench.now))
-    withdrawn = {device for when, device, goal in bench.told if goal is Goal.WITHDRAWN and when == at}
+    withdrawn = {device for when, device, goal in bench.told if goal is DeviceGoal.WITHDRAWN and when == at}
     assert withdrawn >= {row.device for row in bench.core.fleet.open()}
     assert bench.run() is S.ABORTED
     assert len(bench.candidates) == told
@@ -73,18 +73,18 @@ def test_terminal_states_never_open_again(judge, state):
             bench.do(wish)
     for device in bench.devices:
         if bench.devices[device].holds:
-            bench.say(device, InstallState.FAILED, Failure.HEALTH)
+            bench.say(device, InstallState.FAILED, InstallFailure.HEALTH)
     bench.run(10_000.0, until=set(), step=500.0)
     assert bench.core.state is state
 
 
 def test_an_abort_under_a_permit_brings_back_also_those_who_had_committed():
-    bench = Bench(200, order=Order("digits", NEW, back=OLD, permit="permits/digits/1.json", id="r1"))
+    bench = Bench(200, order=RolloutOrder("digits", NEW, back=OLD, permit="permits/digits/1.json", id="r1"))
     bench.to(S.SOAKING)
     bench.core._judge = FAIL
     assert bench.run() is S.REVERTED
     assert all(device.runs == OLD for device in bench.devices.values())
-    assert [goal for _, _, goal in bench.told].count(Goal.BACK) == 2
+    assert [goal for _, _, goal in bench.told].count(DeviceGoal.BACK) == 2
     back = bench.devices[bench.plan.waves[0][0]]
     assert back.holds.version == OLD.version
     assert back.holds.counter == max(back.contents)
@@ -127,7 +127,7 @@ def test_case_48_damaged_parameters_of_a_rollout_that_runs_pause_it_and_only_an_
     bench = Bench(200)
     bench.to(S.RUNNING)
     bench.step()
-    record = bench.store.record("r1")
+    record = bench.store.read_record("r1")
     record.plan = replace(record.plan, rules=record.plan.rules | {"success_share": value})
     core: Any = RolloutCore(record, PASS, bench.now)
     core.on_tick(bench.now)
@@ -141,7 +141,7 @@ def test_case_48_damaged_parameters_of_a_rollout_that_runs_pause_it_and_only_an_
 
 def test_what_nobody_could_roll_out_is_refused_when_it_is_made():
     fleet = members(200)
-    order = Order("digits", NEW, back=OLD)
+    order = RolloutOrder("digits", NEW, back=OLD)
     for wrong, words in (
         ({"to": "class=robot"}, "no device"),
         ({"to": "nonsense"}, "nonsense"),
@@ -151,7 +151,7 @@ def test_what_nobody_could_roll_out_is_refused_when_it_is_made():
         ({"target": OLD, "back": NEW}, "permit"),
     ):
         with pytest.raises(RolloutError, match=words):
-            plan_of(replace(order, **wrong), fleet, "ann", 0)
+            build_plan(replace(order, **wrong), fleet, "ann", 0)
 
 
 def test_a_look_costs_the_same_however_many_reports_came_before():
@@ -160,15 +160,15 @@ def test_a_look_costs_the_same_however_many_reports_came_before():
     bench.to(S.RUNNING)
     bench.step()
     device = bench.plan.waves[0][0]
-    bench.core.changes()
+    bench.core.take_changes()
     bench.core.on_report(device, bench.devices[device].report(InstallState.DOWNLOADING), bench.now)
     assert list(bench.core.fleet.changed) == [device]
 
 
 def test_the_view_says_what_people_need():
-    bench = Bench(200, lambda *_: Gate(Outcome.PASS, "no worse", bound=0.02))
+    bench = Bench(200, lambda *_: GateResult(GateOutcome.PASS, "no worse", bound=0.02))
     bench.to(S.SOAKING)
-    seen: Any = view(bench.core)
+    seen: Any = build_view(bench.core)
     assert (seen.state, seen.wave, seen.exposed, seen.controls) == (S.SOAKING, 1, 2, 2)
     assert seen.waves[0].succeeded == seen.waves[0].needed == 2
     assert round(seen.excluded_above, 2) == 0.78  # two results exclude hardly anything

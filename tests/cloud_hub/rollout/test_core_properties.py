@@ -11,10 +11,10 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cloud_hub.rollout.types import TERMINAL, Goal, RolloutDeviceState, RolloutError, RolloutState, may_become
-from policies.rollout.plan import default_steps, sizes
+from cloud_hub.rollout.types import TERMINAL, DeviceGoal, RolloutDeviceState, RolloutError, RolloutState, can_become
+from policies.rollout.plan import compute_wave_sizes, default_steps
 from tests.cloud_hub.doubles.rollout_bench import FAIL, HOLD, PASS, UNSURE, Bench
-from wire.protocol.rollout import Failure, InstallState
+from wire.protocol.rollout import InstallFailure, InstallState
 
 FLEET = 120
 DEVICES = st.integers(0, FLEET - 1)
@@ -59,11 +59,11 @@ class RolloutMachine(RuleBasedStateMachine):
     def connect(self, which, online):
         box = self.bench.devices[self.names[which]]
         box.online = online
-        word = self.bench.core.word_to(box.name) if online else None
+        word = self.bench.core.assignment_for(box.name) if online else None
         if word is not None:
             box.hear(word, self.bench.now)
 
-    @rule(which=DEVICES, state=st.sampled_from(InstallState), failure=st.sampled_from([None, *Failure]), die=DIE)
+    @rule(which=DEVICES, state=st.sampled_from(InstallState), failure=st.sampled_from([None, *InstallFailure]), die=DIE)
     def say_anything(self, which, state, failure, die):
         box = self.bench.devices[self.names[which]]
         if box.holds is not None:
@@ -96,7 +96,7 @@ class RolloutMachine(RuleBasedStateMachine):
         try:
             self.bench.do(act, die)
         except RolloutError:
-            assert self.bench.core.changes() is None
+            assert self.bench.core.take_changes() is None
 
     # -- what always holds
 
@@ -114,7 +114,7 @@ class RolloutMachine(RuleBasedStateMachine):
     @invariant()
     def no_minute_holds_more_than_the_rate(self):
         """Rate of assignments really sent: one that is repeated after a crash counts too."""
-        times = [at for at, _, goal in self.bench.told if goal is Goal.CANDIDATE][-200:]
+        times = [at for at, _, goal in self.bench.told if goal is DeviceGoal.CANDIDATE][-200:]
         most = self.bench.core.rules.per_minute
         assert all(later - first >= 60.0 for first, later in zip(times, times[most:], strict=False))
 
@@ -123,7 +123,7 @@ class RolloutMachine(RuleBasedStateMachine):
         history = self.bench.store.history("r1")
         assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
         states = [entry.state for entry in history if entry.what not in {"held", "approved"}]
-        assert all(may_become(a, b) for a, b in itertools.pairwise(states)), states
+        assert all(can_become(a, b) for a, b in itertools.pairwise(states)), states
 
     @invariant()
     def sums_are_what_the_rows_say(self):
@@ -142,7 +142,7 @@ class RolloutMachine(RuleBasedStateMachine):
         bench.judge = bench.core._judge = PASS
         for box in bench.devices.values():
             box.online = True
-            word = bench.core.word_to(box.name)
+            word = bench.core.assignment_for(box.name)
             if word is not None:
                 box.hear(word, bench.now)
         for _ in range(40):
@@ -155,7 +155,9 @@ class RolloutMachine(RuleBasedStateMachine):
 
 def test_the_waves_of_the_machine_are_what_they_should_be():
     bench = Bench(FLEET)
-    assert [len(wave) for wave in bench.plan.waves] == list(sizes(FLEET, [*_steps(bench)])) == [1, 11, 48, 60]
+    assert (
+        [len(wave) for wave in bench.plan.waves] == list(compute_wave_sizes(FLEET, [*_steps(bench)])) == [1, 11, 48, 60]
+    )
 
 
 def _steps(bench):

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from cloud_hub.rollout.core import RolloutCore
-from cloud_hub.rollout.planning import Order, plan_of, record_of
+from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
-from cloud_hub.rollout.types import TERMINAL, Assign, Goal, RolloutDeviceState, RolloutError, RolloutState
-from models.update.assignments import Held, heard
+from cloud_hub.rollout.types import TERMINAL, Assign, DeviceGoal, RolloutDeviceState, RolloutError, RolloutState
+from models.update.assignments import HeldAssignment, check_assignment
 from tests.cloud_hub.doubles.rollout_bench import BEGIN_S, FAIL, HOLD, NEW, OLD, PASS, QUICK, UNSURE, Bench, members
 from wire.process.exit_codes import ExitError
 
@@ -20,7 +20,9 @@ S = RolloutState
 
 
 def made(name, count=20, **changes):
-    return record_of(plan_of(replace(Order("digits", NEW, back=OLD, id=name), **changes), members(count), "ann", 0))
+    return build_record(
+        build_plan(replace(RolloutOrder("digits", NEW, back=OLD, id=name), **changes), members(count), "ann", 0)
+    )
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -48,13 +50,13 @@ def test_case_54_a_hub_killed_at_each_change_goes_on_and_tells_nobody_two_things
             assert len(installs) == 1
 
 
-@pytest.mark.parametrize("goal", [Goal.BACK, Goal.WITHDRAWN])
+@pytest.mark.parametrize("goal", [DeviceGoal.BACK, DeviceGoal.WITHDRAWN])
 def test_case_54_a_hub_killed_while_it_takes_back_takes_back_all_the_same(goal):
-    permit = "permits/digits/1.json" if goal is Goal.BACK else ""
-    bench = Bench(20, order=Order("digits", NEW, back=OLD, permit=permit, id="r1"))
+    permit = "permits/digits/1.json" if goal is DeviceGoal.BACK else ""
+    bench = Bench(20, order=RolloutOrder("digits", NEW, back=OLD, permit=permit, id="r1"))
     for device in bench.devices.values():
-        device.takes_s = 30.0 if goal is Goal.BACK else 500.0
-    bench.to(S.SOAKING if goal is Goal.BACK else S.RUNNING)
+        device.takes_s = 30.0 if goal is DeviceGoal.BACK else 500.0
+    bench.to(S.SOAKING if goal is DeviceGoal.BACK else S.RUNNING)
     bench.step()
     bench.judge = bench.core._judge = FAIL
     while bench.core.state not in TERMINAL:
@@ -62,7 +64,7 @@ def test_case_54_a_hub_killed_while_it_takes_back_takes_back_all_the_same(goal):
         bench.tick("after")
         bench.tick("before")
         bench.step()
-    assert bench.core.state is (S.REVERTED if goal is Goal.BACK else S.ABORTED)
+    assert bench.core.state is (S.REVERTED if goal is DeviceGoal.BACK else S.ABORTED)
     assert all(device.runs == OLD for device in bench.devices.values())
 
 
@@ -77,30 +79,30 @@ def test_a_word_that_was_written_but_never_sent_is_sent_by_the_next_process():
     bench.now += 5
     bench.tick()
     assert len(bench.candidates) == 1
-    assert bench.devices[bench.candidates[0]].holds == bench.core.word_to(bench.candidates[0])
+    assert bench.devices[bench.candidates[0]].holds == bench.core.assignment_for(bench.candidates[0])
 
 
 def test_case_55_two_hubs_that_decide_at_once_make_one_transition():
     bench = Bench(200)
     bench.to(S.EVALUATING)
-    other = RolloutCore(bench.store.record("r1"), PASS, bench.now)
+    other = RolloutCore(bench.store.read_record("r1"), PASS, bench.now)
     both = [bench.core, other]
     for core in both:
         core.on_tick(bench.now + 1)
         assert core.state is S.RUNNING
         assert core.head.wave == 1
     before = bench.store.history("r1")
-    assert [bench.store.apply(core.changes()) for core in both] == [True, False]
+    assert [bench.store.apply(core.take_changes()) for core in both] == [True, False]
     after = bench.store.history("r1")
     assert [entry.what for entry in after[len(before) :]] == ["running"]
-    assert bench.store.revisions()["r1"] == bench.core.head.revision
+    assert bench.store.list_revisions()["r1"] == bench.core.head.revision
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["abort", "promote"])))
 def test_case_55_case_56_an_abort_here_and_a_promotion_there_end_in_the_abort(order):
     bench = Bench(200)
     bench.to(S.EVALUATING)
-    other = RolloutCore(bench.store.record("r1"), PASS, bench.now)
+    other = RolloutCore(bench.store.read_record("r1"), PASS, bench.now)
     acts = {
         "abort": (bench.core, lambda core: core.abort("ann", "no", bench.now)),
         "promote": (other, lambda core: core.on_tick(bench.now)),
@@ -108,11 +110,11 @@ def test_case_55_case_56_an_abort_here_and_a_promotion_there_end_in_the_abort(or
     for name in order:
         core, act = acts[name]
         act(core)
-        changes = core.changes()
+        changes = core.take_changes()
         if changes is not None and not bench.store.apply(changes):
-            core = RolloutCore(bench.store.record("r1"), PASS, bench.now, core)  # look again, and judge again
+            core = RolloutCore(bench.store.read_record("r1"), PASS, bench.now, core)  # look again, and judge again
             act(core)
-            again = core.changes()
+            again = core.take_changes()
             assert again is None or bench.store.apply(again)
     bench.pick_up()
     assert bench.core.state in {S.ABORTING, S.ABORTED}
@@ -125,7 +127,7 @@ def test_two_hubs_that_take_turns_keep_one_pace_and_come_to_the_end():
     """Two hubs at once: every write of one makes the other read anew."""
     bench = Bench(200, per_minute=20)
     bench.to(S.READY)
-    hubs = [RolloutCore(bench.store.record("r1"), PASS, bench.now) for _ in range(2)]
+    hubs = [RolloutCore(bench.store.read_record("r1"), PASS, bench.now) for _ in range(2)]
     while hubs[0].state not in TERMINAL and bench.now < BEGIN_S + 40_000:
         bench.now += 2.0
         reports = [(box.name, report) for box in bench.devices.values() for report in box.step(bench.now)]
@@ -134,13 +136,13 @@ def test_two_hubs_that_take_turns_keep_one_pace_and_come_to_the_end():
             commands = bench.core.on_tick(bench.now)
             for name, report in reports:
                 commands += bench.core.on_report(name, report, bench.now)
-            changes = bench.core.changes()
+            changes = bench.core.take_changes()
             if changes is None or bench.store.apply(changes):
                 bench.obey(commands)
             else:
-                hubs[number] = RolloutCore(bench.store.record("r1"), PASS, bench.now, hubs[number])
+                hubs[number] = RolloutCore(bench.store.read_record("r1"), PASS, bench.now, hubs[number])
     assert hubs[0].state is S.COMPLETED
-    times = [at for at, _, goal in bench.told if goal is Goal.CANDIDATE]
+    times = [at for at, _, goal in bench.told if goal is DeviceGoal.CANDIDATE]
     assert all(later - first >= 60.0 for first, later in zip(times, times[20:], strict=False))
 
 
@@ -152,27 +154,27 @@ def test_case_57_after_an_abort_a_new_rollout_is_allowed_and_the_same_id_is_refu
     with pytest.raises(RolloutError, match="r1 already"):
         bench.create(bench.plan)
     bench.create(made("r2")[0].plan)
-    again = RolloutCore(bench.store.record("r2"), PASS, bench.now)
+    again = RolloutCore(bench.store.read_record("r2"), PASS, bench.now)
     assert again.state is S.DRAFT
 
 
 def test_two_rollouts_of_a_family_may_run_on_different_devices_and_two_families_on_the_same():
     store = RolloutStore.open(":memory:")
     fleet = members(20) + members(0)
-    one = plan_of(Order("digits", NEW, "device=acme--d00001", id="one"), fleet, "ann", 0)
-    two = plan_of(Order("digits", NEW, "device=acme--d00002", id="two"), fleet, "ann", 0)
-    third = plan_of(Order("other", NEW, id="third"), fleet, "ann", 0)
-    fourth = plan_of(Order("digits", NEW, id="fourth"), fleet, "ann", 0)
+    one = build_plan(RolloutOrder("digits", NEW, "device=acme--d00001", id="one"), fleet, "ann", 0)
+    two = build_plan(RolloutOrder("digits", NEW, "device=acme--d00002", id="two"), fleet, "ann", 0)
+    third = build_plan(RolloutOrder("other", NEW, id="third"), fleet, "ann", 0)
+    fourth = build_plan(RolloutOrder("digits", NEW, id="fourth"), fleet, "ann", 0)
     for plan in (one, two, third):
-        store.create(*_with_entry(plan))
+        store.create_rollout(*_with_entry(plan))
     with pytest.raises(RolloutError, match="under way"):
-        store.create(*_with_entry(fourth))
-    assert store.record("fourth") is None
-    assert store.history("fourth") == []
+        store.create_rollout(*_with_entry(fourth))
+    assert store.read_record("fourth") is None
+    assert store.read_history("fourth") == []
 
 
 def _with_entry(plan):
-    record, entry = record_of(plan)
+    record, entry = build_record(plan)
     return record, (entry,)
 
 
@@ -208,7 +210,7 @@ def test_case_61_a_clock_that_was_set_ahead_during_a_restart_frees_no_place_eith
 
 
 def _hold_the_rate(bench, most):
-    times = [at for at, _, goal in bench.told if goal is Goal.CANDIDATE]
+    times = [at for at, _, goal in bench.told if goal is DeviceGoal.CANDIDATE]
     assert len(times) > most
     assert all(later - first >= 60.0 for first, later in zip(times, times[most:], strict=False))
 
@@ -229,25 +231,25 @@ def test_case_35_assign_cancel_assign_in_any_order_of_arrival_end_at_the_highest
     device = bench.devices[bench.plan.waves[0][0]]
     bench.do(lambda core: core.abort("ann", "", bench.now))
     words = [device.contents[counter] for counter in sorted(device.contents)]
-    assert [word.withdraw for word in words] == [False, True, False, True]
-    held = Held(device.name)
+    assert [word.withdraw_open for word in words] == [False, True, False, True]
+    held = HeldAssignment(device.name)
     for number in order:
-        if heard(words[number], held, bench.ms) is None:
-            held = Held(device.name, words[number].counter, words[number])
-    assert held.assignment == words[-1] == bench.core.word_to(device.name)
+        if check_assignment(words[number], held, bench.ms) is None:
+            held = HeldAssignment(device.name, words[number].counter, words[number])
+    assert held.assignment == words[-1] == bench.core.assignment_for(device.name)
 
 
 def test_every_word_of_a_whole_story_is_one_that_devices_take():
     """Candidates, controls, withdrawals, and the revert."""
-    bench = Bench(200, order=Order("digits", NEW, back=OLD, permit="permits/digits/1.json", id="r1"))
+    bench = Bench(200, order=RolloutOrder("digits", NEW, back=OLD, permit="permits/digits/1.json", id="r1"))
     bench.to(S.SOAKING)
     bench.core._judge = FAIL
     assert bench.run() is S.REVERTED
     said = [word for device in bench.devices.values() for word in device.contents.values()]
-    kinds = {(word.cohort.value, word.withdraw) for word in said}
+    kinds = {(word.cohort.value, word.withdraw_open) for word in said}
     assert kinds == {("candidate", False), ("control", False), ("candidate", True)}
     for word in said:
-        assert heard(word, Held(word.device), word.issued_ms) is None
+        assert check_assignment(word, HeldAssignment(word.device), word.issued_ms) is None
 
 
 def test_a_counter_is_above_whatever_a_lost_store_may_have_told():
@@ -255,11 +257,11 @@ def test_a_counter_is_above_whatever_a_lost_store_may_have_told():
     assert bench.run() is S.COMPLETED
     highest = {name: max(device.contents) for name, device in bench.devices.items()}
     new: Any = RolloutStore.open(":memory:")
-    record, entry = record_of(plan_of(Order("digits", OLD, id="r9"), members(20), "ann", bench.ms))
+    record, entry = build_record(build_plan(RolloutOrder("digits", OLD, id="r9"), members(20), "ann", bench.ms))
     new.create(record, (entry,))
-    core = RolloutCore(new.record("r9"), PASS, bench.now)
+    core = RolloutCore(new.read_record("r9"), PASS, bench.now)
     words = []
-    while core.state is not S.SOAKING and core.exposed < 1:
+    while core.state is not S.SOAKING and core.exposed_count < 1:
         bench.now += 1
         words += core.on_tick(bench.now)
         core.on_validated("", bench.now)
@@ -278,17 +280,17 @@ def test_counters_only_grow_and_are_of_the_family_not_of_the_rollout():
     bench.store.learn("digits", ((device, 1) for device in told))
     assert bench.store.counters("digits") == told
     bench.create(made("r2")[0].plan)
-    assert bench.store.record("r2").counters == told
+    assert bench.store.read_record("r2").counters == told
 
 
 def test_everything_is_read_back_as_it_was_written(tmp_path):
     path = tmp_path / "rollouts.db"
     store = RolloutStore.open(path)
     record, entry = made("r1", 40)
-    store.create(record, (entry,))
+    store.create_rollout(record, (entry,))
     store.close()
     assert path.stat().st_mode & 0o777 == 0o600
-    again: Any = RolloutStore.open(path).record("r1")
+    again: Any = RolloutStore.open(path).read_record("r1")
     assert (again.plan, again.head, again.entries) == (record.plan, record.head, 1)
     assert {row.device: row.wave for row in again.rows} == {row.device: row.wave for row in record.rows}
 
@@ -310,11 +312,11 @@ def test_a_store_of_a_newer_program_or_a_damaged_one_stops_the_hub(tmp_path):
 def test_a_change_that_cannot_be_written_whole_is_not_written_at_all():
     bench = Bench(20)
     bench.core.on_tick(bench.now)
-    changes = bench.core.changes()
+    changes = bench.core.take_changes()
     twice = changes._replace(entries=(*changes.entries, *changes.entries))
     with pytest.raises(sqlite3.IntegrityError):
         bench.store.apply(twice)
-    assert bench.store.record("r1").head.state is S.DRAFT
+    assert bench.store.read_record("r1").head.state is S.DRAFT
     assert bench.store.apply(changes)
 
 

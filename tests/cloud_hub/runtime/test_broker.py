@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.runtime.broker import WINDOW, Broker, BrokerSettings, choose_port, find_program, render
-from cloud_hub.security.authority import Pair
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.logging import Log
+from cloud_hub.runtime.broker import IN_FLIGHT_WINDOW, Broker, BrokerSettings, choose_port, find_program, render_config
+from cloud_hub.security.authority import CertificateFiles
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog
 
 CA = Path("/state/pki/ca.pem")
-SERVER = Pair(Path("/state/pki/server.pem"), Path("/state/pki/server.key"))
+SERVER = CertificateFiles(Path("/state/pki/server.pem"), Path("/state/pki/server.key"))
 
 
 def lines(settings: BrokerSettings) -> list[str]:
-    return render(settings, CA, SERVER).splitlines()
+    return render_config(settings, CA, SERVER).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,14 @@ def test_configuration_closes_every_door_but_the_certificates(line):
 
 
 def test_queues_hold_the_window_of_every_device():
-    assert f"max_queued_messages {5000 * WINDOW}" in lines(BrokerSettings(Path("/state/broker"), devices=5000))
+    assert f"max_queued_messages {5000 * IN_FLIGHT_WINDOW}" in lines(
+        BrokerSettings(Path("/state/broker"), devices=5000)
+    )
 
 
 def test_a_path_cannot_smuggle_a_line_into_the_configuration():
     with pytest.raises(ValueError, match="line break"):
-        render(BrokerSettings(Path("/state/broker\nallow_anonymous true")), CA, SERVER)
+        render_config(BrokerSettings(Path("/state/broker\nallow_anonymous true")), CA, SERVER)
 
 
 def test_no_line_carries_a_comment_that_mosquitto_would_read_as_value():
@@ -66,13 +68,13 @@ def test_no_line_carries_a_comment_that_mosquitto_would_read_as_value():
 def test_missing_broker_says_how_to_install_it():
     with pytest.raises(ExitError, match=r"apt-get install mosquitto.*brew install mosquitto") as stop:
         find_program(path="/nowhere")
-    assert stop.value.code == Exit.BROKER
+    assert stop.value.code == ExitCode.BROKER
 
 
 def test_wrong_program_names_the_key_to_correct():
     with pytest.raises(ExitError, match=r"nowhere-to-be-found.*\[broker\] program") as stop:
         find_program("nowhere-to-be-found")
-    assert stop.value.code == Exit.BROKER
+    assert stop.value.code == ExitCode.BROKER
 
 
 def test_port_in_use_is_told_before_the_broker_is_started():
@@ -81,7 +83,7 @@ def test_port_in_use_is_told_before_the_broker_is_started():
         taken.listen()
         with pytest.raises(ExitError) as stop:
             choose_port("127.0.0.1", taken.getsockname()[1])
-    assert stop.value.code == Exit.PORT
+    assert stop.value.code == ExitCode.PORT
 
 
 PROGRAM = """#!{python}
@@ -102,7 +104,7 @@ def broker(folder: Path, body: str, stream: io.StringIO) -> Broker:
     program.write_text(PROGRAM.format(python=sys.executable, body=body))
     program.chmod(0o700)
     settings = BrokerSettings(folder, port=0, program=str(program))
-    return Broker(settings, CA, SERVER, Log(stream))
+    return Broker(settings, CA, SERVER, JsonLog(stream))
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -133,7 +135,7 @@ async def test_a_broker_that_refuses_its_configuration_is_quoted(tmp_path):
     child = broker(tmp_path, 'sys.exit("Error: no such option on line 3")', io.StringIO())
     with pytest.raises(ExitError, match="no such option on line 3") as stop:
         await child.start()
-    assert stop.value.code == Exit.BROKER
+    assert stop.value.code == ExitCode.BROKER
     await child.stop()
 
 

@@ -5,21 +5,21 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.__main__ import main
-from cloud_hub.runtime.config import HubConfig, load
+from cloud_hub.runtime.config import HubConfig, load_hub_config
 from tests import ROOT
 from wire.process.config import check_environment
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 
 def loaded(tmp_path: Path, text: str) -> HubConfig:
     (tmp_path / "hub.toml").write_text(text)
-    return load(tmp_path / "hub.toml")
+    return load_hub_config(tmp_path / "hub.toml")
 
 
 def refused(tmp_path: Path, text: str) -> str:
     with pytest.raises(ExitError) as stop:
         loaded(tmp_path, text)
-    assert stop.value.code == Exit.CONFIG
+    assert stop.value.code == ExitCode.CONFIG
     assert "\n" not in str(stop.value)
     return str(stop.value)
 
@@ -66,18 +66,18 @@ def test_impossible_value_is_one_line(tmp_path, text):
 
 def test_file_that_is_not_there_says_who_writes_it(tmp_path):
     with pytest.raises(ExitError, match="skerry hub init"):
-        load(tmp_path / "none.toml")
+        load_hub_config(tmp_path / "none.toml")
 
 
 def test_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "hub.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ExitError):
-        load(tmp_path / "hub.toml")
+        load_hub_config(tmp_path / "hub.toml")
 
 
 def test_an_address_that_is_not_local_needs_tls(tmp_path):
     assert "tls_cert" in refused(tmp_path, '[api]\nhost = "10.0.0.7"')
-    assert loaded(tmp_path, '[api]\nhost = "10.0.0.7"\ntls = true').door().tls
+    assert loaded(tmp_path, '[api]\nhost = "10.0.0.7"\ntls = true').server_access().tls
 
 
 def test_a_broker_on_every_address_needs_a_name_for_devices(tmp_path):
@@ -119,10 +119,10 @@ def test_other_peoples_variables_are_not_ours():
 @pytest.mark.parametrize(
     ("variables", "code", "says"),
     [
-        ({"SKERRY_HUB_API__PORT": "99999"}, Exit.CONFIG, "api.port"),
-        ({"SKERRY_HUB_API": "{broken"}, Exit.CONFIG, "environment"),
-        ({"SKERRY_HUB_API__PROT": "1"}, Exit.CONFIG, "SKERRY_HUB_API__PORT"),
-        ({"SKERRY_HUB_BROKER__PROGRAM": "/nowhere/mosquitto"}, Exit.BROKER, "/nowhere/mosquitto"),
+        ({"SKERRY_HUB_API__PORT": "99999"}, ExitCode.CONFIG, "api.port"),
+        ({"SKERRY_HUB_API": "{broken"}, ExitCode.CONFIG, "environment"),
+        ({"SKERRY_HUB_API__PROT": "1"}, ExitCode.CONFIG, "SKERRY_HUB_API__PORT"),
+        ({"SKERRY_HUB_BROKER__PROGRAM": "/nowhere/mosquitto"}, ExitCode.BROKER, "/nowhere/mosquitto"),
     ],
 )
 def test_environment_wins_over_the_file_and_errors_are_one_line_with_their_code(
@@ -150,4 +150,4 @@ def test_an_unusable_policy_stops_the_hub_with_one_line(tmp_path, text):
         (tmp_path / "p.toml").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ExitError) as stop:
         HubConfig(policies=(str(tmp_path / "p.toml"),)).hub_settings()
-    assert stop.value.code is Exit.POLICY
+    assert stop.value.code is ExitCode.POLICY

@@ -10,8 +10,8 @@ from cloud_hub.core.notes import CONNECTS_PER_S
 from cloud_hub.engine.base import EchoEngine
 from tests.cloud_hub.doubles.devices import CARD, MANIFEST, SimDevice, registry
 from tests.cloud_hub.doubles.site import SLOW_S, Ear, Site, serving
-from wire.process.exit_codes import Exit, ExitError
-from wire.protocol.messages import DownNote, Reason, Receipt, Refusal, Statuses, Verdict, Welcome
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.protocol.messages import DownNote, Receipt, Refusal, RefusalReason, StatusReply, Verdict, WelcomeNote
 from wire.transport.base import LinkLostError
 
 
@@ -42,9 +42,9 @@ async def test_hello_is_welcomed_and_ask_is_answered(tmp_path):
     async with serving(tmp_path, device) as site:
         ear = await Ear.listen(device, site.broker)
         ear.note(device.hello())
-        assert await ear.heard() == [Welcome(device.epoch, "hub-1", "local", 1 / CONNECTS_PER_S)]
+        assert await ear.heard() == [WelcomeNote(device.epoch, "hub-1", "local", 1 / CONNECTS_PER_S)]
         ear.note(device.ask(4))
-        assert await ear.heard() == [Statuses(device.epoch, (), (4,))]
+        assert await ear.heard() == [StatusReply(device.epoch, (), (4,))]
         assert site.hub.status()["devices"] == {device.id: "agent/1"}
 
 
@@ -150,7 +150,7 @@ async def test_case_96_a_database_that_cannot_be_used_stops_the_hub_before_it_se
     (tmp_path / "hub.db").write_bytes(b"rubbish" * 1000)
     with pytest.raises(ExitError) as stop:
         await Site(tmp_path).start()
-    assert stop.value.code is Exit.DATABASE
+    assert stop.value.code is ExitCode.DATABASE
 
 
 async def test_a_poisoned_question_is_refused_and_its_neighbours_are_answered(tmp_path):
@@ -164,4 +164,6 @@ async def test_a_poisoned_question_is_refused_and_its_neighbours_are_answered(tm
             while len([r for r in heard if not isinstance(r, Receipt)]) < 3:
                 heard += await ear.heard()
         assert {reply[0] for reply in heard if isinstance(reply, tuple)} == {12, 14}
-        assert [(r.seq, r.reason, r.final) for r in heard if isinstance(r, Refusal)] == [(13, Reason.ENGINE, True)]
+        assert [(r.seq, r.reason, r.final) for r in heard if isinstance(r, Refusal)] == [
+            (13, RefusalReason.ENGINE, True)
+        ]

@@ -11,18 +11,18 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.engine.types import Work
-from cloud_hub.storage.store import Job, Store
+from cloud_hub.engine.types import WorkItem
+from cloud_hub.storage.store import Store, StoreJob
 from tests.cloud_hub.doubles.devices import CARD, Enrolled, SimDevice
 from tests.cloud_hub.doubles.site import SLOW_S, Ear, Site, effects_in, serving
 from tests.cloud_hub.storage.test_store import ending, question
-from wire.protocol.messages import DownNote, Reason, Refusal, Verdict
+from wire.protocol.messages import DownNote, Refusal, RefusalReason, Verdict
 
 
 async def test_infer_answers_whole_samples_in_order_through_the_same_batches(tmp_path):
     async with serving(tmp_path, engine=EchoEngine(CARD, SLOW_S), max_batch=4) as site:
         inputs = np.arange(100, dtype=np.float32).reshape(10, 10) / 100
-        expected = EchoEngine(CARD).infer([Work(raw=row) for row in inputs])
+        expected = EchoEngine(CARD).infer([WorkItem(raw=row) for row in inputs])
         assert await site.hub.inference.infer("echo", inputs) == expected
         both = await asyncio.gather(
             site.hub.inference.infer("echo@1", inputs[:1]), site.hub.inference.infer("echo@1", inputs[1:2])
@@ -34,14 +34,14 @@ async def test_infer_answers_whole_samples_in_order_through_the_same_batches(tmp
 @pytest.mark.parametrize(
     ("model", "inputs", "reason"),
     [
-        ("nobody", np.zeros((1, 10), np.float32), Reason.MODEL_GONE),
-        ("echo@2", np.zeros((1, 10), np.float32), Reason.MODEL_GONE),
-        ("echo", np.zeros((1, 11), np.float32), Reason.SCHEMA),
-        ("echo", np.zeros((0, 10), np.float32), Reason.SCHEMA),
-        ("echo", np.zeros((1, 10), np.float64), Reason.SCHEMA),
-        ("echo", np.full((1, 10), np.nan, np.float32), Reason.SCHEMA),
-        ("echo", np.zeros((5, 10), np.float32), Reason.BUSY),
-        ("echo", np.float32(1.0), Reason.SCHEMA),
+        ("nobody", np.zeros((1, 10), np.float32), RefusalReason.MODEL_GONE),
+        ("echo@2", np.zeros((1, 10), np.float32), RefusalReason.MODEL_GONE),
+        ("echo", np.zeros((1, 11), np.float32), RefusalReason.SCHEMA),
+        ("echo", np.zeros((0, 10), np.float32), RefusalReason.SCHEMA),
+        ("echo", np.zeros((1, 10), np.float64), RefusalReason.SCHEMA),
+        ("echo", np.full((1, 10), np.nan, np.float32), RefusalReason.SCHEMA),
+        ("echo", np.zeros((5, 10), np.float32), RefusalReason.BUSY),
+        ("echo", np.float32(1.0), RefusalReason.SCHEMA),
     ],
 )
 async def test_infer_refuses_with_a_reason(tmp_path, model, inputs, reason):
@@ -55,7 +55,7 @@ async def test_infer_refuses_a_poisoned_sample_and_a_caller_that_leaves_is_forgo
     async with serving(tmp_path, engine=EchoEngine(CARD, 0.05, poison=b"\x0d" * 8)) as site:
         with pytest.raises(InferRefusedError) as refused:
             await site.hub.inference.infer("echo", np.frombuffer(b"\x0d" * 40, np.float32).reshape(1, 10))
-        assert refused.value.reason is Reason.ENGINE
+        assert refused.value.reason is RefusalReason.ENGINE
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(site.hub.inference.infer("echo", np.zeros((2, 10), np.float32)), 0.01)
         assert site.hub.status()["open"] == 0
@@ -87,7 +87,7 @@ async def test_stop_answers_what_is_under_way_and_refuses_what_is_new(tmp_path):
         while not any(isinstance(reply, tuple) for reply in heard):
             heard += await ear.heard()
         refusal = next(reply for reply in heard if isinstance(reply, Refusal))
-        assert (refusal.seq, refusal.reason) == (2, Reason.DRAINING)
+        assert (refusal.seq, refusal.reason) == (2, RefusalReason.DRAINING)
         with pytest.raises(InferRefusedError):
             await site.hub.inference.infer("echo", np.zeros((1, 10), np.float32))
 
@@ -135,7 +135,7 @@ async def test_a_device_with_a_key_that_nobody_can_seal_to_costs_no_other_device
     async with asyncio.timeout(5):
         while len(refusals) < 3:
             refusals += [reply for reply in await ears[0].heard() if isinstance(reply, Refusal)]
-    assert {(r.reason, r.final) for r in refusals} == {(Reason.ENGINE, True)}
+    assert {(r.reason, r.final) for r in refusals} == {(RefusalReason.ENGINE, True)}
     assert site.hub.status()["open"] == 0
     assert "defects" not in site.hub.counters()
     await site.stop()
@@ -169,7 +169,7 @@ async def test_case_96_a_full_disk_owes_nothing_and_the_hub_goes_on_when_there_i
             while not any(isinstance(reply, Refusal) for reply in heard):
                 heard += await ear.heard()
         refusal = next(reply for reply in heard if isinstance(reply, Refusal))
-        assert (refusal.reason, refusal.final) == (Reason.BUSY, False)
+        assert (refusal.reason, refusal.final) == (RefusalReason.BUSY, False)
         assert "SQLITE_FULL" in site.log.getvalue()
         database.execute("pragma max_page_count = 1000000")
         ear.ask(refusal.seq)
@@ -181,8 +181,8 @@ async def test_case_96_a_full_disk_owes_nothing_and_the_hub_goes_on_when_there_i
 
 async def test_old_rows_are_pruned_in_chunks_while_the_hub_serves(tmp_path):
     store = Store.open(f"sqlite:///{tmp_path}/hub.db")
-    store.apply([Job(keeps=[question(seq) for seq in range(1, 6002)])])
-    store.apply([Job(endings=[ending(seq) for seq in range(1, 6002)])])
+    store.apply_jobs([StoreJob(keeps=[question(seq) for seq in range(1, 6002)])])
+    store.apply_jobs([StoreJob(endings=[ending(seq) for seq in range(1, 6002)])])
     store.close()
     async with serving(tmp_path):
         async with asyncio.timeout(10):

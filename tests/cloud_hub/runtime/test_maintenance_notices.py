@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from cloud_hub.runtime.maintenance import Herald
+from cloud_hub.runtime.maintenance import UpdateNotifier
 from tests.cloud_hub.doubles.fleet import Holder, Hub
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def hub(tmp_path) -> Hub:
 async def told(hub: Hub, *versions: int, devices: tuple[str, ...] = ("demo--a", "demo--b")) -> list[str]:
     """Return the devices that got a hint while these policy versions were published one after the other."""
     found: list[str] = []
-    herald = Herald(hub.repository, lambda: devices, found.append, Log(io.StringIO()))
+    herald = UpdateNotifier(hub.repository, lambda: devices, found.append, JsonLog(io.StringIO()))
     task = asyncio.create_task(herald.run(look_s=0.01, per_s=1000))
     for version in versions:
         hub.publish(version)

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.repository.publish import found_demo, publish_policy
+from cloud_hub.repository.publish import create_demo_repository, publish_policy
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
 from cloud_hub.runtime.config import HubConfig
-from cloud_hub.runtime.policies import Watch, nothing, policies_of, published_in
+from cloud_hub.runtime.policies import PolicyWatcher, compile_policies, read_nothing, repository_reader
 from cloud_hub.security.hub_keys import HubCard
 from models.signing.request import RequestError
 from policies.language.document import PolicyError
 from policies.model.policy import Policy
 from tests.policies.doubles.given import TEXT, with_
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.logging import Log
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog
 
 NOW = datetime.now(UTC)
 
@@ -31,7 +31,7 @@ def text(version: int = 1, name: str = "demo", layer: str = "tenant") -> bytes:
 @pytest.fixture
 def repository(tmp_path) -> Repository:
     made = Repository(tmp_path / "repository", OnlineKeys(tmp_path / "online"))
-    found_demo(made, HubCard("hub-1", "local", b"h" * 32, b"s" * 32), [], [text()], NOW)
+    create_demo_repository(made, HubCard("hub-1", "local", b"h" * 32, b"s" * 32), [], [text()], NOW)
     return made
 
 
@@ -40,21 +40,21 @@ def named(policies: tuple[Policy, ...]) -> list[list[tuple[str, int]]]:
 
 
 def test_a_hub_serves_what_it_has_published(repository):
-    assert named(policies_of(["tuf:demo"], published_in(repository))) == [[("demo", 1)]]
+    assert named(compile_policies(["tuf:demo"], repository_reader(repository))) == [[("demo", 1)]]
 
 
 def test_layers_are_composed_as_a_device_composes_them(repository, tmp_path):
     ward = tmp_path / "ward.toml"
     ward.write_bytes(text(name="ward", layer="site"))
-    one, both = policies_of(["tuf:demo", ("tuf:demo", str(ward))], published_in(repository))
+    one, both = compile_policies(["tuf:demo", ("tuf:demo", str(ward))], repository_reader(repository))
     assert named((one, both)) == [[("demo", 1)], [("demo", 1), ("ward", 1)]]
     assert one.hash != both.hash
 
 
 def test_what_is_not_published_yet_opens_the_hub_to_nothing(repository):
-    assert policies_of(["tuf:other"], published_in(repository)) == ()
-    assert policies_of(["tuf:demo"], nothing) == ()
-    settings = HubConfig(policies=("tuf:other",)).hub_settings(published_in(repository))
+    assert compile_policies(["tuf:other"], repository_reader(repository)) == ()
+    assert compile_policies(["tuf:demo"], read_nothing) == ()
+    settings = HubConfig(policies=("tuf:other",)).hub_settings(repository_reader(repository))
     assert settings.policies, "an empty set would mean: any policy"
 
 
@@ -62,11 +62,11 @@ def test_case_103_layers_that_do_not_go_together_stop_the_hub(repository, tmp_pa
     other = tmp_path / "other.toml"
     other.write_bytes(text(name="other"))
     with pytest.raises(ExitError, match="layer") as stop:
-        policies_of([("tuf:demo", str(other))], published_in(repository))
-    assert stop.value.code is Exit.POLICY
+        compile_policies([("tuf:demo", str(other))], repository_reader(repository))
+    assert stop.value.code is ExitCode.POLICY
 
 
-async def watched(watch: Watch, served: list[list[tuple[str, int]]], count: int) -> None:
+async def watched(watch: PolicyWatcher, served: list[list[tuple[str, int]]], count: int) -> None:
     """Wait until that many policy sets were served."""
 
     seen = asyncio.Event()
@@ -83,8 +83,8 @@ async def watched(watch: Watch, served: list[list[tuple[str, int]]], count: int)
 
 
 async def test_a_newer_version_is_served_at_once_beside_the_one_before(repository):
-    start = policies_of(["tuf:demo"], published_in(repository))
-    watch = Watch(["tuf:demo"], repository, Log(io.StringIO()), start)
+    start = compile_policies(["tuf:demo"], repository_reader(repository))
+    watch = PolicyWatcher(["tuf:demo"], repository, JsonLog(io.StringIO()), start)
     publish_policy(repository, text(2), NOW)
     served: list[list[tuple[str, int]]] = []
     await watched(watch, served, 2)
@@ -94,7 +94,7 @@ async def test_a_newer_version_is_served_at_once_beside_the_one_before(repositor
 async def test_a_hub_of_files_alone_watches_nothing(repository, tmp_path):
     path = tmp_path / "demo.toml"
     path.write_bytes(text())
-    await asyncio.wait_for(Watch([str(path)], repository, Log(io.StringIO())).run(lambda _: None), 1)
+    await asyncio.wait_for(PolicyWatcher([str(path)], repository, JsonLog(io.StringIO())).run(lambda _: None), 1)
 
 
 def test_case_103_an_older_or_changed_document_cannot_be_published(repository):
@@ -113,9 +113,13 @@ def test_case_103_an_expired_document_cannot_be_published(repository):
 
 
 def test_paths_of_the_configuration_are_relative_to_it(tmp_path):
-    from cloud_hub.runtime.config import load  # noqa: PLC0415
+    from cloud_hub.runtime.config import load_hub_config  # noqa: PLC0415
 
     file = tmp_path / "hub.toml"
     file.write_text('policies = ["tuf:demo", ["tuf:demo", "ward.toml"], "site.toml"]\n')
     below: Path = tmp_path
-    assert load(file).policies == ("tuf:demo", ("tuf:demo", str(below / "ward.toml")), str(below / "site.toml"))
+    assert load_hub_config(file).policies == (
+        "tuf:demo",
+        ("tuf:demo", str(below / "ward.toml")),
+        str(below / "site.toml"),
+    )

@@ -11,8 +11,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from cloud_hub.security.authorities import Authorities, RotationError, name_hash
-from cloud_hub.security.authority import Authority, belongs, issued_by, shows
+from cloud_hub.security.authorities import RotatingAuthority, RotationError, hash_subject_name
+from cloud_hub.security.authority import Authority, chain_contains, is_issued_by, is_matching_pair
 from tests.cloud_hub.doubles.joiner import Joiner
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -21,23 +21,23 @@ DEVICE = "demo--cam-1"
 
 @pytest.fixture
 def authorities(tmp_path):
-    return Authorities.open(tmp_path, NOW)
+    return RotatingAuthority.open(tmp_path, NOW)
 
 
 def ca(pem: str) -> x509.Certificate:
     return x509.load_pem_x509_certificate(pem.encode())
 
 
-def device(authorities: Authorities) -> x509.Certificate:
-    return authorities.device(Joiner().csr().encode(), DEVICE, NOW)
+def device(authorities: RotatingAuthority) -> x509.Certificate:
+    return authorities.issue_device(Joiner().csr().encode(), DEVICE, NOW)
 
 
-def issuer(certificate: x509.Certificate, authorities: Authorities) -> int:
+def issuer(certificate: x509.Certificate, authorities: RotatingAuthority) -> int:
     """Which of the trusted CAs issued it."""
-    return [issued_by(certificate, ca(each)) for each in authorities.trusted].index(True)
+    return [is_issued_by(certificate, ca(each)) for each in authorities.trusted].index(True)
 
 
-def speaker(authorities: Authorities) -> str:
+def speaker(authorities: RotatingAuthority) -> str:
     """SHA-256 of the CA that signs replies."""
     signature = authorities.sign(b"reply")
     for each in authorities.trusted:
@@ -66,9 +66,9 @@ def test_case_69_during_a_rotation_the_old_one_speaks_and_the_new_one_issues(aut
     assert speaker(authorities) == authorities.sha256 == old
     assert authorities.issuer_sha256 == new
     server = authorities.ensure_server((), NOW)
-    assert shows(server.certificate, old)
-    assert not shows(server.certificate, new)
-    again = Authorities.open(tmp_path, NOW)
+    assert chain_contains(server.certificate, old)
+    assert not chain_contains(server.certificate, new)
+    again = RotatingAuthority.open(tmp_path, NOW)
     assert (again.sha256, again.issuer_sha256, again.trusted) == (old, new, authorities.trusted)
 
 
@@ -81,8 +81,8 @@ def test_case_69_after_it_only_the_new_one_is_left_and_the_old_key_is_gone(autho
     assert (authorities.sha256, authorities.issuer_sha256, len(authorities.trusted)) == (new, new, 1)
     assert not any(old_key == path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert authorities.ensure_client("hub", NOW).certificate.read_bytes() != before
-    assert shows(authorities.ensure_server((), NOW).certificate, new)
-    assert Authorities.open(tmp_path, NOW).sha256 == new
+    assert chain_contains(authorities.ensure_server((), NOW).certificate, new)
+    assert RotatingAuthority.open(tmp_path, NOW).sha256 == new
 
 
 def test_steps_out_of_order_are_refused(authorities):
@@ -97,12 +97,12 @@ def test_trusted_files_hold_what_counts_and_nothing_else(authorities):
     def names() -> list[str]:
         return sorted(path.name for path in authorities.trusted_folder.iterdir())
 
-    assert names() == sorted(f"{name_hash(pem)}.0" for pem in authorities.trusted)
+    assert names() == sorted(f"{hash_subject_name(pem)}.0" for pem in authorities.trusted)
     authorities.rotate(NOW)
     assert len(names()) == 2
     assert authorities.trusted_file.read_text().count("BEGIN CERTIFICATE") == 2
     authorities.finish()
-    assert names() == [f"{name_hash(authorities.trusted[0])}.0"]
+    assert names() == [f"{hash_subject_name(authorities.trusted[0])}.0"]
     assert authorities.trusted_file.read_text() == authorities.trusted[0]
 
 
@@ -123,21 +123,21 @@ CRASHES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("crash", CRASHES)
 def test_a_crash_between_two_files_is_healed_at_the_next_start(tmp_path, crash):
-    Authorities.open(tmp_path, NOW).rotate(NOW)
+    RotatingAuthority.open(tmp_path, NOW).begin_rotation(NOW)
     CRASHES[crash](tmp_path)
-    healed = Authorities.open(tmp_path, NOW)
-    assert belongs(tmp_path / "ca.pem", tmp_path / "ca.key")
-    assert issued_by(device(healed), ca(healed.trusted[-1]))
+    healed = RotatingAuthority.open(tmp_path, NOW)
+    assert is_matching_pair(tmp_path / "ca.pem", tmp_path / "ca.key")
+    assert is_issued_by(device(healed), ca(healed.trusted[-1]))
     if healed.coming:
-        healed.finish()
-    assert Authorities.open(tmp_path, NOW).coming is None
+        healed.finish_rotation()
+    assert RotatingAuthority.open(tmp_path, NOW).coming is None
 
 
 def test_a_foreign_successor_is_no_reason_to_stop(authorities, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     Authority.open(tmp_path / "elsewhere", NOW)
     (tmp_path / "elsewhere" / "ca.pem").rename(tmp_path / "ca-next.pem")
-    assert Authorities.open(tmp_path, NOW).sha256 == authorities.sha256
+    assert RotatingAuthority.open(tmp_path, NOW).sha256 == authorities.sha256
 
 
 def test_each_generation_has_a_name_of_its_own(authorities):
@@ -170,7 +170,7 @@ def test_case_70_the_hubs_own_certificates_are_good_by_its_clock_and_beyond_hub_
 
 
 def test_a_stand_in_lives_for_five_minutes_and_carries_the_name(authorities, tmp_path):
-    pair = authorities.current.stand_in(tmp_path, DEVICE, NOW)
+    pair = authorities.current.issue_stand_in(tmp_path, DEVICE, NOW)
     found = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
     assert found.not_valid_after_utc == NOW + timedelta(minutes=5)
     assert [part.value for part in found.subject] == [DEVICE]

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from cloud_hub.security.authority import DEVICE_LIFE, OWN_LIFE, Authority, Pair, RequestError
-from wire.process.exit_codes import Exit, ExitError
+from cloud_hub.security.authority import DEVICE_LIFE, OWN_LIFE, Authority, CertificateFiles, CertificateRequestError
+from wire.process.exit_codes import ExitCode, ExitError
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DEVICE = "demo--cam-1"
@@ -66,7 +66,7 @@ def test_key_of_another_authority_is_not_used(tmp_path):
     (tmp_path / "a" / "ca.pem").write_bytes((tmp_path / "b" / "ca.pem").read_bytes())
     with pytest.raises(ExitError) as stop:
         Authority.open(tmp_path / "a", NOW)
-    assert stop.value.code == Exit.CREDENTIALS
+    assert stop.value.code == ExitCode.CREDENTIALS
 
 
 def test_a_key_that_others_may_read_stops_the_hub(tmp_path):
@@ -74,7 +74,7 @@ def test_a_key_that_others_may_read_stops_the_hub(tmp_path):
     (tmp_path / "ca.key").chmod(0o644)
     with pytest.raises(ExitError) as stop:
         Authority.open(tmp_path, NOW)
-    assert stop.value.code == Exit.CREDENTIALS
+    assert stop.value.code == ExitCode.CREDENTIALS
 
 
 def test_a_damaged_key_stops_the_hub(tmp_path):
@@ -82,7 +82,7 @@ def test_a_damaged_key_stops_the_hub(tmp_path):
     (tmp_path / "ca.key").write_bytes(b"not a key")
     with pytest.raises(ExitError) as stop:
         Authority.open(tmp_path, NOW)
-    assert stop.value.code == Exit.CREDENTIALS
+    assert stop.value.code == ExitCode.CREDENTIALS
 
 
 def test_device_certificate_is_for_seven_days_and_clients_only(authority, key):
@@ -124,7 +124,7 @@ def flipped(pem: bytes) -> bytes:
     ids=["empty", "not-a-request", "too-long", "ed25519", "other-curve", "rsa", "signature-of-another"],
 )
 def test_a_request_that_is_not_a_proper_p256_one_is_refused(authority, attack):
-    with pytest.raises(RequestError):
+    with pytest.raises(CertificateRequestError):
         authority.device(attack, DEVICE, NOW)
 
 
@@ -140,7 +140,7 @@ def test_server_certificate_names_localhost_and_what_was_configured(authority, t
 
 def test_own_certificates_are_kept_until_two_thirds_of_their_life(authority, tmp_path):
     def bytes_at(days: float) -> bytes:
-        pair: Pair = authority.ensure_client(tmp_path, "hub", NOW + timedelta(days=days))
+        pair: CertificateFiles = authority.ensure_client(tmp_path, "hub", NOW + timedelta(days=days))
         return pair.certificate.read_bytes()
 
     first = bytes_at(0)
@@ -174,7 +174,7 @@ def test_reply_signature_holds_for_its_body_alone(authority):
 
 def test_openssl_accepts_the_chain_under_its_strict_rules(authority, tmp_path, key):
     (tmp_path / "device.pem").write_text(
-        authority.device(request(key), DEVICE, NOW).public_bytes(serialization.Encoding.PEM).decode()
+        authority.device(request(key), DEVICE, NOW).public_bytes(serialization.Encoding.PEM).decode_question()
     )
     server = authority.ensure_server(tmp_path, (), NOW)
     assert _verified(tmp_path, tmp_path / "device.pem", "sslclient")
@@ -188,4 +188,4 @@ def _verified(folder: Path, certificate: Path, purpose: str) -> bool:
 
 
 def test_a_pair_names_its_two_files(authority, tmp_path):
-    assert authority.ensure_client(tmp_path, "hub", NOW) == Pair(tmp_path / "hub.pem", tmp_path / "hub.key")
+    assert authority.ensure_client(tmp_path, "hub", NOW) == CertificateFiles(tmp_path / "hub.pem", tmp_path / "hub.key")

@@ -8,22 +8,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud_hub.core.commands import Load, Unload
-from cloud_hub.core.lineup import SPOKEN_MS
+from cloud_hub.core.commands import LoadModel, UnloadModel
+from cloud_hub.core.lineup import MODEL_USE_TTL_MS
 from cloud_hub.core.queues import ModelState
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import EchoEngine, EngineError
 from cloud_hub.registry.device_states import DeviceState
-from cloud_hub.serving.bundles import Bundles
+from cloud_hub.serving.bundles import BundleFolders
 from cloud_hub.serving.versions import ModelInUseError
-from cloud_hub.storage.versions import Spoken
+from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.settings import HubSettings
 from models.bundle.manifest import BundleError
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import CARD, MANIFEST, NOW_S, SimDevice, registry
 from tests.cloud_hub.doubles.site import Ear
 from tests.cloud_hub.doubles.swapper import NEWER, SAMPLES, Swapper
-from wire.protocol.messages import Hello, ModelRef, Reason, Refusal
+from wire.protocol.messages import HelloNote, ModelRef, Refusal, RefusalReason
 
 NOW_MS = int(NOW_S * 1000)
 OTHER = msgspec.structs.replace(CARD, ref=ModelRef("other", 1, "echo", CARD.ref.codec))
@@ -39,7 +39,7 @@ def device() -> SimDevice:
 
 def known(bench: Bench, *cards: Any) -> None:
     for card in cards:
-        bench.core.lineup.know(card)
+        bench.core.lineup.add_version(card)
 
 
 def test_a_version_that_is_known_but_not_loaded_is_loaded_by_the_first_question_for_it(device):
@@ -47,7 +47,7 @@ def test_a_version_that_is_known_but_not_loaded_is_loaded_by_the_first_question_
     known(bench, NEWER)
     bench.ask(device, 1, model=NEWER.ref)
     bench.settle()
-    assert bench.turns == [Load(NEWER.name)], "asked for once"
+    assert bench.turns == [LoadModel(NEWER.name)], "asked for once"
     assert bench.core.counts["verdicts"] == 0
     bench._obey(bench.core.lineup.on_loaded(NEWER.name, "", NEWER, bench.now))
     bench.settle()
@@ -70,8 +70,8 @@ def test_what_cannot_be_loaded_is_tried_again_ever_more_seldom_and_its_questions
     gaps = [late - early for early, late in itertools.pairwise(tries)]
     assert gaps == sorted(gaps)
     assert gaps[-1] >= 30
-    assert bench.core.lineup.states()[NEWER.name] == (ModelState.COLD, "the weights are damaged")
-    assert len(bench.store.owed()) == 1
+    assert bench.core.lineup.model_states()[NEWER.name] == (ModelState.COLD, "the weights are damaged")
+    assert len(bench.store.read_unanswered()) == 1
     assert bench.core.counts["load_failures"] == len(tries)
 
 
@@ -84,11 +84,11 @@ def test_a_version_that_goes_finishes_what_it_has_and_comes_back_when_a_device_a
     assert bench.core.lineup.unload(CARD.name, bench.now) == []
     assert bench.core.lineup.ready == ()
     bench.settle()
-    assert bench.turns == [Unload(CARD.name)]
+    assert bench.turns == [UnloadModel(CARD.name)]
     assert bench.core.counts["verdicts"] == 3
     bench.ask(device, 4)
     bench.settle()
-    assert bench.turns == [Unload(CARD.name), Load(CARD.name)]
+    assert bench.turns == [UnloadModel(CARD.name), LoadModel(CARD.name)]
 
 
 def test_a_load_that_comes_while_a_version_goes_keeps_it(device):
@@ -114,7 +114,7 @@ def test_only_so_many_stay_loaded_and_the_one_asked_for_least_lately_makes_room(
         bench.settle()
         bench.now += 1.0
     found = bench.core.lineup.load(OTHER.name, bench.now)
-    assert found == [Load(OTHER.name), Unload(NEWER.name)]
+    assert found == [LoadModel(OTHER.name), UnloadModel(NEWER.name)]
 
 
 def test_case_retired_a_version_is_gone_for_good_and_what_waited_for_it_is_told_so(device):
@@ -126,13 +126,13 @@ def test_case_retired_a_version_is_gone_for_good_and_what_waited_for_it_is_told_
     bench.flush()  # one is being computed, the next is queued at the engine
     bench._obey(bench.core.lineup.retire(CARD.name, bench.now))
     bench.settle()
-    assert bench.turns == [Unload(CARD.name)]
+    assert bench.turns == [UnloadModel(CARD.name)]
     assert bench.core.counts["verdicts"] == 2, "both were at the engine's door"
-    assert [note.reason for _, note in bench.notes if isinstance(note, Refusal)] == [Reason.MODEL_GONE]
+    assert [note.reason for _, note in bench.notes if isinstance(note, Refusal)] == [RefusalReason.MODEL_GONE]
     bench.ask(device, 4)
     bench.settle()
     last = [note for _, note in bench.notes if isinstance(note, Refusal)][-1]
-    assert (last.seq, last.reason, last.final) == (4, Reason.MODEL_GONE, True)
+    assert (last.seq, last.reason, last.final) == (4, RefusalReason.MODEL_GONE, True)
 
 
 def test_who_speaks_a_version_is_known_for_thirty_days_unless_it_is_gone(device):
@@ -140,14 +140,14 @@ def test_who_speaks_a_version_is_known_for_thirty_days_unless_it_is_gone(device)
     bench = Bench(device, revoked)
     for each in (device, revoked):
         bench.say(each.ask_topic, each.hello())
-    heard = bench.core.heard(bench.now)
+    heard = bench.core.take_model_uses(bench.now)
     assert set(heard) == {device.id, revoked.id}
-    assert not bench.core.heard(bench.now), "said once"
+    assert not bench.core.take_model_uses(bench.now), "said once"
     bench.registry.put(revoked.enrolled(DeviceState.REVOKED))
     now_ms = int(bench.now * 1000)
-    assert bench.core.lineup.speaking(CARD.name, now_ms) == {device.id: now_ms}
-    assert bench.core.lineup.speaking(CARD.name, now_ms + SPOKEN_MS + 1) == {}
-    assert bench.core.lineup.speaking(NEWER.name, now_ms) == {}
+    assert bench.core.lineup.devices_using(CARD.name, now_ms) == {device.id: now_ms}
+    assert bench.core.lineup.devices_using(CARD.name, now_ms + MODEL_USE_TTL_MS + 1) == {}
+    assert bench.core.lineup.devices_using(NEWER.name, now_ms) == {}
 
 
 # -- on disk
@@ -155,17 +155,19 @@ def test_who_speaks_a_version_is_known_for_thirty_days_unless_it_is_gone(device)
 
 def test_what_devices_spoke_and_what_was_retired_outlives_the_process(tmp_path: Path):
     for restart in range(2):
-        spoken = Spoken.open(tmp_path / "versions.db")
+        spoken = ModelUsageStore.open(tmp_path / "versions.db")
         if not restart:
-            hello = Hello(1, "b", "a", (MANIFEST.ref, NEWER.ref))
+            hello = HelloNote(1, "b", "a", (MANIFEST.ref, NEWER.ref))
             bench = Bench(SimDevice())
-            spoken.put(bench.core.lineup.heard({"demo--d1": hello}, 5))
-            spoken.put(bench.core.lineup.heard({"demo--d1": msgspec.structs.replace(hello, models=(NEWER.ref,))}, 9))
+            spoken.put_uses(bench.core.lineup.record_hellos({"demo--d1": hello}, 5))
+            spoken.put_uses(
+                bench.core.lineup.record_hellos({"demo--d1": msgspec.structs.replace(hello, models=(NEWER.ref,))}, 9)
+            )
             spoken.retire("digits@1", 9)
-        assert spoken.speakers()["demo--d1"].models == (NEWER.ref,)
-        assert spoken.speakers()["demo--d1"].at_ms == 9
-        assert spoken.retired() == {"digits@1"}
-        assert spoken.speaking(NEWER.name, 10, registry(SimDevice())) == {"demo--d1": 9}
+        assert spoken.read_uses()["demo--d1"].models == (NEWER.ref,)
+        assert spoken.read_uses()["demo--d1"].at_ms == 9
+        assert spoken.retired_models() == {"digits@1"}
+        assert spoken.devices_using(NEWER.name, 10, registry(SimDevice())) == {"demo--d1": 9}
         spoken.close()
 
 
@@ -179,13 +181,13 @@ def test_bundles_name_what_is_damaged_at_start_and_leave_it_out_later(tmp_path: 
         made.append(path)
         return EchoEngine(CARD)
 
-    stock = Bundles([], tmp_path / "folder", settings, make)
+    stock = BundleFolders([], tmp_path / "folder", settings, make)
     assert stock.cards() == []
-    assert stock.first() == []
+    assert stock.initial_bundles() == []
     with pytest.raises(EngineError, match="no sound bundle of digits@7"):
         stock.open("digits@7")
     with pytest.raises(BundleError):
-        Bundles([tmp_path / "folder" / "broken"], None, settings, make).first(frozenset({"other@1"}))
+        BundleFolders([tmp_path / "folder" / "broken"], None, settings, make).initial_bundles(frozenset({"other@1"}))
     assert not made
 
 
@@ -204,10 +206,13 @@ async def test_a_version_swap_under_load_loses_nothing_and_callers_by_name_move_
         assert len(answers) == 8 * 60
         assert set(answers) == {CARD.name, NEWER.name}
         assert answers.count(NEWER.name) > 8
-        assert [(kept.version, kept.state) for kept in hub.versions.list()] == [("1", "UNAVAILABLE"), ("2", "READY")]
+        assert [(kept.version, kept.state) for kept in hub.versions.list_models()] == [
+            ("1", "UNAVAILABLE"),
+            ("2", "READY"),
+        ]
         with pytest.raises(InferRefusedError) as gone:
             await hub.inference.infer(CARD.name, SAMPLES)
-        assert gone.value.reason is Reason.MODEL_GONE
+        assert gone.value.reason is RefusalReason.MODEL_GONE
 
 
 async def test_a_device_that_still_speaks_an_unloaded_version_is_answered_by_it(tmp_path: Path):
@@ -229,13 +234,13 @@ async def test_a_version_that_does_not_load_is_one_line_and_the_others_serve_on(
     def broken() -> EchoEngine:
         raise EngineError("the weights are not there")
 
-    swapper.stock.put(NEWER, broken)
+    swapper.stock.add_engine(NEWER, broken)
     async with swapper as hub:
         with pytest.raises(InferRefusedError) as refused:
             await hub.versions.load(NEWER.name)
-        assert refused.value.reason is Reason.ENGINE
+        assert refused.value.reason is RefusalReason.ENGINE
         assert (await hub.inference.infer("echo", SAMPLES))[0].model == CARD.name
-        assert [kept.reason for kept in hub.versions.list()] == ["", "the weights are not there"], (
+        assert [kept.reason for kept in hub.versions.list_models()] == ["", "the weights are not there"], (
             swapper.log.getvalue()
         )
         with pytest.raises(InferRefusedError):
@@ -250,12 +255,12 @@ async def test_retiring_names_who_still_speaks_and_is_forced_or_refused(tmp_path
         ear = await Ear.listen(device, swapper.broker)
         ear.note(device.hello())
         await ear.heard()
-        hub._core.heard(NOW_S)
+        hub._core.take_model_uses(NOW_S)
         with pytest.raises(ModelInUseError) as spoken:
             hub.versions.retire(CARD.name, NOW_MS)
         assert list(spoken.value.devices) == [device.id]
         assert list(hub.versions.retire(CARD.name, NOW_MS, force=True)) == [device.id]
-        await hub.versions.look()
-        assert [kept.version for kept in hub.versions.list()] == ["2"], (
+        await hub.versions.refresh_known()
+        assert [kept.version for kept in hub.versions.list_models()] == ["2"], (
             "a retired one does not come back by being found"
         )

@@ -3,7 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.serving.web import LIFE_S, MAX_KEYS, MAX_ROWS, Begun, Differs, Idempotency, Running, Stored
+from cloud_hub.serving.web import (
+    LIFE_S,
+    MAX_KEYS,
+    MAX_ROWS,
+    Idempotency,
+    KeyConflict,
+    NewRequest,
+    RequestRunning,
+    StoredAnswer,
+)
 from wire.protocol.messages import Prediction
 
 ANSWER = (Prediction(1, 0.9, (0.1, 0.9), "digits@7"),)
@@ -12,40 +21,40 @@ KEY = ("acme", "k1")
 
 def test_a_second_request_waits_then_gets_the_first_ones_answer():
     keys = Idempotency()
-    assert keys.begin(KEY, b"a", 0.0) == Begun()
-    assert keys.begin(KEY, b"a", 1.0) == Running()
+    assert keys.begin(KEY, b"a", 0.0) == NewRequest()
+    assert keys.begin(KEY, b"a", 1.0) == RequestRunning()
     keys.finish(KEY, ANSWER, 2.0)
-    assert keys.begin(KEY, b"a", 3.0) == Stored(ANSWER)
+    assert keys.begin(KEY, b"a", 3.0) == StoredAnswer(ANSWER)
 
 
 def test_another_payload_under_the_same_key_is_refused_while_it_runs_and_afterwards():
     keys = Idempotency()
     keys.begin(KEY, b"a", 0.0)
-    assert keys.begin(KEY, b"b", 0.0) == Differs()
+    assert keys.begin(KEY, b"b", 0.0) == KeyConflict()
     keys.finish(KEY, ANSWER, 0.0)
-    assert keys.begin(KEY, b"b", 0.0) == Differs()
+    assert keys.begin(KEY, b"b", 0.0) == KeyConflict()
 
 
 def test_another_tenants_key_is_another_key():
     keys = Idempotency()
     keys.begin(KEY, b"a", 0.0)
-    assert keys.begin(("umbrella", "k1"), b"b", 0.0) == Begun()
+    assert keys.begin(("umbrella", "k1"), b"b", 0.0) == NewRequest()
 
 
 def test_what_failed_may_be_tried_again_with_anything():
     keys = Idempotency()
     keys.begin(KEY, b"a", 0.0)
     keys.abandon(KEY)
-    assert keys.begin(KEY, b"b", 0.0) == Begun()
+    assert keys.begin(KEY, b"b", 0.0) == NewRequest()
 
 
 def test_an_answer_lives_a_day_and_a_running_request_as_long_as_it_runs():
     keys = Idempotency()
     keys.begin(KEY, b"a", 0.0)
-    assert keys.begin(KEY, b"a", 2 * LIFE_S) == Running()
+    assert keys.begin(KEY, b"a", 2 * LIFE_S) == RequestRunning()
     keys.finish(KEY, ANSWER, 0.0)
-    assert keys.begin(KEY, b"a", LIFE_S - 1) == Stored(ANSWER)
-    assert keys.begin(KEY, b"b", LIFE_S) == Begun()
+    assert keys.begin(KEY, b"a", LIFE_S - 1) == StoredAnswer(ANSWER)
+    assert keys.begin(KEY, b"b", LIFE_S) == NewRequest()
 
 
 def test_the_oldest_answers_go_first_and_what_runs_stays():
@@ -56,8 +65,8 @@ def test_the_oldest_answers_go_first_and_what_runs_stays():
         keys.begin(name, b"a", 0.0)
         keys.finish(name, ANSWER, 0.0)
     assert len(keys) <= MAX_KEYS
-    assert keys.begin(("acme", "runs"), b"a", 0.0) == Running()
-    assert keys.begin(("acme", "0"), b"a", 0.0) == Begun()
+    assert keys.begin(("acme", "runs"), b"a", 0.0) == RequestRunning()
+    assert keys.begin(("acme", "0"), b"a", 0.0) == NewRequest()
     big = ANSWER * (MAX_ROWS // 2)
     for number in range(4):
         keys.begin(("big", str(number)), b"a", 0.0)

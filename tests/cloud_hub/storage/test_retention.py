@@ -11,14 +11,14 @@ from cryptography.exceptions import InvalidSignature
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.core.commands import Ending, Erase, Key, Question
+from cloud_hub.core.commands import ErasureRequest, QuestionEnding, QuestionKey, StoredQuestion
 from cloud_hub.storage.database import effects, tallies
-from cloud_hub.storage.retention import K, Tally, published, shown
-from cloud_hub.storage.store import Job, Store
+from cloud_hub.storage.retention import MIN_SHOWN_COUNT, LabelTally, publish_tallies, suppress_rare_labels
+from cloud_hub.storage.store import Store, StoreJob
 from tests.cloud_hub.doubles.bench import DAY_S, Bench
 from tests.cloud_hub.doubles.devices import HUB, NOW_S, SimDevice
-from wire.protocol.messages import Reason, Refusal
-from wire.protocol.sealing import STATEMENT_TAG, erase_text, mark_of
+from wire.protocol.messages import Refusal, RefusalReason
+from wire.protocol.sealing import STATEMENT_TAG, build_erase_text, hash_subject_mark
 
 DAY_MS = 86_400_000
 NOW_MS = int(NOW_S * 1000)
@@ -56,7 +56,7 @@ def test_a_verdict_goes_after_the_days_its_policy_allows_and_its_row_stays(devic
     bench.say(device.up, frame)
     bench.settle()
     (refusal,) = bench.refusals(device)
-    assert (refusal.seq, refusal.reason, refusal.final) == (1, Reason.EXPIRED, True)
+    assert (refusal.seq, refusal.reason, refusal.final) == (1, RefusalReason.EXPIRED, True)
 
 
 def test_a_question_that_may_be_kept_a_day_is_not_owed_for_seven(device: SimDevice, bench: Bench):
@@ -68,21 +68,21 @@ def test_a_question_that_may_be_kept_a_day_is_not_owed_for_seven(device: SimDevi
     bench.wait(DAY_S + 61)
     bench.settle()
     told = [r for r in bench.replies(device) if isinstance(r, Refusal)]
-    assert [(r.seq, r.reason) for r in told] == [(1, Reason.EXPIRED)]
-    assert [kept.key.seq for kept in bench.store.owed()] == [2]
+    assert [(r.seq, r.reason) for r in told] == [(1, RefusalReason.EXPIRED)]
+    assert [kept.key.seq for kept in bench.store.read_unanswered()] == [2]
 
 
 @pytest.mark.parametrize("change", [{"keep_days": 0}, {"keep_days": -1}, {"keep_days": 400}, {"subject": b"name"}])
 def test_days_and_subjects_that_cannot_be_are_no_question(device: SimDevice, bench: Bench, change: dict[str, Any]):
     bench.ask(device, 1, **change)
     bench.settle()
-    assert [r.reason for r in bench.refusals(device)] == [Reason.SCHEMA]
+    assert [r.reason for r in bench.refusals(device)] == [RefusalReason.SCHEMA]
 
 
 def test_a_database_of_schema_1_is_brought_over_and_nothing_of_it_is_lost(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/hub.db"
     store = Store.open(url)
-    store.apply([Job(keeps=[question(1)], endings=[Ending(question(1).key, NOW_MS, verdict=b"v")])])
+    store.apply_jobs([StoreJob(keeps=[question(1)], endings=[QuestionEnding(question(1).key, NOW_MS, verdict=b"v")])])
     with store._engine.begin() as connection:
         for statement in (
             "drop index effects_subject", "drop index effects_keep_until", "alter table effects drop column subject",
@@ -101,15 +101,17 @@ def test_a_database_of_schema_1_is_brought_over_and_nothing_of_it_is_lost(tmp_pa
 # Aggregates
 
 
-def question(seq: int, subject: bytes = b"") -> Question:
-    key = Key("demo--d1", 7, seq)
-    return Question(key, "echo@1", "ab", NOW_MS, NOW_MS, b"d" * 32, b"f" * 32, b"s", NOW_MS + DAY_MS, subject)
+def question(seq: int, subject: bytes = b"") -> StoredQuestion:
+    key = QuestionKey("demo--d1", 7, seq)
+    return StoredQuestion(key, "echo@1", "ab", NOW_MS, NOW_MS, b"d" * 32, b"f" * 32, b"s", NOW_MS + DAY_MS, subject)
 
 
 def counted(store: Store, labels: list[int], day: int = NOW_MS // DAY_MS) -> None:
     at_ms = day * DAY_MS + 5
-    ends = [Ending(question(seq).key, at_ms, b"v", label=label, model="echo@1") for seq, label in enumerate(labels)]
-    store.apply([Job(keeps=[question(seq) for seq in range(len(labels))], endings=ends)])
+    ends = [
+        QuestionEnding(question(seq).key, at_ms, b"v", label=label, model="echo@1") for seq, label in enumerate(labels)
+    ]
+    store.apply_jobs([StoreJob(keeps=[question(seq) for seq in range(len(labels))], endings=ends)])
 
 
 def raw(store: Store) -> dict[int, int]:
@@ -120,36 +122,36 @@ def raw(store: Store) -> dict[int, int]:
 def test_case_112_a_rare_label_is_in_no_aggregate_and_soon_not_on_the_disk_either():
     store, today = Store.open("sqlite://"), NOW_MS // DAY_MS
     counted(store, [0] * 40 + [1] * 25 + [2] * 9 + [3] * 3)
-    found = [Tally(today, "echo@1", label, count) for label, count in raw(store).items()]
-    assert published(found, today) == []  # a day is published only when it is over
-    assert {each.label: each.count for each in published(found, today + 1)} == {0: 40, 1: 25}
-    store.apply([Job(purge_ms=NOW_MS)])
+    found = [LabelTally(today, "echo@1", label, count) for label, count in raw(store).items()]
+    assert publish_tallies(found, today) == []  # a day is published only when it is over
+    assert {each.label: each.count for each in publish_tallies(found, today + 1)} == {0: 40, 1: 25}
+    store.apply_jobs([StoreJob(purge_ms=NOW_MS)])
     assert len(raw(store)) == 4
-    store.apply([Job(purge_ms=NOW_MS + DAY_MS)])
+    store.apply_jobs([StoreJob(purge_ms=NOW_MS + DAY_MS)])
     assert raw(store) == {0: 40, 1: 25}
 
 
 def test_case_112_one_member_of_a_rare_label_changes_nothing_that_is_shown():
-    for rare in range(K):
-        with_one = shown({0: 40, 1: 25, 2: rare})
+    for rare in range(MIN_SHOWN_COUNT):
+        with_one = suppress_rare_labels({0: 40, 1: 25, 2: rare})
         assert 2 not in with_one
         assert with_one in ({0: 40, 1: 25}, {0: 40})  # the second, since the total would reveal it
 
 
 @given(st.dictionaries(st.integers(0, 9), st.integers(1, 60)), st.integers(1, 20))
 def test_what_is_kept_back_is_nothing_or_at_least_k(counts: dict[int, int], k: int):
-    told = shown(counts, k)
+    told = suppress_rare_labels(counts, k)
     hidden = sum(counts.values()) - sum(told.values())
     assert all(count >= k for count in told.values())
     assert not told or hidden == 0 or hidden >= k
-    assert shown(told, k) == told
+    assert suppress_rare_labels(told, k) == told
 
 
 def test_a_verdict_that_was_not_written_is_not_counted():
     store = Store.open("sqlite://")
     counted(store, [0] * 3)
-    again = Ending(question(1).key, NOW_MS, b"second", label=5, model="echo@1")
-    store.apply([Job(endings=[again])])
+    again = QuestionEnding(question(1).key, NOW_MS, b"second", label=5, model="echo@1")
+    store.apply_jobs([StoreJob(endings=[again])])
     assert raw(store) == {0: 3}
 
 
@@ -158,7 +160,7 @@ def test_a_verdict_that_was_not_written_is_not_counted():
 
 def erased(bench: Bench, subject: bytes = SUBJECT) -> None:
     at_ms = int(bench.now * 1000)
-    bench.job.erases.append(Erase("demo--d1", subject, at_ms, at_ms))
+    bench.job.erases.append(ErasureRequest("demo--d1", subject, at_ms, at_ms))
     bench.settle()
 
 
@@ -169,7 +171,7 @@ def test_case_113_erased_rows_hold_nothing_but_their_key_and_hashes(device: SimD
     bench.engine.broken = True
     bench.ask(device, 3, subject=SUBJECT)
     bench.commit()
-    assert [kept.key.seq for kept in bench.store.owed()] == [3]
+    assert [kept.key.seq for kept in bench.store.read_unanswered()] == [3]
     erased(bench)
     for seq in (1, 3):
         gone = row(bench, seq)
@@ -177,23 +179,23 @@ def test_case_113_erased_rows_hold_nothing_but_their_key_and_hashes(device: SimD
         assert gone.digest
         assert gone.fingerprint
     assert row(bench, 2).verdict is not None
-    assert bench.store.owed() == []
+    assert bench.store.read_unanswered() == []
     bench.replies(device)
     bench.say(device.up, frame)
     bench.settle()
-    assert [(r.seq, r.reason) for r in bench.refusals(device)] == [(1, Reason.EXPIRED)]
+    assert [(r.seq, r.reason) for r in bench.refusals(device)] == [(1, RefusalReason.EXPIRED)]
 
 
 def test_case_113_what_was_asked_before_the_erasure_does_not_come_in_after_it(device: SimDevice, bench: Bench):
     erased(bench)
     bench.restart()
-    for stone in bench.store.tombstones():
+    for stone in bench.store.read_tombstones():
         bench.core.on_erased((), stone, bench.now)
     old, new = device.question(1, NOW_S - 60, subject=SUBJECT), device.question(2, NOW_S + 60, subject=SUBJECT)
     bench.say(device.up, old)
     bench.say(device.up, new)
     bench.settle()
-    assert [(r.seq, r.reason) for r in bench.replies(device) if isinstance(r, Refusal)] == [(1, Reason.EXPIRED)]
+    assert [(r.seq, r.reason) for r in bench.replies(device) if isinstance(r, Refusal)] == [(1, RefusalReason.EXPIRED)]
     assert row(bench, 2).verdict is not None
 
 
@@ -202,8 +204,8 @@ def test_case_113_the_tombstone_names_the_subject_to_nobody_who_does_not_know_it
     bench.settle()
     erased(bench)
     erased(bench)
-    (stone,) = bench.store.tombstones()
-    assert (stone.rows, stone.mark) == (1, mark_of(device.id, SUBJECT))
+    (stone,) = bench.store.read_tombstones()
+    assert (stone.rows, stone.mark) == (1, hash_subject_mark(device.id, SUBJECT))
     with bench.store._engine.connect() as connection:
         names = sa.inspect(connection).get_table_names()
         lines = [line for name in names for line in connection.exec_driver_sql(f"select * from {name}")]
@@ -221,9 +223,9 @@ def test_case_113_no_device_erases_what_another_sent(device: SimDevice):
 
 
 def test_the_device_asks_with_its_own_signature(device: SimDevice):
-    text = erase_text(device.id, SUBJECT.hex(), NOW_MS)
-    assert text != erase_text(device.id, SUBJECT.hex(), NOW_MS + 1)
-    assert text != erase_text("demo--d2", SUBJECT.hex(), NOW_MS)
+    text = build_erase_text(device.id, SUBJECT.hex(), NOW_MS)
+    assert text != build_erase_text(device.id, SUBJECT.hex(), NOW_MS + 1)
+    assert text != build_erase_text("demo--d2", SUBJECT.hex(), NOW_MS)
 
 
 def test_a_statement_of_the_hub_is_no_frame_and_no_frame_a_statement():

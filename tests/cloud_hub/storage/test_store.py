@@ -7,24 +7,24 @@ import stat
 import numpy as np
 import pytest
 
-from cloud_hub.core.commands import Ending, Find, Key, Question
-from cloud_hub.storage.store import Job, Store, StoreError
+from cloud_hub.core.commands import LookUpQuestions, QuestionEnding, QuestionKey, StoredQuestion
+from cloud_hub.storage.store import Store, StoreError, StoreJob
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import CODEC, SimDevice
-from wire.process.exit_codes import Exit, ExitError
-from wire.protocol.messages import Reason
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.protocol.messages import RefusalReason
 
 
-def key(seq: int) -> Key:
-    return Key("demo--d1", 7, seq)
+def key(seq: int) -> QuestionKey:
+    return QuestionKey("demo--d1", 7, seq)
 
 
-def question(seq: int, kept_ms: int = 1000) -> Question:
-    return Question(key(seq), "echo@1", "ab", 900, kept_ms, b"d" * 32, b"f" * 32, b"sealed")
+def question(seq: int, kept_ms: int = 1000) -> StoredQuestion:
+    return StoredQuestion(key(seq), "echo@1", "ab", 900, kept_ms, b"d" * 32, b"f" * 32, b"sealed")
 
 
-def ending(seq: int) -> Ending:
-    return Ending(key(seq), 2000, verdict=b"verdict")
+def ending(seq: int) -> QuestionEnding:
+    return QuestionEnding(key(seq), 2000, verdict=b"verdict")
 
 
 @pytest.fixture
@@ -40,60 +40,62 @@ def store(url):
 
 
 def find(store: Store, *seqs: int):
-    (done,) = store.apply([Job(finds=[Find(1, tuple(key(seq) for seq in seqs), (("demo--d1", 7),))])])
+    (done,) = store.apply_jobs(
+        [StoreJob(finds=[LookUpQuestions(1, tuple(key(seq) for seq in seqs), (("demo--d1", 7),))])]
+    )
     return done
 
 
 def test_a_question_is_owed_until_its_ending_and_then_its_sealed_bytes_are_gone(store):
-    store.apply([Job(keeps=[question(1), question(2)])])
+    store.apply([StoreJob(keeps=[question(1), question(2)])])
     assert [owed.key.seq for owed in store.owed()] == [1, 2]
     assert store.owed()[0] == question(1)
-    store.apply([Job(endings=[ending(1), Ending(key(2), 2000, refusal=Reason.ENGINE)])])
+    store.apply([StoreJob(endings=[ending(1), QuestionEnding(key(2), 2000, refusal=RefusalReason.ENGINE)])])
     assert store.owed() == []
     rows = find(store, 1, 2, 3).rows
     assert rows[key(1)].verdict == b"verdict"
-    assert rows[key(2)].refusal is Reason.ENGINE
+    assert rows[key(2)].refusal is RefusalReason.ENGINE
     assert key(3) not in rows
 
 
 def test_question_and_ending_in_one_group_leave_no_sealed_bytes(store, tmp_path):
-    store.apply([Job(keeps=[question(1)]), Job(endings=[ending(1)])])
+    store.apply([StoreJob(keeps=[question(1)]), StoreJob(endings=[ending(1)])])
     assert store.owed() == []
     assert find(store, 1).rows[key(1)].verdict == b"verdict"
 
 
 def test_a_second_row_under_the_same_key_is_refused_and_nothing_of_its_job_happens(store):
-    store.apply([Job(keeps=[question(1)])])
+    store.apply([StoreJob(keeps=[question(1)])])
     with pytest.raises(StoreError):
-        store.apply([Job(keeps=[question(2), question(1)])])
+        store.apply([StoreJob(keeps=[question(2), question(1)])])
     assert set(find(store, 1, 2).rows) == {key(1)}
 
 
 def test_a_question_ends_once(store):
-    store.apply([Job(keeps=[question(1)])])
-    store.apply([Job(endings=[ending(1)])])
-    (done,) = store.apply([Job(endings=[Ending(key(1), 3000, verdict=b"second"), ending(9)])])
+    store.apply([StoreJob(keeps=[question(1)])])
+    store.apply([StoreJob(endings=[ending(1)])])
+    (done,) = store.apply([StoreJob(endings=[QuestionEnding(key(1), 3000, verdict=b"second"), ending(9)])])
     assert done.vanished == {key(1), key(9)}
     assert find(store, 1).rows[key(1)].verdict == b"verdict"
 
 
 def test_forget_then_keep_in_later_jobs_of_one_group_begins_anew(store):
-    store.apply([Job(keeps=[question(1)])])
-    store.apply([Job(endings=[ending(1)]), Job(forgets=[key(1)], keeps=[question(1, 5000)])])
+    store.apply([StoreJob(keeps=[question(1)])])
+    store.apply([StoreJob(endings=[ending(1)]), StoreJob(forgets=[key(1)], keeps=[question(1, 5000)])])
     assert [owed.kept_ms for owed in store.owed()] == [5000]
 
 
 def test_the_highest_seq_of_a_stream_is_found(store):
     assert find(store).highest == {}
-    store.apply([Job(keeps=[question(seq) for seq in (3, 900, 7)])])
+    store.apply([StoreJob(keeps=[question(seq) for seq in (3, 900, 7)])])
     assert find(store, 900).highest == {("demo--d1", 7): 900}
 
 
 def test_old_rows_are_pruned_in_chunks(store):
-    store.apply([Job(keeps=[question(seq, kept_ms=seq) for seq in range(1, 6002)])])
-    (done,) = store.apply([Job(prune_before_ms=6001)])
+    store.apply([StoreJob(keeps=[question(seq, kept_ms=seq) for seq in range(1, 6002)])])
+    (done,) = store.apply([StoreJob(prune_before_ms=6001)])
     assert done.more
-    (done,) = store.apply([Job(prune_before_ms=6001)])
+    (done,) = store.apply([StoreJob(prune_before_ms=6001)])
     assert not done.more
     assert [owed.key.seq for owed in store.owed()] == [6001]
     assert store.newest_ms() == 6001
@@ -101,13 +103,13 @@ def test_old_rows_are_pruned_in_chunks(store):
 
 def test_case_95_committed_rows_are_there_after_a_power_cut(store, tmp_path):
     """The files as another process finds them while we are still open: no clean close ever happens."""
-    store.apply([Job(keeps=[question(1)])])
+    store.apply([StoreJob(keeps=[question(1)])])
     for name in ("hub.db", "hub.db-wal"):
         shutil.copy(tmp_path / name, tmp_path / f"cut-{name}")
     (tmp_path / "cut-hub.db-wal").rename(tmp_path / "cut.db-wal")
     (tmp_path / "cut-hub.db").rename(tmp_path / "cut.db")
     after = Store.open(f"sqlite:///{tmp_path}/cut.db")
-    assert [owed.key.seq for owed in after.owed()] == [1]
+    assert [owed.key.seq for owed in after.read_unanswered()] == [1]
     after.close()
 
 
@@ -124,20 +126,20 @@ def test_case_96_a_damaged_database_stops_the_hub(url, tmp_path):
     (tmp_path / "hub.db").write_bytes(whole[:1000] + b"\x5a" * 3000 + whole[4000:])
     with pytest.raises(ExitError, match="restore it from a backup") as stop:
         Store.open(url)
-    assert stop.value.code is Exit.DATABASE
+    assert stop.value.code is ExitCode.DATABASE
 
 
 def test_case_96_a_file_that_is_no_database_stops_the_hub(url, tmp_path):
     (tmp_path / "hub.db").write_bytes(b"not a database at all" * 100)
     with pytest.raises(ExitError) as stop:
         Store.open(url)
-    assert stop.value.code is Exit.DATABASE
+    assert stop.value.code is ExitCode.DATABASE
 
 
 def test_case_96_a_folder_that_is_not_there_is_a_disk_error(tmp_path):
     with pytest.raises(ExitError) as stop:
         Store.open(f"sqlite:///{tmp_path}/missing/hub.db")
-    assert stop.value.code is Exit.DISK
+    assert stop.value.code is ExitCode.DISK
 
 
 def test_a_database_of_a_newer_program_is_refused_and_left_alone(url, tmp_path):
@@ -146,7 +148,7 @@ def test_a_database_of_a_newer_program_is_refused_and_left_alone(url, tmp_path):
         connection.execute("update meta set value = '99' where key = 'schema'")
     with pytest.raises(ExitError, match="update the program") as stop:
         Store.open(url)
-    assert stop.value.code is Exit.DATABASE
+    assert stop.value.code is ExitCode.DATABASE
     with sqlite3.connect(tmp_path / "hub.db") as connection:
         assert connection.execute("select value from meta").fetchone() == ("99",)
 
@@ -156,11 +158,11 @@ def test_a_full_disk_fails_the_job_as_a_whole(store):
         pages = connection.exec_driver_sql("pragma page_count").scalar()
         connection.exec_driver_sql(f"pragma max_page_count = {pages}")
     with pytest.raises(StoreError, match="SQLITE_FULL"):
-        store.apply([Job(keeps=[question(seq) for seq in range(1, 2000)])])
+        store.apply([StoreJob(keeps=[question(seq) for seq in range(1, 2000)])])
     assert find(store, 1).rows == {}
     with store._engine.connect() as connection:
         connection.exec_driver_sql("pragma max_page_count = 1000000")
-    store.apply([Job(keeps=[question(1)])])
+    store.apply([StoreJob(keeps=[question(1)])])
     assert len(store.owed()) == 1
 
 

@@ -5,19 +5,19 @@ import threading
 
 import pytest
 
-from cloud_hub.storage.store import Done, Job, Store
-from cloud_hub.storage.writer import Writer
+from cloud_hub.storage.store import JobResult, Store, StoreJob
+from cloud_hub.storage.writer import StoreWriter
 from tests.cloud_hub.storage.test_store import ending, question
 
 
 class Site:
     def __init__(self, folder) -> None:
         self.store = Store.open(f"sqlite:///{folder}/hub.db")
-        self.dones: list[Done] = []
+        self.dones: list[JobResult] = []
         self.threads: set[int] = set()
-        self.writer = Writer(self.store, asyncio.get_running_loop(), self.on_done)
+        self.writer = StoreWriter(self.store, asyncio.get_running_loop(), self.on_done)
 
-    def on_done(self, dones: list[Done]) -> None:
+    def on_done(self, dones: list[JobResult]) -> None:
         self.threads.add(threading.get_ident())
         self.dones += dones
 
@@ -35,7 +35,7 @@ async def site(tmp_path):
 
 
 async def test_jobs_that_wait_share_one_commit_and_come_back_in_order_on_the_loop(site):
-    jobs = [Job(keeps=[question(seq)]) for seq in range(1, 101)]
+    jobs = [StoreJob(keeps=[question(seq)]) for seq in range(1, 101)]
     for job in jobs:
         site.writer.submit(job)
     await site.written(100)
@@ -46,8 +46,8 @@ async def test_jobs_that_wait_share_one_commit_and_come_back_in_order_on_the_loo
 
 
 async def test_a_bad_job_fails_alone(site):
-    good = [Job(keeps=[question(seq)]) for seq in (1, 2, 3)]
-    bad = Job(keeps=[question(1), question(9)])
+    good = [StoreJob(keeps=[question(seq)]) for seq in (1, 2, 3)]
+    bad = StoreJob(keeps=[question(1), question(9)])
     for job in (good[0], bad, *good[1:]):
         site.writer.submit(job)
     await site.written(4)
@@ -57,11 +57,11 @@ async def test_a_bad_job_fails_alone(site):
 
 async def test_close_writes_what_was_submitted(tmp_path):
     site = Site(tmp_path)
-    site.writer.submit(Job(keeps=[question(1)]))
-    site.writer.submit(Job(endings=[ending(1)]))
+    site.writer.submit(StoreJob(keeps=[question(1)]))
+    site.writer.submit(StoreJob(endings=[ending(1)]))
     await site.writer.close()
     assert not site.writer.alive
     again = Store.open(f"sqlite:///{tmp_path}/hub.db")
-    assert again.owed() == []
+    assert again.read_unanswered() == []
     assert again.newest_ms() == 1000
     again.close()

@@ -10,8 +10,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cloud_hub.security.envelopes import PlainEnvelopes
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
-from wire.protocol.codec import SIGNATURE_BYTES, clear_part, decode_down, decode_verdict, encode, pad, split, unpad
-from wire.protocol.messages import Ask, Receipt, Refusal, Suite
+from wire.protocol.codec import (
+    SIGNATURE_BYTES,
+    decode_down_note,
+    decode_verdict,
+    encode_clear_part,
+    encode_wire_message,
+    pad_plaintext,
+    split_frame,
+    unpad_plaintext,
+)
+from wire.protocol.messages import CipherSuite, Receipt, Refusal, StatusRequest
 
 SEQS = st.integers(1, 16)  # 13 is poison to the bench's engine
 DEVICES = st.integers(0, 1)
@@ -24,20 +33,20 @@ class PlainDevice(SimDevice):
     def question(self, seq, created_s=0.0, size=512, **changes):
         header = self.header(seq, created_s, PlainEnvelopes.reader_id)
         return (
-            clear_part(Suite.SEALED, header)
-            + pad(encode(self.escalation(seq, **changes)), size)
+            encode_clear_part(CipherSuite.SEALED, header)
+            + pad_plaintext(encode_wire_message(self.escalation(seq, **changes)), size)
             + bytes(SIGNATURE_BYTES)
         )
 
     def ask(self, *seqs):
-        clear = clear_part(Suite.SIGNED, self.header(0, key=PlainEnvelopes.reader_id))
-        return clear + encode(Ask(self.epoch, seqs)) + bytes(SIGNATURE_BYTES)
+        clear = encode_clear_part(CipherSuite.SIGNED, self.header(0, key=PlainEnvelopes.reader_id))
+        return clear + encode_wire_message(StatusRequest(self.epoch, seqs)) + bytes(SIGNATURE_BYTES)
 
     def read(self, payload):
-        frame = split(payload)
-        if frame.suite is Suite.SIGNED:
-            return decode_down(frame.body)
-        return frame.header.seq, decode_verdict(unpad(frame.body))
+        frame = split_frame(payload)
+        if frame.suite is CipherSuite.SIGNED:
+            return decode_down_note(frame.body)
+        return frame.header.seq, decode_verdict(unpad_plaintext(frame.body))
 
 
 class HubMachine(RuleBasedStateMachine):
@@ -103,8 +112,8 @@ class HubMachine(RuleBasedStateMachine):
             self.bench.wait(120.0)
             self.bench.settle()
         self.look()
-        assert not self.bench.store.owed()
-        assert self.bench.core.open == 0
+        assert not self.bench.store.read_unanswered()
+        assert self.bench.core.open_count == 0
         self.nothing_is_said_that_is_not_stored()
         assert self.stored == set(self.ended)
 

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from cloud_hub.core.web_requests import InferRefusedError, Wish
-from cloud_hub.engine.types import card_of
+from cloud_hub.core.web_requests import InferOptions, InferRefusedError
+from cloud_hub.engine.types import make_model_card
 from models.runtime.runner import echo_manifest
 from tests.cloud_hub.doubles.devices import CARD, SimDevice
 from tests.cloud_hub.doubles.site import Ear
 from tests.cloud_hub.doubles.swapper import SAMPLES, Swapper
-from wire.protocol.messages import Reason
+from wire.protocol.messages import RefusalReason
 
 
 async def test_a_drain_finishes_what_is_under_way_refuses_what_comes_and_gives_up_what_takes_too_long(tmp_path: Path):
@@ -31,13 +31,13 @@ async def test_a_drain_finishes_what_is_under_way_refuses_what_comes_and_gives_u
         assert hub.status()["draining"] is True
         with pytest.raises(InferRefusedError) as refused:
             await hub.inference.infer("echo", SAMPLES)
-        assert (refused.value.reason, refused.value.retry_after_s) == (Reason.DRAINING, 5.0)
-        await hub.drained()
+        assert (refused.value.reason, refused.value.retry_after_s) == (RefusalReason.DRAINING, 5.0)
+        await hub.wait_drained()
         assert len(await quick) == 1
         ends = await asyncio.gather(*slow, return_exceptions=True)
         given_up = [end for end in ends if isinstance(end, InferRefusedError)]
         assert given_up
-        assert {(end.reason, end.retry_after_s) for end in given_up} == {(Reason.DRAINING, 5.0)}
+        assert {(end.reason, end.retry_after_s) for end in given_up} == {(RefusalReason.DRAINING, 5.0)}
         assert len(given_up) < 20
 
 
@@ -64,7 +64,7 @@ async def test_a_caller_with_a_key_is_answered_once_and_alike(tmp_path: Path):
     swapper = Swapper(tmp_path)
     swapper.engine.compute_s = 0.05
     async with swapper as hub:
-        wish = Wish(tenant="acme", idempotency="k1", fingerprint=b"a")
+        wish = InferOptions(tenant="acme", idempotency="k1", fingerprint=b"a")
         first = asyncio.create_task(hub.inference.infer("echo", SAMPLES, wish))
         await asyncio.sleep(0.01)
         with pytest.raises(InferRefusedError, match="busy"):
@@ -86,12 +86,12 @@ async def test_a_caller_whose_time_is_over_in_the_queue_is_told_so_and_not_compu
         busy = [asyncio.create_task(hub.inference.infer("echo", SAMPLES)) for _ in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(InferRefusedError) as late:
-            await hub.inference.infer("echo", SAMPLES, Wish(timeout_s=0.15))
-        assert late.value.reason in (Reason.EXPIRED, Reason.BUSY)
+            await hub.inference.infer("echo", SAMPLES, InferOptions(timeout_s=0.15))
+        assert late.value.reason in (RefusalReason.EXPIRED, RefusalReason.BUSY)
         assert late.value.retry_after_s >= 1.0
         await asyncio.gather(*busy)
         assert sum(swapper.engine.batches) < 40
 
 
 def test_the_card_of_the_double_is_the_bundles_card():
-    assert card_of(echo_manifest()) == CARD
+    assert make_model_card(echo_manifest()) == CARD

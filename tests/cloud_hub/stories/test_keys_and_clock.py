@@ -6,53 +6,53 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from cloud_hub.security.hub_keys import load_or_create, retire, rotate
+from cloud_hub.security.hub_keys import load_or_create_keys, retire_hpke_key, rotate_hpke_key
 from cloud_hub.system.clock import MAX_STEP_S, HubClock
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 
 def test_keys_are_made_once_and_private(tmp_path):
     folder = tmp_path / "keys"
-    first = load_or_create(folder)
+    first = load_or_create_keys(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-    again = load_or_create(folder)
+    again = load_or_create_keys(folder)
     assert (again.hpke_public, again.signing_public) == (first.hpke_public, first.signing_public)
 
 
 def test_after_a_rotation_both_keys_open_and_the_newest_is_handed_out(tmp_path):
-    first = load_or_create(tmp_path)
-    second = rotate(tmp_path)
+    first = load_or_create_keys(tmp_path)
+    second = rotate_hpke_key(tmp_path)
     assert second.hpke_public != first.hpke_public
     assert set(second.hpke) == {first.current, second.current}
     assert second.signing_public == first.signing_public
 
 
 def test_a_retired_key_is_destroyed_and_the_newest_never_is(tmp_path):
-    first = load_or_create(tmp_path)
-    second = rotate(tmp_path)
-    left = retire(tmp_path, first.current)
+    first = load_or_create_keys(tmp_path)
+    second = rotate_hpke_key(tmp_path)
+    left = retire_hpke_key(tmp_path, first.current)
     assert set(left.hpke) == {second.current}
-    assert set(retire(tmp_path, second.current).hpke) == {second.current}
+    assert set(retire_hpke_key(tmp_path, second.current).hpke) == {second.current}
 
 
 @pytest.mark.parametrize("name", ["reply.key", "hpke-0001.key"])
 @pytest.mark.parametrize("content", [b"", b"rubbish", None])
 def test_a_damaged_or_swapped_key_file_stops_the_hub(tmp_path, name, content):
-    load_or_create(tmp_path)
+    load_or_create_keys(tmp_path)
     other = {"reply.key": "hpke-0001.key", "hpke-0001.key": "reply.key"}[name]
     (tmp_path / name).write_bytes((tmp_path / other).read_bytes() if content is None else content)
     with pytest.raises(ExitError) as stop:
-        load_or_create(tmp_path)
-    assert stop.value.code is Exit.CREDENTIALS
+        load_or_create_keys(tmp_path)
+    assert stop.value.code is ExitCode.CREDENTIALS
 
 
 def test_a_key_that_others_may_read_stops_the_hub(tmp_path):
-    load_or_create(tmp_path)
+    load_or_create_keys(tmp_path)
     (tmp_path / "reply.key").chmod(0o644)
     with pytest.raises(ExitError) as stop:
-        load_or_create(tmp_path)
-    assert stop.value.code is Exit.CREDENTIALS
+        load_or_create_keys(tmp_path)
+    assert stop.value.code is ExitCode.CREDENTIALS
 
 
 class Machine:

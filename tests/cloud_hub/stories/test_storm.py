@@ -5,12 +5,12 @@ from collections import Counter
 
 from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.security.envelopes import PlainEnvelopes
-from policies.serving.fair_queue import jain
+from policies.serving.fair_queue import compute_jain_index
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
 from tests.cloud_hub.doubles.storm import Storm, by_tenant, crowd
 from tests.cloud_hub.stories.test_core_machine import PlainDevice
-from wire.protocol.messages import Reason
+from wire.protocol.messages import RefusalReason
 
 CAPACITY_PER_S = 16 / (0.05 + 0.002 * 16)
 MAX_WAIT_S = 2.0
@@ -32,16 +32,16 @@ def test_case_120_at_ten_times_the_capacity_the_rest_is_shed_p99_stays_bounded_a
         storm.ask(device, seqs[device] * 16, when)
     storm.run(seconds)
     assert all(refusal.retry_after_s >= 1.0 and not refusal.final for _, _, refusal in storm.refusals)
-    assert {refusal.reason for _, _, refusal in storm.refusals} <= {Reason.BUSY, Reason.RATE}
+    assert {refusal.reason for _, _, refusal in storm.refusals} <= {RefusalReason.BUSY, RefusalReason.RATE}
     in_time = [at for at in storm.answered.values() if at > 1.0]
     assert len(in_time) >= 0.9 * CAPACITY_PER_S * (seconds - 1.0)
     assert p99(storm.latencies()) <= 1.5 * MAX_WAIT_S  # who is let in was expected to wait no longer than that
-    assert jain([float(n) for n in by_tenant(storm.served()).values()]) >= 0.95
+    assert compute_jain_index([float(n) for n in by_tenant(storm.served()).values()]) >= 0.95
     # A refusal is no write: only what was let in was ever stored.
-    assert storm.bench.core.counts["accepted"] == len(storm.bench.store.owed()) + len(storm.answered)
+    assert storm.bench.core.counts["accepted"] == len(storm.bench.store.read_unanswered()) + len(storm.answered)
     storm.patient = False  # everybody gives up; whoever comes within a minute is served at once
     storm.run(storm.now + 30.0)
-    assert storm.bench.core.open == 0
+    assert storm.bench.core.open_count == 0
     storm.answered.clear()
     storm.ask(fleet[0].id, 99_999 * 16, storm.now)
     storm.run(storm.now + 1.0)
@@ -92,7 +92,7 @@ def test_case_84_after_a_partition_the_backlog_drains_by_priority_within_its_quo
 
     def look() -> None:
         nonlocal most
-        most = max(most, *(storm.bench.core._memory.device_open(device.id) for device in healed))
+        most = max(most, *(storm.bench.core._memory.count_for_device(device.id) for device in healed))
         storm.at(storm.now + 0.05, look)
 
     storm.at(0.05, look)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from edge_agent.api.app import OPEN_ROUTES, ApiServer, build_app
-from edge_agent.cli.client import get
-from edge_agent.system.settings import Address
-from tests.edge_agent.doubles.api_double import MemoryAgent, serving
+from edge_agent.cli.client import request_json
+from edge_agent.system.settings import ApiAddress
+from tests.edge_agent.doubles.api_double import MemoryAgent, serve_api
 from wire.http import oip
-from wire.http.guards import ServerAccess, token_of
+from wire.http.guards import ServerAccess, load_token
 
 UNSURE = [[0.4, 0.3, 0.3]]
 SURE = [[0.1, 0.9, 0.0]]
@@ -42,7 +42,7 @@ async def refused(session: Any, x: Any, status: int = 400, **parameters: Any) ->
 
 async def test_a_correction_reaches_the_caller_that_waits():
     agent = MemoryAgent()
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         asked = await ask(session, UNSURE)
         waiting = asyncio.create_task(reply(session.get(f"/v1/answers/{asked['answer_id']}?wait_s=5")))
         await asyncio.sleep(0.05)
@@ -55,7 +55,7 @@ async def test_a_correction_reaches_the_caller_that_waits():
 
 
 async def test_a_wait_without_a_verdict_ends_with_what_is_known():
-    async with serving(MemoryAgent()) as session:
+    async with serve_api(MemoryAgent()) as session:
         asked = await ask(session, UNSURE)
         known = await reply(session.get(f"/v1/answers/{asked['answer_id']}?wait_s=0.05"))
         assert [r["reason"] for r in known["records"]] == ["unsure"]
@@ -64,7 +64,7 @@ async def test_a_wait_without_a_verdict_ends_with_what_is_known():
 
 @pytest.mark.parametrize("wait_s", ["nan", "-1", "inf", "soon"])
 async def test_a_wait_that_is_no_time_is_refused(wait_s):
-    async with serving(MemoryAgent()) as session:
+    async with serve_api(MemoryAgent()) as session:
         asked = await ask(session, SURE)
         await reply(session.get(f"/v1/answers/{asked['answer_id']}?wait_s={wait_s}"), 400)
 
@@ -72,7 +72,7 @@ async def test_a_wait_that_is_no_time_is_refused(wait_s):
 @pytest.mark.parametrize("path", ["", "/why"])
 @pytest.mark.parametrize("answer", ["f" * 32, "..", "x", "%00", "F" * 32, "a" * 4000])
 async def test_an_unknown_answer_is_404(answer, path):
-    async with serving(MemoryAgent()) as session:
+    async with serve_api(MemoryAgent()) as session:
         assert (await session.get(f"/v1/answers/{answer}{path}")).status == 404
 
 
@@ -91,7 +91,7 @@ async def read_events(response: Any, count: int) -> list[dict[str, str]]:
 
 async def test_a_listener_resumes_after_its_last_event_and_misses_nothing():
     agent = MemoryAgent()
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         for x in (SURE, UNSURE, SURE):
             await ask(session, x)
         async with session.get("/v1/events", headers={"Last-Event-ID": "1"}) as stream:
@@ -107,7 +107,7 @@ async def test_a_listener_resumes_after_its_last_event_and_misses_nothing():
 
 async def test_a_new_listener_hears_from_now_on_and_an_idle_stream_beats():
     agent = MemoryAgent()
-    async with serving(agent, heartbeat_s=0.02) as session:
+    async with serve_api(agent, heartbeat_s=0.02) as session:
         await ask(session, SURE)
         async with session.get("/v1/events") as stream:
             while await stream.content.readline() != b": beat\n":
@@ -118,12 +118,12 @@ async def test_a_new_listener_hears_from_now_on_and_an_idle_stream_beats():
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "²", "9" * 30])
 async def test_a_last_event_that_is_no_number_is_refused(last):
-    async with serving(MemoryAgent()) as session:
+    async with serve_api(MemoryAgent()) as session:
         await reply(session.get("/v1/events", params={"after": last}), 400)
 
 
 async def test_streams_are_bounded_and_do_not_hold_up_the_end():
-    async with serving(MemoryAgent(), heartbeat_s=0.02) as session:
+    async with serve_api(MemoryAgent(), heartbeat_s=0.02) as session:
         streams = [await session.get("/v1/events") for _ in range(16)]
         await reply(session.get("/v1/events"), 503)
         streams.pop().close()
@@ -143,7 +143,7 @@ async def test_streams_are_bounded_and_do_not_hold_up_the_end():
 @pytest.mark.parametrize(("truth", "kept"), [(2, 2), ("2", 2), (0, 0)])
 async def test_feedback_is_kept(truth, kept):
     agent = MemoryAgent()
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         asked = await ask(session, SURE)
         await reply(session.post(f"/v1/answers/{asked['answer_id']}/feedback", json={"truth": truth}))
         assert agent.truths == {asked["answer_id"]: kept}
@@ -155,7 +155,7 @@ async def test_feedback_is_kept(truth, kept):
 )
 async def test_feedback_that_is_no_label_is_refused(sent):
     agent = MemoryAgent()
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         asked = await ask(session, SURE)
         await reply(session.post(f"/v1/answers/{asked['answer_id']}/feedback", json=sent), 400)
         await reply(session.post(f"/v1/answers/{'f' * 32}/feedback", json={"truth": 1}), 404)
@@ -165,7 +165,7 @@ async def test_feedback_that_is_no_label_is_refused(sent):
 
 async def test_a_wrong_sample_is_one_line_and_no_answer():
     agent = MemoryAgent()
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         assert await refused(session, [[0.5, 0.5]]) == "input 'scores': shape [1,2], expected [-1,3]"
         assert "the model takes 0..1" in await refused(session, [[0.5, 0.5, 1.5]])
         assert "accepted are 1 to 8" in await refused(session, [[0.5, 0.5, 0.5]] * 9)
@@ -179,7 +179,7 @@ async def test_a_wrong_sample_is_one_line_and_no_answer():
 
 async def test_one_bad_sample_of_a_batch_answers_none():
     agent = MemoryAgent()
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         await refused(session, [*SURE, [0.5, 0.5, 1.5]])
         sent = {**body(SURE), "outputs": [{"name": "nope"}]}
         await reply(session.post("/v2/models/echo/infer", json=sent), 400)
@@ -188,7 +188,7 @@ async def test_one_bad_sample_of_a_batch_answers_none():
 
 async def test_a_misspelt_data_class_does_not_let_the_sample_go():
     agent = MemoryAgent()
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         line = await refused(session, SURE, data_clas="private")
         assert line == "unknown parameter 'data_clas', did you mean 'data_class'?"
         await refused(session, SURE, data_class="a b")
@@ -204,7 +204,7 @@ async def test_a_misspelt_data_class_does_not_let_the_sample_go():
 )
 async def test_a_trace_that_is_none_is_replaced_by_a_new_one(given):
     agent = MemoryAgent()
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         request = session.post("/v2/models/echo/infer", json=body(SURE), headers={"traceparent": given})
         trace = (await reply(request))["parameters"]["trace_id"]
         assert len(trace) == 32
@@ -215,7 +215,7 @@ async def test_a_trace_that_is_none_is_replaced_by_a_new_one(given):
 async def test_mode_disabled_answers_503_and_says_so_everywhere():
     agent = MemoryAgent()
     agent.mode = "disabled"
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         assert (await refused(session, SURE, 503)).startswith("disabled")
         for path in ("/readyz", "/v2/health/ready", "/v2/models/echo/ready"):
             assert (await session.get(path)).status == 503
@@ -224,7 +224,7 @@ async def test_mode_disabled_answers_503_and_says_so_everywhere():
 
 
 async def test_metrics_count_what_the_agent_counts():
-    async with serving(MemoryAgent()) as session:
+    async with serve_api(MemoryAgent()) as session:
         await ask(session, SURE)
         text = await (await session.get("/metrics")).text()
     assert 'skerry_agent_events_total{kind="answers"} 1.0' in text
@@ -234,7 +234,7 @@ async def test_metrics_count_what_the_agent_counts():
 
 async def test_case_111_a_canary_in_a_sample_comes_back_in_no_error():
     canary = "CANARY-3f9a"
-    async with serving(MemoryAgent()) as session:
+    async with serve_api(MemoryAgent()) as session:
         for sent in (body([[canary] * 3]), {"inputs": canary}, {**body(SURE), "parameters": {"data_class": [canary]}}):
             async with session.post("/v2/models/echo/infer", json=sent) as response:
                 assert response.status == 400
@@ -252,14 +252,14 @@ def routes() -> list[tuple[str, str]]:
 async def test_denied_a_stranger_is_kept_out_of_every_route(method, route, tmp_path):
     agent = MemoryAgent()
     path = route.format(model="echo", version="7", id="0" * 32, subject="0" * 64)
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         assert (await session.request(method, path, headers={"Host": "evil.example"})).status == 403
         assert (await session.request(method, path, headers={"Origin": "http://evil.example"})).status == 403
     door = ServerAccess(token_file=str(tmp_path / "token"))
-    async with serving(agent, door) as session:
+    async with serve_api(agent, door) as session:
         expected = 200 if route in OPEN_ROUTES else 401
         assert (await session.request(method, path)).status == expected
-        good = {"Authorization": f"Bearer {token_of(door)}"}
+        good = {"Authorization": f"Bearer {load_token(door)}"}
         async with session.request(method, path, headers=good) as response:
             assert response.status != 401
     assert agent.samples == []
@@ -277,17 +277,17 @@ async def test_a_unix_socket_serves_and_is_gone_afterwards(tmp_path):
     door = ServerAccess(unix=str(tmp_path / "api.sock"))
     server = ApiServer(build_app(agent, door), door)
     assert await server.start() == f"unix:{tmp_path}/api.sock"
-    status = await asyncio.to_thread(get, Address(f"unix:{tmp_path}/api.sock"), "/v1/status")
+    status = await asyncio.to_thread(request_json, ApiAddress(f"unix:{tmp_path}/api.sock"), "/v1/status")
     assert status["mode"] == "answer_now"
     await server.stop()
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_binary_request_of_our_own_client_is_answered():
-    async with serving(MemoryAgent()) as session:
-        sent = oip.encode_request({"scores": np.array(SURE, np.float32)})
+    async with serve_api(MemoryAgent()) as session:
+        sent = oip.encode_infer_request({"scores": np.array(SURE, np.float32)})
         async with session.post("/v2/models/echo/infer", data=sent.body, headers=sent.headers()) as response:
-            assert response.headers["Content-Type"] == oip.BINARY
+            assert response.headers["Content-Type"] == oip.BINARY_TYPE
             size = int(response.headers[oip.HEADER_LENGTH])
             head = json.loads((await response.read())[:size])
     assert [o["name"] for o in head["outputs"]] == ["scores", "label", "confidence", "label_name"]

@@ -1,4 +1,7 @@
-"""Samples from files, `.npy` and `.png`: read exactly, or refused by name; no byte of a file can do more than that."""
+"""Samples from files, `.npy` and `.encode_png`.
+
+read exactly, or refused by name; no byte of a file can do more than that.
+"""
 
 import io
 import os
@@ -11,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.api import image_files
-from edge_agent.api.image_files import PngError, sample_of
+from edge_agent.api.image_files import PngError, parse_sample_file
 from models.bundle.manifest import InputSpec
 from models.runtime.runner import SampleError
-from wire.protocol.messages import DType
+from wire.protocol.messages import TensorDType
 
-SPEC = InputSpec("scores", DType.FP32, (3,), 0.0, 1.0)
-GREY = InputSpec("image", DType.FP32, (1, 4, 5), -1.0, 1.0)
-RGB = InputSpec("image", DType.UINT8, (4, 5, 3), 0, 255)
+SPEC = InputSpec("scores", TensorDType.FP32, (3,), 0.0, 1.0)
+GREY = InputSpec("image", TensorDType.FP32, (1, 4, 5), -1.0, 1.0)
+RGB = InputSpec("image", TensorDType.UINT8, (4, 5, 3), 0, 255)
 
 
 def npy(array: Any, **options: Any) -> bytes:
@@ -59,7 +62,7 @@ def test_every_row_filter_is_undone(data, channels, height, width):
     pixels = data.draw(st.binary(min_size=height * width * channels, max_size=height * width * channels))
     image = np.frombuffer(pixels, np.uint8).reshape(height, width, channels)
     filters = data.draw(st.lists(st.integers(0, 4), min_size=height, max_size=height))
-    assert (image_files.decode(encode(image, filters), image.shape) == image).all()
+    assert (image_files.decode_png(encode(image, filters), image.shape) == image).all()
 
 
 IMAGE = np.arange(20, dtype=np.uint8).reshape(4, 5, 1) * 12
@@ -70,13 +73,13 @@ PICTURE = encode(IMAGE, [0, 1, 2, 4])
 def test_every_flipped_byte_of_a_png_is_found(at, flip):
     damaged = PICTURE[:at] + bytes([PICTURE[at] ^ flip]) + PICTURE[at + 1 :]
     with pytest.raises(PngError):
-        image_files.decode(damaged, (4, 5, 1))
+        image_files.decode_png(damaged, (4, 5, 1))
 
 
 @given(st.integers(0, len(PICTURE) - 1))
 def test_a_png_that_ends_early_is_refused(end):
     with pytest.raises(PngError):
-        image_files.decode(PICTURE[:end], (4, 5, 1))
+        image_files.decode_png(PICTURE[:end], (4, 5, 1))
 
 
 SIGNATURE = PICTURE[:8]
@@ -107,24 +110,24 @@ BOMB = chunk(b"IDAT", zlib.compress(bytes(50_000_000)))
 )
 def test_a_png_of_another_form_is_refused_by_name(data, line):
     with pytest.raises(SampleError, match=line):
-        sample_of("x.png", data, GREY)
+        parse_sample_file("x.png", data, GREY)
 
 
 def test_a_png_becomes_the_models_range_shape_and_type():
-    x = sample_of("x.PNG", PICTURE, GREY)
+    x = parse_sample_file("x.PNG", PICTURE, GREY)
     assert x.shape == (1, 4, 5)
     assert x.dtype == np.float32
     assert np.allclose(x[0], IMAGE[..., 0] / 255 * 2 - 1, atol=1e-6)
     colours = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
-    assert (sample_of("x.png", encode(colours, [1] * 4), RGB) == colours).all()
+    assert (parse_sample_file("x.png", encode(colours, [1] * 4), RGB) == colours).all()
     with pytest.raises(SampleError, match="no grey or RGB image"):
-        sample_of("x.png", PICTURE, SPEC)
+        parse_sample_file("x.png", PICTURE, SPEC)
 
 
 @pytest.mark.parametrize("fortran", [False, True])
 def test_an_array_file_is_taken_as_it_is(fortran):
     x = np.linspace(-1, 1, 20, dtype=np.float32).reshape(1, 4, 5)
-    read = sample_of("x.npy", npy(np.asfortranarray(x) if fortran else x), GREY)
+    read = parse_sample_file("x.npy", npy(np.asfortranarray(x) if fortran else x), GREY)
     assert (read == x).all()
     assert read.flags.c_contiguous
 
@@ -155,11 +158,11 @@ HUGE = npy(np.zeros(3, np.float32)).replace(b"(3,), }         ", b"(30000000000,
 )
 def test_an_array_file_of_another_form_is_refused_by_name(data, line):
     with pytest.raises(SampleError, match=line):
-        sample_of("x.npy", data, SPEC)
+        parse_sample_file("x.npy", data, SPEC)
 
 
 @given(st.binary(max_size=200), st.sampled_from(["x.npy", "x.png", "x.txt"]))
 def test_arbitrary_bytes_are_refused_with_one_error_type(data, name):
     for prefix in (b"", b"\x93NUMPY\x01\x00", SIGNATURE, b"\x93NUMPY\x02\x00"):
         with pytest.raises(SampleError):
-            sample_of(name, prefix + data, SPEC)
+            parse_sample_file(name, prefix + data, SPEC)

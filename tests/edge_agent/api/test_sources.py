@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_agent.api.image_files import max_file_bytes
-from edge_agent.api.sources import MAX_LINE_BYTES, Feed, Folder, Lines, read_lines
+from edge_agent.api.image_files import limit_file_bytes
+from edge_agent.api.sources import MAX_LINE_BYTES, FolderWatcher, JsonLines, SampleFeed, read_lines
 from tests.edge_agent.api.test_image_files import npy
 from tests.edge_agent.doubles.api_double import MemoryAgent
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 
 
-def watching(folder: Path) -> tuple[MemoryAgent, Folder]:
+def watching(folder: Path) -> tuple[MemoryAgent, FolderWatcher]:
     agent = MemoryAgent()
-    return agent, Folder(folder, Feed(agent, "private"), 0.01, Log(io.StringIO()))
+    return agent, FolderWatcher(folder, SampleFeed(agent, "private"), 0.01, JsonLog(io.StringIO()))
 
 
 def result(folder: Path, where: str, name: str) -> dict[str, Any]:
@@ -30,9 +30,9 @@ def result(folder: Path, where: str, name: str) -> dict[str, Any]:
 async def test_a_file_is_answered_once_and_moved_beside_its_answer(tmp_path):
     agent, folder = watching(tmp_path)
     (tmp_path / "a.npy").write_bytes(npy(np.array([0.1, 0.9, 0], np.float32)))
-    assert await folder.look() == 0  # it may still be written to
-    assert await folder.look() == 1
-    assert await folder.look() == 0
+    assert await folder.scan_once() == 0  # it may still be written to
+    assert await folder.scan_once() == 1
+    assert await folder.scan_once() == 0
     assert [s.data_class for s in agent.samples] == ["private"]
     assert (tmp_path / "done" / "a.npy").exists()
     assert not (tmp_path / "a.npy").exists()
@@ -45,11 +45,11 @@ async def test_a_file_that_is_still_written_is_left_alone(tmp_path):
     whole = npy(np.array([0.1, 0.9, 0], np.float32))
     for end in (10, 60, len(whole)):
         (tmp_path / "a.npy").write_bytes(whole[:end])
-        assert await folder.look() == 0
+        assert await folder.scan_once() == 0
     (tmp_path / ".b.npy").write_bytes(whole)
     (tmp_path / "c.txt").write_bytes(whole)
-    await folder.look()
-    await folder.look()
+    await folder.scan_once()
+    await folder.scan_once()
     assert len(agent.samples) == 1
     assert {f.name for f in tmp_path.iterdir()} == {".b.npy", "c.txt", "done", "failed"}
 
@@ -61,11 +61,11 @@ async def test_what_cannot_be_a_sample_goes_to_failed_with_a_reason(tmp_path):
     (tmp_path / "link.npy").symlink_to(secret)
     os.mkfifo(tmp_path / "pipe.npy")
     (tmp_path / "folder.npy").mkdir()
-    (tmp_path / "huge.npy").write_bytes(bytes(max_file_bytes(agent.runner.manifest.input) + 1))
+    (tmp_path / "huge.npy").write_bytes(bytes(limit_file_bytes(agent.runner.manifest.input) + 1))
     (tmp_path / "range.npy").write_bytes(npy(np.full(3, 7, np.float32)))
     (tmp_path / "nan.npy").write_bytes(npy(np.full(3, np.nan, np.float32)))
-    await folder.look()
-    await asyncio.wait_for(folder.look(), 5)  # the pipe does not block it
+    await folder.scan_once()
+    await asyncio.wait_for(folder.scan_once(), 5)  # the pipe does not block it
     assert agent.samples == []
     failed = {f.name for f in (tmp_path / "failed").iterdir() if not f.name.endswith(".json")}
     assert failed == {"link.npy", "pipe.npy", "folder.npy", "huge.npy", "range.npy", "nan.npy"}
@@ -78,8 +78,8 @@ async def test_a_second_file_of_the_same_name_replaces_nothing(tmp_path):
     _, folder = watching(tmp_path)
     for value in (0.2, 0.8):
         (tmp_path / "a.npy").write_bytes(npy(np.array([value, 0, 0], np.float32)))
-        await folder.look()
-        await folder.look()
+        await folder.scan_once()
+        await folder.scan_once()
     assert result(tmp_path, "done", "a.npy")["confidence"] == pytest.approx(0.2)
     assert result(tmp_path, "done", "a.2.npy")["confidence"] == pytest.approx(0.8)
 
@@ -87,13 +87,13 @@ async def test_a_second_file_of_the_same_name_replaces_nothing(tmp_path):
 async def test_a_disk_that_takes_no_result_does_not_make_a_file_be_answered_twice(tmp_path):
     agent, folder = watching(tmp_path)
     (tmp_path / "a.npy").write_bytes(npy(np.array([0.1, 0.9, 0], np.float32)))
-    await folder.look()
+    await folder.scan_once()
     (tmp_path / "done" / "a.npy.json").mkdir()  # in the way of the result
     for _ in range(3):
         with pytest.raises(OSError, match="directory"):
-            await folder.look()
+            await folder.scan_once()
     (tmp_path / "done" / "a.npy.json").rmdir()
-    await folder.look()
+    await folder.scan_once()
     assert len(agent.samples) == 1
     assert result(tmp_path, "done", "a.npy")["label"] == 1
 
@@ -103,10 +103,10 @@ async def test_in_mode_disabled_a_file_waits(tmp_path):
     (tmp_path / "a.npy").write_bytes(npy(np.array([0.1, 0.9, 0], np.float32)))
     agent.mode = "disabled"
     for _ in range(3):
-        await folder.look()
+        await folder.scan_once()
     assert (tmp_path / "a.npy").exists()
     agent.mode = "answer_now"
-    await folder.look()
+    await folder.scan_once()
     assert (tmp_path / "done" / "a.npy").exists()
 
 
@@ -128,7 +128,7 @@ async def test_a_folder_that_goes_away_is_waited_for(tmp_path):
 async def answers(text: bytes, agent: MemoryAgent | None = None, *, piped: bool = True) -> list[dict[str, Any]]:
     agent = agent or MemoryAgent()
     written: list[bytes] = []
-    lines = Lines(Feed(agent, "open"), written.append)
+    lines = JsonLines(SampleFeed(agent, "open"), written.append)
     if not piped:
         with Path("/proc/self/fd").joinpath(str(_file_of(text))).open("rb") as file:
             await lines.run(read_lines(file.fileno()))
@@ -167,7 +167,7 @@ async def test_a_line_is_answered_while_the_next_is_still_typed():
     agent = MemoryAgent()
     written: list[bytes] = []
     reading, writing = os.pipe()
-    lines = Lines(Feed(agent, "open"), written.append)
+    lines = JsonLines(SampleFeed(agent, "open"), written.append)
     running = asyncio.create_task(lines.run(read_lines(reading)))
     for count in range(1, 50):
         os.write(writing, b'{"x": [0, 1,')

@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from tests.edge_agent.doubles.api_double import POLICY, MemoryAgent, serving
+from tests.edge_agent.doubles.api_double import POLICY, MemoryAgent, serve_api
 
 CLIENT = """
 import json, sys
@@ -71,7 +71,7 @@ async def triton(url: str) -> Any:
 
 async def test_an_unmodified_triton_client_asks_the_device():
     agent = MemoryAgent()
-    async with serving(agent) as session:
+    async with serve_api(agent) as session:
         seen = await triton(str(session._base_url).rstrip("/"))
     assert seen["live"]
     assert seen["ready"]

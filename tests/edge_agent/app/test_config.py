@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.app.config import PREFIX, AgentConfig, load
+from edge_agent.app.config import PREFIX, AgentConfig, load_config
 from edge_agent.system.settings import AgentSettings, OutboxLimits
 from tests import ROOT
-from wire.process.config import known_keys
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.config import list_known_keys
+from wire.process.exit_codes import ExitCode, ExitError
 
 LEAST = 'bundle = "b"\n'
 
 
 def refused(file: Path | None, environment: dict[str, str] | None = None) -> str:
     with pytest.raises(ExitError) as caught:
-        load(file, environment or {})
-    assert caught.value.code is Exit.CONFIG
+        load_config(file, environment or {})
+    assert caught.value.code is ExitCode.CONFIG
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -87,7 +87,7 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_one_line(tmp_path):
 
 def test_paths_are_relative_to_the_file_and_those_of_the_environment_to_the_working_directory(write, tmp_path):
     file = write(LEAST + 'state = "s"\npolicy = "/etc/p.toml"\n[api]\ntoken_file = "t"\n[folder]\npath = "in"\n')
-    config = load(file, {})
+    config = load_config(file, {})
     assert config.bundle == str(tmp_path / "b")
     assert config.state == str(tmp_path / "s")
     assert config.policy == "/etc/p.toml"
@@ -123,7 +123,7 @@ def test_the_template_explains_every_key_and_its_default():
     shown = tomllib.loads("\n".join(keys))
     flat = {f"{k}.{i}": v for k, table in shown.items() if isinstance(table, dict) for i, v in table.items()}
     flat |= {k: v for k, v in shown.items() if not isinstance(v, dict)}
-    assert set(flat) == set(known_keys(AgentConfig))
+    assert set(flat) == set(list_known_keys(AgentConfig))
     defaults: dict[str, Any] = AgentConfig(bundle="b").model_dump(mode="json", by_alias=True)
     changed = {"state", "bundle", "policy"}
     for key, value in flat.items():
@@ -135,14 +135,14 @@ def test_the_template_explains_every_key_and_its_default():
 def test_the_template_is_itself_a_sound_file(tmp_path):
     text = resources.files("edge_agent").joinpath("agent.toml").read_text(encoding="utf-8")
     (tmp_path / "agent.toml").write_text(text)
-    assert load(tmp_path / "agent.toml", {}).state == str(tmp_path / "device")
+    assert load_config(tmp_path / "agent.toml", {}).state == str(tmp_path / "device")
 
 
 def test_the_limits_reach_the_loop_and_their_defaults_are_its_own(write):
-    config = load(write(LEAST + "[outbox]\nmax_rows = 5\n[link]\nreconnect_cap_s = 7\n"), {})
-    made = config.settings()
+    config = load_config(write(LEAST + "[outbox]\nmax_rows = 5\n[link]\nreconnect_cap_s = 7\n"), {})
+    made = config.agent_settings()
     assert (made.outbox.max_rows, made.reconnect_cap_s) == (5, 7)
-    plain = load(write(LEAST), {}).settings()
+    plain = load_config(write(LEAST), {}).agent_settings()
     assert plain == AgentSettings(state_dir=plain.state_dir, outbox=OutboxLimits())
 
 
@@ -159,9 +159,9 @@ def test_any_values_give_a_configuration_or_one_line(tmp_path_factory, values):
     file = tmp_path_factory.getbasetemp() / "any.toml"
     file.write_text("\n".join(f"{key} = {_inline(value)}" for key, value in values.items()), encoding="utf-8")
     try:
-        assert isinstance(load(file, {}), AgentConfig)
+        assert isinstance(load_config(file, {}), AgentConfig)
     except ExitError as stop:
-        assert stop.code is Exit.CONFIG  # noqa: PT017 - either outcome is right
+        assert stop.code is ExitCode.CONFIG  # noqa: PT017 - either outcome is right
         assert "\n" not in str(stop)  # noqa: PT017
 
 

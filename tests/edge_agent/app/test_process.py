@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from edge_agent.__main__ import main
-from edge_agent.cli.client import get, running_at
-from edge_agent.system.settings import Address
+from edge_agent.cli.client import find_running_agent, request_json
+from edge_agent.system.settings import ApiAddress
 from tests import ROOT
-from tests.edge_agent.doubles.device import DEVICE, lay
+from tests.edge_agent.doubles.device import DEVICE, write_device
 from tests.in_process import skerry
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 SURE = [1.0] + [0.0] * 9
 UNSURE = [0.2] + [0.1] * 9
@@ -30,7 +30,7 @@ UNSURE = [0.2] + [0.1] * 9
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    return lay(tmp_path)
+    return write_device(tmp_path)
 
 
 @contextmanager
@@ -45,9 +45,9 @@ def running(config: Path, *flags: str, **variables: str) -> Iterator[subprocess.
         process.communicate()
 
 
-def address(config: Path, process: subprocess.Popen[bytes]) -> Address:
+def address(config: Path, process: subprocess.Popen[bytes]) -> ApiAddress:
     for _ in range(600):
-        found = running_at(config.parent / "device")
+        found = find_running_agent(config.parent / "device")
         if found:
             return found
         assert process.poll() is None, process.communicate()
@@ -102,21 +102,21 @@ def append(text: str) -> Any:
 
 
 FAULTS = {
-    "no file": (lambda folder: (folder / "agent.toml").unlink(), Exit.CONFIG, "skerry agent init"),
-    "unknown key": (append("prot = 1"), Exit.CONFIG, "did you mean 'api.port'?"),
-    "open address": (append('host = "0.0.0.0"'), Exit.CONFIG, "tls_cert, tls_key, token_file"),
-    "no policy": (lambda folder: (folder / "policy.toml").unlink(), Exit.POLICY, "policy.toml"),
-    "broken policy": (lambda folder: (folder / "policy.toml").write_text("nam = 1"), Exit.POLICY, "nam"),
-    "damaged bundle": (spoil_bundle, Exit.MODEL, "SHA-256"),
+    "no file": (lambda folder: (folder / "agent.toml").unlink(), ExitCode.CONFIG, "skerry agent init"),
+    "unknown key": (append("prot = 1"), ExitCode.CONFIG, "did you mean 'api.port'?"),
+    "open address": (append('host = "0.0.0.0"'), ExitCode.CONFIG, "tls_cert, tls_key, token_file"),
+    "no policy": (lambda folder: (folder / "policy.toml").unlink(), ExitCode.POLICY, "policy.toml"),
+    "broken policy": (lambda folder: (folder / "policy.toml").write_text("nam = 1"), ExitCode.POLICY, "nam"),
+    "damaged bundle": (spoil_bundle, ExitCode.MODEL, "SHA-256"),
     "not enrolled": (
         lambda folder: (folder / "device" / "identity.json").unlink(),
-        Exit.ENROLMENT,
+        ExitCode.ENROLMENT,
         "skerry agent enrol",
     ),
-    "key others read": (open_key, Exit.CREDENTIALS, "chmod 600"),
-    "key cut": (cut_key, Exit.CREDENTIALS, "enrol again"),
-    "certificate": (spoil_certificate, Exit.CREDENTIALS, "enrol again"),
-    "tls missing": (append('tls_cert = "c"\ntls_key = "k"'), Exit.CREDENTIALS, "No such file"),
+    "key others read": (open_key, ExitCode.CREDENTIALS, "chmod 600"),
+    "key cut": (cut_key, ExitCode.CREDENTIALS, "enrol again"),
+    "certificate": (spoil_certificate, ExitCode.CREDENTIALS, "enrol again"),
+    "tls missing": (append('tls_cert = "c"\ntls_key = "k"'), ExitCode.CREDENTIALS, "No such file"),
 }
 
 
@@ -131,18 +131,18 @@ def test_what_keeps_it_from_starting_is_one_line_and_its_own_code(config, capsys
 
 
 def test_a_sound_device_passes_the_check(config, capsys):
-    assert main(["--config", str(config), "--check"]) == Exit.OK
+    assert main(["--config", str(config), "--check"]) == ExitCode.OK
     assert capsys.readouterr().out == f"sound: device {DEVICE}, model echo@1, policy demo 1\n"
 
 
 def test_an_address_in_use_and_a_newer_database_have_their_own_codes(config, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config.write_text(config.read_text().replace("port = 0", f"port = {taken.getsockname()[1]}"))
-        assert refused(config, capsys)[0] == Exit.PORT
+        assert refused(config, capsys)[0] == ExitCode.PORT
     with sqlite3.connect(config.parent / "device" / "agent.db") as database:
         database.execute("pragma user_version = 999")
     database.close()
-    assert refused(config, capsys)[0] == Exit.DATABASE
+    assert refused(config, capsys)[0] == ExitCode.DATABASE
 
 
 def test_it_starts_answers_is_watched_and_stops_clean(config, tmp_path, capsys):
@@ -153,17 +153,17 @@ def test_it_starts_answers_is_watched_and_stops_clean(config, tmp_path, capsys):
             where = address(config, process)
             assert manager.recv(100) == b"READY=1"
             assert {manager.recv(100), manager.recv(100)} == {b"WATCHDOG=1"}
-            status = get(where, "/v1/status")
+            status = request_json(where, "/v1/status")
             assert (status["device"], status["model"], status["link"]) == (DEVICE, "echo@1", "down")
             # a second one on the same folder
-            assert main(["--config", str(config)]) == Exit.LOCKED
+            assert main(["--config", str(config)]) == ExitCode.LOCKED
             assert f"is in use by process {process.pid}" in capsys.readouterr().err
             code, log = ended(process)
             while (last := manager.recv(100)) == b"WATCHDOG=1":
                 pass
-    assert (code, last) == (Exit.OK, b"STOPPING=1")
+    assert (code, last) == (ExitCode.OK, b"STOPPING=1")
     assert [line["event"] for line in log if line["level"] == "info"][:2] == ["listening", "serving"]
-    assert running_at(config.parent / "device") is None
+    assert find_running_agent(config.parent / "device") is None
 
 
 def test_the_running_agent_has_loaded_no_command_line_and_no_training_code():
@@ -199,7 +199,7 @@ def test_lines_from_stdin_are_answered_on_stdout_and_the_agent_ends_with_them(co
     with running(config, "--lines") as process:
         out, _ = process.communicate("\n".join(map(json.dumps, lines)).encode(), timeout=30)
     told = {line["line"]: line for line in map(json.loads, out.splitlines())}
-    assert process.returncode == Exit.OK
+    assert process.returncode == ExitCode.OK
     assert (told[1]["id"], told[1]["label"], told[1]["source"]) == ("a", 0, "local")
     assert told[2]["escalation_id"]
     assert told[3]["error"].startswith("input 'x': ")
@@ -218,8 +218,8 @@ def test_why_and_status_speak_of_a_running_and_of_a_stopped_agent(config):
         assert json.loads(status.stdout)["url"] == where.url
         running_words = skerry("why", answer, "--config", str(config))
         with pytest.raises(ExitError) as caught:
-            get(where, f"/v1/answers/{'0' * 32}/why")
-        assert caught.value.code == Exit.NOT_FOUND
+            request_json(where, f"/v1/answers/{'0' * 32}/why")
+        assert caught.value.code == ExitCode.NOT_FOUND
         ended(process)
     stopped_words = skerry("why", answer, "--dir", folder)
     assert stopped_words.stdout == running_words.stdout
@@ -235,8 +235,8 @@ def test_why_and_status_speak_of_a_running_and_of_a_stopped_agent(config):
         assert said in words
     facts = json.loads(skerry("why", answer, "--dir", folder, "--json").stdout)
     assert len(facts["ledger"]) == 1
-    assert skerry("why", "0" * 32, "--dir", folder).returncode == Exit.NOT_FOUND
-    assert skerry("agent", "status", "--dir", folder).returncode == Exit.NOT_FOUND
+    assert skerry("why", "0" * 32, "--dir", folder).returncode == ExitCode.NOT_FOUND
+    assert skerry("agent", "status", "--dir", folder).returncode == ExitCode.NOT_FOUND
 
 
 def test_a_new_policy_is_taken_at_sighup_and_an_unsound_or_older_one_is_not(config):
@@ -244,7 +244,7 @@ def test_a_new_policy_is_taken_at_sighup_and_an_unsound_or_older_one_is_not(conf
     sound = policy.read_text()
     with running(config) as process:
         where = address(config, process)
-        first = get(where, "/v1/status")["policy"]
+        first = request_json(where, "/v1/status")["policy"]
         for text, changes in (
             ("unsound", False),
             (sound.replace("threshold = 0.9", "threshold = 0.8"), False),  # another text under the same version
@@ -257,9 +257,9 @@ def test_a_new_policy_is_taken_at_sighup_and_an_unsound_or_older_one_is_not(conf
     assert [line["event"] for line in log if "policy" in line["event"]] == ["policy_refused"] * 2 + ["policy_taken"]
 
 
-def _turns(where: Address, first: str) -> bool:
+def _turns(where: ApiAddress, first: str) -> bool:
     for _ in range(10):
-        if get(where, "/v1/status")["policy"] != first:
+        if request_json(where, "/v1/status")["policy"] != first:
             return True
         time.sleep(0.02)
     return False
@@ -267,7 +267,7 @@ def _turns(where: Address, first: str) -> bool:
 
 def test_init_writes_a_file_once(tmp_path):
     file = tmp_path / "agent.toml"
-    assert skerry("agent", "init", "--config", str(file)).returncode == Exit.OK
+    assert skerry("agent", "init", "--config", str(file)).returncode == ExitCode.OK
     before = file.read_text()
-    assert skerry("agent", "init", "--config", str(file)).returncode == Exit.CONFIG
+    assert skerry("agent", "init", "--config", str(file)).returncode == ExitCode.CONFIG
     assert file.read_text() == before

@@ -10,29 +10,29 @@ from typing import Any
 import pytest
 
 from edge_agent.__main__ import main
-from edge_agent.cli.client import get
-from edge_agent.identity.identity import load
-from edge_agent.system.settings import Address
+from edge_agent.cli.client import request_json
+from edge_agent.identity.identity import load_identity
+from edge_agent.system.settings import ApiAddress
 from tests.edge_agent.app.test_process import address, ended, refused, running
-from tests.edge_agent.doubles.device import lay
-from tests.edge_agent.doubles.updates_bench import Bench, bench
+from tests.edge_agent.doubles.device import write_device
+from tests.edge_agent.doubles.updates_bench import UpdateBench, open_bench
 from tests.in_process import skerry
 from tests.models.doubles.mirror import Faults
-from wire.process.exit_codes import Exit
+from wire.process.exit_codes import ExitCode
 
 
 @pytest.fixture
 def device(tmp_path):
-    with bench(tmp_path) as made:
+    with open_bench(tmp_path) as made:
         yield made
 
 
-def by_tuf(device: Bench, bundle: str = "tuf:echo", policy: str = "tuf:test") -> Path:
+def by_tuf(device: UpdateBench, bundle: str = "tuf:echo", policy: str = "tuf:test") -> Path:
     """The configuration of a device that was enrolled with this repository's root."""
-    config = lay(device.folder)
+    config = write_device(device.folder)
     folder = device.folder / "device"
     url = device.mirror.url.rstrip("/")
-    dataclasses.replace(load(folder), tuf_url=url).save(folder, root=device.root)
+    dataclasses.replace(load_identity(folder), tuf_url=url).save(folder, root=device.root)
     text = config.read_text(encoding="utf-8")
     text = text.replace('bundle = "echo"', f'bundle = "{bundle}"').replace(
         'policy = "policy.toml"', f'policy = "{policy}"'
@@ -41,9 +41,9 @@ def by_tuf(device: Bench, bundle: str = "tuf:echo", policy: str = "tuf:test") ->
     return config
 
 
-def waited(place: Address, test: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def waited(place: ApiAddress, test: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     for _ in range(400):
-        status = get(place, "/v1/status")
+        status = request_json(place, "/v1/status")
         if test(status):
             return status
         time.sleep(0.05)
@@ -56,7 +56,7 @@ def test_it_starts_with_nothing_gets_all_by_tuf_and_starts_again_without_a_netwo
         place = address(config, process)
         status = waited(place, lambda status: status["updates"]["polls"] > 0)
         assert (status["model"], status["alarms"]) == ("", ["no_model"])
-        device.offer(1)
+        device.publish_bundle(1)
         asked = skerry("agent", "refresh", "--url", place.url)
         assert (asked.returncode, asked.stderr) == (0, "")
         assert "echo@1" in asked.stdout
@@ -72,43 +72,43 @@ def test_it_starts_with_nothing_gets_all_by_tuf_and_starts_again_without_a_netwo
         assert (status["model"], status["alarms"]) == ("echo@1", [])
         assert len(status["policy"]) == 32
         failed = skerry("agent", "refresh", "--url", place.url, "--json")
-        assert failed.returncode == Exit.CHECK_FAILED
+        assert failed.returncode == ExitCode.CHECK_FAILED
         assert json.loads(failed.stdout)["failures"][0].startswith("network: ")
 
 
 def test_the_check_says_what_it_still_waits_for(device, capsys):
     config = by_tuf(device)
-    assert main(["--config", str(config), "--check"]) == Exit.OK
+    assert main(["--config", str(config), "--check"]) == ExitCode.OK
     assert "no model yet" in capsys.readouterr().out
 
 
 def test_a_device_of_a_hub_without_a_repository_cannot_live_by_one(device, capsys):
     config = by_tuf(device)
     folder = device.folder / "device"
-    dataclasses.replace(load(folder), tuf_url="").save(folder)
+    dataclasses.replace(load_identity(folder), tuf_url="").save(folder)
     assert refused(config, capsys) == (
-        Exit.ENROLMENT,
+        ExitCode.ENROLMENT,
         "skerry agent: this device was enrolled without an update repository: enrol it again to use tuf:",
     )
 
 
 @pytest.mark.parametrize("name", ["../../x", "Digits", "a b"])
 def test_what_follows_tuf_is_a_plain_name(device, capsys, name):
-    assert refused(by_tuf(device, bundle=f"tuf:{name}"), capsys)[0] == Exit.CONFIG
+    assert refused(by_tuf(device, bundle=f"tuf:{name}"), capsys)[0] == ExitCode.CONFIG
 
 
 def test_updates_that_are_switched_off_leave_what_is_here_serving(device):
-    device.offer(1)
+    device.publish_bundle(1)
     config = by_tuf(device)
     device.store = device.folder / "device" / "updates"
     device.run()
     config.write_text(config.read_text() + "[updates]\nenabled = false\n")
     with running(config) as process:
         place = address(config, process)
-        status = get(place, "/v1/status")
+        status = request_json(place, "/v1/status")
         assert status["model"] == "echo@1"
         assert "updates" not in status
-        assert skerry("agent", "refresh", "--url", place.url).returncode == Exit.CONFIG
+        assert skerry("agent", "refresh", "--url", place.url).returncode == ExitCode.CONFIG
     assert len(device.mirror.requests) < 20
 
 

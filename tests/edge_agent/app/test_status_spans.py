@@ -5,25 +5,25 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from edge_agent.app.status import CORRECTION, INFER, of_file, of_records
-from edge_agent.core.records import AnswerRecord, Kind, Source, Timings
-from policies.model.reasons import Why
-from tests.edge_agent.doubles.hub_double import Rig, policy, sample, until
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.tracing import DEVICE, span_id
+from edge_agent.app.status import CORRECTION, INFER, read_spans, spans_of_records
+from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Timings
+from policies.model.reasons import DecisionReason
+from tests.edge_agent.doubles.hub_double import AgentRig, policy, sample, until
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.tracing import DEVICE_SPAN, derive_span_id
 from wire.protocol.messages import Prediction
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE}-{CALLER}-01", f"00-{TRACE}-{CALLER}-00"
 ANSWER = AnswerRecord(
-    "a" * 32, Kind.ANSWER, Source.LOCAL, Why.LINK_DOWN,
+    "a" * 32, AnswerKind.ANSWER, AnswerSource.LOCAL, DecisionReason.LINK_DOWN,
     Prediction(1, 0.6, (0.4, 0.6), "digits@1"), "", "open", "1-1", SAMPLED, Timings(0.002, 0.005), 10_000,
 )  # fmt: skip
 
 
 def test_an_answer_is_a_span_below_its_callers_with_the_inference_inside_it():
-    device, infer = of_records([ANSWER])
-    assert (device.trace, device.parent, device.name) == (TRACE, CALLER, DEVICE)
+    device, infer = spans_of_records([ANSWER])
+    assert (device.trace, device.parent, device.name) == (TRACE, CALLER, DEVICE_SPAN)
     assert (infer.parent, infer.name) == (device.id, INFER)
     assert (device.start_s, device.end_s) == pytest.approx((9.995, 10.0))
     assert (infer.start_s, infer.end_s) == pytest.approx((9.995, 9.997))
@@ -31,33 +31,33 @@ def test_an_answer_is_a_span_below_its_callers_with_the_inference_inside_it():
 
 
 def test_the_hub_names_the_same_span_without_a_word_between_them():
-    assert next(of_records([ANSWER])).id == span_id(TRACE, DEVICE, ANSWER.id)
+    assert next(spans_of_records([ANSWER])).id == derive_span_id(TRACE, DEVICE_SPAN, ANSWER.id)
 
 
 def test_a_correction_lasts_from_the_answer_to_its_own_coming():
-    late = replace(ANSWER, kind=Kind.CORRECTION, source=Source.HUB, timings=Timings(), at_ms=17_000)
-    correction = [*of_records([ANSWER, late])][-1]
-    assert (correction.name, correction.parent) == (CORRECTION, span_id(TRACE, DEVICE, ANSWER.id))
+    late = replace(ANSWER, kind=AnswerKind.CORRECTION, source=AnswerSource.HUB, timings=Timings(), at_ms=17_000)
+    correction = [*spans_of_records([ANSWER, late])][-1]
+    assert (correction.name, correction.parent) == (CORRECTION, derive_span_id(TRACE, DEVICE_SPAN, ANSWER.id))
     assert (correction.start_s, correction.end_s) == (10.0, 17.0)
 
 
 def test_what_its_owner_does_not_want_recorded_makes_no_span():
-    assert [*of_records([replace(ANSWER, trace=UNSAMPLED)])] == []
+    assert [*spans_of_records([replace(ANSWER, trace=UNSAMPLED)])] == []
 
 
 async def test_a_stored_answer_is_found_by_its_trace_alone(tmp_path: Path):
-    async with Rig(tmp_path, policy(mode="hub_first")) as rig:
+    async with AgentRig(tmp_path, policy(mode="hub_first")) as rig:
         await rig.agent.infer(sample(trace=SAMPLED))
         await until(lambda: rig.open == 0)
-    found = of_file(tmp_path / "agent.db", TRACE)
-    assert [span.name for span in found] == [DEVICE, INFER]
+    found = read_spans(tmp_path / "agent.db", TRACE)
+    assert [span.name for span in found] == [DEVICE_SPAN, INFER]
     with pytest.raises(ExitError) as stop:
-        of_file(tmp_path / "agent.db", "f" * 32)
-    assert stop.value.code is Exit.NOT_FOUND
+        read_spans(tmp_path / "agent.db", "f" * 32)
+    assert stop.value.code is ExitCode.NOT_FOUND
 
 
 def test_a_file_that_is_no_record_is_said_in_one_line(tmp_path: Path):
     (tmp_path / "agent.db").write_bytes(b"no database" * 100)
     with pytest.raises(ExitError) as stop:
-        of_file(tmp_path / "agent.db", TRACE)
-    assert stop.value.code is Exit.DATABASE
+        read_spans(tmp_path / "agent.db", TRACE)
+    assert stop.value.code is ExitCode.DATABASE

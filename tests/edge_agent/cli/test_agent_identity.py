@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from cloud_hub.registry.device_states import DeviceState
 from edge_agent.cli.agent import app
-from edge_agent.identity.identity import folder_is_enrolled, load
-from tests.edge_agent.doubles.identity_hub import DEVICE, identity_hub
-from wire.process.daemon import Lock
-from wire.process.exit_codes import Exit, ExitError
+from edge_agent.identity.identity import folder_is_enrolled, load_identity
+from tests.edge_agent.doubles.identity_hub import DEVICE, serve_identity_hub
+from wire.process.daemon import FolderLock
+from wire.process.exit_codes import ExitCode, ExitError
 
 
 async def types(*words: str) -> str:
@@ -27,7 +27,7 @@ async def types(*words: str) -> str:
     return await asyncio.to_thread(run)
 
 
-async def refused(*words: str) -> Exit:
+async def refused(*words: str) -> ExitCode:
     with pytest.raises(ExitError) as stop:
         await types(*words)
     return stop.value.code
@@ -35,14 +35,14 @@ async def refused(*words: str) -> Exit:
 
 async def test_a_machine_enrols_with_its_serial_number_renews_and_retires(tmp_path: Path):
     folder, ledger = str(tmp_path / "cam-1"), str(tmp_path / "ledger.jsonl")
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         invite = hub.invite("SN-1")
-        assert await refused("enrol", invite, "--dir", folder, "--serial", "SN-2") is Exit.ENROLMENT
+        assert await refused("enrol", invite, "--dir", folder, "--serial", "SN-2") is ExitCode.ENROLMENT
         assert DEVICE in await types("enrol", invite, "--dir", folder, "--serial", "SN-1")
-        before = load(tmp_path / "cam-1").signing_id
+        before = load_identity(tmp_path / "cam-1").signing_id
         assert "good until" in await types("renew", "--dir", folder)
-        assert load(tmp_path / "cam-1").signing_id == before
-        assert await refused("retire", "--dir", folder, "--ledger", ledger) is Exit.USAGE  # nobody said yes
+        assert load_identity(tmp_path / "cam-1").signing_id == before
+        assert await refused("retire", "--dir", folder, "--ledger", ledger) is ExitCode.USAGE  # nobody said yes
         assert folder_is_enrolled(tmp_path / "cam-1")
         assert "0 entries" in await types("retire", "--dir", folder, "--ledger", ledger, "--yes")
         assert [each.state for each in hub.registry.devices()] == [DeviceState.RETIRED]
@@ -51,18 +51,18 @@ async def test_a_machine_enrols_with_its_serial_number_renews_and_retires(tmp_pa
 
 async def test_beside_a_running_agent_nothing_is_renewed_or_wiped(tmp_path: Path):
     folder = str(tmp_path / "cam-1")
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         await hub.enrol(tmp_path / "cam-1")
-        with Lock(tmp_path / "cam-1"):
-            assert await refused("renew", "--dir", folder) is Exit.LOCKED
+        with FolderLock(tmp_path / "cam-1"):
+            assert await refused("renew", "--dir", folder) is ExitCode.LOCKED
             words = ("retire", "--dir", folder, "--ledger", str(tmp_path / "l"), "--yes")
-            assert await refused(*words) is Exit.LOCKED
-    load(tmp_path / "cam-1").tls()
+            assert await refused(*words) is ExitCode.LOCKED
+    load_identity(tmp_path / "cam-1").tls_context()
 
 
 async def test_offline_the_person_is_told_what_is_left_to_do(tmp_path: Path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         await hub.enrol(tmp_path / "cam-1")
     words = ("retire", "--dir", str(tmp_path / "cam-1"), "--ledger", str(tmp_path / "l"), "--yes")
-    assert await refused(*words) is Exit.HUB
+    assert await refused(*words) is ExitCode.HUB
     assert "skerry devices retire" in await types(*words, "--offline")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.cli import policy_files as files
+from edge_agent.cli import policy_files
 from tests.in_process import skerry
 from tests.policies.doubles.given import TEXT, with_
 from tests.test_skerry import refused
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 UNSURE = '{"confidence": 0.4, "data_class": "open"}'
 
@@ -24,7 +24,7 @@ def document(tmp_path):
 
 def template(folder: Path, name: str, *edits: tuple[str, str]) -> Path:
     path = folder / f"{name}.toml"
-    path.write_text(with_(files.template(name), *edits), encoding="utf-8")
+    path.write_text(with_(policy_files.render_template(name), *edits), encoding="utf-8")
     return path
 
 
@@ -56,16 +56,16 @@ def test_check_as_json_says_how_often_noise_may_be_released(tmp_path):
 
 def test_case_103_check_names_the_key_and_ends_with_11(document):
     document.write_text(with_(TEXT, ("threshold", "treshold")), encoding="utf-8")
-    line = refused(skerry("policy", "check", str(document)), Exit.POLICY)
+    line = refused(skerry("policy", "check", str(document)), ExitCode.POLICY)
     assert "escalation: unknown key 'treshold'; did you mean 'threshold'?" in line
     done = skerry("policy", "check", str(document), "--json")
-    assert done.returncode == Exit.POLICY
+    assert done.returncode == ExitCode.POLICY
     assert json.loads(done.stdout)["sound"] is False
 
 
 def test_case_103_check_of_an_expired_document_ends_with_11(document):
     document.write_text(ending_in(-1), encoding="utf-8")
-    assert "expired on" in refused(skerry("policy", "check", str(document)), Exit.POLICY)
+    assert "expired on" in refused(skerry("policy", "check", str(document)), ExitCode.POLICY)
     told = skerry("policy", "explain", str(document), "--context", UNSURE).stdout
     assert "denied_policy_expired" in told
 
@@ -87,7 +87,7 @@ def test_a_property_that_holds_is_proven(document):
 
 def test_a_property_that_does_not_hold_ends_with_42_and_a_counter_example(document):
     done = skerry("policy", "check", str(document), "--no-field-above", "P1")
-    assert done.returncode == Exit.UNPROVEN
+    assert done.returncode == ExitCode.UNPROVEN
     assert "features" in done.stdout
     told = json.loads(skerry("policy", "check", str(document), "--no-field-above", "P1", "--json").stdout)
     assert told["proof"]["holds"] is False
@@ -95,25 +95,25 @@ def test_a_property_that_does_not_hold_ends_with_42_and_a_counter_example(docume
 
 
 def test_a_label_that_is_none_is_a_wrong_command_line(document):
-    assert "P0, P1" in refused(skerry("policy", "check", str(document), "--no-field-above", "P7"), Exit.USAGE)
+    assert "P0, P1" in refused(skerry("policy", "check", str(document), "--no-field-above", "P7"), ExitCode.USAGE)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (1024 * 1024 + 1)], ids=["not text", "too long"])
 def test_case_103_a_file_that_is_no_text_is_refused(document, content):
     document.write_bytes(content)
-    refused(skerry("policy", "check", str(document)), Exit.POLICY)
+    refused(skerry("policy", "check", str(document)), ExitCode.POLICY)
 
 
 def test_case_103_a_file_that_is_not_there_is_refused_and_a_template_offered(tmp_path):
-    assert "No such file" in refused(skerry("policy", "check", str(tmp_path / "none")), Exit.POLICY)
-    refused(skerry("policy", "check", str(tmp_path)), Exit.POLICY)
-    assert "skerry policy new clinic" in refused(skerry("policy", "check", "clinic.toml"), Exit.POLICY)
+    assert "No such file" in refused(skerry("policy", "check", str(tmp_path / "none")), ExitCode.POLICY)
+    refused(skerry("policy", "check", str(tmp_path)), ExitCode.POLICY)
+    assert "skerry policy new clinic" in refused(skerry("policy", "check", "clinic.toml"), ExitCode.POLICY)
 
 
 def test_two_documents_of_one_layer_do_not_go_together(document, tmp_path):
     other = tmp_path / "other.toml"
     other.write_text(with_(TEXT, ('name = "demo"', 'name = "other"')), encoding="utf-8")
-    line = refused(skerry("policy", "check", str(document), str(other)), Exit.POLICY)
+    line = refused(skerry("policy", "check", str(document), str(other)), ExitCode.POLICY)
     assert "layer" in line
 
 
@@ -156,7 +156,7 @@ def test_explain_without_a_sample_shows_the_ceiling_and_the_rules(tmp_path):
     "sample", ['{"confidence": 0.4', '{"confidense": 1}', "/no/such/file", '{"a":' * 5000], ids=len
 )
 def test_explain_with_a_wrong_sample_ends_with_13(document, sample):
-    refused(skerry("policy", "explain", str(document), "--context", sample), Exit.SAMPLE)
+    refused(skerry("policy", "explain", str(document), "--context", sample), ExitCode.SAMPLE)
 
 
 # test
@@ -164,8 +164,8 @@ def test_explain_with_a_wrong_sample_ends_with_13(document, sample):
 
 def test_probes_beside_a_policy_are_found(tmp_path):
     path = template(tmp_path, "telecom-probe")
-    refused(skerry("policy", "test", str(path)), Exit.SAMPLE)
-    (tmp_path / "telecom-probe.probes.toml").write_text(files.shipped("telecom-probe", ".probes.toml"))
+    refused(skerry("policy", "test", str(path)), ExitCode.SAMPLE)
+    (tmp_path / "telecom-probe.probes.toml").write_text(policy_files.read_shipped("telecom-probe", ".probes.toml"))
     done = skerry("policy", "test", str(path))
     assert done.returncode == 0, done.stdout
     assert "12 of 12 cases" in done.stdout
@@ -174,9 +174,9 @@ def test_probes_beside_a_policy_are_found(tmp_path):
 def test_a_probe_that_comes_out_otherwise_ends_with_43_and_shows_its_decisions(tmp_path):
     path = template(tmp_path, "clinic", ("notes = false", "notes = true"))
     cases = tmp_path / "cases.probes.toml"
-    cases.write_text(files.shipped("clinic", ".probes.toml"), encoding="utf-8")
+    cases.write_text(policy_files.read_shipped("clinic", ".probes.toml"), encoding="utf-8")
     done = skerry("policy", "test", str(path), str(cases))
-    assert done.returncode == Exit.PROBE
+    assert done.returncode == ExitCode.PROBE
     assert "free text never leaves: leaves should be false, is true" in done.stdout
     assert "14 of 15 cases" in done.stdout
     told = json.loads(skerry("policy", "test", str(path), str(cases), "--json").stdout)
@@ -184,7 +184,7 @@ def test_a_probe_that_comes_out_otherwise_ends_with_43_and_shows_its_decisions(t
 
 
 def test_probes_alone_are_a_wrong_command_line(tmp_path):
-    assert "name the policy too" in refused(skerry("policy", "test", str(tmp_path / "x.probes.toml")), Exit.USAGE)
+    assert "name the policy too" in refused(skerry("policy", "test", str(tmp_path / "x.probes.toml")), ExitCode.USAGE)
 
 
 # diff
@@ -202,7 +202,7 @@ def test_a_diff_says_what_becomes_allowed_and_what_forbidden(document, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "wider" in done.stdout
     assert "narrower" in done.stdout
-    assert skerry("policy", "diff", str(document), str(wider), "--only-narrower").returncode == Exit.WIDER
+    assert skerry("policy", "diff", str(document), str(wider), "--only-narrower").returncode == ExitCode.WIDER
     back = json.loads(skerry("policy", "diff", str(document), str(document), "--json").stdout)
     assert back == {"changes": []}
     assert skerry("policy", "diff", str(document), str(document), "--only-narrower").returncode == 0
@@ -213,11 +213,11 @@ def test_a_diff_says_what_becomes_allowed_and_what_forbidden(document, tmp_path)
 
 def test_every_template_is_listed_and_shown(tmp_path):
     listed = skerry("policy", "show").stdout
-    for name in files.TEMPLATES:
+    for name in policy_files.TEMPLATES:
         assert f"\n{name} " in f"\n{listed}"
-        assert files.template(name).startswith("#")
-    assert skerry("policy", "show", "clinic").stdout == files.template("clinic")
-    assert "there are clinic, factory" in refused(skerry("policy", "show", "clinik"), Exit.NOT_FOUND)
+        assert policy_files.render_template(name).startswith("#")
+    assert skerry("policy", "show", "clinic").stdout == policy_files.render_template("clinic")
+    assert "there are clinic, factory" in refused(skerry("policy", "show", "clinik"), ExitCode.NOT_FOUND)
 
 
 def test_a_new_policy_is_of_today_and_touches_nothing_that_is_there(tmp_path):
@@ -227,13 +227,13 @@ def test_a_new_policy_is_of_today_and_touches_nothing_that_is_there(tmp_path):
     assert f"issued = {datetime.now(UTC).date()}" in path.read_text()
     assert (tmp_path / "mine.probes.toml").exists()
     assert skerry("policy", "test", str(path)).returncode == 0
-    assert "not touched" in refused(skerry("policy", "new", "factory", str(path)), Exit.CONFIG)
+    assert "not touched" in refused(skerry("policy", "new", "factory", str(path)), ExitCode.CONFIG)
 
 
-@pytest.mark.parametrize("name", files.PROBED)
+@pytest.mark.parametrize("name", policy_files.PROBED)
 def test_a_template_is_dated_and_otherwise_as_it_is_shipped(name):
     day = date(2031, 5, 1)
-    dated, shipped = files.template(name, day).splitlines(), files.shipped(name).splitlines()
+    dated, shipped = policy_files.render_template(name, day).splitlines(), policy_files.read_shipped(name).splitlines()
     changed = [line.split(" ")[0] for line, old in zip(dated, shipped, strict=True) if line != old]
     assert changed == (["issued"] if name == "airgap" else ["issued", "expires"])
     assert "2031-07-30" in "".join(dated) or name == "airgap"
@@ -241,4 +241,4 @@ def test_a_template_is_dated_and_otherwise_as_it_is_shipped(name):
 
 def test_a_name_that_is_no_template_reads_no_file():
     with pytest.raises(ExitError):
-        files.shipped("../document")
+        policy_files.read_shipped("../document")

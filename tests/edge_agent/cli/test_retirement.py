@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from cloud_hub.registry.device_states import DeviceState
 from edge_agent.app.agent import Agent
-from edge_agent.cli import retirement as retiring
-from edge_agent.cli.retirement import Retired, retire
-from edge_agent.identity.identity import Identity, folder_is_enrolled, load
+from edge_agent.cli import retirement
+from edge_agent.cli.retirement import RetirementResult, retire_device
+from edge_agent.identity.identity import Identity, folder_is_enrolled, load_identity
 from edge_agent.ledger.export import EXPORT_TAG
 from models.runtime.runner import EchoRunner
 from tests.edge_agent.doubles.hub_double import policy, sample, settings, until
-from tests.edge_agent.doubles.identity_hub import DEVICE, IdentityHub, identity_hub
-from wire.process.exit_codes import Exit, ExitError
+from tests.edge_agent.doubles.identity_hub import DEVICE, IdentityHub, serve_identity_hub
+from wire.process.exit_codes import ExitCode, ExitError
 from wire.transport.base import LinkLostError, Transport
 
 
@@ -44,8 +44,8 @@ async def device(hub: IdentityHub, folder: Path, questions: int = 3) -> Path:
     return folder
 
 
-async def retired(folder: Path, ledger: Path, *, offline: bool = False) -> Retired:
-    return await asyncio.to_thread(retire, folder, ledger, offline=offline)
+async def retired(folder: Path, ledger: Path, *, offline: bool = False) -> RetirementResult:
+    return await asyncio.to_thread(retire_device, folder, ledger, offline=offline)
 
 
 def check(ledger: Path, signing_key: Ed25519PublicKey) -> list[dict[str, object]]:
@@ -59,7 +59,7 @@ def check(ledger: Path, signing_key: Ed25519PublicKey) -> list[dict[str, object]
 
 
 async def test_a_device_retires_with_its_ledger_exported_and_everything_wiped(tmp_path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
         (folder / "updates" / "slots").mkdir(parents=True)
         (folder / "updates" / "slots" / "model.skb").write_bytes(b"model")
@@ -80,20 +80,20 @@ async def test_a_device_retires_with_its_ledger_exported_and_everything_wiped(tm
 
 
 async def test_a_retired_folder_can_become_another_device(tmp_path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
         await retired(folder, tmp_path / "ledger.jsonl")
         again = await hub.enrol(folder)
-    assert load(folder).signing_id == again.signing_id
+    assert load_identity(folder).signing_id == again.signing_id
 
 
 async def test_without_the_hub_nothing_is_wiped_and_the_same_words_go_on_later(tmp_path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
     with pytest.raises(ExitError) as stop:
         await retired(folder, tmp_path / "ledger.jsonl")
-    assert stop.value.code is Exit.HUB
-    load(folder).tls()
+    assert stop.value.code is ExitCode.HUB
+    load_identity(folder).tls_context()
     first = (tmp_path / "ledger.jsonl").read_bytes()
     done = await retired(folder, tmp_path / "ledger.jsonl", offline=True)
     assert (tmp_path / "ledger.jsonl").read_bytes() == first
@@ -103,16 +103,16 @@ async def test_without_the_hub_nothing_is_wiped_and_the_same_words_go_on_later(t
 
 
 async def test_a_hub_that_says_no_keeps_the_device_whole(tmp_path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
         hub.registry.set_state(DEVICE, DeviceState.SUSPENDED, 1)
         with pytest.raises(ExitError, match="suspended; nothing was wiped"):
             await retired(folder, tmp_path / "ledger.jsonl")
-    load(folder).tls()
+    load_identity(folder).tls_context()
 
 
 async def test_a_reply_that_was_lost_is_no_harm(tmp_path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
         hub.change = lambda _: "x" * 70_000
         with pytest.raises(ExitError):
@@ -125,33 +125,33 @@ async def test_a_reply_that_was_lost_is_no_harm(tmp_path):
 
 @pytest.mark.parametrize("kept", [0, 1, 3, 6])
 async def test_power_lost_while_wiping_goes_on_and_never_leaves_a_half_device(tmp_path, kept):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
     names = sorted(path.name for path in folder.iterdir())
-    (folder / retiring.WIPING_FILE).write_bytes(b"")
+    (folder / retirement.WIPING_FILE).write_bytes(b"")
     for name in names[kept:]:  # the disk may lose files in any order
         (folder / name).unlink()
     done = await retired(folder, tmp_path / "ledger.jsonl")
     assert (done.ledger, done.left) == (None, ())
     assert not (tmp_path / "ledger.jsonl").exists()
-    assert not (folder / retiring.WIPING_FILE).exists()
+    assert not (folder / retirement.WIPING_FILE).exists()
 
 
 async def test_the_ledger_does_not_go_where_it_would_be_wiped_or_over_something_else(tmp_path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
         with pytest.raises(ExitError) as stop:
             await retired(folder, folder / "ledger.jsonl")
-        assert stop.value.code is Exit.USAGE
+        assert stop.value.code is ExitCode.USAGE
         (tmp_path / "mine").write_text('{"entries":1}\n')
         with pytest.raises(ExitError, match="name another"):
             await retired(folder, tmp_path / "mine")
         assert (tmp_path / "mine").read_text() == '{"entries":1}\n'
-    load(folder).tls()
+    load_identity(folder).tls_context()
 
 
 async def test_an_edited_ledger_is_not_taken_for_the_devices_own(tmp_path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
     ledger = tmp_path / "ledger.jsonl"
     with pytest.raises(ExitError):
@@ -162,19 +162,19 @@ async def test_an_edited_ledger_is_not_taken_for_the_devices_own(tmp_path):
 
 
 async def test_a_damaged_database_is_told_before_anything_is_wiped(tmp_path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
         for path in folder.glob("agent.db*"):
             path.unlink()
         (folder / "agent.db").write_bytes(b"no database at all " * 500)
         with pytest.raises(ExitError, match="damaged") as stop:
             await retired(folder, tmp_path / "ledger.jsonl")
-    assert stop.value.code is Exit.DATABASE
-    load(folder).tls()
+    assert stop.value.code is ExitCode.DATABASE
+    load_identity(folder).tls_context()
 
 
 async def test_a_device_that_never_asked_leaves_an_empty_ledger(tmp_path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         await hub.enrol(tmp_path / "d")
         done = await retired(tmp_path / "d", tmp_path / "ledger.jsonl")
         assert done.ledger is not None
@@ -183,7 +183,7 @@ async def test_a_device_that_never_asked_leaves_an_empty_ledger(tmp_path):
 
 
 async def test_every_accepted_question_has_its_outcome_before_the_export(tmp_path):
-    async with identity_hub(tmp_path) as hub:
+    async with serve_identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d", questions=5)
         hub.change = lambda _: "x" * 70_000
         with pytest.raises(ExitError):

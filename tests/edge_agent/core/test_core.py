@@ -9,56 +9,56 @@ import pytest
 
 from edge_agent.core.commands import (
     Answer,
+    CoreSetup,
+    CoreSnapshot,
     Correction,
-    Dice,
-    Facts,
     Finish,
-    Mark,
-    Memory,
+    MarkState,
     OutboxLimits,
-    Row,
-    SayHello,
+    OutboxState,
+    RandomDraws,
+    SampleAttributes,
     SendAsk,
-    Setup,
-    State,
+    SendHello,
     Store,
+    StoredQuestion,
     Transmit,
     WakeAt,
 )
 from edge_agent.core.core import EdgeCore
-from edge_agent.core.records import Outcome, Source
+from edge_agent.core.records import AnswerSource, Outcome
 from models.runtime import chain
 from models.runtime.runner import echo_manifest
 from policies.decisions import egress
-from policies.decisions.budget import Spend
-from policies.decisions.leakage import Evidence
+from policies.decisions.budget import BudgetSpend
+from policies.decisions.leakage import LeakageEvidence
 from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
-from policies.model.reasons import Why
+from policies.model.reasons import DecisionReason
 from tests.edge_agent.doubles.hub_double import policy
-from wire.protocol.messages import Prediction, Reason, Receipt, Refusal, Statuses, Verdict, Welcome
+from wire.protocol.messages import Prediction, Receipt, Refusal, RefusalReason, StatusReply, Verdict, WelcomeNote
 
 SURE = Prediction(1, 0.95, (0.05, 0.95), "echo@1")
 UNSURE = Prediction(1, 0.55, (0.45, 0.55), "echo@1")
 VERDICT = Verdict(Prediction(0, 0.99, (0.99, 0.01), "big@1"), "hub-1", "local", 0.1, 0.2)
 ECHO = echo_manifest(2)
-EVIDENCE = Evidence(ECHO.leakage, partial(chain.digest, ECHO.cut, ECHO.codec))
-SETUP = Setup((*ECHO.features, *egress.DERIVED), (HubSite("hub-1", "local"),), 700, evidence=EVIDENCE)
-OPEN = Facts("open")
+EVIDENCE = LeakageEvidence(ECHO.leakage, partial(chain.digest_chain, ECHO.cut, ECHO.codec))
+SETUP = CoreSetup((*ECHO.features, *egress.DERIVED_FIELDS), (HubSite("hub-1", "local"),), 700, evidence=EVIDENCE)
+OPEN = SampleAttributes("open")
 EPOCH = 5
 
 
-def core(rules: Policy | None = None, setup: Setup = SETUP, *, up: bool = True) -> EdgeCore:
+def core(rules: Policy | None = None, setup: CoreSetup = SETUP, *, up: bool = True) -> EdgeCore:
     edge = EdgeCore(setup, rules or policy())
-    edge.restore(Memory(EPOCH, 1, Spend()), 0.0)
+    edge.restore(CoreSnapshot(EPOCH, 1, BudgetSpend()), 0.0)
     if up:
         edge.on_link(up=True, now=0.0)
-        edge.on_note(Welcome(EPOCH, "hub-1", "local"), 0.0)
+        edge.on_note(WelcomeNote(EPOCH, "hub-1", "local"), 0.0)
     return edge
 
 
 def ask(edge: EdgeCore, number: int = 1, now: float = 0.0, local: Prediction = UNSURE) -> list[Any]:
-    return edge.on_prediction(local, OPEN, Dice(f"{number:032x}", 0.9, 0.5), now)
+    return edge.on_prediction(local, OPEN, RandomDraws(f"{number:032x}", 0.9, 0.5), now)
 
 
 def digest(seq: int) -> bytes:
@@ -75,7 +75,7 @@ def only(commands: list[Any], kind: type) -> list[Any]:
     return [command for command in commands if isinstance(command, kind)]
 
 
-def refusal(reason: Reason, seq: int = 1, retry_s: float = 0.0, *, final: bool) -> Refusal:
+def refusal(reason: RefusalReason, seq: int = 1, retry_s: float = 0.0, *, final: bool) -> Refusal:
     return Refusal(EPOCH, seq, digest(seq), reason, retry_s, final)
 
 
@@ -87,7 +87,7 @@ def test_sure_is_answered_here_and_unsure_is_stored_before_anything_is_said():
 def test_after_the_commit_answer_now_answers_and_sends():
     commands = accepted(core())
     (said,) = only(commands, Answer)
-    assert (said.source, said.why, said.seq) == (Source.LOCAL, Why.UNSURE, 1)
+    assert (said.source, said.why, said.seq) == (AnswerSource.LOCAL, DecisionReason.UNSURE, 1)
     assert only(commands, Transmit) == [Transmit(1)]
 
 
@@ -95,11 +95,11 @@ def test_in_wait_mode_the_caller_hears_the_hub_or_the_clock():
     edge = core(policy(mode="wait", budget_s=2.0))
     assert not only(accepted(edge), Answer)
     (said,) = only(edge.on_verdict(1, VERDICT, 1.0), Answer)
-    assert (said.source, said.why, said.queue_s) == (Source.HUB, Why.VERDICT, 0.1)
+    assert (said.source, said.why, said.queue_s) == (AnswerSource.HUB, DecisionReason.VERDICT, 0.1)
     accepted(edge, 2, 1.0)
     assert not only(edge.on_wake(2.9), Answer)
     (late,) = only(edge.on_wake(3.0), Answer)
-    assert late.why is Why.BUDGET_ELAPSED
+    assert late.why is DecisionReason.BUDGET_ELAPSED
     assert [type(c) for c in edge.on_verdict(2, VERDICT, 9.0)] == [Correction, Finish]
 
 
@@ -111,7 +111,9 @@ def test_the_first_wake_is_at_the_budget():
 def test_a_repeated_verdict_does_nothing():
     edge = core()
     accepted(edge)
-    assert only(edge.on_verdict(1, VERDICT, 1.0), Finish) == [Finish(1, f"{1:032x}", Outcome.ANSWERED, Why.VERDICT)]
+    assert only(edge.on_verdict(1, VERDICT, 1.0), Finish) == [
+        Finish(1, f"{1:032x}", Outcome.ANSWERED, DecisionReason.VERDICT)
+    ]
     assert edge.on_verdict(1, VERDICT, 1.1) == []
 
 
@@ -119,23 +121,23 @@ def test_a_failed_store_answers_here_refunds_and_names_no_question():
     edge = core()
     ask(edge)
     assert edge.spend.bytes == 700
-    (said,) = only(edge.on_store_failed(1, Why.NO_DISK, 0.1), Answer)
-    assert (said.why, said.seq) == (Why.NO_DISK, None)
+    (said,) = only(edge.on_store_failed(1, DecisionReason.NO_DISK, 0.1), Answer)
+    assert (said.why, said.seq) == (DecisionReason.NO_DISK, None)
     assert edge.spend.bytes == 0
-    assert len(edge.open) == 0
+    assert len(edge.open_questions) == 0
     assert edge.on_stored(1, digest(1), 0.2) == []
 
 
 def test_without_a_database_nothing_is_asked():
     edge = EdgeCore(SETUP, policy())
     (said,) = ask(edge)
-    assert (said.why, said.seq) == (Why.NO_DISK, None)
+    assert (said.why, said.seq) == (DecisionReason.NO_DISK, None)
 
 
 @pytest.mark.parametrize("confidence", [nan, inf, -0.1, 1.5])
 def test_a_confidence_that_is_none_never_asks(confidence):
     (said,) = ask(core(), local=Prediction(1, confidence, (), "echo@1"))
-    assert said.why is Why.INVALID_CONFIDENCE
+    assert said.why is DecisionReason.INVALID_CONFIDENCE
 
 
 def test_the_window_holds_32_and_a_receipt_lets_the_next_one_go():
@@ -144,8 +146,11 @@ def test_the_window_holds_32_and_a_receipt_lets_the_next_one_go():
     assert sent == list(range(1, 33))
     commands = edge.on_note(Receipt(EPOCH, (1, 2)), 0.1)
     assert only(commands, Transmit) == [Transmit(33), Transmit(34)]
-    assert only(commands, Mark) == [Mark(1, State.RECEIPTED, 0.0, 1), Mark(2, State.RECEIPTED, 0.0, 1)]
-    assert len(edge.open) == 40
+    assert only(commands, MarkState) == [
+        MarkState(1, OutboxState.RECEIPTED, 0.0, 1),
+        MarkState(2, OutboxState.RECEIPTED, 0.0, 1),
+    ]
+    assert len(edge.open_questions) == 40
 
 
 def test_who_waits_is_sent_before_who_was_answered():
@@ -178,8 +183,8 @@ def test_unknown_means_the_same_bytes_again_and_pending_means_patience():
     edge = core()
     accepted(edge)
     edge.on_receipt((1,), 0.1)
-    assert only(edge.on_statuses(Statuses(EPOCH, (1,), ()), 60.0), Transmit) == []
-    assert only(edge.on_statuses(Statuses(EPOCH, (), (1, 99)), 60.0), Transmit) == [Transmit(1)]
+    assert only(edge.on_statuses(StatusReply(EPOCH, (1,), ()), 60.0), Transmit) == []
+    assert only(edge.on_statuses(StatusReply(EPOCH, (), (1, 99)), 60.0), Transmit) == [Transmit(1)]
 
 
 def test_a_new_connection_says_hello_asks_and_sends_again():
@@ -189,10 +194,10 @@ def test_a_new_connection_says_hello_asks_and_sends_again():
     edge.on_receipt((1,), 0.1)
     edge.on_link(up=False, now=1.0)
     commands = edge.on_link(up=True, now=2.0)
-    assert [c for c in commands if not isinstance(c, WakeAt)] == [SayHello(), SendAsk((1,)), Transmit(2)]
-    assert only(edge.on_wake(63.0), SayHello)  # nobody answered the first
-    edge.on_note(Welcome(EPOCH, "hub-1", "local"), 64.0)
-    assert not only(edge.on_wake(200.0), SayHello)
+    assert [c for c in commands if not isinstance(c, WakeAt)] == [SendHello(), SendAsk((1,)), Transmit(2)]
+    assert only(edge.on_wake(63.0), SendHello)  # nobody answered the first
+    edge.on_note(WelcomeNote(EPOCH, "hub-1", "local"), 64.0)
+    assert not only(edge.on_wake(200.0), SendHello)
 
 
 def test_what_is_owed_is_asked_for_in_pieces_of_64():
@@ -229,7 +234,7 @@ def test_case_79_seven_days_end_a_question_before_it_is_sent():
     edge = core(up=False)
     accepted(edge, 1, 0.0)
     commands = edge.on_wake(7 * 86_400.0)
-    assert only(commands, Finish) == [Finish(1, f"{1:032x}", Outcome.EXPIRED, Why.EXPIRED)]
+    assert only(commands, Finish) == [Finish(1, f"{1:032x}", Outcome.EXPIRED, DecisionReason.EXPIRED)]
     assert not only(edge.on_link(up=True, now=7 * 86_400.0 + 1), Transmit)
 
 
@@ -241,7 +246,9 @@ def test_a_changed_policy_judges_again_before_each_sending():
     assert [c.seq for c in only(edge.on_link(up=True, now=1.0), Transmit)] == [1, 2]
     edge.on_policy(policy(version=3, level="P0"), 2.0)
     commands = edge.on_wake(30.0)
-    assert [(c.outcome, c.reason) for c in only(commands, Finish)] == [(Outcome.DENIED, Why.DENIED_POLICY_CHANGED)] * 2
+    assert [(c.outcome, c.reason) for c in only(commands, Finish)] == [
+        (Outcome.DENIED, DecisionReason.DENIED_POLICY_CHANGED)
+    ] * 2
     assert not only(commands, Transmit)
 
 
@@ -250,7 +257,7 @@ def test_no_policy_lets_nothing_go():
     accepted(edge)
     edge.on_policy(None, 1.0)
     (said,) = ask(edge, 2, 1.0)
-    assert said.why is Why.DENIED_POLICY_ERROR
+    assert said.why is DecisionReason.DENIED_POLICY_ERROR
     assert only(edge.on_link(up=True, now=1.0), Finish)[0].outcome is Outcome.DENIED
 
 
@@ -260,11 +267,11 @@ def test_a_full_outbox_refuses_the_new_and_keeps_the_old():
     accepted(edge, 1)
     accepted(edge, 2)
     (said,) = ask(edge, 3)
-    assert (said.why, said.seq) == (Why.OUTBOX_FULL, None)
-    assert len(edge.open) == 2
+    assert (said.why, said.seq) == (DecisionReason.OUTBOX_FULL, None)
+    assert len(edge.open_questions) == 2
     by_bytes = core(setup=msgspec.structs.replace(SETUP, limits=OutboxLimits(max_bytes=1000)))
     accepted(by_bytes, 1)
-    assert ask(by_bytes, 2)[0].why is Why.OUTBOX_FULL
+    assert ask(by_bytes, 2)[0].why is DecisionReason.OUTBOX_FULL
 
 
 def test_audits_fill_half_the_outbox_at_most_and_stay_confident_answers():
@@ -272,44 +279,44 @@ def test_audits_fill_half_the_outbox_at_most_and_stay_confident_answers():
     for number in range(2):
         assert isinstance(ask(edge, number, local=SURE)[0], Store)
     (said,) = ask(edge, 3, local=SURE)
-    assert (said.why, said.seq) == (Why.CONFIDENT, None)
+    assert (said.why, said.seq) == (DecisionReason.CONFIDENT, None)
     assert isinstance(ask(edge, 4)[0], Store)
 
 
 def test_restore_takes_up_every_row_and_answers_who_was_waiting():
     edge = core()
     accepted(edge, 1)
-    question = edge.open.get(1)
+    question = edge.open_questions.get(1)
     assert question is not None
 
-    def row(seq: int, state: State, *, answered: bool, not_before: float = 0.0) -> Row:
+    def row(seq: int, state: OutboxState, *, answered: bool, not_before: float = 0.0) -> StoredQuestion:
         q = question
-        return Row(
+        return StoredQuestion(
             seq, f"{seq:032x}", state, UNSURE, answered, q.policy, "open", q.egress, q.target, digest(seq), 700,
             1e6, not_before,
         )  # fmt: skip
 
     again = EdgeCore(SETUP, policy())
     rows = (
-        row(3, State.SENT, answered=True),
-        row(4, State.RECEIPTED, answered=False),
-        row(5, State.SEALED, answered=True, not_before=50.0),
+        row(3, OutboxState.SENT, answered=True),
+        row(4, OutboxState.RECEIPTED, answered=False),
+        row(5, OutboxState.SEALED, answered=True, not_before=50.0),
     )
-    said = only(again.restore(Memory(EPOCH, 6, Spend.of(3, 2100), rows), 10.0), Answer)
-    assert [(a.seq, a.why) for a in said] == [(4, Why.BUDGET_ELAPSED)]
+    said = only(again.restore(CoreSnapshot(EPOCH, 6, BudgetSpend.spent_bytes(3, 2100), rows), 10.0), Answer)
+    assert [(a.seq, a.why) for a in said] == [(4, DecisionReason.BUDGET_ELAPSED)]
     commands = again.on_link(up=True, now=11.0)
     assert (only(commands, Transmit), only(commands, SendAsk)) == ([Transmit(3)], [SendAsk((4,))])
     assert only(again.on_wake(50.0), Transmit) == [Transmit(3), Transmit(5)]
     assert only(again.on_verdict(4, VERDICT, 51.0), Correction)
     assert ask(again, 9, 51.0)[0].seq == 6
-    assert again.spend == Spend.of(3, 2800)
+    assert again.spend == BudgetSpend.spent_bytes(3, 2800)
 
 
 def test_a_message_that_the_link_will_never_take_ends_as_denied():
     edge = core()
     accepted(edge)
-    assert only(edge.on_unsendable(1, Why.DENIED_TOO_BIG, 1.0), Finish)[0].outcome is Outcome.DENIED
-    assert edge.on_unsendable(1, Why.DENIED_TOO_BIG, 1.0) == []
+    assert only(edge.on_unsendable(1, DecisionReason.DENIED_TOO_BIG, 1.0), Finish)[0].outcome is Outcome.DENIED
+    assert edge.on_unsendable(1, DecisionReason.DENIED_TOO_BIG, 1.0) == []
 
 
 def test_hub_first_asks_whatever_the_confidence():
@@ -322,11 +329,11 @@ def test_other_hubs_stop_what_was_meant_for_the_old_one_only_after_a_new_policy(
     accepted(edge)
     edge.on_hubs((HubSite("hub-9", "moon"),), 1.0)
     edge.on_policy(policy(version=2), 1.0)
-    assert only(edge.on_link(up=True, now=2.0), Finish)[0].reason is Why.DENIED_POLICY_CHANGED
+    assert only(edge.on_link(up=True, now=2.0), Finish)[0].reason is DecisionReason.DENIED_POLICY_CHANGED
 
 
 def test_a_row_is_stored_once():
     edge = core()
     accepted(edge)
     assert edge.on_stored(1, b"other", 0.1) == []
-    assert edge.on_refusal(refusal(Reason.POLICY, final=True), 0.2)
+    assert edge.on_refusal(refusal(RefusalReason.POLICY, final=True), 0.2)

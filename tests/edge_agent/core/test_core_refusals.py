@@ -4,23 +4,23 @@ from math import nan
 
 import pytest
 
-from edge_agent.core.commands import Answer, Finish, Mark, Reseal, State, Transmit
+from edge_agent.core.commands import Answer, Finish, MarkState, OutboxState, Reseal, Transmit
 from edge_agent.core.records import Outcome
-from policies.model.reasons import Why
+from policies.model.reasons import DecisionReason
 from tests.edge_agent.core.test_core import EPOCH, VERDICT, accepted, ask, core, digest, only, refusal
 from tests.edge_agent.doubles.hub_double import policy
-from wire.protocol.messages import Reason, Refusal
+from wire.protocol.messages import Refusal, RefusalReason
 
 
 def test_a_refusal_for_now_keeps_the_row_and_the_hubs_quiet():
     edge = core()
     accepted(edge)
-    commands = edge.on_refusal(refusal(Reason.BUSY, retry_s=5.0, final=False), 1.0)
-    (mark,) = only(commands, Mark)
-    assert mark.state is State.SEALED
+    commands = edge.on_refusal(refusal(RefusalReason.BUSY, retry_s=5.0, final=False), 1.0)
+    (mark,) = only(commands, MarkState)
+    assert mark.state is OutboxState.SEALED
     assert mark.not_before >= 6.0
     (said,) = ask(edge, 2, 2.0)
-    assert said.why is Why.HUB_QUIET
+    assert said.why is DecisionReason.HUB_QUIET
     assert not only(edge.on_wake(5.9), Transmit)
     assert only(edge.on_wake(mark.not_before), Transmit) == [Transmit(1)]
 
@@ -28,20 +28,22 @@ def test_a_refusal_for_now_keeps_the_row_and_the_hubs_quiet():
 def test_who_cannot_be_served_in_time_is_answered_at_once():
     edge = core(policy(mode="wait", budget_s=2.0))
     accepted(edge)
-    (said,) = only(edge.on_refusal(refusal(Reason.BUSY, retry_s=9.0, final=False), 0.5), Answer)
-    assert said.why is Why.HUB_QUIET
+    (said,) = only(edge.on_refusal(refusal(RefusalReason.BUSY, retry_s=9.0, final=False), 0.5), Answer)
+    assert said.why is DecisionReason.HUB_QUIET
 
 
 def test_a_hub_may_not_ask_for_silence_for_ever():
     edge = core()
     accepted(edge)
-    edge.on_refusal(refusal(Reason.BUSY, retry_s=1e12, final=False), 0.0)
+    edge.on_refusal(refusal(RefusalReason.BUSY, retry_s=1e12, final=False), 0.0)
     assert edge.link.quiet_until == 3600.0
-    edge.on_refusal(refusal(Reason.BUSY, retry_s=nan, final=False), 0.0)
+    edge.on_refusal(refusal(RefusalReason.BUSY, retry_s=nan, final=False), 0.0)
     assert edge.link.quiet_until == 3600.0
 
 
-@pytest.mark.parametrize(("reason", "outcome"), [(Reason.POLICY, Outcome.REFUSED), (Reason.EXPIRED, Outcome.EXPIRED)])
+@pytest.mark.parametrize(
+    ("reason", "outcome"), [(RefusalReason.POLICY, Outcome.REFUSED), (RefusalReason.EXPIRED, Outcome.EXPIRED)]
+)
 def test_a_final_refusal_ends_the_question_with_its_reason(reason, outcome):
     edge = core(policy(mode="wait"))
     accepted(edge)
@@ -54,27 +56,27 @@ def test_a_final_refusal_ends_the_question_with_its_reason(reason, outcome):
 def test_a_refusal_of_other_bytes_is_not_ours():
     edge = core()
     accepted(edge)
-    assert edge.on_refusal(Refusal(EPOCH, 1, digest(2), Reason.POLICY, 0.0, True), 0.5) == []
-    assert edge.on_note(Refusal(EPOCH + 1, 1, digest(1), Reason.POLICY, 0.0, True), 0.5) == []
+    assert edge.on_refusal(Refusal(EPOCH, 1, digest(2), RefusalReason.POLICY, 0.0, True), 0.5) == []
+    assert edge.on_note(Refusal(EPOCH + 1, 1, digest(1), RefusalReason.POLICY, 0.0, True), 0.5) == []
 
 
 def test_key_expired_seals_anew_once_per_refusal_and_charges_nothing():
     edge = core()
     accepted(edge)
     spent = edge.spend
-    assert only(edge.on_refusal(refusal(Reason.KEY_EXPIRED, final=True), 1.0), Reseal) == [Reseal(1)]
-    assert edge.on_refusal(refusal(Reason.KEY_EXPIRED, final=True), 1.1) == []
+    assert only(edge.on_refusal(refusal(RefusalReason.KEY_EXPIRED, final=True), 1.0), Reseal) == [Reseal(1)]
+    assert edge.on_refusal(refusal(RefusalReason.KEY_EXPIRED, final=True), 1.1) == []
     commands = edge.on_stored(1, b"new digest", 1.2)
     assert only(commands, Transmit) == [Transmit(1)]
     assert not only(commands, Answer)
     assert edge.spend == spent
-    assert edge.on_refusal(refusal(Reason.KEY_EXPIRED, final=True), 1.3) == []  # of the old bytes
+    assert edge.on_refusal(refusal(RefusalReason.KEY_EXPIRED, final=True), 1.3) == []  # of the old bytes
 
 
 def test_a_row_that_cannot_be_sealed_anew_yet_waits_and_is_not_lost():
     edge = core()
     accepted(edge)
-    edge.on_refusal(refusal(Reason.KEY_EXPIRED, final=True), 1.0)
-    (mark,) = only(edge.on_store_failed(1, Why.NO_DISK, 1.1), Mark)
+    edge.on_refusal(refusal(RefusalReason.KEY_EXPIRED, final=True), 1.0)
+    (mark,) = only(edge.on_store_failed(1, DecisionReason.NO_DISK, 1.1), MarkState)
     assert mark.not_before == pytest.approx(61.1)
     assert only(edge.on_wake(61.2), Transmit) == [Transmit(1)]

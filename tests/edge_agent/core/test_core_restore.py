@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.core.commands import Dice, Facts, Rest, Store, WakeAt
+from edge_agent.core.commands import IdleSnapshot, RandomDraws, SampleAttributes, Store, WakeAt
 from edge_agent.core.core import EdgeCore
 from tests.edge_agent.core.test_core import EPOCH, SURE, UNSURE, VERDICT, ask, core, digest, refusal
-from wire.protocol.messages import Reason
+from wire.protocol.messages import RefusalReason
 
 AWAY_S = 100.0  # longer than anything is waited for
 steps = st.lists(st.sampled_from(["sure", "unsure", "refused", "unanswered"]), max_size=12)
@@ -18,7 +18,7 @@ def life(edge: EdgeCore, step: str, number: int, now: float) -> list[object]:
     for store in [command for command in said if isinstance(command, Store)]:
         said += edge.on_stored(store.seq, digest(store.seq), now)
         if step == "refused":
-            said += edge.on_refusal(refusal(Reason.POLICY, store.seq, final=True), now + 1.0)
+            said += edge.on_refusal(refusal(RefusalReason.POLICY, store.seq, final=True), now + 1.0)
         elif step == "unanswered":
             said += edge.on_receipt((store.seq,), now + 1.0)
             said += edge.on_wake(now + 3.0)
@@ -31,31 +31,31 @@ def life(edge: EdgeCore, step: str, number: int, now: float) -> list[object]:
 @given(steps)
 def test_a_core_that_rests_between_samples_says_what_one_says_that_never_does(taken: list[str]) -> None:
     awake, now = core(), 0.0
-    rested: Rest | None = Rest(EPOCH, 1, awake.spend, 0)
+    rested: IdleSnapshot | None = IdleSnapshot(EPOCH, 1, awake.spend, 0)
     for number, step in enumerate(taken, 1):
         other = core()
         life(other, "unsure", 99, 1e9)  # it was somebody else, whose clock shows another time
         assert rested is not None
-        other.resume(rested)
+        other.resume_from(rested)
         assert life(other, step, number, now) == life(awake, step, number, now)
-        rested, now = other.rest(now + AWAY_S), now + AWAY_S
+        rested, now = other.idle_snapshot(now + AWAY_S), now + AWAY_S
 
 
 def test_what_is_open_or_waited_for_cannot_rest() -> None:
     edge = core()
-    assert edge.rest(0.0) is not None
+    assert edge.idle_snapshot(0.0) is not None
     (store, *_) = ask(edge)
-    assert edge.rest(0.0) is None  # open
+    assert edge.idle_snapshot(0.0) is None  # open
     edge.on_stored(store.seq, digest(store.seq), 0.0)
     edge.on_receipt((store.seq,), 1.0)
     edge.on_verdict(store.seq, VERDICT, 2.0)
-    assert edge.rest(2.0) is None  # no Ask may be sent for a minute
-    assert edge.rest(62.0) is not None
+    assert edge.idle_snapshot(2.0) is None  # no Ask may be sent for a minute
+    assert edge.idle_snapshot(62.0) is not None
 
 
 def test_a_core_that_looks_changes_nothing() -> None:
     edge = core()
-    before = edge.rest(0.0)
+    before = edge.idle_snapshot(0.0)
     for local in (SURE, UNSURE):
-        edge.look(local, Facts("open", 20_000), Dice("1", 0.0), 0.0)
-    assert edge.rest(0.0) == before
+        edge.evaluate_sample(local, SampleAttributes("open", 20_000), RandomDraws("1", 0.0), 0.0)
+    assert edge.idle_snapshot(0.0) == before

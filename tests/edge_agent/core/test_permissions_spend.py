@@ -7,27 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.core.permissions import Purse
+from edge_agent.core.permissions import SpendTracker
 from edge_agent.storage import accounts
 from edge_agent.storage.accounts import OverdrawnError
-from edge_agent.storage.schema import SCHEMA, migrate
+from edge_agent.storage.schema import SCHEMA, migrate_schema
 from policies.decisions import budget
-from policies.decisions.budget import Charge, Charged, Spend
+from policies.decisions.budget import AccountCharge, BudgetSpend, ChargeResult
 
 DAY = 20_000
 KEYS = st.sampled_from(["bytes", "cost", "privacy/30d"])
 TOTALS = st.lists(st.tuples(KEYS, st.integers(DAY, DAY + 1), st.integers(0, 1000)), max_size=6).map(tuple)
-CHARGES = st.lists(st.builds(Charge, KEYS, st.just(DAY), st.integers(1, 400), st.just(1000)), max_size=6)
+CHARGES = st.lists(st.builds(AccountCharge, KEYS, st.just(DAY), st.integers(1, 400), st.just(1000)), max_size=6)
 
 
-def purse(*, mirrored: bool = True, known: bool = True, **totals: int) -> Purse:
-    made = Purse()
-    made.open(Spend(DAY, {(key, DAY): amount for key, amount in totals.items()}, known=known), mirrored=mirrored)
+def purse(*, mirrored: bool = True, known: bool = True, **totals: int) -> SpendTracker:
+    made = SpendTracker()
+    made.load_spend(
+        BudgetSpend(DAY, {(key, DAY): amount for key, amount in totals.items()}, known=known), mirrored=mirrored
+    )
     return made
 
 
-def charged(held: Spend, *charges: Charge) -> Charged:
-    return Charged(budget.added(held, charges, DAY), charges)
+def charged(held: BudgetSpend, *charges: AccountCharge) -> ChargeResult:
+    return ChargeResult(budget.add_charges(held, charges, DAY), charges)
 
 
 @given(TOTALS, CHARGES, TOTALS)
@@ -37,9 +39,9 @@ def test_case_106_no_word_of_the_hub_lowers_a_total(first, charges, second):
     for step in (first, charges, second):
         if step is charges:
             for each in charges:
-                held.take(charged(held.spend, each).spend)
+                held.set_spend(charged(held.spend, each).spend)
         else:
-            held.mirror(step, complete=True)
+            held.merge_hub_totals(step, complete=True)
         now = dict(held.spend.totals)
         assert all(now.get(at, 0) >= amount for at, amount in before.items() if at[1] >= DAY)
         before = now
@@ -47,51 +49,53 @@ def test_case_106_no_word_of_the_hub_lowers_a_total(first, charges, second):
 
 def test_case_106_what_was_charged_since_the_start_comes_on_top_of_what_the_hub_remembers():
     held = purse(mirrored=False, bytes=100)
-    held.take(charged(held.spend, Charge("bytes", DAY, 50, 1000)).spend)
-    assert held.mirror((("bytes", DAY, 900),), complete=True) == (("bytes", DAY, 950),)
+    held.set_spend(charged(held.spend, AccountCharge("bytes", DAY, 50, 1000)).spend)
+    assert held.merge_hub_totals((("bytes", DAY, 900),), complete=True) == (("bytes", DAY, 950),)
     assert held.mirrored
-    assert held.mirror((("bytes", DAY, 950),), complete=True) == ()
+    assert held.merge_hub_totals((("bytes", DAY, 950),), complete=True) == ()
 
 
 def test_case_106_a_lost_ledger_stays_exhausted_until_the_mirror_is_complete():
     held = purse(mirrored=False, known=False)
-    held.mirror((("bytes", DAY, 1),), complete=False)
+    held.merge_hub_totals((("bytes", DAY, 1),), complete=False)
     assert (held.spend.known, held.mirrored) == (False, False)
-    held.mirror((("bytes", DAY, 1),), complete=True)
+    held.merge_hub_totals((("bytes", DAY, 1),), complete=True)
     assert (held.spend.known, held.mirrored) == (True, True)
 
 
 @pytest.fixture
 def db():
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
-        migrate(made, "")
+        migrate_schema(made, "")
         yield made
 
 
 @given(CHARGES)
 def test_case_106_no_account_ever_holds_more_than_its_limit(charges):
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        migrate(db, "")
+        migrate_schema(db, "")
         for each in charges:
             db.execute("begin")
             try:
-                accounts.charge(db, (each,))
+                accounts.add_charges(db, (each,))
                 db.execute("commit")
             except OverdrawnError:
                 db.execute("rollback")
-        assert all(amount <= 1000 for amount in accounts.stored(db).totals.values())
+        assert all(amount <= 1000 for amount in accounts.read_spend(db).totals.values())
 
 
 def test_of_subjects_accounts_the_hub_hears_the_fullest_and_no_subject(db):
-    accounts.charge(db, [Charge(f"privacy/30d/s/{who}", 7, amount, 99) for who, amount in (("aa", 3), ("bb", 9))])
-    accounts.charge(db, [Charge("bytes", DAY, 5, 10)])
-    assert accounts.running(db) == (("bytes", DAY, 5), ("privacy/30d/s/", 7, 9))
+    accounts.add_charges(
+        db, [AccountCharge(f"privacy/30d/s/{who}", 7, amount, 99) for who, amount in (("aa", 3), ("bb", 9))]
+    )
+    accounts.add_charges(db, [AccountCharge("bytes", DAY, 5, 10)])
+    assert accounts.read_hub_totals(db) == (("bytes", DAY, 5), ("privacy/30d/s/", 7, 9))
 
 
 def test_a_lost_ledger_takes_every_subject_for_the_fullest():
     held = purse(mirrored=False, known=False)
-    held.mirror((("privacy/30d/s/", 7, 90),), complete=True)
-    held.mirror((("privacy/30d/s/", 7, 99),), complete=True)  # of later: we know whose that is
+    held.merge_hub_totals((("privacy/30d/s/", 7, 90),), complete=True)
+    held.merge_hub_totals((("privacy/30d/s/", 7, 99),), complete=True)  # of later: we know whose that is
     assert held.spend.totals == {("privacy/30d/s/", 7): 90}
 
 
@@ -100,15 +104,15 @@ def test_what_an_older_version_has_charged_is_still_charged():
         for version, script in enumerate(SCHEMA[:2], 1):
             db.executescript(f"{script};pragma user_version={version}")
         db.execute("insert into spend values(?,700)", (DAY,))
-        migrate(db, "")
-        assert accounts.stored(db) == Spend.of(DAY, 700)
+        migrate_schema(db, "")
+        assert accounts.read_spend(db) == BudgetSpend.spent_bytes(DAY, 700)
 
 
 def test_a_charge_is_taken_back_only_as_far_as_there_is_one(db):
-    charge = Charge("bytes", DAY, 5, 10)
-    accounts.charge(db, [charge])
-    accounts.take_back(db, [charge, charge])
-    assert accounts.stored(db) == Spend.of(DAY, 0)
-    accounts.raise_to(db, (("bytes", DAY, 8),))
-    accounts.raise_to(db, (("bytes", DAY, 3),))
-    assert accounts.stored(db).bytes == 8
+    charge = AccountCharge("bytes", DAY, 5, 10)
+    accounts.add_charges(db, [charge])
+    accounts.refund_charges(db, [charge, charge])
+    assert accounts.read_spend(db) == BudgetSpend.spent_bytes(DAY, 0)
+    accounts.raise_totals(db, (("bytes", DAY, 8),))
+    accounts.raise_totals(db, (("bytes", DAY, 3),))
+    assert accounts.read_spend(db).bytes == 8

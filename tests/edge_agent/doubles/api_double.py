@@ -11,10 +11,10 @@ import msgspec
 from edge_agent.api.app import ApiServer, build_app
 from edge_agent.api.oip import InferLimits
 from edge_agent.api.service import AnswerService
-from edge_agent.core.records import AnswerRecord, DisabledError, EventRecord, Kind, Sample, Source
+from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, DisabledError, EventRecord, Sample
 from models.bundle.manifest import Manifest
 from models.runtime.runner import EchoRunner
-from policies.model.reasons import Why
+from policies.model.reasons import DecisionReason
 from wire.http.guards import ServerAccess
 
 POLICY = "ab" * 16
@@ -49,9 +49,9 @@ class MemoryAgent:
         number = len(self.records) + 1
         record = AnswerRecord(
             id=f"{number:032x}",
-            kind=Kind.ANSWER,
-            source=Source.LOCAL,
-            why=Why.CONFIDENT if sure else Why.UNSURE,
+            kind=AnswerKind.ANSWER,
+            source=AnswerSource.LOCAL,
+            why=DecisionReason.CONFIDENT if sure else DecisionReason.UNSURE,
             prediction=prediction,
             policy=POLICY,
             data_class=sample.data_class,
@@ -66,7 +66,12 @@ class MemoryAgent:
     async def verdict(self, answer_id: str, label: int) -> None:
         first = next(r for r in self.records if r.id == answer_id)
         prediction = msgspec.structs.replace(first.prediction, label=label)
-        changed = {"kind": Kind.CORRECTION, "source": Source.HUB, "why": Why.VERDICT, "event": len(self.records) + 1}
+        changed = {
+            "kind": AnswerKind.CORRECTION,
+            "source": AnswerSource.HUB,
+            "why": DecisionReason.VERDICT,
+            "event": len(self.records) + 1,
+        }
         await self._keep(msgspec.structs.replace(first, prediction=prediction, **changed))
 
     async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002
@@ -121,7 +126,7 @@ class MemoryAgent:
 
 
 @asynccontextmanager
-async def serving(
+async def serve_api(
     agent: AnswerService, door: ServerAccess | None = None, **options: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """A client session with a running server, on a free port. `door`: who may call; `options`: of `build_app`."""

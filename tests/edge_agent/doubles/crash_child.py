@@ -6,14 +6,14 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.edge_agent.doubles.hub_double import HubDouble, Rig, policy, sample, until
-from wire.protocol.topics import Channel
+from tests.edge_agent.doubles.hub_double import AgentRig, HubDouble, policy, sample, until
+from wire.protocol.topics import TopicChannel
 from wire.transport.base import MemoryTransport
 
 POINTS = ("in_transaction", "before_send", "after_send", "after_receipt", "before_delete", "after_outcome")
 
 
-def die(*_: object) -> None:
+def kill_self(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -30,13 +30,15 @@ class FileHub(HubDouble):
             for epoch, seq in set(self.effects) - known:
                 file.write(f"{epoch} {seq} {self.effects[epoch, seq].hex()}\n")
         if self.point == "after_send":
-            die()
+            kill_self()
 
     async def connect(self) -> MemoryTransport:
         transport = await super().connect()
         post = transport.post
         if self.point == "before_send":
-            transport.post = lambda topic, data: die() if topic.endswith(Channel.QUESTION) else post(topic, data)  # type: ignore[assignment,return-value]
+            transport.post = lambda topic, data: (
+                kill_self() if topic.endswith(TopicChannel.QUESTION) else post(topic, data)
+            )  # type: ignore[assignment,return-value]
         return transport
 
 
@@ -44,16 +46,16 @@ async def main(folder: Path, point: str) -> None:
     hub = FileHub(verdicts=point in ("before_delete", "after_outcome"))
     hub.file, hub.point = folder / "effects", point
     statements = {"in_transaction": "insert into entries", "before_delete": "delete from outbox"}
-    async with Rig(folder, policy(), hub) as rig:
+    async with AgentRig(folder, policy(), hub) as rig:
         if point in statements:
-            trace = lambda sql: die() if sql.startswith(statements[point]) else None  # noqa: E731
+            trace = lambda sql: kill_self() if sql.startswith(statements[point]) else None  # noqa: E731
             await rig.agent._db.read(lambda db: db.set_trace_callback(trace))
         await asyncio.gather(*(rig.agent.infer(sample()) for _ in range(3)))
         if point == "after_receipt":
             await until(lambda: rig.agent.status()["receipted"] == 3)
         if point == "after_outcome":
-            await until(lambda: rig.open == 0 and rig.agent._db.waiting == 0)
-        die()
+            await until(lambda: rig.open == 0 and rig.agent._db.waiting_units == 0)
+        kill_self()
 
 
 if __name__ == "__main__":

@@ -20,30 +20,30 @@ from edge_agent.identity.identity import HubKeys, Identity
 from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
 from models.runtime.runner import EchoRunner
-from policies.language.document import parse
+from policies.language.document import parse_policy
 from policies.model.policy import Policy
 from wire.protocol import codec, sealing
 from wire.protocol.codec import Frame
 from wire.protocol.messages import (
-    Ask,
+    CipherSuite,
     DownNote,
     Escalation,
-    Header,
-    Heads,
-    Hello,
-    Mirror,
+    FrameHeader,
+    HelloNote,
+    LedgerHeadReport,
     Prediction,
-    Reason,
     Receipt,
     Refusal,
-    Statuses,
-    Suite,
+    RefusalReason,
+    SpendMirror,
+    StatusReply,
+    StatusRequest,
     Verdict,
-    Welcome,
+    WelcomeNote,
 )
-from wire.protocol.rollout import InstallReport, ReportSeen
-from wire.protocol.topics import Channel, parse_up, shard_of, topic
-from wire.transport.base import Incoming, LinkLostError, MemoryBroker, MemoryTransport
+from wire.protocol.rollout import InstallReport, ReportReceipt
+from wire.protocol.topics import TopicChannel, build_topic, compute_shard, parse_up_topic
+from wire.transport.base import IncomingMessage, LinkLostError, MemoryBroker, MemoryTransport
 
 DEVICE = "demo--d1"
 HUB_TIME_MS = 1_790_000_000_000
@@ -89,7 +89,7 @@ DEFAULTS = {
 
 
 def policy(**changes: object) -> Policy:
-    return parse(POLICY.format(**{**DEFAULTS, **changes})).compile()
+    return parse_policy(POLICY.format(**{**DEFAULTS, **changes})).compile()
 
 
 def sample(x: np.ndarray = UNSURE, data_class: str = "open", **more: str) -> Sample:
@@ -111,8 +111,8 @@ class HubDouble:
     prediction: Prediction = TRUTH
     effects: dict[tuple[int, int], bytes] = field(default_factory=dict)
     questions: list[tuple[Frame, bytes, Escalation]] = field(default_factory=list)  # frame, its bytes, plaintext
-    notes: list[Ask | Hello] = field(default_factory=list)
-    heads: list[Heads] = field(default_factory=list)
+    notes: list[StatusRequest | HelloNote] = field(default_factory=list)
+    heads: list[LedgerHeadReport] = field(default_factory=list)
     acknowledges: bool = True
     reports: list[InstallReport] = field(default_factory=list)
     now_ms: int = HUB_TIME_MS
@@ -139,119 +139,131 @@ class HubDouble:
         while True:
             with contextlib.suppress(LinkLostError):
                 transport = self.broker.connect()
-                await transport.subscribe(tuple(f"v1/+/+/{c}" for c in (Channel.QUESTION, Channel.ASK, Channel.REPORT)))
+                await transport.subscribe(
+                    tuple(f"v1/+/+/{c}" for c in (TopicChannel.QUESTION, TopicChannel.ASK, TopicChannel.REPORT))
+                )
                 self.present = True
                 while True:
                     for message in await transport.receive():
-                        self.hear(message)
+                        self.on_message(message)
             self.present = False
             await asyncio.sleep(0.01)
 
-    def hear(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """Verify a message of the device and dispatch it by its type."""
-        _, channel = parse_up(message.topic)
-        frame = codec.split(message.payload)
-        sealing.verify(frame, by=SIGNING.public_key(), channel=channel)
-        if channel is Channel.QUESTION:
+        _, channel = parse_up_topic(message.topic)
+        frame = codec.split_frame(message.payload)
+        sealing.verify_frame(frame, by=SIGNING.public_key(), channel=channel)
+        if channel is TopicChannel.QUESTION:
             self.on_question(frame, message.payload)
             return
-        if channel is Channel.REPORT and frame.suite is Suite.SEALED:
+        if channel is TopicChannel.REPORT and frame.suite is CipherSuite.SEALED:
             self.on_report(frame)
             return
-        note = codec.decode_up(frame.body)
+        note = codec.decode_up_note(frame.body)
         assert not isinstance(note, InstallReport)
-        assert isinstance(note, Heads) is (channel is Channel.REPORT)
-        if isinstance(note, Heads):
+        assert isinstance(note, LedgerHeadReport) is (channel is TopicChannel.REPORT)
+        if isinstance(note, LedgerHeadReport):
             self.on_heads(note)
         else:
             self.on_note(note)
 
-    def on_heads(self, heads: Heads) -> None:
+    def on_heads(self, heads: LedgerHeadReport) -> None:
         """Answer a ledger head with a mirror of the device's own spending; it keeps no log."""
         self.heads.append(heads)
         if self.mirrors:
-            self.tell(Mirror(heads.epoch, heads.spend))
+            self.send_note(SpendMirror(heads.epoch, heads.spend))
 
     def on_report(self, frame: Frame) -> None:
-        note = codec.decode_up(codec.unpad(sealing.open_sealed(frame, key=self.hpke, channel=Channel.REPORT)))
+        note = codec.decode_up_note(
+            codec.unpad_plaintext(sealing.open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.REPORT))
+        )
         assert isinstance(note, InstallReport)
         self.reports.append(note)
         if self.acknowledges:
-            self.tell(ReportSeen(0, note.seq))
+            self.send_note(ReportReceipt(0, note.seq))
 
-    def on_note(self, note: Ask | Hello) -> None:
+    def on_note(self, note: StatusRequest | HelloNote) -> None:
         self.notes.append(note)
-        if isinstance(note, Hello):
-            self.tell(Welcome(note.epoch, "hub-1", "local"))
+        if isinstance(note, HelloNote):
+            self.send_note(WelcomeNote(note.epoch, "hub-1", "local"))
         elif self.statuses:
             asked = {frame.header.seq for frame, _, _ in self.questions}
             known = [seq for seq in note.seqs if (note.epoch, seq) in self.effects and seq in asked]
             unknown = tuple(seq for seq in note.seqs if seq not in known)
             if self.verdicts:
                 for frame, _, question in [q for q in self.questions if q[0].header.seq in known]:
-                    self.send(self.verdict(frame, question))
+                    self.send_frame(self.seal_verdict(frame, question))
                 known = []
-            self.tell(Statuses(note.epoch, tuple(known), unknown))
+            self.send_note(StatusReply(note.epoch, tuple(known), unknown))
 
     def on_question(self, frame: Frame, data: bytes) -> None:
-        padded = sealing.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION)
-        question = codec.decode_escalation(codec.unpad(padded))
+        padded = sealing.open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.QUESTION)
+        question = codec.decode_escalation(codec.unpad_plaintext(padded))
         self.questions.append((frame, data, question))
         key = (frame.header.epoch, frame.header.seq)
-        assert self.effects.get(key, codec.fingerprint(padded)) == codec.fingerprint(padded)
+        assert self.effects.get(key, codec.hash_plaintext(padded)) == codec.hash_plaintext(padded)
         if self.receipts:
-            self.effects[key] = codec.fingerprint(padded)
-            self.tell(Receipt(key[0], (key[1],)))
+            self.effects[key] = codec.hash_plaintext(padded)
+            self.send_note(Receipt(key[0], (key[1],)))
         if self.verdicts:
-            self.effects[key] = codec.fingerprint(padded)
-            self.send(self.verdict(frame, question))
+            self.effects[key] = codec.hash_plaintext(padded)
+            self.send_frame(self.seal_verdict(frame, question))
 
     # Messages to the device
 
-    def send(self, data: bytes) -> None:
-        self.broker.publish(Incoming(topic(DEVICE, Channel.REPLY), data))
+    def send_frame(self, data: bytes) -> None:
+        self.broker.publish(IncomingMessage(build_topic(DEVICE, TopicChannel.REPLY), data))
 
-    def tell(self, note: DownNote) -> None:
+    def send_note(self, note: DownNote) -> None:
         """Sign a note and send it to the device."""
-        self.send(self.note(note))
+        self.send_frame(self.sign_note(note))
 
-    def note(self, note: DownNote, by: Ed25519PrivateKey | None = None) -> bytes:
-        key_id = sealing.key_id(self.signing.public_key().public_bytes_raw())
-        header = Header(shard_of(DEVICE), DEVICE, note.epoch, 0, self.now_ms, key_id)
-        return sealing.sign(header, codec.encode(note), by=by or self.signing, channel=Channel.REPLY)
+    def sign_note(self, note: DownNote, by: Ed25519PrivateKey | None = None) -> bytes:
+        key_id = sealing.compute_key_id(self.signing.public_key().public_bytes_raw())
+        header = FrameHeader(compute_shard(DEVICE), DEVICE, note.epoch, 0, self.now_ms, key_id)
+        return sealing.sign_frame(
+            header, codec.encode_wire_message(note), by=by or self.signing, channel=TopicChannel.REPLY
+        )
 
-    def verdict(self, frame: Frame, question: Escalation, by: Ed25519PrivateKey | None = None) -> bytes:
+    def seal_verdict(self, frame: Frame, question: Escalation, by: Ed25519PrivateKey | None = None) -> bytes:
         told = frame.header
-        header = Header(told.shard, DEVICE, told.epoch, told.seq, self.now_ms, sealing.key_id(public(HPKE)))
-        fingerprint = codec.fingerprint(sealing.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION))
-        binding = sealing.verdict_binding(
+        header = FrameHeader(
+            told.shard, DEVICE, told.epoch, told.seq, self.now_ms, sealing.compute_key_id(public_bytes(HPKE))
+        )
+        fingerprint = codec.hash_plaintext(
+            sealing.open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.QUESTION)
+        )
+        binding = sealing.compute_verdict_binding(
             fingerprint, f"{question.model.name}@{question.model.version}", question.policy
         )
-        padded = codec.pad(codec.encode(Verdict(self.prediction, "hub-1", "local", 0.001, 0.002)))
-        return sealing.seal(
-            header, padded, to=HPKE.public_key(), by=by or self.signing, channel=Channel.REPLY, binding=binding
+        padded = codec.pad_plaintext(
+            codec.encode_wire_message(Verdict(self.prediction, "hub-1", "local", 0.001, 0.002))
+        )
+        return sealing.seal_frame(
+            header, padded, to=HPKE.public_key(), by=by or self.signing, channel=TopicChannel.REPLY, binding=binding
         )
 
-    def refusal(self, data: bytes, reason: Reason, retry_after_s: float = 0.0, *, final: bool) -> Refusal:
-        header = codec.split(data).header
-        return Refusal(header.epoch, header.seq, sealing.digest(data), reason, retry_after_s, final)
+    def make_refusal(self, data: bytes, reason: RefusalReason, retry_after_s: float = 0.0, *, final: bool) -> Refusal:
+        header = codec.split_frame(data).header
+        return Refusal(header.epoch, header.seq, sealing.hash_frame(data), reason, retry_after_s, final)
 
 
-def public(key: X25519PrivateKey) -> bytes:
+def public_bytes(key: X25519PrivateKey) -> bytes:
     return key.public_key().public_bytes_raw()
 
 
-class Time:
+class ManualClock:
     """A clock that a test advances by hand: `mono_s` in seconds, `wall` in milliseconds."""
 
     def __init__(self) -> None:
         self.mono_s = 1000.0
         self.wall = HUB_TIME_MS
 
-    def clock(self) -> HubClock:
+    def hub_clock(self) -> HubClock:
         return HubClock(HUB_TIME_MS, lambda: self.mono_s, lambda: self.wall)
 
-    def turn(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         """Advance both clocks by so many seconds."""
         self.mono_s += seconds
         self.wall += int(seconds * 1000)
@@ -266,7 +278,7 @@ def settings(folder: Path, outbox: OutboxLimits = QUICK, **changes: object) -> A
     return AgentSettings(state_dir=folder, outbox=outbox, **{**quick, **changes})  # type: ignore[arg-type]
 
 
-class Rig(contextlib.AbstractAsyncContextManager["Rig"]):
+class AgentRig(contextlib.AbstractAsyncContextManager["AgentRig"]):
     """A hub double and an agent in one event loop, connected when the block begins."""
 
     def __init__(self, folder: Path, rules: Policy | None = None, hub: HubDouble | None = None, **more: object) -> None:
@@ -301,7 +313,7 @@ class Rig(contextlib.AbstractAsyncContextManager["Rig"]):
     def open(self) -> int:
         return int(self.agent.status()["open"])
 
-    def count(self, name: str) -> int:
+    def event_count(self, name: str) -> int:
         return self.agent.counts.get(name, 0)
 
 

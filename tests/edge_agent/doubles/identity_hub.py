@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer, Rejection, invite_text
-from cloud_hub.enrollment.renewal import Renewals, RenewRequest, RetireRequest
-from cloud_hub.enrollment.replies import BrokerAddress, Place
-from cloud_hub.registry.registry import Registry, Welcome
-from cloud_hub.security.authorities import Authorities
+from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest, Rejection, encode_invite
+from cloud_hub.enrollment.renewal import DeviceRetireRequest, RenewalService, RenewRequest
+from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
+from cloud_hub.registry.registry import DeviceInvitation, Registry
+from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
-from edge_agent.identity.enrollment import enrol
+from edge_agent.identity.enrollment import enrol_device
 from edge_agent.identity.identity import Identity
-from wire.http.guards import ServerAccess, open_site, refusal
+from wire.http.guards import ServerAccess, error_response, open_site
 
 DEVICE = "demo--cam-1"
 HUB = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
@@ -35,10 +35,10 @@ class IdentityHub:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.registry = Registry.open(folder / "devices.db")
-        self.authorities = Authorities.open(folder, utc_now())
-        self.place = Place(BrokerAddress("127.0.0.1", 18883), (HUB,))
-        self.issuer = Issuer(self.registry, self.authorities, self.place)
-        self.renewals = Renewals(self.registry, self.authorities, self.place)
+        self.authorities = RotatingAuthority.open(folder, utc_now())
+        self.place = HubAddress(BrokerAddress("127.0.0.1", 18883), (HUB,))
+        self.issuer = EnrollmentService(self.registry, self.authorities, self.place)
+        self.renewals = RenewalService(self.registry, self.authorities, self.place)
         self.change: Change = lambda reply: reply
         self.replies: list[dict[str, Any]] = []
         self.asked = 0
@@ -46,38 +46,38 @@ class IdentityHub:
         self.url = ""
 
     def live(self, seconds: float) -> None:
-        self.authorities.live(timedelta(seconds=seconds))
+        self.authorities.set_device_life(timedelta(seconds=seconds))
 
     def invite(self, *hardware: str, **changes: Any) -> str:
-        token = self.registry.invite(Welcome(DEVICE, hardware), self.now_ms, 3600.0).token
+        token = self.registry.invite(DeviceInvitation(DEVICE, hardware), self.now_ms, 3600.0).token
         facts: dict[str, Any] = {"url": self.url, "ca_sha256": self.authorities.sha256, "token": token}
-        return invite_text(**{**facts, "device": DEVICE, **changes})
+        return encode_invite(**{**facts, "device": DEVICE, **changes})
 
     async def enrol(self, folder: Path, hardware: str = "") -> Identity:
-        return await asyncio.to_thread(enrol, self.invite(), folder, hardware)
+        return await asyncio.to_thread(enrol_device, self.invite(), folder, hardware)
 
     async def on_enrol(self, request: web.Request) -> web.Response:
         asked = msgspec.json.decode(await request.read(), type=EnrolRequest)
-        return self._say(self.issuer.enrol(asked, self.now_ms))
+        return self._say(self.issuer.enrol_device(asked, self.now_ms))
 
     async def on_renew(self, request: web.Request) -> web.Response:
         asked = msgspec.json.decode(await request.read(), type=RenewRequest)
         return self._say(self.renewals.renew(asked, self.now_ms, asyncio.get_running_loop().time()))
 
     async def on_retire(self, request: web.Request) -> web.Response:
-        asked = msgspec.json.decode(await request.read(), type=RetireRequest)
+        asked = msgspec.json.decode(await request.read(), type=DeviceRetireRequest)
         return self._say(self.renewals.retire(asked, self.now_ms))
 
     def _say(self, reply: Any) -> web.Response:
         self.asked += 1
         if isinstance(reply, Rejection):
-            return refusal(403, reply.error)
+            return error_response(403, reply.error)
         self.replies.append(msgspec.to_builtins(reply))
         return web.Response(body=msgspec.json.encode(self.change(dict(self.replies[-1]))))
 
 
 @asynccontextmanager
-async def identity_hub(folder: Path) -> AsyncIterator[IdentityHub]:
+async def serve_identity_hub(folder: Path) -> AsyncIterator[IdentityHub]:
     """Serve a hub's identity endpoints over TLS, as `https://localhost:PORT`."""
     hub = IdentityHub(folder / "hub")
     pair = hub.authorities.ensure_server((), utc_now())
@@ -88,8 +88,8 @@ async def identity_hub(folder: Path) -> AsyncIterator[IdentityHub]:
     await runner.setup()
     try:
         hub.url = (await open_site(runner, door)).replace("127.0.0.1", "localhost")
-        hub.issuer.at(hub.url)
-        hub.renewals.at(hub.url)
+        hub.issuer.set_url(hub.url)
+        hub.renewals.set_url(hub.url)
         yield hub
     finally:
         await runner.cleanup()

@@ -7,49 +7,49 @@ import msgspec
 
 from edge_agent.update.machine import InstallMachine
 from edge_agent.update.types import (
-    Activate,
-    Activated,
+    ActionDone,
+    ActivateModel,
+    AssignmentChecked,
     AssignmentReceived,
-    Check,
-    Checked,
-    CleanUp,
-    Closing,
-    Command,
-    Commit,
-    Done,
-    Event,
-    Examine,
-    Examined,
-    Fetch,
-    Fetched,
+    BundleFetched,
+    CheckAssignment,
+    CheckGoldenSet,
+    CleanUpStore,
+    CommitModel,
+    FetchBundle,
+    GoldenSetChecked,
+    HealthObserved,
+    InstallCommand,
+    InstallEvent,
+    InstallLimits,
     InstallRow,
     InstallStatus,
-    Limits,
-    Observed,
-    Reached,
-    Report,
-    Resumed,
-    RollBack,
-    Started,
-    Stop,
-    Write,
+    LoopStarted,
+    ModelActivated,
+    ProcessClosing,
+    ProcessStarted,
+    ReportStatus,
+    RollBackModel,
+    StateReached,
+    StopWorker,
+    WriteRow,
 )
 from models.update.slots import Slot
-from wire.protocol.rollout import Assignment, Failure, InstallState, Signals
+from wire.protocol.rollout import Assignment, DeviceSignals, InstallFailure, InstallState
 
 DEVICE = "demo--d1"
 OLD = "0" * 64
 START_MS = 1_790_000_000_000
-LIMITS = Limits(interval_s=0.0)
+LIMITS = InstallLimits(interval_s=0.0)
 S = InstallState
-FINE = Signals(inferences=1000, starts=1)
+FINE = DeviceSignals(inferences=1000, starts=1)
 
 
 class PowerCut(Exception):  # noqa: N818 - it is no error of anybody
     """The simulated power has failed: nothing more is done."""
 
 
-class Disk:
+class SimulatedDisk:
     """What survives a power cut. `whole`: digests of the slots that open."""
 
     def __init__(self) -> None:
@@ -63,173 +63,177 @@ class Disk:
         self.floor = 1
 
 
-class World:
+class SimulatedDevice:
     """A device with its disk, process and worker. `serving`: digest of the bundle in memory.
 
     `fuse`: so many more actions, then the power fails; -1: never.
     """
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
-        self.disk = Disk()
+    def __init__(self, limits: InstallLimits = LIMITS) -> None:
+        self.disk = SimulatedDisk()
         self.limits = limits
         self.now_ms = START_MS
         self.committed = OLD  # by this world's own books
-        self.before = Signals(inferences=1000)  # figures of the model before
+        self.before = DeviceSignals(inferences=1000)  # figures of the model before
         self.counter = 0
         self.reports: list[InstallStatus] = []
-        self.commands: list[Command] = []
+        self.commands: list[InstallCommand] = []
         self.fuse = -1
-        self.errand: Check | Fetch | None = None
-        self.fails: dict[type, Failure] = {}
+        self.errand: CheckAssignment | FetchBundle | None = None
+        self.fails: dict[type, InstallFailure] = {}
         self.alive = False
-        self.start()
+        self.start_process()
 
     # The process
 
-    def start(self) -> None:
+    def start_process(self) -> None:
         self.alive, self.errand, self.serving, self.beside = True, None, "", ""
         self.core = InstallMachine(DEVICE, msgspec.json.decode(self.disk.row, type=InstallRow), self.limits)
-        self.within(self._begin)
+        self.run_powered(self._begin)
 
     def _begin(self) -> None:
-        self.obey(self.core.on(Started(self.disk.current, self.disk.trial), self.now_ms), starting=True)
+        self.execute(
+            self.core.handle_event(ProcessStarted(self.disk.current, self.disk.trial), self.now_ms), starting=True
+        )
         self.serving = self.disk.current
         if self.serving and self.serving not in self.disk.whole:
-            self._back()
+            self._revert()
             self.serving = self.disk.current
         self.beside = self.disk.previous if self.disk.trial else ""
-        self.obey(self.core.on(Resumed(self.serving), self.now_ms))
+        self.execute(self.core.handle_event(LoopStarted(self.serving), self.now_ms))
 
-    def within(self, work: Callable[[], Any]) -> None:
+    def run_powered(self, work: Callable[[], Any]) -> None:
         try:
             work()
         except PowerCut:
             self.alive, self.fuse, self.serving = False, -1, ""
 
-    def crash(self) -> None:
+    def crash_process(self) -> None:
         self.alive, self.serving = False, ""
 
-    def stop(self) -> None:
+    def stop_process(self) -> None:
         """End the process cleanly."""
-        self.within(lambda: self.obey(self.core.on(Closing(self.core.row.seen), self.now_ms)))
+        self.run_powered(lambda: self.execute(self.core.handle_event(ProcessClosing(self.core.row.seen), self.now_ms)))
         self.alive, self.serving = False, ""
 
-    def see(self, event: Event) -> None:
+    def handle_event(self, event: InstallEvent) -> None:
         if self.alive:
-            self.within(lambda: self.obey(self.core.on(event, self.now_ms)))
+            self.run_powered(lambda: self.execute(self.core.handle_event(event, self.now_ms)))
 
-    def tick(self, seconds: float = 1.0, seen: Signals | None = None) -> None:
+    def advance(self, seconds: float = 1.0, seen: DeviceSignals | None = None) -> None:
         self.now_ms += int(seconds * 1000)
-        self.see(Observed(seen or self.core.row.seen, hub_ms=self.now_ms, serving=self.serving))
+        self.handle_event(HealthObserved(seen or self.core.row.seen, hub_ms=self.now_ms, serving=self.serving))
 
     # Commands
 
-    def obey(self, commands: list[Command], *, starting: bool = False) -> None:
+    def execute(self, commands: list[InstallCommand], *, starting: bool = False) -> None:
         while commands:
             command, *commands = commands
-            if starting and not isinstance(command, Write | RollBack | CleanUp):
+            if starting and not isinstance(command, WriteRow | RollBackModel | CleanUpStore):
                 continue
-            self._spend()
+            self._burn_fuse()
             self.commands.append(command)
-            found = self._do(command)
+            found = self._execute_one(command)
             if found is not None:
-                commands = [*commands, *self.core.on(found, self.now_ms)]
+                commands = [*commands, *self.core.handle_event(found, self.now_ms)]
 
-    def _spend(self) -> None:
+    def _burn_fuse(self) -> None:
         if self.fuse == 0:
             raise PowerCut
         self.fuse -= self.fuse > 0
 
-    def _do(self, command: Command) -> Event | None:
-        if isinstance(command, Write):
+    def _execute_one(self, command: InstallCommand) -> InstallEvent | None:
+        if isinstance(command, WriteRow):
             self.disk.row = msgspec.json.encode(command.row)
-        elif isinstance(command, Check | Fetch):
+        elif isinstance(command, CheckAssignment | FetchBundle):
             self.errand = command
-        elif isinstance(command, Stop):
+        elif isinstance(command, StopWorker):
             self.errand = None
-        elif isinstance(command, Report):
+        elif isinstance(command, ReportStatus):
             self.reports.append(command.status)
-        elif isinstance(command, CleanUp):
+        elif isinstance(command, CleanUpStore):
             self.disk.candidate = ""
             self.disk.banned |= {command.target.digest} if command.target and command.until_ms else set()
-        elif isinstance(command, Examine):
-            return Examined(same=True)
-        elif isinstance(command, Activate | Commit | RollBack):
-            return self._change(command)
+        elif isinstance(command, CheckGoldenSet):
+            return GoldenSetChecked(same=True)
+        elif isinstance(command, ActivateModel | CommitModel | RollBackModel):
+            return self._change_model(command)
         return None
 
-    def _change(self, command: Activate | Commit | RollBack) -> Event:
+    def _change_model(self, command: ActivateModel | CommitModel | RollBackModel) -> InstallEvent:
         failure = self.fails.pop(type(command), None)
-        if isinstance(command, Activate):
+        if isinstance(command, ActivateModel):
             return self._activate(command.target.digest, failure)
-        if isinstance(command, Commit):
-            return Done(failure) if failure else self._commit(command.target)
+        if isinstance(command, CommitModel):
+            return ActionDone(failure) if failure else self._commit(command.target)
         if failure:
-            return Done(failure)
+            return ActionDone(failure)
         self.serving = self.beside or self.serving
-        self._spend()
-        return self._back()
+        self._burn_fuse()
+        return self._revert()
 
-    def _activate(self, digest: str, failure: Failure | None) -> Event:
+    def _activate(self, digest: str, failure: InstallFailure | None) -> InstallEvent:
         disk = self.disk
         if failure:
-            return Activated(failure)
+            return ModelActivated(failure)
         if disk.current != digest:
             disk.current, disk.previous, disk.candidate, disk.trial = digest, disk.current, "", True
-        self._spend()
+        self._burn_fuse()
         if digest not in disk.whole:
             disk.current, disk.previous, disk.trial = disk.previous, "", False
-            return Activated(Failure.SELF_TEST)
+            return ModelActivated(InstallFailure.SELF_TEST)
         self.serving, self.beside = digest, disk.previous
-        return Activated(before=self.before)
+        return ModelActivated(before=self.before)
 
-    def _commit(self, target: Slot) -> Event:
+    def _commit(self, target: Slot) -> InstallEvent:
         self.disk.floor = max(self.disk.floor, target.version)
-        self._spend()
+        self._burn_fuse()
         self.disk.trial, self.committed, self.beside = False, target.digest, ""
-        return Done()
+        return ActionDone()
 
-    def _back(self) -> Event:
+    def _revert(self) -> InstallEvent:
         disk = self.disk
         before = disk.previous if disk.trial else disk.current
         if before not in disk.whole:
             disk.current = disk.previous = ""
             disk.trial = False
             self.serving = ""
-            return Done(Failure.INTEGRITY)
+            return ActionDone(InstallFailure.INTEGRITY)
         disk.current, disk.trial, self.beside = before, False, ""
         disk.previous = ""
         self.serving = before
-        return Done()
+        return ActionDone()
 
     # The worker
 
-    def errand_step(self, failure: Failure | None = None, *, sound: bool = True) -> None:
+    def step_worker(self, failure: InstallFailure | None = None, *, sound: bool = True) -> None:
         """The worker comes one state further, or ends with this failure."""
         errand = self.errand
         if errand is None or not self.alive:
             return
-        if isinstance(errand, Check):
+        if isinstance(errand, CheckAssignment):
             self.errand = None
-            self.see(Checked(None if failure else slot_of(errand.assignment), 100, failure))
+            self.handle_event(
+                AssignmentChecked(None if failure else slot_of_assignment(errand.assignment), 100, failure)
+            )
             return
         states = (S.DOWNLOADING, S.VERIFYING, S.STAGED, S.SELF_TEST)
         at = states.index(self.core.row.state) if self.core.row.state in states else 0
         if failure or at == len(states) - 1:
-            self._last(errand, failure, sound=sound)
+            self._end_worker(errand, failure, sound=sound)
         else:
-            self.see(Reached(states[at + 1]))
+            self.handle_event(StateReached(states[at + 1]))
 
-    def _last(self, errand: Fetch, failure: Failure | None, *, sound: bool) -> None:
+    def _end_worker(self, errand: FetchBundle, failure: InstallFailure | None, *, sound: bool) -> None:
         self.errand = None
         if failure is None:
             self.disk.candidate = errand.target.digest
             self.disk.whole |= {errand.target.digest} if sound else set()
-        self.see(Fetched(None if failure else errand.target, failure))
+        self.handle_event(BundleFetched(None if failure else errand.target, failure))
 
-    def bring_home(self) -> None:
+    def finish_worker(self) -> None:
         for _ in range(8):
-            self.errand_step()
+            self.step_worker()
 
     # The hub
 
@@ -244,12 +248,12 @@ class World:
 
     def assign(self, **changes: Any) -> Assignment:
         self.counter += 1
-        order = assignment(self.counter, self.now_ms, **changes)
-        self.see(AssignmentReceived(order))
+        order = make_assignment(self.counter, self.now_ms, **changes)
+        self.handle_event(AssignmentReceived(order))
         return order
 
 
-def assignment(counter: int, now_ms: int, **changes: Any) -> Assignment:
+def make_assignment(counter: int, now_ms: int, **changes: Any) -> Assignment:
     """An assignment, each of another version."""
     facts: dict[str, Any] = {
         "epoch": 0, "device": DEVICE, "counter": counter, "issued_ms": now_ms, "expires_ms": now_ms + 10 * 86_400_000,
@@ -259,33 +263,33 @@ def assignment(counter: int, now_ms: int, **changes: Any) -> Assignment:
     return Assignment(**{**facts, **changes})
 
 
-def slot_of(order: Assignment) -> Slot:
+def slot_of_assignment(order: Assignment) -> Slot:
     return Slot(order.path, order.version, order.digest)
 
 
-def at(state: InstallState) -> World:
+def device_in_state(state: InstallState) -> SimulatedDevice:
     """A device in this state, on its way to version 2."""
-    world = World()
+    world = SimulatedDevice()
     world.assign()
     for _ in range(8):
         if world.core.row.state is state:
             return world
-        world.errand_step()
+        world.step_worker()
     raise AssertionError(f"{state} is not on the way")
 
 
-def probation(**terms: object) -> World:
-    world = World()
+def device_on_probation(**terms: object) -> SimulatedDevice:
+    world = SimulatedDevice()
     world.assign(**terms)
-    world.bring_home()
+    world.finish_worker()
     assert world.core.row.state is S.PROBATION
     return world
 
 
-def soaked(world: World, seen: Signals = FINE, seconds: float = 1801.0) -> World:
-    world.tick(seconds, seen)
+def soak_device(world: SimulatedDevice, seen: DeviceSignals = FINE, seconds: float = 1801.0) -> SimulatedDevice:
+    world.advance(seconds, seen)
     return world
 
 
-def states(world: World) -> list[InstallState]:
+def reported_states(world: SimulatedDevice) -> list[InstallState]:
     return [status.state for status in world.reports]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_agent.update.installed import Names
-from edge_agent.update.worker import run
-from edge_agent.update.worker_protocol import Report, UpdateJob
-from models.update.slots import pack
+from edge_agent.update.installed import RepositoryNames
+from edge_agent.update.worker import run_job
+from edge_agent.update.worker_protocol import PollReport, UpdateJob
+from models.update.slots import pack_bundle
 from tests.edge_agent.doubles.hub_double import POLICY
 from tests.models.conftest import echo_graph, make
 from tests.models.doubles.mirror import Mirror
@@ -17,7 +17,7 @@ from tests.models.doubles.repository import Repository
 
 FAMILY, RULES, REGION = "echo", "policy/test.toml", "local"
 KEYS = f"keys/{REGION}.json"
-NAMES = Names(FAMILY, ("test",), (REGION,), "0.1.0")
+NAMES = RepositoryNames(FAMILY, ("test",), (REGION,), "0.1.0")
 DEFAULTS = {
     "version": 1, "mode": "answer_now", "audit": 0.0, "budget_s": 5.0, "level": "P2",
     "bytes_per_day": 10_000_000, "max_open": 1000,
@@ -25,17 +25,17 @@ DEFAULTS = {
 CUSTOM = {"min_agent": "0.1.0", "target": {"runtime": "none", "opset": 0, "precision": "float32", "machine": "any"}}
 
 
-def path(version: int) -> str:
+def bundle_path(version: int) -> str:
     return f"models/{FAMILY}/{FAMILY}-{version}.skb"
 
 
-def hub_keys(hpke: bytes = b"h" * 32, signing: bytes = b"s" * 32, region: str = REGION) -> bytes:
+def make_hub_keys(hpke: bytes = b"h" * 32, signing: bytes = b"s" * 32, region: str = REGION) -> bytes:
     keys = {"hpke_key": base64.b64encode(hpke).decode(), "signing_key": base64.b64encode(signing).decode()}
     hub = {"name": "hub-1", "region": region, **keys, "not_after_ms": 1, "serial": 1}
     return json.dumps({"region": region, "version": 1, "hubs": [hub]}).encode()
 
 
-class Bench:
+class UpdateBench:
     """A repository, its mirror and a device's store. `root`: the trusted root that the device's invite named."""
 
     def __init__(self, folder: Path, mirror: Mirror, repo: Repository) -> None:
@@ -43,49 +43,49 @@ class Bench:
         self.store = folder / "updates"
         self.root = repo.trusted_root
 
-    def offer(self, version: int, edge: bytes | None = None, scale: float = 1.0, **custom: object) -> None:
+    def publish_bundle(self, version: int, edge: bytes | None = None, scale: float = 1.0, **custom: object) -> None:
         """Publish a bundle; its answers differ from those of every other version. `scale`: of its golden set."""
         edge = edge or echo_graph(scale)
         made = make(self.folder / f"made-{version}", edge, scale, version=version)
-        self.list(path(version), pack(made), "models-echo", version, **{**CUSTOM, **custom})
+        self.publish_target(bundle_path(version), pack_bundle(made), "models-echo", version, **{**CUSTOM, **custom})
 
-    def revoke(self, version: int) -> None:
-        info = self.repo.targets("models-echo").targets[path(version)]
+    def revoke_bundle(self, version: int) -> None:
+        info = self.repo.targets("models-echo").targets[bundle_path(version)]
         info.unrecognized_fields["custom"]["revoked"] = True
         self.repo.publish_all("models-echo")
 
-    def policy(self, version: int, text: str = POLICY, **changes: object) -> None:
+    def publish_policy(self, version: int, text: str = POLICY, **changes: object) -> None:
         document = text.format(**{**DEFAULTS, **changes, "version": version})
-        self.list(RULES, document.encode(), "policy", version)
+        self.publish_target(RULES, document.encode(), "policy", version)
 
-    def keys(self, data: bytes, version: int) -> None:
-        self.list(KEYS, data, "keys", version)
+    def publish_keys(self, data: bytes, version: int) -> None:
+        self.publish_target(KEYS, data, "keys", version)
 
-    def list(self, place: str, data: bytes, role: str, version: int, **custom: object) -> None:
+    def publish_target(self, place: str, data: bytes, role: str, version: int, **custom: object) -> None:
         self.repo.add(place, data, role, version, **custom)
         self.repo.publish_all(role)
 
-    def job(self, **changes: object) -> UpdateJob:
+    def make_job(self, **changes: object) -> UpdateJob:
         facts: dict[str, object] = {
             "folder": str(self.store), "url": self.mirror.url.rstrip("/"), "root": self.root, "least_ms": 0,
             "hub_url": "", "authorities": (), "documents": NAMES.documents, "family": FAMILY, "agent": NAMES.agent,
         }  # fmt: skip
         return UpdateJob(**{**facts, **changes})  # type: ignore[arg-type]
 
-    def run(self, **changes: object) -> Report:
+    def run_worker(self, **changes: object) -> PollReport:
         """Run one update worker's job in this process."""
-        return run(self.job(**changes))
+        return run_job(self.make_job(**changes))
 
 
 @contextmanager
-def bench(folder: Path) -> Iterator[Bench]:
+def open_bench(folder: Path) -> Iterator[UpdateBench]:
     """A bench with policy 1 and hub keys 1 published, and no bundle yet."""
     repo = Repository()
     for role, paths in (("models-echo", "models/echo/*"), ("policy", "policy/*"), ("keys", "keys/*")):
         repo.delegate(role, [paths], terminating=True)
     repo.publish_all("models-echo", "policy", "keys", "targets")
     with Mirror(repo.files) as mirror:
-        made = Bench(folder, mirror, repo)
-        made.policy(1)
-        made.keys(hub_keys(), 1)
+        made = UpdateBench(folder, mirror, repo)
+        made.publish_policy(1)
+        made.publish_keys(make_hub_keys(), 1)
         yield made

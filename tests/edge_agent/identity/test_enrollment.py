@@ -15,16 +15,23 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer, Rejection, invite_text
-from cloud_hub.enrollment.replies import BrokerAddress, Place
-from cloud_hub.registry.registry import Registry, Welcome
+from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest, Rejection, encode_invite
+from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
+from cloud_hub.registry.registry import DeviceInvitation, Registry
 from cloud_hub.security.authority import Authority, utc_now
 from cloud_hub.security.hub_keys import HubCard
-from edge_agent.identity.enrollment import INVITE_PREFIX, PENDING_FILE, draw_keys, enrol, read_invite, request_body
-from edge_agent.identity.identity import Identity, load
-from wire.http.guards import ServerAccess, open_site, refusal
-from wire.process.daemon import Lock
-from wire.process.exit_codes import Exit, ExitError
+from edge_agent.identity.enrollment import (
+    INVITE_PREFIX,
+    PENDING_FILE,
+    enrol_device,
+    generate_keys,
+    make_enrolment_request,
+    read_invite,
+)
+from edge_agent.identity.identity import Identity, load_identity
+from wire.http.guards import ServerAccess, error_response, open_site
+from wire.process.daemon import FolderLock
+from wire.process.exit_codes import ExitCode, ExitError
 
 DEVICE = "demo--cam-1"
 HUB = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
@@ -40,7 +47,9 @@ class Bench:
         self.device = folder / "device"
         self.registry = Registry.open(self.folder / "devices.db")
         self.authority = Authority.open(self.folder, utc_now())
-        self.issuer = Issuer(self.registry, self.authority, Place(BrokerAddress("127.0.0.1", 18883), (HUB,)))
+        self.issuer = EnrollmentService(
+            self.registry, self.authority, HubAddress(BrokerAddress("127.0.0.1", 18883), (HUB,))
+        )
         self.change: Change = lambda reply: reply
         self.later = 0  # how often it says so
         self.url = ""
@@ -54,21 +63,21 @@ class Bench:
             "device": DEVICE,
             **changes,
         }
-        return invite_text(**facts)
+        return encode_invite(**facts)
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.later:
             self.later -= 1
-            return refusal(429, "too many")
-        reply = self.issuer.enrol(msgspec.json.decode(await request.read(), type=EnrolRequest), 1234)
+            return error_response(429, "too many")
+        reply = self.issuer.enrol_device(msgspec.json.decode(await request.read(), type=EnrolRequest), 1234)
         if isinstance(reply, Rejection):
-            return refusal(403, reply.error)
+            return error_response(403, reply.error)
         return web.Response(body=msgspec.json.encode(self.change(msgspec.to_builtins(reply))))
 
     async def enrol(self, invite: str) -> Identity:
-        return await asyncio.to_thread(enrol, invite, self.device)
+        return await asyncio.to_thread(enrol_device, invite, self.device)
 
-    async def refused(self, invite: str, code: Exit = Exit.ENROLMENT) -> str:
+    async def refused(self, invite: str, code: ExitCode = ExitCode.ENROLMENT) -> str:
         with pytest.raises(ExitError) as caught:
             await self.enrol(invite)
         assert caught.value.code is code
@@ -96,13 +105,13 @@ async def test_a_device_enrols_and_its_folder_opens_again(tmp_path):
     async with hub(tmp_path) as bench:
         made = await bench.enrol(bench.invite())
         known = bench.registry.device(DEVICE)
-    found = load(bench.device)
+    found = load_identity(bench.device)
     assert (found.device, found.broker_port, found.hub_time_ms) == (DEVICE, 18883, 1234)
     assert known is not None
     assert known.signing_key == found.signing.public_key() == made.signing.public_key()
     assert known.hpke_key == found.hpke.public_key()
     assert found.hubs[0].signing_key == b"s" * 32
-    found.tls()  # certificate, key and CA belong together
+    found.tls_context()  # certificate, key and CA belong together
     modes = {stat.S_IMODE(file.stat().st_mode) for file in bench.device.iterdir()}
     assert modes == {0o600}
     assert stat.S_IMODE(bench.device.stat().st_mode) == 0o700
@@ -149,7 +158,7 @@ ATTACKS: dict[str, Change] = {
 async def test_a_reply_changed_on_the_way_is_refused_and_makes_no_identity(tmp_path, attack):
     async with hub(tmp_path) as bench:
         bench.change = ATTACKS[attack]
-        await bench.refused(bench.invite(), Exit.HUB if attack == "too long" else Exit.ENROLMENT)
+        await bench.refused(bench.invite(), ExitCode.HUB if attack == "too long" else ExitCode.ENROLMENT)
         assert {file.name for file in bench.device.iterdir()} == {"lock", PENDING_FILE}
 
 
@@ -185,39 +194,39 @@ async def test_over_tls_only_the_invited_authority_is_trusted(tmp_path):
                 bench.device = tmp_path / "second"
             else:
                 assert "does not show the CA" in await bench.refused(invite)
-                assert bench.registry.open_invites(0) == 1  # its token never left the device
+                assert bench.registry.count_open_invites(0) == 1  # its token never left the device
             await runner.cleanup()
 
 
 async def test_no_hub_there_is_one_line_and_the_invite_stays_good(tmp_path):
     async with hub(tmp_path) as bench:
         pass
-    line = await asyncio.to_thread(_refusal, invite_text(bench.url, "0" * 64, "t", DEVICE), tmp_path / "d")
+    line = await asyncio.to_thread(_refusal, encode_invite(bench.url, "0" * 64, "t", DEVICE), tmp_path / "d")
     assert "no hub answers at" in line
 
 
 def _refusal(invite: str, folder: Path) -> str:
     with pytest.raises(ExitError) as caught:
-        enrol(invite, folder)
+        enrol_device(invite, folder)
     return str(caught.value)
 
 
 def test_the_token_does_not_cross_a_network_in_clear(tmp_path):
-    line = _refusal(invite_text("http://hub.example:8080", "0" * 64, "t", DEVICE), tmp_path / "d")
+    line = _refusal(encode_invite("http://hub.example:8080", "0" * 64, "t", DEVICE), tmp_path / "d")
     assert "in clear" in line
 
 
 def test_a_folder_in_use_or_not_writable_is_found_before_the_token_is_spent(tmp_path):
     folder = tmp_path / "d"
     folder.mkdir()
-    invite = invite_text("http://127.0.0.1:9", "0" * 64, "t", DEVICE)
-    with Lock(folder):
+    invite = encode_invite("http://127.0.0.1:9", "0" * 64, "t", DEVICE)
+    with FolderLock(folder):
         assert "is in use by process" in _refusal(invite, folder)
     (tmp_path / "file").write_text("")
     assert str(tmp_path / "file") in _refusal(invite, tmp_path / "file" / "d")
 
 
-GOOD = invite_text("http://127.0.0.1:8080", "0" * 64, "token", DEVICE)
+GOOD = encode_invite("http://127.0.0.1:8080", "0" * 64, "token", DEVICE)
 
 
 def test_an_invite_survives_line_breaks_of_a_mail_program():
@@ -229,7 +238,7 @@ def test_case_64_a_damaged_invite_is_refused_or_still_one_for_a_proper_id(at, ch
     try:
         invite = read_invite(GOOD[:at] + character + GOOD[at + 1 :])
     except ExitError as stop:
-        assert stop.code is Exit.ENROLMENT  # noqa: PT017 - either outcome is right
+        assert stop.code is ExitCode.ENROLMENT  # noqa: PT017 - either outcome is right
         return
     assert set(invite.device) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
 
@@ -255,7 +264,7 @@ def test_any_text_that_is_no_invite_is_refused(text):
 def test_an_impossible_invite_is_refused(changes):
     facts = {"url": "http://127.0.0.1:1", "ca_sha256": "0" * 64, "token": "t", "device": DEVICE, **changes}
     with pytest.raises(ExitError, match="damaged"):
-        read_invite(invite_text(**facts))
+        read_invite(encode_invite(**facts))
 
 
 def test_an_invite_for_a_later_version_may_say_more():
@@ -301,11 +310,11 @@ async def test_case_67_a_stolen_invite_with_other_keys_is_refused_after_its_use(
 
 async def test_case_67_a_machine_with_another_serial_number_is_refused(tmp_path):
     async with hub(tmp_path) as bench:
-        token = bench.registry.invite(Welcome(DEVICE, ("SN-1",)), 0, 3600.0).token
+        token = bench.registry.invite(DeviceInvitation(DEVICE, ("SN-1",)), 0, 3600.0).token
         invite = bench.invite(token=token)
         with pytest.raises(ExitError, match="serial number"):
-            await asyncio.to_thread(enrol, invite, bench.device, "SN-2")
-        made = await asyncio.to_thread(enrol, invite, bench.device, "SN-1")
+            await asyncio.to_thread(enrol_device, invite, bench.device, "SN-2")
+        made = await asyncio.to_thread(enrol_device, invite, bench.device, "SN-1")
         known = bench.registry.device(DEVICE)
     assert known is not None
     assert (known.hardware, known.signing_key) == ("SN-1", made.signing.public_key())
@@ -313,10 +322,10 @@ async def test_case_67_a_machine_with_another_serial_number_is_refused(tmp_path)
 
 async def test_case_67_a_serial_number_changed_on_the_way_breaks_the_proof(tmp_path):
     async with hub(tmp_path) as bench:
-        token = bench.registry.invite(Welcome(DEVICE, ("SN-1",)), 0, 3600.0).token
-        keys = draw_keys()
-        asked = msgspec.json.decode(request_body(read_invite(bench.invite(token=token)), keys, "SN-2"))
-        reply = bench.issuer.enrol(msgspec.convert({**asked, "hardware": "SN-1"}, EnrolRequest), 0)
+        token = bench.registry.invite(DeviceInvitation(DEVICE, ("SN-1",)), 0, 3600.0).token
+        keys = generate_keys()
+        asked = msgspec.json.decode(make_enrolment_request(read_invite(bench.invite(token=token)), keys, "SN-2"))
+        reply = bench.issuer.enrol_device(msgspec.convert({**asked, "hardware": "SN-1"}, EnrolRequest), 0)
         assert isinstance(reply, Rejection)
         assert bench.registry.device(DEVICE) is None
 
@@ -333,7 +342,7 @@ async def test_case_62_a_server_that_the_systems_authorities_know_is_no_hub(tmp_
         await runner.setup()
         bench.url = (await open_site(runner, door)).replace("127.0.0.1", "localhost")
         assert "does not show the CA" in await bench.refused(bench.invite())
-        assert bench.registry.open_invites(0) == 1
+        assert bench.registry.count_open_invites(0) == 1
         await runner.cleanup()
 
 

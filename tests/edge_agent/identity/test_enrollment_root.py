@@ -2,10 +2,10 @@
 
 from hashlib import sha256
 
-from cloud_hub.enrollment.enrollment import Issuer
-from cloud_hub.enrollment.replies import BrokerAddress, Place
-from cloud_hub.repository.files import Anchor
-from edge_agent.identity.identity import load
+from cloud_hub.enrollment.enrollment import EnrollmentService
+from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
+from cloud_hub.repository.files import TrustAnchor
+from edge_agent.identity.identity import load_identity
 from tests.edge_agent.identity.test_enrollment import HUB, Bench, hub
 
 ROOT = b'{"signed": "root 1"}'
@@ -15,9 +15,9 @@ def with_root(bench: Bench, root: bytes = ROOT) -> None:
     metadata = bench.folder / "repository" / "metadata"
     metadata.mkdir(parents=True)
     (metadata / "1.root.json").write_bytes(root)
-    place = Place(BrokerAddress("127.0.0.1", 18883), (HUB,), anchor=Anchor(metadata.parent))
-    bench.issuer = Issuer(bench.registry, bench.authority, place)
-    bench.issuer.at(bench.url)
+    place = HubAddress(BrokerAddress("127.0.0.1", 18883), (HUB,), anchor=TrustAnchor(metadata.parent))
+    bench.issuer = EnrollmentService(bench.registry, bench.authority, place)
+    bench.issuer.set_url(bench.url)
 
 
 def digest(root: bytes = ROOT) -> str:
@@ -28,7 +28,7 @@ async def test_the_root_that_the_invite_names_is_kept(tmp_path):
     async with hub(tmp_path) as bench:
         with_root(bench)
         made = await bench.enrol(bench.invite(root_sha256=digest()))
-    found = load(bench.device)
+    found = load_identity(bench.device)
     assert found.tuf_root == made.tuf_root == ROOT
     assert found.tuf_url == f"{bench.url}/tuf"
 
@@ -48,6 +48,6 @@ async def test_a_root_that_no_invite_vouches_for_is_not_believed(tmp_path):
     async with hub(tmp_path) as bench:
         with_root(bench)
         await bench.enrol(bench.invite())
-    found = load(bench.device)
+    found = load_identity(bench.device)
     assert found.tuf_url == ""
     assert not (bench.device / "root.json").exists()

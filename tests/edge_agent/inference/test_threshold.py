@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from edge_agent.core.permissions import Ruled, Ruling
-from edge_agent.inference.threshold import Threshold, open_thresholds, promise_of
-from models.bundle.measurements import Calibration, Guarantee, Metric
-from models.bundle.thresholds import ClassThreshold, Thresholds, encode_thresholds, revised
-from policies.language.document import parse
+from edge_agent.core.permissions import ClassPermissions, PermissionCache
+from edge_agent.inference.threshold import CalibratedThreshold, load_thresholds, make_risk_bound
+from models.bundle.measurements import CalibrationFigures, QualityMetric, RiskGuarantee
+from models.bundle.thresholds import ClassThreshold, Thresholds, encode_thresholds, update_thresholds
+from policies.language.document import parse_policy
 from policies.model.policy import Policy
 from tests.edge_agent.core.test_core import SETUP
 from tests.edge_agent.doubles.hub_double import DEFAULTS, POLICY
@@ -19,30 +19,30 @@ DIGEST = "ab" * 32
 
 def policy(threshold: float) -> Policy:
     text = POLICY.format(**DEFAULTS)
-    return parse(text.replace("threshold = 0.8", f"threshold = {threshold}")).compile()
+    return parse_policy(text.replace("threshold = 0.8", f"threshold = {threshold}")).compile()
 
 
 def entry(threshold: float) -> ClassThreshold:
-    figures = Calibration(Metric.ACCURACY, 500, 0.91, 0.94, 0.97, 0.98, threshold, 0.15, 0.05, 0.02)
-    return ClassThreshold(threshold, "max-risk 0.02", 1, figures, Guarantee(0.02, 0.95, 500, threshold, "ltt"))
+    figures = CalibrationFigures(QualityMetric.ACCURACY, 500, 0.91, 0.94, 0.97, 0.98, threshold, 0.15, 0.05, 0.02)
+    return ClassThreshold(threshold, "max-risk 0.02", 1, figures, RiskGuarantee(0.02, 0.95, 500, threshold, "ltt"))
 
 
 def edition(counter: int = 1) -> Thresholds:
-    found = revised(None, "digits@7", DIGEST, "camera", entry(0.5))
+    found = update_thresholds(None, "digits@7", DIGEST, "camera", entry(0.5))
     return msgspec.structs.replace(found, counter=counter)
 
 
 def device(tmp_path, counter=1, kind="camera", model="digits@7"):
-    ruling = Ruling(policy(0.9), SETUP)
-    found = Threshold(edition(counter), kind, tmp_path)
-    found.attach(ruling)
-    found.serving(model)
+    ruling = PermissionCache(policy(0.9), SETUP)
+    found = CalibratedThreshold(edition(counter), kind, tmp_path)
+    found.attach_permissions(ruling)
+    found.on_model(model)
     return found, ruling
 
 
 def asks_below(ruling):
     ruled = ruling.of("open")
-    assert isinstance(ruled, Ruled)
+    assert isinstance(ruled, ClassPermissions)
     return ruled.terms.threshold
 
 
@@ -52,15 +52,15 @@ def said(label, confidence=0.95):
 
 def disagree(found, audits):
     for seq in range(audits):
-        found.audited(seq, said(1))
+        found.on_audit_stored(seq, said(1))
         found.verdict(seq, said(2), 0.0)
 
 
 def test_it_narrows_and_never_widens(tmp_path):
     found, ruling = device(tmp_path)
     assert asks_below(ruling) == 0.5
-    assert found.facts()["threshold"]["of"] == "class"
-    wider = Ruling(policy(0.3), SETUP)
+    assert found.status_fields()["threshold"]["of"] == "class"
+    wider = PermissionCache(policy(0.3), SETUP)
     found.attach(wider)
     found.serving("digits@7")
     assert asks_below(wider) == 0.3
@@ -78,18 +78,18 @@ def test_a_broken_promise_alarms_and_goes_back_to_the_safe_threshold(tmp_path):
     disagree(found, 40)
     assert found.alarms() == {"threshold"}
     assert asks_below(ruling) == 0.9
-    assert (found.facts()["threshold"]["of"], found.facts()["threshold"]["value"]) == ("policy", 0.5)
+    assert (found.status_fields()["threshold"]["of"], found.status_fields()["threshold"]["value"]) == ("policy", 0.5)
 
 
 def test_drift_does_the_same(tmp_path):
     found, ruling = device(tmp_path)
-    found.fail("drift")
+    found.fail_threshold("drift")
     assert (found.alarms(), asks_below(ruling)) == ({"threshold"}, 0.9)
 
 
 def test_a_failure_outlives_a_restart_and_ends_with_a_newer_edition(tmp_path):
     found, _ = device(tmp_path)
-    found.fail("drift")
+    found.fail_threshold("drift")
     again, ruling = device(tmp_path)
     assert (again.alarms(), asks_below(ruling)) == ({"threshold"}, 0.9)
     newer, ruling = device(tmp_path, counter=2)
@@ -99,22 +99,22 @@ def test_a_failure_outlives_a_restart_and_ends_with_a_newer_edition(tmp_path):
 def test_audits_that_agree_keep_it(tmp_path):
     found, ruling = device(tmp_path)
     for seq in range(500):
-        found.audited(seq, said(1))
+        found.on_audit_stored(seq, said(1))
         found.verdict(seq, said(1), 0.0)
     assert (found.alarms(), asks_below(ruling)) == (set(), 0.5)
 
 
 def test_the_promise_allows_for_the_hubs_own_mistakes():
-    assert promise_of(entry(0.5)).kept_wrong == pytest.approx(0.05)
-    assert promise_of(entry(0.5)).wrong == pytest.approx(0.12)
+    assert make_risk_bound(entry(0.5)).kept_wrong == pytest.approx(0.05)
+    assert make_risk_bound(entry(0.5)).wrong == pytest.approx(0.12)
 
 
 def test_a_file_that_cannot_be_used_stops_the_start_with_one_line(tmp_path):
     path = tmp_path / "x.calibration.json"
     with pytest.raises(ExitError):
-        open_thresholds(path)
+        load_thresholds(path)
     path.write_bytes(b"[]")
     with pytest.raises(ExitError, match="calibration"):
-        open_thresholds(path)
+        load_thresholds(path)
     path.write_bytes(encode_thresholds(edition()))
-    assert open_thresholds(path) == edition()
+    assert load_thresholds(path) == edition()

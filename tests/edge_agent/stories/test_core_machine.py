@@ -14,28 +14,28 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from edge_agent.core.commands import (
     Answer,
     Command,
+    CoreSetup,
+    CoreSnapshot,
     Correction,
-    Dice,
-    Facts,
     Finish,
-    Mark,
-    Memory,
+    MarkState,
     OutboxLimits,
+    OutboxState,
+    RandomDraws,
     Reseal,
-    Row,
-    Setup,
-    State,
+    SampleAttributes,
     Store,
+    StoredQuestion,
     Transmit,
     WakeAt,
 )
 from edge_agent.core.core import EdgeCore
 from edge_agent.core.records import Outcome
-from policies.decisions.budget import Spend
-from policies.model.reasons import Why
+from policies.decisions.budget import BudgetSpend
+from policies.model.reasons import DecisionReason
 from tests.edge_agent.core.test_core import SETUP, SURE, UNSURE, VERDICT
 from tests.edge_agent.doubles.hub_double import policy
-from wire.protocol.messages import Reason, Receipt, Refusal, Statuses
+from wire.protocol.messages import Receipt, Refusal, RefusalReason, StatusReply
 
 EPOCH = 7
 LIMITS = OutboxLimits(max_rows=12, window=3, max_age_s=500.0)
@@ -49,7 +49,7 @@ POLICIES = [
 
 @dataclass
 class Disk:
-    row: Row
+    row: StoredQuestion
     digest: bytes
 
 
@@ -78,11 +78,11 @@ class Machine(RuleBasedStateMachine):
         self.resealing.clear()
         rows = tuple(d.row for d in self.disk.values())
         next_seq = max(self.seqs_used, default=0) + 1
-        self.obey(self.core.restore(Memory(EPOCH, next_seq, Spend(), rows), self.now))
+        self.obey(self.core.restore(CoreSnapshot(EPOCH, next_seq, BudgetSpend(), rows), self.now))
         self.up = False
 
     def obey(self, commands: list[Command]) -> None:
-        assert self.core.open.sent <= LIMITS.window
+        assert self.core.open_questions.sent <= LIMITS.window
         for command in commands:
             getattr(self, f"do_{type(command).__name__.lower()}")(command)
 
@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
         assert reseal.seq in self.disk
         self.resealing.add(reseal.seq)
 
-    def do_mark(self, mark: Mark) -> None:
+    def do_mark(self, mark: MarkState) -> None:
         disk = self.disk[mark.seq]
         disk.row = replace_row(disk.row, state=mark.state, not_before=mark.not_before, attempts=mark.attempts)
 
@@ -138,9 +138,9 @@ class Machine(RuleBasedStateMachine):
     )  # fmt: skip
     def sample(self, local, audit, jitter, fate) -> None:
         self.serial += 1
-        dice = Dice(f"{self.serial:032x}", audit, jitter)
+        dice = RandomDraws(f"{self.serial:032x}", audit, jitter)
         self.asked_ids.add(dice.id)
-        commands = self.core.on_prediction(local, Facts("open"), dice, self.now)
+        commands = self.core.on_prediction(local, SampleAttributes("open"), dice, self.now)
         assert isinstance(commands[0], Answer | Store)
         self.obey(commands)
         if isinstance(commands[0], Store) and fate != "later":
@@ -154,12 +154,12 @@ class Machine(RuleBasedStateMachine):
     def report(self, seq: int, *, good: bool) -> None:
         store = self.pending.pop(seq)
         if not good:
-            self.obey(self.core.on_store_failed(store.seq, Why.NO_DISK, self.now))
+            self.obey(self.core.on_store_failed(store.seq, DecisionReason.NO_DISK, self.now))
             return
         digest = store.seq.to_bytes(32, "big")
         answered = store.id in self.answers
-        row = Row(
-            store.seq, store.id, State.SEALED, store.local, answered, store.permit.policy, store.data_class,
+        row = StoredQuestion(
+            store.seq, store.id, OutboxState.SEALED, store.local, answered, store.permit.policy, store.data_class,
             store.permit.egress, store.permit.targets[0], digest, store.charge_bytes, self.now + LIMITS.max_age_s,
             0.0, 0, store.jitter,
         )  # fmt: skip
@@ -173,11 +173,11 @@ class Machine(RuleBasedStateMachine):
         seq = data.draw(st.sampled_from(sorted(self.resealing)))
         self.resealing.discard(seq)
         if not good:
-            self.obey(self.core.on_store_failed(seq, Why.NO_DISK, self.now))
+            self.obey(self.core.on_store_failed(seq, DecisionReason.NO_DISK, self.now))
             return
         disk = self.disk[seq]
         disk.digest = bytes(reversed(disk.digest)) + b"x"
-        disk.row = replace_row(disk.row, digest=disk.digest, state=State.SEALED)
+        disk.row = replace_row(disk.row, digest=disk.digest, state=OutboxState.SEALED)
         self.obey(self.core.on_stored(seq, disk.digest, self.now))
 
     @rule(up=st.sampled_from([True, True, False]))
@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def statuses(self, data) -> None:
-        self.obey(self.core.on_note(Statuses(EPOCH, self.some(data), self.some(data)), self.now))
+        self.obey(self.core.on_note(StatusReply(EPOCH, self.some(data), self.some(data)), self.now))
 
     @rule(data=st.data(), again=st.booleans())
     def verdict(self, data, again) -> None:
@@ -205,7 +205,11 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.disk)
     @rule(
-        data=st.data(), reason=st.sampled_from(Reason), wait_s=st.floats(0, 50), final=st.booleans(), ours=st.booleans()
+        data=st.data(),
+        reason=st.sampled_from(RefusalReason),
+        wait_s=st.floats(0, 50),
+        final=st.booleans(),
+        ours=st.booleans(),
     )
     def refusal(self, data, reason, wait_s, final, ours) -> None:
         seq = data.draw(st.sampled_from(sorted(self.disk)))
@@ -240,23 +244,25 @@ class Machine(RuleBasedStateMachine):
     def the_disk_and_the_core_agree(self) -> None:
         if not hasattr(self, "core"):
             return
-        on_record = {q.seq for q in self.core.open if q.digest}
+        on_record = {q.seq for q in self.core.open_questions if q.digest}
         assert on_record == set(self.disk)
-        assert self.core.open.sent == sum(q.state is State.SENT for q in self.core.open)
-        assert self.core.open.receipted == sum(q.state is State.RECEIPTED for q in self.core.open)
+        assert self.core.open_questions.sent == sum(q.state is OutboxState.SENT for q in self.core.open_questions)
+        assert self.core.open_questions.receipted == sum(
+            q.state is OutboxState.RECEIPTED for q in self.core.open_questions
+        )
         assert set(self.accepted) - set(self.ends) == {d.row.id for d in self.disk.values()}
-        assert self.core.open.sent <= LIMITS.window
+        assert self.core.open_questions.sent <= LIMITS.window
 
     def teardown(self) -> None:
         """A patient hub and a good disk bring every question to its end."""
         if not hasattr(self, "core"):
             return
         for seq in sorted(self.pending):
-            self.obey(self.core.on_store_failed(seq, Why.NO_DISK, self.now))
+            self.obey(self.core.on_store_failed(seq, DecisionReason.NO_DISK, self.now))
         self.pending.clear()
         for seq in sorted(self.resealing):
             self.resealing.discard(seq)
-            self.obey(self.core.on_store_failed(seq, Why.NO_DISK, self.now))
+            self.obey(self.core.on_store_failed(seq, DecisionReason.NO_DISK, self.now))
         self.link(up=True)
         for _ in range(60):
             self.now = max(self.now + 10, self.wake_at)
@@ -268,11 +274,11 @@ class Machine(RuleBasedStateMachine):
         assert self.asked_ids <= set(self.answers)
 
 
-def replace_limits() -> Setup:
+def replace_limits() -> CoreSetup:
     return msgspec.structs.replace(SETUP, limits=LIMITS)
 
 
-def replace_row(row: Row, **changes: object) -> Row:
+def replace_row(row: StoredQuestion, **changes: object) -> StoredQuestion:
     return msgspec.structs.replace(row, **changes)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests import ROOT
 from tests.edge_agent.doubles.crash_child import POINTS, FileHub
-from tests.edge_agent.doubles.hub_double import Rig, policy, until
+from tests.edge_agent.doubles.hub_double import AgentRig, policy, until
 
 
 def crash(folder: Path, point: str) -> None:
@@ -39,7 +39,7 @@ async def test_case_94_kill_9_loses_nothing_accepted_and_doubles_nothing(tmp_pat
     hub.file = tmp_path / "effects"
     effects_before = read_effects(hub.file)
     hub.effects |= effects_before  # the hub did not die
-    async with Rig(tmp_path, policy(), hub) as rig:
+    async with AgentRig(tmp_path, policy(), hub) as rig:
         await until(lambda: rig.open == 0)
         await until(lambda: len(column(tmp_path, "select seq from outcomes")) == len(accepted))
     assert column(tmp_path, "select id from ledger where kind='question' order by seq") == accepted

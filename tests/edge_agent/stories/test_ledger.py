@@ -10,42 +10,47 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud_hub.storage.ledger_log import HubLog, Received
-from edge_agent.inference.requests import Subjects
+from cloud_hub.storage.ledger_log import LedgerLog, ReceivedHead
+from edge_agent.inference.requests import SubjectHasher
 from edge_agent.ledger import summary
-from edge_agent.ledger.verify import reading, verify, whose
+from edge_agent.ledger.verify import make_owner, open_for_reading, verify_ledger
 from edge_agent.storage import ledger
-from edge_agent.storage.outbox import Vault
-from edge_agent.storage.schema import SCHEMA, connect
-from policies.model.reasons import Why
-from tests.edge_agent.doubles.hub_double import SIGNING, HubDouble, Rig, policy, sample, until
-from tests.edge_agent.doubles.ledger_bench import FEATURES, wrong
-from wire.ledger.chain import Kind
-from wire.ledger.checkpoint import origin_of, signed
-from wire.protocol.messages import Checkpoint, Heads
-from wire.protocol.sealing import digest
+from edge_agent.storage.outbox import PayloadVault
+from edge_agent.storage.schema import SCHEMA, open_connection
+from policies.model.reasons import DecisionReason
+from tests.edge_agent.doubles.hub_double import SIGNING, AgentRig, HubDouble, policy, sample, until
+from tests.edge_agent.doubles.ledger_bench import FEATURES, failed_proofs
+from wire.ledger.chain import EntryKind
+from wire.ledger.checkpoint import build_origin, sign_checkpoint
+from wire.protocol.messages import CheckpointNote, LedgerHeadReport
+from wire.protocol.sealing import hash_frame
 from wire.transport.base import MemoryTransport
 
-KINDS = {kind.value: kind.name.lower() for kind in Kind}
+KINDS = {kind.value: kind.name.lower() for kind in EntryKind}
 
 
 @dataclass
 class LoggingHub(HubDouble):
     """Keeps a log of heads, as a hub does. `lies`: a false log that it shows instead."""
 
-    log: HubLog = field(default_factory=lambda: HubLog.open(":memory:", 0))
-    lies: HubLog | None = None
+    log: LedgerLog = field(default_factory=lambda: LedgerLog.open(":memory:", 0))
+    lies: LedgerLog | None = None
 
-    def on_heads(self, heads: Heads) -> None:
-        received = Received("demo--d1", SIGNING.public_key().public_bytes_raw(), heads, self.now_ms)
+    def on_heads(self, heads: LedgerHeadReport) -> None:
+        received = ReceivedHead("demo--d1", SIGNING.public_key().public_bytes_raw(), heads, self.now_ms)
         self.log.append([received])
         shown = self.lies or self.log
         logged = shown.append([received])[0]
         tree = shown.tree()
-        text = signed(origin_of("hub-1"), tree, self.signing)
-        place = (logged.place, logged.leaf.received_ms, logged.leaf.epochs, shown.inclusion(logged.place, tree.size))
-        grown = shown.consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
-        self.tell(Checkpoint(heads.epoch, heads.entries, text, *place, grown))
+        text = sign_checkpoint(build_origin("hub-1"), tree, self.signing)
+        place = (
+            logged.place,
+            logged.leaf.received_ms,
+            logged.leaf.epochs,
+            shown.prove_inclusion(logged.place, tree.size),
+        )
+        grown = shown.prove_consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
+        self.send_note(CheckpointNote(heads.epoch, heads.entries, text, *place, grown))
         super().on_heads(heads)
 
 
@@ -67,12 +72,12 @@ def left(folder: Path) -> int:
 
 async def test_every_frame_on_the_link_has_its_entry_and_no_entry_is_without_its_frame(tmp_path: Path):
     hub = LoggingHub()
-    async with Rig(tmp_path, policy(), hub) as rig:
+    async with AgentRig(tmp_path, policy(), hub) as rig:
         for _ in range(5):
             await rig.agent.infer(sample())
         await until(lambda: rig.open == 0)
     up = [message for message in hub.broker.carried if "/up/" in message.topic]
-    assert sorted(digest(message.payload) for message in up) == sorted(each[3] for each in entries(tmp_path))
+    assert sorted(hash_frame(message.payload) for message in up) == sorted(each[3] for each in entries(tmp_path))
     assert left(tmp_path) == sum(len(message.payload) for message in up)
     assert set(kinds(tmp_path)) == {"hello", "report", "question"}
 
@@ -87,7 +92,7 @@ async def test_no_byte_leaves_before_its_entry_is_on_disk(tmp_path: Path):
             post = transport.post
 
             def looked(topic: str, payload: bytes) -> Any:
-                if digest(payload) not in {each[3] for each in entries(tmp_path)}:
+                if hash_frame(payload) not in {each[3] for each in entries(tmp_path)}:
                     missing.append(topic)
                 return post(topic, payload)
 
@@ -95,7 +100,7 @@ async def test_no_byte_leaves_before_its_entry_is_on_disk(tmp_path: Path):
             return transport
 
     hub = Watched(verdicts=False)
-    async with Rig(tmp_path, policy(), hub) as rig:
+    async with AgentRig(tmp_path, policy(), hub) as rig:
         for _ in range(5):
             await rig.agent.infer(sample())
         await until(lambda: len(hub.questions) >= 5 and any(note.__class__.__name__ == "Ask" for note in hub.notes))
@@ -104,7 +109,7 @@ async def test_no_byte_leaves_before_its_entry_is_on_disk(tmp_path: Path):
 
 async def test_the_same_bytes_once_more_are_an_entry_of_their_own(tmp_path: Path):
     hub = HubDouble(receipts=False, verdicts=False)
-    async with Rig(tmp_path, policy(), hub) as rig:
+    async with AgentRig(tmp_path, policy(), hub) as rig:
         await rig.agent.infer(sample())
         await until(lambda: len(hub.questions) >= 3)
     sent = len(hub.questions)
@@ -118,7 +123,7 @@ async def test_the_same_bytes_once_more_are_an_entry_of_their_own(tmp_path: Path
 
 async def test_what_a_new_policy_keeps_here_is_said_to_have_stayed(tmp_path: Path):
     hub = HubDouble()
-    async with Rig(tmp_path, policy(), hub) as rig:
+    async with AgentRig(tmp_path, policy(), hub) as rig:
         hub.broker.kill()
         await until(lambda: rig.agent.status()["link"] == "down")
         await rig.agent.infer(sample())
@@ -127,31 +132,31 @@ async def test_what_a_new_policy_keeps_here_is_said_to_have_stayed(tmp_path: Pat
         await until(lambda: rig.open == 0)
     assert hub.questions == []
     assert [each[0] for each in entries(tmp_path) if each[1] == 1] == ["question", "withheld"]
-    with reading(tmp_path) as db:
-        by_rule = {row.key: row.bytes for row in summary.show(db, 0, 2**45).rows}
+    with open_for_reading(tmp_path) as db:
+        by_rule = {row.key: row.bytes for row in summary.summarise_ledger(db, 0, 2**45).rows}
     assert by_rule.pop("protocol") > 0
     assert set(by_rule.values()) == {0}
 
 
 async def test_what_is_erased_while_it_is_being_stored_is_said_to_have_stayed(tmp_path: Path):
-    async with Rig(tmp_path, policy(mode="wait")) as rig:
+    async with AgentRig(tmp_path, policy(mode="wait")) as rig:
         asked = rig.agent.answer_now(sample(subject="p1"))
-        await rig.agent.erase(Subjects(Vault(rig.hub.identity().payload_key)).of("p1"))
+        await rig.agent.erase(SubjectHasher(PayloadVault(rig.hub.identity().payload_key)).hash_subject("p1"))
         assert isinstance(asked, asyncio.Future)
-        assert (await asked).why is Why.ERASED
-        await until(lambda: rig.count("accepted") == 1)
+        assert (await asked).why is DecisionReason.ERASED
+        await until(lambda: rig.event_count("accepted") == 1)
     assert [each[0] for each in entries(tmp_path) if each[1] == 1] == ["question", "withheld"]
     assert not rig.hub.questions
 
 
 async def test_a_question_that_waited_through_a_restart_is_sent_once_and_counted_once(tmp_path: Path):
     hub = HubDouble()
-    async with Rig(tmp_path, policy(), hub) as rig:
+    async with AgentRig(tmp_path, policy(), hub) as rig:
         hub.broker.kill()
         await until(lambda: rig.agent.status()["link"] == "down")
         await rig.agent.infer(sample())
     hub.broker.up = True
-    async with Rig(tmp_path, policy(), hub) as rig:
+    async with AgentRig(tmp_path, policy(), hub) as rig:
         await until(lambda: rig.open == 0)
     assert len(hub.questions) == 1
     assert [each[0] for each in entries(tmp_path) if each[1] == 1] == ["question"]
@@ -159,15 +164,15 @@ async def test_a_question_that_waited_through_a_restart_is_sent_once_and_counted
 
 async def test_bytes_by_rule_and_the_overhead_are_what_the_sockets_sent(tmp_path: Path):
     hub = LoggingHub()
-    async with Rig(tmp_path, policy(), hub) as rig:
+    async with AgentRig(tmp_path, policy(), hub) as rig:
         for _ in range(8):
             await rig.agent.infer(sample())
         await until(lambda: rig.open == 0)
         sent = rig.agent.status()["sent"]
     assert sum(sent["by_rule"].values()) + sent["overhead"] == sent["sockets"]
     assert set(sent["by_rule"]) == {"protocol", "test@1"}
-    with reading(tmp_path) as db:
-        shown = summary.show(db, 0, 2**45)
+    with open_for_reading(tmp_path) as db:
+        shown = summary.summarise_ledger(db, 0, 2**45)
     assert {row.key: row.bytes for row in shown.rows} == sent["by_rule"]
     assert shown.overhead is not None
     assert sum(row.bytes for row in shown.rows) + shown.overhead == shown.sockets == sent["sockets"]
@@ -178,22 +183,22 @@ async def test_bytes_by_rule_and_the_overhead_are_what_the_sockets_sent(tmp_path
 
 async def test_a_head_is_told_on_connect_and_the_hubs_word_on_it_is_kept(tmp_path: Path):
     hub = LoggingHub()
-    async with Rig(tmp_path, policy(), hub) as rig:
-        await until(lambda: rig.count("checkpoints") == 1)
+    async with AgentRig(tmp_path, policy(), hub) as rig:
+        await until(lambda: rig.event_count("checkpoints") == 1)
         status = rig.agent.status()
         identity = hub.identity()
     assert status["ledger"]["witnessed_by"] == "hub-1"
     assert hub.log.size == 1
-    with reading(tmp_path) as db:
-        assert wrong(verify(db, whose(identity))) == []
+    with open_for_reading(tmp_path) as db:
+        assert failed_proofs(verify_ledger(db, make_owner(identity))) == []
 
 
 async def test_each_head_is_proved_to_follow_from_the_log_of_the_one_before(tmp_path: Path):
     hub = LoggingHub()
     for life in range(3):
-        async with Rig(tmp_path, policy(), hub) as rig:
+        async with AgentRig(tmp_path, policy(), hub) as rig:
             await rig.agent.infer(sample())
-            await until(lambda: rig.count("checkpoints") == 1)
+            await until(lambda: rig.event_count("checkpoints") == 1)
             assert rig.agent.status()["alarms"] == []
         assert hub.log.size == life + 1
     assert [heads.known for heads in hub.heads] == [0, 1, 2]
@@ -202,32 +207,32 @@ async def test_each_head_is_proved_to_follow_from_the_log_of_the_one_before(tmp_
 async def test_case_114_a_hub_that_shows_another_log_is_an_alarm_that_outlives_a_restart(tmp_path: Path):
     """The log is signed by the hub's own key, but inconsistent with what it had shown before."""
     hub = LoggingHub()
-    async with Rig(tmp_path, policy(), hub) as rig:
-        await until(lambda: rig.count("checkpoints") == 1)
-    hub.lies = HubLog.open(":memory:", 0)
-    async with Rig(tmp_path, policy(), hub) as rig:
-        await until(lambda: rig.count("checkpoints") == 1)
+    async with AgentRig(tmp_path, policy(), hub) as rig:
+        await until(lambda: rig.event_count("checkpoints") == 1)
+    hub.lies = LedgerLog.open(":memory:", 0)
+    async with AgentRig(tmp_path, policy(), hub) as rig:
+        await until(lambda: rig.event_count("checkpoints") == 1)
         assert "hub_log_forked" in rig.agent.status()["alarms"]
     hub.lies = None
-    async with Rig(tmp_path, policy(), hub) as rig:
-        await until(lambda: rig.count("checkpoints") == 1)
+    async with AgentRig(tmp_path, policy(), hub) as rig:
+        await until(lambda: rig.event_count("checkpoints") == 1)
         assert "hub_log_forked" in rig.agent.status()["alarms"]
-    with reading(tmp_path) as db:
-        assert wrong(verify(db, whose(hub.identity()))) == ["consistency"]
+    with open_for_reading(tmp_path) as db:
+        assert failed_proofs(verify_ledger(db, make_owner(hub.identity()))) == ["consistency"]
 
 
 @pytest.mark.parametrize("lie", ["text", "index", "received_ms", "inclusion", "entries"])
 async def test_a_checkpoint_that_proves_nothing_is_refused_and_not_kept(tmp_path: Path, lie: str):
     class Lying(LoggingHub):
-        def tell(self, note: Any) -> None:
-            if isinstance(note, Checkpoint):
+        def send_note(self, note: Any) -> None:
+            if isinstance(note, CheckpointNote):
                 wrongs: dict[str, Any] = {"text": note.text.replace("\n1\n", "\n2\n"), "inclusion": (b"x" * 32,)}
                 note = msgspec.structs.replace(note, **{lie: wrongs.get(lie, 99)})
-            super().tell(note)
+            super().send_note(note)
 
-    async with Rig(tmp_path, policy(), Lying()) as rig:
-        await until(lambda: rig.count("checkpoints_refused") == 1)
-        assert rig.count("checkpoints") == 0
+    async with AgentRig(tmp_path, policy(), Lying()) as rig:
+        await until(lambda: rig.event_count("checkpoints_refused") == 1)
+        assert rig.event_count("checkpoints") == 0
     with sqlite3.connect(tmp_path / "agent.db") as db:
         assert db.execute("select count(*) from witnessed").fetchone() == (0,)
 
@@ -243,14 +248,14 @@ def test_a_ledger_of_the_first_schema_is_brought_into_the_chain(tmp_path: Path):
         for entry, kind in ((1, "question"), (2, "resealed"), (3, "question")):
             row = (entry, 1000 + entry, 7 + entry, 5, "", kind, '{"features": "P2"}', "{}", "r@1", "p", "h", "eu", 400)
             db.execute("insert into ledger values(?,?,?,?,?,?,?,?,?,?,?,?,?,?)", (*row, bytes([entry]) * 32))
-    opened = connect(path).db
+    opened = open_connection(path).db
     rows = opened.execute("select kind, seq, rule, region, size from ledger order by entry").fetchall()
     assert rows == [
         ("question", 8, "r@1", "eu", 400),
         ("resealed", 9, "r@1", "eu", 400),
         ("question", 10, "r@1", "eu", 400),
     ]
-    assert ledger.next_seq(opened) == 11
-    assert list(ledger.forms(opened).values())[0].fields == FEATURES.fields  # noqa: RUF015
-    assert wrong(verify(opened, whose(HubDouble().identity()))) == []
+    assert ledger.read_next_seq(opened) == 11
+    assert list(ledger.read_forms(opened).values())[0].fields == FEATURES.fields  # noqa: RUF015
+    assert failed_proofs(verify_ledger(opened, make_owner(HubDouble().identity()))) == []
     opened.close()

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from edge_agent.app.agent import Agent
-from edge_agent.storage.outbox import Kept, Vault, VaultError
+from edge_agent.storage.outbox import PayloadError, PayloadVault, StoredPayload
 from models.runtime.runner import EchoRunner, SampleError
-from tests.edge_agent.doubles.hub_double import HubDouble, Rig, policy, sample, settings, until
+from tests.edge_agent.doubles.hub_double import AgentRig, HubDouble, policy, sample, settings, until
 from wire.protocol.messages import Prediction
 
 CANARY = b"CANARY-7f3a"  # as bytes of samples, as text of names
@@ -24,7 +24,7 @@ def canary_sample() -> np.ndarray:
 async def test_case_111_canaries_in_inputs_are_never_found_outside(tmp_path: Path, capsys):
     hub = HubDouble(receipts=False, verdicts=False)
     rules = policy(mode="hub_first", budget_s=0.05)
-    rig = Rig(tmp_path, rules, hub)
+    rig = AgentRig(tmp_path, rules, hub)
     rig.agent = Agent(settings(tmp_path), hub.identity(), EchoRunner(8), rules, hub.connect)
     async with rig:
         await rig.agent.infer(sample(canary_sample(), trace=CANARY.decode()))
@@ -52,14 +52,14 @@ async def test_case_111_canaries_in_inputs_are_never_found_outside(tmp_path: Pat
 
 
 def test_a_payload_opens_in_its_own_row_with_its_own_key_and_unaltered():
-    vault = Vault(b"a" * 32)
-    kept = Kept(b"plain" * 10, Prediction(1, 0.5, (0.5, 0.5), "m@1"), "trace")
-    closed = vault.close(1, 2, kept)
-    assert vault.open(1, 2, closed) == kept
+    vault = PayloadVault(b"a" * 32)
+    kept = StoredPayload(b"plain" * 10, Prediction(1, 0.5, (0.5, 0.5), "m@1"), "trace")
+    closed = vault.encrypt(1, 2, kept)
+    assert vault.decrypt(1, 2, closed) == kept
     assert b"plain" not in closed
     for epoch, seq, data, key in (
         (1, 3, closed, b"a"), (2, 2, closed, b"a"), (1, 2, closed, b"b"), (1, 2, closed[:-1], b"a"), (1, 2, b"", b"a"),
         (1, 2, bytes((closed[0] ^ 1,)) + closed[1:], b"a"),
     ):  # fmt: skip
-        with pytest.raises(VaultError):
-            Vault(key * 32).open(epoch, seq, data)
+        with pytest.raises(PayloadError):
+            PayloadVault(key * 32).decrypt(epoch, seq, data)

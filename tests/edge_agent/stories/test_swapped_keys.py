@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from edge_agent.app.agent import DATABASE_FILE
 from edge_agent.identity.identity import HubKeys, Identity
 from edge_agent.storage import schema, tables
-from edge_agent.storage.schema import connect
-from tests.edge_agent.doubles.hub_double import HubDouble, Rig, policy, sample, until
+from edge_agent.storage.schema import open_connection
+from tests.edge_agent.doubles.hub_double import AgentRig, HubDouble, policy, sample, until
 from wire.errors import RemoteError
 from wire.protocol import codec, sealing
 from wire.protocol.codec import Frame
-from wire.protocol.messages import Reason, Receipt
-from wire.protocol.topics import Channel
+from wire.protocol.messages import Receipt, RefusalReason
+from wire.protocol.topics import TopicChannel
 
 
 @dataclass
@@ -43,39 +43,39 @@ class Impostor(HubDouble):
     def on_question(self, frame: Frame, data: bytes) -> None:
         assert frame.header.key_id == self.genuine.key_id
         try:
-            sealing.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION)
+            sealing.open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.QUESTION)
         except RemoteError:
             self.unread += 1
-        header = codec.split(data).header
-        self.tell(Receipt(header.epoch, (header.seq,)))
-        self.tell(self.refusal(data, Reason.KEY_EXPIRED, final=False))  # "seal it again, to my key"
-        self.tell(self.refusal(data, Reason.POLICY, final=True))
+        header = codec.split_frame(data).header
+        self.send_note(Receipt(header.epoch, (header.seq,)))
+        self.send_note(self.make_refusal(data, RefusalReason.KEY_EXPIRED, final=False))  # "seal it again, to my key"
+        self.send_note(self.make_refusal(data, RefusalReason.POLICY, final=True))
 
 
 def met_its_hub(folder: Path) -> None:
     """A device that has met its hub before: it does not wait for a report of its spending."""
-    opened = connect(folder / DATABASE_FILE)
-    schema.write(opened.db, folder / DATABASE_FILE)
-    tables.put(opened.db, "clean", 1)
+    opened = open_connection(folder / DATABASE_FILE)
+    schema.write_marker(opened.db, folder / DATABASE_FILE)
+    tables.write_value(opened.db, "clean", 1)
     opened.db.close()
 
 
 async def test_case_91_another_hubs_words_and_keys_are_refused_and_the_question_waits(tmp_path: Path):
     impostor = Impostor()
     met_its_hub(tmp_path)
-    async with Rig(tmp_path, policy(), impostor) as rig:
+    async with AgentRig(tmp_path, policy(), impostor) as rig:
         record = await rig.agent.infer(sample())
-        await until(lambda: impostor.unread >= 2 and rig.count("refused_signature") >= 6)
+        await until(lambda: impostor.unread >= 2 and rig.event_count("refused_signature") >= 6)
         status = rig.agent.status()
         assert (status["open"], status["receipted"]) == (1, 0)
-        assert rig.count("resealed") == rig.count("notes") == 0
+        assert rig.event_count("resealed") == rig.event_count("notes") == 0
         assert [each.source for each in await rig.agent.wait(record.id, 0)] == ["local"]
 
 
 async def test_case_91_when_the_genuine_hub_is_back_the_same_question_is_answered(tmp_path: Path):
     impostor = Impostor()
     met_its_hub(tmp_path)
-    async with Rig(tmp_path, policy(), impostor) as rig:
+    async with AgentRig(tmp_path, policy(), impostor) as rig:
         record = await rig.agent.infer(sample())
         await until(lambda: impostor.unread >= 1)
         genuine = HubDouble(broker=impostor.broker)

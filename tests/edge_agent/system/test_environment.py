@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from edge_agent.system.clock import HubClock
-from edge_agent.system.environment import Attributes, Surroundings, battery
-from policies.language.document import parse
-from policies.model.reasons import Denied, Why
-from policies.model.terms import terms
+from edge_agent.system.environment import DeviceAttributes, DeviceEnvironment, read_battery
+from policies.language.document import parse_policy
+from policies.model.reasons import DecisionReason, Denied
+from policies.model.terms import resolve_terms
 from tests.edge_agent.doubles.hub_double import DEFAULTS, POLICY
 
 SATURDAY_2230_UTC = 1_795_300_200_000 // 86_400_000 * 86_400_000 + (22 * 60 + 30) * 60_000
@@ -18,8 +18,8 @@ SATURDAY_2230_UTC = 1_795_300_200_000 // 86_400_000 * 86_400_000 + (22 * 60 + 30
 def clock(at_ms: int, *, heard: bool = True) -> HubClock:
     made = HubClock(at_ms, lambda: 0.0, lambda: at_ms)
     if heard:
-        made.said_hello()
-        made.hear(at_ms, welcome=True)
+        made.on_hello_sent()
+        made.on_signed_time(at_ms, welcome=True)
     return made
 
 
@@ -33,40 +33,42 @@ def test_the_least_of_several_batteries_counts_and_mains_beats_them(tmp_path: Pa
     supply(tmp_path, "BAT0", type="Battery", capacity="81")
     supply(tmp_path, "BAT1", type="Battery", capacity="17")
     supply(tmp_path, "AC", type="Mains", online="0")
-    assert battery(str(tmp_path)) == 0.17
+    assert read_battery(str(tmp_path)) == 0.17
     (tmp_path / "AC" / "online").write_text("1")
-    assert battery(str(tmp_path)) == 1.0
+    assert read_battery(str(tmp_path)) == 1.0
 
 
 def test_without_a_battery_to_ask_nothing_is_known_and_a_device_on_mains_says_so(tmp_path: Path):
-    assert battery(str(tmp_path / "absent")) is None
-    assert battery(str(tmp_path)) is None
-    assert battery("") == 1.0
+    assert read_battery(str(tmp_path / "absent")) is None
+    assert read_battery(str(tmp_path)) is None
+    assert read_battery("") == 1.0
 
 
 @pytest.mark.parametrize("told", ["", "many", "1e3", "250", "-3"])
 def test_case_103_a_battery_that_tells_what_cannot_be_denies(tmp_path: Path, told: str):
     supply(tmp_path, "BAT0", type="Battery", capacity=told)
-    found = battery(str(tmp_path))
+    found = read_battery(str(tmp_path))
     assert found is not None
     assert isnan(found) or not 0 <= found <= 1
-    rules = parse(POLICY.format(**DEFAULTS) + '[[rule]]\nname = "low"\nwhen = { battery_below = 0.2 }\ndeny = true\n')
-    context = Surroundings(Attributes(power_supply=str(tmp_path)), clock(SATURDAY_2230_UTC)).look(())
-    denied = terms(rules.compile(), context)
+    rules = parse_policy(
+        POLICY.format(**DEFAULTS) + '[[rule]]\nname = "low"\nwhen = { battery_below = 0.2 }\ndeny = true\n'
+    )
+    context = DeviceEnvironment(DeviceAttributes(power_supply=str(tmp_path)), clock(SATURDAY_2230_UTC)).read_context(())
+    denied = resolve_terms(rules.compile(), context)
     assert isinstance(denied, Denied)
-    assert denied.why is Why.DENIED_POLICY_ERROR
+    assert denied.why is DecisionReason.DENIED_POLICY_ERROR
 
 
 @pytest.mark.parametrize(("text", "said"), [("yes\n", True), ("NO", False), ("1", True), ("perhaps", None), ("", None)])
 def test_whether_the_link_is_metered_is_read_from_a_file(tmp_path: Path, text: str, said: bool | None):
     (tmp_path / "metered").write_text(text)
-    around = Surroundings(Attributes(metered_file=str(tmp_path / "metered")), clock(SATURDAY_2230_UTC))
-    assert around.look(()).metered is said
+    around = DeviceEnvironment(DeviceAttributes(metered_file=str(tmp_path / "metered")), clock(SATURDAY_2230_UTC))
+    assert around.read_context(()).metered is said
 
 
 def test_local_time_is_hub_time_in_each_zone_that_rules_name():
-    around = Surroundings(Attributes(), clock(SATURDAY_2230_UTC))
-    found = around.look(("Europe/Berlin", "Asia/Kolkata", "Middle/Nowhere")).minute_of_week
+    around = DeviceEnvironment(DeviceAttributes(), clock(SATURDAY_2230_UTC))
+    found = around.read_context(("Europe/Berlin", "Asia/Kolkata", "Middle/Nowhere")).minute_of_week
     day = (SATURDAY_2230_UTC // 86_400_000 + 3) % 7
     assert found["UTC"] == day * 1440 + 22 * 60 + 30
     assert (found["Europe/Berlin"] - found["UTC"]) % 10_080 == 60
@@ -75,5 +77,5 @@ def test_local_time_is_hub_time_in_each_zone_that_rules_name():
 
 
 def test_a_clock_that_no_hub_has_set_tells_no_hour():
-    around = Surroundings(Attributes(), clock(SATURDAY_2230_UTC, heard=False))
-    assert not around.look(("Europe/Berlin",)).minute_of_week
+    around = DeviceEnvironment(DeviceAttributes(), clock(SATURDAY_2230_UTC, heard=False))
+    assert not around.read_context(("Europe/Berlin",)).minute_of_week

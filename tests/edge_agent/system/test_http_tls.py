@@ -61,7 +61,7 @@ def serving(folder: Path, issued: datetime, authority: Authority | None = None) 
 
 def say(server: Server, floor_ms: int, name: str = "localhost") -> None:
     """Send one word, as a device whose proven hub time is `floor_ms`."""
-    context = http.context(server.authority.trusted, floor_ms)
+    context = http.make_tls_context(server.authority.trusted, floor_ms)
     plain = socket.create_connection(("127.0.0.1", server.port), 5)
     with plain, context.wrap_socket(plain, server_hostname=name) as told:
         told.sendall(b"token")
@@ -119,7 +119,7 @@ def test_case_62_a_client_certificate_is_no_server(tmp_path):
 
 
 def test_the_systems_authorities_are_never_asked(tmp_path):
-    made = http.context(Authority.open(tmp_path, utc_now()).trusted, 0)
+    made = http.make_tls_context(Authority.open(tmp_path, utc_now()).trusted, 0)
     assert len(made.get_ca_certs()) == 1
     assert made.check_hostname
     assert made.verify_mode is ssl.CERT_REQUIRED
@@ -131,21 +131,21 @@ def test_two_authorities_are_trusted_while_the_hub_replaces_its_own(tmp_path):
         (tmp_path / name).mkdir()
     first, second = (Authority.open(tmp_path / name, utc_now()) for name in "ab")
     both = (*first.trusted, *second.trusted)
-    assert len(http.context(both, 0).get_ca_certs()) == 2
+    assert len(http.make_tls_context(both, 0).get_ca_certs()) == 2
 
 
 def test_a_peer_that_shows_nothing_is_refused():
-    made = http.DeviceContext(ssl.PROTOCOL_TLS_CLIENT)
+    made = http.DeviceTlsContext(ssl.PROTOCOL_TLS_CLIENT)
     made.floor_ms = 0
     with pytest.raises(ssl.SSLCertVerificationError):
-        made.check({})
+        made.check_not_ended({})
 
 
 def test_the_last_second_counts_and_the_next_does_not():
     ended = {"notAfter": "Jan  1 00:00:00 2020 GMT"}
-    made = http.DeviceContext(ssl.PROTOCOL_TLS_CLIENT)
+    made = http.DeviceTlsContext(ssl.PROTOCOL_TLS_CLIENT)
     made.floor_ms = ms(datetime(2020, 1, 1, tzinfo=UTC))
-    made.check(ended)
+    made.check_not_ended(ended)
     made.floor_ms += 1
     with pytest.raises(ssl.SSLCertVerificationError):
-        made.check(ended)
+        made.check_not_ended(ended)

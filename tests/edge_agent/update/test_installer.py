@@ -3,48 +3,48 @@
 import pytest
 
 from edge_agent.__main__ import main
-from edge_agent.update.installed import look
+from edge_agent.update.installed import read_installed
 from edge_agent.update.machine import InstallMachine
 from edge_agent.update.recovery import InstallTable, recover_install
 from edge_agent.update.types import InstallRow
-from models.update.floors import FloorsDb
+from models.update.floors import FloorDatabase
 from tests.edge_agent.app.test_process_updates import by_tuf
 from tests.edge_agent.doubles.hub_double import DEVICE, HubDouble, sample, until
-from tests.edge_agent.doubles.installing import QUICK, X, audited, living
-from tests.edge_agent.doubles.updates_bench import NAMES, bench
-from wire.process.exit_codes import Exit
-from wire.protocol.messages import Hello, Prediction
-from wire.protocol.rollout import Cohort, Failure, InstallState
+from tests.edge_agent.doubles.installing import QUICK, X, audited_policy, run_device
+from tests.edge_agent.doubles.updates_bench import NAMES, open_bench
+from wire.process.exit_codes import ExitCode
+from wire.protocol.messages import HelloNote, Prediction
+from wire.protocol.rollout import InstallFailure, InstallState, RolloutCohort
 
 S = InstallState
 
 
 @pytest.fixture
 def device(tmp_path):
-    with bench(tmp_path) as made:
-        made.offer(1)
+    with open_bench(tmp_path) as made:
+        made.publish_bundle(1)
         yield made
 
 
 def floor(device) -> int:
-    with FloorsDb(device.store / "metadata") as floors:
-        found = floors.read().get("target/models/echo")
+    with FloorDatabase(device.store / "metadata") as floors:
+        found = floors.read_floors().get("target/models/echo")
         return found.version if found else 0
 
 
 async def test_an_assigned_version_is_tried_and_committed_and_each_step_is_reported(device, tmp_path):
-    async with living(device, tmp_path / "agent") as life:
+    async with run_device(device, tmp_path / "agent") as life:
         assert life.version == 1
-        device.offer(2)
-        life.assign(1, 2)
-        await life.reaches(S.PROBATION)
-        assert await life.answer() == "echo@2"
-        await life.answers_until(lambda: life.told(S.COMMITTED))
+        device.publish_bundle(2)
+        life.send_assignment(1, 2)
+        await life.wait_for_state(S.PROBATION)
+        assert await life.answer_samples() == "echo@2"
+        await life.answers_until(lambda: life.reports_in_state(S.COMMITTED))
         assert (life.state, life.version, floor(device)) == (S.IDLE, 2, 2)
         told = [report.state for report in life.reports if report.rollout == "r1"]
         passed = [state for state in S if state in told]
         assert passed == [S.CHECKING, S.DOWNLOADING, S.SELF_TEST, S.PROBATION, S.COMMITTED]
-        last = life.told(S.COMMITTED)[-1]
+        last = life.reports_in_state(S.COMMITTED)[-1]
         assert (last.version, last.counter, last.failure) == (2, 1, None)
         assert last.signals is not None
 
@@ -53,10 +53,10 @@ async def test_on_trial_the_committed_models_features_go_to_the_committed_tail_a
     device, tmp_path
 ):
     hub = HubDouble(prediction=Prediction(9, 0.99, (0.0,) * 9 + (1.0,), "big@1"))
-    async with living(device, tmp_path / "agent", hub) as life:
-        device.offer(2, scale=-1.0)  # it takes the lowest score for the highest
-        life.assign(1, 2, soak_s=3600.0)
-        await life.reaches(S.PROBATION)
+    async with run_device(device, tmp_path / "agent", hub) as life:
+        device.publish_bundle(2, scale=-1.0)  # it takes the lowest score for the highest
+        life.send_assignment(1, 2, soak_s=3600.0)
+        await life.wait_for_state(S.PROBATION)
         await until(lambda: life.rig.agent.answering.trial.assignment)
         asked = len(hub.questions)
         answers = [await life.rig.agent.infer(sample(X)) for _ in range(10)]
@@ -64,37 +64,37 @@ async def test_on_trial_the_committed_models_features_go_to_the_committed_tail_a
         await until(lambda: len(hub.questions) == asked + 10)
         assert {question.model.version for _, _, question in hub.questions[asked:]} == {1}
         assert all(question.audit for _, _, question in hub.questions[asked:])
-        await until(lambda: life.cell(S.PROBATION).audited == 10, 30)
-        cell = life.cell(S.PROBATION)
+        await until(lambda: life.newest_cell(S.PROBATION).audited == 10, 30)
+        cell = life.newest_cell(S.PROBATION)
         assert (cell.data_class, cell.share, cell.agreed, cell.worse, cell.better) == ("open", 1.0, 0, 10, 0)
         assert await life.rig.agent.feedback(answers[0].id, 9)
         assert await life.rig.agent.feedback(answers[0].id, 9)
-        await until(lambda: life.cell(S.PROBATION).told, 30)
-        cell = life.cell(S.PROBATION)
+        await until(lambda: life.newest_cell(S.PROBATION).told, 30)
+        cell = life.newest_cell(S.PROBATION)
         assert (cell.told, cell.told_wrong, cell.told_worse, cell.told_better) == (1, 1, 1, 0)
 
 
 async def test_a_control_device_reports_the_same_figures_of_what_it_runs(device, tmp_path):
-    async with living(device, tmp_path / "agent") as life:
-        life.assign(1, 1, cohort=Cohort.CONTROL)
+    async with run_device(device, tmp_path / "agent") as life:
+        life.send_assignment(1, 1, cohort=RolloutCohort.CONTROL)
         await until(lambda: life.rig.agent.answering.trial.assignment)
-        await life.answer(12)
-        await until(lambda: any(r.signals and r.signals.inferences == 12 for r in life.told(S.IDLE)), 30)
-        report = life.told(S.IDLE)[-1]
-        assert (report.cohort, report.version, life.version) == (Cohort.CONTROL, 1, 1)
-        await until(lambda: life.cell(S.IDLE).audited == 12, 30)
-        assert (life.cell(S.IDLE).worse, life.cell(S.IDLE).better) == (0, 0)
+        await life.answer_samples(12)
+        await until(lambda: any(r.signals and r.signals.inferences == 12 for r in life.reports_in_state(S.IDLE)), 30)
+        report = life.reports_in_state(S.IDLE)[-1]
+        assert (report.cohort, report.version, life.version) == (RolloutCohort.CONTROL, 1, 1)
+        await until(lambda: life.newest_cell(S.IDLE).audited == 12, 30)
+        assert (life.newest_cell(S.IDLE).worse, life.newest_cell(S.IDLE).better) == (0, 0)
 
 
 @pytest.mark.heavy
 async def test_a_class_that_may_not_be_audited_is_named_and_counted_by_signals_alone(device, tmp_path):
-    async with living(device, tmp_path / "agent", rules=audited(0.0)) as life:
-        life.assign(1, 1, cohort=Cohort.CONTROL)
+    async with run_device(device, tmp_path / "agent", rules=audited_policy(0.0)) as life:
+        life.send_assignment(1, 1, cohort=RolloutCohort.CONTROL)
         await until(lambda: life.rig.agent.answering.trial.assignment)
-        await life.answer(5)
-        counted = lambda report: report.signals and report.signals.inferences == 5  # noqa: E731
-        await until(lambda: any(counted(report) for report in life.told(S.IDLE)), 30)
-        report = life.told(S.IDLE)[-1]
+        await life.answer_samples(5)
+        counted = lambda report: report.make_signals and report.make_signals.inferences == 5  # noqa: E731
+        await until(lambda: any(counted(report) for report in life.reports_in_state(S.IDLE)), 30)
+        report = life.reports_in_state(S.IDLE)[-1]
         assert report.quality is not None
         assert report.signals is not None
         assert (report.quality.cells, report.quality.unaudited) == ((), ("open",))
@@ -103,52 +103,52 @@ async def test_a_class_that_may_not_be_audited_is_named_and_counted_by_signals_a
 
 @pytest.mark.heavy
 async def test_a_model_that_misbehaves_goes_back_without_a_hub_and_is_not_taken_again(device, tmp_path):
-    async with living(device, tmp_path / "agent") as life:
-        await life.answer(250)
-        device.offer(2)
-        life.assign(1, 2, soak_s=3600.0)
-        await life.reaches(S.PROBATION)
+    async with run_device(device, tmp_path / "agent") as life:
+        await life.answer_samples(250)
+        device.publish_bundle(2)
+        life.send_assignment(1, 2, soak_s=3600.0)
+        await life.wait_for_state(S.PROBATION)
         await until(lambda: life.rig.agent.answering.trial.assignment)
         life.rig.hub.broker.up = False
         await life.rig.agent.reconnect()
         for _ in range(5):
-            life.rig.agent.answering.trial.seen.failed()
-        await life.reaches(S.IDLE)
-        assert (life.version, await life.answer()) == (1, "echo@1")
+            life.rig.agent.answering.trial.seen.add_failure()
+        await life.wait_for_state(S.IDLE)
+        assert (life.version, await life.answer_samples()) == (1, "echo@1")
         assert "errors" in life.install.machine.row.detail
         life.rig.hub.broker.up = True
-        await until(lambda: life.told(S.ROLLED_BACK), 30)
-        report = life.told(S.ROLLED_BACK)[-1]
-        assert (report.failure, report.version) == (Failure.HEALTH, 1)
-        life.assign(2, 2)
-        await until(lambda: life.told(S.REJECTED), 30)
-        assert life.told(S.REJECTED)[-1].failure is Failure.QUARANTINED
+        await until(lambda: life.reports_in_state(S.ROLLED_BACK), 30)
+        report = life.reports_in_state(S.ROLLED_BACK)[-1]
+        assert (report.failure, report.version) == (InstallFailure.HEALTH, 1)
+        life.send_assignment(2, 2)
+        await until(lambda: life.reports_in_state(S.REJECTED), 30)
+        assert life.reports_in_state(S.REJECTED)[-1].failure is InstallFailure.QUARANTINED
 
 
 @pytest.mark.heavy
 async def test_withdrawn_on_trial_the_model_before_answers_at_once(device, tmp_path):
-    async with living(device, tmp_path / "agent") as life:
-        device.offer(2)
-        life.assign(1, 2, soak_s=3600.0)
-        await life.reaches(S.PROBATION)
-        life.assign(2, 2, withdraw=True)
-        await life.reaches(S.IDLE)
-        assert await life.answer() == "echo@1"
-        assert [n.models for n in life.rig.hub.notes if isinstance(n, Hello)][-1][0].version == 1
-        life.assign(3, 2)
-        await life.reaches(S.PROBATION)
+    async with run_device(device, tmp_path / "agent") as life:
+        device.publish_bundle(2)
+        life.send_assignment(1, 2, soak_s=3600.0)
+        await life.wait_for_state(S.PROBATION)
+        life.send_assignment(2, 2, withdraw=True)
+        await life.wait_for_state(S.IDLE)
+        assert await life.answer_samples() == "echo@1"
+        assert [n.models for n in life.rig.hub.notes if isinstance(n, HelloNote)][-1][0].version == 1
+        life.send_assignment(3, 2)
+        await life.wait_for_state(S.PROBATION)
 
 
 @pytest.mark.heavy
 async def test_a_process_that_ends_on_trial_goes_on_with_what_it_had_counted(device, tmp_path):
-    async with living(device, tmp_path / "agent") as life:
-        device.offer(2)
-        life.assign(1, 2, soak_s=3600.0)
-        await life.reaches(S.PROBATION)
+    async with run_device(device, tmp_path / "agent") as life:
+        device.publish_bundle(2)
+        life.send_assignment(1, 2, soak_s=3600.0)
+        await life.wait_for_state(S.PROBATION)
         await until(lambda: life.rig.agent.answering.trial.assignment)
-        await life.answer(30)
+        await life.answer_samples(30)
         await until(lambda: life.install.machine.row.seen.inferences == 30)
-    async with living(device, tmp_path / "agent") as life:
+    async with run_device(device, tmp_path / "agent") as life:
         await until(lambda: life.rig.agent.answering.trial.assignment)
         assert (life.state, life.version) == (S.PROBATION, 2)
         committed = life.rig.agent.answering.committed
@@ -160,59 +160,59 @@ async def test_a_process_that_ends_on_trial_goes_on_with_what_it_had_counted(dev
 
 @pytest.mark.heavy
 async def test_an_older_version_is_refused_without_a_permit_and_a_wrong_digest_always(device, tmp_path):
-    device.offer(2)
-    async with living(device, tmp_path / "agent") as life:
+    device.publish_bundle(2)
+    async with run_device(device, tmp_path / "agent") as life:
         assert life.version == 2
-        life.assign(1, 1)
-        await until(lambda: life.told(S.REJECTED), 30)
-        assert life.told(S.REJECTED)[-1].failure is Failure.ROLLBACK
-        life.assign(2, 2, digest="f" * 64)
-        await until(lambda: life.told(S.FAILED), 30)
-        assert life.told(S.FAILED)[-1].failure is Failure.INTEGRITY
+        life.send_assignment(1, 1)
+        await until(lambda: life.reports_in_state(S.REJECTED), 30)
+        assert life.reports_in_state(S.REJECTED)[-1].failure is InstallFailure.ROLLBACK
+        life.send_assignment(2, 2, digest="f" * 64)
+        await until(lambda: life.reports_in_state(S.FAILED), 30)
+        assert life.reports_in_state(S.FAILED)[-1].failure is InstallFailure.INTEGRITY
         assert life.version == 2
 
 
 @pytest.mark.heavy
 async def test_case_37_a_newer_assignment_ends_the_errand_of_the_older(device, tmp_path):
-    device.offer(2)
-    device.offer(3)
-    async with living(device, tmp_path / "agent") as life:
-        device.offer(4)
-        life.assign(1, 3)
-        await life.reaches(S.CHECKING, S.DOWNLOADING)
-        life.assign(2, 4)
-        await life.reaches(S.PROBATION)
+    device.publish_bundle(2)
+    device.publish_bundle(3)
+    async with run_device(device, tmp_path / "agent") as life:
+        device.publish_bundle(4)
+        life.send_assignment(1, 3)
+        await life.wait_for_state(S.CHECKING, S.DOWNLOADING)
+        life.send_assignment(2, 4)
+        await life.wait_for_state(S.PROBATION)
         assert life.version == 4
-        assert [r.rollout for r in life.told(S.SUPERSEDED)] in ([], ["r1"])
+        assert [r.rollout for r in life.reports_in_state(S.SUPERSEDED)] in ([], ["r1"])
 
 
 @pytest.mark.heavy
 async def test_a_disk_that_takes_no_row_lets_nothing_new_happen_but_a_bad_model_goes_back_in_memory(device, tmp_path):
-    async with living(device, tmp_path / "agent") as life:
-        device.offer(2)
-        life.assign(1, 2, soak_s=3600.0)
-        await life.reaches(S.PROBATION)
+    async with run_device(device, tmp_path / "agent") as life:
+        device.publish_bundle(2)
+        life.send_assignment(1, 2, soak_s=3600.0)
+        await life.wait_for_state(S.PROBATION)
         await until(lambda: life.rig.agent.answering.trial.assignment)
         place = device.store / "install.db"
         kept = place.read_bytes()
         place.unlink()
         place.mkdir()  # no database can be made there
         for _ in range(5):
-            life.rig.agent.answering.trial.seen.failed()
+            life.rig.agent.answering.trial.seen.add_failure()
         await until(lambda: life.version == 1, 30)
         assert "install_disk" in life.rig.agent.status()["alarms"]
         place.rmdir()
         place.write_bytes(kept)
-        await life.reaches(S.IDLE)
+        await life.wait_for_state(S.IDLE)
         assert (life.version, life.rig.agent.status()["alarms"]) == (1, [])
 
 
 @pytest.mark.heavy
 async def test_a_store_whose_row_cannot_be_written_at_the_start_serves_the_committed_model(device, tmp_path):
-    async with living(device, tmp_path / "agent") as life:
-        device.offer(2)
-        life.assign(1, 2, soak_s=3600.0)
-        await life.reaches(S.PROBATION)
+    async with run_device(device, tmp_path / "agent") as life:
+        device.publish_bundle(2)
+        life.send_assignment(1, 2, soak_s=3600.0)
+        await life.wait_for_state(S.PROBATION)
     place = device.store / "install.db"
     kept = place.read_bytes()
     place.unlink()
@@ -220,7 +220,7 @@ async def test_a_store_whose_row_cannot_be_written_at_the_start_serves_the_commi
     core = InstallMachine(DEVICE, InstallRow(), QUICK)
     shun = recover_install(device.store, NAMES, core, HubDouble.now_ms)
     assert shun
-    found = look(device.store, NAMES, shun=shun)
+    found = read_installed(device.store, NAMES, shun=shun)
     assert found.slot is not None
     assert found.slot.version == 1
     place.rmdir()
@@ -229,19 +229,19 @@ async def test_a_store_whose_row_cannot_be_written_at_the_start_serves_the_commi
 
 @pytest.mark.heavy
 async def test_a_start_that_ends_before_any_model_was_asked_does_not_count_and_a_check_counts_nothing(device, tmp_path):
-    async with living(device, tmp_path / "agent") as life:
-        device.offer(2)
-        life.assign(1, 2, soak_s=3600.0)
-        await life.reaches(S.PROBATION)
-        await until(lambda: life.install.machine.row.state is InstallTable(device.store).read().state)
+    async with run_device(device, tmp_path / "agent") as life:
+        device.publish_bundle(2)
+        life.send_assignment(1, 2, soak_s=3600.0)
+        await life.wait_for_state(S.PROBATION)
+        await until(lambda: life.install.machine.row.state is InstallTable(device.store).read_row().state)
     config = by_tuf(device, policy="policy.toml")
     (device.folder / "device" / "updates").parent.mkdir(exist_ok=True)
     device.store.rename(device.folder / "device" / "updates")
     table = InstallTable(device.folder / "device" / "updates")
     for _ in range(4):
-        assert main(["--config", str(config), "--check"]) == Exit.OK
-    assert table.read().attempts == 3
+        assert main(["--config", str(config), "--check"]) == ExitCode.OK
+    assert table.read_row().attempts == 3
     (device.folder / "policy.toml").write_text("mode = nonsense")
     for _ in range(4):
-        assert main(["--config", str(config)]) == Exit.POLICY
-    assert (table.read().state, table.read().attempts, table.read().clean) == (S.PROBATION, 3, True)
+        assert main(["--config", str(config)]) == ExitCode.POLICY
+    assert (table.read_row().state, table.read_row().attempts, table.read_row().clean) == (S.PROBATION, 3, True)

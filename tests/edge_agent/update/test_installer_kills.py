@@ -9,34 +9,34 @@ from typing import Any
 import msgspec
 import pytest
 
-from models.update.floors import commit
+from models.update.floors import commit_floor
 from tests import ROOT
-from tests.edge_agent.doubles.install_kills import points
-from tests.edge_agent.doubles.installing import assignment
-from tests.edge_agent.doubles.updates_bench import Bench, bench
+from tests.edge_agent.doubles.install_kills import list_points
+from tests.edge_agent.doubles.installing import make_assignment
+from tests.edge_agent.doubles.updates_bench import UpdateBench, open_bench
 
 FEW = ("store_rename_slot", "load", "roll_back")
 
 
 @pytest.fixture
 def device(tmp_path):
-    with bench(tmp_path) as made:
+    with open_bench(tmp_path) as made:
         yield made
 
 
-def results(device: Bench, mode: str, *wanted: str) -> dict[str, dict[str, Any]]:
+def results(device: UpdateBench, mode: str, *wanted: str) -> dict[str, dict[str, Any]]:
     """Version 1 is committed, version 2 is assigned; what became of it for each point."""
-    device.offer(1)
+    device.publish_bundle(1)
     base = device.folder / "lives"
-    first = device.run().current
+    first = device.run_worker().current
     assert first
-    commit(device.store / "metadata", first)
+    commit_floor(device.store / "metadata", first)
     device.store.rename(device.folder / "kept")
     base.mkdir()
     (device.folder / "kept").rename(base / "installed")
-    device.offer(2)
-    order = assignment(device, 1, 2, now_ms=time.time_ns() // 1_000_000, soak_s=0.0, min_inferences=0)
-    facts = {"job": msgspec.json.encode(device.job()).decode(), "assignment": msgspec.json.encode(order).decode()}
+    device.publish_bundle(2)
+    order = make_assignment(device, 1, 2, now_ms=time.time_ns() // 1_000_000, soak_s=0.0, min_inferences=0)
+    facts = {"job": msgspec.json.encode(device.make_job()).decode(), "assignment": msgspec.json.encode(order).decode()}
     file = device.folder / "facts.json"
     file.write_text(json.dumps(facts))
     words = [sys.executable, "-m", "tests.edge_agent.doubles.install_kills", str(base), str(file), mode, *wanted]
@@ -66,7 +66,7 @@ def test_cases_19_and_41_killed_at_some_named_points_the_next_process_ends_with_
 @pytest.mark.heavy
 def test_cases_19_and_41_killed_at_every_named_point_the_next_process_ends_with_a_model_that_serves(device):
     found = results(device, "kill")
-    assert len(found) == len(points("kill"))
+    assert len(found) == len(list_points("kill"))
     check_killed(found)
 
 

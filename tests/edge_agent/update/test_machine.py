@@ -3,9 +3,27 @@
 import pytest
 from msgspec.structs import replace
 
-from edge_agent.update.types import Activate, AssignmentReceived, CleanUp, Commit, Observed, Refused, RollBack
-from tests.edge_agent.doubles.install_world import FINE, OLD, S, World, assignment, at, probation, soaked, states
-from wire.protocol.rollout import Cohort, Failure, Signals
+from edge_agent.update.types import (
+    ActivateModel,
+    AssignmentReceived,
+    CleanUpStore,
+    CommitModel,
+    HealthObserved,
+    RefuseAssignment,
+    RollBackModel,
+)
+from tests.edge_agent.doubles.install_world import (
+    FINE,
+    OLD,
+    S,
+    SimulatedDevice,
+    device_in_state,
+    device_on_probation,
+    make_assignment,
+    reported_states,
+    soak_device,
+)
+from wire.protocol.rollout import DeviceSignals, InstallFailure, RolloutCohort
 
 DAY_S = 86_400.0
 
@@ -14,72 +32,72 @@ DAY_S = 86_400.0
 
 
 def test_case_36_the_same_assignment_a_hundred_times_is_one_install():
-    world = World()
+    world = SimulatedDevice()
     order = world.assign()
-    world.bring_home()
+    world.finish_worker()
     for _ in range(100):
-        world.see(AssignmentReceived(order))
-    soaked(world)
+        world.handle_event(AssignmentReceived(order))
+    soak_device(world)
     for _ in range(100):
-        world.see(AssignmentReceived(order))
+        world.handle_event(AssignmentReceived(order))
     assert (world.state, world.serving) == (S.IDLE, order.digest)
-    assert sum(isinstance(command, Activate) for command in world.commands) == 1
+    assert sum(isinstance(command, ActivateModel) for command in world.commands) == 1
 
 
 @pytest.mark.parametrize("counter", [1, 0])
 def test_case_32_a_counter_that_was_used_before_changes_nothing(counter):
-    world = probation()
+    world = device_on_probation()
     before = world.core.row
-    world.see(AssignmentReceived(assignment(counter, world.now_ms, digest="f" * 64)))
-    assert isinstance(world.commands[-1], Refused)
+    world.handle_event(AssignmentReceived(make_assignment(counter, world.now_ms, digest="f" * 64)))
+    assert isinstance(world.commands[-1], RefuseAssignment)
     assert world.core.row == before
 
 
 def test_an_assignment_for_another_device_changes_nothing():
-    world = World()
+    world = SimulatedDevice()
     world.assign(device="demo--d2")
     assert (world.state, world.core.row.counter) == (S.IDLE, 0)
 
 
 @pytest.mark.parametrize("state", [S.CHECKING, S.DOWNLOADING, S.VERIFYING, S.STAGED, S.SELF_TEST])
 def test_case_37_before_it_serves_a_newer_assignment_takes_the_place_of_the_older(state):
-    world = at(state)
+    world = device_in_state(state)
     newer = world.assign()
     assert world.core.row.work == newer
     assert [status.state for status in world.reports if status.counter == 1][-1] is S.SUPERSEDED
-    world.bring_home()
+    world.finish_worker()
     assert (world.state, world.serving) == (S.PROBATION, newer.digest)
 
 
 def test_case_37_while_one_is_on_trial_a_newer_assignment_waits_its_turn():
-    world = probation()
+    world = device_on_probation()
     first = world.work
     newer = world.assign()
     assert (world.core.row.work, world.core.row.queued) == (first, newer)
     assert world.serving == first.digest
-    soaked(world)
+    soak_device(world)
     assert (world.core.row.work, world.committed) == (newer, first.digest)
-    world.bring_home()
+    world.finish_worker()
     assert (world.state, world.serving) == (S.PROBATION, newer.digest)
 
 
 def test_what_waited_for_its_turn_until_it_expired_is_let_go():
-    world = probation(max_soak_s=90 * DAY_S, min_inferences=2000)
+    world = device_on_probation(max_soak_s=90 * DAY_S, min_inferences=2000)
     world.assign(expires_ms=world.now_ms + 1000)
-    soaked(world, seconds=91 * DAY_S)
+    soak_device(world, seconds=91 * DAY_S)
     assert (world.state, world.core.row.work, world.core.row.queued) == (S.IDLE, None, None)
 
 
 @pytest.mark.parametrize("state", [S.CHECKING, S.DOWNLOADING, S.SELF_TEST])
 def test_withdrawn_before_it_serves_it_is_cancelled(state):
-    world = at(state)
+    world = device_in_state(state)
     world.assign(withdraw=True)
-    assert (world.state, world.errand, states(world)[-1]) == (S.IDLE, None, S.CANCELLED)
+    assert (world.state, world.errand, reported_states(world)[-1]) == (S.IDLE, None, S.CANCELLED)
     assert world.reports[-1].counter == 2
 
 
 def test_withdrawn_on_trial_it_goes_back_and_is_not_held_against_it():
-    world = probation()
+    world = device_on_probation()
     world.assign(withdraw=True)
     assert (world.state, world.serving, world.disk.banned) == (S.IDLE, OLD, set())
     assert world.reports[-1].state is S.ROLLED_BACK
@@ -87,7 +105,7 @@ def test_withdrawn_on_trial_it_goes_back_and_is_not_held_against_it():
 
 
 def test_withdrawn_after_its_commit_it_stays():
-    world = soaked(probation())
+    world = soak_device(device_on_probation())
     assert world.state is S.IDLE
     world.assign(withdraw=True)
     assert (world.serving, world.committed) == (world.committed, world.disk.current)
@@ -95,14 +113,14 @@ def test_withdrawn_after_its_commit_it_stays():
 
 
 def test_a_control_device_installs_nothing_and_tells_its_figures_until_the_end_of_it():
-    world = World()
-    order = world.assign(cohort=Cohort.CONTROL, report_s=10.0, expires_ms=world.now_ms + 60_000)
+    world = SimulatedDevice()
+    order = world.assign(cohort=RolloutCohort.CONTROL, report_s=10.0, expires_ms=world.now_ms + 60_000)
     told = len(world.reports)
     for _ in range(5):
-        world.tick(10.0, FINE)
+        world.advance(10.0, FINE)
     assert [status.state for status in world.reports[told:]] == [S.IDLE] * 5
     assert (world.core.row.control, world.serving) == (order, OLD)
-    world.tick(10.0, FINE)
+    world.advance(10.0, FINE)
     assert world.core.row.control is None
 
 
@@ -110,89 +128,89 @@ def test_a_control_device_installs_nothing_and_tells_its_figures_until_the_end_o
 
 
 def test_what_is_not_for_this_device_is_rejected_and_what_cannot_be_fetched_now_is_tried_again():
-    world = World()
+    world = SimulatedDevice()
     world.assign()
-    world.errand_step(Failure.INCOMPATIBLE)
-    assert (world.state, states(world)[-1]) == (S.IDLE, S.REJECTED)
+    world.step_worker(InstallFailure.INCOMPATIBLE)
+    assert (world.state, reported_states(world)[-1]) == (S.IDLE, S.REJECTED)
     world.assign()
     for _ in range(10):
-        world.errand_step(Failure.NETWORK)
+        world.step_worker(InstallFailure.NETWORK)
         assert world.state is S.CHECKING
-        world.tick(DAY_S)
-    world.errand_step(Failure.NETWORK)
-    assert (world.state, states(world)[-1]) == (S.IDLE, S.FAILED)
+        world.advance(DAY_S)
+    world.step_worker(InstallFailure.NETWORK)
+    assert (world.state, reported_states(world)[-1]) == (S.IDLE, S.FAILED)
 
 
 @pytest.mark.parametrize("state", [S.DOWNLOADING, S.VERIFYING, S.STAGED])
 def test_case_18_a_full_disk_is_failed_disk_and_what_was_taken_is_given_back(state):
-    world = at(state)
-    world.errand_step(Failure.DISK)
+    world = device_in_state(state)
+    world.step_worker(InstallFailure.DISK)
     assert (world.state, world.serving) == (S.IDLE, OLD)
-    assert (world.reports[-1].state, world.reports[-1].failure) == (S.FAILED, Failure.DISK)
-    assert any(isinstance(command, CleanUp) for command in world.commands)
+    assert (world.reports[-1].state, world.reports[-1].failure) == (S.FAILED, InstallFailure.DISK)
+    assert any(isinstance(command, CleanUpStore) for command in world.commands)
     assert world.disk.banned == set()
 
 
 def test_a_failed_self_test_is_not_tried_again_for_a_week():
-    world = at(S.SELF_TEST)
-    world.errand_step(Failure.SELF_TEST)
+    world = device_in_state(S.SELF_TEST)
+    world.step_worker(InstallFailure.SELF_TEST)
     assert world.disk.banned == {f"{1:064x}"}
-    assert world.reports[-1].failure is Failure.SELF_TEST
+    assert world.reports[-1].failure is InstallFailure.SELF_TEST
 
 
 def test_an_activation_that_comes_too_soon_after_another_waits():
-    world = World(replace(World().limits, interval_s=600.0))
+    world = SimulatedDevice(replace(SimulatedDevice().limits, interval_s=600.0))
     world.assign(soak_s=0.0, min_inferences=0)
-    world.bring_home()
-    soaked(world, seconds=1.0)
+    world.finish_worker()
+    soak_device(world, seconds=1.0)
     world.assign()
-    world.bring_home()
+    world.finish_worker()
     assert (world.state, world.errand) == (S.ACCEPTED, None)
-    world.tick(600.0)
-    world.bring_home()
+    world.advance(600.0)
+    world.finish_worker()
     assert world.state is S.PROBATION
 
 
 def test_over_a_link_that_costs_a_download_waits_and_after_a_week_it_is_cancelled():
-    world = at(S.DOWNLOADING)
-    world.see(Observed(download=False))
+    world = device_in_state(S.DOWNLOADING)
+    world.handle_event(HealthObserved(download=False))
     assert (world.state, world.errand) == (S.PAUSED, None)
-    world.see(Observed(download=True))
+    world.handle_event(HealthObserved(download=True))
     assert world.state is S.DOWNLOADING
-    world.see(Observed(download=False))
+    world.handle_event(HealthObserved(download=False))
     world.now_ms += 8 * 86_400_000
-    world.see(Observed(download=False))
-    assert (world.state, states(world)[-1]) == (S.IDLE, S.CANCELLED)
+    world.handle_event(HealthObserved(download=False))
+    assert (world.state, reported_states(world)[-1]) == (S.IDLE, S.CANCELLED)
 
 
 # On trial
 
 
 def test_it_is_committed_after_its_soak_and_enough_answers():
-    world = probation()
-    world.tick(1801.0, replace(FINE, inferences=199))
+    world = device_on_probation()
+    world.advance(1801.0, replace(FINE, inferences=199))
     assert world.state is S.PROBATION
-    world.tick(1.0, replace(FINE, inferences=200))
+    world.advance(1.0, replace(FINE, inferences=200))
     assert (world.state, world.disk.trial, world.disk.floor) == (S.IDLE, False, 2)
-    assert states(world)[-1] is S.COMMITTED
+    assert reported_states(world)[-1] is S.COMMITTED
 
 
 def test_case_42_without_a_hub_a_tolerant_site_commits_by_its_own_gates():
-    world = probation()
+    world = device_on_probation()
     world.now_ms += 1_801_000
-    world.see(Observed(FINE, hub_ms=0, serving=world.serving))
-    assert (world.state, states(world)[-1]) == (S.IDLE, S.COMMITTED)
+    world.handle_event(HealthObserved(FINE, hub_ms=0, serving=world.serving))
+    assert (world.state, reported_states(world)[-1]) == (S.IDLE, S.COMMITTED)
 
 
 def test_case_42_without_a_hub_a_strict_site_goes_back_after_half_an_hour():
-    world = probation(strict=True, soak_s=3600.0)
+    world = device_on_probation(strict=True, soak_s=3600.0)
     world.now_ms += 1_799_000
-    world.see(Observed(FINE, hub_ms=0, serving=world.serving))
+    world.handle_event(HealthObserved(FINE, hub_ms=0, serving=world.serving))
     assert world.state is S.PROBATION
     world.now_ms += 2_000
-    world.see(Observed(FINE, hub_ms=0, serving=world.serving))
+    world.handle_event(HealthObserved(FINE, hub_ms=0, serving=world.serving))
     assert (world.state, world.serving) == (S.IDLE, OLD)
-    assert world.reports[-1].failure is Failure.HEALTH
+    assert world.reports[-1].failure is InstallFailure.HEALTH
 
 
 @pytest.mark.parametrize(
@@ -207,32 +225,32 @@ def test_case_42_without_a_hub_a_strict_site_goes_back_after_half_an_hour():
     ],
 )
 def test_any_one_gate_takes_it_back_and_keeps_it_away_for_a_week(seen):
-    world = World()
-    world.before = Signals(inferences=1000, p95_us=1000, escalated=100)
+    world = SimulatedDevice()
+    world.before = DeviceSignals(inferences=1000, p95_us=1000, escalated=100)
     world.assign()
-    world.bring_home()
-    world.tick(1.0, seen)
+    world.finish_worker()
+    world.advance(1.0, seen)
     assert (world.state, world.serving, world.disk.banned) == (S.IDLE, OLD, {f"{1:064x}"})
-    assert (world.reports[-1].state, world.reports[-1].failure) == (S.ROLLED_BACK, Failure.HEALTH)
+    assert (world.reports[-1].state, world.reports[-1].failure) == (S.ROLLED_BACK, InstallFailure.HEALTH)
 
 
 def test_cases_38_and_39_three_starts_that_end_in_a_crash_and_the_model_before_serves_with_no_hub():
-    world = probation()
+    world = device_on_probation()
     candidate = world.serving
     for _ in range(2):
-        world.crash()
-        world.start()
+        world.crash_process()
+        world.start_process()
         assert world.serving == candidate
-    world.crash()
-    world.start()
+    world.crash_process()
+    world.start_process()
     assert (world.serving, world.state) == (OLD, S.IDLE)
 
 
 def test_a_start_after_a_clean_end_costs_no_attempt():
-    world = probation()
+    world = device_on_probation()
     for _ in range(20):
-        world.stop()
-        world.start()
+        world.stop_process()
+        world.start_process()
     assert (world.state, world.core.row.attempts, world.core.row.seen.crashes) == (S.PROBATION, 3, 0)
     assert world.core.row.seen.starts == 21
 
@@ -241,23 +259,23 @@ def test_a_start_after_a_clean_end_costs_no_attempt():
 
 
 def test_case_43_once_committed_nothing_that_becomes_of_its_report_takes_it_back():
-    world = soaked(probation())
+    world = soak_device(device_on_probation())
     candidate = world.committed
     for _ in range(7):  # nobody hears of it for a week, and the device starts again and again
-        world.tick(DAY_S)
-        world.crash()
-        world.start()
+        world.advance(DAY_S)
+        world.crash_process()
+        world.start_process()
         assert (world.serving, world.state) == (candidate, S.IDLE)
-    assert not any(isinstance(command, RollBack) for command in world.commands)
-    assert states(world).count(S.COMMITTED) == 8, "said again at each start, until it is heard"
+    assert not any(isinstance(command, RollBackModel) for command in world.commands)
+    assert reported_states(world).count(S.COMMITTED) == 8, "said again at each start, until it is heard"
 
 
 def test_a_floor_that_the_disk_does_not_take_now_is_raised_later_and_nothing_goes_back():
-    world = probation()
-    world.fails[Commit] = Failure.DISK
-    soaked(world)
+    world = device_on_probation()
+    world.fails[CommitModel] = InstallFailure.DISK
+    soak_device(world)
     assert (world.state, world.serving != OLD) == (S.COMMITTED, True)
-    world.tick(3600.0)
+    world.advance(3600.0)
     assert (world.state, world.disk.trial, world.disk.floor) == (S.IDLE, False, 2)
 
 
@@ -265,36 +283,36 @@ def test_a_floor_that_the_disk_does_not_take_now_is_raised_later_and_nothing_goe
 
 
 def test_case_45_without_a_way_back_it_is_safe_mode_with_an_alarm_and_no_loop():
-    world = probation()
+    world = device_on_probation()
     world.disk.whole.discard(OLD)
-    world.tick(1.0, replace(FINE, crashes=3))
+    world.advance(1.0, replace(FINE, crashes=3))
     assert (world.state, world.serving, world.core.row.safe) == (S.SAFE_MODE, "", True)
     done = len(world.commands)
     for _ in range(100):
-        world.tick(DAY_S)
+        world.advance(DAY_S)
     assert len(world.commands) == done
-    world.crash()
-    world.start()
+    world.crash_process()
+    world.start_process()
     assert (world.state, world.serving) == (S.SAFE_MODE, "")
 
 
 def test_case_45_only_an_assignment_that_proves_itself_leads_out_of_safe_mode():
-    world = probation()
+    world = device_on_probation()
     world.disk.whole.discard(OLD)
-    world.tick(1.0, replace(FINE, crashes=3))
+    world.advance(1.0, replace(FINE, crashes=3))
     world.assign()
-    world.errand_step(Failure.QUARANTINED)
+    world.step_worker(InstallFailure.QUARANTINED)
     assert world.state is S.SAFE_MODE
     world.assign()
-    world.bring_home()
+    world.finish_worker()
     assert (world.state, world.core.row.safe) == (S.PROBATION, True)
-    soaked(world)
+    soak_device(world)
     assert (world.state, world.core.row.safe, world.serving) == (S.IDLE, False, world.committed)
 
 
 def test_a_model_on_trial_that_was_taken_out_of_service_by_others_is_taken_back():
-    world = probation()
+    world = device_on_probation()
     world.serving = OLD  # its family's signers revoked it, and the look for updates has left it
-    world.tick(1.0, FINE)
+    world.advance(1.0, FINE)
     assert (world.state, world.serving, world.disk.trial) == (S.IDLE, OLD, False)
-    assert world.reports[-1].failure is Failure.HEALTH
+    assert world.reports[-1].failure is InstallFailure.HEALTH

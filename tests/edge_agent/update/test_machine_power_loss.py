@@ -3,9 +3,18 @@
 import pytest
 from msgspec.structs import replace
 
-from edge_agent.update.types import Checked, Fetch
-from tests.edge_agent.doubles.install_world import FINE, OLD, S, World, at, probation, soaked, states
-from wire.protocol.rollout import Failure
+from edge_agent.update.types import AssignmentChecked, FetchBundle
+from tests.edge_agent.doubles.install_world import (
+    FINE,
+    OLD,
+    S,
+    SimulatedDevice,
+    device_in_state,
+    device_on_probation,
+    reported_states,
+    soak_device,
+)
+from wire.protocol.rollout import InstallFailure
 
 
 @pytest.mark.parametrize(
@@ -20,65 +29,65 @@ from wire.protocol.rollout import Failure
     ],
 )
 def test_case_41_power_loss_in_each_state_goes_on_as_its_row_says(state, goes_on):
-    world = at(state)
-    world.crash()
-    world.start()
+    world = device_in_state(state)
+    world.crash_process()
+    world.start_process()
     assert world.core.row.state is goes_on
-    world.bring_home()
+    world.finish_worker()
     assert world.core.row.state is S.PROBATION
-    soaked(world)
+    soak_device(world)
     assert (world.core.row.state, world.serving) == (S.IDLE, world.committed)
 
 
 def test_case_41_power_loss_before_the_switch_is_tested_again_and_after_it_is_on_trial():
     for deeds, goes_on in ((1, S.SELF_TEST), (2, S.PROBATION)):
-        world = at(S.SELF_TEST)
+        world = device_in_state(S.SELF_TEST)
         world.fuse = deeds
-        world.errand_step()
+        world.step_worker()
         assert not world.alive
-        world.start()
+        world.start_process()
         assert world.core.row.state is goes_on
-        world.bring_home()
+        world.finish_worker()
         assert world.core.row.state is S.PROBATION
 
 
 def test_case_41_a_self_test_that_never_ends_is_tried_twice():
-    world = at(S.SELF_TEST)
+    world = device_in_state(S.SELF_TEST)
     for _ in range(2):
-        world.crash()
-        world.start()
-    assert (world.core.row.state, states(world)[-1], world.serving) == (S.IDLE, S.FAILED, OLD)
+        world.crash_process()
+        world.start_process()
+    assert (world.core.row.state, reported_states(world)[-1], world.serving) == (S.IDLE, S.FAILED, OLD)
 
 
 def test_case_41_power_loss_while_it_goes_back_goes_on_going_back():
     for deeds in range(6):
-        world = probation()
+        world = device_on_probation()
         world.fuse = deeds
-        world.tick(1.0, replace(FINE, crashes=3))
+        world.advance(1.0, replace(FINE, crashes=3))
         if not world.alive:
-            world.start()
+            world.start_process()
         for _ in range(3):
-            world.tick(61.0, replace(FINE, crashes=3))
+            world.advance(61.0, replace(FINE, crashes=3))
         assert (world.core.row.state, world.serving, world.disk.trial) == (S.IDLE, OLD, False), deeds
 
 
 def test_a_row_that_is_lost_takes_back_what_was_never_committed():
-    world = probation()
-    world.crash()
+    world = device_on_probation()
+    world.crash_process()
     world.disk.row = b'{"state":"idle"}'
-    world.start()
+    world.start_process()
     assert (world.core.row.state, world.serving, world.disk.trial) == (S.IDLE, OLD, False)
 
 
 def test_a_download_goes_on_where_it_was_told_to():
-    world = at(S.VERIFYING)
-    world.crash()
-    world.start()
-    assert isinstance(world.errand, Fetch)
+    world = device_in_state(S.VERIFYING)
+    world.crash_process()
+    world.start_process()
+    assert isinstance(world.errand, FetchBundle)
     assert world.errand.state is S.VERIFYING
 
 
 def test_an_answer_of_an_errand_that_nobody_waits_for_changes_nothing():
-    world = World()
-    world.see(Checked(None, failure=Failure.NETWORK))
+    world = SimulatedDevice()
+    world.handle_event(AssignmentChecked(None, failure=InstallFailure.NETWORK))
     assert world.core.row.state is S.IDLE

@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from edge_agent.update.types import Activate, Commit, RollBack
-from tests.edge_agent.doubles.install_world import S, World
-from wire.protocol.rollout import Cohort, Failure, Signals
+from edge_agent.update.types import ActivateModel, CommitModel, RollBackModel
+from tests.edge_agent.doubles.install_world import S, SimulatedDevice
+from wire.protocol.rollout import DeviceSignals, InstallFailure, RolloutCohort
 
-FINE = Signals(inferences=1000, starts=1)
-FAILURES = st.sampled_from((None, None, None, Failure.NETWORK, Failure.DISK, Failure.INTEGRITY, Failure.SELF_TEST))
+FINE = DeviceSignals(inferences=1000, starts=1)
+FAILURES = st.sampled_from(
+    (None, None, None, InstallFailure.NETWORK, InstallFailure.DISK, InstallFailure.INTEGRITY, InstallFailure.SELF_TEST)
+)
 ON_TRIAL = frozenset({S.ACTIVATING, S.PROBATION, S.ROLLING_BACK, S.COMMITTED})
 
 
@@ -21,7 +23,7 @@ class Power(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = SimulatedDevice()
 
     alive = precondition(lambda self: self.world.alive)
     dead = precondition(lambda self: not self.world.alive)
@@ -29,23 +31,23 @@ class Power(RuleBasedStateMachine):
     @alive
     @rule(kind=st.sampled_from(("candidate", "candidate", "control", "withdraw")))
     def assigned(self, kind: str) -> None:
-        cohort = Cohort.CONTROL if kind == "control" else Cohort.CANDIDATE
+        cohort = RolloutCohort.CONTROL if kind == "control" else RolloutCohort.CANDIDATE
         self.world.assign(cohort=cohort, withdraw=kind == "withdraw", soak_s=10.0)
 
     @alive
     @rule(failure=FAILURES, sound=st.sampled_from((True, True, True, False)))
-    def errand_goes_on(self, failure: Failure | None, sound: bool) -> None:
-        self.world.errand_step(failure, sound=sound)
+    def errand_goes_on(self, failure: InstallFailure | None, sound: bool) -> None:
+        self.world.step_worker(failure, sound=sound)
 
     @alive
     @rule()
     def errand_comes_home(self) -> None:
-        self.world.bring_home()
+        self.world.finish_worker()
 
     @alive
     @rule(seconds=st.sampled_from((1.0, 20.0, 3600.0)), crashes=st.sampled_from((0, 0, 0, 3)))
     def time_passes(self, seconds: float, crashes: int) -> None:
-        self.world.tick(seconds, replace(FINE, crashes=crashes))
+        self.world.advance(seconds, replace(FINE, crashes=crashes))
 
     @alive
     @rule(deeds=st.integers(0, 6))
@@ -56,19 +58,19 @@ class Power(RuleBasedStateMachine):
     @rule(clean=st.booleans())
     def process_ends(self, clean: bool) -> None:
         if clean:
-            self.world.stop()
+            self.world.stop_process()
         else:
-            self.world.crash()
+            self.world.crash_process()
 
     @alive
-    @rule(kind=st.sampled_from((Activate, Commit, RollBack)))
+    @rule(kind=st.sampled_from((ActivateModel, CommitModel, RollBackModel)))
     def disk_will_refuse(self, kind: type) -> None:
-        self.world.fails[kind] = Failure.DISK
+        self.world.fails[kind] = InstallFailure.DISK
 
     @dead
     @rule()
     def process_begins(self) -> None:
-        self.world.start()
+        self.world.start_process()
 
     @dead
     @rule()
@@ -98,10 +100,10 @@ class Power(RuleBasedStateMachine):
         world = self.world
         world.fuse, world.fails = -1, {}
         while not world.alive:
-            world.start()
+            world.start_process()
         for _ in range(40):
-            world.bring_home()
-            world.tick(3600.0, FINE)
+            world.finish_worker()
+            world.advance(3600.0, FINE)
         assert world.core.row.state is S.IDLE, world.core.row
         assert world.serving == world.committed
 

@@ -15,42 +15,54 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.core.records import DisabledError, Kind, NoModelError, Source
-from edge_agent.system.policy_layers import Standing
-from edge_agent.update.installed import Installed, look
-from edge_agent.update.poller import Updates, errand
+from edge_agent.core.records import AnswerKind, AnswerSource, DisabledError, NoModelError
+from edge_agent.system.policy_layers import PolicyStack
+from edge_agent.update.installed import InstalledUpdates, read_installed
+from edge_agent.update.poller import Updates, run_update_worker
 from edge_agent.update.worker_protocol import UpdateJob
 from models.runtime.runner import EchoRunner, SampleError
-from models.update.floors import FloorsDb
-from policies.language.document import parse
-from policies.model.reasons import Why
+from models.update.floors import FloorDatabase
+from policies.language.document import parse_policy
+from policies.model.reasons import DecisionReason
 from tests import ROOT
-from tests.edge_agent.doubles.hub_double import DEFAULTS, POLICY, SURE, TRUTH, HubDouble, Rig, policy, sample, until
-from tests.edge_agent.doubles.updates_bench import NAMES, Bench, bench, hub_keys, path
+from tests.edge_agent.doubles.hub_double import (
+    DEFAULTS,
+    POLICY,
+    SURE,
+    TRUTH,
+    AgentRig,
+    HubDouble,
+    policy,
+    sample,
+    until,
+)
+from tests.edge_agent.doubles.updates_bench import NAMES, UpdateBench, bundle_path, make_hub_keys, open_bench
 from tests.models.doubles.mirror import Faults
-from wire.process.daemon import Lock
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.logging import Log
-from wire.protocol.messages import Hello
-from wire.protocol.rollout import Failure
-from wire.protocol.topics import Channel, topic
-from wire.transport.base import Incoming
+from wire.process.daemon import FolderLock
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog
+from wire.protocol.messages import HelloNote
+from wire.protocol.rollout import InstallFailure
+from wire.protocol.topics import TopicChannel, build_topic
+from wire.transport.base import IncomingMessage
 
 
 @pytest.fixture
 def device(tmp_path):
-    with bench(tmp_path) as made:
+    with open_bench(tmp_path) as made:
         yield made
 
 
 @asynccontextmanager
 async def updating(
-    device: Bench, rig: Rig, start: Installed | None = None, standing: Standing | None = None
+    device: UpdateBench, rig: AgentRig, start: InstalledUpdates | None = None, standing: PolicyStack | None = None
 ) -> AsyncIterator[tuple[Updates, io.StringIO]]:
     """The task itself, until the end of the block; it has looked once."""
     log = io.StringIO()
-    updates = Updates(device.store, NAMES, device.job, start or Installed(), Log(log), standing or Standing())
-    rig.agent.add_side(updates)
+    updates = Updates(
+        device.store, NAMES, device.make_job, start or InstalledUpdates(), JsonLog(log), standing or PolicyStack()
+    )
+    rig.agent.add_status_provider(updates)
     task = asyncio.create_task(updates.run(rig.agent))
     await polled(updates, 1)
     try:
@@ -62,7 +74,7 @@ async def updating(
 
 
 async def polled(updates: Updates, count: int) -> None:
-    await until(lambda: updates.facts()["updates"]["polls"] >= count, 30)
+    await until(lambda: updates.status_fields()["updates"]["polls"] >= count, 30)
 
 
 def events(log: io.StringIO) -> list[str]:
@@ -74,7 +86,7 @@ def events(log: io.StringIO) -> list[str]:
 
 async def test_questions_in_flight_keep_their_model_and_each_ends_once(tmp_path: Path):
     hub = HubDouble(verdicts=False)
-    async with Rig(tmp_path, policy(), hub) as rig:
+    async with AgentRig(tmp_path, policy(), hub) as rig:
         before = await rig.agent.infer(sample())
         await until(lambda: len(hub.questions) == 1)
         await rig.agent.use_bundle(EchoRunner(2, version=2))
@@ -84,23 +96,23 @@ async def test_questions_in_flight_keep_their_model_and_each_ends_once(tmp_path:
         assert (before.prediction.model, after.prediction.model) == ("echo@1", "echo@2")
         hub.verdicts = True
         for frame, _, question in hub.questions:
-            hub.send(hub.verdict(frame, question))
+            hub.send_frame(hub.seal_verdict(frame, question))
         await until(lambda: rig.open == 0)
         for record in (before, after):
-            assert [r.kind for r in await rig.agent.wait(record.id, 1)] == [Kind.ANSWER, Kind.CORRECTION]
-        assert rig.count("outcome_answered") == 2
+            assert [r.kind for r in await rig.agent.wait(record.id, 1)] == [AnswerKind.ANSWER, AnswerKind.CORRECTION]
+        assert rig.event_count("outcome_answered") == 2
 
 
 async def test_the_hub_hears_which_model_answers_now(tmp_path: Path):
-    async with Rig(tmp_path, policy()) as rig:
+    async with AgentRig(tmp_path, policy()) as rig:
         await rig.agent.use_bundle(EchoRunner(2, version=2))
-        await until(lambda: len([n for n in rig.hub.notes if isinstance(n, Hello)]) == 2)
-        assert [n.models[0].version for n in rig.hub.notes if isinstance(n, Hello)] == [1, 2]
+        await until(lambda: len([n for n in rig.hub.notes if isinstance(n, HelloNote)]) == 2)
+        assert [n.models[0].version for n in rig.hub.notes if isinstance(n, HelloNote)] == [1, 2]
         assert rig.agent.status()["model"] == "echo@2"
 
 
 async def test_a_slow_model_that_is_replaced_while_it_runs_gives_no_answer_of_the_old_one(tmp_path: Path):
-    async with Rig(tmp_path, policy(), inline_infer_s=0.0) as rig:
+    async with AgentRig(tmp_path, policy(), inline_infer_s=0.0) as rig:
         await rig.agent.use_bundle(EchoRunner(2, version=1))
         asked = asyncio.create_task(rig.agent.infer(sample(SURE)))
         await asyncio.sleep(0)
@@ -110,14 +122,14 @@ async def test_a_slow_model_that_is_replaced_while_it_runs_gives_no_answer_of_th
 
 
 async def test_a_model_of_another_shape_refuses_samples_of_the_old_one(tmp_path: Path):
-    async with Rig(tmp_path, policy()) as rig:
+    async with AgentRig(tmp_path, policy()) as rig:
         await rig.agent.use_bundle(EchoRunner(3, version=2))
         with pytest.raises(SampleError):
             await rig.agent.infer(sample())
 
 
 async def test_without_a_model_nothing_is_guessed(tmp_path: Path):
-    async with Rig(tmp_path, policy()) as rig:
+    async with AgentRig(tmp_path, policy()) as rig:
         await rig.agent.use_bundle(None)
         assert rig.agent.manifest is None
         assert rig.agent.status()["model"] == ""
@@ -125,16 +137,16 @@ async def test_without_a_model_nothing_is_guessed(tmp_path: Path):
             await rig.agent.infer(sample())
         assert issubclass(NoModelError, DisabledError)
         await rig.agent.use_bundle(EchoRunner(2))
-        assert (await rig.agent.infer(sample(SURE))).why is Why.CONFIDENT
+        assert (await rig.agent.infer(sample(SURE))).why is DecisionReason.CONFIDENT
 
 
 # Looking
 
 
 async def test_an_agent_without_anything_gets_all_of_it_by_its_first_look(device, tmp_path):
-    device.keys(hub_keys(*own_keys(HubDouble())), 2)
-    device.offer(1)
-    async with Rig(tmp_path) as rig:
+    device.keys(make_hub_keys(*own_keys(HubDouble())), 2)
+    device.publish_bundle(1)
+    async with AgentRig(tmp_path) as rig:
         await rig.agent.use_bundle(None)
         async with updating(device, rig) as (updates, log):
             status = rig.agent.status()
@@ -143,8 +155,8 @@ async def test_an_agent_without_anything_gets_all_of_it_by_its_first_look(device
             assert status["updates"]["failures"] == []
             assert status["updates"]["refreshed_ms"] > 0
             assert events(log) == ["policy_taken", "hub_keys_taken", "model_taken"]
-            with FloorsDb(device.store / "metadata") as floors:
-                assert floors.read()["target/models/echo"].version == 1
+            with FloorDatabase(device.store / "metadata") as floors:
+                assert floors.read_floors()["target/models/echo"].version == 1
             assert updates.alarms() == set()
 
 
@@ -153,53 +165,53 @@ def own_keys(hub: HubDouble) -> tuple[bytes, bytes]:
 
 
 async def test_a_hint_of_the_hub_makes_it_look_at_once(device, tmp_path):
-    device.offer(1)
-    async with Rig(tmp_path, policy()) as rig, updating(device, rig) as (updates, _):
+    device.publish_bundle(1)
+    async with AgentRig(tmp_path, policy()) as rig, updating(device, rig) as (updates, _):
         assert rig.agent.status()["model"] == "echo@1"
-        device.offer(2)
-        rig.hub.broker.publish(Incoming(topic("demo--d1", Channel.DESIRED), b""))
+        device.publish_bundle(2)
+        rig.hub.broker.publish(IncomingMessage(build_topic("demo--d1", TopicChannel.DESIRED), b""))
         await until(lambda: rig.agent.status()["model"] == "echo@2", 30)
-        assert rig.count("hints") == 1
+        assert rig.event_count("hints") == 1
         await polled(updates, 2)
 
 
 async def test_a_flood_of_hints_costs_a_handful_of_looks(device, tmp_path):
-    async with Rig(tmp_path, policy()) as rig, updating(device, rig) as (updates, _):
+    async with AgentRig(tmp_path, policy()) as rig, updating(device, rig) as (updates, _):
         for number in range(2, 6):
             rig.agent.refresh()
             await polled(updates, number)
         for _ in range(1000):
-            rig.hub.broker.publish(Incoming(topic("demo--d1", Channel.DESIRED), b"anything"))
+            rig.hub.broker.publish(IncomingMessage(build_topic("demo--d1", TopicChannel.DESIRED), b"anything"))
         await asyncio.sleep(1.0)
-        assert updates.facts()["updates"]["polls"] == 5
+        assert updates.status_fields()["updates"]["polls"] == 5
 
 
 async def test_every_failure_is_a_value_and_the_agent_answers_on(device, tmp_path):
-    device.keys(hub_keys(*own_keys(HubDouble())), 2)
-    device.offer(1)
-    async with Rig(tmp_path, policy()) as rig, updating(device, rig) as (updates, log):
+    device.keys(make_hub_keys(*own_keys(HubDouble())), 2)
+    device.publish_bundle(1)
+    async with AgentRig(tmp_path, policy()) as rig, updating(device, rig) as (updates, log):
         device.mirror.faults = Faults(where="", status=503)
         rig.agent.refresh()
         await polled(updates, 2)
         status = rig.agent.status()
         assert status["updates"]["failures"][0].startswith("network: ")
         assert (status["model"], status["alarms"]) == ("echo@1", [])
-        assert rig.count("updates_failure_network") == 1
+        assert rig.event_count("updates_failure_network") == 1
         assert events(log)[-1] == "update_failed"
         assert '"failure":"network"' in log.getvalue()
-        assert (await rig.agent.infer(sample_of(rig))).source is Source.LOCAL
+        assert (await rig.agent.infer(sample_of(rig))).source is AnswerSource.LOCAL
 
 
-def sample_of(rig: Rig) -> Any:
+def sample_of(rig: AgentRig) -> Any:
     assert rig.agent.manifest is not None
     return sample(np.eye(len(rig.agent.manifest.labels), dtype=np.float32)[0])
 
 
 async def test_a_tampered_target_is_an_alarm_and_the_old_model_serves(device, tmp_path):
-    device.offer(1)
-    async with Rig(tmp_path, policy()) as rig, updating(device, rig) as (updates, _):
-        device.offer(2)
-        place = device.repo.place(device.repo.targets("models-echo").targets[path(2)])
+    device.publish_bundle(1)
+    async with AgentRig(tmp_path, policy()) as rig, updating(device, rig) as (updates, _):
+        device.publish_bundle(2)
+        place = device.repo.place(device.repo.targets("models-echo").targets[bundle_path(2)])
         device.mirror.files[place] = device.mirror.files[place][:-1] + b"\x01"
         rig.agent.refresh()
         await polled(updates, 2)
@@ -208,16 +220,16 @@ async def test_a_tampered_target_is_an_alarm_and_the_old_model_serves(device, tm
 
 
 async def test_case_29_a_device_whose_only_model_is_revoked_says_so_and_serves_none(device, tmp_path):
-    device.offer(1)
-    async with Rig(tmp_path, policy()) as rig, updating(device, rig) as (updates, log):
-        device.revoke(1)
+    device.publish_bundle(1)
+    async with AgentRig(tmp_path, policy()) as rig, updating(device, rig) as (updates, log):
+        device.revoke_bundle(1)
         rig.agent.refresh()
         await polled(updates, 2)
         assert rig.agent.status()["alarms"] == ["no_model", "safe_mode"]
         assert "model_revoked" in events(log)
         with pytest.raises(NoModelError):
             await rig.agent.infer(sample())
-        device.offer(2)
+        device.publish_bundle(2)
         rig.agent.refresh()
         await polled(updates, 3)
         assert (rig.agent.status()["model"], rig.agent.status()["alarms"]) == ("echo@2", [])
@@ -226,36 +238,36 @@ async def test_case_29_a_device_whose_only_model_is_revoked_says_so_and_serves_n
 async def test_case_91_a_new_hub_key_counts_only_once_it_came_by_tuf(device, tmp_path):
     """The hub was given new keys; before the repository has them a verdict under them is a stranger's."""
     hub = HubDouble(verdicts=False)
-    device.keys(hub_keys(*own_keys(hub)), 2)
-    device.offer(1)
-    async with Rig(tmp_path, policy(), hub) as rig, updating(device, rig) as (updates, _):
+    device.keys(make_hub_keys(*own_keys(hub)), 2)
+    device.publish_bundle(1)
+    async with AgentRig(tmp_path, policy(), hub) as rig, updating(device, rig) as (updates, _):
         asked = await rig.agent.infer(unsure_of(rig))
         await until(lambda: len(hub.questions) == 1)
         frame, _, question = hub.questions[0]
         stranger = HubDouble()
         stranger.signing = Ed25519PrivateKey.from_private_bytes(b"x" * 32)
-        hub.send(hub.verdict(frame, question, by=stranger.signing))
-        await until(lambda: rig.count("refused_signature") == 1)
+        hub.send_frame(hub.seal_verdict(frame, question, by=stranger.signing))
+        await until(lambda: rig.event_count("refused_signature") == 1)
         assert rig.open == 1
-        device.keys(hub_keys(hub.keys.hpke_key, stranger.signing.public_key().public_bytes_raw()), 3)
+        device.keys(make_hub_keys(hub.keys.hpke_key, stranger.signing.public_key().public_bytes_raw()), 3)
         rig.agent.refresh()
         await polled(updates, 2)
-        hub.send(hub.verdict(frame, question, by=stranger.signing))
+        hub.send_frame(hub.seal_verdict(frame, question, by=stranger.signing))
         await until(lambda: rig.open == 0)
         records = await rig.agent.wait(asked.id, 1)
         assert records[-1].prediction == TRUTH
 
 
-def unsure_of(rig: Rig) -> Any:
+def unsure_of(rig: AgentRig) -> Any:
     assert rig.agent.manifest is not None
     return sample(np.full(len(rig.agent.manifest.labels), 0.1, np.float32))
 
 
 async def test_an_older_policy_is_not_taken_while_a_newer_one_is_in_force(device, tmp_path):
-    standing = Standing(published=(parse(POLICY.format(**{**DEFAULTS, "version": 9})),))
+    standing = PolicyStack(published=(parse_policy(POLICY.format(**{**DEFAULTS, "version": 9})),))
     newer = standing.policy
     assert newer is not None
-    async with Rig(tmp_path, newer) as rig, updating(device, rig, standing=standing):
+    async with AgentRig(tmp_path, newer) as rig, updating(device, rig, standing=standing):
         assert rig.agent.status()["policy"] == newer.hash
 
 
@@ -263,12 +275,12 @@ async def test_an_older_policy_is_not_taken_while_a_newer_one_is_in_force(device
 
 
 async def test_what_was_installed_serves_after_a_restart_without_any_network(device, tmp_path):
-    device.offer(1)
+    device.publish_bundle(1)
     device.run()
     device.mirror.faults = Faults(where="", status=503)
-    found = look(device.store, NAMES)
-    standing = Standing(published=found.policies)
-    async with Rig(tmp_path, standing.policy) as rig:
+    found = read_installed(device.store, NAMES)
+    standing = PolicyStack(published=found.policies)
+    async with AgentRig(tmp_path, standing.policy) as rig:
         await rig.agent.use_bundle(found.runner)
         async with updating(device, rig, found, standing):
             status = rig.agent.status()
@@ -282,15 +294,15 @@ async def test_what_was_installed_serves_after_a_restart_without_any_network(dev
 
 async def test_an_errand_that_finds_its_store_in_use_is_a_failure_like_any_other(device):
     device.store.mkdir()
-    with Lock(device.store):
-        report = await errand(device.job())
-    assert (report.looked, [r.failure for r in report.refusals]) == (False, [Failure.INTERNAL])
+    with FolderLock(device.store):
+        report = await run_update_worker(device.job())
+    assert (report.looked, [r.failure for r in report.refusals]) == (False, [InstallFailure.INTERNAL])
 
 
 async def test_an_agent_whose_store_is_in_use_goes_on(device, tmp_path):
-    async with Rig(tmp_path, policy()) as rig:
+    async with AgentRig(tmp_path, policy()) as rig:
         device.store.mkdir()
-        with Lock(device.store):
+        with FolderLock(device.store):
             async with updating(device, rig) as (updates, _):
                 assert updates.alarms() == {"no_model", "update_refused"}
         assert rig.agent.status()["model"] == "echo@1"
@@ -298,12 +310,12 @@ async def test_an_agent_whose_store_is_in_use_goes_on(device, tmp_path):
 
 async def test_a_job_that_cannot_be_made_is_a_failure_like_any_other(device, tmp_path):
     def job() -> UpdateJob:
-        raise ExitError(Exit.CREDENTIALS, "root.json: gone")
+        raise ExitError(ExitCode.CREDENTIALS, "root.json: gone")
 
-    async with Rig(tmp_path, policy()) as rig:
-        updates = Updates(device.store, NAMES, job, Installed(), Log(io.StringIO()), Standing())
-        await updates.once(rig.agent)
-        assert updates.facts()["updates"]["failures"] == ["internal: root.json: gone"]
+    async with AgentRig(tmp_path, policy()) as rig:
+        updates = Updates(device.store, NAMES, job, InstalledUpdates(), JsonLog(io.StringIO()), PolicyStack())
+        await updates.poll_once(rig.agent)
+        assert updates.status_fields()["updates"]["failures"] == ["internal: root.json: gone"]
 
 
 async def test_an_errand_ends_when_its_agent_does(device):

@@ -5,12 +5,20 @@ import ssl
 import pytest
 
 from cloud_hub.security.authority import Authority, utc_now
-from edge_agent.identity.hubs import read_keys
-from edge_agent.update.installed import look
+from edge_agent.identity.hubs import parse_hub_keys
+from edge_agent.update.installed import read_installed
 from models.bundle.bundle import open_bundle
-from models.update.client import Failure
+from models.update.client import InstallFailure
 from models.update.trust import Refusal
-from tests.edge_agent.doubles.updates_bench import KEYS, NAMES, RULES, Bench, bench, hub_keys, path
+from tests.edge_agent.doubles.updates_bench import (
+    KEYS,
+    NAMES,
+    RULES,
+    UpdateBench,
+    bundle_path,
+    make_hub_keys,
+    open_bench,
+)
 from tests.models.conftest import echo_graph
 from tests.models.doubles.mirror import Faults
 from tests.models.doubles.repository import days
@@ -18,42 +26,42 @@ from tests.models.doubles.repository import days
 
 @pytest.fixture
 def device(tmp_path):
-    with bench(tmp_path) as made:
+    with open_bench(tmp_path) as made:
         yield made
 
 
-def failures(refusals: tuple[Refusal, ...]) -> list[Failure]:
+def failures(refusals: tuple[Refusal, ...]) -> list[InstallFailure]:
     return [refusal.failure for refusal in refusals]
 
 
-def serving(device: Bench) -> int:
+def serving(device: UpdateBench) -> int:
     """The version that would serve after a restart; 0 for none."""
-    found = look(device.store, NAMES)
+    found = read_installed(device.store, NAMES)
     assert (found.runner is None) == (found.slot is None)
     return found.slot.version if found.slot else 0
 
 
 def test_everything_a_device_lives_by_comes_in_one_errand(device):
-    device.offer(1)
+    device.publish_bundle(1)
     report = device.run()
     assert (report.looked, report.refreshed, report.refusals, report.alarm) == (True, True, (), False)
     assert report.current is not None
     assert sorted(document.path for document in report.documents) == [KEYS, RULES]
-    found = look(device.store, NAMES)
+    found = read_installed(device.store, NAMES)
     assert found.slot == report.current
     assert found.runner is not None
     assert found.runner.manifest.model == "echo@1"
     assert found.policies is not None
     assert [(document.name, document.version) for document in found.policies] == [("test", 1)]
-    assert found.hubs == read_keys(hub_keys(), "local")
+    assert found.hubs == parse_hub_keys(make_hub_keys(), "local")
     assert found.versions == {RULES: 1, KEYS: 1}
 
 
 def test_what_serves_already_is_not_loaded_again(device):
-    device.offer(1)
+    device.publish_bundle(1)
     serves = device.run().current
     assert device.run().documents == ()
-    found = look(device.store, NAMES, serves)
+    found = read_installed(device.store, NAMES, serves)
     assert (found.slot, found.runner) == (serves, None)
 
 
@@ -64,93 +72,93 @@ def test_without_a_bundle_there_is_nothing_to_serve_and_nothing_wrong(device):
 
 
 def test_case_27_a_bundle_for_a_newer_agent_is_passed_over_for_one_that_fits(device):
-    device.offer(1)
-    device.offer(2, min_agent="99.0")
+    device.publish_bundle(1)
+    device.publish_bundle(2, min_agent="99.0")
     report = device.run()
-    assert failures(report.refusals) == [Failure.INCOMPATIBLE]
+    assert failures(report.refusals) == [InstallFailure.INCOMPATIBLE]
     assert serving(device) == 1
 
 
 def test_a_bundle_that_fails_its_first_load_is_not_fetched_again(device):
-    device.offer(1)
+    device.publish_bundle(1)
     device.run()
-    device.offer(2, edge=echo_graph(-1.0))  # loads well and answers otherwise than its golden set says
-    assert failures(device.run().refusals) == [Failure.SELF_TEST]
+    device.publish_bundle(2, edge=echo_graph(-1.0))  # loads well and answers otherwise than its golden set says
+    assert failures(device.run().refusals) == [InstallFailure.SELF_TEST]
     device.mirror.requests.clear()
-    assert failures(device.run().refusals) == [Failure.QUARANTINED]
+    assert failures(device.run().refusals) == [InstallFailure.QUARANTINED]
     assert not [name for name, _ in device.mirror.requests if "targets/" in name]
     assert serving(device) == 1
 
 
 def test_a_newer_agent_may_try_again_what_failed_before(device):
-    device.offer(1, edge=echo_graph(-1.0))
+    device.publish_bundle(1, edge=echo_graph(-1.0))
     device.run()
-    assert failures(device.run(agent="0.2.0").refusals) == [Failure.SELF_TEST]
+    assert failures(device.run(agent="0.2.0").refusals) == [InstallFailure.SELF_TEST]
 
 
 def test_a_bundle_that_was_tampered_with_on_the_way_never_serves(device):
-    device.offer(1)
+    device.publish_bundle(1)
     device.run()
-    device.offer(2)
-    info = device.repo.targets("models-echo").targets[path(2)]
+    device.publish_bundle(2)
+    info = device.repo.targets("models-echo").targets[bundle_path(2)]
     place = device.repo.place(info)
     device.mirror.files[place] = device.mirror.files[place][:-1] + b"\x01"
-    assert failures(device.run().refusals) == [Failure.INTEGRITY]
+    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
     assert serving(device) == 1
 
 
 def test_case_29_a_revoked_model_makes_way_for_the_previous_one(device):
-    device.offer(1)
+    device.publish_bundle(1)
     device.run()
-    device.offer(2)
+    device.publish_bundle(2)
     device.run()
     assert serving(device) == 2
-    device.revoke(2)
+    device.revoke_bundle(2)
     report = device.run()
-    assert (report.left, report.refusals) == (path(2), ())
+    assert (report.left, report.refusals) == (bundle_path(2), ())
     assert serving(device) == 1
     assert device.run().left == ""
     assert serving(device) == 1
 
 
 def test_case_29_where_nothing_is_left_that_may_serve_nothing_serves(device):
-    device.offer(1)
+    device.publish_bundle(1)
     device.run()
-    device.revoke(1)
+    device.revoke_bundle(1)
     report = device.run()
-    assert (report.left, report.current) == (path(1), None)
+    assert (report.left, report.current) == (bundle_path(1), None)
     assert serving(device) == 0
-    device.offer(2)
+    device.publish_bundle(2)
     assert device.run().current is not None
     assert serving(device) == 2
 
 
 def test_case_29_a_newer_model_takes_the_place_of_a_revoked_one_at_once(device):
-    device.offer(1)
+    device.publish_bundle(1)
     device.run()
-    device.offer(2)
-    device.revoke(1)
+    device.publish_bundle(2)
+    device.revoke_bundle(1)
     report = device.run()
     assert report.left == ""
     assert serving(device) == 2
 
 
 def test_a_hub_that_merely_lists_a_model_no_more_takes_it_from_nobody(device):
-    device.offer(1)
+    device.publish_bundle(1)
     device.run()
-    del device.repo.targets("models-echo").targets[path(1)]
+    del device.repo.targets("models-echo").targets[bundle_path(1)]
     device.repo.publish_all("models-echo")
     assert device.run().left == ""
     assert serving(device) == 1
 
 
 def test_case_30_a_hub_that_is_down_stops_installs_and_nothing_else(device):
-    device.offer(1)
+    device.publish_bundle(1)
     device.run()
-    device.offer(2)
+    device.publish_bundle(2)
     device.mirror.faults = Faults(where="", status=503)
     report = device.run()
-    assert (report.refreshed, failures(report.refusals), report.alarm) == (False, [Failure.NETWORK], False)
+    assert (report.refreshed, failures(report.refusals), report.alarm) == (False, [InstallFailure.NETWORK], False)
     assert serving(device) == 1
     device.mirror.faults = Faults(where="\0")
     assert device.run().refusals == ()
@@ -158,12 +166,12 @@ def test_case_30_a_hub_that_is_down_stops_installs_and_nothing_else(device):
 
 
 def test_case_30_after_a_month_expired_metadata_is_an_alarm_and_one_poll_heals_it(device):
-    device.offer(1)
+    device.publish_bundle(1)
     device.run()
     month_ms = int(days(40).timestamp() * 1000)
     assert not device.run(least_ms=month_ms).alarm
     report = device.run(least_ms=month_ms)
-    assert (failures(report.refusals), report.alarm) == ([Failure.FREEZE], True)
+    assert (failures(report.refusals), report.alarm) == ([InstallFailure.FREEZE], True)
     assert serving(device) == 1
     assert device.run().alarm is False
 
@@ -171,16 +179,16 @@ def test_case_30_after_a_month_expired_metadata_is_an_alarm_and_one_poll_heals_i
 @pytest.mark.parametrize(
     ("document", "failure"),
     [
-        (b"schema = 1\nname = ", Failure.POLICY),
-        (b"\xff", Failure.INTEGRITY),
-        (b"[escalation]\n", Failure.POLICY),
+        (b"schema = 1\nname = ", InstallFailure.POLICY),
+        (b"\xff", InstallFailure.INTEGRITY),
+        (b"[escalation]\n", InstallFailure.POLICY),
     ],
 )
 def test_case_103_a_policy_that_is_none_does_not_replace_the_one_that_is_here(device, document, failure):
     device.run()
-    device.list(RULES, document, "policy", 2)
+    device.publish_target(RULES, document, "policy", 2)
     assert failures(device.run().refusals) == [failure]
-    found = look(device.store, NAMES)
+    found = read_installed(device.store, NAMES)
     assert found.policies is not None
     assert found.policies[0].version == 1
 
@@ -189,15 +197,15 @@ def test_case_103_a_policy_never_goes_back_even_under_a_higher_version_of_its_fi
     device.policy(3)
     device.run()
     text = device.repo.files[device.repo.place(device.repo.targets("policy").targets[RULES])]
-    device.list(RULES, text.replace(b"version = 3", b"version = 2"), "policy", 4)
-    assert failures(device.run().refusals) == [Failure.POLICY]
-    found = look(device.store, NAMES)
+    device.publish_target(RULES, text.replace(b"version = 3", b"version = 2"), "policy", 4)
+    assert failures(device.run().refusals) == [InstallFailure.POLICY]
+    found = read_installed(device.store, NAMES)
     assert found.policies is not None
     assert found.policies[0].version == 3
 
 
-def policy_version(device: Bench) -> int:
-    found = look(device.store, NAMES)
+def policy_version(device: UpdateBench) -> int:
+    found = read_installed(device.store, NAMES)
     assert found.policies is not None
     return found.policies[0].version
 
@@ -206,7 +214,7 @@ def test_case_103_a_policy_that_a_stranger_signed_is_not_taken(device):
     device.run()
     device.repo.keys["policy"] = [device.repo.new_key()]
     device.policy(2, bytes_per_day=2**40)
-    assert failures(device.run().refusals) == [Failure.INTEGRITY]
+    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
     assert policy_version(device) == 1
 
 
@@ -214,7 +222,7 @@ def test_case_103_an_unsigned_policy_is_not_taken(device):
     device.run()
     device.repo.keys["policy"] = []
     device.policy(2, bytes_per_day=2**40)
-    assert failures(device.run().refusals) == [Failure.INTEGRITY]
+    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
     assert policy_version(device) == 1
 
 
@@ -223,7 +231,7 @@ def test_case_103_a_policy_swapped_at_the_mirror_is_not_taken(device):
     device.policy(2)
     place = device.repo.place(device.repo.targets("policy").targets[RULES])
     device.mirror.files[place] = device.mirror.files[place].replace(b"10000000", b"99999999")
-    assert failures(device.run().refusals) == [Failure.INTEGRITY]
+    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
     assert policy_version(device) == 1
 
 
@@ -233,17 +241,17 @@ def test_case_103_yesterdays_repository_brings_no_older_policy_back(device):
     device.run()
     device.mirror.files.clear()
     device.mirror.files.update(before)
-    assert failures(device.run().refusals) == [Failure.ROLLBACK]
+    assert failures(device.run().refusals) == [InstallFailure.ROLLBACK]
     assert policy_version(device) == 2
 
 
 def test_a_policy_of_another_name_is_not_taken_for_ours(device):
     device.run()
     text = device.repo.files[device.repo.place(device.repo.targets("policy").targets[RULES])]
-    device.list(
+    device.publish_target(
         RULES, text.replace(b'name = "test"', b'name = "lax"').replace(b"version = 1", b"version = 2"), "policy", 2
     )
-    assert failures(device.run().refusals) == [Failure.POLICY]
+    assert failures(device.run().refusals) == [InstallFailure.POLICY]
 
 
 @pytest.mark.parametrize(
@@ -252,41 +260,41 @@ def test_a_policy_of_another_name_is_not_taken_for_ours(device):
         b"",
         b"{}",
         b"[" * 5000,
-        hub_keys(hpke=b"short"),
-        hub_keys(region="elsewhere"),
-        hub_keys().replace(b'"hubs": [', b'"hubs": [], "x": ['),
+        make_hub_keys(hpke=b"short"),
+        make_hub_keys(region="elsewhere"),
+        make_hub_keys().replace(b'"hubs": [', b'"hubs": [], "x": ['),
     ],
 )
 def test_case_91_a_file_of_hub_keys_that_cannot_be_used_changes_none(device, data):
     device.run()
     device.keys(data, 2)
-    assert failures(device.run().refusals) == [Failure.INTEGRITY]
-    assert look(device.store, NAMES).hubs == read_keys(hub_keys(), "local")
+    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
+    assert read_installed(device.store, NAMES).hubs == parse_hub_keys(make_hub_keys(), "local")
 
 
 def test_case_91_hub_keys_swapped_at_the_mirror_are_refused(device):
     device.run()
-    device.keys(hub_keys(signing=b"n" * 32), 2)
+    device.keys(make_hub_keys(signing=b"n" * 32), 2)
     info = device.repo.targets("keys").targets[KEYS]
-    device.mirror.files[device.repo.place(info)] = hub_keys(signing=b"x" * 32)
-    assert failures(device.run().refusals) == [Failure.INTEGRITY]
-    assert look(device.store, NAMES).hubs == read_keys(hub_keys(), "local")
+    device.mirror.files[device.repo.place(info)] = make_hub_keys(signing=b"x" * 32)
+    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
+    assert read_installed(device.store, NAMES).hubs == parse_hub_keys(make_hub_keys(), "local")
 
 
 def test_a_slot_that_rotted_on_disk_makes_way_for_the_one_before(device):
-    device.offer(1)
+    device.publish_bundle(1)
     device.run()
-    device.offer(2)
+    device.publish_bundle(2)
     slot = device.run().current
     assert slot is not None
     edge = device.store / "slots" / slot.digest[:32] / "edge.onnx"
     edge.write_bytes(edge.read_bytes()[:-1] + b"\0")
-    found = look(device.store, NAMES)
-    assert (failures(found.refusals), serving(device)) == ([Failure.SELF_TEST], 1)
+    found = read_installed(device.store, NAMES)
+    assert (failures(found.refusals), serving(device)) == ([InstallFailure.SELF_TEST], 1)
 
 
 def test_a_slot_that_rotted_is_fetched_again(device):
-    device.offer(1)
+    device.publish_bundle(1)
     slot = device.run().current
     assert slot is not None
     (device.store / "slots" / slot.digest[:32] / "edge.onnx").write_bytes(b"rot")
@@ -297,7 +305,7 @@ def test_a_slot_that_rotted_is_fetched_again(device):
 
 
 def test_a_hub_that_speaks_tls_is_trusted_by_its_pinned_authority_alone(device, tmp_path):
-    device.offer(1)
+    device.publish_bundle(1)
     for each in ("ours", "theirs"):
         (tmp_path / each).mkdir()
     ours, theirs = (Authority.open(tmp_path / each, utc_now()) for each in ("ours", "theirs"))
@@ -306,7 +314,7 @@ def test_a_hub_that_speaks_tls_is_trusted_by_its_pinned_authority_alone(device, 
     context.load_cert_chain(pair.certificate, pair.key)
     device.mirror._server.socket = context.wrap_socket(device.mirror._server.socket, server_side=True)
     url = device.mirror.url.rstrip("/").replace("http:", "https:")
-    for authority, found in ((theirs, [Failure.NETWORK]), (ours, [])):
+    for authority, found in ((theirs, [InstallFailure.NETWORK]), (ours, [])):
         report = device.run(url=url, hub_url=url, authorities=(authority.certificate_pem.decode(),))
         assert failures(report.refusals) == found
     assert serving(device) == 1

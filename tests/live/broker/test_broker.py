@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.runtime.broker import Broker, BrokerSettings
-from cloud_hub.security.authority import DEVICE_LIFE, HUB_NAME, Authority, pem, utc_now
+from cloud_hub.security.authority import DEVICE_LIFE, HUB_NAME, Authority, encode_certificate, utc_now
 from tests import ROOT
 from tests.cloud_hub.doubles.joiner import Joiner
 from wire.errors import LocalError
-from wire.process.logging import Log
+from wire.process.logging import JsonLog
 from wire.protocol.codec import MAX_FRAME_BYTES
-from wire.protocol.topics import Channel, hub_filters, topic
-from wire.transport.base import Delivery, LinkLostError
+from wire.protocol.topics import TopicChannel, build_topic, list_hub_filters
+from wire.transport.base import DeliveryOutcome, LinkLostError
 from wire.transport.mqtt import MqttTransport
 
 pytestmark = pytest.mark.live
@@ -40,14 +40,14 @@ class Site:
         server = self.authority.ensure_server(folder, (), utc_now())
         settings = BrokerSettings(folder / "broker", port=0, devices=devices)
         settings.folder.mkdir(exist_ok=True)
-        self.broker = Broker(settings, folder / "ca.pem", server, Log(self.log))
+        self.broker = Broker(settings, folder / "ca.pem", server, JsonLog(self.log))
         self._open: list[MqttTransport] = []
 
     def tls(self, name: str, issued: datetime | None = None, authority: Authority | None = None) -> ssl.SSLContext:
         """As a device named `name` would make it from its enrolment."""
         joiner = Joiner()
-        certificate = (authority or self.authority).device(joiner.csr().encode(), name, issued or utc_now())
-        (self.folder / "device.pem").write_text(pem(certificate))
+        certificate = (authority or self.authority).issue_device(joiner.csr().encode(), name, issued or utc_now())
+        (self.folder / "device.pem").write_text(encode_certificate(certificate))
         (self.folder / "device.key").write_bytes(joiner.key_pem())
         context = ssl.create_default_context(cafile=self.folder / "ca.pem")
         context.load_cert_chain(self.folder / "device.pem", self.folder / "device.key")
@@ -68,7 +68,7 @@ class Site:
 
     async def hub(self) -> MqttTransport:
         link = await self.connect(HUB_NAME)
-        await link.subscribe(hub_filters())
+        await link.subscribe(list_hub_filters())
         return link
 
     async def close(self) -> None:
@@ -102,17 +102,17 @@ async def refused_after_s(site: Site, tls: ssl.SSLContext) -> float:
 
 async def test_question_reaches_the_hub_and_reply_the_device(site):
     hub, device = await site.hub(), await site.connect(A)
-    await device.subscribe((topic(A, Channel.REPLY),))
-    assert await device.post(topic(A, Channel.QUESTION), b"question") is Delivery.TAKEN
-    assert await hub.receive() == [(topic(A, Channel.QUESTION), b"question")]
-    assert await hub.post(topic(A, Channel.REPLY), b"reply") is Delivery.TAKEN
-    assert await device.receive() == [(topic(A, Channel.REPLY), b"reply")]
+    await device.subscribe((build_topic(A, TopicChannel.REPLY),))
+    assert await device.post(build_topic(A, TopicChannel.QUESTION), b"question") is DeliveryOutcome.TAKEN
+    assert await hub.receive() == [(build_topic(A, TopicChannel.QUESTION), b"question")]
+    assert await hub.post(build_topic(A, TopicChannel.REPLY), b"reply") is DeliveryOutcome.TAKEN
+    assert await device.receive() == [(build_topic(A, TopicChannel.REPLY), b"reply")]
 
 
-@pytest.mark.parametrize("channel", list(Channel))
+@pytest.mark.parametrize("channel", list(TopicChannel))
 async def test_case_63_publish_on_the_topic_of_another_device_is_denied_and_told(site, channel):
     hub, device = await site.hub(), await site.connect(A)
-    assert await device.post(topic(B, channel), b"forged") is Delivery.DENIED
+    assert await device.post(build_topic(B, channel), b"forged") is DeliveryOutcome.DENIED
     assert await nothing_comes(hub)
 
 
@@ -122,7 +122,7 @@ async def test_case_63_publish_on_the_topic_of_another_device_is_denied_and_told
 )
 async def test_publish_outside_the_own_subtree_is_denied(site, attack):
     device = await site.connect(A)
-    assert await device.post(attack, b"x") is Delivery.DENIED
+    assert await device.post(attack, b"x") is DeliveryOutcome.DENIED
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ async def test_case_65_no_pattern_brings_a_device_the_replies_of_another(site, p
         await device.subscribe((pattern,))
     except LinkLostError:
         return  # refused at once: better still
-    await hub.post(topic(B, Channel.REPLY), b"for b")
+    await hub.post(build_topic(B, TopicChannel.REPLY), b"for b")
     assert await nothing_comes(device)
 
 
 async def test_case_65_a_device_cannot_listen_to_questions(site):
     spy, device = await site.connect(A), await site.connect(B)
-    await spy.subscribe((*hub_filters(), topic(B, Channel.QUESTION)))
-    await device.post(topic(B, Channel.QUESTION), b"sealed")
+    await spy.subscribe((*list_hub_filters(), build_topic(B, TopicChannel.QUESTION)))
+    await device.post(build_topic(B, TopicChannel.QUESTION), b"sealed")
     assert await nothing_comes(spy)
 
 
@@ -182,11 +182,11 @@ async def test_case_62_server_certificate_does_not_open_a_client_door(site):
 
 async def test_client_id_of_another_device_takes_nothing_over(site):
     hub, victim = await site.connect(HUB_NAME), await site.connect(B, session_expiry_s=60)
-    await victim.subscribe((topic(B, Channel.REPLY),))
+    await victim.subscribe((build_topic(B, TopicChannel.REPLY),))
     attacker = await site.connect(A, client_id=B, session_expiry_s=60)
     assert not attacker.session_present
-    await hub.post(topic(B, Channel.REPLY), b"for b")
-    assert await victim.receive() == [(topic(B, Channel.REPLY), b"for b")]
+    await hub.post(build_topic(B, TopicChannel.REPLY), b"for b")
+    assert await victim.receive() == [(build_topic(B, TopicChannel.REPLY), b"for b")]
     assert await nothing_comes(attacker)
 
 
@@ -194,25 +194,25 @@ async def test_client_id_of_the_hub_takes_nothing_over(site):
     hub = await site.hub()
     await site.connect(A, client_id=HUB_NAME)
     device = await site.connect(B)
-    await device.post(topic(B, Channel.QUESTION), b"question")
-    assert await hub.receive() == [(topic(B, Channel.QUESTION), b"question")]
+    await device.post(build_topic(B, TopicChannel.QUESTION), b"question")
+    assert await hub.receive() == [(build_topic(B, TopicChannel.QUESTION), b"question")]
 
 
 async def test_case_74_the_announced_limit_takes_our_largest_frame_and_no_more(site):
     hub, device = await site.hub(), await site.connect(A)
     assert MAX_FRAME_BYTES < device.max_packet_bytes < MAX_FRAME_BYTES * 2
     with pytest.raises(LocalError):
-        device.post(topic(A, Channel.QUESTION), bytes(MAX_FRAME_BYTES + 1))
-    assert await device.post(topic(A, Channel.QUESTION), bytes(MAX_FRAME_BYTES)) is Delivery.TAKEN
+        device.post(build_topic(A, TopicChannel.QUESTION), bytes(MAX_FRAME_BYTES + 1))
+    assert await device.post(build_topic(A, TopicChannel.QUESTION), bytes(MAX_FRAME_BYTES)) is DeliveryOutcome.TAKEN
     assert len((await hub.receive())[0].payload) == MAX_FRAME_BYTES
 
 
 async def test_case_73_a_burst_while_the_hub_is_away_waits_for_it(site):
     hub = await site.connect(HUB_NAME, session_expiry_s=60)
-    await hub.subscribe(hub_filters())
+    await hub.subscribe(list_hub_filters())
     await hub.close()
     device = await site.connect(A)
-    await asyncio.gather(*(device.post(topic(A, Channel.QUESTION), b"%d" % n) for n in range(900)))
+    await asyncio.gather(*(device.post(build_topic(A, TopicChannel.QUESTION), b"%d" % n) for n in range(900)))
     back = await site.connect(HUB_NAME, session_expiry_s=60)
     got = 0
     async with asyncio.timeout(10):

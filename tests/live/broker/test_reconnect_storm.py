@@ -12,8 +12,8 @@ from cloud_hub.security.authority import utc_now
 from edge_agent.system.settings import AgentSettings
 from edge_agent.uplink.connection import Connection
 from tests.live.doubles.own_broker import OwnBroker
-from wire.protocol.topics import Channel
-from wire.transport.base import Incoming
+from wire.protocol.topics import TopicChannel
+from wire.transport.base import IncomingMessage
 from wire.transport.mqtt import MqttTransport
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
@@ -33,7 +33,7 @@ class Client:
 
     def on_down(self, line: str) -> None: ...
 
-    def on_batch(self, batch: list[Incoming], line: str) -> None: ...
+    def on_batch(self, batch: list[IncomingMessage], line: str) -> None: ...
 
     def on_order(self, payload: bytes, line: str) -> None: ...
 
@@ -68,12 +68,12 @@ async def test_case_71_five_hundred_clients_come_back_over_half_a_minute_and_non
     try:
         await until(functools.partial(all_up, fleet, 1), 90)
         for client in fleet:
-            client.link.spread(SPREAD_S)
+            client.link.set_reconnect_spread(SPREAD_S)
         broker.kill()
         broker.start()
         back_at = time.monotonic()
         await until(functools.partial(all_up, fleet, 2), 120)
-        assert all(client.link.post(Channel.ASK, b"still here") for client in fleet)
+        assert all(client.link.post(TopicChannel.ASK, b"still here") for client in fleet)
     finally:
         for task in running:
             task.cancel()

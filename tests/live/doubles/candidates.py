@@ -38,13 +38,13 @@ def confused_as_one(folder: Path, bundle: Bundle, version: int) -> Bundle:
 
 def _written(folder: Path, bundle: Bundle, version: int, changed: dict[str, bytes]) -> Bundle:
     manifest = msgspec.structs.replace(bundle.manifest, version=version)
-    files = {name: bundle.read(name) for name in bundle.manifest.files} | changed
+    files = {name: bundle.read_file(name) for name in bundle.manifest.files} | changed
     return write_bundle(folder / f"{manifest.name}-{version}", manifest, files)
 
 
 def _swapped_head(bundle: Bundle) -> dict[str, bytes]:
     """One MatMul behind the logits, and a golden set that says the same."""
-    model = onnx.load_from_string(bundle.read(EDGE_FILE))
+    model = onnx.load_from_string(bundle.read_file(EDGE_FILE))
     name = model.graph.output[0].name
     for node in model.graph.node:
         for names in (node.input, node.output):
@@ -52,7 +52,7 @@ def _swapped_head(bundle: Bundle) -> dict[str, bytes]:
     matrix = numpy_helper.from_array(np.eye(CLASSES, dtype=np.float32)[SWAPPED], "swap")
     model.graph.initializer.append(matrix)
     model.graph.node.append(helper.make_node("MatMul", ["unswapped", "swap"], [name]))
-    arrays = dict(np.load(io.BytesIO(bundle.read(GOLDEN_FILE)), allow_pickle=False))
+    arrays = dict(np.load(io.BytesIO(bundle.read_file(GOLDEN_FILE)), allow_pickle=False))
     features = {key: value for key, value in arrays.items() if key not in {INPUT, SCORES}}
     golden = pack_golden(arrays[INPUT], arrays[SCORES][:, SWAPPED], features)
     return {EDGE_FILE: model.SerializeToString(), GOLDEN_FILE: golden}
@@ -60,5 +60,5 @@ def _swapped_head(bundle: Bundle) -> dict[str, bytes]:
 
 def _swapped_tail(bundle: Bundle) -> dict[str, bytes]:
     """Rows of the last layers, the only weights with a row for each class."""
-    weights = load(bundle.read(HUB_FILE))
+    weights = load(bundle.read_file(HUB_FILE))
     return {HUB_FILE: save({name: w[SWAPPED] if w.shape[0] == CLASSES else w for name, w in weights.items()})}

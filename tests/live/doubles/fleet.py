@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from models.bundle.bundle import Bundle
-from models.forge.data.digits import corrupt, heldout
+from models.forge.data.digits import corrupt_pictures, load_heldout
 from simulations.checking.databases import judge_run
-from simulations.checking.events import Report
-from simulations.processes import AgentHandle, Stage
+from simulations.checking.events import HistoryReport
+from simulations.processes import AgentHandle, ProcessHarness
 
 POLICY = """
 schema = 2
@@ -54,12 +54,12 @@ def policy(folder: Path, mode: str = "hub_first", budget_s: float = 0.5) -> Path
 
 
 def samples(count: int, seed: int = 3) -> list[Any]:
-    x, _ = heldout()
-    x = corrupt(x, np.random.default_rng(seed), 0.5)
+    x, _ = load_heldout()
+    x = corrupt_pictures(x, np.random.default_rng(seed), 0.5)
     return [x[i % len(x)] for i in range(count)]
 
 
-async def ask(stage: Stage, agent: AgentHandle, bundle: Bundle, x: Any, **more: Any) -> dict[str, Any]:
+async def ask(stage: ProcessHarness, agent: AgentHandle, bundle: Bundle, x: Any, **more: Any) -> dict[str, Any]:
     """One inference; the response's parameters."""
     tensor = {
         "name": bundle.manifest.input.name,
@@ -75,7 +75,7 @@ async def ask(stage: Stage, agent: AgentHandle, bundle: Bundle, x: Any, **more: 
 
 
 async def burst(
-    stage: Stage, agent: AgentHandle, bundle: Bundle, xs: list[Any], at_once: int = 8
+    stage: ProcessHarness, agent: AgentHandle, bundle: Bundle, xs: list[Any], at_once: int = 8
 ) -> list[dict[str, Any]]:
     """Every sample, `at_once` callers side by side; what each was answered."""
     queue = list(reversed(xs))
@@ -91,7 +91,7 @@ async def burst(
     return answers
 
 
-async def the_hub_answers(stage: Stage, agent: AgentHandle, bundle: Bundle) -> bool:
+async def the_hub_answers(stage: ProcessHarness, agent: AgentHandle, bundle: Bundle) -> bool:
     """Within half a minute. What a status says of a link may be older than what a test did to the broker."""
     for sample in samples(30):
         if (await ask(stage, agent, bundle, sample))["source"] == "hub":
@@ -100,17 +100,17 @@ async def the_hub_answers(stage: Stage, agent: AgentHandle, bundle: Bundle) -> b
     return False
 
 
-async def settle(stage: Stage, timeout_s: float = SETTLE_S) -> None:
+async def settle(stage: ProcessHarness, timeout_s: float = SETTLE_S) -> None:
     """Until no running agent has an open question."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
-        states = [await stage.status(agent) for agent in stage.agents if agent.child.running]
+        states = [await stage.fetch_status(agent) for agent in stage.agents if agent.child.running]
         if not any(state["open"] for state in states):
             return
         await asyncio.sleep(0.1)
     raise AssertionError([(s["open"], s["in_flight"], s["receipted"], s["counts"]) for s in states])
 
 
-def judged(stage: Stage) -> Report:
+def judged(stage: ProcessHarness) -> HistoryReport:
     assert stage.hub is not None
     return judge_run([agent.database for agent in stage.agents], stage.hub.database)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import Precision
-from models.forge.data.types import Data, Part
-from models.forge.pipeline.forge import forge
-from models.forge.spec import Aids, Effort, Wish
+from models.forge.data.types import Data, DataPart
+from models.forge.pipeline.forge import run_forge
+from models.forge.spec import Effort, ForgeInputs, ForgeSpec
 
 COUNTS = (480, 240, 120)
 LABELS = 4
@@ -131,7 +131,7 @@ class Bag(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         used = (ids > 0).float().unsqueeze(-1)
-        mean = (self.table(ids) * used).sum(1) / used.sum(1).clamp(min=1)
+        mean = (self.table(ids) * used).sum_series(1) / used.sum(1).clamp(min=1)
         found: Tensor = self.late(self.early(mean))
         return found
 
@@ -149,16 +149,16 @@ def forged(name: str, folder: Path) -> Bundle:
     """One of `KINDS`, taught for a moment and forged."""
     kind = KINDS[name]
     chance = np.random.default_rng(len(name))
-    training, calibration, heldout = (Part((x,), y) for x, y in (kind.draw(chance, count) for count in COUNTS))
+    training, calibration, heldout = (DataPart((x,), y) for x, y in (kind.draw(chance, count) for count in COUNTS))
     labels = () if kind.values else tuple(f"label-{number}" for number in range(LABELS))
     data = Data(training, calibration, heldout, labels)
-    wish = Wish(
+    wish = ForgeSpec(
         name, cut=kind.cut, max_bytes=kind.max_bytes, precision=kind.precision, max_share=SHARE, effort=Effort.QUICK
     )
-    return forge(taught(kind, training), data, wish, folder / name, aids=Aids(report=False))
+    return run_forge(taught(kind, training), data, wish, folder / name, aids=ForgeInputs(report=False))
 
 
-def taught(kind: Kind, part: Part) -> nn.Module:
+def taught(kind: Kind, part: DataPart) -> nn.Module:
     torch.manual_seed(3)
     torch.set_num_threads(1)
     model = kind.build()

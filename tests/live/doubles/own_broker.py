@@ -7,12 +7,12 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from cloud_hub.runtime.bootstrap import lay
-from cloud_hub.runtime.broker import BrokerSettings, find_program, render
+from cloud_hub.runtime.bootstrap import open_state
+from cloud_hub.runtime.broker import BrokerSettings, find_program, render_config
 from cloud_hub.runtime.config import HubConfig
-from cloud_hub.security.authority import Pair, utc_now
-from simulations.processes import free_port
-from wire.protocol.topics import broker_acl
+from cloud_hub.security.authority import CertificateFiles, utc_now
+from simulations.processes import find_free_port
+from wire.protocol.topics import render_broker_acl
 from wire.transport.base import LinkLostError
 from wire.transport.mqtt import MqttTransport
 
@@ -21,13 +21,13 @@ class OwnBroker:
     """`folder` is the stage's: the hub's certificates are made there before the hub starts. `edits`: key -> value."""
 
     def __init__(self, folder: Path, edits: dict[str, str] | None = None) -> None:
-        self.port = free_port()
+        self.port = find_free_port()
         self.state = folder / "hub" / "state"
-        self.ground = lay(HubConfig(state=self.state))
+        self.ground = open_state(HubConfig(state=self.state))
         settings = BrokerSettings(self.ground.state.broker, port=self.port)
-        lines = render(settings, self.ground.ca, self.ground.server).splitlines()
+        lines = render_config(settings, self.ground.ca_file, self.ground.server).splitlines()
         changed = [f"{line.split()[0]} {(edits or {}).get(line.split()[0], line.partition(' ')[2])}" for line in lines]
-        (settings.folder / "acl").write_text("user tap\ntopic read #\n\n" + broker_acl())
+        (settings.folder / "acl").write_text("user tap\ntopic read #\n\n" + render_broker_acl())
         self.config = settings.folder / "own.conf"
         self.config.write_text("\n".join(changed) + "\n")
         self.process: subprocess.Popen[bytes] | None = None
@@ -47,8 +47,8 @@ class OwnBroker:
         """The hub's configuration for a broker that somebody else runs."""
         return {"broker": {"start": False, "port": self.port}}
 
-    def context(self, pair: Pair) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.ground.ca)
+    def context(self, pair: CertificateFiles) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ground.ca_file)
         context.load_cert_chain(pair.certificate, pair.key)
         return context
 

@@ -6,13 +6,13 @@ import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from cloud_hub.security.authority import Pair
+from cloud_hub.security.authority import CertificateFiles
 
 
 class Plain:
     """`carried`: MQTT in clear, both ways. `server`, `device`: certificates with keys; `ca`: whom both sides trust."""
 
-    def __init__(self, target: int, server: Pair, device: Path, ca: Path) -> None:
+    def __init__(self, target: int, server: CertificateFiles, device: Path, ca: Path) -> None:
         self.carried = bytearray()
         self._target = target
         self.inner = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from models.bundle.bundle import Bundle
-from simulations.processes import AgentHandle, Stage
+from simulations.processes import AgentHandle, ProcessHarness
 from tests import ROOT
 from tests.live.doubles.fleet import POLICY, QUICK, ask, samples
-from wire.process.exit_codes import Exit
+from wire.process.exit_codes import ExitCode
 
 SUMS = "".join(f'[[egress.field]]\nname = "{name}"\nlevel = "P1"\n' for name in ("quality", "signals"))
 # Seconds in place of an hour; `margin`: what a handful of devices can show in that time. However slow the machine is, a
@@ -35,7 +35,7 @@ def policy(folder: Path) -> Path:
     return path
 
 
-async def fleet(stage: Stage, bundle: Bundle, candidates: list[Bundle], count: int) -> list[AgentHandle]:
+async def fleet(stage: ProcessHarness, bundle: Bundle, candidates: list[Bundle], count: int) -> list[AgentHandle]:
     """A hub that serves all of them and has published `bundle`, and agents that run it."""
     rules = policy(stage.folder)
     await stage.start_hub(bundle.path, policies=[rules], also=[each.path for each in candidates])
@@ -51,14 +51,14 @@ class Typed:
     """What a person sees after typing something."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = Exit(code), out, err
+        self.code, self.out, self.err = ExitCode(code), out, err
 
     @property
     def json(self) -> Any:
         return json.loads(self.out)
 
 
-async def typed(stage: Stage, *words: str) -> Typed:
+async def typed(stage: ProcessHarness, *words: str) -> Typed:
     """`skerry rollout ...` at the hub."""
     assert stage.hub is not None
     command = (sys.executable, "-m", "skerry", "rollout", *words, "--config", str(stage.hub.child.config))
@@ -76,7 +76,7 @@ def sets(**more: object) -> list[str]:
 class Feed:
     """Callers of all agents. `versions`: which answered, by agent."""
 
-    def __init__(self, stage: Stage, bundle: Bundle, agents: list[AgentHandle], pause_s: float) -> None:
+    def __init__(self, stage: ProcessHarness, bundle: Bundle, agents: list[AgentHandle], pause_s: float) -> None:
         self._stage, self._bundle, self._pause_s = stage, bundle, pause_s
         self.versions: dict[str, Counter[str]] = {agent.name: Counter() for agent in agents}
 
@@ -96,7 +96,7 @@ class Feed:
 
 @asynccontextmanager
 async def feeding(
-    stage: Stage, bundle: Bundle, agents: list[AgentHandle], pause_s: float = PAUSE_S
+    stage: ProcessHarness, bundle: Bundle, agents: list[AgentHandle], pause_s: float = PAUSE_S
 ) -> AsyncIterator[Feed]:
     feed = Feed(stage, bundle, agents, pause_s)
     tasks = [asyncio.create_task(feed.run(agent)) for agent in agents]
@@ -109,6 +109,6 @@ async def feeding(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def models(stage: Stage, agents: list[AgentHandle]) -> set[str]:
+async def models(stage: ProcessHarness, agents: list[AgentHandle]) -> set[str]:
     """What the agents run now."""
-    return {(await stage.status(agent))["updates"]["model"] for agent in agents}
+    return {(await stage.fetch_status(agent))["updates"]["model"] for agent in agents}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from models.bundle.bundle import Bundle
-from simulations.processes import Stage
+from simulations.processes import ProcessHarness
 from tests import ROOT
 from tests.live.doubles.fleet import PATIENT_S, POLICY, QUICK, ask, samples, settle
 
@@ -33,7 +33,7 @@ def rows(file: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 async def test_case_113_a_subject_is_gone_from_device_and_hub_and_the_ledgers_never_had_it(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     document = tmp_path / "policy.toml"
     text = POLICY.format(mode="hub_first", budget_s=PATIENT_S)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models.bundle.bundle import Bundle
-from simulations.processes import AgentHandle, Stage
+from simulations.processes import AgentHandle, ProcessHarness
 from tests.live.doubles.fleet import POLICY, QUICK, ask, burst, samples, settle
 from tests.live.doubles.own_broker import OwnBroker, tapped
 from tests.live.doubles.plain import Plain, in_clear
@@ -45,7 +45,7 @@ def documents(folder: Path) -> dict[str, Path]:
     return found
 
 
-async def said_by_callers(stage: Stage, agent: AgentHandle, bundle: Bundle) -> None:
+async def said_by_callers(stage: ProcessHarness, agent: AgentHandle, bundle: Bundle) -> None:
     """All that a caller can say, well formed and not."""
     for number, x in enumerate(samples(6)):
         said = {"subject": f"{CANARY}-subject", "data_class": "private" if number == 5 else "open"}
@@ -64,29 +64,29 @@ async def said_by_callers(stage: Stage, agent: AgentHandle, bundle: Bundle) -> N
             assert CANARY not in await response.text()
 
 
-async def told_by_routes(stage: Stage, agent: AgentHandle, answer: dict[str, Any]) -> str:
+async def told_by_routes(stage: ProcessHarness, agent: AgentHandle, answer: dict[str, Any]) -> str:
     """What an operator can read of device and hub."""
     assert stage.hub is not None
     its = f"/v1/answers/{answer['answer_id']}"
     pages = [f"{agent.url}{path}" for path in ("/metrics", "/v1/status", its, f"{its}/why")]
     told = [await page(stage, url) for url in (*pages, f"{stage.hub.url}/metrics")]
-    return "".join(told) + json.dumps(await stage.admin("GET", "/v1/admin/status"))
+    return "".join(told) + json.dumps(await stage.call_admin("GET", "/v1/admin/status"))
 
 
-async def page(stage: Stage, url: str) -> str:
+async def page(stage: ProcessHarness, url: str) -> str:
     async with stage.session.get(url) as response:
         return await response.text()
 
 
 async def test_case_111_what_callers_say_is_on_no_wire_in_no_file_and_in_no_reply(
-    stage: Stage, bundle: Bundle, tmp_path: Path, broker: OwnBroker
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path, broker: OwnBroker
 ):
     rules = documents(tmp_path)
     async with tapped(broker) as carried:
         hub = await stage.start_hub(bundle.path, broker.for_the_hub, policies=[*rules.values()][:1])
         names = {mode.replace("_", "-"): file for mode, file in rules.items()}
         agents = [await stage.add_agent(name, bundle.path, file, QUICK) for name, file in names.items()]
-        plain = Plain(broker.port, broker.ground.server, agents[0].folder / "device.pem", broker.ground.ca)
+        plain = Plain(broker.port, broker.ground.server, agents[0].folder / "device.pem", broker.ground.ca_file)
         async with in_clear(plain) as port:
             card = agents[0].folder / "identity.json"
             card.write_text(json.dumps({**json.loads(card.read_text()), "broker_port": port}))

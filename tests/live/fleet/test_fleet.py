@@ -13,19 +13,19 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from models.bundle.bundle import Bundle
-from simulations.processes import Stage
+from simulations.processes import ProcessHarness
 from tests.live.doubles.fleet import PATIENT_S, QUICK, ask, burst, judged, policy, samples, settle, the_hub_answers
 from tests.live.doubles.own_broker import OwnBroker, tapped
-from wire.protocol.codec import encode
-from wire.protocol.messages import Header, Reason, Receipt, Refusal
-from wire.protocol.sealing import sign
-from wire.protocol.topics import Channel, shard_of, topic
+from wire.protocol.codec import encode_wire_message
+from wire.protocol.messages import FrameHeader, Receipt, Refusal, RefusalReason
+from wire.protocol.sealing import sign_frame
+from wire.protocol.topics import TopicChannel, build_topic, compute_shard
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 
 
 async def test_case_72_broker_killed_in_mid_burst_every_question_has_one_effect(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     await stage.start_hub(bundle.path)
     for name in ("a", "b", "c"):
@@ -39,13 +39,13 @@ async def test_case_72_broker_killed_in_mid_burst_every_question_has_one_effect(
     answers = [answer for part in await asyncio.gather(*feeding) for answer in part]
     await settle(stage)
     report = judged(stage)
-    assert (report.lost, report.doubled) == (0, 0), report.text()
+    assert (report.lost, report.doubled) == (0, 0), report.format_text()
     assert report.accepted == sum(bool(a["escalation_id"]) for a in answers) == 450
     assert report.late > 0
 
 
 async def test_case_94_killed_agent_takes_up_every_question_it_had_accepted(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     await stage.start_hub(bundle.path)
     agent = await stage.add_agent("a", bundle.path, policy(tmp_path, "answer_now"), QUICK)
@@ -58,12 +58,12 @@ async def test_case_94_killed_agent_takes_up_every_question_it_had_accepted(
         await stage.start_agent(agent)
     await settle(stage)
     report = judged(stage)
-    assert (report.lost, report.doubled) == (0, 0), report.text()
+    assert (report.lost, report.doubled) == (0, 0), report.format_text()
     assert report.accepted > 0
 
 
 async def test_case_87_killed_hub_answers_what_it_owed_and_computes_nothing_twice(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     hub = await stage.start_hub(bundle.path)
     agent = await stage.add_agent("a", bundle.path, policy(tmp_path, "answer_now"), QUICK)
@@ -76,12 +76,12 @@ async def test_case_87_killed_hub_answers_what_it_owed_and_computes_nothing_twic
         await hub.child.start()
     await settle(stage)
     report = judged(stage)
-    assert (report.lost, report.doubled) == (0, 0), report.text()
+    assert (report.lost, report.doubled) == (0, 0), report.format_text()
     assert report.accepted > 0
 
 
 async def test_case_78_a_session_the_broker_forgot_is_made_anew_and_nothing_is_lost(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     hub = await stage.start_hub(bundle.path)
     agent = await stage.add_agent("a", bundle.path, policy(tmp_path, budget_s=PATIENT_S), QUICK)
@@ -97,11 +97,11 @@ async def test_case_78_a_session_the_broker_forgot_is_made_anew_and_nothing_is_l
     after = await burst(stage, agent, bundle, samples(20), at_once=1)
     await settle(stage)
     report = judged(stage)
-    assert (report.lost, report.doubled) == (0, 0), report.text()
+    assert (report.lost, report.doubled) == (0, 0), report.format_text()
     assert after[-1]["source"] == "hub", (late, after)
 
 
-async def test_a_private_sample_never_reaches_the_link(stage: Stage, bundle: Bundle, tmp_path: Path):
+async def test_a_private_sample_never_reaches_the_link(stage: ProcessHarness, bundle: Bundle, tmp_path: Path):
     await stage.start_hub(bundle.path)
     agent = await stage.add_agent("a", bundle.path, policy(tmp_path), QUICK)
     await stage.start_agent(agent)
@@ -119,7 +119,7 @@ def broker(tmp_path: Path) -> Iterator[OwnBroker]:
 
 
 async def test_case_82_words_the_hub_did_not_sign_change_nothing(
-    stage: Stage, bundle: Bundle, tmp_path: Path, broker: OwnBroker
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path, broker: OwnBroker
 ):
     """Whoever owns the broker can publish on a device's reply topic, but sign nothing."""
     await stage.start_hub(bundle.path, broker.for_the_hub)
@@ -131,16 +131,16 @@ async def test_case_82_words_the_hub_did_not_sign_change_nothing(
     broker.start()
     thief = await broker.connect("thief")
     assert await the_hub_answers(stage, agent, bundle)
-    forged = list(forgeries(agent.device, int((await stage.status(agent))["epoch"], 16)))
+    forged = list(forgeries(agent.device, int((await stage.fetch_status(agent))["epoch"], 16)))
     for frame in forged:
-        await thief.post(topic(agent.device, Channel.REPLY), frame)
+        await thief.post(build_topic(agent.device, TopicChannel.REPLY), frame)
     answers = await burst(stage, agent, bundle, samples(30))
     for frame in forged:
-        await thief.post(topic(agent.device, Channel.REPLY), frame)
+        await thief.post(build_topic(agent.device, TopicChannel.REPLY), frame)
     await settle(stage)
     await thief.close()
     report = judged(stage)
-    assert (report.lost, report.doubled, report.refused) == (0, 0, 0), report.text()
+    assert (report.lost, report.doubled, report.refused) == (0, 0, 0), report.format_text()
     assert {a["source"] for a in answers} == {"hub"}
     await stage.wait_for(agent, lambda status: refused(status) >= 2 * len(forged), "forgeries not counted", 20)
 
@@ -152,15 +152,15 @@ def refused(status: dict[str, Any]) -> int:
 def forgeries(device: str, epoch: int) -> Iterator[bytes]:
     """Receipts and final refusals for the next questions, well formed, signed by a stranger."""
     stranger = Ed25519PrivateKey.generate()
-    header = Header(shard_of(device), device, epoch, 0, int(time.time() * 1000), b"x" * 8)
+    header = FrameHeader(compute_shard(device), device, epoch, 0, int(time.time() * 1000), b"x" * 8)
     for seq in range(1, 40):
-        refusal = Refusal(epoch, seq, bytes(32), Reason.POLICY, 0.0, final=True)
+        refusal = Refusal(epoch, seq, bytes(32), RefusalReason.POLICY, 0.0, final=True)
         for note in (Receipt(epoch, (seq,)), refusal):
-            yield sign(header, encode(note), by=stranger, channel=Channel.REPLY)
+            yield sign_frame(header, encode_wire_message(note), by=stranger, channel=TopicChannel.REPLY)
 
 
 async def test_case_111_nothing_of_a_sample_crosses_the_broker_or_lies_in_a_file(
-    stage: Stage, bundle: Bundle, tmp_path: Path, broker: OwnBroker
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path, broker: OwnBroker
 ):
     """The canaries: a sample's own bytes, a pixel in text form, and what a caller wrote into the request id."""
     async with tapped(broker) as carried:
@@ -182,7 +182,7 @@ async def test_case_111_nothing_of_a_sample_crosses_the_broker_or_lies_in_a_file
 
 
 async def test_case_73_a_broker_that_silently_drops_most_of_a_burst_loses_nothing(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     """Queue and in-flight limit 10: while the hub is away the broker acknowledges everything and keeps 20."""
     broker = OwnBroker(tmp_path, {"max_queued_messages": "10", "max_inflight_messages": "10"})
@@ -198,4 +198,4 @@ async def test_case_73_a_broker_that_silently_drops_most_of_a_burst_loses_nothin
     finally:
         broker.kill()
     report = judged(stage)
-    assert (report.lost, report.doubled, report.accepted) == (0, 0, 1000), report.text()
+    assert (report.lost, report.doubled, report.accepted) == (0, 0, 1000), report.format_text()

@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 
-from cloud_hub.security.authority import Authority, pem, utc_now
-from cloud_hub.system.client import ask as ask_hub
-from edge_agent.identity.enrollment import enrol
-from edge_agent.identity.identity import Identity, load
+from cloud_hub.security.authority import Authority, encode_certificate, utc_now
+from cloud_hub.system.client import call_hub_api
+from edge_agent.identity.enrollment import enrol_device
+from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.system import http
 from edge_agent.uplink.envelope import Envelopes
-from simulations.processes import AgentHandle, Stage
+from simulations.processes import AgentHandle, ProcessHarness
 from tests import ROOT
 from tests.cloud_hub.doubles.joiner import Joiner
 from tests.live.broker.test_broker import Site
 from tests.live.doubles.fleet import QUICK, ask, burst, judged, policy, samples, settle
 from tests.live.doubles.own_broker import OwnBroker
 from tests.live.hub.test_process import HubProcess
-from wire.protocol.messages import Hello
-from wire.protocol.topics import Channel, topic
-from wire.transport.base import Delivery, LinkLostError
+from wire.protocol.messages import HelloNote
+from wire.protocol.topics import TopicChannel, build_topic
+from wire.transport.base import DeliveryOutcome, LinkLostError
 from wire.transport.mqtt import MqttTransport
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
@@ -47,11 +47,11 @@ async def hub(tmp_path: Path) -> AsyncIterator[HubProcess]:
 
 async def connect(identity: Identity) -> MqttTransport:
     where = (identity.broker_host, identity.broker_port, identity.device)
-    return await MqttTransport.connect(*where, identity.tls())
+    return await MqttTransport.connect(*where, identity.tls_context())
 
 
 def admin(hub: HubProcess, method: str, path: str, **body: Any) -> Any:
-    return ask_hub(hub.address(), method, f"/v1/admin/{path}", body or None)
+    return call_hub_api(hub.address(), method, f"/v1/admin/{path}", body or None)
 
 
 async def thrown_off(link: MqttTransport, within_s: float) -> bool:
@@ -69,17 +69,17 @@ async def thrown_off(link: MqttTransport, within_s: float) -> bool:
 
 
 async def test_case_62_a_revoked_device_loses_its_session_and_every_one_it_begins(hub, tmp_path):
-    identity = await asyncio.to_thread(enrol, hub.invite(DEVICE), tmp_path / "d")
-    bystander = await asyncio.to_thread(enrol, hub.invite("demo--cam-2"), tmp_path / "e")
+    identity = await asyncio.to_thread(enrol_device, hub.invite(DEVICE), tmp_path / "d")
+    bystander = await asyncio.to_thread(enrol_device, hub.invite("demo--cam-2"), tmp_path / "e")
     link, other = await connect(identity), await connect(bystander)
-    await link.subscribe((topic(DEVICE, Channel.REPLY),))
+    await link.subscribe((build_topic(DEVICE, TopicChannel.REPLY),))
     admin(hub, "POST", f"devices/{DEVICE}/state", state="revoked")
     assert await thrown_off(link, 3)
     await asyncio.sleep(10.1)  # a device is thrown off at most once in ten seconds
     again = await connect(identity)  # its certificate is good for a week; nothing it says is heard
-    await again.post(topic(DEVICE, Channel.QUESTION), b"\x01" * 300)
-    hello = Envelopes(identity).note(Hello(1, "boot", "agent/1", ()), int(time.time() * 1000))
-    await again.post(topic(DEVICE, Channel.ASK), hello)
+    await again.post(build_topic(DEVICE, TopicChannel.QUESTION), b"\x01" * 300)
+    hello = Envelopes(identity).sign_note(HelloNote(1, "boot", "agent/1", ()), int(time.time() * 1000))
+    await again.post(build_topic(DEVICE, TopicChannel.ASK), hello)
     assert await thrown_off(again, 3)
     assert not await thrown_off(other, 0.2)
     counters = admin(hub, "GET", "status")["counters"]
@@ -88,13 +88,13 @@ async def test_case_62_a_revoked_device_loses_its_session_and_every_one_it_begin
 
 
 async def test_two_machines_with_one_identity_are_suspended_together(hub, tmp_path):
-    identity = await asyncio.to_thread(enrol, hub.invite(DEVICE), tmp_path / "d")
+    identity = await asyncio.to_thread(enrol_device, hub.invite(DEVICE), tmp_path / "d")
     envelopes = Envelopes(identity)
 
     async def speaks(boot: str) -> None:
         link = await connect(identity)
-        note = envelopes.note(Hello(1, boot, "agent/1", ()), int(time.time() * 1000))
-        assert await link.post(topic(DEVICE, Channel.ASK), note) is Delivery.TAKEN
+        note = envelopes.sign_note(HelloNote(1, boot, "agent/1", ()), int(time.time() * 1000))
+        assert await link.post(build_topic(DEVICE, TopicChannel.ASK), note) is DeliveryOutcome.TAKEN
         await link.close()
 
     for boot in ("box-a", "box-a", "box-b"):
@@ -125,11 +125,14 @@ async def test_case_70_the_brokers_certificate_is_judged_by_hub_time(tmp_path, s
     made.key.replace(tmp_path / "server.key")
     await site.broker.start()
     floor_ms = int((issued + timedelta(days=1)).timestamp() * 1000)
-    context = http.context(site.authority.trusted, floor_ms)
+    context = http.make_tls_context(site.authority.trusted, floor_ms)
     site.tls(DEVICE)
     context.load_cert_chain(tmp_path / "device.pem", tmp_path / "device.key")
     link = await site.connect(DEVICE, tls=context)
-    assert await link.post(topic(DEVICE, Channel.STATE), b"here") in (Delivery.TAKEN, Delivery.NOBODY)
+    assert await link.post(build_topic(DEVICE, TopicChannel.STATE), b"here") in (
+        DeliveryOutcome.TAKEN,
+        DeliveryOutcome.NOBODY,
+    )
     context.floor_ms += 400 * DAY_S * 1000  # by now it is over, whatever a wall clock says
     with pytest.raises(LinkLostError, match="before hub time"):
         await site.connect(DEVICE, tls=context)
@@ -139,9 +142,9 @@ async def test_case_70_the_brokers_certificate_is_judged_by_hub_time(tmp_path, s
 # Renewal
 
 
-async def until(stage: Stage, agent: AgentHandle, test: Any, within_s: float = 30.0) -> dict[str, Any]:
+async def until(stage: ProcessHarness, agent: AgentHandle, test: Any, within_s: float = 30.0) -> dict[str, Any]:
     await stage.wait_for(agent, test, "does not come to pass", within_s)
-    return await stage.status(agent)
+    return await stage.fetch_status(agent)
 
 
 async def test_case_68_the_ca_is_down_past_the_end_of_a_certificate(stage, bundle):
@@ -153,9 +156,9 @@ async def test_case_68_the_ca_is_down_past_the_end_of_a_certificate(stage, bundl
     await stage.start_hub(bundle.path, {**broker.for_the_hub, "enrol": enrolment})
     agent = await stage.add_agent("d1", bundle.path, policy(stage.folder), QUICK)
     await stage.start_agent(agent)
-    first = load(agent.folder).certificate_ms
+    first = load_identity(agent.folder).certificate_ms
     await until(stage, agent, lambda s: s["renewals"] >= 1 and s["link"] == "up")
-    assert load(agent.folder).certificate_ms > first
+    assert load_identity(agent.folder).certificate_ms > first
     await stage.hub.child.kill()
     status = await until(stage, agent, lambda s: "certificate_expired" in s["alarms"])
     assert "no hub answers" in status["renewal_error"]
@@ -165,7 +168,7 @@ async def test_case_68_the_ca_is_down_past_the_end_of_a_certificate(stage, bundl
     broker.start()
     await until(stage, agent, lambda s: s["link"] == "down" and "refused" in s["link_error"])
     assert (await ask(stage, agent, bundle, samples(1)[0]))["reason"] == "link_down"
-    before = (await stage.status(agent))["renewals"]
+    before = (await stage.fetch_status(agent))["renewals"]
     await stage.hub.child.start()
     await until(stage, agent, lambda s: s["renewals"] > before and s["link"] == "up", 60)
     await burst(stage, agent, bundle, samples(8))
@@ -183,31 +186,33 @@ async def test_case_68_the_ca_is_down_past_the_end_of_a_certificate(stage, bundl
 class Watch:
     """How long an agent's link was ever down, seen from outside."""
 
-    def __init__(self, stage: Stage, agent: AgentHandle) -> None:
+    def __init__(self, stage: ProcessHarness, agent: AgentHandle) -> None:
         self._stage, self._agent = stage, agent
         self.longest_s = 0.0
 
     async def run(self) -> None:
         down_at = None
         while True:
-            up = (await self._stage.status(self._agent))["link"] == "up"
+            up = (await self._stage.fetch_status(self._agent))["link"] == "up"
             now = time.monotonic()
             down_at = None if up else down_at or now
             self.longest_s = max(self.longest_s, now - down_at if down_at else 0.0)
             await asyncio.sleep(0.02)
 
 
-async def ca(stage: Stage, step: str = "") -> dict[str, Any]:
-    return await stage.admin("POST" if step else "GET", "/v1/admin/ca", {"step": step} if step else None)
+async def ca(stage: ProcessHarness, step: str = "") -> dict[str, Any]:
+    return await stage.call_admin("POST" if step else "GET", "/v1/admin/ca", {"step": step} if step else None)
 
 
-def forgotten(stage: Stage, device: str) -> ssl.SSLContext:
+def forgotten(stage: ProcessHarness, device: str) -> ssl.SSLContext:
     """A device's context with a certificate of the hub's first CA that is good for a week."""
     assert stage.hub is not None
     pki = stage.hub.folder / "pki"
     joiner, folder = Joiner(), stage.folder / "forgotten"
     folder.mkdir()
-    (folder / "a.pem").write_text(pem(Authority.open(pki, utc_now()).device(joiner.csr().encode(), device, utc_now())))
+    (folder / "a.pem").write_text(
+        encode_certificate(Authority.open(pki, utc_now()).issue_device(joiner.csr().encode(), device, utc_now()))
+    )
     (folder / "a.key").write_bytes(joiner.key_pem())
     context = ssl.create_default_context(cafile=pki / "trusted.pem")
     context.load_cert_chain(folder / "a.pem", folder / "a.key")
@@ -227,7 +232,7 @@ async def test_case_69_another_ca_takes_over_and_nobody_is_away_for_five_seconds
     for agent in agents:
         await until(stage, agent, lambda s: s["renewals"] >= 1 and s["link"] == "up", 40)
         await burst(stage, agent, bundle, samples(4))
-        assert len(load(agent.folder).trusted) == 2
+        assert len(load_identity(agent.folder).trusted) == 2
     assert stage.broker_pid() == broker  # the running broker has met the new CA without a restart
     await (await MqttTransport.connect("127.0.0.1", stage.hub.broker_port, "demo--d9", old)).close()
     assert (await ca(stage))["waiting_for"] == []
@@ -240,9 +245,9 @@ async def test_case_69_another_ca_takes_over_and_nobody_is_away_for_five_seconds
     with pytest.raises(LinkLostError):
         await MqttTransport.connect("127.0.0.1", stage.hub.broker_port, "demo--d9", old)
     for agent in agents:
-        renewals = (await stage.status(agent))["renewals"]
+        renewals = (await stage.fetch_status(agent))["renewals"]
         await until(stage, agent, lambda s, n=renewals: s["renewals"] > n and s["link"] == "up", 40)
-        assert len(load(agent.folder).trusted) == 1
+        assert len(load_identity(agent.folder).trusted) == 1
     await settle(stage)
     for task in tasks:
         task.cancel()
@@ -262,17 +267,17 @@ async def test_a_device_drains_retires_and_is_known_as_retired(stage, bundle, tm
     await stage.start_agent(agent)
     await stage.hub.child.stop()
     await burst(stage, agent, bundle, samples(30))
-    assert (await stage.status(agent))["open"] > 0
+    assert (await stage.fetch_status(agent))["open"] > 0
     await agent.child.stop()
     await stage.hub.child.start()
     with contextlib.suppress(OSError):
-        await stage._ready(stage.hub.child, f"{stage.hub.url}/readyz")
+        await stage._wait_until_ready(stage.hub.child, f"{stage.hub.url}/readyz")
     words = [sys.executable, str(ROOT / "skerry.py"), "agent", "retire", "--config", str(agent.child.config)]
     words += ["--ledger", str(tmp_path / "ledger.jsonl"), "--drain", "60", "--yes"]
     done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "open questions left: 0" in done.stdout
-    shown = await stage.admin("GET", "/v1/admin/devices/demo--d1")
+    shown = await stage.call_admin("GET", "/v1/admin/devices/demo--d1")
     assert (shown["state"], shown["why"]) == ("retired", "device")
     assert shown["ledger_sha256"] in done.stdout
     outcomes = [json.loads(line).get("outcome") for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from models.bundle.bundle import Bundle
-from simulations.processes import AgentHandle, Stage, free_port
+from simulations.processes import AgentHandle, ProcessHarness, find_free_port
 from tests.blocks import environment
 from tests.live.doubles.fleet import QUICK, burst, policy, samples, settle
 
@@ -26,7 +26,7 @@ class Scales:
     """A wire between the agent and the broker that weighs what the agent sends; it sees TLS records, nothing else."""
 
     broker_port: int
-    port: int = field(default_factory=free_port)
+    port: int = field(default_factory=find_free_port)
     sent: int = 0
     wires: set[asyncio.StreamWriter] = field(default_factory=set)
 
@@ -86,7 +86,7 @@ async def shown(agent: AgentHandle) -> dict[str, Any]:
 
 
 async def test_bytes_by_rule_and_overhead_are_what_left_the_machine_also_over_cut_lines(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     hub = await stage.start_hub(bundle.path)
     async with weighed(hub.broker_port) as scales:
@@ -95,7 +95,7 @@ async def test_bytes_by_rule_and_overhead_are_what_left_the_machine_also_over_cu
         await stage.start_agent(agent)
         await burst(stage, agent, bundle, samples(60))
         await settle(stage)
-        weighed_now, sent = scales.sent, (await stage.status(agent))["sent"]
+        weighed_now, sent = scales.sent, (await stage.fetch_status(agent))["sent"]
         assert sum(sent["by_rule"].values()) + sent["overhead"] == sent["sockets"]
         assert sent["sockets"] == weighed_now, "the kernel counted what came through the wire"
         assert sent["by_rule"]["live@1"] > 60 * 300
@@ -120,7 +120,7 @@ async def test_bytes_by_rule_and_overhead_are_what_left_the_machine_also_over_cu
 
 
 async def test_what_left_is_shown_verified_and_proved_to_others_with_the_commands_alone(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     hub = await stage.start_hub(bundle.path)
     agent = await stage.add_agent("a", bundle.path, policy(tmp_path), QUICK)
@@ -140,7 +140,7 @@ async def test_what_left_is_shown_verified_and_proved_to_others_with_the_command
     told = await skerry(tmp_path, "devices", "heads", agent.device, "--config", config, "-o", heads)
     key = told.split()[-1]
     assert "are of this ledger" in await skerry(tmp_path, "ledger", "verify", *where, "--heads", heads)
-    newest = (await stage.status(agent))["ledger"]["at_ms"]
+    newest = (await stage.fetch_status(agent))["ledger"]["at_ms"]
     until = f"{newest // 1000 - 1}"
     span = ("--from", "7d", "--to", _iso(int(until)), "-o", proof)
     await skerry(tmp_path, "ledger", "prove", "--no-field-above", "P1", *span, *where, code=40)

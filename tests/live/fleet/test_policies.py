@@ -12,8 +12,8 @@ import pytest
 
 from cloud_hub.repository.publish import publish_policy
 from models.bundle.bundle import Bundle
-from models.forge.data.digits import corrupt, heldout
-from simulations.processes import AgentHandle, Stage
+from models.forge.data.digits import corrupt_pictures, load_heldout
+from simulations.processes import AgentHandle, ProcessHarness
 from tests import ROOT
 from tests.blocks import environment
 from tests.live.doubles.fleet import PATIENT_S, QUICK, policy, settle
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.live
 OTHERS = ("factory", "shop-camera", "telecom-probe", "airgap")  # each as the first, so `make heavy` runs them
 
 
-async def answer(stage: Stage, agent: AgentHandle, bundle: Bundle, count: int = 12) -> list[dict[str, Any]]:
+async def answer(stage: ProcessHarness, agent: AgentHandle, bundle: Bundle, count: int = 12) -> list[dict[str, Any]]:
     """Doubtful digits; the parameters of each answer."""
-    x, _ = heldout()
-    x = corrupt(x, np.random.default_rng(1), 1.0)[:count]
+    x, _ = load_heldout()
+    x = corrupt_pictures(x, np.random.default_rng(1), 1.0)[:count]
     spec, found = bundle.manifest.input, []
     for one in x:
         tensor = {"name": spec.name, "shape": [1, *one.shape], "datatype": spec.dtype, "data": one.ravel().tolist()}
@@ -41,24 +41,24 @@ def reasons(answers: list[dict[str, Any]]) -> set[str]:
 
 
 async def test_a_new_version_reaches_devices_and_hub_and_questions_under_it_are_served(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     document = policy(tmp_path, budget_s=PATIENT_S)
     await stage.start_hub(bundle.path, policies=[document])
     agent = await stage.add_agent("a", f"tuf:{bundle.manifest.name}", "tuf:live", QUICK)
     await stage.start_agent(agent)
-    before = (await stage.status(agent))["policy"]
+    before = (await stage.fetch_status(agent))["policy"]
     assert "verdict" in reasons(await answer(stage, agent, bundle))
     newer = with_(document.read_text(), ("version = 1", "version = 2"), ("bytes_per_day = 100", "bytes_per_day = 99"))
     publish_policy(stage.repository, newer.encode(), datetime.now(UTC))
     await stage.wait_for(agent, lambda status: status["policy"] != before, "version 2 never came")
     assert "verdict" in reasons(await answer(stage, agent, bundle))
     await settle(stage)
-    counts = (await stage.status(agent))["counts"]
+    counts = (await stage.fetch_status(agent))["counts"]
     assert counts.get("outcome_refused", 0) == 0
 
 
-async def test_a_site_layer_narrows_what_is_published(stage: Stage, bundle: Bundle, tmp_path: Path):
+async def test_a_site_layer_narrows_what_is_published(stage: ProcessHarness, bundle: Bundle, tmp_path: Path):
     document = policy(tmp_path)
     document.write_text(with_(document.read_text(), ('name = "live"', 'name = "live"\nlayer = "tenant"')))
     ward = tmp_path / "ward.toml"
@@ -70,18 +70,18 @@ async def test_a_site_layer_narrows_what_is_published(stage: Stage, bundle: Bund
     config.write_text(with_(config.read_text(), ('"tuf:live"', f'["tuf:live", "{ward}"]')))
     await stage.start_agent(agent)
     assert reasons(await answer(stage, agent, bundle)) == {"denied_data_class"}
-    assert [part["name"] for part in (await stage.status(agent)).get("layers", [])] in ([], ["live", "ward"])
+    assert [part["name"] for part in (await stage.fetch_status(agent)).get("layers", [])] in ([], ["live", "ward"])
 
 
-async def test_an_airgapped_device_answers_and_never_speaks(stage: Stage, bundle: Bundle, tmp_path: Path):
+async def test_an_airgapped_device_answers_and_never_speaks(stage: ProcessHarness, bundle: Bundle, tmp_path: Path):
     hub = await stage.start_hub(bundle.path, policies=[policy(tmp_path)])
     agent = await stage.add_agent("a", bundle.path, "tuf:live", QUICK)
     config = agent.child.config
     config.write_text(f"airgap = true\n{config.read_text()}")
     await agent.child.start()
-    await stage.ready(agent)
+    await stage.wait_ready(agent)
     assert reasons(await answer(stage, agent, bundle)) <= {"local_only", "denied_policy_error"}
-    status = await stage.status(agent)
+    status = await stage.fetch_status(agent)
     assert (status["link"], status["link_error"]) == ("down", "airgap = true: there is no link")
     assert "updates" not in status
     assert not connected(agent.child.pid, hub.broker_port)

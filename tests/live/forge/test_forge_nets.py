@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from models.bundle.bundle import Bundle
-from models.forge.data.types import Data, Part
-from models.forge.pipeline.forge import forge
-from models.forge.spec import Effort, Wish
-from models.graph.hub_model import open_hub
+from models.forge.data.types import Data, DataPart
+from models.forge.pipeline.forge import run_forge
+from models.forge.spec import Effort, ForgeSpec
+from models.graph.hub_model import open_hub_graphs
 from models.runtime.onnx_runner import OnnxRunner
-from models.verification.sandbox import first_load
+from models.verification.sandbox import run_first_load
 from tests.models.doubles.nets import ARCHITECTURES, built
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
@@ -27,7 +27,7 @@ def drawn(name: str, model: torch.nn.Module) -> Data:
         x = ARCHITECTURES[name].draw(count)
         with torch.no_grad():
             logits = model(*x)
-        parts.append(Part(tuple(one.numpy() for one in x), (logits - logits.mean(0)).argmax(1).numpy()))
+        parts.append(DataPart(tuple(one.numpy() for one in x), (logits - logits.mean(0)).argmax(1).numpy()))
     labels = logits.shape[1]
     for part in parts:
         part.y[:labels] = np.arange(labels)
@@ -37,16 +37,16 @@ def drawn(name: str, model: torch.nn.Module) -> Data:
 
 def made(name: str, folder: Path) -> Bundle:
     model = built(name)
-    wish = Wish(name=name.replace("_", "-"), effort=Effort.QUICK, max_bytes=32)
-    return forge(model, drawn(name, model), wish, folder / name)
+    wish = ForgeSpec(name=name.replace("_", "-"), effort=Effort.QUICK, max_bytes=32)
+    return run_forge(model, drawn(name, model), wish, folder / name)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_any_network_becomes_a_bundle_that_a_device_and_a_hub_run(name, tmp_path):
     bundle = made(name, tmp_path)
-    found = first_load(bundle)
+    found = run_first_load(bundle)
     assert found.passed, found
-    runner, hub = OnnxRunner(bundle), open_hub(bundle)
+    runner, hub = OnnxRunner(bundle), open_hub_graphs(bundle)
     assert runner.codec.total_bytes <= 32
     m = bundle.manifest
     sample = np.full((2, *m.input.shape), m.input.low, np.float32 if m.input.dtype == "FP32" else np.int64)

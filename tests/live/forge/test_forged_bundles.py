@@ -15,18 +15,18 @@ import pytest
 import pytest_asyncio
 from typer.testing import CliRunner
 
-from cloud_hub.engine.torch import LocalEngine
-from cloud_hub.engine.types import Work
+from cloud_hub.engine.torch import TorchEngine
+from cloud_hub.engine.types import WorkItem
 from edge_agent.cli.agent import app
 from models.bundle.bundle import Bundle, open_bundle
-from models.bundle.manifest import Kind, Manifest
+from models.bundle.manifest import Manifest, ModelKind
 from models.runtime.golden import golden_samples
 from models.runtime.onnx_runner import OnnxRunner
 from models.runtime.runner import Inference
-from simulations.processes import AgentHandle, Stage
+from simulations.processes import AgentHandle, ProcessHarness
 from tests.live.doubles.fleet import QUICK, judged, settle
 from tests.live.doubles.forged import KINDS, forged
-from wire.protocol.messages import DType, Prediction
+from wire.protocol.messages import Prediction, TensorDType
 
 pytestmark = [
     pytest.mark.live,
@@ -78,7 +78,7 @@ class Halves(NamedTuple):
 class Fleet(NamedTuple):
     """Everything of one model, by the bundle's folder name."""
 
-    stage: Stage
+    stage: ProcessHarness
     bundles: dict[str, Bundle]
     agents: dict[str, AgentHandle]
     halves: dict[str, Halves]
@@ -104,7 +104,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
 async def fleet(bundles: dict[str, Bundle], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
     folder = tmp_path_factory.mktemp("fleet")
     policies = [policy(folder, name, bundle.manifest) for name, bundle in bundles.items()]
-    async with Stage(folder) as stage:
+    async with ProcessHarness(folder) as stage:
         await stage.start_hub([bundle.path for bundle in bundles.values()], policies=policies)
         agents = {name: await joined(stage, name, bundle.manifest) for name, bundle in bundles.items()}
         for agent in agents.values():  # one after the other: each takes its model out of the update repository
@@ -121,7 +121,7 @@ def policy(folder: Path, name: str, manifest: Manifest) -> Path:
     return path
 
 
-async def joined(stage: Stage, name: str, manifest: Manifest) -> AgentHandle:
+async def joined(stage: ProcessHarness, name: str, manifest: Manifest) -> AgentHandle:
     """By invite, living by the hub's repository, with a watched folder."""
     watched = stage.folder / slug(name) / "watched"
     watched.mkdir(parents=True)
@@ -136,11 +136,11 @@ def slug(name: str) -> str:
 
 def run_here(bundle: Bundle) -> Halves:
     samples = golden_samples(bundle)
-    runner, engine = OnnxRunner(bundle), LocalEngine(bundle, max_batch=len(samples))
+    runner, engine = OnnxRunner(bundle), TorchEngine(bundle, max_batch=len(samples))
     engine.start()
     edge = [runner.infer_one(sample) for sample in samples]
-    tail = engine.infer([Work(one.features) for one in edge])
-    whole = engine.infer([Work(raw=sample) for sample in samples])
+    tail = engine.infer([WorkItem(one.features) for one in edge])
+    whole = engine.infer([WorkItem(raw=sample) for sample in samples])
     runner.close()
     return Halves(samples, edge, tail, whole)
 
@@ -185,7 +185,7 @@ async def asked(fleet: Fleet, name: str) -> list[dict[str, Any]]:
 def same(reply: dict[str, Any], expected: Prediction, manifest: Manifest) -> None:
     """The reply to one sample is that prediction, in the outputs of its kind of model."""
     assert reply["confidence"] == pytest.approx([expected.confidence], abs=1e-3)
-    if manifest.kind is Kind.REGRESSOR:
+    if manifest.kind is ModelKind.REGRESSOR:
         assert reply["value"] == pytest.approx(expected.scores, rel=1e-3)
         assert "label" not in reply
     else:
@@ -216,7 +216,7 @@ async def test_the_hubs_web_api_runs_the_whole_model_on_raw_samples(fleet: Fleet
     for start in range(0, len(samples), AT_ONCE):
         status, reply = await infer(fleet, fleet.hub, name, samples[start : start + AT_ONCE])
         assert (status, reply["parameters"]["source"]) == (200, "hub"), reply
-        numbers += reply["value" if manifest.kind is Kind.REGRESSOR else "scores"]
+        numbers += reply["value" if manifest.kind is ModelKind.REGRESSOR else "scores"]
     expected = [number for one in whole for number in one.scores]
     assert np.allclose(numbers, expected, rtol=1e-3, atol=1e-3)
 
@@ -230,7 +230,7 @@ async def test_both_sides_describe_the_model_alike(fleet: Fleet, name: str):
     assert device["outputs"] == hub["outputs"]
     regressor = ["value", "confidence"]
     classifier = ["scores", "label", "confidence", "label_name"]
-    expected = regressor if manifest.kind is Kind.REGRESSOR else classifier
+    expected = regressor if manifest.kind is ModelKind.REGRESSOR else classifier
     assert [output["name"] for output in hub["outputs"]] == expected
     assert hub["outputs"][0]["shape"] == [-1, manifest.outputs]
 
@@ -253,14 +253,14 @@ async def test_an_answer_can_be_asked_why_and_told_the_truth(fleet: Fleet, name:
     _, reply = await infer(fleet, agent.url, name, fleet.halves[name].samples[unsure][None])
     id_ = reply["parameters"]["answer_id"]
     (record,) = (await get(fleet, f"{agent.url}/v1/answers/{id_}?wait_s=20"))["records"]
-    truth: object = 12.5 if manifest.kind is Kind.REGRESSOR else manifest.labels[1]
+    truth: object = 12.5 if manifest.kind is ModelKind.REGRESSOR else manifest.labels[1]
     url = f"{agent.url}/v1/answers/{id_}"
     async with fleet.stage.session.post(f"{url}/feedback", json={"truth": truth}) as response:
         assert response.status == 200, await response.text()
     async with fleet.stage.session.post(f"{url}/feedback", json={"truth": "no such label"}) as response:
         assert response.status == 400
     told = await typed("why", id_, "--url", agent.url)
-    if manifest.kind is Kind.REGRESSOR:
+    if manifest.kind is ModelKind.REGRESSOR:
         assert record["value"] == pytest.approx(reply["value"][0])
         assert f"{record['value']:.6g}" in told
         assert "12.5, as a user said" in told
@@ -302,14 +302,14 @@ async def test_samples_of_another_kind_ring_the_drift_alarm(fleet: Fleet, name: 
     """One sample, the strangest that the model takes, many times: nothing of it can be chance."""
     manifest, agent = fleet.manifest(name), fleet.agents[name]
     assert manifest.gate.confidence_deciles
-    assert (await fleet.stage.status(agent))["alarms"] == []
+    assert (await fleet.stage.fetch_status(agent))["alarms"] == []
     spec = manifest.input
     lot = np.random.default_rng(9).random((1, *spec.shape)) < 0.5
-    strange = np.where(lot, spec.low, spec.high).astype(np.int64 if spec.dtype is DType.INT64 else np.float32)
+    strange = np.where(lot, spec.low, spec.high).astype(np.int64 if spec.dtype is TensorDType.INT64 else np.float32)
     for _ in range(STRANGE // AT_ONCE):
         status, _ = await infer(fleet, agent.url, name, np.repeat(strange, AT_ONCE, axis=0))
         assert status == 200
-    facts = await fleet.stage.status(agent)
+    facts = await fleet.stage.fetch_status(agent)
     assert facts["alarms"] == ["drift"], facts["drift"]
     assert facts["drift"]["level"] >= 1
     assert "alarm since" in await typed("status", "--url", agent.url)
@@ -318,5 +318,5 @@ async def test_samples_of_another_kind_ring_the_drift_alarm(fleet: Fleet, name: 
 async def test_nothing_was_lost(fleet: Fleet):
     await settle(fleet.stage)
     report = judged(fleet.stage)
-    assert (report.lost, report.doubled, report.refused) == (0, 0, 0), report.text()
+    assert (report.lost, report.doubled, report.refused) == (0, 0, 0), report.format_text()
     assert report.accepted > 0

@@ -11,14 +11,14 @@ import pytest
 
 from cloud_hub.repository.publish import publish_policy
 from models.bundle.bundle import Bundle
-from simulations.processes import Stage
+from simulations.processes import ProcessHarness
 from tests import ROOT
 from tests.live.doubles.fleet import PATIENT_S, POLICY, QUICK, ask, samples, the_hub_answers
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(150)]
 
 
-async def deny_all(stage: Stage, *words: str) -> dict[str, Any]:
+async def deny_all(stage: ProcessHarness, *words: str) -> dict[str, Any]:
     assert stage.hub is not None
     config = str(stage.folder / "hub/hub.toml")
     command = (str(ROOT / "skerry.py"), "hub", "deny-all", *words, "--json", "--config", config)
@@ -29,7 +29,7 @@ async def deny_all(stage: Stage, *words: str) -> dict[str, Any]:
 
 
 async def test_a_notice_acts_at_once_survives_restarts_and_ends_with_a_policy_that_clears_it(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     document = tmp_path / "policy.toml"
     text = POLICY.format(mode="hub_first", budget_s=PATIENT_S)
@@ -52,7 +52,7 @@ async def test_a_notice_acts_at_once_survives_restarts_and_ends_with_a_policy_th
     config = stage.folder / "hub/hub.toml"
     config.write_text(config.read_text().replace(str(document), "tuf:live"))  # from now on what is published counts
     await hub.child.start()
-    await stage._ready(hub.child, f"{hub.url}/readyz")
+    await stage._wait_until_ready(hub.child, f"{hub.url}/readyz")
     await stage.start_agent(agent)
     denied = await ask(stage, agent, bundle, x)
     assert (denied["source"], denied["reason"]) == ("local", "denied_notice")

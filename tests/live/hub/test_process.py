@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from cloud_hub.system.client import Address, ask, running_at
-from edge_agent.identity.enrollment import enrol
-from simulations.processes import children_of, free_port
+from cloud_hub.system.client import ApiAddress, call_hub_api, read_running_address
+from edge_agent.identity.enrollment import enrol_device
+from simulations.processes import find_free_port, list_children
 from tests import ROOT
-from wire.process.exit_codes import Exit, ExitError
-from wire.protocol.topics import Channel, topic
-from wire.transport.base import Delivery
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.protocol.topics import TopicChannel, build_topic
+from wire.transport.base import DeliveryOutcome
 from wire.transport.mqtt import MqttTransport
 
 pytestmark = pytest.mark.live
@@ -43,7 +43,7 @@ class HubProcess:
 
     def __init__(self, folder: Path, api: str = "") -> None:
         self.folder = folder
-        self.broker_port = free_port()
+        self.broker_port = find_free_port()
         (folder / "hub.toml").write_text(CONFIG.format(api=api, broker=self.broker_port))
         self.log = (folder / "hub.log").open("w+")
         self.process = self.start()
@@ -52,10 +52,10 @@ class HubProcess:
         words = [sys.executable, "-c", PROGRAM, str(self.folder / "hub.toml")]
         return subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=self.log, text=True)
 
-    def address(self) -> Address:
+    def address(self) -> ApiAddress:
         """Waits until the hub says where it is."""
-        found = self.until(lambda: running_at(self.folder / "state" / "api.json"))
-        assert isinstance(found, Address)
+        found = self.until(lambda: read_running_address(self.folder / "state" / "api.json"))
+        assert isinstance(found, ApiAddress)
         return found
 
     def until(self, look: Any, timeout_s: float = 20.0) -> Any:
@@ -73,13 +73,13 @@ class HubProcess:
 
     @property
     def broker(self) -> int | None:
-        return next(iter(children_of(self.process.pid, "mosquitto")), None)
+        return next(iter(list_children(self.process.pid, "mosquitto")), None)
 
     def said(self) -> str:
         return (self.folder / "hub.log").read_text()
 
     def invite(self, device: str) -> str:
-        return str(ask(self.address(), "POST", "/v1/admin/invites", {"device": device})["invite"])
+        return str(call_hub_api(self.address(), "POST", "/v1/admin/invites", {"device": device})["invite"])
 
     def end(self) -> int:
         self.process.terminate()
@@ -113,20 +113,22 @@ def gone(pid: int) -> bool:
 
 async def test_invited_device_enrols_and_reaches_the_broker(hub, tmp_path):
     hub.until(hub.ready)
-    identity = enrol(hub.invite("demo--cam-1"), tmp_path / "cam-1")
-    link = await MqttTransport.connect(identity.broker_host, identity.broker_port, identity.device, identity.tls())
-    assert await link.post(topic("demo--cam-1", Channel.STATE), b"here") is Delivery.TAKEN
+    identity = enrol_device(hub.invite("demo--cam-1"), tmp_path / "cam-1")
+    link = await MqttTransport.connect(
+        identity.broker_host, identity.broker_port, identity.device, identity.tls_context()
+    )
+    assert await link.post(build_topic("demo--cam-1", TopicChannel.STATE), b"here") is DeliveryOutcome.TAKEN
     await link.close()
     with pytest.raises(ExitError) as stop:
-        enrol(hub.invite("demo--cam-1").replace("skerry1:", "skerry1:x"), tmp_path / "cam-2")
-    assert stop.value.code == Exit.ENROLMENT
+        enrol_device(hub.invite("demo--cam-1").replace("skerry1:", "skerry1:x"), tmp_path / "cam-2")
+    assert stop.value.code == ExitCode.ENROLMENT
 
 
 def test_ctrl_c_leaves_no_process_port_or_address_behind(hub):
     hub.until(hub.ready)
     broker = hub.broker
     hub.process.send_signal(signal.SIGINT)
-    assert hub.process.wait(20) == Exit.OK, hub.said()
+    assert hub.process.wait(20) == ExitCode.OK, hub.said()
     assert gone(broker)
     assert not (hub.folder / "state" / "api.json").exists()
 
@@ -140,7 +142,7 @@ def test_kill_9_leaves_no_broker_and_the_next_start_serves(hub):
     hub.process = hub.start()
     hub.until(lambda: hub.broker not in (None, broker))
     hub.until(hub.ready)
-    assert hub.end() == Exit.OK
+    assert hub.end() == ExitCode.OK
 
 
 def test_killed_broker_comes_back_and_the_hub_is_ready_again(hub):
@@ -161,7 +163,7 @@ def test_second_hub_on_one_folder_is_refused(hub):
         timeout=60,
         check=False,
     )
-    assert second.returncode == Exit.LOCKED
+    assert second.returncode == ExitCode.LOCKED
     assert second.stderr.count("\n") == 1
 
 
@@ -169,7 +171,7 @@ def test_log_is_json_lines_and_holds_no_secret(hub):
     hub.until(hub.ready)
     invite = hub.invite("demo--cam-1")
     token = (hub.folder / "state" / "admin.token").read_text().strip()
-    assert hub.end() == Exit.OK
+    assert hub.end() == ExitCode.OK
     events = [json.loads(line)["event"] for line in hub.said().splitlines()]
     assert "listening" in events
     assert token not in hub.said()
@@ -180,8 +182,8 @@ def test_from_elsewhere_a_device_enrols_over_tls_and_trusts_the_invite_alone(tmp
     hub = HubProcess(tmp_path, 'host = "0.0.0.0"\ntls = true\nnames = ["127.0.0.1"]')
     try:
         assert hub.address().url.startswith("https://")
-        identity = enrol(hub.invite("demo--cam-1"), tmp_path / "cam-1")
+        identity = enrol_device(hub.invite("demo--cam-1"), tmp_path / "cam-1")
         assert identity.broker_port == hub.broker_port
-        assert hub.end() == Exit.OK
+        assert hub.end() == ExitCode.OK
     finally:
         hub.close()

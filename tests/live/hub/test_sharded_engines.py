@@ -17,10 +17,10 @@ import pytest
 from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.sharded.engine import ShardedEngine
-from cloud_hub.engine.types import Means, Work
-from cloud_hub.system.client import Address, ask, running_at
+from cloud_hub.engine.types import EngineOptions, WorkItem
+from cloud_hub.system.client import ApiAddress, call_hub_api, read_running_address
 from models.bundle.manifest import ParallelPlan
-from simulations.processes import children_of, free_port
+from simulations.processes import find_free_port, list_children
 from tests import ROOT
 from tests.cloud_hub.doubles.gangs import SHAPES, gang_bundle
 
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.live
 TOLERANCE = 1e-5
 
 
-def works(kind: str, count: int) -> list[Work]:
+def works(kind: str, count: int) -> list[WorkItem]:
     chance = np.random.default_rng(count)
-    return [Work({"features": chance.integers(0, 16, SHAPES[kind], np.uint8)}) for _ in range(count)]
+    return [WorkItem({"features": chance.integers(0, 16, SHAPES[kind], np.uint8)}) for _ in range(count)]
 
 
 def ranks_of(engine: Engine, replica: int = 0) -> tuple[int, ...]:
     assert isinstance(engine, ShardedEngine)
-    gang = engine.gangs[replica].gang
+    gang = engine.gangs[replica].rank_group
     assert gang is not None
     return gang.pids
 
@@ -52,9 +52,9 @@ def ranks_of(engine: Engine, replica: int = 0) -> tuple[int, ...]:
 )
 def test_every_spread_answers_as_one_process_does_on_every_bucket(tmp_path, kind, plan):
     path = gang_bundle(tmp_path, kind, plan).path
-    alone = open_engine(path, Means(max_batch=6, tensor=1, pipeline=1, replicas=1))
+    alone = open_engine(path, EngineOptions(max_batch=6, tensor=1, pipeline=1, replicas=1))
     ranks = max(1, plan.tensor) * max(1, plan.pipeline) * max(1, plan.replicas)
-    engine = open_engine(path, Means(max_batch=6, devices=ranks))
+    engine = open_engine(path, EngineOptions(max_batch=6, devices=ranks))
     try:
         engine.warm()
         for replica in engine.replicas:
@@ -73,7 +73,7 @@ def test_every_spread_answers_as_one_process_does_on_every_bucket(tmp_path, kind
 
 @pytest.mark.heavy
 def test_a_dead_nursery_is_replaced(tmp_path):
-    engine = open_engine(gang_bundle(tmp_path, "echo").path, Means(tensor=2, devices=2))
+    engine = open_engine(gang_bundle(tmp_path, "echo").path, EngineOptions(tensor=2, devices=2))
     assert isinstance(engine, ShardedEngine)
     nursery = engine.gangs[0]._nursery
     assert nursery is not None
@@ -87,9 +87,9 @@ def test_a_dead_nursery_is_replaced(tmp_path):
 
 
 def test_the_gang_ends_with_its_engine_and_leaves_no_process_and_no_folder(tmp_path):
-    engine = open_engine(gang_bundle(tmp_path, "echo").path, Means(tensor=2, devices=2))
+    engine = open_engine(gang_bundle(tmp_path, "echo").path, EngineOptions(tensor=2, devices=2))
     assert isinstance(engine, ShardedEngine)
-    gang = engine.gangs[0].gang
+    gang = engine.gangs[0].rank_group
     assert gang is not None
     mine, folder = gang.pids, gang._folder
     assert folder.exists()
@@ -104,7 +104,7 @@ class GangHub:
     def __init__(self, folder: Path, bundle: Path) -> None:
         self.folder = folder
         engine = "[engine]\ntensor = 2\ndevices = 2\n"
-        places = f'state = "state"\nmodels = ["{bundle}"]\n[api]\nport = 0\n[broker]\nport = {free_port()}\n'
+        places = f'state = "state"\nmodels = ["{bundle}"]\n[api]\nport = 0\n[broker]\nport = {find_free_port()}\n'
         (folder / "hub.toml").write_text(places + engine)
         self.log = (folder / "hub.log").open("w+")
         words = [sys.executable, "-m", "cloud_hub", "--config", str(folder / "hub.toml")]
@@ -118,9 +118,9 @@ class GangHub:
             time.sleep(0.05)
         return found
 
-    def address(self) -> Address:
-        found = self.until(lambda: running_at(self.folder / "state" / "api.json"))
-        assert isinstance(found, Address)
+    def address(self) -> ApiAddress:
+        found = self.until(lambda: read_running_address(self.folder / "state" / "api.json"))
+        assert isinstance(found, ApiAddress)
         return found
 
     def ready(self) -> bool:
@@ -131,13 +131,13 @@ class GangHub:
     def answer(self, seed: int) -> list[float]:
         data = np.random.default_rng(seed).random((1, 10)).astype(np.float32)
         tensor = {"name": "image", "shape": [1, 10], "datatype": "FP32", "data": data.tolist()}
-        found = ask(self.address(), "POST", "/v2/models/echo/infer", {"inputs": [tensor]})
+        found = call_hub_api(self.address(), "POST", "/v2/models/echo/infer", {"inputs": [tensor]})
         return next(list(out["data"]) for out in found["outputs"] if out["datatype"] == "FP32" and len(out["data"]) > 1)
 
     def family(self) -> list[int]:
         """The nursery and its ranks."""
         mine = [int(pid) for pid in _children(self.process.pid)]
-        nursery = next(pid for pid in mine if pid not in children_of(self.process.pid, "mosquitto"))
+        nursery = next(pid for pid in mine if pid not in list_children(self.process.pid, "mosquitto"))
         return [nursery, *_children(nursery)]
 
     def said(self) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from edge_agent.identity.enrollment import enrol
+from edge_agent.identity.enrollment import enrol_device
 from tests import ROOT
 from tests.live.hub.test_process import PROGRAM, HubProcess, gone
-from wire.process.exit_codes import Exit
+from wire.process.exit_codes import ExitCode
 
 pytestmark = pytest.mark.live
 SLOW = PROGRAM.replace("EchoEngine(card)]", "EchoEngine(card, compute_s=0.8)]")
@@ -68,7 +68,7 @@ def test_a_notice_makes_it_unready_not_dead_finishes_what_is_under_way_and_refus
     for thread in asking:
         thread.join()
     assert [status for status, _, _ in answers] == [200, 200, 200]
-    assert hub.process.wait(20) == Exit.OK, hub.said()
+    assert hub.process.wait(20) == ExitCode.OK, hub.said()
     with pytest.raises(OSError):
         urllib.request.urlopen(f"{url}/healthz", timeout=2)
     assert not (hub.folder / "state" / "api.json").exists()
@@ -76,19 +76,19 @@ def test_a_notice_makes_it_unready_not_dead_finishes_what_is_under_way_and_refus
 
 def test_skerry_models_retire_names_who_speaks_a_version_and_ends_it_for_good(hub, tmp_path):
     hub.until(hub.ready)
-    enrol(hub.invite("demo--cam-1"), tmp_path / "cam-1")
+    enrol_device(hub.invite("demo--cam-1"), tmp_path / "cam-1")
 
     def retire(*words: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "skerry.py", "models", "retire", *words, "--config", str(hub.folder / "hub.toml")]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
     unknown = retire("echo@9")
-    assert (unknown.returncode, unknown.stderr.count("\n")) == (Exit.NOT_FOUND, 1), unknown.stderr
-    assert retire("echo").returncode == Exit.USAGE
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (ExitCode.NOT_FOUND, 1), unknown.stderr
+    assert retire("echo").returncode == ExitCode.USAGE
     ended = retire("echo@1", "--json")
-    assert ended.returncode == Exit.OK, ended.stderr
+    assert ended.returncode == ExitCode.OK, ended.stderr
     assert json.loads(ended.stdout) == {"retired": "echo@1", "spoke": []}
     assert hub.get("/v2/models/echo/infer", BODY)[0] == 404
     broker = hub.broker
-    assert hub.end() == Exit.OK
+    assert hub.end() == ExitCode.OK
     assert gone(broker)

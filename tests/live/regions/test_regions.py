@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from edge_agent.identity.enrollment import enrol
+from edge_agent.identity.enrollment import enrol_device
 from models.bundle.bundle import Bundle
-from simulations.processes import AgentHandle, Stage
+from simulations.processes import AgentHandle, ProcessHarness
 from tests.live.doubles.fleet import POLICY, QUICK, ask, burst, samples, settle
 from tests.live.doubles.own_broker import OwnBroker, tapped
 from tests.live.doubles.proxy import Proxy, proxied
@@ -33,8 +33,8 @@ regions = ["north"]
 class Two:
     """`proxy` stands between the device and the northern broker; `carried`: all that the southern broker saw."""
 
-    north: Stage
-    south: Stage
+    north: ProcessHarness
+    south: ProcessHarness
     agent: AgentHandle
     proxy: Proxy
     carried: list[bytes]
@@ -72,7 +72,11 @@ async def two(tmp_path: Path, bundle: Bundle) -> AsyncIterator[Two]:
     broker = OwnBroker(tmp_path / "south")
     broker.start()
     try:
-        async with Stage(tmp_path / "north") as north, Stage(tmp_path / "south") as south, tapped(broker) as carried:
+        async with (
+            ProcessHarness(tmp_path / "north") as north,
+            ProcessHarness(tmp_path / "south") as south,
+            tapped(broker) as carried,
+        ):
             await asyncio.gather(
                 north.start_hub(bundle.path, hub("hub-n", "north")),
                 south.start_hub(bundle.path, {**broker.for_the_hub, **hub("hub-s", "south")}),
@@ -88,11 +92,13 @@ async def two(tmp_path: Path, bundle: Bundle) -> AsyncIterator[Two]:
         broker.kill()
 
 
-async def joined(north: Stage, south: Stage, bundle: Bundle, policy: Path, proxy: Proxy) -> AgentHandle:
+async def joined(
+    north: ProcessHarness, south: ProcessHarness, bundle: Bundle, policy: Path, proxy: Proxy
+) -> AgentHandle:
     """Enrolled in both regions; the northern hub is the cheaper one, and is reached through the proxy."""
     agent = await north.add_agent("a", bundle.path, policy, QUICK)
     folder = agent.folder.parent / "a-south"
-    await asyncio.to_thread(enrol, await south.invite("demo--a"), folder)
+    await asyncio.to_thread(enrol_device, await south.create_invite("demo--a"), folder)
     card = agent.folder / "identity.json"
     told = json.loads(card.read_text())
     card.write_text(json.dumps({**told, "broker_port": proxy.port}))

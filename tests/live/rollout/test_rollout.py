@@ -6,28 +6,28 @@ from pathlib import Path
 import pytest
 
 from models.bundle.bundle import Bundle
-from simulations.processes import Stage
+from simulations.processes import ProcessHarness
 from tests.live.doubles.candidates import confused, confused_as_one, successor
 from tests.live.doubles.fleet import judged, settle
 from tests.live.doubles.rolling import feeding, fleet, models, sets, typed
-from wire.process.exit_codes import Exit
+from wire.process.exit_codes import ExitCode
 
 pytestmark = pytest.mark.live
 
 
 @pytest.mark.timeout(300)
 async def test_a_good_version_reaches_all_and_one_that_answers_worse_is_taken_back_from_its_first_wave(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     good, bad = successor(tmp_path, bundle, 2), confused_as_one(tmp_path, bundle, 3)
     agents = await fleet(stage, bundle, [good, bad], 3)
     async with feeding(stage, bundle, agents) as feed:
         told = await typed(stage, "start", str(good.path), "--watch", *sets())
-        assert told.code is Exit.OK, told.out + told.err
+        assert told.code is ExitCode.OK, told.out + told.err
         assert "successfully rolled out" in told.out
         assert await models(stage, agents) == {"digits@2"}
         told = await typed(stage, "start", str(bad.path), "--watch", *sets())
-        assert told.code is Exit.STOPPED, told.out + told.err
+        assert told.code is ExitCode.STOPPED, told.out + told.err
         assert "aborted" in told.out
         assert len(feed.ran(3)) == 1, "the first wave is one device"
         for agent in agents:
@@ -40,7 +40,7 @@ async def test_a_good_version_reaches_all_and_one_that_answers_worse_is_taken_ba
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
 async def test_twenty_agents_get_a_good_version_in_three_waves_and_a_bad_one_reaches_one_of_them(
-    stage: Stage, bundle: Bundle, tmp_path: Path
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     good, bad = successor(tmp_path, bundle, 2), confused(tmp_path, bundle, 3)
     slow = sets(probation_s=10, min_inferences=60)  # twenty callers share this machine: few answers a second of each
@@ -48,11 +48,11 @@ async def test_twenty_agents_get_a_good_version_in_three_waves_and_a_bad_one_rea
     agents = await fleet(stage, bundle, [good, bad], 20)
     async with feeding(stage, bundle, agents, pause_s=0.2) as feed:
         told = await typed(stage, "start", str(good.path), "--watch", *slow)
-        assert told.code is Exit.OK, told.out + told.err
+        assert told.code is ExitCode.OK, told.out + told.err
         assert "wave 3 of 3" in told.out
         assert await models(stage, agents) == {"digits@2"}
         told = await typed(stage, "start", str(bad.path), "--watch", *slow)
-        assert told.code is Exit.STOPPED, told.out + told.err
+        assert told.code is ExitCode.STOPPED, told.out + told.err
         assert len(feed.ran(3)) == 1, "the first wave is one device"
         (ran,) = feed.ran(3)
         guinea_pig = next(agent for agent in agents if agent.name == ran)

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from cloud_hub.cli.publish import open_repository
-from cloud_hub.repository.publish import found_demo, publish_policy
-from models.update.client import Errand, Fetcher, Source
-from models.update.partial_download import Part
+from cloud_hub.repository.publish import create_demo_repository, publish_policy
+from models.update.client import RepositorySource, ResumingFetcher, UpdateClient
+from models.update.partial_download import PartialDownload
 from tests.cloud_hub.doubles.fleet import CARD, POLICY, policy
 from tests.cloud_hub.doubles.joiner import Joiner
 from tests.live.hub.test_process import HubProcess
@@ -43,14 +43,14 @@ class Reader:
     def __init__(self, folder: Path, url: str, root: bytes) -> None:
         folder.mkdir()
         self.folder = folder
-        self.source = Source(f"{url}/metadata/", f"{url}/targets/", root)
+        self.source = RepositorySource(f"{url}/metadata/", f"{url}/targets/", root)
 
     def reads(self, path: str) -> tuple[int, bytes]:
-        fetcher = Fetcher()
-        session = Errand(self.folder, self.source, fetcher).refresh()
-        found = session.approved(path)
+        fetcher = ResumingFetcher()
+        session = UpdateClient(self.folder, self.source, fetcher).refresh()
+        found = session.approved_target(path)
         assert found, path
-        with Part(self.folder / f"{found.info.hashes['sha256']}.part") as part:
+        with PartialDownload(self.folder / f"{found.info.hashes['sha256']}.part") as part:
             session.download(found, part)
             part.file.seek(0)
             data = part.file.read()
@@ -64,7 +64,7 @@ def test_a_hub_begins_its_repository_while_it_runs_and_keeps_it(tmp_path):
         hub.until(hub.ready)
         assert invited(hub)["root_sha256"] == ""
         repository = open_repository(tmp_path / "hub.toml")
-        found_demo(repository, CARD, [], [POLICY], now())  # with keys of nobody's hub
+        create_demo_repository(repository, CARD, [], [POLICY], now())  # with keys of nobody's hub
         invite = invited(hub)
         body = enrolled(hub, invite["token"])
         root = base64.b64decode(body["tuf_root"])

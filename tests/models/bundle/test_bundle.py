@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from models.bundle import bundle as room
+from models.bundle import bundle
 from models.bundle.bundle import open_bundle
 from models.bundle.manifest import BundleError
 from tests.models.conftest import contents, make
@@ -27,7 +27,7 @@ def refused(path, words):
 
 def test_a_bundle_opens_to_the_bytes_that_were_written(made):
     again = open_bundle(made.path)
-    assert {name: again.read(name) for name in again.manifest.files} == contents()
+    assert {name: again.read_file(name) for name in again.manifest.files} == contents()
     assert again.digest == made.digest == sha256((made.path / "manifest.json").read_bytes()).hexdigest()
 
 
@@ -59,12 +59,12 @@ def test_an_impossible_manifest_is_not_written(tmp_path):
 def test_25_a_file_swapped_after_the_check_changes_nothing(made):
     expected = contents()["edge.onnx"]
     (made.path / "edge.onnx").write_bytes(b"swapped")
-    assert made.read("edge.onnx") == expected
+    assert made.read_file("edge.onnx") == expected
 
 
 def test_a_file_the_manifest_does_not_name_cannot_be_read(made):
     with pytest.raises(BundleError, match="no file"):
-        made.read("../manifest.json")
+        made.read_file("../manifest.json")
 
 
 @pytest.mark.parametrize("name", ["edge.onnx", "hub.json", "hub.safetensors", "golden.npz"])
@@ -130,12 +130,12 @@ def test_21_a_manifest_that_names_a_file_outside_is_refused(made):
 
 
 def test_an_oversized_file_is_refused_unread(made):
-    os.truncate(made.path / "hub.safetensors", room.MAX_FILE_BYTES + 1)
+    os.truncate(made.path / "hub.safetensors", bundle.MAX_FILE_BYTES + 1)
     refused(made.path, "hub.safetensors: bigger than")
 
 
 def test_an_oversized_manifest_is_refused(made):
-    os.truncate(made.path / "manifest.json", room.MAX_MANIFEST_BYTES + 1)
+    os.truncate(made.path / "manifest.json", bundle.MAX_MANIFEST_BYTES + 1)
     refused(made.path, "manifest.json: bigger than")
 
 

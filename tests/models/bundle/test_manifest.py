@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from models.bundle.manifest import (
     BundleError,
-    Kind,
+    ModelKind,
     ParallelPlan,
-    Stage,
+    PipelineStage,
     check_manifest,
     decode_manifest,
     encode_manifest,
 )
-from models.bundle.measurements import Gate, Guarantee, Leakage, LeakKind, Metric
+from models.bundle.measurements import GateFigures, LeakageRow, LeakKind, QualityMetric, RiskGuarantee
 from models.runtime.runner import echo_manifest
-from wire.protocol.messages import DType, Level, ModelRef
+from wire.protocol.messages import ModelRef, SensitivityLevel, TensorDType
 
 MANIFEST = echo_manifest()
 
@@ -83,7 +83,7 @@ def measured(**changes):
     return changed(calibration=msgspec.structs.replace(MANIFEST.calibration, **changes))
 
 
-LEAK = Leakage("0" * 64, LeakKind.RECONSTRUCTION, "", "ridge", "explained variance", 9, 0.2, 0.3, 0.1, 0.9)
+LEAK = LeakageRow("0" * 64, LeakKind.RECONSTRUCTION, "", "ridge", "explained variance", 9, 0.2, 0.3, 0.1, 0.9)
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
 IMPOSSIBLE = {
     "name": changed(name="../echo"),
@@ -104,24 +104,24 @@ IMPOSSIBLE = {
     "calibration": changed(calibration=msgspec.structs.replace(MANIFEST.calibration, asked=1.5)),
     "calibration ": changed(calibration=msgspec.structs.replace(MANIFEST.calibration, threshold=float("nan"))),
     "calibration  ": measured(edge=1.5),
-    "calibration   ": measured(metric=Metric.RMSE, hub=float("inf")),
+    "calibration   ": measured(metric=QualityMetric.RMSE, hub=float("inf")),
     "outputs": changed(outputs=9),
-    "outputs ": changed(kind=Kind.REGRESSOR, labels=(), gate=Gate(tolerance=1.0), outputs=0),
-    "labels  ": changed(kind=Kind.REGRESSOR, outputs=1),
+    "outputs ": changed(kind=ModelKind.REGRESSOR, labels=(), gate=GateFigures(tolerance=1.0), outputs=0),
+    "labels  ": changed(kind=ModelKind.REGRESSOR, outputs=1),
     "hub_temperature": changed(hub_temperature=float("nan")),
-    "gate": changed(kind=Kind.REGRESSOR, labels=(), outputs=1),
-    "gate ": changed(gate=Gate(tolerance=float("nan"))),
-    "gate  ": changed(gate=Gate(novelty_deciles=(0.1, 0.2))),
-    "gate   ": changed(gate=Gate(novelty_deciles=TENTHS[::-1])),
-    "gate    ": changed(gate=Gate(confidence_deciles=(*TENTHS[:8], float("nan")))),
-    "guarantee": changed(guarantee=Guarantee(1.5, 0.9, 100, 0.8, "Clopper-Pearson")),
-    "guarantee ": changed(guarantee=Guarantee(0.05, 0.9, 0, 0.8, "Clopper-Pearson")),
+    "gate": changed(kind=ModelKind.REGRESSOR, labels=(), outputs=1),
+    "gate ": changed(gate=GateFigures(tolerance=float("nan"))),
+    "gate  ": changed(gate=GateFigures(novelty_deciles=(0.1, 0.2))),
+    "gate   ": changed(gate=GateFigures(novelty_deciles=TENTHS[::-1])),
+    "gate    ": changed(gate=GateFigures(confidence_deciles=(*TENTHS[:8], float("nan")))),
+    "guarantee": changed(guarantee=RiskGuarantee(1.5, 0.9, 100, 0.8, "Clopper-Pearson")),
+    "guarantee ": changed(guarantee=RiskGuarantee(0.05, 0.9, 0, 0.8, "Clopper-Pearson")),
     "leakage": changed(leakage=(msgspec.structs.replace(LEAK, score=float("nan")),)),
     "leakage ": changed(leakage=(msgspec.structs.replace(LEAK, chain="short"),)),
     "leakage  ": changed(leakage=(LEAK,) * 1001),
     "hub": changed(hub=msgspec.structs.replace(MANIFEST.hub, weights=())),
     "hub ": changed(hub=msgspec.structs.replace(MANIFEST.hub, weights=("hub.json",))),
-    "parallel": changed(parallel=ParallelPlan((Stage("a", -1, (3,)),))),
+    "parallel": changed(parallel=ParallelPlan((PipelineStage("a", -1, (3,)),))),
     "target": changed(target=msgspec.structs.replace(MANIFEST.target, precision="int3")),
     "target ": changed(target=msgspec.structs.replace(MANIFEST.target, providers=("/tmp/evil.so",))),
     "codec_file": changed(codec="ans"),
@@ -157,7 +157,14 @@ def test_a_file_name_cannot_leave_the_folder(name):
 
 @pytest.mark.parametrize(
     "change",
-    [{"dtype": DType.FP32}, {"low": -1.0}, {"high": 16.0}, {"shape": ()}, {"name": "../x"}, {"low": 3.0, "high": 3.0}],
+    [
+        {"dtype": TensorDType.FP32},
+        {"low": -1.0},
+        {"high": 16.0},
+        {"shape": ()},
+        {"name": "../x"},
+        {"low": 3.0, "high": 3.0},
+    ],
 )
 def test_a_feature_the_codec_cannot_carry_is_refused(change):
     feature = msgspec.structs.replace(MANIFEST.features[0], **change)
@@ -166,19 +173,19 @@ def test_a_feature_the_codec_cannot_carry_is_refused(change):
 
 
 def test_a_regressor_needs_no_labels():
-    check_manifest(changed(kind=Kind.REGRESSOR, labels=(), outputs=1, gate=Gate(tolerance=0.5)))
+    check_manifest(changed(kind=ModelKind.REGRESSOR, labels=(), outputs=1, gate=GateFigures(tolerance=0.5)))
 
 
 def test_a_feature_states_its_label():
-    assert MANIFEST.features[0].level is Level.P2
+    assert MANIFEST.features[0].level is SensitivityLevel.P2
 
 
 def test_all_that_was_measured_comes_back():
     full = changed(
-        gate=Gate(novelty_output=True, novelty_deciles=TENTHS, confidence_deciles=(1.0,) * 9),
-        guarantee=Guarantee(0.05, 0.9, 100, 0.8, "Clopper-Pearson"),
+        gate=GateFigures(novelty_output=True, novelty_deciles=TENTHS, confidence_deciles=(1.0,) * 9),
+        guarantee=RiskGuarantee(0.05, 0.9, 100, 0.8, "Clopper-Pearson"),
         leakage=(LEAK,),
-        parallel=ParallelPlan((Stage("first", 100, (3, 4)),)),
+        parallel=ParallelPlan((PipelineStage("first", 100, (3, 4)),)),
     )
     check_manifest(full)
     assert decode_manifest(encode_manifest(full)) == full

@@ -12,10 +12,10 @@ from models.bundle.bundle import write_bundle
 from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE
 from models.bundle.thresholds import decode_thresholds
 from models.cli.models import app
-from models.graph.hub_model import TAIL, WHOLE, encode_graphs, exported
+from models.graph.hub_model import TAIL, WHOLE, encode_graphs, export_graph
 from models.runtime.runner import echo_manifest
 from tests.models.conftest import LABELS, contents
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 DATA = """
 import numpy as np
@@ -53,7 +53,7 @@ class Sharper(nn.Module):
 def bundle(tmp_path, monkeypatch):
     (tmp_path / "calibrate_own_data.py").write_text(DATA)
     monkeypatch.chdir(tmp_path)
-    graph = exported(Sharper(), (zeros(2, LABELS),))
+    graph = export_graph(Sharper(), (zeros(2, LABELS),))
     files = contents()
     files[HUB_GRAPH_FILE], files[HUB_FILE] = encode_graphs({TAIL: graph, WHOLE: graph})
     write_bundle(tmp_path / "bundle", echo_manifest(), files)
@@ -107,18 +107,18 @@ def test_samples_of_no_label_count_and_are_told_of(bundle):
 @pytest.mark.parametrize(
     ("flags", "data", "code"),
     [
-        (["--max-share", "0.2"], "renamed", Exit.SAMPLE),
-        (["--max-share", "0.2"], "nothing", Exit.SAMPLE),
-        (["--max-share", "0.2"], "wild", Exit.SAMPLE),
-        (["--max-share", "2"], "samples", Exit.USAGE),
-        ([], "samples", Exit.USAGE),
-        (["--max-share", "0.2", "--max-risk", "0.1"], "samples", Exit.USAGE),
-        (["--max-risk", "0.1", "--risk-of", "x"], "samples", Exit.USAGE),
-        (["--max-risk", "0.00001"], "samples", Exit.CHECK_FAILED),
-        (["--max-risk", "0"], "samples", Exit.CHECK_FAILED),
-        (["--target-accuracy", "0.9999"], "samples", Exit.CHECK_FAILED),
-        (["--max-share", "0.2", "--class", "../x"], "samples", Exit.CONFIG),
-        (["--max-share", "0.2", "--out", "/proc/nothing/x.json"], "samples", Exit.DISK),
+        (["--max-share", "0.2"], "renamed", ExitCode.SAMPLE),
+        (["--max-share", "0.2"], "nothing", ExitCode.SAMPLE),
+        (["--max-share", "0.2"], "wild", ExitCode.SAMPLE),
+        (["--max-share", "2"], "samples", ExitCode.USAGE),
+        ([], "samples", ExitCode.USAGE),
+        (["--max-share", "0.2", "--max-risk", "0.1"], "samples", ExitCode.USAGE),
+        (["--max-risk", "0.1", "--risk-of", "x"], "samples", ExitCode.USAGE),
+        (["--max-risk", "0.00001"], "samples", ExitCode.CHECK_FAILED),
+        (["--max-risk", "0"], "samples", ExitCode.CHECK_FAILED),
+        (["--target-accuracy", "0.9999"], "samples", ExitCode.CHECK_FAILED),
+        (["--max-share", "0.2", "--class", "../x"], "samples", ExitCode.CONFIG),
+        (["--max-share", "0.2", "--out", "/proc/nothing/x.json"], "samples", ExitCode.DISK),
     ],
 )
 def test_what_cannot_be_done_ends_with_one_line_and_its_code(bundle, flags, data, code):
@@ -129,7 +129,7 @@ def test_what_cannot_be_done_ends_with_one_line_and_its_code(bundle, flags, data
 def test_a_file_of_something_else_is_not_overwritten(bundle):
     path = bundle.parent / "echo.calibration.json"
     path.write_text("my notes")
-    assert stopped(run(bundle, "--max-share", "0.2")) == Exit.CONFIG
+    assert stopped(run(bundle, "--max-share", "0.2")) == ExitCode.CONFIG
     assert path.read_text() == "my notes"
 
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from models.cli.models import app
 from tests.models.conftest import KEPT
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 PACKAGE = """
 import numpy as np, torch
@@ -83,19 +83,19 @@ def test_a_regressor_goes_the_same_way(forge):
 
 
 WRONG = {
-    "their_nets has no bild; did you mean build": ("bild", "samples", (), Exit.MODEL),
-    "weights.bin is missing": ("broken", "samples", (), Exit.MODEL),
-    "not a torch.nn.Module": ("few", "samples", (), Exit.MODEL),
-    "NaN or infinite": ("build", "holes", (), Exit.SAMPLE),
-    "at least 10": ("build", "few", (), Exit.SAMPLE),
-    "out of range": ("build", "wide", (), Exit.SAMPLE),
-    "has 1 outputs, but the data has 2 labels": ("values", "samples", (), Exit.MODEL),
-    "no such cut; there are": ("build", "samples", ("--cut", "4.relu"), Exit.CONFIG),
-    "each choose the threshold": ("build", "samples", ("--max-share", 0.1, "--max-risk", 0.1), Exit.CONFIG),
-    "a share in 0..1": ("build", "samples", ("--max-loss", 7), Exit.CONFIG),
-    "target 'abacus' is not known": ("build", "samples", ("--target", "abacus"), Exit.MODEL),
-    "--precision int3": ("build", "samples", ("--precision", "int3"), Exit.CONFIG),
-    "cannot show a risk of 0.01": ("build", "samples", ("--max-risk", 0.01), Exit.SAMPLE),
+    "their_nets has no bild; did you mean build": ("bild", "samples", (), ExitCode.MODEL),
+    "weights.bin is missing": ("broken", "samples", (), ExitCode.MODEL),
+    "not a torch.nn.Module": ("few", "samples", (), ExitCode.MODEL),
+    "NaN or infinite": ("build", "holes", (), ExitCode.SAMPLE),
+    "at least 10": ("build", "few", (), ExitCode.SAMPLE),
+    "out of range": ("build", "wide", (), ExitCode.SAMPLE),
+    "has 1 outputs, but the data has 2 labels": ("values", "samples", (), ExitCode.MODEL),
+    "no such cut; there are": ("build", "samples", ("--cut", "4.relu"), ExitCode.CONFIG),
+    "each choose the threshold": ("build", "samples", ("--max-share", 0.1, "--max-risk", 0.1), ExitCode.CONFIG),
+    "a share in 0..1": ("build", "samples", ("--max-loss", 7), ExitCode.CONFIG),
+    "target 'abacus' is not known": ("build", "samples", ("--target", "abacus"), ExitCode.MODEL),
+    "--precision int3": ("build", "samples", ("--precision", "int3"), ExitCode.CONFIG),
+    "cannot show a risk of 0.01": ("build", "samples", ("--max-risk", 0.01), ExitCode.SAMPLE),
 }
 
 
@@ -122,4 +122,4 @@ def test_a_folder_that_cannot_be_written_ends_with_the_disks_code(forge, home):
     (home / "file").write_text("")
     done = forge("build", "samples", "--cut", "1.relu", out="file/below")
     assert isinstance(done.exception, ExitError)
-    assert done.exception.code is Exit.DISK
+    assert done.exception.code is ExitCode.DISK

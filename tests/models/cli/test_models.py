@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from models.cli.models import app
 from models.runtime.onnx_runner import OnnxRunner
 from tests.models.conftest import echo_graph, make
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 
 def run(*arguments):
@@ -56,7 +56,7 @@ def test_verify_runs_the_golden_set_on_both_sides(forged):
 def test_verify_ends_with_its_own_code_when_answers_differ(tmp_path):
     other = make(tmp_path / "b", echo_graph(scale=-1.0))
     done = run("verify", other.path, "--json")
-    assert done.exit_code == Exit.CHECK_FAILED
+    assert done.exit_code == ExitCode.CHECK_FAILED
     assert json.loads(done.output)["passed"] is False
 
 
@@ -65,7 +65,7 @@ def test_a_damaged_bundle_stops_with_one_line(made, command):
     (made.path / "edge.onnx").write_bytes(b"")
     done = run(command, made.path)
     assert isinstance(done.exception, ExitError)
-    assert done.exception.code is Exit.MODEL
+    assert done.exception.code is ExitCode.MODEL
     assert "edge.onnx" in str(done.exception)
 
 
@@ -73,7 +73,7 @@ def test_verify_refuses_weights_the_hub_cannot_load(made):
     assert OnnxRunner(made).manifest.hub.graph == "hub.json"
     done = run("verify", "--hub", made.path)
     assert isinstance(done.exception, ExitError)
-    assert done.exception.code is Exit.MODEL
+    assert done.exception.code is ExitCode.MODEL
 
 
 def test_compare_shows_both_and_what_would_have_to_be_fetched(tmp_path):

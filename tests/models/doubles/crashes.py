@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from models.bundle.manifest import BundleError
-from models.update.slots import Slot, Step, Store
+from models.update.slots import Slot, Store, StoreStep
 
 OLD, NEW = "models/echo/echo-1.skb", "models/echo/echo-2.skb"
 
@@ -24,18 +24,18 @@ OLD, NEW = "models/echo/echo-1.skb", "models/echo/echo-2.skb"
 def install(store: Store, packed: bytes, path: str) -> Slot:
     """Download (by hand), stage, activate."""
     slot = Slot(path, int(path.rpartition("-")[2].removesuffix(".skb")), sha256(packed).hexdigest())
-    with store.reserve(slot.digest, len(packed)) as part:
+    with store.reserve_part(slot.digest, len(packed)) as part:
         part.restart()
         part.append(packed)
-        slot = store.stage(part, slot)
+        slot = store.stage_bundle(part, slot)
     store.activate(slot)
     return slot
 
 
-def killed_at(point: Step, folder: Path, packed: bytes) -> None:
+def killed_at(point: StoreStep, folder: Path, packed: bytes) -> None:
     """End the process at one point of an installation."""
 
-    def step(here: Step) -> None:
+    def step(here: StoreStep) -> None:
         if here is point:
             os._exit(9)
 
@@ -43,10 +43,10 @@ def killed_at(point: Step, folder: Path, packed: bytes) -> None:
         install(store, packed, NEW)
 
 
-def full_at(point: Step, folder: Path, packed: bytes) -> str:
+def full_at(point: StoreStep, folder: Path, packed: bytes) -> str:
     """A full disk at one point of an installation; the installer then removes what it wrote."""
 
-    def step(here: Step) -> None:
+    def step(here: StoreStep) -> None:
         if here is point:
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -54,7 +54,7 @@ def full_at(point: Step, folder: Path, packed: bytes) -> str:
         try:
             install(store, packed, NEW)
         except OSError as error:
-            store.reclaim()
+            store.reclaim_space()
             return f"{errno.errorcode[error.errno or 0]} serving {serving(store)}"
     return "installed"
 
@@ -67,7 +67,7 @@ def limited(folder: Path, packed: bytes) -> str:
         try:
             install(store, packed, NEW)
         except OSError as error:
-            store.reclaim()
+            store.reclaim_space()
             return f"{errno.errorcode[error.errno or 0]} serving {serving(store)}"
     return "installed"
 
@@ -76,7 +76,7 @@ def serving(store: Store) -> int:
     """Version of the bundle that is served; 0 if there is none."""
     if store.current is None:
         return 0
-    return store.open(store.current).manifest.version
+    return store.open_slot(store.current).manifest.version
 
 
 def found(folder: Path) -> dict[str, object]:
@@ -87,7 +87,7 @@ def found(folder: Path) -> dict[str, object]:
             named = sum(slot is not None for slot in (store.current, store.previous))
             result: dict[str, object] = {"serves": serving(store), "litter": slots - named}
             if store.previous:
-                store.open(store.previous)
+                store.open_slot(store.previous)
             result["scratch"] = sorted(path.name for path in folder.rglob(".new-*"))
             install(store, Path(sys.argv[3]).read_bytes(), NEW)
             return {**result, "then": serving(store)}
@@ -114,7 +114,7 @@ def main() -> None:
     base, old, new, mode = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
     packed = new.read_bytes()
     results = {}
-    for point in Step if mode != "limit" else [Step.UNPACK]:
+    for point in StoreStep if mode != "limit" else [StoreStep.UNPACK]:
         folder = base / point
         with Store(folder) as store:
             install(store, old.read_bytes(), OLD)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from models.forge.data.packing import Packed, pack_inputs
-from models.forge.data.types import Data, Part
-from models.forge.partition.cuts import Traced, trace
+from models.forge.data.packing import PackedInputs, pack_inputs
+from models.forge.data.types import Data, DataPart
+from models.forge.partition.cuts import TracedModel, trace_model
 
 Inputs = tuple[Tensor, ...]
 
@@ -132,7 +132,7 @@ class MaskedText(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         kept = mask.unsqueeze(-1).float()
         y = self.body(self.embed(tokens), src_key_padding_mask=mask == 0)
-        out: Tensor = self.last((y * kept).sum(1) / kept.sum(1))
+        out: Tensor = self.last((y * kept).sum_series(1) / kept.sum(1))
         return out
 
 
@@ -243,7 +243,7 @@ def built(name: str, seed: int = 0) -> nn.Module:
     return ARCHITECTURES[name].build().eval()
 
 
-def packed(name: str, count: int = 40) -> Packed:
+def packed(name: str, count: int = 40) -> PackedInputs:
     """One of `ARCHITECTURES` with one input, as the forge prepares it.
 
     Data are drawn and labelled by the model itself.
@@ -252,12 +252,12 @@ def packed(name: str, count: int = 40) -> Packed:
     inputs = ARCHITECTURES[name].draw(count)
     with torch.no_grad():
         answers = model(*inputs)
-    part = Part(tuple(one.numpy() for one in inputs), answers.argmax(1).numpy())
+    part = DataPart(tuple(one.numpy() for one in inputs), answers.argmax(1).numpy())
     return pack_inputs(model, Data(part, part, part, tuple(f"label {i}" for i in range(answers.shape[1]))))
 
 
 @cache
-def traced(name: str) -> Traced:
+def traced(name: str) -> TracedModel:
     """One of `ARCHITECTURES` traced, once for all tests of a process."""
     model, data, _ = packed(name)
-    return trace(model, torch.from_numpy(data.training.x[0][:2]))
+    return trace_model(model, torch.from_numpy(data.training.x[0][:2]))

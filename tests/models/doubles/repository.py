@@ -22,7 +22,7 @@ from tuf.api.metadata import (
     Timestamp,
 )
 
-from models.update.trust import SIGNED_MS
+from models.update.trust import SIGNED_MS_FIELD
 
 TOP = ("root", "targets", "snapshot", "timestamp")
 NOW = dt.datetime.now(dt.UTC).replace(microsecond=0)
@@ -170,7 +170,7 @@ class Repository:
         self.publish(*(roles or ("targets",)), "snapshot", "timestamp")
 
     def say_hour(self, at_ms: int) -> None:
-        self.timestamp.unrecognized_fields[SIGNED_MS] = at_ms
+        self.timestamp.unrecognized_fields[SIGNED_MS_FIELD] = at_ms
 
     def copy(self) -> dict[str, bytes]:
         """The repository as it is served now: what a hostile mirror may keep and serve later."""

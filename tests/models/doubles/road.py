@@ -8,18 +8,18 @@ from urllib.parse import quote
 
 import pytest
 
-from models.update.client import Errand, RefusedError, Session, Source
-from models.update.downloader import Fetcher, Hands
-from models.update.floors import FloorsDb
-from models.update.http import Limits
+from models.update.client import RefusedError, RepositorySource, TrustedSession, UpdateClient
+from models.update.downloader import ResumingFetcher, TransferClock
+from models.update.floors import FloorDatabase
+from models.update.http import TransferLimits
 from tests.models.doubles.mirror import Mirror
 from tests.models.doubles.repository import NOW, Repository
-from wire.protocol.rollout import Failure
+from wire.protocol.rollout import InstallFailure
 
 DAY_S = 86400.0
 
 
-class Road:
+class UpdateClientHarness:
     """One device's update client; each call makes a new client, as after a restart. `at_s`: the device's wall clock."""
 
     def __init__(self, folder: Path, repo: Repository, mirror: Mirror, least_ms: int = 0) -> None:
@@ -29,24 +29,24 @@ class Road:
         self.least_ms = least_ms
         self.at_s = NOW.timestamp()
         self.naps: list[float] = []
-        self.limits = Limits()
+        self.limits = TransferLimits()
         self.root = repo.trusted_root
-        self.fetcher = Fetcher()
+        self.fetcher = ResumingFetcher()
         folder.mkdir(exist_ok=True)
 
-    def errand(self) -> Errand:
-        source = Source(f"{self.mirror.url}metadata/", f"{self.mirror.url}targets/", self.root, self.least_ms)
+    def errand(self) -> UpdateClient:
+        source = RepositorySource(f"{self.mirror.url}metadata/", f"{self.mirror.url}targets/", self.root, self.least_ms)
         self.close()
-        self.fetcher = Fetcher(self.limits, hands=Hands(sleep=self.naps.append))
-        return Errand(self.folder, source, self.fetcher, lambda: self.at_s)
+        self.fetcher = ResumingFetcher(self.limits, hands=TransferClock(sleep=self.naps.append))
+        return UpdateClient(self.folder, source, self.fetcher, lambda: self.at_s)
 
     def close(self) -> None:
         self.fetcher.close()
 
-    def refresh(self) -> Session:
+    def refresh(self) -> TrustedSession:
         return self.errand().refresh()
 
-    def refused(self, failure: Failure, words: str = "") -> None:
+    def refused(self, failure: InstallFailure, words: str = "") -> None:
         with pytest.raises(RefusedError, match=words or None) as caught:
             self.refresh()
         assert caught.value.refusal.failure is failure, caught.value
@@ -63,8 +63,8 @@ class Road:
         return {path.stem: self.version(path.stem) for path in sorted(self.folder.glob("*.json"))}
 
     def floor(self, name: str) -> int:
-        with FloorsDb(self.folder) as db:
-            floor = db.read().get(name)
+        with FloorDatabase(self.folder) as db:
+            floor = db.read_floors().get(name)
         return floor.version if floor else 0
 
     def lose_cache(self, *, zeroed: bool) -> None:
@@ -77,10 +77,10 @@ class Road:
 
 
 @contextmanager
-def open_road(folder: Path, repo: Repository | None = None) -> Iterator[Road]:
+def open_update_client(folder: Path, repo: Repository | None = None) -> Iterator[UpdateClientHarness]:
     """The harness with a running mirror; closed at the end."""
     repo = repo or Repository()
     with Mirror(repo.files) as mirror:
-        road = Road(folder, repo, mirror)
+        road = UpdateClientHarness(folder, repo, mirror)
         yield road
         road.close()

@@ -4,23 +4,23 @@ import os
 
 import pytest
 
-from models.forge.cache import Cache, digest
+from models.forge.cache import StageCache, digest_parts
 
 FILES = {"a.json": b"[1]", "b.bin": bytes(1000)}
 
 
 def test_what_was_kept_is_found_under_its_key_alone(tmp_path):
-    cache = Cache(tmp_path)
-    cache.keep("edge", digest("x"), FILES)
-    assert Cache(tmp_path).find("edge", digest("x")) == FILES
-    assert cache.find("edge", digest("y")) is None
-    assert cache.find("tail", digest("x")) is None
+    cache = StageCache(tmp_path)
+    cache.store_stage("edge", digest_parts("x"), FILES)
+    assert StageCache(tmp_path).find_stage("edge", digest_parts("x")) == FILES
+    assert cache.find_stage("edge", digest_parts("y")) is None
+    assert cache.find_stage("tail", digest_parts("x")) is None
 
 
 @pytest.mark.parametrize("damage", ["cut short", "missing", "index gone", "index odd"])
 def test_a_damaged_result_counts_as_absent(tmp_path, damage):
-    cache = Cache(tmp_path)
-    cache.keep("edge", digest("x"), FILES)
+    cache = StageCache(tmp_path)
+    cache.store_stage("edge", digest_parts("x"), FILES)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     match damage:
         case "cut short":
@@ -31,29 +31,34 @@ def test_a_damaged_result_counts_as_absent(tmp_path, damage):
             (folder / "index.json").unlink()
         case _:
             (folder / "index.json").write_text("[")
-    assert cache.find("edge", digest("x")) is None
-    cache.keep("edge", digest("x"), FILES)
-    assert cache.find("edge", digest("x")) == FILES
+    assert cache.find_stage("edge", digest_parts("x")) is None
+    cache.store_stage("edge", digest_parts("x"), FILES)
+    assert cache.find_stage("edge", digest_parts("x")) == FILES
 
 
 def test_the_oldest_results_make_room_for_new_ones(tmp_path):
-    cache = Cache(tmp_path, limit_bytes=2500)
+    cache = StageCache(tmp_path, limit_bytes=2500)
     for number in range(4):
-        cache.keep("edge", digest(number), {"data": bytes(1000)})
+        cache.store_stage("edge", digest_parts(number), {"data": bytes(1000)})
         for folder in tmp_path.iterdir():
             facts = folder.stat()
             os.utime(folder, (facts.st_atime - 10, facts.st_mtime - 10))
-    assert [cache.find("edge", digest(number)) is not None for number in range(4)] == [False, False, True, True]
+    assert [cache.find_stage("edge", digest_parts(number)) is not None for number in range(4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_without_a_folder_nothing_outlives_the_run():
-    with Cache(None) as cache:
-        cache.keep("edge", digest("x"), FILES)
-        assert cache.find("edge", digest("x")) == FILES
+    with StageCache(None) as cache:
+        cache.store_stage("edge", digest_parts("x"), FILES)
+        assert cache.find_stage("edge", digest_parts("x")) == FILES
     assert not cache.root.exists()
 
 
 def test_digests_tell_values_apart_that_read_alike():
-    assert digest("ab", "c") != digest("a", "bc")
-    assert digest(b"1") != digest(1)
-    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert digest_parts("ab", "c") != digest_parts("a", "bc")
+    assert digest_parts(b"1") != digest_parts(1)
+    assert digest_parts({"a": 1, "b": 2}) == digest_parts({"b": 2, "a": 1})

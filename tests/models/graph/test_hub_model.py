@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from torch import nn
 
 from models.bundle.manifest import BundleError
-from models.graph.hub_model import decode_all, decode_graphs, encode_graphs, exported, shards
+from models.graph.hub_model import decode_all_graphs, decode_graphs, encode_graphs, export_graph, split_weights
 from models.graph.module import MAX_BATCH
 
 
@@ -60,8 +60,8 @@ def parcel(pair):
         def forward(self, x):
             return self.layer(x)
 
-    whole = exported(pair, inputs(2))
-    return encode_graphs({"whole": whole, "tail": exported(Half(), (torch.rand(2, 8),))})
+    whole = export_graph(pair, inputs(2))
+    return encode_graphs({"whole": whole, "tail": export_graph(Half(), (torch.rand(2, 8),))})
 
 
 def test_several_inputs_and_outputs_come_back(pair, parcel):
@@ -77,20 +77,20 @@ def test_several_inputs_and_outputs_come_back(pair, parcel):
 
 def test_equal_weights_are_stored_once_and_shared_in_memory(parcel):
     assert len(safetensors.torch.load(parcel[1])) == 4  # table, weight, bias, mask
-    found = decode_all(parcel[0], [parcel[1]])
+    found = decode_all_graphs(parcel[0], [parcel[1]])
     addresses = [{tensor.data_ptr() for tensor in served.buffers()} for served in found.values()]
     assert len(addresses[0] & addresses[1]) == 2
 
 
 def test_the_same_module_gives_the_same_bytes(pair):
-    first, second = (encode_graphs({"whole": exported(pair, inputs(2))}) for _ in range(2))
+    first, second = (encode_graphs({"whole": export_graph(pair, inputs(2))}) for _ in range(2))
     assert first == second
 
 
 def test_weights_may_come_in_several_files(pair, parcel):
-    files = shards(parcel[1], max_bytes=200)
+    files = split_weights(parcel[1], max_bytes=200)
     assert len(files) > 1
-    assert shards(parcel[1]) == (parcel[1],)
+    assert split_weights(parcel[1]) == (parcel[1],)
     given_ = inputs(3)
     assert torch.allclose(decode_graphs(parcel[0], files, "whole")(*given_)[0], pair(*given_)[0], atol=1e-5)
 
@@ -121,7 +121,7 @@ def test_inputs_that_do_not_fit_are_refused(parcel, wrong):
 
 def refused(graph, *files) -> str:
     with pytest.raises(BundleError) as caught:
-        decode_all(graph, files)
+        decode_all_graphs(graph, files)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -232,7 +232,7 @@ def test_a_hostile_graph_is_refused_in_one_line(case):
 
 def test_the_harmless_neighbour_of_the_hostile_ones_is_accepted():
     graph = one(("aten.relu.default", [X]), ("aten.pad.default", [{"node": 0}, [1, 1], "constant", 2.0]))
-    found = decode_all(graph, [NONE])["whole"](torch.tensor([[-1.0, 0.0, 1.0, 2.0]]))
+    found = decode_all_graphs(graph, [NONE])["whole"](torch.tensor([[-1.0, 0.0, 1.0, 2.0]]))
     assert found.tolist() == [[2.0, 0.0, 0.0, 1.0, 2.0, 2.0]]
 
 
@@ -242,7 +242,7 @@ def test_a_batch_whose_tensors_would_be_too_large_is_refused_when_it_comes():
     grow += [("operator.mul", [{"node": 1}, {"node": 2}]), ("operator.mul", [{"node": 3}, 70_000])]
     made = [("aten.new_zeros.default", [X, [{"node": 4}, {"node": 4}]]), ("aten.sum.default", [{"node": 5}])]
     graph = one(("aten.sym_size.int", [X, 0]), *grow, *made, ("aten.add.Tensor", [X, {"node": 6}]))
-    served = decode_all(graph, [NONE])["whole"]
+    served = decode_all_graphs(graph, [NONE])["whole"]
     assert served(torch.rand(2, 4)).shape == (2, 4)
     with pytest.raises(BundleError, match="beyond the memory"):
         served(torch.rand(7, 4))
@@ -282,7 +282,7 @@ FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 def survives(graph, weights):
     """Decodes, or is a BundleError; what decodes runs, or says in one of torch's ways why not."""
     try:
-        found = decode_all(graph, [weights])
+        found = decode_all_graphs(graph, [weights])
     except BundleError as error:
         assert "\n" not in str(error)  # noqa: PT017 - either way is right
         return

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.graph.hub_model import decode_graphs, encode_graphs, exported
+from models.graph.hub_model import decode_graphs, encode_graphs, export_graph
 from tests.models.doubles.graph_nets import NETS
 
 
@@ -11,7 +11,7 @@ from tests.models.doubles.graph_nets import NETS
 def test_a_net_comes_back_as_what_it_was(name):
     net = NETS[name]
     module = net.module()
-    graph, weights = encode_graphs({"whole": exported(module, (net.samples(2),))})
+    graph, weights = encode_graphs({"whole": export_graph(module, (net.samples(2),))})
     served = decode_graphs(graph, [weights], "whole")
     for count in (1, 3, 7):
         samples = net.samples(count)

@@ -8,28 +8,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from models.bundle.codec_bits import PACKS, RADICES
-from models.runtime.codec import ANS, CODECS, CodecError, ans_tables, codec_of, levels, open_codec, smallest
+from models.bundle.codec_bits import PACKINGS, RADICES
+from models.runtime.codec import (
+    ANS,
+    CODECS,
+    CodecError,
+    build_ans_tables,
+    build_codec,
+    codec_levels,
+    open_codec,
+    smallest_codec,
+)
 from models.runtime.runner import echo_manifest
-from wire.protocol.messages import DType, FieldSpec, Level, Tensor
+from wire.protocol.messages import FieldSpec, SensitivityLevel, Tensor, TensorDType
 
 shapes = array_shapes(min_dims=1, max_dims=4, max_side=7)
-names = st.sampled_from(sorted(PACKS))
+names = st.sampled_from(sorted(PACKINGS))
 
 
 def spec(shape, high=255.0, name="features"):
-    return FieldSpec(name, DType.UINT8, tuple(shape), 0, high, Level.P2, "features")
+    return FieldSpec(name, TensorDType.UINT8, tuple(shape), 0, high, SensitivityLevel.P2, "features")
 
 
 def opened(name, shape, high=255.0):
-    return codec_of(name, (spec(shape, high),))
+    return build_codec(name, (spec(shape, high),))
 
 
 @st.composite
 def coded(draw):
     name = draw(names)
     shape = draw(shapes)
-    return name, draw(arrays(np.uint8, shape, elements=st.integers(0, levels(name) - 1)))
+    return name, draw(arrays(np.uint8, shape, elements=st.integers(0, codec_levels(name) - 1)))
 
 
 @given(coded())
@@ -45,7 +54,7 @@ def test_codes_come_back_as_they_went(case):
 
 tensors = st.builds(
     Tensor,
-    st.sampled_from(DType),
+    st.sampled_from(TensorDType),
     st.lists(st.integers(-3, 70), max_size=4).map(tuple),
     st.binary(max_size=70),
 )
@@ -56,7 +65,7 @@ def fitting(draw):
     """A tensor of the right size, of arbitrary content."""
     name, shape = draw(names), draw(shapes)
     size = opened(name, shape).total_bytes
-    return name, shape, Tensor(DType.UINT8, (size,), draw(st.binary(min_size=size, max_size=size)))
+    return name, shape, Tensor(TensorDType.UINT8, (size,), draw(st.binary(min_size=size, max_size=size)))
 
 
 @given(names, tensors, shapes)
@@ -92,8 +101,8 @@ def test_a_radix_needs_little_more_than_its_entropy(radix):
     [(2, "pack1"), (5, "base5"), (6, "base6"), (8, "pack3"), (14, "pack4"), (17, "pack5"), (256, "pack8")],
 )
 def test_the_smallest_codec_for_a_number_of_levels(count, name):
-    assert smallest(count) == name
-    assert levels(smallest(count)) >= count
+    assert smallest_codec(count) == name
+    assert codec_levels(smallest_codec(count)) >= count
 
 
 def test_two_codes_share_a_byte_the_first_one_high():
@@ -108,7 +117,7 @@ def test_a_radix_counts_from_the_first_code_up():
 @pytest.mark.parametrize(("name", "data"), [("pack4", (0x1F, 0x71)), ("pack3", (0, 1)), ("base5", (125,))])
 def test_filled_spare_room_is_refused_as_a_hidden_channel(name, data):
     with pytest.raises(CodecError, match=r"spare|too big"):
-        opened(name, (3,)).decode("features", Tensor(DType.UINT8, (len(data),), bytes(data)))
+        opened(name, (3,)).decode("features", Tensor(TensorDType.UINT8, (len(data),), bytes(data)))
 
 
 def test_a_code_above_the_codec_or_the_specification_is_refused():
@@ -143,15 +152,15 @@ def test_an_unknown_feature_is_refused():
 
 
 def test_decoded_codes_belong_to_the_caller():
-    for name in PACKS:
+    for name in PACKINGS:
         codec = opened(name, (4,))
         codes = codec.decode("features", codec.encode("features", np.ones(4, np.uint8)))
         codes[0] = 0
-        assert codes.sum() == 3
+        assert codes.sum_series() == 3
 
 
 def test_several_features_have_a_form_each():
-    codec = codec_of("base5", (spec((3,), 4), spec((2, 2), 4, "more")))
+    codec = build_codec("base5", (spec((3,), 4), spec((2, 2), 4, "more")))
     sent = codec.encode("more", np.array([[1, 2], [3, 4]], np.uint8))
     assert codec.decode("more", sent).tolist() == [[1, 2], [3, 4]]
     assert codec.total_bytes == codec.payload_bytes("features") + codec.payload_bytes("more")
@@ -167,9 +176,9 @@ def test_a_manifest_opens_its_codec_without_reading_what_it_has_not():
 
 def test_tables_open_by_their_features():
     codes = np.random.default_rng(1).integers(0, 3, (50, 6)).astype(np.uint8)
-    table = ans_tables(codes, 3)
-    assert codec_of(ANS, (spec((2, 3), 2),), table).total_bytes < 6
+    table = build_ans_tables(codes, 3)
+    assert build_codec(ANS, (spec((2, 3), 2),), table).total_bytes < 6
     for features in ((spec((2, 3), 3),), (spec((5,), 2),), (spec((6,), 2), spec((6,), 2, "more")), ()):
         with pytest.raises(CodecError, match="table"):
-            codec_of(ANS, features, table)
-    assert codec_of(ANS, (spec((6,), 2), spec((6,), 2, "more")), table * 2).total_bytes < 12
+            build_codec(ANS, features, table)
+    assert build_codec(ANS, (spec((6,), 2), spec((6,), 2, "more")), table * 2).total_bytes < 12

@@ -30,7 +30,7 @@ def test_a_graph_that_answers_differently_fails(tmp_path):
 
 
 def test_a_code_two_levels_off_fails(made):
-    arrays = dict(np.load(io.BytesIO(made.read(GOLDEN_FILE))))
+    arrays = dict(np.load(io.BytesIO(made.read_file(GOLDEN_FILE))))
     arrays["features"][0, 0] ^= 2
     bundle = with_golden(made, pack_golden(arrays["input"], arrays["scores"], {"features": arrays["features"]}))
     golden = check_golden(bundle, OnnxRunner(bundle))
@@ -61,7 +61,7 @@ def test_a_golden_file_is_never_unpickled_nor_guessed_at(made, golden):
 
 @pytest.mark.parametrize("left_out", ["input", "scores", "features"])
 def test_a_golden_file_that_lacks_an_array_does_not_fit(made, left_out):
-    arrays = dict(np.load(io.BytesIO(made.read(GOLDEN_FILE))))
+    arrays = dict(np.load(io.BytesIO(made.read_file(GOLDEN_FILE))))
     del arrays[left_out]
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)

@@ -12,14 +12,23 @@ import pytest
 from onnx import TensorProto, helper
 
 from models.bundle.bundle import write_bundle
-from models.bundle.manifest import CODEC_FILE, EDGE_FILE, GOLDEN_FILE, BundleError, InputSpec, Kind, Precision, Target
-from models.bundle.measurements import Gate
-from models.runtime.codec import ANS, ans_tables
+from models.bundle.manifest import (
+    CODEC_FILE,
+    EDGE_FILE,
+    GOLDEN_FILE,
+    BundleError,
+    InputSpec,
+    ModelKind,
+    Precision,
+    TargetPlatform,
+)
+from models.bundle.measurements import GateFigures
+from models.runtime.codec import ANS, build_ans_tables
 from models.runtime.golden import check_golden, pack_golden
 from models.runtime.onnx_runner import OnnxRunner
 from models.runtime.runner import EchoRunner, Runner, SampleError, echo_manifest
 from tests.models.conftest import LABELS, contents, echo_graph, make, model
-from wire.protocol.messages import DType
+from wire.protocol.messages import TensorDType
 
 BATCH = np.random.default_rng(5).random((7, LABELS), np.float32)
 
@@ -27,7 +36,7 @@ BATCH = np.random.default_rng(5).random((7, LABELS), np.float32)
 def test_it_computes_what_the_graph_says(made):
     runner: Runner = OnnxRunner(made)
     for inference, echo, sample in zip(runner.infer(BATCH), EchoRunner(LABELS).infer(BATCH), BATCH, strict=True):
-        expected = np.exp(sample.astype(float)) / np.exp(sample.astype(float)).sum()
+        expected = np.exp(sample.astype(float)) / np.exp(sample.astype(float)).sum_series()
         assert inference.prediction.scores == pytest.approx(expected.tolist(), rel=1e-6)
         assert inference.prediction.label == echo.prediction.label
         assert inference.prediction.confidence == max(inference.prediction.scores)
@@ -114,7 +123,7 @@ def test_22_weights_outside_the_bundle_are_never_read(tmp_path, location):
         refused(tmp_path / "b", edge, "cannot load.*External data")
 
 
-REGRESSOR: dict[str, Any] = {"kind": Kind.REGRESSOR, "labels": (), "outputs": 1}
+REGRESSOR: dict[str, Any] = {"kind": ModelKind.REGRESSOR, "labels": (), "outputs": 1}
 
 
 def graph_of(nodes, outputs, kind=TensorProto.FLOAT):
@@ -154,44 +163,44 @@ def gated_graph():
 
 
 def test_a_regressor_answers_with_a_value_and_how_likely_it_is_within_tolerance(tmp_path):
-    runner = OnnxRunner(make(tmp_path / "b", regressor_graph(), gate=Gate(tolerance=0.5), **REGRESSOR))
+    runner = OnnxRunner(make(tmp_path / "b", regressor_graph(), gate=GateFigures(tolerance=0.5), **REGRESSOR))
     for sample, inference in zip(BATCH, runner.infer(BATCH), strict=True):
         prediction = inference.prediction
         assert (prediction.label, len(prediction.scores)) == (-1, 1)
-        assert prediction.scores[0] == pytest.approx(float(sample.sum()), rel=1e-5)
+        assert prediction.scores[0] == pytest.approx(float(sample.sum_series()), rel=1e-5)
         assert prediction.confidence == pytest.approx(1 - np.exp(-0.5 / np.exp(-float(sample.max()))), rel=1e-5)
         assert runner.infer_one(sample).prediction == prediction
 
 
 @pytest.mark.parametrize(("spread", "confidence"), [(1e30, 0.0), (-1e30, 1.0), (float("nan"), None)])
 def test_a_spread_beyond_all_numbers_is_all_or_nothing_and_none_is_no_confidence(tmp_path, spread, confidence):
-    runner = OnnxRunner(make(tmp_path / "b", regressor_graph(), gate=Gate(tolerance=0.5), **REGRESSOR))
-    found = runner._value([1.0, spread], -1.0).confidence
+    runner = OnnxRunner(make(tmp_path / "b", regressor_graph(), gate=GateFigures(tolerance=0.5), **REGRESSOR))
+    found = runner._predict_value([1.0, spread], -1.0).confidence
     assert np.isnan(found) if confidence is None else found == pytest.approx(confidence)
-    assert np.isnan(runner._value([float("inf"), 0.0], -1.0).confidence)
+    assert np.isnan(runner._predict_value([float("inf"), 0.0], -1.0).confidence)
 
 
 def test_a_learned_gate_and_a_novelty_come_from_the_graph(tmp_path):
-    gate = Gate(confidence_output=True, novelty_output=True)
+    gate = GateFigures(confidence_output=True, novelty_output=True)
     runner = OnnxRunner(make(tmp_path / "b", gated_graph(), gate=gate))
     for sample, inference in zip(BATCH, runner.infer(BATCH), strict=True):
         assert inference.prediction.confidence == pytest.approx(float(sample.min()))
         assert inference.novelty == pytest.approx(float(sample.max()))
         assert list(inference.features) == ["features"]
         assert runner.infer_one(sample).novelty == inference.novelty
-    (only,) = OnnxRunner(make(tmp_path / "c", gated_graph(), gate=Gate(novelty_output=True))).infer(BATCH[:1])
+    (only,) = OnnxRunner(make(tmp_path / "c", gated_graph(), gate=GateFigures(novelty_output=True))).infer(BATCH[:1])
     assert only.prediction.confidence == max(only.prediction.scores)
     assert only.novelty == pytest.approx(float(BATCH[0].max()))
 
 
 def test_what_the_graph_does_not_give_is_not_made_up(tmp_path, made):
     assert OnnxRunner(made).infer_one(BATCH[0]).novelty == -1
-    refused(tmp_path / "b", None, "not as its manifest says", gate=Gate(novelty_output=True))
-    refused(tmp_path / "c", None, "output logits", gate=Gate(tolerance=1.0), **REGRESSOR)
+    refused(tmp_path / "b", None, "not as its manifest says", gate=GateFigures(novelty_output=True))
+    refused(tmp_path / "c", None, "output logits", gate=GateFigures(tolerance=1.0), **REGRESSOR)
 
 
 def test_a_processor_that_is_not_there_is_said_and_the_cpu_answers(tmp_path):
-    target = Target("none", 0, Precision.FLOAT32, "any", ("NoneSuchExecutionProvider", "CPUExecutionProvider"))
+    target = TargetPlatform("none", 0, Precision.FLOAT32, "any", ("NoneSuchExecutionProvider", "CPUExecutionProvider"))
     runner = OnnxRunner(make(tmp_path / "b", target=target))
     assert runner.notes == ("NoneSuchExecutionProvider is not available here",)
     assert runner.infer_one(BATCH[0]).prediction.label == int(BATCH[0].argmax())
@@ -199,7 +208,7 @@ def test_a_processor_that_is_not_there_is_said_and_the_cpu_answers(tmp_path):
 
 
 def test_small_weights_are_widened_when_they_are_loaded_and_answer_the_same(tmp_path):
-    target = Target("none", 0, Precision.INT8_WEIGHTS, "any")
+    target = TargetPlatform("none", 0, Precision.INT8_WEIGHTS, "any")
     runner = OnnxRunner(make(tmp_path / "b", target=target))
     assert runner._session.get_session_options().get_session_config_entry("session.disable_quant_qdq") == "1"
     assert check_golden(make(tmp_path / "c", target=target), runner).passed
@@ -208,7 +217,7 @@ def test_small_weights_are_widened_when_they_are_loaded_and_answer_the_same(tmp_
 def test_tables_travel_with_the_bundle_and_bad_ones_are_refused(tmp_path):
     codes = np.rint(BATCH * 15).astype(np.uint8)
     manifest = msgspec.structs.replace(echo_manifest(LABELS), codec=ANS, codec_file=CODEC_FILE)
-    files = {**contents(), CODEC_FILE: ans_tables(codes, 16)}
+    files = {**contents(), CODEC_FILE: build_ans_tables(codes, 16)}
     runner = OnnxRunner(write_bundle(tmp_path / "b", manifest, files))
     sent = runner.codec.encode("features", codes[0])
     assert np.array_equal(runner.codec.decode("features", sent), codes[0])
@@ -226,8 +235,8 @@ def test_whole_numbers_go_in_and_a_regressor_passes_its_golden_set(tmp_path):
     ]
     edge = graph_of(nodes, {"logits": (TensorProto.FLOAT, [2])}, TensorProto.INT64)
     x = np.random.default_rng(2).integers(0, 16, (8, LABELS))
-    spec = InputSpec("scores", DType.INT64, (LABELS,), 0.0, 15.0)
-    manifest = msgspec.structs.replace(echo_manifest(LABELS), input=spec, gate=Gate(tolerance=2.0), **REGRESSOR)
+    spec = InputSpec("scores", TensorDType.INT64, (LABELS,), 0.0, 15.0)
+    manifest = msgspec.structs.replace(echo_manifest(LABELS), input=spec, gate=GateFigures(tolerance=2.0), **REGRESSOR)
     for off, passes in ((0.0, True), (0.09, True), (0.2, False)):
         golden = pack_golden(x, x.sum(1, keepdims=True) + off, {"features": x.astype(np.uint8)})
         bundle = write_bundle(tmp_path / "b", manifest, {**contents(), EDGE_FILE: edge, GOLDEN_FILE: golden})

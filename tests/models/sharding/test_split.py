@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from models.bundle.manifest import BundleError
-from models.graph.format import HubForm, Port, from_bytes
-from models.graph.hub_model import decode_all, encode_graphs, exported
-from models.sharding.program import Programs, Shape, assemble, edges, programs
-from models.sharding.sizes import fullest, ranks, sizes
-from models.sharding.split import Piece
-from models.sharding.weights import Share, piece_bytes, port_bytes, read_pieces
+from models.graph.format import HubModelDocument, TensorSignature, decode_hub_model
+from models.graph.hub_model import decode_all_graphs, encode_graphs, export_graph
+from models.sharding.program import ParallelShape, ShardedPrograms, assemble_rank_graph, build_programs, stage_values
+from models.sharding.sizes import fullest_rank, measure_model, measure_ranks
+from models.sharding.split import WeightPiece
+from models.sharding.weights import RankShare, count_piece_bytes, count_spec_bytes, read_pieces
 from tests.cloud_hub.doubles.gangs import SHAPES, hub_files
 
 TOLERANCE = 1e-5
@@ -58,9 +58,9 @@ class Rank:
 class Spread:
     """One graph of a kind, over `shape` ranks; `file` holds the weights."""
 
-    def __init__(self, graph: bytes, file: str, shape: Shape) -> None:
-        self.form, self.file, self.shape = from_bytes(graph), file, shape
-        self.made: Programs = programs(self.form, shape)
+    def __init__(self, graph: bytes, file: str, shape: ParallelShape) -> None:
+        self.form, self.file, self.shape = decode_hub_model(graph), file, shape
+        self.made: ShardedPrograms = build_programs(self.form, shape)
 
     def answer(self, name: str, x: Tensor) -> tuple[Tensor, Counter[str]]:
         (found,), counts = self.answers(name, [x])
@@ -78,18 +78,18 @@ class Spread:
         return found[0], seats[0].counts
 
     def _sit(self, name: str, xs: list[Tensor], seat: Rank, found: dict[int, list[Tensor]]) -> None:
-        share = Share(seat.at, self.shape.tensor)
+        share = RankShare(seat.at, self.shape.tensor)
         graphs = []
         for part in self.made.parts[name]:
             weights = read_pieces([self.file], self.form.weights, part.pieces, share)
-            graphs.append(assemble(part, weights, seat))
+            graphs.append(assemble_rank_graph(part, weights, seat))
         with torch.no_grad():
             found[seat.at] = [self._walk(name, x, graphs) for x in xs]
 
     def _walk(self, name: str, x: Tensor, graphs: Sequence[nn.Module]) -> Tensor:
         known: dict[str, Tensor | int] = {"input_0": x}
         for stretch, graph in zip(self.made.stretches[name], graphs, strict=True):
-            takes = edges(self.made.blanks[name], stretch.takes, len(x))
+            takes = stage_values(self.made.blanks[name], stretch.takes, len(x))
             values = [known[edge.name] if edge.dtype else edge.number for edge in takes]
             known |= zip(stretch.gives, graph(*values), strict=True)
         return known[self.made.stretches[name][-1].gives[0]]  # type: ignore[return-value]
@@ -100,7 +100,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("weights")
 
 
-def spread(folder, kind: str, shape: Shape) -> Spread:
+def spread(folder, kind: str, shape: ParallelShape) -> Spread:
     graph, weights = hub_files(kind)
     file = folder / f"{kind}.safetensors"
     if not file.exists():
@@ -108,17 +108,21 @@ def spread(folder, kind: str, shape: Shape) -> Spread:
     return Spread(graph, str(file), shape)
 
 
-SPREADS = [Shape(2, 1), Shape(2, 2), Shape(4, 1), Shape(1, 3)]
+SPREADS = [ParallelShape(2, 1), ParallelShape(2, 2), ParallelShape(4, 1), ParallelShape(1, 3)]
 
 
 @pytest.mark.parametrize(
     ("kind", "shape"),
-    [*(("transformer", shape) for shape in SPREADS), ("pictures", Shape(2, 1)), ("pictures", Shape(1, 3))],
+    [
+        *(("transformer", shape) for shape in SPREADS),
+        ("pictures", ParallelShape(2, 1)),
+        ("pictures", ParallelShape(1, 3)),
+    ],
     ids=str,
 )
 def test_a_spread_model_answers_as_the_whole_one_on_every_batch(folder, kind, shape):
     over = spread(folder, kind, shape)
-    whole = decode_all(*_files(kind))
+    whole = decode_all_graphs(*_files(kind))
     for name in ("tail", "whole"):
         xs = [torch.rand(batch, *SHAPES[kind]) for batch in BATCHES]
         for x, found in zip(xs, over.answers(name, xs)[0], strict=True):
@@ -128,15 +132,15 @@ def test_a_spread_model_answers_as_the_whole_one_on_every_batch(folder, kind, sh
 @pytest.mark.parametrize("kind", ["transformer", "pictures"])
 def test_tensor_parallel_ranks_meet_four_times_an_answer_and_never_to_put_tensors_together(folder, kind):
     """Two for each block of the transformer; one for each second convolution that is large enough."""
-    _, counts = spread(folder, kind, Shape(2, 1)).answer("tail", torch.rand(3, *SHAPES[kind]))
+    _, counts = spread(folder, kind, ParallelShape(2, 1)).answer("tail", torch.rand(3, *SHAPES[kind]))
     assert counts == {"reduce": 4}
 
 
 def test_pipeline_stages_do_not_meet_but_hand_on(folder):
-    over = spread(folder, "transformer", Shape(1, 2))
+    over = spread(folder, "transformer", ParallelShape(1, 2))
     _, counts = over.answer("tail", torch.rand(3, *SHAPES["transformer"]))
     assert counts == {}
-    handed = edges(over.made.blanks["tail"], over.made.stretches["tail"][0].gives, 3)
+    handed = stage_values(over.made.blanks["tail"], over.made.stretches["tail"][0].gives, 3)
     assert [edge.shape for edge in handed if edge.dtype] == [(3, 16, 64)]
 
 
@@ -144,28 +148,31 @@ def test_pipeline_stages_do_not_meet_but_hand_on(folder):
 @pytest.mark.parametrize("kind", ["transformer", "pictures"])
 def test_no_rank_holds_much_more_than_its_share(folder, kind, shape):
     over = spread(folder, kind, shape)
-    whole = sum(port_bytes(port) for port in over.form.weights.values())
-    held = [piece_bytes(over.form.weights, over.made.pieces(at), shape.tensor) for at in range(shape.pipeline)]
-    largest = max(port_bytes(port) for port in over.form.weights.values()) // shape.tensor
+    whole = sum(count_spec_bytes(port) for port in over.form.weights.values())
+    held = [
+        count_piece_bytes(over.form.weights, over.made.stage_pieces(at), shape.tensor) for at in range(shape.pipeline)
+    ]
+    largest = max(count_spec_bytes(port) for port in over.form.weights.values()) // shape.tensor
     assert max(held) <= 1.1 * whole / (shape.tensor * shape.pipeline) + (largest if shape.pipeline > 1 else 0)
-    found = ranks(over.form, shape, 4)
+    found = measure_ranks(over.form, shape, 4)
     assert [rank.weight_bytes for rank in found] == held
-    assert fullest(found) in found
+    assert fullest_rank(found) in found
 
 
 def test_the_pieces_of_all_ranks_are_the_weight(folder):
-    over = spread(folder, "transformer", Shape(2, 1))
-    (whole,) = read_pieces([over.file], over.form.weights, [Piece("w5", None)], Share(0, 1)).values()
+    over = spread(folder, "transformer", ParallelShape(2, 1))
+    (whole,) = read_pieces([over.file], over.form.weights, [WeightPiece("w5", None)], RankShare(0, 1)).values()
     for axis in range(whole.ndim):
         parts = [
-            read_pieces([over.file], over.form.weights, [Piece("w5", axis)], Share(at, 2)).popitem()[1] for at in (0, 1)
+            read_pieces([over.file], over.form.weights, [WeightPiece("w5", axis)], RankShare(at, 2)).popitem()[1]
+            for at in (0, 1)
         ]
         assert torch.equal(torch.cat(parts, axis), whole)
         assert all(part.is_contiguous() and part._base is None for part in parts)
 
 
 def test_sizes_are_those_of_the_model(folder):
-    found = sizes(spread(folder, "pictures", Shape()).form, 8)
+    found = measure_model(spread(folder, "pictures", ParallelShape()).form, 8)
     assert found.parameters == 610_864
     assert found.weight_bytes == pytest.approx(4 * found.parameters, rel=0.01)
     assert found.activation_bytes >= 2 * 8 * 32 * 32 * 32 * 4  # a convolution's input and output
@@ -188,16 +195,16 @@ class Odd(nn.Module):
 @cache
 def _odd() -> tuple[bytes, bytes]:
     torch.manual_seed(3)
-    return encode_graphs({"whole": exported(Odd(), (torch.zeros(2, 6, dtype=torch.int64),))})
+    return encode_graphs({"whole": export_graph(Odd(), (torch.zeros(2, 6, dtype=torch.int64),))})
 
 
 def test_where_no_rule_is_sure_the_tensor_is_put_together_and_the_answer_is_right(tmp_path):
     graph, weights = _odd()
     (tmp_path / "w").write_bytes(weights)
-    over = Spread(graph, str(tmp_path / "w"), Shape(2, 1))
+    over = Spread(graph, str(tmp_path / "w"), ParallelShape(2, 1))
     ids = torch.randint(0, 100, (5, 6))
     found, counts = over.answer("whole", ids)
-    assert torch.allclose(found, decode_all(graph, [weights])["whole"](ids), atol=TOLERANCE)
+    assert torch.allclose(found, decode_all_graphs(graph, [weights])["whole"](ids), atol=TOLERANCE)
     assert counts == {"gather": 1}
 
 
@@ -207,15 +214,15 @@ def _files(kind: str) -> tuple[bytes, list[bytes]]:
 
 
 def test_weights_that_are_not_what_the_graph_says_are_refused_by_name(folder, tmp_path):
-    over = spread(folder, "transformer", Shape())
-    wanted: HubForm = over.form
-    wrong = {**wanted.weights, "w5": Port("float32", (3, 3))}
+    over = spread(folder, "transformer", ParallelShape())
+    wanted: HubModelDocument = over.form
+    wrong = {**wanted.weights, "w5": TensorSignature("float32", (3, 3))}
     with pytest.raises(BundleError, match=r"weights: w5 is \["):
-        read_pieces([over.file], wrong, [Piece("w5", None)], Share(0, 1))
+        read_pieces([over.file], wrong, [WeightPiece("w5", None)], RankShare(0, 1))
     with pytest.raises(BundleError, match="missing or too many: w999"):
-        read_pieces([over.file], wanted.weights, [Piece("w999", None)], Share(0, 1))
+        read_pieces([over.file], wanted.weights, [WeightPiece("w999", None)], RankShare(0, 1))
     with pytest.raises(BundleError, match=r"plan: w5 .* cannot be divided in 7 along axis 0"):
-        read_pieces([over.file], wanted.weights, [Piece("w5", 0)], Share(0, 7))
+        read_pieces([over.file], wanted.weights, [WeightPiece("w5", 0)], RankShare(0, 7))
     (tmp_path / "junk").write_bytes(b"junk" * 100)
     with pytest.raises(BundleError, match="weights: "):
-        read_pieces([str(tmp_path / "junk")], wanted.weights, [Piece("w5", None)], Share(0, 1))
+        read_pieces([str(tmp_path / "junk")], wanted.weights, [WeightPiece("w5", None)], RankShare(0, 1))

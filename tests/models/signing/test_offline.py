@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from models.signing.request import State, dump_state, load_request
+from models.signing.request import RepositoryState, dump_state, load_request
 from models.signing.roles import ONLINE
 from tests import ROOT
-from tests.models.doubles.keys import Memory, installed
+from tests.models.doubles.keys import MemoryKeyring, install_request
 
 # Python, ours, what that machine is said to need, and (second set) what these bring along; and no socket at all.
 BARE = """
@@ -40,12 +40,12 @@ def bare(*words):
 
 @pytest.fixture
 def memory():
-    return Memory()
+    return MemoryKeyring()
 
 
 @pytest.fixture
 def hub(tmp_path, memory):
-    state = State({role: memory.draw(role) for role in (*ONLINE, "keys")})
+    state = RepositoryState({role: memory.draw(role) for role in (*ONLINE, "keys")})
     (tmp_path / "hub.json").write_bytes(dump_state(state))
     (tmp_path / "passphrase").write_text("a long enough passphrase")
     return tmp_path / "hub.json"
@@ -59,7 +59,7 @@ def test_keys_are_made_shown_and_used_there(tmp_path, memory, hub):
     assert shown.returncode == 0, shown.stderr
     assert "root-1" in shown.stdout
     first = load_request((tmp_path / "ring" / "first.json").read_bytes())
-    hub.write_bytes(dump_state(installed(memory, first)))
+    hub.write_bytes(dump_state(install_request(memory, first)))
     renewed = bare("keys", "renew", "--hub", hub, "--dir", tmp_path / "ring", *secret)
     assert renewed.returncode == 0, renewed.stderr
     signed = bare("keys", "sign", tmp_path / "ring" / "renew.json", "--dir", tmp_path / "ring", "--yes", *secret)

@@ -6,52 +6,54 @@ from hypothesis import strategies as st
 
 from models.signing import operations, review
 from models.signing.request import RequestError, dump_request, dump_state, load_request, load_state
-from models.signing.roles import SMALL
-from tests.models.doubles.keys import NOW, Memory, begun, standing, targets_of
+from models.signing.roles import SMALL_THRESHOLDS
+from tests.models.doubles.keys import NOW, MemoryKeyring, begin_repository, installed_state, targets_of
 
 
 @pytest.fixture
 def memory():
-    return Memory()
+    return MemoryKeyring()
 
 
 def test_an_online_role_needs_a_fresh_key_of_the_hub(memory):
     with pytest.raises(RequestError, match="offers no fresh key for timestamp"):
-        operations.rotate(standing(memory), operations.Rotation(("timestamp",)), memory.draw, NOW)
+        operations.rotate_keys(installed_state(memory), operations.KeyRotation(("timestamp",)), memory.draw, NOW)
 
 
 def test_a_key_that_nobody_has_cannot_be_dropped(memory):
     with pytest.raises(RequestError, match="no key of it is named root-9"):
-        operations.rotate(standing(memory), operations.Rotation(("root",), frozenset({"root-9"})), memory.draw, NOW)
+        operations.rotate_keys(
+            installed_state(memory), operations.KeyRotation(("root",), frozenset({"root-9"})), memory.draw, NOW
+        )
 
 
 def test_a_family_is_added_once(memory):
-    state = standing(memory)
+    state = installed_state(memory)
     request = memory.sign(operations.add_family(state, "faces", memory.draw, NOW))
-    review.check(request, state.roots[-1], NOW)
-    review.check_whole(request, frozenset({"keys"}))
+    review.check_request(request, state.roots[-1], NOW)
+    review.check_signatures(request, frozenset({"keys"}))
     with pytest.raises(RequestError, match="there already"):
         operations.add_family(state, "echo", memory.draw, NOW)
 
 
 def test_what_people_sign_is_all_but_the_hubs(memory):
-    assert operations.offline_roles(standing(memory)) == ("root", "targets", "models-echo", "policy")
+    assert operations.list_offline_roles(installed_state(memory)) == ("root", "targets", "models-echo", "policy")
 
 
 def test_a_small_fleet_is_one_key_each(memory):
-    root = begun(memory, SMALL).root
+    root = begin_repository(memory, SMALL_THRESHOLDS).root
     assert [root.roles[role].threshold for role in ("root", "targets")] == [1, 1]
     assert [len(root.roles[role].keyids) for role in ("root", "targets")] == [1, 1]
 
 
 def test_files_come_back_as_they_went(memory):
-    state = standing(memory)
+    state = installed_state(memory)
     request = memory.sign(targets_of(state, "models-echo", ("models/echo/echo-1.skb", 1)))
     assert dump_request(load_request(dump_request(request))) == dump_request(request)
     assert dump_state(load_state(dump_state(state))) == dump_state(state)
 
 
-WHOLE = dump_request(targets_of(standing(Memory()), "models-echo", ("models/echo/echo-1.skb", 1)))
+WHOLE = dump_request(targets_of(installed_state(MemoryKeyring()), "models-echo", ("models/echo/echo-1.skb", 1)))
 
 
 @given(st.binary(max_size=40), st.integers(0, len(WHOLE)), st.integers(0, 200))

@@ -7,53 +7,53 @@ import pytest
 from tuf.api.metadata import DelegatedRole, Metadata, TargetFile
 
 from models.signing import operations, review
-from models.signing.keyring import public_key
-from models.signing.request import Request, RequestError, State
-from tests.models.doubles.keys import NOW, Memory, begun, standing, targets_of
+from models.signing.keyring import build_public_key
+from models.signing.request import RepositoryState, RequestError, SigningRequest
+from tests.models.doubles.keys import NOW, MemoryKeyring, begin_repository, installed_state, targets_of
 
 
 @pytest.fixture
 def memory():
-    return Memory()
+    return MemoryKeyring()
 
 
 def check(request, trusted):
-    review.check(request, trusted, NOW)
+    review.check_request(request, trusted, NOW)
 
 
 def test_the_first_request_is_whole(memory):
-    request = begun(memory)
+    request = begin_repository(memory)
     check(request, None)
-    review.check_whole(request, frozenset({"keys"}))
+    review.check_signatures(request, frozenset({"keys"}))
 
 
 def test_an_honest_change_is_taken_and_told(memory):
-    state = standing(memory)
+    state = installed_state(memory)
     request = targets_of(state, "models-echo", ("models/echo/echo-1.skb", 1))
     check(request, state.roots[-1])
-    lines = review.describe(request)
+    lines = review.describe_request(request)
     assert lines[0].startswith("models-echo 2, valid until")
     assert "adds models/echo/echo-1.skb sha256" in lines[1]
 
 
 def test_a_mark_on_a_file_that_stays_is_told_too(memory):
     """The content is the same, the version a device reads is not."""
-    before = memory.sign(targets_of(standing(memory), "models-echo", ("models/echo/echo-1.skb", 1)))
-    state = State({}, before.state.roots, {**before.state.base, **before.changes})
+    before = memory.sign(targets_of(installed_state(memory), "models-echo", ("models/echo/echo-1.skb", 1)))
+    state = RepositoryState({}, before.state.roots, {**before.state.base, **before.changes})
     request = targets_of(state, "models-echo", ("models/echo/echo-1.skb", 999))
-    (line,) = review.describe(request)[1:]
+    (line,) = review.describe_request(request)[1:]
     assert line.strip().startswith("marks models/echo/echo-1.skb")
     assert '"version": 999' in line
 
 
 def test_a_key_cannot_write_on_the_terminal(memory):
     """A hub chooses the names of its keys."""
-    state = standing(memory)
-    request = operations.renew(state, ("root",), NOW)
+    state = installed_state(memory)
+    request = operations.renew_roles(state, ("root",), NOW)
     key = request.root.keys[request.root.roles["timestamp"].keyids[0]]
     key.unrecognized_fields["x-skerry-name"] = "\x1b[2Jroot-1"
-    assert review.key_name(key) == key.keyid[:8]
-    assert "\x1b" not in "".join(review.describe(request))
+    assert review.display_name(key) == key.keyid[:8]
+    assert "\x1b" not in "".join(review.describe_request(request))
 
 
 def bad_path(request):
@@ -65,7 +65,7 @@ def traversal(request):
 
 
 def no_version(request):
-    _targets(request).targets["models/echo/echo-1.skb"].unrecognized_fields.clear()
+    _targets(request).targets["models/echo/echo-1.skb"].unrecognized_fields.clear_scratch()
 
 
 def zero_version(request):
@@ -129,7 +129,7 @@ def _file(request, path):
 )
 def test_a_bad_wish_for_a_family_is_refused(memory, wish, line):
     """Case 28 is the first: family echo lists a file of another family."""
-    state = standing(memory)
+    state = installed_state(memory)
     request = targets_of(state, "models-echo", ("models/echo/echo-1.skb", 1))
     check(request, state.roots[-1])
     wish(request)
@@ -179,8 +179,8 @@ def not_terminating(targets):
     ],
 )
 def test_a_bad_delegation_is_refused(memory, wish, line):
-    state = standing(memory)
-    request = operations.renew(state, ("targets",), NOW)
+    state = installed_state(memory)
+    request = operations.renew_roles(state, ("targets",), NOW)
     wish(request.targets)
     with pytest.raises(RequestError, match=line):
         check(request, state.roots[-1])
@@ -213,8 +213,8 @@ def another_kind_of_key(root):
     ],
 )
 def test_a_bad_root_is_refused(memory, wish, line):
-    state = standing(memory)
-    request = operations.renew(state, ("root",), NOW)
+    state = installed_state(memory)
+    request = operations.renew_roles(state, ("root",), NOW)
     wish(request.root)
     with pytest.raises(RequestError, match=line):
         check(request, state.roots[-1])
@@ -222,55 +222,55 @@ def test_a_bad_root_is_refused(memory, wish, line):
 
 def test_another_repository_is_not_followed(memory):
     """A hub that shows the keys a root of its own, with names and numbers as they should be."""
-    ours, theirs = standing(memory), standing(Memory())
+    ours, theirs = installed_state(memory), installed_state(MemoryKeyring())
     request = targets_of(theirs, "models-echo", ("models/echo/echo-1.skb", 1))
     with pytest.raises(RequestError, match="this is another repository"):
         check(request, ours.roots[-1])
 
 
 def test_an_older_root_than_the_trusted_one_is_not_followed(memory):
-    state = standing(memory)
-    request = operations.renew(state, ("root",), NOW)
+    state = installed_state(memory)
+    request = operations.renew_roles(state, ("root",), NOW)
     with pytest.raises(RequestError, match="older than 2"):
         check(targets_of(state, "models-echo", ("models/echo/echo-1.skb", 1)), request.changes["root"])
 
 
 def test_a_forged_base_is_not_compared_with(memory):
     """The difference a person reads is the difference to what was really signed before."""
-    state = standing(memory)
+    state = installed_state(memory)
     base = dict(state.base)
     forged = Metadata(deepcopy(base["models-echo"].signed))
     forged.signed.targets["models/echo/echo-9.skb"] = TargetFile.from_data("models/echo/echo-9.skb", b"x", ["sha256"])
     base["models-echo"] = forged
-    request = targets_of(State(state.online, state.roots, base), "models-echo", ("models/echo/echo-1.skb", 1))
+    request = targets_of(RepositoryState(state.online, state.roots, base), "models-echo", ("models/echo/echo-1.skb", 1))
     with pytest.raises(RequestError, match="models-echo as the hub has it is not signed"):
         check(request, state.roots[-1])
 
 
 def test_a_request_that_changes_nothing_is_none(memory):
-    state = standing(memory)
+    state = installed_state(memory)
     with pytest.raises(RequestError, match="changes nothing"):
-        check(Request(state, {}), state.roots[-1])
+        check(SigningRequest(state, {}), state.roots[-1])
 
 
 def test_a_family_left_without_a_signature_is_refused(memory):
     """New keys for a family, and its list still signed by the old ones: devices would refuse it."""
-    state = standing(memory)
-    request = operations.rotate(state, operations.Rotation(("models-echo",)), memory.draw, NOW)
+    state = installed_state(memory)
+    request = operations.rotate_keys(state, operations.KeyRotation(("models-echo",)), memory.draw, NOW)
     memory.sign(request)
-    review.check_whole(request, frozenset({"keys"}))
-    forgetful = Request(state, {"targets": request.changes["targets"]})
+    review.check_signatures(request, frozenset({"keys"}))
+    forgetful = SigningRequest(state, {"targets": request.changes["targets"]})
     with pytest.raises(RequestError, match="models-echo would be left without"):
-        review.check_whole(forgetful, frozenset({"keys"}))
+        review.check_signatures(forgetful, frozenset({"keys"}))
 
 
 def test_two_ids_of_one_key_are_one_key(memory):
     """Case 6: in root, where a threshold of two would be met by one person."""
-    state = standing(memory)
-    request = operations.renew(state, ("root",), NOW)
+    state = installed_state(memory)
+    request = operations.renew_roles(state, ("root",), NOW)
     root = request.root
     raw = bytes.fromhex(root.keys[root.roles["root"].keyids[0]].keyval["public"])
-    copied = public_key(raw, "root-2")
+    copied = build_public_key(raw, "root-2")
     copied.keyid = "f" * 64
     root.add_key(copied, "root")
     root.roles["root"].threshold = 2

@@ -7,23 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.signing.roles import (
-    due,
-    expiry,
+    expiry_for,
     is_delegated,
-    may_list,
+    is_renewal_due,
+    is_repository_path,
+    may_list_path,
     model_path,
     model_role,
-    path_fits,
-    pattern,
-    role_named,
+    parse_role,
+    path_pattern,
 )
-from models.update.trust import path_fits as as_devices_have_it
+from models.update.trust import is_target_path
 from tests.models.doubles.keys import NOW
 
 
 @given(st.text(max_size=60) | st.from_regex(r"[a-z./_-]{1,40}", fullmatch=True))
 def test_paths_are_those_that_devices_take(path):
-    assert path_fits(path) == as_devices_have_it(path)
+    assert is_repository_path(path) == is_target_path(path)
 
 
 @pytest.mark.parametrize(
@@ -40,15 +40,15 @@ def test_names_that_make_no_path_make_no_role(name):
 def test_a_family_may_list_its_own_paths_and_no_others(family, version):
     role = model_role(family)
     path = model_path(family, version)
-    assert may_list(role, path)
-    assert pattern(role) == f"models/{family}/*"
-    assert not may_list("policy", path)
-    assert not may_list(role, f"models/{family}x/{family}-1.skb")
-    assert not may_list(role, f"models/{family}/deeper/x.skb")
+    assert may_list_path(role, path)
+    assert path_pattern(role) == f"models/{family}/*"
+    assert not may_list_path("policy", path)
+    assert not may_list_path(role, f"models/{family}x/{family}-1.skb")
+    assert not may_list_path(role, f"models/{family}/deeper/x.skb")
 
 
 def test_words_for_roles():
-    assert [role_named(word) for word in ("root", "policy", "keys", "digits", "models-digits")] == [
+    assert [parse_role(word) for word in ("root", "policy", "keys", "digits", "models-digits")] == [
         "root",
         "policy",
         "keys",
@@ -58,7 +58,7 @@ def test_words_for_roles():
 
 
 def test_a_role_is_due_daily_or_in_its_last_third():
-    assert due("timestamp", expiry("timestamp", NOW), NOW + timedelta(days=1))
-    assert not due("timestamp", expiry("timestamp", NOW), NOW + timedelta(hours=23))
-    assert due("snapshot", expiry("snapshot", NOW), NOW + timedelta(days=20))
-    assert not due("snapshot", expiry("snapshot", NOW), NOW + timedelta(days=19))
+    assert is_renewal_due("timestamp", expiry_for("timestamp", NOW), NOW + timedelta(days=1))
+    assert not is_renewal_due("timestamp", expiry_for("timestamp", NOW), NOW + timedelta(hours=23))
+    assert is_renewal_due("snapshot", expiry_for("snapshot", NOW), NOW + timedelta(days=20))
+    assert not is_renewal_due("snapshot", expiry_for("snapshot", NOW), NOW + timedelta(days=19))

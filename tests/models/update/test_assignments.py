@@ -9,15 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.signing.roles import Permit, read_permit
-from models.update.assignments import Facts, Held, Listed, Target, heard, judge
+from models.update.assignments import (
+    HeldAssignment,
+    InstallTarget,
+    ListedBundle,
+    RepositoryView,
+    check_assignment,
+    resolve_assignment,
+)
 from models.update.client import RefusedError
-from models.update.floors import FloorsDb
-from models.update.trust import Floor, Refusal
-from tests.models.doubles.road import Road, open_road
-from wire.protocol.rollout import Assignment, Cohort, Failure
+from models.update.floors import FloorDatabase
+from models.update.trust import Refusal, VersionFloor
+from tests.models.doubles.road import UpdateClientHarness, open_update_client
+from wire.protocol.rollout import Assignment, InstallFailure, RolloutCohort
 
 DEVICE, NOW_MS = "acme--cam-7", 1_000_000_000_000
-OLD, NEW = Listed(2, "2" * 64), Listed(3, "3" * 64)
+OLD, NEW = ListedBundle(2, "2" * 64), ListedBundle(3, "3" * 64)
 LISTED = {"models/digits/digits-2.skb": OLD, "models/digits/digits-3.skb": NEW}
 HOUR_MS = 3_600_000
 
@@ -45,44 +52,46 @@ def failure(found):
 
 
 def test_an_assignment_of_ours_chooses_a_listed_target():
-    assert heard(to(3), Held(DEVICE), NOW_MS) is None
-    assert judge(to(3), Facts(LISTED, floor=2, running=OLD), NOW_MS) == Target(to(3).path, 3, "3" * 64)
+    assert check_assignment(to(3), HeldAssignment(DEVICE), NOW_MS) is None
+    assert resolve_assignment(to(3), RepositoryView(LISTED, floor=2, running=OLD), NOW_MS) == InstallTarget(
+        to(3).path, 3, "3" * 64
+    )
 
 
 @pytest.mark.parametrize("device", ["acme--cam-8", "evil--cam-7", "cam-7", ""])
 def test_case_31_an_assignment_for_another_device_or_tenant_is_refused(device):
-    assert failure(heard(to(3, device=device), Held(DEVICE), NOW_MS)) is Failure.INTEGRITY
+    assert failure(check_assignment(to(3, device=device), HeldAssignment(DEVICE), NOW_MS)) is InstallFailure.INTEGRITY
 
 
 @pytest.mark.parametrize("counter", [1, 12, 13])
 def test_case_32_a_counter_that_was_used_or_is_lower_is_refused_as_replay(counter):
-    held = Held(DEVICE, 13, to(3))
-    assert failure(heard(to(2, counter=counter), held, NOW_MS)) is Failure.REPLAY
+    held = HeldAssignment(DEVICE, 13, to(3))
+    assert failure(check_assignment(to(2, counter=counter), held, NOW_MS)) is InstallFailure.REPLAY
 
 
 def test_case_32_a_counter_stays_used_when_the_assignment_itself_is_forgotten():
-    assert failure(heard(to(3), Held(DEVICE, 13), NOW_MS)) is Failure.REPLAY
+    assert failure(check_assignment(to(3), HeldAssignment(DEVICE, 13), NOW_MS)) is InstallFailure.REPLAY
 
 
 def test_case_33_a_model_that_is_not_listed_or_has_another_hash_or_version_is_refused():
-    facts = Facts(LISTED)
+    facts = RepositoryView(LISTED)
     strange = to(3, path="models/digits/digits-4.skb", version=4, digest="4" * 64)
-    assert failure(judge(strange, facts, NOW_MS)) is Failure.INTEGRITY
-    assert failure(judge(to(3, digest="f" * 64), facts, NOW_MS)) is Failure.INTEGRITY
-    assert failure(judge(to(3, version=7), facts, NOW_MS)) is Failure.INTEGRITY
+    assert failure(resolve_assignment(strange, facts, NOW_MS)) is InstallFailure.INTEGRITY
+    assert failure(resolve_assignment(to(3, digest="f" * 64), facts, NOW_MS)) is InstallFailure.INTEGRITY
+    assert failure(resolve_assignment(to(3, version=7), facts, NOW_MS)) is InstallFailure.INTEGRITY
 
 
 def test_case_36_the_same_assignment_a_hundred_times_is_one():
-    held = Held(DEVICE, 13, to(3))
-    assert {heard(to(3), held, NOW_MS) for _ in range(100)} == {None}
+    held = HeldAssignment(DEVICE, 13, to(3))
+    assert {check_assignment(to(3), held, NOW_MS) for _ in range(100)} == {None}
     # the hub says it again for as long as it must, and it stays the same word to the last bit
-    assert failure(heard(to(3, soak_s=1.0), held, NOW_MS)) is Failure.REPLAY
+    assert failure(check_assignment(to(3, soak_s=1.0), held, NOW_MS)) is InstallFailure.REPLAY
 
 
 def test_an_assignment_that_is_over_or_of_a_future_that_is_not_ours_is_refused():
-    assert failure(heard(to(3), Held(DEVICE), NOW_MS + 5 * HOUR_MS)) is Failure.FREEZE
-    assert failure(judge(to(3), Facts(LISTED), NOW_MS + 5 * HOUR_MS)) is Failure.FREEZE
-    assert failure(heard(to(3), Held(DEVICE), NOW_MS - 30 * HOUR_MS)) is Failure.FREEZE
+    assert failure(check_assignment(to(3), HeldAssignment(DEVICE), NOW_MS + 5 * HOUR_MS)) is InstallFailure.FREEZE
+    assert failure(resolve_assignment(to(3), RepositoryView(LISTED), NOW_MS + 5 * HOUR_MS)) is InstallFailure.FREEZE
+    assert failure(check_assignment(to(3), HeldAssignment(DEVICE), NOW_MS - 30 * HOUR_MS)) is InstallFailure.FREEZE
 
 
 @pytest.mark.parametrize(
@@ -108,28 +117,30 @@ def test_an_assignment_that_is_over_or_of_a_future_that_is_not_ours_is_refused()
     ],
 )
 def test_what_no_hub_of_ours_would_say_is_refused(changes):
-    assert failure(heard(to(3, **changes), Held(DEVICE), NOW_MS)) is Failure.INTEGRITY
+    assert failure(check_assignment(to(3, **changes), HeldAssignment(DEVICE), NOW_MS)) is InstallFailure.INTEGRITY
 
 
 def test_a_withdrawal_needs_no_target():
-    assert heard(to(3, withdraw=True, path="", version=0, digest=""), Held(DEVICE), NOW_MS) is None
+    assert check_assignment(to(3, withdraw=True, path="", version=0, digest=""), HeldAssignment(DEVICE), NOW_MS) is None
 
 
 def test_a_control_device_is_told_to_stay_what_it_is():
-    stay = to(2, cohort=Cohort.CONTROL)
-    assert judge(stay, Facts(LISTED, floor=3, running=OLD), NOW_MS) == Target(stay.path, 2, "2" * 64)
+    stay = to(2, cohort=RolloutCohort.CONTROL)
+    assert resolve_assignment(stay, RepositoryView(LISTED, floor=3, running=OLD), NOW_MS) == InstallTarget(
+        stay.path, 2, "2" * 64
+    )
 
 
 def test_a_downgrade_without_a_permit_is_refused_as_rollback():
-    for facts in (Facts(LISTED, floor=3), Facts(LISTED, running=NEW)):
-        assert failure(judge(to(2), facts, NOW_MS)) is Failure.ROLLBACK
+    for facts in (RepositoryView(LISTED, floor=3), RepositoryView(LISTED, running=NEW)):
+        assert failure(resolve_assignment(to(2), facts, NOW_MS)) is InstallFailure.ROLLBACK
 
 
 def test_a_permit_lets_down_to_its_version_from_below_its_bound_until_it_ends():
     permit = Permit("digits", 4, 2, NOW_MS + HOUR_MS, "3 mistakes sevens")
-    facts = Facts(LISTED, floor=3, running=NEW, permits=(permit,))
-    assert judge(to(2), facts, NOW_MS) == Target(to(2).path, 2, "2" * 64, permit)
-    assert failure(judge(to(2), facts, NOW_MS + HOUR_MS)) is Failure.ROLLBACK
+    facts = RepositoryView(LISTED, floor=3, running=NEW, permits=(permit,))
+    assert resolve_assignment(to(2), facts, NOW_MS) == InstallTarget(to(2).path, 2, "2" * 64, permit)
+    assert failure(resolve_assignment(to(2), facts, NOW_MS + HOUR_MS)) is InstallFailure.ROLLBACK
 
 
 @pytest.mark.parametrize(
@@ -141,12 +152,15 @@ def test_a_permit_lets_down_to_its_version_from_below_its_bound_until_it_ends():
     ],
 )
 def test_a_permit_for_something_else_permits_nothing(permit):
-    assert failure(judge(to(2), Facts(LISTED, floor=3, permits=(permit,)), NOW_MS)) is Failure.ROLLBACK
+    assert (
+        failure(resolve_assignment(to(2), RepositoryView(LISTED, floor=3, permits=(permit,)), NOW_MS))
+        is InstallFailure.ROLLBACK
+    )
 
 
 LEAF = st.none() | st.integers() | st.text(max_size=5)
 JSON = LEAF | st.lists(LEAF) | st.dictionaries(st.text(), LEAF)
-GOOD = Permit("digits", 4, 2, NOW_MS).custom()
+GOOD = Permit("digits", 4, 2, NOW_MS).custom_fields()
 
 
 @given(JSON, st.fixed_dictionaries({name: st.integers() | st.text(max_size=9) for name in GOOD["permit"]}))
@@ -172,7 +186,9 @@ def test_anything_read_as_a_permit_is_one_or_a_value_error(value, permit):
 )
 def test_a_permit_that_leads_nowhere_or_says_something_else_than_its_path_is_none(changes):
     assert (
-        read_permit("permits/digits/to-2-from-below-4.json", GOOD).words().startswith("lets devices below digits@4 go")
+        read_permit("permits/digits/to-2-from-below-4.json", GOOD)
+        .describe()
+        .startswith("lets devices below digits@4 go")
     )
     with pytest.raises(ValueError, match="permit"):
         read_permit("permits/digits/to-2-from-below-4.json", {"permit": GOOD["permit"] | changes})
@@ -183,7 +199,7 @@ def test_a_permit_that_leads_nowhere_or_says_something_else_than_its_path_is_non
 
 @dataclass
 class Scene:
-    road: Road
+    road: UpdateClientHarness
     floor: int = 3
 
     def session(self) -> Any:
@@ -196,15 +212,15 @@ PERMIT = Permit("digits", 4, 2, 2**41)
 @pytest.fixture
 def scene(tmp_path):
     folder = tmp_path / "metadata"
-    with open_road(folder) as road:
+    with open_update_client(folder) as road:
         road.repo.delegate("models-digits", ["models/digits/*"], terminating=True)
         for version in (2, 3):
             road.repo.add(f"models/digits/digits-{version}.skb", b"x" * version, "models-digits", version=version)
         road.repo.publish_all("models-digits", "targets")
-        listed = road.refresh().listing("models/digits/digits-3.skb")
+        listed = road.refresh().find_target("models/digits/digits-3.skb")
         assert listed is not None
-        with FloorsDb(folder) as db:
-            db.raise_floors((Floor("target/models/digits", 3, listed.signers),))
+        with FloorDatabase(folder) as db:
+            db.raise_floors((VersionFloor("target/models/digits", 3, listed.signers),))
         yield Scene(road)
 
 
@@ -212,28 +228,28 @@ def test_the_floor_under_a_target_refuses_what_is_older(scene):
     session = scene.session()
     assert session.floor_under("models/digits/digits-2.skb") == 3
     with pytest.raises(RefusedError, match="seen before: 3"):
-        session.approved("models/digits/digits-2.skb")
+        session.approved_target("models/digits/digits-2.skb")
 
 
 def test_a_permit_that_targets_lists_opens_the_floor_for_its_version_alone(scene):
-    scene.road.repo.add(PERMIT.path, b"for people", "targets", **PERMIT.custom())
+    scene.road.repo.add(PERMIT.path, b"for people", "targets", **PERMIT.custom_fields())
     scene.road.repo.publish_all("targets")
     session = scene.session()
     (permit,) = session.permits("digits")
     assert permit == PERMIT
-    assert session.approved("models/digits/digits-2.skb", permit) is not None
+    assert session.approved_target("models/digits/digits-2.skb", permit) is not None
     with pytest.raises(RefusedError):
-        session.approved("models/digits/digits-2.skb", replace(permit, to_version=1))
+        session.approved_target("models/digits/digits-2.skb", replace(permit, to_version=1))
     assert session.permits("other") == ()
 
 
 def test_a_permit_that_a_delegated_role_lists_is_none(scene):
-    scene.road.repo.add(PERMIT.path, b"for people", "models-digits", **PERMIT.custom())
+    scene.road.repo.add(PERMIT.path, b"for people", "models-digits", **PERMIT.custom_fields())
     scene.road.repo.publish_all("models-digits", "targets")
     assert scene.session().permits("digits") == ()
 
 
 def test_a_permit_that_says_something_else_than_its_path_permits_nothing(scene):
-    scene.road.repo.add(PERMIT.path, b"for people", "targets", **replace(PERMIT, from_below=9).custom())
+    scene.road.repo.add(PERMIT.path, b"for people", "targets", **replace(PERMIT, from_below=9).custom_fields())
     scene.road.repo.publish_all("targets")
     assert scene.session().permits("digits") == ()

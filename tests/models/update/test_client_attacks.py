@@ -7,15 +7,15 @@ import json
 
 import pytest
 
-from models.update.floors import FILE, FloorsDb
+from models.update.floors import FLOORS_FILE, FloorDatabase
 from tests.models.doubles.repository import Repository, days, signer
-from tests.models.doubles.road import DAY_S, open_road
-from wire.protocol.rollout import Failure
+from tests.models.doubles.road import DAY_S, open_update_client
+from wire.protocol.rollout import InstallFailure
 
 
 @pytest.fixture
 def road(tmp_path):
-    with open_road(tmp_path / "trust") as road:
+    with open_update_client(tmp_path / "trust") as road:
         yield road
 
 
@@ -37,7 +37,7 @@ def test_2_an_older_timestamp_is_a_rollback(road):
     road.repo.publish_all()
     road.refresh()
     road.mirror.files = old
-    road.refused(Failure.ROLLBACK)
+    road.refused(InstallFailure.ROLLBACK)
     assert road.version("timestamp") == 3
 
 
@@ -54,10 +54,10 @@ def test_3_an_expired_timestamp_is_a_freeze_and_the_second_poll_alarms(road):
     road.at_s += 8 * DAY_S
     alarms = []
     for _ in range(3):
-        road.refused(Failure.FREEZE)
+        road.refused(InstallFailure.FREEZE)
         errand = road.errand()
-        with FloorsDb(road.folder) as db:
-            alarms.append(db.note("frozen_polls"))
+        with FloorDatabase(road.folder) as db:
+            alarms.append(db.read_note("frozen_polls"))
     assert alarms == [1, 2, 3]
     assert not errand.alarm  # it has not polled yet
     road.repo.timestamp.expires = days(30)
@@ -72,7 +72,7 @@ def test_3_any_expired_role_is_a_freeze_and_is_not_believed(road, role):
     before = road.versions()
     road.repo.md[role].signed.expires = days(-1)
     road.repo.publish(*(("root",) if role == "root" else ("targets", "snapshot", "timestamp")))
-    road.refused(Failure.FREEZE)
+    road.refused(InstallFailure.FREEZE)
     accepted = {"root"} if role == "root" else {"timestamp", "snapshot"}
     assert all(road.version(name) == before[name] for name in before.keys() - accepted)
     assert road.floor("timestamp") == 2
@@ -100,7 +100,7 @@ def test_4_a_snapshot_from_another_time_is_refused(road):
     old_snapshot = road.repo.files["metadata/2.snapshot.json"]
     road.repo.publish_all()
     road.repo.files["metadata/3.snapshot.json"] = old_snapshot
-    road.refused(Failure.ROLLBACK, "snapshot")
+    road.refused(InstallFailure.ROLLBACK, "snapshot")
     assert road.versions() == {"root": 1, "timestamp": 3}
 
 
@@ -108,31 +108,31 @@ def test_4_targets_from_another_time_are_refused(road):
     old_targets = road.repo.files["metadata/2.targets.json"]
     road.repo.publish_all()
     road.repo.files["metadata/3.targets.json"] = old_targets
-    road.refused(Failure.ROLLBACK, "targets")
+    road.refused(InstallFailure.ROLLBACK, "targets")
     assert road.version("targets") == 0
 
 
 @pytest.mark.parametrize("hashed", [False, True])
 @pytest.mark.parametrize("role", ["snapshot", "targets"])
 def test_4_a_newer_timestamp_cannot_bring_an_older_role(tmp_path, role, hashed):
-    with open_road(tmp_path / "trust", Repository(hashed=hashed)) as road:
+    with open_update_client(tmp_path / "trust", Repository(hashed=hashed)) as road:
         road.repo.publish_all()
         road.refresh()
         road.repo.md[role].signed.version = 1
         road.repo.put(role)
         road.repo.publish(*(("timestamp",) if role == "snapshot" else ("snapshot", "timestamp")))
-        road.refused(Failure.ROLLBACK)
+        road.refused(InstallFailure.ROLLBACK)
         assert road.version(role) == 3
 
 
 @pytest.mark.parametrize("role", ["snapshot", "targets"])
 def test_4_content_that_is_not_the_promised_hash_is_refused(tmp_path, role):
-    with open_road(tmp_path / "trust", Repository(hashed=True)) as road:
+    with open_update_client(tmp_path / "trust", Repository(hashed=True)) as road:
         road.repo.md[role].signed.unrecognized_fields["other"] = 1
         data = road.repo.files.copy()
         road.repo.put(role)
         road.mirror.files = data | {f"metadata/2.{role}.json": road.repo.files[f"metadata/2.{role}.json"]}
-        road.refused(Failure.INTEGRITY)
+        road.refused(InstallFailure.INTEGRITY)
         assert road.version(role) == 0
 
 
@@ -149,9 +149,9 @@ def test_a_role_that_vanishes_is_refused(road):
     road.refresh()
     del road.repo.snapshot.meta["policy.json"]
     road.repo.publish("snapshot", "timestamp")
-    road.refused(Failure.INTEGRITY)
+    road.refused(InstallFailure.INTEGRITY)
     road.lose_cache(zeroed=False)
-    road.refused(Failure.ROLLBACK, "gone")
+    road.refused(InstallFailure.ROLLBACK, "gone")
 
 
 def test_8_two_hundred_root_rotations_are_caught_up_in_one_refresh(road):
@@ -183,9 +183,9 @@ def test_10_11_an_older_repository_is_refused_by_our_own_floor_when_the_cache_is
     road.refresh()
     road.lose_cache(zeroed=zeroed)
     road.mirror.files = old
-    road.refused(Failure.ROLLBACK, "seen before: 3")
+    road.refused(InstallFailure.ROLLBACK, "seen before: 3")
     assert (road.version("timestamp"), road.version("snapshot"), road.version("targets")) == (0, 0, 0)
-    road.refused(Failure.ROLLBACK, "seen before: 3")  # nor does a second try find an older start
+    road.refused(InstallFailure.ROLLBACK, "seen before: 3")  # nor does a second try find an older start
     road.mirror.files = road.repo.files
     road.refresh()
     assert road.version("timestamp") == 3
@@ -200,13 +200,13 @@ def test_10_an_older_cache_planted_beside_the_floor_is_not_even_a_start(road):
     url, road.mirror.url = road.mirror.url, "http://127.0.0.1:1/"
     for path, data in planted.items():
         path.write_bytes(data)
-    road.refused(Failure.NETWORK)
+    road.refused(InstallFailure.NETWORK)
     assert (road.version("timestamp"), road.version("snapshot"), road.version("targets")) == (0, 0, 0)
     road.mirror.url = url
     for path, data in planted.items():
         path.write_bytes(data)
     road.mirror.files = old
-    road.refused(Failure.ROLLBACK)
+    road.refused(InstallFailure.ROLLBACK)
 
 
 def test_11_an_older_root_with_the_keys_it_had_does_not_void_the_floor(road):
@@ -218,25 +218,25 @@ def test_11_an_older_root_with_the_keys_it_had_does_not_void_the_floor(road):
     road.refresh()
     road.lose_cache(zeroed=False)
     road.mirror.files = old
-    road.refused(Failure.INTEGRITY)  # we begin with the root we kept: the old keys sign nothing any more
+    road.refused(InstallFailure.INTEGRITY)  # we begin with the root we kept: the old keys sign nothing any more
 
 
 def test_the_floors_alone_lost_leave_what_tuf_itself_protects(road):
     old = road.repo.copy()
     road.repo.publish_all()
     road.refresh()
-    (road.folder / FILE).write_bytes(b"\0" * 4096)
+    (road.folder / FLOORS_FILE).write_bytes(b"\0" * 4096)
     road.mirror.files = old
-    road.refused(Failure.ROLLBACK)
+    road.refused(InstallFailure.ROLLBACK)
 
 
 def test_30_a_hub_away_for_thirty_days_stops_nothing_but_installs_and_one_poll_recovers(road):
     road.refresh()
     road.at_s += 30 * DAY_S
     files, road.mirror.files = road.mirror.files, {}
-    road.refused(Failure.NETWORK)
+    road.refused(InstallFailure.NETWORK)
     road.mirror.files = files
-    road.refused(Failure.FREEZE)
+    road.refused(InstallFailure.FREEZE)
     for role, day in (("timestamp", 37), ("snapshot", 60)):
         road.repo.md[role].signed.expires = days(day)
     road.repo.publish("snapshot", "timestamp")
@@ -245,25 +245,25 @@ def test_30_a_hub_away_for_thirty_days_stops_nothing_but_installs_and_one_poll_r
 
 def test_no_one_there_is_the_network_and_not_an_attack(road):
     road.mirror.url = "http://127.0.0.1:1/"
-    road.refused(Failure.NETWORK)
+    road.refused(InstallFailure.NETWORK)
 
 
 @pytest.mark.parametrize("at", ["metadata/timestamp.json", "metadata/2.snapshot.json", "metadata/2.targets.json"])
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"signed":{}}', b"[" * 100_000])
 def test_bytes_that_are_no_metadata_are_refused(road, at, body):
     road.mirror.files = road.repo.files | {at: body}
-    road.refused(Failure.INTEGRITY)
+    road.refused(InstallFailure.INTEGRITY)
 
 
 def test_one_role_served_as_another_is_refused(road):
     road.mirror.files = road.repo.files | {"metadata/timestamp.json": road.repo.files["metadata/2.snapshot.json"]}
-    road.refused(Failure.INTEGRITY)
+    road.refused(InstallFailure.INTEGRITY)
 
 
 @pytest.mark.parametrize("at", ["metadata/timestamp.json", "metadata/2.snapshot.json", "metadata/2.targets.json"])
 def test_a_missing_role_is_the_network(road, at):
     road.mirror.files = {path: data for path, data in road.repo.files.items() if path != at}
-    road.refused(Failure.NETWORK, "404")
+    road.refused(InstallFailure.NETWORK, "404")
 
 
 def test_unknown_fields_are_signed_and_kept(road):
@@ -279,14 +279,14 @@ def test_an_unsigned_first_root_is_refused_before_a_request(road):
     broken = json.loads(road.root)
     broken["signatures"][0]["sig"] = "00" * 64
     road.root = json.dumps(broken).encode()
-    road.refused(Failure.INTEGRITY)
+    road.refused(InstallFailure.INTEGRITY)
     assert road.mirror.requests == []
 
 
 @pytest.mark.parametrize("root", [b"", b"{}", b"no root", "timestamp"])
 def test_a_first_root_that_is_none_is_refused_before_a_request(road, root):
     road.root = road.repo.files["metadata/timestamp.json"] if root == "timestamp" else root
-    road.refused(Failure.INTEGRITY)
+    road.refused(InstallFailure.INTEGRITY)
     assert road.mirror.requests == []
 
 
@@ -294,7 +294,7 @@ def test_a_version_beyond_counting_is_refused_and_leaves_no_floor(road):
     road.refresh()
     road.repo.timestamp.version = 2**70
     road.repo.put("timestamp")
-    road.refused(Failure.INTEGRITY, "beyond counting")
+    road.refused(InstallFailure.INTEGRITY, "beyond counting")
     assert road.floor("timestamp") == 2
 
 

@@ -202,10 +202,10 @@ def test_10_11_an_emptied_cache_does_not_bring_an_older_repository_back(client):
 
 
 def test_20_a_second_client_on_the_same_folder_is_refused(client):
-    from wire.process.daemon import Lock  # noqa: PLC0415 - the only test that needs it
+    from wire.process.daemon import FolderLock  # noqa: PLC0415 - the only test that needs it
 
     client.init()
-    with Lock(client.metadata):
+    with FolderLock(client.metadata):
         assert client.refresh() == 1
     assert client.refresh() == 0
 

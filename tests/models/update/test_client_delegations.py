@@ -8,13 +8,13 @@ from tuf.api.metadata import Delegations, Metadata, SuccinctRoles, Targets
 
 from models.update.client import RefusedError
 from tests.models.doubles.repository import days, signer
-from tests.models.doubles.road import open_road
-from wire.protocol.rollout import Failure
+from tests.models.doubles.road import open_update_client
+from wire.protocol.rollout import InstallFailure
 
 
 @pytest.fixture
 def road(tmp_path):
-    with open_road(tmp_path / "trust") as road:
+    with open_update_client(tmp_path / "trust") as road:
         yield road
 
 
@@ -53,7 +53,7 @@ GRAPHS: dict[str, tuple[list[tuple[Any, ...]], str]] = {
 def test_a_missing_target_is_searched_in_order_and_not_found(road, name):
     delegations, order = GRAPHS[name]
     publish(road, *delegations)
-    assert road.refresh().listing("missing") is None
+    assert road.refresh().find_target("missing") is None
     assert "".join(visited(road)) == order
 
 
@@ -75,7 +75,7 @@ def test_a_target_is_found_with_the_role_that_is_trusted_for_it(road, path, orde
     for each, role in LISTED.items():
         road.repo.add(each, each.encode(), role)
     road.repo.publish_all("A", "B", "C", "D", "targets")
-    found = road.refresh().listing(path)
+    found = road.refresh().find_target(path)
     assert found.info.length == len(path)
     assert found.signers == found.role.keys
     assert "".join(visited(road)) == order
@@ -88,16 +88,16 @@ def test_28_a_family_cannot_list_a_bundle_of_another_family(road):
     road.repo.add("models/b/b-1.skb", b"mine", "models-b", version=1)
     road.repo.publish_all("models-a", "models-b")
     session = road.refresh()
-    session.listing("models/a/-")  # the false one's list is loaded
-    assert session.approved("models/b/b-9.skb") is None
-    assert [info.path for info in session.below("models/b")] == ["models/b/b-1.skb"]
+    session.find_target("models/a/-")  # the false one's list is loaded
+    assert session.approved_target("models/b/b-9.skb") is None
+    assert [info.path for info in session.targets_below("models/b")] == ["models/b/b-1.skb"]
 
 
 def test_28_hub_keys_come_from_the_role_for_keys_alone(road):
     publish(road, ("targets", "keys", {"paths": ["keys/*"]}), ("targets", "policy", {"paths": ["policy/*"]}))
     road.repo.add("keys/local.json", b"false", "policy")
     road.repo.publish_all("policy")
-    assert road.refresh().approved("keys/local.json") is None
+    assert road.refresh().approved_target("keys/local.json") is None
 
 
 def test_5_a_delegated_role_with_one_signature_of_two_is_refused(road):
@@ -108,7 +108,7 @@ def test_5_a_delegated_role_with_one_signature_of_two_is_refused(road):
     road.repo.publish_all("policy", "targets")
     session = road.refresh()
     with pytest.raises(RefusedError, match="signed by 1/2"):
-        session.listing("policy/demo.toml")
+        session.find_target("policy/demo.toml")
 
 
 def test_6_a_delegation_to_one_key_under_two_ids_is_refused(road):
@@ -126,7 +126,7 @@ def test_6_a_delegation_to_one_key_under_two_ids_is_refused(road):
     road.repo.publish_all()
     session = road.refresh()
     with pytest.raises(RefusedError, match="1 different keys, threshold 2"):
-        session.approved("policy/demo.toml")
+        session.approved_target("policy/demo.toml")
 
 
 def test_a_role_known_by_one_delegator_is_verified_again_for_another(road):
@@ -136,17 +136,17 @@ def test_a_role_known_by_one_delegator_is_verified_again_for_another(road):
     road.repo.add_key("C", delegator="A")
     mine = road.repo.keys["C"]
     road.repo.delegate("C", ["b/*"], delegator="B")
-    road.repo.targets("B").delegations.roles["C"].keyids.clear()
+    road.repo.targets("B").delegations.roles["C"].keyids.clear_scratch()
     road.repo.add_key("C", delegator="B")
     road.repo.keys["C"] = mine[:1]
     for path in ("a/x", "b/x"):
         road.repo.add(path, b"x", "C")
     road.repo.publish_all("C", "A", "B")
     session = road.refresh()
-    assert session.listing("a/x")
+    assert session.find_target("a/x")
     with pytest.raises(RefusedError) as caught:
-        session.listing("b/x")
-    assert caught.value.refusal.failure is Failure.INTEGRITY
+        session.find_target("b/x")
+    assert caught.value.refusal.failure is InstallFailure.INTEGRITY
 
 
 def test_an_expired_delegated_role_is_a_freeze_and_is_not_kept(road):
@@ -155,8 +155,8 @@ def test_an_expired_delegated_role_is_a_freeze_and_is_not_kept(road):
     road.repo.publish_all("policy")
     session = road.refresh()
     with pytest.raises(RefusedError) as caught:
-        session.listing("policy/demo.toml")
-    assert caught.value.refusal.failure is Failure.FREEZE
+        session.find_target("policy/demo.toml")
+    assert caught.value.refusal.failure is InstallFailure.FREEZE
     assert road.version("policy") == 0
 
 
@@ -171,14 +171,14 @@ def test_2_an_older_delegated_role_is_a_rollback_even_without_a_cache(road):
     road.repo.targets("policy").version = 1
     road.repo.put("policy")
     road.repo.publish("snapshot", "timestamp")
-    road.refused(Failure.ROLLBACK, "meta/policy.json 1, seen before: 2")
+    road.refused(InstallFailure.ROLLBACK, "meta/policy.json 1, seen before: 2")
 
 
 @pytest.mark.parametrize("role", ["?", "#", "/role", "../role", "..", ".", "a b", "ä"])
 def test_21_an_odd_role_name_stays_in_the_folder_and_in_the_address(road, role):
     publish(road, ("targets", role))
     before = {path for path in road.folder.parent.rglob("*") if road.folder not in path.parents}
-    assert road.refresh().listing("missing") is None
+    assert road.refresh().find_target("missing") is None
     assert visited(road) == [role]
     assert (road.folder / f"{quote(role, '')}.json").is_file()
     assert {path for path in road.folder.parent.rglob("*") if road.folder not in path.parents} == before
@@ -190,8 +190,8 @@ def test_21_a_target_path_that_is_not_ours_is_refused_even_if_it_is_signed(road,
     road.repo.publish_all()
     session = road.refresh()
     with pytest.raises(RefusedError) as caught:
-        session.approved(path)
-    assert caught.value.refusal.failure is Failure.INTEGRITY
+        session.approved_target(path)
+    assert caught.value.refusal.failure is InstallFailure.INTEGRITY
     assert road.mirror.asked[-1] == "3.targets"
 
 
@@ -199,7 +199,7 @@ def test_a_repository_without_consistent_snapshots_works(road):
     road.repo.root.consistent_snapshot = False
     road.repo.publish("root")
     publish(road, ("targets", "A"))
-    assert road.refresh().listing("missing") is None
+    assert road.refresh().find_target("missing") is None
     assert road.mirror.asked[-4:] == ["timestamp", "snapshot", "targets", "A"]
 
 
@@ -216,5 +216,5 @@ def test_succinct_delegation_finds_its_bin(road):
     road.repo.publish(*bins.get_roles())
     road.repo.publish_all()
     session = road.refresh()
-    assert session.approved("policy/demo.toml")
-    assert [info.path for info in session.below("policy")] == ["policy/demo.toml"]
+    assert session.approved_target("policy/demo.toml")
+    assert [info.path for info in session.targets_below("policy")] == ["policy/demo.toml"]

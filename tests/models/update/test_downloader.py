@@ -8,12 +8,12 @@ import pytest
 from tuf.api.exceptions import DownloadError, DownloadHTTPError, DownloadLengthMismatchError, SlowRetrievalError
 
 from models.update.client import RefusedError
-from models.update.downloader import Fetcher, Hands
-from models.update.http import Limits, Pace, UnreachableError
-from models.update.partial_download import Part
+from models.update.downloader import ResumingFetcher, TransferClock
+from models.update.http import TransferLimits, TransferPace, UnreachableError
+from models.update.partial_download import PartialDownload
 from tests.models.doubles.mirror import Faults, Mirror
-from tests.models.doubles.road import open_road
-from wire.protocol.rollout import Failure
+from tests.models.doubles.road import open_update_client
+from wire.protocol.rollout import InstallFailure
 
 DATA = os.urandom(300_000)
 SIZE = len(DATA)
@@ -28,7 +28,7 @@ def mirror():
 
 @pytest.fixture
 def part(tmp_path):
-    with Part(tmp_path / "file.part") as part:
+    with PartialDownload(tmp_path / "file.part") as part:
         yield part
 
 
@@ -43,7 +43,7 @@ def fetch(mirror, part, naps):
     opened = []
 
     def go(length=SIZE, limits=None, **faults):
-        fetcher = Fetcher(limits, hands=Hands(sleep=naps.append))
+        fetcher = ResumingFetcher(limits, hands=TransferClock(sleep=naps.append))
         opened.append(fetcher)
         mirror.faults = Faults(**faults)
         fetcher.download_part(f"{mirror.url}targets/file", part, length)
@@ -89,9 +89,9 @@ def test_15_a_restart_of_the_device_goes_on_too(mirror, part, fetch, tmp_path):
     with pytest.raises(UnreachableError):
         fetch(cuts=[150_000, 0, 0, 0, 0, 0, 0])
     part.__exit__(None, None, None)
-    with Part(part.path) as again:
+    with PartialDownload(part.path) as again:
         assert (again.size, again.tag) == (150_000, '"v1"')
-        fetcher = Fetcher()
+        fetcher = ResumingFetcher()
         mirror.faults = Faults()
         fetcher.download_part(f"{mirror.url}targets/file", again, len(DATA))
         assert content(again) == DATA
@@ -162,7 +162,7 @@ def test_13_an_endless_body_is_cut_one_byte_beyond_the_promise(part, fetch):
 @pytest.mark.parametrize("endless", [True, False])
 def test_13_endless_metadata_is_cut_one_byte_beyond_the_limit(mirror, endless):
     mirror.faults = Faults(where="metadata", endless=endless)
-    fetcher = Fetcher()
+    fetcher = ResumingFetcher()
     with pytest.raises(DownloadLengthMismatchError):
         fetcher.download_bytes(f"{mirror.url}metadata/timestamp.json", 400)
     assert fetcher.received_bytes == (401 if endless else 0)
@@ -171,41 +171,41 @@ def test_13_endless_metadata_is_cut_one_byte_beyond_the_limit(mirror, endless):
 
 def test_14_a_drip_is_ended_by_the_deadline_of_the_whole_download(part, fetch):
     with pytest.raises(SlowRetrievalError, match=r"not done after|silent"):
-        fetch(limits=Limits(deadline_s=0.3, least_bytes_per_s=0), drip_s=0.02)
+        fetch(limits=TransferLimits(deadline_s=0.3, least_bytes_per_s=0), drip_s=0.02)
     assert 0 < part.size < 100
 
 
 def test_14_a_drip_of_headers_is_ended_too(fetch):
     with pytest.raises(SlowRetrievalError):
-        fetch(limits=Limits(deadline_s=0.3), drip_s=0.02, drip_header=True)
+        fetch(limits=TransferLimits(deadline_s=0.3), drip_s=0.02, drip_header=True)
 
 
 def test_14_a_drip_is_ended_by_the_least_rate_long_before_the_deadline(part, fetch):
     with pytest.raises(SlowRetrievalError, match="bytes/s, least"):
-        fetch(limits=Limits(deadline_s=60, least_bytes_per_s=1024, window_s=0.2), drip_s=0.02)
+        fetch(limits=TransferLimits(deadline_s=60, least_bytes_per_s=1024, window_s=0.2), drip_s=0.02)
     assert part.size > 0
 
 
 def test_14_silence_is_ended_by_the_gap(fetch):
     with pytest.raises(SlowRetrievalError, match="silent"):
-        fetch(limits=Limits(gap_s=0.2), drip_s=5)
+        fetch(limits=TransferLimits(gap_s=0.2), drip_s=5)
 
 
 def test_14_one_byte_each_29_seconds_by_the_clock():
     """The real figures on a clock of our own: the rate is judged at 5 minutes, whatever the gap allows."""
     now = [0.0]
-    pace = Pace(Limits(), clock=lambda: now[0])
+    pace = TransferPace(TransferLimits(), clock=lambda: now[0])
     for _ in range(10):
-        assert pace.patience_s() == 30.0
+        assert pace.read_timeout_s() == 30.0
         now[0] += 29.0
-        pace.got(1)
+        pace.count_bytes(1)
     now[0] += 29.0
     with pytest.raises(SlowRetrievalError):
-        pace.got(1)
-    pace = Pace(Limits(least_bytes_per_s=0), clock=lambda: now[0])
+        pace.count_bytes(1)
+    pace = TransferPace(TransferLimits(least_bytes_per_s=0), clock=lambda: now[0])
     now[0] += 24 * 3600
     with pytest.raises(SlowRetrievalError):
-        pace.patience_s()
+        pace.read_timeout_s()
 
 
 @pytest.mark.parametrize(
@@ -238,11 +238,11 @@ def test_any_other_status_is_an_error_that_says_which(fetch, status):
 )
 def test_an_address_that_is_not_plain_is_refused_unasked(url):
     with pytest.raises(DownloadError, match="not a plain"):
-        Fetcher().download_bytes(url, 10)
+        ResumingFetcher().download_bytes(url, 10)
 
 
 def test_nobody_there_is_the_network(part):
-    fetcher = Fetcher(hands=Hands(sleep=lambda _: None))
+    fetcher = ResumingFetcher(hands=TransferClock(sleep=lambda _: None))
     with pytest.raises(UnreachableError):
         fetcher.download_part("http://127.0.0.1:1/x", part, 10)
     with pytest.raises(UnreachableError):
@@ -250,20 +250,20 @@ def test_nobody_there_is_the_network(part):
 
 
 def test_a_server_without_tls_is_not_spoken_to_in_clear_when_https_was_asked_for(mirror):
-    fetcher = Fetcher(context=ssl.create_default_context())
+    fetcher = ResumingFetcher(context=ssl.create_default_context())
     with pytest.raises(UnreachableError):
         fetcher.download_bytes(mirror.url.replace("http:", "https:") + "metadata/timestamp.json", 1000)
 
 
 def test_metadata_cut_once_is_asked_for_again(mirror):
     mirror.faults = Faults(where="metadata", cuts=[100])
-    fetcher = Fetcher()
+    fetcher = ResumingFetcher()
     assert fetcher.download_bytes(f"{mirror.url}metadata/timestamp.json", 1000) == b"x" * 500
     fetcher.close()
 
 
 def test_a_connection_that_died_while_it_was_kept_is_opened_again(mirror):
-    fetcher = Fetcher()
+    fetcher = ResumingFetcher()
     url = f"{mirror.url}metadata/timestamp.json"
     fetcher.download_bytes(url, 1000)
     mirror.faults = Faults(where="metadata", cuts=[500])
@@ -273,7 +273,7 @@ def test_a_connection_that_died_while_it_was_kept_is_opened_again(mirror):
 
 
 def test_the_seam_of_the_tuf_client_streams(mirror):
-    fetcher = Fetcher()
+    fetcher = ResumingFetcher()
     with fetcher.download_file(f"{mirror.url}targets/file", len(DATA)) as file:
         assert file.read() == DATA
     fetcher.close()
@@ -281,7 +281,7 @@ def test_the_seam_of_the_tuf_client_streams(mirror):
 
 @pytest.fixture
 def road(tmp_path):
-    with open_road(tmp_path / "trust") as road:
+    with open_update_client(tmp_path / "trust") as road:
         road.repo.add(PATH, DATA, version=7)
         road.repo.publish_all()
         yield road
@@ -289,7 +289,7 @@ def road(tmp_path):
 
 def take(road, part):
     session = road.refresh()
-    session.download(session.approved(PATH), part)
+    session.download(session.approved_target(PATH), part)
 
 
 def replace(road, data):
@@ -301,7 +301,7 @@ def test_12_a_wrong_byte_is_refused_and_the_part_is_gone(road, part):
     replace(road, DATA[:-1] + bytes([DATA[-1] ^ 1]))
     with pytest.raises(RefusedError) as caught:
         take(road, part)
-    assert caught.value.refusal.failure is Failure.INTEGRITY
+    assert caught.value.refusal.failure is InstallFailure.INTEGRITY
     assert not part.path.exists()
 
 
@@ -310,16 +310,16 @@ def test_12_a_byte_more_or_less_is_refused_and_the_part_is_gone(road, part, data
     replace(road, data)
     with pytest.raises(RefusedError) as caught:
         take(road, part)
-    assert caught.value.refusal.failure is Failure.INTEGRITY
+    assert caught.value.refusal.failure is InstallFailure.INTEGRITY
     assert not part.path.exists()
 
 
 def test_14_a_slow_server_is_called_slow_and_not_absent(road, part):
-    road.limits = Limits(deadline_s=0.2)
+    road.limits = TransferLimits(deadline_s=0.2)
     road.mirror.faults = Faults(drip_s=0.05)
     with pytest.raises(RefusedError) as caught:
         take(road, part)
-    assert caught.value.refusal.failure is Failure.SLOW_RETRIEVAL
+    assert caught.value.refusal.failure is InstallFailure.SLOW_RETRIEVAL
 
 
 def test_15_a_torn_beginning_is_found_by_the_hash_and_fetched_whole(road, part):

@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 
 from models.bundle.bundle import open_bundle, write_bundle
 from models.bundle.manifest import HUB_FILE, BundleError
-from models.update.partial_download import Part
-from models.update.slots import Document, Slot, Step, Store, pack, unpack
+from models.update.partial_download import PartialDownload
+from models.update.slots import Slot, Store, StoredDocument, StoreStep, pack_bundle, unpack_bundle
 from tests import ROOT
 from tests.models.conftest import contents, echo_graph, make
 from tests.models.doubles.crashes import NEW, OLD, install
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 
 @pytest.fixture
 def old(tmp_path):
-    return pack(make(tmp_path / "old", version=1))
+    return pack_bundle(make(tmp_path / "old", version=1))
 
 
 @pytest.fixture
 def new(tmp_path):
-    return pack(make(tmp_path / "new", echo_graph(2.0), version=2))
+    return pack_bundle(make(tmp_path / "new", echo_graph(2.0), version=2))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def store(tmp_path):
 
 def unpacked(data, folder):
     folder.mkdir()
-    return unpack(io.BytesIO(data), folder)
+    return unpack_bundle(io.BytesIO(data), folder)
 
 
 def tar(*members, kind=tarfile.REGTYPE, form=tarfile.USTAR_FORMAT, **changes):
@@ -61,7 +61,7 @@ def tar(*members, kind=tarfile.REGTYPE, form=tarfile.USTAR_FORMAT, **changes):
 def test_packing_is_the_same_bytes_each_time_and_a_tar_anyone_can_read(tmp_path, made, old):
     again = make(tmp_path / "again", version=1)
     (again.path / "forge.json").write_text('{"forge_s": 1}')
-    assert pack(open_bundle(again.path)) == pack(open_bundle(made.path)) == old
+    assert pack_bundle(open_bundle(again.path)) == pack_bundle(open_bundle(made.path)) == old
     with tarfile.open(fileobj=io.BytesIO(old)) as file:
         assert file.getnames() == ["edge.onnx", "golden.npz", "hub.json", "hub.safetensors", "manifest.json"]
         assert {member.mtime + member.uid + member.gid for member in file} == {0}
@@ -75,7 +75,7 @@ def test_unpacking_gives_the_same_bundle_and_the_digest_of_what_was_read(tmp_pat
 def test_a_manifest_written_by_hand_is_not_packed(made):
     (made.path / "manifest.json").write_bytes((made.path / "manifest.json").read_bytes() + b"\n")
     with pytest.raises(BundleError, match="by hand"):
-        pack(open_bundle(made.path))
+        pack_bundle(open_bundle(made.path))
 
 
 ESCAPES = {
@@ -139,7 +139,7 @@ def test_a_packed_bundle_with_any_byte_changed_or_cut_is_refused_or_has_another_
 def test_an_installed_bundle_serves_and_the_one_before_is_kept(store, old, new):
     first, second = install(store, old, OLD), install(store, new, NEW)
     assert (store.current, store.previous) == (second, first)
-    assert store.open(second).manifest.version == 2
+    assert store.open_slot(second).manifest.version == 2
     assert list((store.folder / "parts").iterdir()) == []
 
 
@@ -148,15 +148,15 @@ def test_a_restart_finds_what_was_activated(tmp_path, old):
         slot = install(store, old, OLD)
     with Store(tmp_path / "store") as store:
         assert store.current == slot
-        assert store.open(slot).manifest.version == 1
+        assert store.open_slot(slot).manifest.version == 1
 
 
 def test_the_third_bundle_pushes_the_first_out(store, old, new, tmp_path):
-    third = pack(make(tmp_path / "third", version=3))
+    third = pack_bundle(make(tmp_path / "third", version=3))
     first = install(store, old, OLD)
     install(store, new, NEW)
     install(store, third, "models/echo/echo-3.skb")
-    assert not store.place(first).exists()
+    assert not store.slot_folder(first).exists()
     assert len(list((store.folder / "slots").iterdir())) == 2
 
 
@@ -164,7 +164,7 @@ def test_rolling_back_serves_the_previous_and_forgets_what_failed(store, old, ne
     first, second = install(store, old, OLD), install(store, new, NEW)
     assert store.roll_back() == first == store.current
     assert store.previous is None
-    assert not store.place(second).exists()
+    assert not store.slot_folder(second).exists()
     assert store.roll_back() is None
     assert store.current == first
 
@@ -172,11 +172,11 @@ def test_rolling_back_serves_the_previous_and_forgets_what_failed(store, old, ne
 def test_12_bytes_that_are_not_the_promised_ones_are_not_staged(store, old, new):
     install(store, old, OLD)
     slot = Slot(NEW, 2, sha256(old).hexdigest())
-    with store.reserve(slot.digest, len(new)) as part:
+    with store.reserve_part(slot.digest, len(new)) as part:
         part.append(new)
         with pytest.raises(BundleError, match="not those that were promised"):
-            store.stage(part, slot)
-    assert [path.name for path in (store.folder / "slots").iterdir()] == [store.place(store.current).name]
+            store.stage_bundle(part, slot)
+    assert [path.name for path in (store.folder / "slots").iterdir()] == [store.slot_folder(store.current).name]
 
 
 @pytest.mark.parametrize("path", ["models/echo/echo-3.skb", "models/other/other-2.skb"])
@@ -187,13 +187,13 @@ def test_a_bundle_under_another_name_or_version_is_not_staged(store, new, path):
 
 def test_25_a_slot_changed_on_disk_does_not_open(store, old, new):
     slot = install(store, old, OLD)
-    (store.place(slot) / "edge.onnx").write_bytes(b"swapped")
+    (store.slot_folder(slot) / "edge.onnx").write_bytes(b"swapped")
     with pytest.raises(BundleError):
-        store.open(slot)
-    store.place(slot).rename(store.folder / "aside")
-    unpacked(new, store.place(slot))
+        store.open_slot(slot)
+    store.slot_folder(slot).rename(store.folder / "aside")
+    unpacked(new, store.slot_folder(slot))
     with pytest.raises(BundleError, match="not the bundle that was installed"):
-        store.open(slot)
+        store.open_slot(slot)
 
 
 def test_staging_again_what_was_staged_and_left_is_no_obstacle(store, old, new):
@@ -206,34 +206,34 @@ def test_staging_again_what_was_staged_and_left_is_no_obstacle(store, old, new):
 
 def stage(store, packed, path, version):
     slot = Slot(path, version, sha256(packed).hexdigest())
-    with store.reserve(slot.digest, len(packed)) as part:
+    with store.reserve_part(slot.digest, len(packed)) as part:
         part.append(packed)
-        return store.stage(part, slot)
+        return store.stage_bundle(part, slot)
 
 
 def test_a_staged_bundle_waits_while_documents_change_and_goes_when_it_is_dropped(store, old, new):
     first = install(store, old, OLD)
     staged = stage(store, new, NEW, 2)
-    store.keep(Document("policy/demo.toml", 1, sha256(b"one").hexdigest()), b"one")
-    assert store.open(staged).manifest.version == 2
-    store.drop()
-    assert not store.place(staged).exists()
+    store.keep_document(StoredDocument("policy/demo.toml", 1, sha256(b"one").hexdigest()), b"one")
+    assert store.open_slot(staged).manifest.version == 2
+    store.drop_staged()
+    assert not store.slot_folder(staged).exists()
     assert store.current == first
 
 
 def test_documents_are_replaced_whole_and_found_again(tmp_path):
     with Store(tmp_path / "store") as store:
-        assert store.document("policy/demo.toml") is None
+        assert store.read_document("policy/demo.toml") is None
         for version, data in enumerate((b"one", b"two"), 1):
-            store.keep(Document("policy/demo.toml", version, sha256(data).hexdigest()), data)
+            store.keep_document(StoredDocument("policy/demo.toml", version, sha256(data).hexdigest()), data)
     with Store(tmp_path / "store") as store:
-        found = store.document("policy/demo.toml")
+        found = store.read_document("policy/demo.toml")
         assert found
         document, data = found
         assert (document.version, data) == (2, b"two")
         assert len(list((store.folder / "documents").iterdir())) == 1
         (store.folder / "documents" / document.digest).write_bytes(b"torn")
-        assert store.document("policy/demo.toml") is None
+        assert store.read_document("policy/demo.toml") is None
 
 
 def test_an_unreadable_index_is_said_and_nothing_is_swept_away(tmp_path, old):
@@ -243,30 +243,30 @@ def test_an_unreadable_index_is_said_and_nothing_is_swept_away(tmp_path, old):
     with Store(tmp_path / "store") as store:
         assert store.damaged
         assert store.current is None
-        assert store.place(slot).exists()
+        assert store.slot_folder(slot).exists()
 
 
 def test_18_no_room_is_said_before_the_download(store):
     with pytest.raises(OSError, match="no room"):
-        store.reserve("d" * 64, 1 << 60)
+        store.reserve_part("d" * 64, 1 << 60)
 
 
 def test_18_room_is_made_by_other_downloads_that_were_left(store):
-    with store.reserve("a" * 64, 10) as part:
+    with store.reserve_part("a" * 64, 10) as part:
         part.append(b"left")
-    store.reserve("b" * 64, 10)
+    store.reserve_part("b" * 64, 10)
     assert list((store.folder / "parts").iterdir()) == []
 
 
 def test_20_a_second_agent_on_the_same_folder_does_not_start(store):
     with pytest.raises(ExitError) as caught, Store(store.folder):
         pass
-    assert caught.value.code is Exit.LOCKED
+    assert caught.value.code is ExitCode.LOCKED
 
 
 def test_a_part_is_not_written_through_a_link(tmp_path):
     (tmp_path / "x.part").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="symbolic links"), Part(tmp_path / "x.part"):
+    with pytest.raises(OSError, match="symbolic links"), PartialDownload(tmp_path / "x.part"):
         pass
 
 
@@ -281,14 +281,14 @@ def outcomes(tmp_path, old, new, mode):
     return json.loads(run.stdout)
 
 
-ACTIVE_FROM = {Step.SYNC_FOLDER, Step.SWEEP}  # the index was renamed: the new one is current
+ACTIVE_FROM = {StoreStep.SYNC_FOLDER, StoreStep.SWEEP}  # the index was renamed: the new one is current
 
 
 def test_19_killed_at_each_named_point_it_is_the_old_model_or_the_new_one_and_nothing_else(tmp_path, old, new):
     results = outcomes(tmp_path, old, new, "kill")
     assert len(results) == 12
     for point, result in results.items():
-        expected = 2 if Step(point) in ACTIVE_FROM else 1
+        expected = 2 if StoreStep(point) in ACTIVE_FROM else 1
         assert result["said"] == "killed", point
         assert (result.get("serves"), result.get("litter"), result.get("scratch")) == (expected, 0, []), (point, result)
         assert result["then"] == 2
@@ -299,14 +299,17 @@ def test_18_a_disk_full_at_each_named_point_leaves_the_old_model_serving_and_giv
     assert len(results) == 12
     for point, result in results.items():
         assert result["said"].startswith("ENOSPC serving"), (point, result)
-        assert result["serves"] == int(result["said"][-1]) == (2 if Step(point) in ACTIVE_FROM else 1), (point, result)
+        assert result["serves"] == int(result["said"][-1]) == (2 if StoreStep(point) in ACTIVE_FROM else 1), (
+            point,
+            result,
+        )
         assert (result["litter"], result["scratch"], result["then"]) == (0, [], 2), (point, result)
         assert result["used"] < 2.2 * len(old), (point, result)
 
 
 def test_18_a_write_the_kernel_refuses_in_the_middle_of_a_file_leaves_the_old_model_serving(tmp_path, old, made):
     manifest = msgspec.structs.replace(made.manifest, version=2)
-    big = pack(write_bundle(tmp_path / "big", manifest, contents() | {HUB_FILE: bytes(50_000)}))
+    big = pack_bundle(write_bundle(tmp_path / "big", manifest, contents() | {HUB_FILE: bytes(50_000)}))
     results = outcomes(tmp_path, old, big, "limit")
     assert results["unpack"]["said"] == "EFBIG serving 1"
     assert results["unpack"]["used"] < 2.2 * len(old)
@@ -317,8 +320,8 @@ def test_a_previous_slot_that_is_not_there_is_no_way_back(tmp_path, old, new):
     with Store(tmp_path / "store") as store:
         first = install(store, old, OLD)
         install(store, new, NEW)
-        shutil.rmtree(store.place(first))
+        shutil.rmtree(store.slot_folder(first))
     with Store(tmp_path / "store") as store:
         assert store.previous is None
         assert store.current
-        assert store.open(store.current).manifest.version == 2
+        assert store.open_slot(store.current).manifest.version == 2

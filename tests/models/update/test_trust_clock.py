@@ -2,19 +2,19 @@
 
 import pytest
 
-from models.update.trust import SIGNED_MS
+from models.update.trust import SIGNED_MS_FIELD
 from tests.models.doubles.repository import NOW, days
-from tests.models.doubles.road import DAY_S, Road, open_road
-from wire.protocol.rollout import Failure
+from tests.models.doubles.road import DAY_S, UpdateClientHarness, open_update_client
+from wire.protocol.rollout import InstallFailure
 
 
 @pytest.fixture
 def road(tmp_path):
-    with open_road(tmp_path / "trust") as road:
+    with open_update_client(tmp_path / "trust") as road:
         yield road
 
 
-def hub_time(road: Road, at_s: float) -> None:
+def hub_time(road: UpdateClientHarness, at_s: float) -> None:
     road.repo.say_hour(int(at_s * 1000))
     road.repo.publish("timestamp")
 
@@ -26,20 +26,20 @@ def test_70_a_clock_at_1970_is_lifted_and_a_frozen_repository_is_seen(road):
     road.refresh()  # the repository is fresh: a broken clock does not stop us
     road.repo.timestamp.expires = days(3)
     road.repo.publish("timestamp")
-    road.refused(Failure.FREEZE)  # 1970 is before day 3, but we know that day 6 has come
+    road.refused(InstallFailure.FREEZE)  # 1970 is before day 3, but we know that day 6 has come
 
 
 def test_70_a_clock_at_1970_is_lifted_at_the_first_refresh_to_the_hour_of_the_build(road):
     road.at_s = 0.0
     road.least_ms = int((NOW.timestamp() + 8 * DAY_S) * 1000)
-    road.refused(Failure.FREEZE)
+    road.refused(InstallFailure.FREEZE)
 
 
 @pytest.mark.parametrize("jump_s", [3650 * DAY_S, 30000 * DAY_S, 4e11])
 def test_70_a_clock_ten_years_ahead_refuses_keeps_nothing_and_is_well_again_with_the_clock(road, jump_s):
     road.refresh()
     road.at_s += jump_s
-    road.refused(Failure.FREEZE)
+    road.refused(InstallFailure.FREEZE)
     road.at_s -= jump_s
     road.repo.publish_all()
     road.refresh()
@@ -63,7 +63,7 @@ def test_70_an_hour_said_by_stolen_keys_is_void_with_them(road):
     road.repo.rotate("timestamp")
     road.repo.rotate("snapshot")
     road.repo.publish("root")
-    del road.repo.timestamp.unrecognized_fields[SIGNED_MS]
+    del road.repo.timestamp.unrecognized_fields[SIGNED_MS_FIELD]
     road.repo.timestamp.expires, road.repo.snapshot.expires = days(7), days(30)
     road.repo.publish("snapshot", "timestamp")
     road.refresh()

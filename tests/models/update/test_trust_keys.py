@@ -3,13 +3,13 @@
 import pytest
 
 from tests.models.doubles.repository import Repository, signer
-from tests.models.doubles.road import open_road
-from wire.protocol.rollout import Failure
+from tests.models.doubles.road import open_update_client
+from wire.protocol.rollout import InstallFailure
 
 
 @pytest.fixture
 def road(tmp_path):
-    with open_road(tmp_path / "trust") as road:
+    with open_update_client(tmp_path / "trust") as road:
         yield road
 
 
@@ -17,7 +17,7 @@ def road(tmp_path):
 def test_5_a_role_signed_by_another_roles_key_is_refused(road, role):
     road.repo.keys[role] = road.repo.keys["snapshot" if role != "snapshot" else "timestamp"]
     road.repo.publish_all()
-    road.refused(Failure.INTEGRITY, "signed by 0/1")
+    road.refused(InstallFailure.INTEGRITY, "signed by 0/1")
 
 
 @pytest.mark.parametrize("role", ["timestamp", "snapshot", "targets"])
@@ -27,7 +27,7 @@ def test_5_one_signature_of_two_is_refused_and_two_are_accepted(road, role):
     road.repo.publish("root")
     road.repo.keys[role] = [second]
     road.repo.publish_all()
-    road.refused(Failure.INTEGRITY, "signed by 1/2")
+    road.refused(InstallFailure.INTEGRITY, "signed by 1/2")
     assert road.version("root") == 2
     road.repo.keys[role].append(1 + ["root", "targets", "snapshot", "timestamp"].index(role))
     road.repo.publish_all()
@@ -38,7 +38,7 @@ def test_5_one_signature_of_two_is_refused_and_two_are_accepted(road, role):
 def test_unsigned_metadata_stops_the_refresh_where_it_is(road, role):
     road.repo.keys[role] = []
     road.repo.publish(*(("root",) if role == "root" else ("targets", "snapshot", "timestamp")))
-    road.refused(Failure.INTEGRITY, "signed by 0/1")
+    road.refused(InstallFailure.INTEGRITY, "signed by 0/1")
     order = ["root", "timestamp", "snapshot", "targets"]
     assert list(road.versions()) == sorted(order[: max(1, order.index(role))])
     assert road.version("root") == 1
@@ -50,7 +50,7 @@ def test_more_keys_wanted_than_there_are_is_refused(road):
         road.repo.add_key("snapshot")
     road.repo.publish("root")
     road.repo.publish_all()
-    road.refused(Failure.INTEGRITY, "5/6")
+    road.refused(InstallFailure.INTEGRITY, "5/6")
 
 
 def test_6_one_key_id_listed_twice_is_refused(road):
@@ -59,7 +59,7 @@ def test_6_one_key_id_listed_twice_is_refused(road):
     data.roles["snapshot"].threshold = 2
     road.repo.publish("root")
     road.repo.publish_all()
-    road.refused(Failure.INTEGRITY)
+    road.refused(InstallFailure.INTEGRITY)
 
 
 def test_6_one_key_under_two_ids_is_refused(road):
@@ -75,7 +75,7 @@ def test_6_one_key_under_two_ids_is_refused(road):
     snapshot.signatures["another-id"] = type(first)("another-id", first.signature)
     road.repo.files["metadata/3.snapshot.json"] = snapshot.to_bytes()
     road.repo.publish("timestamp")
-    road.refused(Failure.INTEGRITY, "snapshot: 1 different keys, threshold 2")
+    road.refused(InstallFailure.INTEGRITY, "snapshot: 1 different keys, threshold 2")
 
 
 def test_7_a_root_that_skips_a_version_is_refused_and_in_order_it_is_accepted(road):
@@ -83,7 +83,7 @@ def test_7_a_root_that_skips_a_version_is_refused_and_in_order_it_is_accepted(ro
     second = road.repo.files["metadata/2.root.json"]
     road.repo.publish("root")
     road.mirror.files = road.repo.files | {"metadata/2.root.json": road.repo.files["metadata/3.root.json"]}
-    road.refused(Failure.ROLLBACK, "root version 2")
+    road.refused(InstallFailure.ROLLBACK, "root version 2")
     road.mirror.files = road.repo.files | {"metadata/2.root.json": second}
     road.refresh()
     assert road.version("root") == 3
@@ -121,11 +121,11 @@ def test_root_rotations(tmp_path, name):
             repo.root.add_key(signer(first + key).public_key, "root")
         repo.keys["root"] = [first + key for key in signatures]
         repo.publish("root")
-    with open_road(tmp_path / "trust", repo) as road:
+    with open_update_client(tmp_path / "trust", repo) as road:
         if accepted:
             road.refresh()
         else:
-            road.refused(Failure.INTEGRITY, "root was signed by")
+            road.refused(InstallFailure.INTEGRITY, "root was signed by")
         assert road.version("root") == road.floor("root") == len(steps) - (not accepted)
 
 
@@ -144,7 +144,7 @@ ONLINE = {
 def test_rotations_of_other_roles(road, role, name):
     keys, threshold, signatures, accepted = ONLINE[name]
     road.refresh()
-    road.repo.root.roles[role].keyids.clear()
+    road.repo.root.roles[role].keyids.clear_scratch()
     road.repo.root.roles[role].threshold = threshold
     for key in keys:
         road.repo.root.add_key(signer(100 + key).public_key, role)
@@ -155,7 +155,7 @@ def test_rotations_of_other_roles(road, role, name):
         road.refresh()
         assert road.version(role) == 3
     else:
-        road.refused(Failure.INTEGRITY, f"{role} was signed by")
+        road.refused(InstallFailure.INTEGRITY, f"{role} was signed by")
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -185,7 +185,7 @@ def test_fast_forward_of_the_snapshot_is_undone_by_new_keys_for_it_and_the_times
     road.repo.publish("root")
     road.repo.put("snapshot")
     road.repo.publish("timestamp")
-    road.refused(Failure.ROLLBACK)  # the timestamp said 99999, and its keys are still good
+    road.refused(InstallFailure.ROLLBACK)  # the timestamp said 99999, and its keys are still good
     road.repo.rotate("timestamp")
     road.repo.publish("root", "timestamp")
     if lost:
@@ -222,7 +222,7 @@ def test_after_a_recovery_the_new_floor_holds(road):
     road.lose_cache(zeroed=True)
     road.repo.timestamp.version = 4
     road.repo.put("timestamp")
-    road.refused(Failure.ROLLBACK, "timestamp 4, seen before: 5")
+    road.refused(InstallFailure.ROLLBACK, "timestamp 4, seen before: 5")
 
 
 def test_a_crash_between_the_caches_and_the_floors_heals_at_the_next_refresh(road):

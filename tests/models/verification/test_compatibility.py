@@ -3,51 +3,51 @@
 import msgspec
 import pytest
 
-from models.bundle.manifest import Precision, Target
+from models.bundle.manifest import Precision, TargetPlatform
 from models.update.trust import Refusal
 from models.verification.compatibility import (
-    Ending,
-    Host,
-    Needs,
-    ending,
-    judge_custom,
-    judge_fit,
-    judge_target,
-    this_host,
+    BundleRequirements,
+    DeviceHost,
+    UpdateEnding,
+    check_custom,
+    check_requirements,
+    check_target,
+    ending_for,
+    read_host,
 )
 from models.verification.operators import ONNX, OPSETS
-from wire.protocol.rollout import Failure
+from wire.protocol.rollout import InstallFailure
 
-HERE = Host("0.1.0", "x86_64")
-TARGET = Target("onnxruntime", 20, Precision.INT8, "x86_64")
+HERE = DeviceHost("0.1.0", "x86_64")
+TARGET = TargetPlatform("onnxruntime", 20, Precision.INT8, "x86_64")
 
 
 def rejected(refusal: Refusal | None, words: str) -> None:
     assert refusal is not None
     assert words in refusal.detail
-    assert refusal.failure is Failure.INCOMPATIBLE
-    assert ending(refusal.failure) is Ending.REJECTED
+    assert refusal.failure is InstallFailure.INCOMPATIBLE
+    assert ending_for(refusal.failure) is UpdateEnding.REJECTED
 
 
 def test_what_was_made_for_this_device_fits():
-    assert judge_fit(Needs("0.1.0", TARGET), HERE) is None
-    assert judge_fit(Needs("0.1", msgspec.structs.replace(TARGET, machine="any")), HERE) is None
-    assert judge_target(msgspec.structs.replace(TARGET, machine="AMD64"), HERE) is None
+    assert check_requirements(BundleRequirements("0.1.0", TARGET), HERE) is None
+    assert check_requirements(BundleRequirements("0.1", msgspec.structs.replace(TARGET, machine="any")), HERE) is None
+    assert check_target(msgspec.structs.replace(TARGET, machine="AMD64"), HERE) is None
 
 
 @pytest.mark.parametrize("agent", ["0.1.0", "0.1", "0.1.1", "0.2", "1", "0.10.0", "0.1.0.dev3", "0.1.0+local"])
 def test_27_an_agent_of_that_version_or_newer_may_run_it(agent):
-    assert judge_fit(Needs("0.1.0", TARGET), Host(agent, "x86_64")) is None
+    assert check_requirements(BundleRequirements("0.1.0", TARGET), DeviceHost(agent, "x86_64")) is None
 
 
 @pytest.mark.parametrize("least", ["0.1.1", "0.2", "1", "0.1.0.1", "10"])
 def test_27_a_bundle_for_a_newer_agent_is_rejected(least):
-    rejected(judge_fit(Needs(least, TARGET), HERE), "this is '0.1.0'")
+    rejected(check_requirements(BundleRequirements(least, TARGET), HERE), "this is '0.1.0'")
 
 
 @pytest.mark.parametrize("least", ["", "newest", "0.1.0rc1", "-1", "0.1.0\n", "1" * 7, "1.2.3.4.5", "\x1b[2J"])
 def test_27_a_version_that_is_none_is_rejected_and_shown_harmlessly(least):
-    refusal = judge_fit(Needs(least, TARGET), HERE)
+    refusal = check_requirements(BundleRequirements(least, TARGET), HERE)
     rejected(refusal, "which is no version")
     assert refusal is not None
     assert refusal.detail.isprintable()
@@ -63,21 +63,21 @@ def test_27_a_version_that_is_none_is_rejected_and_shown_harmlessly(least):
     ],
 )
 def test_27_a_bundle_for_other_hardware_or_runtime_is_rejected(change, words):
-    rejected(judge_fit(Needs("0.1.0", msgspec.structs.replace(TARGET, **change)), HERE), words)
+    rejected(check_requirements(BundleRequirements("0.1.0", msgspec.structs.replace(TARGET, **change)), HERE), words)
 
 
 def test_27_names_of_one_processor_are_one():
     arm = msgspec.structs.replace(TARGET, machine="arm64")
-    assert judge_target(arm, Host("1", "aarch64")) is None
-    rejected(judge_target(arm, HERE), "arm64")
+    assert check_target(arm, DeviceHost("1", "aarch64")) is None
+    rejected(check_target(arm, HERE), "arm64")
 
 
 CUSTOM = {"version": 3, "min_agent": "0.1.0", "target": msgspec.to_builtins(TARGET)}
 
 
 def test_27_what_the_publisher_says_beside_the_file_is_judged_before_it_is_fetched():
-    assert judge_custom(CUSTOM, HERE) is None
-    rejected(judge_custom({**CUSTOM, "min_agent": "9"}, HERE), "needs agent 9")
+    assert check_custom(CUSTOM, HERE) is None
+    rejected(check_custom({**CUSTOM, "min_agent": "9"}, HERE), "needs agent 9")
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,15 @@ def test_27_what_the_publisher_says_beside_the_file_is_judged_before_it_is_fetch
     ],
 )
 def test_27_what_this_agent_cannot_read_was_made_for_a_newer_one(custom):
-    rejected(judge_custom(custom, HERE), "cannot be read by this agent")
+    rejected(check_custom(custom, HERE), "cannot be read by this agent")
 
 
 def test_everything_else_that_goes_wrong_is_a_failure():
-    assert {failure for failure in Failure if ending(failure) is Ending.REJECTED} == {Failure.INCOMPATIBLE}
+    assert {failure for failure in InstallFailure if ending_for(failure) is UpdateEnding.REJECTED} == {
+        InstallFailure.INCOMPATIBLE
+    }
 
 
 def test_this_host_has_a_processor_and_an_agent():
-    assert this_host("0.1.0").agent == "0.1.0"
-    assert this_host("0.1.0").machine
+    assert read_host("0.1.0").agent == "0.1.0"
+    assert read_host("0.1.0").machine

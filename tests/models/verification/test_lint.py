@@ -8,27 +8,27 @@ import tracemalloc
 
 import pytest
 
-from models.bundle.archive import pack, unpack
+from models.bundle.archive import pack_bundle, unpack_bundle
 from models.bundle.bundle import open_bundle
 from models.bundle.manifest import EDGE_FILE, BundleError
-from models.update.trust import failure_of
-from models.verification.lint import MAX_MODEL_BYTES, LintError, lint
+from models.update.trust import classify_failure
+from models.verification.lint import MAX_MODEL_BYTES, LintError, lint_graph
 from tests.models.conftest import echo_graph
 from tests.models.doubles.hostile import HOSTILE, edited
-from wire.protocol.rollout import Failure
+from wire.protocol.rollout import InstallFailure
 
 SECONDS, MEGABYTES = 2.0, 512
 
 
 def test_the_echo_graph_passes_and_is_described():
-    facts = lint(echo_graph())
+    facts = lint_graph(echo_graph())
     assert facts == (10, 20, 4, 2, 8, ("Cast", "Mul", "Round"))
 
 
 def test_what_the_forge_makes_passes(forged):
-    facts = lint(forged.read(EDGE_FILE))
+    facts = lint_graph(forged.read_file(EDGE_FILE))
     assert facts.opset == forged.manifest.target.opset
-    assert facts.weight_bytes < len(forged.read(EDGE_FILE))
+    assert facts.weight_bytes < len(forged.read_file(EDGE_FILE))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -36,7 +36,7 @@ def test_22_23_a_hostile_graph_is_refused_with_one_line_that_says_why(name):
     data, words = HOSTILE[name]
     begun = time.thread_time()
     with pytest.raises(LintError, match=words) as caught:
-        lint(data)
+        lint_graph(data)
     assert time.thread_time() - begun < SECONDS
     assert re.fullmatch(r"edge\.onnx: [ -~]{1,400}", str(caught.value))
 
@@ -69,7 +69,7 @@ def test_23_a_flood_is_refused_in_bounded_time(name):
     data = HEAD + FLOODS[name]
     begun = time.thread_time()
     with pytest.raises(LintError):
-        lint(data)
+        lint_graph(data)
     assert time.thread_time() - begun < SECONDS
 
 
@@ -78,19 +78,19 @@ def test_23_a_flood_is_refused_in_bounded_memory(name):
     data = HEAD + FLOODS[name]
     tracemalloc.start()
     with pytest.raises(LintError):
-        lint(data)
+        lint_graph(data)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(data) + peak < MEGABYTES << 20
 
 
 def test_a_refusal_is_a_failure_of_integrity():
-    assert failure_of(LintError("no")) is Failure.INTEGRITY
+    assert classify_failure(LintError("no")) is InstallFailure.INTEGRITY
 
 
 def test_a_file_too_big_is_refused_unread():
     with pytest.raises(LintError, match="at most"):
-        lint(bytes(MAX_MODEL_BYTES + 1))
+        lint_graph(bytes(MAX_MODEL_BYTES + 1))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_file_too_big_is_refused_unread():
 )
 def test_what_two_readers_could_take_for_two_things_is_refused(odd):
     with pytest.raises(LintError):
-        lint(odd + echo_graph()[2:])
+        lint_graph(odd + echo_graph()[2:])
 
 
 def test_notes_for_people_do_no_harm():
@@ -117,23 +117,23 @@ def test_notes_for_people_do_no_harm():
         m.graph.node[0].doc_string = "why"
         m.metadata_props.add(key="author", value="x" * 10_000)
 
-    assert lint(edited(edit)) == lint(echo_graph())
+    assert lint_graph(edited(edit)) == lint_graph(echo_graph())
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
 def test_22_a_link_in_a_packed_bundle_is_refused_before_anything_is_written(made, tmp_path, kind):
     link = tarfile.TarInfo(EDGE_FILE)
     link.type, link.linkname, link.mode = kind, "../../etc/passwd", 0o644
-    packed = link.tobuf(tarfile.USTAR_FORMAT, "ascii") + pack(made)
+    packed = link.tobuf(tarfile.USTAR_FORMAT, "ascii") + pack_bundle(made)
     target = tmp_path / "slot"
     target.mkdir()
     with pytest.raises(BundleError, match="not a plain file"):
-        unpack(io.BytesIO(packed), target)
+        unpack_bundle(io.BytesIO(packed), target)
     assert list(target.iterdir()) == []
 
 
 def test_22_a_link_in_a_bundles_folder_is_refused(made, tmp_path):
-    (tmp_path / "elsewhere.onnx").write_bytes(made.read(EDGE_FILE))
+    (tmp_path / "elsewhere.onnx").write_bytes(made.read_file(EDGE_FILE))
     (made.path / EDGE_FILE).unlink()
     (made.path / EDGE_FILE).symlink_to(tmp_path / "elsewhere.onnx")
     with pytest.raises(BundleError, match="is a link"):

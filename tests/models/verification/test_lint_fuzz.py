@@ -9,9 +9,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[impor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.verification.lint import Facts, LintError, lint
-from models.verification.onnx_reader import read_model
-from models.verification.protobuf import WalkError
+from models.verification.lint import LintError, LintReport, lint_graph
+from models.verification.onnx_reader import read_onnx_model
+from models.verification.protobuf import ProtobufError
 from tests.models.conftest import echo_graph
 from tests.models.doubles.hostile import HOSTILE
 from tests.models.verification.test_operators import convolutions, recurrent
@@ -23,11 +23,11 @@ FIELDS = st.sampled_from([bytes([number << 3 | wire]) for number in range(1, 16)
 SEEDS = [echo_graph(), *(data for data, _ in HOSTILE.values() if len(data) < 2000)]
 
 
-def judged(data: bytes) -> Facts | None:
+def judged(data: bytes) -> LintReport | None:
     """None if it was refused; any other exception than LintError is the test's failure."""
     begun = time.thread_time()
     try:
-        found = lint(data)
+        found = lint_graph(data)
     except LintError:
         found = None
     assert time.thread_time() - begun < LIMIT_S
@@ -80,7 +80,7 @@ def test_mutated_models_are_refused_or_are_what_onnx_reads():
 
 def compare(data: bytes) -> None:
     theirs = onnx.load_from_string(data)  # it raises for what protobuf cannot read
-    ours = read_model(data)
+    ours = read_onnx_model(data)
     assert not unknown(theirs)
     assert ours.graph is not None
     assert ours.ir_version == theirs.ir_version
@@ -109,5 +109,5 @@ def test_no_beginning_of_a_model_passes():
 
 
 def test_a_small_budget_of_steps_ends_the_walk():
-    with pytest.raises(WalkError, match="more fields"):
-        read_model(echo_graph(), max_fields=10)
+    with pytest.raises(ProtobufError, match="more fields"):
+        read_onnx_model(echo_graph(), max_fields=10)

@@ -12,9 +12,9 @@ from onnx import TensorProto, defs, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
 
-from models.verification.lint import MAX_MODEL_BYTES, MAX_RANK, lint
+from models.verification.lint import MAX_MODEL_BYTES, MAX_RANK, lint_graph
 from models.verification.onnx_reader import (
-    _TABLE,
+    _MESSAGE_RULES,
     MAX_NAME_BYTES,
     MAX_NODES,
     Annotation,
@@ -32,18 +32,18 @@ from models.verification.onnx_reader import (
     Value,
 )
 from models.verification.operators import (
-    ALLOWED,
-    BITS,
-    BLIND,
-    GROUPS,
+    ALLOWED_OPERATORS,
+    ELEMENT_BITS,
     IR_VERSIONS,
     MICROSOFT,
     ONNX,
+    OPERATOR_GROUPS,
     OPSETS,
     QUANTISED_BY_RUNTIME,
-    SIZED_BY,
+    SHAPE_ONLY,
+    SIZE_INPUTS,
 )
-from models.verification.sandbox import Limits
+from models.verification.sandbox import SandboxLimits
 from tests import ROOT
 
 PAGE = ROOT / "docs" / "bundles.md"
@@ -53,7 +53,7 @@ DECIDING = {"shape", "axes", "pads", "roi", "scales", "sizes", "starts", "ends",
 RNG = np.random.default_rng(7)
 
 
-@pytest.mark.parametrize("operator", sorted(ALLOWED[ONNX]))
+@pytest.mark.parametrize("operator", sorted(ALLOWED_OPERATORS[ONNX]))
 def test_an_allowed_operator_exists_runs_no_subgraph_and_draws_nothing(operator):
     schema = defs.get_schema(operator, NEWEST)
     kinds = {each.type for each in schema.attributes.values()}
@@ -64,27 +64,27 @@ def test_an_allowed_operator_exists_runs_no_subgraph_and_draws_nothing(operator)
     )
 
 
-@pytest.mark.parametrize("operator", sorted(ALLOWED[ONNX]))
+@pytest.mark.parametrize("operator", sorted(ALLOWED_OPERATORS[ONNX]))
 def test_the_inputs_that_decide_sizes_are_all_known(operator):
     formal = [each.name for each in defs.get_schema(operator, NEWEST).inputs]
     deciding = tuple(i for i, name in enumerate(formal) if name in DECIDING)
     if operator == "ConstantOfShape":
         deciding = (0,)  # called `input`
-    assert SIZED_BY.get(operator, ()) == deciding
+    assert SIZE_INPUTS.get(operator, ()) == deciding
 
 
 def test_quantised_operators_of_the_runtime_exist_and_run_no_subgraph():
     known = {schema.name: schema for schema in get_all_operator_schema() if schema.domain == MICROSOFT}
-    assert ALLOWED[MICROSOFT] <= known.keys()
-    for operator in ALLOWED[MICROSOFT]:
+    assert ALLOWED_OPERATORS[MICROSOFT] <= known.keys()
+    for operator in ALLOWED_OPERATORS[MICROSOFT]:
         assert not any("GRAPH" in str(each.type) for each in known[operator].attributes.values())
-    assert ALLOWED[ONNX] >= BLIND
+    assert ALLOWED_OPERATORS[ONNX] >= SHAPE_ONLY
 
 
 @pytest.mark.parametrize("operator", ["Loop", "If", "Scan", "SequenceMap", "RandomNormal", "NonZero", "Range"])
 def test_what_loops_draws_or_grows_by_values_is_not_allowed(operator):
     assert defs.has(operator, NEWEST)
-    assert operator not in ALLOWED[ONNX]
+    assert operator not in ALLOWED_OPERATORS[ONNX]
 
 
 def test_the_walk_knows_exactly_the_fields_that_onnx_has():
@@ -103,13 +103,13 @@ def test_the_walk_knows_exactly_the_fields_that_onnx_has():
         Property: onnx.StringStringEntryProto,
         Annotation: onnx.TensorAnnotation,
     }
-    assert messages.keys() == _TABLE.keys()
+    assert messages.keys() == _MESSAGE_RULES.keys()
     for kind, message in messages.items():
-        assert set(_TABLE[kind]) == {each.number for each in message.DESCRIPTOR.fields}, kind.__name__
+        assert set(_MESSAGE_RULES[kind]) == {each.number for each in message.DESCRIPTOR.iter_fields}, kind.__name__
 
 
 def test_sizes_of_elements_are_those_of_onnx():
-    for kind, bits in BITS.items():
+    for kind, bits in ELEMENT_BITS.items():
         if bits >= 8:
             assert helper.tensor_dtype_to_np_dtype(kind).itemsize * 8 == bits
 
@@ -119,10 +119,10 @@ def test_page_lists_exactly_what_is_allowed():
     table = page.split("### Operators")[1].split("The last row")[0]
     rows = dict(re.findall(r"^\| ([a-z]+) \| ([A-Za-z0-9 ]+) \|$", table, re.MULTILINE))
     assert rows.pop("group") == "operators"
-    assert rows == {**GROUPS, "runtime": QUANTISED_BY_RUNTIME}
+    assert rows == {**OPERATOR_GROUPS, "runtime": QUANTISED_BY_RUNTIME}
     for number in (MAX_MODEL_BYTES >> 20, MAX_NODES, MAX_RANK, MAX_NAME_BYTES, NEWEST, IR_VERSIONS.stop - 1):
         assert f"{number}" in page.replace(",", "")
-    limits = Limits()
+    limits = SandboxLimits()
     assert f"| {limits.memory_bytes >> 20} MiB, the runtime included |" in page
     assert f"| {limits.lint_s} s; {limits.cpu_s} s |" in page
     assert f"| {limits.wall_s:g} s |" in page
@@ -217,7 +217,7 @@ def test_a_network_quantised_by_the_runtime_passes(tmp_path, quiet, form):
     source = convolutions()
     onnx.save(source, tmp_path / "source.onnx")
     quantize_static(tmp_path / "source.onnx", path, Reader("x", (1, 1, 8, 8)), quant_format=form, per_channel=True)
-    facts = lint(path.read_bytes())
+    facts = lint_graph(path.read_bytes())
     wanted = {"DequantizeLinear"} if form is QuantFormat.QDQ else {"QLinearConv", "QLinearAdd", "QGemm"}
     assert wanted <= set(facts.operators)
 
@@ -230,6 +230,6 @@ def test_common_classifiers_pass_exact_and_dynamically_quantised(tmp_path, quiet
     if dynamic:
         quantize_dynamic(path, tmp_path / "small.onnx")
         path = tmp_path / "small.onnx"
-    facts = lint(path.read_bytes())
+    facts = lint_graph(path.read_bytes())
     assert facts.nodes >= 5
     ort.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])

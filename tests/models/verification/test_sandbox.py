@@ -18,14 +18,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.bundle.bundle import open_bundle, write_bundle
 from models.bundle.manifest import CODEC_FILE, EDGE_FILE, GOLDEN_FILE
-from models.runtime.codec import ANS, ans_tables
+from models.runtime.codec import ANS, build_ans_tables
 from models.runtime.golden import SCORES, pack_golden
 from models.runtime.runner import echo_manifest
-from models.verification.sandbox import FirstLoad, Limits, Outcome, first_load, judge_end
+from models.verification.sandbox import FirstLoadReport, LoadOutcome, SandboxLimits, interpret_exit, run_first_load
 from tests import ROOT
 from tests.models.conftest import LABELS, contents, echo_graph, make, model
 from tests.models.doubles.hostile import HOSTILE, tensor
-from wire.protocol.rollout import Failure
+from wire.protocol.rollout import InstallFailure
 
 SECONDS, MEGABYTES = 2.0, 512
 CASE_23 = [
@@ -79,16 +79,16 @@ def grown(size, times=0):
 def test_a_bundle_with_tables_passes_in_a_child_that_can_open_no_file(tmp_path):
     codes = np.random.default_rng(4).integers(0, 16, (20, LABELS)).astype(np.uint8)
     manifest = msgspec.structs.replace(echo_manifest(LABELS), codec=ANS, codec_file=CODEC_FILE)
-    for tables, outcome in ((ans_tables(codes, 16), Outcome.SOUND), (b"no tables", Outcome.UNFIT)):
-        found = first_load(write_bundle(tmp_path / "b", manifest, {**contents(), CODEC_FILE: tables}))
+    for tables, outcome in ((build_ans_tables(codes, 16), LoadOutcome.SOUND), (b"no tables", LoadOutcome.UNFIT)):
+        found = run_first_load(write_bundle(tmp_path / "b", manifest, {**contents(), CODEC_FILE: tables}))
         assert found.outcome is outcome, found.detail
 
 
 def test_a_sound_bundle_passes_and_says_how_quick_and_big_it_is(made):
-    found = first_load(made)
+    found = run_first_load(made)
     assert found.passed
     assert found.failure is None
-    assert (found.outcome, found.detail) == (Outcome.SOUND, "")
+    assert (found.outcome, found.detail) == (LoadOutcome.SOUND, "")
     assert found.edge == sha256(echo_graph()).hexdigest()
     assert found.graph is not None
     assert found.graph.operators == ("Cast", "Mul", "Round")
@@ -102,8 +102,8 @@ def test_a_sound_bundle_passes_and_says_how_quick_and_big_it_is(made):
 def test_23_a_hostile_graph_is_refused_in_the_child_within_2_s_and_512_mb(tmp_path, name):
     data, _ = HOSTILE[name]
     made, before = make(tmp_path / "b", data), spent()
-    found = first_load(made)
-    assert (found.outcome, found.failure) == (Outcome.REFUSED, Failure.INTEGRITY)
+    found = run_first_load(made)
+    assert (found.outcome, found.failure) == (LoadOutcome.REFUSED, InstallFailure.INTEGRITY)
     assert found.detail.startswith("edge.onnx: ")
     assert found.lint_ms < SECONDS * 1e3
     assert spent() - before < SECONDS  # starting the child included
@@ -111,44 +111,44 @@ def test_23_a_hostile_graph_is_refused_in_the_child_within_2_s_and_512_mb(tmp_pa
 
 
 def test_23_a_graph_that_grows_beyond_512_mb_dies_instead(tmp_path):
-    found = first_load(make(tmp_path / "b", grown(20_000)))  # 1.6 GB
-    assert found.failure is Failure.SELF_TEST
-    assert found.outcome in {Outcome.MEMORY, Outcome.UNFIT}
+    found = run_first_load(make(tmp_path / "b", grown(20_000)))  # 1.6 GB
+    assert found.failure is InstallFailure.SELF_TEST
+    assert found.outcome in {LoadOutcome.MEMORY, LoadOutcome.UNFIT}
     assert found.rss_bytes < MEGABYTES << 20
 
 
 def test_23_a_graph_that_computes_for_ever_is_stopped_by_its_processor_time(tmp_path):
     begun = time.monotonic()
-    found = first_load(make(tmp_path / "b", grown(1_500, 4_000)), Limits(cpu_s=2, wall_s=40.0))
-    assert (found.outcome, found.failure) == (Outcome.TIME, Failure.SELF_TEST)
+    found = run_first_load(make(tmp_path / "b", grown(1_500, 4_000)), SandboxLimits(cpu_s=2, wall_s=40.0))
+    assert (found.outcome, found.failure) == (LoadOutcome.TIME, InstallFailure.SELF_TEST)
     assert time.monotonic() - begun < 40
 
 
 def test_23_a_graph_that_computes_for_ever_is_stopped_by_the_clock(tmp_path):
-    found = first_load(make(tmp_path / "b", grown(1_500, 4_000)), Limits(wall_s=0.3))
-    assert (found.outcome, found.failure) == (Outcome.TIME, Failure.SELF_TEST)
+    found = run_first_load(make(tmp_path / "b", grown(1_500, 4_000)), SandboxLimits(wall_s=0.3))
+    assert (found.outcome, found.failure) == (LoadOutcome.TIME, InstallFailure.SELF_TEST)
     assert "0.3 s in all" in found.detail
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_24_weights_that_are_no_numbers_pass_the_lint_and_fail_the_self_test(tmp_path, value):
-    found = first_load(make(tmp_path / "b", scaled_by(value)))
+    found = run_first_load(make(tmp_path / "b", scaled_by(value)))
     assert found.graph is not None
-    assert (found.outcome, found.failure) == (Outcome.DIFFERENT, Failure.SELF_TEST)
+    assert (found.outcome, found.failure) == (LoadOutcome.DIFFERENT, InstallFailure.SELF_TEST)
     assert found.golden is not None
     assert found.golden.scores_moved is None
 
 
 def test_24_garbage_weights_fail_the_self_test(tmp_path):
-    found = first_load(make(tmp_path / "b", scaled_by(-3.0)))
-    assert (found.outcome, found.failure) == (Outcome.DIFFERENT, Failure.SELF_TEST)
+    found = run_first_load(make(tmp_path / "b", scaled_by(-3.0)))
+    assert (found.outcome, found.failure) == (LoadOutcome.DIFFERENT, InstallFailure.SELF_TEST)
 
 
 def test_25_what_is_swapped_on_disk_after_the_check_is_not_what_is_loaded(tmp_path):
     verified = open_bundle(make(tmp_path / "b").path)
     (verified.path / EDGE_FILE).write_bytes(scaled_by(-1.0))
     (verified.path / GOLDEN_FILE).write_bytes(b"")
-    found = first_load(verified)
+    found = run_first_load(verified)
     assert found.passed
     assert found.edge == verified.manifest.files[EDGE_FILE] == sha256(echo_graph()).hexdigest()
     assert found.edge != sha256((verified.path / EDGE_FILE).read_bytes()).hexdigest()
@@ -158,7 +158,7 @@ def test_25_nor_is_anything_read_when_all_of_it_is_gone(tmp_path):
     verified = make(tmp_path / "b")
     for path in verified.path.iterdir():
         path.unlink()
-    assert first_load(verified).passed
+    assert run_first_load(verified).passed
 
 
 UNFIT = {
@@ -173,8 +173,8 @@ UNFIT = {
 @pytest.mark.parametrize("name", UNFIT)
 def test_a_graph_that_does_not_load_or_run_is_unfit(tmp_path, name):
     edge, words = UNFIT[name]
-    found = first_load(make(tmp_path / "b", edge))
-    assert (found.outcome, found.failure) == (Outcome.UNFIT, Failure.SELF_TEST)
+    found = run_first_load(make(tmp_path / "b", edge))
+    assert (found.outcome, found.failure) == (LoadOutcome.UNFIT, InstallFailure.SELF_TEST)
     assert re.search(words, found.detail)
     assert "\n" not in found.detail
 
@@ -196,33 +196,33 @@ def bomb():
 @pytest.mark.parametrize("golden", [b"", b"PK", golden_of(np.full((2, LABELS), 7.0, np.float32)), bomb()])
 def test_a_golden_set_that_is_none_harms_nobody(tmp_path, golden):
     made = write_bundle(tmp_path / "b", echo_manifest(LABELS), {**contents(), GOLDEN_FILE: golden})
-    found = first_load(made)
-    assert found.failure is Failure.SELF_TEST
-    assert found.outcome in {Outcome.UNFIT, Outcome.MEMORY}
+    found = run_first_load(made)
+    assert found.failure is InstallFailure.SELF_TEST
+    assert found.outcome in {LoadOutcome.UNFIT, LoadOutcome.MEMORY}
     assert found.rss_bytes < MEGABYTES << 20
 
 
 @pytest.mark.parametrize(
     ("code", "line", "outcome"),
     [
-        (0, b"", Outcome.CRASHED),
-        (0, b"no json", Outcome.CRASHED),
-        (0, b'{"outcome": "splendid"}', Outcome.CRASHED),
-        (0, b'{"outcome": "sound"', Outcome.CRASHED),
-        (1, b'{"outcome": "sound"}', Outcome.CRASHED),
-        (-signal.SIGSEGV, b'{"outcome": "sound"}', Outcome.CRASHED),
-        (-signal.SIGKILL, b"", Outcome.CRASHED),
-        (-signal.SIGPROF, b"", Outcome.TIME),
-        (-signal.SIGXCPU, b"", Outcome.TIME),
-        (-signal.SIGALRM, b"", Outcome.TIME),
-        (0, b'{"outcome": "sound"}\n', Outcome.SOUND),
+        (0, b"", LoadOutcome.CRASHED),
+        (0, b"no json", LoadOutcome.CRASHED),
+        (0, b'{"outcome": "splendid"}', LoadOutcome.CRASHED),
+        (0, b'{"outcome": "sound"', LoadOutcome.CRASHED),
+        (1, b'{"outcome": "sound"}', LoadOutcome.CRASHED),
+        (-signal.SIGSEGV, b'{"outcome": "sound"}', LoadOutcome.CRASHED),
+        (-signal.SIGKILL, b"", LoadOutcome.CRASHED),
+        (-signal.SIGPROF, b"", LoadOutcome.TIME),
+        (-signal.SIGXCPU, b"", LoadOutcome.TIME),
+        (-signal.SIGALRM, b"", LoadOutcome.TIME),
+        (0, b'{"outcome": "sound"}\n', LoadOutcome.SOUND),
     ],
 )
 def test_the_parent_believes_only_a_good_end_and_a_whole_line(code, line, outcome):
-    found = judge_end(code, line, Limits())
+    found = interpret_exit(code, line, SandboxLimits())
     assert found.outcome is outcome
-    assert found.passed == (outcome is Outcome.SOUND)
-    assert isinstance(found, FirstLoad)
+    assert found.passed == (outcome is LoadOutcome.SOUND)
+    assert isinstance(found, FirstLoadReport)
 
 
 PROBE = """
@@ -251,7 +251,7 @@ print(os.pread(first_to_die, 8, 0).decode().strip())
 
 def test_the_child_can_open_no_file_and_no_socket_and_grows_only_so_far(tmp_path):
     """On a file, because a pipe knows no limit of size."""
-    with (tmp_path / "out").open("wb") as out:
+    with (tmp_path / "out").open_slot("wb") as out:
         subprocess.run([sys.executable, "-I", "-c", PROBE, str(ROOT)], stdout=out, check=False, timeout=30)
     said = (tmp_path / "out").read_bytes()
     assert len(said) == 65_536

@@ -12,12 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.forge.data.types import OUT_OF_SCOPE, ForgeError
-from models.forge.partition.cuts import find_cuts, trace
-from models.forge.partition.split import split
-from models.zoo.datasets import clinc150
-from models.zoo.ngrams import BUCKETS, LENGTH, Course, Forget, NgramNet, Sizes, encode, grams, train
+from models.forge.partition.cuts import find_cuts, trace_model
+from models.forge.partition.split import split_model
+from models.zoo.datasets import load_clinc150
+from models.zoo.ngrams import (
+    BUCKETS,
+    LENGTH,
+    NgramDropout,
+    NgramNet,
+    NgramNetSizes,
+    NgramTraining,
+    encode_texts,
+    iter_ngrams,
+    train_ngram_net,
+)
 
-SIZES = Sizes(buckets=4096, rows=400, width=16, hidden=24, labels=3)
+SIZES = NgramNetSizes(buckets=4096, rows=400, width=16, hidden=24, labels=3)
 TALK = (
     ("play some loud music", "play the next song", "put on some jazz music", "play music from the nineties"),
     ("what is the weather today", "will it rain today", "is it sunny in the north today", "how cold will it be today"),
@@ -30,25 +40,25 @@ needs_data = pytest.mark.skipif(not os.environ.get("SKERRY_DATA"), reason="SKERR
 def taught():
     texts = [text for kind in TALK for text in kind]
     y = np.repeat(np.arange(3), 4)
-    x = encode(texts * 8, SIZES.buckets, 64)
+    x = encode_texts(texts * 8, SIZES.buckets, 64)
     net = NgramNet(SIZES)
     losses = []
-    train(net, x, np.tile(y, 8), Course(epochs=30, batch=32), lambda _, loss: losses.append(loss))
+    train_ngram_net(net, x, np.tile(y, 8), NgramTraining(epochs=30, batch=32), lambda _, loss: losses.append(loss))
     return net, losses
 
 
 def test_the_first_numbers_of_a_text_are_those_the_page_says():
-    ids = encode(["Pay me!"])[0]
+    ids = encode_texts(["Pay me!"])[0]
     expected = ["w:<", "w:pay", "w:me", "w:>", "w:< pay", "w:pay me"]
     assert ids[:6].tolist() == [1 + crc32(gram.encode()) % (BUCKETS - 1) for gram in expected]
-    assert {"w:pay me >", "c: pa", "c:pay ", "c: pay "} <= set(grams("Pay me!"))
+    assert {"w:pay me >", "c: pa", "c:pay ", "c: pay "} <= set(iter_ngrams("Pay me!"))
     assert ids.shape == (LENGTH,)
 
 
 @given(st.lists(st.text(max_size=200), min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_any_text_becomes_numbers_within_the_buckets_each_once(texts):
-    found = encode(texts, 1024, 50)
+    found = encode_texts(texts, 1024, 50)
     assert found.shape == (len(texts), 50)
     assert found.min() >= 0
     assert found.max() < 1024
@@ -62,36 +72,38 @@ def test_any_text_becomes_numbers_within_the_buckets_each_once(texts):
 @settings(max_examples=60, deadline=None)
 def test_case_and_gaps_do_not_matter(text):
     spaced = "  " + text.lower().replace(" ", " \t!") + " ..."
-    assert np.array_equal(encode([text.lower()]), encode([spaced]))
+    assert np.array_equal(encode_texts([text.lower()]), encode_texts([spaced]))
 
 
 def test_equal_numbers_in_another_process():
-    code = "from models.zoo.ngrams import encode; print(encode(['wo ist der bahnhof'])[0].sum())"
+    code = "from models.zoo.ngrams import encode_texts; print(encode_texts(['wo ist der bahnhof'])[0].sum())"
     environment = {**os.environ, "PYTHONHASHSEED": "99"}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert int(said.stdout) == encode(["wo ist der bahnhof"])[0].sum()
+    assert int(said.stdout) == encode_texts(["wo ist der bahnhof"])[0].sum_series()
 
 
 def test_a_net_learns_and_is_sure_only_of_what_it_has_read(taught):
     net, losses = taught
     assert losses[-1] < 0.75 * losses[0]
     with torch.no_grad():
-        read = torch.softmax(net(torch.from_numpy(encode(["play some jazz", "is it cold today"], 4096, 64))), 1)
-        strange = torch.softmax(net(torch.from_numpy(encode(["qwyx zzkph vvbq"], 4096, 64))), 1)
+        read = torch.softmax(net(torch.from_numpy(encode_texts(["play some jazz", "is it cold today"], 4096, 64))), 1)
+        strange = torch.softmax(net(torch.from_numpy(encode_texts(["qwyx zzkph vvbq"], 4096, 64))), 1)
     assert read.argmax(1).tolist() == [0, 1]
     assert read.max(1).values.min() > strange.max() + 0.1
 
 
 def test_an_unknown_word_weighs_and_makes_an_answer_weaker(taught):
     net, _ = taught
-    plain, with_more = (torch.from_numpy(encode([text], 4096, 64)) for text in ("play music", "play music xqzzy wkrpf"))
+    plain, with_more = (
+        torch.from_numpy(encode_texts([text], 4096, 64)) for text in ("play music", "play music xqzzy wkrpf")
+    )
     with torch.no_grad():
         assert torch.softmax(net(with_more), 1).max() < torch.softmax(net(plain), 1).max()
 
 
 def test_the_order_of_numbers_and_the_zeros_between_them_do_not_matter(taught):
     net, _ = taught
-    ids = encode(["will it rain in the north"], 4096, 64)
+    ids = encode_texts(["will it rain in the north"], 4096, 64)
     shuffled = np.random.default_rng(0).permutation(ids[0])[None]
     with torch.no_grad():
         assert torch.allclose(net(torch.from_numpy(ids)), net(torch.from_numpy(shuffled)), atol=1e-5)
@@ -104,23 +116,23 @@ def test_a_text_of_nothing_has_an_answer_without_nan(taught):
 
 def test_equal_training_gives_equal_weights(taught):
     texts = [text for kind in TALK for text in kind]
-    x, y = encode(texts * 8, SIZES.buckets, 64), np.tile(np.repeat(np.arange(3), 4), 8)
+    x, y = encode_texts(texts * 8, SIZES.buckets, 64), np.tile(np.repeat(np.arange(3), 4), 8)
     made = []
     for _ in range(2):
         torch.manual_seed(1)
         net = NgramNet(SIZES)
-        train(net, x, y, Course(epochs=1, batch=32), lambda *_: None)
+        train_ngram_net(net, x, y, NgramTraining(epochs=1, batch=32), lambda *_: None)
         made.append(net.state_dict())
     assert all(torch.equal(made[0][key], made[1][key]) for key in made[0])
 
 
 def test_the_net_can_be_cut_behind_the_vector_of_a_text(taught):
     net, _ = taught
-    ids = torch.from_numpy(encode(["pay the bill", "play a song"], 4096, 64))
-    traced = trace(net, ids)
+    ids = torch.from_numpy(encode_texts(["pay the bill", "play a song"], 4096, 64))
+    traced = trace_model(net, ids)
     wanted = [cut for cut in find_cuts(traced) if cut.shapes == ((SIZES.width,),)]
     assert wanted
-    halves = split(traced, wanted[-1])
+    halves = split_model(traced, wanted[-1])
     with torch.no_grad():
         found = halves.head(ids)
         features = found if isinstance(found, tuple) else (found,)
@@ -128,9 +140,9 @@ def test_the_net_can_be_cut_behind_the_vector_of_a_text(taught):
 
 
 def test_forgetting_keeps_texts_and_leaves_some_n_grams_out():
-    ids = torch.from_numpy(encode(["what is the weather in the north today"]))
+    ids = torch.from_numpy(encode_texts(["what is the weather in the north today"]))
     chance = torch.Generator().manual_seed(0)
-    fewer = Forget(0.5)(ids, chance)
+    fewer = NgramDropout(0.5)(ids, chance)
     assert fewer.shape == ids.shape
     assert 0 < int((fewer > 0).sum()) < int((ids > 0).sum())
     assert bool(((fewer == ids) | (fewer == 0)).all())
@@ -139,17 +151,17 @@ def test_forgetting_keeps_texts_and_leaves_some_n_grams_out():
 def test_a_missing_set_is_one_line_that_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("SKERRY_DATA", str(tmp_path))
     with pytest.raises(ForgeError, match="SKERRY_DATA"):
-        clinc150()
+        load_clinc150()
     (tmp_path / "clinc150").mkdir()
     with pytest.raises(ForgeError, match="oos-eval"):
-        clinc150()
+        load_clinc150()
 
 
 @needs_data
 def test_the_real_set_has_the_published_sizes_and_nothing_out_of_scope_is_learnt():
-    data = clinc150()
+    data = load_clinc150()
     assert [len(part) for part in (data.training, data.calibration, data.heldout)] == [15_000, 3_100, 5_500]
-    assert [(part.y == OUT_OF_SCOPE).sum() for part in (data.training, data.calibration, data.heldout)] == [
+    assert [(part.y == OUT_OF_SCOPE).sum_series() for part in (data.training, data.calibration, data.heldout)] == [
         0,
         100,
         1000,

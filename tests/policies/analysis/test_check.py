@@ -2,17 +2,20 @@
 
 import pytest
 
-from policies.analysis.check import Finding, findings
-from policies.language.document import parse
-from policies.model.context import day_of
+from policies.analysis.check import PolicyFinding, check_documents
+from policies.language.document import parse_policy
+from policies.model.context import date_to_day
 from tests.policies.doubles.given import TEXT, with_
 
-DAY = day_of("2026-12-01")
+DAY = date_to_day("2026-12-01")
 RULE = '[[rule]]\nname = "r"\n'
 
 
 def told(text: str, *more: str) -> list[tuple[str, str, str]]:
-    return [(each.kind, each.where, each.words) for each in findings([parse(each) for each in (text, *more)], DAY)]
+    return [
+        (each.kind, each.where, each.words)
+        for each in check_documents([parse_policy(each) for each in (text, *more)], DAY)
+    ]
 
 
 def test_the_shipped_document_has_nothing_to_be_said_of():
@@ -95,7 +98,7 @@ def test_what_expires_is_said_from_14_days_before():
 
 
 def test_a_document_that_says_nothing_expires_90_days_after_it_was_issued():
-    assert parse(with_(TEXT, ("expires = 2099-12-31", ""))).last_day == "2027-02-20"
+    assert parse_policy(with_(TEXT, ("expires = 2099-12-31", ""))).last_day == "2027-02-20"
 
 
 def test_layers_that_have_nothing_in_common_contradict_each_other():
@@ -106,8 +109,10 @@ def test_layers_that_have_nothing_in_common_contradict_each_other():
 
 
 def test_releases_until_denial_are_told():
-    (finding,) = findings([parse(TEXT + "[dp]\nclip_norm = 8.0\nsigma = 5.0\ndelta = 1e-6\nepsilon = 8.0\n")], DAY)
-    assert finding == Finding(
+    (finding,) = check_documents(
+        [parse_policy(TEXT + "[dp]\nclip_norm = 8.0\nsigma = 5.0\ndelta = 1e-6\nepsilon = 8.0\n")], DAY
+    )
+    assert finding == PolicyFinding(
         "remark", "dp",
         "58 noised fields may leave in 30 days, 11 of them for audits (sigma 5, delta 1e-06, epsilon 8);"
         " then nothing more",

@@ -4,15 +4,15 @@ from random import Random
 
 import msgspec
 
-from policies.analysis.check import chains
+from policies.analysis.check import list_transform_chains
 from policies.decisions import egress
-from policies.decisions.egress import OPTIONAL
-from policies.language.document import parse
+from policies.decisions.egress import OPTIONAL_FIELDS
+from policies.language.document import parse_policy
 from policies.model.reasons import Denied
-from policies.model.terms import terms
+from policies.model.terms import resolve_terms
 from tests.policies.doubles.drawn import SEEDS, context, document
 from tests.policies.doubles.given import FEATURES, TEXT
-from wire.protocol.messages import DType, FieldSpec, Level
+from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 NOISE = "dp = { clip_norm = 8.0, sigma = 5.0, delta = 1e-6, epsilon = 8.0 }"
 STEP = 'transforms = {{ features = [{{ kind = "quantise", step = {} }}] }}'
@@ -20,7 +20,10 @@ STEP = 'transforms = {{ features = [{{ kind = "quantise", step = {} }}] }}'
 
 def ruled(*tables: str) -> list[list[str]]:
     text = TEXT + "".join(f'[[rule]]\nname = "r{n}"\n{table}\n' for n, table in enumerate(tables))
-    return [[step.kind.value for step in plans[0].transforms] for plans in chains(parse(text).compile(), (FEATURES,))]
+    return [
+        [step.kind.value for step in plans[0].transforms]
+        for plans in list_transform_chains(parse_policy(text).compile(), (FEATURES,))
+    ]
 
 
 def test_without_rules_there_is_one_chain():
@@ -43,15 +46,15 @@ def test_no_context_makes_a_chain_that_was_not_named():
     made = 0
     for seed in SEEDS:
         dice = Random(seed)
-        policy, level = document(dice).compile(), dice.choice(list(Level)[:3])
-        features = (FieldSpec("features", DType.FP32, (4,), 0.0, 1.0, level, ""),)
-        named = chains(policy, features)
+        policy, level = document(dice).compile(), dice.choice(list(SensitivityLevel)[:3])
+        features = (FieldSpec("features", TensorDType.FP32, (4,), 0.0, 1.0, level, ""),)
+        named = list_transform_chains(policy, features)
         for _ in range(10):
             now = context(dice)
-            found = terms(policy, msgspec.structs.replace(now, level=level))
+            found = resolve_terms(policy, msgspec.structs.replace(now, level=level))
             assert not isinstance(found, Denied)
-            out = egress.decide(found, features, now.data_class)
+            out = egress.decide_egress(found, features, now.data_class)
             if not isinstance(out, Denied):
                 made += 1
-                assert tuple(plan for plan in out.fields if plan.spec.name not in OPTIONAL) in named, seed
+                assert tuple(plan for plan in out.fields if plan.spec.name not in OPTIONAL_FIELDS) in named, seed
     assert made

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from policies.analysis.diff import diff
-from policies.decisions.permit import in_force
-from policies.language.document import Document, parse
-from policies.model.context import Context
+from policies.analysis.diff import diff_policies
+from policies.decisions.permit import expired_or_denied
+from policies.language.document import PolicyDocument, parse_policy
+from policies.model.context import DecisionContext
 from policies.model.policy import Policy, Terms
 from tests.policies.doubles.drawn import HUBS, REGIONS, SEEDS, condition, context, rule, some, values
 from tests.policies.doubles.given import TEXT, with_
@@ -20,7 +20,7 @@ NIGHT = '[[rule]]\nname = "night"\nwhen = { time = { from = "22:00", to = "06:00
 
 
 def changed(*edits: tuple[str, str], rules: str = "", before: str = "") -> set[tuple[str, str, str, str, str]]:
-    told = diff(parse(TEXT + before).compile(), parse(with_(TEXT, *edits) + rules).compile())
+    told = diff_policies(parse_policy(TEXT + before).compile(), parse_policy(with_(TEXT, *edits) + rules).compile())
     return {(each.direction, each.when, each.key, each.before, each.after) for each in told}
 
 
@@ -85,10 +85,10 @@ def edited(dice: Random, before: dict[str, Any]) -> dict[str, Any]:
 
 
 def allows(terms: Terms, data_class: str) -> bool:
-    return not in_force(terms, 0) and bool(terms.data_classes.get(data_class))
+    return not expired_or_denied(terms, 0) and bool(terms.data_classes.get(data_class))
 
 
-def wider(before: Policy, after: Policy, now: Context) -> bool:
+def wider(before: Policy, after: Policy, now: DecisionContext) -> bool:
     """Whether `after` lets anything leave in this context that `before` keeps."""
     old, new = found(before, now), found(after, now)
     if not allows(new, now.data_class):
@@ -101,9 +101,9 @@ def test_no_widening_is_ever_left_out():
     for seed in SEEDS:
         dice = Random(seed)
         text = values(dice, most_rules=3, most_keys=2)
-        policies = [Document.model_validate(each).compile() for each in (text, edited(dice, text))]
+        policies = [PolicyDocument.model_validate(each).compile() for each in (text, edited(dice, text))]
         for before, after in permutations(policies):
-            if any(each.direction != "narrower" for each in diff(before, after)):
+            if any(each.direction != "narrower" for each in diff_policies(before, after)):
                 continue
             silent += 1
             for _ in range(20):

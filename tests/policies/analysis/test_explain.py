@@ -8,27 +8,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.analysis.explain import Explanation, explain_sample
-from policies.analysis.facts import Facts, FactsError, SampleField, SampleLeakage, context_of, facts_of, schema_of
-from policies.analysis.summary import layered, remarks, summary
-from policies.decisions.budget import Cost
-from policies.decisions.escalation import Action, Link, decide
-from policies.decisions.permit import Permit, Price, judge
+from policies.analysis.facts import (
+    FactsError,
+    SampleFacts,
+    SampleField,
+    SampleLeakage,
+    build_context,
+    build_schema,
+    parse_facts,
+)
+from policies.analysis.summary import list_remarks, summarise_layers, summarise_policy
+from policies.decisions.budget import MessageCost
+from policies.decisions.escalation import EscalationAction, LinkState, decide_escalation
+from policies.decisions.permit import Permit, PermitPrice, decide_permit
 from policies.decisions.routing import HubSite
-from policies.language.document import parse
-from policies.model.policy import FieldRule, Mode, Policy, Privacy, Terms, TransformKind, TransformSpec
-from policies.model.reasons import Why
-from policies.model.terms import terms
+from policies.language.document import parse_policy
+from policies.model.policy import EscalationMode, FieldRule, LeakageLimits, Policy, Terms, TransformKind, TransformSpec
+from policies.model.reasons import DecisionReason
+from policies.model.terms import resolve_terms
 from tests.policies.doubles.given import DEMO, DEMO_POLICY, MEASURED, TEXT, TODAY, UNSPENT, policy
-from wire.protocol.messages import Level
+from wire.protocol.messages import SensitivityLevel
 
-UNSURE = Facts(0.4, "open")
+UNSURE = SampleFacts(0.4, "open")
 
 
 def with_base(**changes: object) -> Policy:
     return msgspec.structs.replace(DEMO_POLICY, base=policy(**changes))
 
 
-def explain(facts: Facts, **changes: object) -> Explanation:
+def explain(facts: SampleFacts, **changes: object) -> Explanation:
     return explain_sample(with_base(**changes), facts, TODAY)
 
 
@@ -41,7 +49,7 @@ def test_a_question_that_leaves_names_each_decision():
     told = explain(UNSURE)
     assert told.leaves
     assert [step.decision for step in told.steps] == ["policy", "escalation", "locality", "egress", "leakage", "budget"]
-    text = "\n".join(told.lines())
+    text = "\n".join(told.format_lines())
     assert "confidence 0.4 is below the threshold 0.9: ask (unsure)" in text
     assert "hub-1 in local" in text
     assert "features (P2, clipped to 0..15)" in text
@@ -49,15 +57,23 @@ def test_a_question_that_leaves_names_each_decision():
 
 
 STOPS = {
-    "confident": (Facts(0.95, "open"), {}, ("escalation", "keep", Why.CONFIDENT)),
-    "no number": (Facts(float("nan"), "open"), {}, ("escalation", "keep", Why.INVALID_CONFIDENCE)),
-    "silence": (Facts(0.4, "open", hub_quiet=True), {}, ("escalation", "keep", Why.HUB_QUIET)),
-    "mode": (UNSURE, {"mode": Mode.LOCAL_ONLY}, ("policy", "denied", Why.LOCAL_ONLY)),
-    "expired": (UNSURE, {"expires_day": TODAY - 1}, ("policy", "denied", Why.DENIED_POLICY_EXPIRED)),
-    "hub": (Facts(0.4, "open", hubs=(HubSite("x", "local"),)), {}, ("locality", "denied", Why.DENIED_HUB)),
-    "class": (Facts(0.4, "private"), {}, ("egress", "denied", Why.DENIED_DATA_CLASS)),
-    "no label": (Facts(0.4, "open", (SampleField("features"),)), {}, ("egress", "denied", Why.DENIED_LABEL)),
-    "bytes": (UNSURE, {"bytes_per_day": 1023}, ("budget", "denied", Why.DENIED_BUDGET)),
+    "confident": (SampleFacts(0.95, "open"), {}, ("escalation", "keep", DecisionReason.CONFIDENT)),
+    "no number": (SampleFacts(float("nan"), "open"), {}, ("escalation", "keep", DecisionReason.INVALID_CONFIDENCE)),
+    "silence": (SampleFacts(0.4, "open", hub_quiet=True), {}, ("escalation", "keep", DecisionReason.HUB_QUIET)),
+    "mode": (UNSURE, {"mode": EscalationMode.LOCAL_ONLY}, ("policy", "denied", DecisionReason.LOCAL_ONLY)),
+    "expired": (UNSURE, {"expires_day": TODAY - 1}, ("policy", "denied", DecisionReason.DENIED_POLICY_EXPIRED)),
+    "hub": (
+        SampleFacts(0.4, "open", hubs=(HubSite("x", "local"),)),
+        {},
+        ("locality", "denied", DecisionReason.DENIED_HUB),
+    ),
+    "class": (SampleFacts(0.4, "private"), {}, ("egress", "denied", DecisionReason.DENIED_DATA_CLASS)),
+    "no label": (
+        SampleFacts(0.4, "open", (SampleField("features"),)),
+        {},
+        ("egress", "denied", DecisionReason.DENIED_LABEL),
+    ),
+    "bytes": (UNSURE, {"bytes_per_day": 1023}, ("budget", "denied", DecisionReason.DENIED_BUDGET)),
 }
 
 
@@ -71,24 +87,24 @@ def test_the_chain_ends_at_the_decision_that_keeps_the_sample(facts, changes, ex
 
 def test_each_transform_is_said():
     steps = (TransformSpec(TransformKind.CLIP, low=0, high=9), TransformSpec(TransformKind.QUANTISE, step=3))
-    rule = FieldRule("features", Level.P2, steps)
+    rule = FieldRule("features", SensitivityLevel.P2, steps)
     told = explain(UNSURE, fields={"features": rule})
     assert "features (P2, clipped to 0..9, rounded to multiples of 3)" in told.steps[3].words
 
 
 def test_what_stays_behind_is_said():
     fields = (SampleField("features", "P2"), SampleField("confidence", "P1"))
-    assert "confidence stays" in explain(Facts(0.4, "open", fields)).steps[3].words
+    assert "confidence stays" in explain(SampleFacts(0.4, "open", fields)).steps[3].words
 
 
 @pytest.mark.parametrize(
     ("facts", "changes", "words"),
     [
-        (UNSURE, {"mode": Mode.WAIT}, "waits up to 2 s"),
+        (UNSURE, {"mode": EscalationMode.WAIT}, "waits up to 2 s"),
         (UNSURE, {}, "a correction may follow"),
-        (Facts(0.4, "open", link_up=False), {}, "waits for the link"),
-        (Facts(0.99, "open", audit_dice=0.0), {}, "local answer now"),
-        (UNSURE, {"mode": Mode.DISABLED}, "no answer"),
+        (SampleFacts(0.4, "open", link_up=False), {}, "waits for the link"),
+        (SampleFacts(0.99, "open", audit_dice=0.0), {}, "local answer now"),
+        (UNSURE, {"mode": EscalationMode.DISABLED}, "no answer"),
     ],
     ids=["wait", "answer_now", "link down", "audit", "disabled"],
 )
@@ -105,12 +121,12 @@ def test_the_result_says_what_the_caller_sees(facts, changes, words):
     st.integers(0, 2**20),
 )
 def test_explanation_and_device_agree(confidence, data_class, up, quiet, dice, size):
-    facts = Facts(confidence, data_class, link_up=up, hub_quiet=quiet, audit_dice=dice, size_bytes=size)
-    link = Link(up, float("inf") if quiet else 0.0)
-    asks = decide(confidence, link, DEMO, dice, 0.0).action is not Action.KEEP
-    price = Price(UNSPENT, Cost(size), TODAY)
+    facts = SampleFacts(confidence, data_class, link_up=up, hub_quiet=quiet, audit_dice=dice, size_bytes=size)
+    link = LinkState(up, float("inf") if quiet else 0.0)
+    asks = decide_escalation(confidence, link, DEMO, dice, 0.0).action is not EscalationAction.KEEP
+    price = PermitPrice(UNSPENT, MessageCost(size), TODAY)
     hubs = (HubSite("hub-1", "local"),)
-    verdict = judge(DEMO, schema_of(DEMO_POLICY, facts), hubs, data_class, price, MEASURED)
+    verdict = decide_permit(DEMO, build_schema(DEMO_POLICY, facts), hubs, data_class, price, MEASURED)
     assert explain(facts).leaves == (asks and isinstance(verdict, Permit))
 
 
@@ -125,7 +141,7 @@ def test_facts_come_from_parsed_json():
         "fields": [{"name": "features", "level": "P2", "shape": [32]}],
         "hubs": [{"name": "hub-1", "region": "local"}],
     }
-    facts = facts_of(values)
+    facts = parse_facts(values)
     assert facts.hubs == (HubSite("hub-1", "local"),)
     assert explain(facts).leaves
 
@@ -144,7 +160,7 @@ def test_facts_come_from_parsed_json():
 )
 def test_wrong_facts_are_one_line_that_names_the_key(values, message):
     with pytest.raises(FactsError, match=message.replace("?", r"\?")):
-        facts_of(values)
+        parse_facts(values)
 
 
 @given(
@@ -155,11 +171,11 @@ def test_wrong_facts_are_one_line_that_names_the_key(values, message):
 )
 def test_arbitrary_facts_raise_facts_error_and_nothing_else(values):
     with pytest.raises(FactsError):
-        facts_of(values)
+        parse_facts(values)
 
 
 def test_summary_says_what_may_leave_and_where_to():
-    text = "\n".join(summary(with_base(expires="2030-12-31")))
+    text = "\n".join(summarise_policy(with_base(expires="2030-12-31")))
     for word in ("demo@1", "2030-12-31", "answer_now", "features up to P2", "open", "hub-1", "local", "10000000"):
         assert word in text
     assert "private" not in text
@@ -168,8 +184,8 @@ def test_summary_says_what_may_leave_and_where_to():
 @pytest.mark.parametrize(
     ("changes", "remark"),
     [
-        ({"mode": Mode.LOCAL_ONLY}, "audit_share"),
-        ({"mode": Mode.HUB_FIRST}, "threshold"),
+        ({"mode": EscalationMode.LOCAL_ONLY}, "audit_share"),
+        ({"mode": EscalationMode.HUB_FIRST}, "threshold"),
         ({"fields": {}}, "egress.field"),
         ({"data_classes": {"open": False}}, "egress.data_class"),
         ({"hubs": ()}, "locality.hubs"),
@@ -180,22 +196,22 @@ def test_summary_says_what_may_leave_and_where_to():
     ids=str,
 )
 def test_what_has_no_effect_is_remarked_once(changes, remark):
-    assert [remark in each for each in remarks(with_base(**changes))] == [True]
+    assert [remark in each for each in list_remarks(with_base(**changes))] == [True]
 
 
 def test_the_shipped_document_needs_no_remark():
-    assert remarks(DEMO_POLICY) == []
+    assert list_remarks(DEMO_POLICY) == []
 
 
 def test_explain_takes_what_was_measured():
     rows = [{"kind": "reconstruction", "metric": "ssim", "upper95": 0.25}]
-    facts = facts_of({"confidence": 0.4, "data_class": "open", "leakage": rows})
+    facts = parse_facts({"confidence": 0.4, "data_class": "open", "leakage": rows})
     assert facts.leakage == (SampleLeakage("reconstruction", "ssim", 0.25),)
-    told = explain(facts, privacy=(Privacy(max_leakage=0.2),))
+    told = explain(facts, privacy=(LeakageLimits(max_leakage=0.2),))
     assert not told.leaves
-    assert told.steps[-1].why == Why.DENIED_LEAKAGE
+    assert told.steps[-1].why == DecisionReason.DENIED_LEAKAGE
     with pytest.raises(FactsError):
-        facts_of({"confidence": 0.4, "data_class": "open", "leakage": [{"kind": "reconstruction"}]})
+        parse_facts({"confidence": 0.4, "data_class": "open", "leakage": [{"kind": "reconstruction"}]})
 
 
 # Rules
@@ -210,29 +226,29 @@ name = "abroad"
 unless = { region = ["eu"] }
 deny = true
 """
-RULED = parse(TEXT + NIGHT).compile()
+RULED = parse_policy(TEXT + NIGHT).compile()
 
 
 def ruled(**more: object) -> Explanation:
-    return explain_sample(RULED, facts_of({"confidence": 0.6, "data_class": "open", **more}), TODAY)
+    return explain_sample(RULED, parse_facts({"confidence": 0.6, "data_class": "open", **more}), TODAY)
 
 
 def test_the_rules_that_apply_are_said_first():
     told = ruled(region="eu", time="wed 23:30")
     assert (told.rules, told.unknown) == (("night",), ())
-    assert told.lines()[0] == "rules       night applies"
-    assert told.why == Why.CONFIDENT
+    assert told.format_lines()[0] == "rules       night applies"
+    assert told.why == DecisionReason.CONFIDENT
 
 
 def test_what_is_not_known_is_said():
     told = ruled(time="wed 12:00")
     assert told.rules == ("abroad",)
-    assert "not known, so counted as narrower: region" in told.lines()[0]
-    assert told.why == Why.DENIED_RULE
+    assert "not known, so counted as narrower: region" in told.format_lines()[0]
+    assert told.why == DecisionReason.DENIED_RULE
 
 
 def test_the_clock_is_used_where_the_sample_names_no_time():
-    facts = facts_of({"confidence": 0.6, "data_class": "open", "region": "eu"})
+    facts = parse_facts({"confidence": 0.6, "data_class": "open", "region": "eu"})
     assert explain_sample(RULED, facts, TODAY, {"Europe/Berlin": 12 * 60}).rules == ()
     assert explain_sample(RULED, facts, TODAY).unknown == ("time",)
 
@@ -250,17 +266,17 @@ def test_what_leaves_and_where_to_can_be_read_by_a_program():
 
 
 def test_each_key_says_who_narrowed_it():
-    facts = facts_of({"confidence": 0.6, "data_class": "open", "region": "us", "time": "wed 23:30"})
-    found = terms(RULED, context_of(RULED, facts))
+    facts = parse_facts({"confidence": 0.6, "data_class": "open", "region": "us", "time": "wed 23:30"})
+    found = resolve_terms(RULED, build_context(RULED, facts))
     assert isinstance(found, Terms)
-    keys = {key.key: key for key in layered(RULED, found)}
+    keys = {key.key: key for key in summarise_layers(RULED, found)}
     assert keys["threshold"].said == (("site demo@1", "0.9"), ("rule night", "0.5"))
-    assert keys["threshold"].line() == "site demo@1: 0.9; rule night: 0.5  ->  0.5"
-    assert keys["deny"].line() == "denied by abroad  (rule abroad)"
-    assert keys["mode"].line() == "answer_now  (site demo@1)"
+    assert keys["threshold"].format_line() == "site demo@1: 0.9; rule night: 0.5  ->  0.5"
+    assert keys["deny"].format_line() == "denied by abroad  (rule abroad)"
+    assert keys["mode"].format_line() == "answer_now  (site demo@1)"
 
 
 def test_the_summary_says_where_each_rule_applies():
-    text = "\n".join(summary(RULED))
+    text = "\n".join(summarise_policy(RULED))
     assert "rule night where time 22:00 to 06:00 in Europe/Berlin: threshold 0.5" in text
     assert "rule abroad unless region eu: nothing leaves" in text

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import policies
-from policies.analysis.facts import FactsError, facts_of
+from policies.analysis.facts import FactsError, parse_facts
 from policies.analysis.probes import ProbesError, parse_probes
-from policies.language.document import parse
+from policies.language.document import parse_policy
 from policies.model.policy import PolicyError
 from tests.policies.doubles.drawn import EXAMPLES, FIRST
 
@@ -57,7 +57,7 @@ def timed(text: str, seed: int, parser: object) -> None:
 def test_case_103_a_broken_document_is_a_document_or_one_policy_error(name):
     text = (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
     for seed in range(FIRST, FIRST + EXAMPLES // 5):
-        timed(broken(text, random.Random(seed)), seed, parse)
+        timed(broken(text, random.Random(seed)), seed, parse_policy)
 
 
 @pytest.mark.parametrize("name", ["clinic", "telecom-probe"])
@@ -70,7 +70,7 @@ def test_broken_probes_are_probes_or_one_error(name):
 def fault(text: str) -> str:
     """What a person is told; a sound document needs no words."""
     try:
-        parse(text)
+        parse_policy(text)
     except PolicyError as error:
         return str(error)
     return "sound"
@@ -88,7 +88,7 @@ def test_case_103_an_error_is_one_line_that_a_terminal_can_show():
 def test_a_deeply_nested_document_is_refused_at_once(depth):
     for text in ("a = " + "[" * depth, "a = " + "{a = " * depth, ".".join("a" * depth) + " = 1"):
         with pytest.raises(PolicyError):
-            parse(text)
+            parse_policy(text)
         with pytest.raises(ProbesError):
             parse_probes(text)
 
@@ -101,4 +101,4 @@ def test_facts_of_broken_probes_raise_facts_error_alone():
         dice = random.Random(seed)
         values = {dice.choice(KEYS): dice.choice((*_PIECES, 1.5, None))}
         with contextlib.suppress(FactsError):
-            facts_of({"confidence": 0.5, "data_class": "open", **values})
+            parse_facts({"confidence": 0.5, "data_class": "open", **values})

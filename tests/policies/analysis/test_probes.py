@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import policies
-from policies.analysis.probes import Expect, ProbesError, parse_probes, probed
-from policies.language.document import parse
-from policies.model.context import day_of
+from policies.analysis.probes import ProbeExpectation, ProbesError, parse_probes, run_probe
+from policies.language.document import parse_policy
+from policies.model.context import date_to_day
 from tests.policies.doubles.given import DEMO_POLICY, TODAY
 
 FOLDER = Path(policies.__file__).parent / "templates"
@@ -16,10 +16,10 @@ CASE = '[[case]]\nname = "x"\ngiven = { confidence = 0.4, data_class = "open" }\
 
 
 def shipped(name: str) -> list[tuple[str, tuple[str, ...]]]:
-    document = parse((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    document = parse_policy((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     cases = parse_probes((FOLDER / f"{name}.probes.toml").read_text(encoding="utf-8"))
-    day = day_of(document.issued)
-    return [(case.name, probed(document.compile(), case, day).faults) for case in cases]
+    day = date_to_day(document.issued)
+    return [(case.name, run_probe(document.compile(), case, day).faults) for case in cases]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -37,7 +37,7 @@ def test_every_template_is_probed_both_ways_where_anything_may_leave(name):
 
 def test_a_case_that_comes_out_otherwise_says_in_what():
     (case,) = parse_probes(CASE + 'expect = { leaves = false, why = "denied_label", fields = ["y"], rules = ["z"] }')
-    assert probed(DEMO_POLICY, case, TODAY).faults == (
+    assert run_probe(DEMO_POLICY, case, TODAY).faults == (
         "leaves should be false, is true",
         "why should be denied_label, is unsure",
         "fields should be y, is features",
@@ -47,8 +47,8 @@ def test_a_case_that_comes_out_otherwise_says_in_what():
 
 def test_what_is_not_expected_is_not_judged():
     (case,) = parse_probes(CASE + "expect = { leaves = true }")
-    assert case.expect == Expect(leaves=True)
-    assert probed(DEMO_POLICY, case, TODAY).faults == ()
+    assert case.expect == ProbeExpectation(leaves=True)
+    assert run_probe(DEMO_POLICY, case, TODAY).faults == ()
 
 
 def test_a_case_starts_from_the_file_and_may_forget_what_that_knows():

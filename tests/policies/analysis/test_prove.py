@@ -6,60 +6,66 @@ from typing import Any
 
 import pytest
 
-from policies.analysis.cases import TooManyError
-from policies.analysis.prove import Claim, Proof, Sample, prove, samples
+from policies.analysis.cases import TooManyCasesError
+from policies.analysis.prove import EgressClaim, EgressProof, ProofSample, list_samples, prove_claim
 from policies.decisions import egress, permit, routing
 from policies.decisions.routing import HubSite
-from policies.language.document import parse
-from policies.model.context import Context
+from policies.language.document import parse_policy
+from policies.model.context import DecisionContext
 from policies.model.policy import Policy, Terms
 from policies.model.reasons import Denied
-from policies.model.terms import terms
+from policies.model.terms import resolve_terms
 from tests.policies.doubles.drawn import SEEDS, document, every_context
 from tests.policies.doubles.given import TEXT, with_
-from wire.protocol.messages import Level
+from wire.protocol.messages import SensitivityLevel
 
 RULES = with_(TEXT, ('regions = ["local"]', 'regions = ["local", "eu"]'), ("private = false", "private = true"))
 
 
-def leaves(policy: Policy, sample: Sample, context: Context, region: str) -> bool:
+def leaves(policy: Policy, sample: ProofSample, context: DecisionContext, region: str) -> bool:
     """As a device would decide it."""
-    found = terms(policy, context)
+    found = resolve_terms(policy, context)
     assert isinstance(found, Terms)
-    out = egress.decide(found, sample.schema, context.data_class)
+    out = egress.decide_egress(found, sample.schema, context.data_class)
     sites = tuple(HubSite(hub, at) for hub in found.hubs for at in found.regions if region in ("", at))
-    if isinstance(out, Denied) or isinstance(routing.decide(found, sites), Denied):
+    if isinstance(out, Denied) or isinstance(routing.filter_hubs(found, sites), Denied):
         return False
-    return permit.in_force(found, found.expires_day) is None and sample.field in [plan.spec for plan in out.fields]
+    return permit.expired_or_denied(found, found.expires_day) is None and sample.field in [
+        plan.spec for plan in out.fields
+    ]
 
 
-def by_trying(policy: Policy, claim: Claim) -> bool:
+def by_trying(policy: Policy, claim: EgressClaim) -> bool:
     """Whether the claim holds in every context, one after the other."""
-    asked = [sample for sample in samples(policy) if sample.field.level > claim.level]
-    for data_class, level in product(policy.base.data_classes, {egress.level_of(each.schema) for each in asked}):
+    asked = [sample for sample in list_samples(policy) if sample.field.level > claim.level]
+    for data_class, level in product(
+        policy.base.data_classes, {egress.find_highest_level(each.schema) for each in asked}
+    ):
         seen = set()
         for context in every_context(policy, data_class, level):
-            bits, _ = policy.index.match(context)
+            bits, _ = policy.index.match_rules(context)
             if bits in seen:  # the same rules, so the same terms
                 continue
             seen.add(bits)
-            if any(leaves(policy, s, context, claim.region) for s in asked if egress.level_of(s.schema) == level):
+            if any(
+                leaves(policy, s, context, claim.region) for s in asked if egress.find_highest_level(s.schema) == level
+            ):
                 return False
     return True
 
 
-def shown(policy: Policy, proof: Proof) -> None:
+def shown(policy: Policy, proof: EgressProof) -> None:
     """The counter-example leaves, by the device's own functions."""
     counter = proof.counter
     assert counter is not None
     meant = [
         each
-        for each in samples(policy)
+        for each in list_samples(policy)
         if (each.field.name, each.field.level) == (counter.field, counter.level)
-        and egress.level_of(each.schema) == counter.context.level
+        and egress.find_highest_level(each.schema) == counter.context.level
     ]
     assert any(leaves(policy, sample, counter.context, counter.region) for sample in meant)
-    found = terms(policy, counter.context)
+    found = resolve_terms(policy, counter.context)
     assert isinstance(found, Terms)
     assert (found.mode, found.rules) == (counter.mode, counter.rules)
     assert counter.hub in found.hubs
@@ -70,8 +76,8 @@ def test_static_proof_agrees_with_brute_force():
     for seed in SEEDS:
         dice = Random(seed)
         policy = document(dice, most_rules=4, most_keys=1 + (seed % 10 == 0)).compile()
-        claim = Claim(dice.choice(list(Level)[:3]), dice.choice(("", *policy.base.regions)))
-        proof = prove(policy, claim)
+        claim = EgressClaim(dice.choice(list(SensitivityLevel)[:3]), dice.choice(("", *policy.base.regions)))
+        proof = prove_claim(policy, claim)
         held += proof.counter is None
         if proof.counter is not None:
             shown(policy, proof)
@@ -80,32 +86,37 @@ def test_static_proof_agrees_with_brute_force():
     assert 0.1 < held / len(SEEDS) < 0.9, "of both kinds enough"
 
 
-def proven(rules: str, level: Level, region: str = "") -> Any:
-    return prove(parse(RULES + rules).compile(), Claim(level, region)).counter
+def proven(rules: str, level: SensitivityLevel, region: str = "") -> Any:
+    return prove_claim(parse_policy(RULES + rules).compile(), EgressClaim(level, region)).counter
 
 
 def test_without_rules_the_base_decides():
-    assert proven("", Level.P2) is None
-    counter = proven("", Level.P1, "eu")
-    assert (counter.field, counter.level, counter.hub, counter.region) == ("features", Level.P2, "hub-1", "eu")
+    assert proven("", SensitivityLevel.P2) is None
+    counter = proven("", SensitivityLevel.P1, "eu")
+    assert (counter.field, counter.level, counter.hub, counter.region) == (
+        "features",
+        SensitivityLevel.P2,
+        "hub-1",
+        "eu",
+    )
 
 
 def test_a_region_that_is_not_listed_gets_nothing():
-    assert proven("", Level.P0, "mars") is None
+    assert proven("", SensitivityLevel.P0, "mars") is None
 
 
 def test_a_rule_holds_only_where_it_surely_applies():
     narrowed = '[[rule]]\nname = "keep"\nwhen = { data_class = ["private"] }\nregions = ["local"]\n'
-    assert proven(narrowed, Level.P1, "eu").context.data_class == "open"
+    assert proven(narrowed, SensitivityLevel.P1, "eu").context.data_class == "open"
     both = narrowed + '[[rule]]\nname = "open"\nwhen = { data_class = ["open"] }\nceiling = "P1"\n'
-    assert proven(both, Level.P1, "eu") is None
-    assert proven(both, Level.P1, "local").context.data_class == "private"
+    assert proven(both, SensitivityLevel.P1, "eu") is None
+    assert proven(both, SensitivityLevel.P1, "local").context.data_class == "private"
 
 
 def test_an_excuse_is_found():
     excuse = 'unless = { region = ["de"], tags = ["vip", "test"], battery_below = 0.2 }'
     excused = f'[[rule]]\nname = "away"\n{excuse}\ndeny = true\n'
-    counter = proven(excused, Level.P1)
+    counter = proven(excused, SensitivityLevel.P1)
     assert counter.context.region == "de"
     assert set(counter.context.tags) & {"vip", "test"}
     assert counter.context.battery < 0.2
@@ -113,8 +124,10 @@ def test_an_excuse_is_found():
 
 def test_a_gap_of_one_minute_in_the_week_is_found():
     hours = '[[rule]]\nname = "{}"\nwhen = {{ time = {{ from = "{}", to = "{}", zone = "UTC" }} }}\ndeny = true\n'
-    assert proven(hours.format("a", "00:00", "12:00") + hours.format("b", "12:00", "00:00"), Level.P1) is None
-    counter = proven(hours.format("a", "00:00", "12:00") + hours.format("b", "12:01", "00:00"), Level.P1)
+    assert (
+        proven(hours.format("a", "00:00", "12:00") + hours.format("b", "12:00", "00:00"), SensitivityLevel.P1) is None
+    )
+    counter = proven(hours.format("a", "00:00", "12:00") + hours.format("b", "12:01", "00:00"), SensitivityLevel.P1)
     assert counter.context.minute_of_week["UTC"] % 1440 == 720
 
 
@@ -124,5 +137,5 @@ def test_rules_that_tell_apart_too_many_cases_prove_nothing():
         f'[[rule]]\nname = "b{n}"\nunless = {{ tags = ["t{n}"] }}\ndeny = true\n'
         for n in range(30)
     )
-    with pytest.raises(TooManyError):
-        proven(pairs, Level.P1)
+    with pytest.raises(TooManyCasesError):
+        proven(pairs, SensitivityLevel.P1)

@@ -8,109 +8,145 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.decisions.budget import Charged, Cost, Spend, charge, left, without
-from policies.model.policy import Account, Coin
-from policies.model.reasons import Denied, Why
+from policies.decisions.budget import (
+    BudgetSpend,
+    ChargeResult,
+    MessageCost,
+    charge_accounts,
+    list_remaining,
+    remove_charges,
+)
+from policies.model.policy import AccountUnit, BudgetAccount
+from policies.model.reasons import DecisionReason, Denied
 from tests.policies.doubles.given import JUNK, TODAY, UNSPENT, policy
 from wire.protocol.codec import MAX_FRAME_BYTES
 
 DAYS = st.integers(TODAY - 2, TODAY + 2)
 SIZES = st.integers(0, MAX_FRAME_BYTES)
-BASE = Account("bytes", Coin.BYTES, 10_000)
+BASE = BudgetAccount("bytes", AccountUnit.BYTES, 10_000)
 
 
-def why(decision: object) -> Why:
+def why(decision: object) -> DecisionReason:
     assert isinstance(decision, Denied), decision
     return decision.why
 
 
-def spent(decision: object) -> Spend:
-    assert isinstance(decision, Charged), decision
+def spent(decision: object) -> BudgetSpend:
+    assert isinstance(decision, ChargeResult), decision
     return decision.spend
 
 
 def test_the_last_byte_may_be_spent_and_none_more():
     limited = policy(bytes_per_day=1000)
-    assert spent(charge(limited, Spend.of(TODAY, 400), Cost(600), TODAY)) == Spend.of(TODAY, 1000)
-    assert why(charge(limited, Spend.of(TODAY, 400), Cost(601), TODAY)) is Why.DENIED_BUDGET
+    assert spent(
+        charge_accounts(limited, BudgetSpend.spent_bytes(TODAY, 400), MessageCost(600), TODAY)
+    ) == BudgetSpend.spent_bytes(TODAY, 1000)
+    assert (
+        why(charge_accounts(limited, BudgetSpend.spent_bytes(TODAY, 400), MessageCost(601), TODAY))
+        is DecisionReason.DENIED_BUDGET
+    )
 
 
 def test_a_new_day_starts_at_zero():
     limited = policy(bytes_per_day=1000)
-    assert spent(charge(limited, Spend.of(TODAY, 1000), Cost(10), TODAY + 1)) == Spend.of(TODAY + 1, 10)
+    assert spent(
+        charge_accounts(limited, BudgetSpend.spent_bytes(TODAY, 1000), MessageCost(10), TODAY + 1)
+    ) == BudgetSpend.spent_bytes(TODAY + 1, 10)
 
 
 def test_a_clock_that_goes_back_refunds_nothing():
     limited = policy(bytes_per_day=1000)
-    assert why(charge(limited, Spend.of(TODAY, 1000), Cost(10), TODAY - 1)) is Why.DENIED_BUDGET
+    assert (
+        why(charge_accounts(limited, BudgetSpend.spent_bytes(TODAY, 1000), MessageCost(10), TODAY - 1))
+        is DecisionReason.DENIED_BUDGET
+    )
 
 
 def test_a_question_paid_for_before_is_judged_again_without_charge():
     limited = policy(bytes_per_day=900)
-    assert charge(limited, Spend.of(TODAY, 1000), Cost(0), TODAY) == Charged(Spend.of(TODAY, 1000), ())
+    assert charge_accounts(limited, BudgetSpend.spent_bytes(TODAY, 1000), MessageCost(0), TODAY) == ChargeResult(
+        BudgetSpend.spent_bytes(TODAY, 1000), ()
+    )
 
 
 def test_a_message_that_no_broker_takes_is_denied_before_it_is_charged():
-    assert spent(charge(policy(), UNSPENT, Cost(MAX_FRAME_BYTES), TODAY)) == Spend.of(TODAY, MAX_FRAME_BYTES)
-    assert why(charge(policy(), UNSPENT, Cost(MAX_FRAME_BYTES + 1), TODAY)) is Why.DENIED_TOO_BIG
+    assert spent(charge_accounts(policy(), UNSPENT, MessageCost(MAX_FRAME_BYTES), TODAY)) == BudgetSpend.spent_bytes(
+        TODAY, MAX_FRAME_BYTES
+    )
+    assert (
+        why(charge_accounts(policy(), UNSPENT, MessageCost(MAX_FRAME_BYTES + 1), TODAY))
+        is DecisionReason.DENIED_TOO_BIG
+    )
 
 
 def test_case_106_a_lost_ledger_holds_nothing_until_the_hub_has_told_it():
-    lost = Spend(TODAY, {}, known=False)
-    assert why(charge(policy(), lost, Cost(1), TODAY)) is Why.DENIED_BUDGET
-    assert left(policy().accounts, lost, TODAY)["bytes"][0] == 0
+    lost = BudgetSpend(TODAY, {}, known=False)
+    assert why(charge_accounts(policy(), lost, MessageCost(1), TODAY)) is DecisionReason.DENIED_BUDGET
+    assert list_remaining(policy().accounts, lost, TODAY)["bytes"][0] == 0
 
 
 def test_a_rule_has_an_account_of_its_own_beside_the_base():
-    two = policy(accounts=(BASE, Account("bytes/demo/night", Coin.BYTES, 100)))
-    held = spent(charge(two, UNSPENT, Cost(100), TODAY))
-    assert why(charge(two, held, Cost(1), TODAY)) is Why.DENIED_BUDGET
-    assert spent(charge(policy(accounts=(BASE,)), held, Cost(1), TODAY)).bytes == 101
+    two = policy(accounts=(BASE, BudgetAccount("bytes/demo/night", AccountUnit.BYTES, 100)))
+    held = spent(charge_accounts(two, UNSPENT, MessageCost(100), TODAY))
+    assert why(charge_accounts(two, held, MessageCost(1), TODAY)) is DecisionReason.DENIED_BUDGET
+    assert spent(charge_accounts(policy(accounts=(BASE,)), held, MessageCost(1), TODAY)).bytes == 101
 
 
 def test_one_account_that_is_full_leaves_the_others_untouched():
-    two = policy(accounts=(BASE, Account("cost", Coin.COST, 5)))
-    assert why(charge(two, UNSPENT, Cost(10, price=6), TODAY)) is Why.DENIED_BUDGET
-    assert left(two.accounts, UNSPENT, TODAY) == {"bytes": (10_000, 10_000), "cost": (5, 5)}
+    two = policy(accounts=(BASE, BudgetAccount("cost", AccountUnit.COST, 5)))
+    assert why(charge_accounts(two, UNSPENT, MessageCost(10, price=6), TODAY)) is DecisionReason.DENIED_BUDGET
+    assert list_remaining(two.accounts, UNSPENT, TODAY) == {"bytes": (10_000, 10_000), "cost": (5, 5)}
 
 
 @pytest.mark.parametrize(("topic", "limit"), [("q", 100), ("ask", 50)])
 def test_a_topic_has_its_own_bytes(topic, limit):
-    by_topic = Account(f"bytes/{topic}", Coin.BYTES, limit, topic=topic)
+    by_topic = BudgetAccount(f"bytes/{topic}", AccountUnit.BYTES, limit, topic=topic)
     under = policy(accounts=(BASE, by_topic))
-    assert spent(charge(under, UNSPENT, Cost(limit, topic=topic), TODAY)).totals[by_topic.key, TODAY] == limit
-    assert why(charge(under, UNSPENT, Cost(limit + 1, topic=topic), TODAY)) is Why.DENIED_BUDGET
+    assert (
+        spent(charge_accounts(under, UNSPENT, MessageCost(limit, topic=topic), TODAY)).totals[by_topic.key, TODAY]
+        == limit
+    )
+    assert (
+        why(charge_accounts(under, UNSPENT, MessageCost(limit + 1, topic=topic), TODAY)) is DecisionReason.DENIED_BUDGET
+    )
 
 
 def test_each_noised_field_is_charged_and_audits_have_a_share_alone():
-    whole = Account("privacy/30d", Coin.PRIVACY, 100, 30, each=10)
-    share = Account("privacy/30d/audits", Coin.PRIVACY, 20, 30, audits=True, each=10)
+    whole = BudgetAccount("privacy/30d", AccountUnit.PRIVACY, 100, 30, each=10)
+    share = BudgetAccount("privacy/30d/audits", AccountUnit.PRIVACY, 20, 30, audits=True, each=10)
     under = policy(accounts=(BASE, whole, share))
-    held = spent(charge(under, UNSPENT, Cost(1, releases=2, audit=True), TODAY))
-    assert why(charge(under, held, Cost(1, releases=1, audit=True), TODAY)) is Why.DENIED_BUDGET
-    assert spent(charge(under, held, Cost(1, releases=8), TODAY)).totals["privacy/30d", TODAY // 30] == 100
-    assert why(charge(under, held, Cost(1, releases=9), TODAY)) is Why.DENIED_BUDGET
+    held = spent(charge_accounts(under, UNSPENT, MessageCost(1, releases=2, audit=True), TODAY))
+    assert (
+        why(charge_accounts(under, held, MessageCost(1, releases=1, audit=True), TODAY)) is DecisionReason.DENIED_BUDGET
+    )
+    assert (
+        spent(charge_accounts(under, held, MessageCost(1, releases=8), TODAY)).totals["privacy/30d", TODAY // 30] == 100
+    )
+    assert why(charge_accounts(under, held, MessageCost(1, releases=9), TODAY)) is DecisionReason.DENIED_BUDGET
 
 
 def test_subjects_have_an_account_each_where_they_are_known():
-    under = policy(accounts=(BASE, Account("privacy/30d", Coin.PRIVACY, 10, 30, each=10, subject=True)))
-    held = spent(charge(under, UNSPENT, Cost(1, releases=1, subject="ab"), TODAY))
-    assert why(charge(under, held, Cost(1, releases=1, subject="ab"), TODAY)) is Why.DENIED_BUDGET
-    assert isinstance(charge(under, held, Cost(1, releases=1, subject="cd"), TODAY), Charged)
+    under = policy(accounts=(BASE, BudgetAccount("privacy/30d", AccountUnit.PRIVACY, 10, 30, each=10, subject=True)))
+    held = spent(charge_accounts(under, UNSPENT, MessageCost(1, releases=1, subject="ab"), TODAY))
+    assert (
+        why(charge_accounts(under, held, MessageCost(1, releases=1, subject="ab"), TODAY))
+        is DecisionReason.DENIED_BUDGET
+    )
+    assert isinstance(charge_accounts(under, held, MessageCost(1, releases=1, subject="cd"), TODAY), ChargeResult)
 
 
 def test_what_never_left_is_taken_back():
-    charged = charge(policy(), UNSPENT, Cost(500), TODAY)
-    assert isinstance(charged, Charged)
-    assert without(charged.spend, charged.charges).bytes == 0
+    charged = charge_accounts(policy(), UNSPENT, MessageCost(500), TODAY)
+    assert isinstance(charged, ChargeResult)
+    assert remove_charges(charged.spend, charged.charges).bytes == 0
 
 
 @given(st.integers(0, 10**6), st.lists(st.tuples(SIZES, DAYS), max_size=30))
 def test_no_day_ever_exceeds_its_budget(limit, messages):
     spend, sent = UNSPENT, dict.fromkeys(range(TODAY - 2, TODAY + 3), 0)
     for size, day in messages:
-        decision = charge(policy(bytes_per_day=limit), spend, Cost(size), day)
-        if isinstance(decision, Charged):
+        decision = charge_accounts(policy(bytes_per_day=limit), spend, MessageCost(size), day)
+        if isinstance(decision, ChargeResult):
             assert decision.spend.day >= spend.day
             spend = decision.spend
             sent[spend.day] += size
@@ -119,15 +155,15 @@ def test_no_day_ever_exceeds_its_budget(limit, messages):
 
 @given(JUNK)
 def test_damaged_policy_denies(junk):
-    assert isinstance(charge(policy(bytes_per_day=junk), UNSPENT, Cost(10), TODAY), Denied)
-    assert isinstance(charge(policy(accounts=junk), UNSPENT, Cost(10), TODAY), Denied)
+    assert isinstance(charge_accounts(policy(bytes_per_day=junk), UNSPENT, MessageCost(10), TODAY), Denied)
+    assert isinstance(charge_accounts(policy(accounts=junk), UNSPENT, MessageCost(10), TODAY), Denied)
 
 
 @given(JUNK.filter(lambda junk: junk is not True), st.sampled_from(["spend", "totals", "size", "releases"]))
 def test_damaged_counts_deny(junk, which):
-    noised = policy(accounts=(BASE, Account("privacy/30d", Coin.PRIVACY, 100, 30, each=10)))
-    spend = {"spend": junk, "totals": Spend(TODAY, {("bytes", TODAY): junk})}.get(which, UNSPENT)
-    cost = Cost(10, releases=1)
+    noised = policy(accounts=(BASE, BudgetAccount("privacy/30d", AccountUnit.PRIVACY, 100, 30, each=10)))
+    spend = {"spend": junk, "totals": BudgetSpend(TODAY, {("bytes", TODAY): junk})}.get(which, UNSPENT)
+    cost = MessageCost(10, releases=1)
     if which in {"size", "releases"}:
         cost = msgspec.structs.replace(cost, **{"size_bytes" if which == "size" else which: junk})
-    assert isinstance(charge(noised, spend, cost, TODAY), Denied)
+    assert isinstance(charge_accounts(noised, spend, cost, TODAY), Denied)

@@ -6,106 +6,136 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policies.decisions.escalation import Action, Decision, Link, decide
-from policies.model.policy import ASKING, Dp, Mode, Terms, Unit
-from policies.model.reasons import Why
+from policies.decisions.escalation import EscalationAction, EscalationDecision, LinkState, decide_escalation
+from policies.model.policy import ASKING_MODES, EscalationMode, NoiseTerms, PrivacyUnit, Terms
+from policies.model.reasons import DecisionReason
 from tests.policies.doubles.given import DEMO, JUNK, policy
 
-UP, DOWN, QUIET = Link(up=True), Link(up=False), Link(up=True, quiet_until=100.0)
+UP, DOWN, QUIET = LinkState(up=True), LinkState(up=False), LinkState(up=True, quiet_until=100.0)
 NOT_DRAWN, DRAWN = 0.99, 0.0
 ANY_FLOAT = st.floats()
 
 
 def test_confident_answer_stays():
-    assert decide(0.9, UP, DEMO, NOT_DRAWN, 1.0) == Decision(Action.KEEP, Why.CONFIDENT)
+    assert decide_escalation(0.9, UP, DEMO, NOT_DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.KEEP, DecisionReason.CONFIDENT
+    )
 
 
 def test_unsure_answer_is_asked():
-    assert decide(0.89, UP, DEMO, NOT_DRAWN, 1.0) == Decision(Action.ASK, Why.UNSURE)
+    assert decide_escalation(0.89, UP, DEMO, NOT_DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.ASK, DecisionReason.UNSURE
+    )
 
 
 def test_unsure_answer_waits_in_the_outbox_while_the_link_is_down():
-    assert decide(0.1, DOWN, DEMO, NOT_DRAWN, 1.0) == Decision(Action.QUEUE, Why.LINK_DOWN)
+    assert decide_escalation(0.1, DOWN, DEMO, NOT_DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.QUEUE, DecisionReason.LINK_DOWN
+    )
 
 
 def test_hub_that_asked_for_silence_gets_it():
-    assert decide(0.1, QUIET, DEMO, NOT_DRAWN, 99.9) == Decision(Action.KEEP, Why.HUB_QUIET)
-    assert decide(0.1, QUIET, DEMO, NOT_DRAWN, 100.0).action is Action.ASK
+    assert decide_escalation(0.1, QUIET, DEMO, NOT_DRAWN, 99.9) == EscalationDecision(
+        EscalationAction.KEEP, DecisionReason.HUB_QUIET
+    )
+    assert decide_escalation(0.1, QUIET, DEMO, NOT_DRAWN, 100.0).action is EscalationAction.ASK
 
 
 def test_audit_asks_a_confident_answer_too():
-    assert decide(0.99, UP, DEMO, DRAWN, 1.0) == Decision(Action.AUDIT, Why.AUDIT, audit=True)
+    assert decide_escalation(0.99, UP, DEMO, DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.AUDIT, DecisionReason.AUDIT, audit=True
+    )
 
 
 def test_drawn_unsure_answer_is_asked_as_usual_and_counts_for_the_audit():
-    assert decide(0.1, UP, DEMO, DRAWN, 1.0) == Decision(Action.ASK, Why.UNSURE, audit=True)
+    assert decide_escalation(0.1, UP, DEMO, DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.ASK, DecisionReason.UNSURE, audit=True
+    )
 
 
 def test_audit_is_left_out_while_the_hub_wants_silence():
-    assert decide(0.99, QUIET, DEMO, DRAWN, 1.0).action is Action.KEEP
+    assert decide_escalation(0.99, QUIET, DEMO, DRAWN, 1.0).action is EscalationAction.KEEP
 
 
 def test_hub_first_asks_whatever_the_confidence():
-    first = policy(mode=Mode.HUB_FIRST)
-    assert decide(1.0, UP, first, NOT_DRAWN, 1.0) == Decision(Action.ASK, Why.HUB_FIRST)
-    assert decide(1.0, DOWN, first, NOT_DRAWN, 1.0) == Decision(Action.QUEUE, Why.LINK_DOWN)
-    assert decide(1.0, QUIET, first, NOT_DRAWN, 1.0) == Decision(Action.KEEP, Why.HUB_QUIET)
+    first = policy(mode=EscalationMode.HUB_FIRST)
+    assert decide_escalation(1.0, UP, first, NOT_DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.ASK, DecisionReason.HUB_FIRST
+    )
+    assert decide_escalation(1.0, DOWN, first, NOT_DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.QUEUE, DecisionReason.LINK_DOWN
+    )
+    assert decide_escalation(1.0, QUIET, first, NOT_DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.KEEP, DecisionReason.HUB_QUIET
+    )
 
 
-@pytest.mark.parametrize(("mode", "why"), [(Mode.LOCAL_ONLY, Why.LOCAL_ONLY), (Mode.DISABLED, Why.DISABLED)])
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [(EscalationMode.LOCAL_ONLY, DecisionReason.LOCAL_ONLY), (EscalationMode.DISABLED, DecisionReason.DISABLED)],
+)
 def test_modes_that_never_ask(mode, why):
-    assert decide(0.0, UP, policy(mode=mode, audit_share=1.0), DRAWN, 1.0) == Decision(Action.KEEP, why)
+    assert decide_escalation(0.0, UP, policy(mode=mode, audit_share=1.0), DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.KEEP, why
+    )
 
 
-@given(ANY_FLOAT, st.sampled_from(Mode), st.booleans(), ANY_FLOAT, ANY_FLOAT, ANY_FLOAT)
-@example(math.nan, Mode.HUB_FIRST, True, math.nan, math.nan, math.nan)
-@example(math.inf, Mode.HUB_FIRST, True, 0.0, 0.0, 0.0)
+@given(ANY_FLOAT, st.sampled_from(EscalationMode), st.booleans(), ANY_FLOAT, ANY_FLOAT, ANY_FLOAT)
+@example(math.nan, EscalationMode.HUB_FIRST, True, math.nan, math.nan, math.nan)
+@example(math.inf, EscalationMode.HUB_FIRST, True, 0.0, 0.0, 0.0)
 def test_total_over_floats_and_never_asks_on_an_impossible_confidence(confidence, mode, up, quiet, dice, now):
-    decision = decide(confidence, Link(up, quiet), policy(mode=mode), dice, now)
-    assert isinstance(decision, Decision)
+    decision = decide_escalation(confidence, LinkState(up, quiet), policy(mode=mode), dice, now)
+    assert isinstance(decision, EscalationDecision)
     if not 0.0 <= confidence <= 1.0:
-        assert decision == Decision(Action.KEEP, Why.INVALID_CONFIDENCE)
-    if mode not in ASKING:
-        assert decision.action is Action.KEEP
+        assert decision == EscalationDecision(EscalationAction.KEEP, DecisionReason.INVALID_CONFIDENCE)
+    if mode not in ASKING_MODES:
+        assert decision.action is EscalationAction.KEEP
     if math.isnan(quiet):
-        assert decision.action in {Action.KEEP, Action.QUEUE}
+        assert decision.action in {EscalationAction.KEEP, EscalationAction.QUEUE}
 
 
 @given(field=st.sampled_from(["mode", "threshold", "audit_share"]), junk=JUNK, confidence=st.floats(0, 1))
 def test_damaged_policy_keeps(field, junk, confidence):
     sound = isinstance(junk, bool) and field != "mode"  # True is 1.0: a sound share
-    decision = decide(confidence, UP, policy(**{field: junk}), NOT_DRAWN, 1.0)
-    assert sound or decision == Decision(Action.KEEP, Why.DENIED_POLICY_ERROR)
+    decision = decide_escalation(confidence, UP, policy(**{field: junk}), NOT_DRAWN, 1.0)
+    assert sound or decision == EscalationDecision(EscalationAction.KEEP, DecisionReason.DENIED_POLICY_ERROR)
 
 
 @given(JUNK.filter(lambda junk: junk is not True))
 def test_a_link_that_is_not_clearly_up_is_down(junk):
-    assert decide(0.1, Link(junk), DEMO, NOT_DRAWN, 1.0).action is Action.QUEUE
+    assert decide_escalation(0.1, LinkState(junk), DEMO, NOT_DRAWN, 1.0).action is EscalationAction.QUEUE
 
 
 def test_no_policy_keeps():
     nothing: Terms = None  # type: ignore[assignment]
-    assert decide(0.1, UP, nothing, DRAWN, 1.0) == Decision(Action.KEEP, Why.DENIED_POLICY_ERROR)
+    assert decide_escalation(0.1, UP, nothing, DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.KEEP, DecisionReason.DENIED_POLICY_ERROR
+    )
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1, exclude_max=True))
 def test_a_lower_threshold_asks_no_more(confidence, first, second, dice):
     low, high = sorted((first, second))
-    narrow = decide(confidence, UP, policy(threshold=low, audit_share=0.0), dice, 1.0)
-    wide = decide(confidence, UP, policy(threshold=high, audit_share=0.0), dice, 1.0)
-    assert narrow.action is Action.KEEP or wide.action is Action.ASK
+    narrow = decide_escalation(confidence, UP, policy(threshold=low, audit_share=0.0), dice, 1.0)
+    wide = decide_escalation(confidence, UP, policy(threshold=high, audit_share=0.0), dice, 1.0)
+    assert narrow.action is EscalationAction.KEEP or wide.action is EscalationAction.ASK
 
 
-NOISE = Dp(Unit.DEVICE, 1.0, 5.0, 1e-6, 8.0, 30, 0.2, 0.1, 1000, 10)
+NOISE = NoiseTerms(PrivacyUnit.DEVICE, 1.0, 5.0, 1e-6, 8.0, 30, 0.2, 0.1, 1000, 10)
 
 
-@given(st.floats(0, 1), st.floats(0, 1, exclude_max=True), st.sampled_from(ASKING))
+@given(st.floats(0, 1), st.floats(0, 1, exclude_max=True), st.sampled_from(ASKING_MODES))
 def test_asked_by_lot_the_confidence_says_nothing(confidence, dice, mode):
-    decision = decide(confidence, UP, policy(mode=mode, dp=NOISE), dice, 1.0)
-    assert decision.why == (Why.AUDIT if dice < 0.1 else Why.NOT_DRAWN)
-    assert (decision.action is Action.ASK) == (dice < 0.1)
+    decision = decide_escalation(confidence, UP, policy(mode=mode, dp=NOISE), dice, 1.0)
+    assert decision.why == (DecisionReason.AUDIT if dice < 0.1 else DecisionReason.NOT_DRAWN)
+    assert (decision.action is EscalationAction.ASK) == (dice < 0.1)
 
 
 def test_asked_by_lot_no_mode_asks_that_does_not():
-    assert decide(0.1, UP, policy(mode=Mode.LOCAL_ONLY, dp=NOISE), DRAWN, 1.0).action is Action.KEEP
-    assert decide(0.1, DOWN, policy(dp=NOISE), DRAWN, 1.0) == Decision(Action.QUEUE, Why.LINK_DOWN, audit=True)
+    assert (
+        decide_escalation(0.1, UP, policy(mode=EscalationMode.LOCAL_ONLY, dp=NOISE), DRAWN, 1.0).action
+        is EscalationAction.KEEP
+    )
+    assert decide_escalation(0.1, DOWN, policy(dp=NOISE), DRAWN, 1.0) == EscalationDecision(
+        EscalationAction.QUEUE, DecisionReason.LINK_DOWN, audit=True
+    )

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.decisions.budget import Cost, Spend
-from policies.decisions.egress import CONFIDENCE, DERIVED, Egress
-from policies.decisions.permit import Permit, Price, covers, judge, recheck
+from policies.decisions.budget import BudgetSpend, MessageCost
+from policies.decisions.egress import CONFIDENCE_FIELD, DERIVED_FIELDS, EgressPlan
+from policies.decisions.permit import Permit, PermitPrice, decide_permit, permits_at_least, recheck_question
 from policies.decisions.routing import HubSite
-from policies.model.policy import FieldRule, Mode, Terms, TransformKind, TransformSpec
-from policies.model.reasons import Denied, Why
+from policies.model.policy import EscalationMode, FieldRule, Terms, TransformKind, TransformSpec
+from policies.model.reasons import DecisionReason, Denied
 from tests.policies.doubles.given import (
     DEMO,
     FEATURES,
@@ -26,22 +26,24 @@ from tests.policies.doubles.given import (
     policy,
     spec,
 )
-from wire.protocol.messages import DType, Escalation, Level, ModelRef, Tensor
+from wire.protocol.messages import Escalation, ModelRef, SensitivityLevel, Tensor, TensorDType
 
-CODED = Tensor(DType.UINT8, (16,), bytes(16))  # 32 codes of 4 bits
+CODED = Tensor(TensorDType.UINT8, (16,), bytes(16))  # 32 codes of 4 bits
 SITE = HUBS[0]
 
 
 def ask(under: Any, data_class: str = "open", size_bytes: int = 500, day: int = TODAY) -> Permit | Denied:
-    return judge(under, SCHEMA, HUBS, data_class, Price(UNSPENT, Cost(size_bytes), day), cleared(under))
+    return decide_permit(
+        under, SCHEMA, HUBS, data_class, PermitPrice(UNSPENT, MessageCost(size_bytes), day), cleared(under)
+    )
 
 
-def why(decision: object) -> Why:
+def why(decision: object) -> DecisionReason:
     assert isinstance(decision, Denied), decision
     return decision.why
 
 
-def egress_of(under: Terms) -> Egress:
+def egress_of(under: Terms) -> EgressPlan:
     permit = ask(under)
     assert isinstance(permit, Permit)
     return permit.egress
@@ -54,7 +56,7 @@ def question(**changes: Any) -> Escalation:
 
 
 def check(asked: Escalation, schema: Any = SCHEMA, site: HubSite = SITE, known: Terms | None = DEMO) -> Denied | None:
-    return recheck(known, schema, asked, site, TODAY, cleared(known))
+    return recheck_question(known, schema, asked, site, TODAY, cleared(known))
 
 
 def test_permit_names_policy_targets_fields_and_the_new_total():
@@ -63,28 +65,34 @@ def test_permit_names_policy_targets_fields_and_the_new_total():
     assert permit.policy == DEMO.hash
     assert permit.targets == HUBS
     assert [plan.spec for plan in permit.egress.fields] == [FEATURES]
-    assert permit.spend == Spend.of(TODAY, 500)
+    assert permit.spend == BudgetSpend.spent_bytes(TODAY, 500)
 
 
 def test_case_103_missing_policy_denies():
-    assert why(ask(None)) is Why.DENIED_POLICY_ERROR
+    assert why(ask(None)) is DecisionReason.DENIED_POLICY_ERROR
 
 
 def test_case_103_expired_policy_denies_from_the_day_after():
     dated = policy(expires="2024-10-04", expires_day=TODAY)
     assert isinstance(ask(dated, day=TODAY), Permit)
-    assert why(ask(dated, day=TODAY + 1)) is Why.DENIED_POLICY_EXPIRED
+    assert why(ask(dated, day=TODAY + 1)) is DecisionReason.DENIED_POLICY_EXPIRED
 
 
-@pytest.mark.parametrize(("mode", "reason"), [(Mode.LOCAL_ONLY, Why.LOCAL_ONLY), (Mode.DISABLED, Why.DISABLED)])
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [(EscalationMode.LOCAL_ONLY, DecisionReason.LOCAL_ONLY), (EscalationMode.DISABLED, DecisionReason.DISABLED)],
+)
 def test_a_row_of_yesterday_may_not_leave_once_the_mode_asks_no_more(mode, reason):
     assert why(ask(policy(mode=mode), size_bytes=0)) is reason
 
 
 def test_first_reason_is_told():
-    assert why(judge(DEMO, SCHEMA, (), "private", Price(UNSPENT, Cost(10), TODAY), MEASURED)) is Why.DENIED_HUB
-    assert why(ask(DEMO, data_class="private")) is Why.DENIED_DATA_CLASS
-    assert why(ask(policy(bytes_per_day=499))) is Why.DENIED_BUDGET
+    assert (
+        why(decide_permit(DEMO, SCHEMA, (), "private", PermitPrice(UNSPENT, MessageCost(10), TODAY), MEASURED))
+        is DecisionReason.DENIED_HUB
+    )
+    assert why(ask(DEMO, data_class="private")) is DecisionReason.DENIED_DATA_CLASS
+    assert why(ask(policy(bytes_per_day=499))) is DecisionReason.DENIED_BUDGET
 
 
 DECISIVE = ["mode", "ceiling", "fields", "data_classes", "hubs", "regions", "bytes_per_day"]
@@ -104,7 +112,7 @@ def test_case_103_damaged_expiry_denies(junk):
     "thing", [object(), "policy", 7, {}, DEMO.fields["features"]], ids=["object", "text", "number", "dict", "field"]
 )
 def test_case_103_something_else_than_a_policy_denies(thing):
-    assert why(ask(thing)) is Why.DENIED_POLICY_ERROR
+    assert why(ask(thing)) is DecisionReason.DENIED_POLICY_ERROR
 
 
 class _Explosive(dict[str, bool]):
@@ -119,23 +127,23 @@ class _Explosive(dict[str, bool]):
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError, UnicodeError])
 def test_case_103_rule_that_raises_denies(error):
-    assert why(ask(policy(data_classes=_Explosive(error)))) is Why.DENIED_POLICY_ERROR
+    assert why(ask(policy(data_classes=_Explosive(error)))) is DecisionReason.DENIED_POLICY_ERROR
 
 
 def test_prepared_under_the_same_rules_is_covered():
-    assert covers(egress_of(policy(threshold=0.5, version=2)), egress_of(DEMO))
+    assert permits_at_least(egress_of(policy(threshold=0.5, version=2)), egress_of(DEMO))
 
 
 def test_prepared_with_another_transform_is_not_covered():
     coarse = (TransformSpec(TransformKind.QUANTISE, step=4.0),)
-    coarser = policy(fields={"features": FieldRule("features", Level.P2, coarse)})
-    assert not covers(egress_of(coarser), egress_of(DEMO))
+    coarser = policy(fields={"features": FieldRule("features", SensitivityLevel.P2, coarse)})
+    assert not permits_at_least(egress_of(coarser), egress_of(DEMO))
 
 
 def test_prepared_with_a_field_that_stays_now_is_not_covered_but_the_other_way_round_is():
-    wider = policy(fields=DEMO.fields | {CONFIDENCE: FieldRule(CONFIDENCE, Level.P1, ())})
-    assert not covers(egress_of(DEMO), egress_of(wider))
-    assert covers(egress_of(wider), egress_of(DEMO))
+    wider = policy(fields=DEMO.fields | {CONFIDENCE_FIELD: FieldRule(CONFIDENCE_FIELD, SensitivityLevel.P1, ())})
+    assert not permits_at_least(egress_of(DEMO), egress_of(wider))
+    assert permits_at_least(egress_of(wider), egress_of(DEMO))
 
 
 def test_hub_lets_in_what_the_policy_lets_out():
@@ -143,40 +151,42 @@ def test_hub_lets_in_what_the_policy_lets_out():
 
 
 def test_hub_knows_no_such_policy():
-    assert why(check(question(), known=None)) is Why.DENIED_POLICY_ERROR
+    assert why(check(question(), known=None)) is DecisionReason.DENIED_POLICY_ERROR
 
 
 def test_hub_of_another_region_refuses():
-    assert why(check(question(region="eu"))) is Why.DENIED_REGION
-    assert why(check(question(region="us"), site=HubSite("hub-1", "us"))) is Why.DENIED_REGION
-    assert why(check(question(), site=HubSite("hub-2", "local"))) is Why.DENIED_HUB
+    assert why(check(question(region="eu"))) is DecisionReason.DENIED_REGION
+    assert why(check(question(region="us"), site=HubSite("hub-1", "us"))) is DecisionReason.DENIED_REGION
+    assert why(check(question(), site=HubSite("hub-2", "local"))) is DecisionReason.DENIED_HUB
 
 
 def test_hub_refuses_under_an_expired_policy():
-    assert why(check(question(), known=policy(expires_day=TODAY - 1))) is Why.DENIED_POLICY_EXPIRED
+    assert why(check(question(), known=policy(expires_day=TODAY - 1))) is DecisionReason.DENIED_POLICY_EXPIRED
 
 
-@pytest.mark.parametrize("name", ["extra", CONFIDENCE, "", "x" * 1000])
+@pytest.mark.parametrize("name", ["extra", CONFIDENCE_FIELD, "", "x" * 1000])
 def test_case_102_hub_refuses_a_field_that_may_not_leave(name):
-    tensor = Tensor(DType.FP32, (1,), bytes(4))
-    assert why(check(question(fields={"features": CODED, name: tensor}))) is Why.DENIED_UNLISTED_FIELD
+    tensor = Tensor(TensorDType.FP32, (1,), bytes(4))
+    assert why(check(question(fields={"features": CODED, name: tensor}))) is DecisionReason.DENIED_UNLISTED_FIELD
 
 
 def test_case_102_hub_refuses_a_payload_larger_than_the_field():
-    big = Tensor(DType.UINT8, (33,), bytes(33))
-    assert why(check(question(fields={"features": big}))) is Why.DENIED_UNLISTED_FIELD
+    big = Tensor(TensorDType.UINT8, (33,), bytes(33))
+    assert why(check(question(fields={"features": big}))) is DecisionReason.DENIED_UNLISTED_FIELD
 
 
 def test_case_102_hub_refuses_a_derived_field_of_another_shape():
-    wider = policy(fields=DEMO.fields | {CONFIDENCE: FieldRule(CONFIDENCE, Level.P1, ())})
-    good, bad = Tensor(DType.FP32, (1,), bytes(4)), Tensor(DType.FP16, (2,), bytes(4))
-    assert check(question(fields={"features": CODED, CONFIDENCE: good}), known=wider) is None
-    denied = check(question(fields={"features": CODED, CONFIDENCE: bad}), known=wider)
-    assert why(denied) is Why.DENIED_UNLISTED_FIELD
+    wider = policy(fields=DEMO.fields | {CONFIDENCE_FIELD: FieldRule(CONFIDENCE_FIELD, SensitivityLevel.P1, ())})
+    good, bad = Tensor(TensorDType.FP32, (1,), bytes(4)), Tensor(TensorDType.FP16, (2,), bytes(4))
+    assert check(question(fields={"features": CODED, CONFIDENCE_FIELD: good}), known=wider) is None
+    denied = check(question(fields={"features": CODED, CONFIDENCE_FIELD: bad}), known=wider)
+    assert why(denied) is DecisionReason.DENIED_UNLISTED_FIELD
 
 
 def test_hub_refuses_when_the_model_itself_has_a_label_too_high():
-    assert why(check(question(), schema=(spec(level=Level.P3), *DERIVED))) is Why.DENIED_LABEL
+    assert (
+        why(check(question(), schema=(spec(level=SensitivityLevel.P3), *DERIVED_FIELDS))) is DecisionReason.DENIED_LABEL
+    )
 
 
 @given(field=st.sampled_from(DECISIVE), junk=JUNK)

@@ -7,12 +7,12 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from policies.decisions.egress import DERIVED
-from policies.language.document import Document
-from policies.model.context import MINUTES_OF_WEEK, Context
-from policies.model.matching import Scale
-from policies.model.policy import Layer, Mode, Policy
-from wire.protocol.messages import DType, FieldSpec, Level
+from policies.decisions.egress import DERIVED_FIELDS
+from policies.language.document import PolicyDocument
+from policies.model.context import MINUTES_OF_WEEK, DecisionContext
+from policies.model.matching import RangeAttribute
+from policies.model.policy import EscalationMode, Policy, PolicyLayer
+from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 EXAMPLES = int(os.environ.get("SKERRY_EXAMPLES", "300"))
 FIRST = int(os.environ.get("SKERRY_FIRST_SEED", "0"))
@@ -56,7 +56,7 @@ def condition(dice: Random, most: int = 3) -> dict[str, Any]:
 def narrowing(dice: Random) -> dict[str, Any]:
     """One to three of what a rule can take away, of which some take nothing or try to give."""
     choices: dict[str, Any] = {
-        "deny": True, "mode": dice.choice(list(Mode)).value, "threshold": dice.random(), "audit_share": dice.random(),
+        "deny": True, "mode": dice.choice(list(EscalationMode)).value, "threshold": dice.random(), "audit_share": dice.random(),
         "budget_s": dice.choice((0.0, 1.0, 9.0)), "ceiling": dice.choice(("P0", "P1", "P2", "P3")),
         "hubs": some(dice, HUBS), "regions": some(dice, REGIONS), "fields": some(dice, FIELDS),
         "drop": some(dice, FIELDS, 1), "bytes_per_day": dice.randint(0, 99), "max_open": dice.randint(0, 99),
@@ -75,7 +75,9 @@ def private(dice: Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def values(dice: Random, layer: Layer = Layer.SITE, most_rules: int = 5, most_keys: int = 3) -> dict[str, Any]:
+def values(
+    dice: Random, layer: PolicyLayer = PolicyLayer.SITE, most_rules: int = 5, most_keys: int = 3
+) -> dict[str, Any]:
     """A document as TOML would give it. Wide more often than not, so that something leaves."""
     ceiling = dice.choice(("P1", "P2", "P3", "P3"))
     mode = dice.choice(("hub_first", "wait", "answer_now", "answer_now", "local_only"))
@@ -113,17 +115,19 @@ def rule(dice: Random, number: int, most_keys: int) -> dict[str, Any]:
     return told
 
 
-def document(dice: Random, layer: Layer = Layer.SITE, most_rules: int = 5, most_keys: int = 3) -> Document:
-    return Document.model_validate(values(dice, layer, most_rules, most_keys))
+def document(
+    dice: Random, layer: PolicyLayer = PolicyLayer.SITE, most_rules: int = 5, most_keys: int = 3
+) -> PolicyDocument:
+    return PolicyDocument.model_validate(values(dice, layer, most_rules, most_keys))
 
 
-def context(dice: Random) -> Context:
+def context(dice: Random) -> DecisionContext:
     """Any moment, with each attribute unknown now and then."""
 
     def maybe(*choices: Any, unknown: Any = None) -> Any:
         return unknown if dice.random() < 0.15 else dice.choice(choices)
 
-    return Context(
+    return DecisionContext(
         data_class=dice.choice((*CLASSES, "?")),
         device_class=maybe("x", "y", "z", unknown=""),
         region=maybe(*REGIONS, "r9", unknown=""),
@@ -133,7 +137,7 @@ def context(dice: Random) -> Context:
         metered=maybe(True, False),
         battery=maybe(0.0, 0.1, 0.2, 0.3, 0.5, 0.9, 1.0),
         minute_of_week={zone: dice.randrange(MINUTES_OF_WEEK) for zone in ZONES if dice.random() < 0.85},
-        level=dice.choice(list(Level)),
+        level=dice.choice(list(SensitivityLevel)),
     )
 
 
@@ -141,21 +145,27 @@ def schema(dice: Random) -> tuple[FieldSpec, ...]:
     """A model's fields, some of them labelled too high, and what the device derives."""
     specs = [
         FieldSpec(
-            name, dice.choice((DType.FP32, DType.UINT8, DType.INT64)), (4,), 0.0, 1.0, dice.choice(list(Level)), ""
+            name,
+            dice.choice((TensorDType.FP32, TensorDType.UINT8, TensorDType.INT64)),
+            (4,),
+            0.0,
+            1.0,
+            dice.choice(list(SensitivityLevel)),
+            "",
         )
         for name in some(dice, (*FEATURES, "secret"), 1)
     ]
-    return (*specs, *dice.sample(DERIVED, dice.randint(0, len(DERIVED))))
+    return (*specs, *dice.sample(DERIVED_FIELDS, dice.randint(0, len(DERIVED_FIELDS))))
 
 
-def every_context(policy: Policy, data_class: str, level: Level) -> Iterator[Context]:
+def every_context(policy: Policy, data_class: str, level: SensitivityLevel) -> Iterator[DecisionContext]:
     """By brute force: every combination of values that the rules could tell apart, and unknown."""
     options: dict[str, list[Any]] = {}
     zones: dict[str, list[Any]] = {}
     for attribute in policy.index.attributes:
         if attribute.name in {"data_class", "level"}:
             continue
-        if isinstance(attribute, Scale):
+        if isinstance(attribute, RangeAttribute):
             told: list[Any] = [None, 0, *attribute.bounds]
             (zones if attribute.zone else options)[attribute.zone or attribute.name] = told
         elif attribute.name == "tags":
@@ -168,4 +178,4 @@ def every_context(policy: Policy, data_class: str, level: Level) -> Iterator[Con
         for minutes in product(*zones.values()):
             clock = {zone: minute for zone, minute in zip(zones, minutes, strict=True) if minute is not None}
             known = dict(zip(options, picked, strict=True))
-            yield Context(data_class=data_class, level=level, minute_of_week=clock, **known)
+            yield DecisionContext(data_class=data_class, level=level, minute_of_week=clock, **known)

@@ -5,10 +5,12 @@ from random import Random
 import msgspec
 
 from policies.rollout.cohorts import DeviceQuality
-from wire.protocol.rollout import Agreement, ClassSignals, Quality, Signals
+from wire.protocol.rollout import AuditAgreement, AuditQuality, ClassSignals, DeviceSignals
 
 SHARE = 0.02
-USUAL = Signals(inferences=360, escalated=70, confidence=300.0, confidence_sq=262.0, p95_us=9000, rss_bytes=100 << 20)
+USUAL = DeviceSignals(
+    inferences=360, escalated=70, confidence=300.0, confidence_sq=262.0, p95_us=9000, rss_bytes=100 << 20
+)
 
 
 class Truth(msgspec.Struct, frozen=True):
@@ -24,7 +26,7 @@ THREE_POINTS = Truth(worse=0.05, better=0.02)
 TWENTY_POINTS = Truth(worse=0.22, better=0.02)
 
 
-def cell(rng: Random, audits: int, truth: Truth, data_class: str = "open") -> Agreement:
+def cell(rng: Random, audits: int, truth: Truth, data_class: str = "open") -> AuditAgreement:
     """One device's audits of one class."""
     worse = better = both = 0
     for _ in range(audits):
@@ -35,7 +37,7 @@ def cell(rng: Random, audits: int, truth: Truth, data_class: str = "open") -> Ag
             better += 1
         else:
             both += rng.random() < (truth.accuracy - truth.worse) / (1.0 - truth.worse - truth.better)
-    return Agreement(data_class, SHARE, audits, both + better, worse, better)
+    return AuditAgreement(data_class, SHARE, audits, both + better, worse, better)
 
 
 def canary(rng: Random, devices: int, audits: int, truth: Truth = GOOD) -> list[DeviceQuality]:
@@ -47,8 +49,8 @@ def control(rng: Random, devices: int, audits: int, accuracy: float = 0.92) -> l
     return [one(f"old-{number}", cell(rng, audits, truth)) for number in range(devices)]
 
 
-def one(name: str, *cells: Agreement, signals: Signals | None = USUAL) -> DeviceQuality:
-    return DeviceQuality(name, Quality(cells), signals)
+def one(name: str, *cells: AuditAgreement, signals: DeviceSignals | None = USUAL) -> DeviceQuality:
+    return DeviceQuality(name, AuditQuality(cells), signals)
 
 
 def silent(count: int) -> list[DeviceQuality]:
@@ -64,11 +66,11 @@ def lying(cohort: list[DeviceQuality], share: float, worse: bool) -> list[Device
 def _lie(device: DeviceQuality, worse: bool) -> DeviceQuality:
     assert device.quality
     audits = sum(c.audited for c in device.quality.cells)
-    said = Agreement("open", SHARE, audits, 0 if worse else audits, audits if worse else 0, 0 if worse else audits)
+    said = AuditAgreement("open", SHARE, audits, 0 if worse else audits, audits if worse else 0, 0 if worse else audits)
     return one(device.device, said, signals=device.signals)
 
 
-def of_class(name: str, **changed: float) -> Signals:
+def of_class(name: str, **changed: float) -> DeviceSignals:
     """Signals of one data class alone."""
     usual = {"answers": 360, "escalated": 70, "confidence": 300.0, "confidence_sq": 262.0}
     return msgspec.structs.replace(USUAL, classes=(ClassSignals(name, **{**usual, **changed}),))  # type: ignore[arg-type]

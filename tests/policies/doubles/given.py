@@ -7,23 +7,23 @@ import msgspec
 from hypothesis import strategies as st
 
 import policies
-from policies.decisions.budget import Spend
-from policies.decisions.egress import DERIVED
-from policies.decisions.leakage import Cleared
+from policies.decisions.budget import BudgetSpend
+from policies.decisions.egress import DERIVED_FIELDS
+from policies.decisions.leakage import LeakageFinding
 from policies.decisions.routing import HubSite
-from policies.language.document import Document, parse
-from policies.model.policy import Account, Coin, Terms
-from wire.protocol.messages import DType, FieldSpec, Level
+from policies.language.document import PolicyDocument, parse_policy
+from policies.model.policy import AccountUnit, BudgetAccount, Terms
+from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 TEXT = (Path(policies.__file__).parent / "templates" / "demo.toml").read_text(encoding="utf-8")
 TODAY = 20_000
-UNSPENT = Spend(TODAY)
-FEATURES = FieldSpec("features", DType.UINT8, (32,), 0.0, 15.0, Level.P2, "features")
-SCHEMA = (FEATURES, *DERIVED)
+UNSPENT = BudgetSpend(TODAY)
+FEATURES = FieldSpec("features", TensorDType.UINT8, (32,), 0.0, 15.0, SensitivityLevel.P2, "features")
+SCHEMA = (FEATURES, *DERIVED_FIELDS)
 HUBS = (HubSite("hub-1", "local"),)
-DEMO_POLICY = parse(TEXT).compile()
+DEMO_POLICY = parse_policy(TEXT).compile()
 DEMO = DEMO_POLICY.base  # the terms of every context: the demo's document has no rules
-MEASURED = Cleared(DEMO.key, None)  # for the features of SCHEMA as the demo's policy changes them
+MEASURED = LeakageFinding(DEMO.key, None)  # for the features of SCHEMA as the demo's policy changes them
 
 # Values that stand in no sound policy, whatever the key.
 JUNK = st.sampled_from([None, float("nan"), float("inf"), -1, "junk", b"\0", object(), [], {}, (), {1: 2}, True, 1e308])
@@ -58,9 +58,9 @@ bytes_per_day = 1000000
 """
 
 
-def plain(*edits: tuple[str, str], name: str = "demo", version: int = 1, rules: str = "") -> Document:
+def plain(*edits: tuple[str, str], name: str = "demo", version: int = 1, rules: str = "") -> PolicyDocument:
     """A document without surprises: `features` may leave for one hub. Each edit's old text must stand in it."""
-    return parse(with_(PLAIN.format(name=name, version=version), *edits) + rules)
+    return parse_policy(with_(PLAIN.format(name=name, version=version), *edits) + rules)
 
 
 def with_(text: str, *edits: tuple[str, str]) -> str:
@@ -74,14 +74,14 @@ def policy(**changes: object) -> Terms:
     """The demo's terms with some of them changed; `bytes_per_day` stands for its account."""
     if "bytes_per_day" in changes:
         limit: Any = changes.pop("bytes_per_day")
-        changes["accounts"] = (Account("bytes", Coin.BYTES, limit),)
+        changes["accounts"] = (BudgetAccount("bytes", AccountUnit.BYTES, limit),)
     return msgspec.structs.replace(DEMO, **changes)
 
 
-def spec(name: str = "features", level: Level = Level.P2) -> FieldSpec:
-    return FieldSpec(name, DType.UINT8, (32,), 0.0, 15.0, level, "features")
+def spec(name: str = "features", level: SensitivityLevel = SensitivityLevel.P2) -> FieldSpec:
+    return FieldSpec(name, TensorDType.UINT8, (32,), 0.0, 15.0, level, "features")
 
 
-def cleared(under: object) -> Cleared:
+def cleared(under: object) -> LeakageFinding:
     """A finding that the features may leave under whatever stands in for a policy."""
-    return Cleared(getattr(under, "key", ""), None)
+    return LeakageFinding(getattr(under, "key", ""), None)

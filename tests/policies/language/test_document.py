@@ -13,13 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import policies
-from policies.language.document import MAX_CHARS, parse
-from policies.model.context import day_of, iso_of
-from policies.model.policy import HARD_CEILING, Mode, Policy, PolicyError, TransformKind, TransformSpec, may_replace
-from policies.model.terms import worked_out
+from policies.language.document import MAX_POLICY_CHARS, parse_policy
+from policies.model.context import date_to_day, day_to_date
+from policies.model.policy import (
+    HARD_CEILING_LEVEL,
+    EscalationMode,
+    Policy,
+    PolicyError,
+    TransformKind,
+    TransformSpec,
+    may_replace_policy,
+)
+from policies.model.terms import compute_terms
 from tests.policies.doubles.drawn import SEEDS
 from tests.policies.doubles.given import DEMO, DEMO_POLICY, TEXT, with_
-from wire.protocol.messages import Level
+from wire.protocol.messages import SensitivityLevel
 
 WRONG = {
     "misspelt key": (("threshold", "treshold"), "escalation: unknown key 'treshold'; did you mean 'threshold'?"),
@@ -91,14 +99,14 @@ WRONG = {
 def test_wrong_document_is_one_line_that_names_the_key(case):
     *edits, message = case
     with pytest.raises(PolicyError) as caught:
-        parse(with_(TEXT, *edits))
+        parse_policy(with_(TEXT, *edits))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_the_shipped_document_compiles():
-    assert DEMO.mode is Mode.ANSWER_NOW
-    assert DEMO.ceiling is Level.P2
+    assert DEMO.mode is EscalationMode.ANSWER_NOW
+    assert DEMO.ceiling is SensitivityLevel.P2
     assert DEMO.fields["features"].transforms == (TransformSpec(TransformKind.CLIP, low=0.0, high=15.0),)
     assert DEMO.data_classes == {"open": True, "private": False}
     assert DEMO.expires == "2099-12-31"
@@ -106,7 +114,7 @@ def test_the_shipped_document_compiles():
 
 def test_transforms_keep_their_order():
     two = with_(TEXT, ("high = 15 }]", 'high = 15 }, { kind = "quantise", step = 2 }]'))
-    rule = parse(two).compile().base.fields["features"]
+    rule = parse_policy(two).compile().base.fields["features"]
     assert [each.kind for each in rule.transforms] == [TransformKind.CLIP, TransformKind.QUANTISE]
     assert rule.transforms[1].step == 2.0
 
@@ -114,7 +122,7 @@ def test_transforms_keep_their_order():
 def test_hash_is_of_the_meaning_not_of_the_layout():
     bare = "\n".join(line.split("#")[0] for line in TEXT.splitlines())
     turned = with_(bare, ("open = true\nprivate = false", "private = false\nopen = true"))
-    assert parse(bare).compile().hash == parse(turned).compile().hash == DEMO.hash
+    assert parse_policy(bare).compile().hash == parse_policy(turned).compile().hash == DEMO.hash
     assert len(DEMO.hash) == 32
 
 
@@ -122,37 +130,39 @@ def test_hash_is_of_the_meaning_not_of_the_layout():
     "edit", [("0.9", "0.8"), ("true", "false"), ("high = 15", "high = 14"), ("version = 1", "version = 2")], ids=str
 )
 def test_every_change_of_meaning_changes_the_hash(edit):
-    assert parse(with_(TEXT, edit)).compile().hash != DEMO.hash
+    assert parse_policy(with_(TEXT, edit)).compile().hash != DEMO.hash
 
 
 def test_expiry_is_the_last_day():
-    dated = parse(with_(TEXT, ("expires = 2099-12-31", "expires = 2026-12-31"))).compile()
+    dated = parse_policy(with_(TEXT, ("expires = 2099-12-31", "expires = 2026-12-31"))).compile()
     assert dated.expires == "2026-12-31"
     assert dated.expires_day == (date(2026, 12, 31) - date(1970, 1, 1)).days
 
 
 @given(st.dates())
 def test_days_are_counted_as_the_calendar_does(day):
-    assert day_of(day.isoformat()) == (day - date(1970, 1, 1)).days
-    assert iso_of(day_of(day.isoformat())) == day.isoformat()
+    assert date_to_day(day.isoformat()) == (day - date(1970, 1, 1)).days
+    assert day_to_date(date_to_day(day.isoformat())) == day.isoformat()
 
 
 def test_a_device_never_goes_back_to_an_older_document():
     def changed(*edits: tuple[str, str]) -> Policy:
-        return parse(with_(TEXT, *edits)).compile()
+        return parse_policy(with_(TEXT, *edits)).compile()
 
     newer = changed(("version = 1", "version = 2"))
-    assert may_replace(DEMO_POLICY, newer)
-    assert may_replace(DEMO_POLICY, DEMO_POLICY)
-    assert not may_replace(newer, DEMO_POLICY)
-    assert not may_replace(DEMO_POLICY, changed(("0.9", "0.8"))), "another text under the same version"
-    assert not may_replace(DEMO_POLICY, changed(('name = "demo"', 'name = "other"'), ("version = 1", "version = 9")))
-    assert not may_replace(DEMO_POLICY, changed(("version = 1", 'layer = "tenant"\nversion = 9')))
+    assert may_replace_policy(DEMO_POLICY, newer)
+    assert may_replace_policy(DEMO_POLICY, DEMO_POLICY)
+    assert not may_replace_policy(newer, DEMO_POLICY)
+    assert not may_replace_policy(DEMO_POLICY, changed(("0.9", "0.8"))), "another text under the same version"
+    assert not may_replace_policy(
+        DEMO_POLICY, changed(('name = "demo"', 'name = "other"'), ("version = 1", "version = 9"))
+    )
+    assert not may_replace_policy(DEMO_POLICY, changed(("version = 1", 'layer = "tenant"\nversion = 9')))
 
 
 def test_a_document_too_long_is_refused_before_it_is_parsed():
     with pytest.raises(PolicyError, match="characters"):
-        parse("#" * (MAX_CHARS + 1))
+        parse_policy("#" * (MAX_POLICY_CHARS + 1))
 
 
 @pytest.mark.parametrize(
@@ -160,13 +170,13 @@ def test_a_document_too_long_is_refused_before_it_is_parsed():
 )
 def test_hostile_text_is_a_policy_error(text):
     with pytest.raises(PolicyError):
-        parse(text)
+        parse_policy(text)
 
 
 @given(st.text())
 def test_arbitrary_text_raises_policy_error_and_nothing_else(text):
     with pytest.raises(PolicyError):
-        parse(text)
+        parse_policy(text)
 
 
 def _toml(value: Any) -> str:
@@ -211,8 +221,8 @@ def test_a_sound_document_with_one_value_replaced_parses_or_raises_policy_error(
     owner[path[-1]] = value
     text = "\n".join(f"{key} = {_toml(each)}" for key, each in tree.items())
     with contextlib.suppress(PolicyError):
-        compiled = parse(text).compile()
-        assert compiled.base.ceiling <= Level.P3
+        compiled = parse_policy(text).compile()
+        assert compiled.base.ceiling <= SensitivityLevel.P3
         assert 0 <= compiled.base.threshold <= 1
         assert compiled.base.bytes_per_day >= 0
 
@@ -242,10 +252,10 @@ WORDS = (
 def fault(text: str) -> str:
     """What is wrong with a text; "" for a document that compiles."""
     try:
-        compiled = parse(text).compile()
+        compiled = parse_policy(text).compile()
     except PolicyError as error:
         return str(error)
-    assert compiled.base.ceiling <= HARD_CEILING
+    assert compiled.base.ceiling <= HARD_CEILING_LEVEL
     return ""
 
 
@@ -271,7 +281,7 @@ def test_a_template_with_characters_changed_is_a_document_or_one_line():
 @pytest.mark.parametrize("sigma", ["0.01", "10_000.0"])
 def test_the_ends_of_what_noise_may_say_compile(sigma, delta, epsilon):
     table = f"[dp]\nclip_norm = 9e15\nsigma = {sigma}\ndelta = {delta}\nepsilon = {epsilon}\n"
-    dp = parse(TEXT + table).compile().base.dp
+    dp = parse_policy(TEXT + table).compile().base.dp
     assert dp is not None
     assert dp.limit >= 0
     assert dp.each >= 1
@@ -308,7 +318,7 @@ RULES = {
 @pytest.mark.parametrize(("rule", "message"), RULES.values(), ids=RULES.keys())
 def test_wrong_rule_is_one_line_that_names_the_key(rule, message):
     with pytest.raises(PolicyError) as caught:
-        parse(f'{TEXT}[[rule]]\nname = "r"\n{rule}\n{"" if "narrows" in message else "deny = true"}\n')
+        parse_policy(f'{TEXT}[[rule]]\nname = "r"\n{rule}\n{"" if "narrows" in message else "deny = true"}\n')
     assert message in str(caught.value)
     assert str(caught.value).startswith("rule[0]")
     assert "\n" not in str(caught.value)
@@ -316,7 +326,7 @@ def test_wrong_rule_is_one_line_that_names_the_key(rule, message):
 
 def test_two_rules_of_one_name_are_refused():
     with pytest.raises(PolicyError, match="rule names 'r' twice"):
-        parse(TEXT + '[[rule]]\nname = "r"\ndeny = true\n' * 2)
+        parse_policy(TEXT + '[[rule]]\nname = "r"\ndeny = true\n' * 2)
 
 
 def test_every_step_compiles_to_what_the_device_does():
@@ -332,12 +342,12 @@ def test_every_step_compiles_to_what_the_device_does():
         '{ kind = "redact", patterns = ["email"] }': TransformSpec(TransformKind.REDACT, words=("email",)),
     }
     text = with_(TEXT, ('[{ kind = "clip", low = 0, high = 15 }]', f"[{', '.join(steps)}]"))
-    assert parse(text).compile().base.fields["features"].transforms == tuple(steps.values())
+    assert parse_policy(text).compile().base.fields["features"].transforms == tuple(steps.values())
 
 
 def test_a_dropped_field_is_not_listed_any_more():
     dropped = TEXT + '[[rule]]\nname = "r"\ntransforms = { features = [{ kind = "drop" }] }\n'
-    compiled = parse(dropped).compile()
-    assert worked_out(compiled, 1).fields == {}
+    compiled = parse_policy(dropped).compile()
+    assert compute_terms(compiled, 1).fields == {}
     with pytest.raises(PolicyError, match="listed and dropped"):
-        parse(with_(TEXT, ('{ kind = "clip", low = 0, high = 15 }', '{ kind = "drop" }')))
+        parse_policy(with_(TEXT, ('{ kind = "clip", low = 0, high = 15 }', '{ kind = "drop" }')))

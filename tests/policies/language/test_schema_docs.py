@@ -6,25 +6,35 @@ from pathlib import Path
 from pydantic import BaseModel
 
 import policies
-from policies.decisions.egress import PATTERNS
-from policies.language.document import parse
-from policies.language.schema import Budget, Case, Egress, Escalation, Keeping, Leakage, Locality, Private, RuleTable
-from policies.model.policy import Mode, TransformKind
-from policies.model.reasons import Why
+from policies.decisions.egress import REDACTION_PATTERNS
+from policies.language.document import parse_policy
+from policies.language.schema import (
+    BudgetSection,
+    EgressSection,
+    EscalationSection,
+    LocalitySection,
+    NoiseSection,
+    PrivacySection,
+    RetentionSection,
+    RuleCase,
+    RuleTable,
+)
+from policies.model.policy import EscalationMode, TransformKind
+from policies.model.reasons import DecisionReason
 from tests import ROOT
-from wire.protocol.messages import Level
+from wire.protocol.messages import SensitivityLevel
 
 PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
 TEMPLATES = Path(policies.__file__).parent / "templates"
 BLOCKS = [block.split("```")[0] for block in PAGE.split("```toml\n")[1:]]
 TABLES: dict[str, type[BaseModel]] = {
-    "escalation": Escalation,
-    "egress": Egress,
-    "locality": Locality,
-    "budget": Budget,
-    "privacy": Leakage,
-    "dp": Private,
-    "retention": Keeping,
+    "escalation": EscalationSection,
+    "egress": EgressSection,
+    "locality": LocalitySection,
+    "budget": BudgetSection,
+    "privacy": PrivacySection,
+    "dp": NoiseSection,
+    "retention": RetentionSection,
 }
 
 
@@ -47,7 +57,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_the_page_shows_a_sound_document():
-    assert parse(BLOCKS[0]).compile().name == "clinic"
+    assert parse_policy(BLOCKS[0]).compile().name == "clinic"
 
 
 def test_what_the_page_shows_of_a_template_stands_in_that_template():
@@ -76,13 +86,13 @@ def test_the_page_names_every_key_of_a_rule():
 
 def test_the_page_names_every_condition_and_what_its_unknown_is():
     text = section("Conditions")
-    assert named(text) == set(Case.model_fields)
+    assert named(text) == set(RuleCase.model_fields)
     assert all(len(row) == 3 and row[2].strip() for row in rows(text))
 
 
 def test_the_page_names_every_mode_level_transform_pattern_and_denial():
-    denials = [why for why in Why if why.startswith("denied_")]
-    for word in (*Mode, *Level.__members__, *TransformKind, *PATTERNS, *denials):
+    denials = [why for why in DecisionReason if why.startswith("denied_")]
+    for word in (*EscalationMode, *SensitivityLevel.__members__, *TransformKind, *REDACTION_PATTERNS, *denials):
         assert f"`{word}`" in PAGE, word
 
 

@@ -9,7 +9,7 @@ from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.model.differential_privacy import delta_of, epsilon, releases_until
+from policies.model.differential_privacy import compute_gaussian_delta, compute_gaussian_epsilon, count_releases_within
 
 SIGMAS = st.floats(0.3, 300)
 DELTAS = st.floats(1e-12, 0.1)
@@ -20,7 +20,11 @@ def test_case_107_epsilon_equals_dp_accounting_within_1_percent_at_1000_random_p
     for _ in range(1000):
         sigma, releases, delta = 10 ** rng.uniform(-0.5, 2.5), int(10 ** rng.uniform(0, 4)), 10 ** rng.uniform(-12, -2)
         theirs = get_epsilon_gaussian(sigma / sqrt(releases), delta)
-        assert epsilon(sigma, releases, delta) == pytest.approx(theirs, rel=0.01, abs=1e-9), (sigma, releases, delta)
+        assert compute_gaussian_epsilon(sigma, releases, delta) == pytest.approx(theirs, rel=0.01, abs=1e-9), (
+            sigma,
+            releases,
+            delta,
+        )
 
 
 def test_case_107_k_releases_equal_what_dp_accounting_composes_of_k_events():
@@ -29,32 +33,32 @@ def test_case_107_k_releases_equal_what_dp_accounting_composes_of_k_events():
         sigma, releases, delta = rng.uniform(3, 20), rng.randint(1, 60), 10 ** rng.uniform(-9, -4)
         theirs = PLDAccountant(value_discretization_interval=1e-3)
         theirs.compose(SelfComposedDpEvent(GaussianDpEvent(sigma), releases))
-        assert epsilon(sigma, releases, delta) == pytest.approx(theirs.get_epsilon(delta), rel=0.01)
+        assert compute_gaussian_epsilon(sigma, releases, delta) == pytest.approx(theirs.get_epsilon(delta), rel=0.01)
 
 
 def test_sigma_5_delta_1e_6_and_epsilon_8_are_58_releases():
-    assert releases_until(8, 5, 1e-6) == 58
-    assert epsilon(5, 58, 1e-6) <= 8 < epsilon(5, 59, 1e-6)
+    assert count_releases_within(8, 5, 1e-6) == 58
+    assert compute_gaussian_epsilon(5, 58, 1e-6) <= 8 < compute_gaussian_epsilon(5, 59, 1e-6)
 
 
 @given(SIGMAS, DELTAS, st.floats(0.01, 20))
 def test_the_last_release_fits_and_the_next_does_not(sigma, delta, limit):
-    most = releases_until(limit, sigma, delta)
-    assert epsilon(sigma, most, delta) <= limit * (1 + 1e-9)
-    assert epsilon(sigma, most + 1, delta) > limit * (1 - 1e-9)
+    most = count_releases_within(limit, sigma, delta)
+    assert compute_gaussian_epsilon(sigma, most, delta) <= limit * (1 + 1e-9)
+    assert compute_gaussian_epsilon(sigma, most + 1, delta) > limit * (1 - 1e-9)
 
 
 @given(SIGMAS, DELTAS, st.integers(1, 10_000))
 def test_more_releases_or_less_noise_never_cost_less(sigma, delta, releases):
-    here = epsilon(sigma, releases, delta)
-    assert here <= epsilon(sigma, releases + 1, delta)
-    assert here <= epsilon(sigma * 0.9, releases, delta)
-    assert delta_of(here, sqrt(releases) / sigma) <= delta
+    here = compute_gaussian_epsilon(sigma, releases, delta)
+    assert here <= compute_gaussian_epsilon(sigma, releases + 1, delta)
+    assert here <= compute_gaussian_epsilon(sigma * 0.9, releases, delta)
+    assert compute_gaussian_delta(here, sqrt(releases) / sigma) <= delta
 
 
 def test_nothing_released_costs_nothing():
-    assert epsilon(5, 0, 1e-6) == 0
-    assert releases_until(0, 0.5, 1e-6) == 0
+    assert compute_gaussian_epsilon(5, 0, 1e-6) == 0
+    assert count_releases_within(0, 0.5, 1e-6) == 0
 
 
 @pytest.mark.parametrize(
@@ -62,14 +66,14 @@ def test_nothing_released_costs_nothing():
 )
 def test_parameters_that_cannot_be_meant_have_no_epsilon(sigma, delta):
     with pytest.raises(ValueError, match="is not a number"):
-        epsilon(sigma, 1, delta)
+        compute_gaussian_epsilon(sigma, 1, delta)
     with pytest.raises(ValueError, match="is not a number"):
-        releases_until(8, sigma, delta)
+        count_releases_within(8, sigma, delta)
 
 
 def test_a_negative_number_of_releases_or_no_limit_is_refused():
     with pytest.raises(ValueError, match="releases"):
-        epsilon(5, -1, 1e-6)
+        compute_gaussian_epsilon(5, -1, 1e-6)
     for limit in (-1.0, nan, inf):
         with pytest.raises(ValueError, match="epsilon"):
-            releases_until(limit, 5, 1e-6)
+            count_releases_within(limit, 5, 1e-6)

@@ -9,28 +9,28 @@ import msgspec
 import pytest
 
 from policies.decisions import egress
-from policies.decisions.egress import OPTIONAL, Egress
-from policies.decisions.permit import in_force, judge
-from policies.language.document import Document, compose, hash_of, parse
-from policies.model.context import Condition, Context
-from policies.model.policy import HARD_CEILING, Layer, Mode, Policy, PolicyError, Terms
-from policies.model.reasons import Denied, Why
-from policies.model.terms import surely, terms, terms_for
+from policies.decisions.egress import OPTIONAL_FIELDS, EgressPlan
+from policies.decisions.permit import decide_permit, expired_or_denied
+from policies.language.document import PolicyDocument, compose_policy, hash_documents, parse_policy
+from policies.model.context import DecisionContext, RuleCondition
+from policies.model.policy import HARD_CEILING_LEVEL, EscalationMode, Policy, PolicyError, PolicyLayer, Terms
+from policies.model.reasons import DecisionReason, Denied
+from policies.model.terms import list_certain_rules, resolve_terms, resolve_terms_for
 from tests.policies.doubles.drawn import SEEDS, context, document, schema
 from tests.policies.doubles.given import DEMO, DEMO_POLICY, HUBS, MEASURED, SCHEMA, TEXT, TODAY, with_
-from wire.protocol.messages import Level
+from wire.protocol.messages import SensitivityLevel
 
-MODES = list(Mode)
+MODES = list(EscalationMode)
 
 
-def found(policy: Policy, now: Context) -> Terms:
-    told = terms(policy, now)
+def found(policy: Policy, now: DecisionContext) -> Terms:
+    told = resolve_terms(policy, now)
     assert isinstance(told, Terms), told
     return told
 
 
 def within(narrow: Terms, wide: Terms) -> bool:
-    """Nothing that `narrow` allows is denied by `wide`, key by key."""
+    """Nothing that `narrow_terms` allows is denied by `wide`, key by key."""
     limits = {each.key: each for each in narrow.accounts}
     numbers = ("threshold", "audit_share", "budget_s", "max_open", "ceiling", "expires_day", "bytes_per_day")
     return (
@@ -61,14 +61,14 @@ def _dp_within(narrow: Terms, wide: Terms) -> bool:
     return a is not None and a.clip_norm <= b.clip_norm and a.sigma >= b.sigma and a.limit <= b.limit
 
 
-def applies(when: Condition, unless: Condition | None, context: Context) -> bool:
+def applies(when: RuleCondition, unless: RuleCondition | None, context: DecisionContext) -> bool:
     """Whether a rule applies: nothing it asks is known not to hold, and not all that excuses is known to hold.
 
     The plain reading, one rule at a time; the tables of `matching` say the same of all rules at once.
     """
-    if any(holds is False for _, holds in when.asked(context)):
+    if any(holds is False for _, holds in when.check_keys(context)):
         return False
-    return unless is None or not all(holds is True for _, holds in unless.asked(context))
+    return unless is None or not all(holds is True for _, holds in unless.check_keys(context))
 
 
 def test_every_rule_applies_exactly_where_a_plain_reading_says_so():
@@ -85,16 +85,18 @@ def test_rules_only_narrow_and_what_is_not_known_narrows_most():
         policy, now = document(dice).compile(), context(dice)
         narrowed = found(policy, now)
         assert within(narrowed, policy.base), seed
-        nothing = Context(now.data_class, level=now.level)
+        nothing = DecisionContext(now.data_class, level=now.level)
         assert within(found(policy, nothing), narrowed), seed
-        assert set(surely(policy, nothing)) <= set(narrowed.rules) <= set(found(policy, nothing).rules), seed
+        assert set(list_certain_rules(policy, nothing)) <= set(narrowed.rules) <= set(found(policy, nothing).rules), (
+            seed
+        )
 
 
 def test_merge_only_narrows():
     for seed in SEEDS:
         dice = Random(seed)
-        layers = [document(dice, layer) for layer in dice.sample(list(Layer), dice.randint(2, 3))]
-        merged, now = compose(layers), context(dice)
+        layers = [document(dice, layer) for layer in dice.sample(list(PolicyLayer), dice.randint(2, 3))]
+        merged, now = compose_policy(layers), context(dice)
         for layer in layers:
             assert within(found(merged, now), found(layer.compile(), now)), seed
 
@@ -102,9 +104,9 @@ def test_merge_only_narrows():
 def test_the_order_of_layers_changes_nothing():
     for seed in SEEDS[:100]:
         dice = Random(seed)
-        layers = [document(dice, layer) for layer in Layer]
+        layers = [document(dice, layer) for layer in PolicyLayer]
         now = context(dice)
-        told = {msgspec.json.encode(found(compose(order), now)) for order in permutations(layers)}
+        told = {msgspec.json.encode(found(compose_policy(order), now)) for order in permutations(layers)}
         assert len(told) == 1, seed
 
 
@@ -113,27 +115,27 @@ def test_no_unlisted_field_is_ever_in_what_leaves():
         dice = Random(seed)
         policy, now, fields = document(dice).compile(), context(dice), schema(dice)
         allowed = found(policy, now)
-        out = egress.decide(allowed, fields, now.data_class)
+        out = egress.decide_egress(allowed, fields, now.data_class)
         if isinstance(out, Denied):
             continue
         assert policy.base.data_classes[now.data_class], seed
         for plan in out.fields:
             rule = policy.base.fields[plan.spec.name]
             assert plan.spec in fields, seed
-            assert plan.spec.level <= min(rule.level, policy.base.ceiling, HARD_CEILING), seed
+            assert plan.spec.level <= min(rule.level, policy.base.ceiling, HARD_CEILING_LEVEL), seed
             assert plan.transforms[: len(rule.transforms)] == rule.transforms, seed
         leaving = {plan.spec.name for plan in out.fields}
-        assert {spec.name for spec in fields} - OPTIONAL <= leaving, "a feature left behind makes no question"
+        assert {spec.name for spec in fields} - OPTIONAL_FIELDS <= leaving, "a feature left behind makes no question"
 
 
 def test_a_rule_more_lets_nothing_more_leave():
     for seed in SEEDS:
         dice = Random(seed)
         policy, now, fields = document(dice).compile(), context(dice), schema(dice)
-        out = egress.decide(found(policy, now), fields, now.data_class)
-        wide = egress.decide(policy.base, fields, now.data_class)
-        if isinstance(out, Egress):
-            assert isinstance(wide, Egress), seed
+        out = egress.decide_egress(found(policy, now), fields, now.data_class)
+        wide = egress.decide_egress(policy.base, fields, now.data_class)
+        if isinstance(out, EgressPlan):
+            assert isinstance(wide, EgressPlan), seed
             assert {plan.spec for plan in out.fields} <= {plan.spec for plan in wide.fields}, seed
 
 
@@ -149,31 +151,31 @@ def test_a_rule_more_lets_nothing_more_leave():
 )  # fmt: skip
 def test_case_103_a_damaged_attribute_denies(damage):
     hours = 'when = { time = { zone = "UTC", days = ["mon"] }, battery_below = 0.5 }'
-    policy = parse(f'{TEXT}[[rule]]\nname = "r"\n{hours}\nthreshold = 0.5\n').compile()
-    told = terms(policy, msgspec.structs.replace(Context("open"), **damage))
+    policy = parse_policy(f'{TEXT}[[rule]]\nname = "r"\n{hours}\nthreshold = 0.5\n').compile()
+    told = resolve_terms(policy, msgspec.structs.replace(DecisionContext("open"), **damage))
     assert isinstance(told, Denied)
-    assert told.why is Why.DENIED_POLICY_ERROR
+    assert told.why is DecisionReason.DENIED_POLICY_ERROR
 
 
-def ruled(*tables: str) -> Document:
-    return parse(TEXT + "".join(f'[[rule]]\nname = "r{n}"\n{table}\n' for n, table in enumerate(tables)))
+def ruled(*tables: str) -> PolicyDocument:
+    return parse_policy(TEXT + "".join(f'[[rule]]\nname = "r{n}"\n{table}\n' for n, table in enumerate(tables)))
 
 
 def test_unknown_counts_as_matching_and_is_named():
     policy = ruled('when = { metered = true }\nmode = "local_only"').compile()
-    assert found(policy, Context("open", metered=False)).rules == ()
-    told = found(policy, Context("open"))
-    assert (told.rules, told.unknown, told.mode) == (("r0",), ("metered",), Mode.LOCAL_ONLY)
-    assert found(policy, Context("open", metered=True)).unknown == ()
+    assert found(policy, DecisionContext("open", metered=False)).rules == ()
+    told = found(policy, DecisionContext("open"))
+    assert (told.rules, told.unknown, told.mode) == (("r0",), ("metered",), EscalationMode.LOCAL_ONLY)
+    assert found(policy, DecisionContext("open", metered=True)).unknown == ()
 
 
 def test_an_excuse_counts_only_where_it_is_known():
     policy = ruled('unless = { region = ["eu"] }\ndeny = true').compile()
-    assert found(policy, Context("open", region="eu")).rules == ()
-    assert in_force(found(policy, Context("open", region="us")), TODAY) == Denied(
-        Why.DENIED_RULE, "rule 'r0' lets nothing leave"
+    assert found(policy, DecisionContext("open", region="eu")).rules == ()
+    assert expired_or_denied(found(policy, DecisionContext("open", region="us")), TODAY) == Denied(
+        DecisionReason.DENIED_RULE, "rule 'r0' lets nothing leave"
     )
-    assert found(policy, Context("open")).denied_by == "r0"
+    assert found(policy, DecisionContext("open")).denied_by == "r0"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_a_night_belongs_to_the_day_on_which_it_begins(minute, applies_then):
     night = 'when = { time = { from = "22:00", to = "06:00", days = ["mon"], zone = "Europe/Berlin" } }\ndeny = true'
     policy = ruled(night).compile()
     assert policy.zones == ("Europe/Berlin",)
-    told = found(policy, Context("open", minute_of_week={"Europe/Berlin": minute, "UTC": 0}))
+    told = found(policy, DecisionContext("open", minute_of_week={"Europe/Berlin": minute, "UTC": 0}))
     assert bool(told.rules) is applies_then
 
 
@@ -193,52 +195,55 @@ def test_a_night_that_begins_on_sunday_ends_on_monday():
     policy = ruled(
         'when = { time = { from = "22:00", to = "06:00", days = ["sun"], zone = "UTC" } }\ndeny = true'
     ).compile()
-    assert found(policy, Context("open", minute_of_week={"UTC": 0})).rules == ("r0",)
-    assert found(policy, Context("open", minute_of_week={"UTC": 360})).rules == ()
+    assert found(policy, DecisionContext("open", minute_of_week={"UTC": 0})).rules == ("r0",)
+    assert found(policy, DecisionContext("open", minute_of_week={"UTC": 360})).rules == ()
 
 
 def test_a_rule_that_says_more_than_the_base_has_no_effect():
     policy = ruled('threshold = 1.0\nmode = "hub_first"\nhubs = ["hub-1", "hub-2"]\nceiling = "P3"').compile()
-    told = found(policy, Context("open"))
+    told = found(policy, DecisionContext("open"))
     assert (told.threshold, told.mode, told.hubs, told.ceiling) == (DEMO.threshold, DEMO.mode, DEMO.hubs, DEMO.ceiling)
 
 
 def test_case_104_purpose_missing_is_denied():
     aimless = msgspec.structs.replace(DEMO, retention=None)
-    told = egress.decide(aimless, SCHEMA, "open")
+    told = egress.decide_egress(aimless, SCHEMA, "open")
     assert isinstance(told, Denied)
-    assert told.why is Why.DENIED_PURPOSE
+    assert told.why is DecisionReason.DENIED_PURPOSE
     with pytest.raises(PolicyError, match="retention is missing"):
-        parse(
+        parse_policy(
             with_(TEXT, ('[retention]\npurpose = "demo"          # what the hub may use it for\nkeep_days = 7 ', "# "))
         )
 
 
 def test_rules_that_are_named_are_taken_and_none_other():
     policy = ruled("threshold = 0.5", "threshold = 0.4").compile()
-    told = terms_for(policy, ["r1"])
+    told = resolve_terms_for(policy, ["r1"])
     assert isinstance(told, Terms)
     assert (told.threshold, told.rules) == (0.4, ("r1",))
-    assert isinstance(terms_for(policy, ["r2"]), Denied)
-    assert isinstance(terms_for(None, []), Denied)
-    assert isinstance(terms(None, Context("open")), Denied)
+    assert isinstance(resolve_terms_for(policy, ["r2"]), Denied)
+    assert isinstance(resolve_terms_for(None, []), Denied)
+    assert isinstance(resolve_terms(None, DecisionContext("open")), Denied)
 
 
 def test_two_documents_of_one_layer_are_refused():
     with pytest.raises(PolicyError, match="one of each at most"):
-        compose([parse(TEXT), parse(with_(TEXT, ('"demo"', '"other"')))])
+        compose_policy([parse_policy(TEXT), parse_policy(with_(TEXT, ('"demo"', '"other"')))])
     with pytest.raises(PolicyError, match="no document"):
-        compose([])
+        compose_policy([])
 
 
 def test_a_composition_names_its_layers_and_whose_a_rule_is():
     site = with_(TEXT, ('name = "demo"', 'name = "ward"'))
     tenant = with_(TEXT, ('name = "demo"', 'name = "clinic"\nlayer = "tenant"'), ("version = 1", "version = 4"))
     rule = '[[rule]]\nname = "night"\nbytes_per_day = {}\n'
-    merged = compose([parse(site + rule.format(10)), parse(tenant + rule.format(20))])
-    assert [(part.layer, part.name) for part in merged.layers] == [(Layer.TENANT, "clinic"), (Layer.SITE, "ward")]
-    assert merged.hash == hash_of([part.hash for part in merged.layers]) != merged.layers[0].hash
-    told = found(merged, Context("open"))
+    merged = compose_policy([parse_policy(site + rule.format(10)), parse_policy(tenant + rule.format(20))])
+    assert [(part.layer, part.name) for part in merged.layers] == [
+        (PolicyLayer.TENANT, "clinic"),
+        (PolicyLayer.SITE, "ward"),
+    ]
+    assert merged.hash == hash_documents([part.hash for part in merged.layers]) != merged.layers[0].hash
+    told = found(merged, DecisionContext("open"))
     assert told.rule == "clinic+ward@5+clinic/night+ward/night"
     assert {each.key: each.limit for each in told.accounts} == {
         "bytes": 10_000_000, "bytes/clinic/night": 20, "bytes/ward/night": 10,
@@ -248,20 +253,20 @@ def test_a_composition_names_its_layers_and_whose_a_rule_is():
 
 def test_what_is_remembered_of_one_policy_says_nothing_of_another():
     policy = ruled("threshold = 0.5").compile()
-    assert found(policy, Context("open")).threshold == 0.5
+    assert found(policy, DecisionContext("open")).threshold == 0.5
     other = msgspec.structs.replace(policy, rules=ruled("threshold = 0.1").compile().rules)
-    assert found(other, Context("open")).threshold == 0.1
+    assert found(other, DecisionContext("open")).threshold == 0.1
 
 
 def test_judge_denies_where_the_terms_are_denied():
-    denied = Denied(Why.DENIED_POLICY_ERROR, "damaged")
+    denied = Denied(DecisionReason.DENIED_POLICY_ERROR, "damaged")
     nothing: Any = None
-    assert judge(denied, SCHEMA, HUBS, "open", nothing, MEASURED) is denied
+    assert decide_permit(denied, SCHEMA, HUBS, "open", nothing, MEASURED) is denied
 
 
 def test_without_rules_the_terms_are_the_base():
-    assert found(DEMO_POLICY, Context("open", level=Level.P2)) is DEMO_POLICY.memo[0, ()]
-    assert found(DEMO_POLICY, Context("open")) == DEMO
+    assert found(DEMO_POLICY, DecisionContext("open", level=SensitivityLevel.P2)) is DEMO_POLICY.memo[0, ()]
+    assert found(DEMO_POLICY, DecisionContext("open")) == DEMO
 
 
 def test_no_more_sets_of_rules_are_remembered_than_have_room():
@@ -270,10 +275,10 @@ def test_no_more_sets_of_rules_are_remembered_than_have_room():
     ).compile()
     for number in range(5000):
         policy.memo[number, ("made up",)] = DEMO
-    assert found(policy, Context("open", tags=("t3",))).rules == ("r3", "r8")
+    assert found(policy, DecisionContext("open", tags=("t3",))).rules == ("r3", "r8")
     assert len(policy.memo) == 1
     broken = msgspec.structs.replace(policy, rules=())
-    assert isinstance(terms_for(broken, ["r1"]), Denied)
+    assert isinstance(resolve_terms_for(broken, ["r1"]), Denied)
 
 
 def test_case_103_rules_that_cannot_be_applied_deny():
@@ -281,5 +286,5 @@ def test_case_103_rules_that_cannot_be_applied_deny():
     nothing: Any = None
     broken = msgspec.structs.replace(policy.rules[0], narrowing=nothing)
     damaged = msgspec.structs.replace(policy, rules=(broken,))
-    assert isinstance(terms(damaged, Context("open")), Denied)
-    assert isinstance(terms_for(damaged, ["r0"]), Denied)
+    assert isinstance(resolve_terms(damaged, DecisionContext("open")), Denied)
+    assert isinstance(resolve_terms_for(damaged, ["r0"]), Denied)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.monitoring.drift import DECILES, WITHIN, Drift, Reference, observe
+from policies.monitoring.drift import DECILES, WITHIN, CalibrationDeciles, DriftMonitor, observe_answer
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
-REFERENCE = Reference(TENTHS, TENTHS)
+REFERENCE = CalibrationDeciles(TENTHS, TENTHS)
 
 
 def deciles(values):
@@ -17,9 +17,9 @@ def deciles(values):
 
 def run(reference, novelty, confidence):
     """How many samples until the alarm; None if it never comes."""
-    drift = Drift()
+    drift = DriftMonitor()
     for number, pair in enumerate(zip(novelty.tolist(), confidence.tolist(), strict=True)):
-        drift = observe(drift, reference, *pair)
+        drift = observe_answer(drift, reference, *pair)
         if drift.alarm:
             return number
     return None
@@ -30,7 +30,7 @@ def test_exchangeable_samples_ring_in_at_most_one_stretch_of_a_hundred():
     rng = np.random.default_rng(5)
     rang = 0
     for _ in range(40):
-        reference = Reference(deciles(rng.random(300)), deciles(rng.beta(8, 1, 300)))
+        reference = CalibrationDeciles(deciles(rng.random(300)), deciles(rng.beta(8, 1, 300)))
         rang += run(reference, rng.random(WITHIN), rng.beta(8, 1, WITHIN)) is not None
     assert rang <= 1
 
@@ -41,7 +41,7 @@ def test_exchangeable_samples_ring_in_at_most_one_stretch_of_a_hundred():
 def test_what_no_longer_looks_like_calibration_rings_soon(name, within):
     rng = np.random.default_rng(6)
     usual, sure = rng.random(2000), rng.beta(8, 1, 2000)
-    reference = Reference(TENTHS, deciles(rng.beta(8, 1, 1000)))
+    reference = CalibrationDeciles(TENTHS, deciles(rng.beta(8, 1, 1000)))
     novelty, confidence = {
         "all strange": (np.full(2000, 0.97), sure),
         "half strange": (np.where(rng.random(2000) < 0.5, 0.97, usual), sure),
@@ -62,18 +62,18 @@ def test_deciles_that_fall_together_never_ring_by_themselves():
 
     assert deciles(certain(500))[-3:] == (1.0,) * 3
     for _ in range(5):
-        assert run(Reference((), deciles(certain(500))), np.full(WITHIN, -1.0), certain(WITHIN)) is None
+        assert run(CalibrationDeciles((), deciles(certain(500))), np.full(WITHIN, -1.0), certain(WITHIN)) is None
 
 
 def test_an_alarm_ends_when_samples_are_as_before():
     rng = np.random.default_rng(8)
-    drift = Drift()
+    drift = DriftMonitor()
     for _ in range(100):
-        drift = observe(drift, REFERENCE, 0.99, 0.5)
+        drift = observe_answer(drift, REFERENCE, 0.99, 0.5)
     assert drift.alarm
     assert drift.statistic > 1
     for value in rng.random(2000).tolist():
-        drift = observe(drift, REFERENCE, value, value)
+        drift = observe_answer(drift, REFERENCE, value, value)
     assert not drift.alarm
     assert drift.samples == 2100
 
@@ -83,14 +83,14 @@ numbers = st.floats(0, 1) | st.sampled_from([-1.0, float("nan"), float("inf")])
 
 @given(st.lists(st.tuples(numbers, numbers), max_size=60), st.booleans(), st.booleans())
 def test_whatever_comes_is_counted_and_the_level_stays_in_bounds(pairs, has_novelty, has_confidence):
-    reference = Reference(TENTHS * has_novelty, TENTHS * has_confidence)
-    drift = Drift()
+    reference = CalibrationDeciles(TENTHS * has_novelty, TENTHS * has_confidence)
+    drift = DriftMonitor()
     for novelty, confidence in pairs:
-        drift = observe(drift, reference, novelty, confidence)
+        drift = observe_answer(drift, reference, novelty, confidence)
         assert 0 <= drift.statistic <= 1.5
     assert drift.samples == len(pairs)
     if not has_novelty and not has_confidence:
-        assert drift == Drift(len(pairs))
+        assert drift == DriftMonitor(len(pairs))
 
 
 def test_nine_deciles():

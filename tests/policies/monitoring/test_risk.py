@@ -3,18 +3,18 @@
 from math import nan
 from random import Random
 
-from policies.monitoring.risk import Kept, Promise, observe
+from policies.monitoring.risk import RiskBound, RiskMonitor, observe_audit
 
-PROMISED = Promise(threshold=0.8, kept_wrong=0.03, wrong=0.10)
+PROMISED = RiskBound(threshold=0.8, kept_wrong=0.03, wrong=0.10)
 
 
-def after(audits: int, seed: int, kept_wrong: float, unsure_wrong: float) -> tuple[Kept, int]:
+def after(audits: int, seed: int, kept_wrong: float, unsure_wrong: float) -> tuple[RiskMonitor, int]:
     """What is known after so many audits, four in five of them sure; and at which it broke, 0 = never."""
-    rng, seen = Random(seed), Kept()
+    rng, seen = Random(seed), RiskMonitor()
     for number in range(1, audits + 1):
         sure = rng.random() < 0.8
         wrong = rng.random() < (kept_wrong if sure else unsure_wrong)
-        seen = observe(seen, PROMISED, 0.95 if sure else 0.5, agrees=not wrong)
+        seen = observe_audit(seen, PROMISED, 0.95 if sure else 0.5, agrees=not wrong)
         if seen.broken:
             return seen, number
     return seen, 0
@@ -38,19 +38,19 @@ def test_disagreement_below_the_threshold_rings_too():
 def test_it_stays_broken_whatever_comes_after():
     seen, _ = after(10_000, 1, 0.5, 0.5)
     for _ in range(5_000):
-        seen = observe(seen, PROMISED, 0.95, agrees=True)
+        seen = observe_audit(seen, PROMISED, 0.95, agrees=True)
     assert seen.broken
 
 
 def test_what_is_no_confidence_counts_as_kept():
-    seen = Kept()
+    seen = RiskMonitor()
     for _ in range(40):
-        seen = observe(seen, PROMISED, nan, agrees=False)
+        seen = observe_audit(seen, PROMISED, nan, agrees=False)
     assert seen.broken
 
 
 def test_a_promise_of_anything_is_never_broken():
-    seen = Kept()
+    seen = RiskMonitor()
     for _ in range(500):
-        seen = observe(seen, Promise(0.8, 1.0, 1.0), 0.9, agrees=False)
+        seen = observe_audit(seen, RiskBound(0.8, 1.0, 1.0), 0.9, agrees=False)
     assert not seen.broken

@@ -6,66 +6,79 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rollout.confidence import Tally, crowd, highest, interval, lowest, mean, mirrored, needed, samples, stake
+from policies.rollout.confidence import (
+    WeightedCounts,
+    compute_weighted_mean,
+    count_samples,
+    estimate_samples_needed,
+    find_lower_bound,
+    find_mean_interval,
+    find_upper_bound,
+    group_devices,
+    log_wealth,
+    mirror_outcomes,
+)
 
 PEOPLE = st.tuples(*(st.integers(0, 40) for _ in range(3)))
-CROWDS = st.lists(PEOPLE, min_size=1, max_size=12).map(lambda counts: crowd((Tally(1.0, *count),) for count in counts))
+CROWDS = st.lists(PEOPLE, min_size=1, max_size=12).map(
+    lambda counts: group_devices((WeightedCounts(1.0, *count),) for count in counts)
+)
 
 
 def one(worse: int, same: int, better: int, weight: float = 1.0):
-    return crowd([(Tally(weight, worse, same, better),)])
+    return group_devices([(WeightedCounts(weight, worse, same, better),)])
 
 
 def test_without_samples_nothing_is_known():
-    assert interval(crowd([]), 0.01) == interval(one(0, 0, 0), 0.01) == (-1.0, 1.0)
-    assert mean(crowd([])) == 0.0
+    assert find_mean_interval(group_devices([]), 0.01) == find_mean_interval(one(0, 0, 0), 0.01) == (-1.0, 1.0)
+    assert compute_weighted_mean(group_devices([])) == 0.0
 
 
 @given(CROWDS)
 def test_the_mean_lies_within_its_own_bounds(of):
-    low, high = interval(of, 0.01)
-    assert low <= mean(of) <= high
+    low, high = find_mean_interval(of, 0.01)
+    assert low <= compute_weighted_mean(of) <= high
 
 
 @given(CROWDS)
 def test_better_and_worse_are_treated_alike(of):
-    assert lowest(mirrored(of), 0.01) == pytest.approx(-highest(of, 0.01))
+    assert find_lower_bound(mirror_outcomes(of), 0.01) == pytest.approx(-find_upper_bound(of, 0.01))
 
 
 @given(CROWDS, st.integers(0, 12))
 def test_whoever_may_be_lying_only_widens_the_bounds(of, liars):
-    assert lowest(of, 0.01, liars) <= lowest(of, 0.01)
-    assert highest(of, 0.01, liars) >= highest(of, 0.01)
+    assert find_lower_bound(of, 0.01, liars) <= find_lower_bound(of, 0.01)
+    assert find_upper_bound(of, 0.01, liars) >= find_upper_bound(of, 0.01)
 
 
 @given(CROWDS, PEOPLE)
 def test_what_one_device_says_cannot_move_the_bound_that_one_may_lie_about(of, said):
     """The bound that leaves out one liar is never beyond what the others alone would show."""
-    with_liar = (*of, *crowd([(Tally(1.0, *said),)]))
-    assert lowest(with_liar, 0.01, 1) <= lowest(of, 0.01) + 0.001
+    with_liar = (*of, *group_devices([(WeightedCounts(1.0, *said),)]))
+    assert find_lower_bound(with_liar, 0.01, 1) <= find_lower_bound(of, 0.01) + 0.001
 
 
 @given(CROWDS, st.floats(-0.99, 0.99), st.floats(-0.99, 0.99))
 def test_a_higher_claim_is_never_easier_to_refute_from_above(of, a, b):
     low, high = sorted((a, b))
-    assert stake(of, low) >= stake(of, high) - 1e-9
+    assert log_wealth(of, low) >= log_wealth(of, high) - 1e-9
 
 
 def test_more_samples_give_narrower_bounds():
-    wide, narrow = interval(one(3, 94, 3), 0.01), interval(one(30, 940, 30), 0.01)
+    wide, narrow = find_mean_interval(one(3, 94, 3), 0.01), find_mean_interval(one(30, 940, 30), 0.01)
     assert wide.low < narrow.low < 0 < narrow.high < wide.high
 
 
 def test_a_third_of_the_weight_counts_a_third():
-    both = crowd([(Tally(1.0, 0, 30, 0), Tally(1 / 3, 30, 0, 0))])
-    assert mean(both) == pytest.approx(-0.25)
-    assert samples(both) == 60
+    both = group_devices([(WeightedCounts(1.0, 0, 30, 0), WeightedCounts(1 / 3, 30, 0, 0))])
+    assert compute_weighted_mean(both) == pytest.approx(-0.25)
+    assert count_samples(both) == 60
 
 
 def test_about_as_many_samples_as_foretold_rule_out_a_margin():
-    count = needed(0.05, 0.04, 0.01)
+    count = estimate_samples_needed(0.05, 0.04, 0.01)
     assert count == pytest.approx(262, abs=5)
-    assert lowest(one(count // 50, count - 2 * (count // 50), count // 50), 0.01) > -0.06
+    assert find_lower_bound(one(count // 50, count - 2 * (count // 50), count // 50), 0.01) > -0.06
 
 
 def peeks(rng: Random, runs: int, looks: int, truth: tuple[float, float], margin: float) -> float:
@@ -78,7 +91,7 @@ def peeks(rng: Random, runs: int, looks: int, truth: tuple[float, float], margin
             for _ in range(25):
                 dice = rng.random()
                 counts[0 if dice < worse else 2 if dice > 1 - better else 1] += 1
-            if lowest(one(*counts), 0.05) > margin + 0.0003:
+            if find_lower_bound(one(*counts), 0.05) > margin + 0.0003:
                 refuted += 1
                 break
     return refuted / runs

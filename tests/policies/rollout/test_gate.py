@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.rollout.cohorts import DeviceQuality
-from policies.rollout.gate import Gate, Outcome, gate
+from policies.rollout.gate import GateOutcome, GateResult, evaluate_gate
 from policies.rollout.gate_rules import GateRules
 from tests.policies.doubles import fleets
 from tests.policies.doubles.fleets import GOOD, THREE_POINTS, TWENTY_POINTS, Truth, canary, control, lying, one, silent
-from wire.protocol.rollout import Agreement, Quality, Signals
+from wire.protocol.rollout import AuditAgreement, AuditQuality, DeviceSignals
 
 LIARS = 0.3
 
 
-def look(new: list[DeviceQuality], old: list[DeviceQuality] | None = None, **rules: float) -> Gate:
-    return gate(new, old or control(Random(9), len(new), 10), msgspec.structs.replace(GateRules(), **rules))
+def look(new: list[DeviceQuality], old: list[DeviceQuality] | None = None, **rules: float) -> GateResult:
+    return evaluate_gate(new, old or control(Random(9), len(new), 10), msgspec.structs.replace(GateRules(), **rules))
 
 
 def test_a_version_that_is_as_good_passes_and_the_bound_is_said():
     seen = look(canary(Random(1), 100, 10))
-    assert seen.outcome is Outcome.PASS
+    assert seen.outcome is GateOutcome.PASS
     assert 0 < seen.bound < 0.08
     assert seen.low < seen.effect < seen.high
     assert seen.audits == 1000
@@ -33,15 +33,15 @@ def test_a_version_that_is_as_good_passes_and_the_bound_is_said():
 
 def test_twenty_points_worse_is_called_back_after_a_few_minutes_and_then_proved():
     early, late = (look(canary(Random(2), 100, audits, TWENTY_POINTS)) for audits in (2, 10))
-    assert early.outcome is Outcome.INCONCLUSIVE
+    assert early.outcome is GateOutcome.INCONCLUSIVE
     assert early.hold
     assert "worse by" in early.why
-    assert late.outcome is Outcome.FAIL
+    assert late.outcome is GateOutcome.FAIL
 
 
 def test_three_points_worse_do_not_get_past_the_ten_percent_wave():
     seen = look(canary(Random(3), 600, 10, THREE_POINTS))
-    assert seen.outcome is Outcome.INCONCLUSIVE
+    assert seen.outcome is GateOutcome.INCONCLUSIVE
     assert seen.hold
 
 
@@ -50,7 +50,7 @@ def test_a_head_and_a_tail_that_regress_together_are_stopped():
     agreed_with_own_tail = 1.0
     seen = look(canary(Random(4), 100, 3, Truth(worse=0.2, better=0.0)))
     assert agreed_with_own_tail > seen.effect
-    assert seen.outcome is Outcome.FAIL
+    assert seen.outcome is GateOutcome.FAIL
 
 
 def test_one_class_alone_that_is_severely_worse_is_found_among_all():
@@ -67,50 +67,54 @@ def test_one_class_alone_that_is_severely_worse_is_found_among_all():
 
 
 def test_case_51_missing_reports_are_inconclusive():
-    assert look(silent(20)).outcome is Outcome.INCONCLUSIVE
-    assert look([]).outcome is Outcome.INCONCLUSIVE
-    assert gate(canary(Random(1), 20, 50), silent(20)).outcome is Outcome.INCONCLUSIVE
-    assert gate(canary(Random(1), 20, 50), []).outcome is Outcome.INCONCLUSIVE
+    assert look(silent(20)).outcome is GateOutcome.INCONCLUSIVE
+    assert look([]).outcome is GateOutcome.INCONCLUSIVE
+    assert evaluate_gate(canary(Random(1), 20, 50), silent(20)).outcome is GateOutcome.INCONCLUSIVE
+    assert evaluate_gate(canary(Random(1), 20, 50), []).outcome is GateOutcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("worse", [True, False])
 def test_case_51_one_of_twenty_devices_is_inconclusive_whatever_it_says(worse: bool):
     seen = look(lying(canary(Random(1), 1, 500), 1.0, worse) + silent(19))
-    assert seen.outcome is Outcome.INCONCLUSIVE
+    assert seen.outcome is GateOutcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("share", [nan, 0.0, -0.02, 1.5, float("inf")])
 def test_case_51_a_number_that_is_none_is_no_report(share: float):
-    new = [one(f"n{n}", Agreement("open", share, 50, 46, 1, 1)) for n in range(20)]
-    assert look(new).outcome is Outcome.INCONCLUSIVE
+    new = [one(f"n{n}", AuditAgreement("open", share, 50, 46, 1, 1)) for n in range(20)]
+    assert look(new).outcome is GateOutcome.INCONCLUSIVE
 
 
 def test_case_51_signals_that_are_not_numbers_are_no_report():
     broken = msgspec.structs.replace(fleets.USUAL, confidence=nan)
     new = [msgspec.structs.replace(device, signals=broken) for device in canary(Random(1), 20, 50)]
-    assert look(new).outcome is Outcome.INCONCLUSIVE
+    assert look(new).outcome is GateOutcome.INCONCLUSIVE
 
 
 def test_case_51_constant_reports_are_inconclusive():
-    same = [one(f"n{n}", Agreement("open", 0.02, 50, 47, 0, 1)) for n in range(40)]
-    assert look(same).outcome is Outcome.INCONCLUSIVE
-    frozen = Signals(inferences=360, confidence=180.0, confidence_sq=90.0)
+    same = [one(f"n{n}", AuditAgreement("open", 0.02, 50, 47, 0, 1)) for n in range(40)]
+    assert look(same).outcome is GateOutcome.INCONCLUSIVE
+    frozen = DeviceSignals(inferences=360, confidence=180.0, confidence_sq=90.0)
     stuck = [msgspec.structs.replace(device, signals=frozen) for device in canary(Random(1), 40, 50)]
-    assert look(stuck).outcome is Outcome.INCONCLUSIVE
+    assert look(stuck).outcome is GateOutcome.INCONCLUSIVE
 
 
 def test_case_51_counts_that_cannot_be_are_no_report():
-    for bad in (Agreement("open", 0.02, 5, 6), Agreement("open", 0.02, 5, 5, 1), Agreement("open", 0.02, -5)):
-        assert look([one(f"n{n}", bad) for n in range(20)]).outcome is Outcome.INCONCLUSIVE
+    for bad in (
+        AuditAgreement("open", 0.02, 5, 6),
+        AuditAgreement("open", 0.02, 5, 5, 1),
+        AuditAgreement("open", 0.02, -5),
+    ):
+        assert look([one(f"n{n}", bad) for n in range(20)]).outcome is GateOutcome.INCONCLUSIVE
 
 
 def test_no_audits_at_all_is_inconclusive():
-    assert look(canary(Random(1), 40, 0)).outcome is Outcome.INCONCLUSIVE
+    assert look(canary(Random(1), 40, 0)).outcome is GateOutcome.INCONCLUSIVE
 
 
 def test_too_few_audits_say_how_many_are_needed():
     seen = look(canary(Random(1), 20, 1))
-    assert seen.outcome is Outcome.INCONCLUSIVE
+    assert seen.outcome is GateOutcome.INCONCLUSIVE
     assert "needs about" in seen.why
 
 
@@ -120,15 +124,15 @@ def test_too_few_audits_say_how_many_are_needed():
 def test_case_60_false_failures_of_30_percent_pause_and_neither_abort_nor_promote():
     for seed, truth in ((1, GOOD), (2, Truth(0.01, 0.0))):
         seen = look(lying(canary(Random(seed), 100, 20, truth), LIARS, worse=True))
-        assert seen.outcome is Outcome.INCONCLUSIVE
+        assert seen.outcome is GateOutcome.INCONCLUSIVE
         assert seen.hold
 
 
 @pytest.mark.parametrize("points", [0.03, 0.05, 0.2])
 def test_case_60_false_praise_of_30_percent_promotes_nothing_that_is_worse(points: float):
     truth = Truth(worse=0.02 + points, better=0.02)
-    assert look(lying(canary(Random(1), 100, 10, truth), LIARS, worse=False)).outcome is not Outcome.PASS
-    assert look(lying(canary(Random(1), 600, 10, truth), LIARS, worse=False)).outcome is not Outcome.PASS
+    assert look(lying(canary(Random(1), 100, 10, truth), LIARS, worse=False)).outcome is not GateOutcome.PASS
+    assert look(lying(canary(Random(1), 600, 10, truth), LIARS, worse=False)).outcome is not GateOutcome.PASS
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
@@ -136,13 +140,13 @@ def test_case_60_whatever_30_percent_say_twenty_points_are_not_promoted(seed: in
     rng = Random(seed)
     honest = canary(rng, 70, 10, TWENTY_POINTS)
     liars = canary(rng, 30, 10, Truth(worse * (1 - better), better))
-    assert look(honest + liars).outcome is not Outcome.PASS
+    assert look(honest + liars).outcome is not GateOutcome.PASS
 
 
 def test_a_device_that_claims_a_million_audits_counts_as_one_device():
     new = canary(Random(1), 100, 10)
-    loud = one("loud", Agreement("open", 0.02, 1_000_000, 0, 1_000_000))
-    assert look([*new[:-1], loud]).outcome is Outcome.PASS
+    loud = one("loud", AuditAgreement("open", 0.02, 1_000_000, 0, 1_000_000))
+    assert look([*new[:-1], loud]).outcome is GateOutcome.PASS
 
 
 def test_praise_beyond_belief_is_inconclusive():
@@ -163,15 +167,15 @@ def test_rarely_audited_classes_weigh_what_they_stand_for():
 
 def test_a_class_that_may_not_be_audited_is_named_and_gated_on_what_devices_see():
     new = [
-        DeviceQuality(f"n{n}", Quality((), ("vitals",)), fleets.of_class("vitals", confidence_sq=262.0 + n / 100))
+        DeviceQuality(f"n{n}", AuditQuality((), ("vitals",)), fleets.of_class("vitals", confidence_sq=262.0 + n / 100))
         for n in range(40)
     ]
     seen = look(new, [msgspec.structs.replace(d, device=d.device + "-old") for d in new])
-    assert (seen.outcome, seen.unaudited, seen.bound) == (Outcome.PASS, ("vitals",), 1.0)
+    assert (seen.outcome, seen.unaudited, seen.bound) == (GateOutcome.PASS, ("vitals",), 1.0)
     unheard = [msgspec.structs.replace(device, signals=fleets.USUAL) for device in new]
-    assert look(unheard, new).outcome is Outcome.INCONCLUSIVE
+    assert look(unheard, new).outcome is GateOutcome.INCONCLUSIVE
     unsure = [msgspec.structs.replace(d, signals=fleets.of_class("vitals", escalated=140)) for d in new]
-    assert look(unsure, new).outcome is Outcome.FAIL
+    assert look(unsure, new).outcome is GateOutcome.FAIL
 
 
 def test_people_outrank_audits():
@@ -184,9 +188,9 @@ def test_people_outrank_audits():
 
     good, bad = canary(Random(1), 100, 10), canary(Random(1), 100, 10, TWENTY_POINTS)
     usual = said(control(Random(2), 100, 10), 40, 3)
-    assert look(said(good, 40, 3), usual).outcome is Outcome.PASS
-    assert look(said(good, 40, 12), usual).outcome is Outcome.FAIL
-    assert look(said(bad, 40, 3), usual).outcome is Outcome.PASS
+    assert look(said(good, 40, 3), usual).outcome is GateOutcome.PASS
+    assert look(said(good, 40, 12), usual).outcome is GateOutcome.FAIL
+    assert look(said(bad, 40, 3), usual).outcome is GateOutcome.PASS
 
 
 def test_cohorts_that_are_not_alike_are_not_compared():
@@ -196,7 +200,7 @@ def test_cohorts_that_are_not_alike_are_not_compared():
 @given(
     st.lists(
         st.builds(
-            Agreement,
+            AuditAgreement,
             st.sampled_from(("open", "vitals", "")),
             st.floats(allow_nan=True),
             *(st.integers(-3, 60) for _ in range(8)),
@@ -205,8 +209,8 @@ def test_cohorts_that_are_not_alike_are_not_compared():
     ),
     st.integers(0, 6),
 )
-def test_the_gate_is_total(cells: list[Agreement], devices: int):
+def test_the_gate_is_total(cells: list[AuditAgreement], devices: int):
     new = [one(f"n{n}", *cells) for n in range(devices)]
-    seen = gate(new, new)
+    seen = evaluate_gate(new, new)
     assert 0.0 <= seen.bound <= 1.0
-    assert seen.outcome is not Outcome.PASS or seen.audits or seen.unaudited
+    assert seen.outcome is not GateOutcome.PASS or seen.audits or seen.unaudited

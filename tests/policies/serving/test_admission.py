@@ -7,87 +7,89 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.monitoring.backoff import delay
+from policies.monitoring.backoff import compute_delay
 from policies.serving.admission import (
     DEVICE_KEENNESS,
-    LONGEST_RETRY_S,
-    SHORTEST_RETRY_S,
-    Bucket,
-    Limits,
-    Line,
-    Load,
-    Queue,
-    Refuse,
-    capacity,
-    ceiling,
-    decide,
-    in_line,
-    share,
-    take,
-    token_in_s,
+    MAX_RETRY_S,
+    MIN_RETRY_S,
+    AdmissionLimits,
+    AdmissionLoad,
+    AdmitQuestion,
+    RefuseQuestion,
+    RetrySchedule,
+    TokenBucket,
+    compute_band_ceiling,
+    compute_capacity,
+    compute_flow_share,
+    decide_admission,
+    schedule_retry,
+    seconds_until_token,
+    take_token,
 )
 from policies.serving.fair_queue import HIGH, LOW, NORMAL
-from wire.protocol.messages import Reason
+from wire.protocol.messages import RefusalReason
 
-LIMITS = Limits(max_queued=100, max_device_open=16, max_device_rate_per_s=50.0, served_per_s=10.0)
+LIMITS = AdmissionLimits(max_queued=100, max_device_open=16, max_device_rate_per_s=50.0, served_per_s=10.0)
 COUNTS = st.integers(0, 200)
 
 
-def reason(load: Load) -> Reason:
-    decision = decide(load, LIMITS)
-    assert isinstance(decision, Refuse)
+def reason(load: AdmissionLoad) -> RefusalReason:
+    decision = decide_admission(load, LIMITS)
+    assert isinstance(decision, RefuseQuestion)
     assert not decision.final
     return decision.reason
 
 
 def test_an_idle_hub_takes_it():
-    assert decide(Load(0, 0), LIMITS) == Queue()
+    assert decide_admission(AdmissionLoad(0, 0), LIMITS) == AdmitQuestion()
 
 
 def test_refusals_in_their_order():
-    assert reason(Load(100, 99, 99.0, draining=True)) is Reason.DRAINING
-    assert reason(Load(100, 99, 99.0)) is Reason.RATE
-    assert reason(Load(100, 0)) is Reason.BUSY
-    assert reason(Load(0, 16)) is Reason.RATE
+    assert reason(AdmissionLoad(100, 99, 99.0, draining=True)) is RefusalReason.DRAINING
+    assert reason(AdmissionLoad(100, 99, 99.0)) is RefusalReason.RATE
+    assert reason(AdmissionLoad(100, 0)) is RefusalReason.BUSY
+    assert reason(AdmissionLoad(0, 16)) is RefusalReason.RATE
 
 
 def test_a_rate_that_is_no_number_is_refused():
-    assert reason(Load(0, 0, math.nan)) is Reason.RATE
+    assert reason(AdmissionLoad(0, 0, math.nan)) is RefusalReason.RATE
 
 
 def test_a_full_queue_says_when_it_will_be_empty():
-    decision = decide(Load(150, 0), LIMITS)
-    assert isinstance(decision, Refuse)
+    decision = decide_admission(AdmissionLoad(150, 0), LIMITS)
+    assert isinstance(decision, RefuseQuestion)
     assert decision.retry_after_s == 15.0
 
 
 def test_one_greedy_device_cannot_fill_the_queue():
     open_of_one = 0
-    while isinstance(decide(Load(90 + open_of_one, open_of_one), LIMITS), Queue):
+    while isinstance(decide_admission(AdmissionLoad(90 + open_of_one, open_of_one), LIMITS), AdmitQuestion):
         open_of_one += 1
     assert open_of_one < 10, "90 of 100 places are taken: the greedy one may not have the rest"
-    assert decide(Load(90 + open_of_one, 0), LIMITS) == Queue(), "and a quiet one is still let in"
+    assert decide_admission(AdmissionLoad(90 + open_of_one, 0), LIMITS) == AdmitQuestion(), (
+        "and a quiet one is still let in"
+    )
 
 
 @given(COUNTS, COUNTS, COUNTS, st.floats(0, 100))
 def test_a_device_with_fewer_open_questions_is_never_worse_off(queued, first, second, rate):
     few, many = sorted((first, second))
-    if isinstance(decide(Load(queued, many, rate), LIMITS), Queue):
-        assert decide(Load(queued, few, rate), LIMITS) == Queue()
+    if isinstance(decide_admission(AdmissionLoad(queued, many, rate), LIMITS), AdmitQuestion):
+        assert decide_admission(AdmissionLoad(queued, few, rate), LIMITS) == AdmitQuestion()
 
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_a_fuller_queue_never_takes_what_an_emptier_one_refuses(first, second, device_open):
     low, high = sorted((first, second))
-    if isinstance(decide(Load(high, device_open), LIMITS), Queue):
-        assert decide(Load(low, device_open), LIMITS) == Queue()
+    if isinstance(decide_admission(AdmissionLoad(high, device_open), LIMITS), AdmitQuestion):
+        assert decide_admission(AdmissionLoad(low, device_open), LIMITS) == AdmitQuestion()
 
 
 @given(COUNTS, COUNTS, st.floats(), st.booleans())
 def test_bounds_hold_and_a_refusal_always_says_when_to_come_back(queued, device_open, rate, draining):
-    decision = decide(Load(queued, device_open, rate, draining), LIMITS)
-    if isinstance(decision, Refuse):
-        assert SHORTEST_RETRY_S <= decision.retry_after_s <= LONGEST_RETRY_S
+    decision = decide_admission(AdmissionLoad(queued, device_open, rate, draining), LIMITS)
+    if isinstance(decision, RefuseQuestion):
+        assert MIN_RETRY_S <= decision.retry_after_s <= MAX_RETRY_S
     else:
         assert queued < LIMITS.max_queued
         assert device_open < LIMITS.max_device_open
@@ -95,85 +97,88 @@ def test_bounds_hold_and_a_refusal_always_says_when_to_come_back(queued, device_
 
 @given(st.lists(st.floats(0, 10), max_size=60), st.floats(0.1, 20), st.integers(1, 20))
 def test_a_bucket_never_gives_more_than_burst_plus_rate(gaps, rate, burst):
-    bucket, now, taken = Bucket(float(burst), 0.0), 0.0, 0
+    bucket, now, taken = TokenBucket(float(burst), 0.0), 0.0, 0
     for gap in gaps:
         now += gap
-        after = take(bucket, rate, burst, now)
+        after = take_token(bucket, rate, burst, now)
         if after is not None:
             bucket, taken = after, taken + 1
     assert taken <= burst + rate * now + 1e-6
 
 
 def test_a_bucket_fills_again_and_a_clock_that_goes_back_adds_nothing():
-    empty = take(Bucket(1.0, 10.0), 2.0, 1.0, 10.0)
-    assert empty == Bucket(0.0, 10.0)
-    assert take(empty, 2.0, 1.0, 10.4) is None
-    assert take(empty, 2.0, 1.0, 5.0) is None
-    assert take(Bucket(5.0, 10.0), 2.0, 5.0, 8.0) == Bucket(4.0, 10.0)
-    assert take(empty, 2.0, 1.0, 10.5) == Bucket(0.0, 10.5)
+    empty = take_token(TokenBucket(1.0, 10.0), 2.0, 1.0, 10.0)
+    assert empty == TokenBucket(0.0, 10.0)
+    assert take_token(empty, 2.0, 1.0, 10.4) is None
+    assert take_token(empty, 2.0, 1.0, 5.0) is None
+    assert take_token(TokenBucket(5.0, 10.0), 2.0, 5.0, 8.0) == TokenBucket(4.0, 10.0)
+    assert take_token(empty, 2.0, 1.0, 10.5) == TokenBucket(0.0, 10.5)
 
 
 @given(st.integers(0, 10**9), st.floats(0, 1), st.floats(0, 100), st.floats(0, 3600))
 def test_a_delay_is_within_its_bounds(attempt, jitter, base_s, cap_s):
-    waited = delay(attempt, jitter, base_s, cap_s)
+    waited = compute_delay(attempt, jitter, base_s, cap_s)
     assert 0 <= waited <= cap_s
-    assert waited <= delay(attempt, 1.0, base_s, cap_s)
+    assert waited <= compute_delay(attempt, 1.0, base_s, cap_s)
 
 
 def test_delays_double_up_to_the_cap():
-    assert [delay(attempt, 1.0) for attempt in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert delay(3, 0.5) == 4.0
+    assert [compute_delay(attempt, 1.0) for attempt in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert compute_delay(3, 0.5) == 4.0
 
 
 @pytest.mark.parametrize(("attempt", "jitter"), [(-1, 0.5), (0, -0.1), (0, 1.1), (0, math.nan)])
 def test_an_impossible_delay_fails_loudly(attempt, jitter):
     with pytest.raises(ValueError):
-        delay(attempt, jitter)
+        compute_delay(attempt, jitter)
 
 
 def test_lower_bands_find_the_queue_full_sooner():
-    assert [ceiling(band, 100, 0.3) for band in (HIGH, NORMAL, LOW)] == [100, 85, 70]
+    assert [compute_band_ceiling(band, 100, 0.3) for band in (HIGH, NORMAL, LOW)] == [100, 85, 70]
     for band, queued in ((LOW, 70), (NORMAL, 85), (HIGH, 100)):
-        assert decide(Load(queued - 1, 0, band=band), LIMITS) == Queue()
-        assert reason(Load(queued, 0, band=band)) is Reason.BUSY
+        assert decide_admission(AdmissionLoad(queued - 1, 0, band=band), LIMITS) == AdmitQuestion()
+        assert reason(AdmissionLoad(queued, 0, band=band)) is RefusalReason.BUSY
 
 
 def test_nobody_is_let_in_to_wait_longer_than_the_limit_says():
-    limits = Limits(max_queued=1000, max_wait_s=2.0)
-    assert capacity(Load(0, 0, served_per_s=100.0), limits) == 200
-    assert capacity(Load(0, 0, served_per_s=math.inf), limits) == 1000
-    assert decide(Load(150, 0, served_per_s=100.0, ahead=199.0), limits) == Queue()
-    late = decide(Load(150, 0, served_per_s=100.0, ahead=500.0), limits)
-    assert late == Refuse(Reason.BUSY, 3.0)
+    limits = AdmissionLimits(max_queued=1000, max_wait_s=2.0)
+    assert compute_capacity(AdmissionLoad(0, 0, served_per_s=100.0), limits) == 200
+    assert compute_capacity(AdmissionLoad(0, 0, served_per_s=math.inf), limits) == 1000
+    assert decide_admission(AdmissionLoad(150, 0, served_per_s=100.0, ahead=199.0), limits) == AdmitQuestion()
+    late = decide_admission(AdmissionLoad(150, 0, served_per_s=100.0, ahead=500.0), limits)
+    assert late == RefuseQuestion(RefusalReason.BUSY, 3.0)
 
 
 def test_a_caller_with_little_patience_is_refused_where_others_wait():
-    load = Load(50, 0, served_per_s=10.0, ahead=20.0)
-    assert decide(load, LIMITS) == Queue()
+    load = AdmissionLoad(50, 0, served_per_s=10.0, ahead=20.0)
+    assert decide_admission(load, LIMITS) == AdmitQuestion()
     hurried = msgspec.structs.replace(load, budget_s=2.5)
-    assert isinstance(decide(hurried, LIMITS), Refuse)
+    assert isinstance(decide_admission(hurried, LIMITS), RefuseQuestion)
 
 
 @given(st.integers(1, 500), st.floats(0.1, 1000), st.floats(1, 60))
 def test_a_crowd_is_sent_back_one_after_the_other_and_never_beyond_the_limit(count, per_s, first_s):
-    line, told = Line(), []
+    line, told = RetrySchedule(), []
     for _ in range(count):
-        line, refused = in_line(line, Refuse(Reason.BUSY, first_s), per_s, 1000.0)
+        line, refused = schedule_retry(line, RefuseQuestion(RefusalReason.BUSY, first_s), per_s, 1000.0)
         told.append(refused.retry_after_s)
     assert told == sorted(told)
     assert first_s - 1e-6 <= told[0]
-    assert all(SHORTEST_RETRY_S - 1e-6 <= each <= LONGEST_RETRY_S for each in told)
-    within = [each for each in told if each < LONGEST_RETRY_S]
-    assert len(within) <= (LONGEST_RETRY_S - first_s) * per_s + 1.001
+    assert all(MIN_RETRY_S - 1e-6 <= each <= MAX_RETRY_S for each in told)
+    within = [each for each in told if each < MAX_RETRY_S]
+    assert len(within) <= (MAX_RETRY_S - first_s) * per_s + 1.001
 
 
 @given(st.integers(0, 100), st.integers(1, 100), st.integers(1, 64))
 def test_a_share_leaves_room_for_whoever_has_nothing(queued, places, most):
-    assert 1 <= share(queued, places, DEVICE_KEENNESS, most) <= most
+    assert 1 <= compute_flow_share(queued, places, DEVICE_KEENNESS, most) <= most
 
 
 @given(st.floats(0, 10), st.floats(0.1, 20), st.floats(0, 100))
 def test_who_waits_as_long_as_told_finds_a_token(tokens, rate, now):
-    bucket = Bucket(tokens, now)
-    if take(bucket, rate, 10.0, now) is None:
-        assert take(bucket, rate, 10.0, now + token_in_s(bucket, rate, now) + 1e-6) is not None or rate < 1 / 60
+    bucket = TokenBucket(tokens, now)
+    if take_token(bucket, rate, 10.0, now) is None:
+        assert (
+            take_token(bucket, rate, 10.0, now + seconds_until_token(bucket, rate, now) + 1e-6) is not None
+            or rate < 1 / 60
+        )

@@ -6,22 +6,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.serving.batching import WINDOW, Batch, Cost, Learnt, Room, Waiting, grown, hopeless, learn, size
+from policies.serving.batching import (
+    COST_WINDOW,
+    BatchCost,
+    BatchLimits,
+    CostModel,
+    GrowingBatch,
+    WaitingItem,
+    choose_batch_size,
+    grow_batch,
+    is_hopeless,
+    learn_cost,
+)
 
-COST = Cost(0.050, 0.002)
+COST = BatchCost(0.050, 0.002)
 
 
-def taught(pairs, start: Learnt | None = None) -> Learnt:
-    learnt = start or Learnt()
+def taught(pairs, start: CostModel | None = None) -> CostModel:
+    learnt = start or CostModel()
     for weight, seconds in pairs:
-        learnt = learn(learnt, weight, seconds)
+        learnt = learn_cost(learnt, weight, seconds)
     return learnt
 
 
-def batch_of(items, room: Room) -> Batch:
-    batch = Batch()
+def batch_of(items, room: BatchLimits) -> GrowingBatch:
+    batch = GrowingBatch()
     for item in items:
-        after = grown(batch, item, room)
+        after = grow_batch(batch, item, room)
         if after is None:
             break
         batch = after
@@ -33,12 +44,12 @@ def batch_of(items, room: Room) -> Batch:
     [(0, 1, 0), (5, 0, 0), (1, 1, 1), (5, 1, 5), (50, 1, 32), (5, 2, 3), (-1, 1, 0)],
 )
 def test_an_idle_engine_gets_what_is_there(queued, free_slots, expected):
-    assert size(queued, 32, free_slots) == expected
+    assert choose_batch_size(queued, 32, free_slots) == expected
 
 
 @given(st.integers(1, 1000), st.integers(1, 64), st.integers(1, 8))
 def test_all_free_slots_together_empty_the_queue_or_are_full(queued, max_batch, free_slots):
-    batch = size(queued, max_batch, free_slots)
+    batch = choose_batch_size(queued, max_batch, free_slots)
     assert 1 <= batch <= max_batch
     assert batch == max_batch or batch * free_slots >= queued
 
@@ -46,30 +57,30 @@ def test_all_free_slots_together_empty_the_queue_or_are_full(queued, max_batch, 
 @given(st.floats(0, 1), st.floats(0, 0.1), st.lists(st.integers(1, 64), min_size=2, max_size=80))
 def test_a_line_is_learnt_exactly(base_s, item_s, weights):
     learnt = taught((w, base_s + item_s * w) for w in weights)
-    for weight in weights[-WINDOW:]:
-        assert learnt.cost.seconds(weight) == pytest.approx(base_s + item_s * weight, abs=1e-6)
-    if len(set(weights[-WINDOW:])) > 1:
+    for weight in weights[-COST_WINDOW:]:
+        assert learnt.cost.predict_seconds(weight) == pytest.approx(base_s + item_s * weight, abs=1e-6)
+    if len(set(weights[-COST_WINDOW:])) > 1:
         assert learnt.cost.item_s == pytest.approx(item_s, abs=1e-6)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 1e4), st.floats(0, 1e3)), min_size=1, max_size=200))
 def test_no_cost_is_negative_and_the_window_is_bounded(pairs):
     learnt = taught(pairs)
-    assert len(learnt.seen) == min(len(pairs), WINDOW)
+    assert len(learnt.seen) == min(len(pairs), COST_WINDOW)
     assert learnt.cost.base_s >= -1e-9
     assert 0 <= learnt.cost.item_s < inf
 
 
 def test_an_engine_that_became_slower_is_known_after_one_window():
     learnt = taught((n % 16 + 1, 0.001) for n in range(500))
-    learnt = taught(((n % 16 + 1, COST.seconds(n % 16 + 1)) for n in range(WINDOW)), learnt)
+    learnt = taught(((n % 16 + 1, COST.predict_seconds(n % 16 + 1)) for n in range(COST_WINDOW)), learnt)
     assert learnt.cost.base_s == pytest.approx(COST.base_s)
     assert learnt.cost.item_s == pytest.approx(COST.item_s)
 
 
 def test_batches_of_one_size_keep_the_slope_that_was_learnt():
-    learnt = taught([(1, COST.seconds(1)), (16, COST.seconds(16))])
-    learnt = taught([(16, COST.seconds(16))] * 2 * WINDOW, learnt)
+    learnt = taught([(1, COST.predict_seconds(1)), (16, COST.predict_seconds(16))])
+    learnt = taught([(16, COST.predict_seconds(16))] * 2 * COST_WINDOW, learnt)
     assert learnt.cost.base_s == pytest.approx(COST.base_s)
     assert learnt.cost.item_s == pytest.approx(COST.item_s)
 
@@ -77,55 +88,59 @@ def test_batches_of_one_size_keep_the_slope_that_was_learnt():
 @pytest.mark.parametrize(("weight", "seconds"), [(0, 1), (-1, 1), (nan, 1), (1, -1), (1, nan), (1, inf), (inf, 1)])
 def test_an_impossible_batch_fails_loudly(weight, seconds):
     with pytest.raises(ValueError):
-        learn(Learnt(), weight, seconds)
+        learn_cost(CostModel(), weight, seconds)
 
 
 def test_nothing_is_known_at_first_and_nothing_is_held_back_by_it():
-    assert Cost().rate(8) == inf
-    assert batch_of([Waiting(deadline=0.5)] * 20, Room(16, Cost(), 0.0)).items == 16
+    assert BatchCost().predict_rate(8) == inf
+    assert batch_of([WaitingItem(deadline=0.5)] * 20, BatchLimits(16, BatchCost(), 0.0)).items == 16
 
 
 def test_a_batch_stops_where_the_tightest_deadline_would_be_missed():
-    room = Room(32, COST, now=100.0)
-    easy = [Waiting(deadline=101.0)] * 40
+    room = BatchLimits(32, COST, now=100.0)
+    easy = [WaitingItem(deadline=101.0)] * 40
     assert batch_of(easy, room).items == 32
-    tight = [Waiting(deadline=100.0 + COST.seconds(20)), *easy]
+    tight = [WaitingItem(deadline=100.0 + COST.predict_seconds(20)), *easy]
     assert batch_of(tight, room).items == 20
 
 
 def test_a_deadline_that_is_missed_anyway_slows_nobody():
-    late = [Waiting(deadline=100.01)] * 40
-    assert hopeless(late[0], Room(32, COST, 100.0))
-    assert batch_of(late, Room(32, COST, 100.0)).items == 32
+    late = [WaitingItem(deadline=100.01)] * 40
+    assert is_hopeless(late[0], BatchLimits(32, COST, 100.0))
+    assert batch_of(late, BatchLimits(32, COST, 100.0)).items == 32
 
 
 def test_while_many_wait_one_caller_in_a_hurry_cannot_take_more_than_a_tenth_of_the_engines_rate():
-    room = Room(32, COST, 100.0, pressed=True)
-    hurried = [Waiting(deadline=100.0 + COST.seconds(1)), *[Waiting()] * 40]
+    room = BatchLimits(32, COST, 100.0, pressed=True)
+    hurried = [WaitingItem(deadline=100.0 + COST.predict_seconds(1)), *[WaitingItem()] * 40]
     batch = batch_of(hurried, room)
     assert 1 < batch.items < 32
-    assert COST.rate(batch.weight) >= 0.9 * COST.rate(32)
-    assert batch_of(hurried, Room(32, COST, 100.0)).items == 1  # while few wait it is served in time
+    assert COST.predict_rate(batch.weight) >= 0.9 * COST.predict_rate(32)
+    assert batch_of(hurried, BatchLimits(32, COST, 100.0)).items == 1  # while few wait it is served in time
 
 
 def test_one_heavy_item_always_goes():
-    assert batch_of([Waiting(1e6, 0.0)], Room(1, COST, 5.0)).items == 1
+    assert batch_of([WaitingItem(1e6, 0.0)], BatchLimits(1, COST, 5.0)).items == 1
 
 
 @given(
-    st.lists(st.builds(Waiting, st.floats(0.1, 10), st.floats(0, 3)), min_size=1, max_size=60),
+    st.lists(st.builds(WaitingItem, st.floats(0.1, 10), st.floats(0, 3)), min_size=1, max_size=60),
     st.builds(
-        Room, st.integers(1, 40), st.builds(Cost, st.floats(0, 0.5), st.floats(0, 0.1)), st.just(1.0), st.booleans()
+        BatchLimits,
+        st.integers(1, 40),
+        st.builds(BatchCost, st.floats(0, 0.5), st.floats(0, 0.1)),
+        st.just(1.0),
+        st.booleans(),
     ),
 )
 def test_a_batch_is_bounded_and_keeps_its_promises_unless_they_cost_too_much(items, room):
     batch = batch_of(items, room)
     assert 1 <= batch.items <= max(1, room.max_items)
     assert batch.weight == pytest.approx(sum(item.weight for item in items[: batch.items]))
-    ends = room.now + room.cost.seconds(batch.weight)
-    broken = [i for i in items[: batch.items] if not hopeless(i, room) and i.deadline < ends]
+    ends = room.now + room.cost.predict_seconds(batch.weight)
+    broken = [i for i in items[: batch.items] if not is_hopeless(i, room) and i.deadline < ends]
     if broken and batch.items > 1:  # only where all smaller batches would have wasted the engine
         assert room.pressed
         smaller = batch_of(items[: batch.items - 1], room)
         full = smaller.weight * room.max_items / smaller.items
-        assert room.cost.rate(smaller.weight) < 0.9 * room.cost.rate(full) + 1e-9
+        assert room.cost.predict_rate(smaller.weight) < 0.9 * room.cost.predict_rate(full) + 1e-9

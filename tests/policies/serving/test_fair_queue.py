@@ -7,110 +7,112 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.serving.fair_queue import (
+    BAND_SHARES,
     HIGH,
     LOW,
     NORMAL,
-    SHARES,
     FairQueue,
-    Place,
-    Tags,
-    Turns,
-    band_of,
-    jain,
-    tenant_of,
+    FlowKey,
+    TurnOrder,
+    VirtualClock,
+    compute_jain_index,
+    extract_tenant,
+    priority_to_band,
 )
 
 NAMES = st.sampled_from("abcd")
-PLACES = st.builds(Place, st.integers(HIGH, LOW), NAMES, NAMES)
+PLACES = st.builds(FlowKey, st.integers(HIGH, LOW), NAMES, NAMES)
 WEIGHTS = st.floats(0.1, 8.0)
 
 
-def full(*given: tuple[Place, int]) -> FairQueue[Place]:
-    queue: FairQueue[Place] = FairQueue()
+def full(*given: tuple[FlowKey, int]) -> FairQueue[FlowKey]:
+    queue: FairQueue[FlowKey] = FairQueue()
     for place, count in given:
         for _ in range(count):
             queue.put(place, 1.0, place)
     return queue
 
 
-def served(queue: FairQueue[Place], count: int) -> list[Place]:
-    return [queue.take() for _ in range(count)]
+def served(queue: FairQueue[FlowKey], count: int) -> list[FlowKey]:
+    return [queue.take_next() for _ in range(count)]
 
 
 def test_the_protocols_priorities_become_bands():
-    assert [band_of(number) for number in (0, 1, 2, 3, 4, 99)] == [NORMAL, HIGH, NORMAL, LOW, LOW, LOW]
+    assert [priority_to_band(number) for number in (0, 1, 2, 3, 4, 99)] == [NORMAL, HIGH, NORMAL, LOW, LOW, LOW]
 
 
 def test_a_tenant_is_what_stands_before_the_two_dashes():
-    assert [tenant_of(name) for name in ("acme--camera-1", "", "alone")] == ["acme", "", "alone"]
+    assert [extract_tenant(name) for name in ("acme--camera-1", "", "alone")] == ["acme", "", "alone"]
 
 
 def test_fifty_tenants_that_flood_alike_are_served_alike():
-    queue = full(*((Place(NORMAL, f"t{n}", "d"), 100) for n in range(50)))
+    queue = full(*((FlowKey(NORMAL, f"t{n}", "d"), 100) for n in range(50)))
     had = Counter(place.tenant for place in served(queue, 1000))
     assert set(had.values()) == {20}
 
 
 def test_a_tenant_with_a_hundred_devices_has_no_more_than_one_with_one():
-    crowd = [(Place(NORMAL, "crowd", f"d{n}"), 10) for n in range(100)]
-    queue = full((Place(NORMAL, "single", "d"), 1000), *crowd)
+    crowd = [(FlowKey(NORMAL, "crowd", f"d{n}"), 10) for n in range(100)]
+    queue = full((FlowKey(NORMAL, "single", "d"), 1000), *crowd)
     had = Counter(place.tenant for place in served(queue, 400))
     assert had == {"single": 200, "crowd": 200}
 
 
 def test_the_devices_of_a_tenant_take_turns():
-    queue = full((Place(NORMAL, "t", "flood"), 500), (Place(NORMAL, "t", "quiet"), 3))
+    queue = full((FlowKey(NORMAL, "t", "flood"), 500), (FlowKey(NORMAL, "t", "quiet"), 3))
     assert [place.device for place in served(queue, 6)].count("quiet") == 3
 
 
 def test_bands_share_by_weight_and_the_lowest_is_never_starved():
-    queue = full(*((Place(band, "t", "d"), 1000) for band in SHARES))
+    queue = full(*((FlowKey(band, "t", "d"), 1000) for band in BAND_SHARES))
     had = Counter(place.band for place in served(queue, 210))
     assert had == {HIGH: 160, NORMAL: 40, LOW: 10}
 
 
 def test_calling_everything_urgent_takes_no_turn_from_those_who_are_honest():
-    queue = full((Place(HIGH, "liar", "d"), 1000), (Place(NORMAL, "liar", "d"), 1000), (Place(NORMAL, "fair", "d"), 50))
+    queue = full(
+        (FlowKey(HIGH, "liar", "d"), 1000), (FlowKey(NORMAL, "liar", "d"), 1000), (FlowKey(NORMAL, "fair", "d"), 50)
+    )
     had = Counter(place for place in served(queue, 250))
-    assert had[Place(NORMAL, "fair", "d")] == 50  # all of the normal band's share: the liar has had its turns
+    assert had[FlowKey(NORMAL, "fair", "d")] == 50  # all of the normal band's share: the liar has had its turns
 
 
 def test_urgent_work_that_comes_last_is_served_almost_at_once():
-    queue = full((Place(NORMAL, "a", "d"), 1000), (Place(LOW, "b", "d"), 1000))
+    queue = full((FlowKey(NORMAL, "a", "d"), 1000), (FlowKey(LOW, "b", "d"), 1000))
     served(queue, 100)
-    urgent = Place(HIGH, "a", "d")
+    urgent = FlowKey(HIGH, "a", "d")
     queue.put(urgent, 1.0, urgent)
     assert urgent in served(queue, 2)
 
 
 def test_silence_saves_up_nothing():
-    queue = full((Place(NORMAL, "busy", "d"), 1000))
+    queue = full((FlowKey(NORMAL, "busy", "d"), 1000))
     served(queue, 500)
     for _ in range(500):
-        queue.put(Place(NORMAL, "away", "d"), 1.0, Place(NORMAL, "away", "d"))
+        queue.put(FlowKey(NORMAL, "away", "d"), 1.0, FlowKey(NORMAL, "away", "d"))
     assert Counter(place.tenant for place in served(queue, 200)) == {"busy": 100, "away": 100}
 
 
 def test_heavy_items_count_as_what_they_weigh():
-    queue: FairQueue[Place] = FairQueue()
+    queue: FairQueue[FlowKey] = FairQueue()
     for tenant, weight in (("heavy", 4.0), ("light", 1.0)):
         for _ in range(400):
-            queue.put(Place(NORMAL, tenant, "d"), weight, Place(NORMAL, tenant, "d"))
+            queue.put(FlowKey(NORMAL, tenant, "d"), weight, FlowKey(NORMAL, tenant, "d"))
     had = Counter(place.tenant for place in served(queue, 250))
     assert had["light"] == pytest.approx(4 * had["heavy"], rel=0.05)
 
 
 @given(st.lists(st.tuples(PLACES, WEIGHTS), max_size=120))
 def test_everything_that_was_put_in_comes_out_once_and_each_device_keeps_its_order(puts):
-    queue: FairQueue[tuple[Place, int]] = FairQueue()
-    own: dict[Place, deque[int]] = {}
+    queue: FairQueue[tuple[FlowKey, int]] = FairQueue()
+    own: dict[FlowKey, deque[int]] = {}
     for number, (place, weight) in enumerate(puts):
         queue.put(place, weight, (place, number))
         own.setdefault(place, deque()).append(number)
     assert len(queue) == len(list(queue)) == len(puts)
     while len(queue):
         expected = queue.peek()
-        place, number = queue.take()
+        place, number = queue.take_next()
         assert (place, number) == expected
         assert own[place].popleft() == number
     assert not any(own.values())
@@ -131,7 +133,7 @@ def test_nobody_who_waits_is_passed_over_for_long(puts):
 
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=8), st.integers(1, 40))
 def test_tenants_that_all_wait_differ_by_one_item_at_most(backlogs, count):
-    queue = full(*((Place(NORMAL, f"t{n}", "d"), 60 + backlog) for n, backlog in enumerate(backlogs)))
+    queue = full(*((FlowKey(NORMAL, f"t{n}", "d"), 60 + backlog) for n, backlog in enumerate(backlogs)))
     had = Counter(place.tenant for place in served(queue, count))
     counts = [had[f"t{n}"] for n in range(len(backlogs))]
     assert max(counts) - min(counts) <= 1
@@ -139,12 +141,12 @@ def test_tenants_that_all_wait_differ_by_one_item_at_most(backlogs, count):
 
 @given(st.lists(st.tuples(PLACES, st.booleans()), max_size=80))
 def test_what_is_swept_is_gone_and_the_rest_is_served(puts):
-    queue: FairQueue[tuple[Place, bool]] = FairQueue()
+    queue: FairQueue[tuple[FlowKey, bool]] = FairQueue()
     for place, alive in puts:
         queue.put(place, 1.0, (place, alive))
-    gone = queue.sweep(lambda item: item[1])
+    gone = queue.remove_unless(lambda item: item[1])
     assert not any(alive for _, alive in gone)
-    left = [queue.take() for _ in range(len(queue))]
+    left = [queue.take_next() for _ in range(len(queue))]
     assert all(alive for _, alive in left)
     assert len(left) + len(gone) == len(puts)
 
@@ -152,19 +154,19 @@ def test_what_is_swept_is_gone_and_the_rest_is_served(puts):
 def test_of_flows_that_left_little_is_remembered_and_after_a_pause_nothing():
     queue: FairQueue[int] = FairQueue()
     for number in range(3_000):
-        queue.put(Place(NORMAL, f"t{number}", "d"), 1.0, number)
-        queue.put(Place(NORMAL, f"t{number + 1}", "d"), 1.0, number)
-        queue.take()
+        queue.put(FlowKey(NORMAL, f"t{number}", "d"), 1.0, number)
+        queue.put(FlowKey(NORMAL, f"t{number + 1}", "d"), 1.0, number)
+        queue.take_next()
     assert len(queue._tenants._tags) > 0
     while len(queue):
-        queue.take()
+        queue.take_next()
     assert not queue._tenants._tags
     assert not queue._flows
     assert all(not turns._heap for turns in queue._turns.values())
 
 
 def test_a_flow_that_comes_and_goes_leaves_nothing_behind():
-    turns: Turns[str] = Turns(Tags())
+    turns: TurnOrder[str] = TurnOrder(VirtualClock())
     turns.enter("stays")
     for _ in range(10_000):
         turns.enter("flickers")
@@ -174,17 +176,17 @@ def test_a_flow_that_comes_and_goes_leaves_nothing_behind():
 
 
 def test_jain_is_one_for_equals_and_one_nth_for_a_winner():
-    assert jain([3.0] * 7) == pytest.approx(1.0)
-    assert jain([9.0, 0.0, 0.0]) == pytest.approx(1 / 3)
-    assert jain([0.0]) == 1.0
+    assert compute_jain_index([3.0] * 7) == pytest.approx(1.0)
+    assert compute_jain_index([9.0, 0.0, 0.0]) == pytest.approx(1 / 3)
+    assert compute_jain_index([0.0]) == 1.0
 
 
 def test_how_much_may_be_ahead_of_a_newcomer_and_of_a_greedy_one():
-    queue = full((Place(NORMAL, "greedy", "d"), 300), (Place(NORMAL, "quiet", "d"), 2))
-    assert queue.ahead(NORMAL, "newcomer") == 2
-    assert queue.ahead(NORMAL, "quiet") == 5
-    assert queue.ahead(NORMAL, "greedy") == 601  # if the quiet one begins to send as much
-    mark = Place(NORMAL, "newcomer", "d")
+    queue = full((FlowKey(NORMAL, "greedy", "d"), 300), (FlowKey(NORMAL, "quiet", "d"), 2))
+    assert queue.estimate_ahead(NORMAL, "newcomer") == 2
+    assert queue.estimate_ahead(NORMAL, "quiet") == 5
+    assert queue.estimate_ahead(NORMAL, "greedy") == 601  # if the quiet one begins to send as much
+    mark = FlowKey(NORMAL, "newcomer", "d")
     queue.put(mark, 1.0, mark)
     assert mark in served(queue, 3)
 
@@ -195,11 +197,11 @@ def test_nothing_waits_longer_than_was_said_when_it_came(puts, place, served_bef
     queue: FairQueue[object] = FairQueue()
     for each in puts:
         queue.put(each, 1.0, each)
-    ahead, mark = queue.ahead(place.band, place.tenant), object()
+    ahead, mark = queue.estimate_ahead(place.band, place.tenant), object()
     queue.put(place, 1.0, mark)
     for number in range(3 * served_before):  # the others go on and on
-        queue.put(Place(place.band, "abcd"[number % 4], "later"), 1.0, number)
-    position = next(n for n in range(len(queue)) if queue.take() is mark)
+        queue.put(FlowKey(place.band, "abcd"[number % 4], "later"), 1.0, number)
+    position = next(n for n in range(len(queue)) if queue.take_next() is mark)
     others = sum(each.tenant == place.tenant and each.band != place.band for each in puts)
     devices = len({each.device for each in puts if each[:2] == place[:2]} | {place.device}) + 1
     assert position <= (ahead + others * 4 + 42) * devices  # a start of at most two turns of each band

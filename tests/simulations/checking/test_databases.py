@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.storage.database import connect, effects, prepare
+from cloud_hub.storage.database import connect_database, effects, prepare_schema
 from edge_agent.storage import ledger, tables
-from edge_agent.storage.ledger import Item
-from edge_agent.storage.schema import migrate
-from simulations.checking.databases import device_of, judge_run
-from wire.ledger.chain import Form, Kind
+from edge_agent.storage.ledger import LedgerItem
+from edge_agent.storage.schema import migrate_schema
+from simulations.checking.databases import find_device_id, judge_run
+from wire.ledger.chain import EntryForm, EntryKind
 
 EPOCH = 2**62 + 5
-FORM = Form({}, {}, "demo@1", "p", "hub-1", "local")
+FORM = EntryForm({}, {}, "demo@1", "p", "hub-1", "local")
 ANSWER = "insert into answers values(null,?,?,0,?,?,3,0.5,x'90','digits@7','p',?,'open','',0,0,0,0,x'')"
 OUTCOME = "insert into outcomes values(?,?,?,?,'verdict',2000)"
 
@@ -28,12 +28,12 @@ def agent(tmp_path: Path) -> Path:
     (folder / "identity.json").write_text(json.dumps({"device": "demo--agent-1"}))
     with closing(sqlite3.connect(folder / "agent.db", isolation_level=None)) as db:
         db.execute("pragma journal_mode=wal")
-        migrate(db, "agent.db")
-        tables.put(db, "epoch", EPOCH)
+        migrate_schema(db, "agent.db")
+        tables.write_value(db, "epoch", EPOCH)
         db.execute(ANSWER, ("id0", "answer", "local", "confident", ""))
         for seq in (1, 2):
-            ledger.append(db, Item(Kind.QUESTION, FORM, 1000, 300, bytes(32), seq, f"id{seq}"))
-        ledger.append(db, Item(Kind.RESEALED, FORM, 1500, 300, bytes(32), 1, "id1"))
+            ledger.append_item(db, LedgerItem(EntryKind.QUESTION, FORM, 1000, 300, bytes(32), seq, f"id{seq}"))
+        ledger.append_item(db, LedgerItem(EntryKind.RESEALED, FORM, 1500, 300, bytes(32), 1, "id1"))
         db.execute(ANSWER, ("id1", "answer", "hub", "verdict", f"{EPOCH:x}-1"))
         db.execute(ANSWER, ("id2", "answer", "local", "budget_elapsed", f"{EPOCH:x}-2"))
         db.execute(ANSWER, ("id2", "correction", "hub", "verdict", f"{EPOCH:x}-2"))
@@ -45,8 +45,8 @@ def agent(tmp_path: Path) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path) -> Path:
     path = tmp_path / "hub.db"
-    engine = connect(f"sqlite:///{path}")
-    prepare(engine)
+    engine = connect_database(f"sqlite:///{path}")
+    prepare_schema(engine)
     with engine.begin() as connection:
         for seq in (1, 2):
             connection.execute(effects.insert().values(**effect(seq)))
@@ -67,7 +67,7 @@ def change(path: Path, statement: str) -> None:
 
 def test_a_run_that_went_well_is_read_back_as_a_whole_history(agent: Path, hub: Path) -> None:
     report = judge_run([agent], hub)
-    assert report.ok, report.text()
+    assert report.ok, report.format_text()
     assert (report.accepted, report.answered, report.late, report.answers, report.effects) == (2, 2, 1, 3, 2)
     assert report.whys == {"budget_elapsed": 1, "confident": 1, "verdict": 2}
 
@@ -76,7 +76,7 @@ def test_a_row_that_left_the_outbox_without_an_outcome_is_lost(agent: Path, hub:
     change(agent, "delete from outcomes where seq=2")
     report = judge_run([agent], hub)
     assert report.lost == 1
-    assert f"demo--agent-1 {EPOCH:x}-2" in report.text()
+    assert f"demo--agent-1 {EPOCH:x}-2" in report.format_text()
 
 
 def test_with_times_given_an_open_question_has_its_minute(agent: Path, hub: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_correction_that_was_never_recorded_is_found(agent: Path, hub: Path) -
 
 
 def test_what_the_hub_did_after_the_agent_was_read_is_not_judged(agent: Path, hub: Path) -> None:
-    engine = connect(f"sqlite:///{hub}")
+    engine = connect_database(f"sqlite:///{hub}")
     with engine.begin() as connection:
         connection.execute(effects.insert().values(**effect(3)))
         connection.execute(effects.insert().values(**{**effect(1), "epoch": 7}))
@@ -108,7 +108,7 @@ def test_what_the_hub_did_after_the_agent_was_read_is_not_judged(agent: Path, hu
 def test_a_database_in_use_is_read_without_disturbing_its_owner(agent: Path, hub: Path) -> None:
     with closing(sqlite3.connect(agent, isolation_level=None)) as owner:
         owner.execute("begin immediate")
-        ledger.append(owner, Item(Kind.QUESTION, FORM, 2000, 300, bytes(32), 3, "id3"))
+        ledger.append_item(owner, LedgerItem(EntryKind.QUESTION, FORM, 2000, 300, bytes(32), 3, "id3"))
         assert judge_run([agent], hub).accepted == 2  # not committed, so not accepted
         owner.execute("commit")
         assert judge_run([agent], hub).lost == 1
@@ -127,4 +127,4 @@ def test_a_missing_database_is_not_taken_for_an_empty_one(agent: Path, tmp_path:
 
 
 def test_a_database_without_an_identity_is_named_after_its_folder(tmp_path: Path) -> None:
-    assert device_of(tmp_path / "pump-7" / "agent.db") == "pump-7"
+    assert find_device_id(tmp_path / "pump-7" / "agent.db") == "pump-7"

@@ -2,15 +2,15 @@
 
 import pytest
 
-from simulations.checking.egress import Customs, content, read
-from simulations.checking.events import Accepted, Flaw, Key
-from simulations.checking.history import Judge
+from simulations.checking.egress import EgressAuditor, make_sample_tensor, read_policy_text
+from simulations.checking.events import Flaw, QuestionAccepted, QuestionKey
+from simulations.checking.history import HistoryChecker
 from wire.protocol import codec
-from wire.protocol.messages import Escalation, Header, ModelRef, Suite, Tensor
-from wire.protocol.topics import shard_of
+from wire.protocol.messages import CipherSuite, Escalation, FrameHeader, ModelRef, Tensor
+from wire.protocol.topics import compute_shard
 
 DEVICE = "sim--d0"
-KEY = Key(DEVICE, 7, 1)
+KEY = QuestionKey(DEVICE, 7, 1)
 POLICY = """
 schema = 2
 escalation = { mode = "wait" }
@@ -34,25 +34,27 @@ regions = ["eu"]
 
 
 def frame(data_class: str = "open", field: str = "features", region: str = "eu", device: str = DEVICE) -> bytes:
-    fields: dict[str, Tensor] = {field: content(data_class, 3)}
+    fields: dict[str, Tensor] = {field: make_sample_tensor(data_class, 3)}
     question = Escalation("id", ModelRef("m", 1, "c", "p"), "hash", region, fields, 2.0, audit=False, trace="")
-    clear = codec.clear_part(Suite.SEALED, Header(shard_of(device), device, KEY.epoch, KEY.seq, 0, b""))
-    return clear + codec.pad(codec.encode(question)) + bytes(codec.SIGNATURE_BYTES)
+    clear = codec.encode_clear_part(
+        CipherSuite.SEALED, FrameHeader(compute_shard(device), device, KEY.epoch, KEY.seq, 0, b"")
+    )
+    return clear + codec.pad_plaintext(codec.encode_wire_message(question)) + bytes(codec.SIGNATURE_BYTES)
 
 
-def border(policy: str = POLICY) -> tuple[Judge, Customs]:
-    judge = Judge()
-    judge.see(Accepted(KEY, "id"))
-    return judge, Customs(judge, policy)
+def border(policy: str = POLICY) -> tuple[HistoryChecker, EgressAuditor]:
+    judge = HistoryChecker()
+    judge.on_event(QuestionAccepted(KEY, "id"))
+    return judge, EgressAuditor(judge, policy)
 
 
-def flaws(judge: Judge) -> set[str]:
-    return set(judge.report(now_s=0.0).flaws)
+def flaws(judge: HistoryChecker) -> set[str]:
+    return set(judge.make_report(now_s=0.0).flaws)
 
 
 def test_what_the_policy_lets_out_passes() -> None:
     judge, customs = border()
-    customs.look(DEVICE, "eu-1", "eu", frame())
+    customs.inspect_frame(DEVICE, "eu-1", "eu", frame())
     assert (flaws(judge), customs.looked) == (set(), 1)
 
 
@@ -73,7 +75,7 @@ def test_what_the_policy_lets_out_passes() -> None:
 )
 def test_what_the_policy_forbids_is_found_in_what_left(bad: bytes, to: tuple[str, str]) -> None:
     judge, customs = border()
-    customs.look(DEVICE, *to, bad)
+    customs.inspect_frame(DEVICE, *to, bad)
     assert Flaw.FORBIDDEN.value in flaws(judge)
 
 
@@ -81,32 +83,32 @@ def test_a_lying_label_does_not_help_the_content_tells() -> None:
     judge, customs = border()
     honest = frame("private")
     assert b"private" not in honest
-    customs.look(DEVICE, "eu-1", "eu", honest)
+    customs.inspect_frame(DEVICE, "eu-1", "eu", honest)
     assert flaws(judge) == {Flaw.FORBIDDEN.value}
 
 
 def test_another_text_holds_from_when_it_comes_and_only_for_whom_it_comes() -> None:
     judge, customs = border()
-    customs.use(POLICY.replace('mode = "wait"', 'mode = "local_only"'), 10.0, ["sim--d9"])
-    customs.look(DEVICE, "eu-1", "eu", frame())
+    customs.set_policy(POLICY.replace('mode = "wait"', 'mode = "local_only"'), 10.0, ["sim--d9"])
+    customs.inspect_frame(DEVICE, "eu-1", "eu", frame())
     assert flaws(judge) == set()
-    customs.use(POLICY.replace('mode = "wait"', 'mode = "local_only"'), 10.0)
-    customs.look(DEVICE, "eu-1", "eu", frame())
+    customs.set_policy(POLICY.replace('mode = "wait"', 'mode = "local_only"'), 10.0)
+    customs.inspect_frame(DEVICE, "eu-1", "eu", frame())
     assert flaws(judge) == {Flaw.FORBIDDEN.value}
 
 
 def test_a_question_that_leaves_before_it_is_on_record_is_found() -> None:
-    judge = Judge()
-    Customs(judge, POLICY).look(DEVICE, "eu-1", "eu", frame())
+    judge = HistoryChecker()
+    EgressAuditor(judge, POLICY).inspect_frame(DEVICE, "eu-1", "eu", frame())
     assert flaws(judge) == {Flaw.UNRECORDED.value}
 
 
 def test_a_rule_that_asks_for_more_than_the_data_class_is_left_to_the_product() -> None:
-    assert not read(POLICY).narrowed["open"].silent
+    assert not read_policy_text(POLICY).narrowed["open"].silent
 
 
 def test_limits_are_read_from_the_text_itself() -> None:
     judge, _ = border()
     for seq in (2, 3):
-        judge.see(Accepted(Key(DEVICE, 7, seq), f"id{seq}", 10.0 * seq, 600, 1))
+        judge.on_event(QuestionAccepted(QuestionKey(DEVICE, 7, seq), f"id{seq}", 10.0 * seq, 600, 1))
     assert flaws(judge) == {Flaw.CROWDED.value, Flaw.OVERSPENT.value}

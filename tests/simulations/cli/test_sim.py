@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from simulations.cli.sim import app
-from simulations.report.files import exit_of, replayed_by, saved
+from simulations.report.files import exit_code_of, load_outcome, set_replay_command
 from simulations.report.outcome import Outcome, Violation
-from simulations.scenario_files import names
+from simulations.scenario_files import list_scenarios
 from tests import ROOT
 from tests.simulations.doubles.outcomes import HISTORY, outcome
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 SMALL = """schema = 1
 question = "Does a small fleet hold?"
@@ -43,10 +43,10 @@ def sim(tmp_path):
 
 def test_a_run_writes_its_page_and_its_figures_and_says_that_all_held(sim, tmp_path):
     done = sim("run", "small.toml")
-    assert done.exit_code == Exit.OK, done.output
+    assert done.exit_code == ExitCode.OK, done.output
     assert "Yes: all 2 expectations held" in done.output
     assert (tmp_path / "reports" / "small.html").read_text().startswith("<!doctype html>")
-    found = saved(tmp_path / "reports" / "small.json")
+    found = load_outcome(tmp_path / "reports" / "small.json")
     assert found.complete
     assert found.ok
     assert sum(found.arrivals) == found.samples == found.history.answers
@@ -54,7 +54,7 @@ def test_a_run_writes_its_page_and_its_figures_and_says_that_all_held(sim, tmp_p
 
 def test_an_expectation_that_did_not_hold_has_a_code_of_its_own(sim):
     done = sim("run", "small.toml", least="1.0")
-    assert done.exit_code == Exit.EXPECTATION
+    assert done.exit_code == ExitCode.EXPECTATION
     assert "No: 1 of 2 expectations did not hold" in done.output
 
 
@@ -62,40 +62,40 @@ def test_the_same_seed_twice_is_the_same_json_but_for_wall_time(sim):
     first, second, other = (
         msgspec.json.decode(sim("run", "small.toml", "--json", "--seed", seed).stdout, type=Outcome) for seed in "778"
     )
-    assert first.plain(wall=False) == second.plain(wall=False)
-    assert first.plain(wall=False) != other.plain(wall=False)
+    assert first.to_plain(wall=False) == second.to_plain(wall=False)
+    assert first.to_plain(wall=False) != other.to_plain(wall=False)
 
 
 def test_an_unreadable_scenario_runs_nothing_and_writes_nothing(sim, tmp_path):
     done = sim("run", "small.toml", least="nan")
     assert isinstance(done.exception, ExitError)
-    assert done.exception.code is Exit.SCENARIO
+    assert done.exception.code is ExitCode.SCENARIO
     assert str(done.exception).startswith("small.toml: expect[1].at_least: ")
     assert not (tmp_path / "reports").exists()
 
 
 def test_the_list_names_every_scenario_with_its_question(sim):
-    assert list(json.loads(sim("list", "--json").output)) == names()
+    assert list(json.loads(sim("list", "--json").output)) == list_scenarios()
     assert "p99_s" in sim("list").output
 
 
 def test_show_prints_a_scenario_or_what_a_run_has_shown(sim, tmp_path):
-    (tmp_path / "saved.json").write_text(json.dumps(outcome().plain()))
+    (tmp_path / "saved.json").write_text(json.dumps(outcome().to_plain()))
     assert 'question = "Does a small fleet hold?"' in sim("show", "small.toml").output
     assert "history holds" in sim("show", "saved.json", "--html", "again.html").output
     assert (tmp_path / "again.html").is_file()
 
 
 def test_two_runs_are_compared(sim, tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps(outcome().plain()))
-    (tmp_path / "b.json").write_text(json.dumps(outcome(queues={"eu-1": (9,) * 84}).plain()))
+    (tmp_path / "a.json").write_text(json.dumps(outcome().to_plain()))
+    (tmp_path / "b.json").write_text(json.dumps(outcome(queues={"eu-1": (9,) * 84}).to_plain()))
     found = {row["figure"]: row for row in json.loads(sim("compare", "a.json", "b.json", "--json").output)}
     assert found["queue_peak"]["second"] == 9
     assert "+" in sim("compare", "a.json", "b.json", "--html", "both.html").output
     assert (tmp_path / "both.html").is_file()
 
 
-@pytest.mark.parametrize(("text", "code"), [("{}", Exit.SCENARIO), ("", Exit.SCENARIO), (None, Exit.USAGE)])
+@pytest.mark.parametrize(("text", "code"), [("{}", ExitCode.SCENARIO), ("", ExitCode.SCENARIO), (None, ExitCode.USAGE)])
 def test_what_no_run_has_written_is_not_compared(sim, tmp_path, text, code):
     if text is not None:
         (tmp_path / "a.json").write_text(text)
@@ -108,15 +108,18 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_run(sim, tmp_path):
     (tmp_path / "reports").write_text("in the way")
     done = sim("run", "small.toml")
     assert isinstance(done.exception, ExitError)
-    assert done.exception.code is Exit.DISK
+    assert done.exception.code is ExitCode.DISK
 
 
 def test_a_broken_law_comes_before_everything_and_says_how_to_see_it_again():
     broken = outcome(violations=(Violation("lost", "q 1", "?"),), complete=False)
-    assert exit_of(broken) == Exit.CHECK_FAILED
-    assert replayed_by(broken, "skerry sim run x.toml").violations[0].replay == "skerry sim run x.toml --seed 1"
-    assert exit_of(outcome(history=msgspec.structs.replace(HISTORY, lost=1, flaws={"lost": 1}))) == Exit.CHECK_FAILED
-    assert exit_of(outcome(complete=False)) == 130
+    assert exit_code_of(broken) == ExitCode.CHECK_FAILED
+    assert set_replay_command(broken, "skerry sim run x.toml").violations[0].replay == "skerry sim run x.toml --seed 1"
+    assert (
+        exit_code_of(outcome(history=msgspec.structs.replace(HISTORY, lost=1, flaws={"lost": 1})))
+        == ExitCode.CHECK_FAILED
+    )
+    assert exit_code_of(outcome(complete=False)) == 130
 
 
 def test_ctrl_c_writes_the_report_of_what_there_is(tmp_path):
@@ -135,6 +138,6 @@ def test_ctrl_c_writes_the_report_of_what_there_is(tmp_path):
         child.kill()
     assert child.returncode == 130, errors
     assert "Not finished" in output
-    found = saved(tmp_path / "reports" / "long.json")
+    found = load_outcome(tmp_path / "reports" / "long.json")
     assert not found.complete
     assert found.until_s < found.duration_s

@@ -3,11 +3,20 @@
 import numpy as np
 from msgspec.structs import replace
 
-from simulations.checking.events import Report
-from simulations.report.outcome import Latency, Look, Mark, Outcome, RolloutSeen, Wall, Wave, bin_of
+from simulations.checking.events import HistoryReport
+from simulations.report.outcome import (
+    GateDecision,
+    Latency,
+    Outcome,
+    RolloutRecord,
+    RolloutWave,
+    RunCost,
+    TimelineMark,
+    find_latency_bin,
+)
 
 BUCKETS, STEP_S = 84, 10.0
-HISTORY = Report(
+HISTORY = HistoryReport(
     events=4000, accepted=1190, answered=1150, expired=0, refused=40, denied=0, open=0, answers=5000,
     answers_by_hub=1000, late=150, effects=1150, lost=0, doubled=0, flaws={},
     whys={"confident": 3800, "verdict": 1000}, stories=(),
@@ -25,7 +34,7 @@ def outcome(**changes):
         "local.link_down": taken // 5 - by_hub,
         "correction.verdict": np.roll(taken // 5 - by_hub, 12),
     }
-    bins = [{bin_of(0.1): int(n), bin_of(0.4): int(n // 20)} if n else {} for n in by_hub]
+    bins = [{find_latency_bin(0.1): int(n), find_latency_bin(0.4): int(n // 20)} if n else {} for n in by_hub]
     values = {
         "scenario": "sample", "digest": "0123456789abcdef", "question": "Does it hold?", "seed": 1, "devices": 100,
         "duration_s": 600.0, "step_s": STEP_S, "until_s": 840.0, "complete": True, "samples": int(taken.sum()),
@@ -34,13 +43,13 @@ def outcome(**changes):
         "latency": (
             Latency("local", tuple({0: int(n)} if n else {} for n in taken)),
             Latency("hub", tuple(bins)),
-            Latency("correction", tuple({bin_of(120.0): int(n)} if n else {} for n in answers["correction.verdict"])),
+            Latency("correction", tuple({find_latency_bin(120.0): int(n)} if n else {} for n in answers["correction.verdict"])),
         ),
         "queues": {"eu-1": series(by_hub // 8), "eu-2": series(by_hub // 9)},
         "bytes_by_rule": {"sim@1": series(by_hub * 320), "sim@1+metered": series(by_hub * 100)},
         "states": {"online": series(np.where(cut, 60, 100)), "cut": series(np.where(cut, 40, 0))},
-        "counts": {"hub.refused.busy": 40}, "history": HISTORY, "wall": Wall(3.5, 1, 200 << 20),
-        "marks": (Mark(180.0, 120.0, "partition", "40 % of the devices"), Mark(400.0, 0.0, "kill_hub", "eu-1 killed")),
+        "counts": {"hub.refused.busy": 40}, "history": HISTORY, "wall": RunCost(3.5, 1, 200 << 20),
+        "marks": (TimelineMark(180.0, 120.0, "partition", "40 % of the devices"), TimelineMark(400.0, 0.0, "kill_hub", "eu-1 killed")),
         "rollouts": (rollout(),),
     }  # fmt: skip
     return replace(Outcome(**values), **changes)
@@ -48,9 +57,13 @@ def outcome(**changes):
 
 def rollout():
     exposed = np.concatenate([np.zeros(10), np.full(20, 1), np.full(20, 10), np.zeros(BUCKETS - 50)])
-    waves = (Wave("1 %", 100.0, 1), Wave("10 %", 300.0, 10))
-    looks = (Look(250.0, "pass"), Look(360.0, "inconclusive", "too few audits"), Look(490.0, "fail", "-4 %", 0.03))
-    return RolloutSeen("cam@8", "rolled back", 100.0, 500.0, waves, series(exposed), looks)
+    waves = (RolloutWave("1 %", 100.0, 1), RolloutWave("10 %", 300.0, 10))
+    looks = (
+        GateDecision(250.0, "pass"),
+        GateDecision(360.0, "inconclusive", "too few audits"),
+        GateDecision(490.0, "fail", "-4 %", 0.03),
+    )
+    return RolloutRecord("cam@8", "rolled back", 100.0, 500.0, waves, series(exposed), looks)
 
 
 def series(values):

@@ -4,19 +4,29 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from cloud_hub.core.commands import Ending, Find, Key, Row, Stream
-from edge_agent.core.commands import Answer, Command, Correction, Facts, Finish, Memory, Setup, State, Transmit
+from cloud_hub.core.commands import LookUpQuestions, QuestionEnding, QuestionKey, QuestionRow, Stream
+from edge_agent.core.commands import (
+    Answer,
+    Command,
+    CoreSetup,
+    CoreSnapshot,
+    Correction,
+    Finish,
+    OutboxState,
+    SampleAttributes,
+    Transmit,
+)
 from edge_agent.core.core import EdgeCore
 from edge_agent.core.delivery import DeliveryQueue
-from edge_agent.core.pending import Question
-from edge_agent.core.permissions import Ruling
-from policies.decisions.budget import Spend
+from edge_agent.core.pending import PendingQuestion
+from edge_agent.core.permissions import PermissionCache
+from policies.decisions.budget import BudgetSpend
 from policies.decisions.permit import Permit
 from policies.model.policy import Policy
 from policies.model.reasons import Denied
-from simulations.nodes.device_disk import DeviceDisk, Put, Write
+from simulations.nodes.device_disk import DeviceDisk, StoreWrite, Write
 from simulations.nodes.hub_disk import HubDisk
-from simulations.scenario.conditions import Clock
+from simulations.scenario.conditions import DeviceClock
 from wire.protocol.messages import Prediction, Seqs, Verdict
 
 
@@ -25,7 +35,7 @@ class DropsACommit(DeviceDisk):
 
     ends = 0
 
-    def commit(self, writes: Iterable[Write], clock: Clock, now_s: float) -> None:
+    def commit(self, writes: Iterable[Write], clock: DeviceClock, now_s: float) -> None:
         writes = list(writes)
         ends = any(type(write) is Finish for write in writes)
         self.ends += ends
@@ -44,24 +54,24 @@ class AnswersTwice(EdgeCore):
 class ForgetsWhatItSaid(EdgeCore):
     """After a restart it no longer knows whom it has answered."""
 
-    def restore(self, memory: Memory, now: float) -> list[Command]:
+    def restore(self, memory: CoreSnapshot, now: float) -> list[Command]:
         rows = tuple(msgspec.structs.replace(row, answered=False) for row in memory.rows)
         return super().restore(msgspec.structs.replace(memory, rows=rows), now)
 
 
 class UncheckedDelivery(DeliveryQueue):
-    def _send(self, question: Question, now: float) -> list[Command]:
-        self.questions.move(question, State.SENT)
+    def _send_question(self, question: PendingQuestion, now: float) -> list[Command]:
+        self.questions.set_state(question, OutboxState.SENT)
         question.sent_at, question.charges = now, ()
         question.at = now + self._limits.resend_base_s
-        self.questions.arm(question)
+        self.questions.arm_alarm(question)
         return [Transmit(question.seq, question.line)]
 
 
 class SendsWithoutAsking(EdgeCore):
     """What was allowed when it was stored is sent, whatever the policy says by now."""
 
-    def __init__(self, setup: Setup, policy: Policy | None) -> None:
+    def __init__(self, setup: CoreSetup, policy: Policy | None) -> None:
         super().__init__(setup, policy)
         self._delivery = UncheckedDelivery(self.ruling)
 
@@ -69,14 +79,16 @@ class SendsWithoutAsking(EdgeCore):
 class TakesEveryClassForOpen(EdgeCore):
     """A label is lost on the way."""
 
-    def on_prediction(self, local: Prediction, facts: Facts, dice: object, now: float) -> list[Command]:
+    def on_prediction(self, local: Prediction, facts: SampleAttributes, dice: object, now: float) -> list[Command]:
         return super().on_prediction(local, msgspec.structs.replace(facts, data_class="open"), dice, now)  # type: ignore[arg-type]
 
 
 class IgnoresHowManyAreOpen(EdgeCore):
-    def _permit(self, ruling: Ruling, terms: object, facts: Facts, *, audit: bool) -> Permit | Denied:
+    def _permit_question(
+        self, ruling: PermissionCache, terms: object, facts: SampleAttributes, *, audit: bool
+    ) -> Permit | Denied:
         del terms
-        return ruling.permit(facts.data_class, audit=audit, subject=facts.subject)
+        return ruling.permit_question(facts.data_class, audit=audit, subject=facts.subject)
 
 
 class TakesAReceiptForAnEnd(EdgeCore):
@@ -84,16 +96,16 @@ class TakesAReceiptForAnEnd(EdgeCore):
 
     def on_receipt(self, seqs: Seqs, now: float, line: str = "") -> list[Command]:
         for seq in seqs:
-            question = self.open.get(seq)
+            question = self.open_questions.get(seq)
             if question is not None:
-                self.open.drop(question)
+                self.open_questions.remove(question)
         return self._delivery.send_after([], now)
 
 
 class FindsNothing(HubDisk):
     """The store holds the rows, and a defect in the query finds none of them."""
 
-    def find(self, find: Find) -> tuple[Mapping[Key, Row], Mapping[Stream, int]]:
+    def find_rows(self, find: LookUpQuestions) -> tuple[Mapping[QuestionKey, QuestionRow], Mapping[Stream, int]]:
         del find
         return {}, {}
 
@@ -103,10 +115,10 @@ class SaysItIsStored(HubDisk):
 
     endings = 0
 
-    def end(self, ending: Ending) -> None:
+    def store_ending(self, ending: QuestionEnding) -> None:
         self.endings += 1
         if self.endings % 5:
-            super().end(ending)
+            super().store_ending(ending)
 
 
 class Raises(EdgeCore):
@@ -121,15 +133,15 @@ class Raises(EdgeCore):
 class ForgetsWhatItSpent(EdgeCore):
     """After a restart the budget is full again."""
 
-    def restore(self, memory: Memory, now: float) -> list[Command]:
-        return super().restore(msgspec.structs.replace(memory, spend=Spend()), now)
+    def restore(self, memory: CoreSnapshot, now: float) -> list[Command]:
+        return super().restore(msgspec.structs.replace(memory, spend=BudgetSpend()), now)
 
 
 class SpendsBeyondTheLimit(DeviceDisk):
     """The second guard is gone too: the statement that adds a charge looks at no limit."""
 
-    def put(self, put: Put, now_s: float) -> bool:
+    def store_question(self, put: StoreWrite, now_s: float) -> bool:
         charges = tuple(msgspec.structs.replace(each, limit=2**62) for each in put.store.permit.charges)
         permit = msgspec.structs.replace(put.store.permit, charges=charges)
         store = msgspec.structs.replace(put.store, permit=permit)
-        return super().put(msgspec.structs.replace(put, store=store), now_s)
+        return super().store_question(msgspec.structs.replace(put, store=store), now_s)

@@ -4,24 +4,24 @@ from functools import partial
 from pathlib import Path
 
 from edge_agent.storage import tables
-from edge_agent.storage.database import Trouble
+from edge_agent.storage.database import DatabaseTrouble
 from simulations.live.database import LiveDatabase
 
 
 async def test_who_was_killed_writes_no_more_and_hears_no_more(tmp_path: Path):
     device = LiveDatabase(tmp_path / "agent.db")
     epoch = (await device.open()).epoch
-    told: list[Trouble | None] = []
-    device.write((partial(tables.put, key="before", value=1),), told.append)
-    device.die()
-    device.write((partial(tables.put, key="after", value=1),), told.append)
+    told: list[DatabaseTrouble | None] = []
+    device.write((partial(tables.write_value, key="before", value=1),), told.append)
+    device.mark_dead()
+    device.write((partial(tables.write_value, key="after", value=1),), told.append)
     await device.close()
     again = LiveDatabase(tmp_path / "agent.db")
     stored = await again.open()
     assert stored.epoch == epoch
     assert not stored.damaged
-    assert await again.read(partial(tables.get, key="before", default=0)) == 1
-    assert await again.read(partial(tables.get, key="after", default=0)) == 0
+    assert await again.read(partial(tables.read_value, key="before", default=0)) == 1
+    assert await again.read(partial(tables.read_value, key="after", default=0)) == 0
     assert told == []
     await again.close()
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from simulations.live.proxy import Conditions, Lane, Side
+from simulations.live.proxy import LaneConditions, ProxyLane, ProxySide
 
 COUNTS = ("connections", "unreached", "stalled", "sliced", "reset", "up_bytes", "down_bytes")
 
@@ -17,7 +17,7 @@ COUNTS = ("connections", "unreached", "stalled", "sliced", "reset", "up_bytes", 
 class Road(NamedTuple):
     """A lane to a server that says everything back, and the port where it begins."""
 
-    lane: Lane
+    lane: ProxyLane
     port: int
     writers: list[asyncio.StreamWriter]
 
@@ -41,15 +41,15 @@ async def road() -> AsyncIterator[Road]:
         ended.release()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    lane = Lane(server.sockets[0].getsockname()[1], Random(1), dict.fromkeys(COUNTS, 0))
-    front = await asyncio.get_running_loop().create_server(lambda: Side(lane), "127.0.0.1", 0)
+    lane = ProxyLane(server.sockets[0].getsockname()[1], Random(1), dict.fromkeys(COUNTS, 0))
+    front = await asyncio.get_running_loop().create_server(lambda: ProxySide(lane), "127.0.0.1", 0)
     road = Road(lane, front.sockets[0].getsockname()[1], [])
     yield road
     for writer in road.writers:
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
-    lane.use(Conditions(refuse=True))
+    lane.set_conditions(LaneConditions(refuse=True))
     front.close()
     server.close()
     async with asyncio.timeout(10):
@@ -66,14 +66,14 @@ async def said_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
 @pytest.mark.parametrize(
     "conditions",
     [
-        Conditions(),
-        Conditions(latency_s=0.02),
-        Conditions(slice_bytes=7),
-        Conditions(latency_s=0.005, slice_bytes=100, loss=0.02),
+        LaneConditions(),
+        LaneConditions(latency_s=0.02),
+        LaneConditions(slice_bytes=7),
+        LaneConditions(latency_s=0.005, slice_bytes=100, loss=0.02),
     ],
 )
-async def test_whatever_the_weather_the_bytes_arrive_unchanged_and_in_order(road: Road, conditions: Conditions):
-    road.lane.use(conditions)
+async def test_whatever_the_weather_the_bytes_arrive_unchanged_and_in_order(road: Road, conditions: LaneConditions):
+    road.lane.set_conditions(conditions)
     reader, writer = await road.connect()
     data = bytes(range(256)) * 8
     assert await said_back(reader, writer, data) == data
@@ -81,7 +81,7 @@ async def test_whatever_the_weather_the_bytes_arrive_unchanged_and_in_order(road
 
 
 async def test_latency_is_paid_both_ways(road: Road):
-    road.lane.use(Conditions(latency_s=0.1))
+    road.lane.set_conditions(LaneConditions(latency_s=0.1))
     reader, writer = await road.connect()
     began = time.monotonic()
     await said_back(reader, writer, b"x")
@@ -89,7 +89,7 @@ async def test_latency_is_paid_both_ways(road: Road):
 
 
 async def test_a_lost_segment_is_a_stall_and_nothing_is_missing(road: Road):
-    road.lane.use(Conditions(loss=1.0))
+    road.lane.set_conditions(LaneConditions(loss=1.0))
     reader, writer = await road.connect()
     began = time.monotonic()
     assert await said_back(reader, writer, b"hello") == b"hello"
@@ -100,12 +100,12 @@ async def test_a_lost_segment_is_a_stall_and_nothing_is_missing(road: Road):
 async def test_what_was_said_during_a_partition_arrives_after_it(road: Road):
     reader, writer = await road.connect()
     await said_back(reader, writer, b"before")
-    road.lane.use(Conditions(up=False, down=False))
+    road.lane.set_conditions(LaneConditions(up=False, down=False))
     writer.write(b"during")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await reader.readexactly(6)
-    road.lane.use(Conditions())
+    road.lane.set_conditions(LaneConditions())
     async with asyncio.timeout(10):
         assert await reader.readexactly(6) == b"during"
 
@@ -113,12 +113,12 @@ async def test_what_was_said_during_a_partition_arrives_after_it(road: Road):
 async def test_a_half_open_link_carries_one_way_alone(road: Road):
     reader, writer = await road.connect()
     await said_back(reader, writer, b"before")
-    road.lane.use(Conditions(down=False))
+    road.lane.set_conditions(LaneConditions(down=False))
     writer.write(b"up")
     while road.lane.counts["up_bytes"] < len(b"beforeup"):
         await asyncio.sleep(0.01)
     assert road.lane.counts["down_bytes"] == len(b"before")
-    road.lane.use(Conditions())
+    road.lane.set_conditions(LaneConditions())
     async with asyncio.timeout(10):
         assert await reader.readexactly(2) == b"up"
 
@@ -126,11 +126,11 @@ async def test_a_half_open_link_carries_one_way_alone(road: Road):
 async def test_resets_hang_up_on_both_sides_and_a_new_connection_gets_through(road: Road):
     reader, writer = await road.connect()
     await said_back(reader, writer, b"before")
-    road.lane.use(Conditions(resets_per_s=1000.0))
-    road.lane.reset_some(1.0)
+    road.lane.set_conditions(LaneConditions(resets_per_s=1000.0))
+    road.lane.reset_connections(1.0)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
         await said_back(reader, writer, b"after")
-    road.lane.use(Conditions())
+    road.lane.set_conditions(LaneConditions())
     assert await said_back(*await road.connect(), b"again") == b"again"
     assert road.lane.counts["reset"] == 1
 
@@ -138,7 +138,7 @@ async def test_resets_hang_up_on_both_sides_and_a_new_connection_gets_through(ro
 async def test_while_it_refuses_nobody_gets_through_and_nobody_stays(road: Road):
     held = await road.connect()
     await said_back(*held, b"before")
-    road.lane.use(Conditions(refuse=True))
+    road.lane.set_conditions(LaneConditions(refuse=True))
     for reader, writer in (held, await road.connect()):
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await said_back(reader, writer, b"anybody?")

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from simulations.nodes.predictions import Drawn
-from simulations.scenario.types import Model, Recorded
+from simulations.nodes.predictions import PredictionSampler
+from simulations.scenario.types import Model, RecordedOutcomes
 
 MANY = 40_000
 
 
 def take(model, threshold=0.8):
-    found = Drawn(model, threshold, np.random.default_rng(3)).take(MANY)
+    found = PredictionSampler(model, threshold, np.random.default_rng(3)).draw_predictions(MANY)
     return {name: np.array(values) for name, values in found._asdict().items()}
 
 
@@ -27,7 +27,7 @@ def test_recorded_samples_are_drawn_again_each_with_its_own_answers():
     rng = np.random.default_rng(1)
     confidence = rng.random(500)
     edge, hub = rng.random(500) < confidence, rng.random(500) < 0.9
-    recorded = Recorded(tuple(confidence.tolist()), tuple(edge.tolist()), tuple(hub.tolist()))
+    recorded = RecordedOutcomes(tuple(confidence.tolist()), tuple(edge.tolist()), tuple(hub.tolist()))
     found = take(Model(replay=recorded))
     of_row = {value: (bool(e), bool(h)) for value, e, h in zip(confidence, edge, hub, strict=True)}
     rights = zip(found["edge"] == found["truth"], found["hub"] == found["truth"], strict=True)

@@ -4,14 +4,20 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from simulations.report.expectations import FIGURES, figure, judged, known, view
-from simulations.report.outcome import BINS, Outcome, bin_of, quantile_s, upper_s
-from simulations.scenario.types import Expect
+from simulations.report.expectations import (
+    FIGURES,
+    check_figure_name,
+    compute_figure,
+    judge_expectations,
+    select_window,
+)
+from simulations.report.outcome import BINS, Outcome, bin_upper_s, find_latency_bin, quantile_s
+from simulations.scenario.types import Expectation
 from tests.simulations.doubles.outcomes import HISTORY, outcome
 
 
 def value(name, from_s=0.0, until_s=0.0, **changes):
-    return figure(view(outcome(**changes), from_s, until_s), name)
+    return compute_figure(select_window(outcome(**changes), from_s, until_s), name)
 
 
 def test_every_figure_has_a_value_of_a_whole_run():
@@ -32,23 +38,25 @@ def test_a_stretch_sees_its_own_buckets_alone():
 
 
 def test_a_quantile_is_the_upper_edge_of_its_bin():
-    assert value("hub_p50_s") == upper_s(bin_of(0.1))
-    assert value("hub_p99_s") == upper_s(bin_of(0.4))
+    assert value("hub_p50_s") == bin_upper_s(find_latency_bin(0.1))
+    assert value("hub_p99_s") == bin_upper_s(find_latency_bin(0.4))
     assert quantile_s({}, 0.5) is None
-    assert quantile_s({3: 99, 9: 1}, 0.99) == upper_s(3)
-    assert quantile_s({3: 98, 9: 2}, 0.99) == upper_s(9)
+    assert quantile_s({3: 99, 9: 1}, 0.99) == bin_upper_s(3)
+    assert quantile_s({3: 98, 9: 2}, 0.99) == bin_upper_s(9)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.001, 0.00100001, 0.25, 1.0, 2.0, 59.9, 1e9])
 def test_a_latency_is_never_above_the_edge_of_its_bin_but_in_the_last(seconds):
-    number = bin_of(seconds)
-    assert seconds <= upper_s(number) or number == BINS - 1
-    assert number == 0 or upper_s(number - 1) < max(seconds, 0.001) or number == BINS - 1
+    number = find_latency_bin(seconds)
+    assert seconds <= bin_upper_s(number) or number == BINS - 1
+    assert number == 0 or bin_upper_s(number - 1) < max(seconds, 0.001) or number == BINS - 1
 
 
 def test_what_has_no_value_did_not_hold():
     assert value("p99_s", 700, 800) is None
-    found = judged(outcome(), [Expect("p99_s", at_most=1e9, from_s=700, until_s=800), Expect("lost", at_most=0)])
+    found = judge_expectations(
+        outcome(), [Expectation("p99_s", at_most=1e9, from_s=700, until_s=800), Expectation("lost", at_most=0)]
+    )
     assert [each.held for each in found.expectations] == [False, True]
     assert not found.ok
 
@@ -56,7 +64,7 @@ def test_what_has_no_value_did_not_hold():
 def test_bounds_are_inclusive_from_both_sides():
     exactly = value("online_share_least")
     bounds = [(exactly, exactly), (None, exactly), (exactly, None), (exactly - 1e-9, None), (None, exactly + 1e-9)]
-    found = judged(outcome(), [Expect("online_share_least", high, low) for high, low in bounds])
+    found = judge_expectations(outcome(), [Expectation("online_share_least", high, low) for high, low in bounds])
     assert [each.held for each in found.expectations] == [True, True, True, False, False]
 
 
@@ -74,11 +82,11 @@ def test_a_flaw_of_the_history_is_not_ok_whatever_was_expected():
     ],
 )  # fmt: skip
 def test_names_of_figures(name, words):
-    assert words in known(name, ["eu-1"])
-    assert bool(known(name, ["eu-1"])) == bool(words)
+    assert words in check_figure_name(name, ["eu-1"])
+    assert bool(check_figure_name(name, ["eu-1"])) == bool(words)
 
 
 def test_an_outcome_written_as_json_is_read_back_equal():
-    made = judged(outcome(), [Expect("lost", at_most=0)])
-    assert msgspec.json.decode(msgspec.json.encode(made.plain()), type=Outcome) == made
-    assert "wall" not in made.plain(wall=False)
+    made = judge_expectations(outcome(), [Expectation("lost", at_most=0)])
+    assert msgspec.json.decode(msgspec.json.encode(made.to_plain()), type=Outcome) == made
+    assert "wall" not in made.to_plain(wall=False)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from simulations.scenario.arrivals import Arrivals, struck
-from simulations.scenario.types import Event, EventKind, Load, LoadKind, Region, Row, Scenario
+from simulations.scenario.arrivals import ArrivalProcess, select_devices
+from simulations.scenario.types import EventKind, Load, LoadKind, Region, Scenario, ScenarioEvent, TraceRow
 
 HOUR_S = 3600.0
-TRACE = tuple(Row(n * 600.0, 100.0 * (n + 1)) for n in range(7))
+TRACE = tuple(TraceRow(n * 600.0, 100.0 * (n + 1)) for n in range(7))
 
 
 def scenario(kind=LoadKind.POISSON, **changes):
@@ -19,8 +19,10 @@ def scenario(kind=LoadKind.POISSON, **changes):
 
 
 def taken(scenario, number=0, step_s=60.0, seed=1):
-    arrivals = Arrivals(scenario, number, np.random.default_rng(seed))
-    slices = [arrivals.between(at_s, at_s + step_s) for at_s in np.arange(0.0, scenario.duration_s + step_s, step_s)]
+    arrivals = ArrivalProcess(scenario, number, np.random.default_rng(seed))
+    slices = [
+        arrivals.draw_between(at_s, at_s + step_s) for at_s in np.arange(0.0, scenario.duration_s + step_s, step_s)
+    ]
     return [list(chain.from_iterable(parts)) for parts in zip(*slices, strict=True)]
 
 
@@ -75,7 +77,7 @@ def test_bursts_come_in_clusters():
 def _pairs_within(found, gap_s):
     order = np.lexsort((found[0], found[1]))
     at_s, device = found[:, order]
-    return int(((np.diff(at_s) < gap_s) & (np.diff(device) == 0)).sum())
+    return int(((np.diff(at_s) < gap_s) & (np.diff(device) == 0)).sum_series())
 
 
 def test_a_trace_is_followed_to_the_sample_whatever_the_slices():
@@ -86,18 +88,18 @@ def test_a_trace_is_followed_to_the_sample_whatever_the_slices():
 
 
 def test_a_surge_strikes_its_share_of_devices_while_it_lasts():
-    surge = Event(EventKind.SURGE, 600.0, 300.0, share=0.1, amount=11.0)
+    surge = ScenarioEvent(EventKind.SURGE, 600.0, 300.0, share=0.1, amount=11.0)
     at_s, device, _ = taken(scenario(events=(surge,)))
     some = [at for at, number in zip(at_s, device, strict=True) if number < 40]
     within = sum(600 <= at < 900 for at in some)
     assert within == pytest.approx(40 * 300 * 0.05 * 11, rel=0.1)
     assert len(some) - within == pytest.approx(40 * 3300 * 0.05, rel=0.1)
-    assert struck(surge, range(100, 200)) == range(100, 110)
+    assert select_devices(surge, range(100, 200)) == range(100, 110)
 
 
 def test_data_classes_have_their_shares():
     mixed = scenario(load=Load(samples_per_s=0.05, classes=(("open", 0.7), ("private", 0.2), ("alarm", 0.1))))
     found = taken(mixed)[2]
-    assert [found.count(name) / len(found) for name in ("open", "private", "alarm")] == pytest.approx(
+    assert [found.count_answers(name) / len(found) for name in ("open", "private", "alarm")] == pytest.approx(
         [0.7, 0.2, 0.1], abs=0.01
     )

@@ -17,7 +17,7 @@ from simulations.scenario.schema import (
     ScenarioTable,
 )
 from simulations.scenario.types import EventKind
-from simulations.scenario_files import load_scenario, names
+from simulations.scenario_files import list_scenarios, load_scenario
 from tests import ROOT
 
 PAGE = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def keys(table):
 
 def test_every_shipped_scenario_is_there_with_its_question():
     told = {named(row[0])[0]: row[1] for row in rows("Ask")}
-    assert sorted(told) == names()
+    assert sorted(told) == list_scenarios()
     assert {name: load_scenario(name).question for name in told} == told
 
 

@@ -7,22 +7,22 @@ from hypothesis import strategies as st
 
 from wire.protocol import codec, sealing
 from wire.protocol.messages import (
-    Ask,
-    DType,
     Escalation,
-    Header,
-    Hello,
+    FrameHeader,
+    HelloNote,
     ModelRef,
     Prediction,
-    Reason,
     Receipt,
     Refusal,
-    Statuses,
+    RefusalReason,
+    StatusReply,
+    StatusRequest,
     Tensor,
+    TensorDType,
     Verdict,
-    Welcome,
+    WelcomeNote,
 )
-from wire.protocol.topics import Channel, shard_of
+from wire.protocol.topics import TopicChannel, compute_shard
 
 DEVICE = "demo--dev-1"
 HUB_HPKE = X25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -30,16 +30,16 @@ DEVICE_HPKE = X25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 HUB_SIGNING = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
 DEVICE_SIGNING = Ed25519PrivateKey.from_private_bytes(bytes(range(3, 35)))
 OTHER_SIGNING = Ed25519PrivateKey.from_private_bytes(bytes(range(4, 36)))
-KEY_ID = sealing.key_id(HUB_HPKE.public_key().public_bytes_raw())
+KEY_ID = sealing.compute_key_id(HUB_HPKE.public_key().public_bytes_raw())
 MODEL = ModelRef("digits", 7, "block2", "pack4")
 
 
-def header(seq: int = 1, device: str = DEVICE, epoch: int = 5) -> Header:
-    return Header(shard_of(device), device, epoch, seq, 1_700_000_000_000, KEY_ID)
+def header(seq: int = 1, device: str = DEVICE, epoch: int = 5) -> FrameHeader:
+    return FrameHeader(compute_shard(device), device, epoch, seq, 1_700_000_000_000, KEY_ID)
 
 
 def question(answer_id: str = "a" * 32) -> Escalation:
-    features = Tensor(DType.UINT8, (8, 4), bytes(range(32)))
+    features = Tensor(TensorDType.UINT8, (8, 4), bytes(range(32)))
     return Escalation(answer_id, MODEL, "b" * 32, "local", {"features": features}, 2.0, audit=False, trace="")
 
 
@@ -49,12 +49,12 @@ def verdict(label: int = 3) -> Verdict:
 
 def sealed_question(seq: int = 1, device: str = DEVICE, epoch: int = 5) -> bytes:
     """What a device publishes on `up/q`: a real frame under real keys."""
-    return sealing.seal(
+    return sealing.seal_frame(
         header(seq, device, epoch),
-        codec.pad(codec.encode(question())),
+        codec.pad_plaintext(codec.encode_wire_message(question())),
         to=HUB_HPKE.public_key(),
         by=DEVICE_SIGNING,
-        channel=Channel.QUESTION,
+        channel=TopicChannel.QUESTION,
     )
 
 
@@ -65,10 +65,10 @@ seconds = st.floats(0, 1e6)
 seqs = st.lists(u63, max_size=64).map(tuple)
 refs = st.builds(ModelRef, texts, u63, texts, texts)
 tensors = st.builds(
-    Tensor, st.sampled_from(DType), st.lists(st.integers(0, 512), max_size=4).map(tuple), st.binary(max_size=64)
+    Tensor, st.sampled_from(TensorDType), st.lists(st.integers(0, 512), max_size=4).map(tuple), st.binary(max_size=64)
 )
 predictions = st.builds(Prediction, st.integers(-1, 999), ratios, st.lists(ratios, max_size=10).map(tuple), texts)
-headers = st.builds(Header, st.integers(0, 255), texts, u63, u63, u63, st.binary(min_size=8, max_size=8))
+headers = st.builds(FrameHeader, st.integers(0, 255), texts, u63, u63, u63, st.binary(min_size=8, max_size=8))
 escalations = st.builds(
     Escalation,
     texts,
@@ -82,13 +82,13 @@ escalations = st.builds(
 )
 verdicts = st.builds(Verdict, predictions, texts, texts, seconds, seconds)
 up_notes = st.one_of(
-    st.builds(Ask, u63, seqs), st.builds(Hello, u63, texts, texts, st.lists(refs, max_size=3).map(tuple))
+    st.builds(StatusRequest, u63, seqs), st.builds(HelloNote, u63, texts, texts, st.lists(refs, max_size=3).map(tuple))
 )
 down_notes = st.one_of(
     st.builds(Receipt, u63, seqs),
-    st.builds(Refusal, u63, u63, st.binary(max_size=32), st.sampled_from(Reason), seconds, st.booleans()),
-    st.builds(Statuses, u63, seqs, seqs),
-    st.builds(Welcome, u63, texts, texts),
+    st.builds(Refusal, u63, u63, st.binary(max_size=32), st.sampled_from(RefusalReason), seconds, st.booleans()),
+    st.builds(StatusReply, u63, seqs, seqs),
+    st.builds(WelcomeNote, u63, texts, texts),
 )
 messages = st.one_of(escalations, verdicts, up_notes, down_notes)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wire.http.client import HttpClient, HttpReply
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 Serve = Callable[[bytes], tuple[str, list[bytes]]]
 
@@ -66,7 +66,7 @@ def test_a_token_that_others_may_read_is_never_sent(serve: Serve, tmp_path: Path
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "token").chmod(0o644)
     url, heard = serve(answer(b"{}"))
-    assert stopped(HttpClient(url=url, server="hub", token_file=str(tmp_path / "token"))).code is Exit.CREDENTIALS
+    assert stopped(HttpClient(url=url, server="hub", token_file=str(tmp_path / "token"))).code is ExitCode.CREDENTIALS
     assert heard == []
 
 
@@ -84,26 +84,26 @@ def test_a_token_that_others_may_read_is_never_sent(serve: Serve, tmp_path: Path
 def test_what_is_no_answer_is_one_line(serve: Serve, sent: bytes, line: str) -> None:
     url, _ = serve(sent)
     found = stopped(HttpClient(url=url, server="hub", max_reply_bytes=64))
-    assert found.code is Exit.HUB
+    assert found.code is ExitCode.HUB
     assert line in str(found)
 
 
 def test_a_server_that_is_not_there_is_named_with_what_to_look_at(tmp_path: Path) -> None:
     found = stopped(HttpClient(url=f"unix:{tmp_path}/none", server="agent"))
-    assert found.code is Exit.HUB
+    assert found.code is ExitCode.HUB
     assert str(found) == f"no agent answers at unix:{tmp_path}/none: No such file or directory; is it running?"
 
 
 @pytest.mark.parametrize("url", ["", "hub", "ftp://hub/x", "http://", "http://hub:99999", "http://hub:x"])
 def test_what_is_no_address_is_a_fault_of_the_command_line(url: str) -> None:
-    assert stopped(HttpClient(url=url, server="hub")).code is Exit.USAGE
+    assert stopped(HttpClient(url=url, server="hub")).code is ExitCode.USAGE
 
 
 def test_nothing_is_sent_where_trust_cannot_be_set_up() -> None:
     def context() -> ssl.SSLContext:
         raise FileNotFoundError(2, "no such file")
 
-    assert stopped(HttpClient(url="https://127.0.0.1:1", server="hub", tls=context)).code is Exit.HUB
+    assert stopped(HttpClient(url="https://127.0.0.1:1", server="hub", tls=context)).code is ExitCode.HUB
 
 
 @pytest.mark.parametrize(

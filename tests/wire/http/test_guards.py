@@ -22,15 +22,15 @@ from yarl import URL
 
 from wire.http.guards import (
     ServerAccess,
-    bearer,
-    known_host,
+    load_token,
+    make_bearer_middleware,
+    make_host_middleware,
     open_site,
     read_body,
     security_middlewares,
-    token_of,
     validate_access,
 )
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.exit_codes import ExitCode, ExitError
 
 TOKEN = "t" * 40
 
@@ -157,7 +157,7 @@ async def test_the_token_opens_every_route_and_an_open_route_needs_none():
 
 def test_an_empty_token_guards_nothing_and_so_is_refused():
     with pytest.raises(ValueError, match="empty token"):
-        bearer("", frozenset())
+        make_bearer_middleware("", frozenset())
 
 
 async def test_case_116_a_compressed_bomb_is_refused():
@@ -188,7 +188,7 @@ async def test_a_body_that_does_not_come_is_given_up():
 def test_an_address_that_others_reach_needs_tls_and_a_token(host):
     with pytest.raises(ExitError) as caught:
         validate_access(ServerAccess(host=host, tls_cert="c"))
-    assert caught.value.code is Exit.CONFIG
+    assert caught.value.code is ExitCode.CONFIG
     assert str(caught.value) == f"{host} is not a loopback address: also set tls_key, token_file"
 
 
@@ -208,11 +208,11 @@ def test_this_machine_alone_needs_nothing(door):
 
 def test_the_token_is_made_private_and_kept(tmp_path):
     door = ServerAccess(token_file=str(tmp_path / "token"))
-    first = token_of(door)
+    first = load_token(door)
     assert len(first) >= 32
-    assert token_of(door) == first
+    assert load_token(door) == first
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
-    assert token_of(ServerAccess()) == ""
+    assert load_token(ServerAccess()) == ""
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_a_token_that_others_can_read_or_that_is_none_is_refused(tmp_path, mode,
     (tmp_path / "token").write_text(text)
     (tmp_path / "token").chmod(mode)
     with pytest.raises(ExitError) as caught:
-        token_of(ServerAccess(token_file=str(tmp_path / "token")))
-    assert caught.value.code is Exit.CREDENTIALS
+        load_token(ServerAccess(token_file=str(tmp_path / "token")))
+    assert caught.value.code is ExitCode.CREDENTIALS
 
 
 def certificate(folder: Path) -> tuple[str, str]:
@@ -250,7 +250,7 @@ def certificate(folder: Path) -> tuple[str, str]:
 async def test_an_open_address_serves_tls_with_the_token_and_nothing_else(tmp_path):
     cert, key = certificate(tmp_path)
     door = ServerAccess(host="0.0.0.0", tls_cert=cert, tls_key=key, token_file=str(tmp_path / "token"))
-    token = token_of(door)
+    token = load_token(door)
     trust = ssl.create_default_context(cafile=cert)
     async with serving(door, security_middlewares(door, token, frozenset())) as url, aiohttp.ClientSession() as session:
         at = url.replace("0.0.0.0", "localhost")
@@ -268,7 +268,7 @@ async def test_a_broken_certificate_is_a_one_line_stop(tmp_path):
     with pytest.raises(ExitError) as caught:
         async with serving(door, []):
             pass
-    assert caught.value.code is Exit.CREDENTIALS
+    assert caught.value.code is ExitCode.CREDENTIALS
     assert "\n" not in str(caught.value)
 
 
@@ -276,7 +276,7 @@ async def test_a_unix_socket_is_private_and_its_old_file_no_hindrance(tmp_path):
     path = tmp_path / "api.sock"
     door = ServerAccess(unix=str(path))
     for _ in range(2):
-        async with serving(door, [known_host(door)]) as address:
+        async with serving(door, [make_host_middleware(door)]) as address:
             assert address == f"unix:{path}"
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:
@@ -289,5 +289,5 @@ async def test_an_address_in_use_is_a_one_line_stop():
         with pytest.raises(ExitError) as caught:
             async with serving(ServerAccess(port=port), []):
                 pass
-    assert caught.value.code is Exit.PORT
+    assert caught.value.code is ExitCode.PORT
     assert str(caught.value) == f"cannot listen on 127.0.0.1:{port}: address in use; choose another"

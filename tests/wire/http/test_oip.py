@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from wire.http import oip
 from wire.http.oip import InferResponse, OipError, TensorSpec
 
-NUMERIC = sorted(set(oip.DTYPES) - {oip.BYTES})
+NUMERIC = sorted(set(oip.NUMPY_DTYPES) - {oip.BYTES_DATATYPE})
 SPEC = (TensorSpec("x", "FP32", (-1, 3)),)
 
 
@@ -36,9 +36,9 @@ def with_binary(data: bytes, size: int | None = None, shape: Any = (1, 3), datat
 
 def refused(body: bytes, length: str | None = None, specs: Any = SPEC) -> str:
     with pytest.raises(OipError) as caught:
-        oip.require(oip.parse_infer(body, length), specs, 8)
+        oip.validate_inputs(oip.parse_infer_request(body, length), specs, 8)
     assert caught.value.status == 400
-    line: str = json.loads(caught.value.body())["error"]
+    line: str = json.loads(caught.value.json_body())["error"]
     assert line == str(caught.value)
     assert "\n" not in line
     assert len(line) < 300
@@ -47,22 +47,22 @@ def refused(body: bytes, length: str | None = None, specs: Any = SPEC) -> str:
 
 @st.composite
 def arrays(draw: st.DrawFn) -> Any:
-    dtype = oip.DTYPES[draw(st.sampled_from(NUMERIC))]
+    dtype = oip.NUMPY_DTYPES[draw(st.sampled_from(NUMERIC))]
     shape = draw(hnp.array_shapes(max_dims=3, max_side=4))
     return draw(hnp.arrays(dtype, shape, elements=hnp.from_dtype(dtype, allow_nan=False)))
 
 
 @given(arrays(), st.booleans())
 def test_a_tensor_comes_back_as_it_was_in_either_form(array, binary):
-    request = oip.InferRequest("id", {}, (oip.Wanted("y", binary),), False, {})
-    reply = oip.encode_infer(InferResponse("m", "1", "id", {"y": array}, {}), request)
+    request = oip.InferRequest("id", {}, (oip.WantedOutput("y", binary),), False, {})
+    reply = oip.encode_infer_response(InferResponse("m", "1", "id", {"y": array}, {}), request)
     head = json.loads(reply.body[: reply.header_length or None])
     output = head["outputs"][0]
     if array.dtype.kind == "f" and not binary and not np.isfinite(array).all():
         return  # JSON has no infinity
     body = json.dumps({"inputs": [output]}).encode()
     tail = reply.body[reply.header_length :] if reply.header_length else b""
-    parsed = oip.parse_infer(body + tail, str(len(body)) if binary else None).inputs["y"]
+    parsed = oip.parse_infer_request(body + tail, str(len(body)) if binary else None).inputs["y"]
     assert parsed.dtype == array.dtype
     assert parsed.shape == array.shape
     assert parsed.tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
@@ -70,21 +70,21 @@ def test_a_tensor_comes_back_as_it_was_in_either_form(array, binary):
 
 @given(st.lists(st.text(), min_size=1, max_size=5), st.booleans())
 def test_texts_come_back_as_they_were_in_either_form(texts, binary):
-    array = oip.text_tensor(texts)
-    request = oip.InferRequest("", {}, (oip.Wanted("t", binary),), False, {})
-    reply = oip.encode_infer(InferResponse("m", "1", "", {"t": array}, {}), request)
+    array = oip.make_text_tensor(texts)
+    request = oip.InferRequest("", {}, (oip.WantedOutput("t", binary),), False, {})
+    reply = oip.encode_infer_response(InferResponse("m", "1", "", {"t": array}, {}), request)
     output = json.loads(reply.body[: reply.header_length or None])["outputs"][0]
     body = json.dumps({"inputs": [output]}).encode()
     tail = reply.body[reply.header_length :] if reply.header_length else b""
-    parsed = oip.parse_infer(body + tail, str(len(body)) if binary else None).inputs["t"]
+    parsed = oip.parse_infer_request(body + tail, str(len(body)) if binary else None).inputs["t"]
     assert parsed.tolist() == [text.encode() for text in texts]
 
 
 def test_our_own_request_is_read_back():
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    sent = oip.encode_request({"x": x}, {"data_class": "open"})
-    request = oip.parse_infer(sent.body, sent.headers()[oip.HEADER_LENGTH])
-    assert (oip.require(request, SPEC, 8)["x"] == x).all()
+    sent = oip.encode_infer_request({"x": x}, {"data_class": "open"})
+    request = oip.parse_infer_request(sent.body, sent.headers()[oip.HEADER_LENGTH])
+    assert (oip.validate_inputs(request, SPEC, 8)["x"] == x).all()
     assert request.parameters == {"data_class": "open"}
     assert request.binary_default
 
@@ -92,7 +92,7 @@ def test_our_own_request_is_read_back():
 @given(st.binary(max_size=300), st.none() | st.integers(0, 400).map(str))
 def test_arbitrary_bytes_raise_one_error_type(body, length):
     with contextlib.suppress(OipError):
-        oip.parse_infer(body, length)
+        oip.parse_infer_request(body, length)
 
 
 _json = st.recursive(
@@ -106,7 +106,7 @@ _json = st.recursive(
     st.fixed_dictionaries(
         {
             "name": st.text(max_size=5),
-            "datatype": st.sampled_from([*oip.DTYPES, "FP7"]),
+            "datatype": st.sampled_from([*oip.NUMPY_DTYPES, "FP7"]),
             "shape": st.lists(st.integers(), max_size=3),
         },
         optional={"data": _json, "parameters": st.dictionaries(st.sampled_from(["binary_data_size", "z"]), _json)},
@@ -116,12 +116,12 @@ _json = st.recursive(
 def test_arbitrary_tensors_raise_one_error_type(tensor, tail):
     head = json.dumps({"inputs": [tensor]}).encode()
     try:
-        request = oip.parse_infer(head + tail, str(len(head)))
+        request = oip.parse_infer_request(head + tail, str(len(head)))
     except OipError:
         return
     array = request.inputs[tensor["name"]]
     assert list(array.shape) == tensor["shape"]
-    assert array.dtype == oip.DTYPES[tensor["datatype"]]
+    assert array.dtype == oip.NUMPY_DTYPES[tensor["datatype"]]
 
 
 @pytest.mark.parametrize(
@@ -227,18 +227,18 @@ def test_control_characters_of_a_name_do_not_reach_the_line():
 def test_an_output_that_is_not_there_is_refused(output):
     body = json.dumps({**json.loads(one_input()), "outputs": [output]}).encode()
     with pytest.raises(OipError) as caught:  # noqa: PT012 - one is refused when read, another when written
-        request = oip.parse_infer(body)
-        oip.encode_infer(InferResponse("m", "1", "", {"y": np.zeros(1)}, {}), request)
+        request = oip.parse_infer_request(body)
+        oip.encode_infer_response(InferResponse("m", "1", "", {"y": np.zeros(1)}, {}), request)
     assert caught.value.status == 400
 
 
 def test_metadata_names_what_a_client_needs():
-    card = oip.ModelCard("m", ("1", "2"), "p", SPEC, (TensorSpec("y", "INT64", (-1,)),))
-    assert oip.model_metadata(card) == {
+    card = oip.ModelMetadata("m", ("1", "2"), "p", SPEC, (TensorSpec("y", "INT64", (-1,)),))
+    assert oip.build_model_metadata(card) == {
         "name": "m",
         "versions": ["1", "2"],
         "platform": "p",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": (-1, 3)}],
         "outputs": [{"name": "y", "datatype": "INT64", "shape": (-1,)}],
     }
-    assert oip.server_metadata("s", "1")["extensions"] == ["binary_tensor_data"]
+    assert oip.build_server_metadata("s", "1")["extensions"] == ["binary_tensor_data"]

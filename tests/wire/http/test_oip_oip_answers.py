@@ -2,7 +2,7 @@
 
 import pytest
 
-from wire.http.oip import DTYPES, answer_outputs, answer_tensors, name_of
+from wire.http.oip import NUMPY_DTYPES, build_answer_tensors, list_answer_outputs, lookup_label_name
 from wire.protocol.messages import Prediction
 
 LABELS = ("no", "yes")
@@ -12,20 +12,20 @@ VALUES = [Prediction(-1, 0.9, (87.5,), "m@1"), Prediction(-1, 0.1, (-3.0,), "m@1
 
 @pytest.mark.parametrize(("predictions", "labels", "outputs"), [(CLASSES, LABELS, 2), (VALUES, (), 1)])
 def test_a_reply_holds_exactly_what_metadata_promises(predictions, labels, outputs):
-    tensors = answer_tensors(predictions, labels)
-    specs = answer_outputs(labels, outputs)
+    tensors = build_answer_tensors(predictions, labels)
+    specs = list_answer_outputs(labels, outputs)
     assert [spec.name for spec in specs] == list(tensors)
     for spec in specs:
         found = tensors[spec.name]
-        assert found.dtype == DTYPES[spec.datatype]
+        assert found.dtype == NUMPY_DTYPES[spec.datatype]
         assert found.shape == (2, *spec.shape[1:])
 
 
 def test_a_regressor_has_a_value_and_no_label():
-    tensors = answer_tensors(VALUES, ())
+    tensors = build_answer_tensors(VALUES, ())
     assert tensors["value"].tolist() == [[87.5], [-3.0]]
     assert "label" not in tensors
 
 
 def test_a_number_that_is_no_label_has_no_name():
-    assert [name_of(number, LABELS) for number in (-1, 0, 1, 2)] == ["", "no", "yes", ""]
+    assert [lookup_label_name(number, LABELS) for number in (-1, 0, 1, 2)] == ["", "no", "yes", ""]

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.errors import Fault, RemoteError
-from wire.ledger.checkpoint import opened, origin_of, signed
-from wire.ledger.merkle import EMPTY, Tree, leaf_hash
+from wire.ledger.checkpoint import build_origin, open_checkpoint, sign_checkpoint
+from wire.ledger.merkle import EMPTY_ROOT, TreeHead, hash_leaf
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"c" * 32)
 PUBLIC = KEY.public_key().public_bytes_raw()
-TREE = Tree(7, leaf_hash(b"x"))
-TEXT = signed(origin_of("hub-1"), TREE, KEY)
+TREE = TreeHead(7, hash_leaf(b"x"))
+TEXT = sign_checkpoint(build_origin("hub-1"), TREE, KEY)
 
 
 def test_a_checkpoint_is_the_form_that_witnesses_read():
@@ -26,15 +26,17 @@ def test_a_checkpoint_is_the_form_that_witnesses_read():
 
 
 def test_what_was_signed_is_read_back():
-    seen = opened(TEXT, PUBLIC)
+    seen = open_checkpoint(TEXT, PUBLIC)
     assert (seen.origin, seen.tree) == ("skerry/hub-1", TREE)
-    assert opened(signed("skerry/h", Tree(0, EMPTY), KEY), PUBLIC).tree == Tree(0, EMPTY)
+    assert open_checkpoint(sign_checkpoint("skerry/h", TreeHead(0, EMPTY_ROOT), KEY), PUBLIC).tree == TreeHead(
+        0, EMPTY_ROOT
+    )
 
 
 def test_a_witness_may_sign_the_same_text_beside_the_hub():
-    other = signed("skerry/hub-1", TREE, Ed25519PrivateKey.generate()).splitlines()[-1]
-    assert opened(TEXT + other + "\n", PUBLIC).tree == TREE
-    assert opened(TEXT + "— example.org/witness AAAA\n", PUBLIC).tree == TREE
+    other = sign_checkpoint("skerry/hub-1", TREE, Ed25519PrivateKey.generate()).splitlines()[-1]
+    assert open_checkpoint(TEXT + other + "\n", PUBLIC).tree == TREE
+    assert open_checkpoint(TEXT + "— example.org/witness AAAA\n", PUBLIC).tree == TREE
 
 
 @pytest.mark.parametrize(
@@ -43,30 +45,30 @@ def test_a_witness_may_sign_the_same_text_beside_the_hub():
 )
 def test_what_is_no_checkpoint_is_refused(text):
     with pytest.raises(RemoteError):
-        opened(text, PUBLIC)
+        open_checkpoint(text, PUBLIC)
 
 
 @pytest.mark.parametrize(("before", "after"), [("\n7\n", "\n8\n"), ("skerry/hub-1\n7", "skerry/hub-2\n7")])
 def test_a_changed_size_or_name_is_not_signed(before, after):
     with pytest.raises(RemoteError) as refused:
-        opened(TEXT.replace(before, after, 1), PUBLIC)
+        open_checkpoint(TEXT.replace(before, after, 1), PUBLIC)
     assert refused.value.fault is Fault.SIGNATURE
 
 
 def test_another_hubs_key_signs_nothing_here():
     with pytest.raises(RemoteError):
-        opened(TEXT, Ed25519PrivateKey.generate().public_key().public_bytes_raw())
+        open_checkpoint(TEXT, Ed25519PrivateKey.generate().public_key().public_bytes_raw())
     with pytest.raises(RemoteError):
-        opened(TEXT, b"")
+        open_checkpoint(TEXT, b"")
 
 
 @given(st.text(max_size=300), st.integers(0, 200))
 def test_no_text_makes_the_reader_fail_otherwise(noise, at):
     with pytest.raises(RemoteError):
-        opened(noise, PUBLIC)
+        open_checkpoint(noise, PUBLIC)
     damaged = TEXT[:at] + noise + TEXT[at:]
     if damaged != TEXT:
         try:
-            assert opened(damaged, PUBLIC).tree == TREE
+            assert open_checkpoint(damaged, PUBLIC).tree == TREE
         except RemoteError:
             return

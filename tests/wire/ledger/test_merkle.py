@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.ledger import merkle
-from wire.ledger.merkle import EMPTY, Tree, extends, includes, leaf_hash, node_hash
+from wire.ledger.merkle import EMPTY_ROOT, TreeHead, hash_leaf, hash_node, verify_consistency, verify_inclusion
 
 # The eight leaves, roots and proofs of the reference implementations (certificate-transparency, transparency-dev).
 LEAVES = ("", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f")
@@ -41,14 +41,14 @@ class Grown:
     def __init__(self, leaves: list[bytes]) -> None:
         self.nodes: dict[tuple[int, int], bytes] = {}
         for place, leaf in enumerate(leaves):
-            for level, index, found in merkle.append(place, leaf_hash(leaf), self.node):
+            for level, index, found in merkle.append_leaf(place, hash_leaf(leaf), self.node):
                 self.nodes[level, index] = found
 
     def node(self, level: int, index: int) -> bytes:
         return self.nodes[level, index]
 
-    def tree(self, size: int) -> Tree:
-        return Tree(size, merkle.root(size, self.node))
+    def tree(self, size: int) -> TreeHead:
+        return TreeHead(size, merkle.compute_root(size, self.node))
 
 
 VECTORS = Grown([bytes.fromhex(leaf) for leaf in LEAVES])
@@ -60,21 +60,21 @@ def raw(*texts: str) -> tuple[bytes, ...]:
 
 def test_case_115_roots_of_the_published_vectors():
     assert [VECTORS.tree(size + 1).root.hex() for size in range(8)] == list(ROOTS)
-    assert VECTORS.tree(0).root == EMPTY
+    assert VECTORS.tree(0).root == EMPTY_ROOT
 
 
 @pytest.mark.parametrize(("place", "proof"), INCLUSION.items())
 def test_case_115_inclusion_proofs_of_the_published_vectors(place, proof):
     index, size = place
-    assert merkle.inclusion(index, size, VECTORS.node) == raw(*proof)
-    assert includes(VECTORS.tree(size), index, leaf_hash(bytes.fromhex(LEAVES[index])), raw(*proof))
+    assert merkle.build_inclusion_proof(index, size, VECTORS.node) == raw(*proof)
+    assert verify_inclusion(VECTORS.tree(size), index, hash_leaf(bytes.fromhex(LEAVES[index])), raw(*proof))
 
 
 @pytest.mark.parametrize(("sizes", "proof"), CONSISTENCY.items())
 def test_case_115_consistency_proofs_of_the_published_vectors(sizes, proof):
     first, second = sizes
-    assert merkle.consistency(first, second, VECTORS.node) == raw(*proof)
-    assert extends(VECTORS.tree(first), VECTORS.tree(second), raw(*proof))
+    assert merkle.build_consistency_proof(first, second, VECTORS.node) == raw(*proof)
+    assert verify_consistency(VECTORS.tree(first), VECTORS.tree(second), raw(*proof))
 
 
 MANY = Grown([b"%d" % each for each in range(81)])
@@ -84,54 +84,54 @@ MANY = Grown([b"%d" % each for each in range(81)])
 def test_case_115_every_proof_holds_for_its_own_leaf_and_sizes_alone(place):
     size, index = place
     tree, leaf = MANY.tree(size), MANY.node(0, index)
-    proof = merkle.inclusion(index, size, MANY.node)
-    assert includes(tree, index, leaf, proof)
-    assert not includes(tree, index, MANY.node(0, 80), proof)
-    assert not includes(MANY.tree(81), index, leaf, proof)
-    assert size == 1 or not includes(tree, (index + 1) % size, leaf, proof)
+    proof = merkle.build_inclusion_proof(index, size, MANY.node)
+    assert verify_inclusion(tree, index, leaf, proof)
+    assert not verify_inclusion(tree, index, MANY.node(0, 80), proof)
+    assert not verify_inclusion(MANY.tree(81), index, leaf, proof)
+    assert size == 1 or not verify_inclusion(tree, (index + 1) % size, leaf, proof)
     for wrong in (proof[1:], (*proof, leaf), tuple(each[:31] for each in proof)):
-        assert wrong == proof or not includes(tree, index, leaf, wrong)
-    grown = merkle.consistency(index + 1, size, MANY.node)
-    assert extends(MANY.tree(index + 1), tree, grown)
-    assert not extends(MANY.tree(index + 1), MANY.tree(81), grown)
+        assert wrong == proof or not verify_inclusion(tree, index, leaf, wrong)
+    grown = merkle.build_consistency_proof(index + 1, size, MANY.node)
+    assert verify_consistency(MANY.tree(index + 1), tree, grown)
+    assert not verify_consistency(MANY.tree(index + 1), MANY.tree(81), grown)
 
 
 @pytest.mark.parametrize(
     ("index", "size"), [(8, 8), (-1, 8), (0, 0), (2**70, 8)], ids=["behind", "negative", "empty", "huge"]
 )
 def test_case_115_wrong_size_is_refused_for_inclusion(index, size):
-    leaf = leaf_hash(b"")
-    assert not includes(Tree(size, VECTORS.tree(8).root), index, leaf, raw(A, B, C))
+    leaf = hash_leaf(b"")
+    assert not verify_inclusion(TreeHead(size, VECTORS.tree(8).root), index, leaf, raw(A, B, C))
     with pytest.raises(ValueError, match="no leaf"):
-        merkle.inclusion(index, size, VECTORS.node)
+        merkle.build_inclusion_proof(index, size, VECTORS.node)
 
 
 @pytest.mark.parametrize("sizes", [(0, 8), (8, 6), (9, 8), (-1, 8)])
 def test_case_115_wrong_size_is_refused_for_consistency(sizes):
     first, second = sizes
     root = VECTORS.tree(8).root
-    assert not extends(Tree(first, root), Tree(second, root), raw(A, B, C))
-    assert not extends(Tree(first, root), Tree(second, root), ())
+    assert not verify_consistency(TreeHead(first, root), TreeHead(second, root), raw(A, B, C))
+    assert not verify_consistency(TreeHead(first, root), TreeHead(second, root), ())
 
 
 def test_case_115_empty_tree_proves_nothing():
     """From no heads every log follows, so a proof from there says nothing and is refused."""
-    assert not extends(Tree(0, EMPTY), VECTORS.tree(8), ())
-    assert not extends(Tree(0, EMPTY), Tree(0, EMPTY), ())
-    assert not includes(Tree(0, EMPTY), 0, EMPTY, ())
+    assert not verify_consistency(TreeHead(0, EMPTY_ROOT), VECTORS.tree(8), ())
+    assert not verify_consistency(TreeHead(0, EMPTY_ROOT), TreeHead(0, EMPTY_ROOT), ())
+    assert not verify_inclusion(TreeHead(0, EMPTY_ROOT), 0, EMPTY_ROOT, ())
 
 
 def test_case_115_second_preimage_leaf_is_refused():
     """A node's two children shown as the data of a leaf: under another first byte they have another hash."""
     left, right = VECTORS.node(1, 0), VECTORS.node(1, 1)
-    assert node_hash(left, right) == VECTORS.tree(4).root
-    assert leaf_hash(left + right) != VECTORS.tree(4).root
-    assert not includes(VECTORS.tree(4), 0, leaf_hash(left + right), ())
-    assert not includes(Tree(2, VECTORS.tree(4).root), 0, leaf_hash(b"\1" + left), (right,))
+    assert hash_node(left, right) == VECTORS.tree(4).root
+    assert hash_leaf(left + right) != VECTORS.tree(4).root
+    assert not verify_inclusion(VECTORS.tree(4), 0, hash_leaf(left + right), ())
+    assert not verify_inclusion(TreeHead(2, VECTORS.tree(4).root), 0, hash_leaf(b"\1" + left), (right,))
 
 
 def test_case_115_two_equal_sizes_need_equal_roots_and_no_proof():
     tree = VECTORS.tree(7)
-    assert extends(tree, tree, ())
-    assert not extends(tree, tree, raw(A))
-    assert not extends(tree, Tree(7, VECTORS.tree(8).root), ())
+    assert verify_consistency(tree, tree, ())
+    assert not verify_consistency(tree, tree, raw(A))
+    assert not verify_consistency(tree, TreeHead(7, VECTORS.tree(8).root), ())

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests import ROOT
-from wire.process.daemon import Lock, notify, watchdog_every_s
-from wire.process.exit_codes import Exit, ExitError
+from wire.process.daemon import FolderLock, notify_systemd, read_watchdog_interval
+from wire.process.exit_codes import ExitCode, ExitError
 
 
 def in_process(script: str, **variables: str) -> str:
@@ -19,7 +19,7 @@ def in_process(script: str, **variables: str) -> str:
 
 
 def test_the_service_manager_hears_us_by_path_and_by_abstract_name(tmp_path):
-    script = "import wire.process.daemon; print(wire.process.daemon.notify('READY=1'))"
+    script = "import wire.process.daemon; print(wire.process.daemon.notify_systemd('READY=1'))"
     for address in (str(tmp_path / "notify"), f"@skerry-test-{os.getpid()}"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(address.replace("@", "\0"))
@@ -27,7 +27,7 @@ def test_the_service_manager_hears_us_by_path_and_by_abstract_name(tmp_path):
             assert (said, manager.recv(100)) == ("True", b"READY=1")
     for address in ("", str(tmp_path / "nobody"), "not a path"):
         assert in_process(script, NOTIFY_SOCKET=address) == "False"
-    assert notify("READY=1") is False
+    assert notify_systemd("READY=1") is False
 
 
 @pytest.mark.parametrize(
@@ -41,25 +41,26 @@ def test_the_service_manager_hears_us_by_path_and_by_abstract_name(tmp_path):
 )
 def test_the_watchdog_is_fed_twice_as_often_as_it_bites(variables, expected):
     assert (
-        in_process("import wire.process.daemon; print(wire.process.daemon.watchdog_every_s())", **variables) == expected
+        in_process("import wire.process.daemon; print(wire.process.daemon.read_watchdog_interval())", **variables)
+        == expected
     )
-    assert watchdog_every_s() is None
+    assert read_watchdog_interval() is None
 
 
 def test_case_20_a_second_owner_of_a_folder_is_refused_and_a_dead_ones_lock_is_free(tmp_path):
-    script = "import os, pathlib, wire.process.daemon;wire.process.daemon.Lock(pathlib.Path()).__enter__(); os._exit(9)"
-    with Lock(tmp_path):
+    script = "import os, pathlib, wire.process.daemon;wire.process.daemon.FolderLock(pathlib.Path()).__enter__(); os._exit(9)"
+    with FolderLock(tmp_path):
         with pytest.raises(ExitError, match=f"in use by process {os.getpid()}") as caught:
-            Lock(tmp_path).__enter__()
-        assert caught.value.code is Exit.LOCKED
+            FolderLock(tmp_path).__enter__()
+        assert caught.value.code is ExitCode.LOCKED
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     died = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=False)
     assert died.returncode == 9
-    with Lock(tmp_path):
+    with FolderLock(tmp_path):
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
 def test_a_folder_that_cannot_be_locked_is_one_line(tmp_path):
     with pytest.raises(ExitError) as caught:
-        Lock(tmp_path / "nothing").__enter__()
-    assert caught.value.code is Exit.DISK
+        FolderLock(tmp_path / "nothing").__enter__()
+    assert caught.value.code is ExitCode.DISK

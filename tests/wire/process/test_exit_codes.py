@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from wire.process.exit_codes import Exit, ExitError, run_to_exit
+from wire.process.exit_codes import ExitCode, ExitError, run_to_exit
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -15,21 +15,21 @@ def raising(error: BaseException) -> Callable[[], int]:
 
 
 def test_the_code_of_the_work_is_that_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_to_exit("skerry hub", lambda: Exit.OK) == 0
+    assert run_to_exit("skerry hub", lambda: ExitCode.OK) == 0
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        ExitError(Exit.PORT, "taken"),
-        BaseExceptionGroup("tasks", [ValueError(), BaseExceptionGroup("inner", [ExitError(Exit.PORT, "taken")])]),
+        ExitError(ExitCode.PORT, "taken"),
+        BaseExceptionGroup("tasks", [ValueError(), BaseExceptionGroup("inner", [ExitError(ExitCode.PORT, "taken")])]),
     ],
 )
 def test_a_stop_is_one_line_and_its_code_also_out_of_a_task_group(
     error: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_to_exit("skerry hub", raising(error)) == Exit.PORT
+    assert run_to_exit("skerry hub", raising(error)) == ExitCode.PORT
     assert capsys.readouterr().err == "skerry hub: taken\n"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wire.process.exit_codes import Exit, ExitError
-from wire.process.files import read_private, write_private
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file, write_private_file
 
 
 def test_a_secret_is_private_whole_and_replaced_as_one(tmp_path):
@@ -15,9 +15,9 @@ def test_a_secret_is_private_whole_and_replaced_as_one(tmp_path):
     old = os.umask(0)
     try:
         for text in (b"first", b"second"):
-            write_private(path, text)
+            write_private_file(path, text)
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            assert read_private(path) == text
+            assert read_private_file(path) == text
     finally:
         os.umask(old)
     assert list(tmp_path.iterdir()) == [path]
@@ -26,20 +26,20 @@ def test_a_secret_is_private_whole_and_replaced_as_one(tmp_path):
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
 def test_a_secret_that_others_can_read_is_refused(tmp_path, mode):
     path = tmp_path / "key"
-    write_private(path, b"x")
+    write_private_file(path, b"x")
     path.chmod(mode)
     with pytest.raises(ExitError, match="chmod 600") as caught:
-        read_private(path)
-    assert caught.value.code is Exit.CREDENTIALS
+        read_private_file(path)
+    assert caught.value.code is ExitCode.CREDENTIALS
 
 
 def test_what_cannot_be_written_or_read_is_one_line_and_leaves_nothing(tmp_path):
     (tmp_path / "taken").mkdir()
-    for path, code in ((tmp_path / "no" / "key", Exit.DISK), (tmp_path / "taken", Exit.DISK)):
+    for path, code in ((tmp_path / "no" / "key", ExitCode.DISK), (tmp_path / "taken", ExitCode.DISK)):
         with pytest.raises(ExitError) as caught:
-            write_private(path, b"x")
+            write_private_file(path, b"x")
         assert caught.value.code is code
     with pytest.raises(ExitError) as caught:
-        read_private(tmp_path / "nothing")
-    assert caught.value.code is Exit.CREDENTIALS
+        read_private_file(tmp_path / "nothing")
+    assert caught.value.code is ExitCode.CREDENTIALS
     assert [p.name for p in Path(tmp_path).iterdir()] == ["taken"]

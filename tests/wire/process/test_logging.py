@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import ROOT
-from wire.process.logging import BURST_LINES, Log, fault, name
+from wire.process.logging import BURST_LINES, JsonLog, describe_error, safe_name
 
 CANARY = "canary 3f9a: a secret sentence"
 
@@ -31,9 +31,9 @@ class Clock:
         return self.now
 
 
-def logged(*, least: str = "info") -> tuple[Log, io.StringIO, Clock]:
+def logged(*, least: str = "info") -> tuple[JsonLog, io.StringIO, Clock]:
     stream, clock = io.StringIO(), Clock()
-    return Log(stream, clock, least), stream, clock
+    return JsonLog(stream, clock, least), stream, clock
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def in_process(script: str, **variables: str) -> str:
 
 def test_a_line_is_json_with_numbers_enums_and_names():
     log, stream, _ = logged()
-    log.info("sent", bytes=12, share=0.1234567, up=True, colour=Colour.RED, device=name("demo--d1"))
+    log.info("sent", bytes=12, share=0.1234567, up=True, colour=Colour.RED, device=safe_name("demo--d1"))
     expected = {"bytes": 12, "share": 0.123457, "up": True, "colour": "red", "device": "demo--d1"}
     assert lines(stream) == [{"at": 0.0, "level": "info", "event": "sent", **expected}]
 
@@ -64,7 +64,7 @@ def test_case_111_what_is_no_name_is_withheld_even_if_types_were_ignored(value):
 
 @given(st.text(max_size=200))
 def test_a_name_is_short_printable_and_breaks_no_line(text):
-    made = name(text)
+    made = safe_name(text)
     assert made == text or made == f"withheld:{len(text)}"
     assert len(made) <= 120
     assert made.isascii()
@@ -81,16 +81,16 @@ def test_a_number_that_json_has_not_is_null(value):
 def test_an_error_is_told_by_type_and_place_never_by_text():
     with pytest.raises(ValueError, match="canary") as caught:
         int(CANARY)
-    told = fault(caught.value)
+    told = describe_error(caught.value)
     assert told.startswith("ValueError@test_logging.py:")
-    assert fault(KeyError(CANARY)) == "KeyError"
+    assert describe_error(KeyError(CANARY)) == "KeyError"
 
 
 def test_what_libraries_log_comes_without_its_text():
     log, stream, _ = logged()
     before = logging.root.handlers[:], logging.root.level
     try:
-        log.take_over()
+        log.capture_logging()
         logging.getLogger("some.library").warning("lost %s", CANARY)
         logging.getLogger("some.library").error(CANARY, exc_info=ValueError(CANARY))
         logging.getLogger("some.library").info("chatter")
@@ -128,13 +128,13 @@ def test_a_log_that_cannot_be_written_stops_nothing():
         def flush(self) -> None:
             raise OSError(28, "No space left on device")
 
-    Log(Full()).error("lost")
+    JsonLog(Full()).error("lost")
     stream = io.StringIO()
     stream.close()
-    Log(stream).error("lost")
+    JsonLog(stream).error("lost")
     assert (
         in_process(
-            "import sys, wire.process.logging; sys.stderr = None; wire.process.logging.Log().error('x'); print(1)"
+            "import sys, wire.process.logging; sys.stderr = None; wire.process.logging.JsonLog().error('x'); print(1)"
         )
         == "1"
     )

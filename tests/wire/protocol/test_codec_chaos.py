@@ -10,13 +10,13 @@ from tests.wire.doubles import frames
 from wire.errors import RemoteError
 from wire.protocol import codec
 
-DECODERS = (codec.decode_escalation, codec.decode_verdict, codec.decode_up, codec.decode_down)
-QUESTION = codec.encode(frames.question())
+DECODERS = (codec.decode_escalation, codec.decode_verdict, codec.decode_up_note, codec.decode_down_note)
+QUESTION = codec.encode_wire_message(frames.question())
 FRAME = frames.sealed_question()
 
 
 def refuses_or_answers(data: bytes) -> None:
-    for decode in (*DECODERS, codec.unpad, codec.split):
+    for decode in (*DECODERS, codec.unpad_plaintext, codec.split_frame):
         with suppress(RemoteError):  # any other exception ends the test
             decode(data)
 
@@ -37,7 +37,7 @@ def test_well_formed_msgpack_of_another_shape_is_refused_with_one_error_type(dat
     refuses_or_answers(data)
 
 
-@given(frames.messages.flatmap(lambda message: frames.mutated(codec.encode(message))))
+@given(frames.messages.flatmap(lambda message: frames.mutated(codec.encode_wire_message(message))))
 def test_a_mutated_message_is_refused_with_one_error_type(data: bytes) -> None:
     refuses_or_answers(data)
 

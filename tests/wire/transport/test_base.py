@@ -5,15 +5,22 @@ import asyncio
 import pytest
 
 from wire.errors import LocalError
-from wire.protocol.topics import Channel, hub_filters, topic
-from wire.transport.base import DRAIN_AT_MOST, Delivery, Incoming, LinkLostError, MemoryBroker, MemoryTransport
+from wire.protocol.topics import TopicChannel, build_topic, list_hub_filters
+from wire.transport.base import (
+    MAX_DRAIN_MESSAGES,
+    DeliveryOutcome,
+    IncomingMessage,
+    LinkLostError,
+    MemoryBroker,
+    MemoryTransport,
+)
 
-TOPIC = topic("demo--a", Channel.QUESTION)
+TOPIC = build_topic("demo--a", TopicChannel.QUESTION)
 
 
 async def hub_of(broker: MemoryBroker) -> MemoryTransport:
     hub = broker.connect()
-    await hub.subscribe(hub_filters())
+    await hub.subscribe(list_hub_filters())
     return hub
 
 
@@ -21,22 +28,22 @@ async def test_what_is_posted_arrives_once_and_in_order() -> None:
     broker = MemoryBroker()
     hub, device = await hub_of(broker), broker.connect()
     for number in range(5):
-        assert await device.post(TOPIC, b"%d" % number) is Delivery.TAKEN
-    assert await hub.receive() == [Incoming(TOPIC, b"%d" % n) for n in range(5)]
+        assert await device.post(TOPIC, b"%d" % number) is DeliveryOutcome.TAKEN
+    assert await hub.receive() == [IncomingMessage(TOPIC, b"%d" % n) for n in range(5)]
 
 
 async def test_a_message_nobody_hears_is_said_to_be_so() -> None:
     device = MemoryBroker().connect()
-    assert await device.post(TOPIC, b"x") is Delivery.NOBODY
+    assert await device.post(TOPIC, b"x") is DeliveryOutcome.NOBODY
 
 
 async def test_only_the_subscriber_of_the_topic_hears_it() -> None:
     broker = MemoryBroker()
     mine, other = broker.connect(), broker.connect()
-    await mine.subscribe((topic("demo--a", Channel.REPLY),))
-    await other.subscribe((topic("demo--b", Channel.REPLY),))
-    await broker.connect().post(topic("demo--a", Channel.REPLY), b"r")
-    assert await mine.receive() == [Incoming(topic("demo--a", Channel.REPLY), b"r")]
+    await mine.subscribe((build_topic("demo--a", TopicChannel.REPLY),))
+    await other.subscribe((build_topic("demo--b", TopicChannel.REPLY),))
+    await broker.connect().post(build_topic("demo--a", TopicChannel.REPLY), b"r")
+    assert await mine.receive() == [IncomingMessage(build_topic("demo--a", TopicChannel.REPLY), b"r")]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(other.receive(), 0.01)
 
@@ -48,15 +55,15 @@ async def test_a_plus_stands_for_exactly_one_level(pattern: str, heard: bool) ->
     broker = MemoryBroker()
     await broker.connect().subscribe((pattern,))
     said = await broker.connect().post(TOPIC, b"x")
-    assert (said is Delivery.TAKEN) == heard
+    assert (said is DeliveryOutcome.TAKEN) == heard
 
 
 async def test_one_receive_takes_at_most_a_batch_and_leaves_the_rest() -> None:
     broker = MemoryBroker()
     hub, device = await hub_of(broker), broker.connect()
-    for _ in range(DRAIN_AT_MOST + 1):
+    for _ in range(MAX_DRAIN_MESSAGES + 1):
         await device.post(TOPIC, b"x")
-    assert [len(await hub.receive()), len(await hub.receive())] == [DRAIN_AT_MOST, 1]
+    assert [len(await hub.receive()), len(await hub.receive())] == [MAX_DRAIN_MESSAGES, 1]
 
 
 async def test_a_receiver_waits_until_something_comes() -> None:
@@ -66,14 +73,14 @@ async def test_a_receiver_waits_until_something_comes() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     await device.post(TOPIC, b"x")
-    assert await waiting == [Incoming(TOPIC, b"x")]
+    assert await waiting == [IncomingMessage(TOPIC, b"x")]
 
 
 async def test_a_message_over_the_limit_is_refused_before_it_is_sent() -> None:
     broker = MemoryBroker()
     await hub_of(broker)
     device = MemoryTransport(broker, max_bytes=10)
-    assert await device.post(TOPIC, bytes(10)) is Delivery.TAKEN
+    assert await device.post(TOPIC, bytes(10)) is DeliveryOutcome.TAKEN
     with pytest.raises(LocalError, match="11 bytes"):
         device.post(TOPIC, bytes(11))
     assert len(broker.carried) == 1
@@ -99,7 +106,7 @@ async def test_what_had_arrived_before_the_link_went_is_still_handed_over() -> N
     hub, device = await hub_of(broker), broker.connect()
     await device.post(TOPIC, b"x")
     broker.kill()
-    assert await hub.receive() == [Incoming(TOPIC, b"x")]
+    assert await hub.receive() == [IncomingMessage(TOPIC, b"x")]
     for _ in range(2):  # and then every call says that the link is gone
         with pytest.raises(LinkLostError):
             await hub.receive()
@@ -115,14 +122,14 @@ async def test_a_connection_from_before_the_restart_stays_dead_after_it() -> Non
         old.post(TOPIC, b"x")
     with pytest.raises(LinkLostError):
         await old.subscribe((TOPIC,))
-    assert await broker.connect().post(TOPIC, b"new") is Delivery.TAKEN
-    assert await hub.receive() == [Incoming(TOPIC, b"new")]
+    assert await broker.connect().post(TOPIC, b"new") is DeliveryOutcome.TAKEN
+    assert await hub.receive() == [IncomingMessage(TOPIC, b"new")]
 
 
 async def test_a_closed_connection_hears_nothing_and_counts_for_nobody() -> None:
     broker = MemoryBroker()
     hub, device = await hub_of(broker), broker.connect()
     await hub.close()
-    assert await device.post(TOPIC, b"x") is Delivery.NOBODY
+    assert await device.post(TOPIC, b"x") is DeliveryOutcome.NOBODY
     with pytest.raises(LinkLostError):
         await hub.receive()

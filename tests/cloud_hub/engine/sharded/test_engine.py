@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud_hub.engine.base import EngineError, State
+from cloud_hub.engine.base import EngineError, EngineState
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.sharded import protocol
-from cloud_hub.engine.sharded.engine import GangGraphs, ShardedEngine
-from cloud_hub.engine.sharded.group import LostError
-from cloud_hub.engine.types import Means, Work
-from cloud_hub.engine.worker import Lane
+from cloud_hub.engine.sharded.engine import ShardedEngine, ShardedGraphRunner
+from cloud_hub.engine.sharded.group import RankLostError
+from cloud_hub.engine.types import EngineOptions, WorkItem
+from cloud_hub.engine.worker import EngineWorker
 from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE, BundleError, ParallelPlan
 from tests.cloud_hub.doubles.devices import SimDevice
 from tests.cloud_hub.doubles.gangs import SHAPES, gang_bundle
 from tests.cloud_hub.doubles.site import Ear, serving
 
-TWO = Means(max_batch=4, tensor=2, devices=2, replicas=1)
+TWO = EngineOptions(max_batch=4, tensor=2, devices=2, replicas=1)
 TOLERANCE = 1e-5
 
 
@@ -31,7 +31,7 @@ TOLERANCE = 1e-5
 def pair(tmp_path_factory):
     """A sharded engine of two ranks, and the same bundle in one process; both warm."""
     path = gang_bundle(tmp_path_factory.mktemp("gang"), "echo").path
-    engine, alone = open_engine(path, TWO), open_engine(path, Means(max_batch=4))
+    engine, alone = open_engine(path, TWO), open_engine(path, EngineOptions(max_batch=4))
     assert isinstance(engine, ShardedEngine)
     engine.warm()
     yield engine, alone
@@ -45,19 +45,21 @@ def engine(pair):
     return pair[0]
 
 
-def works(count: int, seed: int = 1) -> list[Work]:
+def works(count: int, seed: int = 1) -> list[WorkItem]:
     """Codes and raw samples, mixed."""
     chance = np.random.default_rng(seed)
-    codes = [Work({"features": chance.integers(0, 16, SHAPES["echo"], np.uint8)}) for _ in range(count)]
-    return [Work(raw=chance.random(SHAPES["echo"], np.float32)) if at % 3 == 2 else one for at, one in enumerate(codes)]
+    codes = [WorkItem({"features": chance.integers(0, 16, SHAPES["echo"], np.uint8)}) for _ in range(count)]
+    return [
+        WorkItem(raw=chance.random(SHAPES["echo"], np.float32)) if at % 3 == 2 else one for at, one in enumerate(codes)
+    ]
 
 
-def gang_of(engine: ShardedEngine) -> GangGraphs:
+def gang_of(engine: ShardedEngine) -> ShardedGraphRunner:
     return engine.gangs[0]
 
 
 def pids(engine: ShardedEngine) -> tuple[int, ...]:
-    gang = gang_of(engine).gang
+    gang = gang_of(engine).rank_group
     assert gang is not None
     return gang.pids
 
@@ -88,7 +90,7 @@ async def test_a_devices_question_is_answered_by_two_ranks(pair, tmp_path):
         ear.ask(*range(1, 9))
         verdicts = await ear.verdicts(8)
         codes = np.full(10, 3, np.uint8)
-        (wanted,) = pair[1].infer([Work({"features": codes})])
+        (wanted,) = pair[1].infer([WorkItem({"features": codes})])
         assert verdicts[3].prediction.scores == pytest.approx(wanted.scores, abs=TOLERANCE)
 
 
@@ -127,31 +129,32 @@ def test_a_hung_rank_is_noticed_while_nothing_is_asked(engine):
     os.kill(victim, signal.SIGSTOP)
     started = time.monotonic()
     health = engine.health()
-    assert health.state is State.LOST
+    assert health.state is EngineState.LOST
     assert "rank 1 of generation" in health.why
     assert time.monotonic() - started < 2.0
     assert not Path(f"/proc/{victim}").exists()
-    assert engine.health().state is State.READY
+    assert engine.health().state is EngineState.READY
 
 
 async def test_a_batch_of_a_lost_gang_is_a_failed_result_and_the_next_one_works(pair):
-    lane = Lane(Borrowed(pair[0]), asyncio.get_running_loop())
-    first = await lane.run(works(2))
+    lane = EngineWorker(Borrowed(pair[0]), asyncio.get_running_loop())
+    first = await lane.run_batch(works(2))
     assert not first.error
     assert [rank for rank, _ in first.ranks] == [0, 1]
     assert all(0 < seconds <= first.seconds for _, seconds in first.ranks)
     os.kill(pids(pair[0])[1], signal.SIGKILL)
-    assert (await lane.run(works(2))).error in (LostError.__name__, "")  # the worker may have checked its health before
-    result = await lane.run(works(2))
+    # the worker may have checked its health before
+    assert (await lane.run_batch(works(2))).error in (RankLostError.__name__, "")
+    result = await lane.run_batch(works(2))
     assert not result.error
-    assert lane.health[0].state is State.READY
+    assert lane.health[0].state is EngineState.READY
     await lane.close()
 
 
 # -- what cannot be served: one line, in bounded time
 
 
-def refusal(path: Path, means: Means) -> str:
+def refusal(path: Path, means: EngineOptions) -> str:
     started = time.monotonic()
     with pytest.raises((BundleError, EngineError)) as caught:
         open_engine(path, means)
@@ -162,12 +165,16 @@ def refusal(path: Path, means: Means) -> str:
 
 def test_a_world_size_without_devices_is_refused(tmp_path):
     path = gang_bundle(tmp_path, "echo", ParallelPlan(tensor=4, pipeline=2)).path
-    assert refusal(path, Means(devices=2)) == ("echo@1: the plan takes 8 devices (tensor 4, pipeline 2), there are 2")
+    assert refusal(path, EngineOptions(devices=2)) == (
+        "echo@1: the plan takes 8 devices (tensor 4, pipeline 2), there are 2"
+    )
 
 
 def test_a_model_that_does_not_fit_is_refused_by_its_size(tmp_path):
     path = gang_bundle(tmp_path, "echo").path
-    assert refusal(path, Means(devices=2, memory_bytes=256 << 20)).startswith("echo@1: it does not fit: it takes 25")
+    assert refusal(path, EngineOptions(devices=2, memory_bytes=256 << 20)).startswith(
+        "echo@1: it does not fit: it takes 25"
+    )
 
 
 def test_a_shard_of_another_digest_is_refused_before_any_rank_is_born(tmp_path):
@@ -182,7 +189,9 @@ def test_a_shard_of_another_digest_is_refused_before_any_rank_is_born(tmp_path):
 
 def test_an_engine_that_never_gets_ready_is_given_up_in_time(tmp_path):
     path = gang_bundle(tmp_path, "echo").path
-    assert refusal(path, Means(tensor=2, devices=2, ready_s=0.05)).startswith("echo@1: rank 0 of generation 1: ")
+    assert refusal(path, EngineOptions(tensor=2, devices=2, ready_s=0.05)).startswith(
+        "echo@1: rank 0 of generation 1: "
+    )
 
 
 def test_graphs_that_are_not_what_the_manifest_says_are_refused(tmp_path):
@@ -197,11 +206,11 @@ def test_nonsense_on_the_socket_ends_it_and_allocates_nothing():
     ours, theirs = socket.socketpair()
     theirs.sendall(b"\xff" * 64)
     with pytest.raises(protocol.PipeError, match="nonsense"):
-        protocol.receive(ours, time.monotonic() + 1)
+        protocol.receive_message(ours, time.monotonic() + 1)
     with pytest.raises(protocol.PipeError, match="nonsense"):
-        protocol.arrays_of([protocol.Form("float32", (1 << 40,))], bytearray(8))
+        protocol.parse_arrays([protocol.ArrayForm("float32", (1 << 40,))], bytearray(8))
     with pytest.raises(protocol.PipeError, match="nonsense"):
-        protocol.arrays_of([protocol.Form("O", (1,))], bytearray(8))
+        protocol.parse_arrays([protocol.ArrayForm("O", (1,))], bytearray(8))
     theirs.close()
     ours.close()
 

@@ -7,17 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bundle.measurements import Metric
+from models.bundle.measurements import QualityMetric
 from models.forge.data.types import ForgeError
-from models.forge.evaluation.deferral import ask_below, curve, frontier, gap_recovered, oracle_curve
+from models.forge.evaluation.deferral import (
+    compute_frontier,
+    gap_recovered,
+    oracle_curve,
+    pair_curve,
+    threshold_for_count,
+)
 from models.forge.evaluation.outcomes import (
     Outcomes,
-    classified,
+    classifier_outcomes,
     encode_outcomes,
+    fit_rejection,
+    predict_or_reject,
     read_outcomes,
-    regressed,
-    rejecting,
-    rejection,
+    regressor_outcomes,
 )
 
 SEEDS = st.integers(0, 2**32)
@@ -26,7 +32,7 @@ SEEDS = st.integers(0, 2**32)
 def drawn(seed, count=200, steps=1000):
     rng = np.random.default_rng(seed)
     confidence = np.round(rng.random(count) * steps) / steps
-    return classified(
+    return classifier_outcomes(
         confidence, (rng.random(count) < 0.5 + confidence / 2) + 0, np.ones(count, int), np.ones(count, int)
     )
 
@@ -34,17 +40,17 @@ def drawn(seed, count=200, steps=1000):
 def test_a_gate_that_knows_is_the_oracle_and_one_that_is_upside_down_is_not():
     right = np.array([True] * 60 + [False] * 40)
     knowing = Outcomes(right.astype(float), right, np.ones(100, bool))
-    line = frontier(knowing)
+    line = compute_frontier(knowing)
     assert (line.edge, line.hub, line.oracle, line.oracle_share) == (0.6, 1.0, 1.0, 0.4)
     assert [point.value for point in line.points] == pytest.approx([point.oracle for point in line.points])
     assert (line.cpt50, line.cpt80) == (0.2, 0.32)
-    backwards = frontier(Outcomes(1 - right.astype(float), right, np.ones(100, bool)))
+    backwards = compute_frontier(Outcomes(1 - right.astype(float), right, np.ones(100, bool)))
     assert backwards.apgr + line.apgr == pytest.approx(1.0)
 
 
 def test_a_gate_that_says_nothing_recovers_what_lots_would():
     right = np.array([True, False] * 50)
-    line = frontier(Outcomes(np.full(100, 0.5), right, np.ones(100, bool)))
+    line = compute_frontier(Outcomes(np.full(100, 0.5), right, np.ones(100, bool)))
     assert line.apgr == pytest.approx(0.5)
     assert (line.cpt50, line.cpt80) == (0.5, 0.8)
 
@@ -52,35 +58,35 @@ def test_a_gate_that_says_nothing_recovers_what_lots_would():
 @given(SEEDS, st.sampled_from([3, 1000]))
 def test_the_frontier_runs_from_the_edge_to_the_hub_below_the_oracle_in_any_order(seed, steps):
     found = drawn(seed, steps=steps)
-    line, best = curve(found), oracle_curve(found)
+    line, best = pair_curve(found), oracle_curve(found)
     assert (line[0], line[-1]) == pytest.approx((found.edge_right.mean(), found.hub_right.mean()))
     assert (line <= best + 1e-12).all()
     order = np.random.default_rng(seed).permutation(len(found))
-    assert curve(found[order]) == pytest.approx(line)
+    assert pair_curve(found[order]) == pytest.approx(line)
 
 
 @given(SEEDS, st.sampled_from([5, 1000]), st.integers(0, 200))
 def test_a_threshold_asks_as_many_as_wanted_or_fewer_where_some_are_equal(seed, steps, count):
     confidence = drawn(seed, steps=steps).confidence
-    below = ask_below(confidence, count)
-    asked = (confidence < below).sum()
+    below = threshold_for_count(confidence, count)
+    asked = (confidence < below).sum_series()
     assert asked <= count
     if len(np.unique(confidence)) == len(confidence) and count < 200:
         assert asked == count
 
 
 def test_a_threshold_is_as_short_as_it_may_be():
-    assert ask_below(np.array([0.1, 0.612345, 0.678912, 0.9]), 2) == 0.67
-    assert ask_below(np.array([0.1, 0.678001, 0.678912, 0.9]), 2) == 0.6789
-    assert ask_below(np.array([0.1, 0.2]), 2) == 1.0
+    assert threshold_for_count(np.array([0.1, 0.612345, 0.678912, 0.9]), 2) == 0.67
+    assert threshold_for_count(np.array([0.1, 0.678001, 0.678912, 0.9]), 2) == 0.6789
+    assert threshold_for_count(np.array([0.1, 0.2]), 2) == 1.0
 
 
 def test_errors_of_a_regressor_are_counted_as_rmse_where_less_is_better():
     edge, truth = np.array([4.0, 1.0, 0.0, 3.0]), np.zeros(4)
-    found = regressed(np.array([0.1, 0.6, 0.9, 0.3]), edge, np.zeros(4), truth, 2.0)
-    assert found.metric is Metric.RMSE
+    found = regressor_outcomes(np.array([0.1, 0.6, 0.9, 0.3]), edge, np.zeros(4), truth, 2.0)
+    assert found.metric is QualityMetric.RMSE
     assert found.edge_right.tolist() == [False, True, True, False]
-    line = frontier(found, (0.5,))
+    line = compute_frontier(found, (0.5,))
     assert line.edge == pytest.approx(np.sqrt(26 / 4))
     assert line.points[0].value == pytest.approx(0.5)
     assert line.points[0].recovered == pytest.approx(1 - 0.5 / np.sqrt(26 / 4))
@@ -89,22 +95,22 @@ def test_errors_of_a_regressor_are_counted_as_rmse_where_less_is_better():
 
 def test_without_a_gap_nothing_is_recovered_and_nothing_crashes():
     found = Outcomes(np.array([0.2, 0.8]), np.array([True, True]), np.array([False, True]))
-    line = frontier(found)
+    line = compute_frontier(found)
     assert math.isnan(line.apgr)
     assert math.isnan(line.cpt80)
-    assert np.isnan(gap_recovered(curve(found), Metric.ACCURACY)).all()
+    assert np.isnan(gap_recovered(pair_curve(found), QualityMetric.ACCURACY)).all()
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1.5])
 def test_outcomes_come_back_as_they_were_kept(tmp_path, tolerance):
     found = drawn(1)
     if tolerance:
-        found = regressed(found.confidence, found.confidence * 3, np.zeros(200), np.zeros(200), tolerance)
+        found = regressor_outcomes(found.confidence, found.confidence * 3, np.zeros(200), np.zeros(200), tolerance)
     path = tmp_path / "outcomes.npz"
     path.write_bytes(encode_outcomes(found))
     again = read_outcomes(path)
     assert again.tolerance == tolerance
-    assert curve(again).tolist() == curve(found).tolist()
+    assert pair_curve(again).tolist() == pair_curve(found).tolist()
     assert (again[:50].hub_right == found.hub_right[:50]).all()
 
 
@@ -137,14 +143,14 @@ def test_a_file_that_would_run_code_is_not_loaded(tmp_path):
 def test_samples_of_no_label_are_right_only_where_they_are_rejected():
     scores = np.array([[0.9, 0.1], [0.45, 0.55], [0.5, 0.5], [0.2, 0.8]])
     y = np.array([0, -1, -1, 0])
-    below = rejection(scores, y)
+    below = fit_rejection(scores, y)
     assert 0.55 < below <= 0.8
-    found = classified(scores.max(1), scores.argmax(1), rejecting(scores, below), y)
+    found = classifier_outcomes(scores.max(1), scores.argmax(1), predict_or_reject(scores, below), y)
     assert found.edge_right.tolist() == [True, False, False, False]
     assert found.hub_right.tolist() == [True, True, True, False]
-    assert rejection(scores, np.abs(y)) == 0.0
+    assert fit_rejection(scores, np.abs(y)) == 0.0
 
 
 def test_where_all_is_of_no_label_all_is_rejected():
     scores = np.array([[0.9, 0.1], [0.45, 0.55]])
-    assert (rejecting(scores, rejection(scores, np.array([-1, -1]))) == -1).all()
+    assert (predict_or_reject(scores, fit_rejection(scores, np.array([-1, -1]))) == -1).all()

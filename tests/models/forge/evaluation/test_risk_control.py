@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 from scipy.stats import binom  # type: ignore[import-untyped]
 
 from models.forge.data.types import ForgeError
-from models.forge.evaluation.outcomes import classified, regressed
-from models.forge.evaluation.risk_control import Risk, Wanted, _passed, coverage, guarantee, needed
+from models.forge.evaluation.outcomes import classifier_outcomes, regressor_outcomes
+from models.forge.evaluation.risk_control import (
+    RiskGoal,
+    RiskKind,
+    _last_passed,
+    minimum_calibration,
+    prove_threshold,
+    simulate_coverage,
+)
 
 
 def gate(count, seed=0, wrong=lambda c: 0.6 * (1 - c), hub=0.97):
@@ -16,14 +23,14 @@ def gate(count, seed=0, wrong=lambda c: 0.6 * (1 - c), hub=0.97):
     rng = np.random.default_rng(seed)
     confidence = rng.beta(4, 1, count)
     y = np.ones(count, int)
-    return classified(
+    return classifier_outcomes(
         confidence, (rng.random(count) >= wrong(confidence)).astype(int), (rng.random(count) < hub) + 0, y
     )
 
 
-@pytest.mark.parametrize("risk", Risk)
+@pytest.mark.parametrize("risk", RiskKind)
 def test_a_promise_is_broken_by_at_most_one_calibration_in_twenty(risk):
-    found = coverage(gate(4000), Wanted(0.08, 0.95, risk), resplits=300)
+    found = simulate_coverage(gate(4000), RiskGoal(0.08, 0.95, risk), resplits=300)
     assert found.drawn <= 0.05 * 300 + 2 * (0.05 * 0.95 * 300) ** 0.5
     assert found.kept > 0.2
     assert found.halves <= found.drawn + 6
@@ -46,52 +53,54 @@ def test_a_gate_without_the_test_would_break_it_far_more_often():
 
 @pytest.mark.parametrize("wrong", [lambda c: np.where(c > 0.97, 0.2, 0.01), lambda c: 0.05 + 0.04 * np.sin(40 * c)])
 def test_risk_that_falls_and_rises_with_confidence_cannot_fool_it(wrong):
-    found = coverage(gate(4000, wrong=wrong), Wanted(0.05), resplits=200)
+    found = simulate_coverage(gate(4000, wrong=wrong), RiskGoal(0.05), resplits=200)
     assert found.drawn <= 0.05 * 200 + 2 * (0.05 * 0.95 * 200) ** 0.5
 
 
 def test_the_same_risk_everywhere_needs_no_questions():
     flat = gate(20_000, wrong=lambda c: np.full(len(c), 0.012))
-    assert guarantee(flat, Wanted(0.02)).threshold == 0.0
+    assert prove_threshold(flat, RiskGoal(0.02)).threshold == 0.0
 
 
 def test_the_least_set_is_the_one_whose_all_right_answers_prove_it():
-    wanted = Wanted(0.02, 0.95)
-    least = needed(wanted)
+    wanted = RiskGoal(0.02, 0.95)
+    least = minimum_calibration(wanted)
     assert 150 <= least <= 170
     perfect = gate(least, wrong=lambda c: np.zeros(len(c)))
-    assert guarantee(perfect, wanted).tested >= 149
+    assert prove_threshold(perfect, wanted).tested >= 149
     with pytest.raises(ForgeError, match=f"{least} are needed") as caught:
-        guarantee(perfect[: least - 1], wanted)
+        prove_threshold(perfect[: least - 1], wanted)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("wanted", [Wanted(0.0), Wanted(1.0), Wanted(-0.1), Wanted(0.1, 1.0), Wanted(0.1, 0.0)])
+@pytest.mark.parametrize(
+    "wanted", [RiskGoal(0.0), RiskGoal(1.0), RiskGoal(-0.1), RiskGoal(0.1, 1.0), RiskGoal(0.1, 0.0)]
+)
 def test_impossible_promises_are_refused_with_one_line(wanted):
     with pytest.raises(ForgeError, match="between 0 and 1") as caught:
-        guarantee(gate(500), wanted)
+        prove_threshold(gate(500), wanted)
     assert "\n" not in str(caught.value)
 
 
 def test_an_edge_that_is_never_good_enough_is_told_how_wrong_both_are():
     with pytest.raises(ForgeError, match=r"the edge is wrong in \d+\.\d+%, the hub .* raise --max-risk"):
-        guarantee(gate(2000, wrong=lambda c: np.full(len(c), 0.3)), Wanted(0.05))
+        prove_threshold(gate(2000, wrong=lambda c: np.full(len(c), 0.3)), RiskGoal(0.05))
 
 
 def test_a_gate_that_says_the_same_of_every_sample_keeps_all_or_nothing():
     size = 2000
     right = np.random.default_rng(0).random(size) < 0.99
-    same = classified(np.full(size, 0.7), right.astype(int), np.ones(size, int), np.ones(size, int))
-    assert guarantee(same, Wanted(0.05)).threshold <= 0.7
-    assert guarantee(same, Wanted(0.05)).kept == 1.0
+    same = classifier_outcomes(np.full(size, 0.7), right.astype(int), np.ones(size, int), np.ones(size, int))
+    assert prove_threshold(same, RiskGoal(0.05)).threshold <= 0.7
+    assert prove_threshold(same, RiskGoal(0.05)).kept == 1.0
 
 
 def test_a_regressor_is_wrong_where_its_error_is_beyond_the_tolerance():
     rng = np.random.default_rng(0)
     scale = rng.uniform(0.1, 3, 6000)
     error = rng.laplace(0, scale)
-    found = regressed(1 - np.exp(-1 / scale), error, np.zeros(6000), np.zeros(6000), 1.0)
-    promise = guarantee(found, Wanted(0.05))
+    found = regressor_outcomes(1 - np.exp(-1 / scale), error, np.zeros(6000), np.zeros(6000), 1.0)
+    promise = prove_threshold(found, RiskGoal(0.05))
     kept = found.confidence >= promise.threshold
     assert 0.05 < kept.mean() < 0.3
     assert (np.abs(error[kept]) > 1).mean() <= 0.05
@@ -100,15 +109,15 @@ def test_a_regressor_is_wrong_where_its_error_is_beyond_the_tolerance():
 
 def test_the_same_seed_gives_the_same_threshold():
     outcomes = gate(3000)
-    assert guarantee(outcomes, Wanted(0.05), 3) == guarantee(outcomes, Wanted(0.05), 3)
+    assert prove_threshold(outcomes, RiskGoal(0.05), 3) == prove_threshold(outcomes, RiskGoal(0.05), 3)
 
 
-@given(st.integers(0, 2**32), st.sampled_from(list(Risk)), st.floats(0.02, 0.3), st.floats(0.6, 0.99))
+@given(st.integers(0, 2**32), st.sampled_from(list(RiskKind)), st.floats(0.02, 0.3), st.floats(0.6, 0.99))
 @settings(max_examples=60, deadline=None)
 def test_what_is_promised_was_seen_with_room(seed, risk, max_risk, confidence):
     """Whatever passes has a binomial tail under the error rate: fewer wrong than `max_risk` of those counted."""
     try:
-        promise = guarantee(gate(1500, seed), Wanted(max_risk, confidence, risk), seed)
+        promise = prove_threshold(gate(1500, seed), RiskGoal(max_risk, confidence, risk), seed)
     except ForgeError:
         return
     assert binom.cdf(promise.wrong, promise.tested, max_risk) <= 1 - confidence + 1e-12
@@ -128,4 +137,4 @@ def test_what_is_promised_was_seen_with_room(seed, risk, max_risk, confidence):
     ],
 )
 def test_the_error_rate_is_never_spent_twice(p_values, starts, last):
-    assert _passed(np.array(p_values), starts, 0.05) == last
+    assert _last_passed(np.array(p_values), starts, 0.05) == last

@@ -6,38 +6,38 @@ import pytest
 import torch
 
 from models.bundle.manifest import InputSpec
-from models.forge.export.onnx import export_edge, serialise
-from models.forge.training.modules import Pieces, edge_module, edge_outputs
-from models.verification.lint import lint
+from models.forge.export.onnx import export_edge_graph, serialise_model
+from models.forge.training.modules import TrainedModules, build_edge_module, edge_output_names
+from models.verification.lint import lint_graph
 from tests.models.forge.training.test_modules import pieces_of, with_gate
-from wire.protocol.messages import DType
+from wire.protocol.messages import TensorDType
 
-SPEC = InputSpec(name="numbers", dtype=DType.FP32, shape=(4,), low=-1.0, high=1.0)
+SPEC = InputSpec(name="numbers", dtype=TensorDType.FP32, shape=(4,), low=-1.0, high=1.0)
 
 
 @pytest.fixture(scope="module")
-def pieces() -> Pieces:
+def pieces() -> TrainedModules:
     return with_gate(pieces_of())
 
 
 @pytest.fixture(scope="module")
 def graph(pieces) -> bytes:
-    return serialise(export_edge(edge_module(pieces), SPEC, edge_outputs(pieces)))
+    return serialise_model(export_edge_graph(build_edge_module(pieces), SPEC, edge_output_names(pieces)))
 
 
 def test_a_device_may_load_the_graph_with_gate_and_novelty(graph):
-    facts = lint(graph)
+    facts = lint_graph(graph)
     assert facts.opset == 20
 
 
 def test_the_graph_answers_as_torch_does_at_any_batch(pieces, graph):
     session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    assert tuple(node.name for node in session.get_outputs()) == edge_outputs(pieces)
+    assert tuple(node.name for node in session.get_outputs()) == edge_output_names(pieces)
     for count in (1, 7):
         x = np.random.default_rng(count).normal(size=(count, 4)).astype(np.float32)
         found = session.run(None, {"numbers": x})
         with torch.no_grad():
-            wanted = edge_module(pieces)(torch.from_numpy(x))
+            wanted = build_edge_module(pieces)(torch.from_numpy(x))
         assert np.array_equal(found[1], wanted[1].numpy())  # codes: exactly
         for one, other in zip(found, wanted, strict=True):
             assert one.shape == tuple(other.shape)
@@ -46,6 +46,6 @@ def test_the_graph_answers_as_torch_does_at_any_batch(pieces, graph):
 
 def test_equal_weights_give_equal_bytes_that_tell_nothing_of_the_machine(graph):
     again = with_gate(pieces_of())
-    assert serialise(export_edge(edge_module(again), SPEC, edge_outputs(again))) == graph
+    assert serialise_model(export_edge_graph(build_edge_module(again), SPEC, edge_output_names(again))) == graph
     assert b"/models/" not in graph
     assert b".py" not in graph

@@ -6,8 +6,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.forge.export.onnx import without_ranges
-from models.verification.lint import LintError, lint
+from models.forge.export.onnx import replace_ranges
+from models.verification.lint import LintError, lint_graph
 
 
 def numbered(start: int = 0, step: int = 1) -> onnx.ModelProto:
@@ -32,13 +32,13 @@ def numbered(start: int = 0, step: int = 1) -> onnx.ModelProto:
 @pytest.mark.parametrize("count", [1, 2, 7, 300])
 def test_a_batch_is_numbered_as_before_by_a_graph_that_may_ship(count):
     with pytest.raises(LintError, match="Range"):
-        lint(numbered().SerializeToString())
-    data = without_ranges(numbered()).SerializeToString()
-    lint(data)
+        lint_graph(numbered().SerializeToString())
+    data = replace_ranges(numbered()).SerializeToString()
+    lint_graph(data)
     (found,) = ort.InferenceSession(data).run(None, {"x": np.zeros((count, 3), np.float32)})
     assert found.tolist() == list(range(count))
 
 
 def test_a_range_of_another_kind_stays_for_the_lint_to_refuse():
     for model in (numbered(start=1), numbered(step=2)):
-        assert [node.op_type for node in without_ranges(model).graph.node].count("Range") == 1
+        assert [node.op_type for node in replace_ranges(model).graph.node].count("Range") == 1

@@ -15,11 +15,18 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.forge.data.types import ForgeError
 from models.forge.export import benchmark, precisions
-from models.forge.export.onnx import serialise
-from models.forge.export.precisions import UnfitError, closing, dynamic_int8, float16, int8_weights, static_int8
-from models.forge.export.quantise import NOISE, Candidate, candidates, choose
-from models.forge.export.targets import PROFILES, Activation, Precision, here
-from models.verification.lint import lint
+from models.forge.export.onnx import serialise_model
+from models.forge.export.precisions import (
+    PrecisionError,
+    closing_nodes,
+    convert_float16,
+    dynamic_int8,
+    int8_weights,
+    static_int8,
+)
+from models.forge.export.quantise import NOISE, PrecisionCandidate, build_candidates, choose_precision
+from models.forge.export.targets import PROFILES, ActivationType, Precision, local_profile
+from models.verification.lint import lint_graph
 
 WIDE = 96
 
@@ -98,12 +105,12 @@ def tokens(count=128):
 
 def digests():
     made = [
-        static_int8(convolving(), samples(), Activation.UNSIGNED),
+        static_int8(convolving(), samples(), ActivationType.UNSIGNED),
         int8_weights(convolving()),
-        float16(convolving()),
+        convert_float16(convolving()),
     ]
     made.append(dynamic_int8(reading()))
-    return " ".join(sha256(serialise(model)).hexdigest() for model in made)
+    return " ".join(sha256(serialise_model(model)).hexdigest() for model in made)
 
 
 def operators(model):
@@ -111,24 +118,27 @@ def operators(model):
 
 
 def close(model, other, x):
-    (exact, codes), (found, others) = benchmark.run(serialise(model), x), benchmark.run(serialise(other), x)
+    (exact, codes), (found, others) = (
+        benchmark.run_graph(serialise_model(model), x),
+        benchmark.run_graph(serialise_model(other), x),
+    )
     moved = np.abs(exact - found).max() / np.abs(exact).max()
     return moved, (codes == others).mean()
 
 
-@pytest.mark.parametrize("activation", Activation)
+@pytest.mark.parametrize("activation", ActivationType)
 def test_static_int8_answers_nearly_as_float_and_passes_the_lint(activation):
     small = static_int8(convolving(), samples(), activation)
-    lint(serialise(small))
+    lint_graph(serialise_model(small))
     moved, same = close(convolving(), small, samples(64))
     assert moved < 0.1
     assert same > 0.75
-    assert len(serialise(small)) < 0.6 * len(serialise(convolving()))
+    assert len(serialise_model(small)) < 0.6 * len(serialise_model(convolving()))
 
 
 def test_what_makes_codes_stays_float_but_an_activation_inside_the_net_does_not():
-    assert closing(convolving().graph) == {"scale", "round", "clip", "cast"}
-    found = static_int8(convolving(), samples(), Activation.UNSIGNED)
+    assert closing_nodes(convolving().graph) == {"scale", "round", "clip", "cast"}
+    found = static_int8(convolving(), samples(), ActivationType.UNSIGNED)
     readers = {name: node for node in found.graph.node for name in node.input}
     maker = next(node for node in found.graph.node if "logits" in node.output)
     assert maker.op_type == "Gemm"  # its result is not rounded to eight bits on the way to codes
@@ -138,18 +148,18 @@ def test_what_makes_codes_stays_float_but_an_activation_inside_the_net_does_not(
 
 
 def test_ranges_come_from_the_samples_given():
-    wide = static_int8(convolving(), samples() * 10, Activation.UNSIGNED)
-    assert serialise(wide) != serialise(static_int8(convolving(), samples(), Activation.UNSIGNED))
+    wide = static_int8(convolving(), samples() * 10, ActivationType.UNSIGNED)
+    assert serialise_model(wide) != serialise_model(static_int8(convolving(), samples(), ActivationType.UNSIGNED))
 
 
 def test_weights_in_eight_bits_are_a_quarter_and_fold_to_the_very_same_graph(tmp_path):
     small = int8_weights(reading())
-    assert len(serialise(small)) < 0.3 * len(serialise(reading()))
-    lint(serialise(small))
+    assert len(serialise_model(small)) < 0.3 * len(serialise_model(reading()))
+    lint_graph(serialise_model(small))
     options = ort.SessionOptions()
-    options.add_session_config_entry(benchmark.FOLD, "1")
+    options.add_session_config_entry(benchmark.FOLD_OPTION, "1")
     options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
-    ort.InferenceSession(serialise(small), options, providers=["CPUExecutionProvider"])
+    ort.InferenceSession(serialise_model(small), options, providers=["CPUExecutionProvider"])
     assert "DequantizeLinear" not in operators(onnx.load(tmp_path / "loaded.onnx"))
     moved, same = close(reading(), small, tokens(64))
     assert moved < 0.02
@@ -157,10 +167,12 @@ def test_weights_in_eight_bits_are_a_quarter_and_fold_to_the_very_same_graph(tmp
 
 
 def test_a_session_folds_only_graphs_whose_activations_are_float():
-    assert benchmark.eight_bits_on_disk_only(serialise(int8_weights(reading())))
-    assert not benchmark.eight_bits_on_disk_only(serialise(reading()))
-    assert not benchmark.eight_bits_on_disk_only(serialise(dynamic_int8(reading())))
-    assert not benchmark.eight_bits_on_disk_only(serialise(static_int8(convolving(), samples(), Activation.UNSIGNED)))
+    assert benchmark.has_int8_weights_only(serialise_model(int8_weights(reading())))
+    assert not benchmark.has_int8_weights_only(serialise_model(reading()))
+    assert not benchmark.has_int8_weights_only(serialise_model(dynamic_int8(reading())))
+    assert not benchmark.has_int8_weights_only(
+        serialise_model(static_int8(convolving(), samples(), ActivationType.UNSIGNED))
+    )
 
 
 @settings(max_examples=30, deadline=None)
@@ -172,7 +184,7 @@ def test_no_stored_weight_is_off_by_more_than_half_a_step(seed, shape, size):
     table = numpy_helper.from_array(values, "table")
     node = helper.make_node("Gather", ["table", "x"], ["y"], "embed")
     model = graph([node], [table], [value("x", TensorProto.INT64)], [value("y", TensorProto.FLOAT, shape[1])])
-    found = benchmark.run(serialise(int8_weights(model)), np.arange(shape[0]))[0]
+    found = benchmark.run_graph(serialise_model(int8_weights(model)), np.arange(shape[0]))[0]
     step = np.abs(values).max(1 if shape[1] >= 16 else 0, keepdims=True) / 127
     assert (np.abs(found - values) <= step * 0.501 + 1e-30).all()
 
@@ -192,25 +204,25 @@ def test_constants_that_are_no_weights_and_tables_of_infinities_stay_as_they_are
 
 
 def test_float16_halves_and_keeps_inputs_and_outputs():
-    half = float16(convolving())
-    lint(serialise(half))
+    half = convert_float16(convolving())
+    lint_graph(serialise_model(half))
     assert [v.type.tensor_type.elem_type for v in half.graph.output] == [TensorProto.FLOAT, TensorProto.UINT8]
     assert close(convolving(), half, samples(64))[0] < 0.01
 
 
 def test_dynamic_int8_is_refused_for_convolutions_and_static_where_nothing_has_weights():
-    with pytest.raises(UnfitError, match="convolutions"):
+    with pytest.raises(PrecisionError, match="convolutions"):
         dynamic_int8(convolving())
     bare = graph([helper.make_node("Relu", ["x"], ["y"], "relu")], [], [value("x", 1, 4)], [value("y", 1, 4)])
-    with pytest.raises(UnfitError):
-        static_int8(bare, np.zeros((2, 4), np.float32), Activation.UNSIGNED)
-    with pytest.raises(UnfitError):
+    with pytest.raises(PrecisionError):
+        static_int8(bare, np.zeros((2, 4), np.float32), ActivationType.UNSIGNED)
+    with pytest.raises(PrecisionError):
         int8_weights(bare)
 
 
 def test_dynamic_int8_takes_products_and_tables():
     small = dynamic_int8(reading())
-    lint(serialise(small))
+    lint_graph(serialise_model(small))
     assert "MatMulInteger" in operators(small)
     assert close(reading(), small, tokens(64))[0] < 0.1
 
@@ -227,15 +239,17 @@ def test_equal_inputs_give_equal_bytes_in_another_process_with_another_hash_seed
 
 def test_all_candidates_are_measured_here_and_one_ships_with_a_reason_for_each_other():
     x = samples()
-    found = candidates(convolving(), x, here())
+    found = build_candidates(convolving(), x, local_profile())
     assert [candidate.precision for candidate in found] == ["float32", "int8", "int8-dynamic", "int8-weights"]
     exact = found[0]
     assert exact.ratio == 1.0
     assert exact.rss_bytes > 1 << 20
     for candidate in found:
         assert candidate.fault or (candidate.p50_us > 0 and candidate.size_bytes == len(candidate.graph))
-    expected = benchmark.run(exact.graph, x)[0].argmax(1)
-    choice = choose(found, lambda made: float((benchmark.run(made, x)[0].argmax(1) == expected).mean()), max_loss=0.1)
+    expected = benchmark.run_graph(exact.graph, x)[0].argmax(1)
+    choice = choose_precision(
+        found, lambda made: float((benchmark.run_graph(made, x)[0].argmax(1) == expected).mean()), max_loss=0.1
+    )
     assert choice.shipped.size_bytes < exact.size_bytes
     assert choice.shipped.ratio <= 1 + NOISE
     assert {each.precision for each in choice.dropped} == {c.precision for c in found} - {choice.shipped.precision}
@@ -244,20 +258,20 @@ def test_all_candidates_are_measured_here_and_one_ships_with_a_reason_for_each_o
 
 
 def test_a_target_that_is_not_here_is_converted_but_never_ships_what_nobody_timed():
-    profile = PROFILES["arm64" if here().name == "x86" else "x86"]
-    found = candidates(convolving(), samples(), profile)
+    profile = PROFILES["arm64" if local_profile().name == "x86" else "x86"]
+    found = build_candidates(convolving(), samples(), profile)
     assert all(math.isnan(candidate.p50_us) for candidate in found)
-    choice = choose(found, lambda _made: 0.9)
+    choice = choose_precision(found, lambda _made: 0.9)
     assert choice.shipped.precision == Precision.INT8_WEIGHTS
     assert "is unknown" in dict(choice.dropped)["int8"]
 
 
 def made(precision, size=100, accuracy=0.9, ratio=1.0):
-    return Candidate(precision, accuracy.hex().encode(), ratio * 100, size, 0, ratio=ratio)
+    return PrecisionCandidate(precision, accuracy.hex().encode(), ratio * 100, size, 0, ratio=ratio)
 
 
 def shipped(*found):
-    return choose(found, lambda data: float.fromhex(data.decode()))
+    return choose_precision(found, lambda data: float.fromhex(data.decode()))
 
 
 def test_a_small_graph_that_is_slower_than_float_does_not_ship():
@@ -287,21 +301,21 @@ def test_a_candidate_that_cannot_be_made_is_told_and_the_others_stand(monkeypatc
         raise KeyError("tensor_17")
 
     monkeypatch.setattr("models.forge.export.quantise.static_int8", broken)
-    found = candidates(convolving(), samples(), here())
-    assert "tensor_17" in dict(choose(found, lambda _made: 0.9).dropped)["int8"]
+    found = build_candidates(convolving(), samples(), local_profile())
+    assert "tensor_17" in dict(choose_precision(found, lambda _made: 0.9).dropped)["int8"]
 
 
 def test_a_graph_that_does_not_run_is_one_line():
     model = convolving()
     model.graph.node[0].op_type = "NoSuchOperator"
     with pytest.raises(ForgeError, match="NoSuchOperator") as refusal:
-        candidates(model, samples(), here())
+        build_candidates(model, samples(), local_profile())
     assert "\n" not in str(refusal.value)
 
 
 def test_two_runs_of_one_graph_are_alike():
-    data = serialise(convolving())
-    first, second = benchmark.compare([data, data], samples(1))
+    data = serialise_model(convolving())
+    first, second = benchmark.compare_graphs([data, data], samples(1))
     assert first.ratio == 1.0
     assert 0.8 < second.ratio < 1.25
 
@@ -311,4 +325,4 @@ def test_equal_order_whatever_the_order_given():
     weights = list(reversed(other.graph.initializer))
     del other.graph.initializer[:]
     other.graph.initializer.extend(weights)
-    assert serialise(precisions.in_order(other)) == serialise(precisions.in_order(model))
+    assert serialise_model(precisions.sort_graph(other)) == serialise_model(precisions.sort_graph(model))

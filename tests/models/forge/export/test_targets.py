@@ -6,7 +6,15 @@ import onnxruntime as ort
 import pytest
 
 from models.forge.data.types import ForgeError
-from models.forge.export.targets import CPU, PROFILES, Precision, here, measured_here, pick, profile_named
+from models.forge.export.targets import (
+    CPU,
+    PROFILES,
+    Precision,
+    find_profile,
+    is_measurable,
+    local_profile,
+    pick_providers,
+)
 
 
 def test_every_profile_begins_with_float32_and_ends_on_the_processor():
@@ -18,45 +26,45 @@ def test_every_profile_begins_with_float32_and_ends_on_the_processor():
 
 
 def test_this_machines_processor_is_measured_and_another_is_not():
-    mine = here()
-    assert profile_named("") == mine
-    assert measured_here(mine)
+    mine = local_profile()
+    assert find_profile("") == mine
+    assert is_measurable(mine)
     other = PROFILES["arm64" if mine.name == "x86" else "x86"]
-    assert not measured_here(other)
+    assert not is_measurable(other)
 
 
 def test_a_graphics_card_is_measured_only_where_its_provider_is_installed():
-    assert not measured_here(PROFILES["cuda"], [CPU])
-    assert measured_here(PROFILES["cuda"], ["CUDAExecutionProvider", CPU])
+    assert not is_measurable(PROFILES["cuda"], [CPU])
+    assert is_measurable(PROFILES["cuda"], ["CUDAExecutionProvider", CPU])
 
 
 def test_an_unknown_target_is_refused_with_the_list():
     with pytest.raises(ForgeError, match=r"'toaster' is not known; try one of x86, arm64, cuda") as refusal:
-        profile_named("toaster")
+        find_profile("toaster")
     assert "\n" not in str(refusal.value)
 
 
 def test_a_processor_that_no_profile_describes_must_be_named(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "pdp11")
     with pytest.raises(ForgeError, match="--target"):
-        here()
+        local_profile()
 
 
 def test_a_missing_provider_falls_back_and_says_so():
-    picked = pick(PROFILES["tensorrt"].providers, ["CUDAExecutionProvider", CPU])
+    picked = pick_providers(PROFILES["tensorrt"].providers, ["CUDAExecutionProvider", CPU])
     assert picked.providers == ("CUDAExecutionProvider", CPU)
     assert "TensorrtExecutionProvider not installed here: it runs on CUDAExecutionProvider" in picked.note
 
 
 def test_nothing_missing_nothing_said():
-    assert pick([CPU], [CPU]) == ((CPU,), "")
+    assert pick_providers([CPU], [CPU]) == ((CPU,), "")
 
 
 def test_the_processor_is_always_the_last_resort():
-    picked = pick(["NoSuchProvider"], ["AzureExecutionProvider"])
+    picked = pick_providers(["NoSuchProvider"], ["AzureExecutionProvider"])
     assert picked.providers == (CPU,)
     assert picked.note
 
 
 def test_what_is_picked_opens_here():
-    assert set(pick(PROFILES["openvino"].providers).providers) <= set(ort.get_available_providers())
+    assert set(pick_providers(PROFILES["openvino"].providers).providers) <= set(ort.get_available_providers())

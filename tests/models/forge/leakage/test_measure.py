@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from models.bundle.measurements import LeakKind, leakage_fits
 from models.forge.data.types import ForgeError
 from models.forge.leakage import inversion, metrics
-from models.forge.leakage.attribute_probes import by_label_alone, probe
-from models.forge.leakage.inversion import QUICK, Metric
-from models.forge.leakage.measure import Exposed, Measured, measure
-from models.forge.leakage.membership import Answers, membership
-from models.forge.leakage.metrics import Interval, Ratio
-from models.forge.leakage.remeasure import changed, top_k
-from models.runtime.chain import Step
-from wire.protocol.messages import DType, FieldSpec, Level
+from models.forge.leakage.attribute_probes import measure_label_baseline, probe_attribute
+from models.forge.leakage.inversion import QUICK, ReconstructionMetric
+from models.forge.leakage.measure import ExposedData, LeakageMeasurement, measure_leakage
+from models.forge.leakage.membership import HubPredictions, measure_membership
+from models.forge.leakage.metrics import BootstrapInterval, RatioEstimate
+from models.forge.leakage.remeasure import keep_top_scores, transform_codes
+from models.runtime.chain import TransformStep
+from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 CHAIN = "c" * 64
 FAST = QUICK._replace(pairs=400, tests=120, steps=80, width=16)  # whether attacks are right, not how strong
@@ -34,14 +34,14 @@ def pictures(count: int = 600, size: int = 12) -> np.ndarray:
 def slow_ssim(a: np.ndarray, b: np.ndarray) -> float:
     """Equation 13 of Wang et al. 2004, window by window."""
     line = np.exp(-((np.arange(11) - 5.0) ** 2) / (2 * 1.5**2))
-    window = np.outer(line, line) / line.sum() ** 2
+    window = np.outer(line, line) / line.sum_series() ** 2
     found = []
     for top in range(a.shape[0] - 10):
         for left in range(a.shape[1] - 10):
             x, y = (each[top : top + 11, left : left + 11].astype(float) for each in (a, b))
-            mx, my = (window * x).sum(), (window * y).sum()
-            vx, vy = (window * (x - mx) ** 2).sum(), (window * (y - my) ** 2).sum()
-            cov = (window * (x - mx) * (y - my)).sum()
+            mx, my = (window * x).sum_series(), (window * y).sum_series()
+            vx, vy = (window * (x - mx) ** 2).sum_series(), (window * (y - my) ** 2).sum_series()
+            cov = (window * (x - mx) * (y - my)).sum_series()
             found.append((2 * mx * my + 1e-4) * (2 * cov + 9e-4) / ((mx**2 + my**2 + 1e-4) * (vx + vy + 9e-4)))
     return float(np.mean(found))
 
@@ -50,7 +50,7 @@ def test_ssim_is_that_of_the_paper():
     a, b = RNG.random((3, 1, 14, 13)), RNG.random((3, 1, 14, 13))
     b[1] = 0.7 * a[1] + 0.3 * b[1]
     np.testing.assert_allclose(
-        metrics.ssim(a, b), [slow_ssim(x[0], y[0]) for x, y in zip(a, b, strict=True)], atol=1e-4
+        metrics.compute_ssim(a, b), [slow_ssim(x[0], y[0]) for x, y in zip(a, b, strict=True)], atol=1e-4
     )
 
 
@@ -58,18 +58,18 @@ def test_ssim_is_that_of_the_paper():
 def test_ssim_of_two_even_greys_is_known(first, second):
     a, b = np.full((1, 3, 16, 16), first), np.full((1, 3, 16, 16), second)
     known = (2 * first * second + 1e-4) / (first**2 + second**2 + 1e-4)
-    assert metrics.ssim(a, b)[0] == pytest.approx(known, abs=1e-3)
+    assert metrics.compute_ssim(a, b)[0] == pytest.approx(known, abs=1e-3)
 
 
 def test_ssim_of_equal_pictures_is_one_and_of_a_negative_below_zero():
     x = RNG.random((2, 1, 16, 16))
-    assert metrics.ssim(x, x) == pytest.approx(1.0, abs=1e-4)
-    assert metrics.ssim(x, 1 - x).max() < 0
+    assert metrics.compute_ssim(x, x) == pytest.approx(1.0, abs=1e-4)
+    assert metrics.compute_ssim(x, 1 - x).max() < 0
 
 
 def test_pictures_smaller_than_the_window_are_compared_too():
     x = RNG.random((2, 1, 8, 8))
-    assert metrics.ssim(x, x) == pytest.approx(1.0, abs=1e-4)
+    assert metrics.compute_ssim(x, x) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_psnr_is_known_for_an_even_error():
@@ -89,30 +89,33 @@ def test_the_feature_distance_grows_with_blur_and_ignores_nothing():
 @settings(max_examples=10, deadline=None)
 def test_the_interval_holds_its_value_and_narrows_with_samples(seed):
     values = np.random.default_rng(seed).random(400)
-    wide, narrow = metrics.interval(Ratio.mean(values[:50])), metrics.interval(Ratio.mean(values))
+    wide, narrow = (
+        metrics.bootstrap_interval(RatioEstimate.from_values(values[:50])),
+        metrics.bootstrap_interval(RatioEstimate.from_values(values)),
+    )
     assert wide.low < wide.value < wide.high
     assert narrow.high - narrow.low < wide.high - wide.low
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     rng = np.random.default_rng(1)
-    found = [metrics.interval(Ratio.mean(rng.normal(0, 1, 60))) for _ in range(60)]
+    found = [metrics.bootstrap_interval(RatioEstimate.from_values(rng.normal(0, 1, 60))) for _ in range(60)]
     assert sum(each.low <= 0 <= each.high for each in found) >= 50
 
 
 def test_a_set_guessed_at_random_is_above_nothing():
     present = RNG.random((200, 30)) < 0.2
-    assert metrics.f1(present, present).value() == 1.0
-    assert metrics.f1(present, ~present).value() == 0.0
-    assert metrics.above(0.4, 0.4) == 0.0
+    assert metrics.micro_f1(present, present).value() == 1.0
+    assert metrics.micro_f1(present, ~present).value() == 0.0
+    assert metrics.rescale_above_chance(0.4, 0.4) == 0.0
 
 
 def test_a_picture_sent_as_it_is_is_rebuilt_and_noise_is_not():
     x = pictures()
-    truth = inversion.truth_of(x, FAST)
-    assert truth.metric is Metric.SSIM
-    bare = inversion.invert(truth, (np.rint(x * 255).astype(np.uint8),), FAST)
-    blind = inversion.invert(truth, (RNG.integers(0, 4, (len(x), 4), np.uint8),), FAST)
+    truth = inversion.prepare_samples(x, FAST)
+    assert truth.metric is ReconstructionMetric.SSIM
+    bare = inversion.invert_codes(truth, (np.rint(x * 255).astype(np.uint8),), FAST)
+    blind = inversion.invert_codes(truth, (RNG.integers(0, 4, (len(x), 4), np.uint8),), FAST)
     assert bare.score.value > 0.9
     assert blind.score.value < 0.6 < bare.score.low
     assert blind.score.low <= blind.score.value <= blind.score.high
@@ -121,34 +124,34 @@ def test_a_picture_sent_as_it_is_is_rebuilt_and_noise_is_not():
 def test_a_code_with_no_grid_is_attacked_as_well():
     x = pictures()
     codes = np.rint(x.mean(2).reshape(len(x), -1) * 15).astype(np.uint8)  # all there is to know
-    assert inversion.invert(inversion.truth_of(x, FAST), (codes,), FAST).score.value > 0.6
+    assert inversion.invert_codes(inversion.prepare_samples(x, FAST), (codes,), FAST).score.value > 0.6
 
 
 def test_a_table_is_rebuilt_as_far_as_its_columns_are_sent():
     x = RNG.normal(size=(600, 8)).astype(np.float32) * [1, 10, 100, 1, 1, 1, 1, 1]
-    truth = inversion.truth_of(x, FAST)
-    assert truth.metric is Metric.EXPLAINED
-    found = inversion.invert(truth, (x[:, :4],), FAST)
+    truth = inversion.prepare_samples(x, FAST)
+    assert truth.metric is ReconstructionMetric.EXPLAINED
+    found = inversion.invert_codes(truth, (x[:, :4],), FAST)
     assert found.score.value == pytest.approx(0.5, abs=0.1)
-    assert inversion.invert(truth, (RNG.normal(size=(600, 3)),), FAST).score.value < 0.05
+    assert inversion.invert_codes(truth, (RNG.normal(size=(600, 3)),), FAST).score.value < 0.05
 
 
 def test_token_ids_are_rebuilt_as_far_as_they_are_sent_and_padding_is_no_success():
     ids = RNG.integers(1, 40, (600, 6))
     ids[:, 4:] = 0
-    truth = inversion.truth_of(ids, FAST)
-    assert truth.metric is Metric.IDS
+    truth = inversion.prepare_samples(ids, FAST)
+    assert truth.metric is ReconstructionMetric.IDS
     present = (ids[:, :, None] == np.arange(40)).any(1).astype(np.uint8)
-    assert inversion.invert(truth, (present,), FAST).score.value > 0.8
+    assert inversion.invert_codes(truth, (present,), FAST).score.value > 0.8
     padding = (ids == 0).astype(np.uint8)
-    assert inversion.invert(truth, (padding,), FAST).score.value < 0.1
+    assert inversion.invert_codes(truth, (padding,), FAST).score.value < 0.1
 
 
 def test_more_pairs_never_teach_less_than_a_handful():
     x = pictures()
-    truth = inversion.truth_of(x, FAST)
+    truth = inversion.prepare_samples(x, FAST)
     codes = (np.rint(x.mean(2).reshape(len(x), -1) * 15).astype(np.uint8),)
-    few, many = inversion.invert(truth, codes, FAST, 40), inversion.invert(truth, codes, FAST)
+    few, many = inversion.invert_codes(truth, codes, FAST, 40), inversion.invert_codes(truth, codes, FAST)
     assert (few.pairs, many.pairs) == (40, 400)
     assert few.score.value < many.score.value + 0.05
 
@@ -156,26 +159,26 @@ def test_more_pairs_never_teach_less_than_a_handful():
 def test_the_same_attack_twice_wins_the_same():
     x = pictures(200)
     codes = (RNG.integers(0, 4, (200, 6), np.uint8),)
-    truth = inversion.truth_of(x, FAST)
-    assert inversion.invert(truth, codes, FAST).score == inversion.invert(truth, codes, FAST).score
+    truth = inversion.prepare_samples(x, FAST)
+    assert inversion.invert_codes(truth, codes, FAST).score == inversion.invert_codes(truth, codes, FAST).score
 
 
-def exposed(count: int = 500, **changes) -> Exposed:
+def exposed(count: int = 500, **changes) -> ExposedData:
     x = pictures(count)
     y = (x.mean((1, 2, 3)) > 0.1).astype(np.int64)
     codes = np.rint(x.mean(2).reshape(count, -1) * 3).astype(np.uint8)
-    return Exposed(**{"x": x, "codes": (codes,), "y": y, **changes})
+    return ExposedData(**{"x": x, "codes": (codes,), "y": y, **changes})
 
 
 def test_rows_name_the_chain_and_lie_between_floor_and_ceiling():
     place = RNG.integers(0, 3, 500)
     told = exposed(sensitive={"place": place})
-    told = Exposed(told.x, (np.column_stack([told.codes[0], place]).astype(np.uint8),), told.y, told.sensitive)
-    found = measure(told, CHAIN, FAST)
+    told = ExposedData(told.x, (np.column_stack([told.codes[0], place]).astype(np.uint8),), told.y, told.sensitive)
+    found = measure_leakage(told, CHAIN, FAST)
     assert not found.void
     assert all(leakage_fits(row) and row.chain == CHAIN for row in found.rows)
     main = found.rows[0]
-    assert main.metric == Metric.SSIM
+    assert main.metric == ReconstructionMetric.SSIM
     assert main.floor < main.score <= main.upper95
     assert main.ceiling > 0.8
     assert {row.metric for row in found.rows} == {"ssim", "psnr_db", "feature_closeness", "advantage"}
@@ -186,7 +189,7 @@ def test_rows_name_the_chain_and_lie_between_floor_and_ceiling():
 
 
 def test_an_attack_that_fails_where_nothing_is_hidden_voids_the_measurement():
-    found = measure(exposed(earliest=RNG.normal(size=(500, 4)).astype(np.float32)), CHAIN, FAST)
+    found = measure_leakage(exposed(earliest=RNG.normal(size=(500, 4)).astype(np.float32)), CHAIN, FAST)
     assert found.rows == ()
     assert "void" in found.void
     assert "earliest cut" in found.void
@@ -194,16 +197,16 @@ def test_an_attack_that_fails_where_nothing_is_hidden_voids_the_measurement():
 
 
 def test_too_few_samples_measure_nothing():
-    found = measure(exposed(30), CHAIN, FAST)
+    found = measure_leakage(exposed(30), CHAIN, FAST)
     assert found.rows == ()
     assert "60" in found.void
-    assert Measured((), None).upper95 == 1.0
+    assert LeakageMeasurement((), None).upper95 == 1.0
 
 
 def test_a_column_that_the_codes_hold_is_guessed_and_another_is_not():
     speaker, other = RNG.integers(0, 4, 800), RNG.integers(0, 4, 800)
     codes = np.column_stack([RNG.integers(0, 16, (800, 6)), speaker * 3]).astype(np.uint8)
-    told, untold = probe((codes,), speaker, quick=True), probe((codes,), other, quick=True)
+    told, untold = probe_attribute((codes,), speaker, quick=True), probe_attribute((codes,), other, quick=True)
     assert told is not None
     assert untold is not None
     assert told.score.value > 0.6
@@ -213,57 +216,59 @@ def test_a_column_that_the_codes_hold_is_guessed_and_another_is_not():
 
 def test_a_common_value_guessed_always_is_no_advantage():
     column = (RNG.random(800) < 0.05).astype(np.int64)
-    found = probe((RNG.integers(0, 16, (800, 4), np.uint8),), column, quick=True)
+    found = probe_attribute((RNG.integers(0, 16, (800, 4), np.uint8),), column, quick=True)
     assert found is not None
     assert found.score.value < 0.12
-    assert probe((np.zeros((50, 2), np.uint8),), np.zeros(50, np.int64)) is None
+    assert probe_attribute((np.zeros((50, 2), np.uint8),), np.zeros(50, np.int64)) is None
 
 
 def test_what_the_label_tells_is_the_floor_of_an_attribute():
     y = RNG.integers(0, 4, 400)
-    assert by_label_alone(y, y // 2) == pytest.approx(0.5, abs=0.01)
-    assert abs(by_label_alone(y, RNG.integers(0, 2, 400))) < 0.15
+    assert measure_label_baseline(y, y // 2) == pytest.approx(0.5, abs=0.01)
+    assert abs(measure_label_baseline(y, RNG.integers(0, 2, 400))) < 0.15
 
 
-def answers(sure: float, count: int = 600) -> Answers:
+def answers(sure: float, count: int = 600) -> HubPredictions:
     y = RNG.integers(0, 5, count)
-    return Answers(RNG.normal(size=(count, 5)) + sure * (y[:, None] == np.arange(5)), y)
+    return HubPredictions(RNG.normal(size=(count, 5)) + sure * (y[:, None] == np.arange(5)), y)
 
 
 def test_a_model_that_is_surer_of_what_it_was_taught_is_found_out():
-    found = membership(answers(6.0), answers(1.0))
+    found = measure_membership(answers(6.0), answers(1.0))
     assert found is not None
     assert found.advantage.low > 0.4
     assert found.found_at_1.value > 0.03
 
 
 def test_a_model_that_treats_all_alike_gives_no_member_away():
-    found = membership(answers(2.0), answers(2.0))
+    found = measure_membership(answers(2.0), answers(2.0))
     assert found is not None
     assert abs(found.advantage.value) < 0.15
-    assert isinstance(found.advantage, Interval)
-    assert membership(answers(2.0, 20), answers(2.0, 20)) is None
+    assert isinstance(found.advantage, BootstrapInterval)
+    assert measure_membership(answers(2.0, 20), answers(2.0, 20)) is None
 
 
-CODES = FieldSpec("features", DType.UINT8, (16,), 0, 15, Level.P2, "features")
+CODES = FieldSpec("features", TensorDType.UINT8, (16,), 0, 15, SensitivityLevel.P2, "features")
 
 
 def test_defences_change_codes_as_devices_do():
     codes = np.arange(16, dtype=np.uint8)[None]
-    assert changed(codes, (Step("clip", 2, 9), Step("quantise", step=4)), CODES).tolist() == [
+    assert transform_codes(codes, (TransformStep("clip", 2, 9), TransformStep("quantise", step=4)), CODES).tolist() == [
         [int(np.rint(min(max(c, 2), 9) / 4) * 4) for c in range(16)]
     ]
-    noisy = changed(np.full((500, 4), 8, np.uint8), (Step("noise", step=2.0),), CODES)
+    noisy = transform_codes(np.full((500, 4), 8, np.uint8), (TransformStep("noise", step=2.0),), CODES)
     assert noisy.astype(float).std() == pytest.approx(2.0, abs=0.3)
     assert noisy.max() <= 15
 
 
-@pytest.mark.parametrize("step", [Step("quantise", step=0.0), Step("smear", step=1), Step("redact")])
+@pytest.mark.parametrize(
+    "step", [TransformStep("quantise", step=0.0), TransformStep("smear", step=1), TransformStep("redact")]
+)
 def test_a_transform_that_no_device_could_apply_is_refused(step):
     with pytest.raises(ForgeError):
-        changed(np.full((2, 3), 12, np.uint8), (step,), CODES)
+        transform_codes(np.full((2, 3), 12, np.uint8), (step,), CODES)
 
 
 def test_a_short_answer_keeps_the_largest_scores_only():
-    kept = top_k(np.array([[0.1, 0.6, 0.2, 0.1]]), 2)
+    kept = keep_top_scores(np.array([[0.1, 0.6, 0.2, 0.1]]), 2)
     assert kept.tolist() == [pytest.approx([0.2, 0.6, 0.2, 0.2])]

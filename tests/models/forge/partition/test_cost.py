@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from models.forge.data.types import Data, ForgeError, Part
-from models.forge.partition.code_levels import LEVELS, Range, fitted, size
-from models.forge.partition.cost import Bounds, frontier
-from models.forge.partition.cuts import find_cuts, trace
+from models.forge.data.types import Data, DataPart, ForgeError
+from models.forge.partition.code_levels import LEVELS, QuantisationRange, fit_range, measure_coded_size
+from models.forge.partition.cost import MeasurementBounds, measure_frontier
+from models.forge.partition.cuts import find_cuts, trace_model
 from tests.models.doubles.nets import packed, traced
 
-QUICK = Bounds(latency_s=0.005, samples=200)
+QUICK = MeasurementBounds(latency_s=0.005, samples=200)
 
 
 @pytest.mark.heavy
@@ -23,7 +23,7 @@ QUICK = Bounds(latency_s=0.005, samples=200)
 def test_a_frontier_has_a_row_for_each_cut_by_depth(name):
     cuts = find_cuts(traced(name))
     told: list[float] = []
-    rows = frontier(traced(name), cuts, packed(name, 300).data, QUICK, told.append)
+    rows = measure_frontier(traced(name), cuts, packed(name, 300).data, QUICK, told.append)
     assert [row.cut for row in rows] == list(cuts)
     assert told == pytest.approx([(i + 1) / len(cuts) for i in range(len(cuts))])
     for row in rows:
@@ -40,7 +40,7 @@ def test_a_frontier_has_a_row_for_each_cut_by_depth(name):
 def test_fewer_levels_are_chosen_when_more_may_be_lost():
     whole, data = traced("embedding_mlp"), packed("embedding_mlp", 300).data
     cuts = find_cuts(whole)[-1:]
-    strict, loose = (frontier(whole, cuts, data, QUICK._replace(max_loss=loss))[0] for loss in (0.0, 0.5))
+    strict, loose = (measure_frontier(whole, cuts, data, QUICK._replace(max_loss=loss))[0] for loss in (0.0, 0.5))
     assert loose.levels < strict.levels
     assert loose.coded_bytes < strict.coded_bytes
 
@@ -51,9 +51,9 @@ def test_a_regressor_is_scored_by_its_error():
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)).eval()
     with torch.no_grad():
         y = model(x)[:, 0] + 0.1
-    part = Part((x.numpy(),), y.numpy())
-    whole = trace(model, x[:2])
-    row = frontier(whole, find_cuts(whole), Data(part, part, part), QUICK)[0]
+    part = DataPart((x.numpy(),), y.numpy())
+    whole = trace_model(model, x[:2])
+    row = measure_frontier(whole, find_cuts(whole), Data(part, part, part), QUICK)[0]
     assert row.whole == pytest.approx(0.1, abs=1e-4)
     assert row.accuracy >= row.whole * 0.9
     assert row.lost == pytest.approx(row.accuracy / row.whole - 1)
@@ -64,10 +64,12 @@ def test_an_operator_that_onnx_has_not_is_one_line():
         def forward(self, x):
             return torch.special.i0(x)
 
-    whole = trace(nn.Sequential(nn.Linear(8, 4), Odd(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(2, 8))
-    part = Part((np.zeros((20, 8), np.float32),), np.arange(20) % 2)
+    whole = trace_model(
+        nn.Sequential(nn.Linear(8, 4), Odd(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(2, 8)
+    )
+    part = DataPart((np.zeros((20, 8), np.float32),), np.arange(20) % 2)
     with pytest.raises(ForgeError, match="cannot become ONNX") as error:
-        frontier(whole, find_cuts(whole), Data(part, part, part, ("a", "b")), QUICK)
+        measure_frontier(whole, find_cuts(whole), Data(part, part, part, ("a", "b")), QUICK)
     assert "\n" not in str(error.value)
 
 
@@ -76,35 +78,37 @@ def test_an_operator_that_onnx_has_not_is_one_line():
 def test_codes_stay_in_range_and_restore_within_half_a_step(seed, levels, positive):
     feature = torch.randn(20, 30, generator=torch.Generator().manual_seed(seed))
     feature = feature.relu() if positive else feature
-    limits = fitted(feature, levels)
-    codes = limits.codes(feature)
+    limits = fit_range(feature, levels)
+    codes = limits.quantise(feature)
     assert codes.dtype == torch.uint8
     assert int(codes.max()) < levels
     clipped = feature.clamp(limits.low, limits.high)
     step = (limits.high - limits.low) / (levels - 1)
-    assert float((limits.restored(codes) - clipped).abs().max()) <= step / 2 + 1e-5
-    assert torch.equal(limits.codes(limits.restored(codes)), codes)
+    assert float((limits.dequantise(codes) - clipped).abs().max()) <= step / 2 + 1e-5
+    assert torch.equal(limits.quantise(limits.dequantise(codes)), codes)
 
 
 def test_constant_features_are_no_trouble():
     for value in (0.0, 3.0, -2.0):
-        limits = fitted(torch.full((10, 4), value), 4)
+        limits = fit_range(torch.full((10, 4), value), 4)
         assert limits.high > limits.low
-        assert float(limits.restored(limits.codes(torch.full((1, 4), value)))[0, 0]) == pytest.approx(value, abs=1e-4)
+        assert float(limits.dequantise(limits.quantise(torch.full((1, 4), value)))[0, 0]) == pytest.approx(
+            value, abs=1e-4
+        )
 
 
 def test_a_mask_keeps_every_number():
     mask = torch.randint(0, 2, (50, 12)).float()
-    assert fitted(mask, 16, whole=True) == Range(0.0, 1.0, 2)
+    assert fit_range(mask, 16, whole=True) == QuantisationRange(0.0, 1.0, 2)
     kinds = torch.arange(40.0).reshape(10, 4)
-    limits = fitted(kinds, 2, whole=True)
-    assert torch.equal(limits.restored(limits.codes(kinds)), kinds)
+    limits = fit_range(kinds, 2, whole=True)
+    assert torch.equal(limits.dequantise(limits.quantise(kinds)), kinds)
 
 
 def test_an_entropy_code_is_as_long_as_the_entropy():
     numbers = torch.Generator().manual_seed(0)
     codes = (torch.rand(4000, 100, generator=numbers) < 0.1).to(torch.uint8)
-    found = size([codes[:2000]], [codes[2000:]], [2])
+    found = measure_coded_size([codes[:2000]], [codes[2000:]], [2])
     entropy = -(0.1 * math.log2(0.1) + 0.9 * math.log2(0.9)) * 100 / 8
     assert found.packed == math.ceil(100 / 8)
     assert found.mean == pytest.approx(entropy, rel=0.03)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from models.forge.data.types import ForgeError
-from models.forge.partition.cuts import find_cuts, trace
+from models.forge.partition.cuts import find_cuts, trace_model
 from tests.models.doubles.nets import ARCHITECTURES, traced
 
 FLOATS = torch.randn(2, 8)
@@ -27,7 +27,7 @@ class Net(nn.Module):
 
 def refused(odd, example=FLOATS):
     with pytest.raises(ForgeError) as error:
-        find_cuts(trace(Net(odd), example))
+        find_cuts(trace_model(Net(odd), example))
     line = str(error.value)
     assert "\n" not in line
     assert ";" in line  # what; what to try
@@ -83,22 +83,22 @@ def test_a_scaled_or_joined_input_is_not_a_feature():
     def joined(net, deep, x):
         return nn.functional.linear(torch.cat([deep, x * 2], 1), torch.ones(3, 16)) + net.last(deep)
 
-    sent = {name for cut in find_cuts(trace(Net(joined), FLOATS), every=True) for name in cut.nodes}
+    sent = {name for cut in find_cuts(trace_model(Net(joined), FLOATS), every=True) for name in cut.nodes}
     assert sent
     assert not any(name.startswith(("cat", "mul")) for name in sent)
 
 
 def test_a_model_of_one_layer_has_no_cut():
     with pytest.raises(ForgeError, match="no valid cut"):
-        find_cuts(trace(nn.Linear(8, 3), FLOATS))
+        find_cuts(trace_model(nn.Linear(8, 3), FLOATS))
 
 
 def test_multiply_accumulates_are_counted_by_hand():
     model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten(), nn.Linear(4 * 64, 5))
-    found = trace(model, torch.rand(2, 3, 8, 8))
+    found = trace_model(model, torch.rand(2, 3, 8, 8))
     assert found.macs == 4 * 64 * 27 + 4 * 64 * 5
     assert found.outputs == 5
-    gru = trace(nn.Sequential(nn.GRU(4, 6, batch_first=True), Last()), torch.rand(2, 7, 4))
+    gru = trace_model(nn.Sequential(nn.GRU(4, 6, batch_first=True), Last()), torch.rand(2, 7, 4))
     assert gru.macs == 7 * 18 * (4 + 6)
 
 
@@ -108,13 +108,13 @@ class Last(nn.Module):
 
 
 def test_a_regressor_of_one_value_per_sample_becomes_a_column():
-    found = trace(Net(lambda net, deep, _: net.last(deep)[:, 0]), FLOATS)
+    found = trace_model(Net(lambda net, deep, _: net.last(deep)[:, 0]), FLOATS)
     assert found.outputs == 1
     assert found.gm(torch.randn(5, 8)).shape == (5, 1)
 
 
 def test_a_model_with_data_dependent_flow_is_refused_with_one_line():
-    line = refused(lambda net, deep, _: net.last(deep) if deep.sum() > 0 else net.last(-deep))
+    line = refused(lambda net, deep, _: net.last(deep) if deep.sum_series() > 0 else net.last(-deep))
     assert "data-dependent" in line
     assert "torch.where" in line
 
@@ -130,7 +130,7 @@ def test_a_model_that_leaves_torch_is_refused():
     [
         (lambda net, deep, _: (net.last(deep), deep), "returns tuple, not one tensor"),
         (lambda net, deep, _: {"logits": net.last(deep)}, "returns dict"),
-        (lambda net, deep, _: net.last(deep).sum(), "not float [n, k]"),
+        (lambda net, deep, _: net.last(deep).sum_series(), "not float [n, k]"),
         (lambda net, deep, _: net.last(deep).argmax(1), "not float [n, k]"),
         (lambda net, deep, _: net.last(deep) / 0, "NaN or infinite"),
         (lambda net, deep, _: net.last(torch.dropout(deep, 0.5, True)), "differently each time"),
@@ -147,7 +147,7 @@ def test_weights_that_are_not_numbers_are_named():
     model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
     nn.init.constant_(model[2].get_parameter("weight"), float("nan"))
     with pytest.raises(ForgeError, match=r"weight 2\.weight has NaN"):
-        trace(model, FLOATS)
+        trace_model(model, FLOATS)
 
 
 def test_a_model_that_ignores_all_but_two_samples_is_refused():

@@ -11,21 +11,20 @@ import pytest
 import torch
 
 from models.bundle.manifest import EDGE_FILE
-from models.forge.data.types import Data, ForgeError, Part
+from models.forge.data.types import Data, DataPart, ForgeError
 from models.forge.evaluation.outcomes import OUTCOMES_FILE, read_outcomes
-from models.forge.pipeline.demo import cached_demo_bundle, recipe_key
-from models.forge.pipeline.forge import forge as forge_bundle
-from models.forge.report.report import HTML_FILE, report_folder
-from models.forge.spec import Aids
-from models.forge.training.determinism import repeatable
-from models.graph.hub_model import open_hub
+from models.forge.pipeline.demo import demo_recipe_key, load_demo_bundle
+from models.forge.pipeline.forge import run_forge
+from models.forge.report.report import HTML_FILE, locate_report
+from models.forge.spec import ForgeInputs
+from models.forge.training.determinism import deterministic_torch
+from models.graph.hub_model import open_hub_graphs
 from models.runtime.golden import check_golden
 from models.runtime.onnx_runner import OnnxRunner
 from tests import ROOT
-from tests.models.conftest import forge, tiny_data, tiny_net, tiny_wish
-from wire.protocol.codec import encode as encode_message
-from wire.protocol.codec import pad
-from wire.protocol.messages import DType, Escalation, Tensor
+from tests.models.conftest import forge, tiny_data, tiny_net, tiny_spec
+from wire.protocol.codec import encode_wire_message, pad_plaintext
+from wire.protocol.messages import Escalation, Tensor, TensorDType
 
 
 def test_a_forged_bundle_is_sound_and_its_codes_fit_the_link(forged):
@@ -38,7 +37,7 @@ def test_a_forged_bundle_is_sound_and_its_codes_fit_the_link(forged):
 
 
 def test_the_hub_answers_from_the_codes_and_from_the_sample(forged):
-    hub, sample = open_hub(forged), torch.zeros(3, 1, 8, 8)
+    hub, sample = open_hub_graphs(forged), torch.zeros(3, 1, 8, 8)
     codes = np.stack([one.features["features"] for one in OnnxRunner(forged).infer(sample.numpy())])
     assert hub.tail(torch.from_numpy(codes.astype(np.float32))).shape == (3, 10)
     assert torch.allclose(hub.whole(sample), tiny_net()(sample), atol=1e-5), "the hub alone is the given model"
@@ -47,19 +46,19 @@ def test_the_hub_answers_from_the_codes_and_from_the_sample(forged):
 def test_the_longest_question_fits_the_size_all_questions_have(forged):
     m = forged.manifest
     fields = {
-        "features": Tensor(DType.UINT8, (16,), bytes(16)),
-        "local_answer": Tensor(DType.INT32, (1,), bytes(4)),
-        "confidence": Tensor(DType.FP32, (1,), bytes(4)),
+        "features": Tensor(TensorDType.UINT8, (16,), bytes(16)),
+        "local_answer": Tensor(TensorDType.INT32, (1,), bytes(4)),
+        "confidence": Tensor(TensorDType.FP32, (1,), bytes(4)),
     }
     question = Escalation("a" * 32, m.ref, "b" * 32, "eu-central-1", fields, 2.0, audit=False, trace="c" * 55)
-    assert len(pad(encode_message(question), m.fixed_bytes)) == m.fixed_bytes
+    assert len(pad_plaintext(encode_wire_message(question), m.fixed_bytes)) == m.fixed_bytes
 
 
 @pytest.mark.heavy
 def test_equal_model_data_and_seed_give_an_equal_bundle(forged, tmp_path):
     again = forge(tmp_path / "again")
     for name in forged.manifest.files:
-        assert again.read(name) == forged.read(name), name
+        assert again.read_file(name) == forged.read_file(name), name
     assert again.digest == forged.digest
 
 
@@ -71,7 +70,7 @@ def test_timings_stay_out_of_the_content(forged):
 
 
 def test_the_graph_tells_nothing_of_the_machine_that_made_it(forged):
-    graph = onnx.load_from_string(forged.read(EDGE_FILE))
+    graph = onnx.load_from_string(forged.read_file(EDGE_FILE))
     text = str(graph)
     assert [imported.domain for imported in graph.opset_import] == [""]
     for trace in ("metadata_props", "doc_string", '.py"', ".py:", "/home", "/usr", "torch"):
@@ -87,7 +86,7 @@ def test_the_manifest_says_where_the_bundle_comes_from(forged):
 
 
 def test_a_report_without_links_and_the_outcomes_lie_beside_the_bundle(forged):
-    folder = report_folder(forged.path)
+    folder = locate_report(forged.path)
     page = (folder / HTML_FILE).read_text()
     titles = ("Bytes", "Which samples to escalate", "Confidence calibration", "Precisions", "Privacy leakage")
     for words in (*titles, "<svg", forged.digest):
@@ -99,24 +98,25 @@ def test_a_report_without_links_and_the_outcomes_lie_beside_the_bundle(forged):
 
 @pytest.mark.heavy
 def test_another_seed_gives_another_bundle(forged, tmp_path):
-    aids = Aids(cache=tmp_path / "cache", report=False)
-    other = forge_bundle(tiny_net(), tiny_data(), tiny_wish(seed=12), tmp_path / "other", aids=aids)
+    aids = ForgeInputs(cache=tmp_path / "cache", report=False)
+    other = run_forge(tiny_net(), tiny_data(), tiny_spec(seed=12), tmp_path / "other", aids=aids)
     assert other.digest != forged.digest
-    assert not report_folder(other.path).exists()
+    assert not locate_report(other.path).exists()
 
 
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from models.forge.pipeline.forge import forge
-from models.forge.spec import Aids
-from tests.models.conftest import tiny_data, tiny_net, tiny_wish
+from models.forge.pipeline.forge import run_forge
+from models.forge.spec import ForgeInputs
+from tests.models.conftest import tiny_data, tiny_net, tiny_spec
 
 def tell(stage, share):
     if stage == "teaching" and share > 0.4:
         os.kill(os.getpid(), signal.SIGKILL)
 
-forge(tiny_net(), tiny_data(), tiny_wish(), Path(sys.argv[1]), tell, aids=Aids(cache=Path(sys.argv[2]), report=False))
+inputs = ForgeInputs(cache=Path(sys.argv[2]), report=False)
+run_forge(tiny_net(), tiny_data(), tiny_spec(), Path(sys.argv[1]), tell, aids=inputs)
 """
 
 
@@ -134,24 +134,24 @@ def test_a_forge_killed_in_the_middle_goes_on_where_it_was(forged, tmp_path):
         if stage == "teaching" and 0 < share < 0.95:
             epochs.append(share)
 
-    again = forge_bundle(tiny_net(), tiny_data(), tiny_wish(), out, tell, aids=Aids(cache=cache, report=False))
+    again = run_forge(tiny_net(), tiny_data(), tiny_spec(), out, tell, aids=ForgeInputs(cache=cache, report=False))
     assert min(epochs) > 0.4, "it went on behind the last whole epoch"
     assert again.digest == forged.digest, "interrupted or not, the same bundle"
     stages = []
-    forge_bundle(
+    run_forge(
         tiny_net(),
         tiny_data(),
-        tiny_wish(),
+        tiny_spec(),
         tmp_path / "third",
         lambda stage, _: stages.append(stage),
-        aids=Aids(cache=cache, report=False),
+        aids=ForgeInputs(cache=cache, report=False),
     )
     assert not {"exporting", "quantising", "tuning", "attacking"} & set(stages), "what is kept is not done again"
 
 
 def labelled(y: np.ndarray) -> Data:
     x = np.broadcast_to(np.arange(len(y), dtype=np.float32)[:, None, None, None] / 100, (len(y), 1, 8, 8))
-    part = Part((np.ascontiguousarray(x),), y)
+    part = DataPart((np.ascontiguousarray(x),), y)
     return Data(part, part, part, ("a", "b"))
 
 
@@ -194,7 +194,7 @@ BAD = {
 def test_what_cannot_become_a_bundle_is_refused_in_one_line(words, tmp_path):
     model, data = BAD[words]
     with pytest.raises(ForgeError, match=words) as refused:
-        forge_bundle(model(), data(), tiny_wish(cut=""), tmp_path / "out")
+        run_forge(model(), data(), tiny_spec(cut=""), tmp_path / "out")
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -202,8 +202,8 @@ def test_what_cannot_become_a_bundle_is_refused_in_one_line(words, tmp_path):
 def test_a_guarantee_that_the_samples_cannot_give_is_refused_before_any_work(tmp_path):
     stages = []
     with pytest.raises(ForgeError, match=r"100 calibration samples cannot show a risk of 0\.001"):
-        forge_bundle(
-            tiny_net(), tiny_data(), tiny_wish(max_risk=0.001), tmp_path / "out", lambda stage, _: stages.append(stage)
+        run_forge(
+            tiny_net(), tiny_data(), tiny_spec(max_risk=0.001), tmp_path / "out", lambda stage, _: stages.append(stage)
         )
     assert set(stages) == {"reading"}
 
@@ -216,7 +216,7 @@ def test_an_impossible_limit_says_what_is_nearest_and_leaves_nothing(forged, tmp
 
 def test_torch_is_left_as_it_was_found():
     before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.random.get_rng_state())
-    with repeatable(1):
+    with deterministic_torch(1):
         torch.rand(3)
     after = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.random.get_rng_state())
     assert before[:2] == after[:2]
@@ -224,7 +224,7 @@ def test_torch_is_left_as_it_was_found():
 
 
 def place_in_cache(cache, bundle):
-    path = cache / f"digits-{recipe_key()[:16]}"
+    path = cache / f"digits-{demo_recipe_key()[:16]}"
     path.mkdir(parents=True)
     for file in bundle.path.iterdir():
         (path / file.name).write_bytes(file.read_bytes())
@@ -234,7 +234,7 @@ def place_in_cache(cache, bundle):
 def test_a_sound_cached_bundle_is_used_as_it_is(forged, tmp_path):
     place_in_cache(tmp_path, forged)
     heard = []
-    bundle = cached_demo_bundle(tmp_path, lambda stage, share: heard.append((stage, share)))
+    bundle = load_demo_bundle(tmp_path, lambda stage, share: heard.append((stage, share)))
     assert bundle.digest == forged.digest
     assert heard == [("cached", 1.0)]
 
@@ -254,4 +254,4 @@ def test_a_damaged_or_missing_cache_is_forged_again(forged, tmp_path, damage):
         file = place_in_cache(tmp_path, forged) / damage
         file.write_bytes(file.read_bytes()[:-7])
     with pytest.raises(TrainingStarted):
-        cached_demo_bundle(tmp_path, stop_at_training)
+        load_demo_bundle(tmp_path, stop_at_training)

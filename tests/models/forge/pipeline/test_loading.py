@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.forge.data.types import Data, ForgeError, Part
+from models.forge.data.types import Data, DataPart, ForgeError
 from models.forge.pipeline.loading import check_data, check_model, check_outputs, load_data, load_model, pack_inputs
 from tests.models.doubles.nets import ARCHITECTURES, built
 
@@ -51,7 +51,7 @@ def refused(data, **wish):
 def part(count=100, labels=3, **change):
     y = np.arange(count) % labels
     given = {"x": (np.zeros((count, 4), np.float32),), "y": y, "sensitive": {}} | change
-    return Part(**given)
+    return DataPart(**given)
 
 
 def sound(**change):
@@ -238,7 +238,7 @@ def test_a_model_with_nan_is_refused_at_once():
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if ARCHITECTURES[name].inputs > 1])
 def test_several_inputs_become_one_and_mean_the_same(name):
     model, inputs = built(name), ARCHITECTURES[name].draw(20)
-    one = Part(tuple(x.numpy() for x in inputs), np.arange(20) % 3)
+    one = DataPart(tuple(x.numpy() for x in inputs), np.arange(20) % 3)
     packed, data, shapes = pack_inputs(model, Data(one, one, one, ("a", "b", "c")))
     row = torch.from_numpy(data.calibration.x[0])
     assert row.dtype == (torch.float32 if name == "two_inputs" else torch.int64)
@@ -248,7 +248,7 @@ def test_several_inputs_become_one_and_mean_the_same(name):
 
 
 def test_whole_numbers_that_float32_cannot_hold_are_refused():
-    one = Part((np.full((20, 1), 1 << 25), np.zeros((20, 1), np.float32)), np.arange(20) % 3)
+    one = DataPart((np.full((20, 1), 1 << 25), np.zeros((20, 1), np.float32)), np.arange(20) % 3)
     with pytest.raises(ForgeError, match="number its kinds from 0"):
         pack_inputs(nn.Identity(), Data(one, one, one, ("a", "b", "c")))
 

@@ -7,18 +7,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.forge.partition.layout import Feature, Order
-from models.forge.training.bottleneck import Codebook, Decoder, Encoder, choose_codebook, rounded
+from models.forge.partition.layout import AxisOrder, FeatureLayout
+from models.forge.training.bottleneck import (
+    BottleneckDecoder,
+    BottleneckEncoder,
+    Codebook,
+    choose_codebook,
+    round_straight_through,
+)
 
-GRID = Feature(Order.GRID, ((6, 12, 12),), (6, 12, 12))
-WORDS = Feature(Order.CHANNELS_LAST, ((17, 8),), (8, 1, 17))
-SIGNAL = Feature(Order.CHANNELS_FIRST, ((4, 50),), (4, 1, 50))
-NUMBERS = Feature(Order.NUMBERS, ((12,),), (12,))
-SEVERAL = Feature(Order.NUMBERS, ((3, 4), (5,)), (17,))
+GRID = FeatureLayout(AxisOrder.GRID, ((6, 12, 12),), (6, 12, 12))
+WORDS = FeatureLayout(AxisOrder.CHANNELS_LAST, ((17, 8),), (8, 1, 17))
+SIGNAL = FeatureLayout(AxisOrder.CHANNELS_FIRST, ((4, 50),), (4, 1, 50))
+NUMBERS = FeatureLayout(AxisOrder.NUMBERS, ((12,),), (12,))
+SEVERAL = FeatureLayout(AxisOrder.NUMBERS, ((3, 4), (5,)), (17,))
 KINDS = [GRID, WORDS, SIGNAL, NUMBERS, SEVERAL]
 
 
-def _features(feature: Feature, count: int = 6) -> tuple[torch.Tensor, ...]:
+def _features(feature: FeatureLayout, count: int = 6) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(count, *shape) for shape in feature.shapes)
 
 
@@ -26,7 +32,7 @@ def _features(feature: Feature, count: int = 6) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("spatial", [True, False])
 def test_codes_of_any_features_are_whole_numbers_and_come_back_as_features(feature, spatial):
     codebook = choose_codebook(feature, 24, spatial=spatial)
-    encoder, decoder = Encoder(feature, codebook, 50_000).eval(), Decoder(codebook, feature).eval()
+    encoder, decoder = BottleneckEncoder(feature, codebook, 50_000).eval(), BottleneckDecoder(codebook, feature).eval()
     codes = encoder(*_features(feature))
     assert codes.shape == (6, *codebook.shape)
     assert torch.equal(codes, codes.round())
@@ -45,19 +51,19 @@ def test_a_chosen_codebook_fits_the_bytes_asked_for(feature, max_bytes, spatial)
 
 
 def test_the_encoder_stays_within_the_arithmetic_it_is_given():
-    small = sum(p.numel() for p in Encoder(GRID, Codebook((4, 6, 6), 4), 60_000).parameters())
-    large = sum(p.numel() for p in Encoder(GRID, Codebook((4, 6, 6), 4), 3_000_000).parameters())
+    small = sum(p.numel() for p in BottleneckEncoder(GRID, Codebook((4, 6, 6), 4), 60_000).parameters())
+    large = sum(p.numel() for p in BottleneckEncoder(GRID, Codebook((4, 6, 6), 4), 3_000_000).parameters())
     assert small * 4 < large
 
 
 def test_learning_goes_through_the_rounding():
     levels = torch.tensor([0.2, 1.7], requires_grad=True)
-    rounded(levels).sum().backward()
+    round_straight_through(levels).sum().backward()
     assert levels.grad is not None
     assert levels.grad.tolist() == [1.0, 1.0]
 
 
 def test_a_decoder_may_enter_at_features_of_another_size_than_the_encoder_left():
     codebook = choose_codebook(GRID, 30)
-    later = Feature(Order.GRID, ((10, 3, 3),), (10, 3, 3))
-    assert Decoder(codebook, later)(torch.zeros(2, *codebook.shape)).shape == (2, 10, 3, 3)
+    later = FeatureLayout(AxisOrder.GRID, ((10, 3, 3),), (10, 3, 3))
+    assert BottleneckDecoder(codebook, later)(torch.zeros(2, *codebook.shape)).shape == (2, 10, 3, 3)

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from models.forge.training.calibration import confidence_error, probabilities, temperature
+from models.forge.training.calibration import expected_calibration_error, fit_temperature, softmax_probabilities
 
 
 def calibration_error(scores, y):
-    return confidence_error(scores.max(1), scores.argmax(1) == y)
+    return expected_calibration_error(scores.max(1), scores.argmax(1) == y)
 
 
 def overconfident(factor, count=4000, labels=5):
     """Logits that would be calibrated at temperature `factor`."""
     rng = np.random.default_rng(1)
     honest = rng.normal(0, 2, (count, labels))
-    scores = probabilities(honest, 1.0)
+    scores = softmax_probabilities(honest, 1.0)
     y = (scores.cumsum(1) > rng.random((count, 1))).argmax(1)
     return honest * factor, y
 
@@ -22,9 +22,9 @@ def overconfident(factor, count=4000, labels=5):
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
 def test_temperature_undoes_over_and_under_confidence(factor):
     logits, y = overconfident(factor)
-    found = temperature(logits, y)
+    found = fit_temperature(logits, y)
     assert found == pytest.approx(factor, rel=0.1)
-    before, after = (calibration_error(probabilities(logits, t), y) for t in (1.0, found))
+    before, after = (calibration_error(softmax_probabilities(logits, t), y) for t in (1.0, found))
     assert after < 0.03
     assert after <= before + 0.005
 
@@ -36,14 +36,14 @@ def test_a_model_that_is_always_right_and_sure_has_no_calibration_error():
 
 
 def test_probabilities_survive_huge_logits():
-    assert probabilities(np.array([[1e30, -1e30]]), 1.0).tolist() == [[1.0, 0.0]]
+    assert softmax_probabilities(np.array([[1e30, -1e30]]), 1.0).tolist() == [[1.0, 0.0]]
 
 
 def test_samples_of_no_label_do_not_move_the_temperature():
     logits, y = overconfident(3.0)
     strange = np.random.default_rng(3).normal(0, 9, (500, 5))
-    assert temperature(np.vstack([logits, strange]), np.r_[y, np.full(500, -1)]) == temperature(logits, y)
+    assert fit_temperature(np.vstack([logits, strange]), np.r_[y, np.full(500, -1)]) == fit_temperature(logits, y)
 
 
 def test_a_gate_that_is_sure_of_everything_is_off_by_its_error_rate():
-    assert confidence_error(np.ones(10), np.arange(10) < 7) == pytest.approx(0.3)
+    assert expected_calibration_error(np.ones(10), np.arange(10) < 7) == pytest.approx(0.3)

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from models.forge.data.augment import Shake
-from models.forge.data.types import Data, Part
-from models.forge.partition.cuts import find_cuts, trace
-from models.forge.training.distillation import Teaching, choose_entry, teach
-from models.forge.training.modules import edge_module, edge_outputs, tail_module
+from models.forge.data.augment import Augmentation
+from models.forge.data.types import Data, DataPart
+from models.forge.partition.cuts import find_cuts, trace_model
+from models.forge.training.distillation import DistillationConfig, choose_entry, train_modules
+from models.forge.training.modules import build_edge_module, build_tail_module, edge_output_names
 
 KINDS = ("left", "middle", "right")
-WISH = Teaching(max_bytes=24, epochs=3, batch=32)
+WISH = DistillationConfig(max_bytes=24, epochs=3, batch=32)
 
 
 class Bands(nn.Module):
@@ -33,13 +33,13 @@ class Bands(nn.Module):
         return last
 
 
-def _part(count: int, seed: int, *, values: bool) -> Part:
+def _part(count: int, seed: int, *, values: bool) -> DataPart:
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, count)
     x = rng.normal(0, 0.3, (count, 1, 8, 8)).astype(np.float32)
     for row, place in enumerate(y):
         x[row, 0, :, 3 * place : 3 * place + 2] += 1
-    return Part((x,), (y * 100.0 + 7).astype(np.float32) if values else y.astype(np.int64))
+    return DataPart((x,), (y * 100.0 + 7).astype(np.float32) if values else y.astype(np.int64))
 
 
 def _data(*, values: bool) -> Data:
@@ -68,7 +68,7 @@ def _given(data: Data) -> nn.Module:
 class World:
     def __init__(self, *, values: bool) -> None:
         self.data = _data(values=values)
-        self.traced = trace(_given(self.data), torch.from_numpy(self.data.training.x[0][:2]))
+        self.traced = trace_model(_given(self.data), torch.from_numpy(self.data.training.x[0][:2]))
         self.cuts = find_cuts(self.traced)
 
 
@@ -83,15 +83,15 @@ def _silent(_what: str, _share: float) -> None:
 
 def _answers(pieces, x):
     with torch.no_grad():
-        outputs = edge_module(pieces)(torch.from_numpy(x))
-        found = dict(zip(edge_outputs(pieces), outputs, strict=True))
-        return found, tail_module(pieces)(found["codes"].float())
+        outputs = build_edge_module(pieces)(torch.from_numpy(x))
+        found = dict(zip(edge_output_names(pieces), outputs, strict=True))
+        return found, build_tail_module(pieces)(found["codes"].float())
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("spatial", [True, False], ids=["grid", "vector"])
 def test_edge_and_hub_learn_what_the_given_model_knows(labels, spatial):
-    pieces = teach(labels.traced, labels.data, labels.cuts[0], WISH._replace(spatial=spatial), _silent)
+    pieces = train_modules(labels.traced, labels.data, labels.cuts[0], WISH._replace(spatial=spatial), _silent)
     held = labels.data.heldout
     found, answers = _answers(pieces, held.x[0])
     assert (found["logits"].argmax(1).numpy() == held.y).mean() > 0.95
@@ -103,7 +103,7 @@ def test_edge_and_hub_learn_what_the_given_model_knows(labels, spatial):
 
 def test_a_regressor_learns_its_values_and_how_wrong_they_are():
     world = World(values=True)
-    pieces = teach(world.traced, world.data, world.cuts[0], WISH._replace(epochs=5), _silent)
+    pieces = train_modules(world.traced, world.data, world.cuts[0], WISH._replace(epochs=5), _silent)
     held = world.data.heldout
     found, answers = _answers(pieces, held.x[0])
     value, log_scale = found["logits"].unbind(1)
@@ -118,7 +118,7 @@ def test_a_users_own_small_model_can_be_the_exit(labels):
     small = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     weight = cast("nn.Linear", small[1]).weight
     before = weight.clone()
-    pieces = teach(labels.traced, labels.data, labels.cuts[0], WISH._replace(edge_model=small), _silent)
+    pieces = train_modules(labels.traced, labels.data, labels.cuts[0], WISH._replace(edge_model=small), _silent)
     found, _ = _answers(pieces, labels.data.heldout.x[0])
     assert (found["logits"].argmax(1).numpy() == labels.data.heldout.y).mean() > 0.9
     assert torch.equal(before, weight)  # the user's own object is not changed
@@ -126,7 +126,7 @@ def test_a_users_own_small_model_can_be_the_exit(labels):
 
 def test_the_given_model_is_not_changed_by_teaching(labels):
     before = {key: value.clone() for key, value in labels.traced.gm.state_dict().items()}
-    teach(labels.traced, labels.data, labels.cuts[0], WISH._replace(epochs=1), _silent)
+    train_modules(labels.traced, labels.data, labels.cuts[0], WISH._replace(epochs=1), _silent)
     assert all(torch.equal(before[key], value) for key, value in labels.traced.gm.state_dict().items())
 
 
@@ -136,17 +136,17 @@ class Killed(Exception):  # noqa: N818 - it is not an error
 
 @pytest.mark.heavy
 def test_a_killed_teaching_goes_on_and_ends_as_if_it_had_not_been(labels, tmp_path):
-    wish = WISH._replace(epochs=2, augment=Shake(crop=1, cutout=2, mirror=False).__call__, copies=2)
-    whole = teach(labels.traced, labels.data, labels.cuts[0], wish, _silent)
+    wish = WISH._replace(epochs=2, augment=Augmentation(crop=1, cutout=2, mirror=False).__call__, copies=2)
+    whole = train_modules(labels.traced, labels.data, labels.cuts[0], wish, _silent)
 
     def killer(_what: str, share: float) -> None:
         if share > 0.4:
             raise Killed
 
     with pytest.raises(Killed):
-        teach(labels.traced, labels.data, labels.cuts[0], wish._replace(folder=tmp_path), killer)
+        train_modules(labels.traced, labels.data, labels.cuts[0], wish._replace(folder=tmp_path), killer)
     told: list[str] = []
-    again = teach(
+    again = train_modules(
         labels.traced,
         labels.data,
         labels.cuts[0],
@@ -166,6 +166,6 @@ def test_the_decoder_enters_later_than_the_cut_where_the_model_is_narrow(labels)
 
 def test_shaken_pictures_follow_from_the_generator_alone():
     pictures = torch.rand(4, 1, 16, 16)
-    one, other = (Shake(crop=1, mirror=False)(pictures, torch.Generator().manual_seed(2)) for _ in range(2))
+    one, other = (Augmentation(crop=1, mirror=False)(pictures, torch.Generator().manual_seed(2)) for _ in range(2))
     assert torch.equal(one, other)
     assert not torch.equal(one, pictures)

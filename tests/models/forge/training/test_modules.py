@@ -4,31 +4,39 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.forge.partition.layout import Feature, Order
-from models.forge.training.bottleneck import Codebook, Decoder, Encoder
-from models.forge.training.early_exit import Exit
-from models.forge.training.gate import Seen, fit_gate, fit_novelty
-from models.forge.training.losses import Aim
-from models.forge.training.modules import Pieces, Retuning, Shown, edge_module, edge_outputs, retune, tail_module
+from models.forge.partition.layout import AxisOrder, FeatureLayout
+from models.forge.training.bottleneck import BottleneckDecoder, BottleneckEncoder, Codebook
+from models.forge.training.early_exit import EarlyExit
+from models.forge.training.gate import GateSamples, fit_gate, fit_novelty
+from models.forge.training.losses import LossConfig
+from models.forge.training.modules import (
+    RetuningConfig,
+    ShippedSamples,
+    TrainedModules,
+    build_edge_module,
+    build_tail_module,
+    edge_output_names,
+    retune_hub,
+)
 
-FEATURE = Feature(Order.NUMBERS, ((8,),), (8,))
+FEATURE = FeatureLayout(AxisOrder.NUMBERS, ((8,),), (8,))
 BOOK = Codebook((6,), 4)
 
 
-def pieces_of(seed: int = 0) -> Pieces:
+def pieces_of(seed: int = 0) -> TrainedModules:
     torch.manual_seed(seed)
-    encoder = Encoder(FEATURE, BOOK, 4000)
-    return Pieces(
+    encoder = BottleneckEncoder(FEATURE, BOOK, 4000)
+    return TrainedModules(
         head=nn.Sequential(nn.Linear(4, 8), nn.ReLU()),
         encoder=encoder,
-        decoder=Decoder(BOOK, FEATURE),
+        decoder=BottleneckDecoder(BOOK, FEATURE),
         tail=nn.Linear(8, 3),
-        exit=Exit(encoder.hidden, 3),
+        exit=EarlyExit(encoder.hidden, 3),
         codebook=BOOK,
     )
 
 
-def with_gate(pieces: Pieces) -> Pieces:
+def with_gate(pieces: TrainedModules) -> TrainedModules:
     """A gate and a novelty score fitted on made-up samples: their answers do not matter here."""
     chance = torch.Generator().manual_seed(0)
     width = pieces.encoder.hidden[0]
@@ -36,7 +44,7 @@ def with_gate(pieces: Pieces) -> Pieces:
     summary = torch.randn(1000, width, generator=chance)
     named = torch.where(summary[:, 0] > 0.8, (y + 1) % 3, y)
     logits = nn.functional.one_hot(named, 3) * 6.0 + torch.randn(1000, 3, generator=chance)
-    seen = Seen(logits, summary, nn.functional.one_hot(y, 3).float(), y)
+    seen = GateSamples(logits, summary, nn.functional.one_hot(y, 3).float(), y)
     pieces.gate, pieces.novelty = fit_gate(seen, 0), fit_novelty(seen, seen, labels=True)
     assert pieces.gate is not None
     return pieces
@@ -44,10 +52,10 @@ def with_gate(pieces: Pieces) -> Pieces:
 
 def test_the_devices_half_returns_what_it_names():
     pieces = pieces_of()
-    assert edge_outputs(pieces) == ("logits", "codes")
+    assert edge_output_names(pieces) == ("logits", "codes")
     pieces = with_gate(pieces)
-    assert edge_outputs(pieces, "features") == ("logits", "features", "confidence", "novelty")
-    logits, codes, confidence, novelty = edge_module(pieces)(torch.randn(5, 4))
+    assert edge_output_names(pieces, "features") == ("logits", "features", "confidence", "novelty")
+    logits, codes, confidence, novelty = build_edge_module(pieces)(torch.randn(5, 4))
     assert (logits.shape, codes.shape, confidence.shape, novelty.shape) == ((5, 3), (5, 6), (5,), (5,))
     assert codes.dtype == torch.uint8
     assert codes.max() < BOOK.levels
@@ -56,8 +64,8 @@ def test_the_devices_half_returns_what_it_names():
 def test_both_halves_together_are_the_whole_road():
     pieces = pieces_of()
     x = torch.randn(5, 4)
-    _, codes = edge_module(pieces)(x)
-    found = tail_module(pieces)(codes.float())
+    _, codes = build_edge_module(pieces)(x)
+    found = build_tail_module(pieces)(codes.float())
     assert torch.equal(found, pieces.tail(pieces.decoder(pieces.encoder(pieces.head(x)))))
 
 
@@ -69,8 +77,13 @@ def test_tuning_again_wins_back_what_other_codes_cost():
     y = (codes[:, 0] % 3).astype(np.int64)
     answers = np.eye(3, dtype=np.float32)[y] * 8
     told: list[float] = []
-    retune(pieces, Shown(codes, answers, y), Retuning(Aim(3), epochs=8, batch=32, rate=3e-3), told.append)
+    retune_hub(
+        pieces,
+        ShippedSamples(codes, answers, y),
+        RetuningConfig(LossConfig(3), epochs=8, batch=32, rate=3e-3),
+        told.append,
+    )
     with torch.no_grad():
-        found = tail_module(pieces)(torch.from_numpy(codes).float()).argmax(1).numpy()
+        found = build_tail_module(pieces)(torch.from_numpy(codes).float()).argmax(1).numpy()
     assert (found == y).mean() > 0.95
     assert told[-1] == 1.0
