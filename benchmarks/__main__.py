@@ -98,8 +98,9 @@ def render_part(suite: BenchmarkSuite, figures: list[Figure], seconds: float, lo
     terms = "\n".join(f"- **{figure.name}**: {'; '.join(figure.terms)}" for figure in figures if figure.terms)
     return (
         f"## {suite.title}\n\n"
-        f"Written by `{suite.command}` ({seconds:.0f} s, commit {_short_commit()}). Everything, broker and senders included, "
-        "ran on one machine. Medians of several rounds; what is compared took turns in the same run.\n\n"
+        f"Written by `{suite.command}` ({seconds:.0f} s, commit {_short_commit()}). Everything, broker and "
+        "senders included, ran on one machine. "
+        "Medians of several rounds; what is compared took turns in the same run.\n\n"
         f"{render_markdown(figures)}\n\n{terms}\n\n| | |\n|---|---|\n{machine}\n"
     )
 

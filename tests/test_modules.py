@@ -65,7 +65,7 @@ def names_in(path: Path) -> frozenset[str]:
 
 
 def resolves(name: str) -> bool:
-    """`package.module`, perhaps with an attribute behind it, or `package.module:piece_attribute`."""
+    """`package.module`, perhaps with an attribute behind it, or `package.module:attribute`."""
     module, colon, attribute = name.partition(":")
     if file_of(module):
         return not colon or attribute in names_in(file_of(module) or ROOT)

@@ -74,7 +74,7 @@ skerry.main()
 
 
 def run_stand_in(tmp_path: Path, body: str, *args: str) -> subprocess.CompletedProcess[str]:
-    head = "import typer\nfrom wire.process.exit_codes import Exit, ExitError\n"
+    head = "import typer\nfrom wire.process.exit_codes import ExitCode, ExitError\n"
     (tmp_path / "strange_command.py").write_text(head + body, encoding="utf-8")
     return python(STAND_IN, str(tmp_path), "agent", *args)
 
@@ -96,7 +96,7 @@ def test_a_subcommand_may_be_one_function(tmp_path):
 
 
 def test_a_stop_becomes_one_line_and_its_exit_code(tmp_path):
-    done = run_stand_in(tmp_path, APP + "    raise ExitError(Exit.DISK, 'disk full\\nmake room')", "run", "x")
+    done = run_stand_in(tmp_path, APP + "    raise ExitError(ExitCode.DISK, 'disk full\\nmake room')", "run", "x")
     assert refused(done, ExitCode.DISK) == "skerry: disk full make room\n"
 
 

@@ -24,7 +24,8 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
     cold_s, cold = await _run_demo(folder)
     warm_s, warm = await _run_demo(folder)
     terms = (
-        f"whole demo {format_number(cold['seconds'])} s; with the model cached: first escalated answer after {format_number(warm_s)} s",
+        f"whole demo {format_number(cold['seconds'])} s; with the model cached: "
+        f"first escalated answer after {format_number(warm_s)} s",
         f"lost {cold['lost'] + warm['lost']}, doubled {cold['doubled'] + warm['doubled']}",
     )
     return [Figure("make demo, model not cached, to the first escalated answer", cold_s, "s", LIMIT_S, terms=terms)]

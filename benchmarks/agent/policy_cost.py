@@ -138,9 +138,11 @@ def main() -> int:
     others = time_peers(sys.argv[1], rules, contexts) if len(sys.argv) > 1 else {}
     leave = [each for turn, each in enumerate(taken) if not contexts[turn % CONTEXTS]["denied"]]
     said = [
-        f"p99 {format_number(find_percentile(leave, 0.99))} us; {sum(each['denied'] for each in contexts)} of {CONTEXTS} contexts"
-        f" are denied by a rule: with these p50 {format_number(median(taken))} us",
-        f"nothing remembered: p50 {format_number(median(fresh))} us, worst of {len(fresh)}: {format_number(max(fresh))} us",
+        f"p99 {format_number(find_percentile(leave, 0.99))} us; "
+        f"{sum(each['denied'] for each in contexts)} of {CONTEXTS} contexts are denied by a rule: "
+        f"with these p50 {format_number(median(taken))} us",
+        f"nothing remembered: p50 {format_number(median(fresh))} us, "
+        f"worst of {len(fresh)}: {format_number(max(fresh))} us",
         *(f"{name}: p50 {format_number(median(each) * US)} us" for name, each in others.items() if each),
     ]
     figure = Figure(

@@ -57,9 +57,10 @@ async def measure_ratio(rig: BenchmarkRig, identity: Identity) -> Figure:
         tails.append(find_percentile(taken, 0.99) * US)
     floor = median(echoes) + model_us + 3 * median(commits) + crypto_us
     terms = (
-        f"escalation p50 {format_number(median(asked))} us, p99 {format_number(median(tails))} us ({TIMES} x {ROUNDS} rounds)",
-        f"floor {format_number(floor)} us = echo {format_number(median(echoes))} + model {format_number(model_us)} + 3 commits of "
-        f"{format_number(median(commits))} + 2 x (seal, sign, verify, open) {format_number(crypto_us)}",
+        f"escalation p50 {format_number(median(asked))} us, "
+        f"p99 {format_number(median(tails))} us ({TIMES} x {ROUNDS} rounds)",
+        f"floor {format_number(floor)} us = echo {format_number(median(echoes))} + model {format_number(model_us)} "
+        f"+ 3 commits of {format_number(median(commits))} + 2 x (seal, sign, verify, open) {format_number(crypto_us)}",
         f"ratio per round: {', '.join(format_number(ratio) for ratio in ratios)}",
     )
     return Figure("escalation round trip, p50, over its floor", median(ratios), "x", LIMIT, terms=terms)

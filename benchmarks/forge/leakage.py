@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--macs", type=float, default=FULL.macs, help="work of one training of the attacker")
     wanted = parser.parse_args()
     torch.set_num_threads(1)
-    recipe = importlib.import_module(f"models.zoo.{wanted.set_fields}")
+    recipe = importlib.import_module(f"models.zoo.{wanted.set}")
     data = recipe.samples()
     traced = trace_model(recipe.build_model(), torch.from_numpy(data.training.x[0][:2]))
     found = []
@@ -165,7 +165,7 @@ def main() -> None:
         loss = "" if np.isnan(r.loss_points) else f"{r.loss_points:.2f}"
         ends = f"{r.ssim.value:.3f} ({r.ssim.low:.3f} to {r.ssim.high:.3f})"
         print(f"| {r.what} | {r.payload_bytes:g} | {loss} | {ends} | {r.attack} |", flush=True)
-    for figure in build_figures(wanted.set_fields, found):
+    for figure in build_figures(wanted.set, found):
         print(format_line(figure))
 
 

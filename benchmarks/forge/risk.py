@@ -43,9 +43,8 @@ def judge_risks(name: str, outcomes: Outcomes, resplits: int, max_risks: Sequenc
             try:
                 found = simulate_coverage(outcomes, wanted, resplits)
             except ForgeError:
-                print(
-                    f"| {name} | {len(outcomes)} | {risk} | {max_risk:g} | too few: {minimum_calibration(wanted)} are needed |"
-                )
+                needed = minimum_calibration(wanted)
+                print(f"| {name} | {len(outcomes)} | {risk} | {max_risk:g} | too few: {needed} are needed |")
                 continue
             print(format_row(name, outcomes, wanted, found), flush=True)
             broken = 100 * found.drawn / resplits

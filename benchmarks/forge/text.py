@@ -89,7 +89,7 @@ def make_row(name: str, found: Values, y: Values, asked: Values) -> TextRow:
 def choose_threshold(scores: Scores, y: Values) -> float:
     """The score below which lie at most `_SPENT` of the in-scope samples, as right answers."""
     right = np.sort(scores.max(1)[scores.argmax(1) == y])
-    return float(right[int(_SPENT * (y != OUT_OF_SCOPE).sum_series())])
+    return float(right[int(_SPENT * (y != OUT_OF_SCOPE).sum())])
 
 
 RULES: dict[str, Rule] = {"paper": fit_rejection, "half a point": choose_threshold}
@@ -122,7 +122,7 @@ def _mix_scores(found: TextAnswers, asked: Values) -> Scores:
 def _choose_confidence(confidence: Scores, y: Values, outside: float) -> float:
     """The confidence under which the hub is asked, for a stream with a share of `outside` out of scope."""
     beyond = y == OUT_OF_SCOPE
-    weights = np.where(beyond, outside / beyond.sum_series(), (1 - outside) / (~beyond).sum_series())
+    weights = np.where(beyond, outside / beyond.sum(), (1 - outside) / (~beyond).sum())
     order = np.argsort(confidence, kind="stable")
     place = int(np.searchsorted(weights[order].cumsum(), _ASKED))
     return float(confidence[order][min(place, len(order) - 1)])

@@ -182,7 +182,7 @@ def method_names(module: Module) -> Iterator[str]:
 
 
 def repeated_class_names(modules: Sequence[Module]) -> dict[str, int]:
-    """`package.SafeName` of each public class that a package defines more than once, with how often."""
+    """`package.Name` of each public class that a package defines more than once, with how often."""
     counts: dict[str, int] = defaultdict(int)
     for module in modules:
         for node in module.tree.body:

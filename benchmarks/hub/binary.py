@@ -44,7 +44,8 @@ async def run_benchmark(folder: Path, _bundle: Path) -> list[Figure]:
                 taken[form].append(find_median(seen.taken))
     cost = {form: median(found) for form, found in spent.items()}
     terms = tuple(
-        f"{form}: {len(body):,} bytes, {format_number(cost[form] * 1e3)} ms of CPU, p50 {format_number(median(taken[form]) * 1e3)} ms"
+        f"{form}: {len(body):,} bytes, {format_number(cost[form] * 1e3)} ms of CPU, "
+        f"p50 {format_number(median(taken[form]) * 1e3)} ms"
         for form, (body, _) in build_bodies().items()
     )
     name = "CPU of a 150 KB picture as JSON, over binary"

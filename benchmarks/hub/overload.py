@@ -67,7 +67,8 @@ def _format_answered(seen: list[RequestOutcome]) -> str:
     for wish in WISHES:
         taken = [o.seconds for o in seen if o.status == 200 and o.wish is wish]
         parts.append(
-            f"{wish.name}: {format_number(len(taken) / SECONDS)}/s, p50 {find_median(taken):.2f} s, p99 {find_percentile(taken, 0.99):.2f} s"
+            f"{wish.name}: {format_number(len(taken) / SECONDS)}/s, "
+            f"p50 {find_median(taken):.2f} s, p99 {find_percentile(taken, 0.99):.2f} s"
         )
     return "; ".join(parts)
 

@@ -78,7 +78,8 @@ class PeerRounds(NamedTuple):
 
     def describe(self) -> str:
         tail = median(find_percentile(seen.taken, 0.99) for seen in self.many) * 1e3
-        return f"{format_number(self.per_s)}/s (p99 {format_number(tail)} ms), one client p50 {format_number(self.one_s * 1e3)} ms"
+        one_ms = format_number(self.one_s * 1e3)
+        return f"{format_number(self.per_s)}/s (p99 {format_number(tail)} ms), one client p50 {one_ms} ms"
 
 
 def install_peer(peer: PeerServer) -> None:

@@ -126,7 +126,8 @@ def _format_parts(folder: Path) -> str:
     )
     return (
         f"of the hub's: verify and open a question {format_number(question.in_us)} us, seal and sign a verdict "
-        f"{format_number(verdict.out_us)} us; a durable commit, shared by those who wait, {format_number(time_commit_us(folder))} us"
+        f"{format_number(verdict.out_us)} us; "
+        f"a durable commit, shared by those who wait, {format_number(time_commit_us(folder))} us"
     )
 
 

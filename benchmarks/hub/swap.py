@@ -48,7 +48,8 @@ def judge_outcomes(crowd: OpenLoad, computed: int) -> list[Figure]:
     taken = [outcome.seconds for outcome in crowd.outcomes if outcome.status == 200]
     terms = (
         f"{crowd.sent} asked; statuses {dict(sorted(statuses.items()))}; by version {dict(sorted(versions.items()))}",
-        f"p50 {find_percentile(taken, 0.5):.3f} s, p99 {find_percentile(taken, 0.99):.3f} s; nobody listened to {crowd.nobody}",
+        f"p50 {find_percentile(taken, 0.5):.3f} s, p99 {find_percentile(taken, 0.99):.3f} s; "
+        f"nobody listened to {crowd.nobody}",
     )
     lost = crowd.sent - len(crowd.outcomes) - crowd.nobody
     errors = len(crowd.outcomes) - sum(_is_stated(outcome) for outcome in crowd.outcomes)

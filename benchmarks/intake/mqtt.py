@@ -32,8 +32,10 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
         rates, size = await _run_rounds(rig, devices, "parked", ROUNDS)
         whole, _ = await _run_rounds(rig, devices, "echo", 1)
     terms = (
-        f"{DEVICES} devices x {EACH} questions of {size} bytes, window 32 each; rounds: {', '.join(map(format_number, rates))}",
-        f"with a model that answers at once, verdicts sealed and stored too: {format_number(whole[0])} questions/s answered",
+        f"{DEVICES} devices x {EACH} questions of {size} bytes, window 32 each; "
+        f"rounds: {', '.join(map(format_number, rates))}",
+        f"with a model that answers at once, verdicts sealed and stored too: "
+        f"{format_number(whole[0])} questions/s answered",
     )
     name = "hub intake, sealed 1 KB questions over MQTT and TLS"
     return [Figure(name, median(rates), "messages/s", LIMIT, more_is_better=True, terms=terms)]

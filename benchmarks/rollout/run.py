@@ -98,8 +98,9 @@ def measure_small(known: PairedAnswers) -> list[Figure]:
     waves = [sum(story.passed == wave for story in stopped) for wave in range(HALF)]
     worst = max(story.worst_hour for story in stories)
     terms = (
-        f"{courses[0].pair.points * 100:+.1f} points, churn {_format_churn(courses[0].pair)}; in the canary wave {waves[0]}, "
-        f"in the 10 % wave {waves[1]}; at most {100 * worst:.3f} % of the worst hour's answers spoilt",
+        f"{courses[0].pair.points * 100:+.1f} points, churn {_format_churn(courses[0].pair)}; "
+        f"in the canary wave {waves[0]}, in the 10 % wave {waves[1]}; "
+        f"at most {100 * worst:.3f} % of the worst hour's answers spoilt",
         *(f"{who}: {_describe_trace(story)}" for who, story in beside.items()),
     )
     share = 100.0 * len(stopped) / len(stories)

@@ -61,7 +61,8 @@ def _step_cost(path: Path, kind: str, means: EngineOptions) -> Figure:
         ours, theirs = _time_alternating(lambda x: gang.run("tail", [x]), hand.step)
         meetings = gang.last.meetings if gang.last else {}
     terms = (
-        f"gang p50 {find_median(ours) * MS:.2f} ms, by hand {find_median(theirs) * MS:.2f} ms, in one process {_time_whole() * MS:.2f} ms",
+        f"gang p50 {find_median(ours) * MS:.2f} ms, by hand {find_median(theirs) * MS:.2f} ms, "
+        f"in one process {_time_whole() * MS:.2f} ms",
         f"batch {BATCH}, {len(ours)} steps each, alternating; largest difference {error:.1e}; collectives {meetings}",
     )
     return Figure(

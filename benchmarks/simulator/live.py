@@ -79,7 +79,8 @@ def _describe_outcome(outcome: Outcome) -> Iterator[str]:
     held = {name: counts[f"rss_mb.{name}"] for name in spent}
     hub = _merge_bins(outcome, "hub")
     yield f"{outcome.samples} samples, {report.accepted} asked; {report.format_text().splitlines()[0]}"
-    yield f"answers of the hub: p50 {_interpolate_quantile(hub, 0.5):.3f} s, p99 {_interpolate_quantile(hub, 0.99):.3f} s"
+    p50_s, p99_s = _interpolate_quantile(hub, 0.5), _interpolate_quantile(hub, 0.99)
+    yield f"answers of the hub: p50 {p50_s:.3f} s, p99 {p99_s:.3f} s"
     yield "of a core: " + ", ".join(f"{name} {share:.0f} %" for name, share in spent.items())
     yield "MB: " + ", ".join(f"{name} {size}" for name, size in held.items())
     yield f"{outcome.wall.seconds - outcome.until_s:.0f} s to enrol and connect"

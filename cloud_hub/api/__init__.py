@@ -1,6 +1,6 @@
 """The hub's web API (aiohttp): inference, administration, enrolment, rollouts, metrics, update repository, ledger log.
 
-`app` assembles the application; `run_routing` describes a route and makes the OpenAPI document; `auth` authenticates
+`app` assembles the application; `routing` describes a route and makes the OpenAPI document; `auth` authenticates
 and authorises callers; `interface` declares as protocols what the routes need of the hub. The other modules are groups
 of routes: `oip` and `oip_repository` (Open Inference Protocol v2), `admin`, `admin_models`, `devices`, `rollouts`,
 `monitoring` and `public`.

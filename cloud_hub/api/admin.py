@@ -33,7 +33,7 @@ class InviteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of `POST /v1/admin/invites`.
 
     `device` is a whole id, `tenant--name`; `expires_s`: seconds for which the invite may be used, one second to 30
-    days. `hardware`, `replace`: see `registry.Welcome`.
+    days. `hardware`, `replace`: see `registry.DeviceInvitation`.
     """
 
     device: str

@@ -34,11 +34,9 @@ _LISTS = frozenset(("waves", "lab"))
 
 
 def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
-    """Parse `--set_fields` options:
+    """Parse `--set` options into names with their JSON values.
 
-    `soak_s=600`, `waves=1,25%,100%`, `gate.signals.p95=2` into names with their JSON values.
-
-    ExitError(USAGE) otherwise.
+    As typed: `soak_s=600`, `waves=1,25%,100%`, `gate.signals.p95=2`. ExitError(USAGE) otherwise.
     """
     found: dict[str, Any] = {}
     for text in texts:
@@ -368,7 +366,7 @@ def undo(
 def _watch_rollout(clerk: RolloutClient, view: RolloutView, limit_s: float | None = None, *, as_json: bool) -> None:
     """Print each change, and end the command once the rollout has ended, waits for a person, or the time is over.
 
-    The hub is asked once a second. `step_limit_s`: seconds, None = without end; ExitError(UNFINISHED) once it is over.
+    The hub is asked once a second. `limit_s`: seconds, None = without end; ExitError(UNFINISHED) once it is over.
     """
     deadline = None if limit_s is None else time.monotonic() + limit_s
     said = ""

@@ -102,7 +102,7 @@ class StoreQuestion(msgspec.Struct, frozen=True):
 
 
 class SealVerdict(msgspec.Struct, frozen=True):
-    """Command: seal this verdict to the device, bound to its question by `binding`, then store it like `End`."""
+    """Command: seal this verdict to the device, bound to its question by `binding`, stored like `StoreEnding`."""
 
     key: QuestionKey
     device: Device
@@ -125,7 +125,7 @@ class DeleteQuestion(msgspec.Struct, frozen=True):
 class LookUpQuestions(msgspec.Struct, frozen=True):
     """Command: read these keys and the highest seq of each stream, then call `HubCore.on_found` with this command.
 
-    `ticket` says who waits: `QUESTION_TICKET` for questions, else an `StatusRequest`.
+    `ticket` says who waits: `QUESTION_TICKET` for questions, else a `StatusRequest`.
     """
 
     ticket: int
@@ -254,6 +254,7 @@ class AnswerWebSample(msgspec.Struct, frozen=True):
 
 
 Command = (
-    StoreQuestion | SealVerdict | StoreEnding | DeleteQuestion | LookUpQuestions | PruneRows | RunBatch | CheckEngine | LoadModel | UnloadModel | SendNote | SendFrame | SuspendDevice | AnswerWebSample | LogLedgerHead
+    StoreQuestion | SealVerdict | StoreEnding | DeleteQuestion | LookUpQuestions | PruneRows | RunBatch | CheckEngine
+    | LoadModel | UnloadModel | SendNote | SendFrame | SuspendDevice | AnswerWebSample | LogLedgerHead
     | RecordInstallReport | ResendAssignments
 )  # fmt: skip

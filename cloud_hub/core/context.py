@@ -1,7 +1,7 @@
 """Shared state of the parts of `HubCore`: settings, open questions, queues, counters, and decryption of frames. Pure.
 
-`Memory` holds the open questions, a cache of lately ended ones, and the highest seq of each stream. Rule: all of it
-may be lost. The store is authoritative; what is not in memory is looked up there.
+`QuestionMemory` holds the open questions, a cache of lately ended ones, and the highest seq of each stream. Rule: all
+of it may be lost. The store is authoritative; what is not in memory is looked up there.
 """
 
 from collections import Counter, OrderedDict

@@ -323,7 +323,7 @@ class HubCore:
     ) -> RefuseQuestion | None:
         """Queue raw samples of a web request beside the devices' questions; None = accepted, else the refusal.
 
-        Each sample is answered by a `Hand` command with the key (LOCAL, request, index).
+        Each sample is answered by an `AnswerWebSample` command with the key (LOCAL, request, index).
         """
         return self._web.queue_request(request, model, samples, now, wish)
 

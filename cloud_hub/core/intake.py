@@ -1,8 +1,8 @@
 """Intake of questions: verification, duplicates, admission, decryption, policy check, then `StoreQuestion`. Pure.
 
-Also reopens stored questions after a restart (`revive`). Rule: the unique (device, epoch, seq) is the whole replay
-protection. A seq above the highest of its stream is certainly new; any other is looked up in the store. Nothing is
-written for a refusal.
+Also reopens stored questions after a restart (`reopen_question`). Rule: the unique (device, epoch, seq) is the whole
+replay protection. A seq above the highest of its stream is certainly new; any other is looked up in the store. Nothing
+is written for a refusal.
 """
 
 from collections.abc import Mapping
@@ -158,7 +158,7 @@ class QuestionIntake:
     def _accept_question(self, arrival: _ArrivedQuestion, opened: DecryptedQuestion, now: float) -> list[Command]:
         """Check an admitted question against its policy and model.
 
-        accepted, it is opened and a `StoreQuestion` returned.
+        If it is accepted, it is opened and a `StoreQuestion` returned.
         """
         device = arrival.device
         facts = DeviceFacts(arrival.key.device, device.device_class, device.region)

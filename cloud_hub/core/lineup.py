@@ -69,7 +69,7 @@ class ModelLineup:
         return [*self._context.batcher.unload(model)]
 
     def on_loaded(self, model: str, why: str, card: ModelCard | None, now: float) -> list[Command]:
-        """Result of `Load`. `why` "": loaded and warm, with `card` as measured.
+        """Result of `LoadModel`. `why` "": loaded and warm, with `card` as measured.
 
         Else the error, and it is tried again later.
         """
@@ -93,7 +93,7 @@ class ModelLineup:
     def retire(self, model: str, now: float) -> list[Command]:
         """Remove a version for good.
 
-        its waiting items end with `RefusalReason.MODEL_GONE`, as does every later request.
+        Its waiting items end with `RefusalReason.MODEL_GONE`, as does every later request.
         """
         card = self._cards.pop(model)
         self._context.rules.remove_model(card.ref)
@@ -140,7 +140,7 @@ def find_model_users(
 ) -> dict[str, int]:
     """Devices that announced `model` within 30 days and are not gone, with the time of that Hello (hub ms).
 
-    `model`: name and version, as `load_digits@7`.
+    `model`: name and version, as `digits@7`.
     """
     found: dict[str, int] = {}
     for name, said in sorted(speakers.items()):

@@ -1,15 +1,15 @@
-"""Signed notes of devices:
+"""Signed notes of devices, and the detection of cloned devices. Pure.
 
-`HelloNote`, `StatusRequest`, ledger heads and install reports, and the detection of cloned devices. Pure.
+The notes are `HelloNote`, `StatusRequest`, ledger heads and install reports.
 
 A report is refused unless its numbers are plausible (`is_plausible_report`), a ledger head unless its ranges, lengths
 and signature are right (`is_sound_head`). Plausible lies are not found here; the rollout's quality gate bounds their
 effect.
 
-Rule of clone detection (`judge`): a boot id belongs to one process, an epoch to one database, and a device has one of
-each at a time. Once another boot or epoch has followed, the old one is over; a message of it that was signed later than
-its last one means that two machines hold the keys. A repeated or delayed message proves nothing, and a new signing key
-(re-enrolment) starts a new history.
+Rule of clone detection (`detect_clone`): a boot id belongs to one process, an epoch to one database, and a device has
+one of each at a time. Once another boot or epoch has followed, the old one is over; a message of it that was signed
+later than its last one means that two machines hold the keys. A repeated or delayed message proves nothing, and a new
+signing key (re-enrolment) starts a new history.
 """
 
 from collections.abc import Iterable, Mapping

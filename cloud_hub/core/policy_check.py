@@ -175,12 +175,10 @@ class ValidatedQuestion(msgspec.Struct, frozen=True, eq=False):
 
 
 class QuestionValidator:
-    """Validates questions against the models served and the policies accepted:
+    """Validates questions against the models served and the policies accepted.
 
-    the result is `Checked` or a `RefusalReason`.
-
-    Also remembers erasures, so that an erased question is not accepted again. CodecError if a card's codec cannot be
-    opened.
+    The result is `ValidatedQuestion` or a `RefusalReason`. Also remembers erasures, so that an erased question is not
+    accepted again. CodecError if a card's codec cannot be opened.
     """
 
     def __init__(self, cards: tuple[ModelCard, ...], book: PolicyRecheck, orders: Orders) -> None:
@@ -207,7 +205,7 @@ class QuestionValidator:
         self._cards.pop(ref, None)
 
     def served_name(self, ref: ModelRef) -> str | None:
-        """Name of the served model, as `load_digits@7`, if exactly the tail of this head is served; else None."""
+        """Name of the served model, as `digits@7`, if exactly the tail of this head is served; else None."""
         card = self._cards.get(ref)
         return card.name if card else None
 

@@ -75,10 +75,10 @@ class FrameVerifier:
         self._buckets: dict[str, _DeviceBuckets] = {}
 
     def verify_question(self, device_id: str, payload: bytes, now: float) -> VerifiedFrame | Refusal | DroppedFrame:
-        """Verify a sealed question frame of `join_device_id`.
+        """Verify a sealed question frame of `device_id`.
 
-        Returns `AxisResult`, a signed `Refusal` to send back, or `Dropped` for what gets no answer. `now` in hub
-        seconds.
+        Returns `VerifiedFrame`, a signed `Refusal` to send back, or `DroppedFrame` for what gets no answer. `now` in
+        hub seconds.
         """
         try:
             frame = _split_frame(device_id, payload, CipherSuite.SEALED)

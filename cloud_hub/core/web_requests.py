@@ -92,7 +92,7 @@ class WebRequests:
     ) -> RefuseQuestion | None:
         """Queue the raw samples of a request; None = accepted, else the refusal.
 
-        Each sample is answered by a `Hand` command with the key (LOCAL, request, index).
+        Each sample is answered by an `AnswerWebSample` command with the key (LOCAL, request, index).
         """
         band, budget_s = priority_to_band(wish.priority), wish.timeout_s if wish.timeout_s > 0 else inf
         refused = self._turnstile.admit_web(wish.tenant, (model, band), len(samples), budget_s, now)

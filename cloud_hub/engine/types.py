@@ -37,7 +37,7 @@ class ModelCard(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name and version, as `load_digits@7`, in predictions, metrics and the web API."""
+        """Name and version, as `digits@7`, in predictions, metrics and the web API."""
         return f"{self.ref.name}@{self.ref.version}"
 
     def accepts_inputs(self, inputs: npt.NDArray[np.generic]) -> bool:

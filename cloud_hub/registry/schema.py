@@ -103,7 +103,8 @@ def _prepare_schema(connection: sa.Connection, path: Path) -> None:
 
 
 def _set_durable(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # sqlite3's implicit transactions exclude `alter table`; `_begin` opens them
+    # sqlite3's implicit transactions exclude `alter table`; `_begin_transaction` opens them.
+    connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")

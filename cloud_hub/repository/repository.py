@@ -44,7 +44,7 @@ TargetsEdit = Callable[[Targets], object]
 class Repository:
     """The update repository of one hub. Every method reads the disk anew.
 
-    `folder` holds what is served, `online` the hub's own signing keys; `read_timeout_s` is how long a lock is waited
+    `folder` holds what is served, `online` the hub's own signing keys; `patience_s` is how long a lock is waited
     for.
     """
 

@@ -1,6 +1,6 @@
 """Staged rollout of model versions to the hub's devices: waves, control cohorts, a quality gate, abort and rollback.
 
-Pure: `core` (the state machine of one rollout), `make_progress` (its head, history and approvals), `fleet` (its
+Pure: `core` (the state machine of one rollout), `progress` (its head, history and approvals), `fleet` (its
 devices), `dispatch` (who is assigned what and when), `types` and `planning`. With I/O: `controller` (the task that
 obeys all cores), `store` (rollouts.db), `catalog` (what the update repository lists) and `view` (what the API shows).
 

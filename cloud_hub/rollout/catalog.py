@@ -29,7 +29,7 @@ class BundleTargets:
         self._now_ms = now_ms
 
     def find_target(self, model: str) -> tuple[str, BundleTarget]:
-        """Return the family and the bundle of a model such as `load_digits@8`.
+        """Return the family and the bundle of a model such as `digits@8`.
 
         RolloutError if it is not published, or revoked.
         """
@@ -46,7 +46,7 @@ class BundleTargets:
         return self._listed_target(family, newest) if spoken else None
 
     def find_permit(self, family: str, here: int, version: int) -> str:
-        """Return the path of a permit that lets devices go from version `local_profile` down to `version`.
+        """Return the path of a permit that lets devices go from version `here` down to `version`.
 
         RolloutError if none exists.
         """

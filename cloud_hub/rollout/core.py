@@ -1,12 +1,12 @@
 """State machine of one rollout: takes events and the time, returns commands. Pure.
 
-Rule: an event and the time go in, commands come out, and none may be obeyed before `changes` is on disk: then a hub
-that dies anywhere goes on where it was, and sends nothing else under a counter it has used.
+Rule: an event and the time go in, commands come out, and none may be obeyed before `take_changes` is on disk: then a
+hub that dies anywhere goes on where it was, and sends nothing else under a counter it has used.
 Rule: a tick changes the state once at most. Nothing but a passed gate leads to the next wave; an abort beats
 everything; terminal states are the end.
 
-Its parts: `Course` (head and history), `Fleet` (devices and their counts), `Told` (assignments and their rate).
-Times are hub time, in seconds at the public methods and in ms (`ms`) inside.
+Its parts: `RolloutProgress` (head and history), `RolloutFleet` (devices and their counts), `WaveDispatcher`
+(assignments and their rate). Times are hub time, in seconds at the public methods and in ms (`ms`) inside.
 """
 
 from collections.abc import Callable

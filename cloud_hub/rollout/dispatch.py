@@ -114,7 +114,7 @@ class WaveDispatcher:
     """
 
     def __init__(self, book: RolloutContext) -> None:
-        """Make empty queues; `resume` fills them from the stored rows."""
+        """Make empty queues; `resume_queues` fills them from the stored rows."""
         self._book = book
         self._order = tuple(chain(*book.plan.waves, book.plan.spare))
         self._cohort: tuple[str, ...] = ()
@@ -239,7 +239,7 @@ class WaveDispatcher:
     def withdraw_open(self, now: float, *, everybody: bool = False, passed: int = 0) -> None:
         """Withdraw the assignment of every device that has not committed; devices of waves below `passed` keep theirs.
 
-        `all_hubs`: also the controls, and devices that wait are cancelled. `now` in seconds.
+        `everybody`: also the controls, and devices that wait are cancelled. `now` in seconds.
         """
         for row in self._book.fleet.rows.values():
             if (row.goal is DeviceGoal.CANDIDATE and row.state in OPEN | TIMED_OUT_STATES and row.wave >= passed) or (

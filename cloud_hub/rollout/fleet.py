@@ -1,8 +1,8 @@
 """Devices of one rollout: what each report makes of a device, the sums of each wave, and timeouts. Pure.
 
-Rule: every change of a row goes through `change`, which keeps the sums of its wave, so that a report costs the same in
-a fleet of ten and of ten thousand. A success is only what a device says to have committed, with the right bytes, under
-the counter that it was given.
+Rule: every change of a row goes through `change_row`, which keeps the sums of its wave, so that a report costs the same
+in a fleet of ten and of ten thousand. A success is only what a device says to have committed, with the right bytes,
+under the counter that it was given.
 """
 
 import heapq

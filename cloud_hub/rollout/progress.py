@@ -1,7 +1,7 @@
 """Progress of one rollout: its state, history and approvals, and the rate window of its assignments. Pure.
 
-Rule: the only place where a rollout's state changes, along the arrows of `may_become`, each time with an entry in
-the history; and nothing of it counts before what `take` gives has been written.
+Rule: the only place where a rollout's state changes, along the arrows of `can_become`, each time with an entry in
+the history; and nothing of it counts before what `take_changes` gives has been written.
 Rule: never more than a set number of assignments in any minute, whatever restarts or other hubs do. Assignments that
 this process did not send itself count as sent when it learns of them, so neither a restart, nor a clock that was set
 ahead in between, nor a second hub ever frees a place too early; all it costs is a minute.
@@ -77,7 +77,7 @@ class RolloutProgress:
     def change_state(self, state: RolloutState, ms: int, by: str = BY_HUB, why: str = "") -> None:
         """Change the state and write a history entry.
 
-        An arrow that `may_become` does not allow is an AssertionError.
+        An arrow that `can_become` does not allow is an AssertionError.
         """
         assert can_become(self.state, state), f"{self.state} -> {state}"
         self.set_fields(state=state, why=why, changed_ms=ms)

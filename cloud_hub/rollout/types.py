@@ -14,7 +14,7 @@ from wire.protocol.rollout import Assignment, AuditQuality, DeviceSignals, Insta
 
 
 class RolloutState(StrEnum):
-    """State of a rollout; `may_become` says which follows which, the last six are terminal."""
+    """State of a rollout; `can_become` says which follows which, the last six are terminal."""
 
     DRAFT = "draft"
     VALIDATING = "validating"

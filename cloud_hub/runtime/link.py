@@ -86,7 +86,7 @@ class RolloutReports(Protocol):
     """The rollout controller as the link sees it; implemented by `cloud_hub.rollout.controller`."""
 
     def on_report(self, device: str, report: InstallReport) -> None:
-        """Take in a report; `OutboundPublisher.seen` is called once it is stored."""
+        """Take in a report; `OutboundPublisher.acknowledge_report` is called once it is stored."""
         ...
 
     def on_heard(self, device: str) -> None:

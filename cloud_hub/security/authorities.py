@@ -1,8 +1,8 @@
 """Rotation of the hub's CA: the current one and its successor, which of them signs what, and whom the broker trusts.
 
 Rule: during a rotation both are trusted; the old one signs replies and the server certificate, since devices know only
-it, and the new one issues device certificates. `finish` destroys the old key. A crash between two files is repaired at
-the next start.
+it, and the new one issues device certificates. `finish_rotation` destroys the old key. A crash between two files is
+repaired at the next start.
 """
 
 from datetime import datetime, timedelta
@@ -164,7 +164,7 @@ def _write_if_changed(path: Path, data: bytes) -> None:
 
 
 def _complete_rotation(folder: Path) -> None:
-    """Complete a `finish` that crashed: the key has been moved already, its certificate follows."""
+    """Complete a `finish_rotation` that crashed: the key has been moved already, its certificate follows."""
     following = folder / f"{NEXT}.pem"
     moved = following.exists() and not (folder / f"{NEXT}.key").exists()
     if moved and (folder / "ca.key").exists() and is_matching_pair(following, folder / "ca.key"):

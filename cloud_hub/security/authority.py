@@ -62,7 +62,7 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path, now: datetime, stem: str = "ca") -> "Authority":
-        """Load `ca.key` and `ca.encode_certificate`, creating both at first start.
+        """Load `ca.key` and `ca.pem`, creating both at first start.
 
         ExitError(CREDENTIALS) if they do not belong together.
         """
@@ -105,7 +105,7 @@ class Authority:
         return pair
 
     def ensure_client(self, folder: Path, name: str, now: datetime, hub_time: datetime = EPOCH) -> CertificateFiles:
-        """Client certificate `name.encode_certificate` and `name.key` for the broker.
+        """Client certificate `name.pem` and `name.key` for the broker.
 
         Reissued when less than a third of its life is left.
         """
@@ -120,9 +120,10 @@ class Authority:
     def ensure_server(
         self, folder: Path, names: tuple[str, ...], now: datetime, hub_time: datetime = EPOCH
     ) -> CertificateFiles:
-        """Server certificate `server.encode_certificate` (with the CA appended) and `server.key` for localhost, 127.0.0.1 and `names`.
+        """Server certificate `server.pem` and `server.key` for localhost, 127.0.0.1 and `names`.
 
-        It is valid by this machine's clock (`now`) and also by `hub_time`, with which devices check its end.
+        The CA is appended to the certificate. It is valid by this machine's clock (`now`) and also by `hub_time`, with
+        which devices check its end.
         """
         pair = CertificateFiles(folder / "server.pem", folder / "server.key")
         wanted = tuple(dict.fromkeys(("localhost", "127.0.0.1", *names)))

@@ -1,7 +1,7 @@
 """Files of the hub's HPKE and signing keys (mode 0600), their rotation, and the card with the public halves.
 
 Rule: several HPKE keys are valid at once, each under its key id, so that a question sealed before a rotation still
-opens; `retire` destroys one. Devices get the newest at enrolment.
+opens; `retire_hpke_key` destroys one. Devices get the newest at enrolment.
 """
 
 import re

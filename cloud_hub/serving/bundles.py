@@ -24,7 +24,7 @@ class BundleCatalog(Protocol):
         ...
 
     def open(self, model: str) -> Engine:
-        """A started engine of `load_digits@7`, not warmed up. BundleError or EngineError with one line."""
+        """A started engine of `digits@7`, not warmed up. BundleError or EngineError with one line."""
         ...
 
 

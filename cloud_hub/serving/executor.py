@@ -1,6 +1,6 @@
 """Execution of batches on the loaded engines, and loading, warming up and unloading of engines.
 
-Short batches run inline, others on the threads of their `Lane`. Rule: an engine takes work once it is warm, and
+Short batches run inline, others on the threads of their `EngineWorker`. Rule: an engine takes work once it is warm, and
 finishes its work before it is unloaded; a model that cannot be loaded is logged, and the others go on. One inline
 batch at a time: the next one waits until other tasks of the event loop have run.
 """

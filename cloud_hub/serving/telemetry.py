@@ -64,7 +64,7 @@ class InferenceTimings:
         self.models: dict[str, ModelTimings] = {}
 
     def timings_for(self, model: str) -> ModelTimings:
-        """Statistics of `load_digits@7`; models beyond `MAX_MODELS` share the name `other`."""
+        """Statistics of `digits@7`; models beyond `MAX_MODELS` share the name `other`."""
         if model not in self.models and len(self.models) >= MAX_MODELS:
             model = "other"
         return self.models.setdefault(model, ModelTimings())

@@ -121,7 +121,7 @@ class VersionManager:
             return  # this hub lacks the codec: the bundle is ignored
 
     def _resolve_name(self, model: str) -> str:
-        """Resolve `load_digits@7`, or `load_digits` to its newest version.
+        """Resolve `digits@7`, or `digits` to its newest version.
 
         InferRefusedError(MODEL_GONE) if it is unknown.
         """

@@ -133,7 +133,7 @@ class WebInference:
         return self._core.lineup.ready
 
     def card_for(self, model: str) -> ModelCard | None:
-        """Card of `load_digits@7`, or of the newest loaded version of `load_digits`; None if there is none."""
+        """Card of `digits@7`, or of the newest loaded version of `digits`; None if there is none."""
         named = [card for card in self.cards if model in (card.name, card.ref.name)]
         return max(named, key=lambda card: card.ref.version, default=None)
 
@@ -153,7 +153,7 @@ class WebInference:
     ) -> list[Prediction]:
         """Predict `inputs` (batch first) with the whole model, through the queue that questions use.
 
-        `model` is a name (`load_digits`, its newest version) or a name with a version (`load_digits@7`).
+        `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`).
         InferRefusedError if it is refused.
         """
         card = self.card_for(model)

@@ -103,7 +103,7 @@ def connect_database(url: str) -> sa.Engine:
 
 
 def prepare_schema(engine: sa.Engine) -> None:
-    """Check the database, then migrate it. ExitError(DATABASE), or the driver's own error (see `explain`)."""
+    """Check the database, then migrate it. ExitError(DATABASE), or the driver's own error (see `explain_error`)."""
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()

@@ -100,7 +100,7 @@ class StoreGateway:
         return await asyncio.shield(future)
 
     async def read_tallies(self) -> list[LabelTally]:
-        """Daily counts as stored; `retention.published` says which of them may be shown."""
+        """Daily counts as stored; `retention.publish_tallies` says which of them may be shown."""
         return await asyncio.to_thread(read_tallies_aside, self._url)
 
     def sign_statement(self, text: bytes) -> bytes:

@@ -123,7 +123,7 @@ class LedgerLogService:
         return sign_checkpoint(self.origin, await self.query_log(LedgerLog.tree), self._desk.key)
 
     async def export_heads(self, device: str, after: int = -1) -> dict[str, Any]:
-        """Logged heads of a device with proofs, as JSON-able values; see `export`."""
+        """Logged heads of a device with proofs, as JSON-able values; see `export_heads`."""
         desk = self._desk
         return await self.query_log(lambda log: export_heads(log, desk.hub, desk.key, device, after))
 

@@ -1,9 +1,10 @@
 """Retention of verdicts: deletion at the end of their time, erasure of a subject, and daily counts without rare labels.
 
 Rule: a deleted row leaves its key and hashes, so that it cannot be accepted as new, and nothing else. Only the store
-calls this, inside its own transaction. Counts (`shown`, pure): one below `K` is never published, nor one from
-which it could be derived: while all suppressed counts of a model and day sum to less, the smallest published one is
-suppressed too. A day is published when it is over, so that nobody can watch a count pass the limit.
+calls this, inside its own transaction. Counts (`suppress_rare_labels`, pure): one below `MIN_SHOWN_COUNT` is never
+published, nor one from which it could be derived: while all suppressed counts of a model and day sum to less, the
+smallest published one is suppressed too. A day is published when it is over, so that nobody can watch a count pass the
+limit.
 """
 
 from collections import Counter, defaultdict
@@ -39,7 +40,7 @@ def suppress_rare_labels(counts: Mapping[int, int], k: int = MIN_SHOWN_COUNT) ->
 
 
 def publish_tallies(tallies: Iterable[LabelTally], today: int, k: int = MIN_SHOWN_COUNT) -> list[LabelTally]:
-    """Counts that may be published of all days before `read_today`, in order."""
+    """Counts that may be published of all days before `today`, in order."""
     groups: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for each in tallies:
         if each.day < today:

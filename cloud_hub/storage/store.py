@@ -2,7 +2,7 @@
 
 Rule 1: nothing derived from a sample is stored in the clear: a question is stored as its frame came, a verdict as its
 frame is sent. Rule 2: a row is unique by (device, epoch, seq) and ends once. Rule 3: only the writer's thread calls a
-`Store`, and every `apply` is one transaction.
+`Store`, and every `apply_jobs` is one transaction.
 """
 
 from collections import defaultdict

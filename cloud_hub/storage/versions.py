@@ -54,7 +54,7 @@ class ModelUsageStore:
         return found
 
     def devices_using(self, model: str, now_ms: int, registry: DeviceLookup) -> dict[str, int]:
-        """Devices that use a model; see `lineup.speaking`."""
+        """Devices that use a model; see `lineup.find_model_users`."""
         return find_model_users(self.read_uses(), model, now_ms, registry)
 
     def put_uses(self, speakers: Mapping[str, ModelUse]) -> None:
@@ -69,7 +69,7 @@ class ModelUsageStore:
             self._db.executemany("insert into spoken values (?,?,?,?,?,?)", rows)
 
     def retired_models(self) -> frozenset[str]:
-        """Names of the retired versions, as `load_digits@7`."""
+        """Names of the retired versions, as `digits@7`."""
         with self._one:
             return frozenset(row[0] for row in self._db.execute("select model from retired"))
 

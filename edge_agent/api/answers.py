@@ -104,7 +104,7 @@ class AnswerRoutes:
         return _json_response({"answer_id": _parse_answer_id(request), "truth": truth})
 
     async def stream_events(self, request: web.Request) -> web.StreamResponse:
-        """`GET /v1/events`: records as server-sent events, from after `Last-ScenarioEvent-ID` (or `?after=`) on.
+        """`GET /v1/events`: records as server-sent events, from after `Last-Event-ID` (or `?after=`) on.
 
         Without either it starts with the next record. 503 while 16 streams are open already.
         """
@@ -139,7 +139,7 @@ class AnswerRoutes:
     def _encode_event(self, record: EventRecord) -> bytes:
         """One server-sent event.
 
-        `id` is the event's number for ever: what a client sends back as `Last-ScenarioEvent-ID`.
+        `id` is the event's number for ever: what a client sends back as `Last-Event-ID`.
         """
         data = msgspec.json.encode({**make_answer_json(record.answer, self._service.manifest), "event": record.event})
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (record.event, record.answer.kind.encode(), data)

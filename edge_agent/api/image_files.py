@@ -1,6 +1,6 @@
-"""Reader of sample files:
+"""Reader of sample files.
 
-`.npy` in the model's shape and type, or `.encode_png` scaled into the model's range of values.
+They are `.npy` in the model's shape and type, or `.png` scaled into the model's range of values.
 
 The PNG decoder takes 8-bit grey or RGB, not interlaced, and refuses anything else by name. Source: Portable Network
 Graphics, third edition (W3C), sections 5, 7.3, 9.2. It is our own because a sample needs these few forms only, and an
@@ -118,7 +118,7 @@ def _unfilter_rows(rows: ImageArray, shape: tuple[int, int, int]) -> ImageArray:
 def _unfilter_row(kind: int, row: ImageArray, above: ImageArray, channels: int) -> ImageArray:
     """Undo one row's filter.
 
-    `kind`: the filter type 0 to 4; `rescale_above_chance`: the decoded row before; all uint8.
+    `kind`: the filter type 0 to 4; `above`: the decoded row before; all uint8.
     """
     if kind == 0:
         return row
@@ -158,7 +158,7 @@ SAMPLE_SUFFIXES = (".npy", ".png")
 
 
 def parse_sample_file(name: str, data: bytes, spec: InputSpec) -> SampleArray:
-    """One sample of the model's shape and type, from the bytes of a `.npy` or `.encode_png` file.
+    """One sample of the model's shape and type, from the bytes of a `.npy` or `.png` file.
 
     Raises SampleError, which says what is wrong; the runner checks the range of the values.
     """

@@ -72,7 +72,7 @@ def make_answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[st
     """One record for a caller. Durations in seconds, `at_ms` hub time in milliseconds.
 
     `value`: a regressor's, None for a classifier, whose `label` is its class number (-1 for a regressor).
-    `find_label_name` is "" where the model has no names.
+    `label_name` is "" where the model has no names.
     """
     prediction = record.prediction
     model, version = split_model(record)

@@ -68,10 +68,8 @@ def enrol(
     Its keys are drawn here, its certificate comes from the hub. If it is interrupted, the same command with the same
     invite goes on where it stopped.
     """
-    from edge_agent.identity.enrollment import (
-        enrol_device,
-        read_machine_serial,
-    )
+    # The other commands need no cryptography.
+    from edge_agent.identity.enrollment import enrol_device, read_machine_serial  # noqa: PLC0415
 
     hardware = read_machine_serial() if serial == "auto" else serial
     identity = enrol_device(sys.stdin.readline() if invite == "-" else invite, state, hardware)
@@ -85,9 +83,7 @@ def run(
     config: ConfigOption = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="Check everything that start would need, then end.")] = False,
-    stdin_lines: Annotated[
-        bool, typer.Option("--explain_answer", help="Answer JSON explain_answer from stdin, then end.")
-    ] = False,
+    stdin_lines: Annotated[bool, typer.Option("--lines", help="Answer JSON lines from stdin, then end.")] = False,
 ) -> None:
     """Run the agent: this process is replaced by the lean one, `python -m edge_agent`."""
     config = _find_config(config)
@@ -118,9 +114,7 @@ def retire(
     state: StateOption = None,
     config: ConfigOption = None,
     *,
-    drain: Annotated[
-        int, typer.Option("--drain_questions", help="Seconds to wait for open questions; needs --config.")
-    ] = 30,
+    drain: Annotated[int, typer.Option("--drain", help="Seconds to wait for open questions; needs --config.")] = 30,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not contact the hub: retire it there by hand.")
     ] = False,

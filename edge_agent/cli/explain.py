@@ -34,12 +34,16 @@ _WHY = {
     DecisionReason.NOT_DRAWN: "this policy asks the hub for a random share of samples only, and this one was not drawn",
     DecisionReason.DENIED_REGION: "the policy allows no region where a hub could serve it",
     DecisionReason.DENIED_HUB: "the policy allows none of the hubs this device knows",
-    DecisionReason.DENIED_UNMEASURED: "the bundle has no measurement of what its codes, changed as the policy says, give away",
+    DecisionReason.DENIED_UNMEASURED: (
+        "the bundle has no measurement of what its codes, changed as the policy says, give away"
+    ),
     DecisionReason.DENIED_LEAKAGE: "by the bundle's own measurement the codes give away more than the policy lets",
     DecisionReason.DENIED_BUDGET: "an account of the policy was spent: bytes, cost or noised releases",
     DecisionReason.DENIED_TOO_BIG: "the question would have been larger than a message may be",
     DecisionReason.DENIED_POLICY_EXPIRED: "the policy had expired; under an expired policy nothing leaves",
-    DecisionReason.DENIED_POLICY_CHANGED: "the policy changed before the question was sent, and the new one keeps it here",
+    DecisionReason.DENIED_POLICY_CHANGED: (
+        "the policy changed before the question was sent, and the new one keeps it here"
+    ),
     DecisionReason.DENIED_POLICY_ERROR: "there was no usable policy; without one nothing leaves",
 }
 _ENDED = {

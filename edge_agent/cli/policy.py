@@ -132,7 +132,7 @@ def diff(
         list[Path] | None, typer.Option("--with", help="A layer that both are combined with; may be repeated.")
     ] = None,
     only_narrower: Annotated[
-        bool, typer.Option("--only-narrower", help="ExitCode code 44 if the second allows anything the first does not.")
+        bool, typer.Option("--only-narrower", help="Exit code 44 if the second allows anything the first does not.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

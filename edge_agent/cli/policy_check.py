@@ -88,9 +88,10 @@ class PolicyReport(msgspec.Struct, frozen=True):
 
 
 def check_policy_files(paths: Sequence[Path], above: str, region: str) -> PolicyReport:
-    """Check a policy of these layers, and prove that no field above a level can leave, if `rescale_above_chance` names one.
+    """Check a policy of these layers, and prove that no field above a level can leave.
 
-    `region` "": for any region. ExitError(USAGE) for an unknown level; every fault of a document is part of the report.
+    `above`: that level; "": prove nothing. `region` "": for any region. ExitError(USAGE) for an unknown level; every
+    fault of a document is part of the report.
     """
     named = tuple(map(str, paths))
     level = _parse_level(above)

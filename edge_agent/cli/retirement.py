@@ -61,7 +61,7 @@ class RetirementResult(msgspec.Struct, frozen=True):
 def retire_device(folder: Path, ledger: Path, *, offline: bool = False) -> RetirementResult:
     """Retire the device in `folder`, which no agent may be using: the caller holds its lock.
 
-    `ledger`: the new file to export to. `count_offline`: the hub cannot be told; a person retires the device there.
+    `ledger`: the new file to export to. `offline`: the hub cannot be told; a person retires the device there.
     After ExitError(HUB, DISK, DATABASE, ...) nothing is wiped, and the exported file stays.
     """
     if (folder / WIPING_FILE).exists():

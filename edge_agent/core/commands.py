@@ -263,7 +263,7 @@ class RaiseSpend(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendHello(msgspec.Struct, frozen=True, gc=False):
-    """Command: send a `HelloNote` on connection `line`, which the hub answers with a `Welcome`."""
+    """Command: send a `HelloNote` on connection `line`, which the hub answers with a `WelcomeNote`."""
 
     line: str = ""
 

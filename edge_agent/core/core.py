@@ -197,7 +197,7 @@ class EdgeCore:
         return self._delivery.send_after(commands, now)
 
     def idle_snapshot(self, now: float) -> IdleSnapshot | None:
-        """Snapshot for `resume`, if the device is idle; None while a question is open or a reply is awaited."""
+        """Snapshot for `resume_from`, if the device is idle; None while a question is open or a reply is awaited."""
         ready = self.ruling.notice == 0 and self.ruling.purse.mirrored
         if len(self.open_questions) or not (ready and self.lines.is_idle(now)):
             return None

@@ -19,9 +19,10 @@ _FRESH_S = 60.0  # an older latency measurement no longer counts, so that the co
 
 
 class HubConnection:
-    """State of one connection:
+    """State of one connection.
 
-    up or down, paused or not, its smoothed latency, and its next `HelloNote` and `StatusRequest`.
+    It is up or down, paused or not, and has a smoothed latency and the times of its next `HelloNote` and
+    `StatusRequest`.
 
     `hello_at`: when to send the next `HelloNote`, inf once the hub has answered one. `ask_at`: earliest time of the
     next `StatusRequest`. `quiet_until`: end of the pause that the hub asked for. `latency_s`: exponentially weighted
@@ -108,7 +109,7 @@ class HubConnections:
         return [line for line in self if line.is_open(now)]
 
     def stuck_connections(self, now: float, patience_s: float) -> list[HubConnection]:
-        """Connections that will send nothing for longer than `read_timeout_s` seconds, if another one would.
+        """Connections that will send nothing for longer than `patience_s` seconds, if another one would.
 
         Empty for a device with one connection, and if all are stuck: then there is nowhere to move questions to.
         """
@@ -156,7 +157,7 @@ class HubConnections:
         return next((hub for hub in ranked if self.for_hub(hub.name).is_open(now)), None)
 
     def rank_targets(self, targets: Iterable[HubSite], patience_s: float, now: float) -> tuple[HubSite, ...]:
-        """The same hubs, the one to ask first in front; `read_timeout_s`: how long the caller waits, in seconds."""
+        """The same hubs, the one to ask first in front; `patience_s`: how long the caller waits, in seconds."""
         told = tuple(targets)
         if len(self._by_name) == 1:
             return told

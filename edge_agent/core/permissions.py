@@ -142,7 +142,7 @@ class PermissionCache:
         self.day = max(self.day, day)
 
     def resume_device(self, spend: BudgetSpend, day: int) -> None:
-        """Take over the spending and the day of another device (see `EdgeCore.resume`)."""
+        """Take over the spending and the day of another device (see `EdgeCore.resume_from`)."""
         self.purse.load_spend(spend)
         self.day = day
 

@@ -99,7 +99,7 @@ class AnswerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
-    """One server-sent event; `event` is the stable id after which a caller resumes (`Last-ScenarioEvent-ID`)."""
+    """One server-sent event; `event` is the stable id after which a caller resumes (`Last-Event-ID`)."""
 
     event: int
     answer: AnswerRecord

@@ -33,8 +33,8 @@ def insert_answer(db: sqlite3.Connection, r: AnswerRecord) -> None:
     db.execute(
         f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 18})",
         (
-            r.id, r.kind, r.at_ms, r.source, r.why, p.label, _storable_confidence(p), _scores_encoder.encode(p.scores), p.model,
-            r.policy, r.seq, r.data_class, r.trace, t.infer_s, t.total_s, t.queue_s, t.compute_s,
+            r.id, r.kind, r.at_ms, r.source, r.why, p.label, _storable_confidence(p), _scores_encoder.encode(p.scores),
+            p.model, r.policy, r.seq, r.data_class, r.trace, t.infer_s, t.total_s, t.queue_s, t.compute_s,
             r.subject,
         ),
     )  # fmt: skip
@@ -53,9 +53,8 @@ def insert_answers(db: sqlite3.Connection, records: list[AnswerRecord]) -> None:
 
 def read_records(db: sqlite3.Connection, id: str) -> list[AnswerRecord]:  # noqa: A002 - the column's name
     """The records of one id, the answer first."""
-    return [
-        _decode_record(row) for row in db.execute(f"select {_COLUMNS} from answers where id=? order by event", (id,))
-    ]  # noqa: S608
+    query = f"select {_COLUMNS} from answers where id=? order by event"  # noqa: S608
+    return [_decode_record(row) for row in db.execute(query, (id,))]
 
 
 def read_records_after(db: sqlite3.Connection, event: int, limit: int) -> list[AnswerRecord]:

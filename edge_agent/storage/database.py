@@ -25,7 +25,7 @@ RETRY_S = 1.0
 SOON_S = 0.005
 
 DatabaseOperation = Callable[[sqlite3.Connection], object]
-DoneCallback = Callable[["Trouble | None"], None]
+DoneCallback = Callable[["DatabaseTrouble | None"], None]
 T = TypeVar("T")
 
 

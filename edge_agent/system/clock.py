@@ -1,10 +1,11 @@
 """Hub-time clock for a device whose wall clock cannot be trusted.
 
 Rule: order and deadlines come from the monotonic clock alone. Hub time = monotonic + the offset of the hub's signed
-messages. A message may come late, so it moves the offset forward at once; backward only a `Welcome` to our own fresh
-`HelloNote` moves it, whose delay we know, and never below the floor (the latest hub time ever seen, kept in agent.db).
-Rule: what ends a question counts by `sure_ms` alone: the last signed hub time plus the time that we ran. It is never
-ahead of the hub, whatever the wall clock says.
+messages. A message may come late, so it moves the offset forward at once; backward only a `WelcomeNote` to our own
+fresh `HelloNote` moves it, whose delay we know, and never below the floor (the latest hub time ever seen, kept in
+agent.db).
+Rule: what ends a question counts by `sure_ms` alone: the last signed hub time plus the time that we ran. It
+is never ahead of the hub, whatever the wall clock says.
 """
 
 import time
@@ -84,7 +85,7 @@ class HubClock:
             self._offset_ms = (wall if plausible else self.floor_ms) - self._mono_ms()
 
     def on_hello_sent(self) -> None:
-        """Note that a `HelloNote` was just sent: a `Welcome` within 10 s may then set the clock back."""
+        """Note that a `HelloNote` was just sent: a `WelcomeNote` within 10 s may then set the clock back."""
         self._hello_at = self.now()
 
     def on_signed_time(self, created_ms: int, *, welcome: bool = False) -> None:

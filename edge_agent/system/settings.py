@@ -13,7 +13,7 @@ TUF_PREFIX = "tuf:"  # prefix of the name of a model family or policy in the upd
 
 
 def name_of(setting: str) -> str:
-    """The published name in a setting: `load_digits` of `tuf:load_digits`; "" for a path."""
+    """The published name in a setting: `digits` of `tuf:digits`; "" for a path."""
     return setting.removeprefix(TUF_PREFIX) if setting.startswith(TUF_PREFIX) else ""
 
 

@@ -3,7 +3,7 @@
 Owns the table `install`, one row, in a file of its own beside the slots. It is not in agent.db because it is read, and
 counted down, before a model is loaded at start, whatever has become of agent.db.
 
-Rule: a row is on disk, synced, when `write` returns. If it cannot be read there is no row, and then the store's own
+Rule: a row is on disk, synced, when `write_row` returns. If it cannot be read there is no row, and then the store's own
 mark that a bundle is on trial decides. A start is on disk before the model is tried, so that a model that crashes its
 process ends its trial without any hub. A disk that cannot store the start keeps the model on trial from serving.
 """

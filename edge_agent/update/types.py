@@ -201,7 +201,10 @@ class WriteRow(msgspec.Struct, frozen=True):
 
 
 class CheckAssignment(msgspec.Struct, frozen=True):
-    """Command: ask the update repository whether the assignment may be installed here. Followed by `Checked`."""
+    """Command: ask the update repository whether the assignment may be installed here.
+
+    Followed by `AssignmentChecked`.
+    """
 
     assignment: Assignment
 
@@ -234,7 +237,7 @@ class ActivateModel(msgspec.Struct, frozen=True):
 
 
 class CommitModel(msgspec.Struct, frozen=True):
-    """Command: raise the rollback floor and drop the model before. Followed by `DoneCallback`."""
+    """Command: raise the rollback floor and drop the model before. Followed by `ActionDone`."""
 
     target: Slot
 
@@ -242,7 +245,7 @@ class CommitModel(msgspec.Struct, frozen=True):
 class RollBackModel(msgspec.Struct, frozen=True):
     """Command: serve the model before again.
 
-    Followed by `DoneCallback`; with a failure, there is none that can serve.
+    Followed by `ActionDone`; with a failure, there is none that can serve.
     """
 
     target: Slot

@@ -1,7 +1,8 @@
 """Packed bundles (`.skb`): an uncompressed tar archive of a bundle folder in one canonical form.
 
-Rule: the same bundle gives the same bytes, and `unpack` accepts nothing but those bytes. Every header is rebuilt from
-its name and size and must be equal, so links, devices, owners, paths, long-name and sparse extensions have no way in.
+Rule: the same bundle gives the same bytes, and `unpack_bundle` accepts nothing but those bytes. Every header is rebuilt
+from its name and size and must be equal, so links, devices, owners, paths, long-name and sparse extensions have no way
+in.
 
 Format: POSIX ustar (IEEE Std 1003.1) with mode 0644, zero times and owners, members in order of name, and two zero
 blocks of 512 bytes at the end.
@@ -44,9 +45,9 @@ def unpack_bundle(source: BinaryIO, folder: Path, step: StepCallback | None = No
     """Unpack a bundle from a stream into the new, empty `folder`; return the SHA-256 (hex) of all bytes read.
 
     The digest is of the very bytes that were written out: compare it before the folder is used. Every file is synced to
-    disk. `step` is called before each file with its name, for progress or cancellation.
-    BundleError for any byte that `pack` would not have written; OSError if the disk refuses. On an error the files
-    written so far stay in `folder`: the caller removes it.
+    disk. `step` is called before each file with its name, for progress or cancellation. BundleError for any byte that
+    `pack_bundle` would not have written; OSError if the disk refuses. On an error the files written so far stay in
+    `folder`: the caller removes it.
     """
     reader = _BoundedReader(source)
     earlier = ""
@@ -104,7 +105,7 @@ def _check_end(reader: _BoundedReader) -> None:
 
 
 def _parse_header(header: bytes) -> tuple[str, int]:
-    """Parse a tar header into (name, size in bytes), if it is exactly the header that `pack` writes for them."""
+    """Parse a tar header into (name, size in bytes), if it is exactly the header that `pack_bundle` writes for them."""
     try:
         name = header[:100].rstrip(b"\0").decode("ascii")
         size = int(header[124:135], 8)

@@ -137,7 +137,7 @@ def write_bundle(path: Path | str, manifest: Manifest, contents: Mapping[str, by
 
 
 def _replace_folder(scratch: Path, path: Path) -> None:
-    """Move `scratch_folder` to `path`.
+    """Move `scratch` to `path`.
 
     A folder cannot be renamed onto a filled one: the old one steps aside first, removed after.
     """

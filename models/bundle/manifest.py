@@ -188,7 +188,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def model(self) -> str:
-        """Name of this version in answers, as in `load_digits@7`."""
+        """Name of this version in answers, as in `digits@7`."""
         return f"{self.name}@{self.version}"
 
 

@@ -16,9 +16,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class QualityMetric(StrEnum):
-    """Quality metric of `CalibrationFigures`: `accuracy` as a share 0..1, or `compute_rmse`.
+    """Quality metric of `CalibrationFigures`: `accuracy` as a share 0..1, or `rmse`.
 
-    `compute_rmse` is in units of the regressor's target; less is better.
+    `rmse` is in units of the regressor's target; less is better.
     """
 
     ACCURACY = "accuracy"

@@ -199,9 +199,8 @@ def _print_result(found: "Recalibration", name: str, path: Path) -> None:
     console = Console()
     console.print(f"threshold = {entry.threshold:g}", markup=False, highlight=False)
     console.print(f"  [escalation] of the policy for {name!r} devices; chosen by {entry.aim}", markup=False)
-    console.print(
-        f"  held out ({figures.samples} samples): pair {_format_figure(figures.pair, figures)}, escalating {figures.asked:.1%}"
-    )
+    pair = _format_figure(figures.pair, figures)
+    console.print(f"  held out ({figures.samples} samples): pair {pair}, escalating {figures.asked:.1%}")
     if not math.isnan(found.unscoped_asked):
         outside = f"  samples outside the labels: {found.unscoped_asked:.1%} escalated, all others answered wrongly"
         console.print(f"{outside}; best reject threshold of the hub: {found.reject_below:.3f}")

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def accepts_flags(flags: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Decorate a command with its flags: `@takes(Flags) def command(flags: Flags)`.
+    """Decorate a command with its flags: `@accepts_flags(Flags) def command(flags: Flags)`.
 
     What typer sees is a function of the fields of `flags`, with their annotations as options; called, it makes one
     `flags` value and hands it to the command. Name and docstring are the command's.

@@ -2,7 +2,7 @@
 
 Rule: the user's code runs in this process, with the working folder first on the path: it is code they trust. What is
 wrong is said in one line, with exit code 10 for flags that cannot be met, 12 for the model, 13 for the data.
-Rule: what decides a bundle's content is a field of `Wish` and nothing else; `wish` copies it there by name.
+Rule: what decides a bundle's content is a field of `ForgeSpec` and nothing else; `forge_spec` copies it there by name.
 """
 
 import os
@@ -87,7 +87,7 @@ _Cache = _flag_option("Cache of finished stages.", _RUN, "~/.cache/skerry/forge"
 
 @dataclass(frozen=True)
 class ForgeFlags:
-    """Flags of `skerry models forge`, as typed; `wish` is the specification that the forge gets of them."""
+    """Flags of `skerry models forge`, as typed; `forge_spec` is the specification that the forge gets of them."""
 
     model: Annotated[str, _Model]
     data: Annotated[str, _Data]
@@ -118,7 +118,7 @@ class ForgeFlags:
 
     @property
     def forge_spec(self) -> ForgeSpec:
-        """Specification that the forge gets: every flag that is a field of `Wish`.
+        """Specification that the forge gets: every flag that is a field of `ForgeSpec`.
 
         Name and number of threads get their defaults here: the folder's name, and all processors.
         """
@@ -146,7 +146,7 @@ def _count_processors() -> int:
 def _derive_name(out: Path) -> str:
     """Derive a model name from the output folder.
 
-    `load_digits` of `bundles/digits-3`; `model` if nothing usable is left.
+    For example `digits` of `bundles/digits-3`; `model` if nothing usable is left.
     """
     found = re.sub(r"[^a-z0-9_.-]+", "-", out.resolve().name.lower())
     found = re.sub(r"-v?\d+$", "", found).strip("-_.")[:64]
@@ -187,7 +187,7 @@ def run_forge(flags: ForgeFlags) -> Bundle:
 
 def _load_inputs(flags: ForgeFlags) -> "tuple[nn.Module, ForgeInputs]":
     """Load the user's model and the optional inputs: small model, augmentation, cache folder."""
-    from models.forge.pipeline.loading import load_function, load_model  # noqa: PLC0415 - see `run`
+    from models.forge.pipeline.loading import load_function, load_model  # noqa: PLC0415 - see `run_forge`
 
     here = Path.cwd()
     small = load_model(flags.edge_model, here) if flags.edge_model else None
@@ -198,7 +198,7 @@ def _load_inputs(flags: ForgeFlags) -> "tuple[nn.Module, ForgeInputs]":
 
 def _load_samples(where: str) -> "Data":
     """Load the user's samples."""
-    from models.forge.pipeline.loading import load_data  # noqa: PLC0415 - see `run`
+    from models.forge.pipeline.loading import load_data  # noqa: PLC0415 - see `run_forge`
 
     return load_data(where, Path.cwd())
 

@@ -302,7 +302,7 @@ def _sign_with_keys(
 ) -> None:
     """Unlock, claim, sign: a mistyped passphrase has claimed nothing.
 
-    `generate_keys` keys were sealed a moment ago and need no passphrase. Prints each signature that was added, and
+    `fresh` keys were sealed a moment ago and need no passphrase. Prints each signature that was added, and
     keeps the newest root of the request as the one this folder trusts.
     """
     useful = frozenset[str]().union(*(missing_signatures(request, role)[0] for role in request.changes))

@@ -87,7 +87,7 @@ class StageCache:
         self._evict_oldest(folder)
 
     def scratch_folder(self, stage: str, key: str) -> Path:
-        """Folder for the checkpoints of a stage in progress; `clear` removes it."""
+        """Folder for the checkpoints of a stage in progress; `clear_scratch` removes it."""
         folder = self.root / f"work-{stage}-{key[:_KEY_CHARS]}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder

@@ -1,6 +1,6 @@
 """The forge's request: bundle name, limits on size, latency and leakage, threshold goal, effort; and the recipe digest.
 
-Rule: everything that decides the content of a bundle, beside the model and its data, is a field of `Wish`; so a
+Rule: everything that decides the content of a bundle, beside the model and its data, is a field of `ForgeSpec`; so a
 specification, a model and data name one bundle.
 
 Rule: the recipe digest covers every module of `models` unless it is listed here as one that decides nothing of a

@@ -151,7 +151,8 @@ def _outputs_equal(wanted: list[Tensor], found: list[Tensor]) -> bool:
 
 
 def _format_refusal(error: BaseException) -> str:
-    return f"the model cannot be traced: {_first_line(error)}; let tensors' values decide nothing (torch.where instead of if)"
+    advice = "let tensors' values decide nothing (torch.where instead of if)"
+    return f"the model cannot be traced: {_first_line(error)}; {advice}"
 
 
 def _first_line(error: BaseException) -> str:

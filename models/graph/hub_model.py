@@ -41,7 +41,7 @@ _REHEARSED_BATCHES = (1, 2)
 
 
 def encode_graphs(graphs: Mapping[str, fx.GraphModule]) -> tuple[bytes, bytes]:
-    """Encode graphs made by `exported`: (JSON, safetensors). ForgeError, one line, for what a hub would not run."""
+    """Encode graphs made by `export_graph`: (JSON, safetensors). ForgeError, one line, for what a hub would not run."""
     shelf = WeightCollector()
     written = {name: write_graph(graphs[name], shelf) for name in sorted(graphs)}
     form = HubModelDocument(FORMAT, shelf.tensor_signatures(), written)

@@ -181,8 +181,8 @@ def _result_kind(returns: list[str]) -> tuple[ResultKind, int]:
 def parse_argument_kind(written: str) -> ArgumentKind:
     """Parse an argument type as torch's schema prints it: `Optional[List[int]]` and the like.
 
-    "SymInt" counts as "int". A type that is none of `Kind.base` fits no value, so such an argument must keep its
-    default.
+    "SymInt" counts as "int". A type that is none of `ArgumentKind.base` fits no value, so such an argument must keep
+    its default.
     """
     optional, written = _strip_wrapper(written, "Optional[")
     listed, written = _strip_wrapper(written, "List[")

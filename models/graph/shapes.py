@@ -15,7 +15,7 @@ from models.graph.format import GraphDocument, TensorSignature
 from models.graph.module import TORCH_ERRORS, HubGraphModule
 from models.graph.operations import DTYPES
 
-META_VALUE = "like"  # key in a node's `meta`: what it gives, as `shapes` found it
+META_VALUE = "like"  # key in a node's `meta`: what it gives, as `infer_values` found it
 
 
 def build_meta_graph(form: GraphDocument, weights: Mapping[str, TensorSignature]) -> HubGraphModule:
@@ -40,7 +40,7 @@ def infer_values(graph: HubGraphModule, batch: int) -> dict[str, Any]:
 
 
 def annotate_graph(graph: HubGraphModule, batch: int) -> fx.GraphModule:
-    """Return the graph with the values that `shapes` found stored in its nodes' `meta`."""
+    """Return the graph with the values that `infer_values` found stored in its nodes' `meta`."""
     found = infer_values(graph, batch)
     for node in graph.graph.graph.nodes:
         node.meta[META_VALUE] = found.get(node.name)

@@ -189,9 +189,9 @@ def _flatten_codes(codes: npt.NDArray[Any], levels: int) -> Codes:
 
 def _count_levels(flat: Codes, levels: int) -> Counts:
     """Count levels per position, smoothed: `[positions, levels]`, each row sums to `COUNT_SUM`, none below 1."""
-    seen = np.stack([(flat == level).sum_series(0) for level in range(levels)], axis=1) + 1
+    seen = np.stack([(flat == level).sum(0) for level in range(levels)], axis=1) + 1
     scaled = 1 + seen * (COUNT_SUM - levels) // seen.sum(1, keepdims=True)
-    scaled[np.arange(len(scaled)), seen.argmax(1)] += COUNT_SUM - scaled.sum_series(1)
+    scaled[np.arange(len(scaled)), seen.argmax(1)] += COUNT_SUM - scaled.sum(1)
     return np.asarray(scaled, np.uint16)
 
 

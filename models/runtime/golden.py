@@ -56,7 +56,7 @@ def check_golden(bundle: Bundle, runner: Runner) -> GoldenCheck:
     moved = [_code_differences(found, name, arrays[name]) for name in _feature_names(bundle)]
     return GoldenCheck(
         samples=len(found),
-        labels_equal=int((scores.argmax(1) == arrays[SCORES].argmax(1)).sum_series()),
+        labels_equal=int((scores.argmax(1) == arrays[SCORES].argmax(1)).sum()),
         scores_moved=float(np.abs(scores - arrays[SCORES]).max()) / _score_scale(bundle, arrays[SCORES]),
         codes_equal=min(float((difference == 0).mean()) for difference in moved),
         codes_moved=max(int(difference.max()) for difference in moved),

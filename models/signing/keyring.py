@@ -156,14 +156,14 @@ class Keyring:
         return tuple(_read_key(path, role) for path, role in sorted(found))
 
     def draw_key(self, role: str) -> CryptoSigner:
-        """Generate a key for a role, named `{role}-{next number}`; in memory until `save`."""
+        """Generate a key for a role, named `{role}-{next number}`; in memory until `save_keys`."""
         private = Ed25519PrivateKey.generate()
         name = f"{role}-{self._next_number(role)}"
         self._drawn[name] = private
         return build_signer(private, name)
 
     def save_keys(self, fresh: Callable[[], bytes]) -> list[CryptoSigner]:
-        """Seal the generated keys under the passphrase that `generate_keys` gives, asked only if there is something to seal."""
+        """Seal the generated keys under the passphrase that `fresh` gives, asked only if there is something to seal."""
         if not self._drawn:
             return []
         passphrase = fresh()

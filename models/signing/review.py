@@ -66,7 +66,7 @@ def check_state(state: RepositoryState, trusted: Metadata[Root] | None) -> None:
 def check_signatures(request: SigningRequest, at_hub: frozenset[str]) -> None:
     """Check that a device would accept the result: every role is signed by enough keys.
 
-    Roles of `hub_signed_roles` are left out: the hub signs them itself.
+    Roles of `at_hub` are left out: the hub signs them itself.
     """
     for role, changed in request.changes.items():
         for delegator in request.delegators(role):

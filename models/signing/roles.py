@@ -42,7 +42,7 @@ SMALL_THRESHOLDS = KeyThresholds(1, 1, 1, 1)  # of one person: whoever gets that
 
 
 def model_role(family: str) -> str:
-    """Return the role of a model family, as in `models-load_digits`.
+    """Return the role of a model family, as in `models-digits`.
 
     ValueError if the family cannot be a part of a path.
     """
@@ -61,7 +61,7 @@ def is_delegated(role: str) -> bool:
 def parse_role(word: str) -> str:
     """Parse a role as typed.
 
-    `root`, `policy`, `models-load_digits`, or a family, `load_digits`. ValueError otherwise.
+    As `root`, `policy`, `models-digits`, or a family, `digits`. ValueError otherwise.
     """
     return word if word in TOP_LEVEL or is_delegated(word) else model_role(word)
 

@@ -80,8 +80,8 @@ def check_assignment(assignment: Assignment, held: HeldAssignment, now_ms: int) 
 def resolve_assignment(assignment: Assignment, facts: RepositoryView, now_ms: int) -> InstallTarget | Refusal:
     """Resolve an assignment after a refresh: the bundle to install, or why it is refused.
 
-    Call `heard` first; this does not ask again whom it is for. INTEGRITY if the repository does not list exactly that
-    version and digest, ROLLBACK below the floor without a permit, FREEZE if it is out of time.
+    Call `check_assignment` first; this does not ask again whom it is for. INTEGRITY if the repository does not list
+    exactly that version and digest, ROLLBACK below the floor without a permit, FREEZE if it is out of time.
     """
     late = _check_time(assignment, now_ms)
     if late:

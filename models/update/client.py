@@ -244,7 +244,7 @@ class TrustedSession:
         return tuple(each for each in found if each.family == family)
 
     def targets_below(self, prefix: str) -> tuple[TargetFile, ...]:
-        """List the targets under `prefix/` of the roles loaded for it; `approved` checks each."""
+        """List the targets under `prefix/` of the roles loaded for it; `approved_target` checks each."""
         self.find_target(f"{prefix}/-")  # loads the roles that are trusted there
         return tuf_view.list_below(self._updater, f"{prefix}/")
 

@@ -158,7 +158,10 @@ def _is_below_floor(floors: FloorsByName, roles: Mapping[str, TrustedRole], name
 
 
 def compute_raised_floors(floors: FloorsByName, seen: VerifiedRefresh) -> tuple[VersionFloor, ...]:
-    """Compute the floors that change after a refresh that `judge` accepted: each is higher, or replaces a void one."""
+    """Compute the floors that change after a refresh that `check_refresh` accepted.
+
+    Each is higher, or replaces a void one.
+    """
     versions = {**seen.versions, **({TIME_FLOOR: seen.signed_ms} if _time_is_credible(seen) else {})}
     found = (VersionFloor(name, version, seen.signers[vouching_role(name)]) for name, version in versions.items())
     return tuple(

@@ -93,7 +93,7 @@ def find_listing(updater: Updater, path: str, folder: Path) -> ListedTarget | No
 def list_below(updater: Updater, prefix: str) -> tuple[TargetFile, ...]:
     """List the targets under a prefix that a role loaded so far is trusted for.
 
-    `listing` says which role takes precedence for one of them.
+    `find_listing` says which role takes precedence for one of them.
     """
     found = ((over, name, info) for over, name, role in _iter_loaded_roles(updater) for info in role.targets.values())
     return tuple(

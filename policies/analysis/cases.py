@@ -105,7 +105,7 @@ def list_options(attribute: RuleAttribute, goal: CaseGoal) -> list[PolicyCase]:
 
 
 def _list_all_options(attribute: RuleAttribute, of: RuleBits) -> list[PolicyCase]:
-    """As `ways`, none left out that makes other rules of `of` apply."""
+    """As `list_options`, none left out that makes other rules of `of` apply."""
     if not isinstance(attribute, TagsAttribute):
         told = [PolicyCase(pair, ((name_attribute(attribute), value),)) for pair, value in attribute.list_cells()]
         return [*told, _build_unknown_case(attribute, of)]

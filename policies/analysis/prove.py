@@ -1,6 +1,6 @@
 """Proof that no field above a label can ever leave for a region, over every context, or a counter-example. Pure.
 
-Rule: the verdict on a case is that of the functions a device calls (`egress`, `run_routing`, `permit.in_force`);
+Rule: the verdict on a case is that of the functions a device calls (`egress`, `routing`, `permit.in_force`);
 `cases` leaves out only cases in which less may leave. Leakage measurements and budgets are not counted in a policy's
 favour: the claim holds even where all codes are measured and all accounts are full. A device's hubs are not known here:
 any hub that is listed may stand in any region that is.

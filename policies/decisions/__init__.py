@@ -1,7 +1,7 @@
 """Decisions about one sample or question, as total functions of policy terms. Pure.
 
 - `escalation`: answer locally or ask the hub
-- `run_routing`: which hubs are allowed, and in which order they are asked
+- `routing`: which hubs are allowed, and in which order they are asked
 - `egress`: which fields may leave, after which transforms; redaction of text
 - `leakage`: whether measured leakage is within the policy's limits
 - `budget`: accounts of bytes, cost and privacy

@@ -51,7 +51,7 @@ _ITEM_BYTES = {
 def list_derived_fields(*, regressor: bool) -> tuple[FieldSpec, ...]:
     """Fields of `DERIVED_FIELDS` that a model of this kind has.
 
-    label (classifier) or value (regressor), and confidence.
+    They are the label (classifier) or value (regressor), and confidence.
     """
     absent = LOCAL_ANSWER_FIELD if regressor else LOCAL_VALUE_FIELD
     return tuple(spec for spec in DERIVED_FIELDS if spec.name != absent)
@@ -93,7 +93,7 @@ def decide_egress(terms: Terms, schema: tuple[FieldSpec, ...], data_class: str) 
 
 
 def plan_egress(terms: Terms, schema: tuple[FieldSpec, ...]) -> EgressPlan | Denied:
-    """As `decide`, for a data class that may leave. Raises one of FAULTS on damaged terms or a damaged schema."""
+    """As `decide_egress`, for a data class that may leave. EVALUATION_ERRORS: damaged terms or schema."""
     if len({spec.name for spec in schema}) != len(schema):
         return Denied(DecisionReason.DENIED_POLICY_ERROR, "the model's schema names a field twice")
     plans: list[FieldPlan] = []
@@ -114,7 +114,7 @@ def plan_egress(terms: Terms, schema: tuple[FieldSpec, ...]) -> EgressPlan | Den
 
 
 def may_report(terms: Terms, name: str) -> bool:
-    """Whether the rollout report `QUALITY` or `SIGNALS` may leave.
+    """Whether the rollout report `QUALITY_FIELD` or `SIGNALS_FIELD` may leave.
 
     It must be listed, P1 allowed, and neither transforms nor noise asked for, which cannot be applied to it. False on
     any failure.
@@ -131,7 +131,7 @@ def may_report(terms: Terms, name: str) -> bool:
 def find_highest_level(schema: tuple[FieldSpec, ...]) -> SensitivityLevel:
     """Highest label among a model's features, for `DecisionContext.level`.
 
-    P4 without a feature or with a missing label.
+    It is P4 without a feature or with a missing label.
     """
     levels = [spec.level for spec in schema if spec.name not in OPTIONAL_FIELDS]
     return max(levels) if levels and all(type(level) is SensitivityLevel for level in levels) else SensitivityLevel.P4
@@ -205,7 +205,7 @@ REDACTION_PATTERNS: dict[str, re.Pattern[bytes]] = {
 
 
 def redact_text(text: bytes, names: Sequence[str]) -> bytes:
-    """Replace what the named patterns and those of `ALWAYS` find in `text` (UTF-8) by asterisks.
+    """Replace what the named patterns and those of `ALWAYS_REDACTED` find in `text` (UTF-8) by asterisks.
 
     They run in the order of `REDACTION_PATTERNS`; each sees what those before it have left. Raises KeyError for an
     unknown name.

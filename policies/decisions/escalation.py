@@ -64,9 +64,9 @@ def decide_escalation(
 ) -> EscalationDecision:
     """Decide what to do with a prediction of this `confidence` (0..1).
 
-    `audit_dice` is drawn uniformly from [0, 1). `now`: seconds, same clock as `Link.quiet_until`. A confidence out of
-    range, NaN included, is kept; so is any prediction under a damaged policy. Asking while the link is down queues the
-    question. With `dp.random_ask` the draw alone decides.
+    `audit_dice` is drawn uniformly from [0, 1). `now`: seconds, same clock as `LinkState.quiet_until`. A confidence out
+    of range, NaN included, is kept; so is any prediction under a damaged policy. Asking while the link is down queues
+    the question. With `dp.random_ask` the draw alone decides.
     """
     try:
         return _decide_escalation(confidence, link, terms, audit_dice, now)
@@ -77,7 +77,7 @@ def decide_escalation(
 def _decide_escalation(  # noqa: PLR0911 - a reason a line
     confidence: float, link: LinkState, terms: Terms, audit_dice: float, now: float
 ) -> EscalationDecision:
-    """As `decide`; raises one of FAULTS on damaged terms."""
+    """As `decide_escalation`; raises one of EVALUATION_ERRORS on damaged terms."""
     if not 0.0 <= confidence <= 1.0:  # false for NaN too
         return _INVALID
     mode = terms.mode

@@ -1,8 +1,8 @@
 """Leakage decision: whether the measured leakage of the codes that would leave is within the policy's limits. Pure.
 
 Rule: unmeasured is denied. A measurement counts for exactly one chain of cut, codec and transforms, so a policy that
-changes a transform needs its own. Assessed once per set of terms and model (`clear`); per question, `decide` only
-compares keys.
+changes a transform needs its own. Assessed once per set of terms and model (`assess_leakage`); per question,
+`decide_leakage` only compares keys.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class LeakageMeasurement(Protocol):
 
     @property
     def kind(self) -> str:
-        """Kind of attack, a value of `Kind`."""
+        """Kind of attack, a value of `MeasurementKind`."""
         ...
 
     @property

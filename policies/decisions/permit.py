@@ -58,10 +58,10 @@ def decide_permit(  # noqa: PLR0911, PLR0917 - a refusal a line
     price: PermitPrice,
     cleared: LeakageFinding,
 ) -> Permit | Denied:
-    """Decide a permit: only if hub, fields, leakage (`leakage.clear`) and budget all allow it.
+    """Decide a permit: only if hub, fields, leakage (`leakage.assess_leakage`) and budget all allow it.
 
     The first denial is returned, in the order terms, hubs, fields, leakage, budget. Any failure is a denial. `schema`:
-    the model's fields; `hubs`: those the device knows; `cleared`: result of `leakage.clear` for this model.
+    the model's fields; `hubs`: those the device knows; `cleared`: result of `leakage.assess_leakage` for this model.
     """
     try:
         if terms is None or isinstance(terms, Denied):

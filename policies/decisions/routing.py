@@ -63,12 +63,11 @@ UNSEEN_HUB = HubView(reachable=False)
 
 
 def rank_hubs(targets: tuple[HubSite, ...], views: Mapping[str, HubView], patience_s: float) -> tuple[HubSite, ...]:
-    """Rank hubs: reachable first;
+    """Rank hubs: those that can be reached come first.
 
-    of these, whoever answers within `read_timeout_s`, the cheapest first; then the quickest.
-
-    A hub that was not measured lately counts as quick enough, so that it is tried. Times within a factor of two count
-    as equal, so that noise moves no fleet to and fro. Equal hubs keep their order, which is the policy's.
+    Of these, whoever answers within `patience_s`, the cheapest first; then the quickest. A hub that was not measured
+    lately counts as quick enough, so that it is tried. Times within a factor of two count as equal, so that noise moves
+    no fleet to and fro. Equal hubs keep their order, which is the policy's.
     """
     if len(targets) < 2:
         return targets

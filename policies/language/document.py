@@ -121,7 +121,8 @@ def _widest_terms(digest: str, name: str, version: int, first: CompiledLayer) ->
     fields = {rule.name: FieldRule(rule.name, rule.level, ()) for rule in (by.fields or {}).values()}
     return Terms(
         hash=digest, key=digest, name=name, version=version,
-        mode=EscalationMode.HUB_FIRST, threshold=1.0, audit_share=1.0, budget_s=by.budget_s or 0.0, max_open=by.max_open or 0,
+        mode=EscalationMode.HUB_FIRST, threshold=1.0, audit_share=1.0, budget_s=by.budget_s or 0.0,
+        max_open=by.max_open or 0,
         ceiling=HARD_CEILING_LEVEL, fields=fields, data_classes=by.data_classes or {},
         hubs=by.hubs or (), regions=by.regions or (), accounts=(), expires=first.expires, expires_day=0,
     )  # fmt: skip
@@ -186,8 +187,9 @@ class PolicyDocument(ClosedTable):
     def compile_layer(self) -> CompiledLayer:
         """Compile the document to a layer; its hash is the first 32 hex digits of SHA-256 over the canonical JSON."""
         return CompiledLayer(
-            self.layer, self.name, self.version, sha256(self.canonical_json()).hexdigest()[:32], self.issued, self.last_day,
-            self._compile_base(), tuple(each.compile(self.name) for each in self.rule), self.clears_notice,
+            self.layer, self.name, self.version, sha256(self.canonical_json()).hexdigest()[:32], self.issued,
+            self.last_day, self._compile_base(), tuple(each.compile(self.name) for each in self.rule),
+            self.clears_notice,
         )  # fmt: skip
 
     def _compile_base(self) -> Narrowing:

@@ -89,7 +89,10 @@ _NUMERIC = _WHOLE_TYPES | {TensorDType.FP32, TensorDType.FP16}
 
 @lru_cache(maxsize=256)
 def price_release(epsilon: float, delta: float, sigma: float) -> tuple[int, int]:
-    """Limit of an account and the charge of one release, in units of 1 / `_ACCOUNT_GRAIN`**2, both rounded against us."""
+    """Limit of an account and the charge of one release, both rounded against us.
+
+    The unit of both is 1 / `_ACCOUNT_GRAIN`**2.
+    """
     limit = count_releases_within(epsilon, _ACCOUNT_GRAIN, delta)
     return limit, max(1, -int(-((_ACCOUNT_GRAIN / sigma) ** 2) // 1))
 

@@ -91,7 +91,7 @@ class RangeAttribute(msgspec.Struct, frozen=True):
         return self.pairs[bisect_right(self.bounds, value)]
 
     def list_cells(self) -> Iterable[tuple[BitPair, float]]:
-        """As `Choice.cells`. A battery cell beyond 1 does not exist: no rule may name such a bound."""
+        """As `ChoiceAttribute.list_cells`. A battery cell beyond 1 does not exist: no rule may name such a bound."""
         return zip(self.pairs, (0, *self.bounds), strict=True)
 
 
@@ -112,7 +112,7 @@ class RuleIndex(msgspec.Struct, frozen=True):
         """Rules that apply, and the unknown attributes because of which some of them may.
 
         The second value is () unless such a rule is among those that apply. Raises DamagedError for a context that
-        `sound` refuses.
+        `validate_context` refuses.
         """
         validate_context(context)
         when, unless = self.every, self.excusable

@@ -3,7 +3,8 @@
 Also the denial itself (`Denied`), which every decision returns in place of its result, and the exceptions that count
 as one.
 
-Rule: evaluating a damaged policy never raises out of a decision: each of `FAULTS` becomes DENIED_POLICY_ERROR.
+Rule: evaluating a damaged policy never raises out of a decision: each of `EVALUATION_ERRORS` becomes
+DENIED_POLICY_ERROR.
 """
 
 from enum import StrEnum

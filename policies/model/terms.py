@@ -33,7 +33,10 @@ def resolve_terms(policy: Policy | None, context: DecisionContext) -> Terms | De
 
 
 def list_certain_rules(policy: Policy, context: DecisionContext) -> tuple[str, ...]:
-    """Names of the rules that apply whatever the unknown attributes of `context` are. Raises one of FAULTS."""
+    """Names of the rules that apply whatever the unknown attributes of `context` are.
+
+    Raises one of EVALUATION_ERRORS.
+    """
     return list_rule_names(policy, policy.index.match_certain_rules(context))
 
 

@@ -43,7 +43,7 @@ class RiskMonitor(NamedTuple):
 
 
 def observe_audit(seen: RiskMonitor, promise: RiskBound, confidence: float, *, agrees: bool) -> RiskMonitor:
-    """Update the monitor with one more audited answer; `predictions_agree`: the hub said the same.
+    """Update the monitor with one more audited answer; `agrees`: the hub said the same.
 
     A confidence that is NaN counts as kept.
     """

@@ -104,7 +104,7 @@ class _GateEvidence(NamedTuple):
 
 
 class _GateFinding(NamedTuple):
-    """A finding that decides the look. `hold`: see `Gate`."""
+    """A finding that decides the look. `hold`: see `GateResult`."""
 
     outcome: GateOutcome
     why: str
@@ -316,7 +316,8 @@ def _describe_samples_needed(seen: _GateEvidence) -> str:
 def _describe_looks(seen: _GateEvidence) -> tuple[str, ...]:
     """A line for each data class, unaudited class and human feedback."""
     lines = [
-        f"{name}: {count_samples(paired)} audits, {100 * (compute_weighted_mean(paired) - seen.rules.expected):+.1f} points"
+        f"{name}: {count_samples(paired)} audits, "
+        f"{100 * (compute_weighted_mean(paired) - seen.rules.expected):+.1f} points"
         for name, paired in seen.audits.classes.items()
         if paired
     ]

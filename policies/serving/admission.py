@@ -164,7 +164,7 @@ def take_token(bucket: TokenBucket, rate_per_s: float, burst: float, now: float)
 
 
 def seconds_until_token(bucket: TokenBucket, rate_per_s: float, now: float) -> float:
-    """Seconds until `take` has a token again, within the bounds of every retry."""
+    """Seconds until `take_token` has a token again, within the bounds of every retry."""
     earned = max(0.0, now - bucket.at) * rate_per_s
     return _clamp_retry((1.0 - bucket.tokens - earned) / rate_per_s)
 

@@ -37,7 +37,7 @@ class CostModel(msgspec.Struct, frozen=True):
 
 
 def learn_cost(before: CostModel, weight: float, seconds: float) -> CostModel:
-    """Add a measured batch and fit the cost again; the oldest beyond `WINDOW` is dropped.
+    """Add a measured batch and fit the cost again; the oldest beyond `COST_WINDOW` is dropped.
 
     Raises ValueError for a weight that is not positive or a time that is negative or not finite.
     """

@@ -125,7 +125,7 @@ class _TenantFlow(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Queue of items of many tenants and devices; `take` returns them in fair order.
+    """Queue of items of many tenants and devices; `take_next` returns them in fair order.
 
     Items of one device keep theirs.
     """
@@ -175,7 +175,7 @@ class FairQueue(Generic[T]):
         self._size += 1
 
     def peek(self) -> T:
-        """The item that `take` would return. Raises IndexError if nothing waits."""
+        """The item that `take_next` would return. Raises IndexError if nothing waits."""
         place = self._next_flow()
         return self._flows[place[:2]].items[place.device][0][1]
 

@@ -25,7 +25,7 @@ NO_LIMITS = PolicyLimits()
 
 
 class BoundsChecker:
-    """Checks each fact against the limits in force; `add_flaw` is called for each bound that is crossed."""
+    """Checks each fact against the limits in force; `blame` is called for each bound that is crossed."""
 
     def __init__(self, blame: Callable[[Flaw, str], None]) -> None:
         self._blame = blame
@@ -63,7 +63,7 @@ class BoundsChecker:
             self._blame(Flaw.OVERSPENT, f"{event.key}: {spent} bytes on that day, at most {limits.bytes_per_day}")
 
     def on_ended(self, accepted: QuestionAccepted, *, free: bool) -> None:
-        """A question has ended. `free_places`: it never left, so its charge may be refunded."""
+        """A question has ended. `free`: it never left, so its charge may be refunded."""
         device = accepted.key.device
         self._open[device] -= 1
         if not self._open[device]:

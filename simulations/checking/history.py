@@ -83,8 +83,9 @@ class HistoryChecker:
         self._flaws: Counter[Flaw] = Counter()
         self._stories: list[str] = []
         self._hears = {
-            QuestionAccepted: self._on_accepted, QuestionEnded: self._on_ended, AnswerRecorded: self._on_answer, VerdictStored: self._on_effect,
-            VerdictUndone: self._on_undone, FrameSent: self._on_sent, WaveAllowed: self.bounds.on_allowed, CandidateServed: self.bounds.on_exposed,
+            QuestionAccepted: self._on_accepted, QuestionEnded: self._on_ended, AnswerRecorded: self._on_answer,
+            VerdictStored: self._on_effect, VerdictUndone: self._on_undone, FrameSent: self._on_sent,
+            WaveAllowed: self.bounds.on_allowed, CandidateServed: self.bounds.on_exposed,
         }  # fmt: skip
 
     def on_event(self, event: HistoryEvent) -> None:

@@ -38,7 +38,7 @@ _QUICK_LINK = {"link": {"reconnect_cap_s": 1.0}}  # a demo is short: the default
 @app.callback(invoke_without_command=True)
 def demo(
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the collect_figures to this file as JSON.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to this file as JSON.")
     ] = None,
     *,
     template: Annotated[

@@ -25,11 +25,9 @@ def live(
     minutes: Annotated[
         float | None, typer.Option("--minutes", min=0.1, help="Minutes of samples, in real time.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the print_report.")] = Path(
-        "reports"
-    ),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the report.")] = Path("reports"),
     state: Annotated[
-        Path | None, typer.Option("--save_report", metavar="FOLDER", help="Keep databases and logs in this folder.")
+        Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep databases and logs in this folder.")
     ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

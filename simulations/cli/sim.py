@@ -90,7 +90,7 @@ def list_shipped(*, as_json: AsJson = False) -> None:
 def show(
     what: Annotated[str, typer.Argument(help="A scenario, whose file is printed, or the NAME.json of a run.")],
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write the HTML print_report of that run.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the HTML report of that run.")
     ] = None,
 ) -> None:
     """Print a scenario's file after checking it, or the summary of a saved run."""
@@ -109,9 +109,7 @@ def show(
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A.json", help="Outcome file written by `run`.")],
     second: Annotated[Path, typer.Argument(metavar="B.json", help="Outcome file of another run.")],
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="A render_page with both, side by side.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="A page with both, side by side.")] = None,
     *,
     as_json: AsJson = False,
 ) -> None:

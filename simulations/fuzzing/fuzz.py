@@ -100,7 +100,7 @@ def search_schedules(
 ) -> FuzzResult:
     """Run random schedules and return what they broke.
 
-    `make_progress` is called after each schedule; False stops the search. `run_one` goes to worker processes by its
+    `progress` is called after each schedule; False stops the search. `run_one` goes to worker processes by its
     name, so it must be a module-level function.
     """
     began = time.perf_counter()

@@ -69,7 +69,7 @@ def run_live_scenario(
 ) -> Outcome:
     """Run a scenario live and return its outcome; Ctrl-C ends it early.
 
-    `make_progress` is called several times a second; False = stop. `say` gets a line for each step of the start.
+    `progress` is called several times a second; False = stop. `say` gets a line for each step of the start.
     ScenarioError for what cannot be done live, ExitError if a process does not start.
     """
     live_events.check_live_events(scenario)

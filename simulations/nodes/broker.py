@@ -62,11 +62,9 @@ class SimulatedBroker:
     def deliver(
         self, target: ClientConnection, hear: Callable[..., None], *message: object, extra_s: float = 0.0
     ) -> None:
-        """Deliver `dispatch_message` to `target` by calling `hear(*dispatch_message)` after drawn delays;
+        """Deliver `message` to `target` by calling `hear(*message)` after drawn delays.
 
-        the sender is known to be up.
-
-        `extra_s`: transmission time of the bytes themselves.
+        The sender is known to be up. `extra_s`: transmission time of the bytes themselves.
         """
         if not self.up:
             self.gone += 1

@@ -133,7 +133,7 @@ class SimulatedFleet:
     def _wake_device(self, number: int, ups: tuple[bool, ...] = ()) -> SimulatedDevice:
         """Make a device with a core of what is kept of it.
 
-        `links_up`: which of its lines it believes to be up, where that is not what they are now.
+        `ups`: which of its lines it believes to be up, where that is not what they are now.
         """
         device, place = SimulatedDevice(number, self), number - self._first
         ups = ups or self.wires.links_up(number)

@@ -37,7 +37,7 @@ class StoreSnapshot(msgspec.Struct, frozen=True):
 class HubDisk:
     """Twin of a hub's store.
 
-    `effect` and `on_undone` are called for every verdict that was stored, or is gone again after a restore of a
+    `effect` and `undone` are called for every verdict that was stored, or is gone again after a restore of a
     backup.
     """
 

@@ -33,7 +33,7 @@ def run_scenario(
 ) -> Outcome:
     """Run a scenario to its end and return its outcome.
 
-    `processes`: at most one per region is used. `make_progress` is called after every slice; False = stop soon and
+    `processes`: at most one per region is used. `progress` is called after every slice; False = stop soon and
     return what there is (`complete` is False then). `cores`: other core classes, in one process only. WorkerError
     if a process of the run dies. A core that raises ends the run with a flaw `defect`, not with an exception.
     """

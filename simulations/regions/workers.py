@@ -99,7 +99,7 @@ class RegionWorkers:
             process.join()
 
     def run(self, progress: Callable[[RunProgress], bool]) -> list[WorkerResult]:
-        """Run until all workers have ended; if `make_progress` returns False they stop soon."""
+        """Run until all workers have ended; if `progress` returns False they stop soon."""
         while len(self._ended) < len(self._pipes):
             handed = self._receive_round()
             if not progress(self._progress_so_far()):

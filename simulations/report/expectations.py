@@ -37,7 +37,7 @@ class OutcomeWindow(NamedTuple):
         return sum(sum(each[self.first : self.last]) for each in series)
 
     def count_answers(self, *sources: str) -> int:
-        """Number of answers of these sources (`local`, `hub`, `add_correction`) in the window."""
+        """Number of answers of these sources (`local`, `hub`, `correction`) in the window."""
         return self.sum_series(select_source(self.outcome.answers, *sources))
 
     def merge_bins(self, *sources: str) -> Bins:

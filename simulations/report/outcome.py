@@ -47,7 +47,7 @@ def quantile_s(bins: Bins, share: float) -> float | None:
 class Latency(msgspec.Struct, frozen=True):
     """Latency histograms from sample to answer, by bucket of the answer.
 
-    `source`: `local`, `hub`, or `add_correction`.
+    `source`: `local`, `hub`, or `correction`.
     """
 
     source: str
@@ -123,9 +123,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one run showed.
 
     `until_s`: virtual time reached; less than the scenario's end where it was stopped. `answers`: `source.why` -> how
-    many a bucket (`local.confident`, `hub.verdict`, and `add_correction.…`). `right`: the same for those that were
+    many a bucket (`local.confident`, `hub.verdict`, and `correction.…`). `right`: the same for those that were
     right. `queues`: hub -> most questions waiting in the bucket. `bytes_by_rule`: what left, by the rule that permitted
-    it. `states`: devices at each bucket's end (`online`, `count_offline`, `cut`, `down`, ...). `counts`: totals by
+    it. `states`: devices at each bucket's end (`online`, `offline`, `cut`, `down`, ...). `counts`: totals by
     dotted name.
     """
 

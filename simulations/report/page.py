@@ -82,8 +82,8 @@ def _render_head(outcome: Outcome) -> str:
     held, words = summarize_verdict(outcome)
     early = f" Stopped at {format_clock(outcome.until_s)} of virtual time." if not outcome.complete else ""
     facts = (
-        f"{outcome.devices:,} devices", f"{format_duration(outcome.duration_s)} of virtual time", f"seed {outcome.seed}",
-        f"scenario {outcome.digest}",
+        f"{outcome.devices:,} devices", f"{format_duration(outcome.duration_s)} of virtual time",
+        f"seed {outcome.seed}", f"scenario {outcome.digest}",
     )  # fmt: skip
     return (
         f"<header><small>Skerry · simulated fleet · {escape(outcome.scenario)}</small>"

@@ -63,7 +63,7 @@ def contents(edge: bytes | None = None, scale: float = 1.0) -> dict[str, bytes]:
     samples = np.random.default_rng(3).random((8, LABELS), np.float32)
     weights = np.exp(samples * np.float32(scale))
     codes = np.stack([i.features["features"] for i in EchoRunner(LABELS).infer(samples)])
-    golden = pack_golden(samples, weights / weights.sum_series(1, keepdims=True), {"features": codes})
+    golden = pack_golden(samples, weights / weights.sum(1, keepdims=True), {"features": codes})
     return {EDGE_FILE: edge or echo_graph(), HUB_FILE: b"weights", HUB_GRAPH_FILE: b"{}", GOLDEN_FILE: golden}
 
 

@@ -124,13 +124,16 @@ def test_a_scenario_written_out_reads_back_equal(tmp_path):
                         types.Link(replace(EnvironmentConditions(), loss=0.3), 9000.0, 0.5), ("us",), -60.0),
             types.Region("us", 0.75),
         ),
-        load=types.Load(types.LoadKind.BURSTY, 1 / 7.3, 0.1, 5.0, 3.0, 40.0, 4.0, (), (("open", 0.5), ("private", 0.5))),
+        load=types.Load(
+            types.LoadKind.BURSTY, 1 / 7.3, 0.1, 5.0, 3.0, 40.0, 4.0, (), (("open", 0.5), ("private", 0.5))
+        ),
         model=types.Model(0.5, 0.9, 0.1, 0.8, 3, (), recorded),
         policy=types.build_permissive_policy((types.Region("eu", hubs=2),), version=3),
         events=tuple(
             types.ScenarioEvent(kind, 1.5, 2.25, "eu", 0.3, 1, "eu-2", 4.5, 2, True,
                        EnvironmentConditions(loss=0.7) if kind is types.EventKind.WEATHER else None,
-                       types.build_permissive_policy((types.Region("eu", hubs=2),)) if kind is types.EventKind.POLICY else "")
+                       types.build_permissive_policy((types.Region("eu", hubs=2),))
+                       if kind is types.EventKind.POLICY else "")
             for kind in types.EventKind
         ),
         expect=(types.Expectation("lost", 0.0), types.Expectation("why.verdict", None, 0.1, 5.0, 50.0)),

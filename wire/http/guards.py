@@ -1,7 +1,7 @@
 """HTTP server security: listening address, TLS, bearer token, Host and Origin checks, body limits (aiohttp).
 
 Rule: closed unless opened. A loopback address or a Unix socket needs nothing; every other address needs TLS and a
-bearer token, or the server does not start. `DeviceHost` and `Origin` are always checked (DNS rebinding).
+bearer token, or the server does not start. `Host` and `Origin` are always checked (DNS rebinding).
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class ServerAccess(msgspec.Struct, frozen=True):
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Names and addresses that may stand in `DeviceHost`, in lower case."""
+        """Names and addresses that may stand in `Host`, in lower case."""
         return frozenset(
             text.lower() for text in (*LOOPBACK_NAMES, self.host, *self.names) if text not in WILDCARD_HOSTS
         )
@@ -171,7 +171,7 @@ def make_error_middleware() -> Middleware:
 
 
 def make_host_middleware(access: ServerAccess) -> Middleware:
-    """Middleware that refuses a foreign `DeviceHost` or `Origin` with 403.
+    """Middleware that refuses a foreign `Host` or `Origin` with 403.
 
     A page of another site, or a name rebound to this address, cannot use the server.
     """
@@ -281,7 +281,7 @@ def _route_pattern(request: web.Request) -> str:
 
 
 def _parse_host_name(host: str) -> str:
-    """Host name of a `DeviceHost` header without the port; "" for an invalid one."""
+    """Host name of a `Host` header without the port; "" for an invalid one."""
     match = _HOST.fullmatch(host)
     return match[1].strip("[]").lower() if match else ""
 

@@ -7,7 +7,7 @@ Extension".
 Rule: a request whose JSON names a key twice is refused: two readers that disagree on which one counts could be played
 against each other.
 
-Rule: a classifier answers with `scores`, `label`, `confidence`, `find_label_name`; a regressor with `value` and
+Rule: a classifier answers with `scores`, `label`, `confidence`, `label_name`; a regressor with `value` and
 `confidence`. Device and hub have the same outputs.
 """
 
@@ -102,7 +102,7 @@ OipParameter = bool | int | float | str
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
-    """An input or output in model metadata. A size of -1 is free (the batch). `datatype` as in `DTYPES`."""
+    """An input or output in model metadata. A size of -1 is free (the batch). `datatype` as in `NUMPY_DTYPES`."""
 
     name: str
     datatype: str

@@ -152,10 +152,23 @@ def _parse_json_values(head: TensorHead) -> Array:
         data = msgspec.json.decode(head.data)
         dtype = object if head.datatype == BYTES_DATATYPE else None  # a numpy text array would drop trailing zeros
         values: Array = np.asarray(data if isinstance(data, list) else [data], dtype)
+        if head.datatype == "UINT64" and values.dtype.kind == "f":
+            values = _read_large_integers(data, values)
     except RecursionError:
         raise input_error(head, "the data is nested too deeply") from None
     except (msgspec.DecodeError, ValueError, OverflowError):
         raise input_error(head, "the data is not a regular list of values") from None
+    return values
+
+
+def _read_large_integers(data: object, values: Array) -> Array:
+    """Unsigned integers that numpy read as floats, which it does where one is above 2**63 - 1 and another is not.
+
+    `values` as they are if a number is no integer, or none of 64 bits.
+    """
+    exact = np.asarray(data, object)
+    if all(type(value) is int and 0 <= value < 1 << 64 for value in exact.flat):
+        return exact.astype(np.uint64)
     return values
 
 

@@ -3,7 +3,7 @@
 Rule: a leaf and a node are hashed under different first bytes, so no node can be shown as a leaf (second preimage). A
 proof that is not exactly right in number, length and order of its hashes is refused; nothing of it is interpreted.
 
-Where the nodes are stored is the caller's business: functions that need them take a `Node` reader, which is called
+Where the nodes are stored is the caller's business: functions that need them take a `NodeReader`, which is called
 with (level, index).
 """
 

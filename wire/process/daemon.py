@@ -48,7 +48,7 @@ def read_watchdog_interval() -> float | None:
 
 
 class FolderLock:
-    """File lock that keeps a folder to one process: `with Lock(folder):`.
+    """File lock that keeps a folder to one process: `with FolderLock(folder):`.
 
     A second process gets ExitError(LOCKED) with the owner's id; a dead owner's lock is free. Raises ExitError(DISK) if
     the lock file cannot be created.

@@ -43,7 +43,7 @@ class JsonLog:
     """Writer of JSON log lines, each event name limited to 20 at once and one a second.
 
     `suppressed` in a line counts the lines of its event left out before it. `least`: lowest level written, one of
-    `LEVELS`. `clock`: seconds since 1970.
+    `LOG_LEVELS`. `clock`: seconds since 1970.
     """
 
     def __init__(

@@ -268,11 +268,9 @@ class CheckpointNote(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 
 class SpendMirror(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="m"):
-    """Answer to `LedgerHeadReport`:
+    """Answer to `LedgerHeadReport`: the highest totals this device ever reported.
 
-    the highest totals this device ever reported, in any epoch, as far as they are kept.
-
-    A device that lost its database resumes its budgets from them.
+    They are of any epoch, as far as they are kept. A device that lost its database resumes its budgets from them.
     """
 
     epoch: int

@@ -133,7 +133,7 @@ class ErasureTombstone(msgspec.Struct, frozen=True):
 
 
 class SignedStatement(msgspec.Struct, frozen=True):
-    """A `Tombstone` with the hub's signature.
+    """An `ErasureTombstone` with the hub's signature.
 
     `body`: its JSON text; `signature`: of the hub's reply key over STATEMENT_TAG and the body, base64.
     """

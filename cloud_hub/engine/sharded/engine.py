@@ -196,7 +196,7 @@ class ShardedEngine:
             part.warm()
 
     def infer(self, batch: Sequence[WorkItem]) -> list[Prediction]:
-        """Predict on the first replica; `Lane` calls the replicas directly."""
+        """Predict on the first replica; `EngineWorker` calls the replicas directly."""
         return self._parts[0].infer(batch)
 
     def health(self) -> EngineHealth:

@@ -37,7 +37,7 @@ class RankProcess:
         return not select.select([self._handle], [], [], 0)[0]
 
     def kill(self, patience_s: float) -> None:
-        """Kill the process and wait up to `read_timeout_s` until it is gone."""
+        """Kill the process and wait up to `patience_s` until it is gone."""
         try:
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         except ProcessLookupError:

@@ -90,7 +90,7 @@ class RankGroup:
         self.ready = tuple(word for word, _ in words if isinstance(word, RankReady))
 
     def step(self, graph: str, columns: Sequence[Array], limit_s: float) -> StepResult:
-        """Run one batch. LostError if a rank dies, or any takes longer than `step_limit_s` seconds."""
+        """Run one batch. LostError if a rank dies, or any takes longer than `limit_s` seconds."""
         self._ticket += 1
         until = time.monotonic() + limit_s
         batch = len(columns[0])
@@ -107,7 +107,7 @@ class RankGroup:
         return StepResult(outputs, tuple(done.seconds for done in dones), dones[0].meetings)
 
     def ping(self, limit_s: float) -> None:
-        """Check that every rank answers within `step_limit_s` seconds; LostError otherwise."""
+        """Check that every rank answers within `limit_s` seconds; LostError otherwise."""
         self._ticket += 1
         for at, link in enumerate(self._links):
             self._send_to(at, link, PingRequest(self._ticket))

@@ -59,7 +59,7 @@ GREY = (0.3, 0.7)
 
 
 def corrupt_pictures(pictures: npt.NDArray[Any], rng: np.random.Generator, share: float) -> Pictures:
-    """Copy of images with about `share` of them damaged, each by one kind of `KINDS`.
+    """Copy of images with about `share` of them damaged, each by one kind of `CORRUPTIONS`.
 
     `pictures` `[n, channels, height, width]` in 0..1; `share` 0..1. Returns float32 of the same shape, clipped to 0..1.
     """

@@ -183,7 +183,7 @@ def _coerce_parts(given: Any) -> Data:
 
 
 def _unpack_part(part: Any) -> tuple[Any, Any, Any]:
-    """Inputs, targets and sensitive columns of a `Part`, of anything like it, or of (x, y)."""
+    """Inputs, targets and sensitive columns of a `DataPart`, of anything like it, or of (x, y)."""
     if hasattr(part, "y"):
         return part.x, part.y, getattr(part, "sensitive", {})
     return part[0], part[1], {}

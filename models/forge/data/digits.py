@@ -1,6 +1,7 @@
 """The demo's data set: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels (UCI, Alpaydin & Kaynak 1998).
 
-Rule: the split is fixed; nothing is ever trained, tuned or chosen on what `heldout` returns. No torch is imported here.
+Rule: the split is fixed; nothing is ever trained, tuned or chosen on what `load_heldout` returns. No torch is imported
+here.
 """
 
 import numpy as np

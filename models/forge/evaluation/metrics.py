@@ -189,7 +189,7 @@ class _PairEvaluator:
             return None
         novelty = answered.edge.novelty
         return ScopeDetection(
-            int(outside.sum_series()),
+            int(outside.sum()),
             round_figure(roc_auc_score(outside, novelty)) if novelty is not None else 0.0,
             round_figure(roc_auc_score(outside, 1 - self._edge_confidence(answered.edge))),
         )

@@ -146,7 +146,7 @@ def predict_or_reject(scores: Floats, below: float) -> npt.NDArray[np.int64]:
 def fit_rejection(scores: Floats, y: Whole) -> float:
     """The `below` of `predict_or_reject` that is right most often on these samples.
 
-    0 if none of them is out of scope.
+    It is 0 if none of them is out of scope.
     """
     if not (y < 0).any():
         return 0.0

@@ -1,7 +1,7 @@
 """Risk control: a threshold below which, with probability `confidence`, the risk of what is kept is at most `max_risk`.
 
 Rule: the guarantee is about samples not yet seen, drawn as the calibration samples were; a set that is too small for
-it is refused, never stretched. Method and sources stand in `guarantee`.
+it is refused, never stretched. Method and sources stand in `prove_threshold`.
 """
 
 import math
@@ -126,8 +126,8 @@ def _check_goal(outcomes: Outcomes, wanted: RiskGoal) -> None:
     if len(outcomes) < minimum_calibration(wanted):
         raise ForgeError(
             f"{len(outcomes)} calibration samples cannot show a risk of at most {wanted.max_risk:g} with confidence "
-            f"{wanted.confidence:g}: {minimum_calibration(wanted)} are needed even if all are right, more otherwise; bring more, or "
-            "ask for less"
+            f"{wanted.confidence:g}: {minimum_calibration(wanted)} are needed even if all are right, more otherwise; "
+            "bring more, or ask for less"
         )
 
 
@@ -231,7 +231,7 @@ def _last_passed(p_values: Floats, starts: list[int], error: float) -> int | Non
 def simulate_coverage(outcomes: Outcomes, wanted: RiskGoal, resplits: int = 1000, seed: int = 0) -> GuaranteeCoverage:
     """Repeat the calibration `resplits` times on half of the outcomes and count broken guarantees.
 
-    see `GuaranteeCoverage`.
+    See `GuaranteeCoverage`.
     """
     rng = np.random.default_rng(seed)
     size = len(outcomes) // 2

@@ -1,8 +1,8 @@
 """Privacy leakage: attacks on the codes that leave the device (inversion, attribute inference, membership inference).
 
-`judge_inversion` rebuilds samples from codes with the networks in `decoders`; `attribute_probes` guesses sensitive
-columns; `measure_membership` tells training samples from others; `get_metrics` scores with bootstrap intervals;
-`measure` runs all of them and returns a manifest's rows. `forged_codes` attacks a new bundle, `remeasure_bundle` a
+`inversion` rebuilds samples from codes with the networks in `decoders`; `attribute_probes` guesses sensitive
+columns; `membership` tells training samples from others; `metrics` scores with bootstrap intervals;
+`measure` runs all of them and returns a manifest's rows. `forged_codes` attacks a new bundle, `remeasure` a
 finished one, `untrained` the cuts.
 
 May import `forge.data`, `forge.partition`, `forge.evaluation`, `models.runtime` and `models.bundle`. Deterministic for

@@ -60,7 +60,7 @@ def probe_attribute(
 
 
 def measure_label_baseline(y: Values, column: npt.NDArray[np.int64]) -> float:
-    """Baseline of `probe`: the same score for an attacker who sees the answer only (of a value: its tenth).
+    """Baseline of `probe_attribute`: the same score for an attacker who sees the answer only (of a value: its tenth).
 
     One half of the samples teaches the other.
     """

@@ -75,7 +75,10 @@ class AttackSamples(NamedTuple):
 
 
 class InversionResult(NamedTuple):
-    """The best attack's success; `rebuilt`: its guesses for `Truth.test`, in the form of `Truth.values`."""
+    """The best attack's success.
+
+    `rebuilt`: its guesses for `AttackSamples.test`, in the form of `AttackSamples.values`.
+    """
 
     score: BootstrapInterval
     attack: str

@@ -63,10 +63,10 @@ def _attack_features(answers: HubPredictions, count: int) -> npt.NDArray[np.floa
         error = np.abs(logits[:, 0] - y)
         return np.stack([error, logits[:, 0], y], 1).astype(np.float32)
     weights = np.exp(logits - logits.max(1, keepdims=True))
-    shares = weights / weights.sum_series(1, keepdims=True)
+    shares = weights / weights.sum(1, keepdims=True)
     inside = y >= 0  # a sample out of scope has no label that could be right
     own = np.where(inside, shares[np.arange(len(y)), np.where(inside, y, 0)], shares.max(1))
-    entropy = -(shares * np.log(shares.clip(1e-12))).sum_series(1)
+    entropy = -(shares * np.log(shares.clip(1e-12))).sum(1)
     most = -np.sort(-shares, 1)[:, :3]
     return np.column_stack([-np.log(own.clip(1e-12)), entropy, most]).astype(np.float32)
 

@@ -80,7 +80,7 @@ def compute_ssim(originals: Values, rebuilt: Values, top: float = 1.0) -> Scores
 
 
 def ssim_torch(first: torch.Tensor, second: torch.Tensor, top: float = 1.0) -> torch.Tensor:
-    """As `ssim`, differentiable, so that an attacker may train on it."""
+    """As `compute_ssim`, differentiable, so that an attacker may train on it."""
     channels, height, width = first.shape[1:]
     size = min(_WINDOW, height - 1 + height % 2, width - 1 + width % 2)
     at = torch.arange(size, dtype=first.dtype) - size // 2

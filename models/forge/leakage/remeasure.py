@@ -105,8 +105,8 @@ def remeasure_bundle(
 ) -> AttackCase:
     """Attack one chain of a finished bundle.
 
-    `steps`: transforms per feature, as `policies.model.policy.TransformSpec` or `chain.Step`. Raises ForgeError if the
-    data is not the model's; BundleError, SampleError as they arise.
+    `steps`: transforms per feature, as `policies.model.policy.TransformSpec` or `chain.TransformStep`. Raises
+    ForgeError if the data is not the model's; BundleError, SampleError as they arise.
     """
     what = (
         ", ".join(f"{name}: {' then '.join(map(_describe_step, each))}" for name, each in steps.items() if each) or BARE

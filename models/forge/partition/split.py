@@ -37,7 +37,7 @@ def split_model(traced: TracedModel, cut: Cut) -> SplitModel:
 
 
 def split_shared(traced: TracedModel, cut: Cut) -> SplitModel:
-    """As `split`, sharing the model's weights: to measure with, not to train."""
+    """As `split_model`, sharing the model's weights: to measure with, not to train."""
     known = {node.name: node for node in traced.gm.graph.nodes}
     missing = [name for name in cut.nodes if name not in known]
     if missing:

@@ -34,7 +34,7 @@ _STAGE_ENDS = {_TRAINING: 0.35, "teaching": 0.7, "exporting": 0.8, "quantising":
 def forge_demo_bundle(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
     """Train the demo's network and forge it at `out_dir`: about twenty seconds on two cores.
 
-    `make_progress(stage, share)`: share of the whole run, 0..1. Raises ForgeError as `forge` does.
+    `progress(stage, share)`: share of the whole run, 0..1. Raises ForgeError as `forge` does.
     """
     from models.forge.pipeline.forge import run_forge  # noqa: PLC0415 - torch only when something is forged
     from models.forge.spec import ForgeInputs  # noqa: PLC0415 - torch only when something is forged
@@ -80,7 +80,7 @@ def demo_recipe_key() -> str:
 
 
 class _TotalProgress:
-    """Progress of all stages as one share that only rises, each stage with its own length (`_ENDS`)."""
+    """Progress of all stages as one share that only rises, each stage with its own length (`_STAGE_ENDS`)."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

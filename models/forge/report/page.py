@@ -159,7 +159,8 @@ def _render_deferral(made: ForgedBundle) -> str:
     ]
     table = _render_table(("asked", "threshold", "pair", "oracle", "gap recovered"), body)
     d = made.judged.deferral
-    note = f"mean gap recovered {_format_share(d.apgr)}; half at {_format_share(d.cpt50)}, four fifths at {_format_share(d.cpt80)} asked"
+    half, most = _format_share(d.cpt50), _format_share(d.cpt80)
+    note = f"mean gap recovered {_format_share(d.apgr)}; half at {half}, four fifths at {most} asked"
     title = "<h2>Which samples to escalate</h2>"
     return f'{title}<div class="plots">{plot}{table}</div><p class="why">Held-out samples; {note}.</p>'
 

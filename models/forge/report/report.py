@@ -23,7 +23,7 @@ HTML_FILE, FACTS_FILE, HELDOUT_FILE = "report.html", "report.json", "outcomes-he
 
 
 def locate_report(bundle: Path) -> Path:
-    """Folder of a bundle's report: `load_digits-1.report` beside `load_digits-1`.
+    """Folder of a bundle's report: `digits-1.report` beside `digits-1`.
 
     A bundle's own folder holds nothing that its manifest does not name.
     """

@@ -19,7 +19,7 @@ def softmax_probabilities(logits: Logits, temperature: float) -> npt.NDArray[np.
     """Softmax of `logits / temperature`, `[n, labels]`."""
     scaled = logits.astype(np.float64) / temperature
     weights = np.exp(scaled - scaled.max(1, keepdims=True))
-    return np.asarray(weights / weights.sum_series(1, keepdims=True))
+    return np.asarray(weights / weights.sum(1, keepdims=True))
 
 
 def fit_temperature(logits: Logits, y: Labels) -> float:
@@ -46,5 +46,5 @@ def _log_loss(logits: Logits, y: Labels, value: float) -> float:
 def expected_calibration_error(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> float:
     """Expected calibration error of a confidence `[n]` in 0..1: mean gap to the accuracy over 15 bins."""
     bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
-    gaps = [abs(float((right[bins == b] - confidence[bins == b]).sum_series())) for b in np.unique(bins)]
+    gaps = [abs(float((right[bins == b] - confidence[bins == b]).sum())) for b in np.unique(bins)]
     return sum(gaps) / len(right)

@@ -39,7 +39,7 @@ def distillation_loss(outputs: Tensor, teacher: Tensor, y: Tensor, aim: LossConf
 
 
 def exit_loss(outputs: Tensor, teacher: Tensor, y: Tensor, aim: LossConfig) -> Tensor:
-    """Loss of the early exit, as `taught`.
+    """Loss of the early exit, as `distillation_loss`.
 
     A regressor's exit `[n, 2]` predicts its own error too: Laplace likelihood of (value, log scale).
     """

@@ -48,12 +48,12 @@ async def test_case_117_without_a_token_every_route_that_is_not_open_here_is_401
     for route in closed(site):
         if route.door in (RouteAccess.KEY, RouteAccess.WHOLE):
             assert await ask(site, route, {}) == 401, route.path
-    assert {e.status for e in site.audit.last(500)} == {401}
+    assert {e.status for e in site.audit.last_entries(500)} == {401}
 
 
 async def test_case_117_a_bad_token_opens_nothing_not_even_what_is_free_here(site):
     revoked = site.key("clinic", Scope.INFER, Scope.READ, Scope.OPERATE)
-    site.keys.revoke(site.keys.all()[0].id, 1)
+    site.keys.revoke(site.keys.list_keys()[0].id, 1)
     ended = site.key("clinic", Scope.INFER, Scope.READ, Scope.OPERATE, expires_s=1.0, at_ms=1)
     for headers in (revoked, ended, {"Authorization": "Bearer x"}, {"Authorization": "Basic eDp5"}):
         for route in closed(site):
@@ -75,7 +75,7 @@ async def test_case_117_a_tenants_key_reaches_no_thing_of_another_tenant(site):
     assert site.registry.device(THEIRS).state == "active"
     assert site.registry.count_open_invites(0) == 0
     assert site.hub.unloaded == set()
-    assert len(site.keys.all()) == 1
+    assert len(site.keys.list_keys()) == 1
 
 
 async def test_case_117_lists_show_a_tenant_its_own_alone(site):
@@ -120,7 +120,7 @@ async def test_case_117_no_key_makes_keys_and_a_whole_hubs_operator_sees_every_t
 
 async def test_case_117_the_audit_names_who_tried_what_and_holds_no_token(site, tmp_path):
     ours = site.key("clinic", Scope.READ)
-    key = site.keys.all()[0].id
+    key = site.keys.list_keys()[0].id
     await site.ask("GET", f"/v1/admin/devices/{THEIRS}", headers=ours)
     await site.ask("POST", f"/v1/admin/devices/{OURS}/state", json={"state": "revoked"}, headers=ours)
     await site.ask("POST", f"/v1/admin/devices/{OURS}/state", json={"state": "suspended"}, headers=site.admin)

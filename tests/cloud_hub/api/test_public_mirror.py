@@ -61,7 +61,7 @@ async def test_metadata_is_served_as_it_lies_there(hub, site):
     async with site:
         for name in ("timestamp.json", "1.root.json", "1.models-echo.json"):
             status, body, headers = await site.get(f"metadata/{name}")
-            assert (status, body) == (200, hub.repository.shelf.read(name))
+            assert (status, body) == (200, hub.repository.shelf.read_metadata(name))
             assert headers["Content-Type"] == "application/json"
             assert ("no-cache" in headers["Cache-Control"]) == (name == "timestamp.json")
         assert (await site.get("metadata/2.root.json"))[0] == 404
@@ -136,7 +136,7 @@ async def test_a_slot_is_free_again_after_a_download_that_was_hung_up(hub, targe
 
 async def test_who_reads_nothing_is_hung_up_on_and_the_slot_is_free(hub, target):
     """Case 14 from the other side: a hub that waits for slow readers serves nobody else."""
-    big = hub.repository.shelf.place("models/echo/big-1.skb", bytes(64 << 20))
+    big = hub.repository.shelf.place_target("models/echo/big-1.skb", bytes(64 << 20))
     limits = DownloadLimits(downloads=1, grace_s=0.3, bytes_per_s=1e12)
     async with Site(hub.folder / "repository", limits) as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.runner.addresses[0][1], limit=1024)
@@ -152,7 +152,7 @@ async def test_who_reads_nothing_is_hung_up_on_and_the_slot_is_free(hub, target)
 async def test_our_own_client_fetches_over_it(tmp_path, hub, target):
     """The device's fetcher, floors and store side against this server."""
     async with Site(hub.folder / "repository") as site:
-        source = RepositorySource(site.url + "metadata/", site.url + "targets/", hub.repository.root())
+        source = RepositorySource(site.url + "metadata/", site.url + "targets/", hub.repository.read_root())
         assert await asyncio.to_thread(fetched, tmp_path, source) == target.split("/")[-1].split(".")[0]
 
 

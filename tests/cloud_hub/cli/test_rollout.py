@@ -75,7 +75,7 @@ def test_lists_devices_and_history_are_tables(running):
     assert table[0].split() == ["ROLLOUT", "VERSION", "STATE", "WAVE", "COMMITTED", "STARTED", "WHY"]
     assert table[1].split()[:3] == ["r1", "digits@2", "completed"]
     assert "3/3" in table[1]
-    lines = list(rollout_text.format_history(bench.store.history("r1")))
+    lines = list(rollout_text.format_history(bench.store.read_history("r1")))
     assert lines[0].split() == ["REVISION", "TIME", "BY", "WHAT", "WHY"]
     assert lines[1].split()[3:5] == ["ann", "started"]
 

@@ -51,13 +51,13 @@ def test_devices_and_web_callers_of_one_tenant_share_its_places(bench):
 def test_the_last_places_are_held_back_for_what_is_urgent(bench):
     for number in range(40):
         web(bench, number, tenant=f"t{number}", priority=3)
-    low = bench.core.open
+    low = bench.core.open_count
     for number in range(40, 80):
         web(bench, number, tenant=f"t{number}")
-    normal = bench.core.open
+    normal = bench.core.open_count
     for number in range(80, 120):
         web(bench, number, tenant=f"t{number}", priority=1)
-    assert (low, normal, bench.core.open) == (28, 34, 40)
+    assert (low, normal, bench.core.open_count) == (28, 34, 40)
 
 
 def test_a_caller_who_would_wait_too_long_is_told_at_once(bench):
@@ -113,9 +113,9 @@ def test_a_process_that_is_late_refuses_before_it_reads_but_only_while_work_wait
 def test_callers_that_hang_up_leave_no_queue_behind(bench):
     for number in range(2000):
         web(bench, number)
-        bench.core.drop_local(number)
-    assert bench.core.open == 0
-    assert sum(bench.core.queued().values()) < 300
+        bench.core.drop_web_request(number)
+    assert bench.core.open_count == 0
+    assert sum(bench.core.queued_by_model().values()) < 300
     bench.settle()
     assert not [hand for hand in bench.handed if isinstance(hand, AnswerWebSample)]
     assert bench.engine.batches == []
@@ -125,5 +125,5 @@ def test_what_is_remembered_of_tenants_is_bounded(bench):
     bench.core._turnstile.draining = False
     for number in range(MAX_TENANTS + 100):
         web(bench, number, tenant=f"x{number}")
-        bench.core.drop_local(number)
+        bench.core.drop_web_request(number)
     assert len(bench.core._turnstile._buckets) == MAX_TENANTS

@@ -164,7 +164,7 @@ def test_a_full_disk_owes_nothing_and_asks_for_patience(device, bench):
     bench.lose_commit()
     (refusal,) = bench.refusals(device)
     assert (refusal.reason, refusal.final, refusal.retry_after_s) == (RefusalReason.BUSY, False, 5.0)
-    assert bench.core.open == 0
+    assert bench.core.open_count == 0
     bench.ask(device, 1)
     bench.settle()
     assert bench.core.counts["verdicts"] == 1

@@ -56,7 +56,7 @@ def test_draining_refuses_what_is_new_and_finishes_what_is_not(device, bench):
         (2, RefusalReason.DRAINING, False)
     ]
     assert bench.core.counts["verdicts"] == 1
-    assert bench.core.open == 0
+    assert bench.core.open_count == 0
 
 
 def test_an_owed_question_that_grows_too_old_ends_expired_and_says_so_for_ever(device, bench):
@@ -133,14 +133,14 @@ def test_web_requests_share_the_queue_with_devices(device, bench):
     assert bench.engine.batches == [3]
     assert [hand.key for hand in bench.handed] == [QuestionKey(LOCAL, 1, 0), QuestionKey(LOCAL, 1, 1)]
     assert all(isinstance(hand.result, Prediction) and hand.result.model == MANIFEST.model for hand in bench.handed)
-    assert bench.core.open == 0
+    assert bench.core.open_count == 0
 
 
 def test_a_poisoned_web_sample_fails_alone_and_one_that_nobody_waits_for_is_thrown_away(device, bench):
     samples = [np.frombuffer(bytes((code,)) * 40, np.float32) for code in (0, POISON)]
     bench.core.queue_web_request(1, CARD.name, samples, bench.now)
     bench.core.queue_web_request(2, CARD.name, samples[:1], bench.now)
-    bench.core.drop_local(2)
+    bench.core.drop_web_request(2)
     bench.settle()
     assert {hand.key.seq: type(hand.result) for hand in bench.handed} == {0: Prediction, 1: RefusalReason}
 
@@ -226,7 +226,7 @@ def test_a_model_gone_after_a_restart_ends_its_questions_and_damaged_bytes_are_f
     frames = {seq: bench.ask(device, seq) for seq in (1, 2)}
     bench.commit()
     bench.commit()
-    (kept, spoilt) = bench.store.owed()
+    (kept, spoilt) = bench.store.read_unanswered()
     spoilt = msgspec.structs.replace(spoilt, sealed=b"\1\2\3")
     newer = msgspec.structs.replace(CARD, ref=ModelRef("echo", 2, "echo", "pack4"))
     bench.core = HubCore(bench.settings, (newer,), bench.registry, bench.envelopes)
@@ -244,10 +244,10 @@ def test_an_ending_whose_row_is_gone_leaves_the_question_to_the_device(device, b
     frame = bench.ask(device, 1)
     bench.commit()
     bench.commit()
-    bench.store.apply([StoreJob(forgets=[QuestionKey(device.id, device.epoch, 1)])])
+    bench.store.apply_jobs([StoreJob(forgets=[QuestionKey(device.id, device.epoch, 1)])])
     bench.settle()
     assert bench.core.counts["vanished"] == 1
-    assert bench.core.open == 0
+    assert bench.core.open_count == 0
     assert not bench.verdicts(device)
     bench.say(device.up, frame)
     bench.settle()

@@ -55,7 +55,7 @@ class Device:
             return
         installing = self.stage in {"told", "busy"} and self.holds.cohort is RolloutCohort.CANDIDATE
         self.holds, self.began_s = word, now
-        self.stage = "told" if not word.withdraw_open else "taken back" if installing else "idle"
+        self.stage = "told" if not word.withdraw else "taken back" if installing else "idle"
 
     def step(self, now):
         """The reports it makes now."""
@@ -109,7 +109,7 @@ class Bench:
 
     def create(self, plan):
         record, entry = build_record(plan)
-        self.store.create(record, (entry,))
+        self.store.create_rollout(record, (entry,))
 
     def pick_up(self):
         """A process that knows nothing but the store."""
@@ -124,7 +124,7 @@ class Bench:
             self.pick_up()
             return
         if changes is not None:
-            assert self.store.apply(changes), "another hub was faster"
+            assert self.store.apply_changes(changes), "another hub was faster"
         if die == "after":
             self.deaths += 1
             self.pick_up()
@@ -174,7 +174,7 @@ class Bench:
 
     @property
     def states(self):
-        return [entry.state.value for entry in self.store.history("r1")]
+        return [entry.state.value for entry in self.store.read_history("r1")]
 
     @property
     def candidates(self):

@@ -66,7 +66,7 @@ def test_one_request_binds_certificate_signing_and_hpke_key(issuer, registry, au
     assert device.serial == f"{certificate.serial_number:x}"
     assert {key: body[key] for key in ("device", "ca", "broker", "hub_time_ms")} == {
         "device": DEVICE,
-        "ca": authority.certificate_pem.decode_question(),
+        "ca": authority.certificate_pem.decode(),
         "broker": {"host": "127.0.0.1", "port": 18883},
         "hub_time_ms": 1234,
     }

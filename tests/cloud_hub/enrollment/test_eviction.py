@@ -73,10 +73,10 @@ async def test_who_may_come_back_keeps_its_session(registry, state):
 async def test_without_a_broker_nothing_is_thrown_off_and_the_next_one_is(registry):
     async with RecordedEvictor(registry).open() as door:
         door.broker.up = False
-        door.doorman.evict(DEVICE)
+        door.doorman.queue_eviction(DEVICE)
         await door.settle()
         door.broker.up = True
-        door.doorman.evict("demo--other")
+        door.doorman.queue_eviction("demo--other")
         await door.settle()
         assert (door.taken, door.doorman.counts["eviction_failed"]) == (["demo--other"], 1)
 

@@ -87,8 +87,8 @@ def test_case_68_the_identity_key_alone_gets_a_new_certificate(office):
 
 
 def test_case_69_during_a_rotation_a_renewal_brings_both_authorities_under_the_old_signature(office):
-    old = office.authorities.certificate_pem.decode_question()
-    new = office.authorities.rotate(utc_now())
+    old = office.authorities.certificate_pem.decode()
+    new = office.authorities.begin_rotation(utc_now())
     reply = office.renew()
     assert isinstance(reply, EnrollmentReply)
     body = json.loads(reply.body)

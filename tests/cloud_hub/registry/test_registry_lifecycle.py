@@ -104,7 +104,7 @@ def test_a_suspect_is_suspended_named_and_told_apart(registry, tmp_path):
     assert registry.suspect(DEVICE, 5)
     assert not registry.suspect(DEVICE, 6)
     assert not registry.suspect("demo--nobody", 6)
-    assert registry.suspects() == (DEVICE,)
+    assert registry.list_suspects() == (DEVICE,)
     again = Registry.open(tmp_path / "devices.db")
     assert again.list_suspects() == (DEVICE,)
     found = again.device(DEVICE)
@@ -112,7 +112,7 @@ def test_a_suspect_is_suspended_named_and_told_apart(registry, tmp_path):
     assert found is not None
     assert (found.state, found.why) == (DeviceState.SUSPENDED, StateReason.CLONE_SUSPECT)
     registry.set_state(DEVICE, DeviceState.ACTIVE, 7)
-    assert registry.suspects() == ()
+    assert registry.list_suspects() == ()
 
 
 def test_retirement_drains_and_ends_by_itself(registry):
@@ -134,7 +134,7 @@ def test_a_retiring_device_may_be_wanted_back(registry):
 
 def test_a_device_that_retires_itself_leaves_the_hash_of_its_ledger(registry):
     enrolled(registry)
-    found = registry.retired(DEVICE, "ab" * 32, 5)
+    found = registry.record_retirement(DEVICE, "ab" * 32, 5)
     assert (found.state, found.why, found.ledger) == (DeviceState.RETIRED, StateReason.DEVICE, "ab" * 32)
 
 

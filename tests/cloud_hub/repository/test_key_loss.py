@@ -46,7 +46,7 @@ def test_one_root_key_of_three_lost_the_other_two_replace_it(hub, holder, device
     hub.install(holder.rotate(hub.export(), "root", drop=("root-3",)))
     hub.publish(2)
     assert device.sees(DEMO) == 2
-    names = [key.name for key in holder.ring.files() if key.role == "root"]
+    names = [key.name for key in holder.ring.key_files() if key.role == "root"]
     assert names == ["root-1", "root-2", "root-4"]
 
 
@@ -86,14 +86,14 @@ def test_stolen_targets_keys_are_worthless_once_root_has_replaced_them(tmp_path,
 
 def _sign_over_everything(thief, stolen):
     """Delegate the policies to a key of the thief, and publish a policy with it."""
-    state = thief.repository.state()
+    state = thief.repository.read_state()
     evil = Holder.begin(thief.folder / "ring", RepositoryState(state.online), SMALL_THRESHOLDS)
     targets: Metadata[Targets] = build_successor(state.base["targets"])
     targets.signed.delegations = evil.targets.delegations
     for signer in stolen:
         targets.sign(signer, append=True)
     with thief.repository.write_lock():
-        thief.repository._commit(state, {"targets": targets}, NOW)
+        thief.repository._commit_changes(state, {"targets": targets}, NOW)
 
 
 def _serve_our_roots(hub, thief):
@@ -110,12 +110,12 @@ def test_one_targets_key_of_two_lost_root_replaces_it(hub, holder, device):
 def test_stolen_timestamp_key_runs_the_versions_away_and_new_online_keys_heal_it(tmp_path, hub, holder, device):
     """Fast-forward attack (TUF specification 5.3.11): the thief makes every honest timestamp look old."""
     thief = hub.copy(tmp_path / "thief")
-    timestamp = Metadata.from_bytes(thief.repository.shelf.read("timestamp.json"))
+    timestamp = Metadata.from_bytes(thief.repository.shelf.read_metadata("timestamp.json"))
     timestamp.signed.version = 10**6
     timestamp.signatures.clear()
     for signer in thief.repository.online.load_signers(timestamp_keys(hub)):
         timestamp.sign(signer, append=True)
-    thief.repository.shelf.put({"timestamp.json": encode_metadata(timestamp)})
+    thief.repository.shelf.write_metadata({"timestamp.json": encode_metadata(timestamp)})
     device.reads = thief
     device.poll()
     device.reads = hub
@@ -132,7 +132,7 @@ def test_stolen_timestamp_key_runs_the_versions_away_and_new_online_keys_heal_it
 
 
 def timestamp_keys(hub):
-    return hub.repository.state().root.roles["timestamp"].keyids
+    return hub.repository.read_state().root.roles["timestamp"].keyids
 
 
 def test_the_old_online_keys_are_destroyed_once_nothing_names_them(hub, holder):
@@ -198,7 +198,7 @@ def test_stolen_snapshot_key_cannot_sign_targets(hub, holder):
     state = hub.export()
     fresh = build_successor(state.base["targets"])
     request = SigningRequest(state, {"targets": fresh})
-    snapshot = hub.repository.online.load_signers(hub.repository.state().root.roles["snapshot"].keyids)
+    snapshot = hub.repository.online.load_signers(hub.repository.read_state().root.roles["snapshot"].keyids)
     assert add_signatures(request, snapshot) == []
     fresh.sign(snapshot[0], append=True)
     with pytest.raises(RequestError, match="targets 2 is not signed by enough keys"):

@@ -48,7 +48,7 @@ def device(tmp_path, hub):
 
 
 def listed(hub, role, path):
-    return hub.repository.state().base[role].signed.targets[path]
+    return hub.repository.read_state().base[role].signed.targets[path]
 
 
 def test_a_bundle_is_one_file_whose_bytes_unpack_to_it(tmp_path, hub, device):
@@ -72,9 +72,9 @@ def test_a_bundle_is_one_file_whose_bytes_unpack_to_it(tmp_path, hub, device):
 def test_the_same_bundle_again_is_no_new_version(tmp_path, hub):
     make(tmp_path / "echo-1")
     publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
-    before = hub.repository.state().base["models-echo"].signed.version
+    before = hub.repository.read_state().base["models-echo"].signed.version
     assert not publish_bundle(hub.repository, tmp_path / "echo-1", NOW).new
-    assert hub.repository.state().base["models-echo"].signed.version == before
+    assert hub.repository.read_state().base["models-echo"].signed.version == before
 
 
 def test_another_bundle_under_a_published_version_is_refused(tmp_path, hub):
@@ -135,7 +135,7 @@ def test_a_revoked_model_stays_listed_and_says_so(tmp_path, hub, device):
     make(tmp_path / "echo-1")
     publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
     revoke_published(hub.repository, ECHO, NOW)
-    found = device.poll().is_approved(ECHO)
+    found = device.poll().approved_target(ECHO)
     assert found.info.custom["revoked"] is True
     assert found.info.custom["version"] == 1
 
@@ -165,7 +165,7 @@ def published_keys(hub, card, serial, now):
 
 
 def keys_document(hub):
-    return json.loads(hub.repository.shelf.target(listed(hub, "keys", "keys/local.json")))
+    return json.loads(hub.repository.shelf.read_target(listed(hub, "keys", "keys/local.json")))
 
 
 def test_the_hubs_keys_are_published_for_its_region(hub, device):
@@ -237,7 +237,7 @@ def test_a_keeper_says_what_it_cannot_do_and_goes_on(hub):
     lines = StringIO()
     (hub.repository.shelf.metadata / "timestamp.json").write_bytes(b"{")
     with pytest.raises(ExitError, match="restore it from a backup or a mirror"):
-        hub.repository.state()
+        hub.repository.read_state()
     keeper(hub, lines, [NOW]).renew_once()
     assert '"event":"repository"' in lines.getvalue()
 

@@ -79,7 +79,7 @@ def test_a_crash_at_any_step_leaves_a_repository_that_devices_accept(tmp_path, h
     acts = {
         "publish": lambda repository: publish_policy(repository, policy(2), NOW),
         "tend": lambda repository: repository.renew_expiring(days(29)),
-        "rotate": lambda repository: repository.install(carried(request), NOW),
+        "rotate": lambda repository: repository.install_request(carried(request), NOW),
     }
     for steps in itertools.count():
         copy = hub.copy(tmp_path / f"{act}-{steps}")

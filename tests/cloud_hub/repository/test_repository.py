@@ -38,13 +38,13 @@ def names(hub):
 
 
 def versions(hub):
-    return {role: metadata.signed.version for role, metadata in hub.repository.standing().items()}
+    return {role: metadata.signed.version for role, metadata in hub.repository.current_metadata().items()}
 
 
 def test_before_the_first_root_there_is_nothing_and_nothing_can_be_published(hub):
     assert not hub.repository.has_root
-    assert hub.repository.root() == b""
-    assert hub.repository.standing() == {}
+    assert hub.repository.read_root() == b""
+    assert hub.repository.current_metadata() == {}
     assert hub.repository.renew_expiring(NOW) == ()
     with pytest.raises(RequestError, match="no root yet"):
         hub.publish(1)
@@ -65,7 +65,7 @@ def test_a_second_first_root_is_refused(tmp_path, hub, holder, device):
 
 
 def test_expiries_are_those_of_the_table(hub, holder):
-    left = {role: (found.signed.expires - NOW).days for role, found in hub.repository.standing().items()}
+    left = {role: (found.signed.expires - NOW).days for role, found in hub.repository.current_metadata().items()}
     assert left["root"] == 365
     assert left["targets"] == 180
     assert (left["snapshot"], left["timestamp"]) == (30, 7)
@@ -77,12 +77,15 @@ def test_a_snapshot_never_mixes_two_times(hub, holder):
     for version in range(1, 6):
         hub.publish(version)
         shelf = hub.repository.shelf
-        timestamp = Metadata[Timestamp].from_bytes(shelf.read("timestamp.json")).signed
-        snapshot = shelf.read(f"{timestamp.snapshot_meta.version}.snapshot.json")
+        timestamp = Metadata[Timestamp].from_bytes(shelf.read_metadata("timestamp.json")).signed
+        snapshot = shelf.read_metadata(f"{timestamp.snapshot_meta.version}.snapshot.json")
         timestamp.snapshot_meta.verify_length_and_hashes(snapshot)
         for name, meta in Metadata[Snapshot].from_bytes(snapshot).signed.meta.items():
-            meta.verify_length_and_hashes(shelf.read(f"{meta.version}.{name}"))
-            assert Metadata[Targets].from_bytes(shelf.read(f"{meta.version}.{name}")).signed.version == meta.version
+            meta.verify_length_and_hashes(shelf.read_metadata(f"{meta.version}.{name}"))
+            assert (
+                Metadata[Targets].from_bytes(shelf.read_metadata(f"{meta.version}.{name}")).signed.version
+                == meta.version
+            )
 
 
 def test_targets_signed_by_one_of_two_is_refused(tmp_path, hub, holder, device):
@@ -103,18 +106,18 @@ def test_a_key_listed_twice_makes_no_threshold(tmp_path, hub):
     first, second = root.roles["targets"].keyids
     root.keys[second].keyval = dict(root.keys[first].keyval)
     with pytest.raises(RequestError, match="targets: a key is listed twice"):
-        hub.repository.install(request, NOW)
+        hub.repository.install_request(request, NOW)
 
 
 def test_one_signature_under_two_ids_counts_once(tmp_path, hub, holder):
     """Case 6: signatures are an object by key id, and only ids that the role lists are looked at."""
     holder.give(tmp_path / "other", "targets-2")
     request = holder.sign(operations.renew_roles(hub.export(), ("targets",), NOW))
-    (keyid,) = request.take_changes["targets"].signatures
+    (keyid,) = request.changes["targets"].signatures
     other = next(each for each in request.root.roles["targets"].keyids if each != keyid)
-    request.take_changes["targets"].signatures[other] = request.take_changes["targets"].signatures[keyid]
+    request.changes["targets"].signatures[other] = request.changes["targets"].signatures[keyid]
     with pytest.raises(RequestError, match="not signed by enough keys"):
-        hub.repository.install(request, NOW)
+        hub.repository.install_request(request, NOW)
 
 
 def test_a_root_cannot_be_skipped_and_two_in_order_are_followed(hub, holder, device):
@@ -176,7 +179,7 @@ def test_two_requests_for_the_same_version_the_second_is_refused(tmp_path, hub):
 def test_a_request_is_installed_on_what_the_hub_has_not_on_what_it_says(tmp_path, hub, holder):
     """A forged base in the file changes nothing: only the new versions in it are read."""
     request = holder.sign(operations.renew_roles(hub.export(), ("targets",), NOW))
-    forged = SigningRequest(hub.export(), request.take_changes)
+    forged = SigningRequest(hub.export(), request.changes)
     forged.state.base["targets"].signed.version = 99
     hub.install(forged)
     assert versions(hub)["targets"] == 2
@@ -258,7 +261,7 @@ def test_a_foreign_signature_of_another_role_does_not_count(hub, holder):
     """The policy key signs the family's files."""
     fresh: Metadata[Targets] = build_successor(hub.export().base["models-echo"])
     request = SigningRequest(hub.export(), {"models-echo": fresh})
-    (key,) = hub.repository.online.load_signers(hub.repository.state().targets.delegations.roles["policy"].keyids)
+    (key,) = hub.repository.online.load_signers(hub.repository.read_state().targets.delegations.roles["policy"].keyids)
     assert add_signatures(request, [key]) == []
     fresh.sign(key, append=True)
     with pytest.raises(RequestError, match="not signed by enough keys"):

@@ -73,7 +73,7 @@ class Site:
         self.devices[device].hear(assignment, self.machine.runs_s)
 
     def candidates(self):
-        return [word for _, _, word in self.told if not word.withdraw_open and word.digest == NEW.digest]
+        return [word for _, _, word in self.told if not word.withdraw and word.digest == NEW.digest]
 
     async def passes(self, seconds, step=5.0):
         for _ in range(int(seconds / step)):
@@ -82,7 +82,7 @@ class Site:
                 self.unseen |= {(device.name, x.seq): x for x in device.step(self.machine.runs_s)}
             for (device, _), report in self.unseen.items():  # again, until it is kept
                 for hub in self.hubs:
-                    hub.report(device, report)
+                    hub.on_report(device, report)
             await self.settled()
 
     async def settled(self):
@@ -165,11 +165,11 @@ async def test_a_report_is_acknowledged_once_it_is_on_disk_and_not_before(site):
     hub.store._db.execute("pragma query_only=1")  # as a disk that takes nothing any more
     report = device.report(InstallState.VERIFYING)
     before = list(site.seen)
-    hub.report(word.device, report)
+    hub.on_report(word.device, report)
     await site.settled()
     assert site.seen == before
     hub.store._db.execute("pragma query_only=0")
-    hub.report(word.device, report)
+    hub.on_report(word.device, report)
     await site.settled()
     assert site.seen[-1] == (word.device, report.seq)
     with sqlite3.connect(site.path) as db:
@@ -198,7 +198,7 @@ async def test_reports_of_rollouts_that_are_not_known_are_acknowledged_so_that_t
     await site.settled()
     device = site.devices[site.fleet[0].device]
     device.holds = _word(device.name)
-    hub.report(device.name, device.report("committed"))
+    hub.on_report(device.name, device.report("committed"))
     await site.settled()
     assert site.seen == [(device.name, 1)]
 

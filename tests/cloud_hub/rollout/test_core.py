@@ -17,8 +17,8 @@ def test_a_sound_version_reaches_the_fleet_wave_by_wave():
     exposed = []
     while bench.core.state is not S.COMPLETED:
         bench.step()
-        if bench.core.state is S.SOAKING and bench.core.exposed not in exposed:
-            exposed.append(bench.core.exposed)
+        if bench.core.state is S.SOAKING and bench.core.exposed_count not in exposed:
+            exposed.append(bench.core.exposed_count)
     assert exposed == [2, 20, 100, 200]
     assert all(device.runs == NEW for device in bench.devices.values())
     assert bench.core.fleet.states[RolloutDeviceState.SUCCEEDED] == 200
@@ -133,7 +133,7 @@ def test_likely_harm_while_people_have_paused_it_calls_back_as_well():
     bench.run(60.0)
     assert bench.core.state is S.PAUSED_MANUAL
     assert bench.core.head.held
-    assert not bench.core.fleet.open()
+    assert not bench.core.fleet.open_rows()
 
 
 def test_paused_as_soon_as_it_was_started_it_tells_nobody_before_it_is_resumed():
@@ -185,9 +185,9 @@ def test_case_50_failed_after_succeeded_moves_the_counters_and_the_wave_is_judge
     bench = Bench(200)
     bench.to(S.EVALUATING)
     first, second = bench.plan.waves[0]
-    assert bench.core.fleet.counts(0).succeeded == 2
+    assert bench.core.fleet.counts_of_wave(0).succeeded == 2
     bench.say(first, InstallState.FAILED, InstallFailure.HEALTH)
-    assert bench.core.fleet.counts(0)[3:5] == (1, 1)
+    assert bench.core.fleet.counts_of_wave(0)[3:5] == (1, 1)
     bench.say(second, InstallState.SAFE_MODE, InstallFailure.HEALTH)
     bench.tick()
     assert bench.core.state is S.ABORTING
@@ -230,7 +230,7 @@ def test_a_success_is_only_believed_with_the_right_bytes_counter_and_seq(lie):
     device = bench.plan.waves[0][0]
     bench.devices[device].runs = NEW
     bench.say(device, COMMITTED, **lie)
-    assert bench.core.fleet.counts(0).succeeded == 0
+    assert bench.core.fleet.counts_of_wave(0).succeeded == 0
 
 
 def test_a_device_cannot_report_for_another_nor_one_outside_for_the_rollout():

@@ -19,7 +19,7 @@ def large(**rules):
     bench.store = RolloutStore.open(":memory:")
     record, entry = build_record(replace(plan, id="r1"))
     record.head = replace(record.head, approvals=(Approval("ann", record.plan.digest, bench.ms),))
-    bench.store.create(record, (entry,))
+    bench.store.create_rollout(record, (entry,))
     bench.pick_up()
     bench.to(S.WAITING_APPROVAL)
     return bench
@@ -31,7 +31,7 @@ def test_case_118_nothing_begins_before_a_second_person_has_approved():
     assert bench.core.state is S.WAITING_APPROVAL
     bench.approve("bob")
     assert bench.run() is S.COMPLETED
-    assert [(entry.by, entry.what) for entry in bench.store.history("r1") if entry.what == "approved"] == [
+    assert [(entry.by, entry.what) for entry in bench.store.read_history("r1") if entry.what == "approved"] == [
         ("bob", "approved")
     ]
 

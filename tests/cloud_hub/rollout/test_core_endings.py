@@ -25,7 +25,7 @@ def test_case_56_an_abort_while_a_wave_is_told_wins_and_nobody_new_is_told_after
     told, at = len(bench.candidates), bench.now
     bench.do(lambda core: core.abort("ann", "smells", bench.now))
     withdrawn = {device for when, device, goal in bench.told if goal is DeviceGoal.WITHDRAWN and when == at}
-    assert withdrawn >= {row.device for row in bench.core.fleet.open()}
+    assert withdrawn >= {row.device for row in bench.core.fleet.open_rows()}
     assert bench.run() is S.ABORTED
     assert len(bench.candidates) == told
     assert bench.core.head.why == "smells"
@@ -95,7 +95,7 @@ def test_without_a_permit_a_committed_version_stays_and_it_is_said_how_many_have
     bench.to(S.SOAKING)
     bench.core._judge = FAIL
     assert bench.run() is S.ABORTED
-    assert bench.core.fleet.succeeded == 2
+    assert bench.core.fleet.succeeded_count == 2
 
 
 def test_a_person_with_a_permit_at_hand_takes_it_back_as_well():

@@ -75,7 +75,7 @@ def test_a_word_that_was_written_but_never_sent_is_sent_by_the_next_process():
     bench.now += 5
     bench.tick("after")
     assert bench.candidates == []
-    assert bench.core.exposed == 1
+    assert bench.core.exposed_count == 1
     bench.now += 5
     bench.tick()
     assert len(bench.candidates) == 1
@@ -91,9 +91,9 @@ def test_case_55_two_hubs_that_decide_at_once_make_one_transition():
         core.on_tick(bench.now + 1)
         assert core.state is S.RUNNING
         assert core.head.wave == 1
-    before = bench.store.history("r1")
-    assert [bench.store.apply(core.take_changes()) for core in both] == [True, False]
-    after = bench.store.history("r1")
+    before = bench.store.read_history("r1")
+    assert [bench.store.apply_changes(core.take_changes()) for core in both] == [True, False]
+    after = bench.store.read_history("r1")
     assert [entry.what for entry in after[len(before) :]] == ["running"]
     assert bench.store.list_revisions()["r1"] == bench.core.head.revision
 
@@ -111,11 +111,11 @@ def test_case_55_case_56_an_abort_here_and_a_promotion_there_end_in_the_abort(or
         core, act = acts[name]
         act(core)
         changes = core.take_changes()
-        if changes is not None and not bench.store.apply(changes):
+        if changes is not None and not bench.store.apply_changes(changes):
             core = RolloutCore(bench.store.read_record("r1"), PASS, bench.now, core)  # look again, and judge again
             act(core)
             again = core.take_changes()
-            assert again is None or bench.store.apply(again)
+            assert again is None or bench.store.apply_changes(again)
     bench.pick_up()
     assert bench.core.state in {S.ABORTING, S.ABORTED}
     told = len(bench.candidates)
@@ -137,7 +137,7 @@ def test_two_hubs_that_take_turns_keep_one_pace_and_come_to_the_end():
             for name, report in reports:
                 commands += bench.core.on_report(name, report, bench.now)
             changes = bench.core.take_changes()
-            if changes is None or bench.store.apply(changes):
+            if changes is None or bench.store.apply_changes(changes):
                 bench.obey(commands)
             else:
                 hubs[number] = RolloutCore(bench.store.read_record("r1"), PASS, bench.now, hubs[number])
@@ -231,7 +231,7 @@ def test_case_35_assign_cancel_assign_in_any_order_of_arrival_end_at_the_highest
     device = bench.devices[bench.plan.waves[0][0]]
     bench.do(lambda core: core.abort("ann", "", bench.now))
     words = [device.contents[counter] for counter in sorted(device.contents)]
-    assert [word.withdraw_open for word in words] == [False, True, False, True]
+    assert [word.withdraw for word in words] == [False, True, False, True]
     held = HeldAssignment(device.name)
     for number in order:
         if check_assignment(words[number], held, bench.ms) is None:
@@ -246,7 +246,7 @@ def test_every_word_of_a_whole_story_is_one_that_devices_take():
     bench.core._judge = FAIL
     assert bench.run() is S.REVERTED
     said = [word for device in bench.devices.values() for word in device.contents.values()]
-    kinds = {(word.cohort.value, word.withdraw_open) for word in said}
+    kinds = {(word.cohort.value, word.withdraw) for word in said}
     assert kinds == {("candidate", False), ("control", False), ("candidate", True)}
     for word in said:
         assert check_assignment(word, HeldAssignment(word.device), word.issued_ms) is None
@@ -258,7 +258,7 @@ def test_a_counter_is_above_whatever_a_lost_store_may_have_told():
     highest = {name: max(device.contents) for name, device in bench.devices.items()}
     new: Any = RolloutStore.open(":memory:")
     record, entry = build_record(build_plan(RolloutOrder("digits", OLD, id="r9"), members(20), "ann", bench.ms))
-    new.create(record, (entry,))
+    new.create_rollout(record, (entry,))
     core = RolloutCore(new.read_record("r9"), PASS, bench.now)
     words = []
     while core.state is not S.SOAKING and core.exposed_count < 1:
@@ -275,10 +275,10 @@ def test_counters_only_grow_and_are_of_the_family_not_of_the_rollout():
     bench.to(S.SOAKING)
     bench.core._judge = FAIL
     assert bench.run() is S.ABORTED
-    told = bench.store.counters("digits")
+    told = bench.store.read_counters("digits")
     assert told
-    bench.store.learn("digits", ((device, 1) for device in told))
-    assert bench.store.counters("digits") == told
+    bench.store.raise_counters("digits", ((device, 1) for device in told))
+    assert bench.store.read_counters("digits") == told
     bench.create(made("r2")[0].plan)
     assert bench.store.read_record("r2").counters == told
 
@@ -315,9 +315,9 @@ def test_a_change_that_cannot_be_written_whole_is_not_written_at_all():
     changes = bench.core.take_changes()
     twice = changes._replace(entries=(*changes.entries, *changes.entries))
     with pytest.raises(sqlite3.IntegrityError):
-        bench.store.apply(twice)
+        bench.store.apply_changes(twice)
     assert bench.store.read_record("r1").head.state is S.DRAFT
-    assert bench.store.apply(changes)
+    assert bench.store.apply_changes(changes)
 
 
 def test_the_plan_on_disk_is_what_people_approve():

@@ -59,7 +59,7 @@ def test_alone_one_ca_does_it_all(authorities):
 
 def test_case_69_during_a_rotation_the_old_one_speaks_and_the_new_one_issues(authorities, tmp_path):
     old = authorities.sha256
-    new = authorities.rotate(NOW)
+    new = authorities.begin_rotation(NOW)
     assert new != old
     assert len(authorities.trusted) == 2
     assert issuer(device(authorities), authorities) == 1
@@ -76,8 +76,8 @@ def test_case_69_after_it_only_the_new_one_is_left_and_the_old_key_is_gone(autho
     old_key = (tmp_path / "ca.key").read_bytes()
     old_pair = authorities.ensure_client("hub", NOW)
     before = old_pair.certificate.read_bytes()
-    new = authorities.rotate(NOW)
-    assert authorities.finish() == new
+    new = authorities.begin_rotation(NOW)
+    assert authorities.finish_rotation() == new
     assert (authorities.sha256, authorities.issuer_sha256, len(authorities.trusted)) == (new, new, 1)
     assert not any(old_key == path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert authorities.ensure_client("hub", NOW).certificate.read_bytes() != before
@@ -87,10 +87,10 @@ def test_case_69_after_it_only_the_new_one_is_left_and_the_old_key_is_gone(autho
 
 def test_steps_out_of_order_are_refused(authorities):
     with pytest.raises(RotationError, match="no rotation"):
-        authorities.finish()
-    authorities.rotate(NOW)
+        authorities.finish_rotation()
+    authorities.begin_rotation(NOW)
     with pytest.raises(RotationError, match="under way"):
-        authorities.rotate(NOW)
+        authorities.begin_rotation(NOW)
 
 
 def test_trusted_files_hold_what_counts_and_nothing_else(authorities):
@@ -98,16 +98,16 @@ def test_trusted_files_hold_what_counts_and_nothing_else(authorities):
         return sorted(path.name for path in authorities.trusted_folder.iterdir())
 
     assert names() == sorted(f"{hash_subject_name(pem)}.0" for pem in authorities.trusted)
-    authorities.rotate(NOW)
+    authorities.begin_rotation(NOW)
     assert len(names()) == 2
     assert authorities.trusted_file.read_text().count("BEGIN CERTIFICATE") == 2
-    authorities.finish()
+    authorities.finish_rotation()
     assert names() == [f"{hash_subject_name(authorities.trusted[0])}.0"]
     assert authorities.trusted_file.read_text() == authorities.trusted[0]
 
 
 def test_openssl_computes_the_same_file_name(authorities):
-    authorities.rotate(NOW)
+    authorities.begin_rotation(NOW)
     for path in authorities.trusted_folder.iterdir():
         asked = ["openssl", "x509", "-hash", "-noout", "-in", str(path)]
         found = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=20).stdout
@@ -141,13 +141,13 @@ def test_a_foreign_successor_is_no_reason_to_stop(authorities, tmp_path):
 
 
 def test_each_generation_has_a_name_of_its_own(authorities):
-    authorities.rotate(NOW)
+    authorities.begin_rotation(NOW)
     assert len({ca(each).subject for each in authorities.trusted}) == 2
 
 
 def test_devices_get_certificates_of_the_configured_life(authorities):
-    authorities.live(timedelta(days=2))
-    authorities.rotate(NOW)
+    authorities.set_device_life(timedelta(days=2))
+    authorities.begin_rotation(NOW)
     certificate = device(authorities)
     assert certificate.not_valid_after_utc == NOW + timedelta(days=2)
     assert certificate.not_valid_before_utc == NOW - timedelta(minutes=5)

@@ -86,7 +86,7 @@ def test_a_damaged_key_stops_the_hub(tmp_path):
 
 
 def test_device_certificate_is_for_seven_days_and_clients_only(authority, key):
-    certificate = authority.device(request(key), DEVICE, NOW)
+    certificate = authority.issue_device(request(key), DEVICE, NOW)
     assert certificate.not_valid_after_utc == NOW + DEVICE_LIFE
     assert timedelta(days=7) == DEVICE_LIFE
     assert certificate.not_valid_before_utc < NOW
@@ -96,7 +96,7 @@ def test_device_certificate_is_for_seven_days_and_clients_only(authority, key):
 
 def test_a_request_cannot_choose_its_name_or_extensions(authority, key):
     asked = request(key, name="hub", extensions=[x509.BasicConstraints(ca=True, path_length=None)])
-    certificate = authority.device(asked, DEVICE, NOW)
+    certificate = authority.issue_device(asked, DEVICE, NOW)
     assert [part.value for part in certificate.subject] == [DEVICE]
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     with pytest.raises(x509.ExtensionNotFound):
@@ -125,7 +125,7 @@ def flipped(pem: bytes) -> bytes:
 )
 def test_a_request_that_is_not_a_proper_p256_one_is_refused(authority, attack):
     with pytest.raises(CertificateRequestError):
-        authority.device(attack, DEVICE, NOW)
+        authority.issue_device(attack, DEVICE, NOW)
 
 
 def test_server_certificate_names_localhost_and_what_was_configured(authority, tmp_path):
@@ -174,7 +174,7 @@ def test_reply_signature_holds_for_its_body_alone(authority):
 
 def test_openssl_accepts_the_chain_under_its_strict_rules(authority, tmp_path, key):
     (tmp_path / "device.pem").write_text(
-        authority.device(request(key), DEVICE, NOW).public_bytes(serialization.Encoding.PEM).decode_question()
+        authority.issue_device(request(key), DEVICE, NOW).public_bytes(serialization.Encoding.PEM).decode()
     )
     server = authority.ensure_server(tmp_path, (), NOW)
     assert _verified(tmp_path, tmp_path / "device.pem", "sslclient")

@@ -47,11 +47,11 @@ def find(store: Store, *seqs: int):
 
 
 def test_a_question_is_owed_until_its_ending_and_then_its_sealed_bytes_are_gone(store):
-    store.apply([StoreJob(keeps=[question(1), question(2)])])
-    assert [owed.key.seq for owed in store.owed()] == [1, 2]
-    assert store.owed()[0] == question(1)
-    store.apply([StoreJob(endings=[ending(1), QuestionEnding(key(2), 2000, refusal=RefusalReason.ENGINE)])])
-    assert store.owed() == []
+    store.apply_jobs([StoreJob(keeps=[question(1), question(2)])])
+    assert [owed.key.seq for owed in store.read_unanswered()] == [1, 2]
+    assert store.read_unanswered()[0] == question(1)
+    store.apply_jobs([StoreJob(endings=[ending(1), QuestionEnding(key(2), 2000, refusal=RefusalReason.ENGINE)])])
+    assert store.read_unanswered() == []
     rows = find(store, 1, 2, 3).rows
     assert rows[key(1)].verdict == b"verdict"
     assert rows[key(2)].refusal is RefusalReason.ENGINE
@@ -59,51 +59,51 @@ def test_a_question_is_owed_until_its_ending_and_then_its_sealed_bytes_are_gone(
 
 
 def test_question_and_ending_in_one_group_leave_no_sealed_bytes(store, tmp_path):
-    store.apply([StoreJob(keeps=[question(1)]), StoreJob(endings=[ending(1)])])
-    assert store.owed() == []
+    store.apply_jobs([StoreJob(keeps=[question(1)]), StoreJob(endings=[ending(1)])])
+    assert store.read_unanswered() == []
     assert find(store, 1).rows[key(1)].verdict == b"verdict"
 
 
 def test_a_second_row_under_the_same_key_is_refused_and_nothing_of_its_job_happens(store):
-    store.apply([StoreJob(keeps=[question(1)])])
+    store.apply_jobs([StoreJob(keeps=[question(1)])])
     with pytest.raises(StoreError):
-        store.apply([StoreJob(keeps=[question(2), question(1)])])
+        store.apply_jobs([StoreJob(keeps=[question(2), question(1)])])
     assert set(find(store, 1, 2).rows) == {key(1)}
 
 
 def test_a_question_ends_once(store):
-    store.apply([StoreJob(keeps=[question(1)])])
-    store.apply([StoreJob(endings=[ending(1)])])
-    (done,) = store.apply([StoreJob(endings=[QuestionEnding(key(1), 3000, verdict=b"second"), ending(9)])])
+    store.apply_jobs([StoreJob(keeps=[question(1)])])
+    store.apply_jobs([StoreJob(endings=[ending(1)])])
+    (done,) = store.apply_jobs([StoreJob(endings=[QuestionEnding(key(1), 3000, verdict=b"second"), ending(9)])])
     assert done.vanished == {key(1), key(9)}
     assert find(store, 1).rows[key(1)].verdict == b"verdict"
 
 
 def test_forget_then_keep_in_later_jobs_of_one_group_begins_anew(store):
-    store.apply([StoreJob(keeps=[question(1)])])
-    store.apply([StoreJob(endings=[ending(1)]), StoreJob(forgets=[key(1)], keeps=[question(1, 5000)])])
-    assert [owed.kept_ms for owed in store.owed()] == [5000]
+    store.apply_jobs([StoreJob(keeps=[question(1)])])
+    store.apply_jobs([StoreJob(endings=[ending(1)]), StoreJob(forgets=[key(1)], keeps=[question(1, 5000)])])
+    assert [owed.kept_ms for owed in store.read_unanswered()] == [5000]
 
 
 def test_the_highest_seq_of_a_stream_is_found(store):
     assert find(store).highest == {}
-    store.apply([StoreJob(keeps=[question(seq) for seq in (3, 900, 7)])])
+    store.apply_jobs([StoreJob(keeps=[question(seq) for seq in (3, 900, 7)])])
     assert find(store, 900).highest == {("demo--d1", 7): 900}
 
 
 def test_old_rows_are_pruned_in_chunks(store):
-    store.apply([StoreJob(keeps=[question(seq, kept_ms=seq) for seq in range(1, 6002)])])
-    (done,) = store.apply([StoreJob(prune_before_ms=6001)])
+    store.apply_jobs([StoreJob(keeps=[question(seq, kept_ms=seq) for seq in range(1, 6002)])])
+    (done,) = store.apply_jobs([StoreJob(prune_before_ms=6001)])
     assert done.more
-    (done,) = store.apply([StoreJob(prune_before_ms=6001)])
+    (done,) = store.apply_jobs([StoreJob(prune_before_ms=6001)])
     assert not done.more
-    assert [owed.key.seq for owed in store.owed()] == [6001]
+    assert [owed.key.seq for owed in store.read_unanswered()] == [6001]
     assert store.newest_ms() == 6001
 
 
 def test_case_95_committed_rows_are_there_after_a_power_cut(store, tmp_path):
     """The files as another process finds them while we are still open: no clean close ever happens."""
-    store.apply([StoreJob(keeps=[question(1)])])
+    store.apply_jobs([StoreJob(keeps=[question(1)])])
     for name in ("hub.db", "hub.db-wal"):
         shutil.copy(tmp_path / name, tmp_path / f"cut-{name}")
     (tmp_path / "cut-hub.db-wal").rename(tmp_path / "cut.db-wal")
@@ -158,12 +158,12 @@ def test_a_full_disk_fails_the_job_as_a_whole(store):
         pages = connection.exec_driver_sql("pragma page_count").scalar()
         connection.exec_driver_sql(f"pragma max_page_count = {pages}")
     with pytest.raises(StoreError, match="SQLITE_FULL"):
-        store.apply([StoreJob(keeps=[question(seq) for seq in range(1, 2000)])])
+        store.apply_jobs([StoreJob(keeps=[question(seq) for seq in range(1, 2000)])])
     assert find(store, 1).rows == {}
     with store._engine.connect() as connection:
         connection.exec_driver_sql("pragma max_page_count = 1000000")
-    store.apply([StoreJob(keeps=[question(1)])])
-    assert len(store.owed()) == 1
+    store.apply_jobs([StoreJob(keeps=[question(1)])])
+    assert len(store.read_unanswered()) == 1
 
 
 def test_case_111_nothing_of_a_sample_lies_on_disk_in_the_clear(tmp_path):

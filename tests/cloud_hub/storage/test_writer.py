@@ -42,7 +42,7 @@ async def test_jobs_that_wait_share_one_commit_and_come_back_in_order_on_the_loo
     assert [done.job for done in site.dones] == jobs
     assert site.writer.commits < 50
     assert site.threads == {threading.get_ident()}
-    assert len(site.store.owed()) == 100
+    assert len(site.store.read_unanswered()) == 100
 
 
 async def test_a_bad_job_fails_alone(site):
@@ -52,7 +52,7 @@ async def test_a_bad_job_fails_alone(site):
         site.writer.submit(job)
     await site.written(4)
     assert [bool(done.error) for done in site.dones] == [False, True, False, False]
-    assert [owed.key.seq for owed in site.store.owed()] == [1, 2, 3]
+    assert [owed.key.seq for owed in site.store.read_unanswered()] == [1, 2, 3]
 
 
 async def test_close_writes_what_was_submitted(tmp_path):

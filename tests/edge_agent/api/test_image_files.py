@@ -1,6 +1,6 @@
-"""Samples from files, `.npy` and `.encode_png`.
+"""Samples from files, `.npy` and `.png`.
 
-read exactly, or refused by name; no byte of a file can do more than that.
+Read exactly, or refused by name; no byte of a file can do more than that.
 """
 
 import io

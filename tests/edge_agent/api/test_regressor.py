@@ -45,7 +45,7 @@ class HalfRunner(EchoRunner):
 
     def infer_one(self, sample: Any) -> Inference:
         check_sample(sample, self.manifest.input)
-        return Inference(Prediction(-1, 0.75, (float(sample.sum_series()) / 2,), self.manifest.model), {})
+        return Inference(Prediction(-1, 0.75, (float(sample.sum()) / 2,), self.manifest.model), {})
 
 
 @pytest.fixture

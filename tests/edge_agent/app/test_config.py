@@ -97,7 +97,10 @@ def test_paths_are_relative_to_the_file_and_those_of_the_environment_to_the_work
 
 def test_the_environment_beats_the_file(write):
     file = write(LEAST + "threads = 2\n[api]\nport = 1\nmax_batch = 3\n")
-    code = "import sys, pathlib, edge_agent.app.config as c; print(c.load(pathlib.Path(sys.argv[1])).model_dump_json())"
+    code = (
+        "import sys, pathlib, edge_agent.app.config as c\n"
+        "print(c.load_config(pathlib.Path(sys.argv[1])).model_dump_json())"
+    )
     variables = {f"{PREFIX}API__PORT": "8", f"{PREFIX}STATE": "here", f"{PREFIX}API__NAMES": '["a"]'}
     made = subprocess.run(
         [sys.executable, "-c", code, file], env={**os.environ, **variables}, cwd=ROOT, capture_output=True, check=True

@@ -101,7 +101,7 @@ def test_updates_that_are_switched_off_leave_what_is_here_serving(device):
     device.publish_bundle(1)
     config = by_tuf(device)
     device.store = device.folder / "device" / "updates"
-    device.run()
+    device.run_worker()
     config.write_text(config.read_text() + "[updates]\nenabled = false\n")
     with running(config) as process:
         place = address(config, process)

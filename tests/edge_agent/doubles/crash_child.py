@@ -36,9 +36,9 @@ class FileHub(HubDouble):
         transport = await super().connect()
         post = transport.post
         if self.point == "before_send":
-            transport.post = lambda topic, data: (
-                kill_self() if topic.endswith(TopicChannel.QUESTION) else post(topic, data)
-            )  # type: ignore[assignment,return-value]
+            transport.post = lambda topic, data: (  # type: ignore[assignment,method-assign]
+                kill_self() if topic.endswith(TopicChannel.QUESTION) else post(topic, data)  # type: ignore[return-value]
+            )
         return transport
 
 

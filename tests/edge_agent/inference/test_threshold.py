@@ -41,7 +41,7 @@ def device(tmp_path, counter=1, kind="camera", model="digits@7"):
 
 
 def asks_below(ruling):
-    ruled = ruling.of("open")
+    ruled = ruling.for_class("open")
     assert isinstance(ruled, ClassPermissions)
     return ruled.terms.threshold
 
@@ -53,7 +53,7 @@ def said(label, confidence=0.95):
 def disagree(found, audits):
     for seq in range(audits):
         found.on_audit_stored(seq, said(1))
-        found.verdict(seq, said(2), 0.0)
+        found.on_verdict(seq, said(2), 0.0)
 
 
 def test_it_narrows_and_never_widens(tmp_path):
@@ -61,8 +61,8 @@ def test_it_narrows_and_never_widens(tmp_path):
     assert asks_below(ruling) == 0.5
     assert found.status_fields()["threshold"]["of"] == "class"
     wider = PermissionCache(policy(0.3), SETUP)
-    found.attach(wider)
-    found.serving("digits@7")
+    found.attach_permissions(wider)
+    found.on_model("digits@7")
     assert asks_below(wider) == 0.3
 
 
@@ -100,7 +100,7 @@ def test_audits_that_agree_keep_it(tmp_path):
     found, ruling = device(tmp_path)
     for seq in range(500):
         found.on_audit_stored(seq, said(1))
-        found.verdict(seq, said(1), 0.0)
+        found.on_verdict(seq, said(1), 0.0)
     assert (found.alarms(), asks_below(ruling)) == (set(), 0.5)
 
 

@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
         assert reseal.seq in self.disk
         self.resealing.add(reseal.seq)
 
-    def do_mark(self, mark: MarkState) -> None:
+    def do_markstate(self, mark: MarkState) -> None:
         disk = self.disk[mark.seq]
         disk.row = replace_row(disk.row, state=mark.state, not_before=mark.not_before, attempts=mark.attempts)
 
@@ -122,7 +122,7 @@ class Machine(RuleBasedStateMachine):
         del self.disk[end.seq]
         self.resealing.discard(end.seq)
 
-    def do_sayhello(self, _: object) -> None:
+    def do_sendhello(self, _: object) -> None:
         assert self.up
 
     def do_sendask(self, asked) -> None:

@@ -103,7 +103,9 @@ async def test_no_byte_leaves_before_its_entry_is_on_disk(tmp_path: Path):
     async with AgentRig(tmp_path, policy(), hub) as rig:
         for _ in range(5):
             await rig.agent.infer(sample())
-        await until(lambda: len(hub.questions) >= 5 and any(note.__class__.__name__ == "Ask" for note in hub.notes))
+        await until(
+            lambda: len(hub.questions) >= 5 and any(note.__class__.__name__ == "StatusRequest" for note in hub.notes)
+        )
     assert missing == []
 
 

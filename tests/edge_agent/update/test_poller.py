@@ -144,7 +144,7 @@ async def test_without_a_model_nothing_is_guessed(tmp_path: Path):
 
 
 async def test_an_agent_without_anything_gets_all_of_it_by_its_first_look(device, tmp_path):
-    device.keys(make_hub_keys(*own_keys(HubDouble())), 2)
+    device.publish_keys(make_hub_keys(*own_keys(HubDouble())), 2)
     device.publish_bundle(1)
     async with AgentRig(tmp_path) as rig:
         await rig.agent.use_bundle(None)
@@ -187,7 +187,7 @@ async def test_a_flood_of_hints_costs_a_handful_of_looks(device, tmp_path):
 
 
 async def test_every_failure_is_a_value_and_the_agent_answers_on(device, tmp_path):
-    device.keys(make_hub_keys(*own_keys(HubDouble())), 2)
+    device.publish_keys(make_hub_keys(*own_keys(HubDouble())), 2)
     device.publish_bundle(1)
     async with AgentRig(tmp_path, policy()) as rig, updating(device, rig) as (updates, log):
         device.mirror.faults = Faults(where="", status=503)
@@ -238,7 +238,7 @@ async def test_case_29_a_device_whose_only_model_is_revoked_says_so_and_serves_n
 async def test_case_91_a_new_hub_key_counts_only_once_it_came_by_tuf(device, tmp_path):
     """The hub was given new keys; before the repository has them a verdict under them is a stranger's."""
     hub = HubDouble(verdicts=False)
-    device.keys(make_hub_keys(*own_keys(hub)), 2)
+    device.publish_keys(make_hub_keys(*own_keys(hub)), 2)
     device.publish_bundle(1)
     async with AgentRig(tmp_path, policy(), hub) as rig, updating(device, rig) as (updates, _):
         asked = await rig.agent.infer(unsure_of(rig))
@@ -249,7 +249,7 @@ async def test_case_91_a_new_hub_key_counts_only_once_it_came_by_tuf(device, tmp
         hub.send_frame(hub.seal_verdict(frame, question, by=stranger.signing))
         await until(lambda: rig.event_count("refused_signature") == 1)
         assert rig.open == 1
-        device.keys(make_hub_keys(hub.keys.hpke_key, stranger.signing.public_key().public_bytes_raw()), 3)
+        device.publish_keys(make_hub_keys(hub.keys.hpke_key, stranger.signing.public_key().public_bytes_raw()), 3)
         rig.agent.refresh()
         await polled(updates, 2)
         hub.send_frame(hub.seal_verdict(frame, question, by=stranger.signing))
@@ -276,7 +276,7 @@ async def test_an_older_policy_is_not_taken_while_a_newer_one_is_in_force(device
 
 async def test_what_was_installed_serves_after_a_restart_without_any_network(device, tmp_path):
     device.publish_bundle(1)
-    device.run()
+    device.run_worker()
     device.mirror.faults = Faults(where="", status=503)
     found = read_installed(device.store, NAMES)
     standing = PolicyStack(published=found.policies)
@@ -295,7 +295,7 @@ async def test_what_was_installed_serves_after_a_restart_without_any_network(dev
 async def test_an_errand_that_finds_its_store_in_use_is_a_failure_like_any_other(device):
     device.store.mkdir()
     with FolderLock(device.store):
-        report = await run_update_worker(device.job())
+        report = await run_update_worker(device.make_job())
     assert (report.looked, [r.failure for r in report.refusals]) == (False, [InstallFailure.INTERNAL])
 
 
@@ -325,7 +325,7 @@ async def test_an_errand_ends_when_its_agent_does(device):
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, cwd=ROOT)
     assert child.stdin is not None
-    child.stdin.write(msgspec.json.encode(device.job()) + b"\n")
+    child.stdin.write(msgspec.json.encode(device.make_job()) + b"\n")
     await child.stdin.drain()
     await until(lambda: device.mirror.requests, 10)
     assert child.returncode is None

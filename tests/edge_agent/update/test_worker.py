@@ -43,7 +43,7 @@ def serving(device: UpdateBench) -> int:
 
 def test_everything_a_device_lives_by_comes_in_one_errand(device):
     device.publish_bundle(1)
-    report = device.run()
+    report = device.run_worker()
     assert (report.looked, report.refreshed, report.refusals, report.alarm) == (True, True, (), False)
     assert report.current is not None
     assert sorted(document.path for document in report.documents) == [KEYS, RULES]
@@ -59,14 +59,14 @@ def test_everything_a_device_lives_by_comes_in_one_errand(device):
 
 def test_what_serves_already_is_not_loaded_again(device):
     device.publish_bundle(1)
-    serves = device.run().current
-    assert device.run().documents == ()
+    serves = device.run_worker().current
+    assert device.run_worker().documents == ()
     found = read_installed(device.store, NAMES, serves)
     assert (found.slot, found.runner) == (serves, None)
 
 
 def test_without_a_bundle_there_is_nothing_to_serve_and_nothing_wrong(device):
-    report = device.run()
+    report = device.run_worker()
     assert (report.current, report.refusals, report.left) == (None, (), "")
     assert serving(device) == 0
 
@@ -74,106 +74,106 @@ def test_without_a_bundle_there_is_nothing_to_serve_and_nothing_wrong(device):
 def test_case_27_a_bundle_for_a_newer_agent_is_passed_over_for_one_that_fits(device):
     device.publish_bundle(1)
     device.publish_bundle(2, min_agent="99.0")
-    report = device.run()
+    report = device.run_worker()
     assert failures(report.refusals) == [InstallFailure.INCOMPATIBLE]
     assert serving(device) == 1
 
 
 def test_a_bundle_that_fails_its_first_load_is_not_fetched_again(device):
     device.publish_bundle(1)
-    device.run()
+    device.run_worker()
     device.publish_bundle(2, edge=echo_graph(-1.0))  # loads well and answers otherwise than its golden set says
-    assert failures(device.run().refusals) == [InstallFailure.SELF_TEST]
+    assert failures(device.run_worker().refusals) == [InstallFailure.SELF_TEST]
     device.mirror.requests.clear()
-    assert failures(device.run().refusals) == [InstallFailure.QUARANTINED]
+    assert failures(device.run_worker().refusals) == [InstallFailure.QUARANTINED]
     assert not [name for name, _ in device.mirror.requests if "targets/" in name]
     assert serving(device) == 1
 
 
 def test_a_newer_agent_may_try_again_what_failed_before(device):
     device.publish_bundle(1, edge=echo_graph(-1.0))
-    device.run()
-    assert failures(device.run(agent="0.2.0").refusals) == [InstallFailure.SELF_TEST]
+    device.run_worker()
+    assert failures(device.run_worker(agent="0.2.0").refusals) == [InstallFailure.SELF_TEST]
 
 
 def test_a_bundle_that_was_tampered_with_on_the_way_never_serves(device):
     device.publish_bundle(1)
-    device.run()
+    device.run_worker()
     device.publish_bundle(2)
     info = device.repo.targets("models-echo").targets[bundle_path(2)]
     place = device.repo.place(info)
     device.mirror.files[place] = device.mirror.files[place][:-1] + b"\x01"
-    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
+    assert failures(device.run_worker().refusals) == [InstallFailure.INTEGRITY]
     assert serving(device) == 1
 
 
 def test_case_29_a_revoked_model_makes_way_for_the_previous_one(device):
     device.publish_bundle(1)
-    device.run()
+    device.run_worker()
     device.publish_bundle(2)
-    device.run()
+    device.run_worker()
     assert serving(device) == 2
     device.revoke_bundle(2)
-    report = device.run()
+    report = device.run_worker()
     assert (report.left, report.refusals) == (bundle_path(2), ())
     assert serving(device) == 1
-    assert device.run().left == ""
+    assert device.run_worker().left == ""
     assert serving(device) == 1
 
 
 def test_case_29_where_nothing_is_left_that_may_serve_nothing_serves(device):
     device.publish_bundle(1)
-    device.run()
+    device.run_worker()
     device.revoke_bundle(1)
-    report = device.run()
+    report = device.run_worker()
     assert (report.left, report.current) == (bundle_path(1), None)
     assert serving(device) == 0
     device.publish_bundle(2)
-    assert device.run().current is not None
+    assert device.run_worker().current is not None
     assert serving(device) == 2
 
 
 def test_case_29_a_newer_model_takes_the_place_of_a_revoked_one_at_once(device):
     device.publish_bundle(1)
-    device.run()
+    device.run_worker()
     device.publish_bundle(2)
     device.revoke_bundle(1)
-    report = device.run()
+    report = device.run_worker()
     assert report.left == ""
     assert serving(device) == 2
 
 
 def test_a_hub_that_merely_lists_a_model_no_more_takes_it_from_nobody(device):
     device.publish_bundle(1)
-    device.run()
+    device.run_worker()
     del device.repo.targets("models-echo").targets[bundle_path(1)]
     device.repo.publish_all("models-echo")
-    assert device.run().left == ""
+    assert device.run_worker().left == ""
     assert serving(device) == 1
 
 
 def test_case_30_a_hub_that_is_down_stops_installs_and_nothing_else(device):
     device.publish_bundle(1)
-    device.run()
+    device.run_worker()
     device.publish_bundle(2)
     device.mirror.faults = Faults(where="", status=503)
-    report = device.run()
+    report = device.run_worker()
     assert (report.refreshed, failures(report.refusals), report.alarm) == (False, [InstallFailure.NETWORK], False)
     assert serving(device) == 1
     device.mirror.faults = Faults(where="\0")
-    assert device.run().refusals == ()
+    assert device.run_worker().refusals == ()
     assert serving(device) == 2
 
 
 def test_case_30_after_a_month_expired_metadata_is_an_alarm_and_one_poll_heals_it(device):
     device.publish_bundle(1)
-    device.run()
+    device.run_worker()
     month_ms = int(days(40).timestamp() * 1000)
-    assert not device.run(least_ms=month_ms).alarm
-    report = device.run(least_ms=month_ms)
+    assert not device.run_worker(least_ms=month_ms).alarm
+    report = device.run_worker(least_ms=month_ms)
     assert (failures(report.refusals), report.alarm) == ([InstallFailure.FREEZE], True)
     assert serving(device) == 1
-    assert device.run().alarm is False
+    assert device.run_worker().alarm is False
 
 
 @pytest.mark.parametrize(
@@ -185,20 +185,20 @@ def test_case_30_after_a_month_expired_metadata_is_an_alarm_and_one_poll_heals_i
     ],
 )
 def test_case_103_a_policy_that_is_none_does_not_replace_the_one_that_is_here(device, document, failure):
-    device.run()
+    device.run_worker()
     device.publish_target(RULES, document, "policy", 2)
-    assert failures(device.run().refusals) == [failure]
+    assert failures(device.run_worker().refusals) == [failure]
     found = read_installed(device.store, NAMES)
     assert found.policies is not None
     assert found.policies[0].version == 1
 
 
 def test_case_103_a_policy_never_goes_back_even_under_a_higher_version_of_its_file(device):
-    device.policy(3)
-    device.run()
+    device.publish_policy(3)
+    device.run_worker()
     text = device.repo.files[device.repo.place(device.repo.targets("policy").targets[RULES])]
     device.publish_target(RULES, text.replace(b"version = 3", b"version = 2"), "policy", 4)
-    assert failures(device.run().refusals) == [InstallFailure.POLICY]
+    assert failures(device.run_worker().refusals) == [InstallFailure.POLICY]
     found = read_installed(device.store, NAMES)
     assert found.policies is not None
     assert found.policies[0].version == 3
@@ -211,47 +211,47 @@ def policy_version(device: UpdateBench) -> int:
 
 
 def test_case_103_a_policy_that_a_stranger_signed_is_not_taken(device):
-    device.run()
+    device.run_worker()
     device.repo.keys["policy"] = [device.repo.new_key()]
-    device.policy(2, bytes_per_day=2**40)
-    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
+    device.publish_policy(2, bytes_per_day=2**40)
+    assert failures(device.run_worker().refusals) == [InstallFailure.INTEGRITY]
     assert policy_version(device) == 1
 
 
 def test_case_103_an_unsigned_policy_is_not_taken(device):
-    device.run()
+    device.run_worker()
     device.repo.keys["policy"] = []
-    device.policy(2, bytes_per_day=2**40)
-    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
+    device.publish_policy(2, bytes_per_day=2**40)
+    assert failures(device.run_worker().refusals) == [InstallFailure.INTEGRITY]
     assert policy_version(device) == 1
 
 
 def test_case_103_a_policy_swapped_at_the_mirror_is_not_taken(device):
-    device.run()
-    device.policy(2)
+    device.run_worker()
+    device.publish_policy(2)
     place = device.repo.place(device.repo.targets("policy").targets[RULES])
     device.mirror.files[place] = device.mirror.files[place].replace(b"10000000", b"99999999")
-    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
+    assert failures(device.run_worker().refusals) == [InstallFailure.INTEGRITY]
     assert policy_version(device) == 1
 
 
 def test_case_103_yesterdays_repository_brings_no_older_policy_back(device):
     before = device.repo.copy()
-    device.policy(2)
-    device.run()
+    device.publish_policy(2)
+    device.run_worker()
     device.mirror.files.clear()
     device.mirror.files.update(before)
-    assert failures(device.run().refusals) == [InstallFailure.ROLLBACK]
+    assert failures(device.run_worker().refusals) == [InstallFailure.ROLLBACK]
     assert policy_version(device) == 2
 
 
 def test_a_policy_of_another_name_is_not_taken_for_ours(device):
-    device.run()
+    device.run_worker()
     text = device.repo.files[device.repo.place(device.repo.targets("policy").targets[RULES])]
     device.publish_target(
         RULES, text.replace(b'name = "test"', b'name = "lax"').replace(b"version = 1", b"version = 2"), "policy", 2
     )
-    assert failures(device.run().refusals) == [InstallFailure.POLICY]
+    assert failures(device.run_worker().refusals) == [InstallFailure.POLICY]
 
 
 @pytest.mark.parametrize(
@@ -266,26 +266,26 @@ def test_a_policy_of_another_name_is_not_taken_for_ours(device):
     ],
 )
 def test_case_91_a_file_of_hub_keys_that_cannot_be_used_changes_none(device, data):
-    device.run()
-    device.keys(data, 2)
-    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
+    device.run_worker()
+    device.publish_keys(data, 2)
+    assert failures(device.run_worker().refusals) == [InstallFailure.INTEGRITY]
     assert read_installed(device.store, NAMES).hubs == parse_hub_keys(make_hub_keys(), "local")
 
 
 def test_case_91_hub_keys_swapped_at_the_mirror_are_refused(device):
-    device.run()
-    device.keys(make_hub_keys(signing=b"n" * 32), 2)
+    device.run_worker()
+    device.publish_keys(make_hub_keys(signing=b"n" * 32), 2)
     info = device.repo.targets("keys").targets[KEYS]
     device.mirror.files[device.repo.place(info)] = make_hub_keys(signing=b"x" * 32)
-    assert failures(device.run().refusals) == [InstallFailure.INTEGRITY]
+    assert failures(device.run_worker().refusals) == [InstallFailure.INTEGRITY]
     assert read_installed(device.store, NAMES).hubs == parse_hub_keys(make_hub_keys(), "local")
 
 
 def test_a_slot_that_rotted_on_disk_makes_way_for_the_one_before(device):
     device.publish_bundle(1)
-    device.run()
+    device.run_worker()
     device.publish_bundle(2)
-    slot = device.run().current
+    slot = device.run_worker().current
     assert slot is not None
     edge = device.store / "slots" / slot.digest[:32] / "edge.onnx"
     edge.write_bytes(edge.read_bytes()[:-1] + b"\0")
@@ -295,11 +295,11 @@ def test_a_slot_that_rotted_on_disk_makes_way_for_the_one_before(device):
 
 def test_a_slot_that_rotted_is_fetched_again(device):
     device.publish_bundle(1)
-    slot = device.run().current
+    slot = device.run_worker().current
     assert slot is not None
     (device.store / "slots" / slot.digest[:32] / "edge.onnx").write_bytes(b"rot")
     assert serving(device) == 0
-    device.run()
+    device.run_worker()
     assert serving(device) == 1
     open_bundle(device.store / "slots" / slot.digest[:32])
 
@@ -315,6 +315,6 @@ def test_a_hub_that_speaks_tls_is_trusted_by_its_pinned_authority_alone(device, 
     device.mirror._server.socket = context.wrap_socket(device.mirror._server.socket, server_side=True)
     url = device.mirror.url.rstrip("/").replace("http:", "https:")
     for authority, found in ((theirs, [InstallFailure.NETWORK]), (ours, [])):
-        report = device.run(url=url, hub_url=url, authorities=(authority.certificate_pem.decode(),))
+        report = device.run_worker(url=url, hub_url=url, authorities=(authority.certificate_pem.decode(),))
         assert failures(report.refusals) == found
     assert serving(device) == 1

@@ -131,7 +131,7 @@ class Bag(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         used = (ids > 0).float().unsqueeze(-1)
-        mean = (self.table(ids) * used).sum_series(1) / used.sum(1).clamp(min=1)
+        mean = (self.table(ids) * used).sum(1) / used.sum(1).clamp(min=1)
         found: Tensor = self.late(self.early(mean))
         return found
 

@@ -132,7 +132,7 @@ class MaskedText(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         kept = mask.unsqueeze(-1).float()
         y = self.body(self.embed(tokens), src_key_padding_mask=mask == 0)
-        out: Tensor = self.last((y * kept).sum_series(1) / kept.sum(1))
+        out: Tensor = self.last((y * kept).sum(1) / kept.sum(1))
         return out
 
 

@@ -26,12 +26,12 @@ class Untidy(nn.Module):
         y[:, 0] = 0
         with torch.autocast("cpu"):
             z = self.layer(y * torch.tensor([1.0, 2.0, 3.0, 4.0]))
-        return {"logits": z.float(), "more": (y.sum_series(1),)}
+        return {"logits": z.float(), "more": (y.sum(1),)}
 
 
 class Branching(nn.Module):
     def forward(self, x):
-        return x if x.sum_series() > 0 else -x
+        return x if x.sum() > 0 else -x
 
 
 class Noisy(nn.Module):

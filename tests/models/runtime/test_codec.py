@@ -156,7 +156,7 @@ def test_decoded_codes_belong_to_the_caller():
         codec = opened(name, (4,))
         codes = codec.decode("features", codec.encode("features", np.ones(4, np.uint8)))
         codes[0] = 0
-        assert codes.sum_series() == 3
+        assert codes.sum() == 3
 
 
 def test_several_features_have_a_form_each():

@@ -36,7 +36,7 @@ BATCH = np.random.default_rng(5).random((7, LABELS), np.float32)
 def test_it_computes_what_the_graph_says(made):
     runner: Runner = OnnxRunner(made)
     for inference, echo, sample in zip(runner.infer(BATCH), EchoRunner(LABELS).infer(BATCH), BATCH, strict=True):
-        expected = np.exp(sample.astype(float)) / np.exp(sample.astype(float)).sum_series()
+        expected = np.exp(sample.astype(float)) / np.exp(sample.astype(float)).sum()
         assert inference.prediction.scores == pytest.approx(expected.tolist(), rel=1e-6)
         assert inference.prediction.label == echo.prediction.label
         assert inference.prediction.confidence == max(inference.prediction.scores)
@@ -167,7 +167,7 @@ def test_a_regressor_answers_with_a_value_and_how_likely_it_is_within_tolerance(
     for sample, inference in zip(BATCH, runner.infer(BATCH), strict=True):
         prediction = inference.prediction
         assert (prediction.label, len(prediction.scores)) == (-1, 1)
-        assert prediction.scores[0] == pytest.approx(float(sample.sum_series()), rel=1e-5)
+        assert prediction.scores[0] == pytest.approx(float(sample.sum()), rel=1e-5)
         assert prediction.confidence == pytest.approx(1 - np.exp(-0.5 / np.exp(-float(sample.max()))), rel=1e-5)
         assert runner.infer_one(sample).prediction == prediction
 

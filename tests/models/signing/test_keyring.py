@@ -24,7 +24,7 @@ def ring_with(folder, *roles, passphrase=PASSPHRASE):
 
 
 def everything(ring):
-    return frozenset(key.keyid for key in ring.files())
+    return frozenset(key.keyid for key in ring.key_files())
 
 
 def test_a_key_is_on_disk_only_sealed(tmp_path):
@@ -45,11 +45,11 @@ def test_a_key_is_on_disk_only_sealed(tmp_path):
 
 def test_keys_are_numbered_on_and_no_number_is_used_twice(tmp_path):
     ring = ring_with(tmp_path / "ring", "root", "root", "root", "models-digits")
-    assert [key.name for key in ring.files()] == ["models-digits-1", "root-1", "root-2", "root-3"]
+    assert [key.name for key in ring.key_files()] == ["models-digits-1", "root-1", "root-2", "root-3"]
     (ring.folder / "root-3.key").unlink()
     ring.keep_root(b'{"x-skerry-name": "root-3"}')
-    assert ring.draw("root").public_key.unrecognized_fields["x-skerry-name"] == "root-4"
-    assert ring.draw("root").public_key.unrecognized_fields["x-skerry-name"] == "root-5"
+    assert ring.draw_key("root").public_key.unrecognized_fields["x-skerry-name"] == "root-4"
+    assert ring.draw_key("root").public_key.unrecognized_fields["x-skerry-name"] == "root-5"
 
 
 def test_keys_are_never_written_over(tmp_path):
@@ -121,7 +121,7 @@ def test_what_is_no_key_file_is_said(tmp_path, data):
     ring = ring_with(tmp_path / "ring", "targets")
     (ring.folder / "root-1.key").write_bytes(data)
     with pytest.raises(ExitError, match="not a key of ours"):
-        ring.files()
+        ring.key_files()
 
 
 def test_a_key_file_under_another_name_is_refused(tmp_path):
@@ -129,7 +129,7 @@ def test_a_key_file_under_another_name_is_refused(tmp_path):
     ring = ring_with(tmp_path / "ring", "root")
     (ring.folder / "root-1.key").rename(ring.folder / "targets-1.key")
     with pytest.raises(ExitError, match="not a key of ours"):
-        ring.files()
+        ring.key_files()
 
 
 def test_a_missing_folder_is_said(tmp_path):

@@ -65,7 +65,7 @@ def traversal(request):
 
 
 def no_version(request):
-    _targets(request).targets["models/echo/echo-1.skb"].unrecognized_fields.clear_scratch()
+    _targets(request).targets["models/echo/echo-1.skb"].unrecognized_fields.clear()
 
 
 def zero_version(request):

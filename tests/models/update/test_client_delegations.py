@@ -136,7 +136,7 @@ def test_a_role_known_by_one_delegator_is_verified_again_for_another(road):
     road.repo.add_key("C", delegator="A")
     mine = road.repo.keys["C"]
     road.repo.delegate("C", ["b/*"], delegator="B")
-    road.repo.targets("B").delegations.roles["C"].keyids.clear_scratch()
+    road.repo.targets("B").delegations.roles["C"].keyids.clear()
     road.repo.add_key("C", delegator="B")
     road.repo.keys["C"] = mine[:1]
     for path in ("a/x", "b/x"):

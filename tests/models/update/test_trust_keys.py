@@ -144,7 +144,7 @@ ONLINE = {
 def test_rotations_of_other_roles(road, role, name):
     keys, threshold, signatures, accepted = ONLINE[name]
     road.refresh()
-    road.repo.root.roles[role].keyids.clear_scratch()
+    road.repo.root.roles[role].keyids.clear()
     road.repo.root.roles[role].threshold = threshold
     for key in keys:
         road.repo.root.add_key(signer(100 + key).public_key, role)

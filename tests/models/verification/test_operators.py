@@ -105,7 +105,7 @@ def test_the_walk_knows_exactly_the_fields_that_onnx_has():
     }
     assert messages.keys() == _MESSAGE_RULES.keys()
     for kind, message in messages.items():
-        assert set(_MESSAGE_RULES[kind]) == {each.number for each in message.DESCRIPTOR.iter_fields}, kind.__name__
+        assert set(_MESSAGE_RULES[kind]) == {each.number for each in message.DESCRIPTOR.fields}, kind.__name__
 
 
 def test_sizes_of_elements_are_those_of_onnx():

@@ -228,10 +228,10 @@ def test_the_parent_believes_only_a_good_end_and_a_whole_line(code, line, outcom
 PROBE = """
 import errno, os, resource, socket, sys
 sys.path.append(sys.argv[1])
-from models.verification.sandbox import Limits
-from models.verification.sandbox_child import Gauge, confine
-gauge, first_to_die = Gauge(), os.open("/proc/self/oom_score_adj", os.O_RDONLY)
-confine(Limits(), gauge.now().size)
+from models.verification.sandbox import SandboxLimits
+from models.verification.sandbox_child import MemoryGauge, confine_process
+gauge, first_to_die = MemoryGauge(), os.open("/proc/self/oom_score_adj", os.O_RDONLY)
+confine_process(SandboxLimits(), gauge.read_memory().size)
 def refused(what):
     try:
         what()
@@ -244,14 +244,15 @@ print(refused(lambda: open("/etc/passwd")))
 print(refused(lambda: socket.socket()))
 print(refused(lambda: bytearray(600 << 20)))
 print(refused(lambda: os.write(1, b"x" * 100_000) > 65_536 and 1 / 0))
-print(resource.getrlimit(resource.RLIMIT_NPROC), resource.getrlimit(resource.RLIMIT_CORE), gauge.now().resident > 0)
+limits = resource.getrlimit(resource.RLIMIT_NPROC), resource.getrlimit(resource.RLIMIT_CORE)
+print(*limits, gauge.read_memory().resident > 0)
 print(os.pread(first_to_die, 8, 0).decode().strip())
 """
 
 
 def test_the_child_can_open_no_file_and_no_socket_and_grows_only_so_far(tmp_path):
     """On a file, because a pipe knows no limit of size."""
-    with (tmp_path / "out").open_slot("wb") as out:
+    with (tmp_path / "out").open("wb") as out:
         subprocess.run([sys.executable, "-I", "-c", PROBE, str(ROOT)], stdout=out, check=False, timeout=30)
     said = (tmp_path / "out").read_bytes()
     assert len(said) == 65_536
@@ -268,9 +269,10 @@ def test_nothing_of_the_current_folder_or_the_environment_is_run(made, tmp_path)
         (tmp_path / trap).write_text("raise SystemExit('trapped')\n")
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import os; from models.bundle.bundle import open_bundle; from models.verification.sandbox import first_load\n"
+        "import os; from models.bundle.bundle import open_bundle\n"
+        "from models.verification.sandbox import run_first_load\n"
         "os.environ['PYTHONPATH'] = os.getcwd()\n"
-        "print(first_load(open_bundle(sys.argv[2])).outcome)"
+        "print(run_first_load(open_bundle(sys.argv[2])).outcome)"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", code, str(ROOT), str(made.path)],

@@ -79,7 +79,7 @@ def test_equal_numbers_in_another_process():
     code = "from models.zoo.ngrams import encode_texts; print(encode_texts(['wo ist der bahnhof'])[0].sum())"
     environment = {**os.environ, "PYTHONHASHSEED": "99"}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert int(said.stdout) == encode_texts(["wo ist der bahnhof"])[0].sum_series()
+    assert int(said.stdout) == encode_texts(["wo ist der bahnhof"])[0].sum()
 
 
 def test_a_net_learns_and_is_sure_only_of_what_it_has_read(taught):
@@ -161,7 +161,7 @@ def test_a_missing_set_is_one_line_that_says_what_to_do(monkeypatch, tmp_path):
 def test_the_real_set_has_the_published_sizes_and_nothing_out_of_scope_is_learnt():
     data = load_clinc150()
     assert [len(part) for part in (data.training, data.calibration, data.heldout)] == [15_000, 3_100, 5_500]
-    assert [(part.y == OUT_OF_SCOPE).sum_series() for part in (data.training, data.calibration, data.heldout)] == [
+    assert [(part.y == OUT_OF_SCOPE).sum() for part in (data.training, data.calibration, data.heldout)] == [
         0,
         100,
         1000,

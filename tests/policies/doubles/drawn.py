@@ -56,8 +56,9 @@ def condition(dice: Random, most: int = 3) -> dict[str, Any]:
 def narrowing(dice: Random) -> dict[str, Any]:
     """One to three of what a rule can take away, of which some take nothing or try to give."""
     choices: dict[str, Any] = {
-        "deny": True, "mode": dice.choice(list(EscalationMode)).value, "threshold": dice.random(), "audit_share": dice.random(),
-        "budget_s": dice.choice((0.0, 1.0, 9.0)), "ceiling": dice.choice(("P0", "P1", "P2", "P3")),
+        "deny": True, "mode": dice.choice(list(EscalationMode)).value, "threshold": dice.random(),
+        "audit_share": dice.random(), "budget_s": dice.choice((0.0, 1.0, 9.0)),
+        "ceiling": dice.choice(("P0", "P1", "P2", "P3")),
         "hubs": some(dice, HUBS), "regions": some(dice, REGIONS), "fields": some(dice, FIELDS),
         "drop": some(dice, FIELDS, 1), "bytes_per_day": dice.randint(0, 99), "max_open": dice.randint(0, 99),
         "cost_per_day": dice.randint(0, 99),

@@ -43,13 +43,19 @@ def outcome(**changes):
         "latency": (
             Latency("local", tuple({0: int(n)} if n else {} for n in taken)),
             Latency("hub", tuple(bins)),
-            Latency("correction", tuple({find_latency_bin(120.0): int(n)} if n else {} for n in answers["correction.verdict"])),
+            Latency(
+                "correction",
+                tuple({find_latency_bin(120.0): int(n)} if n else {} for n in answers["correction.verdict"]),
+            ),
         ),
         "queues": {"eu-1": series(by_hub // 8), "eu-2": series(by_hub // 9)},
         "bytes_by_rule": {"sim@1": series(by_hub * 320), "sim@1+metered": series(by_hub * 100)},
         "states": {"online": series(np.where(cut, 60, 100)), "cut": series(np.where(cut, 40, 0))},
         "counts": {"hub.refused.busy": 40}, "history": HISTORY, "wall": RunCost(3.5, 1, 200 << 20),
-        "marks": (TimelineMark(180.0, 120.0, "partition", "40 % of the devices"), TimelineMark(400.0, 0.0, "kill_hub", "eu-1 killed")),
+        "marks": (
+            TimelineMark(180.0, 120.0, "partition", "40 % of the devices"),
+            TimelineMark(400.0, 0.0, "kill_hub", "eu-1 killed"),
+        ),
         "rollouts": (rollout(),),
     }  # fmt: skip
     return replace(Outcome(**values), **changes)

@@ -110,7 +110,7 @@ def test_devices_that_rest_and_wake_do_what_devices_do_that_never_rest() -> None
     """The same scenario with cores that never rest: the same history, but for what their own dice made of it."""
 
     class Restless(CoreClasses().edge):  # type: ignore[misc]
-        def rest(self, now: float) -> None:
+        def idle_snapshot(self, now: float) -> None:
             del now
 
     climate = msgspec.structs.replace(IDEAL_CONDITIONS, latency_s=0.1, skew_s=1000.0, drift=1e-3)

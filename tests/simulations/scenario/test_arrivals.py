@@ -77,7 +77,7 @@ def test_bursts_come_in_clusters():
 def _pairs_within(found, gap_s):
     order = np.lexsort((found[0], found[1]))
     at_s, device = found[:, order]
-    return int(((np.diff(at_s) < gap_s) & (np.diff(device) == 0)).sum_series())
+    return int(((np.diff(at_s) < gap_s) & (np.diff(device) == 0)).sum())
 
 
 def test_a_trace_is_followed_to_the_sample_whatever_the_slices():
@@ -100,6 +100,6 @@ def test_a_surge_strikes_its_share_of_devices_while_it_lasts():
 def test_data_classes_have_their_shares():
     mixed = scenario(load=Load(samples_per_s=0.05, classes=(("open", 0.7), ("private", 0.2), ("alarm", 0.1))))
     found = taken(mixed)[2]
-    assert [found.count_answers(name) / len(found) for name in ("open", "private", "alarm")] == pytest.approx(
+    assert [found.count(name) / len(found) for name in ("open", "private", "alarm")] == pytest.approx(
         [0.7, 0.2, 0.1], abs=0.01
     )

@@ -242,3 +242,8 @@ def test_metadata_names_what_a_client_needs():
         "outputs": [{"name": "y", "datatype": "INT64", "shape": (-1,)}],
     }
     assert oip.build_server_metadata("s", "1")["extensions"] == ["binary_tensor_data"]
+
+
+def test_large_and_small_unsigned_integers_stand_in_one_tensor():
+    tensor = b'{"inputs":[{"name":"y","datatype":"UINT64","shape":[2],"data":[9223372036854775809,0]}]}'
+    assert oip.parse_infer_request(tensor, None).inputs["y"].tolist() == [(1 << 63) + 1, 0]

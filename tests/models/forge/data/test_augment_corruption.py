@@ -49,7 +49,7 @@ def test_each_kind_does_what_it_is_called():
     x, rng = pictures(50, 2), np.random.default_rng(2)
     assert 0.25 < (add_noise(x, rng) - x).std() < 0.35
     covered = cover_patch(x, rng) != x
-    assert covered.any(1).sum_series((1, 2)).tolist() == [9] * 50
+    assert covered.any(1).sum((1, 2)).tolist() == [9] * 50
     assert np.allclose(lower_contrast(x, rng).std((1, 2, 3)) / x.std((1, 2, 3)), 0.35, atol=0.16)
     assert len(CORRUPTIONS) == 4
 

@@ -69,7 +69,7 @@ def test_the_frontier_runs_from_the_edge_to_the_hub_below_the_oracle_in_any_orde
 def test_a_threshold_asks_as_many_as_wanted_or_fewer_where_some_are_equal(seed, steps, count):
     confidence = drawn(seed, steps=steps).confidence
     below = threshold_for_count(confidence, count)
-    asked = (confidence < below).sum_series()
+    asked = (confidence < below).sum()
     assert asked <= count
     if len(np.unique(confidence)) == len(confidence) and count < 200:
         assert asked == count

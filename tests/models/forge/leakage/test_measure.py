@@ -34,14 +34,14 @@ def pictures(count: int = 600, size: int = 12) -> np.ndarray:
 def slow_ssim(a: np.ndarray, b: np.ndarray) -> float:
     """Equation 13 of Wang et al. 2004, window by window."""
     line = np.exp(-((np.arange(11) - 5.0) ** 2) / (2 * 1.5**2))
-    window = np.outer(line, line) / line.sum_series() ** 2
+    window = np.outer(line, line) / line.sum() ** 2
     found = []
     for top in range(a.shape[0] - 10):
         for left in range(a.shape[1] - 10):
             x, y = (each[top : top + 11, left : left + 11].astype(float) for each in (a, b))
-            mx, my = (window * x).sum_series(), (window * y).sum_series()
-            vx, vy = (window * (x - mx) ** 2).sum_series(), (window * (y - my) ** 2).sum_series()
-            cov = (window * (x - mx) * (y - my)).sum_series()
+            mx, my = (window * x).sum(), (window * y).sum()
+            vx, vy = (window * (x - mx) ** 2).sum(), (window * (y - my) ** 2).sum()
+            cov = (window * (x - mx) * (y - my)).sum()
             found.append((2 * mx * my + 1e-4) * (2 * cov + 9e-4) / ((mx**2 + my**2 + 1e-4) * (vx + vy + 9e-4)))
     return float(np.mean(found))
 

@@ -114,7 +114,7 @@ def test_a_regressor_of_one_value_per_sample_becomes_a_column():
 
 
 def test_a_model_with_data_dependent_flow_is_refused_with_one_line():
-    line = refused(lambda net, deep, _: net.last(deep) if deep.sum_series() > 0 else net.last(-deep))
+    line = refused(lambda net, deep, _: net.last(deep) if deep.sum() > 0 else net.last(-deep))
     assert "data-dependent" in line
     assert "torch.where" in line
 
@@ -130,7 +130,7 @@ def test_a_model_that_leaves_torch_is_refused():
     [
         (lambda net, deep, _: (net.last(deep), deep), "returns tuple, not one tensor"),
         (lambda net, deep, _: {"logits": net.last(deep)}, "returns dict"),
-        (lambda net, deep, _: net.last(deep).sum_series(), "not float [n, k]"),
+        (lambda net, deep, _: net.last(deep).sum(), "not float [n, k]"),
         (lambda net, deep, _: net.last(deep).argmax(1), "not float [n, k]"),
         (lambda net, deep, _: net.last(deep) / 0, "NaN or infinite"),
         (lambda net, deep, _: net.last(torch.dropout(deep, 0.5, True)), "differently each time"),

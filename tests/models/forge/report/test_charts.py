@@ -45,7 +45,7 @@ def test_one_point_alone_has_axes_too(value):
 def test_a_written_picture_is_read_back_as_it_was(channels):
     image = pytest.importorskip("PIL.Image")
     wanted = to_pixel_bytes(PICTURES[0, :channels])
-    assert np.array_equal(np.asarray(image.open_slot(io.BytesIO(encode_png(wanted)))), wanted)
+    assert np.array_equal(np.asarray(image.open(io.BytesIO(encode_png(wanted)))), wanted)
 
 
 def test_pictures_are_told_from_other_samples():
