@@ -190,10 +190,7 @@ class RolloutCore:
         return self._take_commands()
 
     def on_report(self, device: str, report: InstallReport, now: float) -> list[RolloutCommand]:
-        """Handle a verified install report of a device.
-
-        Accepted in every state: also an ended rollout learns of results.
-        """
+        """Handle a verified install report of a device, in every state: also an ended rollout learns of results."""
         before = self.fleet.succeeded_count
         odd = self.fleet.on_report(device, report, _seconds_to_ms(now))
         if self.state in {S.ABORTED, S.REVERTED} and self.fleet.succeeded_count > before:
@@ -255,10 +252,7 @@ class RolloutCore:
             self._change_state(S.PAUSED_MANUAL, ms, why=status.why)
 
     def _evaluate_gate(self, ms: int) -> None:
-        """Compare the wave with its controls.
-
-        Evidence of harm counts at any time, evidence of none only after the soak.
-        """
+        """Compare the wave with its controls: evidence of harm counts at any time, of none only after the soak."""
         if ms < (self._looked + self.rules.look_s) * 1000 and self.state is not S.EVALUATING:
             return
         self._looked = ms / 1000
@@ -275,12 +269,10 @@ class RolloutCore:
             self._finish_rollout(ms)
             return
         self.told.assign_due(ms / 1000)
+        results = check_results(self.fleet.counts_of_wave(head.wave), self.rules, small=self.plan.is_small)
         if ms >= self.course.ends_ms:
             self._end_partially(ms)
-        elif (
-            check_results(self.fleet.counts_of_wave(head.wave), self.rules, small=self.plan.is_small).word
-            is WaveAction.GO
-        ):
+        elif results.word is WaveAction.GO:
             self.course.set_fields(soak_ms=head.soak_ms or ms)
             self._change_state(S.SOAKING, ms)
 
@@ -307,9 +299,8 @@ class RolloutCore:
     def _step_inconclusive(self, ms: int) -> None:
         """Evaluate again after another soak; abort once the wave's time is up."""
         if ms >= self.head.wave_ms + self.rules.wave_deadline_s * 1000:
-            self._abort_rollout(
-                BY_HUB, f"the wave's time was up before anything could be concluded: {self.head.why}", ms
-            )
+            why = f"the wave's time was up before anything could be concluded: {self.head.why}"
+            self._abort_rollout(BY_HUB, why, ms)
         elif ms >= self.course.ends_ms:
             self._change_state(S.EVALUATING, ms)
 
@@ -363,10 +354,7 @@ class RolloutCore:
             self.course.set_fields(held=True)
 
     def _abort_rollout(self, by: str, why: str, ms: int, *, revert: bool = False) -> None:
-        """Withdraw all open assignments.
-
-        Before the first wave it is DENIED; a hub's own abort of a downgrade goes back.
-        """
+        """Withdraw all open assignments. Before the first wave it is DENIED; a hub's abort of a downgrade goes back."""
         if self.state in NOT_STARTED:
             self._change_state(S.DENIED, ms, by, why)
             return
@@ -388,10 +376,8 @@ class RolloutCore:
         """End the rollout partially: the wave's time is up, and devices that never answered are not asked any more."""
         self.told.withdraw_open(ms / 1000, everybody=True, passed=self.head.passed)
         self.fleet.end_open()
-        done = self.fleet.succeeded_count
-        self._change_state(
-            S.COMPLETED_PARTIAL, ms, why=f"too few results in the wave's time; {done} devices have the version"
-        )
+        why = f"too few results in the wave's time; {self.fleet.succeeded_count} devices have the version"
+        self._change_state(S.COMPLETED_PARTIAL, ms, why=why)
 
     def _change_state(self, state: RolloutState, ms: int, by: str = BY_HUB, why: str = "") -> None:
         """Change the state, and notify a person if the hub itself stopped or ended the rollout."""

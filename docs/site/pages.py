@@ -191,5 +191,18 @@ def api_page() -> str:
     for title, modules in API.items():
         lines += ["", f"## {title}", ""]
         for module in modules:
-            lines += [f"::: {module}", "    options: {heading_level: 3}", ""]
+            members = ", ".join(_own_members(module))
+            lines += [f"::: {module}", f"    options: {{heading_level: 3, members: [{members}]}}", ""]
     return "\n".join(lines) + "\n"
+
+
+def _own_members(module: str) -> list[str]:
+    """Public classes and functions that `module` defines; what it re-exports stands where it is defined."""
+    found = vars(importlib.import_module(module)).items()
+    return [
+        name
+        for name, each in found
+        if not name.startswith("_")
+        and (inspect.isclass(each) or inspect.isfunction(each))
+        and each.__module__ == module
+    ]

@@ -25,17 +25,8 @@ from policies.decisions.permit import Permit
 from policies.decisions.routing import HubSite
 from policies.model.policy import EscalationMode, Policy, Terms
 from policies.model.reasons import Denied, DecisionReason
-from wire.protocol.messages import (
-    DownNote,
-    SpendMirror,
-    Prediction,
-    RefusalReason,
-    Receipt,
-    Refusal,
-    Seqs,
-    StatusReply,
-    Verdict,
-)
+from wire.protocol.messages import DownNote, Prediction, Receipt, Refusal, RefusalReason
+from wire.protocol.messages import Seqs, SpendMirror, StatusReply, Verdict
 
 ASK_AGAIN_S = 5.0  # pause before the next Ask when the last one brought a verdict: see docs/adr/0011
 MAX_RESEALS = 3
@@ -312,9 +303,8 @@ class EdgeCore:
             self._delivery.schedule_ask(line, min(line.ask_at, now + ASK_AGAIN_S))
         self.lines.record_reply(question, now)
         said = question.answer_with_verdict(verdict)
-        return self._delivery.send_after(
-            [said, *self._delivery.finish(question, Outcome.ANSWERED, DecisionReason.VERDICT)], now
-        )
+        ended = self._delivery.finish(question, Outcome.ANSWERED, DecisionReason.VERDICT)
+        return self._delivery.send_after([said, *ended], now)
 
     def on_refusal(self, refusal: Refusal, now: float, line: str = HOME) -> list[Command]:
         """The hub refused a frame: seal it again, end the question, or retry later, by the reason given.
@@ -332,9 +322,8 @@ class EdgeCore:
             return self._delivery.send_after([Reseal(question.seq)], now)
         if refusal.final:
             expired = refusal.reason is RefusalReason.EXPIRED
-            outcome, why = (
-                (Outcome.EXPIRED, DecisionReason.EXPIRED) if expired else (Outcome.REFUSED, DecisionReason.REFUSED)
-            )
+            outcome = Outcome.EXPIRED if expired else Outcome.REFUSED
+            why = DecisionReason.EXPIRED if expired else DecisionReason.REFUSED
             return self._delivery.send_after(self._delivery.finish(question, outcome, refusal.reason, why), now)
         wish_s = refusal.retry_after_s if refusal.retry_after_s > 0 else 0.0  # not NaN
         pause_s = min(wish_s, self.ruling.setup.limits.quiet_cap_s)
@@ -343,17 +332,12 @@ class EdgeCore:
         return self._delivery.defer(question, now + pause_s + question.retry_pause_s(self.ruling.setup.limits), now)
 
     def on_statuses(self, statuses: StatusReply, now: float, line: str = HOME) -> list[Command]:
-        """Reply to an `StatusRequest`.
-
-        Questions `unknown` to the hub were never stored or were lost: send them again.
-        """
+        """Reply to a `StatusRequest`: questions `unknown` to the hub were never stored, or lost: send them again."""
         for seq in statuses.unknown:
             question = self.open_questions.get(seq)
-            if (
-                question is not None
-                and question.line == line
-                and question.state in (OutboxState.SENT, OutboxState.RECEIPTED)
-            ):
+            if question is None or question.line != line:
+                continue
+            if question.state in (OutboxState.SENT, OutboxState.RECEIPTED):
                 self.open_questions.queue_ready(question)
                 self.open_questions.arm_alarm(question)
         return self._delivery.send_after(self._delivery.mark_receipted(statuses.pending, now, line), now)

@@ -52,7 +52,6 @@ from edge_agent.update.types import (
     WatchTrial,
 )
 from models.update.assignments import HeldAssignment, check_assignment
-from models.update.slots import Slot
 from policies.rollout.probation import find_breach, is_soak_over
 from wire.protocol.rollout import Assignment, AuditQuality, DeviceSignals, InstallFailure, InstallState, RolloutCohort
 
@@ -101,10 +100,9 @@ class InstallMachine:
         if queued is None or self.row.state not in FREE_STATES:
             return commands
         self._moves.set_fields(queued=None)
-        return [
-            *commands,
-            *(self._begin_assignment(queued, now_ms) if now_ms < queued.expires_ms else [self._moves.write_row()]),
-        ]
+        if now_ms >= queued.expires_ms:
+            return [*commands, self._moves.write_row()]
+        return [*commands, *self._begin_assignment(queued, now_ms)]
 
     # What the hub wants
 
@@ -160,14 +158,13 @@ class InstallMachine:
         if event.target is None:
             failure = event.failure or InstallFailure.INTERNAL
             if failure in _PASSING and self.row.tries < self.limits.retries:
-                return self._retry_later(event.jitter, now_ms)
+                return self._moves.retry_later(event.jitter, now_ms)
             ended = S.REJECTED if failure in _NOT_FOR_US else S.FAILED
             return self._moves.end_install(ended, now_ms, failure, event.detail)
         wait_ms = int(event.jitter * self.limits.spread_s * MS_PER_S)
         earliest_ms = self.row.activated_ms + int(self.limits.interval_s * MS_PER_S) if self.row.activated_ms else 0
-        self._moves.set_fields(
-            target=event.target, length=event.length, not_before_ms=max(now_ms + wait_ms, earliest_ms)
-        )
+        begin_ms = max(now_ms + wait_ms, earliest_ms)
+        self._moves.set_fields(target=event.target, length=event.length, not_before_ms=begin_ms)
         return [self._moves.enter_state(S.ACCEPTED, now_ms, tries=0), *self._start_download(now_ms)]
 
     def _start_download(self, now_ms: int) -> list[InstallCommand]:
@@ -177,11 +174,6 @@ class InstallMachine:
         begun_ms = self.row.begun_ms or now_ms
         entered = self._moves.enter_state(S.DOWNLOADING, now_ms, begun_ms=begun_ms)
         return [entered, ReportStatus(make_status(self._moves.work, S.DOWNLOADING)), self._moves.fetch_bundle()]
-
-    def _retry_later(self, jitter: float, now_ms: int) -> list[InstallCommand]:
-        """Retry the state's action after `retry_s` seconds, twice as long each time, with jitter."""
-        wait_s = self.limits.retry_s * 2**self.row.tries * (0.5 + jitter)
-        return [self._moves.wait_for(wait_s, now_ms, tries=self.row.tries + 1)]
 
     def _on_reached(self, event: StateReached, now_ms: int) -> list[InstallCommand]:
         """The worker announces its next state: write it, then let the worker go on."""
@@ -199,19 +191,13 @@ class InstallMachine:
             return []
         failure = event.failure
         if failure is None:
-            attempts = self.limits.attempts
-            entered = self._moves.enter_state(
-                S.ACTIVATING, now_ms, target=event.slot, attempts=attempts, activated_ms=now_ms
-            )
-            return [entered, ActivateModel(self._moves.target)]
+            self._moves.set_fields(target=event.slot, attempts=self.limits.attempts, activated_ms=now_ms)
+            return [self._moves.enter_state(S.ACTIVATING, now_ms), ActivateModel(self._moves.target)]
         in_time = now_ms - self.row.begun_ms < self.limits.downloading_s * MS_PER_S
         if failure in _PASSING and self.row.tries < self.limits.retries and in_time:
-            return self._retry_later(0.5, now_ms)
-        if (
-            failure is InstallFailure.INTERNAL
-            and self.row.state is S.SELF_TEST
-            and self.row.tries < self.limits.self_tests
-        ):
+            return self._moves.retry_later(0.5, now_ms)
+        again = self.row.state is S.SELF_TEST and self.row.tries < self.limits.self_tests
+        if failure is InstallFailure.INTERNAL and again:
             return [self._moves.write_row(tries=self.row.tries + 1), self._moves.fetch_bundle()]
         return self._moves.end_install(S.FAILED, now_ms, failure, event.detail, hopeless=event.hopeless)
 
@@ -230,9 +216,8 @@ class InstallMachine:
         """Begin counting for the model on trial; a withdrawal that came meanwhile rolls it back at once."""
         work = self._moves.work
         self._reported_ms, self._examining = now_ms, False
-        entered = self._moves.enter_state(
-            S.PROBATION, now_ms, seen=seen, quality=AuditQuality(), clean=False, begun_ms=now_ms
-        )
+        self._moves.set_fields(seen=seen, quality=AuditQuality(), clean=False, begun_ms=now_ms)
+        entered = self._moves.enter_state(S.PROBATION, now_ms)
         if self.row.withdrawn:
             return [entered, *self._moves.roll_back(None, "withdrawn", now_ms)]
         return [entered, WatchTrial(work, seen), ReportStatus(make_status(work, S.PROBATION), figures=True)]
@@ -261,11 +246,8 @@ class InstallMachine:
         if state is S.PAUSED and now_ms - row.since_ms > limits.paused_s * MS_PER_S:
             return self._moves.end_install(S.CANCELLED, now_ms, InstallFailure.INTERNAL, "paused for too long")
         if state in (S.ACCEPTED, S.DOWNLOADING) and not event.download:
-            return [
-                StopWorker(),
-                self._moves.enter_state(S.PAUSED, now_ms),
-                ReportStatus(make_status(self._moves.work, S.PAUSED)),
-            ]
+            entered = self._moves.enter_state(S.PAUSED, now_ms)
+            return [StopWorker(), entered, ReportStatus(make_status(self._moves.work, S.PAUSED))]
         if state is S.ACCEPTED or (state is S.PAUSED and event.download):
             return self._start_download(now_ms)
         if state is S.DOWNLOADING and row.tries and now_ms >= row.not_before_ms:
@@ -341,7 +323,7 @@ class InstallMachine:
         state, row = self.row.state, self.row
         flipped = row.target is not None and event.current == row.target.digest
         if event.on_trial and (state not in _SERVING or not flipped):
-            return self._revert_unknown(event, now_ms)
+            return self._moves.revert_unknown(event.current, now_ms)
         if state is S.ACTIVATING:
             return self._resume_activation(now_ms, flipped=flipped)
         if state is S.PROBATION:
@@ -354,15 +336,9 @@ class InstallMachine:
         """The process ended during a self-test: start it once more, up to `self_tests` times, then end as failed."""
         tries = self.row.tries
         if tries >= self.limits.self_tests:
-            return self._moves.end_install(
-                S.FAILED, now_ms, InstallFailure.SELF_TEST, f"no end after {tries} tries", hopeless=True
-            )
+            why = f"no end after {tries} tries"
+            return self._moves.end_install(S.FAILED, now_ms, InstallFailure.SELF_TEST, why, hopeless=True)
         return [self._moves.enter_state(S.SELF_TEST, now_ms, tries=tries + 1)]
-
-    def _revert_unknown(self, event: ProcessStarted, now_ms: int) -> list[InstallCommand]:
-        """The store has a bundle on trial that the row knows nothing of: it was never committed, so roll it back."""
-        self._moves.set_fields(target=Slot("", 0, event.current), withdrawn=False)
-        return self._moves.roll_back(InstallFailure.INTERNAL, "its row was lost", now_ms)
 
     def _resume_activation(self, now_ms: int, *, flipped: bool) -> list[InstallCommand]:
         """The process ended while activating: on to probation if the store has flipped, else back to the self-test."""
@@ -378,10 +354,8 @@ class InstallMachine:
         seen = replace(row.seen, starts=row.seen.starts + 1, crashes=row.seen.crashes + crashed)
         written = self._moves.write_row(seen=seen, attempts=row.attempts - crashed, clean=False)
         if self.row.attempts <= 0:
-            return [
-                written,
-                *self._moves.roll_back(InstallFailure.HEALTH, f"{seen.crashes} starts ended in a crash", now_ms),
-            ]
+            why = f"{seen.crashes} starts ended in a crash"
+            return [written, *self._moves.roll_back(InstallFailure.HEALTH, why, now_ms)]
         return [written]
 
     def _on_resumed(self, event: LoopStarted, now_ms: int) -> list[InstallCommand]:

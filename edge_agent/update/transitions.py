@@ -63,6 +63,11 @@ class InstallTransitions:
         """Do not try the state's own action again for `wait_s` seconds."""
         return self.write_row(not_before_ms=now_ms + int(wait_s * MS_PER_S), **changes)
 
+    def retry_later(self, jitter: float, now_ms: int) -> list[InstallCommand]:
+        """Retry the state's action after `retry_s` seconds, twice as long each time, with jitter."""
+        wait_s = self.limits.retry_s * 2**self.row.tries * (0.5 + jitter)
+        return [self.wait_for(wait_s, now_ms, tries=self.row.tries + 1)]
+
     @property
     def work(self) -> Assignment:
         """The assignment that is being installed. RuntimeError if there is none: then the row is inconsistent."""
@@ -96,6 +101,11 @@ class InstallTransitions:
         """Begin a rollback. `failure` None: the hub has withdrawn the model; `why`: one line for the report."""
         entered = self.enter_state(S.ROLLING_BACK, now_ms, failure=failure, detail=why, not_before_ms=0)
         return [entered, RollBackModel(self.target)]
+
+    def revert_unknown(self, digest: str, now_ms: int) -> list[InstallCommand]:
+        """The store has a bundle on trial that the row knows nothing of: it was never committed, so roll it back."""
+        self.set_fields(target=Slot("", 0, digest), withdrawn=False)
+        return self.roll_back(InstallFailure.INTERNAL, "its row was lost", now_ms)
 
     def finish_roll_back(self, now_ms: int) -> list[InstallCommand]:
         """The model before serves again: quarantine the one that failed, report, and become free."""

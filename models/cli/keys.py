@@ -70,17 +70,13 @@ def file_fields(data: bytes) -> dict[str, Any]:
     rows = []
     for role in request.changes:
         able, needed = missing_signatures(request, role)
-        rows.append(
-            {"role": role, "signatures missing": needed, "by any of": ", ".join(key_names(request, role, able))}
-        )
+        names = ", ".join(key_names(request, role, able))
+        rows.append({"role": role, "signatures missing": needed, "by any of": names})
     return {"changes": review.describe_request(request), "rows": rows}
 
 
 def key_names(request: SigningRequest, role: str, keyids: frozenset[str]) -> list[str]:
-    """Return the display names of these keys of a role, sorted.
-
-    `keyids` that no delegator of the role lists are left out.
-    """
+    """Return the display names of these keys of a role, sorted; what no delegator of the role lists is left out."""
     keys: dict[str, Key] = {}
     for over in request.delegators(role):
         keys |= over.keys if isinstance(over, Root) else over.delegations.keys if over.delegations else {}
@@ -141,9 +137,7 @@ def init(
     state = _translate_errors(lambda: load_state(_read_request_file(hub)))
     ring = Keyring.create(folder, ScryptCost(n=1 << (memory * 1024).bit_length() - 1))
     plan = operations.RepositoryPlan(SMALL_THRESHOLDS if small else FLEET_THRESHOLDS, tuple(family or ()))
-    request = _translate_errors(
-        lambda: operations.begin_repository(state, plan, lambda role: ring.draw_key(role).public_key, _current_time())
-    )
+    request = _translate_errors(lambda: operations.begin_repository(state, plan, ring.draw_public_key, _current_time()))
     signers = ring.save_keys(lambda: _ask_new_passphrase(passphrase_file))
     _claim_versions(ring, request, again=False)
     add_signatures(request, signers)
@@ -201,9 +195,7 @@ def rotate(
     """
     ring, state = _open_keyring(folder, hub)
     rotation = operations.KeyRotation(tuple(_parse_role_word(word) for word in roles), frozenset(drop or ()))
-    request = _translate_errors(
-        lambda: operations.rotate_keys(state, rotation, lambda role: ring.draw_key(role).public_key, _current_time())
-    )
+    request = _translate_errors(lambda: operations.rotate_keys(state, rotation, ring.draw_public_key, _current_time()))
     _review_and_sign(ring, request, passphrase_file, again=again)
     _write_request(folder / f"rotate-{'-'.join(rotation.roles)}.json", request)
 
@@ -220,9 +212,7 @@ def add(
     """Delegate one more model family. Writes add-FAMILY.json, a request to be signed and installed."""
     ring, state = _open_keyring(folder, hub)
     _parse_role_word(family)
-    request = _translate_errors(
-        lambda: operations.add_family(state, family, lambda role: ring.draw_key(role).public_key, _current_time())
-    )
+    request = _translate_errors(lambda: operations.add_family(state, family, ring.draw_public_key, _current_time()))
     _review_and_sign(ring, request, passphrase_file, again=again)
     _write_request(folder / f"add-{family}.json", request)
 
@@ -253,11 +243,10 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Show the keys of a folder and their roles, or what a request or export file holds. No passphrase needed."""
-    facts = (
-        folder_fields(Keyring(path))
-        if path.is_dir()
-        else _translate_errors(lambda: file_fields(_read_request_file(path)))
-    )
+    if path.is_dir():
+        facts = folder_fields(Keyring(path))
+    else:
+        facts = _translate_errors(lambda: file_fields(_read_request_file(path)))
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
         return
@@ -287,9 +276,8 @@ def _review_and_sign(ring: Keyring, request: SigningRequest, passphrase_file: Pa
     _print_changes(request)
     for role, changed in request.changes.items():
         ring.check_claim(role, changed.signed.version, changed.signed_bytes, again=again)
-    _sign_with_keys(
-        ring, request, passphrase_file, again=again, fresh=ring.save_keys(lambda: _ask_new_passphrase(passphrase_file))
-    )
+    fresh = ring.save_keys(lambda: _ask_new_passphrase(passphrase_file))
+    _sign_with_keys(ring, request, passphrase_file, again=again, fresh=fresh)
 
 
 def _sign_with_keys(
@@ -335,9 +323,8 @@ def _check_content(request: SigningRequest, path: Path) -> None:
     digest = sha256(data).hexdigest()
     files = [info for changed in request.changes.values() for info in getattr(changed.signed, "targets", {}).values()]
     if not any(info.hashes.get("sha256") == digest for info in files):
-        raise ExitError(
-            ExitCode.CHECK_FAILED, f"{path}: the request adds no such content (sha256 {digest}); do not sign it"
-        )
+        why = f"{path}: the request adds no such content (sha256 {digest}); do not sign it"
+        raise ExitError(ExitCode.CHECK_FAILED, why)
     typer.echo(f"checked {path}: sha256 {digest}")
 
 

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
-from securesystemslib.signer import CryptoSigner, SSlibKey
+from securesystemslib.signer import CryptoSigner, Key, SSlibKey
 
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import MAX_FILE_BYTES, read_file_bytes, write_private_file
@@ -161,6 +161,10 @@ class Keyring:
         name = f"{role}-{self._next_number(role)}"
         self._drawn[name] = private
         return build_signer(private, name)
+
+    def draw_public_key(self, role: str) -> Key:
+        """Generate a key like `draw_key`, and return its public half."""
+        return self.draw_key(role).public_key
 
     def save_keys(self, fresh: Callable[[], bytes]) -> list[CryptoSigner]:
         """Seal the generated keys under the passphrase that `fresh` gives, asked only if there is something to seal."""

@@ -1,8 +1,7 @@
 """Rollout plan: its parameters, the stop rules of a wave, and which devices are in which wave. Pure.
 
 Rule: total. A parameter out of range is refused by name when a rollout is made, and pauses one that runs; NaN never
-counts as success. Whether the new version *answers* as well is decided by `gate`. Reasons for the numbers:
-docs/rollout.md.
+counts as success. Whether the new version *answers* as well is decided by `gate`. Reasons: docs/rollout.md.
 
 Rule: the same order on every hub: that of SHA-256(salt | id), salted with the rollout's id so that it is not always the
 same devices that go first; named lab devices stand before all. The first wave never exceeds one device or 1 % of the
@@ -160,10 +159,7 @@ def _parse_step(text: str) -> WaveStep:
 
 
 class WaveCounts(NamedTuple):
-    """Results of the devices of one wave.
-
-    `told`: assigned, of `size`; `reachable`: heard since, or not assigned yet.
-    """
+    """Results of the devices of one wave. `told`: assigned of `size`; `reachable`: heard since or not assigned yet."""
 
     size: int = 0
     told: int = 0
@@ -218,18 +214,16 @@ def check_stop(
     if counts.integrity >= 2:
         return WaveStatus(WaveAction.ABORT, f"{counts.integrity} devices refused what they were sent (integrity)")
     if first and counts.crashed >= 2:
-        return WaveStatus(
-            WaveAction.ABORT, f"the new version did not stay up on {counts.crashed} devices of the first wave"
-        )
+        why = f"the new version did not stay up on {counts.crashed} devices of the first wave"
+        return WaveStatus(WaveAction.ABORT, why)
     if failures >= min(rules.max_failures, counts.size) > 0 and share > rules.max_failure_share:
         return WaveStatus(WaveAction.ABORT, f"{failures} of {able} devices that were told have failed ({share:.0f} %)")
     if counts.integrity > excused.integrity:
         return WaveStatus(WaveAction.PAUSE, "a device refused what it was sent (integrity)")
     odd = _to_percent(counts.incompatible, counts.size)
     if counts.incompatible > excused.incompatible and odd > rules.rejected_share:
-        return WaveStatus(
-            WaveAction.PAUSE, f"{counts.incompatible} of {counts.size} devices cannot run it ({odd:.0f} %)"
-        )
+        why = f"{counts.incompatible} of {counts.size} devices cannot run it ({odd:.0f} %)"
+        return WaveStatus(WaveAction.PAUSE, why)
     return WaveStatus(WaveAction.GO)
 
 
@@ -251,9 +245,8 @@ def check_results(counts: WaveCounts, rules: RolloutRules, *, small: bool) -> Wa
     """Whether the soak may begin: GO with enough results, else WAIT; never for a wave that no device could run."""
     needed = count_required_results(counts, rules, small=small)
     if counts.terminal < needed or counts.told < counts.size:
-        return WaveStatus(
-            WaveAction.WAIT, f"{counts.terminal} of {needed} results needed, {counts.told} of {counts.size} told"
-        )
+        why = f"{counts.terminal} of {needed} results needed, {counts.told} of {counts.size} told"
+        return WaveStatus(WaveAction.WAIT, why)
     return WaveStatus(WaveAction.GO)
 
 
@@ -269,9 +262,8 @@ def check_success(counts: WaveCounts, rules: RolloutRules) -> WaveStatus:
     share = _to_percent(counts.succeeded, counts.terminal)
     if counts.terminal and share >= rules.success_share:
         return WaveStatus(WaveAction.GO)
-    return WaveStatus(
-        WaveAction.PAUSE, f"{counts.succeeded} of {counts.terminal} succeeded, {rules.success_share:g} % needed"
-    )
+    why = f"{counts.succeeded} of {counts.terminal} succeeded, {rules.success_share:g} % needed"
+    return WaveStatus(WaveAction.PAUSE, why)
 
 
 def compute_rate(rules: RolloutRules, successes: int) -> int:
@@ -371,9 +363,8 @@ def hash_order_key(salt: str, device: str) -> bytes:
 def order_devices(salt: str, devices: Iterable[str], lab: Iterable[str] = ()) -> tuple[str, ...]:
     """Order the devices of a rollout, each once: the lab's first, each group by its hash."""
     first = frozenset(lab)
-    return tuple(
-        sorted({device for device in devices if device}, key=lambda d: (d not in first, hash_order_key(salt, d)))
-    )
+    known = {device for device in devices if device}
+    return tuple(sorted(known, key=lambda d: (d not in first, hash_order_key(salt, d))))
 
 
 def compute_wave_sizes(fleet: int, steps: Sequence[WaveStep]) -> tuple[int, ...]:
@@ -401,7 +392,6 @@ def cut_waves(order: Sequence[str], steps: Sequence[WaveStep]) -> tuple[tuple[st
 def pick_controls(order: Sequence[str], reached: int, size: int) -> tuple[str, ...]:
     """Pick a control cohort of at most `size` devices that are assigned last.
 
-    `reached`: devices of the order that are assigned already. The far end of the order is taken, so that one cohort
-    serves as long as possible.
+    `reached`: how many are assigned already. The far end is taken, so that one cohort serves as long as possible.
     """
     return tuple(order[max(reached, len(order) - size) :])

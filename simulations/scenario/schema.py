@@ -45,13 +45,11 @@ def _parse_duration(value: object) -> object:
 def _parse_moment(value: object) -> object:
     """Parse `"mon 08:30"` as the minute of the week."""
     found = _MOMENT.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        return (
-            value
-            if isinstance(value, int)
-            else _raise_value_error(f"{str(value)[:40]!r} is no moment: write 'mon 08:30' (UTC)")
-        )
-    return _DAYS.index(found[1]) * 1440 + int(found[2]) * 60 + int(found[3])
+    if found is not None:
+        return _DAYS.index(found[1]) * 1440 + int(found[2]) * 60 + int(found[3])
+    if isinstance(value, int):
+        return value
+    raise ValueError(f"{str(value)[:40]!r} is no moment: write 'mon 08:30' (UTC)")
 
 
 def _parse_kind(value: object) -> types.EventKind:
@@ -59,10 +57,6 @@ def _parse_kind(value: object) -> types.EventKind:
     if isinstance(value, str) and value in set(types.EventKind):
         return types.EventKind(value)
     raise ValueError(f"{shorten_value(value)} is no kind of event; {suggest_known(str(value), types.EventKind)}")
-
-
-def _raise_value_error(words: str) -> object:
-    raise ValueError(words)
 
 
 def _int_to_float(value: object) -> object:

@@ -92,7 +92,7 @@ async def test_a_class_that_may_not_be_audited_is_named_and_counted_by_signals_a
         life.send_assignment(1, 1, cohort=RolloutCohort.CONTROL)
         await until(lambda: life.rig.agent.answering.trial.assignment)
         await life.answer_samples(5)
-        counted = lambda report: report.make_signals and report.make_signals.inferences == 5  # noqa: E731
+        counted = lambda report: report.signals and report.signals.inferences == 5  # noqa: E731
         await until(lambda: any(counted(report) for report in life.reports_in_state(S.IDLE)), 30)
         report = life.reports_in_state(S.IDLE)[-1]
         assert report.quality is not None

@@ -26,7 +26,7 @@ from wire.transport.mqtt import MqttTransport
 pytestmark = pytest.mark.live
 PROGRAM = """
 import sys
-from cloud_hub import __main__ as hub, serve
+from cloud_hub import __main__ as hub
 from cloud_hub.engine.base import EchoEngine
 from cloud_hub.engine.types import ModelCard
 from wire.protocol.messages import ModelRef
