@@ -20,7 +20,7 @@ from models.forge.evaluation.outcomes import OUTCOMES_FILE, read_outcomes
 from policies.language.document import parse_policy
 from policies.language.values import join_lines
 from policies.model.policy import PolicyError
-from policies.rollout.plan import RolloutRulesError
+from policies.rollout_rules.plan import RolloutRulesError
 from simulations.report.expectations import check_figure_name
 from simulations.rollout.fleet import parse_rollout_rules
 from simulations.scenario import types

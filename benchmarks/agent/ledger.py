@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure
-from edge_agent.ledger.verify import LedgerOwner, verify_ledger
+from edge_agent.ledger_audit.verify import LedgerOwner, verify_ledger
 from edge_agent.storage import ledger, ledger_heads
 from edge_agent.storage.database import Database
 from edge_agent.storage.ledger import LedgerItem

@@ -75,7 +75,7 @@ def transformer() -> BenchTransformer:
     return BenchTransformer().eval()
 
 
-def bundle_of(folder: Path, net: nn.Module) -> Bundle:
+def bundle_of(folder: Path, net: nn.Module, name: str = "transformer") -> Bundle:
     """`net` is the tail and the whole model at once."""
     example = torch.zeros(2, LENGTH, PIECE)
     graph, weights = encode_graphs({"tail": export_graph(net, (example,)), "whole": export_graph(net, (example,))})
@@ -83,7 +83,7 @@ def bundle_of(folder: Path, net: nn.Module) -> Bundle:
     names = tuple(f"hub-{at:05d}.safetensors" for at in range(1, len(parts) + 1))
     manifest = msgspec.structs.replace(
         echo_manifest(),
-        name=type(net).__name__.lower(),
+        name=name,
         input=InputSpec("image", TensorDType.FP32, (LENGTH, PIECE), 0.0, 15.0),
         features=(FieldSpec("features", TensorDType.UINT8, (LENGTH, PIECE), 0, 15, SensitivityLevel.P2, "features"),),
         hub=HubModel(HUB_GRAPH_FILE, names),

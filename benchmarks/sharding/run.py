@@ -155,7 +155,7 @@ async def _under_load(engine: ShardedEngine) -> tuple[int, int, int]:
 
 
 def _measure_large(folder: Path) -> Figure:
-    path = bundle_of(folder, LargeStack().eval()).path
+    path = bundle_of(folder, LargeStack().eval(), "large").path
     began = time.monotonic()
     with open_started(path, EngineOptions(max_batch=1, tensor=2, devices=2)) as engine:
         seconds = time.monotonic() - began

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure
-from simulations.fuzzing.fuzz import FuzzConfig, search_schedules
+from simulations.fault_fuzzing.fuzz import FuzzConfig, search_schedules
 
 SCHEDULES = 1000
 PROCESSES = 2

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cloud_hub.cli.operations import HubOperations
+from cloud_hub.cli.hub_operations import HubOperations
 from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, format_time, load_config, parse_span, print_record
 from cloud_hub.registry.device_states import DeviceState
 from wire.process.exit_codes import ExitCode, ExitError

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from cloud_hub.api.admin import CaStep
+from cloud_hub.cli.hub_operations import HubOperations
 from cloud_hub.cli.models import plan
-from cloud_hub.cli.operations import HubOperations
 from cloud_hub.cli.options import (
     DEFAULT_FILE,
     QUIET,

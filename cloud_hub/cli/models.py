@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from cloud_hub.cli.operations import HubOperations
+from cloud_hub.cli.hub_operations import HubOperations
 from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, load_config, parse_span, print_record
 from cloud_hub.cli.publish import Out, map_publish_errors, open_repository, print_published, utc_moment
 from cloud_hub.engine.types import EngineOptions

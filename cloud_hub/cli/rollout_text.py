@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from cloud_hub.cli.options import format_time
 from cloud_hub.rollout.types import NOT_STARTED, PAUSED, TERMINAL, HistoryEntry, RolloutState
 from cloud_hub.rollout.view import RolloutDeviceView, RolloutView, WaveView
-from policies.rollout.gate import GateResult
+from policies.rollout_rules.gate import GateResult
 from wire.process.exit_codes import ExitCode
 
 S = RolloutState

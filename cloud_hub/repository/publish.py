@@ -22,7 +22,7 @@ from cloud_hub.security.hub_keys import HubCard
 from models.bundle.archive import pack_bundle
 from models.bundle.bundle import open_bundle
 from models.bundle.manifest import EDGE_FILE
-from models.signing.operations import RepositoryPlan, begin_repository
+from models.signing.ceremony import RepositoryPlan, begin_repository
 from models.signing.request import RequestError, SigningRequest, add_signatures
 from models.signing.review import REVOKED_FIELD
 from models.signing.roles import (

@@ -4,5 +4,5 @@ Pure: `core` (the state machine of one rollout), `progress` (its head, history a
 devices), `dispatch` (who is assigned what and when), `types` and `planning`. With I/O: `controller` (the task that
 obeys all cores), `store` (rollouts.db), `catalog` (what the update repository lists) and `view` (what the API shows).
 
-Imports `policies.rollout`, `wire.protocol` and, outside the pure modules, `cloud_hub.repository`.
+Imports `policies.rollout_rules`, `wire.protocol` and, outside the pure modules, `cloud_hub.repository`.
 """

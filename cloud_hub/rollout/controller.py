@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from cloud_hub.rollout.core import RolloutCore
+from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import (
@@ -32,7 +32,7 @@ from cloud_hub.rollout.types import (
     RolloutPlan,
 )
 from cloud_hub.rollout.view import RolloutDeviceView, RolloutView, build_device_view, build_view
-from policies.rollout.plan import FleetMember
+from policies.rollout_rules.plan import FleetMember
 from wire.process.logging import JsonLog, describe_error, safe_name
 from wire.protocol.rollout import Assignment, InstallReport
 

@@ -30,10 +30,10 @@ from cloud_hub.rollout.types import (
     RolloutRow,
     RolloutState,
 )
-from policies.rollout.cohorts import DeviceQuality
-from policies.rollout.gate import GateResult
-from policies.rollout.gate_rules import GateRules
-from policies.rollout.plan import RolloutRules, compute_rate, pick_controls
+from policies.rollout_rules.cohorts import DeviceQuality
+from policies.rollout_rules.gate import GateResult
+from policies.rollout_rules.gate_rules import GateRules
+from policies.rollout_rules.plan import RolloutRules, compute_rate, pick_controls
 from wire.protocol.rollout import Assignment, RolloutCohort
 
 LONGEST_MS = 40 * 86_400_000  # devices refuse an assignment with a longer life

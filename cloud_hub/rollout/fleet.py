@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from cloud_hub.rollout.types import OPEN, TIMED_OUT_STATES, DeviceGoal, RolloutDeviceState, RolloutPlan, RolloutRow
-from policies.rollout.plan import RolloutRules, WaveCounts
+from policies.rollout_rules.plan import RolloutRules, WaveCounts
 from wire.protocol.rollout import InstallFailure, InstallReport, InstallState
 
 D = RolloutDeviceState

@@ -19,7 +19,7 @@ from cloud_hub.rollout.types import (
     RolloutRow,
     RolloutState,
 )
-from policies.rollout.plan import (
+from policies.rollout_rules.plan import (
     DeviceSelector,
     FleetMember,
     RolloutRulesError,
@@ -37,7 +37,7 @@ class RolloutOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a person orders: a target version for a selection of devices.
 
     `id` "" = made of family, version and time; `to`: selector of devices ("all", or device ids and tags); `rules`:
-    parameters as in `policies.rollout.plan`; `back`: the version that the fleet runs now, None = no comparison;
+    parameters as in `policies.rollout_rules.plan`; `back`: the version that the fleet runs now, None = no comparison;
     `permit`: path of the signed permit for an older version.
     """
 

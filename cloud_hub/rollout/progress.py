@@ -25,7 +25,7 @@ from cloud_hub.rollout.types import (
     RolloutState,
     can_become,
 )
-from policies.rollout.plan import RolloutRules
+from policies.rollout_rules.plan import RolloutRules
 
 S = RolloutState
 BY_HUB = "hub"  # author of a history entry, where it was no person

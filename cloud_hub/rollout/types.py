@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from policies.rollout.plan import SMALL_FLEET, ExcusedCounts
+from policies.rollout_rules.plan import SMALL_FLEET, ExcusedCounts
 from wire.protocol.rollout import Assignment, AuditQuality, DeviceSignals, InstallFailure, InstallState
 
 

@@ -4,10 +4,10 @@ from math import isfinite
 
 import msgspec
 
-from cloud_hub.rollout.core import RolloutCore
+from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.types import NOT_STARTED, BundleTarget, DeviceGoal, RolloutDeviceState, RolloutRow, RolloutState
-from policies.rollout.gate import GateResult
-from policies.rollout.plan import compute_rate, count_required_results, excluded_failure_rate
+from policies.rollout_rules.gate import GateResult
+from policies.rollout_rules.plan import compute_rate, count_required_results, excluded_failure_rate
 
 
 class WaveView(msgspec.Struct, frozen=True):

@@ -43,7 +43,7 @@ from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.client import ApiAddress
 from cloud_hub.system.state_folder import StateDir
-from policies.rollout.plan import FleetMember
+from policies.rollout_rules.plan import FleetMember
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog, safe_name

@@ -15,12 +15,19 @@ from rich.text import Text
 
 from edge_agent.cli.agent import ConfigOption, StateOption, find_state_folder
 from edge_agent.identity.identity import load_identity
-from edge_agent.ledger import proof as proofs
-from edge_agent.ledger import summary
-from edge_agent.ledger import verify as verification
-from edge_agent.ledger.proof import Claim
-from edge_agent.ledger.summary import GroupBy, LedgerSummary
-from edge_agent.ledger.verify import Finding, open_for_reading, parse_key, parse_time_ms, read_content, read_hub_export
+from edge_agent.ledger_audit import proof as proofs
+from edge_agent.ledger_audit import summary
+from edge_agent.ledger_audit import verify as verification
+from edge_agent.ledger_audit.proof import Claim
+from edge_agent.ledger_audit.summary import GroupBy, LedgerSummary
+from edge_agent.ledger_audit.verify import (
+    Finding,
+    open_for_reading,
+    parse_key,
+    parse_time_ms,
+    read_content,
+    read_hub_export,
+)
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.protocol.messages import SensitivityLevel
 

@@ -28,7 +28,7 @@ from edge_agent.identity.identity import (
     Identity,
     load_identity,
 )
-from edge_agent.ledger.export import LedgerExport, export_ledger, read_export
+from edge_agent.ledger_audit.export import LedgerExport, export_ledger, read_export
 from edge_agent.storage import answers, outbox, tables
 from edge_agent.storage.answers import QuestionEnd
 from edge_agent.storage.schema import open_connection

@@ -52,7 +52,7 @@ from edge_agent.update.types import (
     WatchTrial,
 )
 from models.update.assignments import HeldAssignment, check_assignment
-from policies.rollout.probation import find_breach, is_soak_over
+from policies.rollout_rules.probation import find_breach, is_soak_over
 from wire.protocol.rollout import Assignment, AuditQuality, DeviceSignals, InstallFailure, InstallState, RolloutCohort
 
 _SERVING = frozenset({S.ACTIVATING, S.PROBATION, S.ROLLING_BACK, S.COMMITTED})  # the store may be on trial

@@ -18,7 +18,7 @@ from edge_agent.core.records import SampleOrigin
 from edge_agent.storage.database import DatabaseOperation
 from edge_agent.storage.outbox import OutboxRow, PayloadError, PayloadVault, StoredPayload
 from edge_agent.system.clock import HubClock
-from edge_agent.uplink import transforms
+from edge_agent.uplink import egress_plan
 from edge_agent.uplink.envelope import Envelopes, SealedQuestion, VerdictBinding
 from models.bundle.manifest import Manifest
 from models.runtime.codec import NUMPY_DTYPES, FeatureCodec
@@ -159,7 +159,7 @@ class EscalationSealer:
         self._envelopes = envelopes
         self._vault = vault
         self._clock = clock
-        self._tools = transforms.make_transform_tools(vault.derive_key(b"keyed hash"))
+        self._tools = egress_plan.make_transform_tools(vault.derive_key(b"keyed hash"))
         self._form = form
         self._max_age_ms = int(max_age_s * 1000)
 
@@ -193,7 +193,7 @@ class EscalationSealer:
         manifest, features = source.form or self._form
         question = Escalation(
             id=store.id, model=manifest.ref, policy=store.permit.policy, region=target.region,
-            fields=transforms.apply_egress_plan(egress, source.inference, features, self._tools),
+            fields=egress_plan.apply_egress_plan(egress, source.inference, features, self._tools),
             budget_s=store.budget_s, audit=store.audit, trace=source.origin.trace, rule=labels.rule,
             data_class=store.data_class, subject=source.origin.subject if labels.subject else b"",
             keep_days=labels.keep_days, layers=labels.layers,

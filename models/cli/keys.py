@@ -17,7 +17,7 @@ from rich.table import Table
 from securesystemslib.signer import CryptoSigner, Key
 from tuf.api.metadata import Metadata, Root
 
-from models.signing import operations, review
+from models.signing import ceremony, review
 from models.signing.keyring import Keyring, PassphrasePrompt, ScryptCost, read_key_file
 from models.signing.request import (
     MAX_REQUEST_BYTES,
@@ -136,8 +136,8 @@ def init(
     """
     state = _translate_errors(lambda: load_state(_read_request_file(hub)))
     ring = Keyring.create(folder, ScryptCost(n=1 << (memory * 1024).bit_length() - 1))
-    plan = operations.RepositoryPlan(SMALL_THRESHOLDS if small else FLEET_THRESHOLDS, tuple(family or ()))
-    request = _translate_errors(lambda: operations.begin_repository(state, plan, ring.draw_public_key, _current_time()))
+    plan = ceremony.RepositoryPlan(SMALL_THRESHOLDS if small else FLEET_THRESHOLDS, tuple(family or ()))
+    request = _translate_errors(lambda: ceremony.begin_repository(state, plan, ring.draw_public_key, _current_time()))
     signers = ring.save_keys(lambda: _ask_new_passphrase(passphrase_file))
     _claim_versions(ring, request, again=False)
     add_signatures(request, signers)
@@ -194,8 +194,8 @@ def rotate(
     Writes rotate-ROLES.json, signed as far as the keys of this folder can; the remaining holders sign it with `sign`.
     """
     ring, state = _open_keyring(folder, hub)
-    rotation = operations.KeyRotation(tuple(_parse_role_word(word) for word in roles), frozenset(drop or ()))
-    request = _translate_errors(lambda: operations.rotate_keys(state, rotation, ring.draw_public_key, _current_time()))
+    rotation = ceremony.KeyRotation(tuple(_parse_role_word(word) for word in roles), frozenset(drop or ()))
+    request = _translate_errors(lambda: ceremony.rotate_keys(state, rotation, ring.draw_public_key, _current_time()))
     _review_and_sign(ring, request, passphrase_file, again=again)
     _write_request(folder / f"rotate-{'-'.join(rotation.roles)}.json", request)
 
@@ -212,7 +212,7 @@ def add(
     """Delegate one more model family. Writes add-FAMILY.json, a request to be signed and installed."""
     ring, state = _open_keyring(folder, hub)
     _parse_role_word(family)
-    request = _translate_errors(lambda: operations.add_family(state, family, ring.draw_public_key, _current_time()))
+    request = _translate_errors(lambda: ceremony.add_family(state, family, ring.draw_public_key, _current_time()))
     _review_and_sign(ring, request, passphrase_file, again=again)
     _write_request(folder / f"add-{family}.json", request)
 
@@ -230,8 +230,8 @@ def renew(
 ) -> None:
     """Renew metadata before it expires: the same content with a new expiry. Once a quarter is often enough."""
     ring, state = _open_keyring(folder, hub)
-    chosen = tuple(_parse_role_word(word) for word in roles or operations.list_offline_roles(state))
-    request = _translate_errors(lambda: operations.renew_roles(state, chosen, _current_time()))
+    chosen = tuple(_parse_role_word(word) for word in roles or ceremony.list_offline_roles(state))
+    request = _translate_errors(lambda: ceremony.renew_roles(state, chosen, _current_time()))
     _review_and_sign(ring, request, passphrase_file, again=again)
     _write_request(folder / "renew.json", request)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from torch import fx
 
 from models.bundle.manifest import BundleError
-from models.graph.operations import (
+from models.graph.aten_operations import (
     DTYPES,
     LAYOUTS,
     MEMORY_FORMATS,

@@ -12,9 +12,9 @@ from torch import Tensor, fx, nn
 
 from models.bundle.manifest import BundleError
 from models.graph.arguments import GraphOperand, ReferenceScope, bind_arguments, resolve_operand, resolve_size
+from models.graph.aten_operations import DTYPES, GETITEM, SIZE_OPERATORS, ResultKind, find_operation
 from models.graph.format import GraphDocument, GraphNode
 from models.graph.module import HubGraphModule, InputSlot
-from models.graph.operations import DTYPES, GETITEM, SIZE_OPERATORS, ResultKind, find_operation
 
 MAX_INDEX = 4096
 

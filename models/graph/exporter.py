@@ -13,8 +13,8 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
 from models.forge.data.types import ForgeError
+from models.graph.aten_operations import ALLOWED_OPERATIONS
 from models.graph.module import MAX_BATCH, TORCH_ERRORS
-from models.graph.operations import ALLOWED_OPERATIONS
 
 BATCH = "batch"
 PROOF_BATCH = 5

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from models.bundle.manifest import BundleError
-from models.graph.operations import RECURRENT
+from models.graph.aten_operations import RECURRENT
 
 MAX_BATCH = 4096
 MAX_ELEMENTS = 2**25  # of one tensor, per sample: 128 MiB of float32

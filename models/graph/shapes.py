@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, fx
 
 from models.bundle.manifest import BundleError
+from models.graph.aten_operations import DTYPES
 from models.graph.builder import build_graph
 from models.graph.format import GraphDocument, TensorSignature
 from models.graph.module import TORCH_ERRORS, HubGraphModule
-from models.graph.operations import DTYPES
 
 META_VALUE = "like"  # key in a node's `meta`: what it gives, as `infer_values` found it
 

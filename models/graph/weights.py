@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from models.bundle.manifest import BundleError
+from models.graph.aten_operations import DTYPES
 from models.graph.format import TensorSignature
-from models.graph.operations import DTYPES
 
 MAX_SHARD_BYTES = 1 << 29
 WEIGHT_NAME = re.compile(r"w[0-9]{1,6}")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, fx
 
 from models.forge.data.types import ForgeError
+from models.graph.aten_operations import ALLOWED_OPERATIONS, DTYPES, GETITEM, LAYOUTS, MEMORY_FORMATS, SIZE_OPERATORS
 from models.graph.format import GraphDocument, GraphNode, TensorSignature
-from models.graph.operations import ALLOWED_OPERATIONS, DTYPES, GETITEM, LAYOUTS, MEMORY_FORMATS, SIZE_OPERATORS
 from models.graph.weights import WeightCollector, dtype_name
 
 _CALL_NAMES: dict[object, str] = {operator.getitem: GETITEM, **{call: name for name, call in SIZE_OPERATORS.items()}}

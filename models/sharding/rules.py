@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from models.graph.operations import OPERATION_GROUPS
+from models.graph.aten_operations import OPERATION_GROUPS
 from models.graph.shapes import node_shape
 
 RuleArguments = tuple[Any, ...]

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from models.bundle.manifest import BundleError
+from models.graph.aten_operations import DTYPES
 from models.graph.format import TensorSignature
-from models.graph.operations import DTYPES
 from models.graph.weights import WEIGHT_NAME, dtype_name
 from models.sharding.split import WeightPiece, piece_attribute
 

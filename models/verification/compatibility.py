@@ -14,7 +14,7 @@ import msgspec
 
 from models.bundle.manifest import TargetPlatform
 from models.update.trust import Refusal
-from models.verification.operators import ONNX, OPSETS
+from models.verification.onnx_operators import ONNX, OPSETS
 from wire.protocol.rollout import InstallFailure
 
 ANY_PROCESSOR = "any"

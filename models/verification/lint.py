@@ -11,8 +11,7 @@ import math
 from typing import NamedTuple
 
 from models.bundle.manifest import EDGE_FILE, BundleError
-from models.verification.onnx_reader import Attribute, Graph, Model, Node, Tensor, Value, read_onnx_model
-from models.verification.operators import (
+from models.verification.onnx_operators import (
     ALLOWED_OPERATORS,
     ATTRIBUTE_FIELDS,
     DOMAINS,
@@ -24,6 +23,7 @@ from models.verification.operators import (
     SHAPE_ONLY,
     SIZE_INPUTS,
 )
+from models.verification.onnx_reader import Attribute, Graph, Model, Node, Tensor, Value, read_onnx_model
 from models.verification.protobuf import ProtobufError
 
 MAX_MODEL_BYTES = 96 << 20  # a first load of it stays within 512 MiB

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from policies.language.transforms import Drop, Transform
+from policies.language.transform_tables import Drop, Transform
 from policies.language.values import (
     LARGEST_WHOLE,
     CeilingName,

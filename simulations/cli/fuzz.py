@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from simulations.cli.terminal import show_progress
-from simulations.fuzzing.fuzz import FuzzConfig, FuzzResult, SearchProgress, search_schedules
+from simulations.fault_fuzzing.fuzz import FuzzConfig, FuzzResult, SearchProgress, search_schedules
 from simulations.report.files import INTERRUPTED
 from wire.process.exit_codes import ExitCode
 

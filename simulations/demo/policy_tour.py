@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from edge_agent.ledger.summary import GroupBy, LedgerSummary, summarise_ledger
-from edge_agent.ledger.verify import open_for_reading
+from edge_agent.ledger_audit.summary import GroupBy, LedgerSummary, summarise_ledger
+from edge_agent.ledger_audit.verify import open_for_reading
 from models.bundle.bundle import Bundle
 from policies.analysis.explain import explain_sample
 from policies.model.policy import Policy

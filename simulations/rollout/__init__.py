@@ -3,6 +3,6 @@
 `versions`: two model versions on the same samples. `device`: one device with its install machine. `fleet`: a rollout
 over a fleet that only counts. `region`: the same inside a simulated region, on real samples.
 
-Imports `cloud_hub.rollout`, `edge_agent.update`, `policies.rollout`, `kernel`, `nodes` and the report's outcome; does
-no I/O.
+Imports `cloud_hub.rollout`, `edge_agent.update`, `policies.rollout_rules`, `kernel`, `nodes` and the report's outcome;
+does no I/O.
 """

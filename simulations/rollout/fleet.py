@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from cloud_hub.rollout.core import RolloutCore
 from cloud_hub.rollout.dispatch import GateFunction
+from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.types import TERMINAL, Assign, BundleTarget, RolloutCommand, RolloutState, ValidatePlan
-from policies.rollout.gate import GateOutcome, GateResult, evaluate_gate
-from policies.rollout.plan import FleetMember, RolloutRules, parse_rules
+from policies.rollout_rules.gate import GateOutcome, GateResult, evaluate_gate
+from policies.rollout_rules.plan import FleetMember, RolloutRules, parse_rules
 from simulations.kernel.kernel import Kernel
 from simulations.report.outcome import GateDecision, RolloutRecord, RolloutWave
 from simulations.rollout.device import DeviceBehaviour, RolloutDevice

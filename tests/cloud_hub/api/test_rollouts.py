@@ -17,7 +17,7 @@ from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.controller import RolloutController, RolloutDependencies
 from cloud_hub.rollout.store import RolloutStore
 from models.signing.roles import Permit, model_path
-from policies.rollout.plan import FleetMember
+from policies.rollout_rules.plan import FleetMember
 from tests.cloud_hub.doubles.api_site import CARD, Site
 from tests.cloud_hub.doubles.fleet import NOW, Holder, Hub
 from tests.models.conftest import make

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from cloud_hub.cli import publish
-from cloud_hub.cli.operations import HubOperations
+from cloud_hub.cli.hub_operations import HubOperations
 from cloud_hub.cli.publish import open_repository
 from cloud_hub.registry.registry import DeviceInvitation
 from cloud_hub.repository.files import TrustAnchor

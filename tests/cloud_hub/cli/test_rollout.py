@@ -9,7 +9,7 @@ from cloud_hub.cli import rollout_text
 from cloud_hub.cli.rollout import RolloutClient, parse_parameters
 from cloud_hub.rollout.types import RolloutState
 from cloud_hub.rollout.view import RolloutView, build_view
-from policies.rollout.gate import GateOutcome, GateResult
+from policies.rollout_rules.gate import GateOutcome, GateResult
 from tests.cloud_hub.doubles.rollout_bench import PASS, Bench
 from wire.process.exit_codes import ExitCode, ExitError
 

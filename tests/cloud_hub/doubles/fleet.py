@@ -11,7 +11,7 @@ from cloud_hub.repository.publish import PublishResult, publish_policy
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import DEFAULT_ROLES, OnlineKeys
 from cloud_hub.security.hub_keys import HubCard
-from models.signing import operations
+from models.signing import ceremony
 from models.signing.keyring import Keyring, ScryptCost
 from models.signing.request import (
     RepositoryState,
@@ -86,7 +86,7 @@ class Holder:
     ) -> SigningRequest:
         """The first keys of a fleet, and the first request, signed."""
         holder = cls(Keyring.create(folder, CHEAP).folder)
-        request = operations.begin_repository(state, operations.RepositoryPlan(fleet, families), holder.draw, NOW)
+        request = ceremony.begin_repository(state, ceremony.RepositoryPlan(fleet, families), holder.draw, NOW)
         add_signatures(request, holder.ring.save_keys(lambda: PASSPHRASE))
         holder.ring.keep_root(encode_metadata(request.changes["root"]))
         return request
@@ -97,7 +97,7 @@ class Holder:
     def rotate(
         self, state: RepositoryState, *roles: str, drop: tuple[str, ...] = (), now: datetime = NOW
     ) -> SigningRequest:
-        request = operations.rotate_keys(state, operations.KeyRotation(roles, frozenset(drop)), self.draw, now)
+        request = ceremony.rotate_keys(state, ceremony.KeyRotation(roles, frozenset(drop)), self.draw, now)
         add_signatures(request, self.ring.save_keys(lambda: PASSPHRASE))
         return self.sign(request)
 

@@ -4,12 +4,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cloud_hub.rollout.core import RolloutCore
+from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import TERMINAL, Approval, Assign, BundleTarget, DeviceGoal, NotifyOperator
-from policies.rollout.gate import GateOutcome, GateResult
-from policies.rollout.plan import FleetMember
+from policies.rollout_rules.gate import GateOutcome, GateResult
+from policies.rollout_rules.plan import FleetMember
 from wire.protocol.rollout import DeviceSignals, InstallFailure, InstallReport, InstallState, RolloutCohort
 
 NEW = BundleTarget("models/digits/digits-2.skb", 2, "b" * 64)

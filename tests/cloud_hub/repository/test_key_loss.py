@@ -4,7 +4,7 @@ import pytest
 from tuf.api.metadata import Metadata, Targets
 
 from cloud_hub.repository.publish import publish_hub_keys
-from models.signing.operations import list_offline_roles, renew_roles
+from models.signing.ceremony import list_offline_roles, renew_roles
 from models.signing.request import (
     RepositoryState,
     RequestError,

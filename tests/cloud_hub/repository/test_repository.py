@@ -7,7 +7,7 @@ import pytest
 from tuf.api.metadata import Metadata, Snapshot, Targets, Timestamp
 
 from cloud_hub.repository.repository import Repository
-from models.signing import operations
+from models.signing import ceremony
 from models.signing.request import RequestError, SigningRequest, add_signatures, build_successor
 from models.signing.roles import SMALL_THRESHOLDS
 from tests.cloud_hub.doubles.fleet import NOW, Device, Holder, Hub, carried, days
@@ -92,7 +92,7 @@ def test_targets_signed_by_one_of_two_is_refused(tmp_path, hub, holder, device):
     """Case 5."""
     holder.give(tmp_path / "other", "targets-2")
     before = names(hub)
-    request = holder.sign(operations.renew_roles(hub.export(), ("targets",), NOW))
+    request = holder.sign(ceremony.renew_roles(hub.export(), ("targets",), NOW))
     with pytest.raises(RequestError, match="targets 2 is not signed by enough keys"):
         hub.install(request)
     assert names(hub) == before
@@ -112,7 +112,7 @@ def test_a_key_listed_twice_makes_no_threshold(tmp_path, hub):
 def test_one_signature_under_two_ids_counts_once(tmp_path, hub, holder):
     """Case 6: signatures are an object by key id, and only ids that the role lists are looked at."""
     holder.give(tmp_path / "other", "targets-2")
-    request = holder.sign(operations.renew_roles(hub.export(), ("targets",), NOW))
+    request = holder.sign(ceremony.renew_roles(hub.export(), ("targets",), NOW))
     (keyid,) = request.changes["targets"].signatures
     other = next(each for each in request.root.roles["targets"].keyids if each != keyid)
     request.changes["targets"].signatures[other] = request.changes["targets"].signatures[keyid]
@@ -178,7 +178,7 @@ def test_two_requests_for_the_same_version_the_second_is_refused(tmp_path, hub):
 
 def test_a_request_is_installed_on_what_the_hub_has_not_on_what_it_says(tmp_path, hub, holder):
     """A forged base in the file changes nothing: only the new versions in it are read."""
-    request = holder.sign(operations.renew_roles(hub.export(), ("targets",), NOW))
+    request = holder.sign(ceremony.renew_roles(hub.export(), ("targets",), NOW))
     forged = SigningRequest(hub.export(), request.changes)
     forged.state.base["targets"].signed.version = 99
     hub.install(forged)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cloud_hub.rollout.core import RolloutCore
+from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import TERMINAL, Assign, DeviceGoal, RolloutDeviceState, RolloutError, RolloutState

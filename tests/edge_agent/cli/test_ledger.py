@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.cli.ledger import app
-from edge_agent.ledger.verify import parse_key, parse_time_ms
+from edge_agent.ledger_audit.verify import parse_key, parse_time_ms
 from edge_agent.storage import ledger, tables
 from tests.edge_agent.doubles.ledger_bench import FACES, HOUR_MS, LedgerBench
 from wire.ledger.chain import PROTOCOL_RULE, EntryForm, EntryKind

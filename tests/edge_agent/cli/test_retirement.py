@@ -15,7 +15,7 @@ from edge_agent.app.agent import Agent
 from edge_agent.cli import retirement
 from edge_agent.cli.retirement import RetirementResult, retire_device
 from edge_agent.identity.identity import Identity, folder_is_enrolled, load_identity
-from edge_agent.ledger.export import EXPORT_TAG
+from edge_agent.ledger_audit.export import EXPORT_TAG
 from models.runtime.runner import EchoRunner
 from tests.edge_agent.doubles.hub_double import policy, sample, settings, until
 from tests.edge_agent.doubles.identity_hub import DEVICE, IdentityHub, serve_identity_hub

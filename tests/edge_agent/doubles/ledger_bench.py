@@ -12,7 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cloud_hub.storage.ledger_log import LedgerLog, ReceivedHead
 from cloud_hub.storage.ledger_service import export_heads
 from edge_agent.identity.identity import Identity
-from edge_agent.ledger.verify import Finding, HubLogExport, compare_with_hub, make_owner, read_hub_export, verify_ledger
+from edge_agent.ledger_audit.verify import (
+    Finding,
+    HubLogExport,
+    compare_with_hub,
+    make_owner,
+    read_hub_export,
+    verify_ledger,
+)
 from edge_agent.storage import ledger, ledger_heads, tables
 from edge_agent.storage.ledger import LedgerItem
 from edge_agent.storage.ledger_heads import HeadRequest, HubLogView, PendingHead, SignedHead, WitnessedHead

@@ -12,8 +12,8 @@ import pytest
 
 from cloud_hub.storage.ledger_log import LedgerLog, ReceivedHead
 from edge_agent.inference.requests import SubjectHasher
-from edge_agent.ledger import summary
-from edge_agent.ledger.verify import make_owner, open_for_reading, verify_ledger
+from edge_agent.ledger_audit import summary
+from edge_agent.ledger_audit.verify import make_owner, open_for_reading, verify_ledger
 from edge_agent.storage import ledger
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.storage.schema import SCHEMA, open_connection

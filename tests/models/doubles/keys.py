@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from securesystemslib.signer import CryptoSigner, Key
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
-from models.signing import operations
+from models.signing import ceremony
 from models.signing.keyring import build_public_key
 from models.signing.request import RepositoryState, SigningRequest, add_signatures, build_successor
 from models.signing.roles import FLEET_THRESHOLDS, KeyThresholds, expiry_for
@@ -36,9 +36,7 @@ def begin_repository(memory: MemoryKeyring, fleet: KeyThresholds = FLEET_THRESHO
     """The signed request that creates a repository."""
     online = {role: memory.draw(role) for role in ("snapshot", "timestamp", "keys")}
     state = RepositoryState(online)  # type: ignore[arg-type]
-    return memory.sign(
-        operations.begin_repository(state, operations.RepositoryPlan(fleet, ("echo",)), memory.draw, NOW)
-    )
+    return memory.sign(ceremony.begin_repository(state, ceremony.RepositoryPlan(fleet, ("echo",)), memory.draw, NOW))
 
 
 def installed_state(memory: MemoryKeyring) -> RepositoryState:

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from models.forge.data.types import ForgeError
+from models.graph.aten_operations import ALLOWED_OPERATIONS
 from models.graph.hub_model import decode_graphs, encode_graphs, export_graph
-from models.graph.operations import ALLOWED_OPERATIONS
 
 EXAMPLE = (torch.rand(2, 4),)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.uplink.transforms import draw_noise
+from edge_agent.uplink.egress_plan import draw_noise
 from models.runtime.chain import TransformStep
 from models.runtime.codec import NUMPY_DTYPES
 from models.runtime.transforms import STEPS, TransformStepError, TransformTools, apply_transforms

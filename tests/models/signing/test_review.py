@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from tuf.api.metadata import DelegatedRole, Metadata, TargetFile
 
-from models.signing import operations, review
+from models.signing import ceremony, review
 from models.signing.keyring import build_public_key
 from models.signing.request import RepositoryState, RequestError, SigningRequest
 from tests.models.doubles.keys import NOW, MemoryKeyring, begin_repository, installed_state, targets_of
@@ -49,7 +49,7 @@ def test_a_mark_on_a_file_that_stays_is_told_too(memory):
 def test_a_key_cannot_write_on_the_terminal(memory):
     """A hub chooses the names of its keys."""
     state = installed_state(memory)
-    request = operations.renew_roles(state, ("root",), NOW)
+    request = ceremony.renew_roles(state, ("root",), NOW)
     key = request.root.keys[request.root.roles["timestamp"].keyids[0]]
     key.unrecognized_fields["x-skerry-name"] = "\x1b[2Jroot-1"
     assert review.display_name(key) == key.keyid[:8]
@@ -180,7 +180,7 @@ def not_terminating(targets):
 )
 def test_a_bad_delegation_is_refused(memory, wish, line):
     state = installed_state(memory)
-    request = operations.renew_roles(state, ("targets",), NOW)
+    request = ceremony.renew_roles(state, ("targets",), NOW)
     wish(request.targets)
     with pytest.raises(RequestError, match=line):
         check(request, state.roots[-1])
@@ -214,7 +214,7 @@ def another_kind_of_key(root):
 )
 def test_a_bad_root_is_refused(memory, wish, line):
     state = installed_state(memory)
-    request = operations.renew_roles(state, ("root",), NOW)
+    request = ceremony.renew_roles(state, ("root",), NOW)
     wish(request.root)
     with pytest.raises(RequestError, match=line):
         check(request, state.roots[-1])
@@ -230,7 +230,7 @@ def test_another_repository_is_not_followed(memory):
 
 def test_an_older_root_than_the_trusted_one_is_not_followed(memory):
     state = installed_state(memory)
-    request = operations.renew_roles(state, ("root",), NOW)
+    request = ceremony.renew_roles(state, ("root",), NOW)
     with pytest.raises(RequestError, match="older than 2"):
         check(targets_of(state, "models-echo", ("models/echo/echo-1.skb", 1)), request.changes["root"])
 
@@ -256,7 +256,7 @@ def test_a_request_that_changes_nothing_is_none(memory):
 def test_a_family_left_without_a_signature_is_refused(memory):
     """New keys for a family, and its list still signed by the old ones: devices would refuse it."""
     state = installed_state(memory)
-    request = operations.rotate_keys(state, operations.KeyRotation(("models-echo",)), memory.draw, NOW)
+    request = ceremony.rotate_keys(state, ceremony.KeyRotation(("models-echo",)), memory.draw, NOW)
     memory.sign(request)
     review.check_signatures(request, frozenset({"keys"}))
     forgetful = SigningRequest(state, {"targets": request.changes["targets"]})
@@ -267,7 +267,7 @@ def test_a_family_left_without_a_signature_is_refused(memory):
 def test_two_ids_of_one_key_are_one_key(memory):
     """Case 6: in root, where a threshold of two would be met by one person."""
     state = installed_state(memory)
-    request = operations.renew_roles(state, ("root",), NOW)
+    request = ceremony.renew_roles(state, ("root",), NOW)
     root = request.root
     raw = bytes.fromhex(root.keys[root.roles["root"].keyids[0]].keyval["public"])
     copied = build_public_key(raw, "root-2")

@@ -15,7 +15,7 @@ from models.verification.compatibility import (
     ending_for,
     read_host,
 )
-from models.verification.operators import ONNX, OPSETS
+from models.verification.onnx_operators import ONNX, OPSETS
 from wire.protocol.rollout import InstallFailure
 
 HERE = DeviceHost("0.1.0", "x86_64")

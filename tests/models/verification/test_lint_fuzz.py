@@ -14,7 +14,7 @@ from models.verification.onnx_reader import read_onnx_model
 from models.verification.protobuf import ProtobufError
 from tests.models.conftest import echo_graph
 from tests.models.doubles.hostile import HOSTILE
-from tests.models.verification.test_operators import convolutions, recurrent
+from tests.models.verification.test_onnx_operators import convolutions, recurrent
 
 LIMIT_S = 0.5  # for a few hundred bytes, on a busy machine; it takes a millisecond
 MUTANTS = 4_000

@@ -10,8 +10,8 @@ from policies.decisions.egress import OPTIONAL_FIELDS
 from policies.language.document import parse_policy
 from policies.model.reasons import Denied
 from policies.model.terms import resolve_terms
-from tests.policies.doubles.drawn import SEEDS, context, document
 from tests.policies.doubles.given import FEATURES, TEXT
+from tests.policies.doubles.random_policies import SEEDS, context, document
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 NOISE = "dp = { clip_norm = 8.0, sigma = 5.0, delta = 1e-6, epsilon = 8.0 }"

@@ -12,8 +12,8 @@ from policies.decisions.permit import expired_or_denied
 from policies.language.document import PolicyDocument, parse_policy
 from policies.model.context import DecisionContext
 from policies.model.policy import Policy, Terms
-from tests.policies.doubles.drawn import HUBS, REGIONS, SEEDS, condition, context, rule, some, values
 from tests.policies.doubles.given import TEXT, with_
+from tests.policies.doubles.random_policies import HUBS, REGIONS, SEEDS, condition, context, rule, some, values
 from tests.policies.model.test_terms import found, within
 
 NIGHT = '[[rule]]\nname = "night"\nwhen = { time = { from = "22:00", to = "06:00", zone = "UTC" } }\n'

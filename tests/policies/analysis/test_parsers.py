@@ -12,7 +12,7 @@ from policies.analysis.facts import FactsError, parse_facts
 from policies.analysis.probes import ProbesError, parse_probes
 from policies.language.document import parse_policy
 from policies.model.policy import PolicyError
-from tests.policies.doubles.drawn import EXAMPLES, FIRST
+from tests.policies.doubles.random_policies import EXAMPLES, FIRST
 
 FOLDER = Path(policies.__file__).parent / "templates"
 SLOWEST_S = 2.0  # of one text on a busy machine

@@ -15,8 +15,8 @@ from policies.model.context import DecisionContext
 from policies.model.policy import Policy, Terms
 from policies.model.reasons import Denied
 from policies.model.terms import resolve_terms
-from tests.policies.doubles.drawn import SEEDS, document, every_context
 from tests.policies.doubles.given import TEXT, with_
+from tests.policies.doubles.random_policies import SEEDS, document, every_context
 from wire.protocol.messages import SensitivityLevel
 
 RULES = with_(TEXT, ('regions = ["local"]', 'regions = ["local", "eu"]'), ("private = false", "private = true"))

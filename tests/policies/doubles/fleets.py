@@ -4,7 +4,7 @@ from random import Random
 
 import msgspec
 
-from policies.rollout.cohorts import DeviceQuality
+from policies.rollout_rules.cohorts import DeviceQuality
 from wire.protocol.rollout import AuditAgreement, AuditQuality, ClassSignals, DeviceSignals
 
 SHARE = 0.02

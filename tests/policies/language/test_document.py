@@ -25,8 +25,8 @@ from policies.model.policy import (
     may_replace_policy,
 )
 from policies.model.terms import compute_terms
-from tests.policies.doubles.drawn import SEEDS
 from tests.policies.doubles.given import DEMO, DEMO_POLICY, TEXT, with_
+from tests.policies.doubles.random_policies import SEEDS
 from wire.protocol.messages import SensitivityLevel
 
 WRONG = {

@@ -16,8 +16,8 @@ from policies.model.context import DecisionContext, RuleCondition
 from policies.model.policy import HARD_CEILING_LEVEL, EscalationMode, Policy, PolicyError, PolicyLayer, Terms
 from policies.model.reasons import DecisionReason, Denied
 from policies.model.terms import list_certain_rules, resolve_terms, resolve_terms_for
-from tests.policies.doubles.drawn import SEEDS, context, document, schema
 from tests.policies.doubles.given import DEMO, DEMO_POLICY, HUBS, MEASURED, SCHEMA, TEXT, TODAY, with_
+from tests.policies.doubles.random_policies import SEEDS, context, document, schema
 from wire.protocol.messages import SensitivityLevel
 
 MODES = list(EscalationMode)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from simulations.fuzzing.fuzz import FuzzConfig, search_schedules
+from simulations.fault_fuzzing.fuzz import FuzzConfig, search_schedules
 from simulations.regions.run import run_scenario
 from simulations.report.outcome import Outcome
 from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions

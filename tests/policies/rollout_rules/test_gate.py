@@ -1,0 +1,216 @@
+"""Quality gate: what passes, what stops a rollout, and what is inconclusive."""
+
+from math import nan
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.rollout_rules.cohorts import DeviceQuality
+from policies.rollout_rules.gate import GateOutcome, GateResult, evaluate_gate
+from policies.rollout_rules.gate_rules import GateRules
+from tests.policies.doubles import fleets
+from tests.policies.doubles.fleets import GOOD, THREE_POINTS, TWENTY_POINTS, Truth, canary, control, lying, one, silent
+from wire.protocol.rollout import AuditAgreement, AuditQuality, DeviceSignals
+
+LIARS = 0.3
+
+
+def look(new: list[DeviceQuality], old: list[DeviceQuality] | None = None, **rules: float) -> GateResult:
+    return evaluate_gate(new, old or control(Random(9), len(new), 10), msgspec.structs.replace(GateRules(), **rules))
+
+
+def test_a_version_that_is_as_good_passes_and_the_bound_is_said():
+    seen = look(canary(Random(1), 100, 10))
+    assert seen.outcome is GateOutcome.PASS
+    assert 0 < seen.bound < 0.08
+    assert seen.low < seen.effect < seen.high
+    assert seen.audits == 1000
+    assert seen.words[0].startswith("open: 1000 audits")
+
+
+def test_twenty_points_worse_is_called_back_after_a_few_minutes_and_then_proved():
+    early, late = (look(canary(Random(2), 100, audits, TWENTY_POINTS)) for audits in (2, 10))
+    assert early.outcome is GateOutcome.INCONCLUSIVE
+    assert early.hold
+    assert "worse by" in early.why
+    assert late.outcome is GateOutcome.FAIL
+
+
+def test_three_points_worse_do_not_get_past_the_ten_percent_wave():
+    seen = look(canary(Random(3), 600, 10, THREE_POINTS))
+    assert seen.outcome is GateOutcome.INCONCLUSIVE
+    assert seen.hold
+
+
+def test_a_head_and_a_tail_that_regress_together_are_stopped():
+    """The candidate's own hub half would agree with it every time: it is not asked. Only the committed one is."""
+    agreed_with_own_tail = 1.0
+    seen = look(canary(Random(4), 100, 3, Truth(worse=0.2, better=0.0)))
+    assert agreed_with_own_tail > seen.effect
+    assert seen.outcome is GateOutcome.FAIL
+
+
+def test_one_class_alone_that_is_severely_worse_is_found_among_all():
+    rng = Random(5)
+    new = [
+        one(f"new-{n}", fleets.cell(rng, 19, GOOD), fleets.cell(rng, 1, Truth(0.5, 0.0), "rare")) for n in range(100)
+    ]
+    seen = look(new)
+    assert seen.hold
+    assert "rare" in seen.why
+
+
+# Case 51: whatever says nothing
+
+
+def test_case_51_missing_reports_are_inconclusive():
+    assert look(silent(20)).outcome is GateOutcome.INCONCLUSIVE
+    assert look([]).outcome is GateOutcome.INCONCLUSIVE
+    assert evaluate_gate(canary(Random(1), 20, 50), silent(20)).outcome is GateOutcome.INCONCLUSIVE
+    assert evaluate_gate(canary(Random(1), 20, 50), []).outcome is GateOutcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("worse", [True, False])
+def test_case_51_one_of_twenty_devices_is_inconclusive_whatever_it_says(worse: bool):
+    seen = look(lying(canary(Random(1), 1, 500), 1.0, worse) + silent(19))
+    assert seen.outcome is GateOutcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("share", [nan, 0.0, -0.02, 1.5, float("inf")])
+def test_case_51_a_number_that_is_none_is_no_report(share: float):
+    new = [one(f"n{n}", AuditAgreement("open", share, 50, 46, 1, 1)) for n in range(20)]
+    assert look(new).outcome is GateOutcome.INCONCLUSIVE
+
+
+def test_case_51_signals_that_are_not_numbers_are_no_report():
+    broken = msgspec.structs.replace(fleets.USUAL, confidence=nan)
+    new = [msgspec.structs.replace(device, signals=broken) for device in canary(Random(1), 20, 50)]
+    assert look(new).outcome is GateOutcome.INCONCLUSIVE
+
+
+def test_case_51_constant_reports_are_inconclusive():
+    same = [one(f"n{n}", AuditAgreement("open", 0.02, 50, 47, 0, 1)) for n in range(40)]
+    assert look(same).outcome is GateOutcome.INCONCLUSIVE
+    frozen = DeviceSignals(inferences=360, confidence=180.0, confidence_sq=90.0)
+    stuck = [msgspec.structs.replace(device, signals=frozen) for device in canary(Random(1), 40, 50)]
+    assert look(stuck).outcome is GateOutcome.INCONCLUSIVE
+
+
+def test_case_51_counts_that_cannot_be_are_no_report():
+    for bad in (
+        AuditAgreement("open", 0.02, 5, 6),
+        AuditAgreement("open", 0.02, 5, 5, 1),
+        AuditAgreement("open", 0.02, -5),
+    ):
+        assert look([one(f"n{n}", bad) for n in range(20)]).outcome is GateOutcome.INCONCLUSIVE
+
+
+def test_no_audits_at_all_is_inconclusive():
+    assert look(canary(Random(1), 40, 0)).outcome is GateOutcome.INCONCLUSIVE
+
+
+def test_too_few_audits_say_how_many_are_needed():
+    seen = look(canary(Random(1), 20, 1))
+    assert seen.outcome is GateOutcome.INCONCLUSIVE
+    assert "needs about" in seen.why
+
+
+# Case 60: a third of the fleet lies
+
+
+def test_case_60_false_failures_of_30_percent_pause_and_neither_abort_nor_promote():
+    for seed, truth in ((1, GOOD), (2, Truth(0.01, 0.0))):
+        seen = look(lying(canary(Random(seed), 100, 20, truth), LIARS, worse=True))
+        assert seen.outcome is GateOutcome.INCONCLUSIVE
+        assert seen.hold
+
+
+@pytest.mark.parametrize("points", [0.03, 0.05, 0.2])
+def test_case_60_false_praise_of_30_percent_promotes_nothing_that_is_worse(points: float):
+    truth = Truth(worse=0.02 + points, better=0.02)
+    assert look(lying(canary(Random(1), 100, 10, truth), LIARS, worse=False)).outcome is not GateOutcome.PASS
+    assert look(lying(canary(Random(1), 600, 10, truth), LIARS, worse=False)).outcome is not GateOutcome.PASS
+
+
+@given(st.integers(0, 10_000), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_case_60_whatever_30_percent_say_twenty_points_are_not_promoted(seed: int, worse: float, better: float):
+    rng = Random(seed)
+    honest = canary(rng, 70, 10, TWENTY_POINTS)
+    liars = canary(rng, 30, 10, Truth(worse * (1 - better), better))
+    assert look(honest + liars).outcome is not GateOutcome.PASS
+
+
+def test_a_device_that_claims_a_million_audits_counts_as_one_device():
+    new = canary(Random(1), 100, 10)
+    loud = one("loud", AuditAgreement("open", 0.02, 1_000_000, 0, 1_000_000))
+    assert look([*new[:-1], loud]).outcome is GateOutcome.PASS
+
+
+def test_praise_beyond_belief_is_inconclusive():
+    assert "too good" in look(canary(Random(1), 100, 20, Truth(worse=0.0, better=0.12))).why
+
+
+# What else is looked at
+
+
+def test_rarely_audited_classes_weigh_what_they_stand_for():
+    """The class that is audited ten times less is as frequent: its harm counts for half of all answers."""
+    rng = Random(6)
+    often = [msgspec.structs.replace(fleets.cell(rng, 20, Truth(0.0, 0.0)), share=0.2) for _ in range(200)]
+    rare = [fleets.cell(rng, 2, Truth(0.12, 0.0), "rare") for _ in range(200)]
+    seen = look([one(f"n{n}", *cells) for n, cells in enumerate(zip(often, rare, strict=True))])
+    assert seen.effect == pytest.approx(-0.06, abs=0.02)
+
+
+def test_a_class_that_may_not_be_audited_is_named_and_gated_on_what_devices_see():
+    new = [
+        DeviceQuality(f"n{n}", AuditQuality((), ("vitals",)), fleets.of_class("vitals", confidence_sq=262.0 + n / 100))
+        for n in range(40)
+    ]
+    seen = look(new, [msgspec.structs.replace(d, device=d.device + "-old") for d in new])
+    assert (seen.outcome, seen.unaudited, seen.bound) == (GateOutcome.PASS, ("vitals",), 1.0)
+    unheard = [msgspec.structs.replace(device, signals=fleets.USUAL) for device in new]
+    assert look(unheard, new).outcome is GateOutcome.INCONCLUSIVE
+    unsure = [msgspec.structs.replace(d, signals=fleets.of_class("vitals", escalated=140)) for d in new]
+    assert look(unsure, new).outcome is GateOutcome.FAIL
+
+
+def test_people_outrank_audits():
+    def said(new: list[DeviceQuality], told: int, wrong: int) -> list[DeviceQuality]:
+        return [
+            one(d.device, msgspec.structs.replace(d.quality.cells[0], told=told, told_wrong=wrong + (n % 3 == 0)))
+            for n, d in enumerate(new)
+            if d.quality
+        ]
+
+    good, bad = canary(Random(1), 100, 10), canary(Random(1), 100, 10, TWENTY_POINTS)
+    usual = said(control(Random(2), 100, 10), 40, 3)
+    assert look(said(good, 40, 3), usual).outcome is GateOutcome.PASS
+    assert look(said(good, 40, 12), usual).outcome is GateOutcome.FAIL
+    assert look(said(bad, 40, 3), usual).outcome is GateOutcome.PASS
+
+
+def test_cohorts_that_are_not_alike_are_not_compared():
+    assert "alike" in look(canary(Random(1), 100, 10), control(Random(2), 100, 10, 0.7)).why
+
+
+@given(
+    st.lists(
+        st.builds(
+            AuditAgreement,
+            st.sampled_from(("open", "vitals", "")),
+            st.floats(allow_nan=True),
+            *(st.integers(-3, 60) for _ in range(8)),
+        ),
+        max_size=6,
+    ),
+    st.integers(0, 6),
+)
+def test_the_gate_is_total(cells: list[AuditAgreement], devices: int):
+    new = [one(f"n{n}", *cells) for n in range(devices)]
+    seen = evaluate_gate(new, new)
+    assert 0.0 <= seen.bound <= 1.0
+    assert seen.outcome is not GateOutcome.PASS or seen.audits or seen.unaudited

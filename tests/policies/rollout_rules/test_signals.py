@@ -1,0 +1,52 @@
+"""Behaviour comparison of cohorts: more than half of the devices beyond a limit is harm."""
+
+import msgspec
+import pytest
+
+from policies.rollout_rules.signals import BehaviourLimits, compare_behaviour, is_sound
+from tests.policies.doubles.fleets import USUAL, of_class
+from wire.protocol.rollout import DeviceSignals
+
+CONTROL = [USUAL] * 20
+
+
+def cohort(beyond: int, **changed: float) -> list[DeviceSignals]:
+    return [msgspec.structs.replace(USUAL, **changed)] * beyond + [USUAL] * (100 - beyond)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("errors", {"errors": 20}),
+        ("escalations", {"escalated": 140}),
+        ("p95 latency", {"p95_us": 15_000}),
+        ("memory", {"rss_bytes": 300 << 20}),
+    ],
+)
+def test_each_measure_is_harm_when_most_devices_are_beyond(name: str, changed: dict[str, float]):
+    assert name in compare_behaviour(cohort(60, **changed), CONTROL, (), BehaviourLimits()).harm[0]
+    disputed = compare_behaviour(cohort(30, **changed), CONTROL, (), BehaviourLimits())
+    assert not disputed.harm
+    assert name in disputed.disputed[0]
+    assert compare_behaviour(cohort(15, **changed), CONTROL, (), BehaviourLimits()) == ((), (), "")
+
+
+def test_lost_and_gained_confidence_of_a_class_both_show():
+    usual = [of_class("vitals")] * 20
+    for shifted in (250.0, 345.0):
+        new = [of_class("vitals", confidence=shifted, confidence_sq=340.0)] * 20
+        assert "confidence of vitals" in compare_behaviour(new, usual, ("vitals",), BehaviourLimits()).harm[0]
+
+
+def test_a_class_of_which_nothing_is_known_is_missing():
+    assert "vitals" in compare_behaviour(CONTROL, CONTROL, ("vitals",), BehaviourLimits()).missing
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"errors": 361}, {"escalated": -1}, {"inferences": -1}, {"confidence": float("nan")}, {"confidence_sq": 1e9}],
+)
+def test_impossible_signals_are_no_signals(changed: dict[str, float]):
+    assert not is_sound(msgspec.structs.replace(USUAL, **changed))
+    assert is_sound(USUAL)
+    assert is_sound(DeviceSignals())

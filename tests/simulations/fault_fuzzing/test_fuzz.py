@@ -1,0 +1,82 @@
+"""The fuzzer finds planted defects: products with one defect each, the rule they break, and the shrunk scenario."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from simulations.checking.events import Flaw
+from simulations.fault_fuzzing.fuzz import FuzzConfig, FuzzResult, SearchProgress, search_schedules
+from simulations.fault_fuzzing.schedules import draw_scenario
+from simulations.nodes.services import CoreClasses
+from simulations.regions.run import run_scenario
+from simulations.scenario_files import load_scenario
+from tests.simulations.doubles import planted
+
+QUICK = [
+    (3, CoreClasses(edge=planted.AnswersTwice), Flaw.DOUBLED_CORRECTION),
+    (7, CoreClasses(edge=planted.ForgetsWhatItSaid), Flaw.DOUBLED_ANSWER),
+    (1, CoreClasses(hub_disk=planted.SaysItIsStored), Flaw.UNBACKED),
+    (1, CoreClasses(edge=planted.TakesEveryClassForOpen), Flaw.FORBIDDEN),
+]
+SLOW = [
+    (1, CoreClasses(disk=planted.DropsACommit), Flaw.LOST),
+    (1, CoreClasses(edge=planted.SendsWithoutAsking), Flaw.FORBIDDEN),
+    (1, CoreClasses(edge=planted.IgnoresHowManyAreOpen), Flaw.CROWDED),
+    (1, CoreClasses(edge=planted.TakesAReceiptForAnEnd), Flaw.LOST),
+    (1, CoreClasses(edge=planted.Raises), Flaw.DEFECT),
+    (1, CoreClasses(disk=planted.SpendsBeyondTheLimit, edge=planted.ForgetsWhatItSpent), Flaw.OVERSPENT),
+    (1, CoreClasses(hub_disk=planted.FindsNothing), Flaw.DOUBLED_EFFECT),
+]
+
+
+def name(cores: CoreClasses) -> str:
+    return "".join(each.__name__ for each in cores if each.__module__ == planted.__name__)
+
+
+def found_and_shrunk(seed: int, cores: CoreClasses, law: Flaw, folder: Path) -> None:
+    found = search_schedules(
+        FuzzConfig(60, seed, findings=1, tries=60, folder=folder), run_one=partial(run_scenario, cores=cores)
+    )
+    (finding,) = found.findings
+    small, big = load_scenario(finding.file), draw_scenario(finding.seed)
+    assert law.value in finding.laws
+    assert run_scenario(small, cores=cores).history.flaws.keys() == set(finding.laws), "the file shows it again"
+    assert run_scenario(small).ok, "the product itself keeps the law"
+    assert len(small.events) <= 2
+    assert len(small.events) < len(big.events) or small.devices < big.devices or small.duration_s < big.duration_s
+
+
+@pytest.mark.parametrize(("seed", "cores", "law"), QUICK, ids=[name(cores) for _, cores, _ in QUICK])
+def test_a_planted_defect_is_found_and_shrunk_to_a_file_that_shows_it_again(
+    seed: int, cores: CoreClasses, law: Flaw, tmp_path: Path
+) -> None:
+    found_and_shrunk(seed, cores, law, tmp_path)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("seed", "cores", "law"), SLOW, ids=[name(cores) for _, cores, _ in SLOW])
+def test_every_other_planted_defect_is_found_too(seed: int, cores: CoreClasses, law: Flaw, tmp_path: Path) -> None:
+    found_and_shrunk(seed, cores, law, tmp_path)
+
+
+def test_the_search_stops_when_it_is_told_to_and_says_how_far_it_came() -> None:
+    seen: list[SearchProgress] = []
+
+    def twice(progress: SearchProgress) -> bool:
+        seen.append(progress)
+        return len(seen) < 2
+
+    found = search_schedules(FuzzConfig(50), twice)
+    assert (found.schedules, found.complete, found.ok) == (2, False, True)
+    assert [each.done for each in seen] == [1, 2]
+
+
+def same(found: FuzzResult) -> tuple[int, int, int, tuple[object, ...]]:
+    return found.events, found.accepted, found.effects, found.findings
+
+
+@pytest.mark.heavy
+def test_two_processes_find_what_one_finds() -> None:
+    one, two = search_schedules(FuzzConfig(12, seed=5)), search_schedules(FuzzConfig(12, seed=5, processes=2))
+    assert same(one) == same(two)
