@@ -4,8 +4,6 @@
 an echo of the same bytes through the same broker (QoS 1, two processes), the hub's model alone, three durable commits
 (question on the device, question and verdict on the hub), and two times seal, sign, verify, open. Echo and escalation
 take turns.
-
-Child process: answers every question with as many bytes as a verdict has. No crypto, no store, no model.
 """
 
 import asyncio
@@ -18,7 +16,7 @@ import numpy as np
 
 from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import US, Figure, find_median, find_percentile, format_number
-from benchmarks.harness.rig import POLICY, BenchmarkRig, hub_context, read_line, run_child
+from benchmarks.harness.rig import POLICY, BenchmarkRig, read_line, run_child
 from benchmarks.harness.terms import build_verdict_plaintext, time_commit_us, time_sealing
 from edge_agent.app.agent import Agent
 from edge_agent.core.records import AnswerSource, Sample
@@ -28,8 +26,7 @@ from models.bundle.bundle import open_bundle
 from models.forge.data.digits import load_heldout
 from models.runtime.onnx_runner import OnnxRunner
 from policies.language.document import parse_policy
-from wire.protocol.topics import TopicChannel, build_topic, list_hub_filters, parse_up_topic
-from wire.transport.base import LinkLostError
+from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.mqtt import MqttTransport
 
 ROUNDS = 5
@@ -69,7 +66,7 @@ async def measure_ratio(rig: BenchmarkRig, identity: Identity) -> Figure:
 async def _time_echoes(rig: BenchmarkRig, identity: Identity, question_bytes: int, verdict_bytes: int) -> list[float]:
     """Seconds of each echo, from the device to the hub's place and back."""
     async with run_child(
-        "benchmarks.agent.round_trip", *rig.as_hub, str(verdict_bytes), log=rig.folder / "echo.log"
+        "benchmarks.agent.echo_peer", *rig.as_hub, str(verdict_bytes), log=rig.folder / "echo.log"
     ) as peer:
         await read_line(peer)
         link = await MqttTransport.connect("127.0.0.1", rig.broker.port, identity.device, identity.tls_context())
@@ -131,22 +128,3 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
 
 if __name__ == "__main__":
     sys.exit(run_alone(run_benchmark))
-
-
-async def serve_echo(port: int, files: tuple[str, str, str], reply_bytes: int) -> None:
-    link = await MqttTransport.connect("127.0.0.1", port, "hub", hub_context(*files))
-    await link.subscribe(list_hub_filters())
-    print("ready", flush=True)
-    reply = bytes(reply_bytes)
-    try:
-        while True:
-            for message in await link.receive():
-                device, _ = parse_up_topic(message.topic)
-                link.post(build_topic(device, TopicChannel.REPLY), reply)
-    except LinkLostError:
-        return
-
-
-if __name__ == "__main__":
-    _, port, ca, certificate, key, size = sys.argv
-    asyncio.run(serve_echo(int(port), (ca, certificate, key), int(size)))

@@ -126,10 +126,8 @@ class EdgeCore:
         terms = ruled.terms
         decision = escalation.decide_escalation(local.confidence, self.link, terms, dice.audit, now)
         if decision.action is EscalationAction.KEEP:
-            return Answer(
-                id=dice.id, prediction=local, source=AnswerSource.LOCAL, why=decision.why, policy=terms.hash,
-                data_class=facts.data_class,
-            )  # fmt: skip
+            # by position: every confident sample passes here
+            return Answer(dice.id, local, AnswerSource.LOCAL, decision.why, terms.hash, facts.data_class)
         return ruled, decision
 
     def _permit_question(
