@@ -14,12 +14,10 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 
 from edge_agent.cli.client import find_running_agent, request_json
-from edge_agent.core.records import Outcome
 from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.inference.requests import SubjectHasher
 from edge_agent.storage import answers as answer_table
 from edge_agent.storage import outbox
-from edge_agent.storage.answers import QuestionEnd
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.storage.schema import open_connection
 from edge_agent.system.clock import HubClock
@@ -85,18 +83,7 @@ def erase_rows(db: sqlite3.Connection, keyed: bytes, at_ms: int) -> int:
     db.execute("begin immediate")
     for row in outbox.read_rows(db):
         if row.subject == keyed:
-            answer_table.insert_outcome(
-                db,
-                QuestionEnd(
-                    seq=row.seq,
-                    epoch=row.epoch,
-                    id=row.id,
-                    outcome=Outcome.EXPIRED,
-                    reason=DecisionReason.ERASED,
-                    at_ms=at_ms,
-                ),
-            )
-            outbox.delete_row(db, row.seq)
+            answer_table.expire_question(db, row, DecisionReason.ERASED, at_ms)
     gone = answer_table.erase_subject(db, keyed)
     db.execute("commit")
     return gone

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.core.records import Outcome
 from edge_agent.identity.enrollment import PENDING_FILE
 from edge_agent.identity.identity import (
     CA_FILE,
@@ -30,7 +29,6 @@ from edge_agent.identity.identity import (
 )
 from edge_agent.ledger_audit.export import LedgerExport, export_ledger, read_export
 from edge_agent.storage import answers, outbox, tables
-from edge_agent.storage.answers import QuestionEnd
 from edge_agent.storage.schema import open_connection
 from edge_agent.system.clock import HubClock
 from edge_agent.system.http import HubTrust, post_to_hub
@@ -86,18 +84,7 @@ def expire_questions(db: sqlite3.Connection, at_ms: int) -> int:
     rows = outbox.read_rows(db)
     db.execute("begin immediate")
     for row in rows:
-        answers.insert_outcome(
-            db,
-            QuestionEnd(
-                seq=row.seq,
-                epoch=row.epoch,
-                id=row.id,
-                outcome=Outcome.EXPIRED,
-                reason=DecisionReason.RETIRED,
-                at_ms=at_ms,
-            ),
-        )
-        outbox.delete_row(db, row.seq)
+        answers.expire_question(db, row, DecisionReason.RETIRED, at_ms)
     db.execute("commit")
     return len(rows)
 

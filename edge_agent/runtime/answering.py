@@ -78,7 +78,7 @@ class InferenceService:
     def answer_now(self, sample: Sample) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
         """Answer a sample on the event loop, without await and without disk.
 
-        A confident answer comes back at once, others as a future. Raises SampleError, DisabledError, or RunError.
+        A confident answer comes back at once, others as a future. Raises SampleError, DisabledError, or RunnerError.
         """
         share = self._check_sample(sample)
         began = perf_counter()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Outcome, Timings
-from edge_agent.storage import ledger
+from edge_agent.storage import ledger, outbox
 from policies.model.reasons import DecisionReason
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.protocol.messages import Prediction
@@ -88,6 +88,15 @@ class QuestionEnd(NamedTuple):
 def insert_outcome(db: sqlite3.Connection, end: QuestionEnd) -> None:
     """Insert an outcome; ignored if the question has one."""
     db.execute("insert or ignore into outcomes(seq,epoch,id,outcome,reason,at_ms) values(?,?,?,?,?,?)", end)
+
+
+def expire_question(db: sqlite3.Connection, row: outbox.OutboxRow, reason: DecisionReason, at_ms: int) -> None:
+    """End an open question without a verdict: its outcome is recorded and its outbox row deleted.
+
+    For use inside a transaction. `at_ms`: hub time of the end, in milliseconds since 1970.
+    """
+    insert_outcome(db, QuestionEnd(row.seq, row.epoch, row.id, Outcome.EXPIRED, reason, at_ms))
+    outbox.delete_row(db, row.seq)
 
 
 def iterate_outcomes(db: sqlite3.Connection) -> Iterator[QuestionEnd]:

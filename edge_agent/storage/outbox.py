@@ -162,7 +162,7 @@ class PayloadVault:
         return nonce + self._cipher.encrypt(nonce, _encoder.encode(kept), _bind_row(epoch, seq))
 
     def decrypt(self, epoch: int, seq: int, closed: bytes) -> StoredPayload:
-        """Decrypt a payload. VaultError unless `encrypt` made it for this row with this key."""
+        """Decrypt a payload. PayloadError unless `encrypt` made it for this row with this key."""
         try:
             plain = self._cipher.decrypt(closed[:_NONCE_BYTES], closed[_NONCE_BYTES:], _bind_row(epoch, seq))
             return _decoder.decode(plain)

@@ -205,8 +205,8 @@ class EscalationSealer:
         """Seal a stored plaintext again, under the hub's current key and the current clock.
 
         Returns None if nothing would change. `target`: seal it for this hub instead, whose region the plaintext then
-        names. Raises VaultError if the stored payload does not decrypt, LocalError if the other region's name does not
-        fit the fixed size.
+        names. Raises PayloadError if the stored payload does not decrypt, LocalError if the other region's name does
+        not fit the fixed size.
         """
         hub = self._envelopes.keys_for_hub(target.name if target else row.hub)
         created_ms = self._clock.hub_ms()

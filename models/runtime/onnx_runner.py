@@ -67,7 +67,7 @@ class OnnxRunner:
         _check_graph(self._session, manifest)
 
     def infer(self, batch: Sample) -> list[Inference]:
-        """Run a batch `[n, *shape]`. SampleError if a sample is unfit; RunError if ONNX Runtime fails."""
+        """Run a batch `[n, *shape]`. SampleError if a sample is unfit; RunnerError if ONNX Runtime fails."""
         check_samples(batch, self.manifest.input)
         logits, *rest = self._run_session(batch)
         return [self._build_inference(row, [each[i] for each in rest]) for i, row in enumerate(logits.tolist())]

@@ -67,7 +67,7 @@ class Runner(Protocol):
         ...
 
     def infer(self, batch: Sample) -> list[Inference]:
-        """Run a batch; return one `Inference` per sample, in order. SampleError if any sample is unfit; RunError."""
+        """Run a batch; return one `Inference` per sample, in order. SampleError if any sample is unfit; RunnerError."""
         ...
 
     def infer_one(self, sample: Sample) -> Inference:

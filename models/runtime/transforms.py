@@ -59,7 +59,7 @@ def apply_transforms(
 ) -> SampleArray:
     """Apply transform steps to samples `[n, ...]`; the result has the same type and shape.
 
-    `field`: name and range of the values. StepError if any step is not known or cannot be done.
+    `field`: name and range of the values. TransformStepError if any step is not known or cannot be done.
     """
     if not steps:
         return values

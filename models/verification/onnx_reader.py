@@ -138,7 +138,7 @@ class Model:
 
 
 def read_onnx_model(data: bytes, max_fields: int = MAX_FIELDS) -> Model:
-    """Parse an ONNX model into its structure. WalkError for anything else; the time is bounded by `max_fields`."""
+    """Parse an ONNX model into its structure. ProtobufError for anything else; the time is bounded by `max_fields`."""
     model: Model = _read_message(ProtobufReader(data, max_fields), Model, 0, len(data))
     return model
 
@@ -158,7 +158,7 @@ class _FieldRule(NamedTuple):
 
 
 def _read_message(walk: ProtobufReader, kind: type[Any], start: int, end: int) -> Any:
-    """Read one message by the rules of its kind. WalkError for an unknown field or a single one given twice."""
+    """Read one message by the rules of its kind. ProtobufError for an unknown field or a single one given twice."""
     rules, found, seen = _MESSAGE_RULES[kind], kind(), set()
     for each in walk.iter_fields(start, end):
         rule = rules.get(each.number)

@@ -121,7 +121,7 @@ class ProtobufReader:
 def fixed_size(wire: int) -> int:
     """Return the bytes of a field of fixed size.
 
-    WalkError for groups, which ended with proto2, and for unknown types.
+    ProtobufError for groups, which ended with proto2, and for unknown types.
     """
     if wire == WireType.FIXED32:
         return 4

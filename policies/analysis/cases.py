@@ -60,7 +60,7 @@ class PolicyCase(msgspec.Struct, frozen=True):
 def enumerate_cases(index: RuleIndex, goal: CaseGoal, fixed: FixedValues = MappingProxyType({})) -> list[PolicyCase]:
     """Enumerate the front of cases for a goal. `fixed`: attributes that have one value.
 
-    Raises TooManyError above `MAX_CASES`.
+    Raises TooManyCasesError above `MAX_CASES`.
     """
     front = [PolicyCase((goal.few | goal.many, (goal.few | goal.many) & index.excusable), ())]
     for attribute in sorted(index.attributes, key=lambda each: len(list_options(each, goal))):
@@ -71,7 +71,10 @@ def enumerate_cases(index: RuleIndex, goal: CaseGoal, fixed: FixedValues = Mappi
 
 
 def list_joint_rules(index: RuleIndex, of: RuleBits, fixed: FixedValues = MappingProxyType({})) -> set[RuleBits]:
-    """Every set of these rules that can apply at the same time, unknown attributes included. Raises TooManyError."""
+    """Every set of these rules that can apply at the same time, unknown attributes included.
+
+    Raises TooManyCasesError.
+    """
     held = {(of, of & index.excusable)}
     for attribute in index.attributes:
         name = name_attribute(attribute)
@@ -160,7 +163,7 @@ def _join_pairs(first: BitPair, second: BitPair) -> BitPair:
 
 
 def select_smallest(options: Sequence[PolicyCase], goal: CaseGoal) -> list[PolicyCase]:
-    """Drop options that another one beats or equals. Raises TooManyError."""
+    """Drop options that another one beats or equals. Raises TooManyCasesError."""
     best: dict[RuleBits, PolicyCase] = {}
     for option in options:
         best.setdefault(_compute_cost(option.pair, goal), option)

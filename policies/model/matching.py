@@ -81,7 +81,7 @@ class RangeAttribute(msgspec.Struct, frozen=True):
     def lookup_bits(self, context: DecisionContext) -> BitPair | None:
         """Rules satisfied by the context's number; None if it is unknown.
 
-        Raises DamagedError for a number out of range, NaN included.
+        Raises DamagedContextError for a number out of range, NaN included.
         """
         value = context.minute_of_week.get(self.zone) if self.zone else context.battery
         if value is None:
@@ -111,8 +111,8 @@ class RuleIndex(msgspec.Struct, frozen=True):
     def match_rules(self, context: DecisionContext) -> tuple[RuleBits, tuple[str, ...]]:
         """Rules that apply, and the unknown attributes because of which some of them may.
 
-        The second value is () unless such a rule is among those that apply. Raises DamagedError for a context that
-        `validate_context` refuses.
+        The second value is () unless such a rule is among those that apply. Raises DamagedContextError for a context
+        that `validate_context` refuses.
         """
         validate_context(context)
         when, unless = self.every, self.excusable
@@ -131,7 +131,7 @@ class RuleIndex(msgspec.Struct, frozen=True):
         return matched, tuple(each.name for each in unknown if (each.asking[0] | each.asking[1]) & matched)
 
     def match_certain_rules(self, context: DecisionContext) -> RuleBits:
-        """Rules that apply whatever the values of the unknown attributes are. Raises DamagedError."""
+        """Rules that apply whatever the values of the unknown attributes are. Raises DamagedContextError."""
         validate_context(context)
         when, unless = self.every, self.excusable
         for attribute in self.attributes:
@@ -147,7 +147,7 @@ class RuleIndex(msgspec.Struct, frozen=True):
 def validate_context(context: DecisionContext) -> None:
     """Check the types of a context's values, so that a wrong type does not pass for a value that no rule names.
 
-    Raises DamagedError.
+    Raises DamagedContextError.
     """
     c = context
     if not (type(c.data_class) is type(c.device_class) is type(c.region) is type(c.tenant) is str):

@@ -104,7 +104,7 @@ MAX_LAB = 1000
 
 
 def parse_rules(values: object) -> RolloutRules:
-    """Parse parameters from JSON or a command line, each of its exact type. Raises RulesError."""
+    """Parse parameters from JSON or a command line, each of its exact type. Raises RolloutRulesError."""
     try:
         rules = msgspec.convert(values, RolloutRules)
     except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
@@ -113,7 +113,7 @@ def parse_rules(values: object) -> RolloutRules:
 
 
 def validate_rules(rules: RolloutRules) -> RolloutRules:
-    """Validate the range of every number; returns the same rules. Raises RulesError."""
+    """Validate the range of every number; returns the same rules. Raises RolloutRulesError."""
     for key in (*_LEAST, *_PERCENT):
         _check_number(key, getattr(rules, key))
     if rules.most_per_minute < rules.per_minute:
@@ -325,7 +325,7 @@ class DeviceSelector(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "DeviceSelector":
-        """Parse `class=camera,region=eu|us`, or `all`. Raises RulesError for anything else."""
+        """Parse `class=camera,region=eu|us`, or `all`. Raises RolloutRulesError for anything else."""
         if text.strip() == "all":
             return cls()
         wanted = tuple(_parse_condition(part) for part in text.split(","))
@@ -368,7 +368,7 @@ def order_devices(salt: str, devices: Iterable[str], lab: Iterable[str] = ()) ->
 
 
 def compute_wave_sizes(fleet: int, steps: Sequence[WaveStep]) -> tuple[int, ...]:
-    """Number of devices each wave adds, without empty waves. RulesError if the first exceeds `FIRST_PERCENT`."""
+    """Number of devices each wave adds, without empty waves. RolloutRulesError if the first exceeds `FIRST_PERCENT`."""
     reached = [min(fleet, step.count_devices(fleet)) for step in steps]
     most = max(1, fleet * FIRST_PERCENT // 100)
     if reached and steps[0].percent == FIRST_PERCENT:

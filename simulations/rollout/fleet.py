@@ -343,7 +343,7 @@ def _falsify_cell(cell: AuditAgreement, worse: bool | None) -> AuditAgreement:
 
 
 def parse_rollout_rules(rollout: Rollout) -> RolloutRules:
-    """Parse a scenario's rollout parameters as the rollout machine does. RulesError if they make no sense."""
+    """Parse a scenario's rollout parameters as the rollout machine does. RolloutRulesError if they make no sense."""
     return parse_rules({
         "waves": list(rollout.waves), "audit_share": rollout.audit_share, "probation_s": rollout.probation_s,
         "soak_first_s": rollout.soak_s, "soak_s": rollout.soak_s, "look_s": rollout.look_s,

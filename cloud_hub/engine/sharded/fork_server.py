@@ -65,7 +65,10 @@ class ForkServer:
         return self._process.poll() is None
 
     def spawn(self, theirs: socket.socket, files: Sequence[int], until: float) -> RankProcess:
-        """Fork a rank that talks over `theirs` and inherits `files`, by `until` (monotonic). NurseryError otherwise."""
+        """Fork a rank that talks over `theirs` and inherits `files`, by `until` (monotonic).
+
+        ForkServerError otherwise.
+        """
         try:
             self._link.settimeout(max(0.001, until - time.monotonic()))
             socket.send_fds(self._link, [_SPAWN], [theirs.fileno(), *files])

@@ -84,13 +84,14 @@ class RankGroup:
     def await_ready(self, until: float) -> None:
         """Wait until all ranks have loaded their weights.
 
-        LostError if it takes longer, BundleError if weights or plan are at fault; the ranks are killed in both cases.
+        RankLostError if it takes longer, BundleError if weights or plan are at fault; the ranks are killed in both
+        cases.
         """
         words = self._await_all(RankReady, until, "was not ready in time")
         self.ready = tuple(word for word, _ in words if isinstance(word, RankReady))
 
     def step(self, graph: str, columns: Sequence[Array], limit_s: float) -> StepResult:
-        """Run one batch. LostError if a rank dies, or any takes longer than `limit_s` seconds."""
+        """Run one batch. RankLostError if a rank dies, or any takes longer than `limit_s` seconds."""
         self._ticket += 1
         until = time.monotonic() + limit_s
         batch = len(columns[0])
@@ -107,7 +108,7 @@ class RankGroup:
         return StepResult(outputs, tuple(done.seconds for done in dones), dones[0].meetings)
 
     def ping(self, limit_s: float) -> None:
-        """Check that every rank answers within `limit_s` seconds; LostError otherwise."""
+        """Check that every rank answers within `limit_s` seconds; RankLostError otherwise."""
         self._ticket += 1
         for at, link in enumerate(self._links):
             self._send_to(at, link, PingRequest(self._ticket))

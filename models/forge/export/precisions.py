@@ -46,7 +46,7 @@ class _WeightAxis(NamedTuple):
 def static_int8(model: onnx.ModelProto, samples: Values, activation: ActivationType) -> onnx.ModelProto:
     """Static int8 in QDQ form: weights per channel, activations in the ranges that `samples` `[n, *shape]` show.
 
-    Source: Jacob et al. 2018. Raises UnfitError if no layer has weights.
+    Source: Jacob et al. 2018. Raises PrecisionError if no layer has weights.
     """
     if not any(node.op_type in WEIGHTED - _RECURRENT for node in model.graph.node):
         raise PrecisionError("no convolution and no product with weights in it")
@@ -74,7 +74,7 @@ def static_int8(model: onnx.ModelProto, samples: Values, activation: ActivationT
 def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     """Dynamic int8: products with weights in int8, the range of activations found anew for each sample.
 
-    Convolutions stay float32. Raises UnfitError where most weights are convolutions' or there is no such product.
+    Convolutions stay float32. Raises PrecisionError where most weights are convolutions' or there is no such product.
     """
     convolved, multiplied = _weight_elements(model.graph)
     if not multiplied or convolved > multiplied:
@@ -94,7 +94,7 @@ def int8_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Int8 weights on disk with one scale per channel, each through a DequantizeLinear; arithmetic is float32.
 
     A session with `session.disable_quant_qdq` = 1 computes the products once, at load (ONNX Runtime's constant folding
-    skips DequantizeLinear only without that option), and is as quick as the float32 graph. Raises UnfitError if no
+    skips DequantizeLinear only without that option), and is as quick as the float32 graph. Raises PrecisionError if no
     weight
     is large enough.
     """
