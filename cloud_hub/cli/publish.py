@@ -6,6 +6,7 @@ carry, and nothing is served before that signature is back.
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -16,10 +17,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, find_config, load_config
 from cloud_hub.repository.publish import PublishResult, publish_bundle, publish_policy, revoke_published, unlist_target
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
 from cloud_hub.runtime.config import HubConfig, load_hub_config
+from models.bundle.bundle import open_bundle
 from models.bundle.manifest import BundleError
 from models.signing.keyring import read_key_file
 from models.signing.request import MAX_REQUEST_BYTES, RequestError, dump_request, dump_state, load_request
@@ -29,19 +32,9 @@ from policies.language.document import PolicyError
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_private_file
 
-DEFAULT_FILE = Path("hub.toml")
 MAX_POLICY_BYTES = 1 << 20
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="The update repository of this hub: what devices trust and fetch.",
-)
+app = typer.Typer(**QUIET, help="The update repository of this hub: what devices trust and fetch.")
 
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file; ./hub.toml if it is there.", show_default=False)
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
 Out = Annotated[Path | None, typer.Option("--request", help="Where a request goes that has to be signed elsewhere.")]
 T = TypeVar("T")
 
@@ -182,7 +175,7 @@ def status_fields(repository: Repository, now: datetime) -> dict[str, Any]:
 
 def open_repository(config: Path | None) -> Repository:
     """Open the repository of the configured hub; its state folder and first signing keys are created if missing."""
-    settings: HubConfig = load_hub_config(config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None))
+    settings: HubConfig = load_hub_config(find_config(config))
     state = settings.state_dir().prepare()
     online = OnlineKeys(state.online)
     online.ensure_keys()
@@ -196,6 +189,50 @@ def _install_request(repository: Repository, file: Path) -> None:
     for line in describe_request(asked):
         typer.echo(line)
     typer.echo(f"installed; root {sha256(repository.read_root()).hexdigest()}")
+
+
+def prepare_bundle(folder: Path, config: Path | None, state: Path | None, out: Path | None = None) -> str:
+    """Publish a bundle if it is not yet, copy it to the models folder if the hub has one; return its MODEL@VERSION.
+
+    No device is given anything by that. ExitError(WAITING) if the family's key is not here; the request to sign then
+    lies in `out`, or beside the bundle.
+    """
+    try:
+        manifest = open_bundle(folder).manifest
+        published = publish_bundle(open_repository(config), folder, utc_moment())
+    except BundleError as error:
+        raise ExitError(ExitCode.MODEL, f"{error}; name a bundle folder, or a published MODEL@VERSION") from None
+    except RequestError as error:
+        raise ExitError(ExitCode.CHECK_FAILED, str(error)) from None
+    if published.request is not None:
+        file = (out or folder.resolve().parent) / f"{manifest.name}-{manifest.version}.request.json"
+        _write_request(file, dump_request(published.request))
+        there = f"skerry keys sign {file} where the keys are, skerry models publish --finish {file} here"
+        raise ExitError(ExitCode.WAITING, f"{manifest.model} is not signed yet: {there}, then start again")
+    _copy_bundle(folder, load_config(config, state).models_folder, manifest.model)
+    return manifest.model
+
+
+def _write_request(file: Path, request: bytes) -> None:
+    """Write a request to be signed. ExitError(DISK) if it cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_private_file(file, request)
+    except OSError as error:
+        raise ExitError(ExitCode.DISK, f"{file}: {error.strerror}; name another folder with --out") from None
+
+
+def _copy_bundle(folder: Path, models: Path | None, model: str) -> None:
+    """Copy a bundle to the models folder, where the hub looks; a partial copy does not bear the model's name yet."""
+    if models is None or folder.resolve().parent == models.resolve() or (models / model).exists():
+        return
+    scratch = models / f".{model}.{os.getpid()}"
+    try:
+        shutil.copytree(folder, scratch)
+        scratch.rename(models / model)
+    except OSError as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise ExitError(ExitCode.DISK, f"{models}: {error.strerror}") from None
 
 
 def print_published(published: PublishResult, out: Path | None, *, as_json: bool, verb: str = "published") -> None:

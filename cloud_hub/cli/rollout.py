@@ -2,17 +2,13 @@
 
 Rule: a rollout is named by its id, the start of it, or its family (the newest of that); nothing = the newest of all.
 What a command did is printed with what comes next.
-Rule: `start` publishes a bundle and copies it to the models folder before it asks the hub; nothing is given to any
-device by that, and what needs a signature from elsewhere ends the command with what to do.
+Rule: `start` publishes a bundle (`cloud_hub.cli.publish`) before it asks the hub.
 """
 
 import json
-import os
-import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,15 +16,12 @@ import msgspec
 import typer
 
 from cloud_hub.cli import rollout_text
-from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, find_config, load_config, parse_span
+from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, load_config, parse_span
 from cloud_hub.rollout.types import PAUSED, TERMINAL, HistoryEntry, RolloutState
 from cloud_hub.rollout.view import RolloutDeviceView, RolloutView
 from cloud_hub.system.client import ApiAddress, call_hub_api, read_running_address
-from models.bundle.bundle import open_bundle
-from models.bundle.manifest import BundleError
-from models.signing.request import RequestError, dump_request
+from models.cli.flags import accepts_flags
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import write_private_file
 
 _LISTS = frozenset(("waves", "lab"))
 
@@ -62,64 +55,9 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def prepare_bundle(folder: Path, config: Path | None, state: Path | None, out: Path | None = None) -> str:
-    """Publish a bundle if it is not yet, copy it to the models folder if the hub has one; return its MODEL@VERSION.
-
-    ExitError(WAITING) if the family's key is not here; the request to sign then lies in `out`, or beside the bundle.
-    """
-    from cloud_hub.cli.publish import open_repository  # noqa: PLC0415
-    from cloud_hub.repository.publish import publish_bundle  # noqa: PLC0415 - tuf, for who names a folder
-
-    try:
-        manifest = open_bundle(folder).manifest
-        published = publish_bundle(open_repository(find_config(config)), folder, datetime.now(UTC))
-    except BundleError as error:
-        raise ExitError(ExitCode.MODEL, f"{error}; name a bundle folder, or a published MODEL@VERSION") from None
-    except RequestError as error:
-        raise ExitError(ExitCode.CHECK_FAILED, str(error)) from None
-    if published.request is not None:
-        file = (out or folder.resolve().parent) / f"{manifest.name}-{manifest.version}.request.json"
-        _write_request(file, dump_request(published.request))
-        there = f"skerry keys sign {file} where the keys are, skerry models publish --finish {file} here"
-        raise ExitError(ExitCode.WAITING, f"{manifest.model} is not signed yet: {there}, then start again")
-    _copy_bundle(folder, load_config(config, state).models_folder, manifest.model)
-    return manifest.model
-
-
-def _write_request(file: Path, request: bytes) -> None:
-    """Write a request to be signed. ExitError(DISK) if it cannot be written."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_private_file(file, request)
-    except OSError as error:
-        raise ExitError(ExitCode.DISK, f"{file}: {error.strerror}; name another folder with --out") from None
-
-
-def _copy_bundle(folder: Path, models: Path | None, model: str) -> None:
-    """Copy a bundle to the models folder, where the hub looks; a partial copy does not bear the model's name yet."""
-    if models is None or folder.resolve().parent == models.resolve() or (models / model).exists():
-        return
-    scratch = models / f".{model}.{os.getpid()}"
-    try:
-        shutil.copytree(folder, scratch)
-        scratch.rename(models / model)
-    except OSError as error:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise ExitError(ExitCode.DISK, f"{models}: {error.strerror}") from None
-
-
 ROLLOUTS_PATH = "/v1/admin/rollouts"
 POLL_S = 1.0
 app = typer.Typer(**QUIET, help="Roll a model version out to a fleet in waves, and stop one that answers worse.")
-
-Name = Annotated[str, typer.Argument(help="Its id, the start of it, or a family. Default: the newest.")]
-Token = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file", help="File with your own API key, which names you in the history. Default: the admin token."
-    ),
-]
-Why = Annotated[str, typer.Option("--why", help="One line for the history.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Until it has ended, or waits for a person.")]
 
 
@@ -177,193 +115,236 @@ class RolloutClient:
         return _decode_view(self.send_request("POST", f"/{rollout}/{verb}", body))
 
 
-@app.command()
-def start(
-    bundle: Annotated[str, typer.Argument(help="A bundle folder, or a published MODEL@VERSION.", show_default=False)],
-    *,
-    to: Annotated[str, typer.Option("--to", help="class=camera,region=eu|us,tenant=..,device=.. or all.")] = "all",
+@dataclass(frozen=True, kw_only=True)
+class HubFlags:
+    """Options of every command: which hub, in whose name, and how to print."""
+
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", help="File with your own API key, which names you in the history. Default: the admin token."
+        ),
+    ] = None
+    config: ConfigFile = None
+    state: State = None
+    as_json: AsJson = False
+
+    def open_client(self) -> RolloutClient:
+        """Return a client of the hub. ExitError(HUB) if none runs."""
+        return RolloutClient.for_hub(self.config, self.state, self.token_file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutFlags(HubFlags):
+    """Options of a command about one rollout."""
+
+    name: Annotated[str, typer.Argument(help="Its id, the start of it, or a family. Default: the newest.")] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionFlags(RolloutFlags):
+    """Options of a command that changes one rollout."""
+
+    why: Annotated[str, typer.Option("--why", help="One line for the history.")] = ""
+
+    def act(self, verb: str, **values: Any) -> RolloutView:
+        """Send the command `verb` for the rollout, with the reason and further `values`; return its new status."""
+        return _send_action(self, verb, {"why": self.why, **values})
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartFlags(HubFlags):
+    """Options of `start`."""
+
+    bundle: Annotated[str, typer.Argument(help="A bundle folder, or a published MODEL@VERSION.", show_default=False)]
+    to: Annotated[str, typer.Option("--to", help="class=camera,region=eu|us,tenant=..,device=.. or all.")] = "all"
     back: Annotated[
         str, typer.Option("--from", help="What they run now, MODEL@VERSION. Default: what most of them use.")
-    ] = "",
+    ] = ""
     rule: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter, as in soak_first_s=600 or waves=1,25%,100%.")
-    ] = None,
-    name: Annotated[str, typer.Option("--id", help="Id of the rollout.")] = "",
+    ] = None
+    id: Annotated[str, typer.Option("--id", help="Id of the rollout.")] = ""
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for a request to sign. Default: beside the bundle.")
-    ] = None,
-    watch: Watch = False,
-    token_file: Token = None,
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
+    ] = None
+    watch: Watch = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusFlags(RolloutFlags):
+    """Options of `status`."""
+
+    watch: Watch = False
+    timeout: Annotated[str, typer.Option("--timeout", help="With --watch: 90s, 30m, 1h. Default: no end.")] = ""
+    devices: Annotated[bool, typer.Option("--devices", help="Every device, too.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApproveFlags(RolloutFlags):
+    """Options of `approve`."""
+
+    plan: Annotated[str, typer.Option("--plan", help="The digest that its status shows: what you looked at.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndoFlags(ActionFlags):
+    """Options of `undo`."""
+
+    to_version: Annotated[int, typer.Option("--to-version", help="Default: the version before.", min=0)] = 0
+
+
+@app.command()
+@accepts_flags(StartFlags)
+def start(flags: StartFlags) -> None:
     """Start a rollout: publish a bundle if that is still to do, and assign it to devices in waves.
 
     Each wave is installed, watched and compared with its controls; then the next begins by itself, or all goes back.
     Every parameter: docs/rollout.md.
+
+    Example: skerry rollout start digits-2 --to class=camera --set waves=1,25%,100% --watch
     """
-    rules = parse_parameters(rule or ())
-    clerk = RolloutClient.for_hub(config, state, token_file)
-    model = bundle if "@" in bundle else prepare_bundle(Path(bundle), config, state, out)
-    view = _decode_view(
-        clerk.send_request("POST", "", {"model": model, "to": to, "back": back, "rules": rules, "id": name})
-    )
+    rules = parse_parameters(flags.rule or ())
+    client = flags.open_client()
+    model = flags.bundle if "@" in flags.bundle else _publish_bundle(flags)
+    body = {"model": model, "to": flags.to, "back": flags.back, "rules": rules, "id": flags.id}
+    view = _decode_view(client.send_request("POST", "", body))
     sizes = ", ".join(str(wave.devices) for wave in view.waves)
-    _print_view(view, f"rollout {view.id} started: {model} to {sizes} devices, wave by wave", as_json=as_json)
-    if watch:
-        _watch_rollout(clerk, view, as_json=as_json)
-    if not as_json:
+    _print_view(view, f"rollout {view.id} started: {model} to {sizes} devices, wave by wave", as_json=flags.as_json)
+    if flags.watch:
+        _watch_rollout(client, view, as_json=flags.as_json)
+    if not flags.as_json:
         typer.echo(f"next  skerry rollout status {view.id} --watch")
 
 
 @app.command()
-def status(
-    name: Name = "",
-    *,
-    watch: Watch = False,
-    timeout: Annotated[str, typer.Option("--timeout", help="With --watch: 90s, 30m, 1h. Default: no end.")] = "",
-    show: Annotated[bool, typer.Option("--devices", help="Every device, too.")] = False,
-    token_file: Token = None,
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
+@accepts_flags(StatusFlags)
+def status(flags: StatusFlags) -> None:
     """Show progress and gate result, with its uncertainty. With --watch a line for each change.
 
     Exit code 0 while it goes on or when it has succeeded; 46 if it was stopped; 47 if it waits for a person; 48 if it
     ended without some devices, or --timeout is over.
+
+    Example: skerry rollout status --watch --timeout 30m
     """
-    clerk = RolloutClient.for_hub(config, state, token_file)
-    view = clerk.find_rollout(name)
-    if watch:
-        _watch_rollout(clerk, view, parse_span(timeout, "--timeout") if timeout else None, as_json=as_json)
-    if as_json:
+    client = flags.open_client()
+    view = client.find_rollout(flags.name)
+    if flags.watch:
+        limit_s = parse_span(flags.timeout, "--timeout") if flags.timeout else None
+        _watch_rollout(client, view, limit_s, as_json=flags.as_json)
+    if flags.as_json:
         typer.echo(msgspec.json.encode(view))
     else:
         _print_lines(rollout_text.format_page(view))
-    if show and not as_json:
-        found = clerk.send_request("GET", f"/{view.id}/devices")["devices"]
+    if flags.devices and not flags.as_json:
+        found = client.send_request("GET", f"/{view.id}/devices")["devices"]
         _print_lines(["", *rollout_text.format_devices(msgspec.convert(found, list[RolloutDeviceView]))])
     raise typer.Exit(rollout_text.exit_code_for(view))
 
 
 @app.command("list")
-def list_all(
-    *, token_file: Token = None, config: ConfigFile = None, state: State = None, as_json: AsJson = False
-) -> None:
-    """List every rollout, the newest first."""
-    found = RolloutClient.for_hub(config, state, token_file).list_all()
-    if as_json:
+@accepts_flags(HubFlags)
+def list_all(flags: HubFlags) -> None:
+    """List every rollout, the newest first.
+
+    Example: skerry rollout list
+    """
+    found = flags.open_client().list_all()
+    if flags.as_json:
         typer.echo(msgspec.json.encode(found))
     else:
         _print_lines(rollout_text.format_rollouts(found))
 
 
 @app.command()
-def history(
-    name: Name = "",
-    *,
-    token_file: Token = None,
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the history of a rollout: every change of its state and every approval, by whom and when."""
-    clerk = RolloutClient.for_hub(config, state, token_file)
-    found = clerk.send_request("GET", f"/{clerk.find_rollout(name).id}/history")["history"]
-    if as_json:
+@accepts_flags(RolloutFlags)
+def history(flags: RolloutFlags) -> None:
+    """Show the history of a rollout: every change of its state and every approval, by whom and when.
+
+    Example: skerry rollout history digits
+    """
+    client = flags.open_client()
+    found = client.send_request("GET", f"/{client.find_rollout(flags.name).id}/history")["history"]
+    if flags.as_json:
         typer.echo(json.dumps(found))
     else:
         _print_lines(rollout_text.format_history(msgspec.convert(found, list[HistoryEntry])))
 
 
 @app.command()
-def pause(
-    name: Name = "",
-    *,
-    why: Why = "",
-    token_file: Token = None,
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Pause a rollout: no further device is assigned anything. Installs under way go on."""
-    clerk = RolloutClient.for_hub(config, state, token_file)
-    view = clerk.send_action(clerk.find_rollout(name).id, "pause", {"why": why})
-    _print_view(view, f"rollout {view.id} paused", as_json=as_json)
+@accepts_flags(ActionFlags)
+def pause(flags: ActionFlags) -> None:
+    """Pause a rollout: no further device is assigned anything. Installs under way go on.
+
+    Example: skerry rollout pause digits --why "answers look odd"
+    """
+    view = flags.act("pause")
+    _print_view(view, f"rollout {view.id} paused", as_json=flags.as_json)
 
 
 @app.command()
-def resume(
-    name: Name = "",
-    *,
-    why: Why = "",
-    token_file: Token = None,
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Resume a paused rollout."""
-    clerk = RolloutClient.for_hub(config, state, token_file)
-    view = clerk.send_action(clerk.find_rollout(name).id, "resume", {"why": why})
-    _print_view(view, f"rollout {view.id} resumed", as_json=as_json)
+@accepts_flags(ActionFlags)
+def resume(flags: ActionFlags) -> None:
+    """Resume a paused rollout.
+
+    Example: skerry rollout resume digits --why "looked at, fine"
+    """
+    view = flags.act("resume")
+    _print_view(view, f"rollout {view.id} resumed", as_json=flags.as_json)
 
 
 @app.command()
-def abort(
-    name: Name = "",
-    *,
-    why: Why = "",
-    token_file: Token = None,
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
+@accepts_flags(ActionFlags)
+def abort(flags: ActionFlags) -> None:
     """Abort a rollout: no further assignments, and devices that have not committed go back by themselves.
 
     What has committed stays: `skerry rollout undo` takes it back, under a permit.
+
+    Example: skerry rollout abort digits --why "wrong bundle"
     """
-    clerk = RolloutClient.for_hub(config, state, token_file)
-    view = clerk.send_action(clerk.find_rollout(name).id, "abort", {"why": why})
+    view = flags.act("abort")
     ended = "aborted" if view.state is RolloutState.ABORTED else "is being aborted"
-    _print_view(view, f"rollout {view.id} {ended}", as_json=as_json)
+    _print_view(view, f"rollout {view.id} {ended}", as_json=flags.as_json)
 
 
 @app.command()
-def approve(
-    name: Name = "",
-    *,
-    plan: Annotated[str, typer.Option("--plan", help="The digest that its status shows: what you looked at.")],
-    token_file: Token = None,
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Approve a plan as the second person: with a key of your own, not the one it was started with."""
-    clerk = RolloutClient.for_hub(config, state, token_file)
-    view = clerk.send_action(clerk.find_rollout(name).id, "approve", {"plan": plan})
-    _print_view(view, f"rollout {view.id} approved by {len(view.approvals)} of {view.people} people", as_json=as_json)
+@accepts_flags(ApproveFlags)
+def approve(flags: ApproveFlags) -> None:
+    """Approve a plan as the second person: with a key of your own, not the one it was started with.
+
+    Example: skerry rollout approve digits --plan 4f1c9a --token-file my.key
+    """
+    view = _send_action(flags, "approve", {"plan": flags.plan})
+    words = f"rollout {view.id} approved by {len(view.approvals)} of {view.people} people"
+    _print_view(view, words, as_json=flags.as_json)
 
 
 @app.command()
-def undo(
-    name: Name = "",
-    *,
-    why: Why = "",
-    to_version: Annotated[int, typer.Option("--to-version", help="Default: the version before.", min=0)] = 0,
-    token_file: Token = None,
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Revert to the version before, also on devices that have committed. Needs a permit: `skerry models permit`."""
-    clerk = RolloutClient.for_hub(config, state, token_file)
-    view = clerk.send_action(clerk.find_rollout(name).id, "undo", {"why": why, "to_version": to_version})
-    _print_view(view, f"rollout {view.id} takes devices back, see `skerry rollout status {view.id}`", as_json=as_json)
+@accepts_flags(UndoFlags)
+def undo(flags: UndoFlags) -> None:
+    """Revert to the version before, also on devices that have committed. Needs a permit: `skerry models permit`.
+
+    Example: skerry rollout undo digits --to-version 1
+    """
+    view = flags.act("undo", to_version=flags.to_version)
+    words = f"rollout {view.id} takes devices back, see `skerry rollout status {view.id}`"
+    _print_view(view, words, as_json=flags.as_json)
 
 
-def _watch_rollout(clerk: RolloutClient, view: RolloutView, limit_s: float | None = None, *, as_json: bool) -> None:
+def _publish_bundle(flags: StartFlags) -> str:
+    """Publish the bundle folder that `start` names; return its MODEL@VERSION."""
+    from cloud_hub.cli.publish import prepare_bundle  # noqa: PLC0415 - tuf, for who names a folder
+
+    return prepare_bundle(Path(flags.bundle), flags.config, flags.state, flags.out)
+
+
+def _send_action(flags: RolloutFlags, verb: str, body: dict[str, Any]) -> RolloutView:
+    """Send the command `verb` for the rollout that the flags name; return its new status."""
+    client = flags.open_client()
+    return client.send_action(client.find_rollout(flags.name).id, verb, body)
+
+
+def _watch_rollout(client: RolloutClient, view: RolloutView, limit_s: float | None = None, *, as_json: bool) -> None:
     """Print each change, and end the command once the rollout has ended, waits for a person, or the time is over.
 
     The hub is asked once a second. `limit_s`: seconds, None = without end; ExitError(UNFINISHED) once it is over.
@@ -380,7 +361,7 @@ def _watch_rollout(clerk: RolloutClient, view: RolloutView, limit_s: float | Non
         if deadline is not None and time.monotonic() >= deadline:
             raise ExitError(ExitCode.UNFINISHED, f"rollout {view.id} is {view.state} after {limit_s:g} s")
         time.sleep(POLL_S)
-        view = clerk.read_status(view.id)
+        view = client.read_status(view.id)
 
 
 def _decode_view(found: dict[str, Any]) -> RolloutView:

@@ -28,7 +28,6 @@ from policies.model.reasons import Denied, DecisionReason
 from wire.protocol.messages import DownNote, Prediction, Receipt, Refusal, RefusalReason
 from wire.protocol.messages import Seqs, SpendMirror, StatusReply, Verdict
 
-ASK_AGAIN_S = 5.0  # pause before the next Ask when the last one brought a verdict: see docs/adr/0011
 MAX_RESEALS = 3
 _RESEAL_REASONS = (RefusalReason.KEY_EXPIRED, RefusalReason.CREATED_AHEAD)
 
@@ -297,8 +296,7 @@ class EdgeCore:
         if question is None or not question.digest:
             return []
         if question.asked:
-            line = self.lines.get(question.line)
-            self._delivery.schedule_ask(line, min(line.ask_at, now + ASK_AGAIN_S))
+            self._delivery.ask_again_soon(self.lines.get(question.line), now)
         self.lines.record_reply(question, now)
         said = question.answer_with_verdict(verdict)
         ended = self._delivery.finish(question, Outcome.ANSWERED, DecisionReason.VERDICT)

@@ -27,6 +27,7 @@ from policies.model.reasons import DecisionReason, Denied
 from wire.protocol.messages import RefusalReason, Seqs
 
 ASK_AT_MOST = 64  # seqs in one Ask
+ASK_AGAIN_S = 5.0  # pause before the next Ask when the last one brought a verdict: see docs/adr/0011
 
 
 class DeliveryQueue:
@@ -202,6 +203,10 @@ class DeliveryQueue:
         """Send no `StatusRequest` on this connection before the time `at`."""
         line.ask_at = at
         self.questions.arm_tick(at)
+
+    def ask_again_soon(self, line: HubConnection, now: float) -> None:
+        """The last `StatusRequest` brought a verdict: send the next one early."""
+        self.schedule_ask(line, min(line.ask_at, now + ASK_AGAIN_S))
 
     def mark_receipted(self, seqs: Seqs, now: float, name: str) -> list[Command]:
         """The hub on connection `name` has stored these questions and owes their outcomes."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import models
-from cloud_hub.cli.rollout import prepare_bundle
+from cloud_hub.cli.publish import prepare_bundle
 from cloud_hub.repository.signing_keys import OnlineKeys
 from cloud_hub.runtime.config import load_hub_config
 from models.signing.request import load_request
