@@ -1,4 +1,4 @@
-"""Gateway between `HubCore` and the database: gathers the core's commands into jobs, and reports their results.
+"""Gateway between `HubCore` and the database: the core's commands as jobs of one writer thread, and their results.
 
 Rule 1: endings are reported before stored questions: a question that has its verdict needs no receipt. Rule 2: a job
 that failed is reported as failed, and nothing of it was sent to anybody. Rule 3: an erasure is answered once it is on
@@ -6,6 +6,8 @@ disk; two identical ones share one.
 """
 
 import asyncio
+import queue
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -15,7 +17,6 @@ from cloud_hub.core.core import HubCore
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import JobResult, Store, StoreError, StoreJob, read_tallies_aside
-from cloud_hub.storage.writer import StoreWriter
 from wire.errors import LocalError
 from wire.process.logging import JsonLog, safe_name
 
@@ -186,3 +187,72 @@ class StoreGateway:
             self._hear(self._core.on_find_failed, find)
         for wish in done.job.erases:
             self._erasing.pop(wish).set_exception(StoreError(done.error))
+
+
+GROUP = 64  # jobs per transaction; a job is one round of the loop, up to 64 messages
+
+DoneCallback = Callable[[list[JobResult]], None]
+
+
+class StoreWriter:
+    """Runs store jobs on one thread.
+
+    Call `submit` on the event loop; `on_done` is called there with each commit's results.
+    """
+
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, on_done: DoneCallback) -> None:
+        self._store = store
+        self._loop = loop
+        self._on_done = on_done
+        self._jobs: queue.SimpleQueue[StoreJob | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run_thread, name="hub-store", daemon=True)
+        self.commits = 0
+        self._thread.start()
+
+    def submit(self, job: StoreJob) -> None:
+        """Queue a job for the next commit."""
+        self._jobs.put(job)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    async def close(self) -> None:
+        """Write what was submitted, then end the thread and close the database."""
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+        self._store.close()
+
+    def _run_thread(self) -> None:
+        while True:
+            jobs = self._collect_jobs()
+            work = [job for job in jobs if job is not None]
+            if work:
+                self._post_results(self._apply_jobs(work))
+            if len(work) != len(jobs):
+                return
+
+    def _collect_jobs(self) -> list[StoreJob | None]:
+        jobs = [self._jobs.get()]
+        while len(jobs) < GROUP and jobs[-1] is not None:
+            try:
+                jobs.append(self._jobs.get_nowait())
+            except queue.Empty:
+                break
+        return jobs
+
+    def _apply_jobs(self, jobs: list[StoreJob]) -> list[JobResult]:
+        self.commits += 1
+        try:
+            return self._store.apply_jobs(jobs)
+        except StoreError as error:
+            if len(jobs) == 1:
+                return [JobResult(jobs[0], error=str(error))]
+        # One of them fails the whole transaction: run each in its own.
+        return [done for job in jobs for done in self._apply_jobs([job])]
+
+    def _post_results(self, dones: list[JobResult]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._on_done, dones)
+        except RuntimeError:
+            return  # the event loop was closed: the results are not wanted any more

@@ -3,7 +3,7 @@
 `inversion` rebuilds samples from codes with the networks in `decoders`; `attribute_probes` guesses sensitive
 columns; `membership` tells training samples from others; `metrics` scores with bootstrap intervals;
 `measure` runs all of them and returns a manifest's rows. `forged_codes` attacks a new bundle, `remeasure` a
-finished one, `untrained` the cuts.
+finished one; `measure` also ranks the cuts of a model by a quick attack on untrained codes.
 
 May import `forge.data`, `forge.partition`, `forge.evaluation`, `models.runtime` and `models.bundle`. Deterministic for
 equal inputs on one machine; trains small torch networks on one thread.

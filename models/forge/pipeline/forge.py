@@ -20,7 +20,7 @@ from models.forge.cache import StageCache, digest_parts
 from models.forge.data.coerce import coerce_data
 from models.forge.data.types import DataPart
 from models.forge.export.manifest import build_input_spec, vocabulary_size
-from models.forge.leakage.untrained import attack_cuts
+from models.forge.leakage.measure import attack_cuts
 from models.forge.partition import cost
 from models.forge.partition.cost import decode_costs, encode_costs
 from models.forge.partition.cuts import Cut, PreparedModel, find_cuts, trace_model

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from cloud_hub.storage.gateway import StoreWriter
 from cloud_hub.storage.store import JobResult, Store, StoreJob
-from cloud_hub.storage.writer import StoreWriter
 from tests.cloud_hub.storage.test_store import ending, question
 
 
