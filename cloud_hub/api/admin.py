@@ -199,7 +199,7 @@ class InviteTrust(NamedTuple):
 
 
 def invite_json(invite: Invite, trust: InviteTrust) -> dict[str, Any]:
-    """Return an invite as the API and the CLI show it."""
+    """Return an invite as the API and the CLI show it; `updates`: whether the device will get any."""
     text = encode_invite(
         trust.url,
         trust.ca_sha256,
@@ -208,7 +208,8 @@ def invite_json(invite: Invite, trust: InviteTrust) -> dict[str, Any]:
         root_sha256=trust.root_sha256,
         made_ms=trust.made_ms,
     )
-    return {"invite": text, "device": invite.device, "expires_ms": invite.expires_ms}
+    updates = bool(trust.root_sha256)
+    return {"invite": text, "device": invite.device, "expires_ms": invite.expires_ms, "updates": updates}
 
 
 def change_state(registry: Registry, device: str, asked: StateRequest, now_ms: int) -> EnrolledDevice:

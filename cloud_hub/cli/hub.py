@@ -6,6 +6,7 @@ Text for people, `--json` for programs. docs/trust.md tells when and in which or
 import json
 import os
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -111,18 +112,11 @@ def finish(
     print_record(HubOperations(load_config(config, state)).step_ca(CaStep.FINISH, force=force), as_json=as_json)
 
 
-_TEMPLATE = """\
-# A Skerry hub. Paths are relative to this file; every key: docs/running.md.
-state = {state}    # keys, databases, the broker's files: nobody but the hub's user reads it
-models = {models}  # bundle folders
-
-[api]
-port = 8080
-
-[broker]
-port = 18883
-"""
-
+TEMPLATE_FILE = "hub.toml"
+_NO_UPDATES = (
+    "note: this hub has no signing keys yet, so {device} gets no updates; make them first (docs/trust.md, the first"
+    " keys), or enrol it again later with `skerry hub invite --replace`"
+)
 DAY_MS = 86_400_000
 
 app = typer.Typer(**QUIET, help="A hub: create it, run it, invite devices.")
@@ -138,15 +132,16 @@ def init(
     state: Annotated[Path, typer.Option("--state", help="State folder.")] = Path("hub"),
     model: Annotated[list[Path] | None, typer.Option("--model", help="Bundle folder; once for each model.")] = None,
 ) -> None:
-    """Write a configuration, and make the state folder with its authority, keys and admin token."""
+    """Write a configuration in which every key is explained, and make the state folder: authority, keys, admin token.
+
+    A configuration file that is there already is read, not written.
+    """
     from cloud_hub.runtime.bootstrap import open_state  # noqa: PLC0415 - the hub's parts, for this command alone
     from wire.http.guards import load_token  # noqa: PLC0415
     from wire.process.daemon import FolderLock  # noqa: PLC0415
 
     if not config.exists():
-        models = [str(path.expanduser().absolute()) for path in model or []]
-        text = _TEMPLATE.format(state=json.dumps(str(state.expanduser().absolute())), models=json.dumps(models))
-        _write_config(config, text)
+        _write_config(config, _fill_template(state, model or []))
     settings = load_hub_config(config)
     with FolderLock(settings.state_dir().prepare().root):
         ground = open_state(settings)
@@ -154,7 +149,12 @@ def init(
     typer.echo(
         f"configuration  {config}\nstate          {ground.state.root}\nauthority      {ground.authorities.sha256}"
     )
-    typer.echo(f"next           skerry hub run --config {config}")
+    if not ground.anchor.root_sha256():
+        typer.echo("keys           none yet: make them before the first device enrols (docs/trust.md, the first keys)")
+    named = settings.models or settings.models_folder
+    typer.echo(
+        f"next           {'' if named else 'name a bundle in models = [...], then '}skerry hub run --config {config}"
+    )
 
 
 @app.command()
@@ -196,6 +196,8 @@ def invite(
     """Print a one-time invite for a device: `skerry agent enrol INVITE` takes it."""
     welcome = DeviceInvitation(full_device_id(tenant, device), tuple(serial or ()), replace, device_class, region)
     made = HubOperations(load_config(config, state)).create_invite(welcome, parse_span(expires, "--expires"))
+    if not made.get("updates", True):
+        typer.echo(_NO_UPDATES.format(device=made["device"]), err=True)
     if qr:
         import segno  # noqa: PLC0415 - for this option alone
 
@@ -257,6 +259,14 @@ def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = 
         return
     for key, value in found.items():
         typer.echo(f"{key:<16} {json.dumps(value) if isinstance(value, dict | list) else value}")
+
+
+def _fill_template(state: Path, models: list[Path]) -> str:
+    """Return the text of a new configuration file: the shipped one, with this state folder and these bundles."""
+    text = resources.files("cloud_hub").joinpath(TEMPLATE_FILE).read_text(encoding="utf-8")
+    text = text.replace('state = "hub"', f"state = {json.dumps(str(state.expanduser().absolute()))}", 1)
+    found = json.dumps([str(path.expanduser().absolute()) for path in models])
+    return text.replace("models = []", f"models = {found}", 1)
 
 
 def _write_config(file: Path, text: str) -> None:

@@ -233,8 +233,8 @@ class HubConfig(ProcessConfig):
         return tuple(dict.fromkeys(name for name in (*named, *here) if name not in WILDCARD_HOSTS))
 
 
-_PATHS = (("state",), ("models_folder",), ("models",), ("policies",), ("trace", "file"))
-_PATHS_API = tuple(("api", key) for key in ("unix", "tls_cert", "tls_key"))
+_PATHS = (("state",), ("models_folder",), ("models",), ("policies",), ("trace", "file"), ("enrol", "hardware_file"))
+_PATHS_UNLESS_EMPTY = (("api", "unix"), ("api", "tls_cert"), ("api", "tls_key"), ("hub", "leave_file"))
 
 
 def load_hub_config(path: Path | None) -> HubConfig:
@@ -243,7 +243,7 @@ def load_hub_config(path: Path | None) -> HubConfig:
     if path:
         folder = path.absolute().parent
         make_absolute(values, _PATHS, folder, lambda text: not text.startswith(TUF_PREFIX))
-        make_absolute(values, _PATHS_API, folder, bool)
+        make_absolute(values, _PATHS_UNLESS_EMPTY, folder, bool)
     config = build_config(HubConfig, values, path)
     validate_access(config.server_access())
     config.broker_host()

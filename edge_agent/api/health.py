@@ -54,7 +54,7 @@ class HealthRoutes:
         409 where this device has no update repository.
         """
         if not self._service.refresh():
-            raise OipError(409, "this device takes no updates: it was enrolled without, or they are switched off")
+            raise OipError(409, _NO_UPDATES)
         return _json_response(202, {"refresh": "asked"})
 
     async def get_status(self, _: web.Request) -> web.Response:
@@ -66,6 +66,10 @@ class HealthRoutes:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
+_NO_UPDATES = (
+    "this device takes no updates: they are switched off, or it was enrolled before its hub had signing keys; then, at"
+    " the hub: skerry devices suspend DEVICE; skerry hub invite DEVICE --replace; and enrol it anew"
+)
 _GAUGES = {
     "link": "1 while the broker is connected.",
     "open": "Questions without an outcome.",

@@ -128,9 +128,7 @@ def _repository_names(config: AgentConfig, identity: Identity) -> RepositoryName
     family, policies = name_of(config.bundle), config.policy_layers().published
     if not identity.tuf_url:
         if family or policies:
-            raise ExitError(
-                ExitCode.ENROLMENT, "this device was enrolled without an update repository: enrol it again to use tuf:"
-            )
+            raise ExitError(ExitCode.ENROLMENT, f"tuf: is of no use yet: {identity.explain_missing_updates()}")
         return None
     regions = tuple(dict.fromkeys(hub.region for hub in identity.hubs))
     names = RepositoryNames(family, policies, tuple(filter(_is_plain_name, regions)), read_version(), config.threads)

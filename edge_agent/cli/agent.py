@@ -76,6 +76,8 @@ def enrol(
     hubs = ", ".join(f"{hub.name} ({hub.region})" for hub in identity.hubs)
     typer.echo(f"enrolled {identity.device} in {state}")
     typer.echo(f"broker {identity.broker_host}:{identity.broker_port}, hubs {hubs}")
+    if missing := identity.explain_missing_updates():
+        typer.echo(f"note: {missing}", err=True)
 
 
 @app.command()

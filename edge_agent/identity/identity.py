@@ -124,6 +124,17 @@ class Identity:
         """Short id of our signing key."""
         return compute_key_id(self.signing.public_key().public_bytes_raw())
 
+    def explain_missing_updates(self) -> str:
+        """How this device gets an update repository, if it was enrolled before its hub had one; "" if it has one."""
+        if self.tuf_url:
+            return ""
+        name = self.device
+        return (
+            f"{name} was enrolled before its hub had signing keys, so it takes no updates; make them (docs/trust.md,"
+            f" the first keys), then at the hub: skerry devices suspend {name}; skerry hub invite {name} --replace;"
+            " then here: skerry agent enrol INVITE --dir NEW_FOLDER"
+        )
+
     @property
     def trusted(self) -> tuple[str, ...]:
         """PEM of every pinned CA: one, or two while the hub replaces its own. ExitError(CREDENTIALS) if unreadable."""

@@ -16,6 +16,7 @@ from cloud_hub.cli.hub import app as hub_app
 from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest
 from cloud_hub.enrollment.replies import BrokerAddress, EnrollmentReply, HubAddress
 from cloud_hub.registry.registry import InviteFault, Registry
+from cloud_hub.runtime.config import load_hub_config
 from cloud_hub.security.authority import Authority, utc_now
 from cloud_hub.security.hub_keys import HubCard
 from cloud_hub.system.client import ApiAddress
@@ -40,7 +41,7 @@ class Person:
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == 0, result.output
-        return result.output
+        return result.stdout
 
     def json(self, *words: str) -> Any:
         return json.loads(self.types(*words, "--json"))
@@ -89,6 +90,26 @@ def test_second_init_changes_no_key_and_no_configuration(person):
     person.types("init")
     assert {path: path.read_bytes() for path in person.state.root.rglob("*.key")} == before
     assert "# mine" in person.file.read_text()
+
+
+def test_init_explains_every_key_and_says_that_keys_come_before_devices(tmp_path):
+    person = Person(tmp_path)
+    said = person.types("init", "--state", str(tmp_path / "state"), "--model", str(tmp_path / "digits"))
+    assert "keys           none yet: make them before the first device enrols" in said
+    written = person.file.read_text()
+    assert "# max_queued = 4096        # questions in memory" in written
+    config = load_hub_config(person.file)
+    assert (config.models, config.state) == ((tmp_path / "digits",), tmp_path / "state")
+    person.file.write_text(written.replace("# port = 8080", "port = 8081"))
+    person.types("init")
+    assert load_hub_config(person.file).api.port == 8081  # what is there is read, not written
+
+
+def test_an_invite_before_the_first_keys_says_what_its_device_will_lack(person):
+    result = CliRunner().invoke(hub_app, ["invite", "cam-7", "--config", str(person.file)])
+    assert result.stdout.startswith("skerry1:")
+    assert "demo--cam-7 gets no updates; make them first" in result.stderr
+    assert person.json("invite", "cam-8")["updates"] is False
 
 
 def test_invite_without_a_running_hub_goes_into_its_folder(person):

@@ -1,5 +1,8 @@
 """The hub's configuration: files, environment, refusals, and what is derived from it."""
 
+import re
+import tomllib
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,7 @@ import pytest
 from cloud_hub.__main__ import main
 from cloud_hub.runtime.config import HubConfig, load_hub_config
 from tests import ROOT
-from wire.process.config import check_environment
+from wire.process.config import check_environment, list_known_keys
 from wire.process.exit_codes import ExitCode, ExitError
 
 
@@ -25,10 +28,35 @@ def refused(tmp_path: Path, text: str) -> str:
 
 
 def test_paths_are_relative_to_the_file(tmp_path):
-    config = loaded(tmp_path, 'state = "hub"\nmodels = ["digits", "/abs/other"]\n')
+    config = loaded(tmp_path, 'state = "hub"\nmodels = ["digits", "/abs/other"]\n[hub]\nleave_file = "leave"\n')
+    assert config.hub.leave_file == str(tmp_path / "leave")
     assert config.state_dir().root == tmp_path / "hub"
     assert config.models == (tmp_path / "digits", Path("/abs/other"))
     assert config.hub_settings().database_url == f"sqlite:///{tmp_path}/hub/hub.db"
+
+
+def test_the_template_explains_every_key_and_its_default():
+    text = resources.files("cloud_hub").joinpath("hub.toml").read_text(encoding="utf-8")
+    keys = (line.removeprefix("# ") for line in text.splitlines() if re.match(r"(# )?[a-z_]+ += |\[", line))
+    shown = tomllib.loads("\n".join(keys))
+    flat = {f"{k}.{i}": v for k, table in shown.items() if isinstance(table, dict) for i, v in table.items()}
+    flat |= {k: v for k, v in shown.items() if not isinstance(v, dict)}
+    assert set(flat) == set(list_known_keys(HubConfig))
+    defaults = HubConfig().model_dump(mode="json")
+    examples = {"state", "models_folder", "enrol.hardware_file", "trace.file"}  # no default that TOML could say
+    for key, value in flat.items():
+        table, _, inner = key.rpartition(".")
+        if key not in examples:
+            assert value == (defaults[table][inner] if table else defaults[key]), key
+
+
+def test_the_template_is_itself_a_sound_file(tmp_path):
+    text = resources.files("cloud_hub").joinpath("hub.toml").read_text(encoding="utf-8")
+    assert loaded(tmp_path, text).state_dir().root == tmp_path / "hub"
+    every = "\n".join(re.sub(r"^# (?=[a-z_]+ = )", "", line) for line in text.splitlines())
+    config = loaded(tmp_path, every)
+    assert config.enrol.hardware_file == tmp_path / "serials.txt"
+    assert config.hub.leave_file == ""
 
 
 @pytest.mark.parametrize(
