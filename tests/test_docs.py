@@ -2,14 +2,21 @@
 
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from _pytest.mark.structures import ParameterSet
+from pydantic import BaseModel
 
+from cloud_hub.runtime.config import HubConfig
+from edge_agent.app.config import AgentConfig
+from policies.language.document import PolicyDocument
 from tests import ROOT
 from tests.blocks import LANGUAGES, MARKS, PAGES, blocks, execute, of_mark
+from wire.process.config import list_known_keys
 from wire.process.exit_codes import ExitCode
 
 ALL_PAGES = (*PAGES, *sorted((ROOT / "docs" / "adr").glob("*.md")), ROOT / "CHANGELOG.md")
@@ -65,6 +72,68 @@ def test_exit_codes_page_agrees_with_the_code():
     page = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", page, re.MULTILINE)
     assert [(int(code), name) for code, name in listed] == [(code.value, code.name) for code in ExitCode]
+
+
+def known_keys() -> dict[str, set[str]]:
+    """Keys of each kind of file, dotted, as they stand in the code."""
+    tables = {field.alias or name: _table_of(field.annotation) for name, field in PolicyDocument.model_fields.items()}
+    plain = {name for name, table in tables.items() if table is None}
+    return {
+        "hub": set(list_known_keys(HubConfig)),
+        "agent": set(list_known_keys(AgentConfig)),
+        "policy": plain | {f"{name}.{key}" for name, table in tables.items() if table for key in _names(table)},
+    }
+
+
+def _table_of(annotation: Any) -> type[BaseModel] | None:
+    """The table behind an annotation such as `list[Table] | None`; None for a plain value."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation if issubclass(annotation, BaseModel) else None
+    return next(filter(None, map(_table_of, get_args(annotation))), None)
+
+
+def _names(table: type[BaseModel]) -> set[str]:
+    return {field.alias or name for name, field in table.model_fields.items()}
+
+
+def test_every_configuration_key_that_a_page_names_exists():
+    """As `[api] host`, as SKERRY_HUB_API__PORT, or as a row of the table of a policy's keys."""
+    keys = known_keys()
+    processes = keys["hub"] | keys["agent"]
+    dotted = {(kind, key.replace(".", "__").upper()) for kind in ("hub", "agent") for key in keys[kind]}
+    variables = {f"SKERRY_{kind.upper()}_{key}" for kind, key in dotted}
+    wrong = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        named = {f"{table}.{key}" for table, key in re.findall(r"`\[(\w+)\] (\w+)", text)}
+        named |= {f"{table}.{key}" for key, table in re.findall(r"`(\w+)`(?: \([^)]*\))? (?:in|of) `\[(\w+)\]`", text)}
+        wrong += [(page.name, key) for key in named - processes]
+        wrong += [(page.name, name) for name in set(re.findall(r"\bSKERRY_(?:HUB|AGENT)_\w+", text)) - variables]
+    assert wrong == []
+
+
+def test_every_key_of_a_policy_stands_in_the_table_of_its_page():
+    page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    table = page[page.index("| `schema` |") : page.index("| `fields` |")]
+    cells = re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)
+    rows = {key for cell in cells for key in re.findall(r"`([\w.]+)`", cell)}
+    keys = known_keys()["policy"]
+    assert {key for key in rows if key not in keys} == set()
+    assert {key for key in keys if key not in rows and not key.startswith("rule.")} == set()
+
+
+def test_blocks_of_configuration_have_only_keys_that_exist():
+    keys = known_keys()
+    tables = {kind: {key.partition(".")[0] for key in found} for kind, found in keys.items()}
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language != "toml" or page.name == "simulator.md":  # scenarios: tests/simulations reads them
+                continue
+            text = tomllib.loads(block.text)
+            flat = {f"{k}.{i}" for k, v in text.items() if isinstance(v, dict) for i in v}
+            flat |= {k for k, v in text.items() if not isinstance(v, dict)}
+            fits = [kind for kind in keys if flat <= keys[kind] | (tables[kind] & {"rule", "hub"})]
+            assert fits, f"{page.name}:{block.line}: {sorted(flat)}"
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "adr").glob("*.md")), ids=by_name)

@@ -87,6 +87,8 @@ def _build_sharded_engine(
 
     means, kind = told
     manifest, need = bundle.manifest, decision.need
+    if not hasattr(os, "pidfd_open"):
+        raise BundleError(f"{manifest.model}: it is to be spread over several processes, which needs Linux")
     card = make_bundle_card(bundle, means.max_batch)
     check_hub_document(form, manifest, list_batch_sizes(means.max_batch))
     recipes = []

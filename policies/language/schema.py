@@ -136,7 +136,7 @@ class BudgetSection(ClosedTable):
 
     bytes_per_day: Count  # whole messages, as they are on the link; narrower: lower
     max_open: Count = 1000  # questions in the outbox without an outcome; narrower: lower
-    cost_per_day: Count | None = None  # millionths of the unit in which hubs state their price; narrower: lower
+    cost_per_day: Count | None = None  # in the millionths in which devices state their hubs' prices; narrower: lower
     topics: TopicBudgets | None = None  # narrower: lower, or stated at all
 
     def compile(self) -> tuple[BudgetAccount, ...]:

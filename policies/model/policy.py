@@ -135,7 +135,7 @@ class AccountUnit(StrEnum):
     """What an account counts."""
 
     BYTES = "bytes"  # whole messages, as they are on the link
-    COST = "cost"  # millionths of the unit in which hubs state their price
+    COST = "cost"  # in the millionths in which devices state their hubs' prices
     # 1e-10 of squared sensitivity over noise: see `policies.model.differential_privacy`
     PRIVACY = "privacy"
 

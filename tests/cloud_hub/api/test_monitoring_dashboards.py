@@ -73,6 +73,13 @@ def exprs() -> list[str]:
     ]
 
 
+def test_every_page_names_only_figures_of_the_hub_that_exist():
+    known = set(documented()) | {family.removesuffix("_total") for family in documented()}
+    known |= {f"{name}_{part}" for name, (kind, _) in documented().items() if kind == "histogram" for part in PARTS}
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        assert set(_NAME.findall(page.read_text(encoding="utf-8"))) <= known, page.name
+
+
 def test_dashboard_and_alerts_name_only_what_is_documented():
     known = set(documented())
     known |= {f"{name}_{part}" for name, (kind, _) in documented().items() if kind == "histogram" for part in PARTS}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from edge_agent.api.app import OPEN_ROUTES, ApiServer, build_app
 from edge_agent.cli.client import request_json
 from edge_agent.system.settings import ApiAddress
+from tests import ROOT
 from tests.edge_agent.doubles.api_double import MemoryAgent, serve_api
 from wire.http import oip
 from wire.http.guards import ServerAccess, load_token
@@ -230,6 +232,26 @@ async def test_metrics_count_what_the_agent_counts():
     assert 'skerry_agent_events_total{kind="answers"} 1.0' in text
     assert "skerry_agent_link 1.0" in text
     assert "process_resident_memory_bytes" in text
+
+
+class WholeStatus(MemoryAgent):
+    """An agent whose status has every part that becomes a figure."""
+
+    def status(self) -> dict[str, Any]:
+        budgets = {"bytes": {"left": 1, "limit": 2}}
+        sent = {"by_rule": {"base": 5}, "sockets": 9, "overhead": 4}
+        more = {"notice": 1, "policy_days_left": 3, "drift": {"level": 0.5}, "sent": sent, "budgets": budgets}
+        return super().status() | more | {"alarms": ["freeze"]}
+
+
+async def test_every_page_and_rule_names_only_figures_that_the_agent_has():
+    async with serve_api(WholeStatus()) as session:
+        text = await (await session.get("/metrics")).text()
+    exposed = set(re.findall(r"^(skerry_agent_[a-z_]+)", text, re.MULTILINE))
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.yml")]
+    named = {page.name: set(re.findall(r"\bskerry_agent_[a-z_]+", page.read_text(encoding="utf-8"))) for page in pages}
+    assert {page: names - exposed for page, names in named.items() if names - exposed} == {}
+    assert "skerry_agent_sent_bytes_total" in named["ledger.md"]
 
 
 async def test_case_111_a_canary_in_a_sample_comes_back_in_no_error():

@@ -45,6 +45,13 @@ def engine(pair):
     return pair[0]
 
 
+def test_a_gang_on_another_system_than_linux_is_refused_with_one_line(tmp_path, monkeypatch):
+    path = gang_bundle(tmp_path, "echo").path
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    with pytest.raises(BundleError, match="which needs Linux"):
+        open_engine(path, TWO)
+
+
 def works(count: int, seed: int = 1) -> list[WorkItem]:
     """Codes and raw samples, mixed."""
     chance = np.random.default_rng(seed)
