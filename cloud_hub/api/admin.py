@@ -18,15 +18,27 @@ from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import encode_invite
 from cloud_hub.registry.access import Scope
 from cloud_hub.registry.device_states import DeviceState
-from cloud_hub.registry.registry import DeviceInvitation, EnrolledDevice, Invite, Registry, RegistryError
+from cloud_hub.registry.registry import (
+    MAX_HARDWARE,
+    MAX_HARDWARE_CHARS,
+    DeviceInvitation,
+    EnrolledDevice,
+    Invite,
+    Registry,
+    RegistryError,
+)
 from cloud_hub.security.authorities import RotationError
 from cloud_hub.security.authority import chain_contains, utc_now
 from wire.http.guards import ServerAccess
 from wire.http.oip import OipError, shorten_name
+from wire.http.openapi import ApiLink
+from wire.protocol.topics import DEVICE_ID_PATTERN, MAX_ID_CHARS
 
 MAX_INVITE_S = 30 * 86_400.0
 MIN_INVITE_S = 1.0
 DRAIN_S = 86_400.0
+_Word = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^[ -~]{{1,{MAX_HARDWARE_CHARS}}}$"})]
+_OptionalWord = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^[ -~]{{0,{MAX_HARDWARE_CHARS}}}$"})]
 
 
 class InviteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,12 +48,14 @@ class InviteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     days. `hardware`, `replace`: see `registry.DeviceInvitation`.
     """
 
-    device: str
+    device: Annotated[
+        str, msgspec.Meta(extra_json_schema={"pattern": f"^{DEVICE_ID_PATTERN}$", "maxLength": MAX_ID_CHARS})
+    ]
     expires_s: Annotated[float, msgspec.Meta(ge=MIN_INVITE_S, le=MAX_INVITE_S)] = 3600.0
-    hardware: tuple[str, ...] = ()
+    hardware: Annotated[tuple[_Word, ...], msgspec.Meta(extra_json_schema={"maxItems": MAX_HARDWARE})] = ()
     replace: bool = False
-    device_class: str = ""
-    region: str = ""
+    device_class: _OptionalWord = ""
+    region: _OptionalWord = ""
 
 
 class StateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,7 +109,10 @@ class AdminRoutes:
                 "POST", "/v1/admin/invites", self.create_invite, "A one-time invite for a device", key, scope=operate,
                 takes=InviteRequest, status=201, tag="devices",
             ),
-            Route("GET", "/v1/admin/devices", self.list_devices, "The devices", key, scope=read, tag="devices"),
+            Route(
+                "GET", "/v1/admin/devices", self.list_devices, "The devices", key, scope=read, tag="devices",
+                links=(ApiLink(f"GET {device}", {"device": "/devices/0/device"}),),
+            ),
             Route("GET", device, self.show_device, "One device", key, scope=read, tag="devices"),
             Route(
                 "POST", device + "/state", self.set_state, "Suspend, revoke, retire a device, or let it in again",

@@ -4,7 +4,7 @@ Rule: keys of tenants are made, listed and revoked with the admin token alone. A
 and is written before any device is told.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -13,12 +13,13 @@ from cloud_hub.api.auth import caller_of
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.routing import Route, RouteAccess, answer_json, read_json
 from cloud_hub.core.web_requests import InferRefusedError, StoredModel
-from cloud_hub.registry.access import AccessError, ApiKey, KeyRequest, Scope
-from cloud_hub.registry.orders import DenyNotice
+from cloud_hub.registry.access import UNPRINTABLE, AccessError, ApiKey, KeyRequest, Scope
+from cloud_hub.registry.orders import MAX_WHY_CHARS, DenyNotice
 from cloud_hub.serving.versions import ModelInUseError
 from wire.errors import LocalError
 from wire.http.guards import error_response
 from wire.http.oip import OipError
+from wire.http.openapi import ApiLink
 
 SHOWN_DEVICES = 1000  # devices named in one answer
 
@@ -48,6 +49,7 @@ class ModelRoutes:
                 retires,
                 scope=Scope.OPERATE,
                 takes=ModelRetireRequest,
+                parameters={"model": {"type": "string", "pattern": "@", "examples": ["digits@7"]}},
             ),
         ]
 
@@ -103,7 +105,18 @@ class KeyRoutes:
         makes, takes_back = "Create a key; only this answer shows its token", "Revoke a key"
         return [
             Route("GET", _PATH, self.list_keys, "Every key, without its token", whole, scope=admin, tag=tag),
-            Route("POST", _PATH, self.create_key, makes, whole, scope=admin, takes=KeyRequest, status=201, tag=tag),
+            Route(
+                "POST",
+                _PATH,
+                self.create_key,
+                makes,
+                whole,
+                scope=admin,
+                takes=KeyRequest,
+                status=201,
+                tag=tag,
+                links=(ApiLink(f"DELETE {_PATH}/{{key}}", {"key": "/key"}),),
+            ),
             Route("DELETE", _PATH + "/{key}", self.revoke_key, takes_back, whole, scope=admin, tag=tag),
             Route(
                 "GET",
@@ -159,8 +172,8 @@ class DenyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `scope`: a device's id, a tenant, or "" for everybody. `why`: one line, shown on the devices.
     """
 
-    why: str
-    scope: str = ""
+    why: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"[^ {UNPRINTABLE}]", "maxLength": MAX_WHY_CHARS})]
+    scope: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[a-z0-9-]{0,64}$"})] = ""
 
 
 class DenyRoutes:

@@ -64,7 +64,7 @@ class ApiServer:
             metrics.routes(),
         ]
         self.routes = [*(route for room in (*rooms, *self._build_routes(context)) for route in room)]
-        self.routes += OpenApiRoutes(self.routes, limits.version).routes()
+        self.routes += OpenApiRoutes(self.routes, limits.version, local=door.local).routes()
         entrance = Authenticator(
             _token_digest(load_token(door)), door.local, context.keys, context.audit, context.now_ms
         )

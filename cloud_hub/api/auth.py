@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from cloud_hub.api.routing import Route, RouteAccess
+from cloud_hub.api.routing import LOCAL_OPEN, Route, RouteAccess
 from cloud_hub.registry.access import ADMIN, LOCAL, NOBODY, ApiKeys, Caller, Scope
 from cloud_hub.registry.audit import AuditEntry, AuditLog
 from wire.http.guards import compare_token, error_response, parse_bearer_token
 from wire.http.oip import OipError, shorten_name
 
 _CALLER: "web.RequestKey[Caller]" = web.RequestKey("caller", Caller)
-_LOCAL_OPEN = frozenset({RouteAccess.HERE, RouteAccess.WHOLE_HERE})
 _WHOLE_HUB = frozenset({RouteAccess.WHOLE, RouteAccess.WHOLE_HERE})
 _AUDITED_STATUSES = frozenset({401, 403})
 
@@ -58,15 +57,15 @@ class Authenticator:
 def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middleware:
     """Return the middleware that answers 401 or 403 unless the route admits the caller, and writes the audit.
 
-    Routes are matched by method and canonical path; one that is not described admits any authenticated caller, who then
-    gets the 404 of aiohttp.
+    Routes are matched by method and canonical path. A path or method that is none of them is 404 or 405 for everybody:
+    which routes there are is no secret.
     """
     table = {(route.method, route.canonical): route for route in routes}
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         route = _match_route(request, table)
-        if route is not None and route.door is RouteAccess.OPEN:
+        if request.match_info.http_exception is not None or (route is not None and route.door is RouteAccess.OPEN):
             return await handler(request)
         found = _authorize_request(entrance, request, route)
         if isinstance(found, web.Response):
@@ -89,12 +88,12 @@ def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middlew
 
 
 def _authorize_request(entrance: Authenticator, request: web.Request, route: Route | None) -> Caller | web.Response:
-    """Return the caller, or the refusal. Only an authenticated caller learns that a path does not exist (404).
+    """Return the caller, or the refusal.
 
     401 without a valid token, 403 without the route's scope, or with a tenant's key on a route of the whole hub.
     """
     token = parse_bearer_token(request)
-    if token is None and route is not None and entrance.local and route.door in _LOCAL_OPEN:
+    if token is None and route is not None and entrance.local and route.door in LOCAL_OPEN:
         return LOCAL
     caller = entrance.find_caller(token) if token else None
     if caller is None:

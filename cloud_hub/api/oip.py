@@ -28,10 +28,6 @@ from cloud_hub.registry.access import Caller, Scope
 from wire.http import oip
 from wire.http.guards import error_response, read_body
 from wire.http.oip import (
-    BINARY_TYPE,
-    HEADER_LENGTH,
-    JSON_TYPE,
-    NUMPY_DTYPES,
     OipError,
     OipParameter,
     TensorSpec,
@@ -39,11 +35,12 @@ from wire.http.oip import (
     list_answer_outputs,
     shorten_name,
 )
+from wire.http.openapi import INFER_REPLY, MODEL_METADATA, SERVER_METADATA, Schema, describe_infer_body
 from wire.process.tracing import parse_traceparent
 from wire.protocol.messages import Prediction, RefusalReason
 
 MAX_TIMEOUT_US = 3_600_000_000
-_HARMLESS = frozenset({"priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
+PARAMETERS = ("priority", "timeout")
 NO_OPTIONS = InferOptions()
 _KEY = re.compile(r'"?([\x21\x23-\x7e]{1,128})"?')  # RFC 9651 string, or the same without its quotes
 
@@ -56,9 +53,10 @@ def parse_options(
     `parameters`: of the protocol (priority, timeout in microseconds, ...); `caller` gives tenant and flow for fair
     queueing; `body` is hashed for the idempotency check, together with the path.
     """
+    oip.refuse_sequences(parameters)
     for key in parameters:
-        if key not in _HARMLESS:
-            raise OipError(400, f"unknown parameter '{shorten_name(key)}': the hub takes priority and timeout")
+        if key not in (*PARAMETERS, *oip.SEQUENCE_PARAMETERS):
+            raise OipError(400, f"unknown parameter '{shorten_name(key)}': the hub takes {' and '.join(PARAMETERS)}")
     key = _idempotency_key(request)
     fingerprint = sha256(request.path.encode(errors="surrogateescape") + b"\n" + body).digest() if key else b""
     return InferOptions(
@@ -105,59 +103,7 @@ def _whole_number(parameters: Mapping[str, OipParameter], name: str, most: int) 
     return value
 
 
-_TEXT: dict[str, Any] = {"type": "string"}
-_PARAMETERS: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": {"anyOf": [{"type": kind} for kind in ("string", "number", "boolean")]},
-}
-_TENSOR: dict[str, Any] = {
-    "type": "object",
-    "required": ["name", "datatype", "shape"],
-    "properties": {
-        "name": _TEXT,
-        "datatype": {"type": "string", "enum": sorted(NUMPY_DTYPES)},
-        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "maxItems": 16},
-        "parameters": {"type": "object"},
-        "data": {"type": "array", "description": "Row-major, flat or nested as the shape says"},
-    },
-}
-_WANTED: dict[str, Any] = {
-    "type": "object",
-    "required": ["name"],
-    "properties": {"name": _TEXT, "parameters": {"type": "object"}},
-}
-_REQUEST: dict[str, Any] = {
-    "type": "object",
-    "required": ["inputs"],
-    "properties": {
-        "id": _TEXT,
-        "parameters": {
-            **_PARAMETERS,
-            "description": "priority (1 = highest, 0 = default), timeout (microseconds), binary_data_output",
-        },
-        "inputs": {"type": "array", "items": _TENSOR, "minItems": 1},
-        "outputs": {"type": "array", "items": _WANTED},
-    },
-}
-_BYTES = {"schema": {"type": "string", "format": "binary"}}
-INFER_REPLY: dict[str, Any] = {
-    "type": "object",
-    "required": ["model_name", "model_version", "outputs"],
-    "properties": {
-        "model_name": _TEXT,
-        "model_version": _TEXT,
-        "id": _TEXT,
-        "parameters": _PARAMETERS,
-        "outputs": {"type": "array", "items": _TENSOR},
-    },
-}
-INFER_BODY: dict[str, Any] = {
-    "required": True,
-    "description": f"With `{HEADER_LENGTH}` the body is that much JSON, then the tensors' bytes in their order.",
-    "content": {JSON_TYPE: {"schema": _REQUEST}, BINARY_TYPE: _BYTES},
-}
-
-
+INFER_BODY = describe_infer_body("priority (1 = highest, 0 = default), timeout (microseconds), binary_data_output")
 MAX_ROWS = 256  # of one request; larger batches are several requests
 EXTENSIONS = ("model_repository", "statistics", "schedule_policy", "parameters")
 _MODEL = "/v2/models/{model}"
@@ -200,7 +146,7 @@ class OipRoutes:
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
         fixed = [
-            _read_route("/v2", self.show_server, "The server and its extensions"),
+            _read_route("/v2", self.show_server, "The server and its extensions", SERVER_METADATA),
             _read_route("/v2/health/live", self.live, "Whether the server lives"),
             _read_route("/v2/health/ready", self.ready, "Whether models are loaded"),
         ]
@@ -210,7 +156,7 @@ class OipRoutes:
         """Return the routes of one model path, with or without a version."""
         infer: dict[str, Any] = {"takes": INFER_BODY, "gives": INFER_REPLY, "tag": "inference"}
         return [
-            _read_route(base, self.show_model, "What a model takes and gives"),
+            _read_route(base, self.show_model, "What a model takes and gives", MODEL_METADATA),
             _read_route(base + "/ready", self.model_ready, "Whether a model is ready"),
             Route("POST", base + "/infer", self.infer, "Infer", RouteAccess.HERE, scope=Scope.INFER, **infer),
         ]
@@ -292,9 +238,9 @@ def answer_refused(refused: InferRefusedError) -> web.Response:
     return response
 
 
-def _read_route(path: str, handler: Handler, says: str) -> Route:
+def _read_route(path: str, handler: Handler, says: str, gives: Schema | None = None) -> Route:
     """Return a GET route that needs the scope `infer`, except on this machine."""
-    return Route("GET", path, handler, says, RouteAccess.HERE, scope=Scope.INFER, tag="inference")
+    return Route("GET", path, handler, says, RouteAccess.HERE, scope=Scope.INFER, gives=gives, tag="inference")
 
 
 def _encode_reply(asked: oip.InferRequest, card: ModelCard, predictions: Sequence[Prediction]) -> web.Response:

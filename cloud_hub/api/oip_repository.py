@@ -4,7 +4,7 @@ Source: Triton's documents "Model Repository Extension" and "Statistics Extensio
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -15,24 +15,42 @@ from cloud_hub.api.routing import MAX_JSON_BYTES, Route, RouteAccess, answer_jso
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.registry.access import Scope
-from cloud_hub.serving.telemetry import LatencyHistogram, ModelTimings, TimeSum, sum_times
+from cloud_hub.serving.telemetry import ModelTimings, TimeSum, sum_times
 from wire.http.guards import read_body
-from wire.http.oip import OipError
+from wire.http.oip import OipError, shorten_name
+from wire.http.openapi import ApiLink
 from wire.protocol.messages import RefusalReason
 
 _NS = 1e9
 
 
-class IndexRequest(msgspec.Struct, frozen=True):
+_LOAD_PARAMETERS: dict[str, Any] = {
+    "properties": {"version": {"type": ["string", "integer"]}, "unload_dependents": {"type": "boolean"}},
+    "propertyNames": {"enum": ["version", "unload_dependents"]},
+}
+
+
+class IndexRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of the index request. `ready`: only loaded models."""
 
     ready: bool = False
 
 
-class LoadRequest(msgspec.Struct, frozen=True):
-    """Body of a load or unload request. `parameters` may name a `version`; `unload_dependents` is ignored."""
+class LoadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of a load or unload request.
 
-    parameters: dict[str, bool | int | float | str] = {}
+    `parameters`: `version`, the newest one without it; `unload_dependents`, true or false: no model here has any.
+    """
+
+    parameters: Annotated[dict[str, bool | int | float | str], msgspec.Meta(extra_json_schema=_LOAD_PARAMETERS)] = {}
+
+
+_INDEX: dict[str, Any] = {"type": "array", "items": {"type": "object", "required": ["name", "version", "state"]}}
+_INDEX_LINKS = tuple(
+    ApiLink(f"GET /v2/models/{{model}}{path}", {"model": "/0/name", **version})
+    for suffix in ("", "/ready", "/stats")
+    for path, version in ((suffix, {}), (f"/versions/{{version}}{suffix}", {"version": "/0/version"}))
+)
 
 
 class ModelRepositoryRoutes:
@@ -52,10 +70,17 @@ class ModelRepositoryRoutes:
             Route("GET", one + "/versions/{version}/stats", self.model_stats, stats, here, scope=Scope.READ, tag=tag),
             Route(
                 "POST", "/v2/repository/index", self.list_index, "Every version of every model, loaded or not",
-                RouteAccess.HERE, scope=Scope.INFER, takes=IndexRequest, gives={"type": "array"}, tag=tag,
+                RouteAccess.HERE, scope=Scope.INFER, takes=IndexRequest, needs_body=False, gives=_INDEX, tag=tag,
+                links=_INDEX_LINKS,
             ),
-            Route("POST", model + "/load", self.load, "Load", whole, scope=operate, takes=LoadRequest, tag=tag),
-            Route("POST", model + "/unload", self.unload, "Unload", whole, scope=operate, takes=LoadRequest, tag=tag),
+            Route(
+                "POST", model + "/load", self.load, "Load", whole,
+                scope=operate, takes=LoadRequest, needs_body=False, tag=tag,
+            ),
+            Route(
+                "POST", model + "/unload", self.unload, "Unload", whole,
+                scope=operate, takes=LoadRequest, needs_body=False, tag=tag,
+            ),
         ]  # fmt: skip
 
     async def list_index(self, request: web.Request) -> web.Response:
@@ -99,7 +124,7 @@ async def _read_optional(request: web.Request, kind: type[msgspec.Struct]) -> An
 async def _load_or_unload(request: web.Request, turn: Callable[[str], Awaitable[None]]) -> web.Response:
     """Load or unload: 200 once it is done; 404 for a model that is not in the repository."""
     asked = await _read_optional(request, LoadRequest)
-    version = asked.parameters.get("version", "")
+    version = _parse_version(asked)
     name = request.match_info["model"]
     try:
         await turn(f"{name}@{version}" if version else name)
@@ -110,23 +135,34 @@ async def _load_or_unload(request: web.Request, turn: Callable[[str], Awaitable[
     return answer_json({})
 
 
-def stats_json(card: ModelCard, found: ModelTimings) -> dict[str, Any]:
-    """Return one entry of `model_stats`: counts, and nanoseconds of all items together.
+def _parse_version(asked: LoadRequest) -> str:
+    """Return the version that is asked for, "" = the newest. OipError(400) for what is not offered, by name."""
+    for key, value in asked.parameters.items():
+        if key == "config" or key.startswith("file:"):
+            line = (
+                f"parameter '{shorten_name(key)}': overrides are not offered, a version is loaded as it was published"
+            )
+            raise OipError(400, line)
+        if key not in _LOAD_PARAMETERS["properties"]:
+            raise OipError(400, f"unknown parameter '{shorten_name(key)}': version and unload_dependents are known")
+        if isinstance(value, float) or isinstance(value, bool) != (key == "unload_dependents"):
+            raise OipError(400, f"parameter '{key}' is not of its type")
+    return str(asked.parameters.get("version", ""))
 
-    A batch's time counts once in `compute_s` and for each of its items in `compute_infer`; input, output and cache
-    times are not measured here and are 0.
+
+def stats_json(card: ModelCard, found: ModelTimings) -> dict[str, Any]:
+    """Return one entry of `model_stats`, in nanoseconds. `inference_stats` counts requests, whatever their batch size.
+
+    `inference_count` counts items, `execution_count` and `batch_stats` batches of the engine; `compute_s` is their time
+    in seconds. A question of a device is a request of one item. Input, output and cache times are not measured here and
+    are 0.
     """
     executions, computed_s = sum_times(found.batches.values())
-    compute = TimeSum()
-    for size, batches in found.batches.items():
-        compute.add(batches.seconds * size, batches.count * size)
-    queue = _total_duration(found.queue)
-    success = {"count": found.items, "ns": queue["ns"] + _seconds_to_ns(compute.seconds)}
     kinds = {
-        "success": success,
-        "fail": _duration_json(found.failed),
-        "queue": queue,
-        "compute_infer": _duration_json(compute),
+        "success": _duration_json(found.succeeded),
+        "fail": _duration_json(found.refused),
+        "queue": _duration_json(found.waited),
+        "compute_infer": _duration_json(found.computed),
     }
     none = {kind: {"count": 0, "ns": 0} for kind in ("compute_input", "compute_output", "cache_hit", "cache_miss")}
     return {
@@ -150,11 +186,6 @@ def _batch_stats(size: int, batches: TimeSum) -> dict[str, Any]:
         "compute_infer": _duration_json(batches),
         "compute_output": nothing,
     }
-
-
-def _total_duration(spread: LatencyHistogram) -> dict[str, int]:
-    """Return count and total nanoseconds of a histogram."""
-    return {"count": sum(spread.buckets), "ns": _seconds_to_ns(spread.seconds)}
 
 
 def _duration_json(found: TimeSum) -> dict[str, int]:

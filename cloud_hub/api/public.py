@@ -172,6 +172,7 @@ def _file_headers(kind: str, keep: str) -> dict[str, str]:
 
 
 _MAX_DIGITS = 18
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": 10**_MAX_DIGITS - 1}
 
 
 class LedgerRoutes:
@@ -193,9 +194,18 @@ class LedgerRoutes:
                 "GET", "/v1/ledger/checkpoint", self.show_checkpoint, "The log's size and root, signed (C2SP)",
                 RouteAccess.OPEN, plain="text/plain",
             ),
-            Route("GET", "/v1/ledger/consistency", self.prove_consistency, grown, RouteAccess.OPEN),
-            Route("GET", "/v1/ledger/inclusion", self.prove_inclusion, held, RouteAccess.OPEN),
-            Route("GET", "/v1/admin/ledger/{device}", self.list_heads, said, RouteAccess.KEY, scope=Scope.READ),
+            Route(
+                "GET", "/v1/ledger/consistency", self.prove_consistency, grown, RouteAccess.OPEN,
+                parameters={"first": _NUMBER, "second": _NUMBER},
+            ),
+            Route(
+                "GET", "/v1/ledger/inclusion", self.prove_inclusion, held, RouteAccess.OPEN,
+                parameters={"index": _NUMBER, "size": _NUMBER},
+            ),
+            Route(
+                "GET", "/v1/admin/ledger/{device}", self.list_heads, said, RouteAccess.KEY, scope=Scope.READ,
+                parameters={"after": {**_NUMBER, "default": -1}},
+            ),
         ]  # fmt: skip
 
     async def show_checkpoint(self, _request: web.Request) -> web.Response:
@@ -203,21 +213,21 @@ class LedgerRoutes:
         return web.Response(text=await self._log_service.sign_checkpoint(), headers={"Cache-Control": "no-store"})
 
     async def prove_consistency(self, request: web.Request) -> web.Response:
-        """Answer with a consistency proof between two sizes (RFC 9162, 2.1.4); 400 if there is none."""
+        """Answer with a consistency proof between two sizes (RFC 9162, 2.1.4); 404 if there is none."""
         first, second = _parse_number(request, "first"), _parse_number(request, "second")
         try:
             proof = await self._log_service.query_log(lambda log: log.prove_consistency(first, second))
         except ValueError as error:
-            raise OipError(400, str(error)) from None
+            raise OipError(404, str(error)) from None
         return answer_json({"first": first, "second": second, "proof": [encode_base64(each) for each in proof]})
 
     async def prove_inclusion(self, request: web.Request) -> web.Response:
-        """Answer with an inclusion proof of a leaf (RFC 9162, 2.1.3); 400 if there is none."""
+        """Answer with an inclusion proof of a leaf (RFC 9162, 2.1.3); 404 if there is none."""
         index, size = _parse_number(request, "index"), _parse_number(request, "size")
         try:
             proof = await self._log_service.query_log(lambda log: log.prove_inclusion(index, size))
         except ValueError as error:
-            raise OipError(400, str(error)) from None
+            raise OipError(404, str(error)) from None
         return answer_json({"index": index, "size": size, "proof": [encode_base64(each) for each in proof]})
 
     async def list_heads(self, request: web.Request) -> web.Response:

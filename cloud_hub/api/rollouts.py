@@ -5,7 +5,7 @@ history by the name of the key, beside the audit; two people are two keys.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -23,6 +23,7 @@ from wire.http.oip import OipError
 
 _STATUS = {"not_found": 404, "conflict": 409, "refused": 409, "invalid": 400}
 ROLLOUTS_PATH = "/v1/admin/rollouts"
+_MODEL_PATTERN = "[^@]+@[0-9]{1,15}"
 T = TypeVar("T")
 
 
@@ -33,9 +34,9 @@ class StartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `rules`: parameters over their defaults; `id`: "" = made from family, version and time.
     """
 
-    model: str
+    model: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^{_MODEL_PATTERN}$"})]
     to: str = "all"
-    back: str = ""
+    back: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^({_MODEL_PATTERN})?$"})] = ""
     rules: dict[str, Any] = {}
     id: str = ""
 

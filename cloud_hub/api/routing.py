@@ -6,7 +6,7 @@ Rule: JSON bodies are read strictly: bounded bytes and depth, no duplicate key, 
 """
 
 import json
-import re
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,6 +19,16 @@ from aiohttp.typedefs import Handler
 from cloud_hub.registry.access import Scope
 from wire.http.guards import read_body
 from wire.http.oip import OipError
+from wire.http.openapi import (
+    REF,
+    TEXT,
+    ApiLink,
+    ApiOperation,
+    Schema,
+    TokenNeed,
+    build_openapi,
+    describe_json_body,
+)
 
 
 class RouteAccess(StrEnum):
@@ -31,12 +41,16 @@ class RouteAccess(StrEnum):
     WHOLE_HERE = "whole_here"  # as WHOLE, but no authentication on this machine
 
 
+LOCAL_OPEN = frozenset({RouteAccess.HERE, RouteAccess.WHOLE_HERE})
+
+
 @dataclass(frozen=True)
 class Route:
     """One route of the web API: method, path, handler, access, and what it takes and returns.
 
-    `takes`: the Struct of the JSON body, or a schema of a body in several forms. `gives`: schema of the answer.
-    `status` of success; `plain`: the content type of an answer that is no JSON. `tag` groups routes for a reader.
+    `takes`: the Struct of the JSON body, or the body object of a body in several forms; `needs_body` False: it may be
+    left out. `gives`: schema of the answer; `status` of success; `plain`: the content type of an answer that is no
+    JSON. `tag` groups routes for a reader. `parameters`, `links`: as in `wire.http.openapi.ApiOperation`.
     """
 
     method: str
@@ -50,7 +64,9 @@ class Route:
     status: int = 200
     plain: str = ""
     tag: str = "operate"
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    needs_body: bool = True
+    parameters: Schema = field(default_factory=dict)
+    links: tuple[ApiLink, ...] = ()
 
     @property
     def canonical(self) -> str:
@@ -65,6 +81,7 @@ class Route:
 
 MAX_JSON_BYTES = 16 * 1024
 BODY_TIMEOUT_S = 10.0
+_MAX_EXACT = 2**53  # of whole numbers that a double holds exactly
 
 T = TypeVar("T")
 
@@ -80,11 +97,12 @@ async def read_json(request: web.Request, kind: type[T]) -> T:
 def parse_json(body: bytes, kind: type[T]) -> T:
     """Parse a JSON body as `kind`. OipError(400) says what is wrong, never what was sent.
 
-    Duplicate keys and unknown keys are errors, and so is nesting beyond the parser's depth.
+    Duplicate keys and unknown keys are errors, and so is nesting beyond the parser's depth. `3.0` is a whole number, as
+    JSON Schema has it.
     """
     try:
-        json.loads(body, object_pairs_hook=_reject_duplicates)
-        return msgspec.json.decode(body, type=kind)
+        read = json.loads(body, object_pairs_hook=_reject_duplicates, parse_float=_read_number)
+        return msgspec.json.decode(msgspec.json.encode(read), type=kind)
     except RecursionError:
         raise OipError(400, "the JSON is nested too deeply") from None
     except msgspec.ValidationError as error:
@@ -100,6 +118,14 @@ def answer_json(value: object, status: int = 200, headers: dict[str, str] | None
     )
 
 
+def _read_number(text: str) -> int | float:
+    """Read a JSON number with a fraction or an exponent. ValueError beyond the range of a double."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number out of range")
+    return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value
+
+
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse duplicate keys: two readers that disagree on which of them counts can be played against each other."""
     found = dict(pairs)
@@ -108,10 +134,6 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_VARIABLE = re.compile(r"\{(\w+)(?::[^}]*)?\}")
-_REF = "#/components/schemas/{name}"
-_TEXT: dict[str, Any] = {"type": "string"}
-_REFUSAL: dict[str, Any] = {"type": "object", "properties": {"error": _TEXT}, "required": ["error"]}
 _TAGS = {
     "inference": "Open Inference Protocol v2, with the extensions named in `GET /v2`",
     "health": "Liveness, readiness and metrics",
@@ -124,10 +146,10 @@ _TAGS = {
 
 
 class OpenApiRoutes:
-    """Route `/openapi.json`; the document is made once, at start."""
+    """Route `/openapi.json`; the document is made once, at start. `local`: as in `describe_routes`."""
 
-    def __init__(self, routes: Sequence[Route], version: str) -> None:
-        self._body = build_openapi([*routes, *self.routes()], version)
+    def __init__(self, routes: Sequence[Route], version: str, *, local: bool) -> None:
+        self._body = describe_routes([*routes, *self.routes()], version, local=local)
 
     def routes(self) -> list[Route]:
         """Return the route of this group."""
@@ -141,71 +163,42 @@ class OpenApiRoutes:
         return answer_json(self._body)
 
 
-def build_openapi(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    """Return the OpenAPI 3.1.0 document of these routes.
+def describe_routes(routes: Sequence[Route], version: str, *, local: bool) -> dict[str, Any]:
+    """Return the OpenAPI 3.1.0 document of these routes; Struct bodies become named components.
 
-    Every path carries its operation id (method and path), scope, access, parameters, body schema and responses. Struct
-    bodies become named components. Source: OpenAPI Specification 3.1.0; JSON Schema 2020-12.
+    `local`: the server is reached from this machine alone, so that routes marked HERE need no token.
     """
     structs = sorted({route.takes for route in routes if _is_struct(route.takes)}, key=lambda kind: kind.__name__)
-    shapes, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
+    shapes, schemas = msgspec.json.schema_components(structs, ref_template=REF)
     named = dict(zip(structs, shapes, strict=True))
-    paths: dict[str, dict[str, Any]] = {}
-    for route in routes:
-        paths.setdefault(_VARIABLE.sub(r"{\1}", route.path), {})[route.method.lower()] = _build_operation(route, named)
-    key = {"type": "http", "scheme": "bearer", "description": "The admin token, or a key of `skerry hub key create`"}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Skerry hub", "version": version},
-        "tags": [{"name": name, "description": says} for name, says in _TAGS.items()],
-        "paths": paths,
-        "components": {"schemas": {"Refusal": _REFUSAL, **schemas}, "securitySchemes": {"key": key}},
-    }
+    operations = [_describe_route(route, named, local=local) for route in routes]
+    return build_openapi("Skerry hub", version, _TAGS, operations, schemas)
 
 
 def _is_struct(takes: object) -> bool:
     return isinstance(takes, type) and issubclass(takes, msgspec.Struct)
 
 
-def _build_operation(route: Route, named: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    """Return the operation object of a route; `named` maps Structs to their schema references."""
-    found = {
-        "operationId": _operation_id(route),
-        "summary": route.summary,
-        "description": f"Scope: {route.scope.value}. Door: {route.door.value}.",
-        "tags": [route.tag],
-        "security": [] if route.door is RouteAccess.OPEN else [{"key": []}],
-        "parameters": [_path_parameter(name) for name in _VARIABLE.findall(route.path)],
-        "responses": _build_responses(route),
-        **route.extra,
-    }
-    if route.takes is not None:
-        found["requestBody"] = _request_body(named[route.takes] if _is_struct(route.takes) else None, route)
-    return found
+def _describe_route(route: Route, named: Mapping[Any, dict[str, Any]], *, local: bool) -> ApiOperation:
+    """Return the operation of a route; `named` maps Structs to their schema references."""
+    body = describe_json_body(named[route.takes], required=route.needs_body) if _is_struct(route.takes) else route.takes
+    return ApiOperation(
+        method=route.method,
+        path=route.path,
+        summary=route.summary,
+        tag=route.tag,
+        token=_token_need(route, local=local),
+        description=f"Scope: {route.scope.value}. Door: {route.door.value}.",
+        parameters=route.parameters,
+        body=body,
+        gives=TEXT if route.plain else route.gives or {"type": "object"},
+        content_type=route.plain.partition(";")[0] or "application/json",
+        status=route.status,
+        links=route.links,
+    )
 
 
-def _request_body(shape: dict[str, Any] | None, route: Route) -> dict[str, Any]:
-    """Return the request body object: JSON of a Struct, or the body schema that the route gives."""
-    return {"required": True, "content": {"application/json": {"schema": shape}}} if shape else dict(route.takes)
-
-
-def _build_responses(route: Route) -> dict[str, Any]:
-    """Return the response objects: success, 4XX and 5XX with one line of error."""
-    kind = route.plain.partition(";")[0] or "application/json"
-    shape = _TEXT if route.plain else route.gives or {"type": "object"}
-    refused = {"application/json": {"schema": {"$ref": _REF.format(name="Refusal")}}}
-    return {
-        str(route.status): {"description": route.summary, "content": {kind: {"schema": shape}}},
-        "4XX": {"description": "Refused, with the reason in one line", "content": refused},
-        "5XX": {"description": "Temporarily unavailable, or a defect of the hub", "content": refused},
-    }
-
-
-def _path_parameter(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
-
-
-def _operation_id(route: Route) -> str:
-    """Return the operation id, such as `get_v1_admin_status`."""
-    words = re.findall(r"[a-z0-9]+", f"{route.method} {route.path}".lower())
-    return "_".join(words)
+def _token_need(route: Route, *, local: bool) -> TokenNeed:
+    if route.door is RouteAccess.OPEN:
+        return TokenNeed.NEVER
+    return TokenNeed.OPTIONAL if local and route.door in LOCAL_OPEN else TokenNeed.ALWAYS

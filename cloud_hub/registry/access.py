@@ -11,7 +11,7 @@ import sqlite3
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 import msgspec
 
@@ -19,6 +19,13 @@ from wire.process.exit_codes import ExitCode, ExitError
 
 MAX_KEYS = 10_000
 MAX_NAME = 64
+MAX_LIFE_S = 10 * 365 * 86_400
+# Inside a character class of Python and ECMA 262: control, format and separator characters, which a terminal acts on.
+UNPRINTABLE = (
+    r"\u0000-\u001f\u007f-\u00a0\u00ad\u0600-\u0605\u061c\u06dd\u070f\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f"
+    r"\u3000\ue000-\uf8ff\ufeff\ufff0-\ufffb\ufffe\uffff"
+)
+NAME_PATTERN = f"[^{UNPRINTABLE}]{{1,{MAX_NAME}}}"
 _TOKEN = re.compile(r"skerry_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 _TENANT = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){0,61}")
 _TABLE = """
@@ -39,6 +46,7 @@ class Scope(StrEnum):
 
 
 GRANTABLE_SCOPES = frozenset({Scope.INFER, Scope.READ, Scope.OPERATE})
+_Grantable = Annotated[Scope, msgspec.Meta(extra_json_schema={"enum": sorted(GRANTABLE_SCOPES)})]
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -61,10 +69,10 @@ NOBODY = Caller("nobody")
 class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Request to create a key. `tenant` "" = for the whole hub; `expires_s` 0 = until it is revoked."""
 
-    name: str
-    scopes: tuple[Scope, ...]
-    tenant: str = ""
-    expires_s: float = 0.0
+    name: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^{NAME_PATTERN}$"})]
+    scopes: Annotated[tuple[_Grantable, ...], msgspec.Meta(extra_json_schema={"minItems": 1})]
+    tenant: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^({_TENANT.pattern})?$"})] = ""
+    expires_s: Annotated[float, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": MAX_LIFE_S})] = 0.0
 
 
 class ApiKey(msgspec.Struct, frozen=True):
@@ -180,7 +188,7 @@ def _validate_request(wanted: KeyRequest) -> None:
         raise AccessError("scopes are one or more of infer, read, operate")
     if wanted.tenant and not _TENANT.fullmatch(wanted.tenant):
         raise AccessError("a tenant is lower-case letters, digits and single dashes")
-    if not 0 < len(wanted.name) <= MAX_NAME or not wanted.name.isprintable():
+    if not re.fullmatch(NAME_PATTERN, wanted.name):
         raise AccessError(f"a name is 1 to {MAX_NAME} printable characters")
-    if not 0 <= wanted.expires_s <= 10 * 365 * 86_400:
+    if not 0 <= wanted.expires_s <= MAX_LIFE_S:
         raise AccessError("a key lives for at most ten years")

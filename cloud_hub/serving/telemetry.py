@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from cloud_hub.core.commands import BatchItem, QuestionKey
+from cloud_hub.core.commands import LOCAL, BatchItem, QuestionKey
 from cloud_hub.core.queues import Batch
 from cloud_hub.engine.worker import BatchResult
 from wire.process.tracing import DEVICE_SPAN, Attribute, Span, TraceContext, derive_span_id, parse_traceparent
@@ -46,12 +46,17 @@ class LatencyHistogram:
 
 
 class ModelTimings:
-    """Statistics of one model version. `batches` by batch size; `failed` counts items of failed batches."""
+    """Statistics of one model version. `batches` by batch size; `failed` counts items of failed batches.
+
+    Of requests, whatever their number of samples: `succeeded` and `refused` from arrival to end, `waited` until the
+    first batch with a sample of theirs, `computed` in the engine.
+    """
 
     def __init__(self) -> None:
         self.items = 0
         self.batches: dict[int, TimeSum] = {}
         self.failed = TimeSum()
+        self.succeeded, self.refused, self.waited, self.computed = TimeSum(), TimeSum(), TimeSum(), TimeSum()
         self.queue = LatencyHistogram()
         self.compute = LatencyHistogram()
         self.last_ms = 0
@@ -78,6 +83,18 @@ class InferenceTimings:
         for waited in waited_s:
             found.queue.add(max(0.0, waited))
         found.last_ms = int(now * 1000)
+
+    def add_request_batch(self, model: str, begun: Sequence[float], requests: int, compute_s: float) -> None:
+        """Count the requests of a computed batch. `begun`: waiting times (s) of those whose first batch it is."""
+        found = self.timings_for(model)
+        for waited in begun:
+            found.waited.add(max(0.0, waited))
+        found.computed.add(compute_s * requests, len(begun))
+
+    def add_request(self, model: str, seconds: float, *, answered: bool) -> None:
+        """Count a request that has ended after so many seconds, with an answer or with a refusal."""
+        found = self.timings_for(model)
+        (found.succeeded if answered else found.refused).add(seconds)
 
     def add_failure(self, model: str, items: int, compute_s: float) -> None:
         """Count a failed batch of so many items."""
@@ -114,12 +131,22 @@ class InferenceObserver:
         """A batch has returned from its engine at `now` (hub seconds)."""
         if result.error:
             self.timings.add_failure(batch.model, len(batch.items), result.seconds)
+            if batch.attempt and len(batch.items) == 1:  # it fails alone: its question will be refused
+                self._count_questions(batch, now, answered=False)
             return
         begun = now - result.seconds
         self.timings.add_batch(batch.model, [begun - item.arrived_s for item in batch.items], result.seconds, now)
+        requests = {item.key[:2] if item.key.device == LOCAL else item.key for item in batch.items}
+        firsts = [begun - item.arrived_s for item in batch.items if item.key.device != LOCAL or not item.key.seq]
+        self.timings.add_request_batch(batch.model, firsts, len(requests), result.seconds)
+        self._count_questions(batch, now, answered=True)
         if self._sink is not None:
             for item in batch.items:
                 self._emit_spans(item, batch, result, now)
+
+    def on_web_request(self, model: str, seconds: float, *, answered: bool) -> None:
+        """A web request has ended after so many seconds; a question of a device counts by its batch."""
+        self.timings.add_request(model, seconds, answered=answered)
 
     def on_stored(self, key: QuestionKey, now: float) -> None:
         """The verdict of this question is stored and sent now: ends its trace."""
@@ -134,6 +161,12 @@ class InferenceObserver:
         if at is not None and self._sink is not None:
             told: dict[str, Attribute] = {"http.response.status_code": status}
             self._sink((Span(at.trace, span, at.parent, HTTP, *times, attributes=told),))
+
+    def _count_questions(self, batch: Batch, now: float, *, answered: bool) -> None:
+        """Count the devices' questions of a batch as requests that have ended."""
+        for item in batch.items:
+            if item.key.device != LOCAL:
+                self.timings.add_request(batch.model, now - item.arrived_s, answered=answered)
 
     def _emit_spans(self, item: BatchItem, batch: Batch, result: BatchResult, now: float) -> None:
         """Make the spans of one item: link, queue, compute, and one per rank."""

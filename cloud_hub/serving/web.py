@@ -17,6 +17,7 @@ from cloud_hub.core.commands import AnswerWebSample
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.web_requests import InferOptions, InferRefusedError, StillRunningError
 from cloud_hub.engine.types import ModelCard
+from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.system.clock import LoopLagMonitor
 from wire.protocol.messages import Prediction, RefusalReason
 
@@ -110,11 +111,14 @@ _DEFAULT_OPTIONS = InferOptions()
 class WebInference:
     """Answers web inference requests through the queue of `HubCore`.
 
-    `now`: hub time in seconds; `round_`: executes the commands that the core has pending.
+    `now`: hub time in seconds; `round_`: executes the commands that the core has pending; `observer` counts requests.
     """
 
-    def __init__(self, core: HubCore, now: Callable[[], float], round_: Callable[[], None]) -> None:
+    def __init__(
+        self, core: HubCore, now: Callable[[], float], round_: Callable[[], None], observer: InferenceObserver
+    ) -> None:
         self._core = core
+        self._observer = observer
         self._now = now
         self._round = round_
         self._requests: dict[int, _WaitingRequest] = {}
@@ -159,6 +163,18 @@ class WebInference:
         card = self.card_for(model)
         if card is None:
             raise InferRefusedError(RefusalReason.MODEL_GONE)
+        began = self._now()
+        try:
+            predictions = await self._infer_known(card, inputs, wish)
+        except InferRefusedError:
+            self._observer.on_web_request(card.name, self._now() - began, answered=False)
+            raise
+        self._observer.on_web_request(card.name, self._now() - began, answered=True)
+        return predictions
+
+    async def _infer_known(
+        self, card: ModelCard, inputs: npt.NDArray[np.generic], wish: InferOptions
+    ) -> list[Prediction]:
         if not card.accepts_inputs(inputs):
             raise InferRefusedError(RefusalReason.SCHEMA)
         if not wish.idempotency:

@@ -10,6 +10,7 @@ from aiohttp import web
 from edge_agent.api.answers import HEARTBEAT_S, AnswerRoutes
 from edge_agent.api.health import HealthRoutes
 from edge_agent.api.oip import InferLimits, OipRoutes
+from edge_agent.api.openapi import OpenApiRoutes
 from edge_agent.api.service import AnswerService
 from wire.http.guards import ServerAccess, load_token, open_site, security_middlewares
 
@@ -31,13 +32,15 @@ def build_app(
     file is not private.
     """
     limits = limits or InferLimits()
+    token = load_token(door)
     app = web.Application(
-        middlewares=security_middlewares(door, load_token(door), OPEN_ROUTES), client_max_size=limits.max_body_bytes
+        middlewares=security_middlewares(door, token, OPEN_ROUTES), client_max_size=limits.max_body_bytes
     )
     answers = AnswerRoutes(service, heartbeat_s)
     app.add_routes(OipRoutes(service, version, limits).route_table())
     app.add_routes(answers.route_table())
     app.add_routes(HealthRoutes(service).route_table())
+    app.add_routes(OpenApiRoutes(service, version, protected=bool(token)).route_table())
     app.on_shutdown.append(answers.close_streams)
     return app
 

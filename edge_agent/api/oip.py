@@ -24,7 +24,7 @@ from wire.http.oip import OipError, build_answer_tensors, list_answer_outputs
 SERVER = "skerry-agent"
 PLATFORM = "skerry_edge"
 PARAMETERS = ("data_class", "subject")
-_HARMLESS = frozenset({"priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
+_HARMLESS = frozenset({"priority", "timeout", *oip.SEQUENCE_PARAMETERS})  # what they ask for is refused below
 _DATA_CLASS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -177,6 +177,12 @@ def _parse_data_class(given: dict[str, oip.OipParameter], default: str) -> str:
             near = difflib.get_close_matches(key, PARAMETERS, 1)
             hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(PARAMETERS)}"
             raise OipError(400, f"unknown parameter '{oip.shorten_name(key)}', {hint}")
+    oip.refuse_sequences(given)
+    if given.get("timeout"):
+        line = (
+            "parameter 'timeout' is not offered here: the policy's mode and its budget_s say how long an answer takes"
+        )
+        raise OipError(400, line)
     value = given.get("data_class", default)
     if not isinstance(value, str) or (value and not _DATA_CLASS.fullmatch(value)):
         raise OipError(400, "data_class is a word of at most 64 letters, digits, '_', '.', '-'")

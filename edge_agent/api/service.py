@@ -149,6 +149,8 @@ def parse_truth(truth: object, manifest: Manifest | None) -> float | None:
     if manifest.kind is ModelKind.REGRESSOR:
         known = isinstance(truth, int | float) and not isinstance(truth, bool) and isfinite(truth)
         return float(truth) if known else None  # type: ignore[arg-type]
+    if isinstance(truth, float) and truth.is_integer():
+        truth = int(truth)
     if isinstance(truth, str):
         return manifest.labels.index(truth) if truth in manifest.labels else None
     if isinstance(truth, bool) or not isinstance(truth, int):

@@ -214,7 +214,8 @@ def make_bearer_middleware(token: str, open_routes: frozenset[str]) -> Middlewar
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if _route_pattern(request) not in open_routes and not has_token(request, expected):
+        known = request.match_info.http_exception is None  # else 404 or 405: which routes there are is no secret
+        if known and _route_pattern(request) not in open_routes and not has_token(request, expected):
             return error_response(401, "this route needs the bearer token", {"WWW-Authenticate": "Bearer"})
         return await handler(request)
 

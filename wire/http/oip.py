@@ -6,13 +6,12 @@ Extension".
 
 Rule: a request whose JSON names a key twice is refused: two readers that disagree on which one counts could be played
 against each other.
-
 Rule: a classifier answers with `scores`, `label`, `confidence`, `label_name`; a regressor with `value` and
 `confidence`. Device and hub have the same outputs.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,14 +26,16 @@ from wire.http.tensors import (
     count_elements,
     format_shape,
     input_error,
+    make_text_tensor,
     name_datatype,
     parse_binary_tensor,
     parse_json_tensor,
     read_binary_size,
     serialise_array,
     shorten_name,
+    to_numpy_dtype,
 )
-from wire.protocol.messages import Prediction, TensorDType
+from wire.protocol.messages import Prediction
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+(:)?')
 
@@ -71,6 +72,7 @@ __all__ = [
     "JSON_TYPE",
     "MAX_TENSORS",
     "NUMPY_DTYPES",
+    "SEQUENCE_PARAMETERS",
     "Array",
     "EncodedBody",
     "InferRequest",
@@ -87,6 +89,7 @@ __all__ = [
     "make_text_tensor",
     "name_datatype",
     "parse_infer_request",
+    "refuse_sequences",
     "shorten_name",
     "to_numpy_dtype",
     "validate_inputs",
@@ -97,6 +100,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
 MAX_TENSORS = 64
+SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 
 OipParameter = bool | int | float | str
 
@@ -175,6 +179,13 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(_Request)
+
+
+def refuse_sequences(parameters: Mapping[str, OipParameter]) -> None:
+    """Refuse a request that belongs to a sequence (0, "" and false: to none). Raises OipError(400)."""
+    for key in SEQUENCE_PARAMETERS:
+        if parameters.get(key):
+            raise OipError(400, f"parameter '{key}': sequences are not offered, the models keep no state")
 
 
 def parse_infer_request(body: bytes, header_length: str | None = None) -> InferRequest:
@@ -263,16 +274,6 @@ def build_model_metadata(card: ModelMetadata) -> dict[str, Any]:
         "inputs": [msgspec.to_builtins(spec) for spec in card.inputs],
         "outputs": [msgspec.to_builtins(spec) for spec in card.outputs],
     }
-
-
-def make_text_tensor(values: Iterable[str]) -> Array:
-    """One-axis BYTES tensor of UTF-8 texts."""
-    return np.array([value.encode() for value in values], dtype=object)
-
-
-def to_numpy_dtype(dtype: TensorDType) -> "np.dtype[Any]":
-    """Numpy type of a link tensor's element type."""
-    return NUMPY_DTYPES[dtype.value]
 
 
 def _split_body(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from wire.protocol.messages import TensorDType
+
 BYTES_DATATYPE = "BYTES"
 NUMPY_DTYPES: Mapping[str, "np.dtype[Any]"] = {
     name: np.dtype(code)
@@ -219,3 +221,13 @@ def shorten_name(text: str) -> str:
 def format_shape(shape: Iterable[int]) -> str:
     """Format a shape as "[1,28,28]"."""
     return "[" + ",".join(str(size) for size in shape) + "]"
+
+
+def make_text_tensor(values: Iterable[str]) -> Array:
+    """One-axis BYTES tensor of UTF-8 texts."""
+    return np.array([value.encode() for value in values], dtype=object)
+
+
+def to_numpy_dtype(dtype: TensorDType) -> "np.dtype[Any]":
+    """Numpy type of a link tensor's element type."""
+    return NUMPY_DTYPES[dtype.value]

@@ -14,6 +14,7 @@ from wire.errors import Fault, LocalError, RemoteError
 MAX_ID_CHARS = 64
 _ID = re.compile(r"[a-z0-9-]{1,64}")
 _PART = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-))*(?<!-)")
+DEVICE_ID_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*--[a-z0-9]+(-[a-z0-9]+)*"  # for readers without Python; ECMA 262
 _TOPIC = re.compile(r"v1/([0-9a-f]{2})/([a-z0-9-]{1,64})/up/(q|ask|state|report)")
 
 

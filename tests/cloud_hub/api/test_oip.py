@@ -99,14 +99,55 @@ async def test_the_repository_lists_loads_and_unloads(site):
     assert (await site.ask("POST", "/v2/repository/models/other/load", headers=site.admin))[0] == 404
 
 
-async def test_statistics_count_what_was_computed(site):
+@pytest.mark.parametrize("name", ["config", "file:1/model.onnx"])
+async def test_a_load_with_overrides_is_refused_and_loads_nothing(site, name):
+    asked = {"parameters": {name: "{}", "version": "6"}}
+    await site.ask("POST", "/v2/repository/models/digits@6/unload", headers=site.admin)
+    status, said = await site.ask("POST", "/v2/repository/models/digits/load", json=asked, headers=site.admin)
+    assert (status, name in said["error"]) == (400, True)
+    assert site.hub.unloaded == {"digits@6"}
+
+
+@pytest.mark.parametrize("asked", [{"version": True}, {"unload_dependents": "yes"}, {"versoin": "6"}, {"version": 6.5}])
+async def test_a_load_parameter_that_means_nothing_is_refused_by_name(site, asked):
+    path = "/v2/repository/models/digits/load"
+    status, said = await site.ask("POST", path, json={"parameters": asked}, headers=site.admin)
+    assert (status, next(iter(asked)) in said["error"]) == (400, True)
+    assert (await site.ask("POST", path, json={"parameter": {}}, headers=site.admin))[0] == 400
+
+
+@pytest.mark.parametrize("name", ["sequence_id", "sequence_start", "sequence_end"])
+async def test_a_sequence_is_refused_and_not_ignored(site, name):
+    body = {**infer_body(), "parameters": {name: 7 if name == "sequence_id" else True}}
+    status, said = await site.ask("POST", INFER, json=body)
+    assert (status, name in said["error"], site.hub.wishes) == (400, True, [])
+    none = {**infer_body(), "parameters": {"sequence_id": 0, "sequence_start": False, "sequence_end": False}}
+    assert (await site.ask("POST", INFER, json=none))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2/models/digits/config", 404), ("POST", "/v2/models/digits/generate", 404), ("GET", "/v3", 404),
+        ("POST", "/v2/systemsharedmemory/region/x/register", 404), ("GET", "/v1/admin/secrets", 404),
+        ("DELETE", "/v2/models/digits", 405), ("POST", "/metrics", 405),
+    ],
+)  # fmt: skip
+async def test_a_route_that_does_not_exist_is_404_with_and_without_a_token(site, method, path, status):
+    for headers in ({}, {"Authorization": "Bearer x"}, site.admin):
+        found, said = await site.ask(method, path, headers=headers)
+        assert (found, list(said)) == (status, ["error"])
+
+
+async def test_statistics_count_requests_and_not_their_samples(site):
     for _ in range(3):
         await site.ask("POST", INFER, json=infer_body(2))
     _, found = await site.ask("GET", "/v2/models/digits/versions/7/stats")
     (stats,) = found["model_stats"]
     assert (stats["inference_count"], stats["execution_count"]) == (6, 3)
-    assert stats["inference_stats"]["queue"] == {"count": 6, "ns": 6_000_000}
-    assert stats["inference_stats"]["compute_infer"] == {"count": 6, "ns": 12_000_000}
+    assert stats["inference_stats"]["success"] == {"count": 3, "ns": 9_000_000}
+    assert stats["inference_stats"]["queue"] == {"count": 3, "ns": 3_000_000}
+    assert stats["inference_stats"]["compute_infer"] == {"count": 3, "ns": 6_000_000}
     assert [(batch["batch_size"], batch["compute_infer"]["count"]) for batch in stats["batch_stats"]] == [(2, 3)]
     assert len((await site.ask("GET", "/v2/models/stats"))[1]["model_stats"]) == 2
     assert (await site.ask("GET", "/v2/models/other/stats"))[0] == 404

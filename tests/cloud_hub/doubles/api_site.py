@@ -124,6 +124,8 @@ class EchoHub:
         if self.refuse:
             raise InferRefusedError(self.refuse, 3.0)
         self.observer.timings.add_batch(model, [0.001] * len(inputs), 0.002, 1.0)
+        self.observer.timings.add_request_batch(model, [0.001], 1, 0.002)
+        self.observer.on_web_request(model, 0.003, answered=True)
         return self.engines[model].infer([WorkItem(raw=row) for row in inputs])
 
     def check_overload(self, tenant: str) -> None: ...

@@ -51,6 +51,19 @@ async def test_infer_refuses_with_a_reason(tmp_path, model, inputs, reason):
         assert refused.value.reason is reason
 
 
+async def test_statistics_count_a_request_once_though_its_samples_need_three_batches(tmp_path):
+    async with serving(tmp_path, engine=EchoEngine(CARD), max_batch=4) as site:
+        for rows in (10, 1):
+            await site.hub.inference.infer("echo", np.zeros((rows, 10), np.float32))
+        with pytest.raises(InferRefusedError):
+            await site.hub.inference.infer("echo", np.zeros((1, 11), np.float32))
+        found = site.hub.observer.timings.timings_for("echo@1")
+        assert found.items == 11
+        assert sum(batches.count for batches in found.batches.values()) >= 4
+        assert (found.succeeded.count, found.waited.count, found.computed.count, found.refused.count) == (2, 2, 2, 1)
+        assert found.succeeded.seconds >= found.computed.seconds > 0
+
+
 async def test_infer_refuses_a_poisoned_sample_and_a_caller_that_leaves_is_forgotten(tmp_path):
     async with serving(tmp_path, engine=EchoEngine(CARD, 0.05, poison=b"\x0d" * 8)) as site:
         with pytest.raises(InferRefusedError) as refused:

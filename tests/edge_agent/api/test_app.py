@@ -291,7 +291,7 @@ def test_every_route_of_the_protocol_and_of_ours_is_there():
     paths = {path for _, path in routes()}
     assert paths > OPEN_ROUTES
     assert {"/v2", "/v2/models/{model}/versions/{version}/infer", "/v1/events", "/v1/answers/{id}/why"} < paths
-    assert len(routes()) == 19
+    assert len(routes()) == 20
 
 
 async def test_a_unix_socket_serves_and_is_gone_afterwards(tmp_path):

@@ -150,9 +150,9 @@ async def test_the_token_opens_every_route_and_an_open_route_needs_none():
         good = {"Authorization": f"bearer {TOKEN}"}
         assert await status(session.get("/v1/things/1", headers=good)) == 200
         assert await status(session.get("/open")) == 200
-        assert await status(session.get("/unknown")) == 401  # an unknown route tells nothing to a stranger
-        assert await status(session.get("/unknown", headers=good)) == 404
-        assert await status(session.delete("/open", headers=good)) == 405
+        for headers in ({}, good):  # which routes there are is no secret
+            assert await status(session.get("/unknown", headers=headers)) == 404
+            assert await status(session.delete("/open", headers=headers)) == 405
 
 
 def test_an_empty_token_guards_nothing_and_so_is_refused():

@@ -1,0 +1,151 @@
+"""HTTP route of the agent's own description: `/openapi.json`, an OpenAPI 3.1 document of every route it serves.
+
+Rule: the document is made when it is asked for, since what feedback may say is a matter of the model that answers now.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from edge_agent.api.service import AnswerService
+from models.bundle.manifest import Manifest, ModelKind
+from wire.http.openapi import (
+    INFER_REPLY,
+    MODEL_METADATA,
+    SERVER_METADATA,
+    TEXT,
+    ApiOperation,
+    Schema,
+    TokenNeed,
+    build_openapi,
+    describe_infer_body,
+    describe_json_body,
+)
+
+TAGS: Mapping[str, str] = {
+    "inference": "Open Inference Protocol v2: samples, answered on this device or with the hub's help",
+    "answers": "Answers given before: corrections, reasons, feedback, events, erasure",
+    "health": "Liveness, readiness, status and metrics",
+}
+_PARAMETERS = "data_class, subject, binary_data_output; priority is taken and changes nothing, as nothing waits here"
+_MODEL = "/v2/models/{model}"
+_VERSIONED = _MODEL + "/versions/{version}"
+_ANSWER = "/v1/answers/{id}"
+_ID: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+_RECORD: Schema = {
+    "type": "object",
+    "required": ["answer_id", "kind", "source", "reason", "label", "confidence", "scores", "model", "model_version"],
+}
+_RECORDS: Schema = {
+    "type": "object",
+    "required": ["answer_id", "records"],
+    "properties": {"answer_id": _ID, "records": {"type": "array", "items": _RECORD, "minItems": 1}},
+}
+_WAIT: Schema = {"type": "number", "minimum": 0, "default": 0, "description": "Seconds to wait for a correction"}
+_AFTER: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "default": 0, "description": "Event number"}
+_SUBJECT: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "Keyed hash of a data subject"}
+
+
+class OpenApiRoutes:
+    """Route `/openapi.json`. `version`: of the server; `protected`: it asks for a token, but for `/healthz`."""
+
+    def __init__(self, service: AnswerService, version: str, *, protected: bool) -> None:
+        self._service = service
+        self._version = version
+        self._protected = protected
+
+    def route_table(self) -> list[web.RouteDef]:
+        """The route with its handler, for `web.Application.add_routes`."""
+        return [web.get("/openapi.json", self.get_document)]
+
+    async def get_document(self, _: web.Request) -> web.Response:
+        """`GET /openapi.json`: what this agent takes and gives."""
+        token = TokenNeed.ALWAYS if self._protected else TokenNeed.NEVER
+        operations = list_operations(self._service.manifest, token)
+        document = build_openapi("Skerry agent", self._version, TAGS, operations, {})
+        return web.Response(body=msgspec.json.encode(document), content_type="application/json")
+
+
+def list_operations(manifest: Manifest | None, token: TokenNeed) -> list[ApiOperation]:
+    """Return every operation of an agent with this model. `token`: whether its routes need one."""
+    return [*_list_inference(token), *_list_answers(manifest, token), *_list_health(token)]
+
+
+def _list_inference(token: TokenNeed) -> list[ApiOperation]:
+    def read(path: str, summary: str, gives: Schema) -> ApiOperation:
+        return ApiOperation(method="GET", path=path, summary=summary, tag="inference", token=token, gives=gives)
+
+    found = [
+        read("/v2", "The server and its extensions", SERVER_METADATA),
+        read("/v2/health/live", "Whether the event loop runs", _flag("live")),
+        read("/v2/health/ready", "Whether a sample would be answered now", _flag("ready")),
+    ]
+    for base in (_MODEL, _VERSIONED):
+        found += [
+            read(base, "What the model takes and gives", MODEL_METADATA),
+            read(base + "/ready", "Whether the model answers", _flag("ready")),
+            ApiOperation(
+                method="POST", path=base + "/infer", summary="Answer one sample, or a batch", tag="inference",
+                token=token, body=describe_infer_body(_PARAMETERS), gives=INFER_REPLY,
+            ),
+        ]  # fmt: skip
+    return found
+
+
+def _list_answers(manifest: Manifest | None, token: TokenNeed) -> list[ApiOperation]:
+    def describe(method: str, path: str, summary: str, **more: Any) -> ApiOperation:
+        return ApiOperation(method=method, path=path, summary=summary, tag="answers", token=token, **more)
+
+    feedback = {
+        "type": "object",
+        "required": ["truth"],
+        "properties": {"truth": _describe_truth(manifest)},
+        "additionalProperties": False,
+    }
+    records = "An answer and its correction"
+    events = "Answers and corrections as server-sent events; `Last-Event-ID` goes on where a stream ended"
+    return [
+        describe("GET", _ANSWER, records, parameters={"id": _ID, "wait_s": _WAIT}, gives=_RECORDS),
+        describe("GET", _ANSWER + "/why", "Why an answer is what it is, and what left for it", parameters={"id": _ID}),
+        describe(
+            "POST", _ANSWER + "/feedback", "Record the true label or value of an answer",
+            parameters={"id": _ID}, body=describe_json_body(feedback),
+        ),
+        describe(
+            "GET", "/v1/events", events, parameters={"after": _AFTER}, content_type="text/event-stream", gives=TEXT
+        ),
+        describe(
+            "POST", "/v1/subjects/{subject}/erase", "Forget a data subject on this device",
+            parameters={"subject": _SUBJECT}, gives={"type": "object", "required": ["answers"]},
+        ),
+    ]  # fmt: skip
+
+
+def _list_health(token: TokenNeed) -> list[ApiOperation]:
+    def describe(method: str, path: str, summary: str, need: TokenNeed = token, **more: Any) -> ApiOperation:
+        return ApiOperation(method=method, path=path, summary=summary, tag="health", token=need, **more)
+
+    return [
+        describe("GET", "/healthz", "Whether the event loop runs", TokenNeed.NEVER, gives=_flag("live")),
+        describe("GET", "/readyz", "Whether a sample would be answered now", gives=_flag("ready")),
+        describe("GET", "/v1/status", "The agent's whole status"),
+        describe("POST", "/v1/refresh", "Look for updates soon", status=202),
+        describe("GET", "/metrics", "Metrics for Prometheus", content_type="text/plain", gives=TEXT),
+        describe("GET", "/openapi.json", "This description"),
+    ]
+
+
+def _flag(name: str) -> Schema:
+    return {"type": "object", "required": [name], "properties": {name: {"type": "boolean"}}}
+
+
+def _describe_truth(manifest: Manifest | None) -> Schema:
+    """Return what the truth of an answer may be: a label's number or name, or a regressor's value."""
+    if manifest is None:
+        return {"type": ["number", "string"]}
+    if manifest.kind is ModelKind.REGRESSOR:
+        return {"type": "number"}
+    labels = manifest.labels
+    return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": len(labels) - 1}, {"enum": list(labels)}]}
