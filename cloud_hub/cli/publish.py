@@ -43,6 +43,10 @@ def models_publish(
     bundle: Annotated[Path | None, typer.Argument(help="A bundle folder.", show_default=False)] = None,
     *,
     finish: Annotated[Path | None, typer.Option("--finish", help="A signed request: install it.")] = None,
+    new_interface: Annotated[
+        bool,
+        typer.Option("--new-interface", help="Its input, kind or labels differ from the version before, on purpose."),
+    ] = False,
     request: Out = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
@@ -54,7 +58,9 @@ def models_publish(
     if finish is not None:
         _install_request(repository, finish)
     elif bundle is not None:
-        published = map_publish_errors(lambda: publish_bundle(repository, bundle, utc_moment()))
+        published = map_publish_errors(
+            lambda: publish_bundle(repository, bundle, utc_moment(), new_interface=new_interface)
+        )
         print_published(published, request, as_json=as_json)
 
 

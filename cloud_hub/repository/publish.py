@@ -26,6 +26,7 @@ from models.signing.ceremony import RepositoryPlan, begin_repository
 from models.signing.request import RequestError, SigningRequest, add_signatures
 from models.signing.review import REVOKED_FIELD
 from models.signing.roles import (
+    INTERFACE_FIELD,
     KEYS,
     POLICY,
     SMALL_THRESHOLDS,
@@ -73,15 +74,20 @@ class TargetItem:
     steady: bool = False  # the path itself names the version: what it holds never changes
 
 
-def publish_bundle(repository: Repository, folder: Path, now: datetime) -> PublishResult:
+def publish_bundle(
+    repository: Repository, folder: Path, now: datetime, *, new_interface: bool = False
+) -> PublishResult:
     """Publish a verified bundle as `models/{family}/{family}-{version}.skb`.
 
-    BundleError if the bundle is unsound, RequestError if it may not be published.
+    `new_interface`: its signers allow devices to install it although its input, kind or labels differ from those of the
+    model they run; it may be added to what is published already. BundleError if the bundle is unsound, RequestError if
+    it may not be published.
     """
     bundle = open_bundle(folder)
     lint_graph(bundle.read_file(EDGE_FILE))
     manifest = bundle.manifest
     custom = {"version": manifest.version, "min_agent": MIN_AGENT, "target": msgspec.to_builtins(manifest.target)}
+    custom |= {INTERFACE_FIELD: True} if new_interface else {}
     path = model_path(manifest.name, manifest.version)
     return _publish_item(
         repository, TargetItem(_family_role(manifest.name), path, pack_bundle(bundle), custom, steady=True), now
@@ -206,8 +212,10 @@ def _publish_item(repository: Repository, item: TargetItem, now: datetime) -> Pu
         version, digest = int(item.custom["version"]), info.hashes["sha256"]
         before = _find_listed(repository, item.role, item.path)
         if before and before.hashes == info.hashes:
-            return PublishResult(item.path, version, digest, new=False)
-        if before and (item.steady or _read_version(before) >= version):
+            if before.custom.get(INTERFACE_FIELD) or not item.custom.get(INTERFACE_FIELD):
+                return PublishResult(item.path, version, digest, new=False)
+            info.unrecognized_fields["custom"] = {**before.custom, INTERFACE_FIELD: True}
+        elif before and (item.steady or _read_version(before) >= version):
             raise RequestError(f"{item.path}: version {_read_version(before)} is published already; raise the version")
 
         def edit(targets: Targets) -> None:

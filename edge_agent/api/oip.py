@@ -7,6 +7,7 @@ import asyncio
 import difflib
 import re
 import secrets
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,7 +16,8 @@ from aiohttp import web
 from edge_agent.api.service import AnswerService, choose_traceparent, make_parameters
 from edge_agent.core.records import AnswerRecord, DisabledError, NoModelError, Sample
 from edge_agent.inference.requests import MAX_SUBJECT_CHARS
-from models.bundle.manifest import Manifest
+from models.bundle.manifest import InputSpec, Manifest
+from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_samples
 from wire.http import oip
 from wire.http.guards import read_body
@@ -123,11 +125,11 @@ class OipRoutes:
     def _parse_samples(self, asked: oip.InferRequest, request: web.Request, served: ServedModel) -> list[Sample]:
         """The samples of a request, with data class, trace and subject. OipError(400) if one does not fit the model."""
         data_class = _parse_data_class(asked.parameters, self._limits.data_class)
-        (name,) = (spec.name for spec in served.card.inputs)
-        batch = oip.validate_inputs(asked, served.card.inputs, self._limits.max_batch)[name]
+        parse = partial(_parse_batch, asked, self._limits.max_batch)
         try:
-            check_samples(batch, served.manifest.input)
+            batch = parse(served.manifest.input)
         except SampleError as error:
+            self._service.on_sample_refused(parse)
             raise OipError(400, str(error)) from None
         oip.validate_wanted_outputs(asked, [spec.name for spec in served.card.outputs])
         trace = choose_traceparent(request.headers, secrets.token_hex(24))
@@ -158,6 +160,17 @@ class OipRoutes:
         """Raise OipError(503) in the policy's mode `disabled`."""
         if self._service.status().get("mode") == "disabled":
             raise _disabled_error()
+
+
+def _parse_batch(asked: oip.InferRequest, max_batch: int, spec: InputSpec) -> SampleArray:
+    """The samples of a request for this input. SampleError if they do not fit it."""
+    wanted = (oip.TensorSpec(spec.name, spec.dtype.value, (-1, *spec.shape)),)
+    try:
+        batch = oip.validate_inputs(asked, wanted, max_batch)[spec.name]
+    except OipError as error:
+        raise SampleError(str(error)) from None
+    check_samples(batch, spec)
+    return batch
 
 
 def _make_response(records: list[AnswerRecord], request_id: str, served: ServedModel) -> oip.InferResponse:

@@ -5,12 +5,12 @@ timings.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from math import isfinite
 from typing import Any, Protocol
 
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
-from models.bundle.manifest import Manifest, ModelKind
+from models.bundle.manifest import InputSpec, Manifest, ModelKind
 from wire.http.oip import lookup_label_name
 from wire.protocol.messages import Prediction
 
@@ -23,6 +23,13 @@ class AnswerService(Protocol):
 
     async def infer(self, sample: Sample) -> AnswerRecord:
         """Answer one sample. Raises SampleError, DisabledError or NoModelError."""
+        ...
+
+    def on_sample_refused(self, parse: Callable[[InputSpec], object]) -> None:
+        """A sample was refused before `infer`: while a model is on trial, the one before may have taken it.
+
+        `parse`: reads the sample for another model's input; raises SampleError if it does not fit that.
+        """
         ...
 
     async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002 - the product's word

@@ -9,6 +9,7 @@ import math
 import os
 import stat
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import msgspec
 from edge_agent.api.image_files import SAMPLE_SUFFIXES, limit_file_bytes, parse_sample_file
 from edge_agent.api.service import AnswerService, make_answer_json
 from edge_agent.core.records import DisabledError, NoModelError, Sample
-from models.bundle.manifest import Manifest
-from models.runtime.runner import SampleError
+from models.bundle.manifest import InputSpec, Manifest
+from models.runtime.runner import Sample as SampleArray
+from models.runtime.runner import SampleError, check_values
 from wire.http.tensors import OipError, TensorHead, parse_json_tensor
 from wire.process.logging import JsonLog
 
@@ -40,6 +42,14 @@ class SampleFeed(msgspec.Struct, frozen=True):
         if self.service.manifest is None:
             raise NoModelError
         return self.service.manifest
+
+    def parse_sample(self, parse: Callable[[InputSpec], SampleArray]) -> SampleArray:
+        """Read a sample for the input of the model that answers. SampleError, of which the agent hears, if unfit."""
+        try:
+            return parse(self.manifest.input)
+        except SampleError:
+            self.service.on_sample_refused(parse)
+            raise
 
 
 class FolderWatcher:
@@ -111,8 +121,7 @@ class FolderWatcher:
     async def _answer_file(self, file: Path) -> tuple[str, dict[str, Any]] | None:
         """The folder that the file goes to, and its result; None while nothing is answered."""
         try:
-            spec = self._feed.manifest.input
-            x = parse_sample_file(file.name, _read_plain_file(file, limit_file_bytes(spec)), spec)
+            x = self._feed.parse_sample(partial(_read_sample_file, file))
             record = await self._feed.service.infer(Sample(x, self._feed.data_class))
         except DisabledError:
             return None
@@ -129,6 +138,13 @@ class FolderWatcher:
         target.with_name(target.name + ".json").write_bytes(msgspec.json.encode(result) + b"\n")
         file.rename(target)
         self._seen.pop(file.name, None)
+
+
+def _read_sample_file(file: Path, spec: InputSpec) -> SampleArray:
+    """The sample in a file, for this input. SampleError if it does not fit it."""
+    x = parse_sample_file(file.name, _read_plain_file(file, limit_file_bytes(spec)), spec)
+    check_values(x, spec)
+    return x
 
 
 def _find_free_path(path: Path) -> Path:
@@ -214,13 +230,19 @@ class JsonLines:
 
     def _parse_sample(self, asked: _SampleLine) -> Sample:
         """The line's sample in the model's shape and type. SampleError if it does not fit."""
-        spec = self._feed.manifest.input
-        head = TensorHead("x", spec.dtype.value, list(spec.shape), {}, asked.x)
-        try:
-            x = parse_json_tensor(head, math.prod(spec.shape))
-        except OipError as error:
-            raise SampleError(str(error)) from None
+        x = self._feed.parse_sample(partial(_parse_values, asked.x))
         return Sample(x, self._feed.data_class if asked.data_class is None else asked.data_class)
+
+
+def _parse_values(values: msgspec.Raw, spec: InputSpec) -> SampleArray:
+    """The JSON numbers of a sample in this input's shape and type. SampleError if they do not fit it."""
+    head = TensorHead("x", spec.dtype.value, list(spec.shape), {}, values)
+    try:
+        x = parse_json_tensor(head, math.prod(spec.shape))
+    except OipError as error:
+        raise SampleError(str(error)) from None
+    check_values(x, spec)
+    return x
 
 
 def _parse_line(line: bytes) -> _SampleLine:

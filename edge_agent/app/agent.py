@@ -134,6 +134,7 @@ class Agent:
             executor, SubjectHasher(vault), self._upkeep, self._make_setup, settings.inline_infer_s
         )
         self.answering = InferenceService(model, parts, means)
+        self.on_sample_refused = self.answering.on_sample_refused
         self._post = InboundDispatcher(parts, executor, told, judged=self.answering.on_verdict, orders=self)
 
     # Start and stop

@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -24,7 +25,8 @@ from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.runtime.maintenance import Maintenance
 from edge_agent.uplink.sealing import EscalationSource, ModelFormat
 from edge_agent.uplink.services import AgentServices
-from models.runtime.runner import Inference, Runner, RunnerError, SampleError
+from models.bundle.manifest import InputSpec
+from models.runtime.runner import Inference, Runner, RunnerError, SampleError, check_sample
 from policies.model.policy import ASKING_MODES, EscalationMode
 from wire.protocol.messages import ModelRef, Prediction
 
@@ -87,6 +89,9 @@ class InferenceService:
         except RunnerError:
             self.trial.seen.add_failure()
             raise
+        except SampleError:
+            self.on_sample_refused(partial(check_sample, sample.x))
+            raise
         done, dice = perf_counter(), draw_dice()
         committed = None
         if self.committed is not None and dice.audit < share:
@@ -113,11 +118,24 @@ class InferenceService:
             except RunnerError:
                 self.trial.seen.add_failure()
                 raise
+            except SampleError:
+                self.on_sample_refused(partial(check_sample, sample.x))
+                raise
             done = perf_counter()
             if other is not None and dice.audit < share:
                 with suppress(*_AUDIT_ERRORS):
                     committed = await other.infer_in_thread(sample)
         return ModelOutputs(inference, began, done, dice, committed if other is self.committed else None)
+
+    def on_sample_refused(self, parse: Callable[[InputSpec], object]) -> None:
+        """A caller's sample does not fit the serving model: an error of a candidate, if the committed one takes it.
+
+        `parse`: reads it as the input of another model; raises SampleError if it does not fit there either.
+        """
+        if self.committed is not None:
+            with suppress(SampleError):
+                parse(self.committed.manifest.input)
+                self.trial.seen.add_failure()
 
     def _check_sample(self, sample: Sample) -> float:
         """The share of answers to samples of this class that is audited. Raises SampleError or DisabledError."""

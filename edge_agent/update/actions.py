@@ -21,7 +21,7 @@ from models.bundle.manifest import BundleError
 from models.runtime.golden import check_golden
 from models.runtime.onnx_runner import OnnxRunner
 from models.runtime.runner import Runner
-from models.update.floors import Quarantine, commit_floor
+from models.update.floors import Quarantine, commit_floor, quarantine_name
 from models.update.slots import Slot, Store
 from models.update.trust import classify_failure
 from wire.process.exit_codes import ExitCode, ExitError
@@ -109,7 +109,8 @@ class StoreActions:
             if wish.until_ms:
                 quarantine.ban_until(wish.target.digest, wish.until_ms)
             if wish.hopeless and wish.target.path:
-                quarantine.record_failure(wish.target.path, hopeless=True)
+                name = quarantine_name(wish.target.path, new_interface=wish.target.new_interface)
+                quarantine.record_failure(name, hopeless=True)
 
     def load(self, slot: Slot) -> Runner:
         """Open a slot and load its model. Raises BundleError, OSError or ExitError."""

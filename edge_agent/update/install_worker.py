@@ -17,14 +17,14 @@ from queue import SimpleQueue
 
 import msgspec
 
-from edge_agent.update.worker import PERMANENT_OUTCOMES, open_client
+from edge_agent.update.worker import PERMANENT_OUTCOMES, check_replacement, open_client
 from edge_agent.update.worker_protocol import InstallMessage, InstallRequest
 from models.bundle.manifest import BundleError
 from models.signing.review import REVOKED_FIELD
 from models.signing.roles import Permit
 from models.update.assignments import InstallTarget, ListedBundle, RepositoryView, resolve_assignment
 from models.update.client import RefusedError, TrustedSession
-from models.update.floors import MAX_TRIES, Quarantine
+from models.update.floors import MAX_TRIES, Quarantine, quarantine_name
 from models.update.poll import AvailableTarget, build_slot, list_available_targets
 from models.update.slots import Slot, Store, StoreStep
 from models.update.trust import Refusal, classify_failure
@@ -62,21 +62,26 @@ def _check_assignment(request: InstallRequest, store: Store) -> InstallMessage:
     way = open_client(request.job, store)
     try:
         session = way.refresh()
-        found = _find_listing(request, store, session)
-        if isinstance(found, Refusal):
-            return _refused_message(found)
-        return InstallMessage(slot=build_slot(found), length=found.info.length)
+        target = _find_target(request, store, session)
+        if isinstance(target, Refusal):
+            return _refused_message(target)
+        found = session.approved_target(target.path, target.permit)
+        if found is None:
+            return _refused_message(Refusal(InstallFailure.INTEGRITY, f"{target.path}: no trusted role lists it"))
+        slot = build_slot(found)
+        if target.permit is not None:  # whoever signed the way down knows what was called there
+            slot = msgspec.structs.replace(slot, new_interface=True)
+        return InstallMessage(slot=slot, length=found.info.length)
     finally:
         way.close()
 
 
-def _find_listing(request: InstallRequest, store: Store, session: TrustedSession) -> ListedTarget | Refusal:
+def _find_target(request: InstallRequest, store: Store, session: TrustedSession) -> InstallTarget | Refusal:
     listed = {offer.path: offer for offer in list_available_targets(session, request.assignment.family)}
     target = resolve_assignment(request.assignment, _collect_facts(request, store, session, listed), request.now_ms)
     if isinstance(target, Refusal):
         return target
-    refusal = _refuse_unfit(request, store, listed[target.path])
-    return refusal or _require_approved(session, target)
+    return _refuse_unfit(request, store, listed[target.path]) or target
 
 
 def _collect_facts(
@@ -93,14 +98,10 @@ def _refuse_unfit(request: InstallRequest, store: Store, offer: AvailableTarget)
     if offer.custom.get(REVOKED_FIELD) is True:
         return Refusal(InstallFailure.POLICY, f"{offer.path}: revoked by its signer")
     quarantine = Quarantine(store.metadata, request.job.agent)
-    if quarantine.count_failures(offer.path) >= MAX_TRIES or quarantine.is_banned(offer.digest, request.now_ms):
+    name = quarantine_name(offer.path, new_interface=offer.new_interface)
+    if quarantine.count_failures(name) >= MAX_TRIES or quarantine.is_banned(offer.digest, request.now_ms):
         return Refusal(InstallFailure.QUARANTINED, f"{offer.path}: it failed here before")
     return check_custom(offer.custom, read_host(request.job.agent))
-
-
-def _require_approved(session: TrustedSession, target: InstallTarget) -> ListedTarget | Refusal:
-    found = session.approved_target(target.path, target.permit)
-    return found or Refusal(InstallFailure.INTEGRITY, f"{target.path}: no trusted role lists it")
 
 
 # Downloading and testing the bundle
@@ -180,6 +181,7 @@ def _self_test(request: InstallRequest, store: Store, staged: Slot) -> InstallMe
     """Lint, first load and golden set, in a sandboxed child that is handed the verified bytes."""
     bundle = store.open_slot(staged)
     unfit = check_target(bundle.manifest.target, read_host(request.job.agent))
+    unfit = unfit or check_replacement(store, staged, bundle)
     if unfit:
         return _refused_message(unfit)
     found = run_first_load(bundle)

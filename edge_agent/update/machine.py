@@ -199,7 +199,8 @@ class InstallMachine:
         again = self.row.state is S.SELF_TEST and self.row.tries < self.limits.self_tests
         if failure is InstallFailure.INTERNAL and again:
             return [self._moves.write_row(tries=self.row.tries + 1), self._moves.fetch_bundle()]
-        return self._moves.end_install(S.FAILED, now_ms, failure, event.detail, hopeless=event.hopeless)
+        ended = S.REJECTED if failure in _NOT_FOR_US else S.FAILED
+        return self._moves.end_install(ended, now_ms, failure, event.detail, hopeless=event.hopeless)
 
     # While it serves
 

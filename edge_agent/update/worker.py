@@ -10,6 +10,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,20 +19,21 @@ import msgspec
 from edge_agent.identity.hubs import parse_hub_keys
 from edge_agent.system.http import make_tls_context
 from edge_agent.update.worker_protocol import FollowMode, PollReport, UpdateJob
+from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError
 from models.signing.review import REVOKED_FIELD
 from models.update.client import RepositorySource, UpdateClient
 from models.update.downloader import ResumingFetcher
-from models.update.floors import MAX_TRIES, Quarantine
+from models.update.floors import MAX_TRIES, Quarantine, quarantine_name
 from models.update.poll import AvailableTarget, PollRequest, PollResult, RefreshEvidence, poll_repository
 from models.update.slots import Slot, Store
 from models.update.trust import Refusal, classify_failure
-from models.verification.compatibility import check_custom, check_target, read_host
+from models.verification.compatibility import check_custom, check_interface, check_target, read_host
 from models.verification.sandbox import FirstLoadReport, LoadOutcome, run_first_load
 from wire.protocol.rollout import InstallFailure
 
 _KEYS, _JSON = "keys/", ".json"
-PERMANENT_OUTCOMES = frozenset({LoadOutcome.REFUSED, LoadOutcome.UNFIT, LoadOutcome.DIFFERENT})
+PERMANENT_OUTCOMES = frozenset({LoadOutcome.REFUSED, LoadOutcome.UNFIT, LoadOutcome.MISMATCHED, LoadOutcome.DIFFERENT})
 
 
 class BundleChooser:
@@ -78,7 +80,8 @@ class BundleChooser:
         return refusal is None
 
     def _failed_before(self, offer: AvailableTarget) -> bool:
-        failed = self._quarantine.count_failures(offer.path) >= MAX_TRIES
+        name = quarantine_name(offer.path, new_interface=offer.new_interface)
+        failed = self._quarantine.count_failures(name) >= MAX_TRIES
         if failed:
             self.refusals.append(Refusal(InstallFailure.QUARANTINED, f"{offer.path}: it failed here before"))
         return failed
@@ -126,7 +129,7 @@ def _install_bundle(store: Store, agent: str, staged: Slot) -> tuple[Refusal, ..
     """Lint, first load and golden set in a sandboxed child; then the bundle is current."""
     try:
         bundle = store.open_slot(staged)
-        unfit = check_target(bundle.manifest.target, read_host(agent))
+        unfit = check_target(bundle.manifest.target, read_host(agent)) or check_replacement(store, staged, bundle)
         found = FirstLoadReport(outcome=LoadOutcome.UNFIT) if unfit else run_first_load(bundle)
     except BundleError as error:
         unfit, found = None, FirstLoadReport(outcome=LoadOutcome.UNFIT, detail=str(error))
@@ -134,8 +137,22 @@ def _install_bundle(store: Store, agent: str, staged: Slot) -> tuple[Refusal, ..
         store.activate(staged)
         return ()
     store.drop_staged()
-    Quarantine(store.metadata, agent).record_failure(staged.path, hopeless=found.outcome in PERMANENT_OUTCOMES)
+    name = quarantine_name(staged.path, new_interface=staged.new_interface)
+    Quarantine(store.metadata, agent).record_failure(name, hopeless=found.outcome in PERMANENT_OUTCOMES)
     return (unfit or Refusal(found.failure, f"{staged.path}: {found.outcome}: {found.detail}"[:300]),)
+
+
+def check_replacement(store: Store, staged: Slot, bundle: Bundle) -> Refusal | None:
+    """Check that callers of the committed model can call the staged one, unless its signers allow the difference.
+
+    None if they can, or nothing that opens serves.
+    """
+    committed = store.previous if store.on_trial else store.current
+    if committed is None or staged.new_interface:
+        return None
+    with suppress(BundleError):
+        return check_interface(bundle.manifest, store.open_slot(committed).manifest)
+    return None
 
 
 def _leave_revoked(store: Store, choice: BundleChooser) -> str:

@@ -41,8 +41,14 @@ ORT_ERRORS = (
 )
 
 
+class ManifestMismatchError(BundleError):
+    """A graph that loads and is not what its own manifest says: other inputs or outputs, types or shapes."""
+
+
 class OnnxRunner:
-    """Runner of the edge graph in ONNX Runtime. BundleError if the graph does not load or does not fit its manifest.
+    """Runner of the edge graph in ONNX Runtime.
+
+    BundleError if the graph does not load; ManifestMismatchError if it differs from its manifest.
 
     `threads`: of one operator. `cpu_only`: no other execution provider is tried. `notes`: one line for each execution
     provider that it was made for and does not run on.
@@ -181,20 +187,25 @@ def session_options(threads: int, precision: Precision = Precision.FLOAT32) -> o
 def _check_graph(session: ort.InferenceSession, manifest: Manifest) -> None:
     """Check inputs and outputs of the graph by one run on the lowest sample, which tells more than declared shapes.
 
-    BundleError if an output is missing or has another element type or shape than the manifest says.
+    ManifestMismatchError if it takes no such sample, or an output is missing or has another element type or shape than
+    the manifest says; BundleError if it does not run.
     """
     wanted = _expected_outputs(manifest)
     inputs = [node.name for node in session.get_inputs()]
     outputs = {node.name for node in session.get_outputs()}
     if inputs != [manifest.input.name] or not wanted.keys() <= outputs:
-        raise BundleError(f"{manifest.model}: {EDGE_FILE} maps {inputs} to {sorted(outputs)}, not as its manifest says")
+        raise ManifestMismatchError(
+            f"{manifest.model}: {EDGE_FILE} maps {inputs} to {sorted(outputs)}, not as its manifest says"
+        )
     sample = np.full((2, *manifest.input.shape), manifest.input.low, NUMPY_DTYPES[manifest.input.dtype])
     try:
         found = session.run(list(wanted), {manifest.input.name: sample})
     except ORT_ERRORS as error:
-        raise BundleError(f"{manifest.model}: {EDGE_FILE} does not run: {str(error).splitlines()[0]}") from None
+        line = str(error).splitlines()[0]
+        kind = ManifestMismatchError if isinstance(error, ort_state.InvalidArgument) else BundleError
+        raise kind(f"{manifest.model}: {EDGE_FILE} does not run: {line}") from None
     for (name, (dtype, shape)), value in zip(wanted.items(), found, strict=True):
         if value.dtype != dtype or value.shape != (2, *shape):
-            raise BundleError(
+            raise ManifestMismatchError(
                 f"{manifest.model}: output {name} is {value.dtype} {list(value.shape[1:])}, not {list(shape)}"
             )

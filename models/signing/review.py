@@ -19,6 +19,7 @@ from models.signing.keyring import NAME_FIELD
 from models.signing.request import RepositoryState, RequestError, SigningRequest, is_verified
 from models.signing.roles import (
     CLOCK_SLACK,
+    INTERFACE_FIELD,
     ONLINE,
     PERMITS,
     ROOT,
@@ -224,8 +225,9 @@ def _check_file(role: str, path: str, info: TargetFile) -> None:
         raise RequestError(f"{path}: its length or hash is impossible")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= MAX_VERSION:
         raise RequestError(f"{path}: has no version")
-    if not isinstance(custom.get(REVOKED_FIELD, False), bool):
-        raise RequestError(f"{path}: `{REVOKED_FIELD}` must be true or false")
+    for field in (REVOKED_FIELD, INTERFACE_FIELD):
+        if not isinstance(custom.get(field, False), bool):
+            raise RequestError(f"{path}: `{field}` must be true or false")
     if role == TARGETS:
         _check_permit(path, custom)
 

@@ -19,6 +19,7 @@ ONLINE = (SNAPSHOT, TIMESTAMP)  # always at the hub
 POLICY, KEYS = "policy", "keys"
 PERMITS = "permits"  # permits for downgrades: listed by targets itself, since no hub may sign them
 MODELS_PREFIX = "models-"
+INTERFACE_FIELD = "new_interface"  # of a bundle's `custom`: true = its signers let input, kind and labels change
 CLOCK_SLACK = timedelta(days=2)  # between the clocks of two machines
 _DAYS = {ROOT: 365, TARGETS: 180, SNAPSHOT: 30, TIMESTAMP: 7}
 _DELEGATED_DAYS = 90

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from models.signing.roles import INTERFACE_FIELD
 from models.update.trust import VersionFloor, floor_name_of
 from wire.process.exit_codes import ExitCode, ExitError
 
@@ -138,6 +139,11 @@ class FloorDatabase:
 
 
 MAX_TRIES = 3  # of a bundle that ran out of time or memory, or crashed
+
+
+def quarantine_name(path: str, *, new_interface: bool) -> str:
+    """Return the name that a bundle's failures are counted under: anew once its signers allow another interface."""
+    return f"{path}+{INTERFACE_FIELD}" if new_interface else path
 
 
 class Quarantine:

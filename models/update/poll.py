@@ -14,7 +14,7 @@ import msgspec
 from tuf.api.metadata import TargetFile
 
 from models.bundle.manifest import BundleError
-from models.signing.roles import Permit
+from models.signing.roles import INTERFACE_FIELD, Permit
 from models.update.client import RefusedError, TrustedSession, UpdateClient, custom_version
 from models.update.slots import Slot, Store, StoredDocument
 from models.update.trust import Refusal, classify_failure, is_target_path
@@ -39,6 +39,11 @@ class AvailableTarget(msgspec.Struct, frozen=True):
     custom: dict[str, object]
     digest: str = ""
     permit: Permit | None = None
+
+    @property
+    def new_interface(self) -> bool:
+        """Whether its signers let input, kind and labels differ from those of the model before."""
+        return self.custom.get(INTERFACE_FIELD) is True
 
 
 class RefreshEvidence(Protocol):
@@ -173,7 +178,9 @@ def list_available_targets(session: TrustedSession, family: str) -> tuple[Availa
 def build_slot(found: ListedTarget) -> Slot:
     """Build the slot that will hold a target. RefusedError if its hash is not given."""
     info = found.info
-    return Slot(info.path, custom_version(info), _target_digest(found), signers=tuple(sorted(found.signers)))
+    changed = _custom_fields(info).get(INTERFACE_FIELD) is True
+    signers = tuple(sorted(found.signers))
+    return Slot(info.path, custom_version(info), _target_digest(found), signers=signers, new_interface=changed)
 
 
 def _fetch_bundle(session: TrustedSession, store: Store, wants: PollRequest) -> Slot | None:

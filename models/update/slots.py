@@ -52,6 +52,7 @@ class Slot(msgspec.Struct, frozen=True):
     """Bundle in the store. `digest`: SHA-256 of the packed file, as TUF has it; `manifest`: of its manifest.
 
     `signers`: fingerprints of the keys that listed it, for the floor that is raised once it has proven itself.
+    `new_interface`: who signed it allows that its input, kind or labels differ from those of the model before.
     """
 
     path: str
@@ -59,6 +60,7 @@ class Slot(msgspec.Struct, frozen=True):
     digest: str
     manifest: str = ""
     signers: tuple[str, ...] = ()
+    new_interface: bool = False
 
 
 class StoredDocument(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
-"""Compatibility check: may a bundle run on this device, by agent version, runtime, opset and processor.
+"""Compatibility check: may a bundle run on this device and take the place of the model that serves.
 
-Asked before a byte of the bundle is downloaded, and again of its own manifest.
+By agent version, runtime, opset and processor: asked before a byte of the bundle is downloaded, and again of its own
+manifest. By input, kind and labels: asked of its manifest, beside that of the committed model.
 Rule: values in, verdict out. What cannot be read or compared is for a newer agent and is refused: nothing is guessed.
 A bundle that does not fit is REJECTED, not FAILED: nothing was tried, nothing is quarantined. SECURITY case 27.
 """
@@ -12,7 +13,8 @@ from enum import StrEnum
 
 import msgspec
 
-from models.bundle.manifest import TargetPlatform
+from models.bundle.manifest import InputSpec, Manifest, TargetPlatform
+from models.signing.roles import INTERFACE_FIELD
 from models.update.trust import Refusal
 from models.verification.onnx_operators import ONNX, OPSETS
 from wire.protocol.rollout import InstallFailure
@@ -89,6 +91,30 @@ def check_target(target: TargetPlatform, host: DeviceHost) -> Refusal | None:
     if target.machine != ANY_PROCESSOR and _normalise_machine(target.machine) != _normalise_machine(host.machine):
         return _refuse_incompatible(f"was made for {_quote_text(target.machine)}, this is {_quote_text(host.machine)}")
     return None
+
+
+def check_interface(candidate: Manifest, committed: Manifest) -> Refusal | None:
+    """Check that callers of the committed model can call the candidate: the same kind, labels, outputs and input.
+
+    None if they can. Every value that the committed model takes must be one that the candidate takes; it may take more.
+    """
+    if candidate.kind is not committed.kind:
+        return _refuse_interface(f"is a {candidate.kind}, {committed.model} is a {committed.kind}")
+    if candidate.labels != committed.labels or candidate.outputs != committed.outputs:
+        return _refuse_interface(f"has other labels or outputs than {committed.model}")
+    new, old = candidate.input, committed.input
+    alike = (new.name, new.dtype, new.shape) == (old.name, old.dtype, old.shape)
+    if not (alike and new.low <= old.low and new.high >= old.high):
+        return _refuse_interface(f"takes {_describe_input(new)}, {committed.model} takes {_describe_input(old)}")
+    return None
+
+
+def _describe_input(spec: InputSpec) -> str:
+    return f"{_quote_text(spec.name)} {spec.dtype}{list(spec.shape)} {spec.low:g}..{spec.high:g}"
+
+
+def _refuse_interface(detail: str) -> Refusal:
+    return _refuse_incompatible(f"{detail}: its publisher did not sign that change (`{INTERFACE_FIELD}`)")
 
 
 def ending_for(failure: InstallFailure) -> UpdateEnding:

@@ -57,11 +57,15 @@ class LoadOutcome(StrEnum):
 
     SOUND = "sound"
     REFUSED = "refused"  # by the lint: no runtime loaded it
-    UNFIT = "unfit"  # it does not load, does not run, or is not what its manifest says
+    UNFIT = "unfit"  # it does not load or run, or its golden set or tables are none
+    MISMATCHED = "mismatched"  # the graph differs from its own manifest: other inputs or outputs, types or shapes
     DIFFERENT = "different"  # it runs, and answers otherwise than it did when it was made
     MEMORY = "memory"
     TIME = "time"
     CRASHED = "crashed"
+
+
+_FAILURES = {LoadOutcome.REFUSED: InstallFailure.INTEGRITY, LoadOutcome.MISMATCHED: InstallFailure.INCOMPATIBLE}
 
 
 class GoldenFigures(msgspec.Struct, frozen=True):
@@ -115,7 +119,7 @@ class FirstLoadReport(msgspec.Struct, frozen=True, kw_only=True):
         """Failure class for the report to the hub; None if it passed."""
         if self.passed:
             return None
-        return InstallFailure.INTEGRITY if self.outcome is LoadOutcome.REFUSED else InstallFailure.SELF_TEST
+        return _FAILURES.get(self.outcome, InstallFailure.SELF_TEST)
 
 
 class SandboxInput(NamedTuple):

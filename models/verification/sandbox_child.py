@@ -25,7 +25,7 @@ from models.bundle.manifest import EDGE_FILE, BundleError, decode_manifest
 from models.runtime import codec_ans
 from models.runtime.codec import CodecError
 from models.runtime.golden import GoldenCheck, check_golden, golden_samples, pack_golden
-from models.runtime.onnx_runner import ORT_ERRORS, OnnxRunner
+from models.runtime.onnx_runner import ORT_ERRORS, ManifestMismatchError, OnnxRunner
 from models.runtime.runner import Runner, SampleError
 from models.verification.lint import LintError, lint_graph
 from models.verification.sandbox import (
@@ -134,6 +134,8 @@ def _try_bundle(source: BinaryIO, limits: SandboxLimits, gauge: MemoryGauge) -> 
     found = FirstLoadReport(outcome=LoadOutcome.UNFIT, edge=edge, graph=graph, lint_ms=_elapsed_ms(begun))
     try:
         return _load_and_test(bundle, found, gauge)
+    except ManifestMismatchError as error:
+        return msgspec.structs.replace(found, outcome=LoadOutcome.MISMATCHED, detail=_format_error(error))
     except (BundleError, SampleError, *ORT_ERRORS) as error:
         return msgspec.structs.replace(found, detail=_format_error(error))
 

@@ -27,7 +27,7 @@ LABELS = 10
 KEPT = Path(tempfile.gettempdir()) / f"skerry-tests-{os.getuid()}"  # finished stages of forge runs; outlives the tests
 
 
-def echo_graph(scale: float = 1.0, outputs: tuple[str, str] = ("logits", "features")) -> bytes:
+def echo_graph(scale: float = 1.0, outputs: tuple[str, str] = ("logits", "features"), labels: int = LABELS) -> bytes:
     """logits = scale * scores, features = round(15 * scores): what `EchoRunner` does, as an ONNX graph."""
     constants = {"scale": np.float32(scale), "levels": np.float32(15)}
     nodes = [
@@ -36,12 +36,12 @@ def echo_graph(scale: float = 1.0, outputs: tuple[str, str] = ("logits", "featur
         helper.make_node("Round", ["wide"], ["whole"]),
         helper.make_node("Cast", ["whole"], [outputs[1]], to=TensorProto.UINT8),
     ]
-    return model(nodes, [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()], outputs)
+    return model(nodes, [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()], outputs, labels)
 
 
-def model(nodes, initializers, outputs=("logits", "features")) -> bytes:
-    """Checked ONNX bytes of a graph from `scores` `[batch, 10]` to two outputs."""
-    shape: list[str | int | None] = ["batch", LABELS]
+def model(nodes, initializers, outputs=("logits", "features"), labels=LABELS) -> bytes:
+    """Checked ONNX bytes of a graph from `scores` `[batch, labels]` to two outputs."""
+    shape: list[str | int | None] = ["batch", labels]
     graph = helper.make_graph(
         nodes,
         "edge",
@@ -58,22 +58,30 @@ def model(nodes, initializers, outputs=("logits", "features")) -> bytes:
     return serialised
 
 
-def contents(edge: bytes | None = None, scale: float = 1.0) -> dict[str, bytes]:
+def contents(edge: bytes | None = None, scale: float = 1.0, labels: int = LABELS) -> dict[str, bytes]:
     """Files of the echo bundle; `scale`: of the graph whose answers the golden set holds."""
-    samples = np.random.default_rng(3).random((8, LABELS), np.float32)
+    samples = np.random.default_rng(3).random((8, labels), np.float32)
     weights = np.exp(samples * np.float32(scale))
-    codes = np.stack([i.features["features"] for i in EchoRunner(LABELS).infer(samples)])
+    codes = np.stack([i.features["features"] for i in EchoRunner(labels).infer(samples)])
     golden = pack_golden(samples, weights / weights.sum(1, keepdims=True), {"features": codes})
-    return {EDGE_FILE: edge or echo_graph(), HUB_FILE: b"weights", HUB_GRAPH_FILE: b"{}", GOLDEN_FILE: golden}
+    return {
+        EDGE_FILE: edge or echo_graph(labels=labels),
+        HUB_FILE: b"weights",
+        HUB_GRAPH_FILE: b"{}",
+        GOLDEN_FILE: golden,
+    }
 
 
-def make(path: Path, edge: bytes | None = None, scale: float = 1.0, **changes: object) -> Bundle:
+def make(
+    path: Path, edge: bytes | None = None, scale: float = 1.0, labels_count: int = LABELS, **changes: object
+) -> Bundle:
     """Write the echo bundle at `path`, with `changes` of its manifest.
 
-    `scale`: of the graph whose answers the golden set holds.
+    `scale`: of the graph whose answers the golden set holds. `labels_count`: its classes, as many as its input has
+    values.
     """
-    manifest: Manifest = msgspec.structs.replace(echo_manifest(LABELS), **changes)
-    return write_bundle(path, manifest, contents(edge, scale))
+    manifest: Manifest = msgspec.structs.replace(echo_manifest(labels_count), **changes)
+    return write_bundle(path, manifest, contents(edge, scale, labels_count))
 
 
 @pytest.fixture

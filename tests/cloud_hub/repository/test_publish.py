@@ -77,6 +77,17 @@ def test_the_same_bundle_again_is_no_new_version(tmp_path, hub):
     assert hub.repository.read_state().base["models-echo"].signed.version == before
 
 
+def test_that_a_bundle_may_change_its_interface_is_signed_beside_it_also_afterwards(tmp_path, hub):
+    make(tmp_path / "echo-1")
+    publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
+    revoke_published(hub.repository, ECHO, NOW)
+    said = publish_bundle(hub.repository, tmp_path / "echo-1", NOW, new_interface=True)
+    custom = listed(hub, "models-echo", ECHO).custom
+    assert (said.new, custom["new_interface"], custom["revoked"], custom["version"]) == (True, True, True, 1)
+    assert not publish_bundle(hub.repository, tmp_path / "echo-1", NOW).new
+    assert listed(hub, "models-echo", ECHO).custom == custom
+
+
 def test_another_bundle_under_a_published_version_is_refused(tmp_path, hub):
     make(tmp_path / "one")
     publish_bundle(hub.repository, tmp_path / "one", NOW)

@@ -179,6 +179,16 @@ async def test_a_wrong_sample_is_one_line_and_no_answer():
         assert agent.samples == []
 
 
+async def test_the_agent_hears_of_a_refused_request_and_can_ask_whether_the_model_before_takes_it():
+    agent = MemoryAgent()
+    async with serve_api(agent) as session:
+        await refused(session, [[0.5, 0.5]])
+        await refused(session, [[0.5, 1.5]])
+        await refused(session, [[0.5, 0.5, 0.5, 0.5]])
+        await ask(session, SURE)
+        assert agent.refused == [True, False, False]
+
+
 async def test_one_bad_sample_of_a_batch_answers_none():
     agent = MemoryAgent()
     async with serve_api(agent) as session:

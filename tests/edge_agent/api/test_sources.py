@@ -54,6 +54,20 @@ async def test_a_file_that_is_still_written_is_left_alone(tmp_path):
     assert {f.name for f in tmp_path.iterdir()} == {".b.npy", "c.txt", "done", "failed"}
 
 
+async def test_the_agent_hears_of_a_refused_sample_and_can_ask_whether_the_model_before_takes_it(tmp_path):
+    agent, folder = watching(tmp_path)
+    (tmp_path / "two.npy").write_bytes(npy(np.array([0.1, 0.9], np.float32)))
+    await folder.scan_once()
+    await folder.scan_once()
+    assert agent.refused == [True]
+    (tmp_path / "range.npy").write_bytes(npy(np.array([0.1, 7.0], np.float32)))
+    await folder.scan_once()
+    await folder.scan_once()
+    assert agent.refused == [True, False]
+    await answers(b'{"x": [0.1, 0.9]}\n{"x": [0.1, 7]}\n{"x": [0.1, 0.9, 0.0]}\n', agent)
+    assert sorted(agent.refused) == [False, False, True, True]
+
+
 async def test_what_cannot_be_a_sample_goes_to_failed_with_a_reason(tmp_path):
     agent, folder = watching(tmp_path)
     secret = tmp_path.parent / f"{tmp_path.name}-secret.npy"

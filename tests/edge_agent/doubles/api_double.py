@@ -1,7 +1,7 @@
 """Agent double for API tests: the shipped EchoRunner answers; records, events and feedback are kept in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -12,8 +12,8 @@ from edge_agent.api.app import ApiServer, build_app
 from edge_agent.api.oip import InferLimits
 from edge_agent.api.service import AnswerService
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, DisabledError, EventRecord, Sample
-from models.bundle.manifest import Manifest
-from models.runtime.runner import EchoRunner
+from models.bundle.manifest import InputSpec, Manifest
+from models.runtime.runner import EchoRunner, SampleError, echo_manifest
 from policies.model.reasons import DecisionReason
 from wire.http.guards import ServerAccess
 
@@ -29,6 +29,8 @@ class MemoryAgent:
         self.updating = True
         self.refreshed = 0
         self.samples: list[Sample] = []
+        self.before = echo_manifest(labels=2)
+        self.refused: list[bool] = []  # whether the model before takes what was refused
         self.records: list[AnswerRecord] = []
         self.truths: dict[str, float] = {}
         self._changed = asyncio.Condition()
@@ -40,6 +42,13 @@ class MemoryAgent:
     def refresh(self) -> bool:
         self.refreshed += 1
         return self.updating
+
+    def on_sample_refused(self, parse: Callable[[InputSpec], object]) -> None:
+        try:
+            parse(self.before.input)
+            self.refused.append(True)
+        except SampleError:
+            self.refused.append(False)
 
     async def infer(self, sample: Sample) -> AnswerRecord:
         if self.mode == "disabled":

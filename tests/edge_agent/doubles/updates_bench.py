@@ -11,7 +11,7 @@ from edge_agent.update.worker import run_job
 from edge_agent.update.worker_protocol import PollReport, UpdateJob
 from models.update.slots import pack_bundle
 from tests.edge_agent.doubles.hub_double import POLICY
-from tests.models.conftest import echo_graph, make
+from tests.models.conftest import LABELS, echo_graph, make
 from tests.models.doubles.mirror import Mirror
 from tests.models.doubles.repository import Repository
 
@@ -43,10 +43,15 @@ class UpdateBench:
         self.store = folder / "updates"
         self.root = repo.trusted_root
 
-    def publish_bundle(self, version: int, edge: bytes | None = None, scale: float = 1.0, **custom: object) -> None:
-        """Publish a bundle; its answers differ from those of every other version. `scale`: of its golden set."""
-        edge = edge or echo_graph(scale)
-        made = make(self.folder / f"made-{version}", edge, scale, version=version)
+    def publish_bundle(
+        self, version: int, edge: bytes | None = None, scale: float = 1.0, labels: int = LABELS, **custom: object
+    ) -> None:
+        """Publish a bundle; its answers differ from those of every other version.
+
+        `scale`: of its golden set. `labels`: its classes, as many as its input has values.
+        """
+        edge = edge or echo_graph(scale, labels=labels)
+        made = make(self.folder / f"made-{version}", edge, scale, labels, version=version)
         self.publish_target(bundle_path(version), pack_bundle(made), "models-echo", version, **{**CUSTOM, **custom})
 
     def revoke_bundle(self, version: int) -> None:

@@ -3,10 +3,12 @@
 import pytest
 
 from edge_agent.__main__ import main
+from edge_agent.core.records import Sample
 from edge_agent.update.installed import read_installed
 from edge_agent.update.machine import InstallMachine
 from edge_agent.update.recovery import InstallTable, recover_install
 from edge_agent.update.types import InstallRow
+from models.runtime.runner import SampleError
 from models.update.floors import FloorDatabase
 from tests.edge_agent.app.test_process_updates import by_tuf
 from tests.edge_agent.doubles.hub_double import DEVICE, HubDouble, sample, until
@@ -123,6 +125,42 @@ async def test_a_model_that_misbehaves_goes_back_without_a_hub_and_is_not_taken_
         life.send_assignment(2, 2)
         await until(lambda: life.reports_in_state(S.REJECTED), 30)
         assert life.reports_in_state(S.REJECTED)[-1].failure is InstallFailure.QUARANTINED
+
+
+async def test_a_bundle_of_another_input_is_rejected_unless_its_publisher_signed_that_change(device, tmp_path):
+    """Every caller would be refused: what the model before takes is what callers send."""
+    async with run_device(device, tmp_path / "agent") as life:
+        device.publish_bundle(2, labels=8)
+        life.send_assignment(1, 2)
+        await until(lambda: life.reports_in_state(S.REJECTED), 30)
+        report = life.reports_in_state(S.REJECTED)[-1]
+        assert (report.failure, report.version, life.version) == (InstallFailure.INCOMPATIBLE, 1, 1)
+        assert "other labels" in report.detail
+        assert "new_interface" in report.detail
+        assert not life.reports_in_state(S.PROBATION)
+        device.publish_bundle(3, labels=8, new_interface=True)
+        life.send_assignment(2, 3, soak_s=3600.0)
+        await life.wait_for_state(S.PROBATION)
+
+
+async def test_what_the_committed_model_takes_and_the_candidate_refuses_is_an_error_of_the_candidate(device, tmp_path):
+    async with run_device(device, tmp_path / "agent") as life:
+        await life.answer_samples(100)
+        device.publish_bundle(2, labels=8, new_interface=True)
+        life.send_assignment(1, 2, soak_s=3600.0)
+        await life.wait_for_state(S.PROBATION)
+        await until(lambda: life.rig.agent.answering.trial.assignment)
+        with pytest.raises(SampleError):
+            await life.rig.agent.infer(Sample(X[:5], "open"))  # neither model takes it: nobody's error
+        assert life.rig.agent.answering.trial.seen.errors == 0
+        for _ in range(3):
+            with pytest.raises(SampleError):
+                await life.answer_samples()
+        await life.wait_for_state(S.IDLE)
+        assert (life.version, await life.answer_samples()) == (1, "echo@1")
+        await until(lambda: life.reports_in_state(S.ROLLED_BACK), 30)
+        report = life.reports_in_state(S.ROLLED_BACK)[-1]
+        assert (report.failure, report.detail) == (InstallFailure.HEALTH, "errors in 100.0% of answers, 0.0% before")
 
 
 @pytest.mark.heavy

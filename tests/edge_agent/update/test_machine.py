@@ -151,6 +151,12 @@ def test_case_18_a_full_disk_is_failed_disk_and_what_was_taken_is_given_back(sta
     assert world.disk.banned == set()
 
 
+def test_what_turns_out_incompatible_once_it_is_here_is_rejected_and_not_held_against_it():
+    world = device_in_state(S.SELF_TEST)
+    world.step_worker(InstallFailure.INCOMPATIBLE)
+    assert (world.state, reported_states(world)[-1], world.disk.banned) == (S.IDLE, S.REJECTED, set())
+
+
 def test_a_failed_self_test_is_not_tried_again_for_a_week():
     world = device_in_state(S.SELF_TEST)
     world.step_worker(InstallFailure.SELF_TEST)

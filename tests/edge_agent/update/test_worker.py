@@ -90,6 +90,20 @@ def test_a_bundle_that_fails_its_first_load_is_not_fetched_again(device):
     assert serving(device) == 1
 
 
+def test_a_bundle_of_another_input_does_not_replace_the_one_that_serves_unless_its_publisher_signed_that(device):
+    device.publish_bundle(1)
+    device.run_worker()
+    device.publish_bundle(2, labels=8)
+    assert failures(device.run_worker().refusals) == [InstallFailure.INCOMPATIBLE]
+    device.mirror.requests.clear()
+    assert failures(device.run_worker().refusals) == [InstallFailure.QUARANTINED]
+    assert not [name for name, _ in device.mirror.requests if "targets/" in name]
+    assert serving(device) == 1
+    device.publish_bundle(2, labels=8, new_interface=True)
+    assert device.run_worker().refusals == ()
+    assert serving(device) == 2
+
+
 def test_a_newer_agent_may_try_again_what_failed_before(device):
     device.publish_bundle(1, edge=echo_graph(-1.0))
     device.run_worker()

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 from safetensors.numpy import load, save
 
 from models.bundle.bundle import Bundle, write_bundle
@@ -36,8 +36,22 @@ def confused_as_one(folder: Path, bundle: Bundle, version: int) -> Bundle:
     return _written(folder, bundle, version, _swapped_head(bundle) | _swapped_tail(bundle))
 
 
-def _written(folder: Path, bundle: Bundle, version: int, changed: dict[str, bytes]) -> Bundle:
-    manifest = msgspec.structs.replace(bundle.manifest, version=version)
+def renamed(folder: Path, bundle: Bundle, version: int) -> Bundle:
+    """The same model, whose input has another name: nothing that callers send fits it any more."""
+    spec, model = bundle.manifest.input, onnx.load_from_string(bundle.read_file(EDGE_FILE))
+    for node in (*model.graph.input, *model.graph.node):
+        if isinstance(node, NodeProto):
+            node.input[:] = ["renamed" if each == spec.name else each for each in node.input]
+        elif node.name == spec.name:
+            node.name = "renamed"
+    changed = {EDGE_FILE: model.SerializeToString()}
+    return _written(folder, bundle, version, changed, input=msgspec.structs.replace(spec, name="renamed"))
+
+
+def _written(
+    folder: Path, bundle: Bundle, version: int, changed: dict[str, bytes], **manifest_changes: object
+) -> Bundle:
+    manifest = msgspec.structs.replace(bundle.manifest, version=version, **manifest_changes)
     files = {name: bundle.read_file(name) for name in bundle.manifest.files} | changed
     return write_bundle(folder / f"{manifest.name}-{version}", manifest, files)
 

@@ -7,7 +7,7 @@ import pytest
 
 from models.bundle.bundle import Bundle
 from simulations.processes import ProcessHarness
-from tests.live.doubles.candidates import confused, confused_as_one, successor
+from tests.live.doubles.candidates import confused, confused_as_one, renamed, successor
 from tests.live.doubles.fleet import judged, settle
 from tests.live.doubles.rolling import feeding, fleet, models, sets, typed
 from wire.process.exit_codes import ExitCode
@@ -35,6 +35,21 @@ async def test_a_good_version_reaches_all_and_one_that_answers_worse_is_taken_ba
     shown = await typed(stage, "status", "--json")
     assert shown.json["state"] == "aborted"
     assert shown.json["exposed"] == 1
+
+
+@pytest.mark.timeout(300)
+async def test_a_bundle_of_another_input_reaches_nobody_and_no_caller_is_refused(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
+):
+    other = renamed(tmp_path, bundle, 2)
+    agents = await fleet(stage, bundle, [other], 1)
+    async with feeding(stage, bundle, agents) as feed:
+        told = await typed(stage, "start", str(other.path), "--watch", *sets())
+        assert told.code in {ExitCode.STOPPED, ExitCode.WAITING}, told.out + told.err
+        shown = (await typed(stage, "status", "--json")).json
+        assert shown["waves"][0]["incompatible"] == 1
+        assert feed.ran(2) == set()
+    assert await models(stage, agents) == {"digits@1"}
 
 
 @pytest.mark.heavy

@@ -1,21 +1,27 @@
 """Tests of the compatibility check, SECURITY case 27: a bundle not for this device is REJECTED, and not quarantined."""
 
+from typing import Any
+
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from models.bundle.manifest import Precision, TargetPlatform
+from models.bundle.manifest import ModelKind, Precision, TargetPlatform
+from models.runtime.runner import echo_manifest
 from models.update.trust import Refusal
 from models.verification.compatibility import (
     BundleRequirements,
     DeviceHost,
     UpdateEnding,
     check_custom,
+    check_interface,
     check_requirements,
     check_target,
     ending_for,
     read_host,
 )
 from models.verification.onnx_operators import ONNX, OPSETS
+from wire.protocol.messages import TensorDType
 from wire.protocol.rollout import InstallFailure
 
 HERE = DeviceHost("0.1.0", "x86_64")
@@ -27,6 +33,29 @@ def rejected(refusal: Refusal | None, words: str) -> None:
     assert words in refusal.detail
     assert refusal.failure is InstallFailure.INCOMPATIBLE
     assert ending_for(refusal.failure) is UpdateEnding.REJECTED
+
+
+COMMITTED = echo_manifest(labels=4)
+REPLACEMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "another kind": ({"kind": ModelKind.REGRESSOR}, "is a regressor"),
+    "other labels": ({"labels": ("0", "1", "2", "four")}, "other labels"),
+    "labels in another order": ({"labels": COMMITTED.labels[::-1]}, "other labels"),
+    "another shape": ({"input": replace(COMMITTED.input, shape=(2, 2))}, "takes 'scores' FP32[2, 2] 0..1, echo@1"),
+    "another type": ({"input": replace(COMMITTED.input, dtype=TensorDType.UINT8)}, "UINT8"),
+    "another name": ({"input": replace(COMMITTED.input, name="x\x1b[2J")}, "takes 'x\\x1b[2J'"),
+    "a narrower range": ({"input": replace(COMMITTED.input, high=0.5)}, "0..0.5"),
+}
+
+
+@pytest.mark.parametrize("name", REPLACEMENTS)
+def test_a_bundle_that_callers_of_the_committed_one_cannot_call_is_rejected(name):
+    changes, words = REPLACEMENTS[name]
+    rejected(check_interface(replace(COMMITTED, **changes), COMMITTED), words)
+
+
+def test_a_bundle_that_takes_all_that_the_committed_one_takes_fits():
+    wider = replace(COMMITTED.input, low=-1.0, high=2.0)
+    assert check_interface(replace(COMMITTED, version=2, input=wider, temperature=2.0, cut="deeper"), COMMITTED) is None
 
 
 def test_what_was_made_for_this_device_fits():

@@ -161,20 +161,25 @@ def test_25_nor_is_anything_read_when_all_of_it_is_gone(tmp_path):
     assert run_first_load(verified).passed
 
 
-UNFIT = {
+MISMATCHED = {
     "outputs of other names": (echo_graph(outputs=("scores_out", "features")), "not as its manifest says"),
-    "an operator at odds with its inputs": (
-        echo_with([helper.make_node("Reshape", ["scores", "to"], ["logits"])], [tensor("to", [1], 7, int64_data=[7])]),
-        "does not run|cannot load",
-    ),
+    "another input": (echo_graph(labels=8), "does not run: .*invalid dimensions for input: scores"),
 }
 
 
-@pytest.mark.parametrize("name", UNFIT)
-def test_a_graph_that_does_not_load_or_run_is_unfit(tmp_path, name):
-    edge, words = UNFIT[name]
+def test_a_graph_that_does_not_run_is_unfit(tmp_path):
+    to = tensor("to", [1], 7, int64_data=[7])
+    edge = echo_with([helper.make_node("Reshape", ["scores", "to"], ["logits"])], [to])
     found = run_first_load(make(tmp_path / "b", edge))
     assert (found.outcome, found.failure) == (LoadOutcome.UNFIT, InstallFailure.SELF_TEST)
+    assert re.search("does not run|cannot load", found.detail)
+
+
+@pytest.mark.parametrize("name", MISMATCHED)
+def test_a_graph_that_differs_from_its_own_manifest_is_incompatible(tmp_path, name):
+    edge, words = MISMATCHED[name]
+    found = run_first_load(make(tmp_path / "b", edge))
+    assert (found.outcome, found.failure) == (LoadOutcome.MISMATCHED, InstallFailure.INCOMPATIBLE)
     assert re.search(words, found.detail)
     assert "\n" not in found.detail
 
