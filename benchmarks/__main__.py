@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import suites
-from benchmarks.agent import first_answer, local_answer, memory, round_trip
+from benchmarks.agent import first_answer, flash_writes, local_answer, memory, round_trip
 from benchmarks.harness.benchmark import Benchmark, run_and_print
 from benchmarks.harness.figures import Figure, render_markdown
 from benchmarks.harness.machine import describe_machine, read_load
@@ -38,6 +38,7 @@ SUITES = {
         {
             "round_trip": round_trip.run_benchmark,
             "local_answer": local_answer.run_benchmark,
+            "flash_writes": flash_writes.run_benchmark,
             "agent_memory": memory.run_benchmark,
             "intake": mqtt.run_benchmark,
             "first_answer": first_answer.run_benchmark,

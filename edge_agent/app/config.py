@@ -73,14 +73,16 @@ class OutboxSection(_Section):
 
 
 class RecordsSection(_Section):
-    """How many rows of each record are kept; the oldest are deleted first.
+    """How many rows of each record are kept, and when they are written; the oldest are deleted first.
 
-    `heads_every_s`: how often a signed head of the egress ledger is sent to the hub.
+    `answers_every_s`: how often records of purely local answers are written (ADR 0027). `heads_every_s`: how often a
+    signed head of the egress ledger is sent to the hub.
     """
 
     answers_max_rows: int = Field(default=_AGENT.answers_max_rows, ge=1000)
     outcomes_max_rows: int = Field(default=_AGENT.outcomes_max_rows, ge=1000)
     ledger_max_rows: int = Field(default=_AGENT.ledger_max_rows, ge=1000)
+    answers_every_s: float = Field(default=_AGENT.answers_every_s, ge=0, le=3600)
     heads_every_s: float = Field(default=_AGENT.heads_every_s, ge=1, le=86_400)
 
 

@@ -92,7 +92,7 @@ class InferenceService:
         except SampleError:
             self.on_sample_refused(partial(check_sample, sample.x))
             raise
-        done, dice = perf_counter(), draw_dice()
+        done, dice = perf_counter(), draw_dice(self._parts.clock.hub_ms())
         committed = None
         if self.committed is not None and dice.audit < share:
             with suppress(*_AUDIT_ERRORS):
@@ -109,7 +109,7 @@ class InferenceService:
         return answer if type(answer) is AnswerRecord else await answer  # type: ignore[misc]
 
     async def _run_models(self, sample: Sample) -> ModelOutputs:
-        began, model, dice = perf_counter(), None, draw_dice()
+        began, model, dice = perf_counter(), None, draw_dice(self._parts.clock.hub_ms())
         while model is not self.model:  # it may have been replaced while it ran
             share = self._check_sample(sample)
             model, other, committed = self.model, self.committed, None
@@ -296,5 +296,11 @@ class InferenceService:
             self.committed.close()
 
 
-def draw_dice() -> RandomDraws:
-    return RandomDraws(secrets.token_hex(16), _RANDOM.random(), _RANDOM.random())
+def draw_dice(hub_ms: int) -> RandomDraws:
+    """The random numbers of one answer. `hub_ms`: hub time, milliseconds since 1970.
+
+    The id is 8 digits of time, in seconds, and 24 random ones: ids of one minute stand on one page of agent.db's
+    indexes, where wholly random ones would each rewrite a page of their own.
+    """
+    id_ = f"{hub_ms // 1000 & 0xFFFFFFFF:08x}{secrets.token_hex(12)}"
+    return RandomDraws(id_, _RANDOM.random(), _RANDOM.random())

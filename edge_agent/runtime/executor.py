@@ -76,6 +76,7 @@ class CommandExecutor:
         if ops:
             ops += self._parts.pending.take_marks()
             self.unrecorded += ended
+            self._parts.journal.flush(soon=True)  # this commit carries the local answers that came before
             self._parts.database.write(tuple(ops), partial(self._on_committed, ended), must=owed, soon=True)
         for record in said:
             self._parts.journal.deliver_record(record)

@@ -1,8 +1,10 @@
 """Answer journal: records answers, delivers them to waiting callers, and streams committed ones as events.
 
-Rule: a caller may get an answer before its commit, an event stream never. Local answers wait `flush_s` for a group
-commit; beyond `pending_max_rows` unwritten ones the newest are dropped from the record and counted; their callers still
-get them.
+Rule: a caller may get an answer before its commit, an event stream never. Records of purely local answers are written
+together, every `answers_every_s`, or with the next record that must be durable; every `flush_s` while a stream is open,
+and at once for whoever asks for one by its id. A crash loses those not yet written, and nothing that a hub knows of.
+Beyond `pending_max_rows` unwritten ones the newest are dropped from the record and counted; their callers still get
+them.
 """
 
 import asyncio
@@ -38,6 +40,8 @@ class Journal:
         self._callers: dict[str, asyncio.Future[AnswerRecord]] = {}
         self._recent: OrderedDict[str, tuple[AnswerRecord, ...]] = OrderedDict()
         self._news = asyncio.Event()
+        self._streams = 0  # open event streams
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
@@ -62,7 +66,8 @@ class Journal:
         self._unwritten += 1
         self._pending.append(record)
         if len(self._pending) == 1 and self._loop is not None:
-            self._loop.call_later(self._settings.flush_s, self.flush)
+            wait_s = self._settings.flush_s if self._streams else self._settings.answers_every_s
+            self._flush_timer = self._loop.call_later(wait_s, self.flush)
         elif len(self._pending) >= _FULL_GROUP:
             self.flush()
         return record
@@ -103,11 +108,15 @@ class Journal:
         self._callers[id] = caller
         return caller
 
-    def flush(self) -> None:
-        """Pass the waiting local answers to the writer."""
+    def flush(self, *, soon: bool = False) -> None:
+        """Pass the waiting local answers to the writer. `soon`: to be committed with what is written next."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
         if self._pending:
             batch, self._pending = self._pending, []
-            self._db.write((partial(answers.insert_answers, records=batch),), partial(self._on_written, len(batch)))
+            insert = partial(answers.insert_answers, records=batch)
+            self._db.write((insert,), partial(self._on_written, len(batch)), soon=soon)
 
     def on_commit(self) -> None:
         """New rows can be read: wake every stream and every long poll."""
@@ -148,17 +157,23 @@ class Journal:
 
     async def stream_events(self, after: int) -> AsyncIterator[EventRecord]:
         """Stream committed records after position `after`, without end."""
-        while True:
-            news = self._news
-            page = await self._read_page(after)
-            for record in page:
-                after = record.event
-                yield EventRecord(record.event, record)
-            if len(page) < _PAGE_ROWS:
-                await news.wait()
+        self._streams += 1
+        self.flush()
+        try:
+            while True:
+                news = self._news
+                page = await self._read_page(after)
+                for record in page:
+                    after = record.event
+                    yield EventRecord(record.event, record)
+                if len(page) < _PAGE_ROWS:
+                    await news.wait()
+        finally:
+            self._streams -= 1
 
     async def last_event(self) -> int:
         """The newest event number, where a stream starts that wants only new records."""
+        self.flush()
         try:
             return await self._db.read(answers.read_last_event)
         except sqlite3.Error:

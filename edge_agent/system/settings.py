@@ -30,7 +30,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     outcomes_max_rows: int = 1_000_000
     ledger_max_rows: int = 1_000_000  # oldest go first; the newest row is always kept: it numbers the next question
     pending_max_rows: int = 4096  # local answers waiting for the disk; beyond it they are dropped and counted
-    flush_s: float = 0.05  # how long a local answer may wait for a group commit
+    answers_every_s: float = 30.0  # records of purely local answers are written so often, in one commit
+    flush_s: float = 0.05  # the same while an event stream is open, which shows committed records alone
     frames_cache_bytes: int = 4 * 1024 * 1024  # sealed questions kept in memory; the rest is read back from disk
     inline_infer_s: float = 0.0005  # a slower model runs in its own thread: a hop costs 0.1 to 0.3 ms
     reconnect_base_s: float = 0.5

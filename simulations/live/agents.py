@@ -162,6 +162,7 @@ def make_agent_settings(folder: Path, common: FleetSettings) -> AgentSettings:
         watchdog_s=common.pulse_s,
         upkeep_s=60.0 * max(1.0, common.pulse_s),
         recent_records=64,
+        answers_every_s=1.0,  # the run is read from the databases
         frames_cache_bytes=256 * 1024,
         answers_max_rows=_NEVER,
         outcomes_max_rows=_NEVER,

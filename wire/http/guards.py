@@ -248,7 +248,8 @@ def compare_token(token: str, expected_sha256: bytes) -> bool:
 async def read_body(request: web.Request, max_bytes: int, within_s: float = BODY_TIMEOUT_S) -> bytes:
     """Read the whole request body.
 
-    Raises OipError 413 as soon as it is known to be longer than `max_bytes`, 408 if it takes longer than `within_s`.
+    Raises OipError 413 as soon as it is known to be longer than `max_bytes`, 408 if it takes longer than `within_s`,
+    400 if the caller hangs up before its end: nobody reads that reply, but it is no defect that a log must show.
     """
     if (request.content_length or 0) > max_bytes:
         raise OipError(413, f"a body of {request.content_length} bytes, at most {max_bytes}")
@@ -257,6 +258,8 @@ async def read_body(request: web.Request, max_bytes: int, within_s: float = BODY
             return await _read_whole(request, max_bytes)
     except TimeoutError:
         raise OipError(408, f"the body did not come within {within_s:g} s") from None
+    except ConnectionError:
+        raise OipError(400, "the caller hung up before the end of its body") from None
 
 
 async def _read_whole(request: web.Request, max_bytes: int) -> bytes:

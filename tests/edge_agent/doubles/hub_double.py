@@ -274,7 +274,7 @@ QUICK = OutboxLimits(resend_base_s=0.05, resend_cap_s=0.1, ask_interval_s=0.2)
 
 def settings(folder: Path, outbox: OutboxLimits = QUICK, **changes: object) -> AgentSettings:
     quick = {"reconnect_base_s": 0.01, "reconnect_cap_s": 0.05, "watchdog_s": 0.02, "flush_s": 0.005}
-    quick |= {"inline_infer_s": 10.0}
+    quick |= {"answers_every_s": 0.005, "inline_infer_s": 10.0}
     return AgentSettings(state_dir=folder, outbox=outbox, **{**quick, **changes})  # type: ignore[arg-type]
 
 

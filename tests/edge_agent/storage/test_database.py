@@ -228,7 +228,7 @@ async def test_records_stay_inside_their_limits_and_open_answers_are_never_prune
 
 
 async def test_local_answers_beyond_the_queue_are_dropped_from_the_record_and_counted(tmp_path: Path):
-    async with AgentRig(tmp_path, policy(), pending_max_rows=10, flush_s=1.0) as rig:
+    async with AgentRig(tmp_path, policy(), pending_max_rows=10, answers_every_s=1.0) as rig:
         answers_given = [rig.agent.answer_now(sample(SURE)) for _ in range(25)]
         assert all(isinstance(answer, AnswerRecord) for answer in answers_given)
         assert rig.event_count("answers_dropped") == 15

@@ -178,6 +178,31 @@ async def test_a_body_over_the_limit_is_refused_announced_or_not():
         assert await status(session.post("/echo", data=drip())) == 413
 
 
+@pytest.mark.parametrize("head", ["Content-Length: 100", "Transfer-Encoding: chunked"])
+async def test_a_caller_that_hangs_up_in_its_body_is_no_error_in_the_log(caplog, head):
+    reading, door = asyncio.Event(), ServerAccess()
+
+    async def read(request: web.Request) -> web.Response:
+        reading.set()
+        return web.Response(body=await read_body(request, 100))
+
+    app = web.Application(middlewares=security_middlewares(door, "", frozenset()))
+    app.add_routes([web.post("/read", read)])
+    runner = web.AppRunner(app, access_log=None, auto_decompress=False)
+    await runner.setup()
+    url = URL(await open_site(runner, door))
+    _, caller = await asyncio.open_connection(url.host, url.port)
+    caller.write(f"POST /read HTTP/1.1\r\nHost: {url.host}\r\n{head}\r\n\r\n5\r\nab".encode())
+    await reading.wait()
+    caller.close()
+    await caller.wait_closed()
+    async with asyncio.timeout(5):
+        while runner.server is not None and runner.server.connections:
+            await asyncio.sleep(0)
+    await runner.cleanup()
+    assert [record.levelname for record in caplog.records] == []
+
+
 async def test_a_body_that_does_not_come_is_given_up():
     async with local() as session:
         head = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 50\r\n\r\nx"
