@@ -1,7 +1,7 @@
 """Fenced blocks of the documents. Rule: every shell or Python block says in its info string what a test does with it.
 
 ```sh run     executed by `make test`, all blocks of one page in order, in one empty folder
-```sh live    the same, but by `make live`: needs a broker, a hub or a minute
+```sh live    the same, but by `make live`: needs a broker, a hub, or seconds of processor time
 ```sh dry     make targets: `make -n` must know each
 ```sh shown   only shown; the words behind `shown` say why it cannot run
 """

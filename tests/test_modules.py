@@ -1,21 +1,16 @@
 """Every module can be imported, and every module or file that a string, a page or a unit names is there."""
 
-import ast
+import importlib
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
+from tests.sources import PACKAGES, SOURCES, TESTS, name_of, read_facts, read_text
 
-PACKAGES = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")  # lower floors first
 NAMED = (*PACKAGES, "benchmarks", "tests")
-SOURCES = (ROOT / "skerry.py", *(path for name in NAMED for path in sorted((ROOT / name).rglob("*.py"))))
 PAGES = (
     *(ROOT / name for name in ("README.md", "Makefile", "pyproject.toml")),
     # a decision names what there was on its day
@@ -26,14 +21,6 @@ _PACKAGE = rf"(?<![\w./:@{{<-])(?:{'|'.join(NAMED)})"
 MODULE = re.compile(rf"{_PACKAGE}(?:\.[A-Za-z_]\w*)+(?::[A-Za-z_]\w*)?(?<!\.md)(?![\w/])")
 FILE = re.compile(rf"{_PACKAGE}(?:/[\w-]+)+\.(?:py|toml|md|css|js)\b")
 RUN = re.compile(r"(?<!\S)-m +([a-z_][\w.]*)")
-_IMPORTS = """
-import importlib, sys
-for name in sys.argv[1:]:
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        print(f"{name}: {error!r}")
-"""
 
 
 def module_of(path: Path) -> str:
@@ -46,33 +33,15 @@ def file_of(module: str) -> Path | None:
     return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
-def names_in(path: Path) -> frozenset[str]:
-    """What a module defines or imports at its top."""
-    found: set[str] = set()
-    for node in tree_of(path).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {alias.asname or alias.name for alias in node.names}
-        found |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-    return frozenset(found)
-
-
 def resolves(name: str) -> bool:
     """`package.module`, perhaps with an attribute behind it, or `package.module:attribute`."""
     module, colon, attribute = name.partition(":")
     if file_of(module):
-        return not colon or attribute in names_in(file_of(module) or ROOT)
+        return not colon or attribute in read_facts(file_of(module) or ROOT).names
     parts = module.split(".")
     for length in range(len(parts) - 1, 0, -1):
         if path := file_of(".".join(parts[:length])):
-            return parts[length] in names_in(path)
+            return parts[length] in read_facts(path).names
     return False
 
 
@@ -80,21 +49,14 @@ def texts() -> Iterator[tuple[str, str]]:
     """(where, text) of every page and of every string in the code, docstrings too; tests name what is not there."""
     for page in PAGES:
         yield str(page.relative_to(ROOT)), page.read_text(encoding="utf-8")
-    for source in (path for path in SOURCES if path.relative_to(ROOT).parts[0] != "tests"):
-        for node in ast.walk(tree_of(source)):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield f"{source.relative_to(ROOT)}:{node.lineno}", node.value
+    for source in SOURCES:
+        yield from ((f"{name_of(source)}:{line}", text) for line, text in read_facts(source).strings)
 
 
 def modules_run() -> Iterator[tuple[str, str]]:
     """(where, module) of every `"-m", "module"` in the code that names one of ours or a file beside them."""
-    for source in SOURCES:
-        for node in ast.walk(tree_of(source)):
-            if isinstance(node, ast.Tuple | ast.List):
-                words = [each.value if isinstance(each, ast.Constant) else None for each in node.elts]
-                for flag, module in pairwise(words):
-                    if flag == "-m" and isinstance(module, str):
-                        yield f"{source.relative_to(ROOT)}:{node.lineno}", module
+    for source in (*SOURCES, *(path for path in TESTS if '"-m"' in read_text(path))):
+        yield from ((f"{name_of(source)}:{line}", module) for line, module in read_facts(source).runs)
 
 
 def can_run(module: str) -> bool:
@@ -104,10 +66,9 @@ def can_run(module: str) -> bool:
 
 
 def test_every_module_can_be_imported():
-    wanted = [module_of(path) for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py"))]
-    words = [sys.executable, "-c", _IMPORTS, "skerry", *wanted]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    for path in (path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py"))):
+        importlib.import_module(module_of(path))
+    importlib.import_module("skerry")
 
 
 def test_every_module_that_a_text_names_is_there():

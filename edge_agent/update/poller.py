@@ -118,9 +118,13 @@ class Updates:
         self._polls += 1
         agent.count_event("updates_polls")
 
+    async def run_worker(self, job: UpdateJob) -> PollReport:
+        """Carry out one job, in a process of its own. Never raises."""
+        return await run_update_worker(job)
+
     async def _poll_locked(self, agent: UpdateConsumer) -> None:
         try:
-            self._report = await run_update_worker(self._job())
+            self._report = await self.run_worker(self._job())
         except ExitError as stop:  # a file of our identity
             self._report = _failed_report(str(stop))
         if self._report.refreshed:

@@ -1,4 +1,4 @@
-"""The documents' blocks that need a broker, a hub or a minute, run in the order a reader would."""
+"""The documents' blocks that need a broker, a hub or seconds, run in the order a reader would."""
 
 import os
 import signal

@@ -4,7 +4,6 @@ Exposure stays within its wave, and no device gets two contents under one counte
 """
 
 import itertools
-import os
 from collections import Counter
 
 import hypothesis.strategies as st
@@ -14,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cloud_hub.rollout.types import TERMINAL, DeviceGoal, RolloutDeviceState, RolloutError, RolloutState, can_become
 from policies.rollout_rules.plan import compute_wave_sizes, default_steps
 from tests.cloud_hub.doubles.rollout_bench import FAIL, HOLD, PASS, UNSURE, Bench
+from tests.examples import count_examples
 from wire.protocol.rollout import InstallFailure, InstallState
 
 FLEET = 120
@@ -165,6 +165,4 @@ def _steps(bench):
 
 
 TestRolloutMachine = RolloutMachine.TestCase
-TestRolloutMachine.settings = settings(
-    max_examples=int(os.environ.get("SKERRY_EXAMPLES", "12")), stateful_step_count=30, deadline=None
-)
+TestRolloutMachine.settings = settings(max_examples=count_examples(12), stateful_step_count=30, deadline=None)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cloud_hub.security.envelopes import PlainEnvelopes
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
+from tests.examples import count_examples
 from wire.protocol.codec import (
     SIGNATURE_BYTES,
     decode_down_note,
@@ -151,5 +152,5 @@ class HubMachine(RuleBasedStateMachine):
             assert row.verdict is None or row.refusal is None
 
 
-HubMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+HubMachine.TestCase.settings = settings(max_examples=count_examples(40), stateful_step_count=40, deadline=None)
 TestHubMachine = HubMachine.TestCase

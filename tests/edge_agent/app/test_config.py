@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from edge_agent.app.config import PREFIX, AgentConfig, load_config
 from edge_agent.system.settings import AgentSettings, OutboxLimits
 from tests import ROOT
+from tests.examples import count_examples
 from wire.process.config import list_known_keys
 from wire.process.exit_codes import ExitCode, ExitError
 
@@ -156,7 +157,7 @@ _toml = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=count_examples(60))
 @given(st.dictionaries(st.sampled_from([*AgentConfig.model_fields, "x"]), _toml))
 def test_any_values_give_a_configuration_or_one_line(tmp_path_factory, values):
     file = tmp_path_factory.getbasetemp() / "any.toml"

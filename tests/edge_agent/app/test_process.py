@@ -166,25 +166,6 @@ def test_it_starts_answers_is_watched_and_stops_clean(config, tmp_path, capsys):
     assert find_running_agent(config.parent / "device") is None
 
 
-def test_the_running_agent_has_loaded_no_command_line_and_no_training_code():
-    code = "import sys, edge_agent.__main__; print(*{name.split('.')[0] for name in sys.modules})"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    strangers = {
-        "torch",
-        "typer",
-        "rich",
-        "click",
-        "sklearn",
-        "onnx",
-        "cloud_hub",
-        "simulations",
-        "sqlalchemy",
-        "plotly",
-    }
-    assert strangers.isdisjoint(loaded.stdout.split())
-    assert "edge_agent" in loaded.stdout.split()
-
-
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="only Linux tells a process's limits so")
 def test_case_111_a_crash_leaves_no_core_dump(config):
     with running(config) as process:

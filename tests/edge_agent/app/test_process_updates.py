@@ -1,7 +1,6 @@
 """The agent's process with updates: it starts empty, gets all by TUF, and starts again without any network."""
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +12,10 @@ from edge_agent.__main__ import main
 from edge_agent.cli.client import request_json
 from edge_agent.identity.identity import load_identity
 from edge_agent.system.settings import ApiAddress
-from tests.edge_agent.app.test_process import address, ended, refused, running
+from tests.edge_agent.app.test_process import address, refused, running
 from tests.edge_agent.doubles.device import write_device
 from tests.edge_agent.doubles.updates_bench import UpdateBench, open_bench
 from tests.in_process import skerry
-from tests.models.doubles.mirror import Faults
 from wire.process.exit_codes import ExitCode
 
 
@@ -48,32 +46,6 @@ def waited(place: ApiAddress, test: Callable[[dict[str, Any]], bool]) -> dict[st
             return status
         time.sleep(0.05)
     raise AssertionError(status)
-
-
-def test_it_starts_with_nothing_gets_all_by_tuf_and_starts_again_without_a_network(device):
-    config = by_tuf(device)
-    with running(config) as process:
-        place = address(config, process)
-        status = waited(place, lambda status: status["updates"]["polls"] > 0)
-        assert (status["model"], status["alarms"]) == ("", ["no_model"])
-        device.publish_bundle(1)
-        asked = skerry("agent", "refresh", "--url", place.url)
-        assert (asked.returncode, asked.stderr) == (0, "")
-        assert "echo@1" in asked.stdout
-        assert "test 1" in asked.stdout
-        assert "local 1" in asked.stdout
-        shown = skerry("agent", "status", "--url", place.url)
-        assert "echo@1" in shown.stdout
-        assert ended(process)[0] == 0
-    device.mirror.faults = Faults(where="", status=503)
-    with running(config) as process:
-        place = address(config, process)
-        status = waited(place, lambda status: status["updates"]["polls"] > 0)
-        assert (status["model"], status["alarms"]) == ("echo@1", [])
-        assert len(status["policy"]) == 32
-        failed = skerry("agent", "refresh", "--url", place.url, "--json")
-        assert failed.returncode == ExitCode.CHECK_FAILED
-        assert json.loads(failed.stdout)["failures"][0].startswith("network: ")
 
 
 def test_the_check_says_what_it_still_waits_for(device, capsys):

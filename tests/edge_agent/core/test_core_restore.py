@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from edge_agent.core.commands import IdleSnapshot, RandomDraws, SampleAttributes, Store, WakeAt
 from edge_agent.core.core import EdgeCore
 from tests.edge_agent.core.test_core import EPOCH, SURE, UNSURE, VERDICT, ask, core, digest, refusal
+from tests.examples import count_examples
 from wire.protocol.messages import RefusalReason
 
 AWAY_S = 100.0  # longer than anything is waited for
@@ -27,7 +28,7 @@ def life(edge: EdgeCore, step: str, number: int, now: float) -> list[object]:
     return [command for command in said if not isinstance(command, WakeAt)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=count_examples(50))
 @given(steps)
 def test_a_core_that_rests_between_samples_says_what_one_says_that_never_does(taken: list[str]) -> None:
     awake, now = core(), 0.0

@@ -3,7 +3,6 @@
 The machine plays event loop, disk and hub at once. The disk is a dict: what is not in it at a restart is lost.
 """
 
-import os
 from dataclasses import dataclass
 
 import msgspec
@@ -35,6 +34,7 @@ from policies.decisions.budget import BudgetSpend
 from policies.model.reasons import DecisionReason
 from tests.edge_agent.core.test_core import SETUP, SURE, UNSURE, VERDICT
 from tests.edge_agent.doubles.hub_double import policy
+from tests.examples import count_examples
 from wire.protocol.messages import Receipt, Refusal, RefusalReason, StatusReply
 
 EPOCH = 7
@@ -284,7 +284,7 @@ def replace_row(row: StoredQuestion, **changes: object) -> StoredQuestion:
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
-    max_examples=int(os.environ.get("SKERRY_EXAMPLES", "100")),
+    max_examples=count_examples(100),
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

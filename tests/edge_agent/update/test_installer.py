@@ -11,11 +11,11 @@ from edge_agent.update.types import InstallRow
 from models.runtime.runner import SampleError
 from models.update.floors import FloorDatabase
 from tests.edge_agent.app.test_process_updates import by_tuf
-from tests.edge_agent.doubles.hub_double import DEVICE, HubDouble, sample, until
+from tests.edge_agent.doubles.hub_double import DEVICE, HubDouble, until
 from tests.edge_agent.doubles.installing import QUICK, X, audited_policy, run_device
 from tests.edge_agent.doubles.updates_bench import NAMES, open_bench
 from wire.process.exit_codes import ExitCode
-from wire.protocol.messages import HelloNote, Prediction
+from wire.protocol.messages import HelloNote
 from wire.protocol.rollout import InstallFailure, InstallState, RolloutCohort
 
 S = InstallState
@@ -32,48 +32,6 @@ def floor(device) -> int:
     with FloorDatabase(device.store / "metadata") as floors:
         found = floors.read_floors().get("target/models/echo")
         return found.version if found else 0
-
-
-async def test_an_assigned_version_is_tried_and_committed_and_each_step_is_reported(device, tmp_path):
-    async with run_device(device, tmp_path / "agent") as life:
-        assert life.version == 1
-        device.publish_bundle(2)
-        life.send_assignment(1, 2)
-        await life.wait_for_state(S.PROBATION)
-        assert await life.answer_samples() == "echo@2"
-        await life.answers_until(lambda: life.reports_in_state(S.COMMITTED))
-        assert (life.state, life.version, floor(device)) == (S.IDLE, 2, 2)
-        told = [report.state for report in life.reports if report.rollout == "r1"]
-        passed = [state for state in S if state in told]
-        assert passed == [S.CHECKING, S.DOWNLOADING, S.SELF_TEST, S.PROBATION, S.COMMITTED]
-        last = life.reports_in_state(S.COMMITTED)[-1]
-        assert (last.version, last.counter, last.failure) == (2, 1, None)
-        assert last.signals is not None
-
-
-async def test_on_trial_the_committed_models_features_go_to_the_committed_tail_and_the_pairs_are_counted(
-    device, tmp_path
-):
-    hub = HubDouble(prediction=Prediction(9, 0.99, (0.0,) * 9 + (1.0,), "big@1"))
-    async with run_device(device, tmp_path / "agent", hub) as life:
-        device.publish_bundle(2, scale=-1.0)  # it takes the lowest score for the highest
-        life.send_assignment(1, 2, soak_s=3600.0)
-        await life.wait_for_state(S.PROBATION)
-        await until(lambda: life.rig.agent.answering.trial.assignment)
-        asked = len(hub.questions)
-        answers = [await life.rig.agent.infer(sample(X)) for _ in range(10)]
-        assert {(answer.prediction.model, answer.prediction.label) for answer in answers} == {("echo@2", 0)}
-        await until(lambda: len(hub.questions) == asked + 10)
-        assert {question.model.version for _, _, question in hub.questions[asked:]} == {1}
-        assert all(question.audit for _, _, question in hub.questions[asked:])
-        await until(lambda: life.newest_cell(S.PROBATION).audited == 10, 30)
-        cell = life.newest_cell(S.PROBATION)
-        assert (cell.data_class, cell.share, cell.agreed, cell.worse, cell.better) == ("open", 1.0, 0, 10, 0)
-        assert await life.rig.agent.feedback(answers[0].id, 9)
-        assert await life.rig.agent.feedback(answers[0].id, 9)
-        await until(lambda: life.newest_cell(S.PROBATION).told, 30)
-        cell = life.newest_cell(S.PROBATION)
-        assert (cell.told, cell.told_wrong, cell.told_worse, cell.told_better) == (1, 1, 1, 0)
 
 
 async def test_a_control_device_reports_the_same_figures_of_what_it_runs(device, tmp_path):

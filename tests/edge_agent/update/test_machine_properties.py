@@ -1,7 +1,5 @@
 """Power loss, crashes, lost rows and a refusing disk in any order: a model that was committed or is on trial serves."""
 
-import os
-
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -9,6 +7,7 @@ from msgspec.structs import replace
 
 from edge_agent.update.types import ActivateModel, CommitModel, RollBackModel
 from tests.edge_agent.doubles.install_world import S, SimulatedDevice
+from tests.examples import count_examples
 from wire.protocol.rollout import DeviceSignals, InstallFailure, RolloutCohort
 
 FINE = DeviceSignals(inferences=1000, starts=1)
@@ -110,7 +109,7 @@ class Power(RuleBasedStateMachine):
 
 TestPower = Power.TestCase
 TestPower.settings = settings(
-    max_examples=int(os.environ.get("SKERRY_EXAMPLES", "150")),
+    max_examples=count_examples(150),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -12,6 +12,7 @@ from torch import nn
 from models.bundle.manifest import BundleError
 from models.graph.hub_model import decode_all_graphs, decode_graphs, encode_graphs, export_graph, split_weights
 from models.graph.module import MAX_BATCH
+from tests.examples import count_examples
 
 
 class Pair(nn.Module):
@@ -276,7 +277,9 @@ def test_a_graph_that_is_not_there_is_refused(parcel):
         decode_graphs(parcel[0], parcel[1:], "other")
 
 
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(
+    max_examples=count_examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def survives(graph, weights):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from models.signing import ceremony, review
 from models.signing.request import RequestError, dump_request, dump_state, load_request, load_state
 from models.signing.roles import SMALL_THRESHOLDS
+from tests.examples import count_examples
 from tests.models.doubles.keys import NOW, MemoryKeyring, begin_repository, installed_state, targets_of
 
 
@@ -57,7 +58,7 @@ WHOLE = dump_request(targets_of(installed_state(MemoryKeyring()), "models-echo",
 
 
 @given(st.binary(max_size=40), st.integers(0, len(WHOLE)), st.integers(0, 200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=count_examples(200), deadline=None)
 def test_a_damaged_file_is_one_line(junk, place, gone):
     """Bytes put in, bytes cut out: `RequestError` or a request, never anything else."""
     lines = []

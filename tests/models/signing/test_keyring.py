@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.signing.keyring import Keyring, ScryptCost, SealedKey, build_signer, seal_key, unseal_key
+from tests.examples import count_examples
 from wire.process.exit_codes import ExitCode, ExitError
 
 PASSPHRASE = b"a long enough passphrase"
@@ -95,7 +96,7 @@ SEALED = seal_key(Ed25519PrivateKey.generate(), "root-1", PASSPHRASE, CHEAP)
 
 
 @given(st.integers(0, len(SEALED) - 1), st.integers(1, 255))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=count_examples(150), deadline=None)
 def test_a_key_file_with_any_byte_changed_opens_nothing(place, change):
     """The public half and the cost are bound too: nobody can make it cheaper, or sign under another id."""
     data = bytearray(SEALED)

@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from models.verification.lint import LintError, LintReport, lint_graph
 from models.verification.onnx_reader import read_onnx_model
 from models.verification.protobuf import ProtobufError
+from tests.examples import count_examples
 from tests.models.conftest import echo_graph
 from tests.models.doubles.hostile import HOSTILE
 from tests.models.verification.test_onnx_operators import convolutions, recurrent
 
 LIMIT_S = 0.5  # for a few hundred bytes, on a busy machine; it takes a millisecond
 MUTANTS = 4_000
-QUICK = settings(max_examples=300, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(
+    max_examples=count_examples(300), deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 FIELDS = st.sampled_from([bytes([number << 3 | wire]) for number in range(1, 16) for wire in (0, 1, 2, 5)])
 SEEDS = [echo_graph(), *(data for data, _ in HOSTILE.values() if len(data) < 2000)]
 

@@ -26,6 +26,7 @@ from models.zoo.ngrams import (
     iter_ngrams,
     train_ngram_net,
 )
+from tests.examples import count_examples
 
 SIZES = NgramNetSizes(buckets=4096, rows=400, width=16, hidden=24, labels=3)
 TALK = (
@@ -56,7 +57,7 @@ def test_the_first_numbers_of_a_text_are_those_the_page_says():
 
 
 @given(st.lists(st.text(max_size=200), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=count_examples(60), deadline=None)
 def test_any_text_becomes_numbers_within_the_buckets_each_once(texts):
     found = encode_texts(texts, 1024, 50)
     assert found.shape == (len(texts), 50)
@@ -69,7 +70,7 @@ def test_any_text_becomes_numbers_within_the_buckets_each_once(texts):
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=count_examples(60), deadline=None)
 def test_case_and_gaps_do_not_matter(text):
     spaced = "  " + text.lower().replace(" ", " \t!") + " ..."
     assert np.array_equal(encode_texts([text.lower()]), encode_texts([spaced]))

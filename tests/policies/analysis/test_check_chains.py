@@ -3,6 +3,7 @@
 from random import Random
 
 import msgspec
+import pytest
 
 from policies.analysis.check import list_transform_chains
 from policies.decisions import egress
@@ -13,6 +14,8 @@ from policies.model.terms import resolve_terms
 from tests.policies.doubles.given import FEATURES, TEXT
 from tests.policies.doubles.random_policies import SEEDS, context, document
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
+
+pytestmark = pytest.mark.examples
 
 NOISE = "dp = { clip_norm = 8.0, sigma = 5.0, delta = 1e-6, epsilon = 8.0 }"
 STEP = 'transforms = {{ features = [{{ kind = "quantise", step = {} }}] }}'

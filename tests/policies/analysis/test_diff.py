@@ -16,6 +16,8 @@ from tests.policies.doubles.given import TEXT, with_
 from tests.policies.doubles.random_policies import HUBS, REGIONS, SEEDS, condition, context, rule, some, values
 from tests.policies.model.test_terms import found, within
 
+pytestmark = pytest.mark.examples
+
 NIGHT = '[[rule]]\nname = "night"\nwhen = { time = { from = "22:00", to = "06:00", zone = "UTC" } }\n'
 
 

@@ -14,6 +14,8 @@ from policies.language.document import parse_policy
 from policies.model.policy import PolicyError
 from tests.policies.doubles.random_policies import EXAMPLES, FIRST
 
+pytestmark = pytest.mark.examples
+
 FOLDER = Path(policies.__file__).parent / "templates"
 SLOWEST_S = 2.0  # of one text on a busy machine
 _PIECES = (

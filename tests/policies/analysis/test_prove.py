@@ -19,6 +19,8 @@ from tests.policies.doubles.given import TEXT, with_
 from tests.policies.doubles.random_policies import SEEDS, document, every_context
 from wire.protocol.messages import SensitivityLevel
 
+pytestmark = pytest.mark.examples
+
 RULES = with_(TEXT, ('regions = ["local"]', 'regions = ["local", "eu"]'), ("private = false", "private = true"))
 
 

@@ -12,9 +12,10 @@ from policies.language.document import PolicyDocument
 from policies.model.context import MINUTES_OF_WEEK, DecisionContext
 from policies.model.matching import RangeAttribute
 from policies.model.policy import EscalationMode, Policy, PolicyLayer
+from tests.examples import count_examples
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
-EXAMPLES = int(os.environ.get("SKERRY_EXAMPLES", "300"))
+EXAMPLES = count_examples(300)
 FIRST = int(os.environ.get("SKERRY_FIRST_SEED", "0"))
 SEEDS = range(FIRST, FIRST + EXAMPLES)
 

@@ -259,6 +259,7 @@ def fault(text: str) -> str:
     return ""
 
 
+@pytest.mark.examples
 def test_a_template_with_characters_changed_is_a_document_or_one_line():
     sound = 0
     for seed in SEEDS:

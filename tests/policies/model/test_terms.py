@@ -20,6 +20,8 @@ from tests.policies.doubles.given import DEMO, DEMO_POLICY, HUBS, MEASURED, SCHE
 from tests.policies.doubles.random_policies import SEEDS, context, document, schema
 from wire.protocol.messages import SensitivityLevel
 
+pytestmark = pytest.mark.examples
+
 MODES = list(EscalationMode)
 
 

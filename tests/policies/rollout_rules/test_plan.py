@@ -1,7 +1,6 @@
 """Rollout parameters and the stop rules of a wave."""
 
 import json
-import os
 from math import inf, nan
 
 import msgspec
@@ -27,8 +26,9 @@ from policies.rollout_rules.plan import (
     parse_rules,
     parse_stored_rules,
 )
+from tests.examples import count_examples
 
-EXAMPLES = int(os.environ.get("SKERRY_EXAMPLES", "80"))
+EXAMPLES = count_examples(80)
 RULES = RolloutRules()
 JSON = (
     st.none()

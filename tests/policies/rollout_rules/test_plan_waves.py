@@ -1,7 +1,5 @@
 """Rollout waves: selectors, order, sizes, control cohorts."""
 
-import os
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +17,9 @@ from policies.rollout_rules.plan import (
     parse_rules,
     pick_controls,
 )
+from tests.examples import count_examples
 
-EXAMPLES = int(os.environ.get("SKERRY_EXAMPLES", "60"))
+EXAMPLES = count_examples(60)
 FLEET = [FleetMember("acme--a", "camera", "eu", "acme"), FleetMember("acme--b", "probe", "eu", "acme")]
 FLEET += [FleetMember("beta--c", "camera", "us", "beta"), FleetMember("", "camera", "eu", "acme")]
 

@@ -16,6 +16,7 @@ from models.forge.evaluation.risk_control import (
     prove_threshold,
     simulate_coverage,
 )
+from tests.examples import count_examples
 
 
 def gate(count, seed=0, wrong=lambda c: 0.6 * (1 - c), hub=0.97):
@@ -113,7 +114,7 @@ def test_the_same_seed_gives_the_same_threshold():
 
 
 @given(st.integers(0, 2**32), st.sampled_from(list(RiskKind)), st.floats(0.02, 0.3), st.floats(0.6, 0.99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=count_examples(60), deadline=None)
 def test_what_is_promised_was_seen_with_room(seed, risk, max_risk, confidence):
     """Whatever passes has a binomial tail under the error rate: fewer wrong than `max_risk` of those counted."""
     try:

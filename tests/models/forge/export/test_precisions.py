@@ -27,6 +27,7 @@ from models.forge.export.precisions import (
 from models.forge.export.quantise import NOISE, PrecisionCandidate, build_candidates, choose_precision
 from models.forge.export.targets import PROFILES, ActivationType, Precision, local_profile
 from models.verification.lint import lint_graph
+from tests.examples import count_examples
 
 WIDE = 96
 
@@ -175,7 +176,7 @@ def test_a_session_folds_only_graphs_whose_activations_are_float():
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=count_examples(30), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([(16, 16), (300, 40), (1000, 4)]), st.floats(1e-6, 1e6))
 def test_no_stored_weight_is_off_by_more_than_half_a_step(seed, shape, size):
     table = tensor("table", *shape, seed=seed)

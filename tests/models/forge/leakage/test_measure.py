@@ -15,6 +15,7 @@ from models.forge.leakage.membership import HubPredictions, measure_membership
 from models.forge.leakage.metrics import BootstrapInterval, RatioEstimate
 from models.forge.leakage.remeasure import keep_top_scores, transform_codes
 from models.runtime.chain import TransformStep
+from tests.examples import count_examples
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 CHAIN = "c" * 64
@@ -86,7 +87,7 @@ def test_the_feature_distance_grows_with_blur_and_ignores_nothing():
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=count_examples(10), deadline=None)
 def test_the_interval_holds_its_value_and_narrows_with_samples(seed):
     values = np.random.default_rng(seed).random(400)
     wide, narrow = (

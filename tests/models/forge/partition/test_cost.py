@@ -13,6 +13,7 @@ from models.forge.data.types import Data, DataPart, ForgeError
 from models.forge.partition.code_levels import LEVELS, QuantisationRange, fit_range, measure_coded_size
 from models.forge.partition.cost import MeasurementBounds, measure_frontier
 from models.forge.partition.cuts import find_cuts, trace_model
+from tests.examples import count_examples
 from tests.models.doubles.nets import packed, traced
 
 QUICK = MeasurementBounds(latency_s=0.005, samples=200)
@@ -73,7 +74,7 @@ def test_an_operator_that_onnx_has_not_is_one_line():
     assert "\n" not in str(error.value)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=count_examples(50), deadline=None)
 @given(st.integers(0, 9999), st.sampled_from(LEVELS), st.booleans())
 def test_codes_stay_in_range_and_restore_within_half_a_step(seed, levels, positive):
     feature = torch.randn(20, 30, generator=torch.Generator().manual_seed(seed))
