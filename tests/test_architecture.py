@@ -13,7 +13,8 @@ STRANGERS_OF_THE_EDGE = {
     "torch", "onnx", "sklearn", "cloud_hub", "simulations", "typer", "click", "rich", "plotly", "sqlalchemy",
     "safetensors",
 }  # fmt: skip
-LOOPS = {"edge_agent/app/agent.py", "cloud_hub/runtime/hub.py"}  # they outlive a defect of one task, and say so
+# They outlive a defect of one task, message, file or line, and say so.
+LOOPS = {"edge_agent/app/agent.py", "edge_agent/api/sources.py", "cloud_hub/runtime/hub.py"}
 TEST = re.compile(r"^ *(?:async )?def test_", re.MULTILINE)
 MOCK = re.compile(r"(?<![\w.\"'])(?:monkeypatch|MagicMock|AsyncMock|Mock|patch|mocker)\b")
 

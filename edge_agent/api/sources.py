@@ -22,12 +22,15 @@ from models.bundle.manifest import InputSpec, Manifest
 from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_values
 from wire.http.tensors import OipError, TensorHead, parse_json_tensor
-from wire.process.logging import JsonLog
+from wire.process.logging import JsonLog, describe_error
 
 MAX_LINE_BYTES = 1 << 20
 MAX_OPEN_LINES = 32
 MAX_FILES_PER_SCAN = 64  # in one scan of the folder
 _CHUNK_BYTES = 65536
+_MAX_NAME_BYTES = 255  # of one file name, on every file system that counts bytes
+_NUMBER_BYTES = 8  # for the number that a second file of one name gets
+_RESULT_SUFFIX = ".json"
 
 
 class SampleFeed(msgspec.Struct, frozen=True):
@@ -80,12 +83,20 @@ class FolderWatcher:
             await asyncio.sleep(self._every_s)
 
     async def scan_once(self) -> int:
-        """Answer the files that are complete, oldest first, at most 64. Returns how many."""
+        """Answer the files that are complete, oldest first, at most 64. Returns how many.
+
+        OSError, after the last of them, if one could not be moved: it stays, and keeps no other from its turn.
+        """
         for name in ("done", "failed"):
             (self._path / name).mkdir(exist_ok=True)
-        ripe = self._find_complete()
+        ripe, refused = self._find_complete(), None
         for file in ripe:
-            await self._process_file(file)
+            try:
+                await self._process_file(file)
+            except OSError as error:
+                refused = error
+        if refused is not None:
+            raise refused
         return len(ripe)
 
     def _find_complete(self) -> list[Path]:
@@ -101,6 +112,7 @@ class FolderWatcher:
                 facts = entry.stat(follow_symlinks=False)
                 found[entry.name] = (facts.st_mtime_ns, facts.st_size)
         ripe = [name for name, facts in found.items() if self._seen.get(name) == facts]
+        self._told = {name: told for name, told in self._told.items() if name in ripe}  # another file: another answer
         self._seen = found
         return [
             self._path / name for name in sorted(ripe, key=lambda name: (found[name][0], name))[:MAX_FILES_PER_SCAN]
@@ -119,23 +131,30 @@ class FolderWatcher:
         del self._told[file.name]
 
     async def _answer_file(self, file: Path) -> tuple[str, dict[str, Any]] | None:
-        """The folder that the file goes to, and its result; None while nothing is answered."""
+        """The folder that the file goes to, and its result; None while nothing is answered.
+
+        Rule: whatever a file holds, it ends in `failed/` and never the process, which would meet it again at its start.
+        """
+        name = os.fsencode(file.name).decode(errors="replace")
         try:
             x = self._feed.parse_sample(partial(_read_sample_file, file))
             record = await self._feed.service.infer(Sample(x, self._feed.data_class))
         except DisabledError:
             return None
         except SampleError as error:
-            return "failed", {"file": file.name, "error": str(error)}
-        return "done", {"file": file.name, **make_answer_json(record, self._feed.service.manifest)}
+            return "failed", {"file": name, "error": str(error)}
+        except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the next file has its turn
+            self._log.error("sample_defect", error=describe_error(error))
+            return "failed", {"file": name, "error": f"defect: {type(error).__name__}"}
+        return "done", {"file": name, **make_answer_json(record, self._feed.service.manifest)}
 
     def _move_file(self, file: Path, where: str, result: dict[str, Any]) -> None:
         """Write the result first: a file in `done/` always has its answer beside it.
 
         An older file of that name is kept.
         """
-        target = _find_free_path(file.parent / where / file.name)
-        target.with_name(target.name + ".json").write_bytes(msgspec.json.encode(result) + b"\n")
+        target = _find_free_path(file.parent / where / _shorten_name(file))
+        target.with_name(target.name + _RESULT_SUFFIX).write_bytes(msgspec.json.encode(result) + b"\n")
         file.rename(target)
         self._seen.pop(file.name, None)
 
@@ -145,6 +164,12 @@ def _read_sample_file(file: Path, spec: InputSpec) -> SampleArray:
     x = parse_sample_file(file.name, _read_plain_file(file, limit_file_bytes(spec)), spec)
     check_values(x, spec)
     return x
+
+
+def _shorten_name(file: Path) -> str:
+    """The name of a file, its stem cut where a number and the result's suffix behind it would be too long a name."""
+    stem, suffix = os.fsencode(file.stem), os.fsencode(file.suffix)
+    return os.fsdecode(stem[: _MAX_NAME_BYTES - len(suffix) - len(_RESULT_SUFFIX) - _NUMBER_BYTES] + suffix)
 
 
 def _find_free_path(path: Path) -> Path:
@@ -207,7 +232,11 @@ class JsonLines:
     async def _answer_one(self, line: bytes, number: int, room: asyncio.Semaphore) -> None:
         """Answer one line and write the result. `room` is given back whatever happens."""
         try:
-            self._write(msgspec.json.encode({"line": number, **await self._answer_line(line)}) + b"\n")
+            try:
+                told = await self._answer_line(line)
+            except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the next line has its turn
+                told = {"error": f"defect: {type(error).__name__}"}
+            self._write(msgspec.json.encode({"line": number, **told}) + b"\n")
         finally:
             room.release()
 

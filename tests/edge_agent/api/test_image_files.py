@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from edge_agent.api import image_files
 from edge_agent.api.image_files import PngError, parse_sample_file
 from models.bundle.manifest import InputSpec
+from models.runtime.codec import NUMPY_DTYPES
 from models.runtime.runner import SampleError
+from tests.random_inputs import COUNTS, random_inputs, try_parser
 from wire.protocol.messages import TensorDType
 
 SPEC = InputSpec("scores", TensorDType.FP32, (3,), 0.0, 1.0)
@@ -159,6 +161,74 @@ HUGE = npy(np.zeros(3, np.float32)).replace(b"(3,), }         ", b"(30000000000,
 def test_an_array_file_of_another_form_is_refused_by_name(data, line):
     with pytest.raises(SampleError, match=line):
         parse_sample_file("x.npy", data, SPEC)
+
+
+HOSTILE_NPY = [
+    b"\x93NUMPY\x01\x00\x10\x00{'descr': (((((((",
+    b"\x93NUMPY\x01\x00\x06\x00'''\nab",
+    npy(np.zeros(3, np.float32)).replace(b"(3,)", b"(\xff,)"),
+    npy(np.zeros(3, np.float32)).replace(b"'<f4'", b"'<f3'"),
+    npy(np.zeros(3, np.float32)).replace(b"'<f4'", b"[1<2]"),
+    npy(np.zeros(3, np.float32)).replace(b"'descr'", b"'shape'"),
+    npy(np.zeros(3, np.float32)).replace(b"(3,)", b"(9999999999999999999999,)"),
+    b"\x93NUMPY\x01\x00\xff\xff{" + b" " * 65533 + b"}",
+]
+
+
+@pytest.mark.parametrize("data", HOSTILE_NPY)
+def test_no_header_of_an_array_file_raises_anything_but_a_sample_error(data):
+    """NumPy's own reader raises `tokenize.TokenError` for the first two, and more that nobody lists."""
+    with pytest.raises(SampleError, match=r"npy file|type '<f3'"):
+        parse_sample_file("x.npy", data, SPEC)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("dtype", list(TensorDType))
+def test_array_files_of_every_version_and_type_are_read_as_numpy_wrote_them(dtype, version):
+    x = np.arange(6).reshape(2, 3).astype(NUMPY_DTYPES[dtype])
+    spec = InputSpec("x", dtype, (2, 3), 0, 9)
+    assert (parse_sample_file("x.npy", npy(x, version=version), spec) == x).all()
+    empty = b"{'shape': (2,3), 'fortran_order' :False ,\n'descr':'%s'}\n" % x.dtype.str.encode()  # another writer's
+    data = b"\x93NUMPY\x01\x00" + len(empty).to_bytes(2, "little") + empty + x.tobytes()
+    assert (parse_sample_file("x.npy", data, spec) == x).all()
+
+
+NPY_WORDS = [
+    b"'descr'",
+    b"'<f4'",
+    b"'fortran_order'",
+    b"True",
+    b"False",
+    b"(3,)",
+    b"()",
+    b"3L",
+    b"# coding: x\n",
+    b"{",
+    b"}",
+]
+NPY_FILES = [npy(np.zeros(3, np.float32)), npy(np.ones((2, 3))), npy(np.zeros(1, [("a", "<i2")])), *HOSTILE_NPY[:7]]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_array_files_are_samples_or_sample_errors(count):
+    inputs = random_inputs(count, NPY_FILES, NPY_WORDS)
+    try_parser(lambda data: parse_sample_file("x.npy", data, SPEC), SampleError, inputs)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_pictures_are_samples_or_sample_errors(count):
+    inputs = random_inputs(count, [PICTURE, encode(IMAGE, [3, 1, 0, 2])], [b"IHDR", b"IDAT", b"IEND"])
+    assert try_parser(lambda data: parse_sample_file("x.png", _seal_chunks(data), GREY), SampleError, inputs)
+
+
+def _seal_chunks(data: bytes) -> bytes:
+    """The same with every chunk's checksum made good, where a chunk can be found: what is behind it is tried too."""
+    sealed, at = data[:8], 8
+    while at + 12 <= len(data):
+        size = min(int.from_bytes(data[at : at + 4], "big"), len(data) - at - 12)
+        sealed += chunk(data[at + 4 : at + 8], data[at + 8 : at + 8 + size])
+        at += 12 + size
+    return sealed
 
 
 @given(st.binary(max_size=200), st.sampled_from(["x.npy", "x.png", "x.txt"]))

@@ -12,7 +12,7 @@ import pytest
 
 from edge_agent.api.image_files import limit_file_bytes
 from edge_agent.api.sources import MAX_LINE_BYTES, FolderWatcher, JsonLines, SampleFeed, read_lines
-from tests.edge_agent.api.test_image_files import npy
+from tests.edge_agent.api.test_image_files import HOSTILE_NPY, npy
 from tests.edge_agent.doubles.api_double import MemoryAgent
 from wire.process.logging import JsonLog
 
@@ -86,6 +86,71 @@ async def test_what_cannot_be_a_sample_goes_to_failed_with_a_reason(tmp_path):
     assert "plain file" in result(tmp_path, "failed", "pipe.npy")["error"]
     assert "the model takes 0..1" in result(tmp_path, "failed", "range.npy")["error"]
     assert secret.exists()
+
+
+async def test_no_file_whatever_it_holds_or_is_called_ends_the_agent(tmp_path):
+    """A damaged `.npy` raised `tokenize.TokenError` through the watcher, and again at every start of the agent."""
+    agent, folder = watching(tmp_path)
+    hostile = {f"h{number}.npy": data for number, data in enumerate(HOSTILE_NPY)}
+    hostile |= {os.fsdecode(b"\xff.npy"): b"", "n" * 251 + ".npy": b"", "[red]\n.png": b"", "empty.png": b""}
+    for name, data in hostile.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "sound.npy").write_bytes(npy(np.array([0, 1, 0], np.float32)))
+    await folder.scan_once()
+    assert await folder.scan_once() == len(hostile) + 1
+    assert [f.name for f in tmp_path.iterdir() if f.is_file()] == []
+    assert result(tmp_path, "done", "sound.npy")["label"] == 1
+    told = [json.loads(f.read_bytes()) for f in (tmp_path / "failed").glob("*.json")]
+    assert {t["file"] for t in told} == {os.fsencode(name).decode(errors="replace") for name in hostile}
+    assert all(t["error"] for t in told)
+    assert len(list((tmp_path / "failed").iterdir())) == 2 * len(hostile)
+    assert len(agent.samples) == 1
+
+
+async def test_a_defect_of_ours_fails_its_file_and_its_line_alone(tmp_path):
+    agent, folder = watching(tmp_path)
+    agent.mode = "defect"
+    (tmp_path / "a.npy").write_bytes(npy(np.zeros(3, np.float32)))
+    await folder.scan_once()
+    await folder.scan_once()
+    assert result(tmp_path, "failed", "a.npy") == {"file": "a.npy", "error": "defect: ZeroDivisionError"}
+    assert await answers(b'{"x": [0, 1, 0]}\n', agent) == [{"line": 1, "error": "defect: ZeroDivisionError"}]
+
+
+async def test_a_file_waits_for_the_first_model(tmp_path):
+    agent, folder = watching(tmp_path)
+    agent.mode = "no model"
+    (tmp_path / "a.npy").write_bytes(npy(np.zeros(3, np.float32)))
+    await folder.scan_once()
+    assert await folder.scan_once() == 1
+    assert (tmp_path / "a.npy").exists()
+
+
+async def test_a_file_that_cannot_be_moved_keeps_no_other_from_its_turn(tmp_path):
+    _, folder = watching(tmp_path)
+    for name in ("a.npy", "b.npy"):
+        (tmp_path / name).write_bytes(npy(np.array([0, 1, 0], np.float32)))
+    await folder.scan_once()
+    (tmp_path / "done" / "a.npy.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        await folder.scan_once()
+    assert (tmp_path / "a.npy").exists()
+    assert result(tmp_path, "done", "b.npy")["label"] == 1
+
+
+async def test_a_file_that_replaces_one_whose_result_was_not_written_gets_its_own_answer(tmp_path):
+    _, folder = watching(tmp_path)
+    (tmp_path / "a.npy").write_bytes(npy(np.array([0, 1, 0], np.float32)))
+    await folder.scan_once()
+    (tmp_path / "done" / "a.npy.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        await folder.scan_once()
+    (tmp_path / "done" / "a.npy.json").rmdir()
+    (tmp_path / "a.npy").write_bytes(npy(np.array([0, 0, 1], np.float32)))
+    os.utime(tmp_path / "a.npy", (1, 1))
+    await folder.scan_once()
+    await folder.scan_once()
+    assert result(tmp_path, "done", "a.npy")["label"] == 2
 
 
 async def test_a_second_file_of_the_same_name_replaces_nothing(tmp_path):

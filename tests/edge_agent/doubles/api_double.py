@@ -53,6 +53,8 @@ class MemoryAgent:
     async def infer(self, sample: Sample) -> AnswerRecord:
         if self.mode == "disabled":
             raise DisabledError
+        if self.mode == "defect":
+            raise ZeroDivisionError
         prediction = self.runner.infer_one(sample.x).prediction
         sure = prediction.confidence >= 0.5
         number = len(self.records) + 1
