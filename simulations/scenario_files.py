@@ -4,7 +4,6 @@ Rule: nothing is read half. What is unreadable, unknown, impossible or missing i
 names the key, before anything runs; every file that a scenario names is read here, and never again.
 """
 
-import tomllib
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -33,6 +32,7 @@ from simulations.scenario.schema import (
     describe_first_error,
 )
 from simulations.scenario.traces import TraceError, read_trace, validate_trace
+from wire.toml import parse_toml
 
 MAX_CHARS = 64 << 20  # a trace or a recorded run may stand in the file itself
 MOST_BUCKETS = 20_000
@@ -80,10 +80,10 @@ def parse_scenario(text: str, folder: Path | None = None, name: str = "unnamed")
     if len(text) > MAX_CHARS:
         raise ScenarioError(f"{len(text)} characters, a scenario has at most {MAX_CHARS}")
     try:
-        table = ScenarioTable.model_validate(tomllib.loads(text))
+        table = ScenarioTable.model_validate(parse_toml(text))
     except ValidationError as error:
         raise ScenarioError(describe_first_error(error)) from None
-    except (ValueError, RecursionError) as error:  # tomllib's own error is a ValueError
+    except (ValueError, RecursionError) as error:
         raise ScenarioError(f"not TOML: {join_lines(str(error))}") from None
     return _validate_scenario(_ScenarioBuilder(folder or Path()).build_scenario(table, name))
 

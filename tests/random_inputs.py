@@ -5,6 +5,7 @@ Rule: a parser of what comes from outside raises the errors that it declares, an
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
@@ -39,12 +40,16 @@ NOISE = (
     b"(" * 40,
     b"{" * 40,
 )
+_WORD = re.compile(rb'"[^"\\]*"|\[[^\[\]]*\]|[A-Za-z0-9_.+-]+')
 
 
 def damage(dice: Random, data: bytes, words: Sequence[bytes]) -> bytes:
-    """`data` with one to six changes; `words`: what the format gives a meaning, put in at random."""
+    """`data` with one to six changes; `words`: what the format gives a meaning, in place of others or anywhere."""
     found = bytearray(data)
     for _ in range(dice.choice((1, 1, 2, 3, 6))):
+        if words and dice.random() < 0.7:
+            _swap_word(dice, found, words)
+            continue
         at, size = dice.randrange(len(found) + 1), dice.choice((1, 1, 2, 4, 8, 60))
         match dice.randrange(7):
             case 0 if at < len(found):
@@ -63,6 +68,21 @@ def damage(dice: Random, data: bytes, words: Sequence[bytes]) -> bytes:
             case _:
                 found[at : at + dice.choice((0, 1))] = dice.choice(NOISE)
     return bytes(found)
+
+
+def _swap_word(dice: Random, found: bytearray, words: Sequence[bytes]) -> None:
+    """Put another word in the place of one: mostly of its kind (a quoted one, a list, a number), so that it is read."""
+    spans = [match.span() for match in _WORD.finditer(found)]
+    if not spans:
+        return
+    begin, end = dice.choice(spans)
+    others = [*words, *NUMBERS, *(bytes(found[at:to]) for at, to in spans), b"[%s]" % found[begin:end]]
+    alike = [other for other in others if _kind(other) == _kind(found[begin:end])] if dice.random() < 0.8 else []
+    found[begin:end] = dice.choice(alike or others)
+
+
+def _kind(word: bytes | bytearray) -> int:
+    return b'"['.find(word[:1]) if word[:1] in b'"[' else 2 + word[:1].isalpha()
 
 
 def random_inputs(count: int, sound: Sequence[bytes], words: Sequence[bytes] = ()) -> Iterator[bytes]:

@@ -4,6 +4,7 @@
 - `ledger`: hash chain, Merkle tree and signed checkpoints of the egress ledger (pure)
 - `transport`: the `Transport` interface, MQTT 5 and an in-memory broker for tests
 - `http`: Open Inference Protocol v2, request guards, a small blocking client
+- `toml`: TOML texts of bounded cost (pure)
 - `process`: configuration, exit codes, files, logging, tracing, service manager
 
 It imports nothing of the other Skerry packages.

@@ -99,7 +99,7 @@ def publish_policy(repository: Repository, document: bytes, now: datetime) -> Pu
 
     PolicyError or RequestError if it may not be.
     """
-    policy = parse_policy(document.decode()).compile()
+    policy = parse_policy(document).compile()
     if policy.expires < now.date().isoformat():
         raise PolicyError(f"expired on {policy.expires}: nothing may leave under it; set issued and a higher version")
     return _publish_item(

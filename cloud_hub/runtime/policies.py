@@ -63,7 +63,7 @@ def _read_document(layer: str, published: PolicyReader) -> PolicyDocument | None
         if not layer.startswith(TUF_PREFIX):
             return parse_policy(Path(layer).expanduser().read_text(encoding="utf-8"))
         data = published(layer.removeprefix(TUF_PREFIX))
-        return parse_policy(data.decode()) if data else None
+        return parse_policy(data) if data else None
     except OSError as error:
         raise ExitError(ExitCode.POLICY, f"cannot read {layer}: {error.strerror}") from None
     except (PolicyError, UnicodeDecodeError) as error:

@@ -2,7 +2,6 @@
 
 import json
 import time
-import tomllib
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from importlib import resources
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from edge_agent.system.environment import minutes_of_week
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_file_text
+from wire.toml import parse_toml
 
 if TYPE_CHECKING:
     from policies.analysis.probes import Probe
@@ -105,7 +105,7 @@ def read_sample(sample: str) -> object:
     inline = sample.lstrip().startswith("{")
     text = sample if inline else read_file_text(Path(sample), ExitCode.SAMPLE)
     try:
-        return tomllib.loads(text) if not inline and sample.endswith(".toml") else json.loads(text)
+        return parse_toml(text) if not inline and sample.endswith(".toml") else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ExitError(ExitCode.SAMPLE, f"sample: {error}") from None
 

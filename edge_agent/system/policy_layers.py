@@ -54,8 +54,8 @@ def parse_published(texts: Iterable[bytes | None]) -> PolicyDocuments | None:
     None if one of them is not downloaded yet, or uses keys of a newer agent version.
     """
     try:
-        return tuple(parse_policy(text.decode()) if text is not None else _raise_missing() for text in texts)
-    except (PolicyError, UnicodeDecodeError):
+        return tuple(parse_policy(text) if text is not None else _raise_missing() for text in texts)
+    except PolicyError:
         return None
 
 

@@ -30,8 +30,10 @@ from models.update.slots import Slot, Store
 from models.update.trust import Refusal, classify_failure
 from models.verification.compatibility import check_custom, check_interface, check_target, read_host
 from models.verification.sandbox import FirstLoadReport, LoadOutcome, run_first_load
+from wire.process.daemon import CpuTimeError, limit_cpu_time
 from wire.protocol.rollout import InstallFailure
 
+POLICY_CPU_S = 10.0  # to check one policy: the agent reads at its start what this process has taken
 _KEYS, _JSON = "keys/", ".json"
 PERMANENT_OUTCOMES = frozenset({LoadOutcome.REFUSED, LoadOutcome.UNFIT, LoadOutcome.MISMATCHED, LoadOutcome.DIFFERENT})
 
@@ -172,21 +174,25 @@ def _check_document(store: Store, path: str, data: bytes) -> Refusal | None:
         if path.startswith(_KEYS):
             parse_hub_keys(data, path.removeprefix(_KEYS).removesuffix(_JSON))
             return None
-        return _check_policy(store, path, data)
+        return check_policy(store, path, data)
     except ValueError as error:
         return Refusal(InstallFailure.INTEGRITY, f"{path}: {error}"[:300])
 
 
-def _check_policy(store: Store, path: str, data: bytes) -> Refusal | None:
-    """Whether the document is a sound policy of that name, and may replace the one that is here."""
+def check_policy(store: Store, path: str, data: bytes, cpu_s: float = POLICY_CPU_S) -> Refusal | None:
+    """Whether the document is a sound policy of that name, and may replace the one that is here.
+
+    One that takes more than `cpu_s` seconds of CPU time to read and compile is none for this device.
+    """
     from policies.language.document import PolicyError, parse_policy  # noqa: PLC0415 - half of this process's memory, seldom needed
     from policies.model.policy import may_replace_policy  # noqa: PLC0415
 
     held = store.read_document(path)
     try:
-        policy = parse_policy(data.decode()).compile()
-        before = parse_policy(held[1].decode()).compile() if held else policy
-    except PolicyError as error:
+        with limit_cpu_time(cpu_s):
+            policy = parse_policy(data).compile()
+        before = parse_policy(held[1]).compile() if held else policy
+    except (PolicyError, CpuTimeError) as error:
         return Refusal(InstallFailure.POLICY, f"{path}: {error}"[:300])
     if path != f"policy/{policy.name}.toml" or not may_replace_policy(before, policy):
         return Refusal(

@@ -4,7 +4,6 @@ A closed TOML format: `[given]` facts for all cases, then `[[case]]` tables with
 Rule: every error names its case.
 """
 
-import tomllib
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from policies.analysis.explain import Explanation, explain_sample
 from policies.analysis.facts import FactsError, SampleFacts, parse_facts
 from policies.model.policy import Policy
+from wire.toml import parse_toml
 
 MAX_PROBES = 10_000
 
@@ -62,7 +62,7 @@ class _ProbesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def parse_probes(text: str) -> tuple[Probe, ...]:
     """Parse a probes file (TOML). Raises ProbesError, one line, for anything that is none."""
     try:
-        file = msgspec.convert(tomllib.loads(text), _ProbesFile)
+        file = msgspec.convert(parse_toml(text), _ProbesFile)
     except msgspec.ValidationError as error:
         raise ProbesError(str(error)) from None
     except (ValueError, RecursionError) as error:

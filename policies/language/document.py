@@ -7,7 +7,6 @@ Rule: an unknown key or an impossible value is an error of one line that names t
 """
 
 import json
-import tomllib
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import pairwise
@@ -58,6 +57,7 @@ from policies.model.policy import (
     Terms,
     TransformKind,
 )
+from wire.toml import parse_toml
 
 _LAYERS = list(PolicyLayer)
 
@@ -207,18 +207,23 @@ class PolicyDocument(ClosedTable):
         )  # fmt: skip
 
 
-def parse_policy(text: str) -> PolicyDocument:
-    """Parse a TOML text to a policy document.
+def parse_policy(text: str | bytes) -> PolicyDocument:
+    """Parse a TOML text, or the bytes of one in UTF-8, to a policy document.
 
     Raises PolicyError, one line with the key's path, for anything that is not one.
     """
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError:
+            raise PolicyError("not UTF-8 text") from None
     if len(text) > MAX_POLICY_CHARS:
         raise PolicyError(f"{len(text)} characters, a policy has at most {MAX_POLICY_CHARS}")
     try:
-        return PolicyDocument.model_validate(tomllib.loads(text))
+        return PolicyDocument.model_validate(parse_toml(text))
     except ValidationError as error:
         raise PolicyError(_describe_first_error(error)) from None
-    except (ValueError, RecursionError) as error:  # tomllib's own error is a ValueError
+    except (ValueError, RecursionError) as error:
         raise PolicyError(f"not TOML: {join_lines(str(error))}") from None
 
 

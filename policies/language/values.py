@@ -34,9 +34,11 @@ def shorten_value(value: object) -> str:
 
 def require_unique(key: str, names: list[str]) -> None:
     """Require that no name stands twice in the list at `key`. Raises ValueError."""
+    seen: set[str] = set()
     for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{key} names {name!r} twice")
+        if name in seen:
+            raise ValueError(f"{key} names {shorten_value(name)} twice")
+        seen.add(name)
 
 
 def _parse_level(value: object) -> SensitivityLevel:

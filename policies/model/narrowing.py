@@ -68,6 +68,7 @@ def pick_narrower_mode(first: EscalationMode, second: EscalationMode) -> Escalat
     return max(first, second, key=_MODES.index)
 
 
+_FEW_NAMES = 8
 NarrowedValue = TypeVar("NarrowedValue", int, float, SensitivityLevel)
 
 
@@ -78,7 +79,10 @@ def _smaller_value(held: NarrowedValue, said: NarrowedValue | None) -> NarrowedV
 
 def _intersect_names(held: tuple[str, ...], said: tuple[str, ...] | None) -> tuple[str, ...]:
     """Names that both lists have, in the order of the first; None does not narrow."""
-    return held if said is None else tuple(name for name in held if name in said)
+    if said is None:
+        return held
+    among = said if len(said) <= _FEW_NAMES else frozenset(said)  # a set of two takes longer to make than to search
+    return tuple(name for name in held if name in among)
 
 
 def _narrow_classes(terms: Terms, by: Narrowing) -> dict[str, bool]:

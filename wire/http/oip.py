@@ -290,6 +290,8 @@ def _split_body(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
 
 def _decode_request(head: bytes) -> _Request:
     try:
+        if not head.isascii():
+            head.decode()  # msgspec looks only at the texts that it returns, not at the keys it skips
         return _decoder.decode(head)
     except RecursionError:
         raise OipError(400, "the JSON is nested too deeply") from None

@@ -22,6 +22,7 @@ NUMPY_DTYPES: Mapping[str, "np.dtype[Any]"] = {
     }.items()
 }  # fmt: skip
 MAX_DIMENSIONS = 16
+MAX_SHAPE_ELEMENTS = 2**31 - 1  # axes of size 0 counted as 1: numpy refuses to make an empty array of a larger shape
 
 Array = np.ndarray[Any, "np.dtype[Any]"]
 
@@ -85,12 +86,15 @@ def read_binary_size(head: TensorHead) -> int | None:
 def count_elements(head: TensorHead) -> int:
     """Number of elements that the shape names.
 
-    Raises OipError(400) for an unknown datatype, a negative size or more than `MAX_DIMENSIONS` axes.
+    Raises OipError(400) for an unknown datatype, a negative size, more than `MAX_DIMENSIONS` axes, or a shape of more
+    than `MAX_SHAPE_ELEMENTS` elements, also where an axis of 0 makes it an empty one.
     """
     if head.datatype not in NUMPY_DTYPES:
         raise input_error(head, f"unknown datatype '{shorten_name(head.datatype)}'")
     if not head.shape or len(head.shape) > MAX_DIMENSIONS or not all(0 <= n < 2**31 for n in head.shape):
         raise input_error(head, f"shape {format_shape(head.shape)} is not a shape")
+    if math.prod(n or 1 for n in head.shape) > MAX_SHAPE_ELEMENTS:
+        raise input_error(head, f"shape {format_shape(head.shape)} is too large")
     return math.prod(head.shape)
 
 

@@ -1,4 +1,4 @@
-"""Helpers of a long-running process: folder lock, systemd notification and watchdog, no core dumps.
+"""Helpers of a long-running process: folder lock, systemd notification and watchdog, CPU limits, no core dumps.
 
 Each talks to the operating system (fcntl, resource limits, sd_notify(3)); none keeps a thread or a task.
 """
@@ -6,9 +6,12 @@ Each talks to the operating system (fcntl, resource limits, sd_notify(3)); none 
 import fcntl
 import os
 import resource
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 from wire.process.exit_codes import ExitCode, ExitError
@@ -17,6 +20,34 @@ from wire.process.exit_codes import ExitCode, ExitError
 def disable_core_dumps() -> None:
     """Disable core dumps of this process and its children: a dump would contain samples and keys."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+CPU_GRACE_S = 5.0
+
+
+class CpuTimeError(Exception):
+    """Work that was given a limit of CPU time took more."""
+
+
+@contextmanager
+def limit_cpu_time(seconds: float) -> Iterator[None]:
+    """Limit the CPU time of the block: CpuTimeError when the process has used `seconds` more. Main thread only.
+
+    Code in C that does not return to Python ends the process (SIGPROF) by twice that time and `CPU_GRACE_S`.
+    """
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise CpuTimeError(f"it took more than {seconds:g} s of CPU time")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_PROF, 2 * seconds + CPU_GRACE_S)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)  # again, if code that swallows errors had the first one
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def notify_systemd(state: str) -> bool:

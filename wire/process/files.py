@@ -5,11 +5,11 @@ Rule: a failure is an `ExitError` of one line; a file that a person names is nev
 
 import os
 import secrets
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.toml import parse_toml
 
 MAX_FILE_BYTES = 1 << 20
 # The folder that holds the packages: a child process is started there so that it finds them in a checkout too.
@@ -91,8 +91,8 @@ def read_file_text(path: Path, code: ExitCode, max_bytes: int = MAX_FILE_BYTES, 
 def read_toml_file(path: Path, code: ExitCode, missing: str = "") -> dict[str, Any]:
     """Parse a TOML file; its keys are not checked here. Raises ExitError(code) if it is not TOML in UTF-8."""
     try:
-        return tomllib.loads(read_file_bytes(path, code, missing=missing).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        return parse_toml(read_file_bytes(path, code, missing=missing).decode())
+    except ValueError as error:
         raise ExitError(code, f"{path}: not TOML: {error}") from None
 
 

@@ -7,8 +7,10 @@ import pytest
 from cloud_hub.security.authority import Authority, utc_now
 from edge_agent.identity.hubs import parse_hub_keys
 from edge_agent.update.installed import read_installed
+from edge_agent.update.worker import check_policy
 from models.bundle.bundle import open_bundle
 from models.update.client import InstallFailure
+from models.update.slots import Store
 from models.update.trust import Refusal
 from tests.edge_agent.doubles.updates_bench import (
     KEYS,
@@ -194,7 +196,7 @@ def test_case_30_after_a_month_expired_metadata_is_an_alarm_and_one_poll_heals_i
     ("document", "failure"),
     [
         (b"schema = 1\nname = ", InstallFailure.POLICY),
-        (b"\xff", InstallFailure.INTEGRITY),
+        (b"\xff", InstallFailure.POLICY),
         (b"[escalation]\n", InstallFailure.POLICY),
     ],
 )
@@ -205,6 +207,18 @@ def test_case_103_a_policy_that_is_none_does_not_replace_the_one_that_is_here(de
     found = read_installed(device.store, NAMES)
     assert found.policies is not None
     assert found.policies[0].version == 1
+
+
+def test_a_policy_that_takes_too_much_cpu_time_to_check_is_refused(device):
+    device.run_worker()
+    with Store(device.store) as store:
+        held = store.read_document(RULES)
+        assert held is not None
+        rules = "".join(
+            f'[[rule]]\nname = "r{number}"\ndeny = true\nwhen = {{ tags = ["t{number}"] }}\n' for number in range(1500)
+        )
+        refusal = check_policy(store, RULES, held[1] + b"\n" + rules.encode(), cpu_s=0.05)
+    assert refusal == Refusal(InstallFailure.POLICY, f"{RULES}: it took more than 0.05 s of CPU time")
 
 
 def test_case_103_a_policy_never_goes_back_even_under_a_higher_version_of_its_file(device):

@@ -16,6 +16,7 @@ from tests.examples import count_examples
 from tests.models.conftest import echo_graph
 from tests.models.doubles.hostile import HOSTILE
 from tests.models.verification.test_onnx_operators import convolutions, recurrent
+from tests.random_inputs import COUNTS, random_inputs, try_parser
 
 LIMIT_S = 0.5  # for a few hundred bytes, on a busy machine; it takes a millisecond
 MUTANTS = 4_000
@@ -79,6 +80,13 @@ def test_mutated_models_are_refused_or_are_what_onnx_reads():
             passed += 1
             compare(data)
     assert passed > MUTANTS // 100  # or this test has looked at nothing
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_models_are_summed_up_or_refused_with_one_error_type(count):
+    good = [echo_graph(), convolutions().SerializeToString(), recurrent().SerializeToString(), *SEEDS]
+    words = [b"Conv", b"If", b"ai.onnx.ml", b"raw_data", b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x12\x00"]
+    assert try_parser(lint_graph, LintError, random_inputs(count, good, words))
 
 
 def compare(data: bytes) -> None:

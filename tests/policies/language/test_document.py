@@ -27,6 +27,7 @@ from policies.model.policy import (
 from policies.model.terms import compute_terms
 from tests.policies.doubles.given import DEMO, DEMO_POLICY, TEXT, with_
 from tests.policies.doubles.random_policies import SEEDS
+from tests.random_inputs import COUNTS, random_inputs, try_parser
 from wire.protocol.messages import SensitivityLevel
 
 WRONG = {
@@ -275,6 +276,38 @@ def test_a_template_with_characters_changed_is_a_document_or_one_line():
         assert len(said.splitlines()) == bool(said), seed
         assert len(said) <= 500, seed
     assert sound
+
+
+POLICY_WORDS = [word.encode("utf-8", "surrogatepass") for word in WORDS] + [
+    b'"P2"', b'"answer_now"', b'"2099-12-31"', b'"22:00"', b'"Europe/Berlin"', b'"clip"', b'"drop"', b'""', b"[]",
+    b"rule", b"when", b"unless", b"data_class", b"threshold", b"deny", b"transforms", b"=", b".", b"1e308", b"5e-324",
+    b"[dp]\nclip_norm = 1\nsigma = 1e-300\ndelta = 1e-300\nepsilon = 1e300\n", b"00:00:00", b"a.a.a.a.a.a.a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_policies_are_documents_or_raise_one_error_type(count):
+    inputs = random_inputs(count, [path.read_bytes() for path in TEMPLATES], POLICY_WORDS)
+    assert try_parser(lambda data: parse_policy(data).compile(), PolicyError, inputs)
+
+
+MANY_PARTS = ".".join("a" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"{MANY_PARTS} = 1", f"[{MANY_PARTS}]", f"[[{MANY_PARTS}]]", f"x = {{ {MANY_PARTS} = 1 }}", f"{MANY_PARTS}"],
+)
+def test_a_key_of_a_hundred_thousand_parts_is_refused_before_it_is_parsed(text):
+    """Its parts took the parser time by the square of their number: hours, on every device that follows the policy."""
+    assert fault(f"{TEXT}\n{text}") == f"not TOML: line {len(TEXT.splitlines()) + 2} has more than 1000 points"
+
+
+def test_a_list_of_names_costs_time_by_its_length_alone():
+    """25,000 names were compared with one another: nine seconds."""
+    names = ",".join(f'"h{number}"' for number in range(25_000))
+    assert fault(TEXT.replace('["hub-1"]', f"[{names}]")) == ""
+    assert fault(TEXT.replace('["hub-1"]', f'[{names}, "h7"]')) == "locality: hubs names 'h7' twice"
 
 
 @pytest.mark.parametrize("epsilon", ["0.0", "1e-9", "1000.0"])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.random_inputs import COUNTS, random_inputs, try_parser
 from wire.http import oip
 from wire.http.oip import InferResponse, OipError, TensorSpec
 
@@ -122,6 +123,81 @@ def test_arbitrary_tensors_raise_one_error_type(tensor, tail):
     array = request.inputs[tensor["name"]]
     assert list(array.shape) == tensor["shape"]
     assert array.dtype == oip.NUMPY_DTYPES[tensor["datatype"]]
+
+
+OIP_WORDS = [
+    b'"inputs"', b'"name"', b'"x"', b'"datatype"', b'"FP32"', b'"BYTES"', b'"BOOL"', b'"UINT64"', b'"shape"', b'"data"',
+    b'"parameters"', b'"outputs"', b'"binary_data_size"', b'"binary_data_output"', b'"classification"', b'"id"',
+    b"null", b"true", b"[", b"]", b"{", b"}", b":", b"[0,2147483647,2147483647,2147483647]", b"18446744073709551615",
+]  # fmt: skip
+_OUTPUTS = [{"name": "y", "parameters": {"binary_data": True}}, {"name": "z"}]
+_TENSOR = json.loads(one_input())["inputs"][0]
+OIP_BODIES = [
+    one_input(),
+    one_input(shape=[2, 3], data=[[1, 2, 3], [4, 5, 6.5]]),
+    one_input(datatype="BYTES", data=["a", "\u00e9", "\ud83d\ude00"]),
+    one_input(datatype="UINT64", data=[0, 2**63, 2**64 - 1]),
+    one_input(datatype="BOOL", data=[True, False, True]),
+    json.dumps({"id": "q", "inputs": [_TENSOR], "outputs": _OUTPUTS, "parameters": {"timeout": 5}}).encode(),
+]
+OIP_BINARY = [
+    body[: int(length)] + b"|" + body[int(length) :]
+    for body, length in (
+        with_binary(np.arange(3, dtype="<f4").tobytes()),
+        with_binary(b"\2\0\0\0ab\1\0\0\0c", shape=(2,), datatype="BYTES"),
+        with_binary(b"\1\0\1", datatype="BOOL"),
+    )
+]
+
+
+def infer(body: bytes, length: str | None = None) -> None:
+    """A request as a server treats it: parsed, compared with its model, answered in the form that it wants."""
+    request = oip.parse_infer_request(body, length)
+    outputs = {"y": np.zeros((1, 2), np.float32), "z": oip.make_text_tensor(["one"])}
+    oip.encode_infer_response(InferResponse("m", "1", request.id, outputs, {}), request)
+    oip.validate_inputs(request, SPEC, 8)
+
+
+def infer_binary(data: bytes) -> None:
+    """`data`: the JSON and the bytes behind it, a stroke between them; without one, the length in front of the JSON."""
+    head, stroke, tail = data.partition(b"|")
+    length = str(len(head)) if stroke else head[:3].decode("latin-1")
+    infer(head + tail, length)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_json_requests_are_answered_or_refused_with_one_error_type(count):
+    assert try_parser(infer, OipError, random_inputs(count, OIP_BODIES, OIP_WORDS))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_binary_requests_are_answered_or_refused_with_one_error_type(count):
+    assert try_parser(infer_binary, OipError, random_inputs(count, OIP_BINARY, OIP_WORDS))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"inputs":[],"\xff":1}',
+        b'{"inputs":[],"z":"\xff"}',
+        one_input()[:-3] + b',"\xff":1}]}',
+        one_input(parameters={"z": 1}).replace(b'"z"', b'"\xff"'),
+        one_input(datatype="BYTES", data=["z"]).replace(b'"z"', b'"\xff"'),
+    ],
+)
+def test_a_request_that_is_not_utf8_anywhere_is_refused_so(body):
+    assert refused(body) == "the request is not UTF-8"
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES", "BOOL"])
+def test_an_empty_tensor_of_a_huge_shape_is_refused(datatype, binary):
+    """numpy makes no array of it, although it holds nothing: this was an HTTP 500."""
+    shape = [0, 2**31 - 1, 2**31 - 1, 2**31 - 1]
+    body, length = (
+        with_binary(b"", 0, shape, datatype) if binary else (one_input(datatype=datatype, shape=shape, data=[]), None)
+    )
+    assert refused(body, length) == "input 'x': shape [0,2147483647,2147483647,2147483647] is too large"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Process helpers: systemd notification, watchdog, and the folder lock."""
 
+import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -8,7 +10,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from wire.process.daemon import FolderLock, notify_systemd, read_watchdog_interval
+from wire.process.daemon import CpuTimeError, FolderLock, limit_cpu_time, notify_systemd, read_watchdog_interval
 from wire.process.exit_codes import ExitCode, ExitError
 
 
@@ -67,3 +69,12 @@ def test_a_folder_that_cannot_be_locked_is_one_line(tmp_path):
     with pytest.raises(ExitError) as caught:
         FolderLock(tmp_path / "nothing").__enter__()
     assert caught.value.code is ExitCode.DISK
+
+
+def test_work_beyond_its_cpu_time_is_stopped_and_what_follows_is_not():
+    with pytest.raises(CpuTimeError, match=r"more than 0.02 s of CPU time"), limit_cpu_time(0.02):
+        sum(number & 1 for number in itertools.count())
+    with limit_cpu_time(60):
+        assert signal.getitimer(signal.ITIMER_VIRTUAL)[0] > 0
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == signal.getitimer(signal.ITIMER_PROF) == (0, 0)
+    assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
