@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import read_private_file
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,3 @@ def make_private_folder(folder: Path) -> None:
         folder.chmod(0o700)
     except OSError as error:
         raise ExitError(ExitCode.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
-
-
-def read_secret(path: Path) -> bytes:
-    """Read a secret file. ExitError(CREDENTIALS) if others may read it."""
-    return read_private_file(path)

@@ -104,10 +104,6 @@ class HubConnections:
         up = [line.quiet_until for line in self if line.up]
         return LinkState(bool(up), min(up or (line.quiet_until for line in self)))
 
-    def open_connections(self, now: float) -> list[HubConnection]:
-        """The connections on which a question may be sent now."""
-        return [line for line in self if line.is_open(now)]
-
     def stuck_connections(self, now: float, patience_s: float) -> list[HubConnection]:
         """Connections that will send nothing for longer than `patience_s` seconds, if another one would.
 

@@ -87,14 +87,10 @@ class StageCache:
         self._evict_oldest(folder)
 
     def scratch_folder(self, stage: str, key: str) -> Path:
-        """Folder for the checkpoints of a stage in progress; `clear_scratch` removes it."""
+        """Folder for the checkpoints of a stage in progress; kept for the next run, and evicted as results are."""
         folder = self.root / f"work-{stage}-{key[:_KEY_CHARS]}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-
-    def clear_scratch(self, stage: str, key: str) -> None:
-        """Remove the checkpoint folder of a stage."""
-        shutil.rmtree(self.root / f"work-{stage}-{key[:_KEY_CHARS]}", ignore_errors=True)
 
     def _stage_folder(self, stage: str, key: str) -> Path:
         return self.root / f"{stage}-{key[:_KEY_CHARS]}"

@@ -5,7 +5,6 @@ differs from run to run (seconds, microseconds) is content: that goes into `forg
 """
 
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -146,11 +145,6 @@ def _merge_stages(found: list[PipelineStage]) -> list[PipelineStage]:
         else:
             kept.append(stage)
     return kept[:_MAX_STAGES]
-
-
-def machine_type() -> str:
-    """The processor architecture, as `platform.machine` names it."""
-    return platform.machine()
 
 
 def round_figure(value: float) -> float:
