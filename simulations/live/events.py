@@ -41,6 +41,7 @@ class LiveEvents:
         self._crew = crew
         self._proxies = proxies
         self._plan = plan_lanes(scenario)
+        self._hub_restart = asyncio.Lock()
 
     async def run(self, began: float) -> None:
         """Run until the last event is over. `began`: monotonic seconds."""
@@ -79,11 +80,15 @@ class LiveEvents:
                 os.kill(pid, signal.SIGKILL)
 
     async def _kill_hub(self, back_at: float) -> None:
-        """Kill the hub, its broker with it; restart it at `back_at`."""
-        if self._stage.hub is not None and self._stage.hub.child.running:
-            await self._stage.hub.child.kill()
-            await _sleep_until(back_at)
-            await self._stage.launch_hub()
+        """Kill the hub, its broker with it; restart it at `back_at`, or later on a machine too busy to be in time.
+
+        A kill that comes due while the hub still starts waits until it serves: each of N kills hits a serving hub.
+        """
+        async with self._hub_restart:
+            if self._stage.hub is not None and self._stage.hub.child.running:
+                await self._stage.hub.child.kill()
+                await _sleep_until(back_at)
+                await self._stage.launch_hub()
 
 
 async def _sleep_until(moment: float) -> None:
