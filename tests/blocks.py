@@ -20,6 +20,9 @@ LANGUAGES = ("sh", "python")
 MARKS = ("run", "live", "serve", "dry", "shown")
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
+_INLINE = re.compile(r"`(skerry [^`]+)`")
+_NAMED_WORDS = 3  # `skerry`, a command and its sub-command
+
 
 class Block(NamedTuple):
     language: str
@@ -41,6 +44,12 @@ def _block(match: re.Match[str], line: int) -> Block:
 
 def of_mark(page: Path, *marks: str) -> list[Block]:
     return [block for block in blocks(page) if block.language in LANGUAGES and block.mark in marks]
+
+
+def inline_commands(page: Path) -> list[str]:
+    """Commands in a page's text that are meant to be typed: those with arguments, not those that are only named."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    return [found for found in _INLINE.findall(text) if len(found.split()) > _NAMED_WORDS]
 
 
 def command(block: Block, folder: Path) -> list[str]:

@@ -31,7 +31,7 @@ from rich.text import Text
 from models.bundle.bundle import Bundle
 from models.cli.flags import accepts_flags
 from models.forge.data.types import ForgeError
-from models.forge.spec import Effort, ForgeInputs, ForgeSpec, validate_spec
+from models.forge.spec import MAX_THREADS, Effort, ForgeInputs, ForgeSpec, validate_spec
 from wire.process.exit_codes import ExitCode, ExitError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ _Precision = _flag_option(
 )
 _Effort = _flag_option("How long to train, attack and search.", _RUN, default=True)
 _Seed = _flag_option("Same seed, model, data and machine: same bundle.", _RUN, default=True, min=0)
-_Threads = _flag_option("Processors for training.", _RUN, "all", min=1)
+_Threads = _flag_option("Processors for training.", _RUN, f"all, {MAX_THREADS} at most", min=1, max=MAX_THREADS)
 _Cache = _flag_option("Cache of finished stages.", _RUN, "~/.cache/skerry/forge", metavar="FOLDER")
 
 
@@ -111,7 +111,7 @@ class ForgeFlags:
     precision: Annotated[str, _Precision] = ""
     effort: Annotated[Effort, _Effort] = Effort.NORMAL
     seed: Annotated[int, _Seed] = 11
-    threads: Annotated[int, _Threads] = 0
+    threads: Annotated[int | None, _Threads] = None
     cache: Annotated[Path | None, _Cache] = None
     no_cache: Annotated[bool, _switch_option("--no-cache", "Do not use or write the cache.")] = False
     as_json: Annotated[bool, _switch_option("--json", "Print JSON instead of text.")] = False
@@ -139,8 +139,9 @@ class ForgeFlags:
 
 
 def _count_processors() -> int:
-    """Count the processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Count the processors that this process may use, as far as a specification takes them."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MAX_THREADS)
 
 
 def _derive_name(out: Path) -> str:

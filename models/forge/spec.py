@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+MAX_THREADS = 256
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,62}[a-z0-9])?")
 
 
@@ -126,7 +127,7 @@ def _list_field_checks(w: ForgeSpec) -> tuple[tuple[str, bool, str], ...]:
         ("--target-accuracy", _is_share(w.target_accuracy), "a share in 0..1"),
         ("--max-risk", _is_share(w.max_risk), "a share in 0..1"),
         ("--confidence", 0 < w.confidence < 1, "a probability between 0 and 1, such as 0.95"),
-        ("--threads", 1 <= w.threads <= 256, "1 to 256"),
+        ("--threads", 1 <= w.threads <= MAX_THREADS, f"1 to {MAX_THREADS}"),
     )
 
 

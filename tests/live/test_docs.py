@@ -13,7 +13,7 @@ import pytest
 
 from simulations.processes import find_free_port
 from tests import ROOT
-from tests.blocks import PAGES, Block, command, environment, execute, of_mark
+from tests.blocks import PAGES, Block, command, environment, execute, inline_commands, of_mark
 
 SERVE_TIMEOUT_S = 240.0  # forging the reference model on a busy machine
 BLOCK_TIMEOUT_S = 120.0
@@ -86,3 +86,40 @@ def test_blocks_run_as_a_reader_would_run_them(page, tmp_path):
                 continue
             done = execute(block, tmp_path, BLOCK_TIMEOUT_S, more)
             assert done.returncode == 0, f"{page.name}:{block.line}\n{done.stdout}{done.stderr}"
+
+
+MY_PKG = """
+import numpy as np
+import torch
+from torch import nn
+
+def samples():
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 3, 900)
+    return np.eye(8, dtype=np.float32)[y] + rng.normal(0, 0.5, (900, 8)).astype(np.float32), y
+
+def build_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    x, y = map(torch.from_numpy, samples())
+    for _ in range(100):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    return model
+"""
+
+
+@pytest.mark.heavy  # a whole run of the forge with its own defaults, and a simulated fleet
+def test_every_command_in_the_readmes_text_runs_as_it_stands(tmp_path):
+    (tmp_path / "my_pkg.py").write_text(MY_PKG)
+    commands = inline_commands(ROOT / "README.md")
+    assert {line.split()[1] for line in commands} == {"models", "sim"}
+    for line in commands:
+        done = subprocess.run(
+            ["/bin/sh", "-euc", line], cwd=tmp_path, env=environment(tmp_path), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=SERVE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    assert (tmp_path / "bundle.report" / "report.html").exists()
