@@ -10,11 +10,15 @@ import sys
 from pathlib import Path
 
 from edge_agent.app.config import AgentConfig, load_config
+from edge_agent.app.lines import LinesOptions
 from edge_agent.app.process import AgentProcess, StartupState, prepare_startup
 from edge_agent.identity.identity import load_identity
 from wire.process.daemon import FolderLock, disable_core_dumps
 from wire.process.exit_codes import ExitCode, run_to_exit
 from wire.process.logging import JsonLog
+
+LINES_WAIT_S = 10.0
+MAX_WAIT_S = 86_400.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,13 +27,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="TOML file; SKERRY_AGENT_... environment variables override it")
     parser.add_argument("--check", action="store_true", help="check configuration, identity, policy, model; then exit")
     parser.add_argument("--lines", action="store_true", help="answer JSON lines from stdin on stdout, then exit")
+    parser.add_argument(
+        "--wait", type=_parse_seconds, default=LINES_WAIT_S, metavar="S",
+        help="with --lines: seconds to wait for the link before the first line, and for corrections after the last",
+    )  # fmt: skip
     asked = parser.parse_args(arguments)
+    lines = LinesOptions(asked.wait) if asked.lines else None
 
     def work() -> int:
         config = load_config(asked.config)
-        return _check_start(config) if asked.check else _serve_agent(config, lines=asked.lines)
+        return _check_start(config) if asked.check else _serve_agent(config, lines)
 
     return run_to_exit("skerry agent", work)
+
+
+def _parse_seconds(text: str) -> float:
+    """A number of seconds from 0 to a day; ValueError tells argparse that it is none."""
+    seconds = float(text)
+    if not 0 <= seconds <= MAX_WAIT_S:
+        raise ValueError
+    return seconds
 
 
 def _check_start(config: AgentConfig) -> int:
@@ -42,7 +59,7 @@ def _check_start(config: AgentConfig) -> int:
     return ExitCode.OK
 
 
-def _serve_agent(config: AgentConfig, *, lines: bool) -> int:
+def _serve_agent(config: AgentConfig, lines: LinesOptions | None) -> int:
     """Run the agent under the lock of its state folder until it is told to stop."""
     log = JsonLog(least=config.log_level)
     log.capture_logging()
@@ -50,11 +67,11 @@ def _serve_agent(config: AgentConfig, *, lines: bool) -> int:
     load_identity(Path(config.state))
     with FolderLock(Path(config.state)):
         parts = prepare_startup(config, starting=True)
-        asyncio.run(_run_process(config, parts, log, lines=lines))
+        asyncio.run(_run_process(config, parts, log, lines))
     return ExitCode.OK
 
 
-async def _run_process(config: AgentConfig, parts: StartupState, log: JsonLog, *, lines: bool) -> None:
+async def _run_process(config: AgentConfig, parts: StartupState, log: JsonLog, lines: LinesOptions | None) -> None:
     await AgentProcess(config, parts, log, lines=lines).run()
 
 

@@ -14,7 +14,12 @@ STRANGERS_OF_THE_EDGE = {
     "safetensors",
 }  # fmt: skip
 # They outlive a defect of one task, message, file or line, and say so.
-LOOPS = {"edge_agent/app/agent.py", "edge_agent/api/sources.py", "cloud_hub/runtime/hub.py"}
+LOOPS = {
+    "edge_agent/app/agent.py",
+    "edge_agent/api/sources.py",
+    "edge_agent/api/json_lines.py",
+    "cloud_hub/runtime/hub.py",
+}
 TEST = re.compile(r"^ *(?:async )?def test_", re.MULTILINE)
 MOCK = re.compile(r"(?<![\w.\"'])(?:monkeypatch|MagicMock|AsyncMock|Mock|patch|mocker)\b")
 

@@ -1,36 +1,36 @@
-"""Sample sources beside the HTTP API: a watched folder of files, and JSON lines on a stream.
+"""Sample sources beside the HTTP API: what each is fed by, and a watched folder of files. JSON lines: `json_lines.py`.
 
-Rule: every file ends in `done/` or `failed/`, every line gets a line back, each with the answer or a one-line reason. A
-crash between answer and move answers a file again, under a new id: at least once.
+Rule: every file ends in `done/` or `failed/`, with the answer or a one-line reason; a correction follows as
+NAME.correction.json. A crash between answer and move answers a file again, under a new id: at least once.
 """
 
 import asyncio
-import math
+import contextlib
 import os
 import stat
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from edge_agent.api.corrections import MAX_OWED, OwedCorrections
 from edge_agent.api.image_files import SAMPLE_SUFFIXES, limit_file_bytes, parse_sample_file
 from edge_agent.api.service import AnswerService, make_answer_json
-from edge_agent.core.records import DisabledError, NoModelError, Sample
+from edge_agent.core.records import AnswerRecord, AnswerSource, DisabledError, NoModelError, Sample
 from models.bundle.manifest import InputSpec, Manifest
 from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_values
-from wire.http.tensors import OipError, TensorHead, parse_json_tensor
 from wire.process.logging import JsonLog, describe_error
 
-MAX_LINE_BYTES = 1 << 20
-MAX_OPEN_LINES = 32
 MAX_FILES_PER_SCAN = 64  # in one scan of the folder
-_CHUNK_BYTES = 65536
 _MAX_NAME_BYTES = 255  # of one file name, on every file system that counts bytes
 _NUMBER_BYTES = 8  # for the number that a second file of one name gets
 _RESULT_SUFFIX = ".json"
+_CORRECTION_SUFFIX = ".correction.json"
+_OWED_S = 8 * 86_400.0  # longer than any question stays open; corrections of older answers are not looked for
 
 
 class SampleFeed(msgspec.Struct, frozen=True):
@@ -68,27 +68,51 @@ class FolderWatcher:
         self._every_s = every_s
         self._log = log
         self._seen: dict[str, tuple[int, int]] = {}
-        self._told: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._told: dict[str, tuple[str, dict[str, Any], AnswerRecord | None]] = {}
+        self._owed = OwedCorrections(feed.service)
+        self._corrections: list[tuple[Path, dict[str, Any]]] = []  # to be written by the next scan
 
     async def run(self) -> None:
-        """Scan, answer and move files until cancelled.
+        """Scan, answer and move files until cancelled, and write the corrections of answers, earlier starts' too.
 
         A folder that is missing for a while (a removed disk) is waited for.
         """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._owed.follow(await self._feed.service.last_event()), name="folder corrections")
+            tasks.create_task(self._scan_forever(), name="folder scans")
+
+    async def _scan_forever(self) -> None:
+        restored = False
         while True:
             try:
+                if not restored:
+                    await self.restore_owed()
+                restored = True
                 await self.scan_once()
             except OSError:
                 self._log.warning("folder_unusable")
             await asyncio.sleep(self._every_s)
 
+    async def restore_owed(self) -> None:
+        """Expect the corrections of answers in `done/` that have none yet, and take those that came meanwhile."""
+        for target, answer_id in await asyncio.to_thread(_find_uncorrected, self._path / "done"):
+            records = await self._feed.service.wait(answer_id, 0.0)
+            for record in records[:1]:
+                self._expect_correction(record, target)
+            for record in records:
+                self._owed.offer(record)
+
     async def scan_once(self) -> int:
-        """Answer the files that are complete, oldest first, at most 64. Returns how many.
+        """Write the corrections that came, then answer complete files, oldest first, at most 64. Returns how many.
 
         OSError, after the last of them, if one could not be moved: it stays, and keeps no other from its turn.
         """
         for name in ("done", "failed"):
             (self._path / name).mkdir(exist_ok=True)
+        while self._corrections:
+            target, correction = self._corrections[0]
+            _write_json(target.with_name(target.name + _CORRECTION_SUFFIX), correction)
+            self._corrections.pop(0)
         ripe, refused = self._find_complete(), None
         for file in ripe:
             try:
@@ -130,33 +154,86 @@ class FolderWatcher:
         self._move_file(file, *told)
         del self._told[file.name]
 
-    async def _answer_file(self, file: Path) -> tuple[str, dict[str, Any]] | None:
-        """The folder that the file goes to, and its result; None while nothing is answered.
+    async def _answer_file(self, file: Path) -> tuple[str, dict[str, Any], AnswerRecord | None] | None:
+        """The folder that the file goes to, its result, and its answer if any; None while nothing is answered.
 
         Rule: whatever a file holds, it ends in `failed/` and never the process, which would meet it again at its start.
         """
-        name = os.fsencode(file.name).decode(errors="replace")
+        name = _printable_name(file)
         try:
             x = self._feed.parse_sample(partial(_read_sample_file, file))
             record = await self._feed.service.infer(Sample(x, self._feed.data_class))
         except DisabledError:
             return None
         except SampleError as error:
-            return "failed", {"file": name, "error": str(error)}
+            return "failed", {"file": name, "error": str(error)}, None
         except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the next file has its turn
             self._log.error("sample_defect", error=describe_error(error))
-            return "failed", {"file": name, "error": f"defect: {type(error).__name__}"}
-        return "done", {"file": name, **make_answer_json(record, self._feed.service.manifest)}
+            return "failed", {"file": name, "error": f"defect: {type(error).__name__}"}, None
+        return "done", {"file": name, **make_answer_json(record, self._feed.service.manifest)}, record
 
-    def _move_file(self, file: Path, where: str, result: dict[str, Any]) -> None:
+    def _move_file(self, file: Path, where: str, result: dict[str, Any], answer: AnswerRecord | None) -> None:
         """Write the result first: a file in `done/` always has its answer beside it.
 
         An older file of that name is kept.
         """
         target = _find_free_path(file.parent / where / _shorten_name(file))
-        target.with_name(target.name + _RESULT_SUFFIX).write_bytes(msgspec.json.encode(result) + b"\n")
+        _write_json(target.with_name(target.name + _RESULT_SUFFIX), result)
         file.rename(target)
         self._seen.pop(file.name, None)
+        if answer is not None:
+            self._expect_correction(answer, target)
+
+    def _expect_correction(self, answer: AnswerRecord, target: Path) -> None:
+        """Have the correction of the answer to `target`, a file in `done/`, written by the scan after it came."""
+
+        def note(record: AnswerRecord) -> None:
+            correction = make_answer_json(record, self._feed.service.manifest)
+            self._corrections.append((target, {"file": _printable_name(target), **correction}))
+
+        self._owed.expect(answer, note)
+
+
+def _printable_name(file: Path) -> str:
+    return os.fsencode(file.name).decode(errors="replace")
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_bytes(msgspec.json.encode(content) + b"\n")
+
+
+class _KeptAnswer(msgspec.Struct):
+    """The fields of an answer in `done/` that say whether a correction may come."""
+
+    answer_id: str
+    escalation_id: str = ""
+    source: str = ""
+
+
+def _find_uncorrected(done: Path) -> list[tuple[Path, str]]:
+    """The answered files in `done/`, newest first, whose correction may still come, each with its answer's id."""
+    if not done.is_dir():
+        return []
+    with os.scandir(done) as entries:
+        times = {entry.name: entry.stat(follow_symlinks=False).st_mtime for entry in entries if entry.is_file()}
+    oldest = time.time() - _OWED_S
+    results = [
+        name
+        for name, at in times.items()
+        if at >= oldest and name.endswith(_RESULT_SUFFIX) and not name.endswith(_CORRECTION_SUFFIX)
+    ]
+    found: list[tuple[Path, str]] = []
+    for name in sorted(results, key=lambda name: times[name], reverse=True)[:MAX_OWED]:
+        target = done / name.removesuffix(_RESULT_SUFFIX)
+        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            kept = msgspec.json.decode((done / name).read_bytes(), type=_KeptAnswer)
+            if (
+                kept.escalation_id
+                and kept.source == AnswerSource.LOCAL
+                and target.name + _CORRECTION_SUFFIX not in times
+            ):
+                found.append((target, kept.answer_id))
+    return found
 
 
 def _read_sample_file(file: Path, spec: InputSpec) -> SampleArray:
@@ -167,9 +244,9 @@ def _read_sample_file(file: Path, spec: InputSpec) -> SampleArray:
 
 
 def _shorten_name(file: Path) -> str:
-    """The name of a file, its stem cut where a number and the result's suffix behind it would be too long a name."""
+    """The name of a file, its stem cut where a number and the longest suffix of ours would make it too long a name."""
     stem, suffix = os.fsencode(file.stem), os.fsencode(file.suffix)
-    return os.fsdecode(stem[: _MAX_NAME_BYTES - len(suffix) - len(_RESULT_SUFFIX) - _NUMBER_BYTES] + suffix)
+    return os.fsdecode(stem[: _MAX_NAME_BYTES - len(suffix) - len(_CORRECTION_SUFFIX) - _NUMBER_BYTES] + suffix)
 
 
 def _find_free_path(path: Path) -> Path:
@@ -195,132 +272,3 @@ def _read_plain_file(file: Path, max_bytes: int) -> bytes:
         if facts.st_size > max_bytes:
             raise SampleError(f"{facts.st_size} bytes, more than any sample of this model")
         return opened.read(max_bytes)
-
-
-class _SampleLine(msgspec.Struct, forbid_unknown_fields=True):
-    """One JSON line. `x`: the sample, nested or flat; `id`: the caller's own, given back with the answer."""
-
-    x: msgspec.Raw
-    data_class: str | None = None
-    id: str | int | None = None
-
-
-_line_decoder = msgspec.json.Decoder(_SampleLine)
-
-
-class JsonLines:
-    """Answers JSON lines, each with one JSON line: `{"x": [...], "data_class": "open", "id": "mine"}`.
-
-    Up to 32 are answered at once, so answers come back as they are ready; `line` counts from 1.
-    """
-
-    def __init__(self, feed: SampleFeed, write: Callable[[bytes], None]) -> None:
-        self._feed = feed
-        self._write = write
-
-    async def run(self, lines: AsyncIterator[bytes]) -> None:
-        """Answer all lines until they end and every one is answered."""
-        room = asyncio.Semaphore(MAX_OPEN_LINES)
-        number = 0
-        async with asyncio.TaskGroup() as tasks:
-            async for line in lines:
-                number += 1
-                if line.strip():
-                    await room.acquire()
-                    tasks.create_task(self._answer_one(line, number, room), name=f"line {number}")
-
-    async def _answer_one(self, line: bytes, number: int, room: asyncio.Semaphore) -> None:
-        """Answer one line and write the result. `room` is given back whatever happens."""
-        try:
-            try:
-                told = await self._answer_line(line)
-            except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the next line has its turn
-                told = {"error": f"defect: {type(error).__name__}"}
-            self._write(msgspec.json.encode({"line": number, **told}) + b"\n")
-        finally:
-            room.release()
-
-    async def _answer_line(self, line: bytes) -> dict[str, Any]:
-        """The JSON object that answers a line; a failure is its `error`, beside the caller's `id` if there was one."""
-        try:
-            asked = _parse_line(line)
-        except SampleError as error:
-            return {"error": str(error)}
-        own = {} if asked.id is None else {"id": asked.id}
-        try:
-            record = await self._feed.service.infer(self._parse_sample(asked))
-        except SampleError as error:
-            return {**own, "error": str(error)}
-        except NoModelError:
-            return {**own, "error": "no_model: there is no model to answer with yet, or it was revoked"}
-        except DisabledError:
-            return {**own, "error": "disabled: the policy's mode answers nothing"}
-        return {**own, **make_answer_json(record, self._feed.service.manifest)}
-
-    def _parse_sample(self, asked: _SampleLine) -> Sample:
-        """The line's sample in the model's shape and type. SampleError if it does not fit."""
-        x = self._feed.parse_sample(partial(_parse_values, asked.x))
-        return Sample(x, self._feed.data_class if asked.data_class is None else asked.data_class)
-
-
-def _parse_values(values: msgspec.Raw, spec: InputSpec) -> SampleArray:
-    """The JSON numbers of a sample in this input's shape and type. SampleError if they do not fit it."""
-    head = TensorHead("x", spec.dtype.value, list(spec.shape), {}, values)
-    try:
-        x = parse_json_tensor(head, math.prod(spec.shape))
-    except OipError as error:
-        raise SampleError(str(error)) from None
-    check_values(x, spec)
-    return x
-
-
-def _parse_line(line: bytes) -> _SampleLine:
-    """Decode one line. SampleError says why it is not of the form `{"x": [...]}`."""
-    if len(line) > MAX_LINE_BYTES:
-        raise SampleError(f"a line of more than {MAX_LINE_BYTES} bytes")
-    try:
-        return _line_decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SampleError(f'not a line of the form {{"x": [...]}}: {error}') from None
-    except RecursionError:
-        raise SampleError("the JSON is nested too deeply") from None
-
-
-async def read_lines(fd: int) -> AsyncIterator[bytes]:
-    """Lines of a pipe, terminal or file. An over-long one is cut to one byte too many, and refused by its parser."""
-    rest = b""
-    async for chunk in _read_chunks(fd):
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line
-        rest = rest[: MAX_LINE_BYTES + 1]
-    if rest:
-        yield rest
-
-
-async def _read_chunks(fd: int) -> AsyncIterator[bytes]:
-    """Bytes as they come, without a thread: a thread that waits in `read` could not be stopped."""
-    while True:
-        await _wait_readable(fd)
-        chunk = os.read(fd, _CHUNK_BYTES)
-        if not chunk:
-            return
-        yield chunk
-
-
-async def _wait_readable(fd: int) -> None:
-    """Wait until a read would not block.
-
-    One registration for each read: a wake-up left over from an earlier one would block the whole loop in `read`.
-    """
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    try:
-        loop.add_reader(fd, ready.set)
-    except PermissionError:
-        await asyncio.sleep(0)  # a plain file cannot be polled, and never lets its reader wait
-        return
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(fd)

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import importlib.metadata
 import signal
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,11 @@ from typing import Any
 import msgspec
 
 from edge_agent.api.app import ApiServer, build_app
-from edge_agent.api.sources import FolderWatcher, JsonLines, SampleFeed, read_lines
+from edge_agent.api.json_lines import LinesResult
+from edge_agent.api.sources import FolderWatcher, SampleFeed
 from edge_agent.app.agent import Agent
 from edge_agent.app.config import AgentConfig
+from edge_agent.app.lines import AgentPrerequisites, LinesOptions, answer_stdin
 from edge_agent.core.hubs import HOME
 from edge_agent.identity.hubs import AdditionalHubs, load_additional_hubs
 from edge_agent.identity.identity import Identity, load_identity
@@ -163,11 +164,14 @@ class AgentProcess:
     `lines`: also answer JSON lines from stdin, and end with them.
     """
 
-    def __init__(self, config: AgentConfig, parts: StartupState, log: JsonLog, *, lines: bool = False) -> None:
+    def __init__(
+        self, config: AgentConfig, parts: StartupState, log: JsonLog, *, lines: LinesOptions | None = None
+    ) -> None:
         self._config = config
         self._parts = parts
         self._log = log
         self._lines = lines
+        self._answered = LinesResult()
         self._standing = parts.standing
         self._ended = asyncio.Event()
         identity = parts.identity
@@ -193,7 +197,10 @@ class AgentProcess:
         self._state = Path(config.state)
 
     async def run(self) -> None:
-        """Run until a signal, the end of the lines, or a defect. ExitError(PORT, DATABASE, ...) if it cannot start."""
+        """Run until a signal, the end of the lines, or a defect. ExitError(PORT, DATABASE, ...) if it cannot start.
+
+        ExitError(NONE_ANSWERED) if there were lines and every one of them failed.
+        """
         self._handle_signals()
         try:
             await self._agent.open()
@@ -211,6 +218,10 @@ class AgentProcess:
                 await self._run_tasks(group, server)
         finally:
             (self._state / ADDRESS_FILE).unlink(missing_ok=True)
+        if self._answered.failed and not self._answered.answered:
+            raise ExitError(
+                ExitCode.NONE_ANSWERED, f"none of {self._answered.failed} lines was answered; each says why on stdout"
+            )
 
     async def _run_tasks(self, group: asyncio.TaskGroup, server: ApiServer | None) -> None:
         agent = group.create_task(self._agent.run(), name="agent")
@@ -243,7 +254,7 @@ class AgentProcess:
             feed = self._make_feed(folder.data_class or self._config.data_class)
             sides["folder"] = FolderWatcher(Path(folder.path), feed, folder.every_s, self._log).run()
         if self._lines:
-            sides["lines"] = self._answer_lines()
+            sides["lines"] = self._answer_lines(self._lines)
         every_s = read_watchdog_interval()
         if every_s is not None:
             sides["watchdog"] = _feed_watchdog(every_s)
@@ -253,12 +264,11 @@ class AgentProcess:
         self._agent.use_line_hubs(line, renewer.identity.hubs)
         await self._agent.reconnect(line)
 
-    async def _answer_lines(self) -> None:
-        def write(line: bytes) -> None:
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
-
-        await JsonLines(self._make_feed(self._config.data_class), write).run(read_lines(sys.stdin.fileno()))
+    async def _answer_lines(self, options: LinesOptions) -> None:
+        """Answer stdin's lines, then end."""
+        names = self._parts.names
+        needed = AgentPrerequisites(policy=names is not None and bool(names.policies), link=not self._config.airgap)
+        self._answered = await answer_stdin(self._make_feed(self._config.data_class), needed, options, self._log)
         self._ended.set()
 
     def _make_feed(self, data_class: str) -> SampleFeed:

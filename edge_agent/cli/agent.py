@@ -86,11 +86,22 @@ def run(
     *,
     check: Annotated[bool, typer.Option("--check", help="Check everything that start would need, then end.")] = False,
     stdin_lines: Annotated[bool, typer.Option("--lines", help="Answer JSON lines from stdin, then end.")] = False,
-) -> None:
-    """Run the agent: this process is replaced by the lean one, `python -m edge_agent`."""
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait", metavar="S", min=0, max=86_400, show_default="10",
+            help="With --lines: seconds to wait for the link before the first line, for corrections after the last.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Run the agent: this process is replaced by the lean one, `python -m edge_agent`.
+
+    With --lines it ends after the last line, with exit code 1 if every line failed.
+    """
     config = _find_config(config)
     given = ["--config", str(config)] if config else []
     flags = [flag for flag, wanted in (("--check", check), ("--lines", stdin_lines)) if wanted]
+    flags += [] if wait is None else ["--wait", str(wait)]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "edge_agent", *given, *flags])  # noqa: S606 - no shell, our own module
 

@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     INTERNAL = 1  # a defect of ours
+    NONE_ANSWERED = 1  # `skerry agent run --lines`: every line failed, as filters such as grep end
     USAGE = 2  # the command line itself
     CONFIG = 10  # configuration unreadable, unknown key, impossible value
     POLICY = 11  # policy missing, unreadable, expired

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from edge_agent.api.image_files import limit_file_bytes
-from edge_agent.api.sources import MAX_LINE_BYTES, FolderWatcher, JsonLines, SampleFeed, read_lines
+from edge_agent.api.json_lines import MAX_LINE_BYTES, JsonLines, read_lines
+from edge_agent.api.sources import FolderWatcher, SampleFeed
 from tests.edge_agent.api.test_image_files import HOSTILE_NPY, npy
 from tests.edge_agent.doubles.api_double import MemoryAgent
 from wire.process.logging import JsonLog
@@ -204,6 +206,66 @@ async def test_a_folder_that_goes_away_is_waited_for(tmp_path):
     assert len(agent.samples) == 1
 
 
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not met():
+            await asyncio.sleep(0)
+
+
+UNSURE = np.array([0.4, 0.3, 0.3], np.float32)
+
+
+async def test_a_correction_is_written_beside_the_files_answer(tmp_path):
+    agent, folder = watching(tmp_path)
+    running = asyncio.create_task(folder.run())
+    for name in ("a.npy", "sure.npy"):
+        (tmp_path / name).write_bytes(npy(UNSURE if name == "a.npy" else np.array([0.1, 0.9, 0], np.float32)))
+    done = tmp_path / "done"
+    await until((done / "sure.npy.json").exists)
+    first = result(tmp_path, "done", "a.npy")
+    assert (first["source"], first["label"]) == ("local", 0)
+    await agent.verdict(first["answer_id"], 2)
+    await until((done / "a.npy.correction.json").exists)
+    running.cancel()
+    told = result(tmp_path, "done", "a.npy.correction")
+    assert (told["file"], told["kind"], told["source"], told["label"]) == ("a.npy", "correction", "hub", 2)
+    assert told["answer_id"] == first["answer_id"]
+    assert not (done / "sure.npy.correction.json").exists()
+
+
+async def test_corrections_that_came_between_two_starts_or_come_later_are_written_by_the_second_start(tmp_path):
+    agent, folder = watching(tmp_path)
+    for name in ("early.npy", "late.npy"):
+        (tmp_path / name).write_bytes(npy(UNSURE))
+    await folder.scan_once()
+    assert await folder.scan_once() == 2
+    ids = {name: result(tmp_path, "done", name)["answer_id"] for name in ("early.npy", "late.npy")}
+    (tmp_path / "done" / "broken.npy.json").write_text("{")
+    await agent.verdict(ids["early.npy"], 1)
+    again = FolderWatcher(tmp_path, SampleFeed(agent, "private"), 0.01, JsonLog(io.StringIO()))
+    running = asyncio.create_task(again.run())
+    await until((tmp_path / "done" / "early.npy.correction.json").exists)
+    await agent.verdict(ids["late.npy"], 2)
+    await until((tmp_path / "done" / "late.npy.correction.json").exists)
+    running.cancel()
+    assert [result(tmp_path, "done", f"{n}.npy.correction")["label"] for n in ("early", "late")] == [1, 2]
+
+
+async def test_a_disk_that_refuses_a_correction_gets_it_with_a_later_scan(tmp_path):
+    agent, folder = watching(tmp_path)
+    running = asyncio.create_task(folder.run())
+    (tmp_path / "a.npy").write_bytes(npy(UNSURE))
+    await until((tmp_path / "done" / "a.npy").exists)
+    blocked = tmp_path / "done" / "a.npy.correction.json"
+    blocked.mkdir()
+    await agent.verdict(result(tmp_path, "done", "a.npy")["answer_id"], 2)
+    await asyncio.sleep(0.03)
+    blocked.rmdir()
+    await until(blocked.is_file)
+    running.cancel()
+    assert result(tmp_path, "done", "a.npy.correction")["label"] == 2
+
+
 async def answers(text: bytes, agent: MemoryAgent | None = None, *, piped: bool = True) -> list[dict[str, Any]]:
     agent = agent or MemoryAgent()
     written: list[bytes] = []
@@ -288,3 +350,49 @@ async def test_hundreds_of_lines_are_answered_each_once():
     told = await answers(b'{"x": [0, 1, 0]}\n' * 500)
     assert sorted(t["line"] for t in told) == list(range(1, 501))
     assert len({t["answer_id"] for t in told}) == 500
+
+
+async def piped(agent: MemoryAgent, text: bytes, wait_s: float, between: Callable[[dict[str, Any]], Any]) -> Any:
+    """The lines' result and what was written; `between` is awaited once, after the first answer was written."""
+    written: list[dict[str, Any]] = []
+    reading, writing = os.pipe()
+    _feed(writing, text)
+    lines = JsonLines(SampleFeed(agent, "open"), lambda line: written.append(json.loads(line)))
+    running = asyncio.create_task(lines.run(read_lines(reading), wait_s))
+    await until(lambda: bool(written))
+    await between(written[0])
+    result = await running
+    os.close(reading)
+    return result, written
+
+
+async def test_a_correction_is_a_line_of_its_own_after_its_answer():
+    agent = MemoryAgent()
+
+    async def correct(answer: dict[str, Any]) -> None:
+        await agent.verdict(answer["answer_id"], 2)
+
+    result, (answer, correction) = await piped(agent, b'{"x": [0.4, 0.3, 0.3], "id": "mine"}', 60, correct)
+    assert (answer["kind"], answer["source"], answer["label"]) == ("answer", "local", 0)
+    assert (correction["kind"], correction["source"], correction["label"]) == ("correction", "hub", 2)
+    assert {(t["line"], t["id"], t["answer_id"]) for t in (answer, correction)} == {(1, "mine", answer["answer_id"])}
+    assert (result.answered, result.corrected, result.owed) == (1, 1, 0)
+
+
+async def test_a_correction_that_does_not_come_is_waited_for_no_longer_than_told():
+    async def nothing(_: dict[str, Any]) -> None: ...
+
+    result, written = await piped(MemoryAgent(), b'{"x": [0.4, 0.3, 0.3]}\n{"x": [1]}', 0.01, nothing)
+    assert len(written) == 2
+    assert (result.answered, result.failed, result.corrected, result.owed) == (1, 1, 0, 1)
+
+
+async def test_a_question_that_ended_without_a_verdict_is_not_waited_for():
+    agent = MemoryAgent()
+
+    async def refuse(answer: dict[str, Any]) -> None:
+        await agent.refuse(answer["answer_id"])
+
+    async with asyncio.timeout(5):
+        result, _ = await piped(agent, b'{"x": [0.4, 0.3, 0.3]}', 3600, refuse)
+    assert result.owed == 0

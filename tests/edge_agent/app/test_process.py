@@ -177,7 +177,7 @@ def test_case_111_a_crash_leaves_no_core_dump(config):
 
 def test_lines_from_stdin_are_answered_on_stdout_and_the_agent_ends_with_them(config):
     lines = [{"x": SURE, "id": "a"}, {"x": UNSURE, "id": "b"}, {"x": [1]}]
-    with running(config, "--lines") as process:
+    with running(config, "--lines", "--wait", "0.1") as process:
         out, _ = process.communicate("\n".join(map(json.dumps, lines)).encode(), timeout=30)
     told = {line["line"]: line for line in map(json.loads, out.splitlines())}
     assert process.returncode == ExitCode.OK
@@ -186,9 +186,20 @@ def test_lines_from_stdin_are_answered_on_stdout_and_the_agent_ends_with_them(co
     assert told[3]["error"].startswith("input 'x': ")
 
 
+def test_lines_that_all_failed_end_with_1_and_a_word_that_is_no_time_with_2(config):
+    with running(config, "--lines", "--wait", "0.1") as process:
+        out, errors = process.communicate(b'{"x": [1]}\nno json\n', timeout=30)
+    assert process.returncode == int(ExitCode.NONE_ANSWERED) == 1
+    assert all("error" in json.loads(line) for line in out.splitlines())
+    assert errors.decode().splitlines()[-1].startswith("skerry agent: none of 2 lines was answered")
+    with pytest.raises(SystemExit) as ended:
+        main(["--config", str(config), "--lines", "--wait", "-1"])
+    assert ended.value.code == ExitCode.USAGE
+
+
 def test_why_and_status_speak_of_a_running_and_of_a_stopped_agent(config):
     folder = str(config.parent / "device")
-    with running(config, "--lines") as process:
+    with running(config, "--lines", "--wait", "0.1") as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps({"x": UNSURE}).encode() + b"\n")

@@ -33,6 +33,7 @@ class MemoryAgent:
         self.refused: list[bool] = []  # whether the model before takes what was refused
         self.records: list[AnswerRecord] = []
         self.truths: dict[str, float] = {}
+        self.closed: set[str] = set()  # answers whose question ended without a verdict
         self._changed = asyncio.Condition()
 
     @property
@@ -85,12 +86,18 @@ class MemoryAgent:
         }
         await self._keep(msgspec.structs.replace(first, prediction=prediction, **changed))
 
+    async def refuse(self, answer_id: str) -> None:
+        """The question of this answer ends without a verdict."""
+        async with self._changed:
+            self.closed.add(answer_id)
+            self._changed.notify_all()
+
     async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002
         def found() -> list[AnswerRecord]:
             return [r for r in self.records if r.id == id]
 
         def settled() -> bool:
-            return not found() or not found()[0].seq or len(found()) > 1
+            return not found() or not found()[0].seq or len(found()) > 1 or id in self.closed
 
         async with self._changed:
             with suppress(TimeoutError):
