@@ -114,6 +114,7 @@ class ForgeFlags:
     threads: Annotated[int | None, _Threads] = None
     cache: Annotated[Path | None, _Cache] = None
     no_cache: Annotated[bool, _switch_option("--no-cache", "Do not use or write the cache.")] = False
+    strict: Annotated[bool, _switch_option("--strict", "Exit code 40 if asking the hub does not pay.")] = False
     as_json: Annotated[bool, _switch_option("--json", "Print JSON instead of text.")] = False
 
     @property
@@ -162,11 +163,13 @@ def forge(flags: ForgeFlags) -> None:
 
     The model is cut where few bytes leave a device; a bottleneck is taught; the device's half becomes a quantised
     graph; a threshold is chosen; attacks measure what the bytes give away. A report lies in FOLDER.report/report.html.
-    Started again after an interruption, it goes on where it was.
+    Started again after an interruption, it goes on where it was. If asking the hub does not pay, that is said first.
     """
     began = time.monotonic()
     bundle = run_forge(flags)
-    _print_bundle(bundle, time.monotonic() - began, as_json=flags.as_json)
+    warnings = _print_bundle(bundle, time.monotonic() - began, as_json=flags.as_json)
+    if flags.strict and warnings:
+        raise ExitError(ExitCode.CHECK_FAILED, f"--strict: {warnings[0]}; the bundle is written, read its report")
 
 
 def run_forge(flags: ForgeFlags) -> Bundle:
@@ -254,17 +257,39 @@ def _print_cuts(rows: "Sequence[CutCost]") -> None:
     Console(stderr=True).print(table)
 
 
-def _print_bundle(bundle: Bundle, seconds: float, *, as_json: bool) -> None:
-    """Print the figures of the bundle and where it and its report are."""
-    from models.cli.compare import bundle_fields, format_figures  # noqa: PLC0415 - numpy only after the work is done
+def _print_bundle(bundle: Bundle, seconds: float, *, as_json: bool) -> list[str]:
+    """Print whether asking pays, the figures of the bundle, and where it and its report are.
 
-    page = bundle.path.with_name(bundle.path.name + ".report") / "report.html"
+    Returns the lines that say why asking the hub does not pay.
+    """
+    from models.cli.compare import bundle_fields, format_figures  # noqa: PLC0415 - numpy only after the work is done
+    from models.forge.report.report import HTML_FILE, locate_report, read_payoff  # noqa: PLC0415 - as above
+
+    page, payoff = locate_report(bundle.path) / HTML_FILE, read_payoff(bundle.path)
+    warnings: list[str] = payoff.get("warnings", [])
+    for line in warnings:
+        Console(stderr=True).print(Text(f"warning: {line}", style="bold red"), soft_wrap=True)
     if as_json:
-        Console().print_json(data={**bundle_fields(bundle), "report": str(page), "took_s": round(seconds, 1)})
-        return
+        told = {"payoff": payoff, **bundle_fields(bundle), "report": str(page), "took_s": round(seconds, 1)}
+        Console().print_json(data=told)
+        return warnings
     table = Table.grid("", Column("", overflow="fold"), padding=(0, 2, 0, 0))
-    for name, value in format_figures(bundle).items():
+    for name, value in {**format_figures(bundle), **_format_intervals(bundle, payoff)}.items():
         table.add_row(Text(name, style="bold"), Text(value))
     console = Console()
     console.print(table)
     console.print(f"bundle  {bundle.path}\nreport  {page}", markup=False, highlight=False, soft_wrap=True)
+    return warnings
+
+
+def _format_intervals(bundle: Bundle, payoff: dict[str, Any]) -> dict[str, str]:
+    """Rows of the printed figures: each with its 95 % interval, and what asking gains."""
+    from models.forge.report.payoff import Interval, format_gain, format_range  # noqa: PLC0415 - see `_print_bundle`
+
+    if not payoff:
+        return {}
+    metric = bundle.manifest.calibration.metric
+    named = (("edge alone", "edge"), ("pair", "pair"), ("given model", "hub"))
+    shown = [f"{name} {format_range(metric, Interval(*payoff[key]))}" for name, key in named if payoff[key]]
+    gain, gained = format_gain(metric, payoff["gain"]), format_range(metric, Interval(*payoff["gained"]))
+    return {"gain by asking": f"{gain}, with 95 % {gained}", "95 % intervals": "; ".join(shown)}

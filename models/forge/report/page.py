@@ -19,6 +19,7 @@ from models.forge.evaluation.deferral import oracle_curve, pair_curve
 from models.forge.export.manifest import ENVELOPE_BYTES
 from models.forge.partition.cost import CutCost
 from models.forge.report.charts import ChartAxis, ChartPoint, ChartSeries, draw_chart
+from models.forge.report.payoff import Payoff, format_gain, format_range
 from models.forge.report.result import ForgedBundle
 
 _SHOWN = 10  # pictures
@@ -29,6 +30,7 @@ body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:68rem;paddin
 h1{margin:0 0 .2rem}h2{margin:2.2rem 0 .6rem;border-bottom:1px solid #ccc;padding-bottom:.2rem}
 table{border-collapse:collapse;margin:.6rem 0}td,th{padding:.22rem .7rem;text-align:right}
 td,th{border-bottom:1px solid #e5e5e5}td:first-child,th:first-child{text-align:left}tr.chosen{background:#fff3c4}
+.warning{background:#fde2e2;border:1px solid #c33;border-radius:.5rem;padding:.5rem .9rem}
 td.words{text-align:left}small,.why{color:#555}
 .cards{display:flex;flex-wrap:wrap;gap:.7rem;margin:1rem 0}
 .card{border:1px solid #ccc;border-radius:.5rem;padding:.5rem .9rem}.card b{display:block;font-size:1.5rem}
@@ -38,16 +40,19 @@ td.words{text-align:left}small,.why{color:#555}
 
 
 def render_page(
-    bundle: Bundle, made: ForgedBundle, rows: Sequence[CutCost], sizes: dict[str, float], forge: Any
+    bundle: Bundle, made: ForgedBundle, rows: Sequence[CutCost], *, sizes: dict[str, float], forge: Any, payoff: Payoff
 ) -> str:
     """The whole page as HTML text.
 
-    `rows`: cost of every measured cut; `sizes`: compression baselines in bytes; `forge`: the fields of `forge.json`.
+    `rows`: cost of every measured cut; `sizes`: compression baselines in bytes; `forge`: the fields of `forge.json`;
+    `payoff`: whether asking the hub pays.
     """
     manifest = bundle.manifest
     parts = [
         f"<h1>{escape(manifest.model)}</h1><small>{escape(manifest.kind)} · bundle {bundle.digest}</small>",
+        _render_warnings(payoff),
         _render_cards(bundle, made),
+        _render_intervals(bundle, payoff),
         _render_cuts(rows, made),
         _render_bytes(bundle, made, sizes),
         _render_deferral(made),
@@ -75,6 +80,20 @@ def _render_cards(bundle: Bundle, made: ForgedBundle) -> str:
     drawn = "".join(f'<div class="card"><b>{value}</b>{escape(name)}</div>' for value, name in cards)
     damaged = f", {c.corrupted:.0%} of them damaged on purpose" if c.corrupted else ""
     return f'<div class="cards">{drawn}</div><p>Measured on {c.samples} held-out samples{damaged}; {c.metric}.</p>'
+
+
+def _render_warnings(payoff: Payoff) -> str:
+    """What to know before all else: each reason why asking the hub does not pay."""
+    return "".join(f'<p class="warning">{escape(line[0].upper() + line[1:])}.</p>' for line in payoff.warnings)
+
+
+def _render_intervals(bundle: Bundle, payoff: Payoff) -> str:
+    """The figures' 95 % intervals in one sentence."""
+    metric = bundle.manifest.calibration.metric
+    named = (("edge alone", payoff.edge), ("pair", payoff.pair), ("given model", payoff.hub))
+    ranges = "; ".join(f"{name} {format_range(metric, one)}" for name, one in named if one is not None)
+    gained = f"gain by asking {format_gain(metric, payoff.gain)} ({format_range(metric, payoff.gained)})"
+    return f"<p>With 95 % probability: {ranges}; {gained}.</p>"
 
 
 def _render_cuts(rows: Sequence[CutCost], made: ForgedBundle) -> str:

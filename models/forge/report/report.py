@@ -16,6 +16,7 @@ from models.forge.export.manifest import ENVELOPE_BYTES
 from models.forge.partition.cost import CutCost, cost_fields
 from models.forge.partition.cuts import PreparedModel
 from models.forge.report.page import render_page
+from models.forge.report.payoff import judge_payoff
 from models.forge.report.result import ForgedBundle
 from models.forge.spec import ForgeSpec
 
@@ -30,6 +31,15 @@ def locate_report(bundle: Path) -> Path:
     return bundle.with_name(bundle.name + ".report")
 
 
+def read_payoff(bundle: Path) -> dict[str, Any]:
+    """The fields of `Payoff` in the report beside a bundle; {} if there is none that can be read."""
+    try:
+        told = msgspec.json.decode((locate_report(bundle) / FACTS_FILE).read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return dict(told.get("payoff", {}))
+
+
 def write_report(
     bundle: Bundle, found: PreparedModel, made: ForgedBundle, rows: Sequence[CutCost], wish: ForgeSpec
 ) -> Path:
@@ -39,7 +49,9 @@ def write_report(
     (folder / OUTCOMES_FILE).write_bytes(encode_outcomes(made.judged.chosen_on))
     (folder / HELDOUT_FILE).write_bytes(encode_outcomes(made.judged.measured_on))
     sizes = {one.name: round(one.mean_bytes, 1) for one in measure_baselines(found.data.heldout.x[0])}
+    payoff = judge_payoff(bundle.manifest, made.judged.measured_on, found.data.heldout.x[0][0].nbytes)
     told: dict[str, Any] = {
+        "payoff": payoff._asdict(),
         "model": bundle.manifest.model,
         "digest": bundle.digest,
         "wish": wish.as_fields(),
@@ -55,7 +67,7 @@ def write_report(
     }
     (folder / FACTS_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1))
     path = folder / HTML_FILE
-    path.write_text(render_page(bundle, made, rows, sizes, told["forge"]), encoding="utf-8")
+    path.write_text(render_page(bundle, made, rows, sizes=sizes, forge=told["forge"], payoff=payoff), encoding="utf-8")
     return path
 
 

@@ -72,6 +72,22 @@ def test_a_users_model_becomes_a_bundle_whose_facts_are_printed_as_json(forge, h
     assert told["manifest"]["name"] == "mine"
     assert told["manifest"]["provenance"]["model"] == "their_nets:build"
     assert (home / "mine-7.report" / "report.html").is_file()
+    assert told["payoff"]["raw_bytes"] == 24
+    assert told["payoff"]["warnings"]
+
+
+def test_a_forge_run_says_first_that_asking_does_not_pay_and_strict_fails(forge, home):
+    done = forge("build", "samples", out="mine-7")
+    assert done.exit_code == 0, done.exception
+    warned = done.stderr.splitlines()
+    assert any(line.startswith("warning: ") and "for a raw sample of 24 B" in line for line in warned)
+    assert "95 % intervals" in done.stdout
+    assert "gain by asking" in done.stdout
+    page = (home / "mine-7.report" / "report.html").read_text()
+    assert page.index('class="warning"') < page.index('class="cards"')
+    strict = forge("build", "samples", "--strict", out="mine-7")
+    assert isinstance(strict.exception, ExitError)
+    assert strict.exception.code is ExitCode.CHECK_FAILED
 
 
 @pytest.mark.heavy
