@@ -208,7 +208,8 @@ class Hub:
     def counters(self) -> dict[str, int]:
         """Return monotonic counts by dotted name, such as `accepted`, `verdicts`, `refused.busy`."""
         ledger = self.voice.ledger.counts if self.voice.ledger else {}
-        return {**self._core.counts, **self._link.counts, **ledger, "commits": self.store.commits}
+        spans = self.observer.span_counts()
+        return {**self._core.counts, **self._link.counts, **ledger, **spans, "commits": self.store.commits}
 
     # -- tasks
 

@@ -37,7 +37,6 @@ from cloud_hub.runtime.policies import PolicyWatcher, repository_reader
 from cloud_hub.security.hub_keys import HubCard, HubKeys, newest_key_number
 from cloud_hub.serving.bundles import BundleFolders
 from cloud_hub.serving.telemetry import InferenceObserver
-from cloud_hub.serving.tracing import Tracing
 from cloud_hub.storage.ledger_log import LedgerLog
 from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from cloud_hub.storage.versions import ModelUsageStore
@@ -47,6 +46,7 @@ from policies.rollout_rules.plan import FleetMember
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog, safe_name
+from wire.process.trace_export import Tracing
 
 FILE_POLL_S = 0.5
 LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # USR1: for a watcher of spot-instance notices
@@ -161,9 +161,11 @@ class HubProcess:
     async def _serve_hub(self, registry: Registry) -> None:
         bureau = IdentityService(self._config, self._ground, registry, self._broker_port, self._log)
         trace, state = self._config.trace, self._ground.state
-        tracing = Tracing(trace.file, trace.endpoint, self._config.hub.name)
+        tracing = Tracing(trace.file, trace.endpoint, "skerry-hub", self._config.hub.name, self._log)
         orders, spoken = Orders(state.orders), ModelUsageStore.open(state.versions)
-        sides = HubServices(self._log, orders, bundle_catalog(self._config), spoken, InferenceObserver(tracing.sink))
+        sides = HubServices(
+            self._log, orders, bundle_catalog(self._config), spoken, InferenceObserver(tracing.sink, tracing.counts)
+        )
         hub = self._build_hub(bureau, sides)
         clerk = self._open_ledger(hub, registry)
         hub.voice.attach_ledger(clerk)

@@ -117,15 +117,20 @@ MAX_WAITING = 4096
 class InferenceObserver:
     """Observes batches: counts their times, and makes spans for traced items.
 
-    `sink` takes the spans; None = tracing is off.
+    `sink` takes the spans; None = tracing is off. `counts`: what became of them, by name.
     """
 
-    def __init__(self, sink: SpanSink | None = None) -> None:
+    def __init__(self, sink: SpanSink | None = None, counts: Callable[[], dict[str, int]] = dict) -> None:
         self.timings = InferenceTimings()
         self.forgotten = 0
         self._sink = sink
+        self._counts = counts
         # Parent span, question id, and hub time (s) at which it was computed.
         self._waiting: OrderedDict[QuestionKey, tuple[TraceContext, str, float]] = OrderedDict()
+
+    def span_counts(self) -> dict[str, int]:
+        """Spans sent, lost, and forgotten because their verdict did not come; {} if tracing is off."""
+        return {**self._counts(), "spans_forgotten": self.forgotten} if self._sink is not None else {}
 
     def on_batch(self, batch: Batch, result: BatchResult, now: float) -> None:
         """A batch has returned from its engine at `now` (hub seconds)."""

@@ -101,6 +101,7 @@ class _AgentCollector(Collector):
             yield GaugeMetricFamily("skerry_agent_drift", text, value=drift["level"])
         yield from _sent_metrics(status.get("sent"))
         yield from _budget_metrics(status.get("budgets"))
+        yield from _span_metrics(status.get("trace"))
         alarms = GaugeMetricFamily("skerry_agent_alarm", "1 while a person has to look at it.", labels=["alarm"])
         for alarm in status.get("alarms", ()):
             alarms.add_metric([alarm], 1)
@@ -123,6 +124,16 @@ def _sent_metrics(sent: Any) -> Iterator[Metric]:
         rules.add_metric(["overhead"], sent["overhead"])
         yield CounterMetricFamily("skerry_agent_socket_bytes", "What the kernel says was sent.", value=sent["sockets"])
     yield rules
+
+
+def _span_metrics(counts: Any) -> Iterator[Metric]:
+    """Spans of answers by what became of them, where a collector is configured."""
+    if not isinstance(counts, dict):
+        return
+    metric = CounterMetricFamily("skerry_agent_spans", "Spans for the collector, by outcome.", labels=["outcome"])
+    for outcome in ("sent", "lost"):
+        metric.add_metric([outcome], counts[f"spans_{outcome}"])
+    yield metric
 
 
 def _budget_metrics(budgets: Any) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ Rule: a correction is a line of its own after its answer.
 import asyncio
 import math
 import os
+import secrets
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from models.bundle.manifest import InputSpec
 from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_values
 from wire.http.tensors import OipError, TensorHead, parse_json_tensor
+from wire.process.tracing import begin_trace
 
 MAX_LINE_BYTES = 1 << 20
 MAX_OPEN_LINES = 32
@@ -117,7 +119,8 @@ class JsonLines:
     def _parse_sample(self, asked: _SampleLine) -> Sample:
         """The line's sample in the model's shape and type. SampleError if it does not fit."""
         x = self._feed.parse_sample(partial(_parse_values, asked.x))
-        return Sample(x, self._feed.data_class if asked.data_class is None else asked.data_class)
+        data_class = self._feed.data_class if asked.data_class is None else asked.data_class
+        return Sample(x, data_class, begin_trace(secrets.token_hex(16)))
 
 
 def _parse_values(values: msgspec.Raw, spec: InputSpec) -> SampleArray:

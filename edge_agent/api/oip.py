@@ -132,7 +132,7 @@ class OipRoutes:
             self._service.on_sample_refused(parse)
             raise OipError(400, str(error)) from None
         oip.validate_wanted_outputs(asked, [spec.name for spec in served.card.outputs])
-        trace = choose_traceparent(request.headers, secrets.token_hex(24))
+        trace = choose_traceparent(request.headers, secrets.token_hex(16))
         subject = _parse_subject(asked.parameters)
         return [Sample(x, data_class, trace, subject) for x in batch]
 

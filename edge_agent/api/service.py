@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
 from models.bundle.manifest import InputSpec, Manifest, ModelKind
 from wire.http.oip import lookup_label_name
+from wire.process.tracing import begin_trace
 from wire.protocol.messages import Prediction
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -174,10 +175,10 @@ def parse_trace_id(traceparent: str) -> str:
 def choose_traceparent(headers: Mapping[str, str], drawn: str) -> str:
     """The caller's W3C traceparent if it is a valid one of version 00.
 
-    Else one made of `drawn`, 48 random hex characters.
+    Else one of a trace that begins here, made of `drawn`: 32 random hex characters.
     """
     given = headers.get("traceparent", "").strip()
-    return given if _TRACEPARENT.fullmatch(given) else f"00-{drawn[:32]}-{drawn[32:48]}-01"
+    return given if _TRACEPARENT.fullmatch(given) else begin_trace(drawn)
 
 
 def is_answer_id(text: str) -> bool:

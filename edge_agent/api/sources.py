@@ -7,6 +7,7 @@ NAME.correction.json. A crash between answer and move answers a file again, unde
 import asyncio
 import contextlib
 import os
+import secrets
 import stat
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from models.bundle.manifest import InputSpec, Manifest
 from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_values
 from wire.process.logging import JsonLog, describe_error
+from wire.process.tracing import begin_trace
 
 MAX_FILES_PER_SCAN = 64  # in one scan of the folder
 _MAX_NAME_BYTES = 255  # of one file name, on every file system that counts bytes
@@ -162,7 +164,9 @@ class FolderWatcher:
         name = _printable_name(file)
         try:
             x = self._feed.parse_sample(partial(_read_sample_file, file))
-            record = await self._feed.service.infer(Sample(x, self._feed.data_class))
+            record = await self._feed.service.infer(
+                Sample(x, self._feed.data_class, begin_trace(secrets.token_hex(16)))
+            )
         except DisabledError:
             return None
         except SampleError as error:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
@@ -12,7 +13,7 @@ from edge_agent.system.environment import POWER_SUPPLY, DeviceAttributes
 from edge_agent.system.policy_layers import PolicyLayers, parse_layers
 from edge_agent.system.settings import AgentSettings, OutboxLimits, name_of
 from edge_agent.update.types import InstallLimits
-from wire.http.guards import ServerAccess, validate_access
+from wire.http.guards import ServerAccess, is_loopback, validate_access
 from wire.process.config import (
     ConfigSection,
     ProcessConfig,
@@ -135,6 +136,15 @@ class DeviceSection(_Section):
     power_supply: str = POWER_SUPPLY
 
 
+class TraceSection(_Section):
+    """Where spans of answered questions go: `endpoint` of an OpenTelemetry collector (OTLP over HTTP); "" = nowhere.
+
+    An address that is not of this machine has to be https.
+    """
+
+    endpoint: str = Field(default="", pattern=r"^(https?://[^\s/]+(/\S*)?)?$", max_length=500)
+
+
 class AgentConfig(ProcessConfig):
     """The whole configuration. `state`: the enrolled folder (keys, agent.db). `bundle`: the model.
 
@@ -159,6 +169,7 @@ class AgentConfig(ProcessConfig):
     link: LinkSection = LinkSection()
     updates: UpdatesSection = UpdatesSection()
     device: DeviceSection = DeviceSection()
+    trace: TraceSection = TraceSection()
     hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
 
     def policy_layers(self) -> PolicyLayers:
@@ -214,7 +225,17 @@ def load_config(file: Path | None, environment: Mapping[str, str] | None = None)
         make_absolute(data, _PATHS, file.absolute().parent, lambda text: bool(text) and not name_of(text))
     config = build_config(AgentConfig, data, file, environment)
     validate_access(config.api_access())
+    _check_trace(config)
     return config
+
+
+def _check_trace(config: AgentConfig) -> None:
+    """Raise ExitError(CONFIG) for a collector that an air-gapped device may not have, or that spans reach in clear."""
+    endpoint = config.trace.endpoint
+    if endpoint and config.airgap:
+        raise ExitError(ExitCode.CONFIG, "trace.endpoint: airgap = true lets nothing leave, spans neither")
+    if endpoint.startswith("http:") and not is_loopback(urlsplit(endpoint).hostname or ""):
+        raise ExitError(ExitCode.CONFIG, "trace.endpoint: a collector on another machine has to be https")
 
 
 def check_keys(data: Mapping[str, Any], where: str) -> None:

@@ -20,6 +20,7 @@ from edge_agent.api.sources import FolderWatcher, SampleFeed
 from edge_agent.app.agent import Agent
 from edge_agent.app.config import AgentConfig
 from edge_agent.app.lines import AgentPrerequisites, LinesOptions, answer_stdin
+from edge_agent.app.status import start_tracing
 from edge_agent.core.hubs import HOME
 from edge_agent.identity.hubs import AdditionalHubs, load_additional_hubs
 from edge_agent.identity.identity import Identity, load_identity
@@ -191,6 +192,7 @@ class AgentProcess:
         fetches = config.updates.enabled and not config.airgap
         self._updates = self._make_updates(parts.names) if parts.names and fetches else None
         self._install: Installer | None = None
+        self._tracing = start_tracing(self._agent, config.trace.endpoint, identity.device, log)
         if self._updates:
             self._agent.add_status_provider(self._updates)
             self._attach_installer(self._updates)
@@ -218,6 +220,8 @@ class AgentProcess:
                 await self._run_tasks(group, server)
         finally:
             (self._state / ADDRESS_FILE).unlink(missing_ok=True)
+            if self._tracing:
+                self._tracing.close()
         if self._answered.failed and not self._answered.answered:
             raise ExitError(
                 ExitCode.NONE_ANSWERED, f"none of {self._answered.failed} lines was answered; each says why on stdout"

@@ -1,25 +1,34 @@
 """The agent's status report as one JSON-able value, and trace spans made from its records.
 
-Spans have the form in which the hub writes its own. They are made on request: a device keeps no tracing of its own, as
-its answers already hold their times and the trace that they belong to.
+Spans have the form in which the hub writes its own. They are made of answers, which already hold their times and the
+trace that they belong to: on request, or as they are given where a collector is configured.
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import structs
 
 from edge_agent.core.records import AnswerKind, AnswerRecord
+from edge_agent.runtime.answering import InferenceService
 from edge_agent.storage import answers
 from edge_agent.storage.database import Database, DatabaseTrouble
 from edge_agent.uplink.services import AgentServices
 from policies.model.policy import Policy
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog
 from wire.process.tracing import DEVICE_SPAN, Attribute, Span, TraceContext, derive_span_id, parse_traceparent
+
+if TYPE_CHECKING:
+    from wire.process.trace_export import Tracing
 
 EXPIRY_NOTICE_DAYS = 14
 _MS_A_DAY = 86_400_000
+SpanSink = Callable[[Sequence[Span]], None]
 
 
 class StatusProvider(Protocol):
@@ -88,6 +97,8 @@ def find_disk_trouble(database: Database) -> str:
 
 SERVICE = "skerry-agent"
 INFER, CORRECTION = "skerry.infer", "skerry.correction"
+EXPORTED = frozenset({"skerry.model"})  # attributes of spans that leave the device
+MAX_GIVEN = 4096
 
 
 def spans_of_records(records: Iterable[AnswerRecord]) -> Iterator[Span]:
@@ -107,6 +118,74 @@ def spans_of_records(records: Iterable[AnswerRecord]) -> Iterator[Span]:
         said[record.id] = end
         yield at.create_span(DEVICE_SPAN, record.id, (begun, end), {**facts, "skerry.model": record.prediction.model})
         yield below.create_span(INFER, record.id, (begun, begun + record.timings.infer_s), {})
+
+
+class AnswerTracer:
+    """Hands the spans of answers to `sink` as they are given; `counts`: what became of them.
+
+    Only answers to a question that a policy let leave have spans here, and nothing in them is made of a sample: names,
+    ids, times and the model. What stayed on the device, and why, is for `read_spans` alone.
+    """
+
+    def __init__(self, sink: SpanSink, counts: Callable[[], dict[str, int]]) -> None:
+        self._sink = sink
+        self._counts = counts
+        self._given: OrderedDict[str, AnswerRecord] = OrderedDict()  # answers that a correction may follow
+
+    def on_record(self, record: AnswerRecord) -> None:
+        """An answer was given, or corrected."""
+        if not record.seq:
+            return
+        before = self._given.pop(record.id, None)
+        if record.kind is AnswerKind.ANSWER:
+            self._given[record.id] = record
+            if len(self._given) > MAX_GIVEN:
+                self._given.popitem(last=False)
+        spans = spans_of_records([record] if before is None else [before, record])
+        new = [span for span in spans if (span.name == CORRECTION) == (record.kind is AnswerKind.CORRECTION)]
+        self._sink([structs.replace(span, attributes=_keep_exported(span)) for span in new])
+
+    def status_fields(self) -> dict[str, Any]:
+        """Spans sent to the collector and lost, as the status has it."""
+        return {"trace": self._counts()}
+
+    def alarms(self) -> set[str]:
+        """None: a collector that is down concerns no answer."""
+        return set()
+
+
+class TracedAgent(Protocol):
+    """The agent, as far as tracing needs it."""
+
+    @property
+    def answering(self) -> InferenceService:
+        """What gives the answers."""
+        ...
+
+    def add_status_provider(self, side: StatusProvider) -> None:
+        """Add a component's fields to the status."""
+        ...
+
+
+def start_tracing(agent: TracedAgent, endpoint: str, device: str, log: JsonLog) -> "Tracing | None":
+    """Send the spans of the agent's answers to the collector at `endpoint`; None where that is "".
+
+    Then nothing of OpenTelemetry is imported. ExitError(CONFIG) if it is not installed.
+    """
+    if not endpoint:
+        return None
+    from wire.process.trace_export import Tracing  # noqa: PLC0415
+
+    tracing = Tracing(None, endpoint, SERVICE, device, log)
+    if tracing.sink is not None:
+        tracer = AnswerTracer(tracing.sink, tracing.counts)
+        agent.answering.listen(tracer.on_record)
+        agent.add_status_provider(tracer)
+    return tracing
+
+
+def _keep_exported(span: Span) -> dict[str, Attribute]:
+    return {key: value for key, value in span.attributes.items() if key in EXPORTED}
 
 
 def read_spans(path: Path, trace: str) -> list[Span]:

@@ -75,6 +75,10 @@ class InferenceService:
         self._parts = parts
         self._means = means
 
+    def listen(self, listener: Callable[[AnswerRecord], None]) -> None:
+        """Call `listener` with every answer and correction of a question from now on."""
+        self._parts.journal.listen(listener)
+
     # Samples
 
     def answer_now(self, sample: Sample) -> "AnswerRecord | asyncio.Future[AnswerRecord]":

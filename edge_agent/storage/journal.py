@@ -10,7 +10,7 @@ them.
 import asyncio
 import sqlite3
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -42,11 +42,16 @@ class Journal:
         self._news = asyncio.Event()
         self._streams = 0  # open event streams
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._listener: Callable[[AnswerRecord], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
         """Bind it to the running event loop, which flushes it from now on."""
         self._loop = asyncio.get_running_loop()
+
+    def listen(self, listener: Callable[[AnswerRecord], None]) -> None:
+        """Call `listener` with every record of a question from now on, as it is delivered."""
+        self._listener = listener
 
     # Writing
 
@@ -92,6 +97,8 @@ class Journal:
         self._recent[record.id] = (*self._recent.get(record.id, ()), record)
         if len(self._recent) > self._settings.recent_records:
             self._recent.popitem(last=False)
+        if self._listener is not None:
+            self._listener(record)
         if record.kind is AnswerKind.ANSWER:
             caller = self._callers.pop(record.id, None)
             if caller is not None and not caller.done():

@@ -4,6 +4,6 @@
 - `exit_codes`: the exit codes of all commands and the error that carries one
 - `files`: private files (mode 0600), atomic writes, bounded reads
 - `logging`: rate-limited JSON log lines without payloads
-- `tracing`: spans with W3C trace ids (pure)
+- `tracing`: spans with W3C trace ids (pure); `trace_export`: to a file or an OpenTelemetry collector
 - `daemon`: sd_notify, watchdog interval, folder lock, no core dumps
 """

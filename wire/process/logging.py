@@ -126,6 +126,5 @@ class _LibraryHandler(logging.Handler):
         write = self._log.error if record.levelno >= logging.ERROR else self._log.warning
         kind = record.exc_info[1] if record.exc_info else None
         place = safe_name(f"{record.module}:{record.lineno}")
-        write(
-            "library", logger=safe_name(record.name), place=place, error=describe_error(kind) if kind else SafeName("")
-        )
+        error = {"error": describe_error(kind)} if kind else {}
+        write("library", logger=safe_name(record.name), place=place, **error)

@@ -50,12 +50,26 @@ class TraceContext(msgspec.Struct, frozen=True):
 
 
 def parse_traceparent(traceparent: str) -> TraceContext | None:
-    """Parse a W3C traceparent header.
+    """Parse a W3C traceparent header; `parent` "" if the trace begins here (`begin_trace`).
 
     None for an invalid one, and for a trace that its owner does not want recorded (sampled flag not set).
     """
     match = _TRACEPARENT.fullmatch(traceparent)
-    return TraceContext(match[1], match[2]) if match and int(match[3], 16) & 1 else None
+    if match is None or not int(match[3], 16) & 1:
+        return None
+    return TraceContext(match[1], "" if match[2] == _name_nobody(match[1]) else match[2])
+
+
+def begin_trace(drawn: str) -> str:
+    """Return the traceparent of a trace that begins here, of `drawn`: 32 random hex characters, not all zero.
+
+    A traceparent has to name a parent: this one names the span that stands for none.
+    """
+    return f"00-{drawn}-{_name_nobody(drawn)}-01"
+
+
+def _name_nobody(trace: str) -> str:
+    return derive_span_id(trace, "nobody", "")
 
 
 def derive_span_id(trace: str, name: str, about: str) -> str:

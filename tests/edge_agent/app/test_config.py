@@ -175,3 +175,17 @@ def _inline(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_inline, value)) + "]"
     return json.dumps(value) if isinstance(value, str | bool) else repr(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('airgap = true\n[trace]\nendpoint = "http://127.0.0.1:4318/v1/traces"', "airgap = true lets nothing leave"),
+        ('[trace]\nendpoint = "http://collector:4318/v1/traces"', "has to be https"),
+        ('[trace]\nendpoint = "ftp://127.0.0.1/"', "trace.endpoint"),
+    ],
+)
+def test_a_collector_that_spans_may_not_reach_is_refused_at_the_start(write, text, line):
+    assert line in refused(write(LEAST + text))
+    good = load_config(write(LEAST + '[trace]\nendpoint = "https://collector/v1/traces"'), {})
+    assert good.trace.endpoint == "https://collector/v1/traces"

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from edge_agent.app.status import CORRECTION, INFER, read_spans, spans_of_records
+from edge_agent.api.service import choose_traceparent
+from edge_agent.app.status import CORRECTION, INFER, AnswerTracer, read_spans, spans_of_records
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Timings
 from policies.model.reasons import DecisionReason
 from tests.edge_agent.doubles.hub_double import AgentRig, policy, sample, until
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.tracing import DEVICE_SPAN, derive_span_id
+from wire.process.tracing import DEVICE_SPAN, Span, derive_span_id
 from wire.protocol.messages import Prediction
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -19,6 +20,25 @@ ANSWER = AnswerRecord(
     "a" * 32, AnswerKind.ANSWER, AnswerSource.LOCAL, DecisionReason.LINK_DOWN,
     Prediction(1, 0.6, (0.4, 0.6), "digits@1"), "", "open", "1-1", SAMPLED, Timings(0.002, 0.005), 10_000,
 )  # fmt: skip
+
+
+def test_a_trace_that_the_device_draws_has_its_root_there():
+    device, infer = spans_of_records([replace(ANSWER, trace=choose_traceparent({}, TRACE))])
+    assert (device.trace, device.parent) == (TRACE, "")
+    assert infer.parent == device.id == derive_span_id(TRACE, DEVICE_SPAN, ANSWER.id)
+
+
+def test_only_questions_that_left_are_traced_and_nothing_of_a_sample_is_in_their_spans():
+    spans: list[Span] = []
+    tracer = AnswerTracer(spans.extend, dict)
+    tracer.on_record(replace(ANSWER, seq=""))
+    assert spans == []
+    late = replace(ANSWER, kind=AnswerKind.CORRECTION, source=AnswerSource.HUB, timings=Timings(), at_ms=17_000)
+    for record in (ANSWER, late):
+        tracer.on_record(record)
+    assert [span.name for span in spans] == [DEVICE_SPAN, INFER, CORRECTION]
+    assert (spans[-1].start_s, spans[-1].end_s) == (10.0, 17.0)
+    assert [span.attributes for span in spans] == [{"skerry.model": "digits@1"}, {}, {}]
 
 
 def test_an_answer_is_a_span_below_its_callers_with_the_inference_inside_it():
