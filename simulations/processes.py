@@ -31,7 +31,7 @@ from edge_agent.identity.enrollment import enrol_device
 from policies.language.document import parse_policy
 from wire.process.exit_codes import ExitCode, ExitError
 
-START_TIMEOUT_S = 45.0
+START_TIMEOUT_S = 120.0  # on a machine that does other things; a process that ends is noticed at once
 STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 _LAST_LINES = 3

@@ -9,7 +9,9 @@ import shutil
 import signal
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.examples import count_examples
 
@@ -34,6 +36,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Six thousand tests and the modules behind them stay for the whole run: no garbage collection need visit them.
 gc.disable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:
+    return FolderScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class FolderScheduling(LoadScopeScheduling):
+    """The tests of one folder run in one worker, so that what they share is made once: facts, traced nets, bundles."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.partition("::")[0].rpartition("/")[0]
 
 
 def pytest_collection_finish() -> None:

@@ -215,7 +215,7 @@ async def test_case_73_a_burst_while_the_hub_is_away_waits_for_it(site):
     await asyncio.gather(*(device.post(build_topic(A, TopicChannel.QUESTION), b"%d" % n) for n in range(900)))
     back = await site.connect(HUB_NAME, session_expiry_s=60)
     got = 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while got < 900:
             got += len(await back.receive())
     assert got == 900
@@ -227,7 +227,7 @@ async def test_case_72_killed_broker_is_back_on_its_port(site):
     os.kill(site.broker.pid, signal.SIGKILL)
     with pytest.raises(LinkLostError):
         await device.receive()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await connects(site):
             await asyncio.sleep(0.02)
     assert site.broker.restarts == 1
@@ -278,7 +278,7 @@ def test_kill_9_of_the_parent_leaves_no_broker(tmp_path):
         parent.kill()
         # The pipe ends only if the broker did not inherit it: a shell's `| tee` must not hang on an orphan.
         assert parent.stdout.read() == ""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while running(child) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not running(child)

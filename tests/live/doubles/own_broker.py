@@ -6,6 +6,7 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Self
 
 from cloud_hub.runtime.bootstrap import open_state
 from cloud_hub.runtime.broker import BrokerSettings, find_program, render_config
@@ -18,7 +19,10 @@ from wire.transport.mqtt import MqttTransport
 
 
 class OwnBroker:
-    """`folder` is the stage's: the hub's certificates are made there before the hub starts. `edits`: key -> value."""
+    """As a context it runs, and is gone at the end, however that comes about.
+
+    `folder` is the stage's: the hub's certificates are made there before the hub starts. `edits`: key -> value.
+    """
 
     def __init__(self, folder: Path, edits: dict[str, str] | None = None) -> None:
         self.port = find_free_port()
@@ -31,6 +35,13 @@ class OwnBroker:
         self.config = settings.folder / "own.conf"
         self.config.write_text("\n".join(changed) + "\n")
         self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def start(self) -> None:
         with (self.config.parent / "own.log").open("ab") as log:
@@ -56,7 +67,7 @@ class OwnBroker:
         """A client with a certificate for `name`; waits until the broker accepts."""
         pair = self.ground.authorities.ensure_client(name, utc_now())
         context = self.context(pair)
-        for _ in range(200):
+        for _ in range(3000):
             with contextlib.suppress(LinkLostError):
                 return await MqttTransport.connect("127.0.0.1", self.port, name, context)
             await asyncio.sleep(0.02)

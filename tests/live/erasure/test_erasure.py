@@ -15,7 +15,7 @@ from simulations.processes import ProcessHarness
 from tests import ROOT
 from tests.live.doubles.fleet import PATIENT_S, POLICY, QUICK, ask, samples, settle
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 SUBJECT = "CANARY-Ada Lovelace"
 
 

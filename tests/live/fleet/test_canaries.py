@@ -16,17 +16,15 @@ from tests.live.doubles.fleet import POLICY, QUICK, ask, burst, samples, settle
 from tests.live.doubles.own_broker import OwnBroker, tapped
 from tests.live.doubles.plain import Plain, in_clear
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 CANARY = "CANARY"
 PIXEL = np.float32(0.7234567)
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[OwnBroker]:
-    broker = OwnBroker(tmp_path)
-    broker.start()
-    yield broker
-    broker.kill()
+    with OwnBroker(tmp_path) as broker:
+        yield broker
 
 
 def planted(x: Any) -> Any:

@@ -21,7 +21,7 @@ from wire.protocol.messages import FrameHeader, Receipt, Refusal, RefusalReason
 from wire.protocol.sealing import sign_frame
 from wire.protocol.topics import TopicChannel, build_topic, compute_shard
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 
 async def test_case_72_broker_killed_in_mid_burst_every_question_has_one_effect(
@@ -112,10 +112,8 @@ async def test_a_private_sample_never_reaches_the_link(stage: ProcessHarness, bu
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[OwnBroker]:
-    broker = OwnBroker(tmp_path)
-    broker.start()
-    yield broker
-    broker.kill()
+    with OwnBroker(tmp_path) as broker:
+        yield broker
 
 
 async def test_case_82_words_the_hub_did_not_sign_change_nothing(
@@ -142,7 +140,7 @@ async def test_case_82_words_the_hub_did_not_sign_change_nothing(
     report = judged(stage)
     assert (report.lost, report.doubled, report.refused) == (0, 0, 0), report.format_text()
     assert {a["source"] for a in answers} == {"hub"}
-    await stage.wait_for(agent, lambda status: refused(status) >= 2 * len(forged), "forgeries not counted", 20)
+    await stage.wait_for(agent, lambda status: refused(status) >= 2 * len(forged), "forgeries not counted")
 
 
 def refused(status: dict[str, Any]) -> int:
@@ -185,17 +183,13 @@ async def test_case_73_a_broker_that_silently_drops_most_of_a_burst_loses_nothin
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     """Queue and in-flight limit 10: while the hub is away the broker acknowledges everything and keeps 20."""
-    broker = OwnBroker(tmp_path, {"max_queued_messages": "10", "max_inflight_messages": "10"})
-    broker.start()
-    try:
+    with OwnBroker(tmp_path, {"max_queued_messages": "10", "max_inflight_messages": "10"}) as broker:
         hub = await stage.start_hub(bundle.path, broker.for_the_hub)
         for name in ("a", "b"):
             await stage.start_agent(await stage.add_agent(name, bundle.path, policy(tmp_path), QUICK))
         await hub.child.kill()
         await asyncio.gather(*(burst(stage, agent, bundle, samples(500), at_once=64) for agent in stage.agents))
         await hub.child.start()
-        await settle(stage, 120)
-    finally:
-        broker.kill()
+        await settle(stage)
     report = judged(stage)
     assert (report.lost, report.doubled, report.accepted) == (0, 0, 1000), report.format_text()

@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from simulations.processes import AgentHandle, ProcessHarness
 from tests import ROOT
 from tests.cloud_hub.doubles.joiner import Joiner
 from tests.live.broker.test_broker import Site
-from tests.live.doubles.fleet import QUICK, ask, burst, judged, policy, samples, settle
+from tests.live.doubles.fleet import BUSY_S, QUICK, ask, burst, judged, policy, samples, settle
 from tests.live.doubles.own_broker import OwnBroker
 from tests.live.hub.test_process import HubProcess
 from wire.protocol.messages import HelloNote
@@ -32,7 +32,7 @@ from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import DeliveryOutcome, LinkLostError
 from wire.transport.mqtt import MqttTransport
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 DEVICE = "demo--cam-1"
 DAY_S = 86_400
 
@@ -74,13 +74,13 @@ async def test_case_62_a_revoked_device_loses_its_session_and_every_one_it_begin
     link, other = await connect(identity), await connect(bystander)
     await link.subscribe((build_topic(DEVICE, TopicChannel.REPLY),))
     admin(hub, "POST", f"devices/{DEVICE}/state", state="revoked")
-    assert await thrown_off(link, 3)
+    assert await thrown_off(link, BUSY_S)
     await asyncio.sleep(10.1)  # a device is thrown off at most once in ten seconds
     again = await connect(identity)  # its certificate is good for a week; nothing it says is heard
     await again.post(build_topic(DEVICE, TopicChannel.QUESTION), b"\x01" * 300)
     hello = Envelopes(identity).sign_note(HelloNote(1, "boot", "agent/1", ()), int(time.time() * 1000))
     await again.post(build_topic(DEVICE, TopicChannel.ASK), hello)
-    assert await thrown_off(again, 3)
+    assert await thrown_off(again, BUSY_S)
     assert not await thrown_off(other, 0.2)
     counters = admin(hub, "GET", "status")["counters"]
     assert counters["dropped.not_active"] == 1
@@ -102,9 +102,7 @@ async def test_two_machines_with_one_identity_are_suspended_together(hub, tmp_pa
     await asyncio.sleep(0.3)
     assert admin(hub, "GET", f"devices/{DEVICE}")["state"] == "active"  # until here it may have been a restart
     await speaks("box-a")
-    found = await asyncio.to_thread(
-        hub.until, lambda: admin(hub, "GET", f"devices/{DEVICE}")["state"] == "suspended", 5.0
-    )
+    found = await asyncio.to_thread(hub.until, lambda: admin(hub, "GET", f"devices/{DEVICE}")["state"] == "suspended")
     assert found
     assert admin(hub, "GET", f"devices/{DEVICE}")["why"] == "clone_suspect"
     assert admin(hub, "GET", "status")["alarms"] == {"clone_suspect": [DEVICE], "ledger_flaw": []}
@@ -142,42 +140,60 @@ async def test_case_70_the_brokers_certificate_is_judged_by_hub_time(tmp_path, s
 # Renewal
 
 
-async def until(stage: ProcessHarness, agent: AgentHandle, test: Any, within_s: float = 30.0) -> dict[str, Any]:
+async def until(stage: ProcessHarness, agent: AgentHandle, test: Any, within_s: float = BUSY_S) -> dict[str, Any]:
     await stage.wait_for(agent, test, "does not come to pass", within_s)
     return await stage.fetch_status(agent)
 
 
+LIFE_S = 12
+
+
 async def test_case_68_the_ca_is_down_past_the_end_of_a_certificate(stage, bundle):
     """Renewal at two thirds; then no CA: it serves; then no broker either: it serves; then all is well again."""
-    broker = OwnBroker(stage.folder)
-    broker.start()
-    life_s = 9
-    enrolment = {"certificate_days": life_s / DAY_S}
-    await stage.start_hub(bundle.path, {**broker.for_the_hub, "enrol": enrolment})
-    agent = await stage.add_agent("d1", bundle.path, policy(stage.folder), QUICK)
-    await stage.start_agent(agent)
-    first = load_identity(agent.folder).certificate_ms
-    await until(stage, agent, lambda s: s["renewals"] >= 1 and s["link"] == "up")
-    assert load_identity(agent.folder).certificate_ms > first
-    await stage.hub.child.kill()
-    status = await until(stage, agent, lambda s: "certificate_expired" in s["alarms"])
-    assert "no hub answers" in status["renewal_error"]
-    assert status["link"] == "up"  # the broker asks for a certificate at the door alone
-    assert (await ask(stage, agent, bundle, samples(1)[0]))["source"] == "local"
-    broker.kill()
-    broker.start()
-    await until(stage, agent, lambda s: s["link"] == "down" and "refused" in s["link_error"])
-    assert (await ask(stage, agent, bundle, samples(1)[0]))["reason"] == "link_down"
-    before = (await stage.fetch_status(agent))["renewals"]
-    await stage.hub.child.start()
-    await until(stage, agent, lambda s: s["renewals"] > before and s["link"] == "up", 60)
-    await burst(stage, agent, bundle, samples(8))
-    await settle(stage)
-    report = judged(stage)
-    assert (report.lost, report.doubled) == (0, 0), report
-    await agent.child.stop()
-    await stage.hub.child.stop()
-    broker.kill()
+    with OwnBroker(stage.folder) as broker:
+        await stage.start_hub(bundle.path, {**broker.for_the_hub, "enrol": {"certificate_days": LIFE_S / DAY_S}})
+        agent = await stage.add_agent("d1", bundle.path, policy(stage.folder), QUICK)
+        first = load_identity(agent.folder).certificate_ms
+        await stage.start_agent(agent)
+        assert (await renewed(stage, agent)) > 0
+        assert load_identity(agent.folder).certificate_ms > first
+        await stage.hub.child.kill()
+        status = await until(stage, agent, certificate_ended)
+        assert status["link"] == "up"  # the broker asks for a certificate at the door alone
+        assert (await ask(stage, agent, bundle, samples(1)[0]))["source"] == "local"
+        broker.kill()
+        broker.start()
+        await until(stage, agent, lambda s: s["link"] == "down" and "refused" in s["link_error"])
+        assert (await ask(stage, agent, bundle, samples(1)[0]))["reason"] == "link_down"
+        lengthen_certificates(stage)
+        await stage.hub.child.start()
+        await renewed(stage, agent)
+        await burst(stage, agent, bundle, samples(8))
+        await settle(stage)
+        report = judged(stage)
+        assert (report.lost, report.doubled) == (0, 0), report
+        await stage.stop()
+
+
+async def renewed(stage: ProcessHarness, agent: AgentHandle) -> int:
+    """Wait until the agent has renewed its certificate once more and is connected by it; how many times in all."""
+    before = await stage.fetch_status(agent)
+
+    def is_so(status: dict[str, Any]) -> bool:
+        again = status["renewals"] > before["renewals"] and status["link"] == "up"
+        return bool(again and status["counts"].get("link_up", 0) > before["counts"].get("link_up", 0))
+
+    return int((await until(stage, agent, is_so))["renewals"])
+
+
+def certificate_ended(status: dict[str, Any]) -> bool:
+    return "certificate_expired" in status["alarms"] and "no hub answers" in status["renewal_error"]
+
+
+def lengthen_certificates(stage: ProcessHarness) -> None:
+    """The hub's next start issues certificates for a day: what follows is not about their end."""
+    config = stage.hub.child.config
+    config.write_text(config.read_text().replace(f"certificate_days = {LIFE_S / DAY_S}", "certificate_days = 1.0"))
 
 
 # Another CA
@@ -230,7 +246,7 @@ async def test_case_69_another_ca_takes_over_and_nobody_is_away_for_five_seconds
     turned = await ca(stage, "rotate")
     assert sorted(turned["waiting_for"]) == ["demo--d0", "demo--d1"]
     for agent in agents:
-        await until(stage, agent, lambda s: s["renewals"] >= 1 and s["link"] == "up", 40)
+        await until(stage, agent, lambda s: s["renewals"] >= 1 and s["link"] == "up")
         await burst(stage, agent, bundle, samples(4))
         assert len(load_identity(agent.folder).trusted) == 2
     assert stage.broker_pid() == broker  # the running broker has met the new CA without a restart
@@ -239,14 +255,14 @@ async def test_case_69_another_ca_takes_over_and_nobody_is_away_for_five_seconds
     done = await ca(stage, "finish")
     assert (done["ca"], done["coming"]) == (turned["coming"], "")
     for agent in agents:
-        await until(stage, agent, lambda s: s["link"] == "up" and s["link_error"] != "", 10)
+        await until(stage, agent, lambda s: s["link"] == "up" and s["link_error"] != "")
         await burst(stage, agent, bundle, samples(4))
     old.load_verify_locations(stage.hub.folder / "pki" / "trusted.pem")
     with pytest.raises(LinkLostError):
         await MqttTransport.connect("127.0.0.1", stage.hub.broker_port, "demo--d9", old)
     for agent in agents:
         renewals = (await stage.fetch_status(agent))["renewals"]
-        await until(stage, agent, lambda s, n=renewals: s["renewals"] > n and s["link"] == "up", 40)
+        await until(stage, agent, lambda s, n=renewals: s["renewals"] > n and s["link"] == "up")
         assert len(load_identity(agent.folder).trusted) == 1
     await settle(stage)
     for task in tasks:
@@ -259,9 +275,13 @@ async def test_case_69_another_ca_takes_over_and_nobody_is_away_for_five_seconds
 # The end
 
 
-async def test_a_device_drains_retires_and_is_known_as_retired(stage, bundle, tmp_path):
-    broker = OwnBroker(stage.folder)
-    broker.start()
+@pytest.fixture
+def broker(stage: ProcessHarness) -> Iterator[OwnBroker]:
+    with OwnBroker(stage.folder) as broker:
+        yield broker
+
+
+async def test_a_device_drains_retires_and_is_known_as_retired(stage, bundle, tmp_path, broker):
     await stage.start_hub(bundle.path, broker.for_the_hub)
     agent = await stage.add_agent("d1", bundle.path, policy(stage.folder, "answer_now"), QUICK)
     await stage.start_agent(agent)
@@ -273,8 +293,8 @@ async def test_a_device_drains_retires_and_is_known_as_retired(stage, bundle, tm
     with contextlib.suppress(OSError):
         await stage._wait_until_ready(stage.hub.child, f"{stage.hub.url}/readyz")
     words = [sys.executable, str(ROOT / "skerry.py"), "agent", "retire", "--config", str(agent.child.config)]
-    words += ["--ledger", str(tmp_path / "ledger.jsonl"), "--drain", "60", "--yes"]
-    done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=120, check=False)
+    words += ["--ledger", str(tmp_path / "ledger.jsonl"), "--drain", "120", "--yes"]
+    done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "open questions left: 0" in done.stdout
     shown = await stage.call_admin("GET", "/v1/admin/devices/demo--d1")
@@ -283,5 +303,3 @@ async def test_a_device_drains_retires_and_is_known_as_retired(stage, bundle, tm
     outcomes = [json.loads(line).get("outcome") for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     assert {each["outcome"] for each in outcomes if each} == {"answered"}
     assert not list(agent.folder.glob("*.key"))
-    await stage.hub.child.stop()
-    broker.kill()

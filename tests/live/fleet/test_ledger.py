@@ -17,7 +17,7 @@ from simulations.processes import AgentHandle, ProcessHarness, find_free_port
 from tests.blocks import environment
 from tests.live.doubles.fleet import QUICK, burst, policy, samples, settle
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 SKERRY = Path(sys.executable).parent / "skerry"
 
 

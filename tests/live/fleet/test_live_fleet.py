@@ -15,7 +15,7 @@ from simulations.scenario.conditions import IDEAL_CONDITIONS
 from simulations.scenario.types import EventKind, Link, Load, Model, Region, Scenario, ScenarioEvent
 from wire.process.exit_codes import ExitError
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 DEVICES = 12
 
 

@@ -111,7 +111,7 @@ def demo(folder: Path, template: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("template", ["clinic", *(pytest.param(name, marks=pytest.mark.heavy) for name in OTHERS)])
 def test_the_demo_runs_under_every_template(tmp_path: Path, template: str):
     figures = demo(tmp_path, template)

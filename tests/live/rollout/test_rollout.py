@@ -15,7 +15,7 @@ from wire.process.exit_codes import ExitCode
 pytestmark = pytest.mark.live
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_good_version_reaches_all_and_one_that_answers_worse_is_taken_back_from_its_first_wave(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
@@ -37,7 +37,7 @@ async def test_a_good_version_reaches_all_and_one_that_answers_worse_is_taken_ba
     assert shown.json["exposed"] == 1
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_bundle_of_another_input_reaches_nobody_and_no_caller_is_refused(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
