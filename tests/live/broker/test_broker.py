@@ -27,6 +27,8 @@ from wire.transport.mqtt import MqttTransport
 
 pytestmark = pytest.mark.live
 A, B = "demo--a", "demo--b"
+CONNECT_S = 60.0
+AT_ONCE_S = 20.0  # a broker that says nothing would cost CONNECT_S
 QUIET_S = 0.3  # long enough on loopback for a message that should not come
 
 
@@ -62,6 +64,7 @@ class Site:
             client_id or name,
             tls or self.tls(name),
             session_expiry_s=session_expiry_s,
+            timeout_s=CONNECT_S,
         )
         self._open.append(link)
         return link
@@ -156,28 +159,28 @@ async def test_case_65_a_device_cannot_listen_to_questions(site):
 
 
 async def test_case_62_without_a_certificate_the_refusal_is_fast(site):
-    assert await refused_after_s(site, ssl.create_default_context(cafile=site.folder / "ca.pem")) < 2
+    assert await refused_after_s(site, ssl.create_default_context(cafile=site.folder / "ca.pem")) < AT_ONCE_S
 
 
 async def test_case_62_expired_certificate_is_refused_fast(site):
     expired = site.tls(A, issued=utc_now() - DEVICE_LIFE - timedelta(minutes=1))
-    assert await refused_after_s(site, expired) < 2
+    assert await refused_after_s(site, expired) < AT_ONCE_S
 
 
 async def test_case_62_certificate_not_yet_valid_is_refused_fast(site):
-    assert await refused_after_s(site, site.tls(A, issued=utc_now() + timedelta(hours=1))) < 2
+    assert await refused_after_s(site, site.tls(A, issued=utc_now() + timedelta(hours=1))) < AT_ONCE_S
 
 
 async def test_case_62_certificate_of_another_authority_is_refused_fast(site, tmp_path):
     (tmp_path / "other").mkdir()
     other = Authority.open(tmp_path / "other", utc_now())
-    assert await refused_after_s(site, site.tls(A, authority=other)) < 2
+    assert await refused_after_s(site, site.tls(A, authority=other)) < AT_ONCE_S
 
 
 async def test_case_62_server_certificate_does_not_open_a_client_door(site):
     context = ssl.create_default_context(cafile=site.folder / "ca.pem")
     context.load_cert_chain(site.folder / "server.pem", site.folder / "server.key")
-    assert await refused_after_s(site, context) < 2
+    assert await refused_after_s(site, context) < AT_ONCE_S
 
 
 async def test_client_id_of_another_device_takes_nothing_over(site):
