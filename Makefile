@@ -24,14 +24,14 @@ demo: setup-demo ## set up what is missing, then watch a small fleet do the job 
 	@.venv/bin/skerry demo $(ARGS)
 
 test: setup ## set up what is missing, then run the tests that need no broker (ARGS='-k name')
-	@$(python) -m pytest --ignore=tests/live -m 'not heavy' -n auto --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
+	@$(python) -m pytest --ignore=tests/live -m 'not heavy and not further' -n auto --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
 heavy: setup ## the tests that take many seconds each: whole runs of the forge, property tests with all their examples
-	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'heavy or hypothesis or examples' -n auto --dist loadscope $(ARGS)
+	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'heavy or further or hypothesis or examples' -n auto --dist loadscope $(ARGS)
 	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy $(ARGS)
 
-heavy-ci: setup ## of those, what `.ci/run` has time for: all examples, a pipeline, replicas, a mixed gang, a forge run, two pages
-	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'hypothesis or examples' -n auto --dist loadscope $(ARGS)
+heavy-ci: setup ## of those, what `.ci/run` has time for: all examples, further cases, a pipeline, replicas, a mixed gang, a forge run, two pages
+	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'further or hypothesis or examples' -n auto --dist loadscope $(ARGS)
 	@$(python) -m pytest -m heavy -k '$(ci_forge) or engines.md' tests/models/forge/pipeline/test_forge.py tests/test_docs.py $(ARGS)
 	@$(python) -m pytest -m heavy -k '$(ci_gangs) or rollout.md' tests/live/hub/test_sharded_engines.py tests/live/test_docs.py $(ARGS)
 

@@ -43,7 +43,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
     return FolderScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-class FolderScheduling(LoadScopeScheduling):
+class FolderScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """The tests of one folder run in one worker, so that what they share is made once: facts, traced nets, bundles."""
 
     def _split_scope(self, nodeid: str) -> str:

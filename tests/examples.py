@@ -1,9 +1,15 @@
-"""How many random cases a property test tries: a quarter of its full count, unless `SKERRY_EXAMPLES` says otherwise.
+"""How much `make test` tries of what `make heavy` and `.ci/run` try all of: random examples, and cases of one kind.
 
-`make test` tries the quarter, `make heavy` the full count (`SKERRY_EXAMPLES=full`); a number is taken as it is.
+A property test tries a quarter of its full count, unless `SKERRY_EXAMPLES` says otherwise.
+
+`make heavy` sets `SKERRY_EXAMPLES=full`; a number is taken as it is. Cases marked `further` are left to `make heavy`.
 """
 
 import os
+from collections.abc import Collection, Iterable
+
+import pytest
+from _pytest.mark.structures import ParameterSet
 
 SHARE = 4
 WANTED = os.environ.get("SKERRY_EXAMPLES", "")
@@ -14,3 +20,8 @@ def count_examples(full: int) -> int:
     if WANTED == "full":
         return full
     return int(WANTED) if WANTED else max(1, full // SHARE)
+
+
+def mark_further(cases: Iterable[object], first: Collection[object]) -> list[ParameterSet]:
+    """Parameters of a test: those not among `first` are left to `make heavy`."""
+    return [pytest.param(case, marks=[] if case in first else [pytest.mark.further]) for case in cases]

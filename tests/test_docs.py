@@ -20,6 +20,7 @@ from wire.process.config import list_known_keys
 from wire.process.exit_codes import ExitCode
 
 ALL_PAGES = (*PAGES, *sorted((ROOT / "docs" / "adr").glob("*.md")), ROOT / "CHANGELOG.md")
+FURTHER = {"policies.md"}  # a dozen commands: 3 seconds of processor time
 HEAVY = {"engines.md"}  # starts whole gangs of ranks: 40 seconds of processor time
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -39,7 +40,9 @@ def test_every_shell_and_python_block_says_how_it_is_tested(page):
 def pages_that_run() -> Iterator[ParameterSet]:
     for page in PAGES:
         if of_mark(page, "run"):
-            yield pytest.param(page, id=by_name(page), marks=[pytest.mark.heavy] if page.name in HEAVY else [])
+            marks = {"heavy": HEAVY, "further": FURTHER}
+            found = [getattr(pytest.mark, mark) for mark, pages in marks.items() if page.name in pages]
+            yield pytest.param(page, id=by_name(page), marks=found)
 
 
 @pytest.mark.parametrize("page", list(pages_that_run()))

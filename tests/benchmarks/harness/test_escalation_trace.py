@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests import ROOT
 
 
+@pytest.mark.further
 def test_a_traced_escalation_crosses_both_sides():
     words = [sys.executable, "-m", "benchmarks.harness.escalation_trace", "--json"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)

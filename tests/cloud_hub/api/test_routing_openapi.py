@@ -53,6 +53,7 @@ async def test_every_reference_in_the_description_leads_somewhere(site):
     assert all(name in schemas for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]})
 
 
+@pytest.mark.further
 async def test_schemathesis_finds_no_answer_that_the_description_forbids_stateful_runs_too(site):
     """In a process of its own: it brings threads and plugins."""
     await site.enrolled("demo--cam-1")

@@ -99,6 +99,7 @@ transforms = { features = [{ kind = "clip", low = 0, high = 1 }] }
 """
 
 
+@pytest.mark.further
 def test_each_chain_that_the_rules_can_make_is_measured(folder):
     (folder / "policy.toml").write_text(POLICY + RULE)
     code, text = measure("--policy", "policy.toml", "--json")
@@ -108,6 +109,7 @@ def test_each_chain_that_the_rules_can_make_is_measured(folder):
     assert {row.chain for row in open_bundle(folder / "b").manifest.leakage} == {c["chain"] for c in told["chains"]}
 
 
+@pytest.mark.further
 def test_a_dry_run_changes_nothing(folder):
     before = open_bundle(folder / "b")
     code, text = measure("--json", "--dry-run")
@@ -123,6 +125,7 @@ def test_a_limit_that_the_finding_breaks_ends_with_40(folder):
     assert "denied_leakage" in text
 
 
+@pytest.mark.further
 def test_measuring_twice_replaces_the_rows(folder):
     measure()
     count = len(open_bundle(folder / "b").manifest.leakage)

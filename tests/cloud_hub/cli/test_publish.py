@@ -144,6 +144,7 @@ def test_two_holders_of_the_targets_keys_sign_one_after_the_other(tmp_path, hub,
     assert "models-faces" in repository(hub, "status")
 
 
+@pytest.mark.further
 def test_rotation_of_the_hubs_own_keys_and_of_root(tmp_path, hub, keys):
     begin(hub, keys)
     device = Device(tmp_path / "device", disk(hub))

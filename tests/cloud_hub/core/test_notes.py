@@ -49,6 +49,7 @@ def test_ask_after_a_restart_is_answered_from_the_store(device, bench):
     assert (refusal.seq, refusal.reason, refusal.final) == (POISON, RefusalReason.ENGINE, True)
 
 
+@pytest.mark.further
 def test_a_long_backlog_of_verdicts_comes_in_portions(device, bench):
     for seq in range(1, 1301):
         bench.ask(device, seq * 16)

@@ -3,6 +3,8 @@
 import random
 from collections import Counter
 
+import pytest
+
 from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.security.envelopes import PlainEnvelopes
 from policies.serving.fair_queue import compute_jain_index
@@ -79,6 +81,7 @@ def test_refusals_send_a_crowd_back_one_after_the_other():
     assert bench.writes == 0, "ten wait for their lookup, the others cost the store nothing"
 
 
+@pytest.mark.further
 def test_case_84_after_a_partition_the_backlog_drains_by_priority_within_its_quota_and_live_traffic_is_not_starved():
     healed, live = crowd(20), PlainDevice("live--cam")
     storm = Storm(*healed, live, device_open=32)

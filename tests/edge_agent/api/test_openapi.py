@@ -48,6 +48,7 @@ async def test_feedback_is_described_for_the_model_that_answers():
     assert (number["maximum"], name["enum"]) == (2, ["0", "1", "2"])
 
 
+@pytest.mark.further
 async def test_schemathesis_finds_no_answer_of_the_agent_that_the_description_forbids(tmp_path):
     """In a process of its own: it brings threads and plugins."""
     async with serve_api(MemoryAgent()) as session:

@@ -166,6 +166,7 @@ def test_it_starts_answers_is_watched_and_stops_clean(config, tmp_path, capsys):
     assert find_running_agent(config.parent / "device") is None
 
 
+@pytest.mark.further
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="only Linux tells a process's limits so")
 def test_case_111_a_crash_leaves_no_core_dump(config):
     with running(config) as process:
@@ -231,6 +232,7 @@ def test_why_and_status_speak_of_a_running_and_of_a_stopped_agent(config):
     assert skerry("agent", "status", "--dir", folder).returncode == ExitCode.NOT_FOUND
 
 
+@pytest.mark.further
 def test_a_new_policy_is_taken_at_sighup_and_an_unsound_or_older_one_is_not(config):
     policy = config.parent / "policy.toml"
     sound = policy.read_text()

@@ -85,6 +85,7 @@ def test_updates_that_are_switched_off_leave_what_is_here_serving(device):
     assert len(device.mirror.requests) < 20
 
 
+@pytest.mark.further
 def test_a_device_that_lives_by_files_still_gets_its_hub_keys_by_tuf(device):
     config = by_tuf(device, bundle="echo", policy="policy.toml")
     with running(config) as process:

@@ -85,6 +85,7 @@ async def test_a_model_that_misbehaves_goes_back_without_a_hub_and_is_not_taken_
         assert life.reports_in_state(S.REJECTED)[-1].failure is InstallFailure.QUARANTINED
 
 
+@pytest.mark.further
 async def test_a_bundle_of_another_input_is_rejected_unless_its_publisher_signed_that_change(device, tmp_path):
     """Every caller would be refused: what the model before takes is what callers send."""
     async with run_device(device, tmp_path / "agent") as life:
@@ -101,6 +102,7 @@ async def test_a_bundle_of_another_input_is_rejected_unless_its_publisher_signed
         await life.wait_for_state(S.PROBATION)
 
 
+@pytest.mark.further
 async def test_what_the_committed_model_takes_and_the_candidate_refuses_is_an_error_of_the_candidate(device, tmp_path):
     async with run_device(device, tmp_path / "agent") as life:
         await life.answer_samples(100)

@@ -57,6 +57,7 @@ def check_killed(found: dict[str, dict[str, Any]]) -> None:
         assert facts["ended"] == ended or (at == "before_checking" and not facts["ended"]), (at, facts)
 
 
+@pytest.mark.further
 def test_cases_19_and_41_killed_at_some_named_points_the_next_process_ends_with_a_model_that_serves(device):
     found = results(device, "kill", *FEW)
     assert len(found) == len(FEW)

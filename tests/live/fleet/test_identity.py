@@ -192,6 +192,7 @@ def certificate_ended(status: dict[str, Any]) -> bool:
 
 def lengthen_certificates(stage: ProcessHarness) -> None:
     """The hub's next start issues certificates for a day: what follows is not about their end."""
+    assert stage.hub is not None
     config = stage.hub.child.config
     config.write_text(config.read_text().replace(f"certificate_days = {LIFE_S / DAY_S}", "certificate_days = 1.0"))
 

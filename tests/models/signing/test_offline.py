@@ -78,6 +78,7 @@ def test_keys_are_made_shown_and_used_there(tmp_path, memory, hub):
     assert "at the hub: skerry repository install" in signed.stdout
 
 
+@pytest.mark.further
 def test_this_machine_really_has_nothing_else():
     """Check of the probe itself: the hub's dependencies cannot be imported there."""
     done = bare(("repository", "status"))

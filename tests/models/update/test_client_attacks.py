@@ -154,6 +154,7 @@ def test_a_role_that_vanishes_is_refused(road):
     road.refused(InstallFailure.ROLLBACK, "gone")
 
 
+@pytest.mark.further
 def test_8_two_hundred_root_rotations_are_caught_up_in_one_refresh(road):
     road.refresh()
     for _ in range(200):

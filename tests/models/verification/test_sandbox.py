@@ -117,6 +117,7 @@ def test_23_a_graph_that_grows_beyond_512_mb_dies_instead(tmp_path):
     assert found.rss_bytes < MEGABYTES << 20
 
 
+@pytest.mark.further
 def test_23_a_graph_that_computes_for_ever_is_stopped_by_its_processor_time(tmp_path):
     begun = time.monotonic()
     found = run_first_load(make(tmp_path / "b", grown(1_500, 4_000)), SandboxLimits(cpu_s=2, wall_s=40.0))

@@ -76,6 +76,7 @@ def test_case_and_gaps_do_not_matter(text):
     assert np.array_equal(encode_texts([text.lower()]), encode_texts([spaced]))
 
 
+@pytest.mark.further
 def test_equal_numbers_in_another_process():
     code = "from models.zoo.ngrams import encode_texts; print(encode_texts(['wo ist der bahnhof'])[0].sum())"
     environment = {**os.environ, "PYTHONHASHSEED": "99"}

@@ -15,6 +15,7 @@ SIGMAS = st.floats(0.3, 300)
 DELTAS = st.floats(1e-12, 0.1)
 
 
+@pytest.mark.further
 def test_case_107_epsilon_equals_dp_accounting_within_1_percent_at_1000_random_points():
     rng = random.Random(107)
     for _ in range(1000):

@@ -97,6 +97,7 @@ def peeks(rng: Random, runs: int, looks: int, truth: tuple[float, float], margin
     return refuted / runs
 
 
+@pytest.mark.further
 def test_looking_as_often_as_one_likes_costs_nothing():
     """One look in twenty would be wrong of a test that is meant to be asked once; here: one *run* in twenty at most."""
     rng = Random(1)

@@ -122,6 +122,7 @@ def test_a_broken_law_comes_before_everything_and_says_how_to_see_it_again():
     assert exit_code_of(outcome(complete=False)) == 130
 
 
+@pytest.mark.further
 def test_ctrl_c_writes_the_report_of_what_there_is(tmp_path):
     """A week of so many devices is far from over when it is asked to stop."""
     text = SMALL.replace("LEAST", "0").replace("devices = 20", "devices = 1_000").replace('"2min"', '"7d"')

@@ -19,6 +19,7 @@ def two_regions(*events: ScenarioEvent) -> Scenario:
     )
 
 
+@pytest.mark.further
 def test_one_process_or_two_give_the_same_report_even_while_a_region_is_lost() -> None:
     scenario = two_regions(LOST)
     one, two = run_scenario(scenario), run_scenario(scenario, processes=2)

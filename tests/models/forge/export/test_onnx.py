@@ -44,6 +44,7 @@ def test_the_graph_answers_as_torch_does_at_any_batch(pieces, graph):
             assert np.allclose(one, other.numpy(), atol=1e-4)
 
 
+@pytest.mark.further
 def test_equal_weights_give_equal_bytes_that_tell_nothing_of_the_machine(graph):
     again = with_gate(pieces_of())
     assert serialise_model(export_edge_graph(build_edge_module(again), SPEC, edge_output_names(again))) == graph

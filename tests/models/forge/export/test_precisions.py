@@ -228,6 +228,7 @@ def test_dynamic_int8_takes_products_and_tables():
     assert close(reading(), small, tokens(64))[0] < 0.1
 
 
+@pytest.mark.further
 def test_equal_inputs_give_equal_bytes_in_another_process_with_another_hash_seed(pytestconfig):
     root = str(pytestconfig.rootpath)
     module = "tests.models.forge.export.test_precisions"

@@ -73,6 +73,7 @@ def row(codes: Sequence[np.ndarray], x: np.ndarray, steps: tuple[TransformStep, 
     return LeakageRow(name, LeakKind.RECONSTRUCTION, "", found.attack, truth.metric, PAIRS, score, upper, 0.0, 1.0)
 
 
+@pytest.mark.further
 def test_case_110_what_leaves_is_rebuilt_no_better_than_the_stated_limit_and_early_features_are(seen):
     x, early, deep = seen
     bare = row((early,), x, ())
@@ -86,6 +87,7 @@ def test_case_110_what_leaves_is_rebuilt_no_better_than_the_stated_limit_and_ear
     assert denied.why is DecisionReason.DENIED_LEAKAGE
 
 
+@pytest.mark.further
 def test_case_110_a_measurement_of_one_chain_says_nothing_of_another(seen):
     _, _, deep = seen
     names = {

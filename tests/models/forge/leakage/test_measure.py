@@ -122,6 +122,7 @@ def test_a_picture_sent_as_it_is_is_rebuilt_and_noise_is_not():
     assert blind.score.low <= blind.score.value <= blind.score.high
 
 
+@pytest.mark.further
 def test_a_code_with_no_grid_is_attacked_as_well():
     x = pictures()
     codes = np.rint(x.mean(2).reshape(len(x), -1) * 15).astype(np.uint8)  # all there is to know
@@ -148,6 +149,7 @@ def test_token_ids_are_rebuilt_as_far_as_they_are_sent_and_padding_is_no_success
     assert inversion.invert_codes(truth, (padding,), FAST).score.value < 0.1
 
 
+@pytest.mark.further
 def test_more_pairs_never_teach_less_than_a_handful():
     x = pictures()
     truth = inversion.prepare_samples(x, FAST)
@@ -157,6 +159,7 @@ def test_more_pairs_never_teach_less_than_a_handful():
     assert few.score.value < many.score.value + 0.05
 
 
+@pytest.mark.further
 def test_the_same_attack_twice_wins_the_same():
     x = pictures(200)
     codes = (RNG.integers(0, 4, (200, 6), np.uint8),)
@@ -189,6 +192,7 @@ def test_rows_name_the_chain_and_lie_between_floor_and_ceiling():
     assert found.pictures.originals.shape == found.pictures.rebuilt.shape == (12, 1, 12, 12)
 
 
+@pytest.mark.further
 def test_an_attack_that_fails_where_nothing_is_hidden_voids_the_measurement():
     found = measure_leakage(exposed(earliest=RNG.normal(size=(500, 4)).astype(np.float32)), CHAIN, FAST)
     assert found.rows == ()

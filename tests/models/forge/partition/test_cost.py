@@ -38,6 +38,7 @@ def test_a_frontier_has_a_row_for_each_cut_by_depth(name):
         assert row.leakage is None
 
 
+@pytest.mark.further
 def test_fewer_levels_are_chosen_when_more_may_be_lost():
     whole, data = traced("embedding_mlp"), packed("embedding_mlp", 300).data
     cuts = find_cuts(whole)[-1:]

@@ -9,8 +9,10 @@ from torch import nn
 
 from models.forge.data.types import ForgeError
 from models.forge.partition.cuts import find_cuts, trace_model
+from tests.examples import mark_further
 from tests.models.doubles.nets import ARCHITECTURES, traced
 
+FIRST = ("resnet", "bert_masked", "masked_text", "cnn1d", "embedding_mlp", "two_inputs", "two_towers")
 FLOATS = torch.randn(2, 8)
 
 
@@ -34,7 +36,7 @@ def refused(odd, example=FLOATS):
     return line
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", mark_further(ARCHITECTURES, FIRST))
 def test_every_architecture_has_cuts_by_depth_with_names_for_a_manifest(name):
     cuts = find_cuts(traced(name))
     assert len(cuts) >= 2
@@ -46,7 +48,7 @@ def test_every_architecture_has_cuts_by_depth_with_names_for_a_manifest(name):
         assert 0 < cut.share < 1
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", mark_further(ARCHITECTURES, FIRST))
 def test_the_few_cuts_are_among_all_and_no_worse(name):
     few, every = find_cuts(traced(name)), find_cuts(traced(name), every=True)
     single = [cut for cut in few if "-x" not in cut.name]
@@ -69,7 +71,7 @@ def test_a_mask_travels_beside_the_features_until_nobody_needs_it():
 
 def test_words_never_travel_as_a_mask():
     """The residual path of the first layer is made of words alone: sending them would send the input."""
-    for name in ("bert", "bert_masked", "masked_text"):
+    for name in ("bert_masked", "masked_text"):
         for cut in find_cuts(traced(name), every=True):
             assert cut.share > 0.1, cut
 

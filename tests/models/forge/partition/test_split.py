@@ -56,6 +56,7 @@ def test_a_mask_survives_a_codec_that_moves_it_a_little():
     assert outputs_match(found.tail(features, mask * 0.8 + 0.1), whole.gm(whole.example))
 
 
+@pytest.mark.further
 def test_a_tail_can_be_exported_again():
     whole = traced("vit")
     found = split_model(whole, find_cuts(whole)[1])

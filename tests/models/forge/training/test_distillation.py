@@ -113,6 +113,7 @@ def test_a_regressor_learns_its_values_and_how_wrong_they_are():
     assert 0.25 < log_scale.exp().mean().item() / error.mean() < 4
 
 
+@pytest.mark.further
 def test_a_users_own_small_model_can_be_the_exit(labels):
     torch.manual_seed(1)
     small = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
@@ -124,6 +125,7 @@ def test_a_users_own_small_model_can_be_the_exit(labels):
     assert torch.equal(before, weight)  # the user's own object is not changed
 
 
+@pytest.mark.further
 def test_the_given_model_is_not_changed_by_teaching(labels):
     before = {key: value.clone() for key, value in labels.traced.gm.state_dict().items()}
     train_modules(labels.traced, labels.data, labels.cuts[0], WISH._replace(epochs=1), _silent)

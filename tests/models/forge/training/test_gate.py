@@ -40,6 +40,7 @@ def gate() -> ConfidenceGate:
     return found
 
 
+@pytest.mark.further
 def test_a_gate_finds_what_the_softmax_cannot_see(gate):
     fresh = _world(telling=True, seed=5)
     own, hub = _own(fresh), fresh.hub.argmax(1) == fresh.y
