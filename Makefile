@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
+.PHONY: help alerts setup setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -46,6 +46,10 @@ lint: setup ## ruff, mypy --strict, the import contracts
 	@$(python) -m ruff format --check .
 	@$(python) -m mypy
 	@.venv/bin/lint-imports
+
+alerts: ## the alert rules and their tests, by promtool
+	@command -v promtool >/dev/null || { echo "make alerts: promtool is missing: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
+	@cd deploy/prometheus && promtool check rules alerts.yml && promtool test rules alerts_test.yml && promtool check config prometheus.yml
 
 check: lint test live ## all that must be green before a change lands
 

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from cloud_hub.api.admin import AdminRoutes
 from cloud_hub.api.admin_models import DenyRoutes, KeyRoutes, ModelRoutes
+from cloud_hub.api.aging import AgingCollector
 from cloud_hub.api.auth import Authenticator, auth_middleware
 from cloud_hub.api.devices import EnrollRoutes, ErasureRoutes, RenewRoutes
 from cloud_hub.api.interface import ApiContext
@@ -55,7 +56,8 @@ class ApiServer:
         self._tls: ssl.SSLContext | None = None
         self._context = context
         self._admin = AdminRoutes(context, door)
-        metrics = MetricsRoutes(context, RolloutCollector(context.rollouts, context.now_ms))
+        others = RolloutCollector(context.rollouts, context.now_ms), AgingCollector(context, door.tls_cert)
+        metrics = MetricsRoutes(context, *others)
         health = HealthRoutes(context, limits.ready_timeout_s)
         rooms = [
             ModelRepositoryRoutes(context).routes(),

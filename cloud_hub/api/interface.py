@@ -1,7 +1,8 @@
 """Interfaces between the web API and the hub: one protocol per service, and `ApiContext`, which holds all of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +38,9 @@ class HubStatusSource(Protocol):
 
     def counters(self) -> dict[str, int]:
         """Return monotonic counts by dotted name."""
+
+    def last_heard(self) -> dict[str, float]:
+        """Return the hub time (s) at which each device last signed something, since this process began."""
 
 
 class Inference(Protocol):
@@ -80,6 +84,9 @@ class EngineProbes(Protocol):
 
     async def probe(self) -> list[EngineProbe]:
         """Send one sample through every engine and return the results."""
+
+    def rebuilds(self) -> dict[str, int]:
+        """Return how often the groups of ranks of each sharded model were started again."""
 
 
 class StoreRecords(Protocol):
@@ -140,7 +147,8 @@ class RolloutControl(Protocol):
 class ApiContext:
     """Everything that the routes need.
 
-    `now_ms` is hub time; `root_sha256` of the TUF root that invites carry, "" = none.
+    `now_ms` is hub time; `root_sha256` of the TUF root that invites carry, "" = none; `role_expiry`: when each role of
+    the update repository expires.
 
     `gate` limits the rate of enrolment, `renewal_gate` that of renewal. `evict` ends a device's broker session.
     `repository`: the folder with what devices fetch. `keys` and `audit`: who may use the web API, and who did.
@@ -162,6 +170,7 @@ class ApiContext:
     now_ms: Callable[[], int]
     evict: Callable[[str], None]
     root_sha256: Callable[[], str] = str
+    role_expiry: Callable[[], Mapping[str, datetime]] = dict
     repository: Path | None = None
     orders: Orders = field(default_factory=Orders)
     keys: ApiKeys = field(default_factory=ApiKeys.in_memory)

@@ -87,7 +87,7 @@ class HubCore:
         self._settings = settings
         self._memory = self._context.memory
         self._batcher = batcher
-        gate = FrameVerifier(settings, registry, envelopes)
+        self._gate = gate = FrameVerifier(settings, registry, envelopes)
         self._turnstile = AdmissionControl(settings, memory, batcher)
         self._intake = QuestionIntake(self._context, gate, self._turnstile)
         self._web = WebRequests(self._context, self._turnstile)
@@ -112,6 +112,10 @@ class HubCore:
     def hellos(self) -> Mapping[str, HelloNote]:
         """The last Hello of each device since this process began."""
         return self._notes.hellos
+
+    def last_heard(self) -> dict[str, float]:
+        """Hub time (s) at which each device last signed something, since this process began."""
+        return self._gate.last_heard()
 
     def take_model_uses(self, now: float) -> dict[str, ModelUse]:
         """Devices whose models changed, or were last recorded a day ago, with what they use now: to be stored."""

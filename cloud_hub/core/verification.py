@@ -57,6 +57,7 @@ class _DeviceBuckets(msgspec.Struct):
     strikes: TokenBucket
     muted_until: float = 0.0
     mutes: int = 0  # since its last good signature
+    heard_s: float = 0.0  # its last good signature
 
 
 # A full bucket stays full: all devices share these until they first take from one.
@@ -73,6 +74,10 @@ class FrameVerifier:
         self._registry = registry
         self._envelopes = envelopes
         self._buckets: dict[str, _DeviceBuckets] = {}
+
+    def last_heard(self) -> dict[str, float]:
+        """Hub time (s) of the last good signature of each device, since this process began."""
+        return {device: buckets.heard_s for device, buckets in self._buckets.items() if buckets.heard_s}
 
     def verify_question(self, device_id: str, payload: bytes, now: float) -> VerifiedFrame | Refusal | DroppedFrame:
         """Verify a sealed question frame of `device_id`.
@@ -164,7 +169,7 @@ class FrameVerifier:
             self._envelopes.verify(passed.frame, passed.device, channel)
         except RemoteError as error:
             return DroppedFrame(error.fault.value, suspect=self._count_strike(buckets, now))
-        buckets.mutes = 0
+        buckets.mutes, buckets.heard_s = 0, now
         return passed
 
     def _count_strike(self, buckets: _DeviceBuckets, now: float) -> bool:

@@ -65,6 +65,12 @@ class EngineWorker:
         return self._engine.card
 
     @property
+    def rebuilds(self) -> int | None:
+        """How often its groups of ranks were started again; None for an engine in one process."""
+        found: int | None = getattr(self._engine, "rebuilds", None)
+        return found
+
+    @property
     def health(self) -> tuple[EngineHealth, ...]:
         """Last known health of each replica."""
         return tuple(self._health)

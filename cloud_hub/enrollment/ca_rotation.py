@@ -41,6 +41,11 @@ class CaRotation:
         waiting = self._devices_behind(coming.sha256) if coming else []
         return {"ca": self._authorities.sha256, "coming": coming.sha256 if coming else "", "waiting_for": waiting}
 
+    def expiry(self) -> dict[str, datetime]:
+        """Return when the CA ends (`ca`), and the next one while there is one (`ca_next`)."""
+        coming = self._authorities.coming
+        return {"ca": self._authorities.current.ends, **({"ca_next": coming.ends} if coming else {})}
+
     def rotate(self, now: datetime) -> dict[str, Any]:
         """Begin a rotation. RotationError if one is under way.
 

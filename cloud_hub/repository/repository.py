@@ -187,6 +187,10 @@ class Repository:
                 self._commit_changes(self.read_state(), changes, now, snapshot=SNAPSHOT in late)
             return tuple(late)
 
+    def role_expiry(self) -> dict[str, datetime]:
+        """Return when each role expires; {} without a repository."""
+        return {role: metadata.signed.expires for role, metadata in self.current_metadata().items()}
+
     def expiring_roles(self, now: datetime) -> dict[str, datetime]:
         """Return roles that people have to sign again soon, with their expiry: under a third of their life is left."""
         standing = self.current_metadata()

@@ -205,11 +205,16 @@ class Hub:
             "counters": self.counters(),
         }
 
+    def last_heard(self) -> dict[str, float]:
+        """Return the hub time (s) at which each device last signed something, since this process began."""
+        return self._core.last_heard()
+
     def counters(self) -> dict[str, int]:
         """Return monotonic counts by dotted name, such as `accepted`, `verdicts`, `refused.busy`."""
         ledger = self.voice.ledger.counts if self.voice.ledger else {}
         spans = self.observer.span_counts()
-        return {**self._core.counts, **self._link.counts, **ledger, **spans, "commits": self.store.commits}
+        own = {"commits": self.store.commits, "load_failed": self.engines.failed_loads}
+        return {**self._core.counts, **self._link.counts, **ledger, **spans, **own}
 
     # -- tasks
 

@@ -256,6 +256,7 @@ class HubProcess:
             now_ms=hub.now_ms,
             evict=bureau.doorman.queue_eviction,
             root_sha256=anchor.root_sha256,
+            role_expiry=self._ground.repository.role_expiry,
             repository=anchor.folder,
             orders=orders,
             keys=self._keys,

@@ -60,6 +60,11 @@ class Authority:
         self.certificate_pem = certificate.public_bytes(serialization.Encoding.PEM)
         self.sha256 = certificate.fingerprint(hashes.SHA256()).hex()
 
+    @property
+    def ends(self) -> datetime:
+        """When the CA's own certificate ends."""
+        return self._certificate.not_valid_after_utc
+
     @classmethod
     def open(cls, folder: Path, now: datetime, stem: str = "ca") -> "Authority":
         """Load `ca.key` and `ca.pem`, creating both at first start.

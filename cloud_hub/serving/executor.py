@@ -36,6 +36,7 @@ class EnginePool:
         self._log = log
         self._lanes: dict[str, EngineWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.failed_loads = 0
 
     def worker_for(self, model: str) -> EngineWorker:
         """Worker of a loaded model. KeyError if it is not loaded."""
@@ -81,6 +82,11 @@ class EnginePool:
         pairs = zip(lanes, results, strict=True)
         return [EngineProbe(model, not result.error, result.seconds, result.error) for model, result in pairs]
 
+    def rebuilds(self) -> dict[str, int]:
+        """How often the groups of ranks of each loaded sharded model were lost and started again."""
+        found = {model: lane.rebuilds for model, lane in self._lanes.items()}
+        return {model: count for model, count in found.items() if count is not None}
+
     async def close(self) -> None:
         """Cancel running loads and close all workers."""
         for task in list(self._tasks):
@@ -106,6 +112,7 @@ class EnginePool:
         self._on_loaded(model, "", lane.card)
 
     def _report_failure(self, model: str, why: str) -> None:
+        self.failed_loads += 1
         self._log.error("load_failed", model=safe_name(model), error=safe_name(why))
         self._on_loaded(model, why, None)
 

@@ -95,6 +95,7 @@ class _AgentCollector(Collector):
             value = _parse_number(status.get(key))
             if value is not None:
                 yield GaugeMetricFamily(f"skerry_agent_{key}", text, value=value)
+        yield from _certificate_metrics(status)
         drift = status.get("drift")
         if isinstance(drift, dict):
             text = "How far inputs are from looking like the calibration samples; 1 and more is no chance."
@@ -124,6 +125,14 @@ def _sent_metrics(sent: Any) -> Iterator[Metric]:
         rules.add_metric(["overhead"], sent["overhead"])
         yield CounterMetricFamily("skerry_agent_socket_bytes", "What the kernel says was sent.", value=sent["sockets"])
     yield rules
+
+
+def _certificate_metrics(status: dict[str, Any]) -> Iterator[Metric]:
+    """Seconds until the device's certificate ends, by hub time."""
+    ends_ms, now_ms = status.get("certificate_ends_ms"), status.get("hub_time_ms")
+    if isinstance(ends_ms, int) and isinstance(now_ms, int) and ends_ms > 0:
+        text = "Seconds until this device's certificate ends; it is renewed with a third of its life left."
+        yield GaugeMetricFamily("skerry_agent_certificate_left_seconds", text, value=(ends_ms - now_ms) / 1000)
 
 
 def _span_metrics(counts: Any) -> Iterator[Metric]:

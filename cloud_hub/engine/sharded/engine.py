@@ -66,6 +66,11 @@ class ShardedGraphRunner:
         return tuple(enumerate(self.last.seconds)) if self.last else ()
 
     @property
+    def rebuilds(self) -> int:
+        """How often the group was lost and started again."""
+        return max(0, self._generation - 1)
+
+    @property
     def rank_group(self) -> RankGroup | None:
         """The current group of ranks, None if it is lost."""
         return self._gang
@@ -182,6 +187,11 @@ class ShardedEngine:
     @property
     def replicas(self) -> Sequence[Engine]:
         return self._parts
+
+    @property
+    def rebuilds(self) -> int:
+        """How often groups of its replicas were lost and started again."""
+        return sum(gang.rebuilds for gang in self.gangs)
 
     def start(self) -> None:
         try:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,7 @@ class EchoHub:
         self.unloaded: set[str] = set()
         self.slow_s, self.gone = 0.0, 0
         self.announced: list[tuple[DenyNotice, tuple[str, ...]]] = []
+        self.heard: dict[str, float] = {}
         self.facts: dict[str, Any] = {
             "hub": "hub-1",
             "link_up": True,
@@ -135,11 +137,17 @@ class EchoHub:
         await asyncio.sleep(60 if self.hang else 0.05)
         return [EngineProbe(name, not engine.broken, 0.001) for name, engine in self.engines.items()]
 
+    def rebuilds(self) -> dict[str, int]:
+        return {"digits@7": 2}
+
     def publish_notice(self, notice: DenyNotice, devices: Iterable[str]) -> None:
         self.announced.append((notice, tuple(devices)))
 
     def status(self) -> dict[str, Any]:
         return self.facts
+
+    def last_heard(self) -> dict[str, float]:
+        return self.heard
 
     def counters(self) -> dict[str, int]:
         return {"intake.accepted": 5, "verdicts": 4}
@@ -160,6 +168,7 @@ class Site:
         self.token_file = folder / "admin.token"
         card = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
         place = HubAddress(BrokerAddress("127.0.0.1", 18883), (card,))
+        now_ms = more.pop("now_ms", lambda: int(time.time() * 1000))
         rolling = {name: more.pop(name, None) for name in ("rollouts", "catalog")}
         rates = {"rate_per_s": 20.0, "burst": 2000.0, "failures_per_s": 0.1, "failures": 20.0}
         context = ApiContext(
@@ -176,7 +185,8 @@ class Site:
             rotation=CaRotation(self.authority, self.registry),
             gate=AttemptLimiter(**rates),
             renewal_gate=AttemptLimiter(**rates),
-            now_ms=lambda: int(time.time() * 1000),
+            now_ms=now_ms,
+            role_expiry=lambda: {"timestamp": utc_now() + timedelta(days=7)},
             evict=self.evicted.append,
             keys=self.keys,
             audit=self.audit,

@@ -46,6 +46,7 @@ async def test_hello_is_welcomed_and_ask_is_answered(tmp_path):
         ear.note(device.ask(4))
         assert await ear.heard() == [StatusReply(device.epoch, (), (4,))]
         assert site.hub.status()["devices"] == {device.id: "agent/1"}
+        assert {*site.hub.last_heard()} == {device.id}
 
 
 async def test_case_87_a_repeat_after_a_restart_gets_the_stored_answer(tmp_path):

@@ -245,6 +245,7 @@ async def test_a_version_that_does_not_load_is_one_line_and_the_others_serve_on(
         )
         with pytest.raises(InferRefusedError):
             await hub.versions.load("nobody@1")
+        assert hub.counters()["load_failed"] == 1
     assert '"load_failed","model":"echo@2"' in swapper.log.getvalue()
 
 

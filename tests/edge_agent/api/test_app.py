@@ -244,6 +244,9 @@ async def test_metrics_count_what_the_agent_counts():
     assert "process_resident_memory_bytes" in text
 
 
+DAY_MS = 86_400_000
+
+
 class WholeStatus(MemoryAgent):
     """An agent whose status has every part that becomes a figure."""
 
@@ -252,6 +255,7 @@ class WholeStatus(MemoryAgent):
         sent = {"by_rule": {"base": 5}, "sockets": 9, "overhead": 4}
         more = {"notice": 1, "policy_days_left": 3, "drift": {"level": 0.5}, "sent": sent, "budgets": budgets}
         more["trace"] = {"spans_sent": 1, "spans_lost": 0}
+        more |= {"certificate_ends_ms": 2 * DAY_MS, "hub_time_ms": DAY_MS}
         return super().status() | more | {"alarms": ["freeze"]}
 
 
@@ -263,6 +267,11 @@ async def test_every_page_and_rule_names_only_figures_that_the_agent_has():
     named = {page.name: set(re.findall(r"\bskerry_agent_[a-z_]+", page.read_text(encoding="utf-8"))) for page in pages}
     assert {page: names - exposed for page, names in named.items() if names - exposed} == {}
     assert "skerry_agent_sent_bytes_total" in named["ledger.md"]
+    assert "skerry_agent_certificate_left_seconds 86400.0" in text
+    board = (ROOT / "deploy" / "grafana" / "skerry-agent.json").read_text(encoding="utf-8")
+    assert set(re.findall(r"\bskerry_agent_[a-z_]+", board)) <= exposed
+    rows = "".join(re.findall(r"^\| `skerry_agent_.*?\|", (ROOT / "docs" / "running.md").read_text(), re.MULTILINE))
+    assert set(re.findall(r"\bskerry_agent_[a-z_]+", rows)) == exposed
 
 
 async def test_case_111_a_canary_in_a_sample_comes_back_in_no_error():

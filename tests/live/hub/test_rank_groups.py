@@ -120,6 +120,7 @@ def test_a_killed_rank_is_noticed_at_once_and_the_next_call_has_a_new_gang(engin
     assert time.monotonic() - started < NOTICED_S
     assert engine.infer(works(1))
     assert gang_of(engine).rebuilt_s < TWO.ready_s
+    assert gang_of(engine).rebuilds == engine.health().generation - 1 > 0
 
 
 def test_a_hung_rank_is_noticed_while_nothing_is_asked(engine):
