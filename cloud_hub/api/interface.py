@@ -133,8 +133,8 @@ class RolloutControl(Protocol):
     async def pause(self, rollout: str, by: str, why: str) -> RolloutView:
         """Pause a rollout."""
 
-    async def resume(self, rollout: str, by: str) -> RolloutView:
-        """Resume a paused rollout."""
+    async def resume(self, rollout: str, by: str, why: str, *, accept: bool = False) -> RolloutView:
+        """Resume a paused rollout; `accept`: its wave passes although the evidence does not decide."""
 
     async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> RolloutView:
         """Abort a rollout; `revert`: also send committed devices back."""

@@ -42,9 +42,16 @@ class StartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReasonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of pause, resume and abort. `why`: one line, for the history."""
+    """Body of pause and abort. `why`: one line, for the history."""
 
     why: str = ""
+
+
+class ResumeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of a resume. `accept`: the wave passes although the evidence does not decide; harm still stops it."""
+
+    why: str = ""
+    accept: bool = False
 
 
 class ApproveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +85,7 @@ class RolloutRoutes:
             self._action_route(
                 "/{rollout}/pause", self.pause, "Pause: no further device is assigned anything", ReasonRequest
             ),
-            self._action_route("/{rollout}/resume", self.resume, "Resume a paused rollout", ReasonRequest),
+            self._action_route("/{rollout}/resume", self.resume, "Resume a paused rollout", ResumeRequest),
             self._action_route(
                 "/{rollout}/abort", self.abort, "Abort: what is not committed is withdrawn", ReasonRequest
             ),
@@ -148,10 +155,9 @@ class RolloutRoutes:
 
     async def resume(self, request: web.Request) -> web.Response:
         """Resume a paused rollout: 200 with its status, 409 if it is not paused or cannot go on."""
-        await read_json(request, ReasonRequest)
-        return _answer_view(
-            await _map_errors_async(self._controller.resume(_rollout_id(request), caller_of(request).name))
-        )
+        asked, by = await read_json(request, ResumeRequest), caller_of(request).name
+        resumed = self._controller.resume(_rollout_id(request), by, asked.why, accept=asked.accept)
+        return _answer_view(await _map_errors_async(resumed))
 
     async def abort(self, request: web.Request) -> web.Response:
         """Abort a rollout: 200 with its status; what is not committed is withdrawn. 409 if it has ended."""

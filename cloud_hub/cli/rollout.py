@@ -188,6 +188,15 @@ class ApproveFlags(RolloutFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResumeFlags(ActionFlags):
+    """Options of `resume`."""
+
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Let the wave pass without evidence; you answer for it. Not against harm.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class UndoFlags(ActionFlags):
     """Options of `undo`."""
 
@@ -283,13 +292,13 @@ def pause(flags: ActionFlags) -> None:
 
 
 @app.command()
-@accepts_flags(ActionFlags)
-def resume(flags: ActionFlags) -> None:
-    """Resume a paused rollout.
+@accepts_flags(ResumeFlags)
+def resume(flags: ResumeFlags) -> None:
+    """Resume a paused rollout. The failures seen so far are excused; a wave without evidence is judged once more.
 
     Example: skerry rollout resume digits --why "looked at, fine"
     """
-    view = flags.act("resume")
+    view = flags.act("resume", accept=flags.accept)
     _print_view(view, f"rollout {view.id} resumed", as_json=flags.as_json)
 
 

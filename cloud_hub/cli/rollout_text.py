@@ -72,7 +72,8 @@ def format_page(view: RolloutView) -> Iterator[str]:
     if view.ends_ms and view.state not in TERMINAL:
         yield _format_fact("next", f"{format_time(view.ends_ms)} UTC at the latest")
     yield ""
-    yield from _format_table(("wave", "devices", "told", "succeeded", "failed", "needed", ""), _wave_rows(view))
+    head = ("wave", "devices", "told", "trial passed", "committed", "failed", "left", "needed", "")
+    yield from _format_table(head, _wave_rows(view))
     yield ""
     yield from _format_gate(view)
 
@@ -113,9 +114,8 @@ def _format_gate(view: RolloutView) -> Iterator[str]:
     """Yield the gate's result and the size of the sample."""
     gate = view.gate
     if gate is None:
-        last = view.wave == len(view.waves)
-        alone = "no controls are left in the last wave: only its own results count"
-        yield _format_fact("gate", alone if last else "no comparison yet: devices report in their probation")
+        none = "no comparison: no version before" if view.back is None else "no comparison yet"
+        yield _format_fact("gate", f"{none}; devices report in their probation")
     else:
         yield from _format_outcome(gate)
     yield _format_fact("sample", _format_sample(view))
@@ -124,7 +124,7 @@ def _format_gate(view: RolloutView) -> Iterator[str]:
 def _format_sample(view: RolloutView) -> str:
     """Return what so few results can exclude at all."""
     wave = next((each for each in view.waves if each.number == view.wave), None)
-    results = wave.succeeded + wave.failed if wave else 0
+    results = wave.succeeded + wave.proven + wave.failed if wave else 0
     if wave is None or not results:
         return "no result of this wave yet: no failure rate is excluded"
     said = f"{wave.failed} failures of {results} results in this wave"
@@ -146,7 +146,8 @@ def _format_outcome(gate: GateResult) -> Iterator[str]:
 def _wave_rows(view: RolloutView) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the table of waves."""
     for wave in view.waves:
-        numbers = (wave.number, wave.devices, wave.told, wave.succeeded, wave.failed, wave.needed)
+        passed = (wave.proven, wave.succeeded, wave.failed, wave.left, wave.needed)
+        numbers = (wave.number, wave.devices, wave.told, *passed)
         yield (*map(str, numbers), _wave_mark(view, wave))
 
 

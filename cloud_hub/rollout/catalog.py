@@ -39,11 +39,13 @@ class BundleTargets:
         return family, self._listed_target(family, int(version))
 
     def find_previous(self, family: str, version: int) -> BundleTarget | None:
-        """Return the version that most devices run now, other than `version`; None while nobody runs any."""
+        """Return the version that most devices run now, other than `version`; None if no other one was published.
+
+        The newest other one while none was heard: a fleet that asks nothing runs a model all the same.
+        """
         known = (each for each in self._list_versions(family) if each != version)
         counted = [(len(self._speaking(f"{family}@{each}")), each) for each in known]
-        spoken, newest = max(counted, default=(0, 0))
-        return self._listed_target(family, newest) if spoken else None
+        return self._listed_target(family, max(counted)[1]) if counted else None
 
     def find_permit(self, family: str, here: int, version: int) -> str:
         """Return the path of a permit that lets devices go from version `here` down to `version`.

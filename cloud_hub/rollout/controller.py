@@ -141,9 +141,12 @@ class RolloutController:
         """Pause a rollout: no further device is assigned anything. RolloutError unless it is under way."""
         return await self._request_event(rollout, lambda core, now: core.pause(by, why, now))
 
-    async def resume(self, rollout: str, by: str) -> RolloutView:
-        """Resume a paused rollout. RolloutError if it is not paused or cannot go on."""
-        return await self._request_event(rollout, lambda core, now: core.resume(by, now))
+    async def resume(self, rollout: str, by: str, why: str = "", *, accept: bool = False) -> RolloutView:
+        """Resume a paused rollout. RolloutError if it is not paused or cannot go on.
+
+        `accept`: its wave passes although the evidence does not decide.
+        """
+        return await self._request_event(rollout, lambda core, now: core.resume(by, now, why, accept=accept))
 
     async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> RolloutView:
         """Abort a rollout. It wins over whatever else is decided at the same time, here or by another hub."""

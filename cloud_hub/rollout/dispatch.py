@@ -54,11 +54,12 @@ def build_assignment(plan: RolloutPlan, rules: RolloutRules, row: RolloutRow) ->
 
     An assignment expires after the wave's deadline plus its longest soak, a withdrawal after 40 days. Controls get the
     version before, and like candidates report quality figures (`audit_share`); `soak_s`, `max_soak_s` and
-    `min_inferences` say how long the device stays in probation.
+    `min_inferences` say how long the device stays in probation. What was good before needs no answers to be kept.
     """
     if row.goal is DeviceGoal.NONE:
         return None
     target = _choose_target(plan, row.goal)
+    proves = row.goal is DeviceGoal.CANDIDATE
     life_ms = min(LONGEST_MS, int((rules.wave_deadline_s + rules.max_soak_s) * 1000))
     return Assignment(
         epoch=0,
@@ -75,10 +76,11 @@ def build_assignment(plan: RolloutPlan, rules: RolloutRules, row: RolloutRow) ->
         withdraw=row.goal is DeviceGoal.WITHDRAWN,
         audit_share=rules.audit_share if row.goal in {DeviceGoal.CANDIDATE, DeviceGoal.CONTROL} else 0.0,
         soak_s=rules.probation_s,
-        min_inferences=rules.min_inferences,
+        min_inferences=0 if row.goal is DeviceGoal.BACK else rules.min_inferences,
         max_soak_s=max(rules.max_soak_s, rules.probation_s),
         strict=rules.strict,
         report_s=rules.report_s,
+        needs_release=proves and plan.needs_release and not row.released,
     )
 
 
@@ -89,7 +91,7 @@ def _choose_target(plan: RolloutPlan, goal: DeviceGoal) -> BundleTarget:
     return plan.target if goal is DeviceGoal.CANDIDATE else plan.back or plan.target
 
 
-GateFunction = Callable[[Sequence[DeviceQuality], Sequence[DeviceQuality], GateRules], GateResult]
+GateFunction = Callable[[Sequence[DeviceQuality], Sequence[DeviceQuality] | None, GateRules], GateResult]
 MAX_CONTROLS = 1000  # enough to measure one percent; more would only be more traffic
 _INSTALLS = frozenset((DeviceGoal.CANDIDATE, DeviceGoal.BACK))
 
@@ -149,6 +151,7 @@ class WaveDispatcher:
         self._controls.extend(device for device in self._cohort if not self._is_control(rows[device], head))
         unheard = (row for row in fresh if not row.heard)
         self._again.extend(row.device for row in unheard if row.state in OPEN or row.goal is DeviceGoal.CONTROL)
+        self._again.extend(row.device for row in fresh if row.heard and _waits_for_release(row))
         if head.state is RolloutState.REVERTING:
             self._back.extend(row.device for row in rows.values() if row.exposed and row.state is _QUEUED)
 
@@ -191,7 +194,7 @@ class WaveDispatcher:
         """Queue once more, under new counters, the devices whose assignment was withdrawn while people looked."""
         for row in self._book.fleet.rows_of_wave(wave):
             if row.goal is DeviceGoal.WITHDRAWN and row.state in OPEN | {RolloutDeviceState.CANCELLED}:
-                self._book.fleet.change_row(row, state=_QUEUED, goal=DeviceGoal.NONE, base=0)
+                self._book.fleet.change_row(row, state=_QUEUED, goal=DeviceGoal.NONE, base=0, trial_passed=False)
         self._queue_candidates(wave)
         self._controls = deque(self._cohort)
 
@@ -206,13 +209,28 @@ class WaveDispatcher:
             self._assign(self._book.fleet.rows[device], DeviceGoal.CONTROL, now)
 
     def compare_cohorts(self, head: RolloutHead, judge: GateFunction) -> GateResult | None:
-        """Compare the wave's quality figures with those of its controls; None where there is nothing to compare."""
-        if self._book.plan.back is None or not self._cohort:
+        """Compare the candidate with the committed model in a wave, and the wave with its controls if it has any.
+
+        None where there is nothing to compare with: no version before, or a way down that people have signed.
+        """
+        plan, fleet = self._book.plan, self._book.fleet
+        if plan.back is None or not (self._cohort or plan.needs_release):
             return None
-        fleet = self._book.fleet
-        wave = [row for row in fleet.rows_of_wave(head.wave) if row.goal is DeviceGoal.CANDIDATE]
+        wave = [row for row in fleet.rows_of_wave(head.wave) if _is_judged(row)]
         control = [fleet.rows[device] for device in self._cohort if self._is_control(fleet.rows[device], head)]
-        return judge(_collect_quality(wave), _collect_quality(control), self._book.rules.gate)
+        controls = _collect_quality(control) if self._cohort else None
+        return judge(_collect_quality(wave), controls, self._book.rules.gate)
+
+    def release_wave(self, wave: int, now: float) -> None:
+        """Let the devices of a wave that passed commit: the same assignment again, without the need of a release."""
+        book = self._book
+        for row in book.fleet.rows_of_wave(wave) if book.plan.needs_release else ():
+            if row.goal is DeviceGoal.CANDIDATE and row.state in OPEN | TIMED_OUT_STATES and not row.released:
+                ms = int(now * 1000)
+                counter = book.counters[row.device] = next_counter(book.counters.get(row.device, 0), ms)
+                book.fleet.change_row(row, released=True, counter=counter, told_ms=ms, since_ms=ms)
+                book.fleet.start_timer(row)
+                self._emit_assignment(row)
 
     def _queue_candidates(self, wave: int) -> None:
         """Queue the devices of a wave that wait for their first assignment."""
@@ -291,9 +309,9 @@ class WaveDispatcher:
 
     def _repeat_assignment(self, device: str) -> None:
         """Emit the device's present assignment once more, under its old counter, unless it has answered."""
-        word = self.assignment_for(device)
-        if word is not None and not self._book.fleet.rows[device].heard:
-            self._book.out.append(Assign(device, word))
+        row = self._book.fleet.rows[device]
+        if row.goal is not DeviceGoal.NONE and (not row.heard or _waits_for_release(row)):
+            self._emit_assignment(row)
 
     def _assign(self, row: RolloutRow, goal: DeviceGoal, now: float) -> None:
         """Give a device a new assignment under its next counter, and emit the command that sends it."""
@@ -310,12 +328,19 @@ class WaveDispatcher:
                 "sub": None,
                 "failure": None,
                 "exposed": True,
+                "trial_passed": False,
+                "released": False,
+                "excused": False,
             }
         book.fleet.change_row(row, **values)
         book.fleet.start_timer(row)
-        word = build_assignment(book.plan, book.rules, row)
+        self._emit_assignment(row)
+
+    def _emit_assignment(self, row: RolloutRow) -> None:
+        """Emit the command that sends a device its present assignment."""
+        word = build_assignment(self._book.plan, self._book.rules, row)
         assert word is not None
-        book.out.append(Assign(row.device, word))
+        self._book.out.append(Assign(row.device, word))
 
     def _rate_limit(self) -> int:
         """Return how many installs may be assigned in a minute now; it grows with the number of successes."""
@@ -335,6 +360,16 @@ _QUEUED = RolloutDeviceState.QUEUED
 
 def _already_assigned(before: WaveDispatcher | None, row: RolloutRow) -> bool:
     return before is not None and before.knows_assignment(row)
+
+
+def _waits_for_release(row: RolloutRow) -> bool:
+    """Whether a device was released and has not said that it committed; the release may have been lost."""
+    return row.released and row.state in OPEN
+
+
+def _is_judged(row: RolloutRow) -> bool:
+    """Whether a device's figures count: it was assigned the candidate, and did not leave."""
+    return row.goal is DeviceGoal.CANDIDATE and row.state is not RolloutDeviceState.CANCELLED
 
 
 def _collect_quality(rows: Iterable[RolloutRow]) -> tuple[DeviceQuality, ...]:

@@ -11,8 +11,17 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
-from cloud_hub.rollout.types import OPEN, TIMED_OUT_STATES, DeviceGoal, RolloutDeviceState, RolloutPlan, RolloutRow
-from policies.rollout_rules.plan import RolloutRules, WaveCounts
+from cloud_hub.rollout.types import (
+    OPEN,
+    TIMED_OUT_STATES,
+    DeviceGoal,
+    RolloutDeviceState,
+    RolloutHead,
+    RolloutPlan,
+    RolloutRow,
+)
+from policies.rollout_rules.plan import RolloutRules
+from policies.rollout_rules.wave_results import WaveCounts, WaveStatus, judge_waves
 from wire.protocol.rollout import InstallFailure, InstallReport, InstallState
 
 D = RolloutDeviceState
@@ -61,6 +70,10 @@ class RolloutFleet:
         sums = self._sums[wave]
         return WaveCounts(len(self._plan.waves[wave]), **{name: sums[name] for name in WaveCounts._fields[1:]})
 
+    def judge_waves(self, head: RolloutHead) -> WaveStatus:
+        """Judge the failures of every wave that was assigned, also one that has passed: stop, pause or go on."""
+        return judge_waves([self.counts_of_wave(each) for each in range(head.wave + 1)], self._rules, head.excused)
+
     @property
     def succeeded_count(self) -> int:
         """Number of devices that have committed the new version."""
@@ -108,7 +121,7 @@ class RolloutFleet:
             self.change_row(row, seq=report.seq)
             return ""
         values: dict[str, Any] = {"seq": report.seq, "heard": True}
-        if report.counter == row.counter and row.goal in {DeviceGoal.CANDIDATE, DeviceGoal.CONTROL}:
+        if row.goal in {DeviceGoal.CANDIDATE, DeviceGoal.CONTROL}:
             values |= {"quality": report.quality or row.quality, "signals": report.signals or row.signals}
         self.change_row(row, **values)
         return "" if row.goal in {DeviceGoal.NONE, DeviceGoal.CONTROL} else self._apply_report(row, report, ms)
@@ -127,16 +140,27 @@ class RolloutFleet:
         end = _ENDS.get(report.state)
         if end is D.SUCCEEDED and not self._right_bytes(row, report):
             return f"{row.device} reports a commit, but runs other bytes"
-        if end is D.ROLLED_BACK and row.goal is DeviceGoal.WITHDRAWN and report.failure is None:
-            end = D.CANCELLED
+        if end is D.ROLLED_BACK and report.failure is None:
+            end = (
+                D.CANCELLED
+            )  # withdrawn, never released, or it never had to answer: nothing speaks against the version
         if end is not None:
             self.news = True
-            self.change_row(row, state=end, sub=report.state, failure=report.failure)
+            excused = row.excused and (row.state, row.failure) == (end, report.failure)
+            self.change_row(row, state=end, sub=report.state, failure=report.failure, excused=excused)
         elif row.state in OPEN or row.state in TIMED_OUT_STATES:
             since = row.since_ms if _install_phase(row.sub) == _install_phase(report.state) and row.sub else ms
-            self.change_row(row, state=D.IN_PROGRESS, sub=report.state, failure=None, since_ms=since)
+            values = {"state": D.IN_PROGRESS, "sub": report.state, "failure": None, "since_ms": since, "excused": False}
+            passed = report.state is InstallState.PROBATION and (report.trial_passed or row.trial_passed)
+            self.change_row(row, **values, trial_passed=passed)
             self.start_timer(row)
         return ""
+
+    def excuse_failures(self, wave: int) -> None:
+        """Excuse the failures of a wave that are known now; the next one of any device counts again."""
+        for row in self.rows_of_wave(wave):
+            if row.state in _FAILED and not row.excused:
+                self.change_row(row, excused=True)
 
     def _right_bytes(self, row: RolloutRow, report: InstallReport) -> bool:
         """Whether the report names the digest and version that the device was assigned."""
@@ -183,6 +207,8 @@ class RolloutFleet:
         rules = self._rules
         if row.state is D.NOTIFIED or row.sub is InstallState.PAUSED:
             limit_s = rules.wave_deadline_s
+        elif row.trial_passed and not row.released and self._plan.needs_release:  # it waits for us, as long as it may
+            limit_s = rules.in_progress_s + rules.wave_deadline_s + rules.max_soak_s
         elif row.sub in _EARLY:
             limit_s = rules.download_s
         elif row.sub is InstallState.PROBATION:
@@ -207,6 +233,8 @@ def _total_names(row: RolloutRow) -> tuple[str, ...]:
     if state is D.REJECTED and row.failure is InstallFailure.INCOMPATIBLE:
         return ("told", "incompatible")
     kinds = ("told", "reachable") if row.heard else ("told",)
+    if row.trial_passed and state is D.IN_PROGRESS:
+        return (*kinds, "proven")
     if state is D.SUCCEEDED:
         return (*kinds, "succeeded")
     return (*kinds, *_failure_names(row)) if state in _FAILED else kinds
@@ -217,10 +245,8 @@ def _failure_names(row: RolloutRow) -> tuple[str, ...]:
 
     They stop a rollout sooner than other failures do.
     """
+    names = ("failed", "excused") if row.excused else ("failed",)
     if row.failure is InstallFailure.INTEGRITY:
-        return ("failed", "integrity")
-    return (
-        ("failed", "crashed")
-        if row.failure is InstallFailure.HEALTH or row.sub is InstallState.SAFE_MODE
-        else ("failed",)
-    )
+        return (*names, "integrity")
+    crashed = row.failure is InstallFailure.HEALTH or row.sub is InstallState.SAFE_MODE
+    return (*names, "crashed") if crashed else names

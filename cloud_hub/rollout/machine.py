@@ -2,8 +2,8 @@
 
 Rule: an event and the time go in, commands come out, and none may be obeyed before `take_changes` is on disk: then a
 hub that dies anywhere goes on where it was, and sends nothing else under a counter it has used.
-Rule: a tick changes the state once at most. Nothing but a passed gate leads to the next wave; an abort beats
-everything; terminal states are the end.
+Rule: a tick changes the state once at most. Nothing but a passed gate, or a person who answers for it, lets devices of
+a wave commit and leads to the next; an abort beats everything; terminal states are the end.
 
 Its parts: `RolloutProgress` (head and history), `RolloutFleet` (devices and their counts), `WaveDispatcher`
 (assignments and their rate). Times are hub time, in seconds at the public methods and in ms (`ms`) inside.
@@ -33,15 +33,8 @@ from cloud_hub.rollout.types import (
     ValidatePlan,
 )
 from policies.rollout_rules.gate import GateOutcome, GateResult, evaluate_gate
-from policies.rollout_rules.plan import (
-    ExcusedCounts,
-    RolloutRules,
-    WaveAction,
-    check_results,
-    check_success,
-    judge_waves,
-    parse_stored_rules,
-)
+from policies.rollout_rules.plan import RolloutRules, parse_stored_rules
+from policies.rollout_rules.wave_results import ExcusedCounts, WaveAction, check_results, check_success
 from wire.protocol.rollout import Assignment, InstallReport
 
 S = RolloutState
@@ -104,11 +97,6 @@ class RolloutCore:
         return self.course.head
 
     @property
-    def exposed_count(self) -> int:
-        """Number of devices that were ever assigned the new version."""
-        return self.fleet.exposed
-
-    @property
     def wake_at(self) -> float:
         """When `on_tick` has something to do again, in seconds; -inf = at once. Reports may make it earlier."""
         if self.state in TERMINAL:
@@ -149,11 +137,11 @@ class RolloutCore:
         self._change_state(S.PAUSED_MANUAL, _seconds_to_ms(now), by, why)
         return self._take_commands()
 
-    def resume(self, by: str, now: float) -> list[RolloutCommand]:
+    def resume(self, by: str, now: float, why: str = "", *, accept: bool = False) -> list[RolloutCommand]:
         """Go on, and excuse the failures that were seen. RolloutError unless it is paused, or if it cannot go on.
 
         After a hold the withdrawn devices are assigned the version again; after an inconclusive gate the wave is
-        evaluated.
+        evaluated. `accept`: the wave passes although the evidence does not decide; evidence of harm still stops it.
         """
         if self.state not in PAUSED:
             raise RolloutError("conflict", f"it is {self.state}: there is nothing to resume")
@@ -164,8 +152,11 @@ class RolloutCore:
         if self.head.held:
             self.told.requeue_withdrawn(self.head.wave)
             self.course.set_fields(held=False, soak_ms=0)
-        self.course.set_fields(excused=ExcusedCounts(counts.integrity, counts.incompatible))
-        self._change_state(S.EVALUATING if looks_again else S.RUNNING, _seconds_to_ms(now), by, "resumed")
+        self.fleet.excuse_failures(self.head.wave)
+        excused = ExcusedCounts(counts.integrity, counts.incompatible)
+        self.course.set_fields(excused=excused, accepted=accept, inconclusive=0)
+        why = f"accepted without evidence{f': {why}' if why else ''}" if accept else why or "resumed"
+        self._change_state(S.EVALUATING if looks_again else S.RUNNING, _seconds_to_ms(now), by, why)
         return self._take_commands()
 
     def abort(self, by: str, why: str, now: float, *, revert: bool = False) -> list[RolloutCommand]:
@@ -244,8 +235,7 @@ class RolloutCore:
 
     def _stop_on_failures(self, ms: int) -> None:
         """Abort or pause on too many failures. Every wave that was assigned counts, also one that has passed."""
-        waves = [self.fleet.counts_of_wave(wave) for wave in range(self.head.wave + 1)]
-        status = judge_waves(waves, self.rules, self.head.excused)
+        status = self.fleet.judge_waves(self.head)
         if status.word is WaveAction.ABORT:
             self._abort_rollout(BY_HUB, status.why, ms)
         elif status.word is WaveAction.PAUSE and self.state is not S.PAUSED_MANUAL:
@@ -277,24 +267,35 @@ class RolloutCore:
             self._change_state(S.SOAKING, ms)
 
     def _step_soaking(self, ms: int) -> None:
-        """Evaluate the wave once its soak is over."""
-        if ms >= self.course.ends_ms:
+        """Evaluate the wave once its soak is over; it goes on while audits still come, for `max_soak_s` at most."""
+        if ms < self.course.ends_ms:
+            return
+        undecided = self.gate is not None and self.gate.outcome is GateOutcome.INCONCLUSIVE
+        if not (self.gate and undecided and self.course.prolong_soak(self.gate.audits, ms)):
             self._change_state(S.EVALUATING, ms)
 
     def _step_evaluating(self, ms: int) -> None:
         """Begin the next wave if enough installs succeeded and the gate passed; otherwise pause."""
-        wave = self.head.wave
-        good = check_success(self.fleet.counts_of_wave(wave), self.rules)
-        if good.word is not WaveAction.GO:
-            self._pause_inconclusive(good.why, ms)
-        elif self.gate is not None and self.gate.outcome is not GateOutcome.PASS:
-            self._pause_inconclusive(self.gate.why, ms)
+        wave, doubt = self.head.wave, self._explain_doubt()
+        counts = self.fleet.counts_of_wave(wave)
+        good = check_success(counts, self.rules)
+        if counts.able > 0 and good.word is not WaveAction.GO:
+            self._change_state(S.PAUSED_MANUAL, ms, why=good.why)
+        elif doubt and not self.head.accepted:
+            self._pause_inconclusive(doubt, ms)
         else:
+            self.told.release_wave(wave, ms / 1000)
             self.course.set_fields(passed=wave + 1, inconclusive=0)
             if wave + 1 < len(self.plan.waves):
                 self._begin_wave(wave + 1, ms)
             else:
                 self._change_state(S.RUNNING, ms, why="every wave has passed: waiting for the last devices")
+
+    def _explain_doubt(self) -> str:
+        """Why nothing can be concluded from the present wave; "" if it may pass."""
+        if not self.fleet.counts_of_wave(self.head.wave).able:
+            return f"no device of wave {self.head.wave + 1} is left to judge it by"
+        return self.gate.why if self.gate is not None and self.gate.outcome is not GateOutcome.PASS else ""
 
     def _step_inconclusive(self, ms: int) -> None:
         """Evaluate again after another soak; abort once the wave's time is up."""
@@ -327,7 +328,7 @@ class RolloutCore:
 
     def _begin_wave(self, wave: int, ms: int) -> None:
         """Begin a wave, counted from 0, with fresh times, gate and excused failures."""
-        self.course.set_fields(wave=wave, wave_ms=ms, soak_ms=0, excused=ExcusedCounts())
+        self.course.begin_wave(wave, ms)
         self.gate = None
         self.told.begin_wave(wave)
         waves = self.plan.waves

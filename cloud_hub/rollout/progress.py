@@ -26,6 +26,7 @@ from cloud_hub.rollout.types import (
     can_become,
 )
 from policies.rollout_rules.plan import RolloutRules
+from policies.rollout_rules.wave_results import ExcusedCounts
 
 S = RolloutState
 BY_HUB = "hub"  # author of a history entry, where it was no person
@@ -61,7 +62,7 @@ class RolloutProgress:
         began, limit_s = {
             S.WAITING_APPROVAL: (self.plan.made_ms, rules.wave_deadline_s),
             S.RUNNING: (head.wave_ms, rules.wave_deadline_s),
-            S.SOAKING: (head.soak_ms, rules.soak_for(head.wave)),
+            S.SOAKING: (max(head.soak_ms, head.look_ms), rules.soak_for(head.wave)),
             S.PAUSED_INCONCLUSIVE: (head.changed_ms, inf if head.held else rules.soak_for(head.wave)),
             S.ABORTING: (head.changed_ms, rules.withdraw_s),
             S.REVERTING: (head.changed_ms, rules.wave_deadline_s),
@@ -86,6 +87,20 @@ class RolloutProgress:
     def set_fields(self, **values: object) -> None:
         """Replace fields of the head."""
         self.head = msgspec.structs.replace(self.head, **values)
+
+    def begin_wave(self, wave: int, ms: int) -> None:
+        """Set a wave, counted from 0, with fresh times, evidence and excuses."""
+        self.set_fields(wave=wave, wave_ms=ms, soak_ms=0, look_ms=0, audits=0, accepted=False, excused=ExcusedCounts())
+
+    def prolong_soak(self, audits: int, ms: int) -> bool:
+        """Watch a wave for one soak more if audits came since the last one; False if none did, or `max_soak_s` is over.
+
+        `audits`: of the wave up to now.
+        """
+        if audits <= self.head.audits or ms >= self.head.soak_ms + self._rules.max_soak_s * 1000:
+            return False
+        self.set_fields(audits=audits, look_ms=ms)
+        return True
 
     def add_entry(self, by: str, what: str, why: str, ms: int) -> None:
         """Append an entry to the history."""

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from policies.rollout_rules.plan import SMALL_FLEET, ExcusedCounts
+from policies.rollout_rules.plan import SMALL_FLEET
+from policies.rollout_rules.wave_results import ExcusedCounts
 from wire.protocol.rollout import Assignment, AuditQuality, DeviceSignals, InstallFailure, InstallState
 
 
@@ -138,6 +139,11 @@ class RolloutPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(map(len, self.waves))
 
     @property
+    def needs_release(self) -> bool:
+        """Whether devices commit only what the hub's gate has passed; not where people signed a permit for it."""
+        return self.back is not None and not self.permit
+
+    @property
     def is_small(self) -> bool:
         """Whether a percent of the devices that may be assigned would be less than one."""
         return self.size + len(self.spare) < SMALL_FLEET
@@ -156,7 +162,8 @@ class RolloutRow(msgspec.Struct):
 
     `counter`: of its newest assignment; `base`: of the assignment that its reports are about; `seq`: of its last
     report. `told_ms`, `since_ms`: when it was assigned, when it came into its present phase; `wave`: counted from 0, -1
-    for a spare device. `heard`: whether it sent anything since.
+    for a spare device. `heard`: whether it sent anything since. `trial_passed`: the device's own probation found
+    nothing; `released`: it may commit. `excused`: a person has seen just this failure, and went on.
     """
 
     device: str
@@ -174,13 +181,17 @@ class RolloutRow(msgspec.Struct):
     heard: bool = False
     quality: AuditQuality | None = None
     signals: DeviceSignals | None = None
+    trial_passed: bool = False
+    released: bool = False
+    excused: bool = False
 
 
 class RolloutHead(msgspec.Struct, frozen=True):
     """Everything that changes of a rollout except its devices. `revision` counts its writes, for compare-and-set.
 
     `passed`: waves whose gate was passed. `held`: candidates were withdrawn while people look. `soak_ms`: when the soak
-    began; `inconclusive`: evaluations without a decision in a row; times in ms, 0 = never.
+    began, `look_ms`: when it was last prolonged, with `audits` of the wave then; `inconclusive`: evaluations without a
+    decision in a row; times in ms, 0 = never. `accepted`: a person lets the wave pass without evidence.
     """
 
     state: RolloutState = RolloutState.DRAFT
@@ -196,6 +207,9 @@ class RolloutHead(msgspec.Struct, frozen=True):
     revert: bool = False
     excused: ExcusedCounts = ExcusedCounts()
     approvals: tuple[Approval, ...] = ()
+    look_ms: int = 0
+    audits: int = 0
+    accepted: bool = False
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):

@@ -7,11 +7,15 @@ import msgspec
 from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.types import NOT_STARTED, BundleTarget, DeviceGoal, RolloutDeviceState, RolloutRow, RolloutState
 from policies.rollout_rules.gate import GateResult
-from policies.rollout_rules.plan import compute_rate, count_required_results, excluded_failure_rate
+from policies.rollout_rules.plan import compute_rate
+from policies.rollout_rules.wave_results import count_required_results, excluded_failure_rate
 
 
 class WaveView(msgspec.Struct, frozen=True):
-    """Totals of one wave. `needed`: results before its soak begins; `failed`: also rolled back, timed out, refused."""
+    """Totals of one wave. `needed`: results before its soak begins; `failed`: also rolled back, timed out, refused.
+
+    `proven`: passed their own trial and wait for the wave's gate; `left`: taken out, they count for nothing.
+    """
 
     number: int
     devices: int
@@ -21,6 +25,8 @@ class WaveView(msgspec.Struct, frozen=True):
     failed: int
     incompatible: int
     needed: int
+    proven: int = 0
+    left: int = 0
 
 
 class RolloutDeviceView(msgspec.Struct, frozen=True):
@@ -133,4 +139,4 @@ def _build_wave_view(core: RolloutCore, number: int) -> WaveView:
     counts = core.fleet.counts_of_wave(number)
     needed = count_required_results(counts, core.rules, small=core.plan.is_small)
     told = (counts.told, counts.reachable, counts.succeeded, counts.failed, counts.incompatible)
-    return WaveView(number + 1, counts.size, *told, needed)
+    return WaveView(number + 1, counts.size, *told, needed, proven=counts.proven, left=counts.left)

@@ -256,7 +256,7 @@ class Installer:
             epoch=0, seq=0, counter=status.counter, rollout=status.rollout, family=status.family, state=status.state,
             failure=status.failure, version=slot.version if slot else 0, running=self._serving,
             at_ms=parts.clock.hub_ms(), cohort=self._cohort_of(status), quality=quality, signals=signals,
-            detail=status.detail,
+            detail=status.detail, trial_passed=status.trial_passed,
         )  # fmt: skip
         self._outgoing.put_report(report)
 

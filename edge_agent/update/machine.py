@@ -7,6 +7,7 @@ Rule 1: every change of the row is decided here and in `transitions`, and writte
 of the process the row alone says where to go on.
 Rule 2: no I/O, no clock, no randomness: events and `now_ms` (hub time) come in, commands go out.
 Rule 3: what is committed stays, whatever becomes of its report; what is not committed is rolled back without a hub.
+Rule 4: where the assignment says so, a model is committed only once the hub has released it; until then it is on trial.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from edge_agent.update.transitions import (
     MS_PER_S,
     InstallTransitions,
     S,
+    is_release,
     make_status,
 )
 from edge_agent.update.types import (
@@ -52,7 +54,7 @@ from edge_agent.update.types import (
     WatchTrial,
 )
 from models.update.assignments import HeldAssignment, check_assignment
-from policies.rollout_rules.probation import find_breach, is_soak_over
+from policies.rollout_rules.probation import find_breach, find_end, is_soak_over
 from wire.protocol.rollout import Assignment, AuditQuality, DeviceSignals, InstallFailure, InstallState, RolloutCohort
 
 _SERVING = frozenset({S.ACTIVATING, S.PROBATION, S.ROLLING_BACK, S.COMMITTED})  # the store may be on trial
@@ -69,14 +71,14 @@ class InstallMachine:
     has stopped.
     """
 
-    __slots__ = ("_device", "_examining", "_moves", "_on", "_reported_ms", "limits")
+    __slots__ = ("_device", "_examining", "_moves", "_on", "_reported_ms", "_told_passed", "limits")
 
     def __init__(self, device: str, row: InstallRow, limits: InstallLimits) -> None:
         self._device = device
         self._moves = InstallTransitions(row, limits)
         self.limits = limits
         self._reported_ms = 0  # when figures were last reported
-        self._examining = False
+        self._examining = self._told_passed = False
         self._on: dict[type, Callable[[Any, int], list[InstallCommand]]] = {
             AssignmentReceived: self._on_assignment, ProcessStarted: self._on_started, LoopStarted: self._on_resumed,
             AssignmentChecked: self._on_checked, StateReached: self._on_reached, BundleFetched: self._on_fetched,
@@ -115,6 +117,8 @@ class InstallMachine:
         if assignment == self.row.newest:
             return []
         self._moves.set_fields(counter=assignment.counter, newest=assignment, queued=None)
+        if is_release(assignment, self.row.work):
+            return [self._moves.write_row(work=assignment)]
         if self.row.state in EARLY_STATES:
             ended = S.CANCELLED if assignment.withdraw else S.SUPERSEDED
             return [*self._moves.end_install(ended, now_ms), *self._begin_assignment(assignment, now_ms)]
@@ -216,7 +220,7 @@ class InstallMachine:
     def _enter_probation(self, seen: DeviceSignals, now_ms: int) -> list[InstallCommand]:
         """Begin counting for the model on trial; a withdrawal that came meanwhile rolls it back at once."""
         work = self._moves.work
-        self._reported_ms, self._examining = now_ms, False
+        self._reported_ms, self._examining, self._told_passed = now_ms, False, False
         self._moves.set_fields(seen=seen, quality=AuditQuality(), clean=False, begun_ms=now_ms)
         entered = self._moves.enter_state(S.PROBATION, now_ms)
         if self.row.withdrawn:
@@ -258,11 +262,12 @@ class InstallMachine:
     def _judge_probation(self, event: HealthObserved, now_ms: int) -> list[InstallCommand]:
         """Judge a model on trial: roll back on broken signals, commit when it has served long and well enough.
 
-        A strict rollout is rolled back too after `strict_s` seconds without a hub. A probation that is ripe still has
-        to pass its golden set in the very session that serves.
+        A strict rollout is rolled back too after `strict_s` seconds without a hub. A probation that is over waits for
+        the hub's release if it needs one, and still has to pass its golden set in the very session that serves.
         """
         self._moves.set_fields(seen=event.seen, quality=event.quality)
         row, work = self.row, self._moves.work
+        elapsed_s = (now_ms - row.begun_ms) / MS_PER_S
         why = find_breach(event.seen, row.before, row.declared_bytes)
         if event.serving != self._moves.target.digest:
             why = why or "it does not serve any more"
@@ -270,10 +275,14 @@ class InstallMachine:
             why = why or f"no hub for {work.strict_s:g} s"
         if why:
             return self._moves.roll_back(InstallFailure.HEALTH, why, now_ms)
-        if is_soak_over(event.seen, (now_ms - row.begun_ms) / MS_PER_S, work) and not self._examining:
+        end = find_end(event.seen, elapsed_s, now_ms, work)
+        if end:
+            return self._moves.roll_back(None, end, now_ms)
+        passed = is_soak_over(event.seen, elapsed_s, work)
+        if passed and not work.needs_release and not self._examining:
             self._examining = True
             return [CheckGoldenSet()]
-        return self._report_figures(work, S.PROBATION, now_ms)
+        return self._report_figures(work, S.PROBATION, now_ms, passed=passed)
 
     def _observe_control(self, event: HealthObserved, now_ms: int) -> list[InstallCommand]:
         """Report a control device's figures until its assignment expires."""
@@ -283,12 +292,15 @@ class InstallMachine:
         self._moves.set_fields(seen=event.seen, quality=event.quality)
         return self._report_figures(control, S.IDLE, now_ms)
 
-    def _report_figures(self, assignment: Assignment, state: InstallState, now_ms: int) -> list[InstallCommand]:
-        """Report the figures every `report_s` seconds, and store what was reported."""
-        if now_ms - self._reported_ms < assignment.report_s * MS_PER_S:
+    def _report_figures(
+        self, assignment: Assignment, state: InstallState, now_ms: int, *, passed: bool = False
+    ) -> list[InstallCommand]:
+        """Report the figures every `report_s` seconds, at once when the trial has `passed`; store what was reported."""
+        if now_ms - self._reported_ms < assignment.report_s * MS_PER_S and passed <= self._told_passed:
             return []
-        self._reported_ms = now_ms
-        return [self._moves.write_row(), ReportStatus(make_status(assignment, state), figures=True)]
+        self._reported_ms, self._told_passed = now_ms, passed
+        status = replace(make_status(assignment, state), trial_passed=passed)
+        return [self._moves.write_row(), ReportStatus(status, figures=True)]
 
     def _on_examined(self, event: GoldenSetChecked, now_ms: int) -> list[InstallCommand]:
         """The golden set of the serving session: commit if it answers as in its self-test, else roll back."""
@@ -328,36 +340,18 @@ class InstallMachine:
         if state is S.ACTIVATING:
             return self._resume_activation(now_ms, flipped=flipped)
         if state is S.PROBATION:
-            return self._count_start(now_ms)
+            return self._moves.count_start(now_ms)
         if state is S.ROLLING_BACK:
             return [RollBackModel(self._moves.target)]
-        return self._retry_self_test(now_ms) if state is S.SELF_TEST else []
-
-    def _retry_self_test(self, now_ms: int) -> list[InstallCommand]:
-        """The process ended during a self-test: start it once more, up to `self_tests` times, then end as failed."""
-        tries = self.row.tries
-        if tries >= self.limits.self_tests:
-            why = f"no end after {tries} tries"
-            return self._moves.end_install(S.FAILED, now_ms, InstallFailure.SELF_TEST, why, hopeless=True)
-        return [self._moves.enter_state(S.SELF_TEST, now_ms, tries=tries + 1)]
+        return self._moves.retry_self_test(now_ms) if state is S.SELF_TEST else []
 
     def _resume_activation(self, now_ms: int, *, flipped: bool) -> list[InstallCommand]:
         """The process ended while activating: on to probation if the store has flipped, else back to the self-test."""
         if not flipped:
             self._moves.set_fields(state=S.SELF_TEST)
-            return self._retry_self_test(now_ms)
+            return self._moves.retry_self_test(now_ms)
         self._moves.set_fields(seen=DeviceSignals(), clean=False)
-        return [self._moves.enter_state(S.PROBATION, now_ms, begun_ms=now_ms), *self._count_start(now_ms)]
-
-    def _count_start(self, now_ms: int) -> list[InstallCommand]:
-        """Count a start on probation. One after a clean end costs nothing; any other may be the model's fault."""
-        row, crashed = self.row, not self.row.clean
-        seen = replace(row.seen, starts=row.seen.starts + 1, crashes=row.seen.crashes + crashed)
-        written = self._moves.write_row(seen=seen, attempts=row.attempts - crashed, clean=False)
-        if self.row.attempts <= 0:
-            why = f"{seen.crashes} starts ended in a crash"
-            return [written, *self._moves.roll_back(InstallFailure.HEALTH, why, now_ms)]
-        return [written]
+        return [self._moves.enter_state(S.PROBATION, now_ms, begun_ms=now_ms), *self._moves.count_start(now_ms)]
 
     def _on_resumed(self, event: LoopStarted, now_ms: int) -> list[InstallCommand]:
         """The event loop runs: report how the last install ended, and go on with what the row says."""

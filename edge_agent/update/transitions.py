@@ -95,10 +95,30 @@ class InstallTransitions:
         """The command that lets the worker go on from the row's state."""
         return FetchBundle(self.target, self.row.state)
 
+    # When a process begins
+
+    def retry_self_test(self, now_ms: int) -> list[InstallCommand]:
+        """The process ended during a self-test: start it once more, up to `self_tests` times, then end as failed."""
+        tries = self.row.tries
+        if tries >= self.limits.self_tests:
+            why = f"no end after {tries} tries"
+            return self.end_install(S.FAILED, now_ms, InstallFailure.SELF_TEST, why, hopeless=True)
+        return [self.enter_state(S.SELF_TEST, now_ms, tries=tries + 1)]
+
+    def count_start(self, now_ms: int) -> list[InstallCommand]:
+        """Count a start on probation. One after a clean end costs nothing; any other may be the model's fault."""
+        row, crashed = self.row, not self.row.clean
+        seen = replace(row.seen, starts=row.seen.starts + 1, crashes=row.seen.crashes + crashed)
+        written = self.write_row(seen=seen, attempts=row.attempts - crashed, clean=False)
+        if self.row.attempts <= 0:
+            why = f"{seen.crashes} starts ended in a crash"
+            return [written, *self.roll_back(InstallFailure.HEALTH, why, now_ms)]
+        return [written]
+
     # The end
 
     def roll_back(self, failure: InstallFailure | None, why: str, now_ms: int) -> list[InstallCommand]:
-        """Begin a rollback. `failure` None: the hub has withdrawn the model; `why`: one line for the report."""
+        """Begin a rollback. `failure` None: withdrawn, or never shown to be good; `why`: one line for the report."""
         entered = self.enter_state(S.ROLLING_BACK, now_ms, failure=failure, detail=why, not_before_ms=0)
         return [entered, RollBackModel(self.target)]
 
@@ -159,3 +179,11 @@ def make_status(
     return InstallStatus(
         counter=work.counter, rollout=work.rollout, family=work.family, state=state, failure=failure, detail=detail
     )
+
+
+def is_release(assignment: Assignment, work: Assignment | None) -> bool:
+    """Whether an assignment only releases the install under way: the same bundle of the same rollout, to be kept."""
+    if work is None or not work.needs_release or assignment.needs_release or assignment.withdraw:
+        return False
+    same = (assignment.rollout, assignment.cohort, assignment.path, assignment.version, assignment.digest)
+    return same == (work.rollout, work.cohort, work.path, work.version, work.digest)

@@ -44,6 +44,7 @@ class InstallStatus(msgspec.Struct, frozen=True):
     state: InstallState
     failure: InstallFailure | None = None
     detail: str = ""
+    trial_passed: bool = False  # only the hub's release is missing
 
 
 class InstallRow(msgspec.Struct, frozen=True):

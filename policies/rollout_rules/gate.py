@@ -9,6 +9,9 @@ committed model's hub half said what is right. The candidate has no part in that
 went wrong together are seen as well. Both models answered the same sample, so only where they differ does chance play a
 part.
 
+A control cohort runs the committed model at the same time; it says whether the canary's devices, speed and classes that
+may not be audited are as usual. Where none is left (a fleet of one, every last wave) the paired audits decide alone.
+
 False reports: `liars` of the devices may report anything. They cannot get a candidate passed that is worse by `wide`,
 nor aborted one that is not worse at all: a bound that counts leaves out the loudest of them. Harm that as few as they
 could have invented is `hold`: stop and call back, but let people look before it is final.
@@ -83,7 +86,10 @@ class GateResult(msgspec.Struct, frozen=True):
 
 
 class _GateEvidence(NamedTuple):
-    """Both cohorts, as far as they reported. `asked`: numbers of devices assigned; `liars`: at most so many lie."""
+    """Both cohorts, as far as they reported.
+
+    `asked`: numbers of devices assigned; `liars`: at most so many lie; `controlled`: whether there is a control cohort.
+    """
 
     rules: GateRules
     cohorts: tuple[list[DeviceQuality], list[DeviceQuality]]
@@ -93,6 +99,7 @@ class _GateEvidence(NamedTuple):
     told: FeedbackCounts
     behaviour: BehaviourComparison
     unaudited: tuple[str, ...]
+    controlled: bool
 
     @property
     def margin(self) -> float:
@@ -112,30 +119,34 @@ class _GateFinding(NamedTuple):
 
 
 def evaluate_gate(
-    canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules = _USUAL
+    canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality] | None, rules: GateRules = _USUAL
 ) -> GateResult:
-    """Evaluate the gate once. Both cohorts list every device that was assigned, whether it reported or not."""
+    """Evaluate the gate once. Both cohorts list every device that was assigned, whether it reported or not.
+
+    `control` None: no device is left that could be one.
+    """
     seen = _compare_cohorts(canary, control, rules)
     found = _find_harm(seen) or _find_missing(seen) or _decide_outcome(seen)
     return _build_result(seen, found)
 
 
 def _compare_cohorts(
-    canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules
+    canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality] | None, rules: GateRules
 ) -> _GateEvidence:
     """Collect what both cohorts reported: audits, feedback, behaviour."""
-    new, old = select_reporting(canary), select_reporting(control)
+    new, old = select_reporting(canary), select_reporting(control or ())
     classes = list_unaudited(canary)
     before, after = ([d.signals for d in cohort if d.signals] for cohort in (old, new))
     return _GateEvidence(
         rules,
         (new, old),
-        (len(canary), len(control)),
+        (len(canary), len(control or ())),
         int(rules.liars * len(canary)),
         count_audits(new, old, rules),
         count_feedback(new, old, rules),
-        compare_behaviour(after, before, classes, rules.signals),
+        compare_behaviour(after, before, classes if control is not None else (), rules.signals),
         classes,
+        controlled=control is not None,
     )
 
 
@@ -236,6 +247,8 @@ def _find_missing(seen: _GateEvidence) -> _GateFinding | None:
 def _check_silence(seen: _GateEvidence) -> _GateFinding | None:
     """Too few devices reported, or all report the same."""
     for name, cohort, asked in zip(("canary", "control"), seen.cohorts, seen.asked, strict=True):
+        if name == "control" and not seen.controlled:
+            continue
         if not cohort or len(cohort) < ceil(seen.rules.coverage * asked):
             return _GateFinding(
                 GateOutcome.INCONCLUSIVE, f"{len(cohort)} of {asked} devices of the {name} cohort reported"
@@ -271,10 +284,8 @@ def _decide_outcome(seen: _GateEvidence) -> _GateFinding:
     if seen.behaviour.missing:
         return _GateFinding(GateOutcome.INCONCLUSIVE, seen.behaviour.missing)
     audited = count_samples(seen.audits.paired)
-    if not audited and seen.unaudited:
-        return _GateFinding(GateOutcome.PASS, "nothing may be audited; device signals show no harm")
     if not audited:
-        return _GateFinding(GateOutcome.INCONCLUSIVE, "nothing was audited")
+        return _decide_unaudited(seen)
     if _audits_fine(seen):
         return _GateFinding(GateOutcome.PASS, f"worse by less than {_format_points(seen.margin)}, by {audited} audits")
     if _feedback_fine(seen):
@@ -283,6 +294,14 @@ def _decide_outcome(seen: _GateEvidence) -> _GateFinding:
         GateOutcome.INCONCLUSIVE,
         f"{audited} audits do not rule out {_format_points(seen.margin)}: {_describe_samples_needed(seen)}",
     )
+
+
+def _decide_unaudited(seen: _GateEvidence) -> _GateFinding:
+    """Outcome without any audit: device signals speak only for what may not be audited, and only beside controls."""
+    if seen.unaudited and seen.controlled:
+        return _GateFinding(GateOutcome.PASS, "nothing may be audited; device signals show no harm")
+    why = "nothing may be audited, and there is no control cohort" if seen.unaudited else "nothing was audited"
+    return _GateFinding(GateOutcome.INCONCLUSIVE, why)
 
 
 def _audits_fine(seen: _GateEvidence) -> bool:

@@ -1,7 +1,8 @@
-"""Rollout plan: its parameters, the stop rules of a wave, and which devices are in which wave. Pure.
+"""Rollout plan: its parameters, and which devices are in which wave. Pure.
 
 Rule: total. A parameter out of range is refused by name when a rollout is made, and pauses one that runs; NaN never
-counts as success. Whether the new version *answers* as well is decided by `gate`. Reasons: docs/rollout.md.
+counts as success. When a wave is stopped is decided by `wave_results`, whether the new version *answers* as well by
+`gate`. Reasons: docs/rollout.md.
 
 Rule: the same order on every hub: that of SHA-256(salt | id), salted with the rollout's id so that it is not always the
 same devices that go first; named lab devices stand before all. The first wave never exceeds one device or 1 % of the
@@ -9,7 +10,6 @@ fleet. A device without an id is in no wave, and a wave without devices is none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 from fractions import Fraction
 from hashlib import sha256
 from math import ceil
@@ -19,7 +19,6 @@ import msgspec
 
 from policies.rollout_rules.gate_rules import GateRules, GateRulesError, validate_gate_rules
 
-CONFIDENCE_LEVEL = 0.95  # of the small-sample bound
 WIDE_APPROVALS = 2
 APPROVED_PERCENT = 10  # of a fleet may be reached without a second person
 APPROVED_FLEET = 100  # a smaller fleet asks for no second person by itself
@@ -87,8 +86,11 @@ class RolloutRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(_parse_step(text) for text in self.waves)
 
     def soak_for(self, wave: int) -> float:
-        """Soak time of a wave in seconds; waves count from 0."""
-        return self.soak_s if wave else self.soak_first_s
+        """Soak time of a wave in seconds, and until the next look; waves count from 0.
+
+        Never shorter than the devices' report interval: a look before they could report again sees nothing new.
+        """
+        return max(self.report_s, self.soak_s if wave else self.soak_first_s)
 
 
 _PERCENT = ("min_share", "success_share", "max_failure_share", "rejected_share")
@@ -158,114 +160,6 @@ def _parse_step(text: str) -> WaveStep:
     return WaveStep(devices=int(number))
 
 
-class WaveCounts(NamedTuple):
-    """Results of the devices of one wave. `told`: assigned of `size`; `reachable`: heard since or not assigned yet."""
-
-    size: int = 0
-    told: int = 0
-    reachable: int = 0
-    succeeded: int = 0
-    failed: int = 0  # also timed out, rolled back, rejected for anything but incompatibility
-    integrity: int = 0  # of those: refused for what its bytes or its signatures are
-    crashed: int = 0  # of those: the new version did not stay up
-    incompatible: int = 0  # left out: this version is not for such a device
-    left: int = 0  # cancelled or superseded: neither a success nor a failure
-
-    @property
-    def terminal(self) -> int:
-        """Number of results that count: successes and failures."""
-        return self.succeeded + self.failed
-
-
-class WaveAction(StrEnum):
-    """What to do with a wave, judged by its reports."""
-
-    GO = "go"  # enough results, and enough of them good
-    WAIT = "wait"  # too few results
-    PAUSE = "pause"  # a person has to look
-    ABORT = "abort"
-
-
-class WaveStatus(NamedTuple):
-    """Action and its reason for a person."""
-
-    word: WaveAction
-    why: str = ""
-
-
-class ExcusedCounts(NamedTuple):
-    """Problems that a person has seen and let pass: only more of them pause again."""
-
-    integrity: int = 0
-    incompatible: int = 0
-
-
-NO_EXCUSE = ExcusedCounts()
-# of a wave that has passed: it pauses nothing any more, but it may still abort
-SETTLED_EXCUSE = ExcusedCounts(1 << 53, 1 << 53)
-
-
-def check_stop(
-    counts: WaveCounts, rules: RolloutRules, *, first: bool = False, excused: ExcusedCounts = NO_EXCUSE
-) -> WaveStatus:
-    """Decide whether to stop a wave now; GO = nothing speaks against going on. `first`: two crashes abort it."""
-    failures, able = counts.failed, counts.told - counts.left - counts.incompatible
-    share = _to_percent(failures, able)  # of all that were told: failures come in before successes do
-    if counts.integrity >= 2:
-        return WaveStatus(WaveAction.ABORT, f"{counts.integrity} devices refused what they were sent (integrity)")
-    if first and counts.crashed >= 2:
-        why = f"the new version did not stay up on {counts.crashed} devices of the first wave"
-        return WaveStatus(WaveAction.ABORT, why)
-    if failures >= min(rules.max_failures, counts.size) > 0 and share > rules.max_failure_share:
-        return WaveStatus(WaveAction.ABORT, f"{failures} of {able} devices that were told have failed ({share:.0f} %)")
-    if counts.integrity > excused.integrity:
-        return WaveStatus(WaveAction.PAUSE, "a device refused what it was sent (integrity)")
-    odd = _to_percent(counts.incompatible, counts.size)
-    if counts.incompatible > excused.incompatible and odd > rules.rejected_share:
-        why = f"{counts.incompatible} of {counts.size} devices cannot run it ({odd:.0f} %)"
-        return WaveStatus(WaveAction.PAUSE, why)
-    return WaveStatus(WaveAction.GO)
-
-
-def judge_waves(waves: Sequence[WaveCounts], rules: RolloutRules, excused: ExcusedCounts) -> WaveStatus:
-    """Judge all waves so far, the present one last; the worst status counts.
-
-    `excused` is of the present wave; one that has passed may still abort, but pauses nothing.
-    """
-    present = len(waves) - 1
-    each = [
-        check_stop(counts, rules, first=number == 0, excused=excused if number == present else SETTLED_EXCUSE)
-        for number, counts in enumerate(waves)
-    ]
-    worst = sorted(each, key=lambda status: (status.word is not WaveAction.ABORT, status.word is not WaveAction.PAUSE))
-    return worst[0] if worst else WaveStatus(WaveAction.GO)
-
-
-def check_results(counts: WaveCounts, rules: RolloutRules, *, small: bool) -> WaveStatus:
-    """Whether the soak may begin: GO with enough results, else WAIT; never for a wave that no device could run."""
-    needed = count_required_results(counts, rules, small=small)
-    if counts.terminal < needed or counts.told < counts.size:
-        why = f"{counts.terminal} of {needed} results needed, {counts.told} of {counts.size} told"
-        return WaveStatus(WaveAction.WAIT, why)
-    return WaveStatus(WaveAction.GO)
-
-
-def count_required_results(counts: WaveCounts, rules: RolloutRules, *, small: bool) -> int:
-    """Number of terminal results that this wave needs; at least one whatever its size."""
-    able = counts.size - counts.incompatible - counts.left
-    least = rules.minimum or (1 if small else 10)
-    return max(1, min(able, max(least, ceil(counts.reachable * rules.min_share / 100))))
-
-
-def check_success(counts: WaveCounts, rules: RolloutRules) -> WaveStatus:
-    """Decide at the end of a soak: GO if enough of the results are good, else PAUSE."""
-    share = _to_percent(counts.succeeded, counts.terminal)
-    if counts.terminal and share >= rules.success_share:
-        return WaveStatus(WaveAction.GO)
-    why = f"{counts.succeeded} of {counts.terminal} succeeded, {rules.success_share:g} % needed"
-    return WaveStatus(WaveAction.PAUSE, why)
-
-
 def compute_rate(rules: RolloutRules, successes: int) -> int:
     """Rate limit: devices that may be assigned in any minute, after so many successes."""
     doubled = min(successes // rules.double_each, 40)
@@ -276,18 +170,6 @@ def count_approvals(rules: RolloutRules, *, reached: int, fleet: int, permit: bo
     """Number of people who must approve: two, to reach over `APPROVED_PERCENT` of a large fleet or to use a permit."""
     wide = permit or reached * 100 > APPROVED_PERCENT * fleet
     return max(rules.approvals, WIDE_APPROVALS if wide and fleet >= APPROVED_FLEET else 0)
-
-
-def excluded_failure_rate(results: int) -> float:
-    """Failure rate (0..1) that 0 failures of `results` exclude with 95 % confidence.
-
-    10: 0.259, 59: 0.05, 299: 0.01. So a first wave finds disasters; later ones find small harm.
-    """
-    return float(1.0 - (1.0 - CONFIDENCE_LEVEL) ** (1.0 / results)) if results > 0 else 1.0
-
-
-def _to_percent(part: int, whole: int) -> float:
-    return 100.0 * part / whole if whole else 0.0
 
 
 def parse_stored_rules(values: Any) -> RolloutRules | None:

@@ -54,11 +54,23 @@ def find_breach(
 def is_soak_over(seen: DeviceSignals, elapsed_s: float, terms: Assignment) -> bool:
     """Whether the soak is over: watched for long enough, and answered often enough.
 
-    After `max_soak_s` the time alone is enough. `elapsed_s` NaN: not over.
+    After `max_soak_s` one answer is enough. `elapsed_s` NaN: not over.
     """
     if not elapsed_s >= terms.soak_s:
         return False
-    return seen.inferences >= terms.min_inferences or elapsed_s >= terms.max_soak_s
+    return seen.inferences >= terms.min_inferences or (elapsed_s >= terms.max_soak_s and seen.inferences > 0)
+
+
+def find_end(seen: DeviceSignals, elapsed_s: float, now_ms: int, terms: Assignment) -> str:
+    """Find why a model on trial goes back although nothing speaks against it, in one line; "" while it may stay.
+
+    It never answered in `max_soak_s`, or the hub did not release it before the assignment expired.
+    """
+    if elapsed_s >= terms.max_soak_s and not seen.inferences and terms.min_inferences:
+        return f"no answer in {terms.max_soak_s:g} s: nothing shows how it answers"
+    if terms.needs_release and now_ms >= terms.expires_ms:
+        return "the hub did not release it in time"
+    return ""
 
 
 def _check_crashes(seen: DeviceSignals, gates: ProbationLimits) -> str:

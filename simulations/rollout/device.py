@@ -249,5 +249,6 @@ class RolloutDevice:
             cohort=RolloutCohort.CONTROL if control else RolloutCohort.CANDIDATE,
             quality=self.fleet.reported_quality(self.name, AuditQuality((self.cell,))) if figures else None,
             signals=self.seen if figures else None,
+            trial_passed=status.trial_passed,
         )
         self.fleet.kernel.schedule_after(self.fleet.manners.latency_s, self.fleet.send_report, self.name, report)

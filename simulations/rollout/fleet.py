@@ -227,7 +227,7 @@ class RolloutFleet:
         """Send an assignment to a device."""
         self.kernel.schedule_after(self.manners.latency_s, self.devices[device].on_assignment, assignment)
 
-    def _evaluate_gate(self, canary: Sequence[object], control: Sequence[object], rules: object) -> GateResult:
+    def _evaluate_gate(self, canary: Sequence[object], control: Sequence[object] | None, rules: object) -> GateResult:
         found = self._judge(canary, control, rules)  # type: ignore[arg-type]
         verdict = "hold" if found.hold else found.outcome.value
         if not self._looks or self._looks[-1].verdict != verdict:

@@ -65,7 +65,9 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     `counter` only ever grows for a device and family: the highest is what holds. `path`, `version`, `digest` (SHA-256
     of the packed bundle, hex) name a target of the update repository; for `CONTROL` they name what it runs already.
     `withdraw`: nothing is assigned any more; an install that is not committed is given up.
-    `soak_s` and `min_inferences` must both pass before a commit; after `max_soak_s` the first is enough.
+    `soak_s` and `min_inferences` must both pass before a commit; after `max_soak_s` the first is enough for a model
+    that has answered at all, and one that has not goes back. `needs_release`: it is committed only once the same
+    assignment came again without this, and goes back when it expires; the hub releases a wave that passed its gate.
     `strict`: without a hub in reach for `strict_s` a device in probation goes back instead of committing.
     `epoch` is 0: it holds for any database of the device.
     """
@@ -89,6 +91,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     strict: bool = False
     strict_s: float = 1800.0
     report_s: float = 300.0  # how often figures are reported while it lasts
+    needs_release: bool = False
 
 
 MAX_AUDIT_CELLS = 32
@@ -159,6 +162,7 @@ class InstallReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     `seq` only ever grows for a device, over new databases too: hub time in milliseconds, or one more than the last.
     `version` and `running` (digest of the packed bundle, hex) are of what serves at that moment, "" for nothing.
     `quality` and `signals` are labelled fields (P1): None where the policy in force does not list them.
+    `trial_passed`: the device's own probation is over and found nothing; only the hub's release is missing.
     """
 
     epoch: int
@@ -175,6 +179,7 @@ class InstallReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     quality: AuditQuality | None = None
     signals: DeviceSignals | None = None
     detail: str = ""  # one line for people; never anything of a sample
+    trial_passed: bool = False
 
 
 class ReportReceipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="j"):

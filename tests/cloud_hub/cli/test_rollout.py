@@ -46,7 +46,7 @@ def test_a_status_goes_through_json_and_back(running):
 
 
 ENDS = {
-    S.RUNNING: (ExitCode.OK, "Waiting for r1 to finish: 1 of 20 devices have committed, wave 1 of 3 is running"),
+    S.RUNNING: (ExitCode.OK, "Waiting for r1 to finish: 0 of 20 devices have committed, wave 1 of 3 is running"),
     S.SOAKING: (ExitCode.OK, "wave 1 of 3 is watched"),
     S.WAITING_APPROVAL: (ExitCode.WAITING, "skerry rollout approve r1 --plan "),
     S.PAUSED_INCONCLUSIVE: (ExitCode.WAITING, "Paused: r1, wave 1 of 3: because"),

@@ -15,7 +15,10 @@ from wire.protocol.rollout import DeviceSignals, InstallFailure, InstallReport, 
 NEW = BundleTarget("models/digits/digits-2.skb", 2, "b" * 64)
 OLD = BundleTarget("models/digits/digits-1.skb", 1, "a" * 64)
 BEGIN_S = 1_000_000.0
-QUICK = {"soak_first_s": 120.0, "soak_s": 60.0, "look_s": 10.0, "wave_deadline_s": 7200.0, "withdraw_s": 60.0}
+QUICK = {
+    "soak_first_s": 120.0, "soak_s": 60.0, "look_s": 10.0, "report_s": 10.0, "wave_deadline_s": 7200.0,
+    "withdraw_s": 60.0,
+}  # fmt: skip
 COMMITTED, ROLLED_BACK = InstallState.COMMITTED, InstallState.ROLLED_BACK
 
 
@@ -45,7 +48,7 @@ class Device:
         self.seq = 0
         self.holds: Any = None
         self.began_s = 0.0
-        self.stage = "idle"
+        self.stage = "idle"  # told, busy, proven (waits for its release), taken back
         self.contents: dict[int, Any] = {}  # counter -> what was said under it
 
     def hear(self, word, now):
@@ -53,7 +56,10 @@ class Device:
         assert known == word, f"{self.name} was told two things under {word.counter}"
         if not self.online or (self.holds is not None and word.counter <= self.holds.counter):
             return
-        installing = self.stage in {"told", "busy"} and self.holds.cohort is RolloutCohort.CANDIDATE
+        installing = self.stage in {"told", "busy", "proven"} and self.holds.cohort is RolloutCohort.CANDIDATE
+        if installing and not word.withdraw and word.digest == self.holds.digest and not word.needs_release:
+            self.holds = word
+            return
         self.holds, self.began_s = word, now
         self.stage = "told" if not word.withdraw else "taken back" if installing else "idle"
 
@@ -68,6 +74,9 @@ class Device:
         if now - self.began_s < self.takes_s:
             before, self.stage = self.stage, "busy"
             return [self.report(InstallState.DOWNLOADING)] if before == "told" else []
+        if self.ends is COMMITTED and self.holds.needs_release:
+            told, self.stage = self.stage == "proven", "proven"
+            return [] if told else [self.report(InstallState.PROBATION, trial_passed=True)]
         if self.ends is COMMITTED:
             self.runs = BundleTarget(self.holds.path, self.holds.version, self.holds.digest)
         return self.end(self.ends, self.failure)
@@ -99,6 +108,7 @@ class Bench:
         self.plan = replace(build_plan(self.order, members(count), "ann", self.ms), people=0)
         self.create(self.plan)
         self.told: list[Any] = []  # (time, device, goal)
+        self.released: list[Any] = []
         self.alarms: list[str] = []
         self.deaths = 0
         self.pick_up()
@@ -134,7 +144,9 @@ class Bench:
     def obey(self, commands):
         for command in commands:
             if isinstance(command, Assign):
-                self.told.append((self.now, command.device, self.core.fleet.rows[command.device].goal))
+                row = self.core.fleet.rows[command.device]
+                told = self.released if row.released and row.goal is DeviceGoal.CANDIDATE else self.told
+                told.append((self.now, command.device, row.goal))
                 self.devices[command.device].hear(command.assignment, self.now)
             elif isinstance(command, NotifyOperator):
                 self.alarms.append(command.why)

@@ -1,5 +1,7 @@
 """The rollout state machine: waves, rates, gates, pauses and reports."""
 
+from itertools import count
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +12,7 @@ from tests.cloud_hub.doubles.rollout_bench import COMMITTED, FAIL, HOLD, NEW, OL
 from wire.protocol.rollout import InstallFailure, InstallState, RolloutCohort
 
 S = RolloutState
+_SUCCEEDED = RolloutDeviceState.SUCCEEDED
 
 
 def test_a_sound_version_reaches_the_fleet_wave_by_wave():
@@ -17,8 +20,8 @@ def test_a_sound_version_reaches_the_fleet_wave_by_wave():
     exposed = []
     while bench.core.state is not S.COMPLETED:
         bench.step()
-        if bench.core.state is S.SOAKING and bench.core.exposed_count not in exposed:
-            exposed.append(bench.core.exposed_count)
+        if bench.core.state is S.SOAKING and bench.core.fleet.exposed not in exposed:
+            exposed.append(bench.core.fleet.exposed)
     assert exposed == [2, 20, 100, 200]
     assert all(device.runs == NEW for device in bench.devices.values())
     assert bench.core.fleet.states[RolloutDeviceState.SUCCEEDED] == 200
@@ -65,15 +68,78 @@ def test_the_gate_is_shown_every_candidate_and_control_of_the_present_wave_also_
     assert shown[-1] == (2, 2, 1)
 
 
-def test_the_last_wave_has_nobody_left_to_compare_with_and_rests_on_reports_alone():
-    looks = []
+def test_the_last_wave_and_a_fleet_of_one_are_judged_by_their_audits_alone():
+    looks = {}
 
     def judge(canary, control, rules):
-        looks.append(len(canary))
+        looks[len(canary)] = control
         return PASS(canary, control, rules)
 
     assert Bench(200, judge).run() is S.COMPLETED
-    assert max(looks) == 80
+    assert looks[100] is None, "nobody is left to be a control"
+    looks.clear()
+    assert Bench(1, judge).run() is S.COMPLETED
+    assert looks[1] is None
+
+
+@pytest.mark.parametrize("size", [1, 3, 200])
+def test_a_worse_version_is_committed_by_no_device_of_any_fleet_in_any_wave(size):
+    for bad_from in range(len(Bench(size).plan.waves)):
+        bench = Bench(size)
+        while bench.core.head.wave < bad_from or bench.core.state is not S.SOAKING:
+            bench.step()
+        bench.judge = bench.core._judge = UNSURE if size == 1 else FAIL
+        bad = set(bench.plan.waves[bad_from])
+        assert bench.run() is S.ABORTED
+        assert not {row.device for row in bench.core.fleet.rows.values() if row.state is _SUCCEEDED} & bad
+        assert all(bench.devices[device].runs == OLD for device in bad)
+
+
+def test_nothing_is_committed_before_its_wave_has_passed_and_everything_then():
+    bench = Bench(200)
+    bench.to(S.EVALUATING)
+    assert (bench.core.fleet.succeeded_count, bench.core.fleet.counts_of_wave(0).proven) == (0, 2)
+    bench.run(60.0)
+    assert (bench.core.head.wave, bench.core.fleet.succeeded_count) == (1, 2)
+    assert {device for _, device, _ in bench.released} == set(bench.plan.waves[0])
+
+
+def test_no_evidence_waits_for_a_person_who_may_answer_for_it_and_not_for_evidence_of_harm():
+    bench = Bench(1, UNSURE)
+    bench.to(S.PAUSED_INCONCLUSIVE)
+    assert not bench.released
+    bench.core._judge = HOLD
+    bench.do(lambda core: core.resume("ann", bench.now, accept=True))
+    bench.to(S.PAUSED_INCONCLUSIVE)
+    assert not bench.released
+    bench.core._judge = UNSURE
+    bench.do(lambda core: core.resume("ann", bench.now))
+    bench.to(S.PAUSED_INCONCLUSIVE)
+    bench = Bench(1, UNSURE)
+    bench.to(S.PAUSED_INCONCLUSIVE)
+    bench.do(lambda core: core.resume("ann", bench.now, accept=True))
+    assert bench.run() is S.COMPLETED
+    assert "accepted without evidence" in [entry.why for entry in bench.store.read_history("r1")]
+
+
+def test_a_soak_goes_on_while_audits_still_come():
+    audits = count(1)
+    bench = Bench(1, lambda *_: replace(UNSURE(*_), audits=next(audits)), max_soak_s=7200.0)
+    bench.to(S.SOAKING)
+    bench.run(1000.0, until=set())
+    assert bench.core.state is S.SOAKING
+    bench.core._judge = UNSURE
+    bench.to(S.PAUSED_INCONCLUSIVE, 300.0)
+
+
+def test_a_release_that_was_lost_with_the_hub_is_sent_again():
+    bench = Bench(1)
+    bench.to(S.EVALUATING)
+    bench.now += 5.0
+    bench.tick("after")  # the hub dies between writing the release and sending it
+    assert not bench.released
+    assert bench.run() is S.COMPLETED
+    assert bench.devices["acme--d00000"].runs == NEW
 
 
 def test_a_rollout_with_nothing_to_compare_with_rests_on_reports_alone():
@@ -184,6 +250,7 @@ def test_devices_that_cannot_run_it_are_left_out_but_many_of_them_pause():
 def test_case_50_failed_after_succeeded_moves_the_counters_and_the_wave_is_judged_again():
     bench = Bench(200)
     bench.to(S.EVALUATING)
+    bench.run(30.0)
     first, second = bench.plan.waves[0]
     assert bench.core.fleet.counts_of_wave(0).succeeded == 2
     bench.say(first, InstallState.FAILED, InstallFailure.HEALTH)

@@ -85,7 +85,7 @@ class RolloutMachine(RuleBasedStateMachine):
     def resume(self, die):
         self.ask(lambda core: core.resume("ann", self.bench.now), die)
 
-    @precondition(lambda self: self.bench.core.exposed_count > 1)
+    @precondition(lambda self: self.bench.core.fleet.exposed > 1)
     @rule(die=DIE, revert=st.booleans())
     def abort(self, die, revert):
         self.ask(lambda core: core.abort("ann", "", self.bench.now, revert=revert), die)
@@ -106,7 +106,7 @@ class RolloutMachine(RuleBasedStateMachine):
         reached = sum(len(wave) for wave in core.plan.waves[: core.head.wave + 1])
         told = Counter(bench.candidates)
         assert len(told) <= reached
-        assert core.exposed_count <= reached
+        assert core.fleet.exposed <= reached
         assert set(told) <= {device for wave in core.plan.waves[: core.head.wave + 1] for device in wave}
         assert self.aborted_at is None or len(bench.candidates) == self.aborted_at
         assert core.head.passed <= core.head.wave + 1
@@ -132,7 +132,7 @@ class RolloutMachine(RuleBasedStateMachine):
         assert core.fleet.states == Counter(row.state for row in rows)
         counted = sum(core.fleet.counts_of_wave(number).succeeded for number in range(len(core.plan.waves)))
         assert counted == sum(row.state is RolloutDeviceState.SUCCEEDED for row in rows)
-        assert core.exposed_count == sum(row.exposed for row in rows)
+        assert core.fleet.exposed == sum(row.exposed for row in rows)
 
     @precondition(lambda self: self.bench.core.state not in TERMINAL)
     @rule()

@@ -322,3 +322,64 @@ def test_a_model_on_trial_that_was_taken_out_of_service_by_others_is_taken_back(
     world.advance(1.0, FINE)
     assert (world.state, world.serving, world.disk.trial) == (S.IDLE, OLD, False)
     assert world.reports[-1].failure is InstallFailure.HEALTH
+
+
+# Only what the hub has released is kept
+
+
+def release(world):
+    return world.assign(**{name: getattr(world.work, name) for name in ("rollout", "path", "version", "digest")})
+
+
+def test_what_needs_a_release_stays_on_trial_until_it_comes_and_is_kept_then():
+    world = soak_device(device_on_probation(needs_release=True))
+    assert (world.state, world.disk.trial) == (S.PROBATION, True)
+    assert [status.trial_passed for status in world.reports if status.state is S.PROBATION] == [False, True]
+    counter = release(world).counter
+    world.advance(1.0, FINE)
+    assert (world.state, world.committed, world.disk.trial) == (S.IDLE, world.serving, False)
+    assert (world.reports[-1].state, world.reports[-1].counter) == (S.COMMITTED, counter)
+
+
+def test_a_model_that_is_never_released_goes_back_when_its_assignment_expires_and_is_not_held_against_it():
+    world = device_on_probation(needs_release=True)
+    world.advance(DAY_S, FINE)
+    assert world.state is S.PROBATION
+    world.advance(10 * DAY_S, FINE)
+    assert (world.state, world.serving, world.committed, world.disk.banned) == (S.IDLE, OLD, OLD, set())
+    assert (world.reports[-1].state, world.reports[-1].failure) == (S.ROLLED_BACK, None)
+    assert "release" in world.reports[-1].detail
+
+
+def test_a_release_outlives_a_power_cut_and_one_that_comes_before_the_probation_counts():
+    world = SimulatedDevice()
+    world.assign(needs_release=True)
+    world.step_worker()
+    release(world)
+    assert (world.state, len(world.reports)) == (S.DOWNLOADING, 2), "it goes on, and nothing is fetched again"
+    world.crash_process()
+    world.start_process()
+    world.finish_worker()
+    soak_device(world)
+    assert (world.state, world.serving) == (S.IDLE, world.committed)
+    assert world.committed != OLD
+
+
+def test_an_idle_device_does_not_keep_a_model_that_never_answered():
+    world = device_on_probation(soak_s=60.0, max_soak_s=3600.0)
+    world.advance(3599.0, DeviceSignals(starts=1))
+    assert world.state is S.PROBATION
+    world.advance(2.0, DeviceSignals(starts=1))
+    assert (world.state, world.serving, world.disk.banned) == (S.IDLE, OLD, set())
+    assert (world.reports[-1].state, world.reports[-1].failure) == (S.ROLLED_BACK, None)
+    assert "no answer" in world.reports[-1].detail
+
+
+def test_an_assignment_of_another_rollout_or_bundle_releases_nothing():
+    world = soak_device(device_on_probation(needs_release=True))
+    first = world.work
+    for change in ({"rollout": "other"}, {"digest": "f" * 64}, {"needs_release": True}):
+        named = {name: getattr(first, name) for name in ("rollout", "path", "version", "digest")}
+        world.assign(**{**named, **change})
+        world.advance(1.0, FINE)
+        assert (world.state, world.core.row.work) == (S.PROBATION, first)

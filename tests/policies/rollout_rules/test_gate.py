@@ -18,6 +18,10 @@ from wire.protocol.rollout import AuditAgreement, AuditQuality, DeviceSignals
 LIARS = 0.3
 
 
+def look_alone(new: list[DeviceQuality], **rules: float) -> GateResult:
+    return evaluate_gate(new, None, msgspec.structs.replace(GateRules(), **rules))
+
+
 def look(new: list[DeviceQuality], old: list[DeviceQuality] | None = None, **rules: float) -> GateResult:
     return evaluate_gate(new, old or control(Random(9), len(new), 10), msgspec.structs.replace(GateRules(), **rules))
 
@@ -61,6 +65,37 @@ def test_one_class_alone_that_is_severely_worse_is_found_among_all():
     seen = look(new)
     assert seen.hold
     assert "rare" in seen.why
+
+
+# Without controls: a fleet of one, and every last wave
+
+
+def test_a_fleet_of_one_is_judged_by_its_paired_audits():
+    assert look_alone(canary(Random(1), 1, 60, Truth(0.4, 0.0))).outcome is GateOutcome.FAIL
+    assert look_alone(canary(Random(1), 1, 60, Truth(0.0, 0.0))).outcome is GateOutcome.PASS
+    assert look_alone(canary(Random(2), 100, 10, TWENTY_POINTS)).outcome is GateOutcome.FAIL
+    assert look_alone(canary(Random(1), 100, 10)).outcome is GateOutcome.PASS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_forty_points_worse_never_pass_on_one_device_however_often_one_looks(seed: int):
+    rng = Random(seed)
+    worse = 0
+    for audits in range(1, 200):
+        worse += rng.random() < 0.4
+        seen = look_alone([one("n", AuditAgreement("open", 0.02, audits, audits - worse, worse))])
+        assert seen.outcome is not GateOutcome.PASS
+        if seen.outcome is GateOutcome.FAIL:
+            return
+    raise AssertionError("never found")
+
+
+def test_without_controls_nothing_audited_is_nothing_known():
+    assert look_alone(silent(1)).outcome is GateOutcome.INCONCLUSIVE
+    assert look_alone(canary(Random(1), 1, 0)).outcome is GateOutcome.INCONCLUSIVE
+    vitals = DeviceQuality("n", AuditQuality((), ("vitals",)), fleets.of_class("vitals", confidence_sq=262.0))
+    assert "no control" in look_alone([vitals]).why
+    assert look_alone([vitals]).outcome is GateOutcome.INCONCLUSIVE
 
 
 # Case 51: whatever says nothing

@@ -90,7 +90,14 @@ def test_whatever_was_counted_the_gates_have_an_answer(seen, before, declared):
 
 @pytest.mark.parametrize(
     ("inferences", "elapsed_s", "enough"),
-    [(199, 1800.0, False), (200, 1799.9, False), (200, 1800.0, True), (0, 86_400.0, True), (200, float("nan"), False)],
+    [
+        (199, 1800.0, False),
+        (200, 1799.9, False),
+        (200, 1800.0, True),
+        (1, 86_400.0, True),
+        (0, 86_400.0, False),
+        (200, float("nan"), False),
+    ],
 )
 def test_it_is_committed_after_time_and_answers_or_after_the_longest_time(inferences, elapsed_s, enough):
     assert is_soak_over(DeviceSignals(inferences=inferences), elapsed_s, make_assignment(1, 0)) is enough
