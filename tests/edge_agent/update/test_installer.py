@@ -181,7 +181,7 @@ async def test_case_37_a_newer_assignment_ends_the_errand_of_the_older(device, t
         life.send_assignment(2, 4)
         await life.wait_for_state(S.PROBATION)
         assert life.version == 4
-        assert [r.rollout for r in life.reports_in_state(S.SUPERSEDED)] in ([], ["r1"])
+        assert {r.rollout for r in life.reports_in_state(S.SUPERSEDED)} <= {"r1"}  # said again until it is heard
 
 
 @pytest.mark.heavy
