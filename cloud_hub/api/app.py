@@ -23,7 +23,14 @@ from cloud_hub.api.oip_repository import ModelRepositoryRoutes
 from cloud_hub.api.public import LedgerRoutes, TufRoutes
 from cloud_hub.api.rollouts import RolloutRoutes
 from cloud_hub.api.routing import OpenApiRoutes, Route
-from wire.http.guards import ServerAccess, build_tls_context, load_token, open_site, security_middlewares
+from wire.http.guards import (
+    IDLE_TIMEOUT_S,
+    ServerAccess,
+    build_tls_context,
+    load_token,
+    open_site,
+    security_middlewares,
+)
 
 SHUTDOWN_S = 2.0
 
@@ -41,7 +48,7 @@ class ApiLimits:
     max_body_bytes: int = 16 * 1024 * 1024
     ready_timeout_s: float = 2.0
     body_s: float = 30.0  # a body has to be here within this time
-    idle_s: float = 30.0  # a connection that sends no whole request head for so long is closed
+    idle_s: float = IDLE_TIMEOUT_S
 
 
 class ApiServer:

@@ -73,7 +73,9 @@ class HubCollector(Collector):
         yield states
         alarms = GaugeMetricFamily("skerry_hub_alarms", "What a person has to look at, by kind.", labels=["alarm"])
         alarms.add_metric(["clone_suspect"], len(self._registry.list_suspects()))
-        alarms.add_metric(["ledger_flaw"], len(self._hub.status().get("ledger_flaws", ())))
+        status = self._hub.status()
+        alarms.add_metric(["ledger_flaw"], len(status.get("ledger_flaws", ())))
+        alarms.add_metric(["store_damaged"], len(status.get("stores_damaged", ())))
         yield alarms
 
 

@@ -3,6 +3,7 @@
 Rule: a database written by a newer hub is refused; a migration runs once, in one transaction.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ _ADDED = {
 
 def open_device_database(path: Path) -> sa.Engine:
     """Open, create or migrate the file. ExitError(DATABASE) if it is damaged or written by a newer version."""
+    _make_private(path)
     engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.StaticPool)
     sa.event.listen(engine, "connect", _set_durable)
     sa.event.listen(engine, "begin", _begin_transaction)
@@ -81,8 +83,16 @@ def open_device_database(path: Path) -> sa.Engine:
     except ExitError:
         engine.dispose()
         raise
-    path.chmod(0o600)
     return engine
+
+
+def _make_private(path: Path) -> None:
+    """Give the file and its side files mode 0600 before the first connection, whose log inherits the file's mode."""
+    with suppress(OSError):  # the driver's error on opening it is more precise
+        path.touch(mode=0o600)
+        for private in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+            if private.exists():
+                private.chmod(0o600)
 
 
 def _prepare_schema(connection: sa.Connection, path: Path) -> None:

@@ -134,8 +134,11 @@ class Hub:
         return self._ready
 
     async def run(self) -> None:
-        """Open the store, restore open questions, serve. ExitError(DATABASE) if the store cannot be used."""
+        """Open the store, restore open questions, serve. ExitError(DATABASE) if a newer program wrote the store."""
         found = self.store.open(self._settings.database_url)
+        if found.damaged:
+            self._core.counts["store_damaged"] += 1
+            self._log.error("store_damaged", kept_as=safe_name(found.damaged))
         self._clock = HubClock(found.newest_ms / 1000)
         self._started_s = self._clock.now()
         try:
@@ -196,6 +199,7 @@ class Hub:
             "uptime_s": round(now - self._started_s, 1) if self._started_s else 0.0,
             "link_up": self._link.up,
             "store_ok": self.store.ok,
+            "stores_damaged": self.store.list_damaged(),
             "open": self._core.open_count,
             "draining": self._core.draining,
             "queued": self._core.queued_by_model(),

@@ -1,13 +1,14 @@
 """Tables of the hub's database, how it is opened and migrated, and readable explanations of its errors.
 
-Rule: the schema only goes forward. A newer one is refused, an older one is migrated in one transaction, a damaged
-database stops the hub: nothing is repaired by guessing.
+Rule: the schema only goes forward. A newer one is refused, an older one is migrated in one transaction. A damaged
+database is set aside and a new one begun: nothing is repaired by guessing, and devices hold what they are owed.
 """
 
 import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -92,6 +93,10 @@ SCHEMA = 1 + len(MIGRATIONS)
 _ADVICE = "restore it from a backup, or move it away"
 
 
+class DamagedDatabaseError(Exception):
+    """A file that is no sound SQLite database."""
+
+
 def connect_database(url: str) -> sa.Engine:
     """Open the database for the writer's thread: one connection. SQLite: WAL, synchronous=FULL, file mode 0600."""
     engine = sa.create_engine(url, poolclass=sa.StaticPool, **_thread_arguments(url))
@@ -103,14 +108,30 @@ def connect_database(url: str) -> sa.Engine:
 
 
 def prepare_schema(engine: sa.Engine) -> None:
-    """Check the database, then migrate it. ExitError(DATABASE), or the driver's own error (see `explain_error`)."""
-    with engine.connect() as connection:
-        if engine.dialect.name == "sqlite":
-            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-            if found != "ok":
-                raise ExitError(ExitCode.DATABASE, f"{engine.url.database} is damaged: {_ADVICE}")
-    with engine.begin() as connection:
-        _migrate_schema(connection, str(engine.url.database))
+    """Check the database, then migrate it.
+
+    DamagedDatabaseError for an SQLite file that is damaged or none; ExitError(DATABASE) for one of a newer program; or
+    the driver's own error (see `explain_error`).
+    """
+    try:
+        with engine.connect() as connection:
+            on_disk = engine.dialect.name == "sqlite"
+            sound = not on_disk or connection.exec_driver_sql("PRAGMA quick_check(1)").scalar() == "ok"
+        if not sound:
+            raise DamagedDatabaseError
+        with engine.begin() as connection:
+            _migrate_schema(connection, str(engine.url.database))
+    except sa.exc.DBAPIError as error:
+        if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise DamagedDatabaseError from None
+        raise
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of an SQLite URL; None for another database, or one in memory."""
+    parts = sa.make_url(url)
+    on_disk = parts.get_backend_name() == "sqlite" and parts.database not in (None, "", ":memory:")
+    return Path(str(parts.database)) if on_disk else None
 
 
 def explain_error(error: sa.exc.DBAPIError, url: str) -> ExitError:

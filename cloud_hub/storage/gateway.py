@@ -15,9 +15,11 @@ from cloud_hub.core import commands
 from cloud_hub.core.commands import ErasureRequest, Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.security.envelopes import HubEnvelopes
+from cloud_hub.storage.database import sqlite_file
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import JobResult, Store, StoreError, StoreJob, read_tallies_aside
 from wire.errors import LocalError
+from wire.process.files import list_set_aside
 from wire.process.logging import JsonLog, safe_name
 
 CoreCall = Callable[..., None]
@@ -25,11 +27,15 @@ CoreCall = Callable[..., None]
 
 @dataclass(frozen=True)
 class StoredState:
-    """What an earlier process left: the latest hub time (ms), unanswered questions, and erased subjects."""
+    """What an earlier process left: the latest hub time (ms), unanswered questions, and erased subjects.
+
+    `damaged`: the name that its unusable database was renamed to, "" if it was sound.
+    """
 
     newest_ms: int
     owed: list[commands.StoredQuestion]
     tombstones: list[Tombstone]
+    damaged: str = ""
 
 
 class StoreGateway:
@@ -64,12 +70,17 @@ class StoreGateway:
     # -- life cycle
 
     def open(self, url: str) -> StoredState:
-        """Open the database and start the thread that writes to it. ExitError(DATABASE) if it cannot be used."""
+        """Open the database and start the thread that writes to it. ExitError(DATABASE) if a newer program wrote it."""
         self._url = url
         store = Store.open(url)
-        found = StoredState(store.newest_ms(), store.read_unanswered(), store.read_tombstones())
+        found = StoredState(store.newest_ms(), store.read_unanswered(), store.read_tombstones(), store.damaged)
         self._writer = StoreWriter(store, asyncio.get_running_loop(), self._on_written)
         return found
+
+    def list_damaged(self) -> list[str]:
+        """Names of the damaged databases that were set aside and still lie in the state folder."""
+        file = sqlite_file(self._url) if self._url else None
+        return list_set_aside(file) if file else []
 
     @property
     def commits(self) -> int:

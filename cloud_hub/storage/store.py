@@ -22,7 +22,16 @@ from cloud_hub.core.commands import (
     Stream,
     Tombstone,
 )
-from cloud_hub.storage.database import connect_database, effects, explain_error, name_fault, prepare_schema, sealed
+from cloud_hub.storage.database import (
+    DamagedDatabaseError,
+    connect_database,
+    effects,
+    explain_error,
+    name_fault,
+    prepare_schema,
+    sealed,
+    sqlite_file,
+)
 from cloud_hub.storage.retention import (
     LabelTally,
     count_verdicts,
@@ -31,6 +40,8 @@ from cloud_hub.storage.retention import (
     read_tallies,
     read_tombstones,
 )
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import set_database_aside
 from wire.protocol.messages import RefusalReason
 
 _CHUNK = 500  # keys per SELECT
@@ -70,10 +81,14 @@ class StoreError(Exception):
 
 
 class Store:
-    """The hub's tables behind an SQLAlchemy URL. `open` migrates; a database of a newer version is refused."""
+    """The hub's tables behind an SQLAlchemy URL. `open` migrates; a database of a newer version is refused.
 
-    def __init__(self, engine: sa.Engine) -> None:
+    `damaged`: the name that an unusable file was renamed to when this one was begun, "" for none.
+    """
+
+    def __init__(self, engine: sa.Engine, damaged: str = "") -> None:
         self._engine = engine
+        self.damaged = damaged
         self._forget = [table.delete().where(_match_bound_key(table)) for table in (effects, sealed)]
         self._unseal = self._forget[1]
         values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in ("ended_ms", "refusal", "verdict")}
@@ -81,17 +96,20 @@ class Store:
 
     @classmethod
     def open(cls, url: str) -> "Store":
-        """Open and migrate the database.
+        """Open and migrate the database; a damaged file is set aside (`damaged` is its new name), a new one begun.
 
-        ExitError(DATABASE) if it is damaged or newer than this program, ExitError(DISK) if it cannot be written.
+        ExitError(DATABASE) if it is newer than this program, ExitError(DISK) if it cannot be written.
         """
-        engine = connect_database(url)
         try:
-            prepare_schema(engine)
-        except sa.exc.DBAPIError as error:
-            engine.dispose()
-            raise explain_error(error, url) from None
-        return cls(engine)
+            return cls(_open_sound(url))
+        except DamagedDatabaseError:
+            file = sqlite_file(url)
+            assert file is not None  # in memory nothing is damaged
+        try:
+            name = set_database_aside(file)
+        except OSError as error:
+            raise ExitError(ExitCode.DISK, f"{file} is damaged and cannot be renamed: {error.strerror}") from None
+        return cls(_open_sound(url), name)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -192,6 +210,20 @@ class Store:
         if finds:
             done.rows = _select_rows(connection, [key for find in finds for key in find.keys])
             done.highest = _select_highest(connection, {stream for find in finds for stream in find.streams})
+
+
+def _open_sound(url: str) -> sa.Engine:
+    """A connected engine over the migrated database. DamagedDatabaseError; else ExitError."""
+    engine = connect_database(url)
+    try:
+        prepare_schema(engine)
+    except sa.exc.DBAPIError as error:
+        engine.dispose()
+        raise explain_error(error, url) from None
+    except (DamagedDatabaseError, ExitError):
+        engine.dispose()
+        raise
+    return engine
 
 
 def read_tallies_aside(url: str) -> list[LabelTally]:

@@ -12,7 +12,7 @@ from edge_agent.api.health import HealthRoutes
 from edge_agent.api.oip import InferLimits, OipRoutes
 from edge_agent.api.openapi import OpenApiRoutes
 from edge_agent.api.service import AnswerService
-from wire.http.guards import ServerAccess, load_token, open_site, security_middlewares
+from wire.http.guards import IDLE_TIMEOUT_S, ServerAccess, load_token, open_site, security_middlewares
 
 OPEN_ROUTES = frozenset({"/healthz"})
 SHUTDOWN_S = 2.0
@@ -46,11 +46,16 @@ def build_app(
 
 
 class ApiServer:
-    """Server of one application on one address, TCP or a Unix socket."""
+    """Server of one application on one address, TCP or a Unix socket.
 
-    def __init__(self, app: web.Application, door: ServerAccess) -> None:
+    `idle_s`: a connection that sends no whole request head for so long is closed; an open answer or stream is not idle.
+    """
+
+    def __init__(self, app: web.Application, door: ServerAccess, idle_s: float = IDLE_TIMEOUT_S) -> None:
         # `read_body` checks the bodies; an access log would hold ids of answers, and cost more than the answer.
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False, keepalive_timeout=idle_s
+        )
         self._door = door
 
     async def start(self) -> str:

@@ -317,7 +317,7 @@ class Agent:
         manifest = self.manifest
         named = (self._identity.device, manifest.model if manifest else "")
         sides = [self.answering.model, *self._sides]
-        return make_status(self._parts, named, self._executor.unrecorded, self._upkeep.alarms, sides)
+        return make_status(self._parts, named, self._executor.unrecorded, self._upkeep.alarms(), sides)
 
     @property
     def counts(self) -> dict[str, int]:

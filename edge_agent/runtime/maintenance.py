@@ -23,6 +23,7 @@ from edge_agent.system.settings import AgentSettings
 from edge_agent.uplink.services import AgentServices
 from policies.decisions import budget
 from policies.model.policy import AccountUnit, Policy
+from wire.process.files import list_set_aside
 from wire.protocol.messages import DenyAllNotice, SpendMirror
 from wire.protocol.topics import extract_tenant
 
@@ -116,7 +117,7 @@ class PolicyContextMonitor:
 
 
 class Maintenance:
-    """The maintenance task. `alarms`: those of the database."""
+    """The maintenance task, and the database's alarms."""
 
     def __init__(
         self, parts: AgentServices, executor: CommandExecutor, guard: PolicyContextMonitor, settings: AgentSettings
@@ -126,7 +127,7 @@ class Maintenance:
         self._guard = guard
         self._settings = settings
         self.classes = SampleAttributesCache(parts.clock)
-        self.alarms: set[str] = set()
+        self._log_lost = False
 
     async def run(self, opened: Callable[[], Any]) -> None:
         """Prune, keep the time floor and reopen the database, until cancelled.
@@ -150,6 +151,14 @@ class Maintenance:
             except sqlite3.Error:
                 parts.counts["prune_failed"] += 1
 
+    def alarms(self) -> set[str]:
+        """Alarms of the database: `database_damaged` while one that was set aside lies there, whoever started since.
+
+        `log_lost`: this start found that the write-ahead log had been lost.
+        """
+        damaged = {"database_damaged"} if list_set_aside(self._parts.database.path) else set()
+        return damaged | ({"log_lost"} if self._log_lost else set())
+
     def save_time_floor(self) -> None:
         """Store the time floor: the next process starts its clock no earlier."""
         clock = self._parts.clock
@@ -167,7 +176,7 @@ class Maintenance:
             parts.counts["database_unusable"] += 1
             return False
         parts.clock.raise_floor(stored.floor_ms, stored.sure_ms)
-        self.alarms |= ({"database_damaged"} if stored.damaged else set()) | ({"log_lost"} if stored.gap else set())
+        self._log_lost |= stored.gap
         self._guard.refresh_context(at_once=True)
         self._executor.execute(parts.core.restore(self._snapshot_core(stored), parts.clock.now()))
         return True

@@ -9,7 +9,6 @@ only then is the marker written anew.
 """
 
 import sqlite3
-import time
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from edge_agent.storage import ledger, tables
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import read_private_file, sync_folder, write_private_file
+from wire.process.files import read_private_file, set_database_aside, write_private_file
 
 SCHEMA = (
     # version 1
@@ -112,7 +111,6 @@ def migrate_schema(db: sqlite3.Connection, path: str) -> None:
 
 
 SEQ_JUMP = 1_000_000
-_SIDE_FILES = ("", "-wal", "-shm")
 _PRAGMAS = (
     "pragma journal_mode=wal",
     "pragma synchronous=full",  # a commit survives power loss, if the disk honours flushes
@@ -140,7 +138,7 @@ def open_connection(path: Path) -> OpenedDatabase:
     wal_was_there = path.with_name(path.name + "-wal").exists()
     damaged = ""
     if path.exists() and not _is_intact(path):
-        damaged = _put_aside(path)
+        damaged = set_database_aside(path)
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
     with ExitStack() as undo:
         undo.callback(db.close)
@@ -157,10 +155,11 @@ def open_connection(path: Path) -> OpenedDatabase:
 def _is_intact(path: Path) -> bool:
     """SQLite's own full integrity check.
 
-    False also for a file that is no database; errors of the disk itself are raised.
+    False also for a file that is no database, and for one that was emptied: the marker says that there was another.
+    Errors of the disk itself are raised.
     """
     if path.stat().st_size == 0:
-        return True
+        return not path.with_name(MARKER_FILE).exists()
     db = sqlite3.connect(path, isolation_level=None)
     try:
         return bool(db.execute("pragma integrity_check(1)").fetchone() == ("ok",))
@@ -170,17 +169,6 @@ def _is_intact(path: Path) -> bool:
         raise
     finally:
         db.close()
-
-
-def _put_aside(path: Path) -> str:
-    """Rename a damaged database with its side files; returns the new name."""
-    name = f"{path.name}.damaged-{time.time_ns() // 1_000_000}"
-    for suffix in _SIDE_FILES:
-        side = path.with_name(path.name + suffix)
-        if side.exists():
-            side.rename(path.with_name(name + suffix))
-    sync_folder(path.parent)
-    return name
 
 
 def _note_start(db: sqlite3.Connection, *, wal_was_there: bool) -> bool:

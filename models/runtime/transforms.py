@@ -72,7 +72,8 @@ def apply_transforms(
         does = STEPS.get(str(step.kind))
         if does is None:
             raise TransformStepError(f"{field.name}: {str(step.kind)[:32]!r} is not a known transform")
-        out = does(_StepInput(wide, step, field, whole, tools))
+        with np.errstate(over="ignore", invalid="ignore"):  # a step too small to divide by: refused just below
+            out = does(_StepInput(wide, step, field, whole, tools))
         if not np.isfinite(out).all():
             raise TransformStepError(f"{field.name}: {step.kind} gave NaN or infinity")
         wide = np.clip(np.trunc(out) if whole else out, low, high)

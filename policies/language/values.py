@@ -32,10 +32,13 @@ def shorten_value(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def require_unique(key: str, names: list[str]) -> None:
-    """Require that no name stands twice in the list at `key`. Raises ValueError."""
-    seen: set[str] = set()
-    for name in names:
+def require_unique(key: str, names: Iterable[object]) -> None:
+    """Require that no name stands twice in the list at `key`; what is no text is left to be refused as such.
+
+    Raises ValueError.
+    """
+    seen: set[object] = set()
+    for name in filter(lambda each: isinstance(each, str), names):
         if name in seen:
             raise ValueError(f"{key} names {shorten_value(name)} twice")
         seen.add(name)

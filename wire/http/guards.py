@@ -26,6 +26,7 @@ from wire.process.files import read_private_file, write_private_file
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - never a name a caller may use
 BODY_TIMEOUT_S = 30.0
+IDLE_TIMEOUT_S = 30.0  # a connection that sends no whole request head for so long is closed
 LISTEN_BACKLOG = 128
 _PLAIN_ENCODINGS = ("", "identity")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")

@@ -5,6 +5,7 @@ Rule: a failure is an `ExitError` of one line; a file that a person names is nev
 
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from wire.process.exit_codes import ExitCode, ExitError
 from wire.toml import parse_toml
 
 MAX_FILE_BYTES = 1 << 20
+_SIDE_FILES = ("-wal", "-shm")  # of an SQLite database
 # The folder that holds the packages: a child process is started there so that it finds them in a checkout too.
 PACKAGES_FOLDER = Path(__file__).parents[2]
 
@@ -57,6 +59,23 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def set_database_aside(path: Path) -> str:
+    """Rename a damaged SQLite database with its side files; returns its new name, `NAME.damaged-MILLISECONDS`."""
+    name = f"{path.name}.damaged-{time.time_ns() // 1_000_000}"
+    for suffix in ("", *_SIDE_FILES):
+        side = path.with_name(path.name + suffix)
+        if side.exists():
+            side.rename(path.with_name(name + suffix))
+    sync_folder(path.parent)
+    return name
+
+
+def list_set_aside(path: Path) -> list[str]:
+    """Names of the databases that were set aside for the one at `path`, oldest first."""
+    found = path.parent.glob(f"{path.name}.damaged-*")
+    return sorted(each.name for each in found if not each.name.endswith(_SIDE_FILES))
 
 
 def read_file_bytes(path: Path, code: ExitCode, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> bytes:

@@ -1,6 +1,8 @@
 """Registry of devices: invites, enrolment, states, and what survives a restart."""
 
+import os
 import sqlite3
+import stat
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -174,6 +176,23 @@ def test_database_of_a_newer_hub_is_refused(registry, tmp_path):
     with pytest.raises(ExitError) as stop:
         Registry.open(path)
     assert stop.value.code == ExitCode.DATABASE
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_its_log_of_devices_is_as_private_as_the_file(tmp_path, umask):
+    """The first connection came before the file's mode was set: `devices.db-wal` could be read by everybody."""
+    path = tmp_path / "devices.db"
+    before = os.umask(umask)
+    try:
+        for _ in range(2):
+            open_one = Registry.open(path)
+            open_one.invite(DeviceInvitation(DEVICE), 0, HOUR_S)
+            modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
+            assert modes == dict.fromkeys(("devices.db", "devices.db-shm", "devices.db-wal"), 0o600)
+            open_one.close()
+            (tmp_path / "devices.db-wal").touch(0o644)  # as an older program left it
+    finally:
+        os.umask(before)
 
 
 def test_damaged_database_is_refused_in_one_line(tmp_path):

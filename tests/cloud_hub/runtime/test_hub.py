@@ -10,7 +10,6 @@ from cloud_hub.core.notes import CONNECTS_PER_S
 from cloud_hub.engine.base import EchoEngine
 from tests.cloud_hub.doubles.devices import CARD, MANIFEST, SimDevice, registry
 from tests.cloud_hub.doubles.site import SLOW_S, Ear, Site, serving
-from wire.process.exit_codes import ExitCode, ExitError
 from wire.protocol.messages import DownNote, Receipt, Refusal, RefusalReason, StatusReply, Verdict, WelcomeNote
 from wire.transport.base import LinkLostError
 
@@ -147,11 +146,21 @@ async def test_case_76_a_message_that_trips_a_defect_costs_itself_alone(tmp_path
     await site.stop()
 
 
-async def test_case_96_a_database_that_cannot_be_used_stops_the_hub_before_it_serves(tmp_path):
+async def test_case_96_a_hub_whose_database_is_damaged_begins_anew_and_the_alarm_stays(tmp_path):
     (tmp_path / "hub.db").write_bytes(b"rubbish" * 1000)
-    with pytest.raises(ExitError) as stop:
-        await Site(tmp_path).start()
-    assert stop.value.code is ExitCode.DATABASE
+    device = SimDevice()
+    async with serving(tmp_path, device) as site:
+        ear = await Ear.listen(device, site.broker)
+        ear.ask(1)
+        assert set(await ear.verdicts(1)) == {1}
+        (kept,) = site.hub.status()["stores_damaged"]
+        assert site.hub.counters()["store_damaged"] == 1
+        assert f'"event":"store_damaged","kept_as":"{kept}"' in site.log.getvalue()
+    async with serving(tmp_path, device) as site:
+        assert site.hub.status()["stores_damaged"] == [kept]
+        assert "store_damaged" not in site.hub.counters()
+        (tmp_path / kept).unlink()
+        assert site.hub.status()["stores_damaged"] == []
 
 
 async def test_a_poisoned_question_is_refused_and_its_neighbours_are_answered(tmp_path):

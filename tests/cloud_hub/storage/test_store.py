@@ -12,6 +12,7 @@ from cloud_hub.storage.store import Store, StoreError, StoreJob
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import CODEC, SimDevice
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import list_set_aside
 from wire.protocol.messages import RefusalReason
 
 
@@ -120,20 +121,33 @@ def test_full_synchronous_write_ahead_log_and_private_file(store, tmp_path):
     assert stat.S_IMODE((tmp_path / "hub.db").stat().st_mode) == 0o600
 
 
-def test_case_96_a_damaged_database_stops_the_hub(url, tmp_path):
-    Store.open(url).close()
+def test_case_96_a_damaged_database_is_set_aside_whole_and_a_new_one_begun(url, tmp_path):
+    """It stopped the hub, which was started again every five seconds, for ever; devices hold what they are owed."""
+    before = Store.open(url)
+    before.apply_jobs([StoreJob(keeps=[question(1)])])
+    before.close()
     whole = (tmp_path / "hub.db").read_bytes()
-    (tmp_path / "hub.db").write_bytes(whole[:1000] + b"\x5a" * 3000 + whole[4000:])
-    with pytest.raises(ExitError, match="restore it from a backup") as stop:
-        Store.open(url)
-    assert stop.value.code is ExitCode.DATABASE
+    hurt = whole[:1000] + b"\x5a" * 3000 + whole[4000:]
+    (tmp_path / "hub.db").write_bytes(hurt)
+    (tmp_path / "hub.db-wal").write_bytes(b"its log")
+    after = Store.open(url)
+    assert (after.read_unanswered(), after.newest_ms()) == ([], 0)
+    after.apply_jobs([StoreJob(keeps=[question(1)])])
+    after.close()
+    assert list_set_aside(tmp_path / "hub.db") == [after.damaged]
+    assert (tmp_path / after.damaged).read_bytes()[1000:4000] == hurt[1000:4000]
+    again = Store.open(url)
+    assert (again.damaged, len(again.read_unanswered())) == ("", 1)
+    again.close()
 
 
-def test_case_96_a_file_that_is_no_database_stops_the_hub(url, tmp_path):
-    (tmp_path / "hub.db").write_bytes(b"not a database at all" * 100)
-    with pytest.raises(ExitError) as stop:
-        Store.open(url)
-    assert stop.value.code is ExitCode.DATABASE
+@pytest.mark.parametrize("rubbish", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_case_96_a_file_that_is_no_database_is_set_aside(url, tmp_path, rubbish):
+    (tmp_path / "hub.db").write_bytes(rubbish)
+    store = Store.open(url)
+    store.close()
+    assert (tmp_path / store.damaged).read_bytes() == rubbish
+    assert stat.S_IMODE((tmp_path / "hub.db").stat().st_mode) == 0o600
 
 
 def test_case_96_a_folder_that_is_not_there_is_a_disk_error(tmp_path):

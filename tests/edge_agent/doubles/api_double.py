@@ -15,7 +15,7 @@ from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Disa
 from models.bundle.manifest import InputSpec, Manifest
 from models.runtime.runner import EchoRunner, SampleError, echo_manifest
 from policies.model.reasons import DecisionReason
-from wire.http.guards import ServerAccess
+from wire.http.guards import IDLE_TIMEOUT_S, ServerAccess
 
 POLICY = "ab" * 16
 
@@ -147,11 +147,15 @@ class MemoryAgent:
 async def serve_api(
     agent: AnswerService, door: ServerAccess | None = None, **options: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
-    """A client session with a running server, on a free port. `door`: who may call; `options`: of `build_app`."""
+    """A client session with a running server, on a free port.
+
+    `door`: who may call; `options`: of `build_app`, and `idle_s` of the server.
+    """
     door = door or ServerAccess()
     limits = options.pop("limits", InferLimits(max_body_bytes=64 * 1024, max_batch=8))
+    idle_s = options.pop("idle_s", IDLE_TIMEOUT_S)
     app = build_app(agent, door, limits=limits, version="1.2.3", **options)
-    server = ApiServer(app, door)
+    server = ApiServer(app, door, idle_s)
     url = await server.start()
     try:
         async with aiohttp.ClientSession(base_url=url) as session:

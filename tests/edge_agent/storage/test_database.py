@@ -110,6 +110,24 @@ async def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path):
     assert "update" in str(stop.value)
 
 
+async def test_an_emptied_database_raises_an_alarm_that_stays_until_a_person_has_looked(tmp_path: Path):
+    """It passed for a new one: nothing was said, and the alarm of a damaged one was gone with the next start."""
+    async with AgentRig(tmp_path) as rig:
+        epoch = rig.agent.status()["epoch"]
+        assert "database_damaged" not in rig.agent.status()["alarms"]
+    (tmp_path / FILE).write_bytes(b"")
+    for _ in range(2):
+        async with AgentRig(tmp_path) as rig:
+            status = rig.agent.status()
+            assert "database_damaged" in status["alarms"]
+            assert status["epoch"] != epoch
+    (kept,) = tmp_path.glob("agent.db.damaged-*")
+    assert kept.stat().st_size == 0
+    async with AgentRig(tmp_path) as rig:
+        kept.unlink()
+        assert "database_damaged" not in rig.agent.status()["alarms"]
+
+
 async def test_case_96_a_damaged_database_is_put_aside_with_a_new_epoch_and_an_alarm(tmp_path: Path):
     async with AgentRig(tmp_path, policy(mode="wait")) as rig:
         await rig.agent.infer(sample())

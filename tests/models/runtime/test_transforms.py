@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edge_agent.uplink.egress_plan import draw_noise
@@ -47,6 +47,9 @@ def test_every_transform_of_the_policy_language_but_drop_is_a_step():
     st.lists(ANY, max_size=3),
     st.integers(0, 2**32),
 )
+@example(TensorDType.FP32, (5,), (0.0, 15.0), [TransformStep("quantise", step=5e-324)], 0)
+@example(TensorDType.FP32, (5,), (0.0, 15.0), [TransformStep("coarsen", step=5e-324)], 0)
+@example(TensorDType.INT64, (5,), (0.0, 15.0), [TransformStep("quantise", step=1e-308)], 0)
 def test_case_102_whatever_the_steps_a_field_keeps_type_shape_and_range_or_nothing_leaves(
     dtype, shape, ends, steps, seed
 ):

@@ -291,6 +291,12 @@ def test_random_policies_are_documents_or_raise_one_error_type(count):
     assert try_parser(lambda data: parse_policy(data).compile(), PolicyError, inputs)
 
 
+def test_a_list_in_a_list_of_names_is_refused_by_its_key():
+    assert fault(TEXT.replace('["hub-1"]', '["hub-1", ["hub-1"]]')).startswith(
+        "locality.hubs[1]: must be a valid string"
+    )
+
+
 MANY_PARTS = ".".join("a" * 100_000)
 
 
