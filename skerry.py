@@ -2,15 +2,20 @@
 
 Rule: an `ExitError` of a command is printed as one line, and its code is the exit code. `--help` imports no package.
 """
+# ruff: noqa: E402 - our own packages are imported once it is sure that they are ours
 
 import importlib
 import importlib.metadata
+import runpy
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
+
+runpy.run_path(str(Path(__file__).parent / "wire" / "process" / "packages.py"))["refuse_clashes"]("skerry")
 
 from wire.process.exit_codes import ExitCode, ExitError
 
@@ -135,9 +140,21 @@ def _explain_missing(error: ModuleNotFoundError) -> ExitError:
         return ExitError(ExitCode.CONFIG, "this part needs a checkout of the repository; run `make demo` there")
     if package in _OWN:
         return ExitError(ExitCode.CONFIG, f"{name} is not part of this installation")
-    if package in _EXTRAS:
-        return ExitError(ExitCode.CONFIG, f"{package} is not installed; run: pip install 'skerry[{_EXTRAS[package]}]'")
-    return ExitError(ExitCode.CONFIG, f"{name} is not installed; run: pip install --upgrade skerry")
+    return ExitError(ExitCode.CONFIG, f"{name} is not installed; run: {_advise_install(_EXTRAS.get(package))}")
+
+
+def _advise_install(extra: str | None) -> str:
+    """The command that installs what is missing: a checkout sets itself up, a wheel's packages come from a registry.
+
+    Skerry itself is on no registry. `extra`: the part that is missing; None: something that every installation has.
+    """
+    here = Path(__file__).parent
+    if (here / "setup.sh").is_file():
+        return f"{shlex.quote(str(here / 'setup.sh'))} demo"
+    marker = f'extra == "{extra}"' if extra else ""
+    asked = [line.partition(";") for line in importlib.metadata.requires("skerry") or ()]
+    wanted = [name.strip() for name, _, condition in asked if condition.strip().replace("'", '"') == marker]
+    return shlex.join([sys.executable, "-m", "pip", "install", *wanted])
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,13 +1,17 @@
-"""Main entry of the hub process (`python -m cloud_hub --config FILE`), as a service manager starts it.
+"""Main entry of the hub process (`python -P -m cloud_hub --config FILE`), as a service manager starts it.
 
 Imports no command-line packages. Exit codes: docs/exit-codes.md. JSON log lines on stderr; on stdout only the result of
 `--check`.
 """
+# ruff: noqa: E402 - our own packages are imported once it is sure that they are ours
 
 import argparse
 import asyncio
+import runpy
 import sys
 from pathlib import Path
+
+runpy.run_path(str(Path(__file__).parents[1] / "wire" / "process" / "packages.py"))["refuse_clashes"]("skerry hub")
 
 from cloud_hub.runtime.bootstrap import HubState, open_state
 from cloud_hub.runtime.broker import choose_port, find_program

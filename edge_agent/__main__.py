@@ -1,13 +1,17 @@
-"""Entry point of the agent process: `python -m edge_agent --config FILE`, as a service manager starts it.
+"""Entry point of the agent process: `python -P -m edge_agent --config FILE`, as a service manager starts it.
 
 Imports no command-line packages, to keep the process small. Exit codes: docs/exit-codes.md. JSON log lines go to
 stderr; stdout is for `--lines` alone.
 """
+# ruff: noqa: E402 - our own packages are imported once it is sure that they are ours
 
 import argparse
 import asyncio
+import runpy
 import sys
 from pathlib import Path
+
+runpy.run_path(str(Path(__file__).parents[1] / "wire" / "process" / "packages.py"))["refuse_clashes"]("skerry agent")
 
 from edge_agent.app.config import AgentConfig, load_config
 from edge_agent.app.lines import LinesOptions

@@ -58,8 +58,8 @@ class ChildProcess:
         """Start the process with a session of its own; its standard error is appended to the log."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", _FOLLOW_PARENT, str(os.getpid())),
-                *("-m", self.module, "--config", str(self.config)),
+                *(sys.executable, "-P", "-c", _FOLLOW_PARENT, str(os.getpid())),
+                *("-P", "-m", self.module, "--config", str(self.config)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=log,

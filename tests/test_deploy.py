@@ -37,7 +37,7 @@ def test_there_is_a_unit_for_each_room():
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_the_unit_starts_a_module_that_exists(unit):
-    module = re.search(r" -m (\w+) --config ", settings(unit)["ExecStart"])
+    module = re.search(r"/python -P -m (\w+) --config ", settings(unit)["ExecStart"])
     assert module
     assert (ROOT / module[1] / "__main__.py").is_file()
 

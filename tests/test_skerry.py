@@ -1,15 +1,19 @@
 """The command line as a person meets it: each test is a process, for what counts is its output and its exit code."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+import skerry as command_line
 from tests import ROOT
 from wire.process.exit_codes import ExitCode
+from wire.process.packages import PACKAGES
 
 
 def skerry(*args: str) -> subprocess.CompletedProcess[str]:
@@ -110,8 +114,8 @@ def test_a_defect_ends_with_1_and_shows_no_local_values(tmp_path):
 @pytest.mark.parametrize(
     ("module", "hint"),
     [
-        ("torch_is_not_here", "torch_is_not_here is not installed"),
-        ("sklearn.no_such_part", "pip install 'skerry[forge]'"),
+        ("torch_is_not_here", f"torch_is_not_here is not installed; run: {ROOT / 'setup.sh'} demo"),
+        ("sklearn.no_such_part", f"sklearn.no_such_part is not installed; run: {ROOT / 'setup.sh'} demo"),
         ("simulations", "make demo"),
         ("edge_agent.no_such_part", "edge_agent.no_such_part is not part of this installation"),
     ],
@@ -119,6 +123,41 @@ def test_a_defect_ends_with_1_and_shows_no_local_values(tmp_path):
 def test_a_module_that_is_not_there_says_what_to_install(tmp_path, module, hint):
     body = f"raise ModuleNotFoundError('No module', name={module!r})"
     assert hint in refused(run_stand_in(tmp_path, body), ExitCode.CONFIG)
+
+
+def test_an_installed_wheel_names_packages_that_a_registry_has(tmp_path):
+    (tmp_path / "skerry.py").write_text((ROOT / "skerry.py").read_text(encoding="utf-8"), encoding="utf-8")
+    for name in PACKAGES:
+        if (ROOT / name).is_dir() and name != "simulations":
+            (tmp_path / name).symlink_to(ROOT / name)
+    info = tmp_path / "skerry-9.dist-info"
+    info.mkdir()
+    asked = ("msgspec>=0.19", 'torch>=2.11,<3; extra == "hub"', 'onnx>=1.21; extra == "forge"')
+    said = "".join(f"Requires-Dist: {each}\n" for each in asked)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: skerry\nVersion: 9\n{said}")
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); import skerry; print(skerry._advise_install('hub'))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == f"{sys.executable} -m pip install 'torch>=2.11,<3'\n"
+
+
+def test_the_demos_installation_runs_every_part_of_the_command_line():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (whole,) = [line for line in project["optional-dependencies"]["demo"] if line.startswith("skerry[")]
+    assert set(whole.removeprefix("skerry[").rstrip("]").split(",")) == set(command_line._EXTRAS.values())
+
+
+def test_no_page_and_no_message_tells_to_install_skerry_from_a_registry():
+    for path in (
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "wire").rglob("*.py"),
+        ROOT / "skerry.py",
+        *(p for name in PACKAGES for p in (ROOT / name).rglob("*.py")),
+    ):
+        found = re.findall(r"pip install [^\n]*?(?<![\w/.-])'?skerry[\s\['`]", path.read_text(encoding="utf-8"))
+        assert not found, path
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):

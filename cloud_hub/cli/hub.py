@@ -167,7 +167,7 @@ def run(
     """Serve until Ctrl-C. Becomes the lean process that a service manager starts too."""
     load_config(config, state)
     file = find_config(config)
-    words = [sys.executable, "-m", "cloud_hub", *(["--config", str(file)] if file else [])]
+    words = [sys.executable, "-P", "-m", "cloud_hub", *(["--config", str(file)] if file else [])]
     environment = {**os.environ, **({f"{PREFIX}STATE": str(state)} if state else {})}
     if trace_file:
         environment[f"{PREFIX}TRACE__FILE"] = str(trace_file.absolute())

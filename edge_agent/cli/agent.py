@@ -94,7 +94,7 @@ def run(
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Run the agent: this process is replaced by the lean one, `python -m edge_agent`.
+    """Run the agent: this process is replaced by the lean one, `python -P -m edge_agent`.
 
     With --lines it ends after the last line, with exit code 1 if every line failed.
     """
@@ -103,7 +103,7 @@ def run(
     flags = [flag for flag, wanted in (("--check", check), ("--lines", stdin_lines)) if wanted]
     flags += [] if wait is None else ["--wait", str(wait)]
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "edge_agent", *given, *flags])  # noqa: S606 - no shell, our own module
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "edge_agent", *given, *flags])  # noqa: S606 - no shell, our own module
 
 
 @app.command()

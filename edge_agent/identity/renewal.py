@@ -49,7 +49,7 @@ async def renew_in_child(identity: Identity) -> Identity:
     Returns the identity as it is on disk afterwards; ExitError with the reason if it failed or took longer than 120 s.
     """
     folder = (identity.folder or Path()).absolute()
-    words = (sys.executable, "-m", "edge_agent.identity.renewal_worker", str(folder))
+    words = (sys.executable, "-P", "-m", "edge_agent.identity.renewal_worker", str(folder))
     nowhere = asyncio.subprocess.DEVNULL
     try:
         child = await asyncio.create_subprocess_exec(

@@ -322,7 +322,7 @@ class InstallWorkerProcess:
                 return InstallMessage(failure=InstallFailure.SLOW_RETRIEVAL, detail=f"no end within {deadline_s:g} s")
 
     async def _run_process(self, request: InstallRequest) -> InstallMessage:
-        command = (sys.executable, "-m", "edge_agent.update.install_worker")
+        command = (sys.executable, "-P", "-m", "edge_agent.update.install_worker")
         pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
             child = await asyncio.create_subprocess_exec(

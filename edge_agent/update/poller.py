@@ -223,7 +223,7 @@ async def run_update_worker(job: UpdateJob) -> PollReport:
 
     Never raises: a worker without a report is a failure like any other.
     """
-    words = (sys.executable, "-m", "edge_agent.update.worker")
+    words = (sys.executable, "-P", "-m", "edge_agent.update.worker")
     pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
         child = await asyncio.create_subprocess_exec(

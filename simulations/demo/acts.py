@@ -172,7 +172,7 @@ class DemoPlay:
         command = ["why", answer_id, "--url", agent.url]
         screen.show_act(self.console, 5, "Any answer explains itself", f"$ skerry {' '.join(command)}")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "skerry", *command),
+            *(sys.executable, "-P", "-m", "skerry", *command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -120,7 +120,7 @@ class ProxyProcesses:
     async def start(self) -> None:
         """Start the processes. ExitError(INTERNAL) if one does not come up."""
         for ports in self._ports:
-            words = ("-m", "simulations.live.proxy", str(self._target), *map(str, ports))
+            words = ("-P", "-m", "simulations.live.proxy", str(self._target), *map(str, ports))
             child = await asyncio.create_subprocess_exec(
                 *(sys.executable, *words),
                 stdin=asyncio.subprocess.PIPE,

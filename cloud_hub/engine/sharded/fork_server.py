@@ -53,7 +53,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._link, theirs = socket.socketpair()
-        words = [sys.executable, "-m", "cloud_hub.engine.sharded.fork_server", str(theirs.fileno())]
+        words = [sys.executable, "-P", "-m", "cloud_hub.engine.sharded.fork_server", str(theirs.fileno())]
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen(
             words, cwd=PACKAGES_FOLDER, env=_child_environment(), stdin=quiet, stdout=quiet, pass_fds=[theirs.fileno()]
