@@ -12,10 +12,13 @@ from _pytest.mark.structures import ParameterSet
 from pydantic import BaseModel
 
 from cloud_hub.runtime.config import HubConfig
+from edge_agent.api.openapi import list_operations
 from edge_agent.app.config import AgentConfig
+from models.runtime.runner import EchoRunner
 from policies.language.document import PolicyDocument
 from tests import ROOT
 from tests.blocks import LANGUAGES, MARKS, PAGES, blocks, execute, of_mark
+from wire.http.openapi import TokenNeed
 from wire.process.config import list_known_keys
 from wire.process.exit_codes import ExitCode
 
@@ -69,6 +72,15 @@ def test_links_between_pages_lead_somewhere(page):
     local = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
     dead = [link for link in local if not (page.parent / link).exists()]
     assert not dead
+
+
+def test_every_route_of_the_agent_stands_on_its_page_with_a_curl_command():
+    text = "".join(block.text for block in of_mark(ROOT / "docs" / "agent-api.md", "live")).replace("\\\n", " ")
+    calls = "\n".join(line for line in text.splitlines() if "curl" in line)
+    for operation in list_operations(EchoRunner().manifest, TokenNeed.NEVER):
+        path = operation.path.replace("{model}", "digits").replace("{version}", "1")
+        path = re.sub(r"\{(id|subject)\}", r"(\\$answer|\\$\\([^)]+\\))", path)
+        assert re.search(rf"\$agent{path}(?![\w/])", calls), operation.path
 
 
 def test_exit_codes_page_agrees_with_the_code():

@@ -60,7 +60,7 @@ def commands_of(page: Any) -> Iterator[tuple[str, list[str]]]:
     """Commands of a page's shell blocks; of the README's text too, where each is meant to be typed."""
     for block in blocks(page):
         if block.language == "sh":
-            lines = block.text.replace("\\\n", " ").splitlines()
+            lines = block.text.replace("\\\n", " ").replace(".venv/bin/skerry", "skerry").splitlines()
             yield from ((line.strip(), plain(line.strip())) for line in lines if line.strip().startswith("skerry "))
     if page == README:
         yield from ((found, plain(found)) for found in inline_commands(page))

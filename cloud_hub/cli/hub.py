@@ -162,6 +162,9 @@ def run(
     *,
     config: ConfigFile = None,
     state: State = None,
+    model: Annotated[
+        list[Path] | None, typer.Option("--model", metavar="FOLDER", help="Serve this bundle; once for each.")
+    ] = None,
     trace_file: Annotated[Path | None, typer.Option("--trace-file", help="Write spans here, as JSON lines.")] = None,
 ) -> None:
     """Serve until Ctrl-C. Becomes the lean process that a service manager starts too."""
@@ -169,6 +172,8 @@ def run(
     file = find_config(config)
     words = [sys.executable, "-P", "-m", "cloud_hub", *(["--config", str(file)] if file else [])]
     environment = {**os.environ, **({f"{PREFIX}STATE": str(state)} if state else {})}
+    if model:
+        environment[f"{PREFIX}MODELS"] = json.dumps([str(each.absolute()) for each in model])
     if trace_file:
         environment[f"{PREFIX}TRACE__FILE"] = str(trace_file.absolute())
     _exec_process(words, environment)

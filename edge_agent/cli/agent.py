@@ -42,6 +42,14 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="TOML file; ./agent.toml if it is there.", show_default=False)
 ]
 UrlOption = Annotated[str | None, typer.Option("--url", help="Address of a running agent.", show_default=False)]
+_VARIABLES = "SKERRY_AGENT_"  # prefix of the environment variables that go over the file
+
+
+def _key_option(name: str, told: str) -> Any:
+    """An option that stands for one key of the configuration file."""
+    return typer.Option(name, help=told, show_default=False)
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -83,7 +91,11 @@ def enrol(
 @app.command()
 def run(
     config: ConfigOption = None,
+    state: StateOption = None,
     *,
+    bundle: Annotated[str, _key_option("--bundle", "The model: a folder, or tuf:NAME.")] = "",
+    policy: Annotated[str, _key_option("--policy", "What may leave: a file, or tuf:NAME.")] = "",
+    data_class: Annotated[str, _key_option("--data-class", "Class of samples that name none.")] = "",
     check: Annotated[bool, typer.Option("--check", help="Check everything that start would need, then end.")] = False,
     stdin_lines: Annotated[bool, typer.Option("--lines", help="Answer JSON lines from stdin, then end.")] = False,
     wait: Annotated[
@@ -96,6 +108,8 @@ def run(
 ) -> None:  # fmt: skip
     """Run the agent: this process is replaced by the lean one, `python -P -m edge_agent`.
 
+    What is named here goes over the file; with --dir, --bundle and --policy no file is needed.
+
     With --lines it ends after the last line, with exit code 1 if every line failed.
     """
     config = _find_config(config)
@@ -103,7 +117,10 @@ def run(
     flags = [flag for flag, wanted in (("--check", check), ("--lines", stdin_lines)) if wanted]
     flags += [] if wait is None else ["--wait", str(wait)]
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "edge_agent", *given, *flags])  # noqa: S606 - no shell, our own module
+    named = {"STATE": str(state or ""), "BUNDLE": bundle, "POLICY": policy, "DATA_CLASS": data_class}
+    environment = {**os.environ, **{f"{_VARIABLES}{key}": value for key, value in named.items() if value}}
+    words = [sys.executable, "-P", "-m", "edge_agent", *given, *flags]
+    os.execve(words[0], words, environment)  # noqa: S606 - no shell, our own module
 
 
 @app.command()

@@ -109,17 +109,27 @@ def compare(one: Folder, other: Folder, *, as_json: AsJson = False) -> None:
 def demo_bundle(
     out: Annotated[Path, typer.Argument(help="Folder to write the bundle to.", show_default=False)],
     *,
+    samples: Annotated[
+        Path | None,
+        typer.Option("--samples", metavar="FILE", help="Also write held-out digits as JSON lines, to ask a device."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the demo's bundle (scikit-learn's handwritten digits): trained and quantised once, then from the cache.
 
     The folder must not exist yet. Needs torch and scikit-learn; prints the bundle as `inspect` does.
     """
-    from models.forge.pipeline.demo import load_demo_bundle, locate_cache_folder  # noqa: PLC0415 - only this command needs the forge
+    from models.forge.pipeline.demo import (  # noqa: PLC0415 - only this command needs the forge
+        load_demo_bundle,
+        locate_cache_folder,
+        write_demo_samples,
+    )
 
     try:
         with stage_progress() as tell:
             made = copytree(load_demo_bundle(locate_cache_folder(), tell).path, out)
+        if samples:
+            write_demo_samples(samples)
     except OSError as error:
         raise ExitError(ExitCode.DISK, f"{out}: {error.strerror}; choose another folder or make room") from None
     inspect(made, as_json=as_json)

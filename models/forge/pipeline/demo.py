@@ -5,6 +5,7 @@ imported when something is forged, so a cached demo starts without it.
 """
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -26,6 +27,8 @@ Progress = Callable[[str, float], None]
 DEMO_SPEC = ForgeSpec(
     NAME, VERSION, cut=CUT, max_bytes=PAYLOAD_BYTES, precision="int8-weights", effort=Effort.QUICK, max_share=0.3
 )
+SAMPLE_LINES = 40
+_SAMPLE_SEED = 11
 _TRAINING, _WHOLE = "training", 1.0
 # where each stage ends, as a share of the whole: the demo shows one progress bar
 _STAGE_ENDS = {_TRAINING: 0.35, "teaching": 0.7, "exporting": 0.8, "quantising": 0.88, "tuning": 0.92, "judging": 0.93}
@@ -71,6 +74,25 @@ def load_demo_bundle(cache_dir: Path | str, progress: Progress | None = None) ->
     if progress:
         progress("cached", 1.0)
     return bundle
+
+
+def write_demo_samples(file: Path, count: int = SAMPLE_LINES) -> None:
+    """Write so many held-out digits, damaged as the demo damages them, as JSON lines for `skerry agent run --lines`.
+
+    `id` says which digit it is: "3: a 7" is the third line, of a seven.
+    """
+    import numpy as np  # noqa: PLC0415 - the demo's digits need scikit-learn, which only this function and the forge load
+
+    from models.forge.data.augment import corrupt_pictures  # noqa: PLC0415
+    from models.forge.data.digits import load_heldout  # noqa: PLC0415
+    from models.zoo.digits import CORRUPTED  # noqa: PLC0415
+
+    pictures, labels = load_heldout()
+    damaged = corrupt_pictures(pictures[:count], np.random.default_rng(_SAMPLE_SEED), CORRUPTED)
+    with file.open("w", encoding="utf-8") as lines:
+        for number, (picture, label) in enumerate(zip(damaged, labels, strict=False), start=1):
+            values = [round(float(value), 3) for value in picture.ravel()]
+            lines.write(json.dumps({"id": f"{number}: a {label}", "x": values}) + "\n")
 
 
 def demo_recipe_key() -> str:
