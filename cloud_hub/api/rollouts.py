@@ -19,11 +19,13 @@ from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.planning import RolloutOrder
 from cloud_hub.rollout.types import TERMINAL, BundleTarget, RolloutError
 from cloud_hub.rollout.view import RolloutView
+from models.signing.roles import MODEL_PATTERN
 from wire.http.oip import OipError
 
 _STATUS = {"not_found": 404, "conflict": 409, "refused": 409, "invalid": 400}
 ROLLOUTS_PATH = "/v1/admin/rollouts"
-_MODEL_PATTERN = "[^@]+@[0-9]{1,15}"
+_MODEL_SCHEMA = {"pattern": f"^{MODEL_PATTERN}$", "maxLength": 66}
+_OPTIONAL_MODEL_SCHEMA = {"pattern": f"^({MODEL_PATTERN})?$", "maxLength": 66}
 T = TypeVar("T")
 
 
@@ -34,9 +36,9 @@ class StartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `rules`: parameters over their defaults; `id`: "" = made from family, version and time.
     """
 
-    model: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^{_MODEL_PATTERN}$"})]
+    model: Annotated[str, msgspec.Meta(extra_json_schema=_MODEL_SCHEMA)]
     to: str = "all"
-    back: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^({_MODEL_PATTERN})?$"})] = ""
+    back: Annotated[str, msgspec.Meta(extra_json_schema=_OPTIONAL_MODEL_SCHEMA)] = ""
     rules: dict[str, Any] = {}
     id: str = ""
 

@@ -25,6 +25,7 @@ _DAYS = {ROOT: 365, TARGETS: 180, SNAPSHOT: 30, TIMESTAMP: 7}
 _DELEGATED_DAYS = 90
 _PART = r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9_-]+)*"
 _NAME = re.compile(rf"(?=.{{1,64}}\Z){_PART}")
+MODEL_PATTERN = f"{_PART}@[0-9]{{1,15}}"  # a family and a version, for readers without Python; ECMA 262
 _PATH = re.compile(rf"(?=.{{1,255}}\Z){_PART}(?:/{_PART}){{1,4}}")
 
 
