@@ -5,6 +5,7 @@ what devices obey, and nothing else of it is.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,9 +18,10 @@ from cloud_hub.cli.hub_operations import HubOperations
 from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, load_config, parse_span, print_record
 from cloud_hub.cli.publish import Out, map_publish_errors, open_repository, print_published, utc_moment
 from cloud_hub.engine.types import EngineOptions
+from cloud_hub.registry.device_states import GONE
 from cloud_hub.repository.publish import publish_permit
 from models.cli.flags import accepts_flags
-from models.signing.roles import Permit
+from models.signing.roles import MAX_PERMIT_DEVICES, Permit
 from policies.serving.placement import GIB, MIB, DoesNotFit, MemoryNeed
 from wire.process.exit_codes import ExitCode, ExitError
 
@@ -40,17 +42,40 @@ def permit(
     ],
     lasts: Annotated[str, typer.Option("--for", help="How long it may be used: 12h, 7d.")] = "7d",
     why: Annotated[str, typer.Option("--why", help="One line for whoever signs it.")] = "",
+    device: Annotated[
+        list[str] | None, typer.Option("--device", help="Only these. Default: all devices that this hub has now.")
+    ] = None,
+    all_devices: Annotated[
+        bool, typer.Option("--all-devices", help="Name nobody: it holds for devices that enrol later, too.")
+    ] = False,
     request: Out = None,
     config: ConfigFile = None,
+    state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Request a downgrade permit, to be signed offline by the holders of the targets keys."""
+    if device and all_devices:
+        raise ExitError(ExitCode.USAGE, "give --device or --all-devices")
+    named = () if all_devices else _name_devices(HubOperations(load_config(config, state)), device or ())
     moment = utc_moment()
     ends_ms = int((moment + timedelta(seconds=parse_span(lasts, "--for"))).timestamp() * 1000)
-    asked = Permit(family, below, to, ends_ms, why)
+    asked = Permit(family, below, to, ends_ms, why, named)
     print_published(
         map_publish_errors(lambda: publish_permit(open_repository(config), asked, moment)), request, as_json=as_json
     )
+
+
+def _name_devices(hub: HubOperations, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids of these devices, or of all that are not gone for good. ExitError if one is unknown, or none."""
+    known = [row["device"] for row in hub.list_devices() if row["state"] not in GONE]
+    for each in wanted:
+        if each not in known:
+            raise ExitError(ExitCode.NOT_FOUND, f"no device '{each}': `skerry devices list` shows all")
+    named = tuple(sorted(set(wanted or known)))
+    if not 0 < len(named) <= MAX_PERMIT_DEVICES:
+        why = f"a permit names 1 to {MAX_PERMIT_DEVICES} devices, these are {len(named)}: --device ID, or --all-devices"
+        raise ExitError(ExitCode.USAGE, why)
+    return named
 
 
 def retire(

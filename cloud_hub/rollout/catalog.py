@@ -3,7 +3,8 @@
 Rule: read anew each time, nothing is decided here; every refusal says which command to type next.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from tuf.api.metadata import TargetFile
@@ -47,14 +48,16 @@ class BundleTargets:
         counted = [(len(self._speaking(f"{family}@{each}")), each) for each in known]
         return self._listed_target(family, max(counted)[1]) if counted else None
 
-    def find_permit(self, family: str, here: int, version: int) -> str:
+    def find_permit(self, family: str, here: int, version: int, devices: Iterable[str] = ()) -> str:
         """Return the path of a permit that lets devices go from version `here` down to `version`.
 
-        RolloutError if none exists.
+        `devices`: all that it must cover. RolloutError if none exists.
         """
+        wanted = tuple(devices)
         now_ms = self._now_ms()
         for path, permit in list_permits(self._repository, family).items():
-            if permit.to_version == version and here < permit.from_below and now_ms < permit.expires_ms:
+            leads = permit.to_version == version and here < permit.from_below and now_ms < permit.expires_ms
+            if leads and all(map(permit.covers, wanted)):
                 return path
         why = f"devices that run {family}@{here} go down to {version} only under a permit that no hub can sign:"
         raise RolloutError("refused", f"{why} skerry models permit {family} --to {version} --from-below {here + 1}")
@@ -66,7 +69,8 @@ class BundleTargets:
                 if target is not None and self._listed_target(plan.family, target.version) != target:
                     return f"{target.path} differs from what the repository lists"
             if plan.permit:
-                self.find_permit(plan.family, plan.back.version if plan.back else 0, plan.target.version)
+                here = plan.back.version if plan.back else 0
+                self.find_permit(plan.family, here, plan.target.version, chain.from_iterable(plan.waves))
         except RolloutError as error:
             return str(error)
         return ""

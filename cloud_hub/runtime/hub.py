@@ -92,7 +92,7 @@ class Hub:
         self._runs = BatchExecutor(
             self._core, self.engines, (self._handle_event, self._handle_and_flush), self._log, self._on_computed
         )
-        self.voice = OutboundPublisher(self._link, self._envelopes, self._now)
+        self.voice = OutboundPublisher(self._link, self._envelopes, registry, self._now)
         self.inference = WebInference(self._core, self._now, self._flush_events, self.observer)
         self.versions = VersionManager(
             self._core.lineup, self.engines, self._handle_and_flush, sides.spoken or ModelUsageStore.open(None)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from cloud_hub.core import commands
+from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.orders import DenyNotice
 from cloud_hub.security.envelopes import HubEnvelopes, choose_note_channel
 from cloud_hub.storage.ledger_log import ReceivedHead
@@ -104,11 +105,14 @@ class OutboundPublisher:
     Works without ledger and rollouts too: a hub attaches what it has, since both publish through it.
     """
 
-    def __init__(self, link: HubLink, envelopes: HubEnvelopes, now: Callable[[], float]) -> None:
+    def __init__(
+        self, link: HubLink, envelopes: HubEnvelopes, registry: DeviceLookup, now: Callable[[], float]
+    ) -> None:
         self.ledger: LedgerLogService | None = None
         self._rollouts: RolloutReports | None = None
         self._link = link
         self._envelopes = envelopes
+        self._registry = registry
         self._now = now
 
     def attach_ledger(self, ledger: LedgerLogService) -> None:
@@ -120,9 +124,12 @@ class OutboundPublisher:
         self._rollouts = rollouts
 
     def publish_note(self, device: str, note: DownNote) -> None:
-        """Sign a note and send it."""
-        frame = self._envelopes.sign_note(device, note, self._now())
-        self._link.publish(build_topic(device, choose_note_channel(note)), frame)
+        """Sign a note and send it. An order is signed for the keys that the device has now, and for nobody else."""
+        channel = choose_note_channel(note)
+        receiver = self._registry.device(device) if channel is TopicChannel.DESIRED else None
+        if channel is TopicChannel.DESIRED and receiver is None:
+            return  # it is not enrolled any more
+        self._link.publish(build_topic(device, channel), self._envelopes.sign_note(device, note, self._now(), receiver))
 
     def publish_stored(self, command: commands.SendFrame) -> None:
         self._link.publish(build_topic(command.device, TopicChannel.REPLY), command.frame)

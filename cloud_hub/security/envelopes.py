@@ -13,7 +13,15 @@ from wire.errors import Fault, LocalError, RemoteError
 from wire.protocol.codec import SIGNATURE_BYTES, Frame, encode_clear_part, encode_wire_message, pad_plaintext
 from wire.protocol.messages import CipherSuite, DenyAllNotice, DownNote, FrameHeader, Refusal, Verdict
 from wire.protocol.rollout import Assignment
-from wire.protocol.sealing import STATEMENT_TAG, compute_key_id, open_sealed_frame, seal_frame, sign_frame, verify_frame
+from wire.protocol.sealing import (
+    STATEMENT_TAG,
+    compute_key_id,
+    compute_order_binding,
+    open_sealed_frame,
+    seal_frame,
+    sign_frame,
+    verify_frame,
+)
 from wire.protocol.topics import TopicChannel, compute_shard
 
 
@@ -48,8 +56,12 @@ class Envelopes(Protocol):
         """Id of the key that verdicts to this device are sealed to now."""
         ...
 
-    def sign_note(self, device: str, note: DownNote, now: float) -> bytes:
-        """Make a signed frame of a note. `now` in hub seconds."""
+    def sign_note(self, device: str, note: DownNote, now: float, receiver: Device | None = None) -> bytes:
+        """Make a signed frame of a note. `now` in hub seconds.
+
+        `receiver`: the device as it is enrolled now; an order (deny notice, assignment) is bound to its signing key.
+        LocalError for an order without one.
+        """
         ...
 
     def seal_verdict(self, device: Device, key: QuestionAddress, verdict: Verdict, binding: bytes, now: float) -> bytes:
@@ -86,9 +98,13 @@ class HubEnvelopes:
     def reader_key_id(self, device: Device) -> bytes:
         return compute_key_id(device.hpke_key.public_bytes_raw())
 
-    def sign_note(self, device: str, note: DownNote, now: float) -> bytes:
-        header = _make_note_header(device, note, now, self._signer)
-        return sign_frame(header, encode_wire_message(note), by=self._keys.signing, channel=choose_note_channel(note))
+    def sign_note(self, device: str, note: DownNote, now: float, receiver: Device | None = None) -> bytes:
+        header, channel, binding = _make_note_header(device, note, now, self._signer), choose_note_channel(note), b""
+        if channel is TopicChannel.DESIRED:
+            if receiver is None:
+                raise LocalError("an order is for a device that is enrolled")
+            binding = compute_order_binding(receiver.signing_key.public_bytes_raw())
+        return sign_frame(header, encode_wire_message(note), by=self._keys.signing, channel=channel, binding=binding)
 
     def sign_statement(self, text: bytes) -> bytes:
         """Sign a statement under a domain tag of its own, so that it cannot pass as a frame."""
@@ -133,7 +149,8 @@ class PlainEnvelopes:
         del device
         return self.reader_id
 
-    def sign_note(self, device: str, note: DownNote, now: float) -> bytes:
+    def sign_note(self, device: str, note: DownNote, now: float, receiver: Device | None = None) -> bytes:
+        del receiver
         return _make_plain_frame(
             CipherSuite.SIGNED, _make_note_header(device, note, now, self.reader_id), encode_wire_message(note)
         )

@@ -69,7 +69,8 @@ def _check_assignment(request: InstallRequest, store: Store) -> InstallMessage:
         if found is None:
             return _refused_message(Refusal(InstallFailure.INTEGRITY, f"{target.path}: no trusted role lists it"))
         slot = build_slot(found)
-        if target.permit is not None:  # whoever signed the way down knows what was called there
+        below = store.current is not None and slot.version < store.current.version
+        if target.permit is not None and below:  # whoever signed the way down knows what was called there
             slot = msgspec.structs.replace(slot, new_interface=True)
         return InstallMessage(slot=slot, length=found.info.length)
     finally:
@@ -81,7 +82,7 @@ def _find_target(request: InstallRequest, store: Store, session: TrustedSession)
     target = resolve_assignment(request.assignment, _collect_facts(request, store, session, listed), request.now_ms)
     if isinstance(target, Refusal):
         return target
-    return _refuse_unfit(request, store, listed[target.path]) or target
+    return _refuse_unfit(request, store, listed[target.path], target.permit) or target
 
 
 def _collect_facts(
@@ -94,11 +95,16 @@ def _collect_facts(
     return RepositoryView(versions, floor, running, session.permits(request.assignment.family))
 
 
-def _refuse_unfit(request: InstallRequest, store: Store, offer: AvailableTarget) -> Refusal | None:
+def _refuse_unfit(
+    request: InstallRequest, store: Store, offer: AvailableTarget, permit: Permit | None
+) -> Refusal | None:
+    """Why a listed bundle is not tried here. A newly signed permit for it lifts a quarantine, once."""
     if offer.custom.get(REVOKED_FIELD) is True:
         return Refusal(InstallFailure.POLICY, f"{offer.path}: revoked by its signer")
     quarantine = Quarantine(store.metadata, request.job.agent)
     name = quarantine_name(offer.path, new_interface=offer.new_interface)
+    if permit is not None:
+        quarantine.lift(name, offer.digest, permit.expires_ms)
     if quarantine.count_failures(name) >= MAX_TRIES or quarantine.is_banned(offer.digest, request.now_ms):
         return Refusal(InstallFailure.QUARANTINED, f"{offer.path}: it failed here before")
     return check_custom(offer.custom, read_host(request.job.agent))
@@ -137,7 +143,8 @@ def _download_bundle(request: InstallRequest, store: Store, target: Slot, reach:
     way = open_client(request.job, store)
     try:
         session = way.refresh()
-        permits: tuple[Permit | None, ...] = (None, *session.permits(request.assignment.family))
+        ours = (each for each in session.permits(request.assignment.family) if each.covers(request.assignment.device))
+        permits: tuple[Permit | None, ...] = (None, *ours)
         found = _find_allowed(session, target, permits)
         with store.reserve_part(target.digest, found.info.length) as part:
             session.download(found, part)

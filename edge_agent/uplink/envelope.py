@@ -60,6 +60,7 @@ class Envelopes:
         self._further = {line: Envelopes(each) for line, each in (others or {}).items()}
         self._signing_id = identity.signing_id
         self._hpke_id = identity.hpke_id
+        self._order_binding = sealing.compute_order_binding(identity.signing.public_key().public_bytes_raw())
         self._shard = compute_shard(identity.device)
         self.hubs: dict[str, HubKeys] = {}
         self._voices: tuple[tuple[bytes, Ed25519PublicKey], ...] = ()
@@ -158,7 +159,7 @@ class Envelopes:
     def verify_frame(self, payload: bytes, channel: TopicChannel = TopicChannel.REPLY) -> Frame:
         """Decode a frame and check that one of our hubs signed it, for this device and this channel.
 
-        RemoteError otherwise.
+        An order must be signed for our present signing key too. RemoteError otherwise.
         """
         frame = codec.split_frame(payload)
         if frame.header.device != self._id.device or frame.header.shard != self._shard:
@@ -192,9 +193,10 @@ class Envelopes:
         named = [key for name, key in self._voices if frame.suite is CipherSuite.SEALED or name == frame.header.key_id]
         if frame.suite is CipherSuite.SEALED and frame.header.key_id != self._hpke_id:
             raise RemoteError(Fault.SEAL, "sealed to another key")
+        binding = self._order_binding if channel is TopicChannel.DESIRED else b""
         for key in named:
             try:
-                sealing.verify_frame(frame, by=key, channel=channel)
+                sealing.verify_frame(frame, by=key, channel=channel, binding=binding)
             except RemoteError:
                 continue
             return

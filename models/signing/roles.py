@@ -11,6 +11,7 @@ what its signers saw is what holds, and no hub can make one. Its path says what 
 import re
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
@@ -90,9 +91,10 @@ def keys_path(region: str) -> str:
     return f"keys/{region}.json"
 
 
-def permit_path(family: str, from_below: int, to_version: int) -> str:
-    """Return the target path of a permit."""
-    return f"{PERMITS}/{family}/to-{to_version}-from-below-{from_below}.json"
+def permit_path(family: str, from_below: int, to_version: int, devices: tuple[str, ...] = ()) -> str:
+    """Return the target path of a permit. The devices that it names are a digest in it, so that permits stand apart."""
+    named = f"-for-{sha256(' '.join(devices).encode()).hexdigest()[:_NAMED_HEX]}" if devices else ""
+    return f"{PERMITS}/{family}/to-{to_version}-from-below-{from_below}{named}.json"
 
 
 def is_repository_path(path: str) -> bool:
@@ -127,46 +129,75 @@ def is_renewal_due(role: str, expires: datetime, now: datetime) -> bool:
 
 
 PERMIT_FIELD = "permit"  # of the target's `custom`
+_DEVICES = "devices"
 MAX_VERSION = 2**53
 MAX_REASON_CHARS = 200
 LAST_MS = 4_102_444_800_000  # 2100-01-01: latest end of a permit
+MAX_PERMIT_DEVICES = 1000
+_NAMED_HEX = 16
+_DEVICE = re.compile(r"[a-z0-9-]{1,64}")
 _PERMIT_TYPES = {"family": str, "from_below": int, "to_version": int, "expires_ms": int, "why": str}
 
 
 @dataclass(frozen=True)
 class Permit:
-    """Permit for a downgrade: devices below `from_below` may go down to `to_version`, until `expires_ms`."""
+    """Permit for a downgrade: devices below `from_below` may go down to `to_version`, until `expires_ms`.
+
+    `devices`: ids of those that may, sorted; none = every device of the fleet, those that enrol later among them.
+    """
 
     family: str
     from_below: int
     to_version: int
     expires_ms: int
     why: str = ""
+    devices: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
         """Target path of this permit."""
-        return permit_path(self.family, self.from_below, self.to_version)
+        return permit_path(self.family, self.from_below, self.to_version, self.devices)
+
+    def covers(self, device: str) -> bool:
+        """Tell whether this device may use it."""
+        return not self.devices or device in self.devices
 
     def custom_fields(self) -> dict[str, Any]:
         """Return the `custom` field of its target. A later permit for the same way down is a later version."""
-        return {"version": self.expires_ms // 1000, PERMIT_FIELD: asdict(self)}
+        fields = asdict(self)
+        del fields[_DEVICES]
+        named = {_DEVICES: list(self.devices)} if self.devices else {}
+        return {"version": self.expires_ms // 1000, PERMIT_FIELD: {**fields, **named}}
 
     def describe(self) -> str:
         """Describe the permit for whoever signs it."""
         until = datetime.fromtimestamp(self.expires_ms / 1000, UTC)
-        below = f"devices below {self.family}@{self.from_below}"
+        whose = f"{len(self.devices)} devices ({', '.join(self.devices)})" if self.devices else "devices"
+        below = f"{whose} below {self.family}@{self.from_below}"
         return f"lets {below} go down to {self.to_version} until {until:%Y-%m-%d %H:%M}: {self.why!a}"
+
+
+def _read_devices(values: dict[str, Any]) -> tuple[str, ...]:
+    """Parse the devices that a permit names; none if it names nobody. ValueError for anything but a list of ids."""
+    if _DEVICES not in values:
+        return ()
+    given: Any = values[_DEVICES]
+    named = tuple(given) if isinstance(given, list | tuple) else ()
+    if not all(isinstance(each, str) and _DEVICE.fullmatch(each) for each in named) or (
+        not 1 <= len(named) <= MAX_PERMIT_DEVICES or list(named) != sorted(set(named))
+    ):
+        raise ValueError(f"a permit names 1 to {MAX_PERMIT_DEVICES} devices, sorted, each once")
+    return named
 
 
 def read_permit(path: str, custom: object) -> Permit:
     """Parse a permit. ValueError if it is none, could not mean anything, or its path says something else."""
     values = custom.get(PERMIT_FIELD) if isinstance(custom, dict) else None
-    if not isinstance(values, dict) or set(values) != set(_PERMIT_TYPES):
+    if not isinstance(values, dict) or set(values) - {_DEVICES} != set(_PERMIT_TYPES):
         raise ValueError("no permit")
     if any(type(values[name]) is not kind for name, kind in _PERMIT_TYPES.items()):
         raise ValueError("no permit: a value of the wrong type")
-    permit = Permit(**values)
+    permit = Permit(**{**values, _DEVICES: _read_devices(values)})
     if not 1 <= permit.to_version < permit.from_below <= MAX_VERSION:
         raise ValueError(f"a permit leads down: to {permit.to_version}, from below {permit.from_below}")
     if not 0 < permit.expires_ms <= LAST_MS or len(permit.why) > MAX_REASON_CHARS:

@@ -52,7 +52,10 @@ class RepositoryView(msgspec.Struct, frozen=True):
 
 
 class InstallTarget(msgspec.Struct, frozen=True):
-    """Bundle to install. `permit`: what allows a version below the floor, None if it is not below."""
+    """Bundle to install. `permit`: the one that ends last of those that name it; None if none does.
+
+    Below the floor there is one.
+    """
 
     path: str
     version: int
@@ -92,7 +95,8 @@ def resolve_assignment(assignment: Assignment, facts: RepositoryView, now_ms: in
     if found != ListedBundle(assignment.version, assignment.digest):
         return Refusal(InstallFailure.INTEGRITY, f"{assignment.path}: another version or hash than is listed")
     least = max(facts.floor, facts.running.version if facts.running else 0)
-    permit = next((each for each in facts.permits if permit_allows(each, assignment, least, now_ms)), None)
+    allowing = (each for each in facts.permits if permit_allows(each, assignment, least, now_ms))
+    permit = max(allowing, key=lambda each: each.expires_ms, default=None)
     if found.version < least and found != facts.running and permit is None:
         return Refusal(
             InstallFailure.ROLLBACK,
@@ -102,7 +106,9 @@ def resolve_assignment(assignment: Assignment, facts: RepositoryView, now_ms: in
 
 
 def permit_allows(permit: Permit, assignment: Assignment, least: int, now_ms: int) -> bool:
-    """Tell whether a permit lets a device whose version or floor is `least` go down to what is assigned."""
+    """Tell whether a permit lets the assignment's device, whose version or floor is `least`, go to what is assigned."""
+    if not permit.covers(assignment.device):
+        return False
     named = (permit.family, permit.to_version) == (assignment.family, assignment.version)
     return named and least < permit.from_below and now_ms < permit.expires_ms
 

@@ -138,6 +138,7 @@ class FloorDatabase:
                 self._path.with_name(FLOORS_FILE + suffix).unlink()
 
 
+_PERMIT_PREFIX = "permit/"  # + digest of a bundle: end of the newest permit that was used for it
 MAX_TRIES = 3  # of a bundle that ran out of time or memory, or crashed
 
 
@@ -167,6 +168,19 @@ class Quarantine:
         """Tell whether a bundle is banned now."""
         with FloorDatabase(self._folder) as db:
             return now_ms < db.read_note(self._prefix + digest)
+
+    def lift(self, name: str, digest: str, permit_ms: int) -> None:
+        """Forget what is held against a bundle, under a signed permit that ends at `permit_ms`.
+
+        Nothing changes unless it is a newer permit than every one that was used for this bundle here: one permit does
+        not bring back again and again what fails again and again.
+        """
+        with FloorDatabase(self._folder) as db:
+            if permit_ms <= db.read_note(_PERMIT_PREFIX + digest):
+                return
+            db.write_note(self._prefix + name, 0)
+            db.write_note(self._prefix + digest, 0)
+            db.write_note(_PERMIT_PREFIX + digest, permit_ms)
 
     def record_failure(self, path: str, *, hopeless: bool) -> None:
         """Record a failure; a hopeless bundle is not tried again."""

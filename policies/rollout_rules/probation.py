@@ -27,7 +27,9 @@ class ProbationLimits(msgspec.Struct, frozen=True):
     escalation_points: float = 0.10
     standard_errors: float = 4.0
     p95_ratio: float = 1.25
-    p95_least_us: int = 5000  # slower by less than that is the machine's noise
+    p95_least_us: int = 5000  # slower by less than that is the machine's noise,
+    p95_times: float = 5.0  # unless it is so many times as slow
+    p95_noise_us: int = 100  # and by more than a cold cache or a timer explains
     rss_ratio: float = 1.2
     rss_least_bytes: int = 32 << 20
 
@@ -115,9 +117,11 @@ def _check_escalation(seen: DeviceSignals, before: DeviceSignals, gates: Probati
 
 
 def _check_latency(seen: DeviceSignals, before: DeviceSignals, gates: ProbationLimits) -> str:
-    """Slower than before, by a factor and an amount."""
-    most = max(gates.p95_ratio * before.p95_us, before.p95_us + gates.p95_least_us)
-    if before.p95_us > 0 and seen.p95_us > most:
+    """Slower than before by a factor and an amount, or many times as slow, whatever the amount."""
+    usual = before.p95_us
+    most = max(gates.p95_ratio * usual, usual + gates.p95_least_us)
+    many_times = seen.p95_us >= gates.p95_times * usual and seen.p95_us > usual + gates.p95_noise_us
+    if usual > 0 and (seen.p95_us > most or many_times):
         return f"{seen.p95_us} us for 95 of 100 answers, {before.p95_us} before"
     return ""
 

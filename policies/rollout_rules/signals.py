@@ -8,7 +8,7 @@ between, it is disputed. A report with impossible numbers, or with numbers that 
 """
 
 from collections.abc import Callable, Sequence
-from math import isfinite, nan
+from math import isfinite, nan, nextafter
 from statistics import median
 from typing import NamedTuple
 
@@ -18,13 +18,15 @@ from wire.protocol.rollout import ClassSignals, DeviceSignals
 
 MIN_ANSWERS = 50  # of a device, before its shares are looked at
 MAJORITY_SHARE = 0.5
+_P95_NOISE_US = 100.0  # slower by less than that, a cold cache or a timer explains, however many times it is
 
 
 class BehaviourLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much a candidate may differ from control: points of all answers (0..1), or a factor.
 
     Speed and memory must be beyond a factor *and* an amount: fractions of a millisecond are noise, and a device on
-    trial holds both models. `liars`: the share of devices whose reports may be false.
+    trial holds both models. `p95_times`: so many times as slow counts whatever the amount. `liars`: the share of
+    devices whose reports may be false.
     """
 
     escalated: float = 0.10
@@ -33,6 +35,7 @@ class BehaviourLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p95: float = 1.25
     rss: float = 1.2
     p95_least_us: float = 5000.0
+    p95_times: float = 5.0
     rss_least_bytes: float = float(128 << 20)
     liars: float = 0.3
 
@@ -111,7 +114,7 @@ def _list_measures(allowed: BehaviourLimits, classes: tuple[str, ...]) -> list[_
         _BehaviourMeasure(
             "p95 latency",
             lambda s: s.p95_us or nan,
-            lambda usual: usual + max((allowed.p95 - 1) * usual, allowed.p95_least_us),
+            lambda usual: _limit_latency(usual, allowed),
         ),
         _BehaviourMeasure(
             "memory",
@@ -120,6 +123,13 @@ def _list_measures(allowed: BehaviourLimits, classes: tuple[str, ...]) -> list[_
         ),
         *by_class,
     ]
+
+
+def _limit_latency(usual: float, allowed: BehaviourLimits) -> float:
+    """The most that p95 may be, in microseconds, where control has `usual`; `p95_times` of it is beyond."""
+    many_times = nextafter(max(allowed.p95_times, allowed.p95) * usual, 0.0)
+    amount = usual + max((allowed.p95 - 1) * usual, allowed.p95_least_us)
+    return min(amount, max(many_times, usual + _P95_NOISE_US))
 
 
 def _list_class_measures(name: str, allowed: BehaviourLimits) -> tuple[_BehaviourMeasure, ...]:

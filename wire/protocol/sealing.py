@@ -65,18 +65,23 @@ def open_sealed_frame(frame: Frame, *, key: X25519PrivateKey, channel: TopicChan
         raise RemoteError(Fault.SEAL) from None
 
 
-def sign_frame(header: FrameHeader, body: bytes, *, by: Ed25519PrivateKey, channel: TopicChannel) -> bytes:
-    """Sign a readable body and return the whole frame: for notes that carry nothing derived from a sample."""
-    return _append_signature(encode_clear_part(CipherSuite.SIGNED, header), body, by, channel)
+def sign_frame(
+    header: FrameHeader, body: bytes, *, by: Ed25519PrivateKey, channel: TopicChannel, binding: bytes = b""
+) -> bytes:
+    """Sign a readable body and return the whole frame: for notes that carry nothing derived from a sample.
+
+    `binding`: what the signature holds for beside the frame, and the frame does not carry; `compute_order_binding`.
+    """
+    return _append_signature(encode_clear_part(CipherSuite.SIGNED, header), body, by, channel, binding)
 
 
-def verify_frame(frame: Frame, *, by: Ed25519PublicKey, channel: TopicChannel) -> None:
+def verify_frame(frame: Frame, *, by: Ed25519PublicKey, channel: TopicChannel, binding: bytes = b"") -> None:
     """Verify the signature of a frame.
 
-    Raises RemoteError(SIGNATURE) unless `by` signed exactly this header and body for this channel.
+    Raises RemoteError(SIGNATURE) unless `by` signed exactly this header and body for this channel and binding.
     """
     try:
-        by.verify(frame.signature, _channel_tag(channel) + frame.clear + frame.body)
+        by.verify(frame.signature, _channel_tag(channel) + binding + frame.clear + frame.body)
     except InvalidSignature:
         raise RemoteError(Fault.SIGNATURE) from None
 
@@ -91,13 +96,23 @@ def compute_verdict_binding(fingerprint: bytes, model: str, policy: str) -> byte
     return sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts)).digest()
 
 
+def compute_order_binding(signing_public: bytes) -> bytes:
+    """Hash that binds an order on `down/desired` to one enrolment of a device: of its signing key (raw bytes).
+
+    Whoever kept orders of an earlier enrolment cannot send them again to what bears the name now.
+    """
+    return sha256(ORDER_TAG + signing_public).digest()
+
+
 def hash_frame(frame: bytes) -> bytes:
     """SHA-256 of a whole sealed frame: its name in the egress ledger and in a refusal."""
     return sha256(frame).digest()
 
 
-def _append_signature(clear: bytes, body: bytes, by: Ed25519PrivateKey, channel: TopicChannel) -> bytes:
-    frame = clear + body + by.sign(_channel_tag(channel) + clear + body)
+def _append_signature(
+    clear: bytes, body: bytes, by: Ed25519PrivateKey, channel: TopicChannel, binding: bytes = b""
+) -> bytes:
+    frame = clear + body + by.sign(_channel_tag(channel) + binding + clear + body)
     if len(frame) > MAX_FRAME_BYTES:
         raise LocalError(f"frame of {len(frame)} bytes, at most {MAX_FRAME_BYTES}")
     return frame
@@ -111,6 +126,7 @@ def _channel_tag(channel: TopicChannel) -> bytes:
     return b"skerry/1/" + channel.encode() + b"\0"
 
 
+ORDER_TAG = b"skerry-order/1\0"
 ERASE_TAG = b"skerry-erase/1\0"
 ERASED_TAG = b"skerry-erased/1\0"
 STATEMENT_TAG = b"skerry-statement/1\0"  # before what a hub's reply key signs beside frames

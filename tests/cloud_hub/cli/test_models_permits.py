@@ -1,6 +1,7 @@
 """`skerry models permit`: a downgrade permit needs offline signatures, and devices find exactly what was signed."""
 
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,17 @@ import pytest
 from tuf.api.metadata import Targets
 
 from cloud_hub.cli.models import app
+from cloud_hub.registry.device_states import DeviceState
+from cloud_hub.registry.registry import Registry
 from cloud_hub.repository.publish import list_permits, publish_permit
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.types import RolloutError
+from cloud_hub.system.state_folder import StateDir
 from models.signing.request import RequestError
 from models.signing.roles import TARGETS, Permit
 from tests.cloud_hub.cli.test_publish import Place
 from tests.cloud_hub.doubles.fleet import NOW, Device, Holder, Hub
+from tests.cloud_hub.registry.test_registry import enrolled
 from wire.process.exit_codes import ExitCode, ExitError
 
 ENDS_MS = int(NOW.timestamp() * 1000) + 3_600_000
@@ -91,7 +96,7 @@ def test_a_permit_that_could_not_be_used_is_not_asked_for(hub, permit):
 def test_it_is_typed_at_the_hub_signed_elsewhere_and_found_by_the_catalog(tmp_path, hub, holder):
     place = Place(tmp_path / "desk", "--config", str(tmp_path / "desk" / "hub.toml"))
     (place.folder / "hub.toml").write_text(f"state = {json.dumps(str(tmp_path / 'state'))}\n")
-    words = ["echo", "--to", 2, "--from-below", 4, "--for", "1h", "--why", "3 mistakes sevens"]
+    words = ["echo", "--to", 2, "--from-below", 4, "--for", "1h", "--why", "3 mistakes sevens", "--all-devices"]
     told = place.types(app, *words, "--request", place.at("permit.json"), *place.config)
     assert "skerry keys sign permit.json" in told
     catalog = BundleTargets(hub.repository, lambda _: {}, lambda: int(time.time() * 1000))
@@ -103,5 +108,34 @@ def test_it_is_typed_at_the_hub_signed_elsewhere_and_found_by_the_catalog(tmp_pa
         with pytest.raises(RolloutError, match="no hub can sign"):
             catalog.find_permit("echo", here, there)
     with pytest.raises(ExitError) as caught:
-        place.types(app, "echo", "--to", 4, "--from-below", 4, *place.config)
+        place.types(app, "echo", "--to", 4, "--from-below", 4, "--all-devices", *place.config)
     assert caught.value.code is ExitCode.CHECK_FAILED
+
+
+def test_a_permit_names_the_hubs_devices_by_default_or_those_that_were_typed(tmp_path, hub):
+    place = Place(tmp_path / "desk", "--config", str(tmp_path / "desk" / "hub.toml"))
+    (place.folder / "hub.toml").write_text(f"state = {json.dumps(str(tmp_path / 'state'))}\n")
+    words = ["echo", "--to", 2, "--from-below", 4, "--request", place.at("permit.json")]
+    with pytest.raises(ExitError, match="1 to 1000 devices, these are 0") as nobody:
+        place.types(app, *words, *place.config)
+    assert nobody.value.code is ExitCode.USAGE
+    registry = Registry.open(StateDir(tmp_path / "state").devices)
+    for name in ("demo--cam-2", "demo--cam-1", "demo--cam-3"):
+        enrolled(registry, name)
+    registry.set_state("demo--cam-3", DeviceState.REVOKED, 1)
+    registry.close()
+    for more, named in (((), ["demo--cam-1", "demo--cam-2"]), (("--device", "demo--cam-2"), ["demo--cam-2"])):
+        place.types(app, *words, *more, *place.config)
+        text = (place.folder / "permit.json").read_text()
+        (custom,) = re.findall(r'"devices": \[[^]]*]', text)
+        assert json.loads("{" + custom + "}")["devices"] == named
+    with pytest.raises(ExitError, match="no device 'cam-9'"):
+        place.types(app, *words, "--device", "cam-9", *place.config)
+
+
+def test_a_rollout_down_needs_a_permit_that_covers_each_of_its_devices(hub, holder):
+    signed(hub, holder, replace(PERMIT, devices=("cam-1", "cam-2")))
+    catalog = BundleTargets(hub.repository, lambda _: {}, lambda: ENDS_MS - 1)
+    assert catalog.find_permit("echo", 3, 2, ("cam-2",))
+    with pytest.raises(RolloutError, match="no hub can sign"):
+        catalog.find_permit("echo", 3, 2, ("cam-2", "cam-7"))

@@ -168,7 +168,9 @@ class Bench:
             case c.SendNote(device_id, note):
                 self.notes.append((device_id, note))
                 carried = self.desired if choose_note_channel(note) is TopicChannel.DESIRED else self.sent
-                carried[device_id].append(self.envelopes.sign_note(device_id, note, self.now))
+                carried[device_id].append(
+                    self.envelopes.sign_note(device_id, note, self.now, self.registry.device(device_id))
+                )
             case c.SendFrame(device_id, frame):
                 self.sent[device_id].append(frame)
             case c.AnswerWebSample():

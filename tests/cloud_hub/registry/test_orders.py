@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_hub.registry.orders import Orders
 from policies.language.document import hash_documents
@@ -15,7 +16,7 @@ from wire.errors import Fault, LocalError, RemoteError
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.protocol.codec import decode_down_note, split_frame
 from wire.protocol.messages import DenyAllNotice, Refusal, RefusalReason
-from wire.protocol.sealing import verify_frame
+from wire.protocol.sealing import compute_order_binding, verify_frame
 from wire.protocol.topics import TopicChannel
 
 NOW_MS = int(NOW_S * 1000)
@@ -143,7 +144,26 @@ def test_from_the_notice_on_the_hub_refuses_and_says_so_at_every_hello():
         bench.say(device.ask_topic, device.hello())
         (frame,) = bench.desired.pop(device.id)
         assert decode_down_note(split_frame(frame).body) == DenyAllNotice(0, notice.counter, "a leak")
-        verify_frame(split_frame(frame), by=device.hub.signing.public_key(), channel=TopicChannel.DESIRED)
+        bound = compute_order_binding(device.signing.public_key().public_bytes_raw())
+        hub_key = device.hub.signing.public_key()
+        verify_frame(split_frame(frame), by=hub_key, channel=TopicChannel.DESIRED, binding=bound)
+
+
+def test_a_notice_is_signed_for_the_keys_that_a_device_has_and_for_no_later_enrolment():
+    device, later = SimDevice(), Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    bench = Bench(device)
+    bench.orders.deny_all("", "a leak", NOW_MS)
+    bench.say(device.ask_topic, device.hello())
+    (frame,) = bench.desired[device.id]
+    for binding in (b"", compute_order_binding(later)):
+        with pytest.raises(RemoteError) as refused:
+            verify_frame(
+                split_frame(frame),
+                by=device.hub.signing.public_key(),
+                channel=TopicChannel.DESIRED,
+                binding=binding,
+            )
+        assert refused.value.fault is Fault.SIGNATURE
 
 
 def test_a_notice_cannot_be_moved_to_another_channel():

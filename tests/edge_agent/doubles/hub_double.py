@@ -26,6 +26,7 @@ from wire.protocol import codec, sealing
 from wire.protocol.codec import Frame
 from wire.protocol.messages import (
     CipherSuite,
+    DenyAllNotice,
     DownNote,
     Escalation,
     FrameHeader,
@@ -41,7 +42,7 @@ from wire.protocol.messages import (
     Verdict,
     WelcomeNote,
 )
-from wire.protocol.rollout import InstallReport, ReportReceipt
+from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
 from wire.protocol.topics import TopicChannel, build_topic, compute_shard, parse_up_topic
 from wire.transport.base import IncomingMessage, LinkLostError, MemoryBroker, MemoryTransport
 
@@ -218,6 +219,22 @@ class HubDouble:
     def send_note(self, note: DownNote) -> None:
         """Sign a note and send it to the device."""
         self.send_frame(self.sign_note(note))
+
+    def sign_order(
+        self,
+        note: DenyAllNotice | Assignment,
+        channel: TopicChannel = TopicChannel.DESIRED,
+        receiver: Ed25519PrivateKey = SIGNING,
+    ) -> bytes:
+        """A frame with an order. `receiver`: signing key of the enrolment that it is for."""
+        key_id = sealing.compute_key_id(self.signing.public_key().public_bytes_raw())
+        header = FrameHeader(compute_shard(DEVICE), DEVICE, 0, 0, self.now_ms, key_id)
+        binding = sealing.compute_order_binding(receiver.public_key().public_bytes_raw())
+        body = codec.encode_wire_message(note)
+        return sealing.sign_frame(header, body, by=self.signing, channel=channel, binding=binding)
+
+    def send_order(self, frame: bytes) -> None:
+        self.broker.publish(IncomingMessage(build_topic(DEVICE, TopicChannel.DESIRED), frame))
 
     def sign_note(self, note: DownNote, by: Ed25519PrivateKey | None = None) -> bytes:
         key_id = sealing.compute_key_id(self.signing.public_key().public_bytes_raw())

@@ -24,11 +24,7 @@ from policies.model.policy import Policy
 from tests.edge_agent.doubles.hub_double import DEFAULTS, DEVICE, POLICY, AgentRig, HubDouble, sample, until
 from tests.edge_agent.doubles.updates_bench import FAMILY, NAMES, UpdateBench, bundle_path
 from wire.process.logging import JsonLog
-from wire.protocol import codec, sealing
-from wire.protocol.messages import FrameHeader
 from wire.protocol.rollout import Assignment, AuditAgreement, InstallReport, InstallState
-from wire.protocol.topics import TopicChannel, build_topic, compute_shard
-from wire.transport.base import IncomingMessage
 
 X = np.linspace(0.0, 0.9, 10, dtype=np.float32)
 QUICK = InstallLimits(interval_s=0.0, retry_s=0.2)
@@ -71,13 +67,7 @@ class InstallRig:
         return order
 
     def send_order(self, order: Assignment) -> None:
-        hub = self.rig.hub
-        key_id = sealing.compute_key_id(hub.signing.public_key().public_bytes_raw())
-        header = FrameHeader(compute_shard(DEVICE), DEVICE, 0, 0, hub.now_ms, key_id)
-        data = sealing.sign_frame(
-            header, codec.encode_wire_message(order), by=hub.signing, channel=TopicChannel.DESIRED
-        )
-        hub.broker.publish(IncomingMessage(build_topic(DEVICE, TopicChannel.DESIRED), data))
+        self.rig.hub.send_order(self.rig.hub.sign_order(order))
 
     async def answer_samples(self, count: int = 1) -> str:
         for _ in range(count):

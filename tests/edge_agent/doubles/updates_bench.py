@@ -9,6 +9,7 @@ from pathlib import Path
 from edge_agent.update.installed import RepositoryNames
 from edge_agent.update.worker import run_job
 from edge_agent.update.worker_protocol import PollReport, UpdateJob
+from models.signing.roles import Permit
 from models.update.slots import pack_bundle
 from tests.edge_agent.doubles.hub_double import POLICY
 from tests.models.conftest import LABELS, echo_graph, make
@@ -58,6 +59,11 @@ class UpdateBench:
         info = self.repo.targets("models-echo").targets[bundle_path(version)]
         info.unrecognized_fields["custom"]["revoked"] = True
         self.repo.publish_all("models-echo")
+
+    def publish_permit(self, permit: Permit) -> None:
+        """List a permit as the top-level targets role, which is signed offline."""
+        self.repo.add(permit.path, b"for people", "targets", **permit.custom_fields())
+        self.repo.publish_all("targets")
 
     def publish_policy(self, version: int, text: str = POLICY, **changes: object) -> None:
         document = text.format(**{**DEFAULTS, **changes, "version": version})

@@ -22,7 +22,6 @@ from policies.model.policy import Policy
 from policies.model.reasons import DecisionReason
 from tests.edge_agent.doubles.hub_double import (
     DEFAULTS,
-    DEVICE,
     HUB_TIME_MS,
     POLICY,
     AgentRig,
@@ -30,11 +29,9 @@ from tests.edge_agent.doubles.hub_double import (
     sample,
     until,
 )
-from wire.protocol import codec, sealing
-from wire.protocol.messages import DenyAllNotice, FrameHeader, LedgerHeadReport, SpendMirror
+from wire.protocol.messages import DenyAllNotice, LedgerHeadReport, SpendMirror
 from wire.protocol.rollout import Assignment
-from wire.protocol.topics import TopicChannel, build_topic, compute_shard
-from wire.transport.base import IncomingMessage
+from wire.protocol.topics import TopicChannel
 
 DP = """
 [dp]
@@ -58,10 +55,7 @@ def folder(parent: Path, name: str) -> Path:
 
 
 def order(hub: HubDouble, note: DenyAllNotice | Assignment, channel: TopicChannel = TopicChannel.DESIRED) -> None:
-    header = FrameHeader(compute_shard(DEVICE), DEVICE, 0, 0, hub.now_ms, hub.keys.key_id)
-    header = msgspec.structs.replace(header, key_id=sealing.compute_key_id(hub.signing.public_key().public_bytes_raw()))
-    frame = sealing.sign_frame(header, codec.encode_wire_message(note), by=hub.signing, channel=channel)
-    hub.broker.publish(IncomingMessage(build_topic(DEVICE, TopicChannel.DESIRED), frame))
+    hub.send_order(hub.sign_order(note, channel))
 
 
 @dataclass

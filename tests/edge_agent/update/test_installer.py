@@ -9,6 +9,7 @@ from edge_agent.update.machine import InstallMachine
 from edge_agent.update.recovery import InstallTable, recover_install
 from edge_agent.update.types import InstallRow
 from models.runtime.runner import SampleError
+from models.signing.roles import Permit
 from models.update.floors import FloorDatabase
 from tests.edge_agent.app.test_process_updates import by_tuf
 from tests.edge_agent.doubles.hub_double import DEVICE, HubDouble, until
@@ -19,6 +20,7 @@ from wire.protocol.messages import HelloNote
 from wire.protocol.rollout import InstallFailure, InstallState, RolloutCohort
 
 S = InstallState
+LATE_MS = 4_000_000_000_000  # an end of permits long after any of these tests
 
 
 @pytest.fixture
@@ -121,6 +123,33 @@ async def test_what_the_committed_model_takes_and_the_candidate_refuses_is_an_er
         await until(lambda: life.reports_in_state(S.ROLLED_BACK), 30)
         report = life.reports_in_state(S.ROLLED_BACK)[-1]
         assert (report.failure, report.detail) == (InstallFailure.HEALTH, "errors in 100.0% of answers, 0.0% before")
+
+
+async def test_a_newly_signed_permit_lifts_a_quarantine_once_for_the_devices_that_it_names(device, tmp_path):
+    async with run_device(device, tmp_path / "agent") as life:
+        device.publish_bundle(2)
+        device.publish_permit(Permit("echo", 3, 2, LATE_MS + 9000, devices=("demo--other",)))
+
+        async def fail_on_trial(counter: int) -> None:
+            life.send_assignment(counter, 2, soak_s=3600.0)
+            await life.wait_for_state(S.PROBATION)
+            await until(lambda: life.rig.agent.answering.trial.assignment)
+            for _ in range(5):
+                life.rig.agent.answering.trial.seen.add_failure()
+            await life.wait_for_state(S.IDLE)
+
+        async def refused(counter: int) -> None:
+            life.send_assignment(counter, 2)
+            await until(lambda: [r for r in life.reports_in_state(S.REJECTED) if r.counter == counter], 30)
+            assert life.reports_in_state(S.REJECTED)[-1].failure is InstallFailure.QUARANTINED
+
+        await fail_on_trial(1)
+        await refused(2)
+        device.publish_permit(Permit("echo", 3, 2, LATE_MS, devices=(DEVICE,)))
+        await fail_on_trial(3)
+        await refused(4)  # the same permit does not bring it back a second time
+        device.publish_permit(Permit("echo", 3, 2, LATE_MS + 1000, devices=(DEVICE,)))
+        await fail_on_trial(5)
 
 
 @pytest.mark.heavy

@@ -3,9 +3,11 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.storage import schema, tables
 from edge_agent.uplink import reports
@@ -217,6 +219,22 @@ async def test_case_31_an_assignment_signed_for_another_purpose_or_device_is_ref
         order(hub, assignment(), channel=TopicChannel.REPLY)
         await until(lambda: rig.event_count("refused_signature") == 1)
         assert not heard
+
+
+EARLIER = Ed25519PrivateKey.from_private_bytes(b"e" * 32)  # signing key of an enrolment of the same name before this
+
+
+@pytest.mark.parametrize("kept", [assignment(), DenyAllNotice(0, 7, "a leak")], ids=["assignment", "deny-all"])
+async def test_an_order_of_an_earlier_enrolment_that_the_brokers_owner_replays_is_refused(tmp_path: Path, kept: Any):
+    hub = HubDouble()
+    async with AgentRig(tmp_path, ruled(), hub) as rig:
+        heard = installer(rig)
+        hub.send_order(hub.sign_order(kept, receiver=EARLIER))
+        await until(lambda: rig.event_count("refused_signature") == 1)
+        assert not heard
+        assert rig.agent.status()["notice"] == 0
+        hub.send_order(hub.sign_order(kept))
+        await until(lambda: heard or rig.agent.status()["notice"] == 7)
 
 
 def test_reports_that_nobody_hears_do_not_pile_up():

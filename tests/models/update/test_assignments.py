@@ -1,5 +1,6 @@
 """Tests of assignment rules: alone, then on real metadata with real floors and permits."""
 
+import json
 from dataclasses import dataclass, replace
 from math import inf, nan
 from typing import Any
@@ -156,6 +157,33 @@ def test_a_permit_for_something_else_permits_nothing(permit):
         failure(resolve_assignment(to(2), RepositoryView(LISTED, floor=3, permits=(permit,)), NOW_MS))
         is InstallFailure.ROLLBACK
     )
+
+
+def test_a_permit_that_names_devices_lets_no_other_one_down():
+    ours = Permit("digits", 4, 2, NOW_MS + HOUR_MS, devices=(DEVICE,))
+    other = Permit("digits", 4, 2, NOW_MS + 2 * HOUR_MS, devices=("demo--other",))
+    found = resolve_assignment(to(2), RepositoryView(LISTED, floor=3, permits=(other, ours)), NOW_MS)
+    assert isinstance(found, InstallTarget)
+    assert found.permit == ours
+    refused = resolve_assignment(to(2), RepositoryView(LISTED, floor=3, permits=(other,)), NOW_MS)
+    assert failure(refused) is InstallFailure.ROLLBACK
+
+
+def test_a_permit_is_read_with_the_devices_that_were_signed_and_stands_apart_from_that_of_others():
+    named = [Permit("digits", 4, 2, NOW_MS, devices=each) for each in ((), ("demo--a",), ("demo--a", "demo--b"))]
+    assert [read_permit(each.path, json.loads(json.dumps(each.custom_fields()))) for each in named] == named
+    assert len({each.path for each in named}) == 3
+    assert "2 devices (demo--a, demo--b) below digits@4" in named[2].describe()
+    with pytest.raises(ValueError, match="belongs at"):
+        read_permit(named[0].path, named[1].custom_fields())
+
+
+@pytest.mark.parametrize(
+    "devices", [[], "demo--a", [1], ["b", "a"], ["a", "a"], ["A b"], [f"d{n:04}" for n in range(1001)]]
+)
+def test_a_permit_with_devices_that_are_no_sorted_ids_is_none(devices):
+    with pytest.raises(ValueError, match="a permit names"):
+        read_permit("permits/digits/to-2-from-below-4.json", {"permit": GOOD["permit"] | {"devices": devices}})
 
 
 LEAF = st.none() | st.integers() | st.text(max_size=5)

@@ -29,7 +29,7 @@ def test_a_model_like_the_one_before_may_stay():
         (replace(FINE, errors=50), "errors"),
         (replace(FINE, inferences=3, errors=3, escalated=0), "errors"),
         (replace(FINE, escalated=400), "unsure"),
-        (replace(FINE, p95_us=6001), "95 of 100"),
+        (replace(FINE, p95_us=5000), "95 of 100"),
         (replace(FINE, confidence=float("nan")), "no number"),
         (replace(FINE, confidence_sq=float("inf")), "no number"),
         (replace(FINE, rss_bytes=241 << 20), "memory"),
@@ -47,7 +47,7 @@ def test_any_one_gate_is_enough(seen, words):
         replace(FINE, errors=2),
         replace(FINE, errors=15),
         replace(FINE, escalated=330),
-        replace(FINE, p95_us=6000),
+        replace(FINE, p95_us=4999),
         replace(FINE, rss_bytes=240 << 20),
         replace(FINE, inferences=199, escalated=199, p95_us=10**6),
     ],
@@ -58,6 +58,21 @@ def test_up_to_its_edge_each_gate_says_nothing(seen):
 
 def test_what_was_never_seen_before_is_no_baseline_for_speed_or_doubt():
     assert find_breach(replace(FINE, escalated=1000, p95_us=10**6), DeviceSignals(inferences=199), 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("before_us", "seen_us", "breach"),
+    [
+        (400, 2000, True),  # within 5 ms, and five times
+        (400, 1999, False),
+        (20, 100, False),  # five times, and no more than a cold cache explains
+        (20_000, 25_000, False),
+        (20_000, 25_001, True),  # a quarter, and more than 5 ms
+    ],
+)
+def test_five_times_slower_is_a_regression_within_5_ms_too(before_us, seen_us, breach):
+    found = find_breach(replace(FINE, p95_us=seen_us), replace(FINE, p95_us=before_us), 0)
+    assert ("95 of 100" in found) is breach
 
 
 def test_a_thousand_models_that_are_as_good_stay_at_every_look():

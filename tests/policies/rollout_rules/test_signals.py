@@ -31,6 +31,21 @@ def test_each_measure_is_harm_when_most_devices_are_beyond(name: str, changed: d
     assert compare_behaviour(cohort(15, **changed), CONTROL, (), BehaviourLimits()) == ((), (), "")
 
 
+@pytest.mark.parametrize(
+    ("usual_us", "seen_us", "harm"),
+    [(400, 2000, True), (400, 1999, False), (20, 100, False), (20_000, 25_000, False), (20_000, 25_001, True)],
+)
+def test_five_times_slower_than_control_is_harm_within_5_ms_too(usual_us: int, seen_us: int, harm: bool):
+    control = [msgspec.structs.replace(USUAL, p95_us=usual_us)] * 20
+    found = compare_behaviour(cohort(60, p95_us=seen_us)[:60], control, (), BehaviourLimits())
+    assert bool(found.harm) is harm
+
+
+def test_a_wider_factor_that_a_person_set_holds_for_many_times_too():
+    control = [msgspec.structs.replace(USUAL, p95_us=400)] * 20
+    assert not compare_behaviour(cohort(60, p95_us=3000)[:60], control, (), BehaviourLimits(p95=10.0)).harm
+
+
 def test_lost_and_gained_confidence_of_a_class_both_show():
     usual = [of_class("vitals")] * 20
     for shifted in (250.0, 345.0):
