@@ -6,7 +6,7 @@ are placed first, listed second: a role that lists a target lists one that is th
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -88,10 +88,10 @@ def publish_bundle(
     manifest = bundle.manifest
     custom = {"version": manifest.version, "min_agent": MIN_AGENT, "target": msgspec.to_builtins(manifest.target)}
     custom |= {INTERFACE_FIELD: True} if new_interface else {}
-    path = model_path(manifest.name, manifest.version)
-    return _publish_item(
-        repository, TargetItem(_family_role(manifest.name), path, pack_bundle(bundle), custom, steady=True), now
-    )
+    path, role = model_path(manifest.name, manifest.version), _family_role(manifest.name)
+    with repository.write_lock():
+        _pin_committed(repository, manifest.name, now)
+        return _publish_item(repository, TargetItem(role, path, pack_bundle(bundle), custom, steady=True), now)
 
 
 def publish_policy(repository: Repository, document: bytes, now: datetime) -> PublishResult:
@@ -107,11 +107,14 @@ def publish_policy(repository: Repository, document: bytes, now: datetime) -> Pu
     )
 
 
-def publish_hub_keys(repository: Repository, card: HubCard, serial: int, now: datetime) -> PublishResult | None:
-    """Publish the hub's keys among those of its region, valid for 14 days.
+def publish_hub_keys(
+    repository: Repository, card: HubCard, serial: int, now: datetime, committed: Mapping[str, int] | None = None
+) -> PublishResult | None:
+    """Publish the hub's keys among those of its region, valid for 14 days, and what its fleet has committed.
 
-    None while the same keys are published and valid for more than 7 days. `serial` counts the hub's HPKE keys. Other
-    hubs of the region stay as they are.
+    `committed`: version by model family, which a device without a model takes; None leaves it as it is. Returns None
+    while the same is published and valid for more than 7 days. `serial` counts the hub's HPKE keys. Other hubs of the
+    region stay as they are.
     """
     path = keys_path(card.region)
     with repository.write_lock():
@@ -120,13 +123,35 @@ def publish_hub_keys(repository: Repository, card: HubCard, serial: int, now: da
         entry = _build_hub_entry(card, serial, now)
         hubs = {hub["name"]: hub for hub in held.get("hubs", [])}
         mine = hubs.get(card.name, {})
-        if _same_keys(mine, entry) and mine["not_after_ms"] - _datetime_ms(now) > _timedelta_ms(_HUB_KEY_DUE):
+        before = held.get("committed", {})
+        committed = before if committed is None else dict(committed)
+        same = _same_keys(mine, entry) and before == committed
+        if same and mine["not_after_ms"] - _datetime_ms(now) > _timedelta_ms(_HUB_KEY_DUE):
             return None
         hubs[card.name] = entry
         version = int(held.get("version", 0)) + 1
         values = {"region": card.region, "version": version, "hubs": [hubs[name] for name in sorted(hubs)]}
+        values |= {"committed": committed} if committed else {}
         data = json.dumps(values, indent=1, sort_keys=True).encode() + b"\n"
         return _publish_item(repository, TargetItem(KEYS, path, data, {"version": version}), now)
+
+
+def _pin_committed(repository: Repository, family: str, now: datetime) -> None:
+    """Say in every region's key file that the newest version listed is the committed one, unless it says something.
+
+    Before the next version is listed: no device may take that by itself.
+    """
+    standing = repository.read_state().base
+    models, keys = standing.get(model_role(family)), standing.get(KEYS)
+    bundles = models.signed.targets.values() if models else ()
+    listed = [_read_version(info) for info in bundles if not info.custom.get(REVOKED_FIELD)]
+    for path, info in list(keys.signed.targets.items()) if keys and listed else []:
+        file = json.loads(repository.shelf.read_target(info) or b"{}")
+        if not file or family in file.get("committed", {}):
+            continue
+        file |= {"version": file["version"] + 1, "committed": {**file.get("committed", {}), family: max(listed)}}
+        data = json.dumps(file, indent=1, sort_keys=True).encode() + b"\n"
+        _publish_item(repository, TargetItem(KEYS, path, data, {"version": file["version"]}), now)
 
 
 def publish_permit(repository: Repository, permit: Permit, now: datetime) -> PublishResult:

@@ -11,10 +11,12 @@ from tuf.api.metadata import TargetFile
 
 from cloud_hub.repository.publish import list_permits
 from cloud_hub.repository.repository import Repository
-from cloud_hub.rollout.types import BundleTarget, RolloutError, RolloutPlan
+from cloud_hub.rollout.types import BundleTarget, RolloutError, RolloutPlan, RolloutState
+from cloud_hub.rollout.view import RolloutView
 from models.signing.review import REVOKED_FIELD
-from models.signing.roles import model_path, model_role
+from models.signing.roles import MODELS_PREFIX, model_path, model_role
 
+_ROLLED_OUT = (RolloutState.COMPLETED, RolloutState.COMPLETED_PARTIAL)
 ModelUsers = Callable[[str], Mapping[str, int]]  # digits@7 -> devices that use it
 
 
@@ -47,6 +49,22 @@ class BundleTargets:
         known = (each for each in self._list_versions(family) if each != version)
         counted = [(len(self._speaking(f"{family}@{each}")), each) for each in known]
         return self._listed_target(family, max(counted)[1]) if counted else None
+
+    def committed_versions(self, rollouts: Iterable[RolloutView]) -> dict[str, int]:
+        """Return the version of each family that a device without a model takes; those of one version are left out.
+
+        What most devices use, of the versions that no rollout has on trial or took back; if nobody uses one, the newest
+        of these. `rollouts`: all that are known.
+        """
+        last = {(view.family, view.target.version): view.state for view in sorted(rollouts, key=lambda v: v.changed_ms)}
+        chosen: dict[str, int] = {}
+        for role in self._repository.read_state().base:
+            family = role.removeprefix(MODELS_PREFIX)
+            versions = self._list_versions(family) if role.startswith(MODELS_PREFIX) else []
+            sound = [each for each in versions if last.get((family, each), _ROLLED_OUT[0]) in _ROLLED_OUT]
+            if len(versions) > 1 and sound:
+                chosen[family] = max(sound, key=lambda each: (len(self._speaking(f"{family}@{each}")), each))
+        return chosen
 
     def find_permit(self, family: str, here: int, version: int, devices: Iterable[str] = ()) -> str:
         """Return the path of a permit that lets devices go from version `here` down to `version`.

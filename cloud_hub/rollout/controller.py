@@ -98,6 +98,7 @@ class RolloutController:
         self._heard: set[str] = set()
         self._news = asyncio.Event()
         self._looked_s = 0.0
+        self.is_loaded = False  # whether `views` are what the disk has
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-rollouts")
 
     # -- for the link
@@ -197,9 +198,11 @@ class RolloutController:
         self._desk.words.error("rollouts_failed", fault=describe_error(error) if error else safe_name("none"))
         self._cores.clear()
         self._said.clear()
+        self.is_loaded = False
 
     async def _run_rounds(self, tick_s: float) -> None:
         await self._refresh_cores(REPEATED_MS)
+        self.is_loaded = True
         while True:
             await self._run_round()
             with contextlib.suppress(TimeoutError):

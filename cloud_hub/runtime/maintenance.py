@@ -9,7 +9,7 @@ young.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -40,7 +40,8 @@ class RepositoryMaintainer:
     """Renews the repository's signatures and publishes the hub's keys before they expire.
 
     `now_ms` is hub time, which never runs backwards; `serial` counts the hub's HPKE keys.
-    `turn` rotates them when it is time; it is only called where this hub can publish the new one.
+    `turn` rotates them when it is time; it is only called where this hub can publish the new one. `committed` gives, on
+    the event loop, the version of each model family that the fleet has committed; None while that is not known.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class RepositoryMaintainer:
         log: JsonLog,
         *,
         turn: KeyRotation | None = None,
+        committed: Callable[[], Mapping[str, int] | None] = lambda: None,
     ) -> None:
         self._repository = repository
         self._turn = turn
+        self._committed = committed
         self._card = card
         self._serial = serial
         self._now_ms = now_ms
@@ -67,23 +70,30 @@ class RepositoryMaintainer:
         A full disk or another writer at work is logged and tried again.
         """
         while True:
-            await asyncio.to_thread(self.renew_once)
+            await asyncio.to_thread(self.renew_once, self._read_committed())
             await asyncio.sleep(every_s)
 
-    def renew_once(self) -> None:
-        """Renew, publish and warn once."""
+    def _read_committed(self) -> Mapping[str, int] | None:
+        try:
+            return self._committed()
+        except (ExitError, RequestError, OSError) as error:  # another process is at work on the repository
+            self._log.error("repository", error=describe_error(error))
+            return None
+
+    def renew_once(self, committed: Mapping[str, int] | None = None) -> None:
+        """Renew, publish and warn once. `committed`: version by model family; None: as it was published."""
         now = datetime.fromtimestamp(self._now_ms() / 1000, UTC)
         try:
             if not self._repository.has_root:
                 return
             for role in self._repository.renew_expiring(now):
                 self._log.info("resigned", role=safe_name(role))
-            self._publish_keys(now)
+            self._publish_keys(now, committed)
             self._warn_expiring(now)
         except (ExitError, RequestError, OSError) as error:
             self._log.error("repository", error=describe_error(error))
 
-    def _publish_keys(self, now: datetime) -> None:
+    def _publish_keys(self, now: datetime, committed: Mapping[str, int] | None) -> None:
         targets = self._repository.read_state().targets
         if targets is None or KEYS not in self._repository.hub_signed_roles(targets):
             return
@@ -91,7 +101,7 @@ class RepositoryMaintainer:
         if turned is not None:
             self._card, self._serial = turned
             self._log.info("hub_key_changed", serial=self._serial)
-        published = publish_hub_keys(self._repository, self._card, self._serial, now)
+        published = publish_hub_keys(self._repository, self._card, self._serial, now, committed)
         if published:
             self._log.info("published", target=safe_name(published.path), version=published.version)
 

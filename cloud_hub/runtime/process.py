@@ -178,7 +178,8 @@ class HubProcess:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(hub.run(), name="hub")
                 running.add_done_callback(lambda _: self._ended.set())
-                works = {**self._side_tasks(), **bureau.named_tasks(hub.now_ms), **self._repository_tasks(hub, bureau)}
+                works = {**self._side_tasks(), **bureau.named_tasks(hub.now_ms)}
+                works |= self._repository_tasks(hub, bureau, rolling)
                 works |= {"ledger": clerk.run(), "rollouts": rolling[0].run()}
                 beside = [group.create_task(work, name=title) for title, work in works.items()]
                 await _wait_first(hub.ready, self._ended)
@@ -279,7 +280,9 @@ class HubProcess:
             log, LedgerBackend(name_of_hub, keys.signing, hub.voice.publish_note, enrolled_ms, self._log)
         )
 
-    def _repository_tasks(self, hub: Hub, bureau: IdentityService) -> dict[str, Coroutine[Any, Any, None]]:
+    def _repository_tasks(
+        self, hub: Hub, bureau: IdentityService, rolling: tuple[RolloutController, BundleTargets]
+    ) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that renew the update repository and notify devices of changes."""
         repository, log = self._ground.repository, self._log
         serial = newest_key_number(self._ground.state.keys)
@@ -289,7 +292,13 @@ class HubProcess:
             bureau.set_card(card)
 
         change = HubKeyRotation(self._ground.state.keys, bureau.card, apply)
-        keeper = RepositoryMaintainer(repository, bureau.card, serial, hub.now_ms, log, turn=change.rotate_if_due)
+
+        def committed() -> Mapping[str, int] | None:
+            return rolling[1].committed_versions(rolling[0].views()) if rolling[0].is_loaded else None
+
+        keeper = RepositoryMaintainer(
+            repository, bureau.card, serial, hub.now_ms, log, turn=change.rotate_if_due, committed=committed
+        )
         herald = UpdateNotifier(repository, bureau.active_devices, hub.voice.publish_hint, log)
         watch = PolicyWatcher(self._config.policies, repository, log, self._settings.documents)
         return {"keeper": keeper.run(), "herald": herald.run(), "policies": watch.run(hub.set_policies)}

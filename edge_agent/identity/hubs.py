@@ -68,6 +68,15 @@ class _HubKeysFile(msgspec.Struct, frozen=True):
 
     region: str
     hubs: tuple[HubKeys, ...]
+    committed: dict[str, int] = {}
+
+
+def read_committed_version(data: bytes, family: str) -> int:
+    """Version of a model family that the region's fleet has committed, by its key file; 0 if that says nothing."""
+    try:
+        return msgspec.json.decode(data, type=_HubKeysFile).committed.get(family, 0)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0
 
 
 def parse_hub_keys(data: bytes, region: str) -> tuple[HubKeys, ...]:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from edge_agent.identity.hubs import parse_hub_keys
+from edge_agent.identity.hubs import parse_hub_keys, read_committed_version
 from edge_agent.system.http import make_tls_context
 from edge_agent.update.worker_protocol import FollowMode, PollReport, UpdateJob
 from models.bundle.bundle import Bundle
@@ -41,12 +41,14 @@ PERMANENT_OUTCOMES = frozenset({LoadOutcome.REFUSED, LoadOutcome.UNFIT, LoadOutc
 class BundleChooser:
     """Chooses the bundle of the family to install: the newest that is allowed, fits this host, and did not fail here.
 
-    A device that follows assignments takes one only while it has none.
+    A device that follows assignments takes one only while it has none: the one that the fleet has committed, not one
+    that is on trial there or failed.
     """
 
-    def __init__(self, store: Store, agent: str, follow: FollowMode) -> None:
+    def __init__(self, store: Store, job: UpdateJob) -> None:
+        agent, self._follow = job.agent, job.follow
         self._store = store
-        self._follow = follow
+        self._job = job
         self._host = read_host(agent)
         self._quarantine = Quarantine(store.metadata, agent)
         self.offers: tuple[AvailableTarget, ...] = ()  # none before a trusted refresh
@@ -60,7 +62,7 @@ class BundleChooser:
         held = next(here, None)
         if self._follow is FollowMode.NONE or (held and self._follow is FollowMode.ASSIGNMENTS):
             return None
-        for offer in offers:
+        for offer in offers if held or self._follow is FollowMode.NEWEST else self._until_committed(offers):
             if held and offer.version <= held.version:
                 return None
             if (
@@ -70,6 +72,13 @@ class BundleChooser:
             ):
                 return offer
         return None
+
+    def _until_committed(self, offers: tuple[AvailableTarget, ...]) -> tuple[AvailableTarget, ...]:
+        """The offers up to the committed version, by the hub's signed word; all if it is gone, or nothing was said."""
+        files = [self._store.read_document(path) for path in self._job.documents if path.startswith(_KEYS)]
+        committed = max((read_committed_version(file[1], self._job.family) for file in files if file), default=0)
+        there = any(offer.version == committed and offer.custom.get(REVOKED_FIELD) is not True for offer in offers)
+        return tuple(offer for offer in offers if offer.version <= committed) if there else offers
 
     def is_revoked(self, slot: Slot) -> bool:
         """Whether the family's signer has revoked this bundle, by a refresh that we trust."""
@@ -92,7 +101,7 @@ class BundleChooser:
 def run_job(job: UpdateJob) -> PollReport:
     """Carry out one job; blocks. Failures of repository, network, bundle or disk are in the report."""
     with Store(Path(job.folder)) as store:
-        choice = BundleChooser(store, job.agent, job.follow)
+        choice = BundleChooser(store, job)
         wants = PollRequest(
             job.documents, job.family, choice.choose_offer, lambda path, data: _check_document(store, path, data)
         )

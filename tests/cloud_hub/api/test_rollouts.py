@@ -35,7 +35,7 @@ class Rolls(Site):
         self.holder, self.state = holder, hub
         self.told: list[tuple[str, int]] = []
         fleet = [FleetMember(f"acme--d{n}", "camera" if n % 2 else "door", "eu", "acme") for n in range(FLEET)]
-        speaking = {"echo@2": dict.fromkeys((m.device for m in fleet), 1)}
+        self.speaking = speaking = {"echo@2": dict.fromkeys((m.device for m in fleet), 1)}
         self.catalog = BundleTargets(
             hub.repository, lambda model: speaking.get(model, {}), lambda: int(time.time() * 1000)
         )
@@ -104,6 +104,21 @@ async def test_a_rollout_is_started_looked_at_paused_and_ended(site):
     assert ("started", "admin") in said
     assert ("aborting", "admin") in said
     assert len((await site.get("/r1/devices"))["devices"]) == FLEET // 2
+
+
+async def test_what_a_new_device_takes_is_what_the_fleet_has_committed_and_no_candidate_nor_what_was_taken_back(site):
+    def committed() -> int:
+        return site.catalog.committed_versions(site.rollouts.views())["echo"]
+
+    assert committed() == 2  # most devices run it; 3 is listed
+    await site.post("", model="echo@3", id="r1", to="class=door", rules={"waves": ["1"]})
+    await site.until("r1", "running")
+    site.speaking["echo@3"] = {f"d{n}": 1 for n in range(FLEET * 2)}  # the last wave: nearly all run it on trial
+    assert committed() == 2
+    await site.post("/r1/abort", why="no")
+    assert committed() == 2
+    site.speaking.clear()
+    assert committed() == 2  # nobody runs anything: the newest that no rollout took back
 
 
 async def test_case_118_the_same_person_twice_or_another_content_approves_nothing(site):

@@ -214,6 +214,27 @@ def test_two_hubs_of_a_region_share_its_file(hub):
     assert keys_document(hub)["version"] == 2
 
 
+def test_before_the_next_version_is_listed_the_one_before_is_named_as_committed(tmp_path, hub, device):
+    """A rollout begins after its bundle is published: a device that enrols between the two must not take it."""
+    publish_hub_keys(hub.repository, CARD, 1, NOW)
+    publish_bundle(hub.repository, make(tmp_path / "echo-1").path, NOW)
+    assert "committed" not in keys_document(hub)
+    for version in (2, 3):
+        publish_bundle(hub.repository, make(tmp_path / f"echo-{version}", version=version).path, NOW)
+        assert keys_document(hub)["committed"] == {"echo": 1}
+    assert device.sees("keys/local.json") == 2
+
+
+def test_the_running_hub_says_what_its_fleet_has_committed_when_that_changes(hub):
+    assert publish_hub_keys(hub.repository, CARD, 1, NOW, {"echo": 1})
+    assert publish_hub_keys(hub.repository, CARD, 1, NOW) is None
+    assert publish_hub_keys(hub.repository, CARD, 1, NOW, {"echo": 1}) is None
+    assert publish_hub_keys(hub.repository, CARD, 1, NOW, {"echo": 2})
+    assert keys_document(hub)["committed"] == {"echo": 2}
+    assert published_keys(hub, CARD, 1, days(7)) == 3
+    assert keys_document(hub)["committed"] == {"echo": 2}
+
+
 def keeper(hub, lines, at):
     return RepositoryMaintainer(hub.repository, CARD, 1, lambda: int(at[0].timestamp() * 1000), JsonLog(lines))
 

@@ -30,10 +30,10 @@ def bundle_path(version: int) -> str:
     return f"models/{FAMILY}/{FAMILY}-{version}.skb"
 
 
-def make_hub_keys(hpke: bytes = b"h" * 32, signing: bytes = b"s" * 32, region: str = REGION) -> bytes:
+def make_hub_keys(hpke: bytes = b"h" * 32, signing: bytes = b"s" * 32, region: str = REGION, **more: object) -> bytes:
     keys = {"hpke_key": base64.b64encode(hpke).decode(), "signing_key": base64.b64encode(signing).decode()}
     hub = {"name": "hub-1", "region": region, **keys, "not_after_ms": 1, "serial": 1}
-    return json.dumps({"region": region, "version": 1, "hubs": [hub]}).encode()
+    return json.dumps({"region": region, "version": 1, "hubs": [hub], **more}).encode()
 
 
 class UpdateBench:

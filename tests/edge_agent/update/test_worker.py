@@ -8,6 +8,7 @@ from cloud_hub.security.authority import Authority, utc_now
 from edge_agent.identity.hubs import parse_hub_keys
 from edge_agent.update.installed import read_installed
 from edge_agent.update.worker import check_policy
+from edge_agent.update.worker_protocol import FollowMode
 from models.bundle.bundle import open_bundle
 from models.update.client import InstallFailure
 from models.update.slots import Store
@@ -65,6 +66,39 @@ def test_what_serves_already_is_not_loaded_again(device):
     assert device.run_worker().documents == ()
     found = read_installed(device.store, NAMES, serves)
     assert (found.slot, found.runner) == (serves, None)
+
+
+def test_a_device_that_enrols_during_a_rollout_takes_the_committed_version_never_the_candidate(device):
+    for version in (1, 2, 3):
+        device.publish_bundle(version)
+    device.publish_keys(make_hub_keys(committed={"echo": 2, "other": 1}), 2)
+    assigned = FollowMode.ASSIGNMENTS
+    device.run_worker(follow=assigned)
+    assert serving(device) == 2
+    device.publish_keys(make_hub_keys(committed={"echo": 3}), 3)
+    device.run_worker(follow=assigned)
+    assert serving(device) == 2  # from then on it follows its assignments
+    device.run_worker()
+    assert serving(device) == 3  # who follows the newest takes it
+
+
+def test_where_the_committed_version_does_not_fit_this_device_an_older_one_is_taken_not_the_candidate(device):
+    device.publish_bundle(1)
+    device.publish_bundle(2, min_agent="99.0")
+    device.publish_bundle(3)
+    device.publish_keys(make_hub_keys(committed={"echo": 2}), 2)
+    report = device.run_worker(follow=FollowMode.ASSIGNMENTS)
+    assert failures(report.refusals) == [InstallFailure.INCOMPATIBLE]
+    assert serving(device) == 1
+
+
+def test_where_the_committed_version_was_revoked_the_newest_is_taken(device):
+    device.publish_bundle(1)
+    device.publish_bundle(2)
+    device.revoke_bundle(1)
+    device.publish_keys(make_hub_keys(committed={"echo": 1}), 2)
+    device.run_worker(follow=FollowMode.ASSIGNMENTS)
+    assert serving(device) == 2
 
 
 def test_without_a_bundle_there_is_nothing_to_serve_and_nothing_wrong(device):
