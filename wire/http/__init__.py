@@ -2,6 +2,7 @@
 
 - `oip`: requests and replies of the Open Inference Protocol v2 (KServe)
 - `tensors`: one tensor in JSON or in the binary tensor extension
+- `openapi`: OpenAPI documents of both servers (pure)
 - `guards`: listening addresses, TLS, bearer tokens and aiohttp middlewares
 - `client`: a blocking client over TCP, TLS or a Unix socket
 
