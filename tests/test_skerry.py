@@ -1,4 +1,4 @@
-"""The command line as a person meets it: each test is a process, for what counts is its output and its exit code."""
+"""The command line as a person meets it: its output and its exit code, in processes where these matter."""
 
 import os
 import re
@@ -12,12 +12,9 @@ import pytest
 
 import skerry as command_line
 from tests import ROOT
+from tests.in_process import skerry
 from wire.process.exit_codes import ExitCode
 from wire.process.packages import PACKAGES
-
-
-def skerry(*args: str) -> subprocess.CompletedProcess[str]:
-    return python("import skerry; skerry.main()", *args)
 
 
 def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
