@@ -1,6 +1,7 @@
 """`skerry models measure`: a policy's own chain is attacked, and the result is written into the bundle."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -49,13 +50,16 @@ class Scaled(nn.Module):
         return x * self.scale
 
 
+@cache
+def hub_files() -> tuple[bytes, bytes]:
+    example = (torch.zeros(2, 10),)
+    return encode_graphs({TAIL: export_graph(Scaled(1 / 15), example), WHOLE: export_graph(Scaled(1.0), example)})
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A bundle that copies its input into its codes, samples, and a policy that rounds the codes to multiples of 5."""
-    example = (torch.zeros(2, 10),)
-    graph, weights = encode_graphs(
-        {TAIL: export_graph(Scaled(1 / 15), example), WHOLE: export_graph(Scaled(1.0), example)}
-    )
+    graph, weights = hub_files()
     files = contents() | {HUB_GRAPH_FILE: graph, HUB_FILE: weights}
     write_bundle(tmp_path / "b", msgspec.structs.replace(echo_manifest(), leakage=()), files)
     (tmp_path / "policy.toml").write_text(POLICY)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -49,13 +50,18 @@ class Sharper(nn.Module):
         return codes * 20
 
 
+@cache
+def hub_files() -> tuple[bytes, bytes]:
+    graph = export_graph(Sharper(), (zeros(2, LABELS),))
+    return encode_graphs({TAIL: graph, WHOLE: graph})
+
+
 @pytest.fixture
 def bundle(tmp_path, monkeypatch):
     (tmp_path / "calibrate_own_data.py").write_text(DATA)
     monkeypatch.chdir(tmp_path)
-    graph = export_graph(Sharper(), (zeros(2, LABELS),))
     files = contents()
-    files[HUB_GRAPH_FILE], files[HUB_FILE] = encode_graphs({TAIL: graph, WHOLE: graph})
+    files[HUB_GRAPH_FILE], files[HUB_FILE] = hub_files()
     write_bundle(tmp_path / "bundle", echo_manifest(), files)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path / "bundle"
