@@ -69,8 +69,15 @@ def format_page(view: RolloutView) -> Iterator[str]:
         )
         yield _format_fact("plan", view.plan)
     yield _format_fact("started", f"{format_time(view.made_ms)} by {view.by}")
-    if view.ends_ms and view.state not in TERMINAL:
-        yield _format_fact("next", f"{format_time(view.ends_ms)} UTC at the latest")
+    if view.next_step:
+        latest = f"; {format_time(view.ends_ms)} UTC at the latest" if view.ends_ms else ""
+        yield _format_fact("next", view.next_step + latest)
+    if view.aborts:
+        yield _format_fact("aborts at", view.aborts)
+    if view.waits_for:
+        yield _format_fact("waits for", ", ".join(view.waits_for))
+    if view.failing:
+        yield _format_fact("failed", ", ".join(view.failing))
     yield ""
     head = ("wave", "devices", "told", "trial passed", "committed", "failed", "left", "needed", "")
     yield from _format_table(head, _wave_rows(view))

@@ -32,13 +32,14 @@ from cloud_hub.rollout.types import (
     RolloutPlan,
 )
 from cloud_hub.rollout.view import RolloutDeviceView, RolloutView, build_device_view, build_view
-from policies.rollout_rules.plan import FleetMember
+from policies.rollout_rules.plan import DeviceSelector, FleetMember
 from wire.process.logging import JsonLog, describe_error, safe_name
 from wire.protocol.rollout import Assignment, InstallReport
 
 T = TypeVar("T")
 TICK_S = 1.0
 REFRESH_INTERVAL_S = 4.0  # how often the store is asked whether another hub has changed something
+MEMBERS_INTERVAL_S = 30.0  # how often the fleet is asked who is still in it
 RETRY_INTERVAL_S = 5.0  # after a defect
 TRIES = 5
 REPEATED_MS = 40 * 86_400_000  # the last assignments of an ended rollout are repeated for so long
@@ -97,7 +98,7 @@ class RolloutController:
         self._reports: list[tuple[str, InstallReport]] = []
         self._heard: set[str] = set()
         self._news = asyncio.Event()
-        self._looked_s = 0.0
+        self._looked_s = self._counted_s = 0.0
         self.is_loaded = False  # whether `views` are what the disk has
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-rollouts")
 
@@ -218,8 +219,18 @@ class RolloutController:
         await self._apply_reports(reports, heard)
         for rollout in [each for each, core in self._cores.items() if core.wake_at <= self._clock.now()]:
             await self._try_event(rollout, lambda core, now: core.on_tick(now))
+        if self._clock.now() >= self._counted_s + MEMBERS_INTERVAL_S:
+            await self._follow_members()
         if self._clock.now() >= self._looked_s + REFRESH_INTERVAL_S:
             await self._refresh_cores()
+
+    async def _follow_members(self) -> None:
+        """Tell every open rollout which of its devices are still in the fleet and in what it selected."""
+        self._counted_s = self._clock.now()
+        members = tuple(self._desk.members())
+        for rollout in [each for each, core in self._cores.items() if core.state not in TERMINAL]:
+            present = frozenset(DeviceSelector.parse(self._cores[rollout].plan.to).select_devices(members))
+            await self._try_event(rollout, lambda core, now, present=present: core.on_members(present, now))
 
     async def _serve_request(self, wish: _PendingRequest) -> None:
         refusal = RolloutError("conflict", "the rollouts were interrupted: try again")

@@ -232,6 +232,14 @@ class WaveDispatcher:
                 book.fleet.start_timer(row)
                 self._emit_assignment(row)
 
+    def follow_members(self, present: frozenset[str], head: RolloutHead, now: float) -> None:
+        """Let go of the devices that are not `present` any more, and take back those of this wave that came again."""
+        for row in self._book.fleet.follow_members(present, head.wave):
+            if row.goal is DeviceGoal.CANDIDATE:
+                self._assign(row, DeviceGoal.WITHDRAWN, now)
+        if head.state in UNDER_WAY:
+            self._queue_candidates(head.wave)
+
     def _queue_candidates(self, wave: int) -> None:
         """Queue the devices of a wave that wait for their first assignment."""
         waiting = (row for row in self._book.fleet.rows_of_wave(wave) if row.state is _QUEUED)
@@ -250,7 +258,8 @@ class WaveDispatcher:
     @staticmethod
     def _is_control(row: RolloutRow, head: RolloutHead) -> bool:
         """Whether the device was told to be a control of the present wave."""
-        return row.goal is DeviceGoal.CONTROL and row.told_ms >= head.wave_ms
+        told = row.goal is DeviceGoal.CONTROL and row.told_ms >= head.wave_ms
+        return told and row.state is not RolloutDeviceState.LEFT
 
     # -- taking back
 
@@ -369,7 +378,8 @@ def _waits_for_release(row: RolloutRow) -> bool:
 
 def _is_judged(row: RolloutRow) -> bool:
     """Whether a device's figures count: it was assigned the candidate, and did not leave."""
-    return row.goal is DeviceGoal.CANDIDATE and row.state is not RolloutDeviceState.CANCELLED
+    gone = (RolloutDeviceState.CANCELLED, RolloutDeviceState.LEFT)
+    return row.goal is DeviceGoal.CANDIDATE and row.state not in gone
 
 
 def _collect_quality(rows: Iterable[RolloutRow]) -> tuple[DeviceQuality, ...]:

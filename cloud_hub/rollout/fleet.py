@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from cloud_hub.rollout.types import (
+    FAILED_STATES,
     OPEN,
     TIMED_OUT_STATES,
     DeviceGoal,
@@ -37,8 +38,8 @@ _ENDS = {
 _EARLY = frozenset(
     (InstallState.IDLE, InstallState.CHECKING, InstallState.ACCEPTED, InstallState.DOWNLOADING, InstallState.PAUSED)
 )
-_FAILED = frozenset((D.FAILED, D.ROLLED_BACK, D.TIMED_OUT, D.REJECTED))
-_LEFT = frozenset((D.CANCELLED, D.SUPERSEDED))
+_LEFT = frozenset((D.CANCELLED, D.SUPERSEDED, D.LEFT))
+_LEAVES = OPEN | TIMED_OUT_STATES | {D.QUEUED}  # a result that a device gave stays, whatever becomes of it
 
 
 class RolloutFleet:
@@ -141,9 +142,9 @@ class RolloutFleet:
         if end is D.SUCCEEDED and not self._right_bytes(row, report):
             return f"{row.device} reports a commit, but runs other bytes"
         if end is D.ROLLED_BACK and report.failure is None:
-            end = (
-                D.CANCELLED
-            )  # withdrawn, never released, or it never had to answer: nothing speaks against the version
+            end = D.CANCELLED  # withdrawn, never released or never asked: nothing speaks against the version
+        if end is D.CANCELLED and row.state is D.LEFT:
+            end = D.LEFT
         if end is not None:
             self.news = True
             excused = row.excused and (row.state, row.failure) == (end, report.failure)
@@ -156,10 +157,28 @@ class RolloutFleet:
             self.start_timer(row)
         return ""
 
+    def follow_members(self, present: frozenset[str], wave: int) -> list[RolloutRow]:
+        """Set the devices without a result that are not `present` to LEFT, and queue those that came back in time.
+
+        `wave`: the present one, counted from 0; who comes back after its wave is left out. Returns the rows that left.
+        """
+        left = [row for row in self.rows.values() if row.device not in present and row.state in _LEAVES]
+        for row in left:
+            self.news = True
+            self.change_row(row, state=D.LEFT)
+        for row in self.rows.values():
+            if row.state is D.LEFT and row.device in present and (row.wave >= wave or row.wave < 0):
+                self.change_row(row, state=D.QUEUED, goal=DeviceGoal.NONE, base=0, trial_passed=False)
+        return left
+
+    def was_exposed(self, wave: int) -> bool:
+        """Whether any device of a wave was ever assigned the version."""
+        return any(row.exposed for row in self.rows_of_wave(wave))
+
     def excuse_failures(self, wave: int) -> None:
         """Excuse the failures of a wave that are known now; the next one of any device counts again."""
         for row in self.rows_of_wave(wave):
-            if row.state in _FAILED and not row.excused:
+            if row.state in FAILED_STATES and not row.excused:
                 self.change_row(row, excused=True)
 
     def _right_bytes(self, row: RolloutRow, report: InstallReport) -> bool:
@@ -237,7 +256,7 @@ def _total_names(row: RolloutRow) -> tuple[str, ...]:
         return (*kinds, "proven")
     if state is D.SUCCEEDED:
         return (*kinds, "succeeded")
-    return (*kinds, *_failure_names(row)) if state in _FAILED else kinds
+    return (*kinds, *_failure_names(row)) if state in FAILED_STATES else kinds
 
 
 def _failure_names(row: RolloutRow) -> tuple[str, ...]:

@@ -84,8 +84,6 @@ class RolloutCore:
             S.REVERTING: self._step_reverting,
         }
 
-    # -- reading
-
     @property
     def state(self) -> RolloutState:
         """Current state of the rollout."""
@@ -119,8 +117,6 @@ class RolloutCore:
         rows = tuple(self.fleet.changed.values())
         self.fleet.changed.clear()
         return self.course.take_changes(rows)
-
-    # -- what people want
 
     def approve(self, approval: Approval, now: float) -> list[RolloutCommand]:
         """Add the approval of one more person. RolloutError if nothing waits for it, or it is of other content."""
@@ -170,8 +166,6 @@ class RolloutCore:
             self._abort_rollout(by, why, _seconds_to_ms(now), revert=revert)
         return self._take_commands()
 
-    # -- what happens
-
     def on_validated(self, why: str, now: float) -> list[RolloutCommand]:
         """Handle the answer to `ValidatePlan`: `why` the plan cannot be carried out, or ""."""
         if self.state is S.VALIDATING:
@@ -190,6 +184,12 @@ class RolloutCore:
             self._out.append(NotifyOperator(odd))
         return self._take_commands()
 
+    def on_members(self, present: frozenset[str], now: float) -> list[RolloutCommand]:
+        """Handle which devices are in the fleet, and in what was selected: who is gone counts for nothing any more."""
+        if self.state not in TERMINAL:
+            self.told.follow_members(present, self.head, now)
+        return self._take_commands()
+
     def on_tick(self, now: float) -> list[RolloutCommand]:
         """Handle the passing of time, at any spacing: timeouts, gates, the next assignments."""
         ms = _seconds_to_ms(now)
@@ -201,8 +201,6 @@ class RolloutCore:
             self._steps[self.state](ms)
         self.told.repeat_unanswered(self.head, now)
         return self._take_commands()
-
-    # -- one step in each state
 
     def _step_validating(self, _: int) -> None:
         if not self._asked:
@@ -293,8 +291,10 @@ class RolloutCore:
 
     def _explain_doubt(self) -> str:
         """Why nothing can be concluded from the present wave; "" if it may pass."""
-        if not self.fleet.counts_of_wave(self.head.wave).able:
-            return f"no device of wave {self.head.wave + 1} is left to judge it by"
+        wave = self.head.wave
+        if self.fleet.counts_of_wave(wave).able <= 0:
+            ends = wave + 1 == len(self.plan.waves) and not self.fleet.was_exposed(wave)  # nobody is left to get it
+            return "" if ends else f"no device of wave {wave + 1} is left to judge it by"
         return self.gate.why if self.gate is not None and self.gate.outcome is not GateOutcome.PASS else ""
 
     def _step_inconclusive(self, ms: int) -> None:
@@ -323,8 +323,6 @@ class RolloutCore:
             self._change_state(S.REVERTED, ms, why=self.head.why)
         elif ms >= self.course.ends_ms:
             self._change_state(S.REVERTED, ms, why=f"{waiting} devices did not answer; {self.head.why}")
-
-    # -- changes of state
 
     def _begin_wave(self, wave: int, ms: int) -> None:
         """Begin a wave, counted from 0, with fresh times, gate and excused failures."""
@@ -369,9 +367,9 @@ class RolloutCore:
             return
         self.fleet.end_open()
         self.told.release_controls(ms / 1000)
-        unreached = self.fleet.states[RolloutDeviceState.UNREACHED]
-        why = f"{unreached} devices did not answer" if unreached else ""
-        self._change_state(S.COMPLETED_PARTIAL if unreached else S.COMPLETED, ms, why=why)
+        missing = self.fleet.states[RolloutDeviceState.UNREACHED] + self.fleet.states[RolloutDeviceState.CANCELLED]
+        why = f"{missing} devices did not answer, or went back without an answer to judge by" if missing else ""
+        self._change_state(S.COMPLETED_PARTIAL if missing else S.COMPLETED, ms, why=why)
 
     def _end_partially(self, ms: int) -> None:
         """End the rollout partially: the wave's time is up, and devices that never answered are not asked any more."""

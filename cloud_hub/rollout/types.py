@@ -76,9 +76,18 @@ class RolloutDeviceState(StrEnum):
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
     UNREACHED = "unreached"  # assigned, never answered: neither a success nor a failure
+    LEFT = "left"  # revoked, retired, suspended or moved out of the selection: it counts for nothing
 
 
 OPEN = frozenset((RolloutDeviceState.NOTIFIED, RolloutDeviceState.IN_PROGRESS))
+FAILED_STATES = frozenset(
+    (
+        RolloutDeviceState.FAILED,
+        RolloutDeviceState.ROLLED_BACK,
+        RolloutDeviceState.TIMED_OUT,
+        RolloutDeviceState.REJECTED,
+    )
+)
 # ends that the hub set by timeout: a report may still change them
 TIMED_OUT_STATES = frozenset((RolloutDeviceState.TIMED_OUT, RolloutDeviceState.UNREACHED))
 

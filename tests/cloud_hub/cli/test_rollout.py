@@ -12,6 +12,7 @@ from cloud_hub.rollout.view import RolloutView, build_view
 from policies.rollout_rules.gate import GateOutcome, GateResult
 from tests.cloud_hub.doubles.rollout_bench import PASS, Bench
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.protocol.rollout import InstallFailure, InstallState
 
 S = RolloutState
 GATE = GateResult(
@@ -39,6 +40,20 @@ def test_a_status_shows_the_sample_what_is_unaudited_and_what_the_gate_leaves_op
         in page
     )
     assert all(len(line) < 160 for line in page.splitlines())
+
+
+def test_a_status_names_devices_the_next_step_and_when_it_aborts():
+    bench = Bench(1000)
+    first, second = bench.plan.waves[0][:2]
+    bench.breaks([first], InstallState.FAILED, InstallFailure.DISK)
+    bench.devices[second].takes_s = 9000.0
+    bench.to(S.RUNNING)
+    bench.run(300.0)
+    page = "\n".join(rollout_text.format_page(build_view(bench.core)))
+    assert f"failed     {first} (disk)" in page
+    assert f"waits for  {second}" in page
+    assert "next       devices install it and pass their own trial" in page
+    assert "aborts at  2 failures and more than 5 % of a wave; evidence of harm; 3 more looks" in page
 
 
 def test_a_status_goes_through_json_and_back(running):

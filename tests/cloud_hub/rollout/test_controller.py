@@ -72,6 +72,9 @@ class Site:
         self.told.append((self.machine.runs_s, device, assignment))
         self.devices[device].hear(assignment, self.machine.runs_s)
 
+    def last(self, count):
+        return [device for wave in self.hubs[0]._find_core("r1").plan.waves for device in wave][-count:]
+
     def candidates(self):
         return [word for _, _, word in self.told if not word.withdraw and word.digest == NEW.digest]
 
@@ -120,6 +123,18 @@ async def test_a_rollout_from_its_start_to_its_end(site):
     assert [entry.by for entry in await hub.history("r1")][:2] == ["ann", "hub"]
     assert {each.state for each in hub.devices("r1")} == {"succeeded"}
     assert sorted({device for device, _ in site.seen}) == sorted(site.devices)
+
+
+async def test_a_device_that_is_revoked_in_its_wave_is_left_out_and_not_waited_for(site):
+    hub = site.hub()
+    await hub.start(ORDER, "ann")
+    view = await site.until(hub, {S.RUNNING})
+    site.fleet = [each for each in site.fleet if each.device not in site.last(3)]
+    for device in site.last(3):
+        site.devices[device].online = False
+    done = await site.until(hub, TERMINAL)
+    assert (done.state, done.states) == (S.COMPLETED, {"succeeded": 17, "left": 3})
+    assert view.next_step
 
 
 async def test_what_is_not_published_is_denied_and_says_why(site):
