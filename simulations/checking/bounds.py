@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from simulations.checking.events import CandidateServed, Flaw, QuestionAccepted, WaveAllowed
+from simulations.checking.events import CandidateCommitted, CandidateServed, Flaw, QuestionAccepted, WaveAllowed
 
+KEPT_HARM = 0.3  # points (0..1) worse that no wave of any size may let pass: the margin of the smallest is 0.25
 SETTLE_S = 5.0  # what was on its way to the disk when a policy changed was judged by the one before
 
 
@@ -82,6 +83,12 @@ class BoundsChecker:
         seen.add(event.device)
         if len(seen) > most:
             self._blame(Flaw.EXPOSED, f"{event.rollout}: {event.device} is the {len(seen)}th device, at most {most}")
+
+    def on_committed(self, event: CandidateCommitted) -> None:
+        """A device keeps what a rollout brought, for good."""
+        if event.harm >= KEPT_HARM:
+            story = f"{event.rollout}: {event.device} keeps a version that is {100 * event.harm:.0f} points worse"
+            self._blame(Flaw.WORSE_KEPT, story)
 
     def _limits_for(self, device: str, at_s: float) -> PolicyLimits:
         now, before, changed_s = self._of_one.get(device, self._of_all)

@@ -92,6 +92,14 @@ class CandidateServed(msgspec.Struct, frozen=True, gc=False):
     device: str
 
 
+class CandidateCommitted(msgspec.Struct, frozen=True, gc=False):
+    """Candidate committed: a device keeps what a rollout brought; `harm`: share of its right answers it turns wrong."""
+
+    rollout: str
+    device: str
+    harm: float
+
+
 HistoryEvent = (
     QuestionAccepted
     | QuestionEnded
@@ -101,6 +109,7 @@ HistoryEvent = (
     | FrameSent
     | WaveAllowed
     | CandidateServed
+    | CandidateCommitted
 )
 
 
@@ -122,6 +131,7 @@ class Flaw(StrEnum):
     OVERSPENT = "beyond the budget"
     CROWDED = "more open than allowed"
     EXPOSED = "beyond its wave"
+    WORSE_KEPT = "worse model committed"
     DEFECT = "defect"
 
 

@@ -21,6 +21,7 @@ from edge_agent.core.records import AnswerKind, Outcome
 from simulations.checking.bounds import BoundsChecker
 from simulations.checking.events import (
     AnswerRecorded,
+    CandidateCommitted,
     CandidateServed,
     Flaw,
     FrameSent,
@@ -86,6 +87,7 @@ class HistoryChecker:
             QuestionAccepted: self._on_accepted, QuestionEnded: self._on_ended, AnswerRecorded: self._on_answer,
             VerdictStored: self._on_effect, VerdictUndone: self._on_undone, FrameSent: self._on_sent,
             WaveAllowed: self.bounds.on_allowed, CandidateServed: self.bounds.on_exposed,
+            CandidateCommitted: self.bounds.on_committed,
         }  # fmt: skip
 
     def on_event(self, event: HistoryEvent) -> None:

@@ -18,6 +18,7 @@ from simulations.scenario.types import (
     LoadKind,
     Model,
     Region,
+    Rollout,
     Scenario,
     ScenarioEvent,
 )
@@ -77,7 +78,35 @@ def draw_scenario(seed: int) -> Scenario:
         grace_s=PATIENCE_S,
     )
     events = [_draw_event(rng, scenario) for _ in range(rng.randint(1, EVENTS_AT_MOST))]
-    return replace(scenario, events=tuple(sorted(events, key=lambda event: event.at_s)))
+    scenario = replace(scenario, events=tuple(sorted(events, key=lambda event: event.at_s)))
+    return _add_rollout(Random(f"rollout {seed}"), scenario)  # noqa: S311 - other draws stay as they were
+
+
+def _add_rollout(rng: Random, scenario: Scenario) -> Scenario:
+    """Add to a third of the schedules of one region a rollout: of a version as good or worse, to one device or more.
+
+    Devices leave its selection and come back; there is enough traffic for some of them to be judged.
+    """
+    if len(scenario.regions) > 1 or rng.random() > 0.33:
+        return scenario
+    rollout = Rollout(
+        at_s=_round_tenths(rng.uniform(0.0, 20.0)), harm=rng.choice((0.0, 0.4, 0.4, 0.8)), tail=rng.random() < 0.3,
+        audit_share=rng.choice((0.3, 1.0)), probation_s=rng.choice((1.0, 10.0)), soak_s=rng.choice((1.0, 10.0)),
+        look_s=1.0, report_s=rng.choice((1.0, 5.0)), min_inferences=rng.choice((0, 1, 10)), max_soak_s=30.0,
+    )  # fmt: skip
+    moves = [_draw_move(rng, scenario) for _ in range(rng.randint(0, 2))]
+    events = tuple(sorted((*scenario.events, *moves), key=lambda event: event.at_s))
+    load = replace(scenario.load, samples_per_s=rng.choice((0.1, 1.0, 2.0)))
+    devices = 1 if rng.random() < 0.4 else scenario.devices
+    events = tuple(event if event.device < devices else replace(event, device=devices - 1) for event in events)
+    duration_s = max(scenario.duration_s, 120.0)
+    return replace(scenario, rollout=rollout, events=events, load=load, devices=devices, duration_s=duration_s)
+
+
+def _draw_move(rng: Random, scenario: Scenario) -> ScenarioEvent:
+    at_s = _round_tenths(rng.uniform(0.0, scenario.duration_s))
+    lasts_s = _round_tenths(rng.uniform(0.0, min(60.0, scenario.duration_s - at_s)))
+    return ScenarioEvent(EventKind.MOVED, at_s, lasts_s, device=rng.randrange(scenario.devices))
 
 
 def _round_tenths(seconds: float) -> float:

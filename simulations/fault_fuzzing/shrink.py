@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from simulations.scenario.conditions import IDEAL_CONDITIONS
-from simulations.scenario.types import Link, Load, Region, Scenario, ScenarioEvent, build_permissive_policy
+from simulations.scenario.types import EventKind, Link, Load, Region, Scenario, ScenarioEvent, build_permissive_policy
 
 SEEDS = 3  # tried for each smaller scenario: leaving a thing out changes every later draw
 TRIES_AT_MOST = 300
@@ -55,6 +55,12 @@ def _fewer_events(scenario: Scenario) -> Iterator[Scenario]:
         for at in range(0, len(events), size):
             yield replace(scenario, events=events[:at] + events[at + size :])
         size //= 2
+
+
+def _no_rollout(scenario: Scenario) -> Iterator[Scenario]:
+    if scenario.rollout is not None:
+        events = tuple(event for event in scenario.events if event.kind is not EventKind.MOVED)
+        yield replace(scenario, rollout=None, events=events)
 
 
 def _fewer_devices(scenario: Scenario) -> Iterator[Scenario]:
@@ -133,5 +139,5 @@ def _plainer_event(event: ScenarioEvent) -> Iterator[ScenarioEvent]:
 
 # Big steps first: they make every later try cheaper
 _STEPS: tuple[Callable[[Scenario], Iterator[Scenario]], ...] = (
-    _one_region, _less_time, _fewer_events, _fewer_devices, _plainer_settings, _plainer_events,
+    _one_region, _no_rollout, _less_time, _fewer_events, _fewer_devices, _plainer_settings, _plainer_events,
 )  # fmt: skip

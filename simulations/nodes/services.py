@@ -8,10 +8,12 @@ from numpy.random import Generator
 
 from cloud_hub.core.commands import QuestionKey
 from cloud_hub.core.core import HubCore
+from cloud_hub.rollout.dispatch import GateFunction
 from edge_agent.core.commands import CoreSetup
 from edge_agent.core.core import EdgeCore
 from policies.model.context import DecisionContext
 from policies.model.policy import Policy
+from policies.rollout_rules.gate import evaluate_gate
 from simulations.checking.history import HistoryChecker
 from simulations.kernel.kernel import Kernel
 from simulations.kernel.world import SimulationDelays
@@ -27,12 +29,13 @@ from wire.protocol.topics import TopicChannel
 
 
 class CoreClasses(NamedTuple):
-    """Classes of the production cores and of the disk twins; tests replace one to plant a defect that must be found."""
+    """The production cores, disk twins and quality gate; tests replace one to plant a defect that must be found."""
 
     edge: type[EdgeCore] = EdgeCore
     hub: type[HubCore] = HubCore
     disk: type[DeviceDisk] = DeviceDisk
     hub_disk: type[HubDisk] = HubDisk
+    gate: GateFunction = evaluate_gate
 
 
 class ModelRegression(msgspec.Struct, frozen=True):

@@ -46,6 +46,9 @@ class FaultTarget(Protocol):
     def restart_broker(self, hub: SimulatedHub) -> None:
         """Restart a hub's broker."""
 
+    def move_devices(self, numbers: Iterable[int], *, away: bool) -> None:
+        """Take devices out of the rollout's selection, or bring them back."""
+
     def begin_storm(self, numbers: Iterable[int], until_s: float) -> None:
         """Until `until_s` these devices are unsure of every sample."""
 
@@ -76,6 +79,7 @@ class FaultInjector:
             EventKind.PREEMPT: self._preempt_hubs,
             EventKind.WEATHER: self._change_conditions,
             EventKind.RESETS: self._reset_links,
+            EventKind.MOVED: self._move_devices,
             EventKind.HALF_OPEN: self._cut_links,
         }
 
@@ -98,6 +102,14 @@ class FaultInjector:
 
     def _at_end(self, event: ScenarioEvent, call: Callable[..., None], *facts: Any) -> None:
         self._kernel.schedule_at(event.ends_s, call, *facts)
+
+    def _move_devices(self, event: ScenarioEvent) -> None:
+        numbers = tuple(self._devices_of(event))
+        self._ground.move_devices(numbers, away=True)
+        self._at_end(event, self._return_devices, numbers)
+
+    def _return_devices(self, numbers: tuple[int, ...]) -> None:
+        self._ground.move_devices(numbers, away=False)
 
     # Processes and power
 

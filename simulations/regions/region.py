@@ -277,6 +277,11 @@ class SimulatedRegion:
         hub.air.restart()
         self.herd.wires.retry_all(self.line_of(hub.name))
 
+    def move_devices(self, numbers: Iterable[int], *, away: bool) -> None:
+        """Take devices out of the rollout's selection, or bring them back."""
+        if self.rollout is not None:
+            self.rollout.move_devices(numbers, away=away)
+
     def begin_storm(self, numbers: Iterable[int], until_s: float) -> None:
         """Until `until_s` these devices are unsure of every sample."""
         self._storms.append((numbers if isinstance(numbers, range) else frozenset(numbers), until_s))

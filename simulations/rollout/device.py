@@ -73,6 +73,9 @@ class RolloutDeviceHost(Protocol):
     def on_serving(self, device: str, *, candidate: bool) -> None:
         """A device began, or ended, to serve the candidate."""
 
+    def on_committed(self, device: str, digest: str) -> None:
+        """A device keeps a model for good."""
+
     def send_report(self, device: str, report: InstallReport) -> None:
         """A device's install report leaves for the hub."""
 
@@ -137,6 +140,7 @@ class RolloutDevice:
                 self._schedule_event(1.0, GoldenSetChecked(same=True))
             case CommitModel():
                 self.before = self.digest
+                self.fleet.on_committed(self.name, self.digest)
                 self._dispatch_event(ActionDone())
             case RollBackModel():
                 self._switch_serving(self.before)

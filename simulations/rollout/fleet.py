@@ -73,6 +73,7 @@ class RolloutTrace(msgspec.Struct, frozen=True):
     looks: tuple[GateDecision, ...]
     waves: tuple[RolloutWave, ...]
     serving: tuple[int, ...]  # devices, at the end of each minute
+    committed: int = 0  # devices that keep the candidate for good
 
     @property
     def aborted(self) -> bool:
@@ -114,6 +115,7 @@ class RolloutFleet:
         self._course = course
         self._judge = judge
         self._ran: set[str] = set()
+        self._committed: set[str] = set()
         self._changes: list[tuple[float, int]] = []
         self._serving = 0
         self._looks: list[GateDecision] = []
@@ -154,6 +156,11 @@ class RolloutFleet:
             self._ran.add(device)
         elif not self._serving:
             self._clear_s = self.kernel.now
+
+    def on_committed(self, device: str, digest: str) -> None:
+        """A device keeps a model for good."""
+        if digest == NEW.digest:
+            self._committed.add(device)
 
     def reported_quality(self, device: str, quality: AuditQuality) -> AuditQuality:
         """Quality as a device reports it; a lying device's is falsified."""
@@ -258,6 +265,7 @@ class RolloutFleet:
             looks=tuple(self._looks),
             waves=tuple(self._waves),
             serving=tuple(count_serving(self._changes, ended_s)),
+            committed=len(self._committed),
         )
 
 
@@ -323,7 +331,7 @@ def count_serving(changes: Sequence[tuple[float, int]], ended_s: float) -> list[
 def _sum_device_seconds(changes: Sequence[tuple[float, int]], ended_s: float) -> list[float]:
     """Per minute, the seconds that devices served the candidate, summed over devices."""
     found = [0.0] * (int(ended_s // MINUTE_S) + 1)
-    ends = [at_s for at_s, _ in changes[1:]] + [ended_s]
+    ends = [at_s for at_s, _ in changes[1:]] + [ended_s] * bool(changes)
     for (begin_s, count), end_s in zip(changes, ends, strict=True):
         at_s = begin_s
         while at_s < min(end_s, ended_s) and count:
@@ -347,7 +355,7 @@ def parse_rollout_rules(rollout: Rollout) -> RolloutRules:
     return parse_rules({
         "waves": list(rollout.waves), "audit_share": rollout.audit_share, "probation_s": rollout.probation_s,
         "soak_first_s": rollout.soak_s, "soak_s": rollout.soak_s, "look_s": rollout.look_s,
-        "report_s": rollout.report_s,
+        "report_s": rollout.report_s, "min_inferences": rollout.min_inferences, "max_soak_s": rollout.max_soak_s,
     })  # fmt: skip
 
 

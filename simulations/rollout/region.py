@@ -4,9 +4,11 @@ Rule: a device that is watched is awake. What it audits goes to the hub as any q
 verdict is there; what the candidate gets wrong, its callers get.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
-from simulations.checking.events import CandidateServed, WaveAllowed
+from simulations.checking.events import CandidateCommitted, CandidateServed, WaveAllowed
 from simulations.kernel.world import parse_device_number
 from simulations.nodes.device_disk import SampleTruth
 from simulations.nodes.fleet import SimulatedFleet
@@ -89,7 +91,8 @@ class RegionRollout(RolloutFleet):
         course = RolloutCourse(
             names, ground.seed, build_stated_pair(0.0), msgspec.to_builtins(parse_rollout_rules(plan))
         )
-        super().__init__(course, kernel=ground.kernel, zero_s=ground.zero_s)
+        self._away: set[str] = set()
+        super().__init__(course, ground.cores.gate, kernel=ground.kernel, zero_s=ground.zero_s)
 
     def make_device(self, name: str) -> SampledDevice:
         """Make the rollout's part of a device of the region."""
@@ -128,6 +131,18 @@ class RegionRollout(RolloutFleet):
         self.update_sampling(self.devices[device])
         if candidate:
             self._ground.judge.on_event(CandidateServed(self._name, device))
+
+    def on_committed(self, device: str, digest: str) -> None:
+        """A device keeps the candidate; the history checker is told how much worse it is."""
+        super().on_committed(device, digest)
+        if digest != OLD.digest:
+            self._ground.judge.on_event(CandidateCommitted(self._name, device, self.plan.harm))
+
+    def move_devices(self, numbers: Iterable[int], *, away: bool) -> None:
+        """Take devices out of the rollout's selection, as when they are revoked or moved; or bring them back."""
+        moved = {name for name in self.devices if parse_device_number(name) in set(numbers)}
+        self._away = self._away | moved if away else self._away - moved
+        self._execute_all(self.core.on_members(frozenset(self.devices) - self._away, self._now()))
 
     def on_wave_allowed(self, devices: int) -> None:
         """A wave opened; the history checker is told how many devices it permits."""

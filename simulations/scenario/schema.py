@@ -272,20 +272,23 @@ class RolloutTable(ClosedTable):
     soak: Time = types.Rollout().soak_s
     look: Span = types.Rollout().look_s
     report: Span = types.Rollout().report_s
+    min_inferences: Annotated[int, Field(ge=0, le=1_000_000)] = types.Rollout().min_inferences
+    max_soak: Span = types.Rollout().max_soak_s
 
     def to_rollout(self) -> types.Rollout:
         """The value of this table."""
+        shares = {"harm": self.harm, "churn": self.churn, "audit_share": self.audit_share}
         return types.Rollout(
             at_s=self.at,
-            harm=self.harm,
-            churn=self.churn,
             tail=self.tail,
             waves=tuple(self.waves),
-            audit_share=self.audit_share,
+            **shares,
             probation_s=self.probation,
             soak_s=self.soak,
             look_s=self.look,
             report_s=self.report,
+            min_inferences=self.min_inferences,
+            max_soak_s=self.max_soak,
         )
 
 

@@ -152,6 +152,7 @@ class EventKind(StrEnum):
     PREEMPT = "preempt"
     WEATHER = "weather"
     ROLLOUT = "rollout"
+    MOVED = "moved"
     RESETS = "resets"
     HALF_OPEN = "half_open"
     SLICES = "slices"
@@ -202,6 +203,8 @@ class Rollout(msgspec.Struct, frozen=True):
     soak_s: float = 1800.0
     look_s: float = 60.0
     report_s: float = 300.0
+    min_inferences: int = 200
+    max_soak_s: float = 86_400.0
 
 
 class Expectation(msgspec.Struct, frozen=True):

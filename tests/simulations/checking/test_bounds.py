@@ -3,6 +3,7 @@
 from edge_agent.core.records import Outcome
 from simulations.checking.bounds import BoundsChecker, PolicyLimits
 from simulations.checking.events import (
+    CandidateCommitted,
     CandidateServed,
     Flaw,
     FrameSent,
@@ -95,3 +96,11 @@ def test_a_device_that_no_wave_was_opened_for_is_found() -> None:
     judge = HistoryChecker()
     judge.on_event(CandidateServed("r", "a"))
     assert judge.make_report().flaws == {Flaw.EXPOSED.value: 1}
+
+
+def test_a_version_that_is_clearly_worse_is_kept_by_nobody() -> None:
+    judge = HistoryChecker()
+    judge.on_event(CandidateCommitted("r", "a", 0.0))
+    assert judge.make_report().ok
+    judge.on_event(CandidateCommitted("r", "b", 0.4))
+    assert judge.make_report().flaws == {Flaw.WORSE_KEPT.value: 1}

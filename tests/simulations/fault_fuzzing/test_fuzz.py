@@ -10,7 +10,10 @@ from simulations.fault_fuzzing.fuzz import FuzzConfig, FuzzResult, SearchProgres
 from simulations.fault_fuzzing.schedules import draw_scenario
 from simulations.nodes.services import CoreClasses
 from simulations.regions.run import run_scenario
-from simulations.scenario_files import load_scenario
+from simulations.rollout.fleet import pass_every_gate
+from simulations.scenario.types import EventKind
+from simulations.scenario.writer import format_scenario
+from simulations.scenario_files import load_scenario, parse_scenario
 from tests.simulations.doubles import planted
 
 QUICK = [
@@ -58,6 +61,23 @@ def test_a_planted_defect_is_found_and_shrunk_to_a_file_that_shows_it_again(
 @pytest.mark.parametrize(("seed", "cores", "law"), SLOW, ids=[name(cores) for _, cores, _ in SLOW])
 def test_every_other_planted_defect_is_found_too(seed: int, cores: CoreClasses, law: Flaw, tmp_path: Path) -> None:
     found_and_shrunk(seed, cores, law, tmp_path)
+
+
+def test_schedules_have_rollouts_of_worse_versions_fleets_of_one_and_devices_that_leave() -> None:
+    drawn = [draw_scenario(seed) for seed in range(1, 200)]
+    rollouts = [each for each in drawn if each.rollout is not None]
+    assert any(each.rollout and each.rollout.harm >= 0.4 for each in rollouts)
+    assert any(each.devices == 1 for each in rollouts)
+    assert any(event.kind is EventKind.MOVED for each in rollouts for event in each.events)
+    assert all(parse_scenario(format_scenario(each)) == each for each in rollouts[:20])
+
+
+@pytest.mark.heavy
+def test_a_gate_that_passes_everything_lets_a_worse_version_be_kept_and_that_is_found() -> None:
+    blind = partial(run_scenario, cores=CoreClasses(gate=pass_every_gate))
+    found = search_schedules(FuzzConfig(200, 1, findings=1, tries=40), run_one=blind)
+    assert Flaw.WORSE_KEPT.value in found.findings[0].laws
+    assert run_scenario(found.findings[0].scenario).ok, "the product itself keeps the law"
 
 
 def test_the_search_stops_when_it_is_told_to_and_says_how_far_it_came() -> None:

@@ -51,6 +51,15 @@ def test_a_version_that_is_as_good_reaches_everybody_it_is_for():
     assert not story.aborted
 
 
+@pytest.mark.parametrize("devices", [1, 3, 30])
+def test_a_worse_version_is_kept_by_no_device_of_a_small_fleet(devices: int):
+    rules: dict[str, object] = {"probation_s": 600.0, "soak_first_s": 600.0, "soak_s": 600.0, "audit_share": 0.2}
+    story = run_gated(course(0.4, devices=devices, rules=rules))
+    assert (story.committed, story.passed) == (0, 0)
+    good = run_gated(course(0.0, devices=devices, rules=rules))
+    assert (good.end, good.committed) == ("completed", devices)
+
+
 def test_by_status_alone_the_same_bad_version_is_let_through():
     story = run_by_status(course(0.2))
     assert story.end == "completed"
