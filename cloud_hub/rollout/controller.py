@@ -230,7 +230,7 @@ class RolloutController:
         members = tuple(self._desk.members())
         for rollout in [each for each, core in self._cores.items() if core.state not in TERMINAL]:
             present = frozenset(DeviceSelector.parse(self._cores[rollout].plan.to).select_devices(members))
-            await self._try_event(rollout, lambda core, now, present=present: core.on_members(present, now))
+            await self._try_event(rollout, _apply_members(present))
 
     async def _serve_request(self, wish: _PendingRequest) -> None:
         refusal = RolloutError("conflict", "the rollouts were interrupted: try again")
@@ -346,6 +346,10 @@ class RolloutController:
 
     async def _run_in_store(self, job: Callable[[RolloutStore], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job, self._store)
+
+
+def _apply_members(present: frozenset[str]) -> CoreEvent:
+    return lambda core, now: core.on_members(present, now)
 
 
 def _apply_messages(said: list[tuple[str, InstallReport]], heard: set[str]) -> CoreEvent:

@@ -293,7 +293,8 @@ class RolloutCore:
         """Why nothing can be concluded from the present wave; "" if it may pass."""
         wave = self.head.wave
         if self.fleet.counts_of_wave(wave).able <= 0:
-            ends = wave + 1 == len(self.plan.waves) and not self.fleet.was_exposed(wave)  # nobody is left to get it
+            last = 0 < wave == len(self.plan.waves) - 1
+            ends = last and not self.fleet.was_exposed(wave)  # nobody is left to get it
             return "" if ends else f"no device of wave {wave + 1} is left to judge it by"
         return self.gate.why if self.gate is not None and self.gate.outcome is not GateOutcome.PASS else ""
 

@@ -121,3 +121,10 @@ def test_no_two_looks_are_closer_than_the_devices_report(report_s):
 
 def _unsure(audits):
     return GateResult(GateOutcome.INCONCLUSIVE, "too few", audits=audits)
+
+
+def test_a_fleet_of_one_whose_device_left_is_no_success():
+    bench = Bench(1)
+    leave(bench, bench.plan.waves[0])
+    bench.to(S.PAUSED_INCONCLUSIVE)
+    assert bench.run() is S.ABORTED
