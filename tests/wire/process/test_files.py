@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import read_private_file, write_private_file
+from wire.process.files import list_set_aside, read_private_file, set_database_aside, write_private_file
 
 
 def test_a_secret_is_private_whole_and_replaced_as_one(tmp_path):
@@ -43,3 +43,15 @@ def test_what_cannot_be_written_or_read_is_one_line_and_leaves_nothing(tmp_path)
         read_private_file(tmp_path / "nothing")
     assert caught.value.code is ExitCode.CREDENTIALS
     assert [p.name for p in Path(tmp_path).iterdir()] == ["taken"]
+
+
+def test_a_damaged_database_is_set_aside_with_its_side_files_and_listed_until_it_is_moved(tmp_path):
+    path = tmp_path / "x.db"
+    assert list_set_aside(path) == []
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).write_text(suffix)
+    name = set_database_aside(path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [name, f"{name}-shm", f"{name}-wal"]
+    assert list_set_aside(path) == [name]
+    (tmp_path / name).unlink()
+    assert list_set_aside(path) == []
