@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.cli.agent import _format_drift
+from edge_agent.cli.explain import format_drift
 from edge_agent.inference.model import AbsentRunner, ServingModel
 from edge_agent.system.clock import HubClock
 from models.bundle.measurements import GateFigures
@@ -36,14 +36,14 @@ def test_strange_samples_ring_and_the_status_says_since_when(clock):
     for value in np.random.default_rng(1).random(500).tolist():
         watched.observe_answer(answered(0.9, value), clock)
     assert watched.alarms() == set()
-    assert "none seen in 500 samples" in _format_drift(watched.status_fields()["drift"])
+    assert "none seen in 500 samples" in format_drift(watched.status_fields()["drift"])
     for _ in range(60):
         watched.observe_answer(answered(0.9, 0.99), clock)
     assert watched.alarms() == {"drift"}
     facts = watched.status_fields()["drift"]
     assert facts["since_ms"] == NOW_MS
     assert facts["level"] >= 1
-    assert _format_drift(facts).startswith("alarm since 2027-01-15T08:00:00+00:00: inputs no longer look like")
+    assert format_drift(facts).startswith("alarm since 2027-01-15T08:00:00+00:00: inputs no longer look like")
 
 
 def test_a_model_without_reference_is_not_watched(clock):

@@ -12,6 +12,7 @@ from cloud_hub.security.authority import utc_now
 from edge_agent.system.settings import AgentSettings
 from edge_agent.uplink.connection import Connection
 from tests.live.doubles.own_broker import OwnBroker
+from wire.process.logging import JsonLog
 from wire.protocol.topics import TopicChannel
 from wire.transport.base import IncomingMessage
 from wire.transport.mqtt import MqttTransport
@@ -45,7 +46,8 @@ def clients(broker: OwnBroker, folder: Path) -> list[Client]:
         pair = broker.ground.authorities.ensure_client(device, utc_now())
         dial = functools.partial(MqttTransport.connect, "127.0.0.1", broker.port, device, broker.context(pair))
         settings = AgentSettings(state_dir=folder, connect_timeout_s=60.0)
-        made.append(Client(Connection(device, functools.partial(dial, timeout_s=60.0), settings, Counter())))
+        connect = functools.partial(dial, timeout_s=60.0)
+        made.append(Client(Connection(device, connect, settings, Counter(), log=JsonLog(least="error"))))
     return made
 
 
