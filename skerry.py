@@ -1,4 +1,4 @@
-"""The `skerry` command line: a table of sub-commands, each imported only when it runs.
+"""The `skerry` command line: a table of sub-commands, each imported only when it runs or its words are completed.
 
 Rule: an `ExitError` of a command is printed as one line, and its code is the exit code. `--help` imports no package.
 """
@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
+import typer.main
+from typer.core import TyperCommand
 
 runpy.run_path(str(Path(__file__).parent / "wire" / "process" / "packages.py"))["refuse_clashes"]("skerry")
 
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import TYPER_SETTINGS
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -86,6 +89,14 @@ SUBCOMMANDS = {
     "sim": Subcommand(
         "simulations.cli.sim:app",
         "Run a simulated fleet under network conditions and faults, and check its guarantees.",
+        {
+            "live": Subcommand(
+                "simulations.cli.live:live", "Run a scenario in real time with real agents, a real broker and hub."
+            ),
+            "fuzz": Subcommand(
+                "simulations.cli.fuzz:fuzz", "Search random schedules of faults for one that breaks a law."
+            ),
+        },
     ),
     "erase": Subcommand("edge_agent.cli.agent:erase", "Forget a subject, on the device and at its hubs."),
 }
@@ -103,8 +114,10 @@ _EXTRAS = {
 }
 _OWN = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")
 
-_QUIET: dict[str, Any] = {"add_completion": False, "no_args_is_help": True, "pretty_exceptions_enable": False}
-app = typer.Typer(**_QUIET, help="Skerry: devices answer what they are sure of and forward only what a policy allows.")
+app = typer.Typer(
+    **{**TYPER_SETTINGS, "add_completion": True},
+    help="Skerry: devices answer what they are sure of and forward only what a policy allows.",
+)
 
 
 def main() -> None:
@@ -175,33 +188,33 @@ def _show_root(
     """Accept --version, whose callback has run by now."""
 
 
-def _load_subcommand(name: str, subcommand: Subcommand) -> Callable[[typer.Context], None]:
-    """Return the typer callback that imports a sub-command and passes its arguments on."""
+class LazyCommand(TyperCommand):
+    """Entry of the table: it has its line of help, and hands over to the command that its callback loads."""
 
-    def enter(ctx: typer.Context) -> None:
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of the loaded command, which parses the words that follow."""
+        assert self.callback is not None
+        return self.callback().make_context(info_name, args, parent=parent, **extra)
+
+
+def _make_loader(name: str, subcommand: Subcommand) -> Callable[[], Any]:
+    """Return a function that imports a sub-command and returns its click command."""
+
+    def load() -> Any:
         module, _, attribute = subcommand.target.partition(":")
         inside = getattr(importlib.import_module(module), attribute)
         if not isinstance(inside, typer.Typer):
-            command, inside = inside, typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            command, inside = inside, typer.Typer(**{**TYPER_SETTINGS, "no_args_is_help": False})
             inside.command(name)(command)
         for inner, where in subcommand.nested.items():
-            inside.command(inner, help=where.help, context_settings=_PASS_ON)(
-                _load_subcommand(f"{name} {inner}", where)
-            )
-        inside(args=ctx.args, prog_name=f"skerry {name}")
+            inside.command(inner, cls=LazyCommand, help=where.help)(_make_loader(inner, where))
+        return typer.main.get_command(inside)
 
-    return enter
+    return load
 
 
-# The sub-command parses its own options, --help among them.
-_PASS_ON: dict[str, Any] = {
-    "allow_extra_args": True,
-    "allow_interspersed_args": False,
-    "ignore_unknown_options": True,
-    "help_option_names": [],
-}
 for _name, _subcommand in SUBCOMMANDS.items():
-    app.command(_name, help=_subcommand.help, context_settings=_PASS_ON)(_load_subcommand(_name, _subcommand))
+    app.command(_name, cls=LazyCommand, help=_subcommand.help)(_make_loader(_name, _subcommand))
 
 
 if __name__ == "__main__":

@@ -5,21 +5,24 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, format_time, load_config, parse_span, print_record
+from cloud_hub.cli.options import AsJson, ConfigFile, State, format_time, load_config, parse_span, print_record
 from cloud_hub.registry.device_states import DeviceState
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import TYPER_SETTINGS, open_console
 
-app = typer.Typer(**QUIET, help="Devices of a hub: list, show, suspend, resume, retire, revoke.")
+app = typer.Typer(**TYPER_SETTINGS, help="Devices of a hub: list, show, suspend, resume, retire, revoke.")
 Device = Annotated[str, typer.Argument(help="Device id, tenant--name.", show_default=False)]
 
 
 @app.command("list")
 def list_devices(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """List every device that ever enrolled."""
+    """List every device that ever enrolled.
+
+    Example: skerry devices list
+    """
     found = HubOperations(load_config(config, state)).list_devices()
     if as_json:
         typer.echo(json.dumps(found))
@@ -28,24 +31,33 @@ def list_devices(*, config: ConfigFile = None, state: State = None, as_json: AsJ
     for row in found:
         times = (format_time(row["enrolled_ms"]), format_time(row["certificate_ends_ms"]))
         table.add_row(row["device"], row["state"], row["why"], *times)
-    Console().print(table if found else "no devices yet: `skerry hub invite NAME` creates an invite")
+    open_console().print(table if found else "no devices yet: `skerry hub invite NAME` creates an invite")
 
 
 @app.command()
 def show(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Show one device."""
+    """Show one device.
+
+    Example: skerry devices show cam-7
+    """
     print_record(HubOperations(load_config(config, state)).find_device(device), as_json=as_json)
 
 
 @app.command()
 def suspend(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Suspend a device: it is not served until `resume`. Holds from its next message and renewal on."""
+    """Suspend a device: it is not served until `resume`. Holds from its next message and renewal on.
+
+    Example: skerry devices suspend cam-7
+    """
     print_record(HubOperations(load_config(config, state)).set_state(device, DeviceState.SUSPENDED), as_json=as_json)
 
 
 @app.command()
 def resume(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Serve a suspended or retiring device again."""
+    """Serve a suspended or retiring device again.
+
+    Example: skerry devices resume cam-7
+    """
     print_record(HubOperations(load_config(config, state)).set_state(device, DeviceState.ACTIVE), as_json=as_json)
 
 
@@ -63,6 +75,8 @@ def retire(
     """Retire a device: nothing new is accepted, open verdicts are delivered, then its keys are invalid.
 
     Where you can, type `skerry agent retire` on the device instead: that exports its ledger and wipes its keys too.
+
+    Example: skerry devices retire cam-7 --drain 30m
     """
     office = HubOperations(load_config(config, state))
     print_record(office.set_state(device, DeviceState.RETIRING, parse_span(drain, "--drain")), as_json=as_json)
@@ -70,7 +84,10 @@ def retire(
 
 @app.command()
 def revoke(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Revoke a device whose keys are lost or stolen: never serve this id again, and end its broker session."""
+    """Revoke a device whose keys are lost or stolen: never serve this id again, and end its broker session.
+
+    Example: skerry devices revoke demo--cam-7
+    """
     print_record(HubOperations(load_config(config, state)).set_state(device, DeviceState.REVOKED), as_json=as_json)
 
 
@@ -81,7 +98,10 @@ def heads(
     config: ConfigFile = None,
     state: State = None,
 ) -> None:
-    """Export the logged ledger heads of a device, with proofs, for `skerry ledger verify --heads`."""
+    """Export the logged ledger heads of a device, with proofs, for `skerry ledger verify --heads`.
+
+    Example: skerry devices heads cam-7 --out heads.json
+    """
     found = HubOperations(load_config(config, state)).export_heads(device)
     if not found["heads"]:
         raise ExitError(ExitCode.NOT_FOUND, f"no head of '{device}' is in the log")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
 from cloud_hub.api.admin import CaStep
@@ -19,7 +18,6 @@ from cloud_hub.cli.hub_operations import HubOperations
 from cloud_hub.cli.models import plan
 from cloud_hub.cli.options import (
     DEFAULT_FILE,
-    QUIET,
     AsJson,
     ConfigFile,
     State,
@@ -34,8 +32,9 @@ from cloud_hub.registry.access import KeyRequest, Scope
 from cloud_hub.registry.registry import DeviceInvitation
 from cloud_hub.runtime.config import PREFIX, load_hub_config
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import TYPER_SETTINGS, open_console
 
-key_app = typer.Typer(**QUIET)
+key_app = typer.Typer(**TYPER_SETTINGS)
 
 
 @key_app.command()
@@ -51,7 +50,10 @@ def create(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a new key. It is shown this once: the hub keeps only its SHA-256."""
+    """Print a new key. It is shown this once: the hub keeps only its SHA-256.
+
+    Example: skerry hub key create ward-7 --tenant clinic --scope infer
+    """
     wanted = KeyRequest(name, tuple(scope or (Scope.INFER,)), tenant, parse_span(expires, "--expires"))
     made = HubOperations(load_config(config, state)).create_key(wanted)
     typer.echo(json.dumps(made) if as_json else made["token"])
@@ -59,7 +61,10 @@ def create(
 
 @key_app.command("list")
 def list_keys(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """List every key that was ever made, without its token."""
+    """List every key that was ever made, without its token.
+
+    Example: skerry hub key list
+    """
     found = HubOperations(load_config(config, state)).list_keys()
     if as_json:
         typer.echo(json.dumps(found))
@@ -70,7 +75,7 @@ def list_keys(*, config: ConfigFile = None, state: State = None, as_json: AsJson
         table.add_row(
             row["key"], row["name"], row["tenant"] or "whole hub", " ".join(row["scopes"]), row["state"], *times
         )
-    Console().print(table if found else "no keys yet: `skerry hub key create NAME --tenant TENANT` makes one")
+    open_console().print(table if found else "no keys yet: `skerry hub key create NAME --tenant TENANT` makes one")
 
 
 @key_app.command()
@@ -81,22 +86,31 @@ def revoke(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a key: requests with it are refused from now on."""
+    """Revoke a key: requests with it are refused from now on.
+
+    Example: skerry hub key revoke 3f9a2c
+    """
     print_record(HubOperations(load_config(config, state)).revoke_key(key), as_json=as_json)
 
 
-ca_app = typer.Typer(**QUIET)
+ca_app = typer.Typer(**TYPER_SETTINGS)
 
 
 @ca_app.command()
 def show(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Show the CA, its successor during a rotation, and the devices that have not renewed since."""
+    """Show the CA, its successor during a rotation, and the devices that have not renewed since.
+
+    Example: skerry hub ca show
+    """
     print_record(HubOperations(load_config(config, state)).ca_status(), as_json=as_json)
 
 
 @ca_app.command()
 def rotate(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Begin a rotation: make a new CA and trust both; devices learn it when they renew. Disconnects no device."""
+    """Begin a rotation: make a new CA and trust both; devices learn it when they renew. Disconnects no device.
+
+    Example: skerry hub ca rotate
+    """
     print_record(HubOperations(load_config(config, state)).step_ca(CaStep.ROTATE), as_json=as_json)
 
 
@@ -108,7 +122,10 @@ def finish(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a rotation: destroy the old CA's key; its certificates and open invites expire. Restarts the broker once."""
+    """End a rotation: destroy the old CA's key; its certificates and open invites expire. Restarts the broker once.
+
+    Example: skerry hub ca finish
+    """
     print_record(HubOperations(load_config(config, state)).step_ca(CaStep.FINISH, force=force), as_json=as_json)
 
 
@@ -119,7 +136,7 @@ _NO_UPDATES = (
 )
 DAY_MS = 86_400_000
 
-app = typer.Typer(**QUIET, help="A hub: create it, run it, invite devices.")
+app = typer.Typer(**TYPER_SETTINGS, help="A hub: create it, run it, invite devices.")
 app.add_typer(key_app, name="key", help="API keys of tenants: create, list, revoke.")
 app.command("plan")(plan)
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
@@ -135,6 +152,8 @@ def init(
     """Write a configuration in which every key is explained, and make the state folder: authority, keys, admin token.
 
     A configuration file that is there already is read, not written.
+
+    Example: skerry hub init --model digits
     """
     from cloud_hub.runtime.bootstrap import open_state  # noqa: PLC0415 - the hub's parts, for this command alone
     from wire.http.guards import load_token  # noqa: PLC0415
@@ -167,7 +186,10 @@ def run(
     ] = None,
     trace_file: Annotated[Path | None, typer.Option("--trace-file", help="Write spans here, as JSON lines.")] = None,
 ) -> None:
-    """Serve until Ctrl-C. Becomes the lean process that a service manager starts too."""
+    """Serve until Ctrl-C. Becomes the lean process that a service manager starts too.
+
+    Example: skerry hub run --config hub.toml
+    """
     load_config(config, state)
     file = find_config(config)
     words = [sys.executable, "-P", "-m", "cloud_hub", *(["--config", str(file)] if file else [])]
@@ -198,7 +220,10 @@ def invite(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a one-time invite for a device: `skerry agent enrol INVITE` takes it."""
+    """Print a one-time invite for a device: `skerry agent enrol INVITE` takes it.
+
+    Example: skerry hub invite cam-7 --class camera --region eu-de
+    """
     welcome = DeviceInvitation(full_device_id(tenant, device), tuple(serial or ()), replace, device_class, region)
     made = HubOperations(load_config(config, state)).create_invite(welcome, parse_span(expires, "--expires"))
     if not made.get("updates", True):
@@ -223,6 +248,8 @@ def deny_all(
     """Stop all egress of devices from now on, until a policy is published whose clears_notice is the counter shown.
 
     Connected devices get it at once, the others with their next hello; this hub refuses at once.
+
+    Example: skerry hub deny-all --tenant clinic --why "policy under review"
     """
     if device and tenant:
         raise ExitError(ExitCode.USAGE, "--device and --tenant exclude each other: a device's id names its tenant")
@@ -231,7 +258,10 @@ def deny_all(
 
 @app.command()
 def aggregates(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Count verdicts by label, model and past day. Rare labels are left out."""
+    """Count verdicts by label, model and past day. Rare labels are left out.
+
+    Example: skerry hub aggregates --json
+    """
     found = HubOperations(load_config(config, state)).list_aggregates()
     if as_json:
         typer.echo(json.dumps(found))
@@ -245,7 +275,10 @@ def aggregates(*, config: ConfigFile = None, state: State = None, as_json: AsJso
 
 @app.command()
 def audit(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Show the audit log: changes and refusals over the web API, the last 200, oldest first."""
+    """Show the audit log: changes and refusals over the web API, the last 200, oldest first.
+
+    Example: skerry hub audit
+    """
     found = HubOperations(load_config(config, state)).read_audit()
     if as_json:
         typer.echo(json.dumps(found))
@@ -257,7 +290,10 @@ def audit(*, config: ConfigFile = None, state: State = None, as_json: AsJson = F
 
 @app.command()
 def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Show the status of the running hub."""
+    """Show the status of the running hub.
+
+    Example: skerry hub status
+    """
     found = HubOperations(load_config(config, state)).status()
     if as_json:
         typer.echo(json.dumps(found))

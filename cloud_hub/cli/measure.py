@@ -27,6 +27,7 @@ from policies.model.policy import LeakageLimits, Policy
 from policies.model.reasons import Denied
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_file_text
+from wire.process.terminal import open_console
 
 if TYPE_CHECKING:
     from models.forge.data.types import Data
@@ -69,6 +70,8 @@ def measure(flags: MeasureFlags) -> None:
     The manifest's digest changes, so the bundle has to be published again. Exit code 40 if the attack had no power
     (nothing was measured) or the policy, by these figures, lets nothing leave; 11, 12 and 13 for a policy, bundle or
     samples that cannot be used.
+
+    Example: skerry models measure digits --data my_data:samples --quick
     """
     opened, rules = _open_bundle(flags.bundle), _read_policy(flags.policy)
     asked = _list_chains(opened, rules)
@@ -76,7 +79,7 @@ def measure(flags: MeasureFlags) -> None:
     made = opened if flags.dry_run else _write_rows(opened, cases, len(asked))
     verdict = None if rules is None else _check_limits(rules, cases[: len(asked)])
     if flags.as_json:
-        Console().print_json(data=_report_fields(opened, made, cases, verdict))
+        open_console().print_json(data=_report_fields(opened, made, cases, verdict))
     else:
         _print_report(opened, made, cases, verdict)
     if any(case.found.void for case in cases[: len(asked)]) or verdict:
@@ -206,7 +209,7 @@ def _report_fields(old: Bundle, made: Bundle, cases: "Sequence[AttackCase]", ver
 
 def _print_report(old: Bundle, made: Bundle, cases: "Sequence[AttackCase]", verdict: Denied | None) -> None:
     """Print a table of attacks and what they won, then the verdict and the digest."""
-    console = Console()
+    console = open_console()
     table = Table("codes", "attack", "pairs", "figure", "won (at most)", "label alone", "untouched", box=None)
     for case in cases:
         for row in case.found.rows:

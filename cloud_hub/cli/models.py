@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, load_config, parse_span, print_record
+from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config, parse_span, print_record
 from cloud_hub.cli.publish import Out, map_publish_errors, open_repository, print_published, utc_moment
 from cloud_hub.engine.types import EngineOptions
 from cloud_hub.registry.device_states import GONE
@@ -24,12 +24,13 @@ from models.cli.flags import accepts_flags
 from models.signing.roles import MAX_PERMIT_DEVICES, Permit
 from policies.serving.placement import GIB, MIB, DoesNotFit, MemoryNeed
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import TYPER_SETTINGS
 
 if TYPE_CHECKING:
     from cloud_hub.engine.factory import PlacementPlan
 
 
-app = typer.Typer(**QUIET)
+app = typer.Typer(**TYPER_SETTINGS)
 
 
 @app.command()
@@ -53,7 +54,10 @@ def permit(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Request a downgrade permit, to be signed offline by the holders of the targets keys."""
+    """Request a downgrade permit, to be signed offline by the holders of the targets keys.
+
+    Example: skerry models permit digits --to 6 --from-below 9 --for 7d
+    """
     if device and all_devices:
         raise ExitError(ExitCode.USAGE, "give --device or --all-devices")
     named = () if all_devices else _name_devices(HubOperations(load_config(config, state)), device or ())
@@ -86,7 +90,10 @@ def retire(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Retire a version. Refused, naming the devices, while some still use it: they would get `model_gone`."""
+    """Retire a version. Refused, naming the devices, while some still use it: they would get `model_gone`.
+
+    Example: skerry models retire digits@6
+    """
     found = HubOperations(load_config(config, state)).retire_model(model, force=force)
     spoke = [row["device"] for row in found["spoke"]]
     print_record(found if as_json else {"retired": found["retired"], "spoke": spoke}, as_json=as_json)
@@ -111,7 +118,10 @@ class PlanFlags:
 
 @accepts_flags(PlanFlags)
 def plan(flags: PlanFlags) -> None:
-    """Show the size of a hub model and its placement on devices. Nothing is loaded; exit code 40 if it does not fit."""
+    """Show the size of a hub model and its placement on devices. Nothing is loaded; exit code 40 if it does not fit.
+
+    Example: skerry hub plan digits --devices 4
+    """
     name, sized = _size_bundle(flags)
     facts = _plan_fields(name, sized)
     typer.echo(json.dumps(facts) if flags.as_json else _format_plan(facts))

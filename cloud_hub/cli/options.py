@@ -14,7 +14,6 @@ from wire.process.exit_codes import ExitCode, ExitError
 from wire.protocol.topics import join_device_id
 
 DEFAULT_FILE = Path("hub.toml")
-QUIET: dict[str, Any] = {"add_completion": False, "no_args_is_help": True, "pretty_exceptions_enable": False}
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPAN = re.compile(r"(\d{1,7})([smhd])")
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, find_config, load_config
+from cloud_hub.cli.options import AsJson, ConfigFile, find_config, load_config
 from cloud_hub.repository.publish import PublishResult, publish_bundle, publish_policy, revoke_published, unlist_target
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
@@ -31,9 +30,10 @@ from models.signing.roles import KEYS, ONLINE, TOP_LEVEL, parse_role
 from policies.language.document import PolicyError
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_private_file
+from wire.process.terminal import TYPER_SETTINGS, open_console
 
 MAX_POLICY_BYTES = 1 << 20
-app = typer.Typer(**QUIET, help="The update repository of this hub: what devices trust and fetch.")
+app = typer.Typer(**TYPER_SETTINGS, help="The update repository of this hub: what devices trust and fetch.")
 
 Out = Annotated[Path | None, typer.Option("--request", help="Where a request goes that has to be signed elsewhere.")]
 T = TypeVar("T")
@@ -51,7 +51,10 @@ def models_publish(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a bundle in the update repository: at once if its key is at the hub, else as a request to sign."""
+    """Publish a bundle in the update repository: at once if its key is at the hub, else as a request to sign.
+
+    Example: skerry models publish digits
+    """
     if (bundle is None) == (finish is None):
         raise ExitError(ExitCode.USAGE, "give a bundle folder, or --finish and the signed request")
     repository = open_repository(config)
@@ -71,7 +74,10 @@ def policy_publish(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a policy in the update repository: at once if its key is at the hub, else as a request to sign."""
+    """Publish a policy in the update repository: at once if its key is at the hub, else as a request to sign.
+
+    Example: skerry policy publish policy.toml
+    """
     document = _read_document(file)
     published = map_publish_errors(lambda: publish_policy(open_repository(config), document, utc_moment()))
     print_published(published, request, as_json=as_json)
@@ -87,7 +93,10 @@ def export(
     new: Annotated[list[str] | None, typer.Option("--new", help="Offer a fresh key for this role.")] = None,
     config: ConfigFile = None,
 ) -> None:
-    """Export what `skerry keys` needs of this hub: its public signing keys and all metadata. Nothing secret."""
+    """Export what `skerry keys` needs of this hub: its public signing keys and all metadata. Nothing secret.
+
+    Example: skerry repository export hub.json
+    """
     repository = open_repository(config)
     with repository.write_lock():
         repository.online.ensure_keys(_online_role(word) for word in hold or [])
@@ -106,7 +115,10 @@ def install(
     *,
     config: ConfigFile = None,
 ) -> None:
-    """Install signed changes in the repository: a first root, a rotation, a bundle, a policy."""
+    """Install signed changes in the repository: a first root, a rotation, a bundle, a policy.
+
+    Example: skerry repository install ring/first.json
+    """
     _install_request(open_repository(config), file)
 
 
@@ -118,7 +130,10 @@ def withdraw_target(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Withdraw a target: devices do not install it any longer."""
+    """Withdraw a target: devices do not install it any longer.
+
+    Example: skerry repository withdraw models/digits/digits-7.skb
+    """
     published = map_publish_errors(lambda: unlist_target(open_repository(config), target, utc_moment()))
     print_published(published, request, as_json=as_json, verb="withdrew")
 
@@ -131,14 +146,20 @@ def revoke_target(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a target: devices that run it go back to the one before."""
+    """Revoke a target: devices that run it go back to the one before.
+
+    Example: skerry repository revoke models/digits/digits-7.skb
+    """
     published = map_publish_errors(lambda: revoke_published(open_repository(config), target, utc_moment()))
     print_published(published, request, as_json=as_json, verb="revoked")
 
 
 @app.command()
 def status(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Show every role: version, expiry, who signs it. Exit code 40 if one has expired."""
+    """Show every role: version, expiry, who signs it. Exit code 40 if one has expired.
+
+    Example: skerry repository status
+    """
     repository = open_repository(config)
     facts = status_fields(repository, utc_moment())
     if as_json:
@@ -149,7 +170,7 @@ def status(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
         table = Table("role", "version", "valid until", "signed", "")
         for row in facts["roles"]:
             table.add_row(*(str(value) for value in row.values()))
-        Console().print(table)
+        open_console().print(table)
         typer.echo(f"root {facts['root_sha256']}, {facts['targets']} targets")
     if any(row["state"] == "expired" for row in facts["roles"]):
         raise typer.Exit(ExitCode.CHECK_FAILED)

@@ -16,12 +16,13 @@ import msgspec
 import typer
 
 from cloud_hub.cli import rollout_text
-from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, load_config, parse_span
+from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config, parse_span
 from cloud_hub.rollout.types import PAUSED, TERMINAL, HistoryEntry, RolloutState
 from cloud_hub.rollout.view import RolloutDeviceView, RolloutView
 from cloud_hub.system.client import ApiAddress, call_hub_api, read_running_address
 from models.cli.flags import accepts_flags
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import TYPER_SETTINGS
 
 _LISTS = frozenset(("waves", "lab"))
 
@@ -57,7 +58,7 @@ def _parse_value(text: str) -> Any:
 
 ROLLOUTS_PATH = "/v1/admin/rollouts"
 POLL_S = 1.0
-app = typer.Typer(**QUIET, help="Roll a model version out to a fleet in waves, and stop one that answers worse.")
+app = typer.Typer(**TYPER_SETTINGS, help="Roll a model version out in waves, and stop one that answers worse.")
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Until it has ended, or waits for a person.")]
 
 

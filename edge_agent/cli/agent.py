@@ -16,7 +16,6 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +26,7 @@ from edge_agent.storage.answers import explain_from_file
 from edge_agent.system.settings import ApiAddress
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_new_file
+from wire.process.terminal import TYPER_SETTINGS, open_console
 
 DATABASE_FILE = "agent.db"
 REFRESH_S = 90.0
@@ -34,7 +34,7 @@ TEMPLATE_FILE = "agent.toml"
 DEFAULT_FILE = Path("agent.toml")
 _ANSWER_ID = re.compile(r"[0-9a-f]{32}")
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(**TYPER_SETTINGS)
 StateOption = Annotated[
     Path | None, typer.Option("--dir", "--state", help="The device's state folder.", show_default=False)
 ]
@@ -57,7 +57,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 def init(
     config: Annotated[Path, typer.Option("--config", help="TOML file to write.")] = DEFAULT_FILE,
 ) -> None:
-    """Write a configuration file in which every key is explained."""
+    """Write a configuration file in which every key is explained.
+
+    Example: skerry agent init --config cam-7.toml
+    """
     text = resources.files("edge_agent").joinpath(TEMPLATE_FILE).read_text(encoding="utf-8")
     write_new_file(config, text)
     typer.echo(f"wrote {config}; next: skerry agent enrol INVITE --dir device")
@@ -75,6 +78,8 @@ def enrol(
 
     Its keys are drawn here, its certificate comes from the hub. If it is interrupted, the same command with the same
     invite goes on where it stopped.
+
+    Example: skerry agent enrol skerry1:... --dir device
     """
     # The other commands need no cryptography.
     from edge_agent.identity.enrollment import enrol_device, read_machine_serial  # noqa: PLC0415
@@ -111,6 +116,8 @@ def run(
     What is named here goes over the file; with --dir, --bundle and --policy no file is needed.
 
     With --lines it ends after the last line, with exit code 1 if every line failed.
+
+    Example: skerry agent run --config cam-7.toml
     """
     config = _find_config(config)
     given = ["--config", str(config)] if config else []
@@ -125,7 +132,10 @@ def run(
 
 @app.command()
 def renew(state: StateOption = None, config: ConfigOption = None) -> None:
-    """Renew the certificate of a stopped agent now; a running one does it by itself at two thirds of its lifetime."""
+    """Renew the certificate of a stopped agent now; a running one does it by itself at two thirds of its lifetime.
+
+    Example: skerry agent renew --dir device
+    """
     from edge_agent.identity.identity import load_identity  # noqa: PLC0415
     from edge_agent.identity.renewal_worker import renew_certificate as renew_now  # noqa: PLC0415
     from wire.process.daemon import FolderLock  # noqa: PLC0415
@@ -150,7 +160,10 @@ def retire(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Retire this device for good: close open questions, export its ledger, tell the hub, wipe its keys and records."""
+    """Retire this device for good: close open questions, export its ledger, tell the hub, wipe its keys and records.
+
+    Example: skerry agent retire --config cam-7.toml --ledger cam-7.jsonl
+    """
     from edge_agent.cli.retirement import retire_device  # noqa: PLC0415
     from wire.process.daemon import FolderLock  # noqa: PLC0415
 
@@ -176,7 +189,10 @@ def trace(
     state: StateOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Print this device's spans of a trace as JSON lines, in the form of the hub's."""
+    """Print this device's spans of a trace as JSON lines, in the form of the hub's.
+
+    Example: skerry agent trace 0af7651916cd43dd8448eb211c80319c
+    """
     from edge_agent.app.status import SERVICE, read_spans  # noqa: PLC0415 - for this command alone
 
     for span in read_spans(find_state_folder(state, config) / DATABASE_FILE, trace_id):
@@ -201,6 +217,8 @@ def status(
     """Show the status of a running agent: link, model, policy, what waits, what it did, what came by updates.
 
     Exit code 41 if no agent runs there, 21 if it does not answer.
+
+    Example: skerry agent status --config cam-7.toml
     """
     address = _find_running(state, config, url)
     facts = request_json(address, "/v1/status")
@@ -221,6 +239,8 @@ def refresh(
     """Make a running agent look for a newer model, policy and hub keys now, and show the result.
 
     Waits up to 90 seconds for the poll to end. Exit code 40 if it met a failure.
+
+    Example: skerry agent refresh --url http://127.0.0.1:8090
     """
     address = _find_running(state, config, url)
     before = request_json(address, "/v1/status").get("updates", {})
@@ -259,6 +279,8 @@ def why(
     """Explain one past answer: where it was made, why, by which model and policy, and what left the device for it.
 
     Works on a running agent (--url, --dir, --config) and on the folder of a stopped one (--dir, --config).
+
+    Example: skerry why 5f2b0c9d7a1e4386b0d2f4a6c8e01357 --config cam-7.toml
     """
     if not _ANSWER_ID.fullmatch(answer):
         raise ExitError(
@@ -288,6 +310,8 @@ def erase(
     """Forget a data subject: on this device, then at each of its hubs, which sign that they did.
 
     A hub that cannot be reached is named (exit code 21); the same command, typed again, asks it again.
+
+    Example: skerry erase patient-4711 --config cam-7.toml
     """
     from edge_agent.cli.erasure import erase_subject  # noqa: PLC0415 - the other commands need no cryptography
 
@@ -357,7 +381,7 @@ def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for about, text in rows:
         table.add_row(about, Text(text))
-    Console().print(table)
+    open_console().print(table)
 
 
 def _format_drift(found: dict[str, Any]) -> str:

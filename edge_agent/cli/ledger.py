@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -29,9 +28,10 @@ from edge_agent.ledger_audit.verify import (
     read_hub_export,
 )
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import TYPER_SETTINGS, open_console
 from wire.protocol.messages import SensitivityLevel
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(**TYPER_SETTINGS)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _TIME_FORMS = "7d, 12h, 2026-11-22 or 2026-11-22T14:00 (UTC)."
 Since = Annotated[str, typer.Option("--since", "--from", help=f"Beginning of the period: {_TIME_FORMS}")]
@@ -51,6 +51,8 @@ def show(
     """Show what left this device: messages, bytes and fields, by rule, day or region.
 
     The last rows compare the ledger with the bytes that the sockets sent. Entries that were pruned are named.
+
+    Example: skerry ledger show --by day --since 7d
     """
     now_ms = _read_now_ms()
     with open_for_reading(find_state_folder(state, config)) as db:
@@ -74,6 +76,8 @@ def verify(
     """Verify that the ledger is complete and unchanged. Exit code 40 if not.
 
     With --heads it is also compared with what the hub has logged of it.
+
+    Example: skerry ledger verify --config cam-7.toml
     """
     folder = find_state_folder(state, config)
     owner = verification.make_owner(load_identity(folder))
@@ -100,6 +104,8 @@ def prove(  # noqa: PLR0917 - options of a command line
 
     The proof covers the ledger's entries of the period, up to a signed head, and needs no access to the device to
     check.
+
+    Example: skerry ledger prove --no-field-above P2 --from 7d --out proof.json
     """
     now_ms = _read_now_ms()
     if no_field_above not in SensitivityLevel.__members__:
@@ -132,7 +138,10 @@ def check(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Check a proof file, on any machine. Exit code 40 if it does not prove what it claims."""
+    """Check a proof file, on any machine. Exit code 40 if it does not prove what it claims.
+
+    Example: skerry ledger check proof.json
+    """
     proof = proofs.parse_proof(read_content(file))
     checked = proofs.check_proof(proof, parse_key(hub_key), parse_key(device_key))
     claim = proof.claim
@@ -174,7 +183,7 @@ def _print_summary(shown: LedgerSummary) -> None:
     if shown.sockets is not None:
         table.add_row("overhead", "", "", str(shown.overhead), "TLS, MQTT, acknowledgements")
         table.add_row("sockets", "", "", str(shown.sockets), "what the kernel says was sent")
-    console = Console()
+    console = open_console()
     console.print(f"{_format_time(shown.since_ms)} to {_format_time(shown.until_ms)}", highlight=False)
     console.print(table)
     if shown.pruned_ms is not None and shown.pruned_ms > shown.since_ms:

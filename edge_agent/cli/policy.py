@@ -12,6 +12,7 @@ import typer
 from edge_agent.cli import policy_files
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_new_file
+from wire.process.terminal import TYPER_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from policies.model.policy import Policy
 
 app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
+    **TYPER_SETTINGS,
     help="Policies: check a document, explain what it decides, probe it, compare two, publish it.",
 )
 
@@ -42,6 +41,8 @@ def check(
     """Check that a policy is sound: show what it allows at most, and warn of what can have no effect.
 
     Exit codes: 11 if it contradicts itself or has expired, 42 if what was to be proven does not hold.
+
+    Example: skerry policy check policy.toml
     """
     from edge_agent.cli.policy_check import check_policy_files  # noqa: PLC0415
 
@@ -64,6 +65,8 @@ def explain(
 
     The sample needs `confidence` and `data_class`. What the device is and where it stands is unknown where it is left
     out; `time` left out is now. docs/policies.md lists all keys.
+
+    Example: skerry policy explain policy.toml --context sample.json
     """
     from policies.analysis.explain import explain_sample  # noqa: PLC0415
     from policies.analysis.facts import build_context  # noqa: PLC0415
@@ -102,6 +105,8 @@ def run_probes(
 
     They are decided as of the day on which the youngest document was issued, so that the outcome does not change with
     the calendar. Exit code 43 if a case comes out otherwise.
+
+    Example: skerry policy test policy.toml probes.toml
     """
     from policies.analysis.probes import run_probe  # noqa: PLC0415
     from policies.model.context import date_to_day  # noqa: PLC0415
@@ -139,6 +144,8 @@ def diff(
     """Compare two policies: show what becomes allowed and what forbidden from the first to the second, case by case.
 
     Exit code 42 if their rules distinguish too many cases to compare, 44 with --only-narrower if the second is wider.
+
+    Example: skerry policy diff before.toml after.toml
     """
     from policies.analysis.cases import TooManyCasesError  # noqa: PLC0415
     from policies.analysis.diff import diff_policies as compare  # noqa: PLC0415
@@ -162,7 +169,10 @@ def diff(
 def show(
     template: Annotated[str, typer.Argument(help="Its name; without one all are listed.")] = "",
 ) -> None:
-    """Print a shipped template as of today, or list the templates."""
+    """Print a shipped template as of today, or list the templates.
+
+    Example: skerry policy show clinic
+    """
     if template:
         typer.echo(policy_files.render_template(template), nl=False)
         return
@@ -175,7 +185,10 @@ def new(
     template: Annotated[str, typer.Argument(help="; ".join(policy_files.TEMPLATES), show_default=False)],
     file: Annotated[Path | None, typer.Argument(help="TEMPLATE.toml if left out.", show_default=False)] = None,
 ) -> None:
-    """Write a template to start from, issued today, and its probes beside it. Existing files are not overwritten."""
+    """Write a template to start from, issued today, and its probes beside it. Existing files are not overwritten.
+
+    Example: skerry policy new clinic policy.toml
+    """
     path = file or Path(f"{template}.toml")
     text = policy_files.render_template(template)
     write_new_file(path, text)

@@ -21,6 +21,7 @@ from models.bundle.thresholds import Thresholds, decode_thresholds, encode_thres
 from models.cli.flags import accepts_flags
 from models.runtime.runner import SampleError
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import open_console
 
 if TYPE_CHECKING:
     from models.forge.evaluation.recalibrate import Recalibration
@@ -67,6 +68,8 @@ def calibrate(flags: CalibrateFlags) -> None:
 
     Prints the threshold and the whole frontier of accuracy against share escalated. Exit code 40 if the samples cannot
     give what is asked, 13 if they are not the model's, 12 if the bundle is unsound.
+
+    Example: skerry models calibrate digits --data my_data:samples --max-share 0.2
     """
     chosen = [value for value in (flags.target_accuracy, flags.max_share, flags.max_risk) if value is not None]
     if len(chosen) != 1:
@@ -87,7 +90,7 @@ def calibrate(flags: CalibrateFlags) -> None:
     found = _recalibrate_bundle(opened, flags.data, wish, flags.risk_of)
     made = _write_thresholds(path, old, opened, flags.device_class, found)
     if flags.as_json:
-        Console().print_json(data=_json_fields(made, found, flags.device_class, path))
+        open_console().print_json(data=_json_fields(made, found, flags.device_class, path))
     else:
         _print_result(found, flags.device_class, path)
 
@@ -196,7 +199,7 @@ def _without_nan(value: Any) -> Any:
 def _print_result(found: "Recalibration", name: str, path: Path) -> None:
     """Print the result as text: the threshold first, then the frontier."""
     entry, figures = found.entry, found.entry.figures
-    console = Console()
+    console = open_console()
     console.print(f"threshold = {entry.threshold:g}", markup=False, highlight=False)
     console.print(f"  [escalation] of the policy for {name!r} devices; chosen by {entry.aim}", markup=False)
     pair = _format_figure(figures.pair, figures)

@@ -33,6 +33,7 @@ from models.cli.flags import accepts_flags
 from models.forge.data.types import ForgeError
 from models.forge.spec import MAX_THREADS, Effort, ForgeInputs, ForgeSpec, validate_spec
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import open_console
 
 if TYPE_CHECKING:
     from torch import nn
@@ -164,6 +165,8 @@ def forge(flags: ForgeFlags) -> None:
     The model is cut where few bytes leave a device; a bottleneck is taught; the device's half becomes a quantised
     graph; a threshold is chosen; attacks measure what the bytes give away. A report lies in FOLDER.report/report.html.
     Started again after an interruption, it goes on where it was. If asking the hub does not pay, that is said first.
+
+    Example: skerry models forge nets:model --data nets:samples --out net-1
     """
     began = time.monotonic()
     bundle = run_forge(flags)
@@ -271,12 +274,12 @@ def _print_bundle(bundle: Bundle, seconds: float, *, as_json: bool) -> list[str]
         Console(stderr=True).print(Text(f"warning: {line}", style="bold red"), soft_wrap=True)
     if as_json:
         told = {"payoff": payoff, **bundle_fields(bundle), "report": str(page), "took_s": round(seconds, 1)}
-        Console().print_json(data=told)
+        open_console().print_json(data=told)
         return warnings
     table = Table.grid("", Column("", overflow="fold"), padding=(0, 2, 0, 0))
     for name, value in {**format_figures(bundle), **_format_intervals(bundle, payoff)}.items():
         table.add_row(Text(name, style="bold"), Text(value))
-    console = Console()
+    console = open_console()
     console.print(table)
     console.print(f"bundle  {bundle.path}\nreport  {page}", markup=False, highlight=False, soft_wrap=True)
     return warnings

@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -26,9 +25,10 @@ from models.update.trust import Refusal
 from models.verification.compatibility import check_target, read_host
 from models.verification.sandbox import FirstLoadReport, GoldenFigures, run_first_load
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import TYPER_SETTINGS, open_console
 
 T = TypeVar("T")
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(**TYPER_SETTINGS)
 
 Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -42,16 +42,18 @@ def inspect(bundle: Folder, *, as_json: AsJson = False) -> None:
     """Show the content of a bundle after every file was verified: model, features, figures, leakage, files.
 
     Nothing is run. Exit code 12 if a file is missing, altered or impossible.
+
+    Example: skerry models inspect digits
     """
     opened = _open_bundle(bundle)
     facts = _bundle_fields(opened)
     if as_json:
-        Console().print_json(data=facts)
+        open_console().print_json(data=facts)
         return
     table = Table.grid("", Column("", overflow="fold"), padding=(0, 2, 0, 0))
     for name, value in _inspect_rows(opened, facts):
         table.add_row(Text(name, style="bold"), Text(value))  # Text: brackets of shapes are no markup
-    Console().print(table)
+    open_console().print(table)
 
 
 @app.command()
@@ -66,6 +68,8 @@ def verify(
     With --hub both graphs of the hub's half are built and checked too. Also says whether the bundle fits this machine,
     which does not change the exit code: 12 if it may not or cannot be loaded, 40 if it answers otherwise than when it
     was made.
+
+    Example: skerry models verify digits
     """
     opened = _open_bundle(bundle)
     found = run_first_load(opened)
@@ -75,11 +79,11 @@ def verify(
         _build_hub_graphs(opened)
     refusal = check_target(opened.manifest.target, read_host("0"))
     if as_json:
-        Console().print_json(data=_verdict_fields(opened, found, refusal))
+        open_console().print_json(data=_verdict_fields(opened, found, refusal))
     else:
         _print_verdict(opened, found, found.golden)
         if refusal:
-            Console().print(f"not for this machine: {refusal.detail}", markup=False)
+            open_console().print(f"not for this machine: {refusal.detail}", markup=False)
     if not found.passed:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
@@ -89,20 +93,24 @@ def compare(one: Folder, other: Folder, *, as_json: AsJson = False) -> None:
     """Compare two bundles: figures, sizes, digests, and what a device that runs the first would have to download.
 
     Rows that differ are marked; nothing is called better or worse. Exit code 12 if one of them is unsound.
+
+    Example: skerry models compare digits-1 digits-2
     """
     bundles = _open_bundle(one), _open_bundle(other)
     rows = _exit_on_error(side_by_side.compare_figures, *bundles)
     changed = side_by_side.find_changed_files(*bundles)
     if as_json:
         both = [_bundle_fields(bundle) for bundle in bundles]
-        Console().print_json(data={"bundles": both, "differs": [r[0] for r in rows if r[3]], "changed_files": changed})
+        open_console().print_json(
+            data={"bundles": both, "differs": [r[0] for r in rows if r[3]], "changed_files": changed}
+        )
         return
     table = Table("", *(bundle.manifest.model for bundle in bundles), box=None)
     for name, left, right, differs in rows:
         table.add_row(Text(name, style="bold"), Text(left), Text(right, style="yellow" if differs else ""))
-    Console().print(table)
+    open_console().print(table)
     word = f"changed files: {', '.join(f'{name} {size:,} B' for name, size in changed.items()) or 'none'}"
-    Console().print(word, markup=False, highlight=False)
+    open_console().print(word, markup=False, highlight=False)
 
 
 @app.command("demo-bundle")
@@ -118,6 +126,8 @@ def demo_bundle(
     """Make the demo's bundle (scikit-learn's handwritten digits): trained and quantised once, then from the cache.
 
     The folder must not exist yet. Needs torch and scikit-learn; prints the bundle as `inspect` does.
+
+    Example: skerry models demo-bundle digits
     """
     from models.forge.pipeline.demo import (  # noqa: PLC0415 - only this command needs the forge
         load_demo_bundle,
@@ -170,7 +180,7 @@ def _print_verdict(bundle: Bundle, found: FirstLoadReport, golden: GoldenFigures
     """Print the result of a verification as text."""
     word = "[green]sound[/green]" if found.passed else "[red]different answers[/red]"
     far = "to NaN" if golden.scores_moved is None else f"by at most {golden.scores_moved:.2g}"
-    console = Console()
+    console = open_console()
     console.print(
         f"{word}  {bundle.manifest.model}: {golden.labels_equal} of {golden.samples} labels equal, "
         f"scores moved {far}, {golden.codes_equal:.1%} of the codes are equal"

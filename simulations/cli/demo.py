@@ -25,10 +25,10 @@ from simulations.demo.leakage import measure_bundle
 from simulations.demo.policy_tour import PolicyTour
 from simulations.processes import ProcessHarness
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import TYPER_SETTINGS
 
 app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    **{**TYPER_SETTINGS, "no_args_is_help": False},
     help="Run a small fleet on this machine: a hub, its broker and five agents.",
 )
 _CANCELLED = 130
@@ -49,6 +49,8 @@ def demo(
     """Train and bundle a model (cached), start hub, broker and five agents, act out the five acts, sum up.
 
     With a template: three devices under that policy, then what left, what stayed and by which rule.
+
+    Example: skerry demo --template clinic --keep
     """
     began = time.monotonic()
     console = Console()

@@ -24,7 +24,10 @@ def fuzz(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Search random schedules of faults for one that breaks a law; exit 40 and a file to run again if one does."""
+    """Search random schedules of faults for one that breaks a law; exit 40 and a file to run again if one does.
+
+    Example: skerry sim fuzz --schedules 20
+    """
     with show_progress("schedules", schedules) as tick:
         found = search_schedules(
             FuzzConfig(schedules, seed, processes, out),

@@ -32,7 +32,10 @@ def live(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run a scenario in real time: real agents (enrolled, mTLS, sealed) behind a proxy that adds latency and loss."""
+    """Run a scenario in real time: real agents (enrolled, mTLS, sealed) behind a proxy that adds latency and loss.
+
+    Example: skerry sim live --agents 5 --minutes 1
+    """
     wanted = _load_wanted(scenario, agents, minutes)
     prepare_folder(out)
     outcome = judge_expectations(_run_live(wanted, LiveRunConfig(folder=state)), wanted.expect)

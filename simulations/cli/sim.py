@@ -5,13 +5,11 @@ Rule: a scenario is read whole before anything runs. Ctrl-C ends a run early and
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from msgspec.structs import replace
-from rich.console import Console
 from rich.table import Table
 
 from simulations.cli.terminal import make_progress_callback, print_report, print_summary, show_progress
@@ -31,14 +29,12 @@ from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Scenario
 from simulations.scenario_files import find_scenario, list_scenarios, load_scenario
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import TYPER_SETTINGS, open_console
 
 app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
+    **TYPER_SETTINGS,
     help="Simulate a fleet in virtual time with the production cores: policies, rollouts, bad networks and faults.",
 )
-_PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _LARGE = 1_000_000  # samples from which several processes are worth their start
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Another seed than the scenario's.")]
 Processes = Annotated[
@@ -57,7 +53,10 @@ def run(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Run a scenario and write its report; exit 0 if all that it expects held, 45 if not, 40 if a law was broken."""
+    """Run a scenario and write its report; exit 0 if all that it expects held, 45 if not, 40 if a law was broken.
+
+    Example: skerry sim run steady
+    """
     wanted = _load_or_exit(scenario)
     wanted = wanted if seed is None else replace(wanted, seed=seed)
     with show_progress(wanted.name, wanted.ends_s) as ticker:
@@ -72,7 +71,10 @@ def run(
 
 @app.command("list")
 def list_shipped(*, as_json: AsJson = False) -> None:
-    """The shipped scenarios with their questions, and the figures that an expectation may name."""
+    """The shipped scenarios with their questions, and the figures that an expectation may name.
+
+    Example: skerry sim list
+    """
     found = {name: load_scenario(name) for name in list_scenarios()}
     if as_json:
         print(json.dumps({name: each.question for name, each in found.items()}, indent=2))
@@ -80,7 +82,7 @@ def list_shipped(*, as_json: AsJson = False) -> None:
     table = Table("scenario", "question", box=None, pad_edge=False, header_style="dim")
     for name, each in found.items():
         table.add_row(f"[bold]{name}[/]", each.question)
-    console = Console()
+    console = open_console()
     console.print(table)
     families = ", ".join(f"{family}.NAME" for family in FAMILIES)
     console.print(f"\n[dim]figures[/]  {', '.join(FIGURES)}, {families}", highlight=False)
@@ -93,13 +95,16 @@ def show(
         Path | None, typer.Option("--html", metavar="FILE", help="Write the HTML report of that run.")
     ] = None,
 ) -> None:
-    """Print a scenario's file after checking it, or the summary of a saved run."""
+    """Print a scenario's file after checking it, or the summary of a saved run.
+
+    Example: skerry sim show steady
+    """
     if not what.endswith(".json"):
         _load_or_exit(what)
         print(find_scenario(what).read_text(encoding="utf-8"), end="")
         return
     outcome = load_outcome(Path(what))
-    print_summary(Console(), outcome)
+    print_summary(open_console(), outcome)
     if html is not None:
         require_plotly()
         write_file(html, render_page(outcome))
@@ -113,7 +118,10 @@ def compare(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two runs: every figure, and in the HTML page every plot."""
+    """Compare two runs: every figure, and in the HTML page every plot.
+
+    Example: skerry sim compare before.json after.json --html both.html
+    """
     one, other = load_outcome(first), load_outcome(second)
     if html is not None:
         require_plotly()
@@ -125,30 +133,7 @@ def compare(
     table = Table("figure", first.stem, second.stem, "difference", box=None, pad_edge=False, header_style="dim")
     for row in found:
         table.add_row(row.name, *row.formatted, style="bold" if row.differs else "dim")
-    Console().print(table)
-
-
-@app.command("live", add_help_option=False, context_settings=_PASS_ON)
-def run_live_command(ctx: typer.Context) -> None:
-    """Run a scenario in real time with real agents, a real broker and a real hub."""
-    from simulations.cli.live import live  # noqa: PLC0415
-
-    _enter_command("live", live, ctx)
-
-
-@app.command("fuzz", add_help_option=False, context_settings=_PASS_ON)
-def run_fuzz_command(ctx: typer.Context) -> None:
-    """Search random schedules of faults for one that breaks a law."""
-    from simulations.cli.fuzz import fuzz  # noqa: PLC0415
-
-    _enter_command("fuzz", fuzz, ctx)
-
-
-def _enter_command(name: str, command: Callable[..., None], ctx: typer.Context) -> None:
-    """Run a command that lives in a file of its own and parses its own options."""
-    inside = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    inside.command(name)(command)
-    inside(args=ctx.args, prog_name=f"skerry sim {name}")
+    open_console().print(table)
 
 
 def _load_or_exit(wanted: str) -> Scenario:

@@ -17,6 +17,7 @@ from simulations.report.formatting import format_clock, format_duration, format_
 from simulations.report.outcome import JudgedExpectation, Outcome, RunProgress
 from simulations.report.page import format_bounds, summarize_verdict
 from simulations.scenario.types import Scenario
+from wire.process.terminal import open_console
 
 _LINE_S = 10.0  # between two lines where nobody watches
 _FIGURES = ("asked_share", "hub_share", "correction_share", "accuracy", "p50_s", "p99_s", "hub_p99_s", "queue_peak")
@@ -124,6 +125,6 @@ def print_report(outcome: Outcome, page: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(outcome.to_plain(), indent=1))
         return
-    console = Console()
+    console = open_console()
     print_summary(console, outcome)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)
