@@ -2,19 +2,26 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+from rich.table import Table
 
 import skerry as command_line
 from tests import ROOT
+from tests.blocks import PAGES, blocks
 from tests.in_process import skerry
 from wire.process.exit_codes import ExitCode
 from wire.process.packages import PACKAGES
+from wire.process.terminal import open_console
 
 
 def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -43,7 +50,18 @@ def test_help_lists_every_subcommand_and_imports_none():
     done = python(code, "--help")
     for word in ("demo", "agent", "hub", "policy", "models", "why"):
         assert f" {word} " in done.stdout
-    assert done.stdout.splitlines()[-1] == "['wire', 'wire.process', 'wire.process.exit_codes']"
+    modules = ["wire", "wire.process", "wire.process.exit_codes", "wire.process.terminal"]
+    assert done.stdout.splitlines()[-1] == str(modules)
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("skerry dev", "devices"), ("skerry devices sho", "show"), ("skerry rollout start --wat", "--watch")],
+)
+def test_the_shell_completes_commands_and_options(words, completed):
+    asked = {"_SKERRY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    done = python(f"import os, skerry\nos.environ |= {asked!r}\nskerry.main()")
+    assert done.stdout.split() == [completed]
 
 
 def test_version():
@@ -68,7 +86,7 @@ STAND_IN = """
 import sys, skerry
 sys.path.insert(0, sys.argv.pop(1))
 skerry.SUBCOMMANDS["agent"] = skerry.SUBCOMMANDS["agent"]._replace(target="strange_command:app")
-enter = skerry._load_subcommand("agent", skerry.SUBCOMMANDS["agent"])
+enter = skerry._make_loader("agent", skerry.SUBCOMMANDS["agent"])
 next(c for c in skerry.app.registered_commands if c.name == "agent").callback = enter
 skerry.main()
 """
@@ -89,7 +107,8 @@ def test_a_subcommand_gets_its_arguments_untouched(tmp_path):
 
 
 def test_a_subcommand_answers_help_itself_under_its_whole_name(tmp_path):
-    assert "Usage: skerry agent run" in run_stand_in(tmp_path, APP + "    ...", "run", "--help").stdout
+    for flag in ("--help", "-h"):
+        assert "Usage: skerry agent run" in run_stand_in(tmp_path, APP + "    ...", "run", flag).stdout
 
 
 def test_a_subcommand_may_be_one_function(tmp_path):
@@ -171,3 +190,80 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in errors
+
+
+# The whole tree, read from the code: what holds for one command holds for all.
+
+
+def list_commands(path: str = "skerry", command: Any = None) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, with the words that call it."""
+    command = typer.main.get_command(command_line.app) if command is None else command
+    command = command.callback() if isinstance(command, command_line.LazyCommand) else command
+    below = getattr(command, "commands", None)
+    if below is None or command.invoke_without_command:
+        yield path, command
+    for name, each in (below or {}).items():
+        yield from list_commands(f"{path} {name}", each)
+
+
+COMMANDS = dict(list_commands())
+ROOT_CONTEXT = typer.main.get_command(command_line.app).make_context("skerry", [], resilient_parsing=True)
+# Commands without --json, and why.
+NO_JSON = {
+    "skerry agent run": "becomes the agent, whose log is JSON",
+    "skerry hub run": "becomes the hub, whose log is JSON",
+    "skerry agent trace": "its lines are JSON",
+    "skerry policy show": "prints a TOML document",
+    "skerry policy new": "writes a TOML document",
+    "skerry sim show": "prints a TOML document",
+}
+
+
+def help_lines(path: str) -> list[str]:
+    with COMMANDS[path].make_context(path, [], parent=ROOT_CONTEXT, resilient_parsing=True) as context:
+        return str(COMMANDS[path].get_help(context)).splitlines()
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_command_shows_an_example_of_itself_that_parses(path):
+    shown = [line.strip() for line in help_lines(path) if line.strip().startswith("Example: ")]
+    assert len(shown) == 1, "one line, not wrapped: end the docstring with `Example: skerry ...`"
+    words = shlex.split(shown[0].removeprefix("Example: "))
+    depth = max(n for n in range(1, len(words) + 1) if " ".join(words[:n]) in COMMANDS)
+    meant = COMMANDS[" ".join(words[:depth])]
+    assert meant.callback is COMMANDS[path].callback or meant.help == COMMANDS[path].help  # `agent why` is `why`
+    meant.make_context(path, words[depth:])  # raises what a user would see
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_command_has_a_short_help_flag_and_prints_json_if_asked(path):
+    command = COMMANDS[path]
+    with command.make_context(path, [], parent=ROOT_CONTEXT, resilient_parsing=True) as context:
+        options = {name for each in command.get_params(context) for name in each.opts}
+    assert {"-h", "--help"} <= options
+    assert ("--json" in options) != (path in NO_JSON)
+
+
+def test_every_command_that_a_page_shows_exists_with_these_options():
+    groups = {" ".join(path.split()[:n]) for path in COMMANDS for n in range(1, len(path.split()))}
+    wrong = []
+    for page in PAGES:
+        for block in blocks(page):
+            for line in block.text.replace("\\\n", " ").splitlines() if block.language == "sh" else []:
+                found = None if "$(" in line else re.match(r"(?:[!#] )?(?:\w+=\S+ )*(skerry [a-z].*)", line)
+                words = re.split(r"\s+(?:[|&;#]|\d?>|<)|\)", found[1])[0].split() if found else []
+                depth = max((n for n in range(1, len(words) + 1) if " ".join(words[:n]) in COMMANDS), default=0)
+                known = {o for each in COMMANDS[" ".join(words[:depth])].params for o in each.opts} if depth else set()
+                flags = {word.partition("=")[0] for word in words[depth:] if re.match(r"--?[a-z]", word)}
+                exists = depth or " ".join(words) in groups
+                if words and (not exists or flags - known - {"-h", "--help"}):
+                    wrong.append((page.name, block.line, " ".join(words)))
+    assert wrong == []
+
+
+def test_in_a_pipe_a_row_is_one_line_however_long(capsys):
+    long = "a-very-long-name-of-a-device-" * 8
+    table = Table("device", "state", box=None)
+    table.add_row(long, long)
+    open_console().print(table)
+    assert len(capsys.readouterr().out.splitlines()) == 2

@@ -97,6 +97,7 @@ def heads(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write; printed if not said.")] = None,
     config: ConfigFile = None,
     state: State = None,
+    as_json: AsJson = False,
 ) -> None:
     """Export the logged ledger heads of a device, with proofs, for `skerry ledger verify --heads`.
 
@@ -107,11 +108,14 @@ def heads(
         raise ExitError(ExitCode.NOT_FOUND, f"no head of '{device}' is in the log")
     text = json.dumps(found, indent=1)
     if out is None:
-        print(text)
+        typer.echo(text)  # JSON with and without --json: it is a file to carry
         return
     try:
         out.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise ExitError(ExitCode.DISK, f"{out}: {error.strerror}") from None
+    if as_json:
+        typer.echo(json.dumps({"file": str(out), "heads": len(found["heads"]), "key": found["key"]}))
+        return
     typer.echo(f"wrote {out}: {len(found['heads'])} heads")
     typer.echo(f"hub key  {found['key']}")

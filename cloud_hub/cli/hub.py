@@ -148,6 +148,7 @@ def init(
     config: Annotated[Path, typer.Option("--config", help="TOML file to write.")] = DEFAULT_FILE,
     state: Annotated[Path, typer.Option("--state", help="State folder.")] = Path("hub"),
     model: Annotated[list[Path] | None, typer.Option("--model", help="Bundle folder; once for each model.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a configuration in which every key is explained, and make the state folder: authority, keys, admin token.
 
@@ -165,6 +166,10 @@ def init(
     with FolderLock(settings.state_dir().prepare().root):
         ground = open_state(settings)
         load_token(settings.server_access())
+    if as_json:
+        facts = {"config": str(config), "state": str(ground.state.root), "authority": ground.authorities.sha256}
+        typer.echo(json.dumps({**facts, "keys": bool(ground.anchor.root_sha256())}))
+        return
     typer.echo(
         f"configuration  {config}\nstate          {ground.state.root}\nauthority      {ground.authorities.sha256}"
     )

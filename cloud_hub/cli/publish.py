@@ -59,7 +59,7 @@ def models_publish(
         raise ExitError(ExitCode.USAGE, "give a bundle folder, or --finish and the signed request")
     repository = open_repository(config)
     if finish is not None:
-        _install_request(repository, finish)
+        _install_request(repository, finish, as_json=as_json)
     elif bundle is not None:
         published = map_publish_errors(
             lambda: publish_bundle(repository, bundle, utc_moment(), new_interface=new_interface)
@@ -92,6 +92,7 @@ def export(
     ] = None,
     new: Annotated[list[str] | None, typer.Option("--new", help="Offer a fresh key for this role.")] = None,
     config: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Export what `skerry keys` needs of this hub: its public signing keys and all metadata. Nothing secret.
 
@@ -104,6 +105,9 @@ def export(
             repository.online.add_key(_online_role(word))
         state = repository.read_state()
     write_private_file(file, dump_state(state))
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), "keys": sorted(state.online), "first": not state.roots}))
+        return
     typer.echo(f"wrote {file}: keys of this hub for {', '.join(sorted(state.online))}")
     verb = "skerry keys init FOLDER --hub" if not state.roots else "skerry keys ... --hub"
     typer.echo(f"next  where the keys are: {verb} {file.name}")
@@ -114,12 +118,13 @@ def install(
     file: Annotated[Path, typer.Argument(help="A request signed by enough keys.", show_default=False)],
     *,
     config: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Install signed changes in the repository: a first root, a rotation, a bundle, a policy.
 
     Example: skerry repository install ring/first.json
     """
-    _install_request(open_repository(config), file)
+    _install_request(open_repository(config), file, as_json=as_json)
 
 
 @app.command("withdraw")
@@ -209,13 +214,13 @@ def open_repository(config: Path | None) -> Repository:
     return Repository(state.repository, online)
 
 
-def _install_request(repository: Repository, file: Path) -> None:
+def _install_request(repository: Repository, file: Path, *, as_json: bool) -> None:
     """Install a signed request and print what changed. ExitError(CHECK_FAILED) if it may not be installed."""
     asked = map_publish_errors(lambda: load_request(read_key_file(file, MAX_REQUEST_BYTES)))
     map_publish_errors(lambda: repository.install_request(asked, utc_moment()))
-    for line in describe_request(asked):
-        typer.echo(line)
-    typer.echo(f"installed; root {sha256(repository.read_root()).hexdigest()}")
+    changes, root = list(describe_request(asked)), sha256(repository.read_root()).hexdigest()
+    words = "\n".join([*changes, f"installed; root {root}"])
+    typer.echo(json.dumps({"changes": changes, "root_sha256": root}) if as_json else words)
 
 
 def prepare_bundle(folder: Path, config: Path | None, state: Path | None, out: Path | None = None) -> str:

@@ -212,7 +212,7 @@ def start(flags: StartFlags) -> None:
     Each wave is installed, watched and compared with its controls; then the next begins by itself, or all goes back.
     Every parameter: docs/rollout.md.
 
-    Example: skerry rollout start digits-2 --to class=camera --set waves=1,25%,100% --watch
+    Example: skerry rollout start digits-2 --to class=camera --watch
     """
     rules = parse_parameters(flags.rule or ())
     client = flags.open_client()

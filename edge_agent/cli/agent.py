@@ -56,6 +56,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 @app.command()
 def init(
     config: Annotated[Path, typer.Option("--config", help="TOML file to write.")] = DEFAULT_FILE,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Write a configuration file in which every key is explained.
 
@@ -63,7 +65,8 @@ def init(
     """
     text = resources.files("edge_agent").joinpath(TEMPLATE_FILE).read_text(encoding="utf-8")
     write_new_file(config, text)
-    typer.echo(f"wrote {config}; next: skerry agent enrol INVITE --dir device")
+    told = f"wrote {config}; next: skerry agent enrol INVITE --dir device"
+    typer.echo(json.dumps({"config": str(config)}) if as_json else told)
 
 
 @app.command()
@@ -73,6 +76,8 @@ def enrol(
     serial: Annotated[
         str, typer.Option("--serial", help="This machine's serial number, if the hub asks for it; auto reads it.")
     ] = "",
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Enrol this machine as the device that the invite names.
 
@@ -86,11 +91,16 @@ def enrol(
 
     hardware = read_machine_serial() if serial == "auto" else serial
     identity = enrol_device(sys.stdin.readline() if invite == "-" else invite, state, hardware)
-    hubs = ", ".join(f"{hub.name} ({hub.region})" for hub in identity.hubs)
-    typer.echo(f"enrolled {identity.device} in {state}")
-    typer.echo(f"broker {identity.broker_host}:{identity.broker_port}, hubs {hubs}")
     if missing := identity.explain_missing_updates():
         typer.echo(f"note: {missing}", err=True)
+    broker = f"{identity.broker_host}:{identity.broker_port}"
+    if as_json:
+        hubs = [{"name": hub.name, "region": hub.region} for hub in identity.hubs]
+        facts = {"device": identity.device, "state": str(state), "broker": broker, "hubs": hubs}
+        typer.echo(json.dumps({**facts, "updates": not missing}))
+        return
+    typer.echo(f"enrolled {identity.device} in {state}")
+    typer.echo(f"broker {broker}, hubs {', '.join(f'{hub.name} ({hub.region})' for hub in identity.hubs)}")
 
 
 @app.command()
@@ -131,7 +141,7 @@ def run(
 
 
 @app.command()
-def renew(state: StateOption = None, config: ConfigOption = None) -> None:
+def renew(state: StateOption = None, config: ConfigOption = None, *, as_json: AsJson = False) -> None:
     """Renew the certificate of a stopped agent now; a running one does it by itself at two thirds of its lifetime.
 
     Example: skerry agent renew --dir device
@@ -144,6 +154,9 @@ def renew(state: StateOption = None, config: ConfigOption = None) -> None:
     with FolderLock(folder):
         identity = load_identity(folder)
         made = renew_now(identity)
+    if as_json:
+        typer.echo(json.dumps({"device": made.device, "certificate_ends_ms": made.certificate_ms[1]}))
+        return
     until = datetime.fromtimestamp(made.certificate_ms[1] / 1000, UTC)
     typer.echo(f"renewed {made.device}: good until {until:%Y-%m-%d %H:%M} UTC")
 
@@ -159,6 +172,7 @@ def retire(
         bool, typer.Option("--offline", help="Do not contact the hub: retire it there by hand.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Retire this device for good: close open questions, export its ledger, tell the hub, wipe its keys and records.
 
@@ -173,8 +187,12 @@ def retire(
     with FolderLock(folder):
         file = _find_config(config)
         if file and drain > 0 and (folder / DATABASE_FILE).exists():
-            typer.echo(f"open questions left: {_drain_questions(file, drain)}")
+            typer.echo(f"open questions left: {_drain_questions(file, drain)}", err=as_json)
         done = retire_device(folder, ledger, offline=offline)
+    if as_json:
+        exported = {"path": str(done.ledger.path), "sha256": done.ledger.sha256} if done.ledger else None
+        typer.echo(json.dumps({"ledger": exported, "expired": done.expired, "left": done.left, "offline": offline}))
+        return
     if done.ledger:
         typer.echo(f"ledger   {done.ledger.path}: {done.ledger.entries} entries, {done.ledger.outcomes} outcomes")
         typer.echo(f"sha256   {done.ledger.sha256}")

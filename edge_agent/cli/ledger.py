@@ -99,6 +99,8 @@ def prove(  # noqa: PLR0917 - options of a command line
     region: Annotated[str, typer.Option("--region", help="Only fields sent to this region; default: any.")] = "",
     state: StateOption = None,
     config: ConfigOption = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Write a file that proves what did not leave. Exit code 40, and no file, if the claim is false.
 
@@ -126,6 +128,10 @@ def prove(  # noqa: PLR0917 - options of a command line
     except OSError as error:
         raise ExitError(ExitCode.DISK, f"{out}: {error.strerror}") from None
     found = proofs.parse_proof(data)
+    if as_json:
+        facts = {"proof": str(out), "entries": len(found.entries), "until_ms": claim.until_ms, "bytes": len(data)}
+        typer.echo(json.dumps(facts))
+        return
     typer.echo(f"wrote {out}: {len(found.entries)} entries up to {_format_time(claim.until_ms)}, {len(data)} bytes")
     typer.echo(f"anybody checks it with: skerry ledger check {out}")
 

@@ -69,7 +69,7 @@ def calibrate(flags: CalibrateFlags) -> None:
     Prints the threshold and the whole frontier of accuracy against share escalated. Exit code 40 if the samples cannot
     give what is asked, 13 if they are not the model's, 12 if the bundle is unsound.
 
-    Example: skerry models calibrate digits --data my_data:samples --max-share 0.2
+    Example: skerry models calibrate digits --data nets:x --max-share 0.2
     """
     chosen = [value for value in (flags.target_accuracy, flags.max_share, flags.max_risk) if value is not None]
     if len(chosen) != 1:

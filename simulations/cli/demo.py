@@ -27,10 +27,7 @@ from simulations.processes import ProcessHarness
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.terminal import TYPER_SETTINGS
 
-app = typer.Typer(
-    **{**TYPER_SETTINGS, "no_args_is_help": False},
-    help="Run a small fleet on this machine: a hub, its broker and five agents.",
-)
+app = typer.Typer(**{**TYPER_SETTINGS, "no_args_is_help": False})
 _CANCELLED = 130
 _QUICK_LINK = {"link": {"reconnect_cap_s": 1.0}}  # a demo is short: the default waits up to a minute between tries
 
