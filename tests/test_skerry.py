@@ -198,7 +198,9 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
 def list_commands(path: str = "skerry", command: Any = None) -> Iterator[tuple[str, Any]]:
     """Every command that does something, with the words that call it."""
     command = typer.main.get_command(command_line.app) if command is None else command
-    command = command.callback() if isinstance(command, command_line.LazyCommand) else command
+    if isinstance(command, command_line.LazyCommand):
+        assert command.callback is not None
+        command = command.callback()
     below = getattr(command, "commands", None)
     if below is None or command.invoke_without_command:
         yield path, command

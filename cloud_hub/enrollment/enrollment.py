@@ -30,6 +30,7 @@ from cloud_hub.registry.registry import DeviceKeys, InviteFault, Registry
 from cloud_hub.security.authority import CertificateRequestError, encode_certificate, read_csr_key, utc_now
 from cloud_hub.security.hub_keys import HubCard
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog, safe_name
 
 MAX_FILE_BYTES = 8 << 20
 
@@ -119,7 +120,9 @@ class EnrollmentService:
         authority: CertificateIssuer,
         place: HubAddress,
         hardware: HardwareList | None = None,
+        log: JsonLog | None = None,
     ) -> None:
+        self._log = log or JsonLog(least="error")
         self._registry = registry
         self._authority = authority
         self._place = place
@@ -140,7 +143,11 @@ class EnrollmentService:
         `now_ms`: hub time in ms since 1970.
         """
         reply = self._enrol_device(request, now_ms)
-        self.counts["enrolled" if not isinstance(reply, Rejection) else f"refused.{reply.kind}"] += 1
+        if isinstance(reply, Rejection):
+            self.counts[f"refused.{reply.kind}"] += 1
+            self._log.warning("enrolment_refused", why=safe_name(reply.kind))
+        else:
+            self.counts["enrolled"] += 1
         return reply
 
     def _enrol_device(self, request: EnrolRequest, now_ms: int) -> EnrollmentReply | Rejection:
@@ -159,6 +166,7 @@ class EnrollmentService:
         device = self._registry.enrol(request.token, keys, now_ms)
         if isinstance(device, InviteFault):
             return _reject_invite(device)
+        self._log.info("device_enrolled", device=safe_name(device.id))
         return sign_reply(
             self._authority,
             self._place,

@@ -28,6 +28,7 @@ from cloud_hub.registry.registry import DeviceKeys, EnrolledDevice, Registry
 from cloud_hub.security.authority import CertificateRequestError, encode_certificate, utc_now
 from cloud_hub.security.hub_keys import HubCard
 from policies.serving.admission import TokenBucket, take_token
+from wire.process.logging import JsonLog, safe_name
 
 RENEW_TAG = b"skerry-renew/1\0"
 RETIRE_TAG = b"skerry-retire/1\0"
@@ -69,7 +70,10 @@ class RetireReply(msgspec.Struct, frozen=True):
 class RenewalService:
     """Renewal service: certificates for devices that exist. `counts`: outcomes of requests by name."""
 
-    def __init__(self, registry: Registry, authority: CertificateIssuer, place: HubAddress) -> None:
+    def __init__(
+        self, registry: Registry, authority: CertificateIssuer, place: HubAddress, log: JsonLog | None = None
+    ) -> None:
+        self._log = log or JsonLog(least="error")
         self._registry = registry
         self._authority = authority
         self._place = place
@@ -111,6 +115,7 @@ class RenewalService:
         self._registry.record_renewal(
             device.id, DeviceKeys(b"", b"", *read_validity(certificate), self._authority.issuer_sha256)
         )
+        self._log.info("certificate_issued", device=safe_name(device.id))
         asked = sha256(request.csr.encode()).hexdigest()
         return sign_reply(
             self._authority, self._place, IssuedCertificate(device.id, encode_certificate(certificate), now_ms, asked)
@@ -128,6 +133,7 @@ class RenewalService:
         if not device.heard:  # a suspended device may be stolen: a person decides
             return Rejection(f"the device is {device.state}", invite=False, kind=device.state)
         self.counts["retired"] += 1
+        self._log.info("device_retired", device=safe_name(device.id))
         retired = self._registry.record_retirement(device.id, request.ledger, now_ms)
         return RetireReply(retired.id, retired.state.value)
 

@@ -9,7 +9,6 @@ import contextlib
 import os
 import pwd
 import random
-import re
 import shutil
 import signal
 import socket
@@ -23,7 +22,7 @@ from cloud_hub.security.authority import CertificateFiles
 from policies.monitoring.backoff import compute_delay
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_private_file
-from wire.process.logging import JsonLog, SafeName, safe_name
+from wire.process.logging import JsonLog, safe_name, safe_text
 from wire.protocol.codec import MAX_FRAME_BYTES
 from wire.protocol.topics import render_broker_acl
 
@@ -36,7 +35,6 @@ _PROBE_EVERY_S = 0.01
 _FIRST_WAIT_S = 0.25
 _LONGEST_WAIT_S = 15.0
 _LINE_BYTES = 4096
-_NOT_A_TOKEN = re.compile(r"[^A-Za-z0-9_.:@/\[\]+-]+")
 _SBIN_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/mosquitto/sbin")
 _HOW_TO_INSTALL = (
     "mosquitto is missing: install it with `sudo apt-get install mosquitto` (Debian, Ubuntu) "
@@ -266,7 +264,7 @@ class Broker:
         try:
             await self.start()
         except ExitError as stop:
-            self._log.error("broker_does_not_start", said=_log_token(str(stop)))
+            self._log.error("broker_does_not_start", said=safe_text(str(stop)))
         self._back.set()
 
     async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> None:
@@ -300,7 +298,7 @@ class Broker:
     def _log_line(self, line: str) -> None:
         if line:
             self._last_lines.append(line[:400])
-            self._log.info("mosquitto", said=_log_token(line))
+            self._log.info("mosquitto", said=safe_text(line))
 
 
 def _user_name() -> str:
@@ -319,8 +317,3 @@ async def _accepts_connection(host: str, port: int) -> bool:
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return True
-
-
-def _log_token(line: str) -> SafeName:
-    """Make a broker's log line loggable as one token: it names devices and addresses, never payloads."""
-    return safe_name(_NOT_A_TOKEN.sub("_", line)[:120])

@@ -76,7 +76,7 @@ class Hub:
         self.engines = EnginePool(engines, sides.stock or MemoryCatalog({}), self._on_loaded, self._log)
         self._envelopes = HubEnvelopes(keys)
         self._core = HubCore(settings, self.engines.cards, registry, self._envelopes, sides.orders)
-        self._link = HubLink(connect, self._on_batch, random.random)
+        self._link = HubLink(connect, self._on_batch, random.random, self._log)
         self._clock = HubClock()
         self._started_s = 0.0
         self._drain_until = inf

@@ -50,8 +50,8 @@ class IdentityService:
         place = HubAddress(BrokerAddress(config.broker_host(), broker_port), (self.card,), anchor=ground.anchor)
         hardware = HardwareList(config.enrol.hardware_file)
         hardware.check_file()
-        self.issuer = EnrollmentService(registry, authorities, place, hardware)
-        self.renewals = RenewalService(registry, authorities, place)
+        self.issuer = EnrollmentService(registry, authorities, place, hardware, log)
+        self.renewals = RenewalService(registry, authorities, place, log)
         self.rotation = CaRotation(authorities, registry, self._reload_certificates)
         self.doorman = SessionEvictor(registry, self._take_over, log)
 

@@ -17,6 +17,7 @@ from cloud_hub.storage.ledger_log import ReceivedHead
 from cloud_hub.storage.ledger_service import LedgerLogService
 from policies.monitoring.backoff import compute_delay
 from wire.errors import LocalError
+from wire.process.logging import JsonLog, LinkLog, safe_name
 from wire.protocol.messages import DownNote
 from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
 from wire.protocol.topics import TopicChannel, build_topic, list_hub_filters
@@ -34,13 +35,18 @@ class HubLink:
     """
 
     def __init__(
-        self, connect: TransportFactory, on_batch: Callable[[list[IncomingMessage]], None], dice: Callable[[], float]
+        self,
+        connect: TransportFactory,
+        on_batch: Callable[[list[IncomingMessage]], None],
+        dice: Callable[[], float],
+        log: JsonLog,
     ) -> None:
         self.up = False
         self.counts: Counter[str] = Counter()
         self._connect = connect
         self._on_batch = on_batch
         self._dice = dice
+        self._changes = LinkLog(log, safe_name("broker"))
         self._transport: Transport | None = None
 
     async def run(self) -> None:
@@ -49,7 +55,8 @@ class HubLink:
         while True:
             try:
                 await self._run_connection()
-            except LinkLostError:
+            except LinkLostError as error:
+                self._changes.on_failed(str(error))
                 attempt = 0 if self.up else attempt + 1
                 self.counts["link.lost" if self.up else "link.refused"] += 1
             finally:
@@ -72,6 +79,7 @@ class HubLink:
         await self._transport.subscribe(list_hub_filters())
         self.up = True
         self.counts["link.connected"] += 1
+        self._changes.on_up()
         while True:
             self._on_batch(await self._transport.receive())
             await asyncio.sleep(0)  # a full inbox never suspends: sockets, store and engines must get their turn

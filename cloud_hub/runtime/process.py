@@ -144,6 +144,7 @@ class HubProcess:
         with contextlib.closing(Registry.open(self._ground.state.devices)) as registry, contextlib.closing(self._keys):
             async with self._running_broker():
                 await self._serve_hub(registry)
+        self._log.info("stopped")
 
     @contextlib.asynccontextmanager
     async def _running_broker(self) -> AsyncIterator[None]:
@@ -186,6 +187,7 @@ class HubProcess:
                 if not self._ended.is_set():
                     await self._open_api(api)
                 await self._ended.wait()
+                self._log.info("stopping", open=hub.status()["open"])
                 notify_systemd("STOPPING=1")
                 hub.drain()  # not ready any more, but up until open work is answered
                 await hub.wait_drained()

@@ -84,12 +84,13 @@ class Agent:
         connect: Connect | Mapping[str, Credentials],
         *,
         clock: HubClock | None = None,
+        log: JsonLog | None = None,
     ) -> None:
         """`runner` None: no model yet. `policy` None: nothing may leave.
 
         `connect`: how to reach the home broker, or the credentials of each line, the home line among them.
         """
-        self._log = JsonLog()
+        self._log = log or JsonLog(least="error")
         self._settings = settings
         self._identity = identity
         model = ServingModel(runner, settings.inline_infer_s)
@@ -101,7 +102,7 @@ class Agent:
         self._envelopes = Envelopes(identity, others)
         self._core = EdgeCore(self._make_setup(model.form), policy)
         self._journal = Journal(settings, self._db, self._clock, self._counts)
-        self._connections = ConnectionPool(settings, self._clock, self._counts)
+        self._connections = ConnectionPool(settings, self._clock, self._counts, self._log)
         if not isinstance(connect, Mapping):
             self._connections.add_line(HOME, identity.device, connect)
         for line, each in lines.items():
@@ -306,10 +307,7 @@ class Agent:
         self._sides.append(side)
 
     async def reconnect(self, line: str = HOME) -> None:
-        """Close a line's connection; another is made at once, with the current certificate.
-
-        Stored questions are kept.
-        """
+        """Close a line's connection; another is made at once, with the current certificate. Stored questions stay."""
         await self._connections.connection_for(line).reset_connection()
 
     def status(self) -> dict[str, Any]:

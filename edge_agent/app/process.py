@@ -182,7 +182,7 @@ class AgentProcess:
         hubs = {} if config.airgap else parts.hubs.further
         self._renewers = {line: Renewer(each, clock, log) for line, each in hubs.items()}
         connect = _refuse_link if config.airgap else {HOME: self._renewer, **self._renewers}
-        self._agent = Agent(settings, identity, parts.runner, parts.standing.policy, connect, clock=clock)
+        self._agent = Agent(settings, identity, parts.runner, parts.standing.policy, connect, clock=clock, log=log)
         self._agent.add_status_provider(self._renewer)
         if config.thresholds:
             kept = Path(config.state)
@@ -222,6 +222,7 @@ class AgentProcess:
             (self._state / ADDRESS_FILE).unlink(missing_ok=True)
             if self._tracing:
                 self._tracing.close()
+            self._log.info("stopped")
         if self._answered.failed and not self._answered.answered:
             raise ExitError(
                 ExitCode.NONE_ANSWERED, f"none of {self._answered.failed} lines was answered; each says why on stdout"
@@ -235,6 +236,7 @@ class AgentProcess:
         model = self._agent.manifest.model if self._agent.manifest else "none"
         self._log.info("serving", device=safe_name(self._parts.identity.device), model=safe_name(model))
         await self._ended.wait()
+        self._log.info("stopping")
         notify_systemd("STOPPING=1")
         for side in sides:
             side.cancel()

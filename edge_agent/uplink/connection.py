@@ -17,6 +17,7 @@ from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
 from policies.monitoring import backoff
 from wire.process.exit_codes import ExitError
+from wire.process.logging import JsonLog, LinkLog, safe_name
 from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, Transport
 from wire.transport.mqtt import MqttTransport
@@ -52,9 +53,17 @@ class Connection:
     """
 
     def __init__(
-        self, device: str, connect: Connect, settings: AgentSettings, counts: Counter[str], line: str = HOME
+        self,
+        device: str,
+        connect: Connect,
+        settings: AgentSettings,
+        counts: Counter[str],
+        *,
+        log: JsonLog,
+        line: str = HOME,
     ) -> None:
         self.line = line
+        self._changes = LinkLog(log, safe_name(line or "home"))
         self._connect = connect
         self._settings = settings
         self._counts = counts
@@ -88,6 +97,8 @@ class Connection:
                 await self._serve_connection(listener)
             except (LinkLostError, TimeoutError) as error:
                 self.last_error = type(error).__name__ if isinstance(error, TimeoutError) else str(error)[:120]
+                if not self._at_once:  # else it was closed on purpose, to connect with a new certificate
+                    self._changes.on_failed(self.last_error)
                 self._counts["link_lost"] += 1
                 self._sent_before += getattr(error, "sent_bytes", 0)
             await asyncio.sleep(self._next_pause_s())
@@ -131,6 +142,7 @@ class Connection:
                 await transport.subscribe((self._reply, self._hint))
             self._transport = transport
             self._counts["link_up"] += 1
+            self._changes.on_up()
             listener.on_up(self.line)
             while True:
                 batch = await transport.receive()
@@ -164,7 +176,8 @@ class ConnectionPool:
     The home line comes first.
     """
 
-    def __init__(self, settings: AgentSettings, clock: HubClock, counts: Counter[str]) -> None:
+    def __init__(self, settings: AgentSettings, clock: HubClock, counts: Counter[str], log: JsonLog) -> None:
+        self._log = log
         self._settings = settings
         self._clock = clock
         self._counts = counts
@@ -176,7 +189,7 @@ class ConnectionPool:
 
     def add_line(self, line: str, device: str, connect: Connect) -> None:
         """Create the connection of one more line. `device`: our name on it."""
-        self._by_line[line] = Connection(device, connect, self._settings, self._counts, line)
+        self._by_line[line] = Connection(device, connect, self._settings, self._counts, log=self._log, line=line)
         self._heard_at[line] = 0.0
 
     def connection_for(self, line: str) -> Connection:

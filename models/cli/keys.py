@@ -198,10 +198,10 @@ def add(flags: AddFlags) -> None:
     Example: skerry keys add vibration --hub hub.json --dir ring
     """
     ring, state = _open_keyring(flags)
-    family = _parse_role_word(flags.family)
-    request = _translate_errors(lambda: ceremony.add_family(state, family, ring.draw_public_key, _current_time()))
+    _parse_role_word(flags.family)
+    request = _translate_errors(lambda: ceremony.add_family(state, flags.family, ring.draw_public_key, _current_time()))
     _review_and_sign(ring, request, flags)
-    _write_request(flags.folder / f"add-{family}.json", request, flags)
+    _write_request(flags.folder / f"add-{flags.family}.json", request, flags)
 
 
 @app.command()

@@ -19,6 +19,7 @@ from typing import NewType, TextIO
 SafeName = NewType("SafeName", str)
 SafeValue = bool | int | float | Enum | SafeName
 _NAME = re.compile(r"[A-Za-z0-9_.:@/\[\]+-]{1,120}")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.:@/\[\]+-]+")
 BURST_LINES = 20
 LINES_PER_S = 1.0
 MAX_EVENTS = 512
@@ -28,6 +29,14 @@ LOG_LEVELS = ("info", "warning", "error")
 def safe_name(text: str) -> SafeName:
     """Check an id, address, path or class name for a log line; anything else becomes "withheld:LENGTH"."""
     return SafeName(text) if _NAME.fullmatch(text) else SafeName(f"withheld:{len(text)}")
+
+
+def safe_text(text: str) -> SafeName:
+    """Turn a message of a library or a program into one token for a log line: anything else becomes "_".
+
+    Never for what a caller or a device sent.
+    """
+    return safe_name(_NOT_IN_NAMES.sub("_", text)[:120] or "none")
 
 
 def describe_error(error: BaseException) -> SafeName:
@@ -102,6 +111,34 @@ class JsonLog:
             return None
         self._buckets[event] = (tokens - 1, now, 0)
         return suppressed
+
+
+class LinkLog:
+    """Log lines of a connection that comes and goes: one line for each change, none for each attempt.
+
+    `name`: of the connection. `link_up` says after how many failed attempts; `link_lost` and, from a start without a
+    link, `link_unreachable` say why.
+    """
+
+    def __init__(self, log: JsonLog, name: SafeName) -> None:
+        self._log = log
+        self._name = name
+        self._up = False
+        self._failed = 0
+
+    def on_up(self) -> None:
+        """The connection stands."""
+        self._log.info("link_up", link=self._name, failed=self._failed)
+        self._up, self._failed = True, 0
+
+    def on_failed(self, error: str) -> None:
+        """The connection was lost, or an attempt to make it failed; `error` says how."""
+        if self._up:
+            self._log.warning("link_lost", link=self._name, error=safe_text(error))
+        elif not self._failed:
+            self._log.warning("link_unreachable", link=self._name, error=safe_text(error))
+        self._up = False
+        self._failed += 1
 
 
 def _to_json_value(value: SafeValue) -> bool | int | float | str | None:

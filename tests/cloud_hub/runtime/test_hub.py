@@ -1,6 +1,7 @@
 """The hub as a whole: real keys, a database on disk, engines in threads, and a broker in memory."""
 
 import asyncio
+import json
 import shutil
 import time
 
@@ -120,6 +121,17 @@ async def test_an_answer_lost_with_the_link_is_healed_by_ask(tmp_path):
         ear.note(device.ask(1))
         assert set(await ear.verdicts(1)) == {1}
         assert site.hub.counters()["link.unsent"] == 1
+
+
+async def test_a_lost_link_and_its_return_stand_in_the_log_once_each(tmp_path):
+    async with serving(tmp_path, SimDevice()) as site:
+        site.broker.kill()
+        while site.hub.status()["link_up"]:
+            await asyncio.sleep(0)
+        site.broker.up = True
+        await site.link_up()
+        said = [json.loads(line)["event"] for line in site.log.getvalue().splitlines()]
+        assert said == ["link_up", "link_lost", "link_up"]
 
 
 async def test_case_76_a_message_that_trips_a_defect_costs_itself_alone(tmp_path):

@@ -162,7 +162,8 @@ def test_it_starts_answers_is_watched_and_stops_clean(config, tmp_path, capsys):
             while (last := manager.recv(100)) == b"WATCHDOG=1":
                 pass
     assert (code, last) == (ExitCode.OK, b"STOPPING=1")
-    assert [line["event"] for line in log if line["level"] == "info"][:2] == ["listening", "serving"]
+    assert [line["event"] for line in log if line["level"] == "info"] == ["listening", "serving", "stopping", "stopped"]
+    assert [line["event"] for line in log].count("link_unreachable") == 1  # there is no broker: said once
     assert find_running_agent(config.parent / "device") is None
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import ROOT
-from wire.process.logging import BURST_LINES, JsonLog, describe_error, safe_name
+from wire.process.logging import BURST_LINES, JsonLog, LinkLog, describe_error, safe_name, safe_text
 
 CANARY = "canary 3f9a: a secret sentence"
 
@@ -138,3 +138,34 @@ def test_a_log_that_cannot_be_written_stops_nothing():
         )
         == "1"
     )
+
+
+def test_a_link_writes_one_line_for_each_change_and_none_for_each_attempt():
+    log, stream, _ = logged()
+    link = LinkLog(log, safe_name("broker"))
+    for _ in range(50):
+        link.on_failed("[Errno 111] Connection refused")
+    link.on_up()
+    for _ in range(50):
+        link.on_failed("")
+    link.on_up()
+    assert [(line["event"], line.get("error"), line.get("failed")) for line in lines(stream)] == [
+        ("link_unreachable", "[Errno_111]_Connection_refused", None),
+        ("link_up", None, 50),
+        ("link_lost", "none", None),
+        ("link_up", None, 50),
+    ]
+
+
+def test_a_link_that_flaps_fills_no_disk():
+    log, stream, _ = logged()
+    link = LinkLog(log, safe_name("broker"))
+    for _ in range(1000):
+        link.on_up()
+        link.on_failed("lost")
+    assert len(lines(stream)) == 2 * BURST_LINES
+
+
+def test_a_text_of_a_program_becomes_one_token():
+    assert safe_text("Error: TLS, (bad \n thing)") == "Error:_TLS_bad_thing_"
+    assert len(safe_text("x" * 500)) == 120
