@@ -65,8 +65,11 @@ def init(
     """
     text = resources.files("edge_agent").joinpath(TEMPLATE_FILE).read_text(encoding="utf-8")
     write_new_file(config, text)
-    told = f"wrote {config}; next: skerry agent enrol INVITE --dir device"
-    typer.echo(json.dumps({"config": str(config)}) if as_json else told)
+    typer.echo(
+        json.dumps({"config": str(config)})
+        if as_json
+        else f"wrote {config}; next: skerry agent enrol INVITE --dir device"
+    )
 
 
 @app.command()
@@ -243,11 +246,13 @@ def status(
     if as_json:
         print(json.dumps({"url": address.url, **facts}, indent=2))
         return
-    told = [("drift", _format_drift(facts.pop("drift")))] if "drift" in facts else []
+    told = [("drift", explain.format_drift(facts.pop("drift")))] if "drift" in facts else []
     told += explain.explain_updates(facts.pop("updates")) if "updates" in facts else []
     told += explain.explain_install(facts.pop("install")) if "install" in facts else []
-    told += [(f"budget {key}", _format_budget(held)) for key, held in facts.pop("budgets", {}).items()]
-    _print_rows([*((key, _format_value(value)) for key, value in {"address": address.url, **facts}.items()), *told])
+    told += [(f"budget {key}", explain.format_budget(held)) for key, held in facts.pop("budgets", {}).items()]
+    _print_rows(
+        [*((key, explain.format_value(value)) for key, value in {"address": address.url, **facts}.items()), *told]
+    )
 
 
 @app.command()
@@ -387,11 +392,6 @@ def _find_config(config: Path | None) -> Path | None:
     return config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
 
 
-def _format_budget(held: dict[str, int]) -> str:
-    """What is left of an account. Privacy accounts count in small units: a share in percent says more."""
-    return f"{held['left']:,} of {held['limit']:,} left ({held['left'] / max(1, held['limit']):.0%})"
-
-
 def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
     """Print two columns: what a row is about, and its text."""
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -400,20 +400,3 @@ def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
     for about, text in rows:
         table.add_row(about, Text(text))
     open_console().print(table)
-
-
-def _format_drift(found: dict[str, Any]) -> str:
-    """The state of drift detection as one sentence."""
-    if "since_ms" not in found:
-        return f"none seen in {found['samples']} samples (level {found['level']:g} of 1)"
-    since = datetime.fromtimestamp(found["since_ms"] / 1000, UTC).isoformat(timespec="seconds")
-    return f"alarm since {since}: inputs no longer look like those the model was calibrated on"
-
-
-def _format_value(value: object) -> str:
-    """A JSON value as text: "yes", "no", "-" for nothing, lists with commas."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_format_value(inner)}" for key, inner in value.items()) or "-"
-    if isinstance(value, list | tuple):
-        return ", ".join(_format_value(inner) for inner in value) or "-"
-    return "yes" if value is True else "no" if value is False else "-" if value in ("", None) else str(value)

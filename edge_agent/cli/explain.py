@@ -1,6 +1,6 @@
 """Explanation of one past answer as text: where it was made, why, under which policy and rule, what left, how it ended.
 
-Also the text of what a device took from the update repository. Pure.
+Also the text of what a device took from the update repository, and of a status's values. Pure.
 
 Rule: every sentence comes from a recorded fact; what was not recorded is said to be unknown or left out.
 """
@@ -218,3 +218,25 @@ def _document_name(path: str) -> str:
 
 def _format_time_or_never(ms: int) -> str:
     return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if ms else "never"
+
+
+def format_budget(held: dict[str, int]) -> str:
+    """What is left of an account. Privacy accounts count in small units: a share in percent says more."""
+    return f"{held['left']:,} of {held['limit']:,} left ({held['left'] / max(1, held['limit']):.0%})"
+
+
+def format_drift(found: dict[str, Any]) -> str:
+    """The state of drift detection as one sentence."""
+    if "since_ms" not in found:
+        return f"none seen in {found['samples']} samples (level {found['level']:g} of 1)"
+    since = dt.datetime.fromtimestamp(found["since_ms"] / 1000, dt.UTC).isoformat(timespec="seconds")
+    return f"alarm since {since}: inputs no longer look like those the model was calibrated on"
+
+
+def format_value(value: object) -> str:
+    """A JSON value as text: "yes", "no", "-" for nothing, lists with commas."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {format_value(inner)}" for key, inner in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(format_value(inner) for inner in value) or "-"
+    return "yes" if value is True else "no" if value is False else "-" if value in ("", None) else str(value)
