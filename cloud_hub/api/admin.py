@@ -18,6 +18,7 @@ from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import encode_invite
 from cloud_hub.registry.access import Scope
 from cloud_hub.registry.device_states import DeviceState
+from cloud_hub.registry.presence import DeviceActivity
 from cloud_hub.registry.registry import (
     MAX_HARDWARE,
     MAX_HARDWARE_CHARS,
@@ -160,11 +161,14 @@ class AdminRoutes:
         """Answer with the devices of the caller's tenant."""
         caller = caller_of(request)
         shown = [device for device in self._registry.devices() if caller.sees_tenant(device.tenant)]
-        return answer_json({"devices": [device_json(device) for device in shown]})
+        return answer_json({"devices": [self._describe_device(device) for device in shown]})
+
+    def _describe_device(self, device: EnrolledDevice) -> dict[str, Any]:
+        return device_json(device, self._context.hub.device_activity(device.id))
 
     async def show_device(self, request: web.Request) -> web.Response:
         """Answer with one device; 404 if it is unknown or another tenant's."""
-        return answer_json(device_json(self._find_device(request)))
+        return answer_json(self._describe_device(self._find_device(request)))
 
     async def set_state(self, request: web.Request) -> web.Response:
         """Change a device's state: 200 with the device, 409 if its state may not change so.
@@ -179,7 +183,7 @@ class AdminRoutes:
             raise OipError(409, str(error)) from None
         if changed.gone:
             self._context.evict(changed.id)
-        return answer_json(device_json(changed))
+        return answer_json(self._describe_device(changed))
 
     async def show_ca(self, _request: web.Request) -> web.Response:
         """Answer with the CA and the state of its rotation."""
@@ -247,12 +251,15 @@ async def step_rotation(rotation: CaRotation, asked: CaRequest) -> dict[str, Any
     return await rotation.finish(force=asked.force)
 
 
-def device_json(device: EnrolledDevice) -> dict[str, Any]:
-    """Return a device as the API and the CLI show it; times in ms since 1970, 0 = never."""
+def device_json(device: EnrolledDevice, activity: DeviceActivity) -> dict[str, Any]:
+    """Return a device as the API and the CLI show it; times in ms since 1970, 0 = never; `online` null: not known."""
     return {
         "device": device.id,
         "tenant": device.tenant,
         "state": device.state.value,
+        "online": activity.online,
+        "last_seen_ms": activity.last_seen_ms,
+        "models": activity.models,
         "why": device.why,
         "enrolled_ms": device.enrolled_ms,
         "changed_ms": device.changed_ms,

@@ -19,6 +19,7 @@ from cloud_hub.enrollment.renewal import RenewalService
 from cloud_hub.registry.access import ApiKeys
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import DenyNotice, Orders
+from cloud_hub.registry.presence import DeviceActivity
 from cloud_hub.registry.registry import Registry
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.planning import RolloutOrder
@@ -41,6 +42,9 @@ class HubStatusSource(Protocol):
 
     def last_heard(self) -> dict[str, float]:
         """Return the hub time (s) at which each device last signed something, since this process began."""
+
+    def device_activity(self, device: str) -> DeviceActivity:
+        """Return whether a device is connected, when it was last heard, and what models it announced."""
 
 
 class Inference(Protocol):

@@ -14,12 +14,12 @@ from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.terminal import TYPER_SETTINGS, open_console
 
 app = typer.Typer(**TYPER_SETTINGS, help="Devices of a hub: list, show, suspend, resume, retire, revoke.")
-Device = Annotated[str, typer.Argument(help="Device id, tenant--name.", show_default=False)]
+Device = Annotated[str, typer.Argument(help="Its id (tenant--name), or a name that is unique.", show_default=False)]
 
 
 @app.command("list")
 def list_devices(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """List every device that ever enrolled.
+    """List every device that ever enrolled: whether it is connected, when it was last heard, its model and class.
 
     Example: skerry devices list
     """
@@ -27,10 +27,12 @@ def list_devices(*, config: ConfigFile = None, state: State = None, as_json: AsJ
     if as_json:
         typer.echo(json.dumps(found))
         return
-    table = Table("device", "state", "why", "enrolled", "certificate until")
+    table = Table("device", "state", "online", "last seen", "model", "class", "region", "certificate until", box=None)
     for row in found:
-        times = (format_time(row["enrolled_ms"]), format_time(row["certificate_ends_ms"]))
-        table.add_row(row["device"], row["state"], row["why"], *times)
+        online = {True: "yes", False: "no"}.get(row["online"], "-")
+        told = (row["state"], online, format_time(row["last_seen_ms"]), ", ".join(row["models"]) or "-")
+        place = (row["device_class"] or "-", row["region"] or "-", format_time(row["certificate_ends_ms"]))
+        table.add_row(row["device"], *told, *place)
     open_console().print(table if found else "no devices yet: `skerry hub invite NAME` creates an invite")
 
 
@@ -92,7 +94,7 @@ def revoke(device: Device, *, config: ConfigFile = None, state: State = None, as
 
 
 def heads(
-    device: Annotated[str, typer.Argument(help="Whole id: tenant--name.", show_default=False)],
+    device: Annotated[str, typer.Argument(help="Its id (tenant--name), or a name that is unique.", show_default=False)],
     *,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write; printed if not said.")] = None,
     config: ConfigFile = None,

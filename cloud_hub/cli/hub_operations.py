@@ -30,6 +30,7 @@ from cloud_hub.registry.access import AccessError, ApiKeys, KeyRequest
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.orders import Orders
+from cloud_hub.registry.presence import DeviceActivity
 from cloud_hub.registry.registry import DeviceInvitation, Registry, RegistryError
 from cloud_hub.runtime.bootstrap import trust_anchor
 from cloud_hub.runtime.config import HubConfig
@@ -44,12 +45,14 @@ from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.client import ApiAddress, call_hub_api, read_running_address
 from cloud_hub.system.state_folder import StateDir
 from wire.errors import LocalError
+from wire.process.config import find_nearest_key
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 
 AUDIT_SHOWN = 200
 PATIENCE_S = 5.0  # for a hub that is just starting or stopping, or another command at work
 _POLL_S = 0.1
+_NOT_RUNNING = DeviceActivity(online=False)
 
 T = TypeVar("T")
 
@@ -80,28 +83,47 @@ class HubOperations:
         """Return every device that ever enrolled."""
         return self._run_or_ask(
             lambda hub: list(call_hub_api(hub, "GET", "/v1/admin/devices")["devices"]),
-            lambda: self._with_registry(lambda registry: [device_json(device) for device in registry.devices()]),
+            lambda: self._with_registry(self._describe_devices),
         )
 
+    def _describe_devices(self, registry: Registry) -> list[dict[str, Any]]:
+        """Describe every device while no hub runs: none is online."""
+        with contextlib.closing(ModelUsageStore.open(self._state.versions)) as store:
+            uses = store.read_uses()
+        known = {
+            device: DeviceActivity(online=False, last_seen_ms=use.at_ms, models=use.versions())
+            for device, use in uses.items()
+        }
+        return [device_json(device, known.get(device.id, _NOT_RUNNING)) for device in registry.devices()]
+
     def find_device(self, device: str) -> dict[str, Any]:
-        """Return one device. ExitError(NOT_FOUND) if it never enrolled."""
-        for found in self.list_devices():
-            if found["device"] == device:
-                return found
-        raise ExitError(ExitCode.NOT_FOUND, f"no device '{device}': `skerry devices list` shows all")
+        """Return the device of this id, or of this name if only one tenant has one.
+
+        ExitError(NOT_FOUND) if none enrolled, ExitError(USAGE) if several tenants have one of this name.
+        """
+        known = {found["device"]: found for found in self.list_devices()}
+        meant = [device] if device in known else [each for each in known if each.partition("--")[2] == device]
+        if len(meant) > 1:
+            raise ExitError(ExitCode.USAGE, f"{device!r} is ambiguous: {', '.join(sorted(meant))}")
+        if not meant:
+            near = find_nearest_key(device, {word for each in known for word in (each, each.partition("--")[2])})
+            hint = f", did you mean {near}?" if near else ""
+            raise ExitError(ExitCode.NOT_FOUND, f"no device '{device}'{hint} `skerry devices list` shows all")
+        return known[meant[0]]
 
     def set_state(self, device: str, state: DeviceState, drain_s: float = 0.0) -> dict[str, Any]:
         """Change a device's state and return the device; `drain_s` in seconds.
 
         ExitError(NOT_FOUND) if it never enrolled, ExitError(CHECK_FAILED) if its state may not change so.
         """
-        self.find_device(device)
+        device = self.find_device(device)["device"]
         asked = StateRequest(state, drain_s)
         body = {"state": state.value, "drain_s": drain_s}
         return self._run_or_ask(
             lambda hub: call_hub_api(hub, "POST", f"/v1/admin/devices/{device}/state", body),
             lambda: self._with_registry(
-                lambda registry: device_json(change_state(registry, device, asked, _now_ms())), ExitCode.CHECK_FAILED
+                lambda registry: device_json(change_state(registry, device, asked, _now_ms()), _NOT_RUNNING),
+                ExitCode.CHECK_FAILED,
             ),
         )
 
@@ -253,6 +275,7 @@ class HubOperations:
 
         Each head comes with its inclusion proof in the signed checkpoint.
         """
+        device = device if "--" in device else self.find_device(device)["device"]
         return self._run_or_ask(
             lambda hub: call_hub_api(hub, "GET", f"/v1/admin/ledger/{device}"), lambda: self._export_heads(device)
         )

@@ -27,6 +27,10 @@ class ModelUse(msgspec.Struct, frozen=True):
     models: tuple[ModelRef, ...]
     at_ms: int
 
+    def versions(self) -> tuple[str, ...]:
+        """Return them as MODEL@VERSION, each once."""
+        return tuple(dict.fromkeys(f"{ref.name}@{ref.version}" for ref in self.models))
+
 
 class ModelLineup:
     """Owns the known model versions by name, and who uses them."""

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 from cloud_hub.core import commands as c
 from cloud_hub.core.core import HubCore
+from cloud_hub.core.lineup import ModelUse
 from cloud_hub.engine.base import Engine
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.engine.worker import BatchResult
 from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.orders import Orders
+from cloud_hub.registry.presence import DeviceActivity, DevicePresence
 from cloud_hub.runtime.link import HubLink, OutboundPublisher, TransportFactory
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.security.hub_keys import HubKeys
@@ -76,7 +78,8 @@ class Hub:
         self.engines = EnginePool(engines, sides.stock or MemoryCatalog({}), self._on_loaded, self._log)
         self._envelopes = HubEnvelopes(keys)
         self._core = HubCore(settings, self.engines.cards, registry, self._envelopes, sides.orders)
-        self._link = HubLink(connect, self._on_batch, random.random, self._log)
+        self._presence = DevicePresence()
+        self._link = HubLink(connect, self._on_batch, random.random, self._log, self._presence.on_link)
         self._clock = HubClock()
         self._started_s = 0.0
         self._drain_until = inf
@@ -213,6 +216,11 @@ class Hub:
         """Return the hub time (s) at which each device last signed something, since this process began."""
         return self._core.last_heard()
 
+    def device_activity(self, device: str) -> DeviceActivity:
+        """Return whether a device is connected, when it was last heard, and what models it announced."""
+        use = self._core.lineup.speakers.get(device, ModelUse((), 0))
+        return self._presence.describe(device, use.versions(), use.at_ms)
+
     def counters(self) -> dict[str, int]:
         """Return monotonic counts by dotted name, such as `accepted`, `verdicts`, `refused.busy`."""
         ledger = self.voice.ledger.counts if self.voice.ledger else {}
@@ -293,6 +301,8 @@ class Hub:
         self.store.submit_job()
 
     def _on_batch(self, batch: list[IncomingMessage]) -> None:
+        now_ms = self.now_ms()
         for message in batch:
+            self._presence.on_message(message.topic, now_ms)
             self._handle_event(self._core.on_message, message.topic, message.payload)
         self._flush_events()

@@ -31,7 +31,8 @@ RECONNECT_CAP_S = 10.0
 class HubLink:
     """The hub's connection to the broker. `up` = connected and subscribed.
 
-    `dice` gives numbers in 0..1 for the reconnect's full jitter. `counts`: connections, losses and unsent messages.
+    `on_up` is called whenever it is connected anew. `dice` gives numbers in 0..1 for the reconnect's full jitter.
+    `counts`: connections, losses and unsent messages.
     """
 
     def __init__(
@@ -40,11 +41,13 @@ class HubLink:
         on_batch: Callable[[list[IncomingMessage]], None],
         dice: Callable[[], float],
         log: JsonLog,
+        on_up: Callable[[], None] = lambda: None,
     ) -> None:
         self.up = False
         self.counts: Counter[str] = Counter()
         self._connect = connect
         self._on_batch = on_batch
+        self._on_up = on_up
         self._dice = dice
         self._changes = LinkLog(log, safe_name("broker"))
         self._transport: Transport | None = None
@@ -80,6 +83,7 @@ class HubLink:
         self.up = True
         self.counts["link.connected"] += 1
         self._changes.on_up()
+        self._on_up()
         while True:
             self._on_batch(await self._transport.receive())
             await asyncio.sleep(0)  # a full inbox never suspends: sockets, store and engines must get their turn

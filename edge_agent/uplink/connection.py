@@ -249,7 +249,8 @@ def make_connector(credentials: Credentials, timeout_s: float) -> Connect:
         try:
             context = identity.tls_context()
             where = (identity.broker_host, identity.broker_port, identity.device)
-            return await MqttTransport.connect(*where, context, timeout_s=timeout_s)
+            will = build_topic(identity.device, TopicChannel.STATE)
+            return await MqttTransport.connect(*where, context, timeout_s=timeout_s, will_topic=will)
         except ExitError as stop:
             raise LinkLostError(str(stop)) from None
         except LinkLostError as lost:

@@ -36,7 +36,8 @@ _BYTES_SENT = struct.Struct("=QQ")
 class MqttTransport:
     """One MQTT connection, a `Transport`. Make it with `connect`; after `LinkLostError` make another."""
 
-    def __init__(self, client: "_MqttClient") -> None:
+    def __init__(self, client: "_MqttClient", *, with_will: bool = False) -> None:
+        self._with_will = with_will
         self._client = client
 
     @classmethod
@@ -49,11 +50,13 @@ class MqttTransport:
         *,
         session_expiry_s: int = 0,
         timeout_s: float = 5.0,
+        will_topic: str = "",
     ) -> "MqttTransport":
         """Connect to a broker; raises LinkLostError with the reason that the broker or TLS gave.
 
         `session_expiry_s` > 0 resumes the session the broker kept. `tls` None: plain TCP.
-        `timeout_s`: how long to wait for the CONNACK.
+        `timeout_s`: how long to wait for the CONNACK. `will_topic`: where the broker publishes an empty message once
+        this connection has ended, in whichever way.
         """
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = session_expiry_s
@@ -70,6 +73,7 @@ class MqttTransport:
             clean_start=session_expiry_s == 0,
             properties=properties,
             keepalive=20,
+            will=aiomqtt.Will(will_topic, qos=1) if will_topic else None,
         )
         try:
             await client.__aenter__()
@@ -80,7 +84,7 @@ class MqttTransport:
         except asyncio.CancelledError:
             client.abandon_connect()
             raise
-        return cls(client)
+        return cls(client, with_will=bool(will_topic))
 
     @property
     def sent_bytes(self) -> int:
@@ -133,6 +137,8 @@ class MqttTransport:
     async def close(self) -> None:
         """Send DISCONNECT if the link still stands; never raises."""
         with contextlib.suppress(aiomqtt.MqttError, OSError):
+            if self._with_will:
+                self._client.release_will()
             await self._client.__aexit__(None, None, None)
 
 
@@ -192,6 +198,10 @@ class _MqttClient(aiomqtt.Client):
         """
         self._abandoned = True
         self._client._sock_close()  # noqa: SLF001
+
+    def release_will(self) -> None:
+        """Say goodbye so that the broker publishes the will all the same."""
+        self._client.disconnect(ReasonCode(PacketTypes.DISCONNECT, "Disconnect with will message"))
 
     def _on_socket_open(self, client: Any, userdata: Any, sock: Any) -> None:
         if self._abandoned:  # a TLS handshake cannot be interrupted: its thread ends only now

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -13,18 +14,21 @@ from typer.testing import CliRunner
 
 from cloud_hub.cli.devices import app as devices_app
 from cloud_hub.cli.hub import app as hub_app
+from cloud_hub.core.lineup import ModelUse
 from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest
 from cloud_hub.enrollment.replies import BrokerAddress, EnrollmentReply, HubAddress
 from cloud_hub.registry.registry import InviteFault, Registry
 from cloud_hub.runtime.config import load_hub_config
 from cloud_hub.security.authority import Authority, utc_now
 from cloud_hub.security.hub_keys import HubCard
+from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.client import ApiAddress
 from cloud_hub.system.state_folder import StateDir
 from tests.cloud_hub.doubles.api_site import Site
 from tests.cloud_hub.doubles.joiner import Joiner
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.protocol.messages import ModelRef
 
 
 class Person:
@@ -171,6 +175,26 @@ def test_case_67_an_invite_for_one_machine_says_so_at_the_hub(person):
     assert registry.open_invite(token, now_ms, "SN-2") == "demo--cam-7"
     registry.close()
     assert person.refused("invite", "cam-8", "--serial", "") == ExitCode.USAGE
+
+
+def test_a_device_is_found_by_its_name_alone_if_only_one_has_it(person):
+    enrol(person.state, person.types("invite", "cam-7", "--class", "camera", "--region", "eu-de"))
+    assert person.json("devices", "show", "cam-7")["device"] == "demo--cam-7"
+    assert person.json("devices", "suspend", "cam-7")["state"] == "suspended"
+    enrol(person.state, person.types("invite", "cam-7", "--tenant", "acme"))
+    assert person.refused("devices", "revoke", "cam-7") == ExitCode.USAGE
+    assert person.json("devices", "show", "acme--cam-7")["state"] == "active"
+    assert person.refused("devices", "show", "cam") == ExitCode.NOT_FOUND  # the start of a name is none
+
+
+def test_a_list_of_devices_says_who_is_there_with_which_model_and_class(person):
+    enrol(person.state, person.types("invite", "cam-7", "--class", "camera", "--region", "eu-de"))
+    with contextlib.closing(ModelUsageStore.open(person.state.versions)) as uses:
+        uses.put_uses({"demo--cam-7": ModelUse((ModelRef("digits", 3, "c", "pack4"),), 1_700_000_000_000)})
+    head, row = person.types("devices", "list").splitlines()
+    assert head.split("  ")[0].strip() == "device"
+    for said in ("demo--cam-7", "active", "no", "2023-11-14 22:13", "digits@3", "camera", "eu-de"):
+        assert said in row
 
 
 def test_a_suspended_device_is_invited_anew_on_purpose_alone(person):

@@ -25,6 +25,7 @@ from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.registry.access import ApiKeys, KeyRequest, Scope
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import DenyNotice
+from cloud_hub.registry.presence import DeviceActivity
 from cloud_hub.registry.registry import Registry
 from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import utc_now
@@ -148,6 +149,9 @@ class EchoHub:
 
     def last_heard(self) -> dict[str, float]:
         return self.heard
+
+    def device_activity(self, device: str) -> DeviceActivity:
+        return DeviceActivity(online=True, last_seen_ms=7, models=("digits@1",))
 
     def counters(self) -> dict[str, int]:
         return {"intake.accepted": 5, "verdicts": 4}
