@@ -152,6 +152,13 @@ def _to_json_value(value: SafeValue) -> bool | int | float | str | None:
     return safe_name(value) if isinstance(value, str) else "withheld"
 
 
+def _find_callers_mistake(record: logging.LogRecord) -> BaseException | None:
+    """The error that aiohttp reports as its own and is a caller's: bytes that are no HTTP, answered with 400."""
+    error = record.exc_info[1] if record.exc_info else None
+    is_parse_error = any(kind.__name__ == "HttpProcessingError" for kind in type(error).__mro__)
+    return error if record.name == "aiohttp.server" and is_parse_error else None
+
+
 class _LibraryHandler(logging.Handler):
     """Handler for `logging` records of libraries, stripped of their texts."""
 
@@ -160,6 +167,10 @@ class _LibraryHandler(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
+        mistake = _find_callers_mistake(record)
+        if mistake is not None:
+            self._log.info("bad_request", error=describe_error(mistake))
+            return
         write = self._log.error if record.levelno >= logging.ERROR else self._log.warning
         kind = record.exc_info[1] if record.exc_info else None
         place = safe_name(f"{record.module}:{record.lineno}")

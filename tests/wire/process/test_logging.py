@@ -6,10 +6,12 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
 import pytest
+from aiohttp.http_exceptions import LineTooLong
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,3 +171,21 @@ def test_a_link_that_flaps_fills_no_disk():
 def test_a_text_of_a_program_becomes_one_token():
     assert safe_text("Error: TLS, (bad \n thing)") == "Error:_TLS_bad_thing_"
     assert len(safe_text("x" * 500)) == 120
+
+
+def test_bytes_that_are_no_http_are_no_error_of_ours(own_logging):
+    log, stream, _ = logged()
+    log.capture_logging()
+    logger = logging.getLogger("aiohttp.server")
+    for error in (LineTooLong("header", "100"), ZeroDivisionError()):
+        logger.error("Error handling request", exc_info=error)
+    said = [(line["level"], line["event"], line["error"].partition("@")[0]) for line in lines(stream)]
+    assert said == [("info", "bad_request", "LineTooLong"), ("error", "library", "ZeroDivisionError")]
+
+
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """`capture_logging` takes over the whole process's logging; here the process is the test run."""
+    before = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:], logging.root.level = before
