@@ -65,11 +65,8 @@ def init(
     """
     text = resources.files("edge_agent").joinpath(TEMPLATE_FILE).read_text(encoding="utf-8")
     write_new_file(config, text)
-    typer.echo(
-        json.dumps({"config": str(config)})
-        if as_json
-        else f"wrote {config}; next: skerry agent enrol INVITE --dir device"
-    )
+    told = f"wrote {config}; next: skerry agent enrol INVITE --dir device"
+    typer.echo(json.dumps({"config": str(config)}) if as_json else told)
 
 
 @app.command()
