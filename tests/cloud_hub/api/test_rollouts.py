@@ -108,7 +108,7 @@ async def test_a_rollout_is_started_looked_at_paused_and_ended(site):
 
 async def test_what_a_new_device_takes_is_what_the_fleet_has_committed_and_no_candidate_nor_what_was_taken_back(site):
     def committed() -> int:
-        return site.catalog.committed_versions(site.rollouts.views())["echo"]
+        return int(site.catalog.committed_versions(site.rollouts.views())["echo"])
 
     assert committed() == 2  # most devices run it; 3 is listed
     await site.post("", model="echo@3", id="r1", to="class=door", rules={"waves": ["1"]})
