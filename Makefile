@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts setup setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
+.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -16,6 +16,18 @@ help: ## this list
 
 setup: ## .venv with everything for development, and Mosquitto where it is missing (YES=1: do not ask)
 	@./setup.sh dev
+
+setup-agent: ## .venv with what a device needs and no more: no torch, no broker
+	@./setup.sh agent
+
+lock: setup ## pin what is installed here, with hashes, in deploy/requirements (after the tests have passed with it)
+	@$(python) deploy/lock.py make
+
+lock-check: setup ## the lock is what is installed here and what pyproject.toml asks for
+	@$(python) deploy/lock.py check
+
+release: setup ## the wheel in dist/, beside it a CycloneDX bill of materials and the licences for each lock
+	@$(python) deploy/release.py
 
 setup-demo:
 	@./setup.sh demo

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Everything `make demo` and `make test` need, and nothing twice: .venv, the Python packages, the Mosquitto broker.
 #
-#   ./setup.sh [-y] demo|dev|broker
+#   ./setup.sh [-y] agent|demo|dev|broker
 #
-# demo: run the product. dev: the same plus tests and linters. broker: Mosquitto alone. -y (or YES=1): install system
+# agent: what a device needs and no more. demo: run the product. dev: the same plus tests and linters. broker: Mosquitto
+# alone. Packages come as locked, with hashes, in deploy/requirements; UNLOCKED=1 takes their versions alone. -y (or YES=1): install system
 # packages without asking. PYTHON names another interpreter. Writes .venv and .cache, and to the system only through
 # the package manager, after asking. A second run compares one stamp and ends.
 set -eu
@@ -17,8 +18,8 @@ if [ "${1:-}" = -y ]; then
     shift
 fi
 level=${1:-demo}
-case $level in demo | dev | broker) ;; *)
-    echo "setup: say demo, dev or broker, not '$level'" >&2
+case $level in agent | demo | dev | broker) ;; *)
+    echo "setup: say agent, demo, dev or broker, not '$level'" >&2
     exit 2
     ;;
 esac
@@ -165,7 +166,7 @@ venv_package() { # Debian and Ubuntu split venv off
 # The stamp covers what was asked for, where it lies (scripts in .venv hold the path) and the interpreter.
 stamp_text() {
     printf '%s %s\n' "$1" "$root"
-    .venv/bin/python -c 'import hashlib, sys; print(sys.version.split()[0], *(hashlib.sha256(open(name, "rb").read()).hexdigest() for name in ("pyproject.toml", "constraints.txt")))'
+    .venv/bin/python -c 'import hashlib, sys; print(sys.version.split()[0], *(hashlib.sha256(open(name, "rb").read()).hexdigest() for name in ("pyproject.toml", "constraints.txt", "deploy/requirements/dev.txt")))'
 }
 
 fresh() { # fresh LEVEL
@@ -184,16 +185,35 @@ make_venv() {
     printf '%s\n' "$root" >.venv/made-in
 }
 
-packages() { # packages LEVEL
-    echo "setup: installing the Python packages ($1) into .venv; the first time takes some minutes"
-    rm -f .venv/stamp-demo .venv/stamp-dev
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e ".[$1]" ||
-        fail "pip failed; its message stands above. Running this again goes on where it stopped."
-    stamp_text demo >.venv/stamp-demo
-    [ "$1" = demo ] || stamp_text dev >.venv/stamp-dev
+locked_here() { # the lock holds the hashes of one Python on one system
+    [ -z "${UNLOCKED:-}" ] && .venv/bin/python -c 'import platform, sys; sys.exit((*sys.version_info[:2], platform.system(), platform.machine()) != (3, 11, "Linux", "x86_64"))'
 }
 
-broker
+pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@"; }
+
+install_packages() { # install_packages LEVEL
+    if locked_here; then
+        pip_install --no-deps --require-hashes -r "deploy/requirements/$1.txt" &&
+            pip_install --no-deps --no-build-isolation -e .
+    else
+        echo "setup: the lock has no hashes for this Python and system: its versions are taken without them"
+        sed -n 's/ --hash=.*//p' deploy/requirements/dev.txt >.cache/versions.txt
+        case $1 in agent) pip_install -c .cache/versions.txt -e . ;; *) pip_install -c .cache/versions.txt -e ".[$1]" ;; esac
+    fi
+}
+
+packages() { # packages LEVEL
+    echo "setup: installing the Python packages ($1) into .venv; the first time takes some minutes"
+    rm -f .venv/stamp-agent .venv/stamp-demo .venv/stamp-dev
+    install_packages "$1" ||
+        fail "pip failed; its message stands above. Running this again goes on where it stopped; UNLOCKED=1 takes other builds of the same versions."
+    for done in agent demo dev; do
+        stamp_text "$done" >".venv/stamp-$done"
+        [ "$1" != "$done" ] || break
+    done
+}
+
+[ "$level" = agent ] || broker # a device has none
 [ "$level" != broker ] || exit 0
 fresh "$level" && exit 0
 

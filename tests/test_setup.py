@@ -9,7 +9,7 @@ import pytest
 
 from tests import ROOT
 
-TOOLS = ["cat", "chmod", "dirname", "env", "grep", "id", "mkdir", "rm", "sh", "tee"]
+TOOLS = ["cat", "chmod", "dirname", "env", "grep", "id", "mkdir", "rm", "sed", "sh", "tee"]
 APT_GET = """#!/bin/sh
 echo "apt-get $*" >>"$LOG"
 case " $* " in *" install "*) ;; *) exit 0 ;; esac
@@ -28,8 +28,11 @@ fi
 if [ "$1 $2" = "-m pip" ]; then
     [ "$3" != install ] || echo "pip $*" >>"$LOG"; exit ${PIP_EXIT:-0}
 fi
+case "$*" in *platform.machine*) PLATFORM ;; esac
 exec "REAL" "$@"
 """
+LOCKED, OTHER = "exit 0", "exit 1"
+PIP = "pip -m pip install --quiet --disable-pip-version-check --no-input"
 
 
 class System:
@@ -43,6 +46,7 @@ class System:
             folder.mkdir(parents=True)
         for name in ("setup.sh", "pyproject.toml", "constraints.txt"):
             shutil.copy(ROOT / name, self.clone)
+        shutil.copytree(ROOT / "deploy/requirements", self.clone / "deploy/requirements")
         for tool in (*TOOLS, "cp", "flock"):
             if found := shutil.which(tool):
                 (self.bin / tool).symlink_to(found)
@@ -62,8 +66,9 @@ class System:
         self.program("mosquitto", "#!/bin/sh\n")
         return self
 
-    def with_python(self) -> "System":
-        self.program("python3", PYTHON.replace("REAL", sys.executable))
+    def with_python(self, platform: str = "exit 1") -> "System":
+        """`platform`: what the interpreter does when it is asked whether it is the lock's."""
+        self.program("python3", PYTHON.replace("REAL", sys.executable).replace("PLATFORM", platform))
         return self
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -170,15 +175,38 @@ def test_too_old_a_python_is_named(system):
     assert "Python 3.11 or newer is needed" in done.stderr
 
 
-def test_packages_are_installed_once_with_the_constraints(system):
-    system.with_mosquitto().with_python()
-    assert system.run("dev").returncode == 0
-    assert system.run("dev").returncode == 0
-    assert system.run("demo").returncode == 0
+def test_packages_are_installed_once_as_locked_with_hashes(system):
+    system.with_mosquitto().with_python(LOCKED)
+    assert [system.run(level).returncode for level in ("dev", "dev", "demo", "agent")] == [0, 0, 0, 0]
     assert system.did() == [
         "venv",
-        "pip -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e .[dev]",
+        f"{PIP} --no-deps --require-hashes -r deploy/requirements/dev.txt",
+        f"{PIP} --no-deps --no-build-isolation -e .",
     ]
+
+
+def test_a_device_gets_its_own_packages_and_no_broker(system):
+    assert system.with_apt().with_python(LOCKED).run("agent").returncode == 0
+    assert system.did()[1:] == [
+        f"{PIP} --no-deps --require-hashes -r deploy/requirements/agent.txt",
+        f"{PIP} --no-deps --no-build-isolation -e .",
+    ]
+
+
+@pytest.mark.parametrize(("level", "wanted"), [("agent", "."), ("demo", ".[demo]")])
+def test_another_python_or_system_gets_the_locked_versions_and_is_told(system, level, wanted):
+    done = system.with_mosquitto().with_python(OTHER).run(level)
+    assert done.returncode == 0, done.stderr
+    assert "no hashes for this Python" in done.stdout
+    assert system.did()[1:] == [f"{PIP} -c .cache/versions.txt -e {wanted}"]
+    pins = (system.clone / ".cache/versions.txt").read_text().splitlines()
+    assert pins
+    assert all("==" in pin and "sha256" not in pin for pin in pins)
+
+
+def test_whoever_asks_for_it_gets_other_builds_of_the_locked_versions(system):
+    system.with_mosquitto().with_python(LOCKED).run("demo", UNLOCKED="1")
+    assert system.did()[1:] == [f"{PIP} -c .cache/versions.txt -e .[demo]"]
 
 
 def test_what_the_demo_needs_is_not_enough_for_the_tests(system):
@@ -188,7 +216,7 @@ def test_what_the_demo_needs_is_not_enough_for_the_tests(system):
     assert [line.split()[-1] for line in system.did()[1:]] == [".[demo]", ".[dev]"]
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "deploy/requirements/dev.txt"])
 def test_changed_requirements_are_installed_again(system, name):
     system.with_mosquitto().with_python()
     system.run("demo")

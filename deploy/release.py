@@ -1,0 +1,119 @@
+"""Release artefacts in `dist/`: the wheel, and for each lock a software bill of materials and the licences.
+
+`python deploy/release.py`. The bill (`skerry-VERSION-LEVEL.cdx.json`) is CycloneDX 1.6, equal for equal locks; the
+licences are the texts that the packages carry. Rule: nothing is written unless the lock is what is installed here,
+which is what the tests ran with.
+"""
+
+import json
+import subprocess
+import sys
+import tomllib
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import lock
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+DIST = lock.ROOT / "dist"
+RELEASED = ("agent", "hub", "demo")
+_LICENCE_FILES = ("licen", "copying", "notice", "authors")
+
+
+def make_bill(level: str, wheel: Path) -> dict[str, Any]:
+    """The bill of materials of one level: the wheel, its packages with hashes and licences, and who needs whom."""
+    version = tomllib.loads((lock.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    packages = lock.read_lock(level)[1]
+    application = {
+        "type": "application",
+        "bom-ref": "skerry",
+        "name": "skerry",
+        "version": version,
+        "purl": f"pkg:pypi/skerry@{version}",
+        "hashes": [{"alg": "SHA-256", "content": sha256(wheel.read_bytes()).hexdigest()}],
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
+    }
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": application,
+            "properties": [{"name": "skerry:platform", "value": lock.PLATFORM}],
+        },
+        "components": [_describe_package(one) for one in packages],
+        "dependencies": [
+            _describe_needs("skerry", "skerry", packages),
+            *(_describe_needs(_reference(one), one.name, packages) for one in packages),
+        ],
+    }
+
+
+def _describe_package(one: lock.LockedPackage) -> dict[str, Any]:
+    named = name_licence(one.name)
+    return {
+        "type": "library",
+        "bom-ref": _reference(one),
+        "name": one.name,
+        "version": one.version,
+        "purl": _reference(one),
+        "hashes": [{"alg": "SHA-256", "content": one.digest}],
+        "licenses": [{"license": {"name": named}}],
+    }
+
+
+def _reference(one: lock.LockedPackage) -> str:
+    return f"pkg:pypi/{one.name}@{one.version}"
+
+
+def _describe_needs(reference: str, name: str, among: tuple[lock.LockedPackage, ...]) -> dict[str, Any]:
+    """Which of the packages installed with it a package requires, in any of its extras."""
+    needed = {canonicalize_name(Requirement(text).name) for text in metadata.requires(name) or ()}
+    return {"ref": reference, "dependsOn": [_reference(one) for one in among if one.name in needed]}
+
+
+def name_licence(package: str) -> str:
+    """A package's licence as its metadata names it: expression, classifier or first line of the licence field."""
+    facts = metadata.metadata(package)
+    classes = [each.rpartition(" :: ")[2] for each in facts.get_all("Classifier", []) if each.startswith("License ::")]
+    field = (facts.get("License") or "").strip().splitlines()
+    return str(facts.get("License-Expression") or " OR ".join(classes) or (field[0] if field else "not stated"))
+
+
+def collect_licences(level: str) -> str:
+    """The licences of a level's packages, one after the other, with the texts that they carry."""
+    parts = [f"Skerry: Apache-2.0\n\n{(lock.ROOT / 'LICENSE').read_text(encoding='utf-8')}"]
+    for one in lock.read_lock(level)[1]:
+        files = [f for f in metadata.distribution(one.name).files or () if f.name.lower().startswith(_LICENCE_FILES)]
+        texts = [
+            Path(str(f.locate())).read_text(encoding="utf-8", errors="replace") for f in files if f.suffix != ".py"
+        ]
+        carried = "\n\n".join(texts) or "The package carries no licence file."
+        parts.append(f"{one.name} {one.version}: {name_licence(one.name)}\n\n{carried}")
+    return f"\n\n{'=' * 78}\n\n".join(parts) + "\n"
+
+
+def main() -> int:
+    """0 if all was written, 1 if the lock is not what was tested."""
+    faults = lock.check_lock()
+    if faults:
+        print("\n".join(faults), file=sys.stderr)
+        return 1
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(DIST), "."]
+    subprocess.run(build, check=True, cwd=lock.ROOT)
+    wheel = max(DIST.glob("skerry-*.whl"), key=lambda path: path.stat().st_mtime)
+    stem = "-".join(wheel.name.split("-")[:2])
+    for level in RELEASED:
+        bill = json.dumps(make_bill(level, wheel), indent=1) + "\n"
+        (DIST / f"{stem}-{level}.cdx.json").write_text(bill, encoding="utf-8")
+        (DIST / f"{stem}-{level}.licences.txt").write_text(collect_licences(level), encoding="utf-8")
+        (DIST / f"{stem}-{level}.lock.txt").write_bytes((lock.FOLDER / f"{level}.txt").read_bytes())
+    print("\n".join(sorted(path.name for path in DIST.iterdir())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""The lock of all packages: complete, hashed, naming no host, equal to what tests run with; the bill of materials."""
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests import ROOT
+
+LINE = re.compile(r"[a-z0-9][a-z0-9-]*==[A-Za-z0-9.]+ --hash=sha256:[0-9a-f]{64}")
+
+
+@pytest.fixture(scope="module")
+def lock():
+    sys.path.insert(0, str(ROOT / "deploy"))
+    try:
+        importlib.import_module("release")
+        yield importlib.import_module("lock")
+    finally:
+        sys.path.remove(str(ROOT / "deploy"))
+
+
+def test_every_locked_package_is_pinned_with_a_hash_and_names_no_host(lock: ModuleType):
+    for level in lock.LEVELS:
+        lines = (lock.FOLDER / f"{level}.txt").read_text(encoding="ascii").splitlines()
+        pins = [line for line in lines if not line.startswith("#")]
+        assert pins
+        assert all(LINE.fullmatch(pin) for pin in pins)
+
+
+def test_the_lock_is_what_the_tests_run_with_and_what_pyproject_asks_for(lock: ModuleType):
+    installed = lock.list_installed()
+    wanted = lock.digest_requirements()
+    assert {level: lock.read_lock(level)[0] for level in lock.LEVELS} == dict.fromkeys(lock.LEVELS, wanted)
+    locked = {one.name: one.version for one in lock.read_lock("dev")[1]}
+    assert {name: lock.strip_build(installed.get(name, "")) for name in locked} == locked
+
+
+def test_a_device_needs_nothing_of_the_hub_and_less_is_locked_for_less(lock: ModuleType):
+    names = {level: {one.name for one in lock.read_lock(level)[1]} for level in lock.LEVELS}
+    assert names["agent"] < names["hub"] < names["demo"] < names["dev"]
+    assert "onnxruntime" in names["agent"]
+    assert names["agent"].isdisjoint({"torch", "sqlalchemy", "onnx", "scikit-learn", "plotly", "pytest"})
+
+
+def test_a_package_that_differs_is_missing_or_was_added_is_named(lock: ModuleType):
+    pins = [lock.LockedPackage(name, "1.0", "0" * 64) for name in ("same", "other", "gone", "torch")]
+    faults = lock.compare_installed(pins, {"same": "1.0", "other": "2.0", "torch": "1.0+cpu", "new": "3", "pip": "4"})
+    assert faults == [
+        "other: locked 1.0, installed 2.0",
+        "gone: locked 1.0, installed not at all",
+        "new: installed, not locked",
+    ]
+
+
+def test_changed_requirements_make_the_lock_stale(lock: ModuleType, tmp_path: Path):
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    before = lock.digest_requirements(tmp_path)
+    assert before == lock.digest_requirements()
+    text = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(text.replace('"rich>=13.9"', '"rich>=13.9", "left-pad"'))
+    assert lock.digest_requirements(tmp_path) != before
+
+
+def test_a_word_that_is_no_order_is_a_usage_error():
+    done = subprocess.run([sys.executable, str(ROOT / "deploy/lock.py"), "all"], capture_output=True, check=False)
+    assert done.returncode == 2
+
+
+def test_the_bill_of_materials_names_each_package_with_hash_licence_and_needs(lock: ModuleType, tmp_path: Path):
+    release = sys.modules["release"]
+    wheel = tmp_path / "skerry-0.whl"
+    wheel.write_bytes(b"wheel")
+    bill = json.loads(json.dumps(release.make_bill("agent", wheel)))
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    pins = {one.name: one for one in lock.read_lock("agent")[1]}
+    assert {one["name"] for one in bill["components"]} == set(pins)
+    for one in bill["components"]:
+        assert one["hashes"] == [{"alg": "SHA-256", "content": pins[one["name"]].digest}]
+        assert one["licenses"][0]["license"]["name"] != "not stated"
+    needs = {one["ref"]: one["dependsOn"] for one in bill["dependencies"]}
+    references = {one["bom-ref"] for one in bill["components"]}
+    assert needs.keys() == {"skerry", *references}
+    assert all(set(needed) <= references for needed in needs.values())
+    assert any(ref.startswith("pkg:pypi/aiohttp@") for ref in needs["skerry"])
+
+
+def test_the_licences_of_every_package_stand_beside_the_bill(lock: ModuleType):
+    text = sys.modules["release"].collect_licences("agent")
+    for one in lock.read_lock("agent")[1]:
+        assert f"\n{one.name} {one.version}: " in text
+    assert "Apache License" in text
