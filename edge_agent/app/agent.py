@@ -84,13 +84,12 @@ class Agent:
         connect: Connect | Mapping[str, Credentials],
         *,
         clock: HubClock | None = None,
-        log: JsonLog | None = None,
     ) -> None:
         """`runner` None: no model yet. `policy` None: nothing may leave.
 
         `connect`: how to reach the home broker, or the credentials of each line, the home line among them.
         """
-        self._log = log or JsonLog(least="error")
+        self._log = JsonLog(least=settings.log_level)
         self._settings = settings
         self._identity = identity
         model = ServingModel(runner, settings.inline_infer_s)

@@ -176,13 +176,15 @@ class AgentProcess:
         self._standing = parts.standing
         self._ended = asyncio.Event()
         identity = parts.identity
-        settings = msgspec.structs.replace(config.agent_settings(), prices=parts.hubs.prices)
+        settings = msgspec.structs.replace(
+            config.agent_settings(), prices=parts.hubs.prices, log_level=config.log_level
+        )
         clock = HubClock(identity.hub_time_ms)
         self._renewer = Renewer(identity, clock, log)
         hubs = {} if config.airgap else parts.hubs.further
         self._renewers = {line: Renewer(each, clock, log) for line, each in hubs.items()}
         connect = _refuse_link if config.airgap else {HOME: self._renewer, **self._renewers}
-        self._agent = Agent(settings, identity, parts.runner, parts.standing.policy, connect, clock=clock, log=log)
+        self._agent = Agent(settings, identity, parts.runner, parts.standing.policy, connect, clock=clock)
         self._agent.add_status_provider(self._renewer)
         if config.thresholds:
             kept = Path(config.state)

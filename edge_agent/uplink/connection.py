@@ -20,7 +20,7 @@ from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog, LinkLog, safe_name
 from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, Transport
-from wire.transport.mqtt import MqttTransport
+from wire.transport.mqtt import DeviceMqttTransport
 
 Connect = Callable[[], Awaitable[Transport]]
 MAX_SPREAD_S = 300.0
@@ -249,8 +249,7 @@ def make_connector(credentials: Credentials, timeout_s: float) -> Connect:
         try:
             context = identity.tls_context()
             where = (identity.broker_host, identity.broker_port, identity.device)
-            will = build_topic(identity.device, TopicChannel.STATE)
-            return await MqttTransport.connect(*where, context, timeout_s=timeout_s, will_topic=will)
+            return await DeviceMqttTransport.connect(*where, context, timeout_s=timeout_s)
         except ExitError as stop:
             raise LinkLostError(str(stop)) from None
         except LinkLostError as lost:

@@ -10,7 +10,7 @@ import socket
 import ssl
 import struct
 import sys
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import aiomqtt
 from paho.mqtt.client import ConnectFlags, DisconnectFlags
@@ -20,6 +20,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from wire.errors import LocalError
 from wire.protocol.codec import MAX_FRAME_BYTES
+from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import MAX_DRAIN_MESSAGES, DeliveryOutcome, IncomingMessage, LinkLostError
 
 # Nagle's algorithm and delayed ACKs together cost 88 ms a round trip; this option brings it to 0.3 ms.
@@ -36,8 +37,9 @@ _BYTES_SENT = struct.Struct("=QQ")
 class MqttTransport:
     """One MQTT connection, a `Transport`. Make it with `connect`; after `LinkLostError` make another."""
 
-    def __init__(self, client: "_MqttClient", *, with_will: bool = False) -> None:
-        self._with_will = with_will
+    has_will: ClassVar[bool] = False
+
+    def __init__(self, client: "_MqttClient") -> None:
         self._client = client
 
     @classmethod
@@ -50,13 +52,11 @@ class MqttTransport:
         *,
         session_expiry_s: int = 0,
         timeout_s: float = 5.0,
-        will_topic: str = "",
     ) -> "MqttTransport":
         """Connect to a broker; raises LinkLostError with the reason that the broker or TLS gave.
 
         `session_expiry_s` > 0 resumes the session the broker kept. `tls` None: plain TCP.
-        `timeout_s`: how long to wait for the CONNACK. `will_topic`: where the broker publishes an empty message once
-        this connection has ended, in whichever way.
+        `timeout_s`: how long to wait for the CONNACK.
         """
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = session_expiry_s
@@ -73,7 +73,7 @@ class MqttTransport:
             clean_start=session_expiry_s == 0,
             properties=properties,
             keepalive=20,
-            will=aiomqtt.Will(will_topic, qos=1) if will_topic else None,
+            will=aiomqtt.Will(build_topic(client_id, TopicChannel.STATE), qos=1) if cls.has_will else None,
         )
         try:
             await client.__aenter__()
@@ -84,7 +84,7 @@ class MqttTransport:
         except asyncio.CancelledError:
             client.abandon_connect()
             raise
-        return cls(client, with_will=bool(will_topic))
+        return cls(client)
 
     @property
     def sent_bytes(self) -> int:
@@ -137,9 +137,15 @@ class MqttTransport:
     async def close(self) -> None:
         """Send DISCONNECT if the link still stands; never raises."""
         with contextlib.suppress(aiomqtt.MqttError, OSError):
-            if self._with_will:
+            if self.has_will:
                 self._client.release_will()
             await self._client.__aexit__(None, None, None)
+
+
+class DeviceMqttTransport(MqttTransport):
+    """Connection of a device: once it has ended, in whichever way, the broker publishes an empty `up/state` for it."""
+
+    has_will = True
 
 
 class _MqttClient(aiomqtt.Client):
