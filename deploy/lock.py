@@ -95,8 +95,10 @@ def find_closure(needs: Mapping[str, list[str]], extra: str) -> set[str]:
 def make_lock() -> None:
     """Write the lock of every level: the versions that are installed here, with the hashes of pip's files."""
     entries = _resolve_installed()
-    needs = {canonicalize_name(each["metadata"]["name"]): each["metadata"].get("requires_dist", []) for each in entries}
-    packages = {
+    needs: dict[str, list[str]] = {
+        canonicalize_name(each["metadata"]["name"]): each["metadata"].get("requires_dist", []) for each in entries
+    }
+    packages: dict[str, LockedPackage] = {
         name: LockedPackage(name, strip_build(each["metadata"]["version"]), _file_digest(each))
         for each in entries
         if (name := canonicalize_name(each["metadata"]["name"])) != "skerry"
