@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,13 +34,22 @@ from wire.process.logging import JsonLog, describe_error, safe_name
 
 RENEW_INTERVAL_S = 60.0
 _WARN_EVERY_S = 86_400.0
-KeyRotation = Callable[[int], tuple[HubCard, int] | None]  # hub time in ms -> the card and its serial, if they changed
+
+
+class NumberedCard(NamedTuple):
+    """The hub's card with its public keys; `serial` counts the hub's HPKE keys."""
+
+    card: HubCard
+    serial: int
+
+
+KeyRotation = Callable[[int], NumberedCard | None]  # hub time in ms -> the card, if it changed
 
 
 class RepositoryMaintainer:
     """Renews the repository's signatures and publishes the hub's keys before they expire.
 
-    `now_ms` is hub time, which never runs backwards; `serial` counts the hub's HPKE keys.
+    `now_ms` is hub time, which never runs backwards.
     `turn` rotates them when it is time; it is only called where this hub can publish the new one. `committed` gives, on
     the event loop, the version of each model family that the fleet has committed; None while that is not known.
     """
@@ -47,8 +57,7 @@ class RepositoryMaintainer:
     def __init__(
         self,
         repository: Repository,
-        card: HubCard,
-        serial: int,
+        card: NumberedCard,
         now_ms: Callable[[], int],
         log: JsonLog,
         *,
@@ -59,7 +68,6 @@ class RepositoryMaintainer:
         self._turn = turn
         self._committed = committed
         self._card = card
-        self._serial = serial
         self._now_ms = now_ms
         self._log = log
         self._spoke_s = -_WARN_EVERY_S
@@ -99,9 +107,9 @@ class RepositoryMaintainer:
             return
         turned = self._turn(int(now.timestamp() * 1000)) if self._turn else None
         if turned is not None:
-            self._card, self._serial = turned
-            self._log.info("hub_key_changed", serial=self._serial)
-        published = publish_hub_keys(self._repository, self._card, self._serial, now, committed)
+            self._card = turned
+            self._log.info("hub_key_changed", serial=turned.serial)
+        published = publish_hub_keys(self._repository, self._card.card, self._card.serial, now, committed)
         if published:
             self._log.info("published", target=safe_name(published.path), version=published.version)
 
@@ -180,7 +188,7 @@ class HubKeyRotation:
         self._card = card
         self._apply = apply
 
-    def rotate_if_due(self, now_ms: int) -> tuple[HubCard, int] | None:
+    def rotate_if_due(self, now_ms: int) -> NumberedCard | None:
         """Return the card with its serial if there is a new key or one less, else None.
 
         ExitError(DISK) if unwritable.
@@ -198,7 +206,7 @@ class HubKeyRotation:
         self._first_seen(keys, now_ms)
         self._card = msgspec.structs.replace(self._card, hpke_key=keys.hpke_public)
         self._apply(keys, self._card)
-        return self._card, newest_key_number(self._folder)
+        return NumberedCard(self._card, newest_key_number(self._folder))
 
     def _first_seen(self, keys: HubKeys, now_ms: int) -> dict[str, int]:
         """Return when each key was first known, by its id; a new one is recorded as of now."""

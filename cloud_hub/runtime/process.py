@@ -32,7 +32,7 @@ from cloud_hub.runtime.broker import Broker
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.runtime.hub import Hub, HubServices
 from cloud_hub.runtime.identity import IdentityService
-from cloud_hub.runtime.maintenance import HubKeyRotation, RepositoryMaintainer, UpdateNotifier
+from cloud_hub.runtime.maintenance import HubKeyRotation, NumberedCard, RepositoryMaintainer, UpdateNotifier
 from cloud_hub.runtime.policies import PolicyWatcher, repository_reader
 from cloud_hub.security.hub_keys import HubCard, HubKeys, newest_key_number
 from cloud_hub.serving.bundles import BundleFolders
@@ -287,7 +287,7 @@ class HubProcess:
     ) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that renew the update repository and notify devices of changes."""
         repository, log = self._ground.repository, self._log
-        serial = newest_key_number(self._ground.state.keys)
+        card = NumberedCard(bureau.card, newest_key_number(self._ground.state.keys))
 
         def apply(keys: HubKeys, card: HubCard) -> None:
             hub.set_keys(keys)
@@ -298,9 +298,7 @@ class HubProcess:
         def committed() -> Mapping[str, int] | None:
             return rolling[1].committed_versions(rolling[0].views()) if rolling[0].is_loaded else None
 
-        keeper = RepositoryMaintainer(
-            repository, bureau.card, serial, hub.now_ms, log, turn=change.rotate_if_due, committed=committed
-        )
+        keeper = RepositoryMaintainer(repository, card, hub.now_ms, log, turn=change.rotate_if_due, committed=committed)
         herald = UpdateNotifier(repository, bureau.active_devices, hub.voice.publish_hint, log)
         watch = PolicyWatcher(self._config.policies, repository, log, self._settings.documents)
         return {"keeper": keeper.run(), "herald": herald.run(), "policies": watch.run(hub.set_policies)}

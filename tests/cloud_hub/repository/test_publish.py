@@ -20,7 +20,7 @@ from cloud_hub.repository.publish import (
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
 from cloud_hub.runtime.bootstrap import create_demo_hub
-from cloud_hub.runtime.maintenance import RepositoryMaintainer
+from cloud_hub.runtime.maintenance import NumberedCard, RepositoryMaintainer
 from cloud_hub.security.hub_keys import HubCard, load_or_create_keys
 from models.bundle.archive import unpack_bundle
 from models.bundle.manifest import BundleError
@@ -236,7 +236,9 @@ def test_the_running_hub_says_what_its_fleet_has_committed_when_that_changes(hub
 
 
 def keeper(hub, lines, at):
-    return RepositoryMaintainer(hub.repository, CARD, 1, lambda: int(at[0].timestamp() * 1000), JsonLog(lines))
+    return RepositoryMaintainer(
+        hub.repository, NumberedCard(CARD, 1), lambda: int(at[0].timestamp() * 1000), JsonLog(lines)
+    )
 
 
 def test_the_keeper_publishes_the_keys_signs_daily_and_warns_once_a_day(hub, device):
