@@ -76,7 +76,7 @@ class OutboxSection(_Section):
 class RecordsSection(_Section):
     """How many rows of each record are kept, and when they are written; the oldest are deleted first.
 
-    `answers_every_s`: how often records of purely local answers are written (ADR 0027). `heads_every_s`: how often a
+    `answers_every_s`: how often records of purely local answers are written (ADR 0023). `heads_every_s`: how often a
     signed head of the egress ledger is sent to the hub.
     """
 
