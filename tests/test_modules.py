@@ -92,7 +92,7 @@ def test_every_module_that_is_run_by_name_can_be_run():
 @pytest.mark.parametrize(
     ("name", "there"),
     [
-        ("models.runtime.codec", True),
+        ("models.runtime.feature_codec", True),
         ("edge_agent.cli.agent:app", True),
         ("edge_agent.cli.agent:gone", False),
         ("models.gone", False),

@@ -48,7 +48,7 @@ class HubStatusSource(Protocol):
 
 
 class Inference(Protocol):
-    """Inference for web callers; implemented by `cloud_hub.serving.web.WebInference`."""
+    """Inference for web callers; implemented by `cloud_hub.serving.web_inference.WebInference`."""
 
     @property
     def cards(self) -> tuple[ModelCard, ...]:

@@ -19,7 +19,7 @@ from cloud_hub.core.commands import Tombstone
 from cloud_hub.engine.types import ModelCard, WorkItem
 from cloud_hub.registry.orders import DenyNotice, Orders
 from models.runtime.chain import digest_chain
-from models.runtime.codec import NUMPY_DTYPES, CodecError, FeatureCodec, build_codec
+from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, FeatureCodec, build_codec
 from policies.decisions import leakage
 from policies.decisions.egress import DERIVED_FIELDS, find_highest_level
 from policies.decisions.leakage import LeakageCache

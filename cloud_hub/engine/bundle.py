@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cloud_hub.engine.base import Engine, EngineError, EngineHealth, EngineState
 from cloud_hub.engine.types import ModelCard, WorkItem
 from models.bundle.manifest import Manifest, ModelKind
-from models.runtime.codec import NUMPY_DTYPES
+from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.runner import check_values
 from wire.protocol.messages import FieldSpec, Prediction
 

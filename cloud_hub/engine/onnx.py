@@ -16,7 +16,7 @@ from cloud_hub.engine.bundle import TAIL, WHOLE, Array, BundleEngine
 from cloud_hub.engine.types import make_bundle_card
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
-from models.runtime.codec import NUMPY_DTYPES
+from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.onnx_runner import CPU, ORT_ERRORS, session_options
 from models.verification.lint import LintError, lint_graph
 

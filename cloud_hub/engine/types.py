@@ -9,7 +9,7 @@ import numpy.typing as npt
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
 from models.bundle.measurements import LeakageRow
-from models.runtime.codec import NUMPY_DTYPES, CodecError, open_codec, read_codec_tables
+from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec, read_codec_tables
 from policies.serving.placement import PlacementRequest
 from wire.protocol.messages import FieldSpec, ModelRef, TensorDType
 

@@ -32,7 +32,7 @@ from cloud_hub.rollout.types import (
 )
 from policies.rollout_rules.cohorts import DeviceQuality
 from policies.rollout_rules.gate import GateResult
-from policies.rollout_rules.gate_rules import GateRules
+from policies.rollout_rules.gate_parameters import GateRules
 from policies.rollout_rules.plan import RolloutRules, compute_rate, pick_controls
 from wire.protocol.rollout import Assignment, RolloutCohort
 

@@ -28,7 +28,7 @@ from cloud_hub.serving.bundles import BundleCatalog, MemoryCatalog
 from cloud_hub.serving.executor import BatchExecutor, EnginePool
 from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.serving.versions import VersionManager
-from cloud_hub.serving.web import WebInference
+from cloud_hub.serving.web_inference import WebInference
 from cloud_hub.storage.gateway import StoreGateway
 from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.clock import HubClock

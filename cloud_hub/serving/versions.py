@@ -12,7 +12,7 @@ from cloud_hub.core.web_requests import InferRefusedError, StoredModel
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.serving.executor import EnginePool
 from cloud_hub.storage.versions import ModelUsageStore
-from models.runtime.codec import CodecError
+from models.runtime.feature_codec import CodecError
 from wire.protocol.messages import RefusalReason
 
 _OIP_STATES = {

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.bundle.manifest import InputSpec
-from models.runtime.codec import NUMPY_DTYPES
+from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.runner import SampleError
 from wire.protocol.messages import TensorDType
 

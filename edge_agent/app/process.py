@@ -25,7 +25,7 @@ from edge_agent.core.hubs import HOME
 from edge_agent.identity.hubs import AdditionalHubs, load_additional_hubs
 from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.identity.renewal import Renewer
-from edge_agent.inference.threshold import CalibratedThreshold, load_thresholds
+from edge_agent.inference.class_threshold import CalibratedThreshold, load_thresholds
 from edge_agent.system.clock import HubClock
 from edge_agent.system.policy_layers import PolicyLayers, PolicyStack, read_policy_files
 from edge_agent.system.settings import ADDRESS_FILE, AgentSettings, ApiAddress, name_of

@@ -17,7 +17,7 @@ from edge_agent.uplink.envelope import Envelopes
 from edge_agent.uplink.sealing import ModelFormat, blank_sample
 from models.bundle.manifest import ModelKind
 from models.runtime.chain import digest_chain
-from models.runtime.codec import build_codec
+from models.runtime.feature_codec import build_codec
 from models.runtime.runner import Inference, Runner, echo_manifest
 from models.runtime.runner import Sample as Values
 from policies.decisions import egress

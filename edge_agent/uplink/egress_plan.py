@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.runtime.codec import NUMPY_DTYPES, FeatureCodec
+from models.runtime.feature_codec import NUMPY_DTYPES, FeatureCodec
 from models.runtime.runner import Inference
 from models.runtime.transforms import TransformStepError, TransformTools, apply_transforms
 from policies.decisions.egress import (

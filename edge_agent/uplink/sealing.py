@@ -21,7 +21,7 @@ from edge_agent.system.clock import HubClock
 from edge_agent.uplink import egress_plan
 from edge_agent.uplink.envelope import Envelopes, SealedQuestion, VerdictBinding
 from models.bundle.manifest import Manifest
-from models.runtime.codec import NUMPY_DTYPES, FeatureCodec
+from models.runtime.feature_codec import NUMPY_DTYPES, FeatureCodec
 from models.runtime.runner import Inference
 from policies.decisions.routing import HubSite
 from wire.protocol import codec

@@ -1,6 +1,6 @@
 """The model bundle: a folder with a manifest and the files that it names by SHA-256, or the same packed as one file.
 
 `manifest` is the typed JSON description with `measurements` for its figures, `bundle` reads and writes the folder,
-`archive` packs it into `.skb`, `thresholds` holds per-class escalation thresholds, `codec_bits` the bit packings.
+`archive` packs it into `.skb`, `thresholds` holds per-class escalation thresholds, `bit_packing` packs codes to bits.
 Values and file access only: no model runs here. It may import `wire.protocol`.
 """

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from models.bundle.codec_bits import ANS, CODECS, NUMPY_DTYPES, codec_levels
+from models.bundle.bit_packing import ANS, CODECS, NUMPY_DTYPES, codec_levels
 from models.bundle.measurements import (
     CalibrationFigures,
     GateFigures,

@@ -12,7 +12,7 @@ from models.bundle.archive import pack_bundle
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
 from models.bundle.measurements import LeakageRow, QualityMetric
-from models.runtime.codec import NUMPY_DTYPES, CodecError, open_codec
+from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec
 
 ENVELOPE_BYTES = 196  # clear header, HPKE and signature around every sealed escalation
 

@@ -22,7 +22,7 @@ from models.graph.module import HubGraphModule, InputSlot
 from models.graph.shapes import build_meta_graph
 from models.graph.weights import WeightCollector, pack_weights, split_weights, unpack_weights
 from models.graph.writer import write_graph
-from models.runtime.codec import NUMPY_DTYPES
+from models.runtime.feature_codec import NUMPY_DTYPES
 
 __all__ = [
     "TAIL",

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.bundle.codec_bits import ANS_LEVELS, CodecError, Codes
+from models.bundle.bit_packing import ANS_LEVELS, CodecError, Codes
 
 COUNT_SUM = 1 << 16  # of the counts of one position
 MAX_POSITIONS = 1 << 16

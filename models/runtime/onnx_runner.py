@@ -15,7 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import EDGE_FILE, BundleError, Manifest, ModelKind, Precision
-from models.runtime.codec import NUMPY_DTYPES, CodecError, open_codec
+from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec
 from models.runtime.runner import Inference, RunnerError, Sample, check_sample, check_samples
 from wire.protocol.messages import Prediction
 

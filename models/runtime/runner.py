@@ -23,7 +23,7 @@ from models.bundle.manifest import (
 )
 from models.bundle.measurements import CalibrationFigures, LeakageRow, LeakKind, QualityMetric
 from models.runtime.chain import FeatureChain, digest_chain
-from models.runtime.codec import NUMPY_DTYPES, FeatureCodec, build_codec
+from models.runtime.feature_codec import NUMPY_DTYPES, FeatureCodec, build_codec
 from wire.protocol.messages import FieldSpec, Prediction, SensitivityLevel, TensorDType
 
 Sample = npt.NDArray[Any]

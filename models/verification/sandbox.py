@@ -24,7 +24,7 @@ import msgspec
 
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import EDGE_FILE, encode_manifest
-from models.runtime.codec import read_codec_tables
+from models.runtime.feature_codec import read_codec_tables
 from wire.process.files import PACKAGES_FOLDER
 from wire.protocol.rollout import InstallFailure
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from policies.rollout_rules.confidence import DeviceCounts, DeviceGroups, WeightedCounts, group_devices
-from policies.rollout_rules.gate_rules import GateRules
+from policies.rollout_rules.gate_parameters import GateRules
 from policies.rollout_rules.signals import is_sound
 from wire.protocol.rollout import MAX_AUDIT_CELLS, AuditAgreement, AuditQuality, DeviceSignals
 

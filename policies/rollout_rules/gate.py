@@ -42,7 +42,7 @@ from policies.rollout_rules.confidence import (
     find_lower_bound,
     find_upper_bound,
 )
-from policies.rollout_rules.gate_rules import GateRules
+from policies.rollout_rules.gate_parameters import GateRules
 from policies.rollout_rules.signals import BehaviourComparison, compare_behaviour
 
 MAX_COMMITTED_DIFFERENCE = 0.05  # the committed model may agree so much more or less in one cohort than in the other

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from policies.rollout_rules.gate_rules import GateRules, GateRulesError, validate_gate_rules
+from policies.rollout_rules.gate_parameters import GateRules, GateRulesError, validate_gate_rules
 
 WIDE_APPROVALS = 2
 APPROVED_PERCENT = 10  # of a fleet may be reached without a second person

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.forge.export.manifest import measure_question_bytes
-from models.runtime.codec import ANS, CodecError, FeatureCodec, build_ans_tables, build_codec, smallest_codec
+from models.runtime.feature_codec import ANS, CodecError, FeatureCodec, build_ans_tables, build_codec, smallest_codec
 from wire.protocol.messages import FieldSpec, ModelRef
 
 ENCODE_SHARE = 0.10

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cloud_hub.engine.types import make_model_card
 from cloud_hub.registry.device_states import Standing
 from cloud_hub.security.hub_keys import HubKeys, generate_keys
-from models.runtime.codec import build_codec
+from models.runtime.feature_codec import build_codec
 from models.runtime.runner import echo_manifest
 from wire.protocol.codec import (
     decode_down_note,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.serving.web import (
+from cloud_hub.serving.web_inference import (
     LIFE_S,
     MAX_KEYS,
     MAX_ROWS,

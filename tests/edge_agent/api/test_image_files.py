@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from edge_agent.api import image_files
 from edge_agent.api.image_files import PngError, parse_sample_file
 from models.bundle.manifest import InputSpec
-from models.runtime.codec import NUMPY_DTYPES
+from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.runner import SampleError
 from tests.random_inputs import COUNTS, random_inputs, try_parser
 from wire.protocol.messages import TensorDType

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.uplink.egress_plan import TransformError, apply_egress_plan, make_transform_tools
-from models.runtime.codec import build_codec
+from models.runtime.feature_codec import build_codec
 from models.runtime.runner import Inference
 from policies.decisions.egress import (
     CONFIDENCE_FIELD,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models.runtime.codec import ANS, CodecError, build_ans_tables, build_codec
 from models.runtime.codec_ans import COUNT_SUM, _shortest_payload, decode_ans, encode_ans, read_ans_tables
+from models.runtime.feature_codec import ANS, CodecError, build_ans_tables, build_codec
 from wire.protocol.messages import FieldSpec, SensitivityLevel, Tensor, TensorDType
 
 POSITIONS, LEVELS = 40, 5

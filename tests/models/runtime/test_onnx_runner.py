@@ -23,7 +23,7 @@ from models.bundle.manifest import (
     TargetPlatform,
 )
 from models.bundle.measurements import GateFigures
-from models.runtime.codec import ANS, build_ans_tables
+from models.runtime.feature_codec import ANS, build_ans_tables
 from models.runtime.golden import check_golden, pack_golden
 from models.runtime.onnx_runner import OnnxRunner
 from models.runtime.runner import EchoRunner, Runner, SampleError, echo_manifest
@@ -254,7 +254,7 @@ def test_a_closed_runner_answers_no_more(made):
 
 def test_the_devices_part_brings_no_training_code_along():
     code = (
-        "import sys, models.bundle.bundle, models.runtime.codec, models.runtime.runner\n"
+        "import sys, models.bundle.bundle, models.runtime.feature_codec, models.runtime.runner\n"
         "import models.runtime.onnx_runner, models.runtime.golden\n"
         "print(sorted({'torch', 'onnx', 'onnxscript', 'sklearn', 'safetensors', 'typer', 'rich'} & set(sys.modules)))"
     )

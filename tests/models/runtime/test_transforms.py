@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edge_agent.uplink.egress_plan import draw_noise
 from models.runtime.chain import TransformStep
-from models.runtime.codec import NUMPY_DTYPES
+from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.transforms import STEPS, TransformStepError, TransformTools, apply_transforms
 from policies.decisions.egress import REDACTION_PATTERNS, redact_text
 from policies.model.policy import TransformKind

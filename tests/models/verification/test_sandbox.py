@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.bundle.bundle import open_bundle, write_bundle
 from models.bundle.manifest import CODEC_FILE, EDGE_FILE, GOLDEN_FILE
-from models.runtime.codec import ANS, build_ans_tables
+from models.runtime.feature_codec import ANS, build_ans_tables
 from models.runtime.golden import SCORES, pack_golden
 from models.runtime.runner import echo_manifest
 from models.verification.sandbox import FirstLoadReport, LoadOutcome, SandboxLimits, interpret_exit, run_first_load

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.rollout_rules.cohorts import DeviceQuality
 from policies.rollout_rules.gate import GateOutcome, GateResult, evaluate_gate
-from policies.rollout_rules.gate_rules import GateRules
+from policies.rollout_rules.gate_parameters import GateRules
 from tests.policies.doubles import fleets
 from tests.policies.doubles.fleets import GOOD, THREE_POINTS, TWENTY_POINTS, Truth, canary, control, lying, one, silent
 from wire.protocol.rollout import AuditAgreement, AuditQuality, DeviceSignals

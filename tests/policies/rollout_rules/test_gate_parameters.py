@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from policies.rollout_rules.gate_rules import GateRules
+from policies.rollout_rules.gate_parameters import GateRules
 from policies.rollout_rules.plan import RolloutRulesError, parse_rules
 
 

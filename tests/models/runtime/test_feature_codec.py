@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from models.bundle.codec_bits import PACKINGS, RADICES
-from models.runtime.codec import (
+from models.bundle.bit_packing import PACKINGS, RADICES
+from models.runtime.feature_codec import (
     ANS,
     CODECS,
     CodecError,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.bundle.codec_bits import (
+from models.bundle.bit_packing import (
     ANS,
     CODECS,
     NUMPY_DTYPES,

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from edge_agent.core.permissions import ClassPermissions, PermissionCache
-from edge_agent.inference.threshold import CalibratedThreshold, load_thresholds, make_risk_bound
+from edge_agent.inference.class_threshold import CalibratedThreshold, load_thresholds, make_risk_bound
 from models.bundle.measurements import CalibrationFigures, QualityMetric, RiskGuarantee
 from models.bundle.thresholds import ClassThreshold, Thresholds, encode_thresholds, update_thresholds
 from policies.language.document import parse_policy
