@@ -24,7 +24,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     state_dir: Path
-    log_level: str = "error"  # least that is logged: info, warning or error
+    log_level: str = "warning"  # least that is logged: info, warning or error
     outbox: OutboxLimits = OutboxLimits()
     attributes: DeviceAttributes = DeviceAttributes()
     answers_max_rows: int = 200_000  # oldest go first, counted
