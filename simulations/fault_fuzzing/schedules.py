@@ -85,7 +85,8 @@ def draw_scenario(seed: int) -> Scenario:
 def _add_rollout(rng: Random, scenario: Scenario) -> Scenario:
     """Add to a third of the schedules of one region a rollout: of a version as good or worse, to one device or more.
 
-    Devices leave its selection and come back; there is enough traffic for some of them to be judged.
+    Devices leave its selection and come back, and are sent old assignments again; there is enough traffic for some of
+    them to be judged.
     """
     if len(scenario.regions) > 1 or rng.random() > 0.33:
         return scenario
@@ -100,6 +101,8 @@ def _add_rollout(rng: Random, scenario: Scenario) -> Scenario:
     devices = 1 if rng.random() < 0.4 else scenario.devices
     events = tuple(event if event.device < devices else replace(event, device=devices - 1) for event in events)
     duration_s = max(scenario.duration_s, 120.0)
+    replays = [_draw_replay(rng, duration_s, devices) for _ in range(rng.randint(0, 2))]
+    events = tuple(sorted((*events, *replays), key=lambda event: event.at_s))
     return replace(scenario, rollout=rollout, events=events, load=load, devices=devices, duration_s=duration_s)
 
 
@@ -107,6 +110,13 @@ def _draw_move(rng: Random, scenario: Scenario) -> ScenarioEvent:
     at_s = _round_tenths(rng.uniform(0.0, scenario.duration_s))
     lasts_s = _round_tenths(rng.uniform(0.0, min(60.0, scenario.duration_s - at_s)))
     return ScenarioEvent(EventKind.MOVED, at_s, lasts_s, device=rng.randrange(scenario.devices))
+
+
+def _draw_replay(rng: Random, duration_s: float, devices: int) -> ScenarioEvent:
+    at_s = _round_tenths(rng.uniform(0.0, duration_s))
+    lasts_s = _round_tenths(rng.uniform(0.0, min(60.0, duration_s - at_s)))
+    device = rng.choice((-1, rng.randrange(devices)))
+    return ScenarioEvent(EventKind.REPLAYED, at_s, lasts_s, device=device)
 
 
 def _round_tenths(seconds: float) -> float:

@@ -59,7 +59,8 @@ def _fewer_events(scenario: Scenario) -> Iterator[Scenario]:
 
 def _no_rollout(scenario: Scenario) -> Iterator[Scenario]:
     if scenario.rollout is not None:
-        events = tuple(event for event in scenario.events if event.kind is not EventKind.MOVED)
+        of_rollouts = {EventKind.MOVED, EventKind.REPLAYED}
+        events = tuple(event for event in scenario.events if event.kind not in of_rollouts)
         yield replace(scenario, rollout=None, events=events)
 
 

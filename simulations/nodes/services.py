@@ -11,6 +11,8 @@ from cloud_hub.core.core import HubCore
 from cloud_hub.rollout.dispatch import GateFunction
 from edge_agent.core.commands import CoreSetup
 from edge_agent.core.core import EdgeCore
+from edge_agent.update.machine import InstallMachine
+from edge_agent.uplink.inbound import InboundVerifier
 from policies.model.context import DecisionContext
 from policies.model.policy import Policy
 from policies.rollout_rules.gate import evaluate_gate
@@ -29,13 +31,18 @@ from wire.protocol.topics import TopicChannel
 
 
 class CoreClasses(NamedTuple):
-    """The production cores, disk twins and quality gate; tests replace one to plant a defect that must be found."""
+    """The production cores, disk twins and quality gate; tests replace one to plant a defect that must be found.
+
+    `install`, `orders`: of the devices of a rollout, the install machine and what verifies assignments.
+    """
 
     edge: type[EdgeCore] = EdgeCore
     hub: type[HubCore] = HubCore
     disk: type[DeviceDisk] = DeviceDisk
     hub_disk: type[HubDisk] = HubDisk
     gate: GateFunction = evaluate_gate
+    install: type[InstallMachine] = InstallMachine
+    orders: type[InboundVerifier] = InboundVerifier
 
 
 class ModelRegression(msgspec.Struct, frozen=True):

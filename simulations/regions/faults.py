@@ -49,6 +49,9 @@ class FaultTarget(Protocol):
     def move_devices(self, numbers: Iterable[int], *, away: bool) -> None:
         """Take devices out of the rollout's selection, or bring them back."""
 
+    def replay_assignments(self, numbers: Iterable[int], lasts_s: float, dice: Random) -> None:
+        """Deliver to devices every assignment once more that each was ever sent, at random within `lasts_s`."""
+
     def begin_storm(self, numbers: Iterable[int], until_s: float) -> None:
         """Until `until_s` these devices are unsure of every sample."""
 
@@ -80,6 +83,7 @@ class FaultInjector:
             EventKind.WEATHER: self._change_conditions,
             EventKind.RESETS: self._reset_links,
             EventKind.MOVED: self._move_devices,
+            EventKind.REPLAYED: self._replay_assignments,
             EventKind.HALF_OPEN: self._cut_links,
         }
 
@@ -110,6 +114,9 @@ class FaultInjector:
 
     def _return_devices(self, numbers: tuple[int, ...]) -> None:
         self._ground.move_devices(numbers, away=False)
+
+    def _replay_assignments(self, event: ScenarioEvent) -> None:
+        self._ground.replay_assignments(self._devices_of(event), event.lasts_s, self._rng)
 
     # Processes and power
 

@@ -199,6 +199,8 @@ class SimulatedRegion:
         found = {f"hub.{name}": count for name, count in hubs.items()}
         found["air.carried"], found["air.gone"] = sum(air.carried for air in airs), sum(air.gone for air in airs)
         found["customs.looked"] = self.customs.looked
+        if self.rollout is not None:
+            found |= {f"orders.{name}": count for name, count in self.rollout.orders.counts.items()}
         return found
 
     def broker_states(self) -> dict[str, RemoteBroker]:
@@ -281,6 +283,11 @@ class SimulatedRegion:
         """Take devices out of the rollout's selection, or bring them back."""
         if self.rollout is not None:
             self.rollout.move_devices(numbers, away=away)
+
+    def replay_assignments(self, numbers: Iterable[int], lasts_s: float, dice: Random) -> None:
+        """Deliver to devices every assignment once more that each was ever sent, at random within `lasts_s`."""
+        if self.rollout is not None:
+            self.rollout.replay_assignments(numbers, lasts_s, dice)
 
     def begin_storm(self, numbers: Iterable[int], until_s: float) -> None:
         """Until `until_s` these devices are unsure of every sample."""

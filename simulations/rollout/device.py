@@ -28,12 +28,14 @@ from edge_agent.update.types import (
     InstallLimits,
     InstallRow,
     ModelActivated,
+    RefuseAssignment,
     ReportStatus,
     RollBackModel,
     StateReached,
     WatchTrial,
 )
 from models.update.slots import Slot
+from models.update.trust import Refusal
 from simulations.kernel.kernel import Kernel
 from simulations.rollout.versions import VersionPair
 from wire.protocol.rollout import (
@@ -82,6 +84,9 @@ class RolloutDeviceHost(Protocol):
     def reported_quality(self, device: str, quality: AuditQuality) -> AuditQuality:
         """Quality as a device reports it."""
 
+    def on_refused(self, refusal: Refusal) -> None:
+        """A device refused an assignment."""
+
     def version_of(self, digest: str) -> int:
         """Version number of a model digest."""
 
@@ -89,11 +94,11 @@ class RolloutDeviceHost(Protocol):
 class RolloutDevice:
     """One device with its install machine. `digest`: of the model that serves; `before`: of the committed one."""
 
-    def __init__(self, name: str, digest: str, fleet: RolloutDeviceHost) -> None:
+    def __init__(self, name: str, digest: str, fleet: RolloutDeviceHost, core: InstallMachine | None = None) -> None:
         self.name = name
         self.digest = digest
         self.before = digest
-        self.core = InstallMachine(name, InstallRow(), InstallLimits())
+        self.core = core or InstallMachine(name, InstallRow(), InstallLimits())
         self.fleet = fleet
         self._seq = 0
         self.watched: Assignment | None = None
@@ -136,6 +141,8 @@ class RolloutDevice:
                 self.begin_watching(assignment, seen)
             case ReportStatus():
                 self._send_report(command)
+            case RefuseAssignment(refusal):
+                self.fleet.on_refused(refusal)
             case CheckGoldenSet():
                 self._schedule_event(1.0, GoldenSetChecked(same=True))
             case CommitModel():

@@ -14,6 +14,7 @@ from cloud_hub.rollout.dispatch import GateFunction
 from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.types import TERMINAL, Assign, BundleTarget, RolloutCommand, RolloutState, ValidatePlan
+from models.update.trust import Refusal
 from policies.rollout_rules.gate import GateOutcome, GateResult, evaluate_gate
 from policies.rollout_rules.plan import FleetMember, RolloutRules, parse_rules
 from simulations.kernel.kernel import Kernel
@@ -171,6 +172,9 @@ class RolloutFleet:
     def send_report(self, device: str, report: InstallReport) -> None:
         """A device's install report arrives at the hub."""
         self._execute_all(self.core.on_report(device, report, self._now()))
+
+    def on_refused(self, refusal: Refusal) -> None:
+        """A device refused an assignment."""
 
     def on_wave_allowed(self, devices: int) -> None:
         """A wave opened: from now on so many devices may run the candidate."""

@@ -5,17 +5,21 @@ verdict is there; what the candidate gets wrong, its callers get.
 """
 
 from collections.abc import Iterable
+from random import Random
 
 import msgspec
 
+from edge_agent.update.types import InstallLimits, InstallRow
+from models.update.trust import Refusal
 from simulations.checking.events import CandidateCommitted, CandidateServed, WaveAllowed
-from simulations.kernel.world import parse_device_number
+from simulations.kernel.world import format_device_name, parse_device_number
 from simulations.nodes.device_disk import SampleTruth
 from simulations.nodes.fleet import SimulatedFleet
 from simulations.nodes.services import RegionServices
 from simulations.report.outcome import RolloutRecord
 from simulations.rollout.device import RolloutDevice
 from simulations.rollout.fleet import OLD, STEP_S, RolloutCourse, RolloutFleet, parse_rollout_rules
+from simulations.rollout.orders import COUNTER_BEFORE, SignedOrders
 from simulations.rollout.versions import build_stated_pair
 from simulations.scenario.types import Rollout
 from wire.protocol.rollout import Assignment, DeviceSignals, InstallReport
@@ -92,11 +96,13 @@ class RegionRollout(RolloutFleet):
             names, ground.seed, build_stated_pair(0.0), msgspec.to_builtins(parse_rollout_rules(plan))
         )
         self._away: set[str] = set()
+        self.orders = SignedOrders(ground.kernel, ground.zero_s, ground.cores.orders)
         super().__init__(course, ground.cores.gate, kernel=ground.kernel, zero_s=ground.zero_s)
 
     def make_device(self, name: str) -> SampledDevice:
         """Make the rollout's part of a device of the region."""
-        return SampledDevice(name, OLD.digest, self)
+        row = InstallRow(counter=COUNTER_BEFORE)
+        return SampledDevice(name, OLD.digest, self, self._ground.cores.install(name, row, InstallLimits()))
 
     def run_ticks(self) -> None:
         """Let the rollout machine tick from now on, until the rollout is over."""
@@ -149,11 +155,29 @@ class RegionRollout(RolloutFleet):
         self._ground.judge.on_event(WaveAllowed(self._name, devices))
 
     def deliver_assignment(self, device: str, assignment: Assignment) -> None:
-        """Send an assignment over the device's own connection, again later if it has none."""
+        """Sign an assignment, and send it over the device's own connection, again later if it has none."""
+        self._deliver_frame(device, self.orders.sign(device, assignment))
+
+    def replay_assignments(self, numbers: Iterable[int], lasts_s: float, dice: Random) -> None:
+        """Have the broker's owner send devices all that each was ever assigned again, at random within `lasts_s`."""
+        for device in map(format_device_name, numbers):
+            for frame in self.orders.shuffle_copies(device, self.core.plan, self.core.rules, dice):
+                self.kernel.schedule_after(dice.uniform(0.0, lasts_s), self._deliver_frame, device, frame)
+
+    def on_refused(self, refusal: Refusal) -> None:
+        """Count an assignment that a device refused."""
+        self.orders.counts[f"refused_{refusal.failure}"] += 1
+
+    def _deliver_frame(self, device: str, frame: bytes) -> None:
         if self._is_reachable(device):
-            super().deliver_assignment(device, assignment)
+            self.kernel.schedule_after(self.manners.latency_s, self._open_frame, device, frame)
         else:
-            self.kernel.schedule_after(AGAIN_S, self.deliver_assignment, device, assignment)
+            self.kernel.schedule_after(AGAIN_S, self._deliver_frame, device, frame)
+
+    def _open_frame(self, device: str, frame: bytes) -> None:
+        assignment = self.orders.open(device, frame)
+        if assignment is not None:
+            self.devices[device].on_assignment(assignment)
 
     def send_report(self, device: str, report: InstallReport) -> None:
         """Send an install report over the device's own connection, again later if it has none."""

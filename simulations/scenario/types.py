@@ -153,6 +153,7 @@ class EventKind(StrEnum):
     WEATHER = "weather"
     ROLLOUT = "rollout"
     MOVED = "moved"
+    REPLAYED = "replayed"
     RESETS = "resets"
     HALF_OPEN = "half_open"
     SLICES = "slices"

@@ -20,6 +20,9 @@ from edge_agent.core.core import EdgeCore
 from edge_agent.core.delivery import DeliveryQueue
 from edge_agent.core.pending import PendingQuestion
 from edge_agent.core.permissions import PermissionCache
+from edge_agent.update.machine import InstallMachine
+from edge_agent.update.types import AssignmentReceived, InstallCommand, InstallEvent
+from edge_agent.uplink.inbound import InboundVerifier, require_order
 from policies.decisions.budget import BudgetSpend
 from policies.decisions.permit import Permit
 from policies.model.policy import Policy
@@ -27,7 +30,9 @@ from policies.model.reasons import Denied
 from simulations.nodes.device_disk import DeviceDisk, StoreWrite, Write
 from simulations.nodes.hub_disk import HubDisk
 from simulations.scenario.conditions import DeviceClock
-from wire.protocol.messages import Prediction, Seqs, Verdict
+from wire.protocol import codec
+from wire.protocol.messages import DenyAllNotice, Prediction, Seqs, Verdict
+from wire.protocol.rollout import Assignment
 
 
 class DropsACommit(DeviceDisk):
@@ -145,3 +150,19 @@ class SpendsBeyondTheLimit(DeviceDisk):
         permit = msgspec.structs.replace(put.store.permit, charges=charges)
         store = msgspec.structs.replace(put.store, permit=permit)
         return super().store_question(msgspec.structs.replace(put, store=store), now_s)
+
+
+class IgnoresTheCounter(InstallMachine):
+    """Every assignment counts as the first."""
+
+    def handle_event(self, event: InstallEvent, now_ms: int) -> list[InstallCommand]:
+        if isinstance(event, AssignmentReceived):
+            self._moves.set_fields(counter=0, newest=None)
+        return super().handle_event(event, now_ms)
+
+
+class IgnoresTheBinding(InboundVerifier):
+    """What was signed for a key of an earlier enrolment is taken too."""
+
+    def open_order(self, payload: bytes, line: str = "") -> DenyAllNotice | Assignment | None:
+        return require_order(codec.decode_down_note(codec.split_frame(payload).body))

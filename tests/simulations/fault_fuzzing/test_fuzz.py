@@ -32,6 +32,11 @@ SLOW = [
     (1, CoreClasses(hub_disk=planted.FindsNothing), Flaw.DOUBLED_EFFECT),
 ]
 
+REPLAYED = [
+    (290, CoreClasses(install=planted.IgnoresTheCounter)),
+    (167, CoreClasses(orders=planted.IgnoresTheBinding)),
+]
+
 
 def name(cores: CoreClasses) -> str:
     return "".join(each.__name__ for each in cores if each.__module__ == planted.__name__)
@@ -63,12 +68,13 @@ def test_every_other_planted_defect_is_found_too(seed: int, cores: CoreClasses, 
     found_and_shrunk(seed, cores, law, tmp_path)
 
 
-def test_schedules_have_rollouts_of_worse_versions_fleets_of_one_and_devices_that_leave() -> None:
+def test_schedules_have_worse_versions_fleets_of_one_devices_that_leave_and_replayed_assignments() -> None:
     drawn = [draw_scenario(seed) for seed in range(1, 200)]
     rollouts = [each for each in drawn if each.rollout is not None]
     assert any(each.rollout and each.rollout.harm >= 0.4 for each in rollouts)
     assert any(each.devices == 1 for each in rollouts)
     assert any(event.kind is EventKind.MOVED for each in rollouts for event in each.events)
+    assert any(event.kind is EventKind.REPLAYED for each in rollouts for event in each.events)
     assert all(parse_scenario(format_scenario(each)) == each for each in rollouts[:20])
 
 
@@ -78,6 +84,18 @@ def test_a_gate_that_passes_everything_lets_a_worse_version_be_kept_and_that_is_
     found = search_schedules(FuzzConfig(200, 1, findings=1, tries=40), run_one=blind)
     assert Flaw.WORSE_KEPT.value in found.findings[0].laws
     assert run_scenario(found.findings[0].scenario).ok, "the product itself keeps the law"
+
+
+@pytest.mark.parametrize(("seed", "cores"), REPLAYED, ids=[name(cores) for _, cores in REPLAYED])
+def test_a_device_that_takes_an_old_assignment_again_keeps_a_worse_version_and_that_is_found(
+    seed: int, cores: CoreClasses
+) -> None:
+    run_one = partial(run_scenario, cores=cores)
+    found = search_schedules(FuzzConfig(20, seed, findings=1, tries=40), run_one=run_one)
+    small = found.findings[0].scenario
+    assert Flaw.WORSE_KEPT.value in found.findings[0].laws
+    assert EventKind.REPLAYED in {event.kind for event in small.events}
+    assert run_scenario(small).ok, "the product itself keeps the law"
 
 
 def test_the_search_stops_when_it_is_told_to_and_says_how_far_it_came() -> None:
