@@ -170,11 +170,11 @@ class ErasureRoutes:
                 gate.record_failure(where, time.monotonic())
             return error_response(403, asked.error)
         try:
-            buried = await self._context.store.erase_subject(asked)
+            done = await self._context.store.erase_subject(asked)
         except StoreError:
             return error_response(503, "nothing was erased: the hub cannot write, ask again", {"Retry-After": "10"})
         facts = self._context.hub.status()
-        text = build_tombstone(buried, str(facts["hub"]), str(facts["region"]))
+        text = build_tombstone(done, str(facts["hub"]), str(facts["region"]))
         return answer_json(
             attach_signature(text, self._context.store.sign_statement(text)), headers={"Cache-Control": "no-store"}
         )

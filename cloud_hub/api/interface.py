@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.core.commands import ErasureRequest, Tombstone
+from cloud_hub.core.commands import Erasure, ErasureRequest
 from cloud_hub.core.web_requests import EngineProbe, InferOptions, StoredModel
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.enrollment.ca_rotation import CaRotation
@@ -96,7 +96,7 @@ class EngineProbes(Protocol):
 class StoreRecords(Protocol):
     """Erasure and aggregates of the store; implemented by `cloud_hub.storage.gateway.StoreGateway`."""
 
-    async def erase_subject(self, wish: ErasureRequest) -> Tombstone:
+    async def erase_subject(self, wish: ErasureRequest) -> Erasure:
         """Erase a subject's records; returns once it is on disk. StoreError if it could not be written."""
 
     async def read_tallies(self) -> list[LabelTally]:

@@ -168,12 +168,14 @@ class ErasureRequest(msgspec.Struct, frozen=True):
     """Request to erase what this device sent about a subject up to `before_ms`.
 
     `subject`: the device's keyed hash of the person; `at_ms`: hub time of the request. Both times in milliseconds.
+    `questions`: further questions of the device, named by their keys.
     """
 
     device: str
     subject: bytes
     before_ms: int
     at_ms: int
+    questions: tuple[QuestionKey, ...] = ()
 
     @property
     def mark(self) -> bytes:
@@ -192,6 +194,17 @@ class Tombstone(msgspec.Struct, frozen=True):
     before_ms: int
     rows: int
     at_ms: int
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """Result of an `ErasureRequest`. `keys`: questions that still held anything, and hold nothing now.
+
+    `named`: how many questions the request named.
+    """
+
+    keys: tuple[QuestionKey, ...]
+    named: int
+    stone: Tombstone
 
 
 class RunBatch(msgspec.Struct, frozen=True):

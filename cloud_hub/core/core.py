@@ -235,10 +235,11 @@ class HubCore:
     def on_erased(self, keys: Iterable[QuestionKey], stone: Tombstone, now: float) -> list[Command]:
         """An erasure was carried out: these questions are forgotten, and a repeat is refused as expired."""
         self._context.rules.remember_erasure(stone)
-        for key in keys:
+        gone = list(keys)
+        for key in gone:
             self._memory.forget_row(key)
-        self.counts["erased"] += stone.rows
-        return self.on_vanished(keys, now)
+        self.counts["erased"] += len(gone)
+        return self.on_vanished(gone, now)
 
     def on_found(
         self, find: LookUpQuestions, rows: Mapping[QuestionKey, QuestionRow], highest: Mapping[Stream, int], now: float

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cloud_hub.core import commands
-from cloud_hub.core.commands import ErasureRequest, Tombstone
+from cloud_hub.core.commands import Erasure, ErasureRequest, Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.storage.database import sqlite_file
@@ -65,7 +65,7 @@ class StoreGateway:
         self._log = log
         self._job = StoreJob()
         self._writer: StoreWriter | None = None
-        self._erasing: dict[ErasureRequest, asyncio.Future[Tombstone]] = {}
+        self._erasing: dict[ErasureRequest, asyncio.Future[Erasure]] = {}
 
     # -- life cycle
 
@@ -99,7 +99,7 @@ class StoreGateway:
 
     # -- requests of the web API
 
-    async def erase_subject(self, wish: ErasureRequest) -> Tombstone:
+    async def erase_subject(self, wish: ErasureRequest) -> Erasure:
         """Erase a subject's questions, on disk and in memory.
 
         StoreError if that could not be written; then nothing was erased.
@@ -183,9 +183,9 @@ class StoreGateway:
         self._hear(self._core.on_stored, [question.key for question in job.keeps])
         for find in job.finds:
             self._hear(self._core.on_found, find, done.rows, done.highest)
-        for wish, (keys, stone) in zip(job.erases, done.erased, strict=True):
-            self._hear(self._core.on_erased, keys, stone)
-            self._erasing.pop(wish).set_result(stone)
+        for wish, erasure in zip(job.erases, done.erased, strict=True):
+            self._hear(self._core.on_erased, erasure.keys, erasure.stone)
+            self._erasing.pop(wish).set_result(erasure)
         if done.more:
             self._job.prune_before_ms = job.prune_before_ms
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from cloud_hub.core.commands import ErasureRequest, QuestionEnding, QuestionKey, Tombstone
+from cloud_hub.core.commands import Erasure, ErasureRequest, QuestionEnding, QuestionKey, Tombstone
 from cloud_hub.storage.database import effects, sealed, tallies, tombstones
 from wire.protocol.messages import RefusalReason
 
@@ -83,18 +83,26 @@ def count_verdicts(connection: sa.Connection, endings: Iterable[QuestionEnding])
             connection.execute(tallies.insert().values(day=day, model=model, label=label, count=more))
 
 
-def erase_subject_rows(connection: sa.Connection, wish: ErasureRequest) -> tuple[list[QuestionKey], Tombstone]:
-    """Erase a subject's questions; returns their keys and the tombstone."""
-    its = sa.and_(effects.c.device == wish.device, effects.c.subject == wish.subject)
-    query = sa.select(*effects.primary_key).where(its, effects.c.kept_ms <= wish.before_ms)
-    keys = [QuestionKey(row.device, row.epoch, row.seq) for row in connection.execute(query)]
+def erase_subject_rows(connection: sa.Connection, wish: ErasureRequest) -> Erasure:
+    """Erase a subject's questions and those named beside it. Rows that hold nothing any more are not counted."""
+    about = sa.and_(effects.c.subject == wish.subject, effects.c.kept_ms <= wish.before_ms)
+    named: dict[int, list[int]] = defaultdict(list)
+    for question in wish.questions:
+        named[question.epoch].append(question.seq)
+    wanted = (about, *(sa.and_(effects.c.epoch == epoch, effects.c.seq.in_(seqs)) for epoch, seqs in named.items()))
+    holds = sa.or_(effects.c.ended_ms.is_(None), effects.c.verdict.is_not(None), effects.c.subject.is_not(None))
+    rows: set[QuestionKey] = set()
+    for which in wanted:  # one query each: by its own index
+        query = sa.select(*effects.primary_key).where(effects.c.device == wish.device, which, holds)
+        rows |= {QuestionKey(row.device, row.epoch, row.seq) for row in connection.execute(query)}
+    keys = tuple(sorted(rows))
     for key in keys:
         ended = sa.func.coalesce(effects.c.ended_ms, wish.at_ms)
         connection.execute(
             effects.update().where(_match_key(effects, key)).values({**_ERASED_VALUES, "ended_ms": ended})
         )
         connection.execute(sealed.delete().where(_match_key(sealed, key)))
-    return keys, _write_tombstone(connection, wish, len(keys))
+    return Erasure(keys, len(wish.questions), _write_tombstone(connection, wish, len(keys)))
 
 
 def _write_tombstone(connection: sa.Connection, wish: ErasureRequest, rows: int) -> Tombstone:

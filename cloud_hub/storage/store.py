@@ -13,6 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from cloud_hub.core.commands import (
+    Erasure,
     ErasureRequest,
     LookUpQuestions,
     QuestionEnding,
@@ -71,7 +72,7 @@ class JobResult(msgspec.Struct):
     rows: dict[QuestionKey, QuestionRow] = msgspec.field(default_factory=dict)
     highest: dict[Stream, int] = msgspec.field(default_factory=dict)
     vanished: set[QuestionKey] = msgspec.field(default_factory=set)
-    erased: list[tuple[list[QuestionKey], Tombstone]] = msgspec.field(default_factory=list)
+    erased: list[Erasure] = msgspec.field(default_factory=list)
     more: bool = False  # more rows are left to be pruned
     error: str = ""
 

@@ -232,9 +232,13 @@ class Agent:
         How many answers that was.
         """
         self._journal.flush()
+        at_ms = self._clock.hub_ms()
+        # before the next line ends the open questions, and with them their rows
+        recorded = self._db.read(partial(answers.record_erased, subject=subject, at_ms=at_ms))
         self._executor.execute(self._core.on_erased(self._parts.pending.find_by_subject(subject), self._clock.now()))
         self._journal.forget_subject(subject)
-        return await self._db.read(partial(answers.erase_subject, subject=subject))
+        await recorded
+        return await self._db.read(partial(answers.erase_subject, subject=subject, at_ms=at_ms))
 
     # Policies, hubs, models
 

@@ -337,12 +337,12 @@ def erase(
 
     name = sys.stdin.readline().rstrip("\n") if subject == "-" else subject
     done = erase_subject(find_state_folder(state, config), name, _further_folders(config))
-    facts = {"answers": done.answers, "hubs": {each.hub: each.rows for each in done.stones}, "left": done.unreached}
+    facts = {"answers": done.answers, "questions": done.questions, "hubs": done.rows, "found": done.found}
     if as_json:
-        print(json.dumps(facts))
+        print(json.dumps({**facts, "left": done.unreached}))
     else:
-        hubs = ", ".join(f"{stone.rows} at {stone.hub} ({stone.region})" for stone in done.stones)
-        print(f"erased {done.answers} answers here, questions: {hubs or 'none'}")
+        told = ", ".join(f"{found} at {hub}" for hub, found in done.found.items())
+        print(f"erased {done.answers} answers here; of {done.questions} questions named: {told or 'none'}")
     if done.unreached:
         raise ExitError(ExitCode.HUB, f"not erased at {'; '.join(done.unreached)}; type it again")
 

@@ -1,7 +1,8 @@
 """Erasure of a data subject: on this device first, then at each of its hubs, whose signed tombstones are kept.
 
-Rule: nothing more is sent about the subject before a hub is asked. Hubs that could not be reached are named, and the
-same command asks them again; the ledger keeps what it has: digests, sizes and rules, never a name.
+Rule: nothing more is sent about the subject before a hub is asked. The device names each question that it asked about
+the subject, by number: a hub knows the subject itself only where the policy lets its hash travel. Hubs that could not
+be reached are named, and the same command asks them again; the ledger keeps what it has: digests, sizes and rules.
 """
 
 import base64
@@ -17,16 +18,22 @@ from edge_agent.cli.client import find_running_agent, request_json
 from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.inference.requests import SubjectHasher
 from edge_agent.storage import answers as answer_table
-from edge_agent.storage import outbox
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.storage.schema import open_connection
 from edge_agent.system.clock import HubClock
 from edge_agent.system.http import HubTrust, post_to_hub
-from policies.model.reasons import DecisionReason
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_private_file
-from wire.protocol.sealing import STATEMENT_TAG, ErasureTombstone, SignedStatement, build_erase_text, hash_subject_mark
+from wire.protocol.sealing import (
+    MAX_NAMED_QUESTIONS,
+    STATEMENT_TAG,
+    ErasureTombstone,
+    SignedStatement,
+    build_erase_text,
+    hash_subject_mark,
+    name_question,
+)
 
 DATABASE_FILE = "agent.db"
 STONES_FILE = "tombstones.jsonl"
@@ -36,12 +43,23 @@ MAX_STONES_BYTES = 64 * 1024 * 1024
 class ErasureResult(msgspec.Struct, frozen=True):
     """The result of an erasure. `answers`: how many were erased here; `stones`: the hubs' tombstones.
 
-    `unreached`: hubs that did not erase, and why.
+    `questions`: how many were named to each hub; `unreached`: hubs that did not erase, and why.
     """
 
     answers: int
+    questions: int
     stones: tuple[ErasureTombstone, ...]
     unreached: tuple[str, ...]
+
+    @property
+    def found(self) -> dict[str, int]:
+        """By hub: how many rows it found, of this erasure, that still held anything."""
+        return {hub: sum(stone.found for stone in self.stones if stone.hub == hub) for hub in self.rows}
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """By hub: how many rows of the subject it has ever erased for this device."""
+        return {stone.hub: stone.rows for stone in self.stones}
 
 
 def erase_subject(folder: Path, subject: str, further: Iterable[Path] = ()) -> ErasureResult:
@@ -54,14 +72,15 @@ def erase_subject(folder: Path, subject: str, further: Iterable[Path] = ()) -> E
     if not keyed:
         raise ExitError(ExitCode.USAGE, "a subject is a text of at least one character")
     gone = _erase_locally(folder, home, keyed)
+    requests = _HubRequests(keyed, _read_question_names(folder, keyed), folder / STONES_FILE)
     stones: list[ErasureTombstone] = []
     unreached: list[str] = []
     for identity in (home, *map(load_identity, further)):
         try:
-            stones.append(_erase_at_hub(identity, keyed, folder))
+            stones.extend(requests.send_to(identity))
         except ExitError as stop:
             unreached.append(f"{identity.hub_url or identity.broker_host}: {stop}")
-    return ErasureResult(gone, tuple(stones), tuple(unreached))
+    return ErasureResult(gone, len(requests.names), tuple(stones), tuple(unreached))
 
 
 def _erase_locally(folder: Path, home: Identity, keyed: bytes) -> int:
@@ -72,43 +91,55 @@ def _erase_locally(folder: Path, home: Identity, keyed: bytes) -> int:
     if not (folder / DATABASE_FILE).exists():
         return 0
     with FolderLock(folder), closing(open_connection(folder / DATABASE_FILE).db) as db:
-        return erase_rows(db, keyed, HubClock(home.hub_time_ms).hub_ms())
+        return answer_table.erase_subject(db, keyed, HubClock(home.hub_time_ms).hub_ms())
 
 
-def erase_rows(db: sqlite3.Connection, keyed: bytes, at_ms: int) -> int:
-    """Erase in one transaction: open questions end, answers are deleted. How many answers went.
+def _read_question_names(folder: Path, keyed: bytes) -> list[str]:
+    """Names of all questions about the subject that were erased on this device, now and in the last days."""
+    path = folder / DATABASE_FILE
+    if not path.exists():
+        return []
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            return [name_question(epoch, seq) for epoch, seq in answer_table.read_erased(db, keyed)]
+    except sqlite3.Error as error:
+        raise ExitError(ExitCode.DATABASE, f"{path}: {error}; nothing was asked of a hub") from None
 
-    `keyed`: the keyed hash of the subject. `at_ms`: hub time of the end of its questions.
+
+class _HubRequests(msgspec.Struct, frozen=True):
+    """What every hub is asked to erase: the subject's keyed hash and the names of its questions.
+
+    Tombstones are appended to `stones_file`.
     """
-    db.execute("begin immediate")
-    for row in outbox.read_rows(db):
-        if row.subject == keyed:
-            answer_table.expire_question(db, row, DecisionReason.ERASED, at_ms)
-    gone = answer_table.erase_subject(db, keyed)
-    db.execute("commit")
-    return gone
 
+    keyed: bytes
+    names: list[str]
+    stones_file: Path
 
-def _erase_at_hub(identity: Identity, keyed: bytes, folder: Path) -> ErasureTombstone:
-    """The hub's tombstone, verified and stored. ExitError(HUB) otherwise."""
-    if not identity.hub_url:
-        raise ExitError(ExitCode.HUB, "this folder does not know its hub's address: enrol it anew")
-    stone, body = _request_erasure(identity, keyed, HubClock(identity.hub_time_ms).hub_ms())
-    if stone.before_ms < stone.at_ms:  # our clock is behind: ask for all that was kept until now by the hub's clock
-        stone, body = _request_erasure(identity, keyed, stone.at_ms)
-    _append_tombstone(folder / STONES_FILE, body)
-    return stone
+    def send_to(self, identity: Identity) -> list[ErasureTombstone]:
+        """The tombstones of the identity's hub, verified and stored, one for each request. ExitError(HUB) otherwise."""
+        if not identity.hub_url:
+            raise ExitError(ExitCode.HUB, "this folder does not know its hub's address: enrol it anew")
+        before_ms = HubClock(identity.hub_time_ms).hub_ms()
+        starts = range(0, max(1, len(self.names)), MAX_NAMED_QUESTIONS)
+        stones = [self._send(identity, before_ms, self.names[at : at + MAX_NAMED_QUESTIONS]) for at in starts]
+        last = stones[-1]
+        if last.before_ms < last.at_ms:  # our clock is behind: ask for all that was kept until now by the hub's clock
+            stones.append(self._send(identity, last.at_ms, []))
+        return stones
 
-
-def _request_erasure(identity: Identity, keyed: bytes, before_ms: int) -> tuple[ErasureTombstone, bytes]:
-    """Ask the hub to erase what it kept until `before_ms`, with a signed proof. Its tombstone and the reply's bytes."""
-    proof = identity.signing.sign(build_erase_text(identity.device, keyed.hex(), before_ms))
-    asked = {"device": identity.device, "subject": keyed.hex(), "before_ms": before_ms}
-    body = msgspec.json.encode({**asked, "proof": base64.b64encode(proof).decode()})
-    reply = post_to_hub(identity.hub_url, "/v1/erase", body, HubTrust(identity.hub_time_ms, identity.trusted))
-    if not reply.ok:
-        raise ExitError(ExitCode.HUB, f"the hub refused ({reply.status}): {reply.error_line or 'no reason given'}")
-    return _verify_tombstone(identity, reply.body, hash_subject_mark(identity.device, keyed).hex()), reply.body
+    def _send(self, identity: Identity, before_ms: int, names: list[str]) -> ErasureTombstone:
+        """Ask the hub to erase what it kept about the subject until `before_ms`, and these questions. Signed."""
+        subject = self.keyed.hex()
+        proof = identity.signing.sign(build_erase_text(identity.device, subject, before_ms, names))
+        asked = {"device": identity.device, "subject": subject, "before_ms": before_ms, "questions": names}
+        body = msgspec.json.encode({**asked, "proof": base64.b64encode(proof).decode()})
+        reply = post_to_hub(identity.hub_url, "/v1/erase", body, HubTrust(identity.hub_time_ms, identity.trusted))
+        if not reply.ok:
+            raise ExitError(ExitCode.HUB, f"the hub refused ({reply.status}): {reply.error_line or 'no reason given'}")
+        stone = _verify_tombstone(identity, reply.body, hash_subject_mark(identity.device, self.keyed).hex())
+        _append_tombstone(self.stones_file, reply.body)
+        return stone
 
 
 def _verify_tombstone(identity: Identity, reply: bytes, mark: str) -> ErasureTombstone:

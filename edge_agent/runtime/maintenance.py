@@ -16,6 +16,7 @@ from edge_agent.core.commands import CoreSnapshot
 from edge_agent.inference.requests import SampleAttributesCache
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.storage import schema, tables
+from edge_agent.storage.answers import prune_erased
 from edge_agent.storage.database import StoredState, prune_tables
 from edge_agent.storage.schema import MarkerState
 from edge_agent.system.environment import DeviceAttributes, DeviceEnvironment
@@ -148,6 +149,7 @@ class Maintenance:
             self.save_time_floor()
             try:
                 parts.counts["answers_pruned"] += await parts.database.read(partial(prune_tables, limits=limits))
+                await parts.database.read(partial(prune_erased, now_ms=parts.clock.hub_ms()))
             except sqlite3.Error:
                 parts.counts["prune_failed"] += 1
 

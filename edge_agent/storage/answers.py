@@ -1,4 +1,4 @@
-"""SQL of the tables `answers`, `outcomes` and `feedback`: answers given, how questions ended, what was true.
+"""SQL of the tables `answers`, `outcomes`, `feedback` and `erased`: answers given, how questions ended, what was true.
 
 Also explains one past answer from all tables (`facts`). Rule: an id has one answer, at most one correction and at most
 one outcome; a second is ignored, not an error. Values of a sample are never in these tables, so they cannot appear in
@@ -111,11 +111,46 @@ def read_outcome(db: sqlite3.Connection, id: str) -> tuple[str, str, int] | None
     return None if row is None else (str(row[0]), str(row[1]), int(row[2]))
 
 
-def erase_subject(db: sqlite3.Connection, subject: bytes) -> int:
-    """Delete all answers about a subject and their feedback; returns how many answers were deleted."""
-    its = "select id from answers where subject=?"
-    db.execute(f"delete from feedback where id in ({its})", (subject,))  # noqa: S608 - constant text
-    return db.execute("delete from answers where subject=?", (subject,)).rowcount
+ERASED_KEPT_MS = 10 * 86_400_000  # the numbers of erased questions: a day longer than a hub keeps any row
+
+
+def erase_subject(db: sqlite3.Connection, subject: bytes, at_ms: int) -> int:
+    """End all open questions about a subject, delete its answers and their feedback, in one transaction.
+
+    The questions' numbers are kept in `erased`. `at_ms`: hub time. Returns how many answers were deleted.
+    """
+    with db:
+        db.execute("begin immediate")
+        record_erased(db, subject, at_ms)
+        for row in outbox.read_rows(db):
+            if row.subject == subject:
+                expire_question(db, row, DecisionReason.ERASED, at_ms)
+        its = "select id from answers where subject=?"
+        db.execute(f"delete from feedback where id in ({its})", (subject,))  # noqa: S608 - constant text
+        return db.execute("delete from answers where subject=?", (subject,)).rowcount
+
+
+def record_erased(db: sqlite3.Connection, subject: bytes, at_ms: int) -> None:
+    """Record the numbers of all questions about a subject, open or ended, so that hubs can be told what to erase."""
+    asked = (
+        "select epoch, seq from outbox where subject=:subject "
+        "union select epoch, seq from outcomes where id in (select id from answers where subject=:subject)"
+    )
+    db.execute(
+        f"insert or ignore into erased select :subject, epoch, seq, :at_ms from ({asked})",  # noqa: S608
+        {"subject": subject, "at_ms": at_ms},
+    )
+
+
+def read_erased(db: sqlite3.Connection, subject: bytes) -> list[tuple[int, int]]:
+    """(epoch, seq) of the erased questions about a subject, in order."""
+    rows = db.execute("select epoch, seq from erased where subject=? order by epoch, seq", (subject,))
+    return [(int(epoch), int(seq)) for epoch, seq in rows]
+
+
+def prune_erased(db: sqlite3.Connection, now_ms: int) -> None:
+    """Delete the numbers of questions that no hub can hold any more. `now_ms`: hub time."""
+    db.execute("delete from erased where at_ms < ?", (now_ms - ERASED_KEPT_MS,))
 
 
 def store_truth(db: sqlite3.Connection, id: str, truth: float, at_ms: int) -> bool:  # noqa: A002

@@ -95,6 +95,12 @@ SCHEMA = (
         seq integer primary key, rollout text not null, state text not null, body blob not null,
         unique(rollout, state));
     """,
+    # version 5: questions about erased subjects, by number only, so that a hub that was away can still be told
+    """
+    create table erased(
+        subject blob not null, epoch integer not null, seq integer not null, at_ms integer not null,
+        primary key(subject, epoch, seq)) without rowid;
+    """,
 )
 
 

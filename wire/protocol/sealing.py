@@ -9,6 +9,7 @@ signed statement that it is done. A subject goes over the link as a hash under a
 hub keeps a hash of that hash.
 """
 
+from collections.abc import Sequence
 from hashlib import sha256
 
 import msgspec
@@ -131,12 +132,16 @@ ERASE_TAG = b"skerry-erase/1\0"
 ERASED_TAG = b"skerry-erased/1\0"
 STATEMENT_TAG = b"skerry-statement/1\0"  # before what a hub's reply key signs beside frames
 SUBJECT_BYTES = 32
+MAX_NAMED_QUESTIONS = 256  # in one erasure request: they fit the 16 KiB of a JSON body
+QUESTION_NAME = r"^([0-7][0-9a-f]{15}|[0-9a-f]{1,15})-[0-9]{1,18}$"  # both numbers fit 63 bits
 
 
 class ErasureTombstone(msgspec.Struct, frozen=True):
     """Statement that the data of one subject was erased.
 
-    `rows` about the subject that `mark` stands for, kept until `before_ms` of hub time, are gone since `at_ms`.
+    `rows` about the subject that `mark` stands for, kept until `before_ms` of hub time, are gone since `at_ms`: all
+    that this and earlier requests found. `named`: questions that this request named; `found`: rows that it found, by
+    name or by subject, which still held anything.
     """
 
     device: str
@@ -146,6 +151,8 @@ class ErasureTombstone(msgspec.Struct, frozen=True):
     at_ms: int
     hub: str
     region: str
+    named: int = 0
+    found: int = 0
 
 
 class SignedStatement(msgspec.Struct, frozen=True):
@@ -163,9 +170,15 @@ def hash_subject_mark(device: str, subject: bytes) -> bytes:
     return sha256(ERASED_TAG + device.encode() + b"\0" + subject).digest()
 
 
-def build_erase_text(device: str, subject: str, before_ms: int) -> bytes:
+def name_question(epoch: int, seq: int) -> str:
+    """Name of a question in an erasure request: `EPOCH-SEQ`, the epoch in hexadecimal. See `QUESTION_NAME`."""
+    return f"{epoch:x}-{seq}"
+
+
+def build_erase_text(device: str, subject: str, before_ms: int, questions: Sequence[str] = ()) -> bytes:
     """Bytes of an erasure request, to be signed by the device's identity key.
 
-    `subject`: the keyed hash, hex. `before_ms`: hub time up to which rows are to be erased.
+    `subject`: the keyed hash, hex. `before_ms`: hub time up to which rows are to be erased. `questions`: names of
+    further questions of the device.
     """
-    return sha256(ERASE_TAG + f"{device}\0{subject}\0{before_ms}".encode()).digest()
+    return sha256(ERASE_TAG + "\0".join((device, subject, str(before_ms), *questions)).encode()).digest()

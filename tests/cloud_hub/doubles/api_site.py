@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.core.commands import ErasureRequest, Tombstone
+from cloud_hub.core.commands import Erasure, ErasureRequest
 from cloud_hub.core.web_requests import EngineProbe, InferOptions, InferRefusedError, StoredModel
 from cloud_hub.engine.base import EchoEngine, ModelCard, WorkItem
 from cloud_hub.enrollment.ca_rotation import CaRotation
@@ -46,7 +46,7 @@ DEVICE = "demo--cam-1"
 class EmptyStore:
     """Double of a store without any question."""
 
-    async def erase_subject(self, wish: ErasureRequest) -> Tombstone:
+    async def erase_subject(self, wish: ErasureRequest) -> Erasure:
         raise StoreError(f"nothing is kept of {wish.subject.hex()}")
 
     async def read_tallies(self) -> list[LabelTally]:

@@ -70,8 +70,8 @@ class Bench:
         self._obey(self.core.on_stored([q.key for q in job.keeps], self.now))
         for find in job.finds:
             self._obey(self.core.on_found(find, done.rows, done.highest, self.now))
-        for keys, stone in done.erased:
-            self._obey(self.core.on_erased(keys, stone, self.now))
+        for erasure in done.erased:
+            self._obey(self.core.on_erased(erasure.keys, erasure.stone, self.now))
 
     def lose_commit(self) -> None:
         """Fail the pending job, as a full disk does."""

@@ -5,20 +5,29 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from cryptography.exceptions import InvalidSignature
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.core.commands import ErasureRequest, QuestionEnding, QuestionKey, StoredQuestion
+from cloud_hub.api.routing import MAX_JSON_BYTES
+from cloud_hub.core.commands import Erasure, ErasureRequest, QuestionEnding, QuestionKey, StoredQuestion
+from cloud_hub.enrollment.erasure import EraseRequest, build_tombstone
 from cloud_hub.storage.database import effects, tallies
 from cloud_hub.storage.retention import MIN_SHOWN_COUNT, LabelTally, publish_tallies, suppress_rare_labels
 from cloud_hub.storage.store import Store, StoreJob
 from tests.cloud_hub.doubles.bench import DAY_S, Bench
 from tests.cloud_hub.doubles.devices import HUB, NOW_S, SimDevice
 from wire.protocol.messages import Refusal, RefusalReason
-from wire.protocol.sealing import STATEMENT_TAG, build_erase_text, hash_subject_mark
+from wire.protocol.sealing import (
+    MAX_NAMED_QUESTIONS,
+    STATEMENT_TAG,
+    build_erase_text,
+    hash_subject_mark,
+    name_question,
+)
 
 DAY_MS = 86_400_000
 NOW_MS = int(NOW_S * 1000)
@@ -158,10 +167,17 @@ def test_a_verdict_that_was_not_written_is_not_counted():
 # A subject
 
 
-def erased(bench: Bench, subject: bytes = SUBJECT) -> None:
+def erased(bench: Bench, subject: bytes = SUBJECT, named: tuple[QuestionKey, ...] = ()) -> None:
     at_ms = int(bench.now * 1000)
-    bench.job.erases.append(ErasureRequest("demo--d1", subject, at_ms, at_ms))
+    bench.job.erases.append(ErasureRequest("demo--d1", subject, at_ms, at_ms, named))
     bench.settle()
+
+
+def erase_named(store: Store, *seqs: int) -> Erasure:
+    """Erase questions that the device names, of a subject that the hub never heard of."""
+    named = tuple(question(seq).key for seq in seqs)
+    (done,) = store.apply_jobs([StoreJob(erases=[ErasureRequest("demo--d1", SUBJECT, NOW_MS, NOW_MS, named)])])
+    return done.erased[0]
 
 
 def test_case_113_erased_rows_hold_nothing_but_their_key_and_hashes(device: SimDevice, bench: Bench):
@@ -220,6 +236,62 @@ def test_case_113_no_device_erases_what_another_sent(device: SimDevice):
     bench.settle()
     erased(bench)
     assert row(bench, 1).verdict is not None
+
+
+def test_what_a_device_names_is_erased_although_the_hub_never_had_the_subject(device: SimDevice, bench: Bench):
+    frames = [bench.ask(device, seq) for seq in (1, 2)]
+    bench.settle()
+    bench.engine.broken = True
+    bench.ask(device, 3)
+    bench.commit()
+    erased(bench, named=tuple(QuestionKey(device.id, device.epoch, seq) for seq in (1, 3, 77)))
+    for seq in (1, 3):
+        assert (row(bench, seq).verdict, row(bench, seq).refusal) == (None, "expired")
+    assert row(bench, 2).verdict is not None
+    assert bench.store.read_unanswered() == []
+    (stone,) = bench.store.read_tombstones()
+    assert stone.rows == 2
+    bench.replies(device)
+    bench.say(device.up, frames[0])
+    bench.settle()
+    assert [(r.seq, r.reason) for r in bench.refusals(device)] == [(1, RefusalReason.EXPIRED)]
+
+
+def test_a_tombstone_counts_only_rows_that_still_held_something():
+    store = Store.open("sqlite://")
+    ends = [QuestionEnding(question(seq).key, NOW_MS, verdict=b"v") for seq in (1, 2)]
+    refused = QuestionEnding(question(3).key, NOW_MS, refusal=RefusalReason.BUSY)
+    keeps = [question(1), question(2, SUBJECT), question(3), question(4)]
+    store.apply_jobs([StoreJob(keeps=keeps, endings=[*ends, refused])])
+    first, again = erase_named(store, 1, 2, 3, 9), erase_named(store, 1, 2, 3, 4, 9)
+    assert [key.seq for key in first.keys] == [1, 2], "a refusal holds nothing, and 9 was never asked"
+    assert [key.seq for key in again.keys] == [4]
+    assert again.stone.rows == 3
+    told = json.loads(build_tombstone(again, "hub-1", "local"))
+    assert (told["named"], told["found"], told["rows"]) == (5, 1, 3)
+
+
+def test_what_a_device_names_is_its_own_whoever_else_has_the_same_numbers(device: SimDevice):
+    other = SimDevice("demo--d2")
+    bench = Bench(device, other)
+    bench.ask(other, 1)
+    bench.settle()
+    erased(bench, named=(QuestionKey(device.id, other.epoch, 1),))
+    assert row(bench, 1).verdict is not None
+
+
+def test_the_names_of_questions_are_signed_and_bounded():
+    text = build_erase_text("demo--d1", SUBJECT.hex(), NOW_MS, ["7-1"])
+    assert text != build_erase_text("demo--d1", SUBJECT.hex(), NOW_MS, ["7-2"])
+    assert text != build_erase_text("demo--d1", SUBJECT.hex(), NOW_MS)
+    asked = {"device": "demo--d1", "subject": SUBJECT.hex(), "before_ms": 1, "proof": ""}
+    most = [name_question(2**63 - 1, 10**18 - 1)] * MAX_NAMED_QUESTIONS
+    body = msgspec.json.encode({**asked, "questions": most})
+    assert len(body) <= MAX_JSON_BYTES
+    assert len(msgspec.json.decode(body, type=EraseRequest).questions) == MAX_NAMED_QUESTIONS
+    for wrong in ([*most, "1-1"], ["demo--d2/7-1"], ["8" * 16 + "-1"], ["7-" + "9" * 19], ["7"]):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(msgspec.json.encode({**asked, "questions": wrong}), type=EraseRequest)
 
 
 def test_the_device_asks_with_its_own_signature(device: SimDevice):

@@ -1,4 +1,4 @@
-"""Identity endpoints of a real hub behind a small TLS server: enrol, renew, retire.
+"""Identity endpoints of a real hub behind a small TLS server: enrol, renew, retire, erase.
 
 `change` alters a reply in transit.
 """
@@ -12,25 +12,30 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest, Rejection, encode_invite
+from cloud_hub.enrollment.erasure import EraseRequest, ErasureService, attach_signature, build_tombstone
 from cloud_hub.enrollment.renewal import DeviceRetireRequest, RenewalService, RenewRequest
 from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.registry.registry import DeviceInvitation, Registry
 from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
+from cloud_hub.storage.store import Store, StoreJob
 from edge_agent.identity.enrollment import enrol_device
 from edge_agent.identity.identity import Identity
 from wire.http.guards import ServerAccess, error_response, open_site
+from wire.protocol.sealing import STATEMENT_TAG
 
 DEVICE = "demo--cam-1"
-HUB = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
+SIGNING = Ed25519PrivateKey.from_private_bytes(b"s" * 32)
+HUB = HubCard("hub-1", "local", b"h" * 32, SIGNING.public_key().public_bytes_raw())
 Change = Callable[[dict[str, Any]], Any]
 
 
 class IdentityHub:
-    """`now_ms`: hub time. `replies`: every good reply, as sent."""
+    """`now_ms`: hub time. `replies`: every good reply, as sent. `store`: of questions; it is full while `away`."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
@@ -41,6 +46,9 @@ class IdentityHub:
         self.renewals = RenewalService(self.registry, self.authorities, self.place)
         self.change: Change = lambda reply: reply
         self.replies: list[dict[str, Any]] = []
+        self.store = Store.open("sqlite://")
+        self.erasures = ErasureService(self.registry)
+        self.away = False
         self.asked = 0
         self.now_ms = int(utc_now().timestamp() * 1000)
         self.url = ""
@@ -68,6 +76,16 @@ class IdentityHub:
         asked = msgspec.json.decode(await request.read(), type=DeviceRetireRequest)
         return self._say(self.renewals.retire(asked, self.now_ms))
 
+    async def on_erase(self, request: web.Request) -> web.Response:
+        wish = self.erasures.check_request(msgspec.json.decode(await request.read(), type=EraseRequest), self.now_ms)
+        if self.away:
+            return error_response(503, "nothing was erased")
+        if isinstance(wish, Rejection):
+            return self._say(wish)
+        (done,) = self.store.apply_jobs([StoreJob(erases=[wish])])
+        text = build_tombstone(done.erased[0], HUB.name, HUB.region)
+        return self._say(attach_signature(text, SIGNING.sign(STATEMENT_TAG + text)))
+
     def _say(self, reply: Any) -> web.Response:
         self.asked += 1
         if isinstance(reply, Rejection):
@@ -83,8 +101,8 @@ async def serve_identity_hub(folder: Path) -> AsyncIterator[IdentityHub]:
     pair = hub.authorities.ensure_server((), utc_now())
     door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
     runner = web.AppRunner(web.Application(), access_log=None)
-    for path, handler in (("enrol", hub.on_enrol), ("renew", hub.on_renew), ("retire", hub.on_retire)):
-        runner.app.router.add_post(f"/v1/{path}", handler)
+    for handler in (hub.on_enrol, hub.on_renew, hub.on_retire, hub.on_erase):
+        runner.app.router.add_post(f"/v1/{handler.__name__.removeprefix('on_')}", handler)
     await runner.setup()
     try:
         hub.url = (await open_site(runner, door)).replace("127.0.0.1", "localhost")
@@ -94,3 +112,4 @@ async def serve_identity_hub(folder: Path) -> AsyncIterator[IdentityHub]:
     finally:
         await runner.cleanup()
         hub.registry.close()
+        hub.store.close()

@@ -32,6 +32,36 @@ def rows(file: Path, query: str) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()
 
 
+async def test_a_hub_that_never_knew_the_subject_erases_what_the_device_names(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
+):
+    """The policy names no subject field: its hash stays on the device, which knows the question's number."""
+    document = tmp_path / "policy.toml"
+    document.write_text(POLICY.format(mode="hub_first", budget_s=PATIENT_S))
+    hub = await stage.start_hub(bundle.path, policies=(document,))
+    agent = await stage.add_agent("a", bundle.path, document, QUICK)
+    await stage.start_agent(agent)
+    people = (SUBJECT, "somebody else")
+    asked = [
+        await ask(stage, agent, bundle, x, parameters={"subject": who})
+        for x, who in zip(samples(2), people, strict=True)
+    ]
+    assert {answer["source"] for answer in asked} == {"hub"}
+    await settle(stage)
+    assert rows(hub.database, "select subject is null, verdict is null from effects order by seq") == [(1, 0), (1, 0)]
+
+    done = await skerry("erase", SUBJECT, "--dir", str(agent.folder), "--json")
+    assert done == {"answers": 1, "questions": 1, "hubs": {"hub-1": 1}, "found": {"hub-1": 1}, "left": []}
+
+    kept = rows(hub.database, "select verdict is null, refusal from effects order by seq")
+    assert kept == [(1, "expired"), (0, None)]
+    lines = (agent.folder / "tombstones.jsonl").read_text().splitlines()
+    first = json.loads(json.loads(lines[0])["body"])
+    assert (first["named"], first["found"], first["rows"]) == (1, 1, 1)
+    again = await skerry("erase", SUBJECT, "--dir", str(agent.folder), "--json")
+    assert again == {"answers": 0, "questions": 1, "hubs": {"hub-1": 1}, "found": {"hub-1": 0}, "left": []}
+
+
 async def test_case_113_a_subject_is_gone_from_device_and_hub_and_the_ledgers_never_had_it(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
@@ -47,7 +77,7 @@ async def test_case_113_a_subject_is_gone_from_device_and_hub_and_the_ledgers_ne
     await settle(stage)
 
     done = await skerry("erase", SUBJECT, "--dir", str(agent.folder), "--json")
-    assert done == {"answers": 3, "hubs": {"hub-1": 3}, "left": []}
+    assert done == {"answers": 3, "questions": 3, "hubs": {"hub-1": 3}, "found": {"hub-1": 3}, "left": []}
 
     ids = {answer["answer_id"] for answer in hers}
     assert {id_ for (id_,) in rows(agent.database, "select id from answers")} == {other["answer_id"]}
@@ -55,8 +85,9 @@ async def test_case_113_a_subject_is_gone_from_device_and_hub_and_the_ledgers_ne
     assert kept == [(1, 1, "expired")] * 3 + [(0, 0, None)]
     assert ids <= {id_ for (id_,) in rows(agent.database, "select id from ledger")}, "the audit keeps its hashes"
     assert len(rows(hub.database, "select * from tombstones")) == 1
-    stone = json.loads(json.loads((agent.folder / "tombstones.jsonl").read_text())["body"])
+    stone = json.loads(json.loads((agent.folder / "tombstones.jsonl").read_text().splitlines()[0])["body"])
     assert (stone["device"], stone["rows"], stone["hub"]) == (agent.device, 3, "hub-1")
+    assert (stone["named"], stone["found"]) == (3, 3)
 
     again = await skerry("erase", SUBJECT, "--dir", str(agent.folder), "--json")
     assert (again["answers"], again["left"]) == (0, [])
