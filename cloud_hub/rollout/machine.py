@@ -344,7 +344,7 @@ class RolloutCore:
 
     def _hold_wave(self, why: str, ms: int) -> None:
         """Withdraw what is not committed and wait for a person: harm is likely, but a few devices may have faked it."""
-        if self.state is S.PAUSED_MANUAL:
+        if self.state in PAUSED:
             self._out.append(NotifyOperator(why))
             self.course.add_entry(BY_HUB, "held", why, ms)
         else:

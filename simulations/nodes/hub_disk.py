@@ -27,18 +27,18 @@ class HubRow(msgspec.Struct, gc=False):
 
 
 class StoreSnapshot(msgspec.Struct, frozen=True):
-    """Backup of a hub's store. `effects`: how many verdicts had been stored by then."""
+    """Backup of a hub's store. `effects`: the verdicts in it that were stored since the first backup."""
 
     rows: dict[QuestionKey, HubRow]
     highest: dict[Stream, int]
-    effects: int  # how many had been stored
+    effects: tuple[QuestionKey, ...]
 
 
 class HubDisk:
     """Twin of a hub's store.
 
     `effect` and `undone` are called for every verdict that was stored, or is gone again after a restore of a
-    backup.
+    backup. A backup older than an earlier restore brings verdicts back that this one had undone: `effect` again.
     """
 
     def __init__(
@@ -112,14 +112,16 @@ class HubDisk:
         if self._since is None:
             self._since = []
         rows = {key: copy(kept) for key, kept in self._rows.items()}
-        return StoreSnapshot(rows, dict(self._highest), len(self._since))
+        return StoreSnapshot(rows, dict(self._highest), tuple(self._since))
 
     def restore_snapshot(self, snapshot: StoreSnapshot) -> None:
-        """Restore a backup; verdicts that were stored since are reported as undone."""
-        since = self._since or []
-        for key in sorted(set(since[snapshot.effects :])):
+        """Restore a backup; verdicts that were stored since are reported as undone, those that are back as stored."""
+        now, then = set(self._since or ()), set(snapshot.effects)
+        for key in sorted(now - then):
             self._undone(key)
-        del since[snapshot.effects :]
+        for key in sorted(then - now):
+            self._effect(key)
+        self._since = list(snapshot.effects)
         self._rows = {key: copy(kept) for key, kept in snapshot.rows.items()}
         self._highest = dict(snapshot.highest)
 

@@ -202,6 +202,16 @@ def test_likely_harm_while_people_have_paused_it_calls_back_as_well():
     assert not bench.core.fleet.open_rows()
 
 
+def test_likely_harm_while_nothing_could_be_concluded_calls_back_as_well():
+    bench = Bench(200, UNSURE)
+    bench.to(S.PAUSED_INCONCLUSIVE)
+    bench.core._judge = HOLD
+    bench.run(60.0)
+    assert bench.core.state is S.PAUSED_INCONCLUSIVE
+    assert bench.core.head.held
+    assert not bench.core.fleet.open_rows()
+
+
 def test_paused_as_soon_as_it_was_started_it_tells_nobody_before_it_is_resumed():
     bench = Bench(200)
     bench.to(S.READY)

@@ -57,6 +57,14 @@ def test_case_100_what_the_backup_still_owed_is_computed_again_and_answered_once
     assert outcome.history.doubled == 0
 
 
+def test_case_100_a_second_backup_that_is_older_than_the_first_restore_doubles_nothing() -> None:
+    """Verdicts that the first restore had undone are back with the second one, and count as stored again."""
+    first = ScenarioEvent(EventKind.RESTORE, 40.0, 1.0, amount=29.0)
+    second = ScenarioEvent(EventKind.RESTORE, 70.0, 1.0, amount=45.0)
+    slow = replace(CALM_REGION, link=Link(EnvironmentConditions(latency_s=0.5, loss=0.2, repeats=0.05)))
+    assert kept(of(first, second, region=slow, seconds=75.0)).history.doubled == 0
+
+
 def test_case_100_a_device_asks_for_nothing_that_has_ended() -> None:
     outcome = kept(of(ScenarioEvent(EventKind.RESTORE, 400.0, 5.0, amount=300.0), seconds=410.0, devices=1))
     assert outcome.history.effects - outcome.history.answered <= 2, "what was on its way when the backup was made"
