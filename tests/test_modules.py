@@ -15,7 +15,7 @@ PAGES = (
     *(ROOT / name for name in ("README.md", "Makefile", "pyproject.toml")),
     # a decision names what there was on its day
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "adr"),
-    *sorted(path for path in (ROOT / "deploy").rglob("*") if path.is_file()),
+    *sorted(path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix != ".pyc"),
 )
 _PACKAGE = rf"(?<![\w./:@{{<-])(?:{'|'.join(NAMED)})"
 MODULE = re.compile(rf"{_PACKAGE}(?:\.[A-Za-z_]\w*)+(?::[A-Za-z_]\w*)?(?<!\.md)(?![\w/])")

@@ -18,7 +18,13 @@ def copy(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    ["runtime/codec.py", "runtime/codec_ans.py", "graph/weights.py", "forge/data/packing.py", "forge/training/gate.py"],
+    [
+        "runtime/feature_codec.py",
+        "runtime/codec_ans.py",
+        "graph/weights.py",
+        "forge/data/packing.py",
+        "forge/training/gate.py",
+    ],
 )
 def test_a_changed_module_that_decides_a_bundle_changes_the_digest(copy, name):
     before = sources_digest(copy)
@@ -43,7 +49,7 @@ def test_a_new_module_counts_until_it_is_left_out_by_name(copy):
 
 def test_a_renamed_module_changes_it(copy):
     before = sources_digest(copy)
-    (copy / "runtime" / "codec.py").rename(copy / "runtime" / "coding.py")
+    (copy / "runtime" / "feature_codec.py").rename(copy / "runtime" / "coding.py")
     assert sources_digest(copy) != before
 
 
