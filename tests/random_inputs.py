@@ -1,18 +1,19 @@
 """Random inputs of a parser: sound ones with a few parts cut, doubled, swapped or replaced; the same for the same seed.
 
 Rule: a parser of what comes from outside raises the errors that it declares, and nothing else. `make test` tries
-`FEW` inputs, `make heavy` `SKERRY_EXAMPLES` of them, 100,000 where that is not set.
+`FEW` inputs, `make heavy` 100,000, or as many as `SKERRY_EXAMPLES` says in figures.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 import pytest
 
+from tests.examples import WANTED
+
 FEW = 300
-MANY = int(os.environ.get("SKERRY_EXAMPLES", "100000"))
+MANY = int(WANTED) if WANTED.isdecimal() else 100_000
 COUNTS = (FEW, pytest.param(MANY, marks=[pytest.mark.heavy, pytest.mark.timeout(3600)]))
 NUMBERS = (
     b"0",
