@@ -145,11 +145,13 @@ class _DeviceHalf(nn.Module):
     def __init__(self, pieces: TrainedModules) -> None:
         super().__init__()
         self.head, self.encoder, self.exit, self.separate = pieces.head, pieces.encoder, pieces.exit, pieces.separate
+        self.coder = pieces.sent.coder
 
     def forward(self, sample: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        hidden = self.encoder.trunk(*as_tuple(self.head(sample)))
+        features = as_tuple(self.head(sample))
+        hidden = self.encoder.trunk(*features)
         logits = self.exit(sample) if self.separate else self.exit(hidden)
-        return logits, pool_places(hidden), self.encoder.quantise(hidden)
+        return logits, pool_places(hidden), self.coder(sample, features, hidden)
 
 
 def fit_gate_and_novelty(pieces: TrainedModules, data: Data, seed: int) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from models.forge.training.bottleneck import BottleneckDecoder, BottleneckEncoder, Codebook
+from models.forge.training.code_path import CodePath, Route, TrunkCoder
 from models.forge.training.losses import LossConfig, distillation_loss
 
 CODES, CONFIDENCE, NOVELTY = "codes", "confidence", "novelty"
@@ -25,7 +26,7 @@ class TrainedModules:
 
     `exit` takes the encoder's trunk, or, if `separate`, the raw sample (it is the user's own small model). `gate` maps
     (logits, pooled trunk) to a confidence in 0..1, `novelty` maps the same to 0..1. `temperature` is for the
-    softmax of the logits where there is no gate.
+    softmax of the logits where there is no gate. `path`: what travels, if it is not the codes of `encoder`.
     """
 
     head: nn.Module
@@ -38,6 +39,21 @@ class TrainedModules:
     novelty: nn.Module | None = None
     temperature: float = 1.0
     separate: bool = False
+    path: CodePath | None = None
+
+    @property
+    def sent(self) -> CodePath:
+        """The code path that ships: `path`, else the encoder's own codes."""
+        return self.path or describe_encoder_path(self)
+
+
+def describe_encoder_path(pieces: TrainedModules) -> CodePath:
+    """The code path of the codes that were taught together with the trunk."""
+    book = pieces.codebook
+    name = f"{Route.LEARNED}-{book.payload_bytes}"
+    return CodePath(
+        name, Route.LEARNED, TrunkCoder(pieces.encoder), pieces.decoder, pieces.tail, tuple(book.shape), book.levels
+    )
 
 
 def build_edge_module(pieces: TrainedModules) -> nn.Module:
@@ -55,8 +71,13 @@ def edge_output_names(pieces: TrainedModules, feature: str = CODES) -> tuple[str
 
 
 def build_tail_module(pieces: TrainedModules) -> nn.Module:
-    """The hub's half: codes as floats `[n, *codebook.shape]` -> the given model's outputs, in evaluation mode."""
-    return _TailModule(pieces.decoder, pieces.tail).eval()
+    """The hub's half: codes as floats `[n, *shape]` -> the given model's outputs, in evaluation mode."""
+    return build_hub_module(pieces.sent)
+
+
+def build_hub_module(path: CodePath) -> nn.Module:
+    """The hub's half of one code path: codes as floats `[n, *path.shape]` -> outputs, in evaluation mode."""
+    return _TailModule(path.decoder, path.tail).eval()
 
 
 def pool_places(hidden: Tensor) -> Tensor:
@@ -73,11 +94,13 @@ class _EdgeModule(nn.Module):
         super().__init__()
         self.head, self.encoder, self.exit = pieces.head, pieces.encoder, pieces.exit
         self.gate, self.novelty, self.separate = pieces.gate, pieces.novelty, pieces.separate
+        self.coder = pieces.sent.coder
 
     def forward(self, sample: Tensor) -> tuple[Tensor, ...]:
-        hidden = self.encoder.trunk(*as_tuple(self.head(sample)))
+        features = as_tuple(self.head(sample))
+        hidden = self.encoder.trunk(*features)
         logits = self.exit(sample) if self.separate else self.exit(hidden)
-        found = [logits, self.encoder.quantise(hidden).to(torch.uint8)]
+        found = [logits, self.coder(sample, features, hidden).to(torch.uint8)]
         summary = pool_places(hidden)
         if self.gate is not None:
             found.append(self.gate(logits, summary))
@@ -128,7 +151,7 @@ def retune_hub(
 
     Their normalisation keeps the statistics that it has. `tick` is called with the share done, 0..1.
     """
-    hub = _TailModule(pieces.decoder, pieces.tail).eval()
+    hub = build_tail_module(pieces)
     weights = [weight for weight in hub.parameters() if weight.requires_grad]
     optimiser = torch.optim.Adam(weights, lr=course.rate)
     chance = torch.Generator().manual_seed(course.seed)
