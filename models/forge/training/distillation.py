@@ -22,9 +22,10 @@ from models.forge.partition.split import split_model, split_shared
 from models.forge.training.bottleneck import BottleneckDecoder, BottleneckEncoder, Codebook, choose_codebook
 from models.forge.training.determinism import deterministic_torch
 from models.forge.training.early_exit import EarlyExit, RegressionExit, ScaledRegressor
-from models.forge.training.gate import fit_gate_and_novelty
+from models.forge.training.gate import collect_gate_samples, set_confidence
 from models.forge.training.losses import LossConfig, distillation_loss, exit_loss, feature_matching_loss
 from models.forge.training.modules import TrainedModules, as_tuple
+from models.forge.training.novelty import set_novelty
 from models.forge.training.teacher import AugmentFunction, TeacherAnswers, choose_execution
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ def train_modules(
         models = _TeacherModels(traced.gm, split_shared(traced, entry).head)
         _Trainer(data, models, wish, aim, pieces).run(tell)
         tell("fitting the gate", 1 - _FITTING)
-        fit_gate_and_novelty(pieces, data, wish.seed)
+        seen = collect_gate_samples(pieces, data.calibration)
+        set_confidence(pieces, seen, data, wish.seed)
+        set_novelty(pieces, seen, data)
     tell("taught", 1.0)
     return pieces
 

@@ -1,8 +1,8 @@
-"""Learned confidence gate (probability that the device's own answer stands) and novelty score of a sample.
+"""Learned confidence gate: the probability that the device's own answer stands.
 
 Rule: fitted on the calibration part alone, with every probability read off samples that the fit did not see. Learned
 deferral: Madras et al. 2018, Mozannar & Sontag 2020; when it beats the softmax: Jitkrittum et al. 2023. Monotone
-calibration: Zadrozny & Elkan 2002. Novelty by class means: Lee et al. 2018 (Mahalanobis).
+calibration: Zadrozny & Elkan 2002.
 """
 
 import math
@@ -27,7 +27,6 @@ _WIDE = 32  # up to so many labels each label's log-probability is a gate input 
 _KNOTS = 24
 _STEPS, _RATE, _DECAY = 300, 0.01, 0.02
 _DEEPER_PAYS = 0.002  # share of right answers that reading the trunk must add before it is used
-_DIRECTIONS, _RIDGE = 32, 1e-6
 _LEAST = 200  # samples of calibration below which nothing is learned from them
 
 
@@ -93,29 +92,6 @@ def build_gate_inputs(logits: Tensor, summary: Tensor | None) -> Tensor:
     return torch.cat([ordered, margin, entropy, *each, *([] if summary is None else [summary])], 1)
 
 
-class NoveltyScore(nn.Module):
-    """Novelty network: (logits, pooled trunk) -> share `[n]` of calibration samples that look more usual."""
-
-    whiten: Tensor  # [inputs, kept]
-    centres: Tensor  # [classes, kept]
-
-    def __init__(self, whiten: Tensor, centres: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("whiten", whiten)
-        self.register_buffer("centres", centres)
-        self.table: nn.Module = nn.Identity()
-
-    def forward(self, logits: Tensor, summary: Tensor) -> Tensor:
-        found: Tensor = self.table(self.distance(logits, summary))
-        return found
-
-    def distance(self, logits: Tensor, summary: Tensor) -> Tensor:
-        """Mahalanobis distance to the nearest class mean, in standard deviations of the shared covariance."""
-        place = torch.cat([logits, summary], 1) @ self.whiten
-        square = (place * place).sum(1, keepdim=True) - 2 * place @ self.centres.T + (self.centres**2).sum(1)
-        return square.amin(1).clamp(min=0).sqrt()
-
-
 class GateSamples(NamedTuple):
     """Samples for fitting, as the device and the hub answer them: tensors of `n` rows."""
 
@@ -154,19 +130,12 @@ class _DeviceHalf(nn.Module):
         return logits, pool_places(hidden), self.coder(sample, features, hidden)
 
 
-def fit_gate_and_novelty(pieces: TrainedModules, data: Data, seed: int) -> None:
-    """Set `gate`, `novelty` and `temperature` from the calibration part; a gate only if it beats the softmax there."""
-    seen = collect_gate_samples(pieces, data.calibration)
-    known = seen.y.numpy() >= 0 if data.labels else np.ones(len(seen.y), bool)
+def set_confidence(pieces: TrainedModules, seen: GateSamples, data: Data, seed: int) -> None:
+    """Set `gate` and `temperature` from the calibration samples; a gate only if it beats the softmax there."""
     if data.labels:
+        known = seen.y.numpy() >= 0
         pieces.temperature = fit_temperature(seen.logits.numpy()[known], seen.y.numpy()[known])
         pieces.gate = fit_gate(seen, seed)
-    pieces.novelty = fit_novelty(collect_gate_samples(pieces, _thin_part(data.training)), seen, data.labels != ())
-
-
-def _thin_part(part: DataPart, most: int = 10_000) -> DataPart:
-    step = max(1, len(part) // most)
-    return DataPart((part.x[0][::step],), part.y[::step])
 
 
 def fit_gate(seen: GateSamples, seed: int) -> ConfidenceGate | None:
@@ -270,32 +239,3 @@ def fit_isotonic(scores: Floats, right: Floats) -> PiecewiseLinear:
     smooth = np.array([fitted[max(0, p - 2) : p + 3].mean() for p in places[first]])
     hair = np.linspace(0, 1, len(knots))
     return PiecewiseLinear(knots, np.maximum.accumulate(smooth) * 0.99 + hair * 0.01)
-
-
-def fit_novelty(training: GateSamples, calibration: GateSamples, labels: bool) -> NoveltyScore:
-    """Fit class means and shared covariance on training samples, and the table on calibration samples."""
-    places = torch.cat([training.logits, training.summary], 1).double()
-    groups = training.y.numpy() if labels else np.zeros(len(places), np.int64)
-    kinds = [kind for kind in np.unique(groups) if kind >= 0]
-    means = torch.stack([places[groups == kind].mean(0) for kind in kinds])
-    inside = torch.cat([places[groups == kind] - mean for kind, mean in zip(kinds, means, strict=True)])
-    whiten = _fit_whitening(places, inside)
-    novelty = NoveltyScore(whiten.float(), (means @ whiten).float())
-    usual = calibration.y >= 0 if labels else torch.ones(len(calibration.y), dtype=torch.bool)
-    with torch.no_grad():
-        distances = novelty.distance(calibration.logits[usual], calibration.summary[usual]).double().numpy()
-    shares = np.linspace(0, 1, _KNOTS)
-    knots, first = np.unique(np.quantile(distances, shares), return_index=True)
-    if len(knots) > 1:
-        novelty.table = PiecewiseLinear(knots, shares[first])
-    return novelty.eval()
-
-
-def _fit_whitening(places: Tensor, inside: Tensor) -> Tensor:
-    """The directions in which samples differ most, scaled so that within a class all of them spread alike."""
-    _, axes = torch.linalg.eigh(torch.cov(places.T) + _RIDGE * torch.eye(places.shape[1]))
-    axes = axes[:, -_DIRECTIONS:]
-    flat = inside @ axes
-    values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))
-    whiten: Tensor = axes @ vectors / values.clamp(min=max(_RIDGE, float(values.max()) * 1e-4)).sqrt()
-    return whiten

@@ -10,7 +10,6 @@ from models.forge.training.gate import (
     PiecewiseLinear,
     fit_gate,
     fit_isotonic,
-    fit_novelty,
     mean_recovered,
 )
 
@@ -83,12 +82,3 @@ def test_a_table_never_falls_and_keeps_the_order_of_scores():
 def test_a_table_passes_through_its_knots():
     table = PiecewiseLinear(np.array([0.0, 1.0, 3.0]), np.array([0.1, 0.5, 0.6]))
     assert torch.allclose(table(torch.tensor([-1.0, 0.5, 2.0, 9.0])), torch.tensor([0.1, 0.3, 0.55, 0.6]))
-
-
-def test_novelty_is_the_share_of_calibration_samples_that_look_more_usual():
-    seen = _world(telling=True)
-    novelty = fit_novelty(seen, _world(telling=True, seed=1), labels=True)
-    fresh = _world(telling=True, seed=2)
-    shares = novelty(fresh.logits, fresh.summary)
-    assert abs(shares.mean().item() - 0.5) < 0.05
-    assert novelty(fresh.logits, fresh.summary + 20).min() > 0.99

@@ -7,7 +7,7 @@ from torch import nn
 from models.forge.partition.layout import AxisOrder, FeatureLayout
 from models.forge.training.bottleneck import BottleneckDecoder, BottleneckEncoder, Codebook
 from models.forge.training.early_exit import EarlyExit
-from models.forge.training.gate import GateSamples, fit_gate, fit_novelty
+from models.forge.training.gate import GateSamples, fit_gate
 from models.forge.training.losses import LossConfig
 from models.forge.training.modules import (
     RetuningConfig,
@@ -18,6 +18,7 @@ from models.forge.training.modules import (
     edge_output_names,
     retune_hub,
 )
+from models.forge.training.novelty import fit_novelty
 
 FEATURE = FeatureLayout(AxisOrder.NUMBERS, ((8,),), (8,))
 BOOK = Codebook((6,), 4)
