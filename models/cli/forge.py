@@ -64,7 +64,17 @@ _Out = typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write the b
 _Small = _flag_option("Your own small model as the device's answer, instead of a learned one.", metavar=_FUNCTION)
 _Augment = _flag_option("(samples, torch generator) -> samples: augmentation of training samples.", metavar=_FUNCTION)
 _Cut = _flag_option("Cut here; skips measuring all others. A wrong name lists some.", _LIMITS, metavar="NAME")
-_Bytes = _flag_option("Most bytes of feature codes in one escalation.", _LIMITS, "64 aimed at", min=1)
+_Bytes = _flag_option("Most bytes of feature codes in one escalation.", _LIMITS, "as few as keep enough", min=1)
+_Question = _flag_option("Most bytes of one question as it travels: sealed and padded.", _LIMITS, min=1)
+_Head = _flag_option("Largest share of your model's arithmetic on the device, 0..1.", _LIMITS, "0.25")
+_Level = _flag_option(
+    "Label of a sample, P0 to P3: allows that the sample itself travels, coded, where a policy lets it.",
+    _LIMITS,
+    "features only",
+    metavar="LEVEL",
+)
+_Aware = _flag_option("Weight of an adversary that makes codes leak less, such as 1; costs accuracy.", _LIMITS)
+_Alarm = _flag_option("Share of in-scope samples that may be called novel.", _GATE, default=True)
 _Leakage = _flag_option("Success of the reconstruction attack, upper 95 % bound, 0..1.", _LIMITS)
 _Time = _flag_option("Median latency of the device's half in milliseconds, on this machine.", _LIMITS)
 _Loss = _flag_option(
@@ -101,13 +111,18 @@ class ForgeFlags:
     augment: Annotated[str, _Augment] = ""
     cut: Annotated[str, _Cut] = ""
     max_bytes: Annotated[int | None, _Bytes] = None
+    question_bytes: Annotated[int | None, _Question] = None
+    head_share: Annotated[float | None, _Head] = None
+    sample_level: Annotated[str, _Level] = ""
     max_leakage: Annotated[float | None, _Leakage] = None
     target_ms: Annotated[float | None, _Time] = None
     max_loss: Annotated[float | None, _Loss] = None
+    leakage_aware: Annotated[float, _Aware] = 0.0
     max_share: Annotated[float | None, _Share] = None
     target_accuracy: Annotated[float | None, _Accuracy] = None
     max_risk: Annotated[float | None, _Risk] = None
     confidence: Annotated[float, _Sure] = 0.95
+    false_alarm: Annotated[float, _Alarm] = 0.05
     target: Annotated[str, _Target] = ""
     precision: Annotated[str, _Precision] = ""
     effort: Annotated[Effort, _Effort] = Effort.NORMAL

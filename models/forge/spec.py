@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 MAX_THREADS = 256
+SAMPLE_LEVELS = ("", "P0", "P1", "P2", "P3")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,62}[a-z0-9])?")
 
 
@@ -46,15 +47,18 @@ class ForgeSpec:
     `None` and "" mean no such limit, or that the forge chooses.
 
     - `cut`: name of the split point; `target`: name of a device profile; `precision`: of the edge graph.
-    - `max_bytes`: bytes of codes per sample on the link. `max_leakage`: success of the reconstruction attack, 0..1,
-      above
-      what the label alone gives. `target_ms`: median latency of the device's half on this machine, milliseconds.
+    - `max_bytes`: bytes of codes per sample on the link; `question_bytes`: bytes of a whole question, sealed.
+      `head_share`: share of the given model's arithmetic on the device. `sample_level`: label P0 to P3 of the sample,
+      which allows that the sample itself travels, coded; "" lets nothing but features leave.
+    - `max_leakage`: success of the reconstruction attack, 0..1, above what the label alone gives. `leakage_aware`:
+      weight of an adversary in the teaching, 0: none. `target_ms`: median latency of the device's half on this
+      machine, milliseconds.
     - `max_loss`: what the pair may lose against the given model if every sample is escalated, as a share (0.01 = one
       point), or as a share of its RMSE for a regressor.
     - `max_share`, `target_accuracy`, `max_risk` choose the threshold, one at most: escalate at most this share; reach
       at
       least this accuracy of the pair; keep at most this share of wrong answers on the device, with probability
-      `confidence`.
+      `confidence`. `false_alarm`: share of in-scope samples that may be called novel.
     - `seed`: of every random choice; `threads`: of torch and ONNX Runtime.
     """
 
@@ -62,15 +66,20 @@ class ForgeSpec:
     version: int = 1
     cut: str = ""
     max_bytes: int | None = None
+    question_bytes: int | None = None
+    head_share: float | None = None
+    sample_level: str = ""
     max_leakage: float | None = None
     target_ms: float | None = None
     max_loss: float | None = None
+    leakage_aware: float = 0.0
     target: str = ""
     precision: str = ""
     max_share: float | None = None
     target_accuracy: float | None = None
     max_risk: float | None = None
     confidence: float = 0.95
+    false_alarm: float = 0.05
     effort: Effort = Effort.NORMAL
     seed: int = 11
     threads: int = 1
@@ -120,7 +129,12 @@ def _list_field_checks(w: ForgeSpec) -> tuple[tuple[str, bool, str], ...]:
         ("--name", bool(_NAME.fullmatch(w.name)), f"{w.name!r}: up to 64 of a-z, 0-9, dot, dash, underscore"),
         ("--version", w.version >= 1, "counted from 1"),
         ("--max-bytes", w.max_bytes is None or w.max_bytes >= 1, "at least 1 byte has to travel"),
+        ("--question-bytes", w.question_bytes is None or w.question_bytes >= 1, "at least 1 byte has to travel"),
+        ("--head-share", _is_share(w.head_share) and w.head_share != 0, "a share in 0..1, more than 0"),
+        ("--sample-level", w.sample_level in SAMPLE_LEVELS, "P0, P1, P2 or P3; what is P4 never leaves"),
         ("--max-leakage", _is_share(w.max_leakage), "a share in 0..1"),
+        ("--leakage-aware", math.isfinite(w.leakage_aware) and w.leakage_aware >= 0, "a weight, 0 or more"),
+        ("--false-alarm", 0 < w.false_alarm < 1, "a share between 0 and 1, such as 0.05"),
         ("--target-ms", w.target_ms is None or w.target_ms > 0, "more than 0 milliseconds"),
         ("--max-loss", _is_share(w.max_loss), "a share in 0..1 (0.01 = one point)"),
         ("--max-share", _is_share(w.max_share), "a share in 0..1"),
