@@ -29,7 +29,12 @@ from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import BundleCost
 from models.forge.report.result import CandidateSummary, EdgeResult, ForgedBundle
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec
-from models.forge.training.distillation import DistillationConfig, build_loss_config, train_modules
+from models.forge.training.distillation import (
+    DistillationConfig,
+    build_loss_config,
+    count_steps_per_epoch,
+    train_modules,
+)
 from models.forge.training.losses import LossConfig
 from models.forge.training.modules import (
     RetuningConfig,
@@ -111,7 +116,7 @@ class CandidateBuild:
         At least so many epochs and optimiser steps as the effort's budget says, bounded in epochs.
         """
         wish, pace = self._wish, self._pace
-        steps = max(1, len(self._found.data.training) // DistillationConfig().batch)
+        steps = count_steps_per_epoch(len(self._found.data.training), DistillationConfig().batch)
         return DistillationConfig(
             max_bytes=wish.max_bytes or PAYLOAD_BYTES,
             head_share=max(_HEAD_SHARE, 1.1 * cut.share),

@@ -18,8 +18,9 @@ from torch.nn.functional import interpolate
 from models.forge.partition.layout import FeatureLayout
 
 _GRID = 8  # largest side of the code grid of an image
-_LEVELS = (4, 8, 16, 32)  # tried in this order: few levels train best, more are for bytes that few channels leave over
-_MAX_CHANNELS = 12
+_LEVELS = (4, 8, 16, 32, 64, 128, 256)  # tried in this order: few train best, more use bytes that few codes leave over
+_MAX_CHANNELS = 64
+_MAX_VECTOR = 4096  # codes of one vector: 1,024 B at 4 levels
 _MOST = 0.75
 _WIDTHS = tuple(range(8, 257, 8))
 _VECTOR_HIDDEN = 256
@@ -48,19 +49,20 @@ def choose_codebook(feature: FeatureLayout, max_bytes: int, *, spatial: bool = T
         height, width = find_code_grid(feature)
         while height * width * 2 > bits and height * width > 1:
             height, width = -(-height // 2), -(-width // 2)
-        return _fill_bits(bits, (height, width))
-    return Codebook((max(1, min(bits // 2, 4 * _MAX_CHANNELS, math.prod(feature.shape))),), _LEVELS[0])
+        channels, levels = _fill_bits(bits / (height * width), _MAX_CHANNELS)
+        return Codebook((channels, height, width), levels)
+    count, levels = _fill_bits(bits, min(_MAX_VECTOR, math.prod(feature.shape)))
+    return Codebook((count,), levels)
 
 
-def _fill_bits(bits: int, grid: tuple[int, int]) -> Codebook:
-    """The fewest levels that use most of the bits there are for each place of the grid."""
-    each = bits / math.prod(grid)
-    best = Codebook((1, *grid), 2)
+def _fill_bits(bits: float, most: int) -> tuple[int, int]:
+    """How many codes (1 to `most`), and of how many levels: the fewest levels that use most of the bits."""
+    found = (1, 2)
     for levels in _LEVELS:
-        channels = min(_MAX_CHANNELS, int(each / math.log2(levels)))
-        if channels * math.log2(levels) * _MOST > best.shape[0] * math.log2(best.levels):
-            best = Codebook((channels, *grid), levels)
-    return best
+        count = min(most, int(bits / math.log2(levels)))
+        if count * math.log2(levels) * _MOST > found[0] * math.log2(found[1]):
+            found = (count, levels)
+    return found
 
 
 def find_code_grid(feature: FeatureLayout) -> tuple[int, int]:

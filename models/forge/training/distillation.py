@@ -94,6 +94,16 @@ def train_modules(
     return pieces
 
 
+def choose_batch(samples: int, batch: int) -> int:
+    """Samples of one step: at most `batch`, fewer where an epoch would have too few steps."""
+    return max(_LEAST_BATCH, min(batch, samples // _LEAST_STEPS))
+
+
+def count_steps_per_epoch(samples: int, batch: int) -> int:
+    """Optimiser steps that a training takes over `samples` in one epoch: what a plan of steps has to divide by."""
+    return max(1, samples // choose_batch(samples, batch))
+
+
 def build_loss_config(data: Data, wish: DistillationConfig) -> LossConfig:
     """Task and loss weights for this data."""
     y = data.training.y
@@ -201,8 +211,7 @@ class _Trainer:
         chance = torch.Generator().manual_seed(wish.seed * 1009 + epoch)
         torch.manual_seed(wish.seed * 1009 + epoch)  # dropout: an epoch is the same after a restart
         order = torch.randperm(len(self._y), generator=chance)
-        size = max(_LEAST_BATCH, min(wish.batch, len(order) // _LEAST_STEPS))
-        steps = max(1, len(order) // size)
+        size, steps = choose_batch(len(order), wish.batch), count_steps_per_epoch(len(order), wish.batch)
         total = 0.0
         self._modules.train()
         for step in range(steps):

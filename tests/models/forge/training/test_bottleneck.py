@@ -67,3 +67,16 @@ def test_a_decoder_may_enter_at_features_of_another_size_than_the_encoder_left()
     codebook = choose_codebook(GRID, 30)
     later = FeatureLayout(AxisOrder.GRID, ((10, 3, 3),), (10, 3, 3))
     assert BottleneckDecoder(codebook, later)(torch.zeros(2, *codebook.shape)).shape == (2, 10, 3, 3)
+
+
+@pytest.mark.parametrize("spatial", [True, False], ids=["grid", "vector"])
+@pytest.mark.parametrize("max_bytes", [12, 64, 200, 512, 1024])
+def test_codes_use_the_bytes_that_they_are_allowed(spatial, max_bytes):
+    """Once codes of a vector ended at 12 B and codes of a grid at 480 B, whatever was asked for."""
+    feature = FeatureLayout(AxisOrder.GRID, ((64, 14, 14),), (64, 14, 14))
+    assert 0.7 * max_bytes <= choose_codebook(feature, max_bytes, spatial=spatial).payload_bytes <= max_bytes
+
+
+def test_a_narrow_vector_takes_more_levels_where_it_may_not_take_more_codes():
+    assert choose_codebook(NUMBERS, 12) == Codebook((12,), 128)
+    assert choose_codebook(NUMBERS, 3) == Codebook((12,), 4)

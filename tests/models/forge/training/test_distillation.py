@@ -10,7 +10,13 @@ from torch import nn
 from models.forge.data.augment import Augmentation
 from models.forge.data.types import Data, DataPart
 from models.forge.partition.cuts import find_cuts, trace_model
-from models.forge.training.distillation import DistillationConfig, choose_entry, train_modules
+from models.forge.training.distillation import (
+    DistillationConfig,
+    choose_batch,
+    choose_entry,
+    count_steps_per_epoch,
+    train_modules,
+)
 from models.forge.training.modules import build_edge_module, build_tail_module, edge_output_names
 
 KINDS = ("left", "middle", "right")
@@ -171,3 +177,12 @@ def test_shaken_pictures_follow_from_the_generator_alone():
     one, other = (Augmentation(crop=1, mirror=False)(pictures, torch.Generator().manual_seed(2)) for _ in range(2))
     assert torch.equal(one, other)
     assert not torch.equal(one, pictures)
+
+
+@pytest.mark.parametrize("samples", [1, 40, 2280, 50_000])
+def test_a_plan_counts_the_steps_that_an_epoch_really_takes(samples):
+    """Epochs of small sets were planned for batches of 256 and taught in batches of a thirtieth of the set."""
+    steps = count_steps_per_epoch(samples, 256)
+    assert steps == max(1, samples // choose_batch(samples, 256))
+    assert steps >= min(32, max(1, samples // 16))
+    assert choose_batch(samples, 256) <= 256
