@@ -25,22 +25,34 @@ def softmax_probabilities(logits: Logits, temperature: float) -> npt.NDArray[np.
 def fit_temperature(logits: Logits, y: Labels) -> float:
     """The temperature of the lowest negative log-likelihood (Guo et al. 2017), by golden section on its logarithm.
 
-    Samples of no label (-1) have no likelihood and do not count.
+    Targets are smoothed as Platt (1999) does: of n samples each counts `(n + 1) / (n + 2)` for its label and the rest
+    evenly for the others, as if one more answer had been right and one wrong. So a model that makes no error on these
+    samples has a best temperature too, where plain likelihood only falls towards 0; with thousands of samples nothing
+    changes. Samples of no label (-1) have no likelihood and do not count; 1.0 if none is left.
     """
     logits, y = logits[y >= 0], y[y >= 0]
+    if not len(y):
+        return 1.0
     low, high = math.log(0.05), math.log(20.0)
     while high - low > 1e-4:
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        if _log_loss(logits, y, math.exp(left)) < _log_loss(logits, y, math.exp(right)):
+        if _smoothed_log_loss(logits, y, math.exp(left)) < _smoothed_log_loss(logits, y, math.exp(right)):
             high = right
         else:
             low = left
     return round(math.exp((low + high) / 2), 4)
 
 
-def _log_loss(logits: Logits, y: Labels, value: float) -> float:
-    chosen = softmax_probabilities(logits, value)[np.arange(len(y)), y]
-    return -float(np.log(np.maximum(chosen, 1e-12)).mean())
+def _smoothed_log_loss(logits: Logits, y: Labels, temperature: float) -> float:
+    """Mean cross entropy of the smoothed targets."""
+    scaled = logits.astype(np.float64) / temperature
+    scaled -= scaled.max(1, keepdims=True)
+    logs = scaled - np.log(np.exp(scaled).sum(1, keepdims=True))
+    labels = logs.shape[1]
+    rest = 1 / (len(y) + 2)
+    own = logs[np.arange(len(y)), y]
+    others = (logs.sum(1) - own) / max(1, labels - 1)
+    return -float(((1 - rest) * own + rest * others).mean())
 
 
 def expected_calibration_error(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> float:

@@ -47,3 +47,19 @@ def test_samples_of_no_label_do_not_move_the_temperature():
 
 def test_a_gate_that_is_sure_of_everything_is_off_by_its_error_rate():
     assert expected_calibration_error(np.ones(10), np.arange(10) < 7) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0, 12.0])
+def test_a_model_without_an_error_gets_a_temperature_inside_the_range(scale):
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, 5, 420)
+    logits = np.eye(5)[y] * 6 * scale + rng.normal(0, scale, (420, 5)).clip(-2, 2)
+    assert (logits.argmax(1) == y).all()
+    found = fit_temperature(logits, y)
+    assert 0.06 < found < 19
+    sure = softmax_probabilities(logits, found).max(1)
+    assert 1 - 10 / 420 < sure.mean() < 1 - 0.1 / 420, "about one error in as many samples, neither none nor many"
+
+
+def test_samples_of_no_label_alone_leave_the_softmax_as_it_is():
+    assert fit_temperature(np.ones((3, 2)), np.full(3, -1)) == 1.0
