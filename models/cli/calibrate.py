@@ -213,24 +213,29 @@ def _print_result(found: "Recalibration", name: str, path: Path) -> None:
 
 
 def _frontier_table(found: "Recalibration") -> Table:
-    """Build the table of the frontier: share escalated, threshold, quality, share of the gap recovered, oracle."""
+    """Build the table of the frontier: share escalated, threshold, quality, share of the gap recovered, oracle.
+
+    The gap is that to the given model on raw samples; `lossless` is the share of it that the given model itself would
+    recover by answering the same questions.
+    """
     line, figures = found.deferral, found.entry.figures
     word = "RMSE" if line.metric is QualityMetric.RMSE else "accuracy"
-    table = Table("escalated", "threshold", word, "of the gap", "oracle")
+    table = Table("escalated", "threshold", word, "of the gap", "lossless", "oracle")
     for column in table.columns:
         column.justify = "right"
-    table.add_row("edge only", "0", _format_figure(line.edge, figures), "", "")
+    table.add_row("edge only", "0", _format_figure(line.edge, figures), *[""] * 3)
     for point in line.points:
         shares = f"{point.share:.1%}", f"{point.threshold:g}"
         table.add_row(
             *shares,
             _format_figure(point.value, figures),
             _format_gap(point.recovered),
+            _format_gap(point.lossless),
             _format_figure(point.oracle, figures),
         )
-    table.add_row("hub only", "", _format_figure(line.hub, figures), "", "")
-    table.add_row("given model", "", _format_figure(figures.hub, figures), "", "")
-    table.add_row(f"oracle, {line.oracle_share:.1%}", "", _format_figure(line.oracle, figures), "", "")
+    ends = {"all asked": line.hub, "given model": line.given, f"oracle, {line.oracle_share:.1%}": line.oracle}
+    for name, value in ends.items():
+        table.add_row(name, "", _format_figure(value, figures), *[""] * 3)
     return table
 
 
@@ -241,8 +246,9 @@ def _summarise_frontier(found: "Recalibration") -> str:
     """
     line = found.deferral
     if math.isnan(line.apgr):
-        return "the hub is no better than the edge on these samples: escalating gains nothing"
-    return f"APGR {line.apgr:.3f}; half of the gap at {line.cpt50:.1%} escalated, four fifths at {line.cpt80:.1%}"
+        return "the given model is no better than the edge on these samples: escalating gains nothing"
+    half, most = ("never" if math.isnan(share) else f"at {share:.1%} escalated" for share in (line.cpt50, line.cpt80))
+    return f"APGR {line.apgr:.3f} of the gap to the given model; half of it {half}, four fifths {most}"
 
 
 def _format_gap(recovered: float) -> str:

@@ -20,8 +20,8 @@ _NO_GAP = 1e-9
 class DeferralPoint(NamedTuple):
     """The pair at one escalated share of the samples.
 
-    `value`, `oracle`: accuracy or RMSE of this gate and of the oracle; `recovered`: share of the gap between edge and
-    hub.
+    `value`, `oracle`: accuracy or RMSE of this gate and of the oracle; `recovered`: share of the gap between the edge
+    and the given model, `lossless`: what it would be if the given model itself answered the same questions.
     """
 
     share: float
@@ -29,15 +29,17 @@ class DeferralPoint(NamedTuple):
     value: float
     recovered: float
     oracle: float
+    lossless: float = math.nan
 
 
 class DeferralFrontier(NamedTuple):
     """Deferral figures of one gate over all escalated shares. NaN for shares of a gap that is not there.
 
-    `oracle`: the best any gate could do, escalating `oracle_share`. `apgr`: mean share of the gap recovered over all
-    escalated shares; `cpt50`, `cpt80`: least share escalated that recovers half, and four fifths, of the gap (Ong et
-    al.
-    2024, "RouteLLM"). A random gate has 0.5, 0.5 and 0.8.
+    The gap is that between `edge` and `given`, the given model on raw samples: what asking could bring if nothing were
+    lost on the way. `hub`: the pair if every sample is escalated. (`given` is the hub itself where the given model was
+    not run.) `oracle`: the best any gate could do, escalating `oracle_share`. `apgr`: mean share of the gap recovered
+    over all escalated shares; `cpt50`, `cpt80`: least share escalated that recovers half, and four fifths, of the gap,
+    NaN if none does (Ong et al. 2024, "RouteLLM"). A random gate before a lossless hub has 0.5, 0.5 and 0.8.
     """
 
     metric: QualityMetric
@@ -50,42 +52,48 @@ class DeferralFrontier(NamedTuple):
     apgr: float
     cpt50: float
     cpt80: float
+    given: float
 
 
 def compute_frontier(outcomes: Outcomes, shares: tuple[float, ...] = SHARES) -> DeferralFrontier:
     """Deferral figures at `shares` (0..1) and their summary.
 
-    Where the hub is no better than the edge there is no gap, and what is counted in gaps is NaN.
+    Where the given model is no better than the edge there is no gap, and what is counted in gaps is NaN.
     """
     ours, best = pair_curve(outcomes), oracle_curve(outcomes)
-    recovered = gap_recovered(ours, outcomes.metric)
+    given = quality_of_loss(outcomes.loss_to_reach, outcomes.metric)
+    recovered = gap_recovered(ours, outcomes.metric, given)
+    lossless = gap_recovered(_curve_to(outcomes, outcomes.loss_to_reach), outcomes.metric, given)
     count = len(outcomes)
-    asked = [min(count, round(share * count)) for share in shares]
-    points = (
-        DeferralPoint(
-            k / count, threshold_for_count(outcomes.confidence, k), float(ours[k]), float(recovered[k]), float(best[k])
-        )
-        for k in asked
-    )
+    points = []
+    for asked in (min(count, round(share * count)) for share in shares):
+        threshold = threshold_for_count(outcomes.confidence, asked)
+        figures = (float(line[asked]) for line in (ours, recovered, best, lossless))
+        points.append(DeferralPoint(asked / count, threshold, *figures))
     return DeferralFrontier(
-        outcomes.metric,
-        count,
-        float(ours[0]),
-        float(ours[-1]),
-        float(best[-1]),
-        float((outcomes.hub_loss < outcomes.edge_loss).mean()),
-        tuple(points),
-        float(np.trapezoid(recovered, dx=1 / count)),
-        _least_share(recovered, 0.5),
-        _least_share(recovered, 0.8),
+        metric=outcomes.metric,
+        samples=count,
+        edge=float(ours[0]),
+        hub=float(ours[-1]),
+        oracle=float(best[-1]),
+        oracle_share=float((outcomes.hub_loss < outcomes.edge_loss).mean()),
+        points=tuple(points),
+        apgr=float(np.trapezoid(recovered, dx=1 / count)),
+        cpt50=_least_share(recovered, 0.5),
+        cpt80=_least_share(recovered, 0.8),
+        given=given,
     )
 
 
 def pair_curve(outcomes: Outcomes) -> Floats:
     """Accuracy or RMSE of the pair `[n + 1]` when the k least confident samples are escalated, k = 0..n."""
-    _, group, sizes = np.unique(outcomes.confidence, return_inverse=True, return_counts=True)
-    gain = outcomes.edge_loss - outcomes.hub_loss
-    shared = np.bincount(group, gain) / sizes  # samples of equal confidence share their mean gain
+    return _curve_to(outcomes, outcomes.hub_loss)
+
+
+def _curve_to(outcomes: Outcomes, loss: Floats) -> Floats:
+    """As `pair_curve`, for a hub of this loss per sample."""
+    _, place, sizes = np.unique(outcomes.confidence, return_inverse=True, return_counts=True)
+    shared = np.bincount(place, outcomes.edge_loss - loss) / sizes  # samples of equal confidence share their mean gain
     return _to_metric_values(outcomes, np.repeat(shared, sizes))
 
 
@@ -101,24 +109,27 @@ def _to_metric_values(outcomes: Outcomes, gains: Floats) -> Floats:
     return np.asarray(np.sqrt(loss) if outcomes.metric is QualityMetric.RMSE else 1 - loss)
 
 
-def gap_recovered(values: Floats, metric: QualityMetric) -> Floats:
-    """Share of the edge-hub gap recovered along a `pair_curve`: 0 = edge alone, 1 = hub alone.
+def quality_of_loss(loss: Floats, metric: QualityMetric) -> float:
+    """Accuracy or RMSE of losses per sample: wrong (0 or 1), or squared errors."""
+    mean = float(loss.mean())
+    return math.sqrt(mean) if metric is QualityMetric.RMSE else 1 - mean
 
-    NaN everywhere if the hub is no better than the edge.
+
+def gap_recovered(values: Floats, metric: QualityMetric, given: float) -> Floats:
+    """Share of the gap between the edge and the given model recovered along a `pair_curve`: 0 = edge, 1 = given model.
+
+    `given`: accuracy or RMSE of the given model on raw samples. NaN everywhere if it is no better than the edge. A pair
+    whose questions lose something stays below 1, and one that asks where it hurts falls below 0.
     """
-    won = values[0] - values if metric is QualityMetric.RMSE else values - values[0]
-    return won / won[-1] if won[-1] > _NO_GAP else np.full(len(values), np.nan)
+    sign = -1 if metric is QualityMetric.RMSE else 1
+    gap = sign * (given - values[0])
+    return sign * (values - values[0]) / gap if gap > _NO_GAP else np.full(len(values), np.nan)
 
 
 def _least_share(recovered: Floats, wanted: float) -> float:
-    """Least share escalated that recovers `wanted` of the gap.
-
-    The end of the curve recovers all of it, but for rounding.
-    """
-    if math.isnan(recovered[0]):
-        return math.nan
-    reached = recovered >= wanted
-    return float(reached.argmax() / (len(recovered) - 1)) if reached.any() else 1.0
+    """Least share escalated that recovers `wanted` of the gap, NaN if none does."""
+    reached = recovered >= wanted - _NO_GAP
+    return float(reached.argmax() / (len(recovered) - 1)) if reached.any() else math.nan
 
 
 def threshold_for_count(confidence: Floats, count: int) -> float:

@@ -20,7 +20,7 @@ from models.forge.evaluation.deferral import (
     pair_curve,
     threshold_for_count,
 )
-from models.forge.evaluation.outcomes import Outcomes, classifier_outcomes, regressor_outcomes
+from models.forge.evaluation.outcomes import Outcomes, add_given_loss, classifier_outcomes, regressor_outcomes
 from models.forge.evaluation.risk_control import RiskGoal, prove_threshold
 from models.forge.evaluation.shipped import EdgeAnswers, HubAnswers
 from models.forge.export.manifest import round_figure
@@ -55,8 +55,10 @@ class ScopeDetection(NamedTuple):
 class PairEvaluation(NamedTuple):
     """Everything measured of one pair.
 
-    `asked_figure`, `lost`: the pair if every sample is escalated, and what that loses against the given model. `bins`:
-    mean confidence, share right and samples per bin, for the reliability diagram.
+    `asked_figure`, `lost`: the pair if every sample is escalated, and what that loses against the given model (a share,
+    or a share of its RMSE), on held-out samples. `lost_calibration`: the same on the calibration part, for limits:
+    held-out samples choose nothing. `bins`: mean confidence, share right and samples per bin, for the reliability
+    diagram.
     """
 
     temperature: float
@@ -69,6 +71,7 @@ class PairEvaluation(NamedTuple):
     deferral: DeferralFrontier
     asked_figure: float
     lost: float
+    lost_calibration: float
     scope: ScopeDetection | None
     bins: tuple[tuple[float, float, int], ...]  # confidence, share right, samples: for the reliability plot
 
@@ -108,7 +111,8 @@ class _PairEvaluator:
             measured_on=second,
             deferral=compute_frontier(second),
             asked_figure=asked,
-            lost=(asked - whole) / max(whole, 1e-9) if self._regressor else whole - asked,
+            lost=self._loss_if_asked(asked, whole),
+            lost_calibration=self._loss_if_asked(*self._hub_figures(select_in_scope(chosen_on))),
             scope=self._detect_scope(measured_on) if before.confidence is not None or not self._regressor else None,
             bins=reliability_bins(second),
         )
@@ -127,8 +131,10 @@ class _PairEvaluator:
         y, edge, hub = answered.part.y, answered.edge, answered.hub
         confidence = self._edge_confidence(edge)
         if self._regressor:
-            return regressor_outcomes(confidence, edge.logits[:, 0], hub.asked[:, 0], y, self._tolerance)
-        return classifier_outcomes(confidence, edge.logits.argmax(1), hub.asked.argmax(1), y)
+            found = regressor_outcomes(confidence, edge.logits[:, 0], hub.asked[:, 0], y, self._tolerance)
+            return add_given_loss(found, (np.asarray(hub.whole[:, 0], np.float64) - y) ** 2)
+        found = classifier_outcomes(confidence, edge.logits.argmax(1), hub.asked.argmax(1), y)
+        return add_given_loss(found, hub.whole.argmax(1) != y)
 
     def _edge_confidence(self, edge: EdgeAnswers) -> Values:
         """Confidence `[n]` in 0..1 as the device's runner computes it."""
@@ -144,6 +150,10 @@ class _PairEvaluator:
         if self._regressor:
             return compute_rmse(answered.hub.asked[:, 0], y), compute_rmse(answered.hub.whole[:, 0], y)
         return tuple(float((logits.argmax(1) == y).mean()) for logits in answered.hub)  # type: ignore[return-value]
+
+    def _loss_if_asked(self, asked: float, whole: float) -> float:
+        """What the pair loses against the given model if every sample is escalated, from both figures."""
+        return (asked - whole) / max(whole, 1e-9) if self._regressor else whole - asked
 
     def _calibration_figures(
         self, found: Outcomes, threshold: float, whole: float, answered: PartAnswers

@@ -24,6 +24,7 @@ from models.forge.evaluation.deferral import DeferralFrontier, compute_frontier
 from models.forge.evaluation.metrics import choose_threshold
 from models.forge.evaluation.outcomes import (
     Outcomes,
+    add_given_loss,
     classifier_outcomes,
     fit_rejection,
     predict_or_reject,
@@ -82,7 +83,7 @@ def recalibrate_bundle(
     reject = fit_rejection(chosen.hub, chosen.y) if data.labels else 0.0
     first, second = (_build_outcomes(part, bundle.manifest, reject) for part in (chosen, measured))
     threshold, promise = _choose_with_risk(first, wish, risk)
-    figures = _measure_figures(measured, second, threshold, reject)
+    figures = _measure_figures(measured, second, threshold)
     unscoped = second.confidence[measured.y < 0] if data.labels else np.zeros(0)
     asked = float((unscoped < threshold).mean()) if len(unscoped) else math.nan
     entry = ClassThreshold(threshold, _describe_goal(wish, risk), 1, figures, promise)
@@ -137,9 +138,14 @@ def _iter_batches(x: Values) -> Iterator[tuple[int, Values]]:
 
 
 def _build_outcomes(found: ReplayedAnswers, manifest: Manifest, reject: float) -> Outcomes:
+    y = found.y
     if manifest.kind is ModelKind.REGRESSOR:
-        return regressor_outcomes(found.confidence, found.edge[:, 0], found.hub[:, 0], found.y, manifest.gate.tolerance)
-    return classifier_outcomes(found.confidence, found.edge.argmax(1), predict_or_reject(found.hub, reject), found.y)
+        tolerance = manifest.gate.tolerance
+        plain = regressor_outcomes(found.confidence, found.edge[:, 0], found.hub[:, 0], y, tolerance)
+        return add_given_loss(plain, (found.whole[:, 0].astype(np.float64) - y) ** 2)
+    plain = classifier_outcomes(found.confidence, found.edge.argmax(1), predict_or_reject(found.hub, reject), y)
+    given = predict_or_reject(softmax_probabilities(found.whole, 1.0), reject)
+    return add_given_loss(plain, given != y)
 
 
 def _choose_with_risk(found: Outcomes, wish: ForgeSpec, risk: RiskKind) -> tuple[float, RiskGuarantee | None]:
@@ -159,10 +165,8 @@ def _describe_goal(wish: ForgeSpec, risk: RiskKind) -> str:
     return f"max-share {wish.max_share:g}"
 
 
-def _measure_figures(found: ReplayedAnswers, measured: Outcomes, threshold: float, reject: float) -> CalibrationFigures:
+def _measure_figures(found: ReplayedAnswers, measured: Outcomes, threshold: float) -> CalibrationFigures:
     asked = measured.confidence < threshold
-    whole = found.whole if measured.tolerance else softmax_probabilities(found.whole, 1.0)
-    given = whole[:, 0] - found.y if measured.tolerance else predict_or_reject(whole, reject) != found.y
     least = np.minimum(measured.edge_loss, measured.hub_loss)
     pair = np.where(asked, measured.hub_loss, measured.edge_loss)
 
@@ -175,7 +179,7 @@ def _measure_figures(found: ReplayedAnswers, measured: Outcomes, threshold: floa
         samples=len(measured),
         edge=figure(measured.edge_loss),
         pair=figure(pair),
-        hub=figure(given.astype(np.float64) ** 2),
+        hub=figure(measured.given_loss),
         oracle=figure(least),
         threshold=threshold,
         asked=round(float(asked.mean()), 4),

@@ -178,8 +178,10 @@ def _render_deferral(made: ForgedBundle) -> str:
     ]
     table = _render_table(("asked", "threshold", "pair", "oracle", "gap recovered"), body)
     d = made.judged.deferral
-    half, most = _format_share(d.cpt50), _format_share(d.cpt80)
-    note = f"mean gap recovered {_format_share(d.apgr)}; half at {half}, four fifths at {most} asked"
+    half, most = ("never" if math.isnan(share) else f"at {share:.1%} asked" for share in (d.cpt50, d.cpt80))
+    note = (
+        f"the gap is that to the given model; mean recovered {_format_share(d.apgr)}, half {half}, four fifths {most}"
+    )
     title = "<h2>Which samples to escalate</h2>"
     return f'{title}<div class="plots">{plot}{table}</div><p class="why">Held-out samples; {note}.</p>'
 

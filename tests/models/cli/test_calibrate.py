@@ -87,7 +87,7 @@ def test_one_line_to_paste_comes_first_then_the_frontier_and_a_file(bundle):
     entry = written.classes["camera"]
     assert first == f"threshold = {entry.threshold:g}"
     assert abs(entry.figures.asked - 0.2) < 0.05
-    for word in ("edge only", "hub only", "oracle", "20.0%", "50.0%"):
+    for word in ("edge only", "all asked", "given model", "lossless", "oracle", "20.0%", "50.0%"):
         assert word in found.stdout
 
 

@@ -18,6 +18,8 @@ from models.forge.evaluation.deferral import (
 )
 from models.forge.evaluation.outcomes import (
     Outcomes,
+    add_given_loss,
+    add_groups,
     classifier_outcomes,
     encode_outcomes,
     fit_rejection,
@@ -98,7 +100,26 @@ def test_without_a_gap_nothing_is_recovered_and_nothing_crashes():
     line = compute_frontier(found)
     assert math.isnan(line.apgr)
     assert math.isnan(line.cpt80)
-    assert np.isnan(gap_recovered(pair_curve(found), QualityMetric.ACCURACY)).all()
+    assert np.isnan(gap_recovered(pair_curve(found), QualityMetric.ACCURACY, 0.5)).all()
+
+
+def test_the_gap_is_that_to_the_model_that_was_given_and_not_to_the_hub_through_codes():
+    edge = np.arange(100) >= 40  # wrong in 40, all of them asked first
+    hub = np.arange(100) >= 30  # through its codes it mends 10 of them
+    given = (np.arange(100) < 10).astype(float)  # on the raw samples it would mend 30
+    found = add_given_loss(Outcomes(np.arange(100) / 100, edge, hub), given)
+    line = compute_frontier(found, (0.4,))
+    assert (line.hub, line.given) == (0.7, 0.9)
+    assert line.points[0].recovered == pytest.approx(1 / 3)
+    assert line.points[0].lossless == pytest.approx(1.0)
+    assert math.isnan(line.cpt50), "half of the gap is never recovered"
+    assert compute_frontier(Outcomes(found.confidence, edge, hub), (0.4,)).points[0].recovered == pytest.approx(1.0)
+
+
+def test_a_hub_that_makes_things_worse_recovers_less_than_nothing():
+    edge, hub, given = np.arange(10) >= 2, np.arange(10) >= 4, np.zeros(10)
+    found = add_given_loss(Outcomes(np.arange(10) / 10, edge, hub), given)
+    assert compute_frontier(found, (0.5,)).points[0].recovered == pytest.approx(-1.0)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1.5])
@@ -108,7 +129,13 @@ def test_outcomes_come_back_as_they_were_kept(tmp_path, tolerance):
         found = regressor_outcomes(found.confidence, found.confidence * 3, np.zeros(200), np.zeros(200), tolerance)
     path = tmp_path / "outcomes.npz"
     path.write_bytes(encode_outcomes(found))
+    plain = read_outcomes(path)
+    assert (len(plain.given_loss), len(plain.groups)) == (0, 0), "as older files have them"
+    told = add_groups(add_given_loss(found, found.confidence), np.arange(200) // 50)
+    path.write_bytes(encode_outcomes(told))
     again = read_outcomes(path)
+    assert again[:60].given_loss.tolist() == found.confidence[:60].tolist()
+    assert again[:60].groups.tolist() == [0] * 50 + [1] * 10
     assert again.tolerance == tolerance
     assert pair_curve(again).tolist() == pair_curve(found).tolist()
     assert (again[:50].hub_right == found.hub_right[:50]).all()
