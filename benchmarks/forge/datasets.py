@@ -23,7 +23,7 @@ from benchmarks.harness.figures import Figure, format_line
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import EDGE_FILE
 from models.bundle.measurements import LeakKind, QualityMetric
-from models.cli.forge import stage_progress
+from models.cli.progress import stage_progress
 from models.forge.data.types import Data
 from models.forge.evaluation.baselines import measure_baselines
 from models.forge.evaluation.deferral import pair_curve

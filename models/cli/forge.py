@@ -8,7 +8,7 @@ Rule: what decides a bundle's content is a field of `ForgeSpec` and nothing else
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,20 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Column, Table
 from rich.text import Text
 
 from models.bundle.bundle import Bundle
 from models.cli.flags import accepts_flags
+from models.cli.progress import stage_progress
 from models.forge.data.types import ForgeError
 from models.forge.spec import MAX_THREADS, Effort, ForgeInputs, ForgeSpec, validate_spec
 from wire.process.exit_codes import ExitCode, ExitError
@@ -239,28 +231,6 @@ def _translate_errors(code: ExitCode) -> Iterator[None]:
         raise ExitError(
             ExitCode.DISK, f"{error.filename}: {error.strerror}; choose another folder or make room"
         ) from None
-
-
-@contextmanager
-def stage_progress() -> Iterator[Callable[[str, float], None]]:
-    """Show a progress line per stage on standard error; yields the function (stage, share done) that updates it."""
-    columns = (
-        TextColumn("{task.description:<15}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def tell(stage: str, share: float) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=1.0)
-            bar.update(tasks[stage], completed=share)
-
-        yield tell
 
 
 def _print_cuts(rows: "Sequence[CutCost]") -> None:

@@ -20,7 +20,8 @@ from models.bundle.manifest import BundleError, InputSpec, Manifest
 from models.bundle.measurements import CalibrationFigures, LeakageRow, QualityMetric
 from models.cli import compare as side_by_side
 from models.cli.calibrate import calibrate
-from models.cli.forge import forge, stage_progress
+from models.cli.forge import forge
+from models.cli.progress import stage_progress
 from models.update.trust import Refusal
 from models.verification.compatibility import check_target, read_host
 from models.verification.sandbox import FirstLoadReport, GoldenFigures, run_first_load
