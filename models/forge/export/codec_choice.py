@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from models.bundle.bit_packing import PACKINGS
 from models.forge.export.manifest import measure_question_bytes
 from models.runtime.feature_codec import ANS, CodecError, FeatureCodec, build_ans_tables, build_codec, smallest_codec
 from wire.protocol.messages import FieldSpec, ModelRef
@@ -55,7 +56,7 @@ def choose_codec(features: Sequence[FieldSpec], codes: Codes, ref: ModelRef, hea
     `codes` `[n, *shape]`: output of the shipped graph for training samples; `head_us`: latency of the edge graph.
     """
     (spec,) = features
-    plain = _measure_option(smallest_codec(round(spec.high) + 1), b"", spec, codes, ref)
+    plain = measure_option(smallest_codec(round(spec.high) + 1), b"", spec, codes, ref)
     dense = _entropy_option(spec, codes, ref)
     if dense is None:
         return CodecChoice(plain, (plain,), "no entropy coder is installed: pip install constriction")
@@ -71,23 +72,36 @@ def choose_codec(features: Sequence[FieldSpec], codes: Codes, ref: ModelRef, hea
     return CodecChoice(dense, ways, f"saves {plain.question_bytes - dense.question_bytes} B a question after padding")
 
 
+def smallest_option(spec: FieldSpec, codes: Codes, ref: ModelRef) -> CodecOption:
+    """The codec of the smallest padded question for codes `[n, *shape]`, whatever encoding takes."""
+    plain = measure_option(smallest_codec(round(spec.high) + 1), b"", spec, codes, ref)
+    dense = _entropy_option(spec, codes, ref)
+    return plain if dense is None or dense.question_bytes >= plain.question_bytes else dense
+
+
+def keep_option(way: CodecOption, why: str) -> CodecChoice:
+    """A choice without alternatives, and why there are none."""
+    return CodecChoice(way, (way,), why)
+
+
 def round_trip_codes(way: CodecOption, spec: FieldSpec, codes: Codes) -> Codes:
-    """The codes as they arrive at the hub: the same, but where an entropy coder had to cut a sample short."""
-    if way.name != ANS:
+    """The codes as they arrive at the hub: the same, but where an entropy coder had to make a sample fit."""
+    if way.name in PACKINGS:
         return codes
     return np.stack([way.codec.decode(spec.name, way.codec.encode(spec.name, one)) for one in codes])
 
 
 def _entropy_option(spec: FieldSpec, codes: Codes, ref: ModelRef) -> CodecOption | None:
     try:
-        return _measure_option(
+        return measure_option(
             ANS, build_ans_tables(codes[:_MOST_TABLE_SAMPLES], round(spec.high) + 1), spec, codes, ref
         )
     except CodecError:
         return None
 
 
-def _measure_option(name: str, tables: bytes, spec: FieldSpec, codes: Codes, ref: ModelRef) -> CodecOption:
+def measure_option(name: str, tables: bytes, spec: FieldSpec, codes: Codes, ref: ModelRef) -> CodecOption:
+    """One codec with its tables: bytes of a question, and the time that encoding one of `codes` takes here."""
     codec = build_codec(name, (spec,), tables)
     named = ModelRef(ref.name, ref.version, ref.cut, name)
     size = measure_question_bytes(named, {spec.name: codec.total_bytes})

@@ -25,15 +25,17 @@ _ROOM = 4.0  # factor between the largest value in the data and the input range 
 _MAX_STAGES = 64
 
 
-def build_field_specs(shapes: Sequence[tuple[int, ...]], levels: int) -> tuple[FieldSpec, ...]:
-    """Descriptions of the feature tensors: uint8 codes 0..levels-1 of privacy level P2.
+def build_field_specs(
+    shapes: Sequence[tuple[int, ...]], levels: int, label: SensitivityLevel = SensitivityLevel.P2
+) -> tuple[FieldSpec, ...]:
+    """Descriptions of the feature tensors: uint8 codes 0..levels-1 of this sensitivity label.
 
     Named `features`, or `features-0`, `features-1`.. if several tensors leave the device.
     """
     names = [FEATURE] if len(shapes) == 1 else [f"{FEATURE}-{i}" for i in range(len(shapes))]
     top = float(levels - 1)
     return tuple(
-        FieldSpec(name, TensorDType.UINT8, tuple(shape), 0.0, top, SensitivityLevel.P2, FEATURE)
+        FieldSpec(name, TensorDType.UINT8, tuple(shape), 0.0, top, label, FEATURE)
         for name, shape in zip(names, shapes, strict=True)
     )
 

@@ -6,6 +6,7 @@ ship.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +19,14 @@ from models.forge.data.types import OUT_OF_SCOPE, DataPart, ForgeError
 from models.forge.evaluation.metrics import PartAnswers, evaluate_pair
 from models.forge.evaluation.shipped import HubAnswers, run_edge_graph
 from models.forge.export.benchmark import measure_p50_us
-from models.forge.export.codec_choice import CodecChoice, choose_codec, round_trip_codes
+from models.forge.export.codec_choice import (
+    CodecChoice,
+    choose_codec,
+    keep_option,
+    measure_option,
+    round_trip_codes,
+    smallest_option,
+)
 from models.forge.export.manifest import FEATURE, build_field_specs
 from models.forge.export.onnx import export_edge_graph
 from models.forge.export.quantise import PrecisionCandidate, PrecisionChoice, build_candidates, choose_precision
@@ -27,14 +35,17 @@ from models.forge.leakage.forged_codes import AttackTarget, attack_codes, decode
 from models.forge.leakage.measure import LeakageMeasurement
 from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import BundleCost
+from models.forge.pipeline.path_search import PathSearch, TrainedCut, plan_payloads
 from models.forge.report.result import CandidateSummary, EdgeResult, ForgedBundle
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec
+from models.forge.training.code_path import CodePath, Route
 from models.forge.training.distillation import (
     DistillationConfig,
     build_loss_config,
     count_steps_per_epoch,
     train_modules,
 )
+from models.forge.training.gate import collect_gate_samples, set_confidence
 from models.forge.training.losses import LossConfig
 from models.forge.training.modules import (
     RetuningConfig,
@@ -49,7 +60,6 @@ from models.forge.training.teacher import predict_batches
 from wire.protocol.messages import FieldSpec, ModelRef
 
 StageCallback = Callable[[str, float], None]
-PAYLOAD_BYTES = 64  # of codes, if no limit is given: one step of padding
 _HEAD_SHARE = 0.10
 _SHOWN = 512  # samples from which the quantiser takes the range of every activation
 _MOST_TUNED = 60_000
@@ -101,14 +111,33 @@ class CandidateBuild:
         teaching = self._plan_training(cut)
         key = digest_parts(self._found.key, cut.name, _training_fields(teaching), _digest_inputs(self._aids))
         pieces = self._train_modules(teaching._replace(folder=self._cache.scratch_folder("teach", key)), cut)
-        (feature,) = build_field_specs([pieces.codebook.shape], pieces.codebook.levels)
-        key = digest_parts(key, self._wish.target, self._wish.precision)
+        found = PathSearch(self._found, self._wish, TrainedCut(cut, pieces, teaching), self._timed).run()
+        pieces = self._take_path(pieces, found.path)
+        (feature,) = build_field_specs([found.path.shape], found.path.levels, found.path.level)
+        key = digest_parts(key, found.path.name, self._wish.target, self._wish.precision)
         edge = self._build_edge(key, pieces)
         codes = run_edge_graph(edge.graph, self._found.data.training.x[0][:_MOST_TUNED], FEATURE).codes
         self._retune_hub(key, pieces, codes, build_loss_config(self._found.data, teaching))
-        ref = ModelRef(self._wish.name, self._wish.version, cut.name, "")
-        leaving = choose_codec((feature,), codes, ref, edge.p50_us)
-        return self._evaluate(key, cut, pieces, edge, FeaturePayload(feature, leaving))
+        sending = FeaturePayload(feature, self._choose_codec(found.path, feature, codes, edge))
+        return self._evaluate(key, cut, pieces, edge, sending)._replace(path=found.path, points=found.points)
+
+    def _take_path(self, pieces: TrainedModules, path: CodePath) -> TrainedModules:
+        """The trained modules with the path that ships; the gate is fitted anew to the hub behind it."""
+        if path.name == pieces.sent.name:
+            return pieces
+        pieces = replace(pieces, path=path)
+        data = self._found.data
+        set_confidence(pieces, collect_gate_samples(pieces, data.calibration), data, self._wish.seed)
+        return pieces
+
+    def _choose_codec(self, path: CodePath, feature: FieldSpec, codes: Any, edge: EdgeResult) -> CodecChoice:
+        """The path's own codec; the smaller of packing and entropy coding for others that were not taught."""
+        ref = ModelRef(self._wish.name, self._wish.version, path.name, "")
+        if path.codec:
+            return keep_option(measure_option(path.codec, path.tables, feature, codes, ref), "the codec of this path")
+        if path.route is not Route.LEARNED:
+            return keep_option(smallest_option(feature, codes, ref), "the fewest bytes for what was not taught")
+        return choose_codec((feature,), codes, ref, edge.p50_us)
 
     def _plan_training(self, cut: Cut) -> DistillationConfig:
         """Training settings for a cut, from the limits and the effort.
@@ -118,8 +147,8 @@ class CandidateBuild:
         wish, pace = self._wish, self._pace
         steps = count_steps_per_epoch(len(self._found.data.training), DistillationConfig().batch)
         return DistillationConfig(
-            max_bytes=wish.max_bytes or PAYLOAD_BYTES,
-            head_share=max(_HEAD_SHARE, 1.1 * cut.share),
+            max_bytes=plan_payloads(wish)[0],
+            head_share=max(wish.head_share or _HEAD_SHARE, 1.1 * cut.share),
             epochs=min(pace.most, max(pace.epochs, math.ceil(pace.steps / steps))),
             seed=wish.seed,
             edge_model=self._aids.edge_model,
@@ -193,7 +222,7 @@ class CandidateBuild:
 
         Int8 arithmetic moves some codes by one level; the hub's half learns to read them.
         """
-        modules = nn.ModuleDict({"decoder": pieces.decoder, "tail": pieces.tail})
+        modules = nn.ModuleDict({"decoder": pieces.sent.decoder, "tail": pieces.sent.tail})
         kept = self._cache.find_stage("tail", key)
         if kept:
             modules.load_state_dict(safetensors.torch.load(kept["tail.safetensors"]))

@@ -11,6 +11,8 @@ from models.forge.export.targets import TargetProfile
 from models.forge.leakage.measure import LeakageMeasurement
 from models.forge.partition.cuts import Cut
 from models.forge.partition.select import BundleCost
+from models.forge.routes.frontier import RoutePoint
+from models.forge.training.code_path import CodePath
 from wire.protocol.messages import FieldSpec
 
 
@@ -40,7 +42,7 @@ class EdgeResult(NamedTuple):
 class ForgedBundle(NamedTuple):
     """Everything made of one cut: graphs, payload, evaluation, leakage and costs.
 
-    `tail`: codes as floats -> outputs.
+    `tail`: codes as floats -> outputs. `path`: what travels; `points`: the frontier that it was chosen from.
     """
 
     cut: Cut
@@ -54,3 +56,5 @@ class ForgedBundle(NamedTuple):
     leaked: LeakageMeasurement
     profile: TargetProfile
     shipped: BundleCost
+    path: CodePath | None = None
+    points: tuple[RoutePoint, ...] = ()

@@ -1,0 +1,161 @@
+"""Search for the code path that ships over one trained edge: all routes judged side by side, larger learned codes last.
+
+Rule: what takes no teaching is always measured; learned codes are taught at more and more bytes only while no path
+within the limits keeps nine tenths of the gain, or meets `--max-loss`.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from models.forge.evaluation.metrics import ASK_SHARE
+from models.forge.leakage.measure import quick_leakage_bound
+from models.forge.partition.cuts import Cut, PreparedModel
+from models.forge.partition.select import HEAD_SHARE
+from models.forge.routes.early_features import iter_early_paths
+from models.forge.routes.frontier import (
+    RoutePoint,
+    choose_point,
+    find_obstacle,
+    is_enough,
+    mark_chosen,
+)
+from models.forge.routes.judgement import PathJudge
+from models.forge.spec import Effort, ForgeSpec
+from models.forge.training.code_path import CodePath, Route
+from models.forge.training.distillation import DistillationConfig
+from models.forge.training.modules import TrainedModules
+
+PAYLOAD_SIZES = (64, 128, 256, 512)  # bytes of codes: steps of padding that double
+STAGE = "comparing codes"
+_JUDGED = {Effort.QUICK: 2000, Effort.NORMAL: 5000, Effort.THOROUGH: 10_000}  # calibration samples
+_FITTED = 4000  # training samples for a codec's tables
+_OTHER_CUTS = {Effort.QUICK: 1, Effort.NORMAL: 2, Effort.THOROUGH: 4}
+_ATTACKED = {Effort.QUICK: 2, Effort.NORMAL: 5, Effort.THOROUGH: 9}  # paths that a quick attack is run on
+_ATTACKED_SAMPLES = 1500
+
+
+StageCallback = Callable[[str, float], None]
+
+
+class PathChoice(NamedTuple):
+    """The path that ships, and every point of the frontier."""
+
+    path: CodePath
+    points: tuple[RoutePoint, ...]
+
+
+def plan_payloads(wish: ForgeSpec) -> tuple[int, ...]:
+    """Bytes of learned codes to try, rising: the usual sizes up to `--max-bytes`, and that one itself."""
+    if wish.max_bytes is None:
+        return PAYLOAD_SIZES
+    return (*(size for size in PAYLOAD_SIZES if size < wish.max_bytes), wish.max_bytes)
+
+
+class TrainedCut(NamedTuple):
+    """One cut with the modules that were trained for it, and how they were taught."""
+
+    cut: Cut
+    pieces: TrainedModules
+    teaching: DistillationConfig
+
+
+class PathSearch:
+    """Tries the code paths of one edge; `timed(stage, share)` is called as it goes on."""
+
+    def __init__(self, found: PreparedModel, wish: ForgeSpec, trained: TrainedCut, timed: StageCallback) -> None:
+        self._found, self._wish, self._timed = found, wish, timed
+        self._cut, self._pieces, self._teaching = trained
+        share = ASK_SHARE if wish.max_share is None else wish.max_share
+        self._judge = PathJudge(
+            found.traced.gm,
+            found.data,
+            trained.pieces,
+            share or ASK_SHARE,
+            samples=_JUDGED[wish.effort],
+            fitted=_FITTED,
+        )
+        self._paths: dict[str, CodePath] = {}
+        self._codes: dict[str, npt.NDArray[np.uint8]] = {}
+        self._points: list[RoutePoint] = []
+
+    def run(self) -> PathChoice:
+        """Measure every path and choose. Raises UnmetPathError if the limits leave none."""
+        self._timed(STAGE, 0.0)
+        for number, path in enumerate(self._iter_untaught_paths()):
+            self._measure(path)
+            self._timed(STAGE, 0.5 * (1 - 0.7 ** (number + 1)))
+        for path in self._iter_larger_codes():
+            self._measure(path)
+        self._timed(STAGE, 0.7)
+        self._attack_points()
+        best = choose_point(self._points, self._wish)
+        self._timed(STAGE, 1.0)
+        return PathChoice(self._paths[best.name], mark_chosen(self._points, best.name, self._wish))
+
+    def _iter_untaught_paths(self) -> Iterator[CodePath]:
+        """The codes taught with the edge, early features and the sample: none of them needs further teaching."""
+        found, x = self._found, self._found.data.training.x[0]
+        yield self._pieces.sent
+        for path in iter_early_paths(found.traced, self._cut, self._list_other_cuts(), x):
+            if not self._is_superfluous(path):
+                yield path
+
+    def _is_superfluous(self, path: CodePath) -> bool:
+        """True for more levels of a cut whose fewer levels keep enough already."""
+        stem = path.name.rpartition("-")[0]
+        return any(is_enough(point) for point in self._points if point.name.rpartition("-")[0] == stem)
+
+    def _iter_larger_codes(self) -> Iterator[CodePath]:
+        """Learned codes of more and more bytes, while nothing that may ship keeps enough."""
+        return iter(())
+
+    def _list_other_cuts(self) -> list[Cut]:
+        """The narrowest other cuts within the head's share."""
+        most = max(self._wish.head_share or HEAD_SHARE, self._cut.share)
+        light = [cut for cut in self._found.cuts if cut.share <= most and cut.name != self._cut.name]
+        return sorted(light, key=lambda cut: (cut.values, cut.share))[: _OTHER_CUTS[self._wish.effort]]
+
+    def _satisfied(self) -> bool:
+        """Whether something that may ship keeps enough, or meets the wish for loss."""
+        allowed = [point for point in self._points if not find_obstacle(point, self._wish)]
+        return any(self._wish.max_loss is not None or is_enough(point) for point in allowed)
+
+    def _measure(self, path: CodePath) -> None:
+        judged = self._judge.measure(path, self._head_share(path))
+        self._paths[path.name], self._codes[path.name] = path, judged.codes
+        self._points.append(judged.point)
+
+    def _head_share(self, path: CodePath) -> float:
+        """Share of the given model's multiply-accumulates before the codes: of the head that makes the features."""
+        name = path.name.removeprefix(f"{Route.EARLY}-").rpartition("-")[0] if path.route is Route.EARLY else ""
+        other = next((cut.share for cut in self._found.cuts if cut.name == name), 0.0)
+        return max(self._cut.share, other)
+
+    def _attack_points(self) -> None:
+        """Run a quick attack on the paths that could ship, the best first; on all where the wish limits leakage."""
+        most = len(self._points) if self._wish.max_leakage is not None else _ATTACKED[self._wish.effort]
+        x = self._judge.x[:_ATTACKED_SAMPLES]
+        for name in self._pareto_names()[:most]:
+            bound = quick_leakage_bound(x, (self._codes[name][: len(x)],), ids=x.dtype.kind in "iu")
+            at = next(i for i, point in enumerate(self._points) if point.name == name)
+            self._points[at] = msgspec.structs.replace(self._points[at], leakage=round(bound, 4))
+
+    def _pareto_names(self) -> Sequence[str]:
+        """Names of all paths: first those that no other beats in bytes and in what they keep, then the others."""
+        order = sorted(self._points, key=lambda p: (p.sealed_bytes, -_kept(p)))
+        best = -math.inf
+        front: list[str] = []
+        rest: list[str] = []
+        for point in order:
+            (front if _kept(point) > best else rest).append(point.name)
+            best = max(best, _kept(point))
+        return [*front, *rest]
+
+
+def _kept(point: RoutePoint) -> float:
+    return 0.0 if math.isnan(point.recovered) else point.recovered
