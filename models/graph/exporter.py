@@ -4,6 +4,7 @@ Rule: the graph is verified on a batch size that is not the example's; what cann
 line.
 """
 
+import re
 import warnings
 from typing import Any
 
@@ -20,6 +21,7 @@ BATCH = "batch"
 PROOF_BATCH = 5
 TOLERANCE = 1e-4
 _ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "_assert_async")
+_ESCAPE_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
@@ -155,6 +157,12 @@ def _format_refusal(error: BaseException) -> str:
     return f"the model cannot be traced: {_first_line(error)}; {advice}"
 
 
+def strip_escape_codes(text: str) -> str:
+    """A text without the colours that torch's exporters write for a terminal."""
+    return _ESCAPE_CODE.sub("", text)
+
+
 def _first_line(error: BaseException) -> str:
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = strip_escape_codes(str(error)).splitlines()
+    first = next((line.strip() for line in lines if line.strip()), type(error).__name__)
     return first[:200]

@@ -20,7 +20,7 @@ from models.graph.exporter import export_graph
 from models.graph.format import FORMAT, HubModelDocument, decode_hub_model, encode_hub_model
 from models.graph.module import HubGraphModule, InputSlot
 from models.graph.shapes import build_meta_graph
-from models.graph.weights import WeightCollector, pack_weights, split_weights, unpack_weights
+from models.graph.weights import SignatureCollector, WeightCollector, pack_weights, split_weights, unpack_weights
 from models.graph.writer import write_graph
 from models.runtime.feature_codec import NUMPY_DTYPES
 
@@ -28,6 +28,7 @@ __all__ = [
     "TAIL",
     "WHOLE",
     "HubGraphModule",
+    "check_graph",
     "decode_all_graphs",
     "decode_graphs",
     "encode_graphs",
@@ -38,6 +39,7 @@ __all__ = [
 TAIL = "tail"  # codes as float32 -> outputs
 WHOLE = "whole"  # raw input -> outputs
 _REHEARSED_BATCHES = (1, 2)
+_REFUSED_ADVICE = "write that part of the model with plainer operations or smaller tensors"
 
 
 def encode_graphs(graphs: Mapping[str, fx.GraphModule]) -> tuple[bytes, bytes]:
@@ -49,8 +51,23 @@ def encode_graphs(graphs: Mapping[str, fx.GraphModule]) -> tuple[bytes, bytes]:
     try:
         decode_all_graphs(encoded, [weights])
     except BundleError as error:
-        raise ForgeError(f"the hub would refuse this model: {error}") from None
+        raise ForgeError(f"the hub would refuse this model: {error}; {_REFUSED_ADVICE}") from None
     return encoded, weights
+
+
+def check_graph(graph: fx.GraphModule) -> None:
+    """Check that a hub would run a graph made by `export_graph`, without copying or computing anything.
+
+    ForgeError, one line, as `encode_graphs` raises it for the same graph.
+    """
+    shelf = SignatureCollector()
+    written = write_graph(graph, shelf)
+    try:
+        found = build_meta_graph(written, shelf.tensor_signatures())
+        for batch in _REHEARSED_BATCHES:
+            found.rehearse_batch(batch)
+    except BundleError as error:
+        raise ForgeError(f"the hub would refuse this model: {error}; {_REFUSED_ADVICE}") from None
 
 
 def decode_graphs(graph: bytes, weights: Sequence[bytes], wanted: str) -> HubGraphModule:

@@ -41,6 +41,16 @@ class WeightCollector:
         return self._names[key]
 
 
+class SignatureCollector(WeightCollector):
+    """Collector of types and shapes alone, to check a graph: no tensor is copied, and equal ones are not looked for."""
+
+    def name_for(self, tensor: Tensor) -> str:
+        """Return a new name for every call."""
+        name = f"w{len(self.held)}"
+        self.held[name] = tensor
+        return name
+
+
 def dtype_name(tensor: Tensor) -> str:
     """Return the element type of a tensor without `torch.`, as in "float32"."""
     return str(tensor.dtype).removeprefix("torch.")

@@ -15,6 +15,7 @@ from models.graph.aten_operations import ALLOWED_OPERATIONS, DTYPES, GETITEM, LA
 from models.graph.format import GraphDocument, GraphNode, TensorSignature
 from models.graph.weights import WeightCollector, dtype_name
 
+_SHOWN = 3  # refused operations that an error names
 _CALL_NAMES: dict[object, str] = {operator.getitem: GETITEM, **{call: name for name, call in SIZE_OPERATORS.items()}}
 _CONSTANT_NAMES: dict[object, dict[str, str]] = {
     value: {key: name}
@@ -26,8 +27,9 @@ _CONSTANT_NAMES: dict[object, dict[str, str]] = {
 def write_graph(graph: fx.GraphModule, shelf: WeightCollector) -> GraphDocument:
     """Write a graph as JSON values; its weights go to `shelf`.
 
-    ForgeError naming the first operation or argument that has no place in a bundle.
+    ForgeError naming the operations, or the first argument, that have no place in a bundle.
     """
+    _check_operations(graph)
     writer = _GraphWriter(graph, shelf)
     for node in graph.graph.nodes:
         writer.add_node(node)
@@ -65,7 +67,7 @@ class _GraphWriter:
                 raise ForgeError(f"the model's graph calls {node.target}, no plain operation: write it plainly")
 
     def _add_call(self, node: fx.Node) -> None:
-        name = _operation_name(node.target)
+        name = _CALL_NAMES.get(node.target, str(node.target))
         args = [self._encode_value(node, arg) for arg in node.args]
         kwargs = {key: self._encode_value(node, arg) for key, arg in node.kwargs.items()}
         self._names[node] = {"node": len(self.nodes)}
@@ -95,12 +97,24 @@ def _encode_float(node: fx.Node, value: float) -> Any:
     return {"float": "inf" if value > 0 else "-inf"}
 
 
-def _operation_name(target: Any) -> str:
-    """Return the name of an operation. ForgeError if the hub does not run it."""
-    name = _CALL_NAMES.get(target, str(target))
-    if name not in ALLOWED_OPERATIONS and name not in _CALL_NAMES.values():
-        raise ForgeError(f"the hub does not run the operation {name}: replace it in the model by plainer ones")
-    return name
+def _check_operations(graph: fx.GraphModule) -> None:
+    """ForgeError naming all operations that the hub does not run, and where in the model each is used first."""
+    refused: dict[str, str] = {}
+    for node in graph.graph.nodes:
+        name = _CALL_NAMES.get(node.target, str(node.target))
+        if node.op == "call_function" and name not in ALLOWED_OPERATIONS and name not in _CALL_NAMES.values():
+            refused.setdefault(name, _module_path(node))
+    if refused:
+        names = ", ".join(f"{name} (in {path})" if path else name for name, path in list(refused.items())[:_SHOWN])
+        more = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+        noun = "operation" if len(refused) == 1 else "operations"
+        raise ForgeError(f"the hub does not run the {noun} {names}{more}; replace it in the model by plainer ones")
+
+
+def _module_path(node: fx.Node) -> str:
+    """The model's own name of the module that a node was traced in, "" if that is the model itself."""
+    stack: Any = node.meta.get("nn_module_stack") or {}
+    return next((str(entry[0]) for entry in reversed(list(stack.values())) if entry[0]), "")
 
 
 def _input_spec(node: fx.Node) -> TensorSignature:

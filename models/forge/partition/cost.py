@@ -114,7 +114,7 @@ def export_heads(traced: TracedModel, cuts: Sequence[Cut]) -> onnx.ModelProto:
     module: nn.Module = extract_head(traced.gm, nodes)
     batch = torch.export.Dim("batch", min=1, max=_MAX_BATCH)
     remedy = "replace that operator by others, or write it with plain ones"
-    with wrap_user_errors("model: it cannot become ONNX", remedy), silence_exporters():
+    with wrap_user_errors("model: it cannot become ONNX", remedy, innermost=True), silence_exporters():
         program: Any = torch.onnx.export(
             module,
             (traced.example,),

@@ -17,7 +17,9 @@ from torch import Tensor, fx, nn
 
 from models.forge.data.types import ForgeError
 from models.forge.partition.macs import count_node_macs
-from models.graph.hub_model import export_graph
+from models.forge.partition.rewrite import rewrite_graph
+from models.graph.exporter import strip_escape_codes
+from models.graph.hub_model import check_graph, export_graph
 
 _OTHER_BATCH = 5  # neither 1 nor the example's: these two are what an exporter may have frozen in
 _LINE = 200  # most characters of a user's error message
@@ -52,7 +54,8 @@ class _ColumnOutput(nn.Module):
 def trace_model(model: nn.Module, example: Tensor) -> TracedModel:
     """Export `model` in evaluation mode. `example`: two samples `[2, *shape]` (a batch of 1 is frozen in).
 
-    Raises ForgeError: the model does not run, is random, depends on the batch, has NaN in it, or cannot be exported.
+    Raises ForgeError: the model does not run, is random, depends on the batch, has NaN in it, cannot be exported, or
+    has operators that a hub does not run.
     """
     if len(example) != 2:
         raise ForgeError(f"model: trace with an example of 2 samples, not {len(example)}")
@@ -62,6 +65,7 @@ def trace_model(model: nn.Module, example: Tensor) -> TracedModel:
         model = _ColumnOutput(model).eval()
     _check_deterministic(model, example)
     gm = _export_checked(model, example)
+    check_graph(gm)
     macs = sum(count_node_macs(node) for node in gm.graph.nodes) // len(example)
     return TracedModel(gm, macs, answer.shape[1] if answer.dim() == 2 else 1, example)
 
@@ -109,19 +113,25 @@ def silence_exporters() -> Iterator[None]:
 
 
 @contextmanager
-def wrap_user_errors(what: str, remedy: str) -> Iterator[None]:
-    """Turn any exception of user code into a one-line ForgeError: `what`: the error; `remedy`."""
+def wrap_user_errors(what: str, remedy: str, *, innermost: bool = False) -> Iterator[None]:
+    """Turn any exception of user code into a one-line ForgeError: `what`: the error; `remedy`.
+
+    `innermost`: show the exception that caused all others, where the outer ones say only that something failed.
+    """
     try:
         yield
     except ForgeError:
         raise
     except Exception as error:  # a user's model or function may raise anything
-        raise ForgeError(f"{what}: {first_error_line(error)}; {remedy}") from error
+        shown: BaseException = error
+        while innermost and shown.__cause__ is not None:
+            shown = shown.__cause__
+        raise ForgeError(f"{what}: {first_error_line(shown)}; {remedy}") from error
 
 
-def first_error_line(error: Exception) -> str:
-    """Type and first line of an exception, at most 200 characters."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def first_error_line(error: BaseException) -> str:
+    """Type and first line of an exception without escape codes, at most 200 characters."""
+    lines = [line.strip() for line in strip_escape_codes(str(error)).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= _LINE else text[: _LINE - 1] + "…"
 
@@ -171,7 +181,7 @@ def _export_checked(model: nn.Module, example: Tensor) -> fx.GraphModule:
         silence_exporters(),
         redirect_stderr(StringIO()),
     ):
-        gm: fx.GraphModule = export_graph(model, (example,))
+        gm: fx.GraphModule = rewrite_graph(export_graph(model, (example,)))
     source = next(node for node in gm.graph.nodes if node.op == "placeholder")
     if not isinstance(source.meta["val"].shape[0], torch.SymInt):
         raise ForgeError("model: its batch size is fixed; use x.shape[0] for the size of a batch")

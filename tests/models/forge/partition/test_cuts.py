@@ -9,8 +9,10 @@ from torch import nn
 
 from models.forge.data.types import ForgeError
 from models.forge.partition.cuts import find_cuts, trace_model
+from models.forge.partition.trace import first_error_line
 from tests.examples import mark_further
 from tests.models.doubles.nets import ARCHITECTURES, traced
+from tests.models.doubles.unseen_nets import UNSEEN
 
 FIRST = ("resnet", "bert_masked", "masked_text", "cnn1d", "embedding_mlp", "two_inputs", "two_towers")
 FLOATS = torch.randn(2, 8)
@@ -46,6 +48,14 @@ def test_every_architecture_has_cuts_by_depth_with_names_for_a_manifest(name):
         assert re.fullmatch(r"[a-z0-9](?:[a-z0-9_.-]{0,62}[a-z0-9])?", cut.name)
         assert 1 <= len(cut.nodes) == len(cut.shapes) <= 3
         assert 0 < cut.share < 1
+
+
+@pytest.mark.further
+@pytest.mark.parametrize("name", UNSEEN)
+def test_architectures_that_nothing_was_written_for_are_traced_and_cut(name):
+    torch.manual_seed(0)
+    found = trace_model(UNSEEN[name].build().eval(), *UNSEEN[name].draw(2))
+    assert len(find_cuts(found)) >= 2
 
 
 @pytest.mark.parametrize("name", mark_further(ARCHITECTURES, FIRST))
@@ -143,6 +153,31 @@ def test_a_model_that_leaves_torch_is_refused():
 )
 def test_what_a_model_may_not_answer(odd, says):
     assert says in refused(odd)
+
+
+def test_operators_that_the_hub_does_not_run_are_named_right_after_tracing():
+    said = refused(lambda net, deep, _: net.last(torch.special.i0(deep) + torch.special.erfcx(deep)))
+    assert "the hub does not run the operations aten.special_i0.default, aten.special_erfcx.default" in said
+    assert "replace it" in said
+
+
+def test_an_operator_is_named_with_the_module_that_uses_it():
+    class Odd(nn.Module):
+        def forward(self, x):
+            return torch.special.i0(x)
+
+    with pytest.raises(ForgeError, match=r"aten\.special_i0\.default \(in 1\)"):
+        trace_model(nn.Sequential(nn.Linear(8, 4), Odd(), nn.Linear(4, 2)), FLOATS)
+
+
+def test_a_tensor_that_no_hub_would_hold_is_refused_right_after_tracing():
+    assert "beyond the memory allowed" in refused(
+        lambda net, deep, _: net.last(deep) + deep[:, :1, None, None].expand(-1, 1, 8192, 8192).sum((2, 3)) * 0
+    )
+
+
+def test_errors_hold_no_colours_for_a_terminal():
+    assert first_error_line(ValueError("\x1b[96mstep 2/3\x1b[0m failed\nmore")) == "ValueError: step 2/3 failed"
 
 
 def test_weights_that_are_not_numbers_are_named():
