@@ -16,6 +16,7 @@ from cloud_hub.engine.base import Engine, EngineError, EngineHealth, EngineState
 from cloud_hub.engine.types import ModelCard, WorkItem
 from models.bundle.manifest import Manifest, ModelKind
 from models.runtime.feature_codec import NUMPY_DTYPES
+from models.runtime.novelty import judge_logits
 from models.runtime.runner import check_values
 from wire.protocol.messages import FieldSpec, Prediction
 
@@ -171,6 +172,5 @@ class BundleEngine:
         powers = np.exp(scaled)
         scores = powers / powers.sum(axis=1, keepdims=True)
         labels = scores.argmax(axis=1).tolist()
-        rows = scores.tolist()
-        pairs = zip(labels, rows, strict=True)
-        return [Prediction(label, row[label], tuple(row), self.card.name) for label, row in pairs]
+        rows = zip(labels, scores.tolist(), judge_logits(logits, self._manifest.gate.hub_domain), strict=True)
+        return [Prediction(label, row[label], tuple(row), self.card.name, known) for label, row, known in rows]

@@ -33,12 +33,45 @@ class LeakKind(StrEnum):
     MEMBERSHIP = "membership"
 
 
+class DomainScore(StrEnum):
+    """Score of a sample's novelty; the higher, the less it looks like what the model was taught.
+
+    `novelty`: the edge graph's own output, 0..1. The others are taken of the hub's logits z: `energy` -logsumexp(z),
+    `peak` -max(z), `softmax` 1 - the largest probability at temperature 1 (Liu et al. 2020; Hendrycks et al. 2022).
+    """
+
+    NOVELTY = "novelty"
+    ENERGY = "energy"
+    PEAK = "peak"
+    SOFTMAX = "softmax"
+
+
+class DomainFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Threshold above which a sample counts as out of domain, and what it was measured to do.
+
+    `threshold` was chosen on the calibration part so that the share `aim` of in-scope samples lies above it.
+    `false_alarm`, with `low95` and `high95`: the share above it of `samples` held-out in-scope samples. `recall`: of
+    `outside` held-out samples that are out of scope, the share above it; 0 of 0 where there are none.
+    """
+
+    score: DomainScore
+    threshold: float
+    aim: float
+    false_alarm: float
+    low95: float
+    high95: float
+    samples: int
+    recall: float = 0.0
+    outside: int = 0
+
+
 class GateFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Confidence and novelty of the edge model, and their distribution on the calibration samples.
 
     Without a `confidence` output the confidence is the largest probability, or for a regressor P(|error| <=
     `tolerance`), `tolerance` in units of the target. `*_deciles`: the nine inner deciles of the calibration samples,
-    0..1 and rising, or nothing: the reference for drift.
+    0..1 and rising, or nothing: the reference for drift. `domain`: the threshold of the edge model's novelty;
+    `hub_domain`: of the hub's own score. None: that half cannot tell what is out of domain.
     """
 
     confidence_output: bool = False
@@ -46,6 +79,8 @@ class GateFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tolerance: float = 0.0  # units of the target; a regressor's
     novelty_deciles: tuple[float, ...] = ()
     confidence_deciles: tuple[float, ...] = ()
+    domain: DomainFigures | None = None
+    hub_domain: DomainFigures | None = None
 
 
 class CalibrationFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,7 +145,24 @@ def gate_fits(gate: GateFigures, *, regressor: bool) -> bool:
     """Tell whether gate figures are possible; a regressor without a confidence output needs a tolerance above zero."""
     asked = regressor and not gate.confidence_output  # then only the tolerance makes a confidence
     fits = math.isfinite(gate.tolerance) and (gate.tolerance > 0 if asked else gate.tolerance >= 0)
-    return fits and all(map(_deciles_fit, (gate.novelty_deciles, gate.confidence_deciles)))
+    deciles = all(map(_deciles_fit, (gate.novelty_deciles, gate.confidence_deciles)))
+    return fits and deciles and _domains_fit(gate, regressor=regressor)
+
+
+def _domains_fit(gate: GateFigures, *, regressor: bool) -> bool:
+    """Tell whether both halves' thresholds are possible: the device's needs its output, a regressor's hub has none."""
+    edge, hub = gate.domain, gate.hub_domain
+    owned = edge is None or (gate.novelty_output and edge.score is DomainScore.NOVELTY)
+    known = hub is None or not (regressor or hub.score is DomainScore.NOVELTY)
+    return owned and known and all(_domain_fits(each) for each in (edge, hub) if each is not None)
+
+
+def _domain_fits(d: DomainFigures) -> bool:
+    shares = (d.aim, d.low95, d.false_alarm, d.high95, d.recall)
+    ordered = d.low95 <= d.false_alarm <= d.high95
+    return (
+        math.isfinite(d.threshold) and ordered and all(0 <= s <= 1 for s in shares) and min(d.samples, d.outside) >= 0
+    )
 
 
 def _deciles_fit(deciles: tuple[float, ...]) -> bool:

@@ -16,6 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import EDGE_FILE, BundleError, Manifest, ModelKind, Precision
 from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec
+from models.runtime.novelty import is_novelty_usual
 from models.runtime.runner import Inference, RunnerError, Sample, check_sample, check_samples
 from wire.protocol.messages import Prediction
 
@@ -69,6 +70,7 @@ class OnnxRunner:
         self._predict = self._predict_class if manifest.kind is ModelKind.CLASSIFIER else self._predict_value
         self._outputs = list(_expected_outputs(manifest))  # logits, features, then what is optional
         self._gate_at = self._outputs.index(CONFIDENCE) - 1 if manifest.gate.confidence_output else 0
+        self._domain = manifest.gate.domain
         self._novelty_at = self._outputs.index(NOVELTY) - 1 if manifest.gate.novelty_output else 0
         _check_graph(self._session, manifest)
 
@@ -101,9 +103,10 @@ class OnnxRunner:
         """
         gate = float(rest[self._gate_at]) if self._gate_at else -1.0
         novelty = float(rest[self._novelty_at]) if self._novelty_at else -1.0
-        return Inference(self._predict(logits, gate), dict(zip(self._names, rest, strict=False)), novelty)
+        found = self._predict(logits, gate, is_novelty_usual(novelty, self._domain))
+        return Inference(found, dict(zip(self._names, rest, strict=False)), novelty)
 
-    def _predict_class(self, logits: list[float], gate: float) -> Prediction:
+    def _predict_class(self, logits: list[float], gate: float, in_domain: bool | None) -> Prediction:
         """Turn logits into probabilities (softmax with the manifest's temperature) and the largest one's label."""
         # pure Python: for a few labels it is 2 microseconds faster than numpy
         peak = max(logits)
@@ -111,9 +114,9 @@ class OnnxRunner:
         weights = [exp((logit - peak) * cold) for logit in logits]
         share = 1.0 / sum(weights)
         scores = tuple([weight * share for weight in weights])
-        return Prediction(logits.index(peak), gate if self._gate_at else share, scores, self._model)
+        return Prediction(logits.index(peak), gate if self._gate_at else share, scores, self._model, in_domain)
 
-    def _predict_value(self, logits: list[float], gate: float) -> Prediction:
+    def _predict_value(self, logits: list[float], gate: float, in_domain: bool | None) -> Prediction:
         """Turn a regressor's logits (value, logarithm of the error's scale) into a value and its confidence.
 
         P(|error| <= tolerance) of a Laplace error of scale b is 1 - exp(-tolerance / b).
@@ -121,7 +124,7 @@ class OnnxRunner:
         value, spread = logits
         if not self._gate_at:
             gate = 1.0 - exp(-self._tolerance * exp(-min(max(spread, -_MAX_SPREAD), _MAX_SPREAD)))
-        return Prediction(-1, gate if isfinite(value) else nan, (value,), self._model)
+        return Prediction(-1, gate if isfinite(value) else nan, (value,), self._model, in_domain)
 
 
 def _expected_outputs(manifest: Manifest) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:

@@ -21,9 +21,18 @@ from models.bundle.manifest import (
     Precision,
     TargetPlatform,
 )
-from models.bundle.measurements import CalibrationFigures, LeakageRow, LeakKind, QualityMetric
+from models.bundle.measurements import (
+    CalibrationFigures,
+    DomainFigures,
+    DomainScore,
+    GateFigures,
+    LeakageRow,
+    LeakKind,
+    QualityMetric,
+)
 from models.runtime.chain import FeatureChain, digest_chain
 from models.runtime.feature_codec import NUMPY_DTYPES, FeatureCodec, build_codec
+from models.runtime.novelty import is_novelty_usual
 from wire.protocol.messages import FieldSpec, Prediction, SensitivityLevel, TensorDType
 
 Sample = npt.NDArray[Any]
@@ -120,11 +129,12 @@ class EchoRunner:
     Its label is the argmax, its codes are `round(15 * score)`.
 
     So a test decides label, confidence and features by the sample it sends; nothing is trained, nothing is loaded.
-    `labels`: number of classes; `version`: of the model it claims to be. `closed`: whether `close` was called.
+    `labels`: number of classes; `version`: of the model it claims to be. `novel_above`: with it, the smallest score is
+    the sample's novelty, and above it the sample is out of domain. `closed`: whether `close` was called.
     """
 
-    def __init__(self, labels: int = 10, version: int = 1) -> None:
-        self.manifest = echo_manifest(labels, version)
+    def __init__(self, labels: int = 10, version: int = 1, novel_above: float | None = None) -> None:
+        self.manifest = echo_manifest(labels, version, novel_above)
         self.codec = build_codec(self.manifest.codec, self.manifest.features)
         self.notes: tuple[str, ...] = ()
         self.closed = False
@@ -138,14 +148,18 @@ class EchoRunner:
         scores = tuple(sample.tolist())
         label = int(sample.argmax())
         codes = np.rint(sample * np.float32(15)).astype(np.uint8)
-        return Inference(Prediction(label, scores[label], scores, self.manifest.model), {"features": codes})
+        novelty = min(scores) if self.manifest.gate.novelty_output else -1.0
+        known = is_novelty_usual(novelty, self.manifest.gate.domain)
+        said = Prediction(label, scores[label], scores, self.manifest.model, known)
+        return Inference(said, {"features": codes}, novelty)
 
     def close(self) -> None:
         self.closed = True
 
 
-def echo_manifest(labels: int = 10, version: int = 1) -> Manifest:
+def echo_manifest(labels: int = 10, version: int = 1, novel_above: float | None = None) -> Manifest:
     """Build the manifest of `EchoRunner`: `labels` scores in, the same scores and their 4-bit codes out."""
+    domain = None if novel_above is None else DomainFigures(DomainScore.NOVELTY, novel_above, 0.05, 0.0, 0.0, 1.0, 0)
     codes = FieldSpec("features", TensorDType.UINT8, (labels,), 0.0, 15.0, SensitivityLevel.P2, "features")
     known = digest_chain("echo", "pack4", (FeatureChain(codes),))
     return Manifest(
@@ -160,6 +174,7 @@ def echo_manifest(labels: int = 10, version: int = 1) -> Manifest:
         codec="pack4",
         fixed_bytes=512,
         temperature=1.0,
+        gate=GateFigures(novelty_output=domain is not None, domain=domain),
         calibration=CalibrationFigures(QualityMetric.ACCURACY, 0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.0, 0.0, 0.0),
         # the codes are the sample itself, so a reconstruction attack succeeds in full
         leakage=(LeakageRow(known, LeakKind.RECONSTRUCTION, "", "copy", "explained_variance", 0, 1.0, 1.0, 0.0, 1.0),),

@@ -116,12 +116,14 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """An answer of a model.
 
     `scores`: class probabilities after temperature scaling, or the regressed values; `label`: argmax, -1 if regressed.
+    `in_domain`: whether the sample belongs to what the model knows, whichever half answered; None if it cannot tell.
     """
 
     label: int
     confidence: float
     scores: tuple[float, ...]
     model: str  # "digits@7"
+    in_domain: bool | None = None
 
 
 class Escalation(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="q"):

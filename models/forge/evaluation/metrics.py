@@ -20,6 +20,7 @@ from models.forge.evaluation.deferral import (
     pair_curve,
     threshold_for_count,
 )
+from models.forge.evaluation.domain import measure_edge_domain, measure_hub_domain
 from models.forge.evaluation.outcomes import Outcomes, add_given_loss, classifier_outcomes, regressor_outcomes
 from models.forge.evaluation.risk_control import RiskGoal, prove_threshold
 from models.forge.evaluation.shipped import EdgeAnswers, HubAnswers
@@ -104,7 +105,7 @@ class _PairEvaluator:
         return PairEvaluation(
             temperature=self._temperature,
             hub_temperature=self._hub_temperature,
-            gate=self._gate_figures(chosen_on.edge, first),
+            gate=self._gate_figures(chosen_on, measured_on, first),
             calibration=calibration,
             guarantee=guarantee,
             chosen_on=first,
@@ -184,13 +185,18 @@ class _PairEvaluator:
         plain = calibrate.softmax_probabilities(answered.edge.logits, 1.0)
         return calibrate.expected_calibration_error(plain.max(1), found.edge_right), after
 
-    def _gate_figures(self, edge: EdgeAnswers, found: Outcomes) -> GateFigures:
+    def _gate_figures(self, chosen_on: PartAnswers, measured_on: PartAnswers, found: Outcomes) -> GateFigures:
+        edge, aim = chosen_on.edge, self._wish.false_alarm
+        parts = (chosen_on, measured_on)
+        labels = [np.zeros(len(each.part.y), np.int64) if self._regressor else each.part.y for each in parts]
         return GateFigures(
             confidence_output=edge.confidence is not None,
             novelty_output=edge.novelty is not None,
             tolerance=self._tolerance,
             novelty_deciles=compute_deciles(edge.novelty) if edge.novelty is not None else (),
             confidence_deciles=compute_deciles(found.confidence),
+            domain=measure_edge_domain([each.edge.novelty for each in parts], labels, aim),
+            hub_domain=None if self._regressor else measure_hub_domain([a.hub.asked for a in parts], labels, aim),
         )
 
     def _detect_scope(self, answered: PartAnswers) -> ScopeDetection | None:

@@ -31,7 +31,7 @@ from models.bundle.manifest import (
     Manifest,
     ModelKind,
 )
-from models.bundle.measurements import GateFigures
+from models.bundle.measurements import DomainFigures, DomainScore, GateFigures
 from models.graph.hub_model import encode_graphs, export_graph
 from models.runtime.runner import echo_manifest
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
@@ -174,6 +174,16 @@ def test_scores_are_tempered_by_the_hubs_own_temperature(tmp_path):
     assert first.label == second.label
     assert first.confidence > second.confidence
     assert second.confidence == pytest.approx(0.1, abs=0.02)
+
+
+def test_the_hub_says_by_its_own_logits_what_is_out_of_domain(tmp_path):
+    domain = DomainFigures(DomainScore.PEAK, -1e9, 0.05, 0.0, 0.0, 1.0, 0)  # no logit is as high: nothing is in domain
+    usual = msgspec.structs.replace(domain, threshold=1e9)
+    for limit, known in ((domain, False), (usual, True)):
+        engine = started(bundle(tmp_path / str(known), gate=GateFigures(hub_domain=limit)))
+        found = engine.infer([WorkItem(raw=picture()), engine.sample()])
+        assert [each.in_domain for each in found] == [known, known]
+    assert started(bundle(tmp_path / "none")).infer([engine.sample()])[0].in_domain is None
 
 
 def test_a_regressor_has_values_and_no_label(tmp_path):

@@ -15,7 +15,15 @@ from models.bundle.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from models.bundle.measurements import GateFigures, LeakageRow, LeakKind, QualityMetric, RiskGuarantee
+from models.bundle.measurements import (
+    DomainFigures,
+    DomainScore,
+    GateFigures,
+    LeakageRow,
+    LeakKind,
+    QualityMetric,
+    RiskGuarantee,
+)
 from models.runtime.runner import echo_manifest
 from wire.protocol.messages import ModelRef, SensitivityLevel, TensorDType
 
@@ -85,6 +93,13 @@ def measured(**changes):
 
 LEAK = LeakageRow("0" * 64, LeakKind.RECONSTRUCTION, "", "ridge", "explained variance", 9, 0.2, 0.3, 0.1, 0.9)
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
+EDGE_DOMAIN = DomainFigures(DomainScore.NOVELTY, 0.95, 0.05, 0.04, 0.02, 0.06, 500)
+
+
+def domain(**changes) -> DomainFigures:
+    return msgspec.structs.replace(EDGE_DOMAIN, score=DomainScore.ENERGY, **changes)
+
+
 IMPOSSIBLE = {
     "name": changed(name="../echo"),
     "version": changed(version=0),
@@ -114,6 +129,11 @@ IMPOSSIBLE = {
     "gate  ": changed(gate=GateFigures(novelty_deciles=(0.1, 0.2))),
     "gate   ": changed(gate=GateFigures(novelty_deciles=TENTHS[::-1])),
     "gate    ": changed(gate=GateFigures(confidence_deciles=(*TENTHS[:8], float("nan")))),
+    "gate     ": changed(gate=GateFigures(domain=EDGE_DOMAIN)),  # the graph has no such output
+    "gate      ": changed(gate=GateFigures(hub_domain=EDGE_DOMAIN)),  # not the hub's score
+    "gate       ": changed(gate=GateFigures(hub_domain=domain(threshold=float("nan")))),
+    "gate        ": changed(gate=GateFigures(hub_domain=domain(low95=0.05))),
+    "gate         ": changed(gate=GateFigures(hub_domain=domain(outside=-1))),
     "guarantee": changed(guarantee=RiskGuarantee(1.5, 0.9, 100, 0.8, "Clopper-Pearson")),
     "guarantee ": changed(guarantee=RiskGuarantee(0.05, 0.9, 0, 0.8, "Clopper-Pearson")),
     "leakage": changed(leakage=(msgspec.structs.replace(LEAK, score=float("nan")),)),
@@ -182,7 +202,13 @@ def test_a_feature_states_its_label():
 
 def test_all_that_was_measured_comes_back():
     full = changed(
-        gate=GateFigures(novelty_output=True, novelty_deciles=TENTHS, confidence_deciles=(1.0,) * 9),
+        gate=GateFigures(
+            novelty_output=True,
+            novelty_deciles=TENTHS,
+            confidence_deciles=(1.0,) * 9,
+            domain=EDGE_DOMAIN,
+            hub_domain=domain(threshold=-7.5, recall=0.6, outside=100),
+        ),
         guarantee=RiskGuarantee(0.05, 0.9, 100, 0.8, "Clopper-Pearson"),
         leakage=(LEAK,),
         parallel=ParallelPlan((PipelineStage("first", 100, (3, 4)),)),

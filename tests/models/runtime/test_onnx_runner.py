@@ -22,7 +22,7 @@ from models.bundle.manifest import (
     Precision,
     TargetPlatform,
 )
-from models.bundle.measurements import GateFigures
+from models.bundle.measurements import DomainFigures, DomainScore, GateFigures
 from models.runtime.feature_codec import ANS, build_ans_tables
 from models.runtime.golden import check_golden, pack_golden
 from models.runtime.onnx_runner import OnnxRunner
@@ -175,9 +175,9 @@ def test_a_regressor_answers_with_a_value_and_how_likely_it_is_within_tolerance(
 @pytest.mark.parametrize(("spread", "confidence"), [(1e30, 0.0), (-1e30, 1.0), (float("nan"), None)])
 def test_a_spread_beyond_all_numbers_is_all_or_nothing_and_none_is_no_confidence(tmp_path, spread, confidence):
     runner = OnnxRunner(make(tmp_path / "b", regressor_graph(), gate=GateFigures(tolerance=0.5), **REGRESSOR))
-    found = runner._predict_value([1.0, spread], -1.0).confidence
+    found = runner._predict_value([1.0, spread], -1.0, None).confidence
     assert np.isnan(found) if confidence is None else found == pytest.approx(confidence)
-    assert np.isnan(runner._predict_value([float("inf"), 0.0], -1.0).confidence)
+    assert np.isnan(runner._predict_value([float("inf"), 0.0], -1.0, None).confidence)
 
 
 def test_a_learned_gate_and_a_novelty_come_from_the_graph(tmp_path):
@@ -191,6 +191,17 @@ def test_a_learned_gate_and_a_novelty_come_from_the_graph(tmp_path):
     (only,) = OnnxRunner(make(tmp_path / "c", gated_graph(), gate=GateFigures(novelty_output=True))).infer(BATCH[:1])
     assert only.prediction.confidence == max(only.prediction.scores)
     assert only.novelty == pytest.approx(float(BATCH[0].max()))
+
+
+def test_a_novelty_above_the_bundles_threshold_is_out_of_domain(tmp_path):
+    highest = sorted(float(sample.max()) for sample in BATCH)
+    domain = DomainFigures(DomainScore.NOVELTY, highest[-2], 0.05, 0.04, 0.02, 0.06, 500)
+    runner = OnnxRunner(make(tmp_path / "b", gated_graph(), gate=GateFigures(novelty_output=True, domain=domain)))
+    found = [inference.prediction.in_domain for inference in runner.infer(BATCH)]
+    assert found == [bool(sample.max() <= np.float32(highest[-2])) for sample in BATCH]
+    assert found.count(False) == 1
+    without = OnnxRunner(make(tmp_path / "c", gated_graph(), gate=GateFigures(novelty_output=True)))
+    assert without.infer_one(BATCH[0]).prediction.in_domain is None
 
 
 def test_what_the_graph_does_not_give_is_not_made_up(tmp_path, made):
