@@ -20,7 +20,8 @@ from benchmarks.harness.figures import Figure, format_line
 from models.bundle.bundle import open_bundle
 from models.forge.data.types import Data
 from models.forge.leakage import inversion
-from models.forge.leakage.inversion import FULL, AttackEffort, AttackSamples
+from models.forge.leakage.effort import FULL, AttackEffort
+from models.forge.leakage.inversion import AttackSamples
 from models.forge.leakage.measure import POWER
 from models.forge.leakage.metrics import BootstrapInterval
 from models.forge.leakage.remeasure import NOISE, transform_codes

@@ -4,6 +4,7 @@ Rule: the chains that are attacked are those that the policy makes, with each se
 devices and hubs use. It needs policies and models both, so it lives above them.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,7 @@ class MeasureFlags:
 def measure(flags: MeasureFlags) -> None:
     """Attack a bundle's codes as they would leave, print what was won, and add the rows to its manifest.
 
+    A killed measurement goes on where it was: its state lies in BUNDLE.attacks until the end.
     The manifest's digest changes, so the bundle has to be published again. Exit code 40 if the attack had no power
     (nothing was measured) or the policy, by these figures, lets nothing leave; 11, 12 and 13 for a policy, bundle or
     samples that cannot be used.
@@ -77,6 +79,7 @@ def measure(flags: MeasureFlags) -> None:
     asked = _list_chains(opened, rules)
     cases = _run_attacks(opened, flags.data, asked, quick=flags.quick, defences=flags.defences)
     made = opened if flags.dry_run else _write_rows(opened, cases, len(asked))
+    shutil.rmtree(_work_folder(opened), ignore_errors=True)
     verdict = None if rules is None else _check_limits(rules, cases[: len(asked)])
     if flags.as_json:
         open_console().print_json(data=_report_fields(opened, made, cases, verdict))
@@ -152,7 +155,8 @@ def _run_attacks(
             bar.update(task, description=stage, completed=share)
 
         try:
-            first = [remeasure_bundle(bundle, data, steps, "quick" if quick else "full", tell) for steps in asked]
+            effort, work = "quick" if quick else "full", _work_folder(bundle)
+            first = [remeasure_bundle(bundle, data, steps, effort, tell, folder=work) for steps in asked]
             return (*first, *(attack_defences(bundle, data, tell) if defences else ()))
         except ForgeError as error:
             raise ExitError(ExitCode.SAMPLE, str(error)) from None
@@ -160,6 +164,11 @@ def _run_attacks(
             raise ExitError(ExitCode.SAMPLE, f"{where}: {error}") from None
         except BundleError as error:
             raise ExitError(ExitCode.MODEL, str(error)) from None
+
+
+def _work_folder(bundle: Bundle) -> Path:
+    """Return the folder that keeps the state of attacks: beside the bundle, named after it."""
+    return bundle.path.with_name(f"{bundle.path.name}.attacks")
 
 
 def _load_samples(where: str) -> "Data":
@@ -190,6 +199,8 @@ def _write_rows(bundle: Bundle, cases: "Sequence[AttackCase]", asked: int) -> Bu
 
 def _report_fields(old: Bundle, made: Bundle, cases: "Sequence[AttackCase]", verdict: Denied | None) -> dict[str, Any]:
     """Return the JSON output: digests, the policy's verdict, and the rows of every chain."""
+    from models.forge.leakage.summary import describe_leakage  # noqa: PLC0415 - see `_run_attacks`
+
     return {
         "model": made.manifest.model,
         "digest": made.digest,
@@ -200,6 +211,9 @@ def _report_fields(old: Bundle, made: Bundle, cases: "Sequence[AttackCase]", ver
                 "what": case.what,
                 "chain": case.chain,
                 "void": case.found.void,
+                "absent": list(case.found.absent),
+                "summary": describe_leakage(case.found),
+                "cost": case.found.cost._asdict(),
                 "rows": [msgspec.to_builtins(row) for row in case.found.rows],
             }
             for case in cases
@@ -208,7 +222,9 @@ def _report_fields(old: Bundle, made: Bundle, cases: "Sequence[AttackCase]", ver
 
 
 def _print_report(old: Bundle, made: Bundle, cases: "Sequence[AttackCase]", verdict: Denied | None) -> None:
-    """Print a table of attacks and what they won, then the verdict and the digest."""
+    """Print a table of attacks and what they won, the same in words, then the verdict and the digest."""
+    from models.forge.leakage.summary import describe_leakage  # noqa: PLC0415 - see `_run_attacks`
+
     console = open_console()
     table = Table("codes", "attack", "pairs", "figure", "won (at most)", "label alone", "untouched", box=None)
     for case in cases:
@@ -219,8 +235,8 @@ def _print_report(old: Bundle, made: Bundle, cases: "Sequence[AttackCase]", verd
             table.add_row(case.what, row.attack, str(row.pairs), about, won, f"{row.floor:.3f}", f"{row.ceiling:.3f}")
     console.print(table)
     for case in cases:
-        if case.found.void:
-            console.print(f"{case.what}: {case.found.void}", markup=False)
+        for line in describe_leakage(case.found):
+            console.print(f"{case.what}: {line}", markup=False)
     if verdict:
         console.print(f"denied  {verdict.detail} ({verdict.why})", markup=False)
     if made.digest != old.digest:

@@ -5,8 +5,10 @@ nothing about the codes: then the measurement is void, says so, and gives no row
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,15 +19,8 @@ from models.bundle.measurements import LeakageRow, LeakKind
 from models.forge.data.types import Data
 from models.forge.leakage import inversion, metrics
 from models.forge.leakage.attribute_probes import measure_label_baseline, probe_attribute
-from models.forge.leakage.inversion import (
-    FULL,
-    MIN_SAMPLES,
-    QUICK,
-    AttackEffort,
-    AttackSamples,
-    InversionResult,
-    ReconstructionMetric,
-)
+from models.forge.leakage.effort import EFFORTS, QUICK, AttackCost, AttackEffort, AttackWork
+from models.forge.leakage.inversion import MIN_SAMPLES, AttackSamples, InversionResult, ReconstructionMetric
 from models.forge.leakage.membership import HubPredictions, measure_membership
 from models.forge.leakage.metrics import BootstrapInterval, RatioEstimate
 from models.forge.partition.code_levels import fit_range
@@ -39,7 +34,6 @@ ProgressCallback = Callable[[str, float], None]
 POWER = 0.8  # what the attack must reach on the earliest cut
 _FEW = (100, 1000)
 _SHOWN = 12
-_EFFORTS = {"quick": QUICK, "full": FULL}
 _POWER_SHARE, _REBUILT_SHARE, _PROBED_SHARE = 0.3, 0.8, 0.95
 
 
@@ -52,7 +46,8 @@ class ExposedData:
     `sensitive`: named columns `[n]` of whole numbers. `earliest`: the features `[m, ...]` of the earliest cut for the
     first m samples, the proof of the attack's power; None = the sample itself. `ids`: the samples are token ids.
     `members` and `outsiders`: what the hub answers (logits `[n, k]`, `y` `[n]`) to samples the model was trained on and
-    to others.
+    to others of the same distribution; `blind`: the advantage there of a guesser that sees no answer
+    (`membership.choose_outsiders`). `absent`: sentences on what cannot be measured with this data.
     """
 
     x: Values
@@ -63,6 +58,8 @@ class ExposedData:
     ids: bool = False
     members: tuple[Values, Values] | None = None
     outsiders: tuple[Values, Values] | None = None
+    blind: float = 0.0
+    absent: tuple[str, ...] = ()
 
 
 class ReconstructedImages(NamedTuple):
@@ -73,11 +70,16 @@ class ReconstructedImages(NamedTuple):
 
 
 class LeakageMeasurement(NamedTuple):
-    """Leakage rows of one chain. `void`: why there is no row of reconstruction, "" if there is one."""
+    """Leakage rows of one chain. `void`: why there is no row of reconstruction, "" if there is one.
+
+    `absent`: a sentence for each other row that there is not, and why. `cost`: what the attacks have cost in all.
+    """
 
     rows: tuple[LeakageRow, ...]
     pictures: ReconstructedImages | None
     void: str = ""
+    absent: tuple[str, ...] = ()
+    cost: AttackCost = AttackCost()
 
     @property
     def upper95(self) -> float:
@@ -92,19 +94,24 @@ class LeakageMeasurement(NamedTuple):
 
 
 def measure_leakage(
-    exposed: ExposedData, chain: str, effort: str | AttackEffort = "full", tell: ProgressCallback | None = None
+    exposed: ExposedData,
+    chain: str,
+    effort: str | AttackEffort = "full",
+    tell: ProgressCallback | None = None,
+    folder: Path | None = None,
 ) -> LeakageMeasurement:
     """How much of the samples the codes of one chain give away, as the strongest of several attacks finds it.
 
     `chain`: `models.runtime.chain.digest_chain(...)`. `effort`: "quick" (seconds), "full" (bounded minutes) or limits
-    of your own.
+    of your own. `folder`: where finished attacks and the state of one in hand are kept, so that a killed measurement
+    goes on there.
 
     Rows: reconstruction by the strongest attack from 100, 1,000 and all pairs (quick: all) and, for images, the same
     by peak signal to noise and by distance in random features; the advantage of guessing each sensitive column; and
     the advantage of telling members of the training set.
     """
-    limits = effort if isinstance(effort, AttackEffort) else _EFFORTS[effort]
-    return _Measurement(exposed, chain, limits, tell or _ignore_progress).run()
+    limits = effort if isinstance(effort, AttackEffort) else EFFORTS[effort]
+    return _Measurement(exposed, chain, limits, tell or _ignore_progress, AttackWork(folder)).run()
 
 
 def quick_leakage_bound(x: Values, codes: tuple[Values, ...], *, ids: bool = False) -> float:
@@ -114,21 +121,30 @@ def quick_leakage_bound(x: Values, codes: tuple[Values, ...], *, ids: bool = Fal
 
 
 class _Measurement:
-    def __init__(self, exposed: ExposedData, chain: str, effort: AttackEffort, tell: ProgressCallback) -> None:
+    def __init__(
+        self, exposed: ExposedData, chain: str, effort: AttackEffort, tell: ProgressCallback, work: AttackWork
+    ) -> None:
         self._of = exposed
         self._chain = chain
         self._effort = effort
         self._quick = effort.pairs <= QUICK.pairs
         self._tell = tell
+        self._work = work
+        self._absent = list(exposed.absent)
 
     def run(self) -> LeakageMeasurement:
+        began = time.process_time()
+        before = self._work.cost.cpu_s
         rows, pictures, void = self._measure_reconstruction()
         self._tell("attributes", _REBUILT_SHARE)
         rows += self._measure_attributes()
         self._tell("membership", _PROBED_SHARE)
         rows += self._measure_membership()
         self._tell("measured", 1.0)
-        return LeakageMeasurement(tuple(rows), pictures, void)
+        cost = self._work.cost
+        # seconds of attacks that were found done come from their files, all else was spent here
+        cost = cost._replace(cpu_s=max(cost.cpu_s - before, time.process_time() - began))
+        return LeakageMeasurement(tuple(rows), pictures, void, tuple(self._absent), cost)
 
     def _measure_reconstruction(self) -> tuple[list[LeakageRow], ReconstructedImages | None, str]:
         of = self._of
@@ -137,18 +153,14 @@ class _Measurement:
         truth = inversion.prepare_samples(of.x, self._effort, ids=of.ids)
         if not truth.values.shape[1]:
             return [], None, "the samples do not differ from one another: there is nothing to rebuild"
-        self._tell("power of the attack", 0.0)
+        self._follow_training("power of the attack", 0.0, _POWER_SHARE)
         ceiling = self._attack_power(truth)
         if ceiling < POWER:
             early = "the sample itself" if of.earliest is None else "the earliest cut"
             said = f"from {early} the attack reaches {truth.metric} {ceiling:.2f}, less than {POWER}"
             return [], None, f"void: {said}; give more samples or --effort thorough"
         floor = inversion.score_label_baseline(truth, of.y).value
-        found = []
-        counts = self._pair_counts(len(truth.train))
-        for at, pairs in enumerate(counts):
-            self._tell("reconstruction", _POWER_SHARE + (_REBUILT_SHARE - _POWER_SHARE) * at / len(counts))
-            found.append(inversion.invert_codes(truth, of.codes, self._effort, pairs))
+        found = self._invert_all(truth)
         rows = [self._reconstruction_row(truth.metric, each, each.score, floor, ceiling) for each in found]
         if truth.metric is not ReconstructionMetric.SSIM:
             return rows, None, ""
@@ -157,6 +169,21 @@ class _Measurement:
         shown = truth.values[truth.test[:_SHOWN]]
         return rows, ReconstructedImages(shown, best.rebuilt[:_SHOWN]), ""
 
+    def _invert_all(self, truth: AttackSamples) -> list[InversionResult]:
+        """The attack with each number of pairs."""
+        found = []
+        counts = self._pair_counts(len(truth.train))
+        each_share = (_REBUILT_SHARE - _POWER_SHARE) / len(counts)
+        for at, pairs in enumerate(counts):
+            self._follow_training(f"reconstruction, {pairs:,} pairs", _POWER_SHARE + each_share * at, each_share)
+            found.append(inversion.invert_codes(truth, self._of.codes, self._effort, pairs, self._work))
+        return found
+
+    def _follow_training(self, stage: str, start: float, length: float) -> None:
+        """Report a stage that begins, and its training as it goes on."""
+        self._tell(stage, start)
+        self._work.set_progress(lambda share: self._tell(stage, start + length * share))
+
     def _attack_power(self, truth: AttackSamples) -> float:
         """Score of the same attack on what hides nothing.
 
@@ -164,10 +191,10 @@ class _Measurement:
         """
         if self._of.earliest is None:
             seen: Values = truth.values if truth.metric is ReconstructionMetric.IDS else self._of.x
-            return inversion.invert_codes(truth, (seen,), self._effort).score.value
+            return inversion.invert_codes(truth, (seen,), self._effort, work=self._work).score.value
         count = len(self._of.earliest)
         part = inversion.prepare_samples(self._of.x[:count], self._effort, ids=self._of.ids)
-        return inversion.invert_codes(part, (self._of.earliest,), self._effort).score.value
+        return inversion.invert_codes(part, (self._of.earliest,), self._effort, work=self._work).score.value
 
     def _pair_counts(self, most: int) -> list[int]:
         return [most] if self._quick else [*(few for few in _FEW if few < most), most]
@@ -199,6 +226,7 @@ class _Measurement:
         for name, column in sorted(self._of.sensitive.items()):
             told = probe_attribute(self._of.codes, column, quick=self._quick)
             if told is None:
+                self._absent.append(f"{name}: fewer than two values have samples enough to guess at")
                 continue
             floor = measure_label_baseline(self._of.y, column)
             raw = None if self._of.ids else probe_attribute((self._of.x,), column, quick=self._quick)
@@ -212,10 +240,12 @@ class _Measurement:
             return []
         found = measure_membership(HubPredictions(*self._of.members), HubPredictions(*self._of.outsiders))
         if found is None:
+            self._absent.append("membership: fewer than 40 samples of a kind")
             return []
+        floor = min(self._of.blind, max(found.advantage.value, 0.0))
         kind, pairs = LeakKind.MEMBERSHIP, found.pairs
         return [
-            build_leakage_row(self._chain, kind, "", (found.attack, "advantage", pairs), (found.advantage, 0.0, 1.0)),
+            build_leakage_row(self._chain, kind, "", (found.attack, "advantage", pairs), (found.advantage, floor, 1.0)),
             build_leakage_row(
                 self._chain, kind, "", (found.attack, "found_at_1_percent", pairs), (found.found_at_1, 0.01, 1.0)
             ),

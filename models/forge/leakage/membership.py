@@ -3,8 +3,14 @@
 Rule: the attacker sees what the tail answers to the codes, and knows the truth (`y`) of the sample: more than a hub
 that answers gives away. Members and outsiders in equal number; thresholds are chosen on one half and scored on the
 other. An advantage of 0 means no leakage.
+
+Rule: members and outsiders are of one distribution. Whoever can tell them apart by the samples alone, without any
+model, measures a shift between two parts of the data and calls it leakage (Das, Zhang and Tramer 2024, "Blind baselines
+beat membership inference attacks for foundation models"). So a blind guesser is tried first; where it succeeds there is
+no measurement, and where it does not, its advantage is the floor.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +24,9 @@ Values = npt.NDArray[Any]
 _MOST = 5000  # of each kind
 _RESAMPLES = 1000
 _FALSE_ALARMS = 0.01
+_LEAST = 40  # samples of a kind
+_MOST_COLUMNS = 512  # that a blind guesser sees of a sample; of more, as many random projections
+_MOST_IDS = 500
 
 
 class HubPredictions(NamedTuple):
@@ -31,8 +40,7 @@ class MembershipScore(NamedTuple):
     """Success of the better attack.
 
     `advantage`: true minus false positive rate (Yeom et al. 2018). `found_at_1`: share of members found when one
-    outsider
-    in a hundred is taken for one (Carlini et al. 2022); blind guessing has 0.01.
+    outsider in a hundred is taken for one (Carlini et al. 2022); blind guessing has 0.01.
     """
 
     advantage: BootstrapInterval
@@ -41,10 +49,91 @@ class MembershipScore(NamedTuple):
     pairs: int
 
 
+class SampleSet(NamedTuple):
+    """Samples `x` `[n, ...]` with their truth `y` `[n]`, as a blind guesser sees them. Whole numbers in x are ids."""
+
+    x: Values
+    y: Values
+
+
+class OutsiderChoice(NamedTuple):
+    """Which part of the data serves as outsiders.
+
+    `part`: its name, "" if none is of the members' distribution; `blind`: the advantage there of a guesser that sees no
+    answer of any model, 0..1; `refused`: a sentence for each part that does not serve.
+    """
+
+    part: str
+    blind: float
+    refused: tuple[str, ...]
+
+
+def choose_outsiders(members: SampleSet, parts: Mapping[str, SampleSet]) -> OutsiderChoice:
+    """The first of `parts` whose samples cannot be told from the members' by the samples alone.
+
+    They count as told apart where the 95 % interval of a blind guesser's advantage lies above 0 (a classifier
+    two-sample test: Lopez-Paz and Oquab 2017).
+    """
+    refused = []
+    for name, part in parts.items():
+        blind = measure_blind_advantage(members, part)
+        if blind is None:
+            refused.append(f"the {name} part has fewer than {_LEAST} samples")
+        elif blind.low > 0:
+            refused.append(
+                f"training and {name} samples differ in themselves (told apart without any model with an advantage of"
+                f" {blind.value:.2f}, at least {blind.low:.2f})"
+            )
+        else:
+            return OutsiderChoice(name, max(0.0, blind.value), tuple(refused))
+    return OutsiderChoice("", 0.0, tuple(refused))
+
+
+def explain_no_outsiders(choice: OutsiderChoice) -> str:
+    """A sentence on why membership is not measured."""
+    why = "; ".join(choice.refused)
+    return f"membership is not measured, for no outsiders are of one distribution with the training samples: {why}"
+
+
+def measure_blind_advantage(members: SampleSet, outsiders: SampleSet) -> BootstrapInterval | None:
+    """Advantage of telling members from outsiders by sample and truth alone. None with fewer than 40 of a kind."""
+    count = min(len(members.y), len(outsiders.y), _MOST)
+    if count < _LEAST:
+        return None
+    drawn = [_draw_rows(part, count) for part in (members, outsiders)]
+    x, y = (np.concatenate(columns) for columns in zip(*drawn, strict=True))
+    truth = np.repeat([True, False], count)
+    learns = np.tile(np.arange(count) % 2 == 0, 2)
+    scores = fit_binary_scores(_sample_columns(x, y, learns), truth.astype(np.int64), learns)
+    return _score_attack(scores, truth, learns)[0]
+
+
+def _draw_rows(part: SampleSet, count: int) -> tuple[Values, Values]:
+    rows = np.random.default_rng(0).permutation(len(part.y))[:count]
+    return part.x[rows], part.y[rows]
+
+
+def _sample_columns(x: Values, y: Values, learns: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+    """Samples as columns: which of the commonest ids are there, or numbers (many: random projections); truth last."""
+    flat = x.reshape(len(x), -1)
+    if np.issubdtype(x.dtype, np.integer):
+        known, counts = np.unique(flat[learns], return_counts=True)
+        common = known[np.argsort(-counts, kind="stable")[:_MOST_IDS]]
+        seen = np.stack([(flat == each).any(1) for each in common], 1).astype(np.float32)
+    else:
+        seen = np.nan_to_num(flat.astype(np.float32))
+        if seen.shape[1] > _MOST_COLUMNS:
+            directions = np.random.default_rng(0).standard_normal((seen.shape[1], _MOST_COLUMNS), np.float32)
+            seen = seen @ directions
+    labels = np.unique(y[learns])[:_MOST_IDS]
+    truth = y[:, None] == labels if np.issubdtype(y.dtype, np.integer) else y[:, None]
+    return np.concatenate([seen, truth.astype(np.float32)], 1)
+
+
 def measure_membership(members: HubPredictions, outsiders: HubPredictions) -> MembershipScore | None:
     """The better of a threshold on the loss and a learned attack. None with fewer than 40 samples of a kind."""
     count = min(len(members.y), len(outsiders.y), _MOST)
-    if count < 40:
+    if count < _LEAST:
         return None
     clues = np.concatenate([_attack_features(members, count), _attack_features(outsiders, count)])
     truth = np.repeat([True, False], count)

@@ -6,6 +6,8 @@ who was a member. It is trained on transformed codes, never on the original ones
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,8 +20,10 @@ from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.manifest import MAX_ROWS, Manifest
 from models.forge.data.packing import pack_inputs
 from models.forge.data.types import Data, DataPart, ForgeError
-from models.forge.leakage.inversion import FULL
+from models.forge.leakage.effort import FULL
+from models.forge.leakage.forged_codes import PART_NAMES
 from models.forge.leakage.measure import ExposedData, LeakageMeasurement, Values, measure_leakage
+from models.forge.leakage.membership import SampleSet, choose_outsiders, explain_no_outsiders
 from models.graph.hub_model import open_hub_graphs
 from models.runtime import transforms
 from models.runtime.chain import CodeRange, FeatureChain, FieldChain, Transform, TransformStep, digest_chain
@@ -101,17 +105,24 @@ class _DeviceOutputs(NamedTuple):
 
 
 def remeasure_bundle(
-    bundle: Bundle, data: Data, steps: Mapping[str, Sequence[Any]], effort: str, tell: ProgressCallback
+    bundle: Bundle,
+    data: Data,
+    steps: Mapping[str, Sequence[Any]],
+    effort: str,
+    tell: ProgressCallback,
+    *,
+    folder: Path | None = None,
 ) -> AttackCase:
     """Attack one chain of a finished bundle.
 
-    `steps`: transforms per feature, as `policies.model.policy.TransformSpec` or `chain.TransformStep`. Raises
-    ForgeError if the data is not the model's; BundleError, SampleError as they arise.
+    `steps`: transforms per feature, as `policies.model.policy.TransformSpec` or `chain.TransformStep`; `folder`: for
+    the state of attacks, so that a killed measurement goes on there. Raises ForgeError if the data is not the model's;
+    BundleError, SampleError as they arise.
     """
     what = (
         ", ".join(f"{name}: {' then '.join(map(_describe_step, each))}" for name, each in steps.items() if each) or BARE
     )
-    return _AttackBench(bundle, data).attack_chain(what, steps, effort, tell)
+    return _AttackBench(bundle, data, folder).attack_chain(what, steps, effort, tell)
 
 
 def attack_defences(bundle: Bundle, data: Data, tell: ProgressCallback) -> tuple[AttackCase, ...]:
@@ -144,14 +155,20 @@ def replace_leakage_rows(bundle: Bundle, cases: Sequence[AttackCase]) -> Bundle:
 class _AttackBench:
     """One bundle run once over the samples; then any number of chains are attacked on its outputs."""
 
-    def __init__(self, bundle: Bundle, data: Data) -> None:
-        self._bundle = bundle
+    def __init__(self, bundle: Bundle, data: Data, folder: Path | None = None) -> None:
+        self._bundle, self._folder = bundle, folder
         self._runner = OnnxRunner(bundle, cpu_only=True)
         self._data = _check_model_data(data, bundle.manifest)
         self._attacked = _join_parts(self._data.calibration, self._data.heldout)
         self._seen = self._run_device(self._attacked.x[0])
-        count = min(len(self._data.training), len(self._data.heldout), _MOST)
-        self._members = self._run_device(self._data.training.x[0][:count])
+        training, parts = self._data.training, _part_rows(self._data)
+        self._outsiders = choose_outsiders(
+            SampleSet(training.x[0], training.y),
+            {name: SampleSet(self._attacked.x[0][rows], self._attacked.y[rows]) for name, rows in parts.items()},
+        )
+        self._outside_rows = parts.get(self._outsiders.part, slice(0, 0))
+        count = min(len(training), len(self._attacked.y[self._outside_rows]))
+        self._members = self._run_device(training.x[0][:count]) if count else None
 
     def attack_chain(
         self, what: str, steps: Mapping[str, Sequence[Any]], effort: str, tell: ProgressCallback
@@ -161,18 +178,28 @@ class _AttackBench:
         plans: list[FieldChain] = [FeatureChain(spec, tuple(steps.get(spec.name, ()))) for spec in manifest.features]
         chain = digest_chain(manifest.cut, manifest.codec, plans)
         codes = self._transmit_codes(self._seen.codes, plans)
-        part, held = self._attacked, self._data.heldout
-        outside = {name: each[-len(held) :] for name, each in codes.items()}
+        part = self._attacked
         exposed = ExposedData(
             x=part.x[0],
             codes=tuple(codes.values()),
             y=part.y,
             sensitive=part.sensitive,
             ids=part.x[0].dtype.kind in "iu",
-            members=(self._run_tail(self._transmit_codes(self._members.codes, plans)), self._data.training.y[:_MOST]),
-            outsiders=(self._run_tail(outside), held.y[-len(next(iter(outside.values()))) :]),
         )
-        return AttackCase(what, chain, measure_leakage(_trim_members(exposed), chain, effort, tell))
+        exposed = self._add_members(exposed, codes, plans)
+        return AttackCase(what, chain, measure_leakage(exposed, chain, effort, tell, self._folder))
+
+    def _add_members(self, exposed: ExposedData, codes: Codes, plans: Sequence[FieldChain]) -> ExposedData:
+        """The same with the hub's answers to members and outsiders, or with the reason why there are none."""
+        if self._members is None:
+            return replace(exposed, absent=(explain_no_outsiders(self._outsiders),))
+        rows, count = self._outside_rows, len(self._members.scores)
+        return replace(
+            exposed,
+            members=(self._run_tail(self._transmit_codes(self._members.codes, plans)), self._data.training.y[:count]),
+            outsiders=(self._run_tail({name: each[rows] for name, each in codes.items()}), self._attacked.y[rows]),
+            blind=self._outsiders.blind,
+        )
 
     def attack_scores(self) -> list[AttackCase]:
         """Attack the device's own scores, whole and cut to the largest few."""
@@ -215,14 +242,6 @@ class _AttackBench:
         return np.concatenate(parts)
 
 
-def _trim_members(exposed: ExposedData) -> ExposedData:
-    """Members are as many as were run, outsiders as many as there are: each beside its truth."""
-    (logits, y), outsiders = exposed.members or (np.zeros((0, 1)), np.zeros(0)), exposed.outsiders
-    return ExposedData(
-        exposed.x, exposed.codes, exposed.y, exposed.sensitive, None, exposed.ids, (logits, y[: len(logits)]), outsiders
-    )
-
-
 def _check_model_data(data: Data, manifest: Manifest) -> Data:
     data = pack_inputs(nn.Identity(), data).data
     x = data.heldout.x[0]
@@ -234,16 +253,28 @@ def _check_model_data(data: Data, manifest: Manifest) -> Data:
 
 
 def _join_parts(calibration: DataPart, heldout: DataPart) -> DataPart:
-    """Calibration and held-out samples as one part: held-out ones last, and as many of them as fit."""
-    first = max(0, _MOST - len(heldout))
+    """Calibration and held-out samples as one part, held-out ones last."""
     parts = (calibration, heldout)
     names = set(calibration.sensitive) & set(heldout.sensitive)
-    ends = (slice(0, first), slice(max(0, len(heldout) - _MOST), None))
+    ends = _kept_rows(calibration, heldout)
     return DataPart(
         (np.concatenate([part.x[0][end] for part, end in zip(parts, ends, strict=True)]),),
         np.concatenate([part.y[end] for part, end in zip(parts, ends, strict=True)]),
         {n: np.concatenate([p.sensitive[n][end] for p, end in zip(parts, ends, strict=True)]) for n in sorted(names)},
     )
+
+
+def _kept_rows(calibration: DataPart, heldout: DataPart) -> tuple[slice, slice]:
+    """Which samples of each part are attacked: three of four are held-out ones, if there are as many."""
+    first = min(len(calibration), max(_MOST // 4, _MOST - len(heldout)))
+    return slice(0, first), slice(max(0, len(heldout) - (_MOST - first)), None)
+
+
+def _part_rows(data: Data) -> dict[str, slice]:
+    """Rows of each part in what `_join_parts` makes."""
+    first, last = _kept_rows(data.calibration, data.heldout)
+    count = len(data.calibration.y[first])
+    return dict(zip(PART_NAMES, (slice(0, count), slice(count, count + len(data.heldout.y[last]))), strict=True))
 
 
 def _describe_step(step: Any) -> str:

@@ -268,7 +268,8 @@ class CandidateBuild:
         kept = self._cache.find_stage("leakage", key)
         if kept:
             return decode_measurement(kept)
-        measured = attack_codes(self._found, sent, self._wish.effort, self._timed)
+        folder = self._cache.scratch_folder("attacks", key)
+        measured = attack_codes(self._found, sent, self._wish.effort, self._timed, folder)
         self._cache.store_stage("leakage", key, encode_measurement(measured))
         return measured
 

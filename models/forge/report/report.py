@@ -13,6 +13,7 @@ from models.bundle.bundle import Bundle
 from models.forge.evaluation.baselines import measure_baselines
 from models.forge.evaluation.outcomes import OUTCOMES_FILE, encode_outcomes
 from models.forge.export.manifest import ENVELOPE_BYTES
+from models.forge.leakage.summary import describe_leakage
 from models.forge.partition.cost import CutCost, cost_fields
 from models.forge.partition.cuts import PreparedModel
 from models.forge.report.page import render_page
@@ -60,6 +61,9 @@ def write_report(
         "candidates": made.edge.candidates,
         "leakage": made.leaked.rows,
         "leakage_void": made.leaked.void,
+        "leakage_absent": made.leaked.absent,
+        "leakage_cost": made.leaked.cost._asdict(),
+        "leakage_summary": describe_leakage(made.leaked),
         "bytes": {**sizes, **_message_bytes(bundle, made)},
         "deferral": made.judged.deferral._asdict(),
         "scope": made.judged.scope._asdict() if made.judged.scope else None,

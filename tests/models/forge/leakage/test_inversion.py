@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from models.bundle.measurements import LeakageRow, LeakKind
 from models.forge.data import digits
 from models.forge.leakage import inversion
-from models.forge.leakage.inversion import QUICK
+from models.forge.leakage.effort import QUICK
 from models.forge.leakage.measure import POWER
 from models.forge.leakage.remeasure import transform_codes
 from models.forge.partition.code_levels import fit_range

@@ -9,7 +9,8 @@ from models.bundle.measurements import LeakKind, leakage_fits
 from models.forge.data.types import ForgeError
 from models.forge.leakage import inversion, metrics
 from models.forge.leakage.attribute_probes import measure_label_baseline, probe_attribute
-from models.forge.leakage.inversion import QUICK, ReconstructionMetric
+from models.forge.leakage.effort import QUICK
+from models.forge.leakage.inversion import ReconstructionMetric
 from models.forge.leakage.measure import ExposedData, LeakageMeasurement, measure_leakage
 from models.forge.leakage.membership import HubPredictions, measure_membership
 from models.forge.leakage.metrics import BootstrapInterval, RatioEstimate
