@@ -12,13 +12,17 @@ from models.forge.data.types import ForgeError
 from models.forge.partition.cost import CutCost
 from models.forge.spec import ForgeSpec
 
-HEAD_SHARE = 0.25  # largest share of multiply-accumulates on the device, unless --target-ms is given
+HEAD_SHARE = 0.25  # largest share of multiply-accumulates on the device, unless --head-share or --target-ms is given
 
 
 class BundleCost(NamedTuple):
-    """Cost of the finished bundle: bytes of codes, milliseconds at the median, loss as a share, leakage 0..1."""
+    """Cost of the finished bundle: bytes of codes and of a sealed question, median ms, loss as a share, leakage 0..1.
+
+    The loss is taken on the calibration part: limits choose, and the held-out part chooses nothing.
+    """
 
     payload_bytes: int
+    question_bytes: int
     head_ms: float
     loss: float
     leakage: float
@@ -49,7 +53,9 @@ def rank_cuts(rows: Sequence[CutCost], wish: ForgeSpec) -> tuple[CutCost, ...]:
     if not rows:
         raise ForgeError("no cut was measured; give one with --cut, or a model with at least two layers")
     quick = _filter_quick(rows, wish)
-    light = [row for row in quick if row.cut.share <= HEAD_SHARE] or [min(quick, key=lambda row: row.cut.share)]
+    light = [row for row in quick if row.cut.share <= (wish.head_share or HEAD_SHARE)] or [
+        min(quick, key=lambda row: row.cut.share)
+    ]
     if wish.target_ms is not None:
         light = quick  # with a limit on time the share does not matter
     return tuple(sorted(light, key=lambda row: (row.coded_bytes, row.head_us, row.cut.name)))
@@ -81,6 +87,7 @@ def find_unmet_limits(wish: ForgeSpec, shipped: BundleCost) -> tuple[UnmetLimit,
     """The limits of the specification that the finished bundle breaks."""
     limits = (
         ("--max-bytes", wish.max_bytes, float(shipped.payload_bytes)),
+        ("--question-bytes", wish.question_bytes, float(shipped.question_bytes)),
         ("--target-ms", wish.target_ms, shipped.head_ms),
         ("--max-loss", wish.max_loss, shipped.loss),
         ("--max-leakage", wish.max_leakage, shipped.leakage),

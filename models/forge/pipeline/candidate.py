@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import safetensors.torch
-from torch import nn
+from torch import Tensor, nn
 
 from models.forge.cache import StageCache, digest_parts
 from models.forge.data.types import OUT_OF_SCOPE, DataPart, ForgeError
@@ -27,7 +27,7 @@ from models.forge.export.codec_choice import (
     round_trip_codes,
     smallest_option,
 )
-from models.forge.export.manifest import FEATURE, build_field_specs
+from models.forge.export.manifest import ENVELOPE_BYTES, FEATURE, build_field_specs
 from models.forge.export.onnx import export_edge_graph
 from models.forge.export.quantise import PrecisionCandidate, PrecisionChoice, build_candidates, choose_precision
 from models.forge.export.targets import Precision, TargetProfile, find_profile
@@ -37,6 +37,7 @@ from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import BundleCost
 from models.forge.pipeline.path_search import PathSearch, TrainedCut, plan_payloads
 from models.forge.report.result import CandidateSummary, EdgeResult, ForgedBundle
+from models.forge.routes.judgement import PathJudge
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec
 from models.forge.training.code_path import CodePath, Route
 from models.forge.training.distillation import (
@@ -52,6 +53,7 @@ from models.forge.training.modules import (
     ShippedSamples,
     TrainedModules,
     build_edge_module,
+    build_hub_module,
     build_tail_module,
     edge_output_names,
     retune_hub,
@@ -62,14 +64,14 @@ from wire.protocol.messages import FieldSpec, ModelRef
 StageCallback = Callable[[str, float], None]
 _HEAD_SHARE = 0.10
 _SHOWN = 512  # samples from which the quantiser takes the range of every activation
-_MOST_TUNED = 60_000
+_KEPT_ENOUGH = 0.99  # of what lossless features gain: the hub is not tuned any further
 
 
 class TrainingBudget(NamedTuple):
     """Length of training for one effort.
 
     `epochs`, `steps`: trained at least so long, but not for more epochs than `most`. `copies`: augmented copies of the
-    training set; `tuning`: epochs of retuning on the shipped codes.
+    training set; `tuning`: epochs of tuning the hub on the shipped codes of `tuned` training samples.
     """
 
     epochs: int
@@ -77,12 +79,13 @@ class TrainingBudget(NamedTuple):
     most: int
     copies: int
     tuning: int
+    tuned: int
 
 
 TRAINING_BUDGETS = {
-    Effort.QUICK: TrainingBudget(3, 260, 30, 1, 1),
-    Effort.NORMAL: TrainingBudget(12, 3000, 60, 4, 3),
-    Effort.THOROUGH: TrainingBudget(30, 9000, 150, 8, 4),
+    Effort.QUICK: TrainingBudget(3, 260, 30, 1, 1, 10_000),
+    Effort.NORMAL: TrainingBudget(12, 3000, 60, 4, 3, 30_000),
+    Effort.THOROUGH: TrainingBudget(30, 9000, 150, 8, 4, 60_000),
 }
 
 
@@ -116,8 +119,9 @@ class CandidateBuild:
         (feature,) = build_field_specs([found.path.shape], found.path.levels, found.path.level)
         key = digest_parts(key, found.path.name, self._wish.target, self._wish.precision)
         edge = self._build_edge(key, pieces)
-        codes = run_edge_graph(edge.graph, self._found.data.training.x[0][:_MOST_TUNED], FEATURE).codes
-        self._retune_hub(key, pieces, codes, build_loss_config(self._found.data, teaching))
+        codes = run_edge_graph(edge.graph, self._found.data.training.x[0][: self._pace.tuned], FEATURE).codes
+        judge = ShippedJudge(found.judge, edge.graph, found.path)
+        self._tune_hub(key, judge, codes, build_loss_config(self._found.data, teaching))
         sending = FeaturePayload(feature, self._choose_codec(found.path, feature, codes, edge))
         return self._evaluate(key, cut, pieces, edge, sending)._replace(path=found.path, points=found.points)
 
@@ -217,24 +221,30 @@ class CandidateBuild:
             return float((logits[kept].argmax(1) == part.y[kept]).mean())
         return -float(np.sqrt(np.mean((logits[:, 0] - part.y) ** 2)) / max(float(part.y.std()), 1e-9))
 
-    def _retune_hub(self, key: str, pieces: TrainedModules, codes: Any, aim: LossConfig) -> None:
-        """Retune decoder and tail on the codes that the shipped graph really makes, or load their cached weights.
+    def _tune_hub(self, key: str, judge: "ShippedJudge", codes: Any, aim: LossConfig) -> None:
+        """Tune decoder and tail on the codes that the shipped graph really makes, or load their cached weights.
 
-        Int8 arithmetic moves some codes by one level; the hub's half learns to read them.
+        Int8 arithmetic moves some codes by one level, and a codec may have coarsened others; the hub's half learns to
+        read them. Weights that answer the calibration samples no better than before are put back.
         """
-        modules = nn.ModuleDict({"decoder": pieces.sent.decoder, "tail": pieces.sent.tail})
+        path = judge.path
+        modules = nn.ModuleDict({"decoder": path.decoder, "tail": path.tail})
         kept = self._cache.find_stage("tail", key)
         if kept:
             modules.load_state_dict(safetensors.torch.load(kept["tail.safetensors"]))
             return
         self._timed("tuning", 0.0)
-        part = self._found.data.training
-        answers = predict_batches(self._found.traced.gm, part.x[0][:_MOST_TUNED]).numpy()
-        course = RetuningConfig(aim, epochs=self._pace.tuning, seed=self._wish.seed)
-        shown = ShippedSamples(codes, answers, part.y[:_MOST_TUNED])
-        retune_hub(pieces, shown, course, lambda share: self._timed("tuning", share))
-        state = {name: value.detach().clone().contiguous() for name, value in modules.state_dict().items()}
-        self._cache.store_stage("tail", key, {"tail.safetensors": safetensors.torch.save(state)})
+        before, reached = _copy_state(modules), judge.score()
+        if reached < _KEPT_ENOUGH:
+            part = self._found.data.training
+            answers = predict_batches(self._found.traced.gm, part.x[0][: len(codes)]).numpy()
+            course = RetuningConfig(aim, epochs=self._pace.tuning, seed=self._wish.seed)
+            shown = ShippedSamples(codes, answers, part.y[: len(codes)])
+            retune_hub(path, shown, course, lambda share: self._timed("tuning", share))
+            if not judge.score() > reached:
+                modules.load_state_dict(before)
+        self._cache.store_stage("tail", key, {"tail.safetensors": safetensors.torch.save(_copy_state(modules))})
+        self._timed("tuning", 1.0)
 
     def _evaluate(
         self, key: str, cut: Cut, pieces: TrainedModules, edge: EdgeResult, sending: FeaturePayload
@@ -259,7 +269,13 @@ class CandidateBuild:
             judged=judged,
             leaked=leaked,
             profile=self._profile,
-            shipped=BundleCost(payload_bytes, edge.p50_us / 1e3, judged.lost, leaked.upper95),
+            shipped=BundleCost(
+                payload_bytes,
+                sending.leaving.chosen.question_bytes + ENVELOPE_BYTES,
+                edge.p50_us / 1e3,
+                judged.lost_calibration,
+                leaked.upper95,
+            ),
         )
 
     def _measure_leakage(self, key: str, sent: AttackTarget) -> LeakageMeasurement:
@@ -281,6 +297,24 @@ class CandidateBuild:
         found = found._replace(codes=round_trip_codes(sending.leaving.chosen, sending.feature, found.codes))
         asked = predict_batches(tail, found.codes.astype(np.float32)).numpy()
         return PartAnswers(part, found, HubAnswers(asked, predict_batches(self._found.traced.gm, part.x[0]).numpy()))
+
+
+class ShippedJudge:
+    """Scores a path's hub half on calibration samples, by the codes of the shipped graph."""
+
+    def __init__(self, judge: PathJudge, graph: bytes, path: CodePath) -> None:
+        self.path, self._judge = path, judge
+        self._codes = run_edge_graph(graph, judge.x, FEATURE).codes.astype(np.float32)
+
+    def score(self) -> float:
+        """Share kept of what lossless features gain; where these gain nothing, 1 less the loss if all is asked."""
+        answers = predict_batches(build_hub_module(self.path), self._codes).numpy()
+        kept = self._judge.recovered(answers)
+        return 1 - self._judge.value.loss(answers, self._judge.whole) if math.isnan(kept) else kept
+
+
+def _copy_state(modules: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone().contiguous() for name, value in modules.state_dict().items()}
 
 
 def _select_profile(wish: ForgeSpec) -> TargetProfile:

@@ -24,12 +24,20 @@ from models.forge.leakage.measure import attack_cuts
 from models.forge.partition import cost
 from models.forge.partition.cost import decode_costs, encode_costs
 from models.forge.partition.cuts import Cut, PreparedModel, find_cuts, trace_model
-from models.forge.partition.select import UnmetLimit, build_refusal, find_cut_index, find_unmet_limits, rank_cuts
+from models.forge.partition.select import (
+    UnmetLimit,
+    UnmetLimitsError,
+    build_refusal,
+    find_cut_index,
+    find_unmet_limits,
+    rank_cuts,
+)
 from models.forge.pipeline import loading
 from models.forge.pipeline.bundle import ForgeRequest, write_forged_bundle
 from models.forge.pipeline.candidate import CandidateBuild
 from models.forge.report.report import write_report
 from models.forge.report.result import ForgedBundle
+from models.forge.routes.frontier import UnmetPathError
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec, recipe_digest, validate_spec
 from models.forge.training.determinism import deterministic_torch
 
@@ -83,13 +91,18 @@ class _ForgeRun:
         rows = self._measure_cuts(found)
         self._tell("measuring cuts", 1.0)
         tried: list[tuple[str, tuple[UnmetLimit, ...]]] = []
+        refused: list[str] = []
         for cut in self._candidate_cuts(found, rows):
-            made = CandidateBuild(found, self._wish, self._aids, self._cache, self._record_progress).build(cut)
+            try:
+                made = CandidateBuild(found, self._wish, self._aids, self._cache, self._record_progress).build(cut)
+            except UnmetPathError as error:
+                refused.append(f"cut {cut.name}: {error}")
+                continue
             faults = find_unmet_limits(self._wish, made.shipped)
             if not faults:
                 return self._write_bundle(found, made, rows, out)
             tried.append((cut.name, faults))
-        raise build_refusal(tried, rows)
+        raise build_refusal(tried, rows) if tried else UnmetLimitsError(refused[0], rows)
 
     def _prepare_model(self, model: nn.Module, data: Any) -> PreparedModel:
         """Check, pack and trace the model and its data; returns them with the digest that keys all later stages."""

@@ -43,10 +43,11 @@ StageCallback = Callable[[str, float], None]
 
 
 class PathChoice(NamedTuple):
-    """The path that ships, and every point of the frontier."""
+    """The path that ships, every point of the frontier, and the judge of all of them."""
 
     path: CodePath
     points: tuple[RoutePoint, ...]
+    judge: PathJudge
 
 
 def plan_payloads(wish: ForgeSpec) -> tuple[int, ...]:
@@ -95,7 +96,7 @@ class PathSearch:
         self._attack_points()
         best = choose_point(self._points, self._wish)
         self._timed(STAGE, 1.0)
-        return PathChoice(self._paths[best.name], mark_chosen(self._points, best.name, self._wish))
+        return PathChoice(self._paths[best.name], mark_chosen(self._points, best.name, self._wish), self._judge)
 
     def _iter_untaught_paths(self) -> Iterator[CodePath]:
         """The codes taught with the edge, early features and the sample: none of them needs further teaching."""

@@ -143,7 +143,7 @@ class ShippedSamples(NamedTuple):
 
 
 def retune_hub(
-    pieces: TrainedModules, shown: ShippedSamples, course: RetuningConfig, tick: Callable[[float], None] | None = None
+    path: CodePath, shown: ShippedSamples, course: RetuningConfig, tick: Callable[[float], None] | None = None
 ) -> None:
     """Train decoder and tail once more, on the codes of the shipped graph.
 
@@ -151,7 +151,7 @@ def retune_hub(
 
     Their normalisation keeps the statistics that it has. `tick` is called with the share done, 0..1.
     """
-    hub = build_tail_module(pieces)
+    hub = build_hub_module(path)
     weights = [weight for weight in hub.parameters() if weight.requires_grad]
     optimiser = torch.optim.Adam(weights, lr=course.rate)
     chance = torch.Generator().manual_seed(course.seed)

@@ -46,7 +46,7 @@ def test_a_wrong_cut_is_answered_with_the_likeliest_names():
     assert find_cut_index("head", ["layer.1.relu", "head"]) == 1
 
 
-SHIPPED = BundleCost(payload_bytes=40, head_ms=0.5, loss=0.02, leakage=0.6)
+SHIPPED = BundleCost(payload_bytes=40, question_bytes=580, head_ms=0.5, loss=0.02, leakage=0.6)
 
 
 def test_every_limit_that_is_broken_is_named():

@@ -79,7 +79,7 @@ def test_tuning_again_wins_back_what_other_codes_cost():
     answers = np.eye(3, dtype=np.float32)[y] * 8
     told: list[float] = []
     retune_hub(
-        pieces,
+        pieces.sent,
         ShippedSamples(codes, answers, y),
         RetuningConfig(LossConfig(3), epochs=8, batch=32, rate=3e-3),
         told.append,
