@@ -24,18 +24,24 @@ class LossConfig(NamedTuple):
     hard: float = 0.3
 
 
-def distillation_loss(outputs: Tensor, teacher: Tensor, y: Tensor, aim: LossConfig) -> Tensor:
+def distillation_loss(
+    outputs: Tensor, teacher: Tensor, y: Tensor, aim: LossConfig, weights: Tensor | None = None
+) -> Tensor:
     """Loss of the tail: distillation (Hinton et al. 2015) and the true targets.
 
-    Samples of no label (-1) follow the teacher's answer only.
+    Samples of no label (-1) follow the teacher's answer only. `weights` `[n]`: how much each sample counts; None:
+    all alike.
     """
+    counts = torch.ones(len(y)) if weights is None else weights
     if not aim.labels:
         value, hint = _first_output(outputs), _first_output(teacher)
-        return _scaled_huber(value, hint, aim) + aim.hard * _scaled_huber(value, y, aim)
+        each = _scaled_huber(value, hint, aim) + aim.hard * _scaled_huber(value, y, aim)
+        return (each * counts).sum() / counts.sum()
     goal = softmax(teacher / aim.softness, 1)
-    soft = kl_div(log_softmax(outputs.float() / aim.softness, 1), goal, reduction="batchmean") * aim.softness**2
-    known = (y >= 0).sum().clamp(min=1)
-    return soft + aim.hard * cross_entropy(outputs.float(), y, ignore_index=-1, reduction="sum") / known
+    soft = kl_div(log_softmax(outputs.float() / aim.softness, 1), goal, reduction="none").sum(1) * aim.softness**2
+    known = (counts * (y >= 0)).sum().clamp(min=1e-6)
+    hard = cross_entropy(outputs.float(), y, ignore_index=-1, reduction="none")
+    return (soft * counts).sum() / counts.sum() + aim.hard * (hard * counts).sum() / known
 
 
 def exit_loss(outputs: Tensor, teacher: Tensor, y: Tensor, aim: LossConfig) -> Tensor:
@@ -48,7 +54,7 @@ def exit_loss(outputs: Tensor, teacher: Tensor, y: Tensor, aim: LossConfig) -> T
     value, log_scale = outputs.float().unbind(1)
     error = (value - y).abs()
     likelihood = (error * torch.exp(-log_scale) + log_scale - log_of_scale(aim.spread)).mean()
-    return likelihood + 0.5 * _scaled_huber(value, _first_output(teacher), aim)
+    return likelihood + 0.5 * _scaled_huber(value, _first_output(teacher), aim).mean()
 
 
 def log_of_scale(value: float) -> float:
@@ -65,7 +71,8 @@ def feature_matching_loss(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...])
 
 
 def _scaled_huber(value: Tensor, target: Tensor, aim: LossConfig) -> Tensor:
-    return huber_loss((value - aim.mean) / aim.spread, (target.float() - aim.mean) / aim.spread)
+    """Huber loss of each sample, in units of the target's spread."""
+    return huber_loss((value - aim.mean) / aim.spread, (target.float() - aim.mean) / aim.spread, reduction="none")
 
 
 def _first_output(outputs: Tensor) -> Tensor:

@@ -1,0 +1,229 @@
+"""Learned codes over a trained edge: the fitted transform works before anything is taught, and teaching improves it."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from models.bundle.manifest import InputSpec
+from models.forge.data.types import Data, DataPart
+from models.forge.evaluation.shipped import run_edge_graph
+from models.forge.export.codec_choice import measure_option
+from models.forge.export.manifest import build_field_specs
+from models.forge.export.onnx import export_edge_graph
+from models.forge.partition.cuts import find_cuts, trace_model
+from models.forge.partition.layout import AxisOrder, FeatureLayout
+from models.forge.routes.feature_codes import FeatureCoder, FeatureDecoder
+from models.forge.routes.feature_transform import apply_modes, fit_basis
+from models.forge.routes.learned import LearnedCourse, expected_gains, train_learned_path
+from models.forge.routes.place_levels import fit_levels, measure_bytes
+from models.forge.training.distillation import DistillationConfig, build_loss_config, build_modules
+from models.forge.training.losses import LossConfig
+from models.forge.training.modules import as_tuple, build_edge_module, build_hub_module
+from models.graph.hub_model import export_graph
+from models.verification.lint import lint_graph
+from wire.protocol.messages import ModelRef, TensorDType
+
+GRID = FeatureLayout(AxisOrder.GRID, ((6, 5, 4),), (6, 5, 4))
+WORDS = FeatureLayout(AxisOrder.CHANNELS_LAST, ((9, 8),), (8, 1, 9))
+SIGNAL = FeatureLayout(AxisOrder.CHANNELS_FIRST, ((4, 10),), (4, 1, 10))
+NUMBERS = FeatureLayout(AxisOrder.NUMBERS, ((12,),), (12,))
+SEVERAL = FeatureLayout(AxisOrder.NUMBERS, ((3, 4), (5,)), (17,))
+KINDS = (GRID, WORDS, SIGNAL, NUMBERS, SEVERAL)
+
+
+class Stripes(nn.Module):
+    """Three kinds of stripes in noise: two convolutions and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 8, 3, stride=2, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.last = nn.Linear(8 * 16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(torch.relu(self.second(torch.relu(self.first(x)))).flatten(1))
+        return found
+
+
+def _part(count: int, seed: int) -> DataPart:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, count)
+    x = rng.normal(0, 0.4, (count, 1, 8, 8)).astype(np.float32)
+    for row, place in enumerate(y):
+        x[row, 0, :, 3 * place : 3 * place + 2] += 1
+    return DataPart((x,), y.astype(np.int64))
+
+
+class World(NamedTuple):
+    """A given model, its data, and an edge of random weights at its first cut."""
+
+    data: Data
+    traced: object
+    cut: object
+    pieces: object
+
+
+@pytest.fixture(scope="module")
+def world():
+    torch.manual_seed(0)
+    data = Data(_part(640, 0), _part(200, 1), _part(50, 2), ("left", "middle", "right"))
+    model = Stripes()
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(40):
+        loss = nn.functional.cross_entropy(
+            model(torch.from_numpy(data.training.x[0])), torch.from_numpy(data.training.y)
+        )
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    traced = trace_model(model.eval(), torch.from_numpy(data.training.x[0][:2]))
+    cut = find_cuts(traced)[0]
+    wish = DistillationConfig(max_bytes=16)
+    pieces = build_modules(traced, cut, cut, wish, build_loss_config(data, wish))
+    for module in (pieces.head, pieces.encoder, pieces.exit):
+        module.eval()
+    return World(data, traced, cut, pieces)
+
+
+def _silent(_what: str, _share: float) -> None:
+    """Progress callback that does nothing."""
+
+
+def _train(world, max_bytes, course, tell=_silent):
+    return train_learned_path(
+        world.traced, world.data, world.cut, world.pieces, max_bytes=max_bytes, course=course, tell=tell
+    )
+
+
+def _codes(world, path, x):
+    with torch.no_grad():
+        features = as_tuple(world.pieces.head(torch.from_numpy(x)))
+        return path.coder(torch.from_numpy(x), features, world.pieces.encoder.trunk(*features))
+
+
+def _distance(world, path):
+    """Mean squared distance of the path's answers from the given model's, on the calibration part."""
+    x = world.data.calibration.x[0]
+    with torch.no_grad():
+        return float(
+            (build_hub_module(path)(_codes(world, path, x)) - world.traced.gm(torch.from_numpy(x))).square().mean()
+        )
+
+
+@pytest.mark.parametrize("layout", KINDS, ids=str)
+def test_features_of_any_layout_come_back_from_fine_codes(layout):
+    chance = torch.Generator().manual_seed(0)
+    features = torch.randn(200, *layout.shape, generator=chance).cumsum(-1)
+    basis = fit_basis(features, torch.randn(60, *layout.shape, generator=chance))
+    levels = fit_levels(apply_modes(features - basis.mean, basis.analysis).flatten(1), 400)
+    sent = as_tuple(layout.from_canonical(features))
+    coder, decoder = FeatureCoder(layout, basis, levels).eval(), FeatureDecoder(layout, basis, levels).eval()
+    codes = coder(features, sent, features)
+    assert torch.equal(codes, codes.round())
+    assert 0 <= codes.min() <= codes.max() <= levels.levels - 1
+    back = as_tuple(decoder(codes))
+    assert [tuple(one.shape) for one in back] == [tuple(one.shape) for one in sent]
+    for one, other in zip(back, sent, strict=True):
+        assert (one - other).square().mean() < 0.02 * other.var()
+
+
+def test_what_the_answer_does_not_read_is_not_sent():
+    """Half of the numbers vary ten times as much as the others, and the answer does not depend on them."""
+    chance = torch.Generator().manual_seed(0)
+    features = torch.randn(400, 8, generator=chance)
+    features[:, 4:] *= 3
+    slopes = torch.randn(200, 8, generator=chance)
+    slopes[:, 4:] = 0
+    basis = fit_basis(features, slopes)
+    levels = fit_levels((features - basis.mean) @ basis.analysis[0].T, 5)
+    reads = basis.analysis[0][levels.kept].abs()
+    assert len(levels.kept) >= 4
+    assert reads[:4, :4].sum() > 3 * reads[:4, 4:].sum()
+
+
+@pytest.mark.parametrize("max_bytes", [4, 12, 40])
+def test_levels_fill_the_payload_and_not_more(max_bytes):
+    rows = torch.randn(600, 64, generator=torch.Generator().manual_seed(0)) * torch.logspace(1, -1, 64)
+    levels = fit_levels(rows, max_bytes)
+    assert 0.75 * max_bytes <= measure_bytes(rows, levels) <= max_bytes
+    assert (torch.diff(rows.std(0)[levels.kept]) < 0.05).all()  # in falling order of how much they vary
+
+
+def test_a_transform_answers_as_the_given_model_before_anything_is_taught(world):
+    path = _train(world, 40, LearnedCourse(epochs=0))
+    x = world.data.calibration.x[0]
+    with torch.no_grad():
+        given = world.traced.gm(torch.from_numpy(x)).argmax(1)
+        assert (build_hub_module(path)(_codes(world, path, x)).argmax(1) == given).float().mean() > 0.98
+    codes = _codes(world, path, world.data.training.x[0]).to(torch.uint8).numpy()
+    (spec,) = build_field_specs([path.shape], path.levels, path.level)
+    way = measure_option(path.codec, path.tables, spec, codes[:20], ModelRef("m", 1, "c", ""))
+    assert 30 < way.payload_bytes <= 40
+
+
+def test_more_bytes_keep_more_of_the_answer(world):
+    few, many = (_train(world, size, LearnedCourse(epochs=0)) for size in (4, 40))
+    assert _distance(world, many) < 0.5 * _distance(world, few)
+
+
+def test_teaching_improves_the_codes_and_leaves_edge_and_given_model_alone(world):
+    before = {name: value.clone() for name, value in world.traced.gm.state_dict().items()}
+    trunk = [value.clone() for value in world.pieces.encoder.state_dict().values()]
+    untaught = _train(world, 6, LearnedCourse(epochs=0))
+    taught = _train(world, 6, LearnedCourse(epochs=3, batch=32))
+    assert _distance(world, taught) < 0.8 * _distance(world, untaught)
+    assert all(torch.equal(before[name], value) for name, value in world.traced.gm.state_dict().items())
+    assert all(torch.equal(a, b) for a, b in zip(trunk, world.pieces.encoder.state_dict().values(), strict=True))
+
+
+class Killed(Exception):  # noqa: N818 - it is not an error
+    pass
+
+
+def test_a_killed_teaching_of_codes_ends_as_if_it_had_not_been(world, tmp_path):
+    course = LearnedCourse(epochs=2, batch=32)
+    whole = _train(world, 8, course)
+
+    def killer(_what: str, share: float) -> None:
+        if share > 0.4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        _train(world, 8, course._replace(folder=tmp_path), killer)
+    told: list[str] = []
+    again = _train(world, 8, course._replace(folder=tmp_path), lambda what, _share: told.append(what))
+    assert sum("loss" in what for what in told) == 1  # the second epoch alone
+    for one, other in zip(whole.coder.state_dict().values(), again.coder.state_dict().values(), strict=True):
+        assert torch.allclose(one.float(), other.float(), atol=1e-6)
+
+
+@pytest.mark.further
+def test_coder_and_decoder_become_graphs_of_device_and_hub(world):
+    path = _train(world, 8, LearnedCourse(epochs=0))
+    module = build_edge_module(replace(world.pieces, path=path))
+    spec = InputSpec("sample", TensorDType.FP32, (1, 8, 8), -4, 4)
+    graph = export_edge_graph(module, spec, ("logits", "features")).SerializeToString()
+    lint_graph(graph)
+    x = world.data.calibration.x[0]
+    found = run_edge_graph(graph, x, "features").codes
+    assert (found == _codes(world, path, x).numpy()).mean() > 0.99  # float32 sums in another order round otherwise
+    tail = export_graph(build_hub_module(path), (torch.zeros(2, *path.shape),))
+    codes = torch.from_numpy(found).float()
+    with torch.no_grad():
+        assert torch.allclose(tail(codes), build_hub_module(path)(codes), atol=1e-4)
+
+
+def test_a_gain_is_what_the_hub_expects_to_know_better():
+    answers = torch.tensor([[4.0, 0.0], [0.0, 0.0], [4.0, 0.0]])
+    local = torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    gains = expected_gains(answers, local, LossConfig(2), 1.0)
+    assert gains[0] > 0.9
+    assert gains[1] == gains[2] == 0
+    values = expected_gains(
+        torch.tensor([[3.0], [30.0]]), torch.tensor([[3.0, 0.0], [3.0, 0.0]]), LossConfig(0, 0, 10), 1
+    )
+    assert values.tolist() == [0, 1]
