@@ -6,9 +6,9 @@ compressing the sample costs and what a sealed escalation costs.
 
 import base64
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,55 +19,54 @@ from models.forge.evaluation.deferral import oracle_curve, pair_curve
 from models.forge.export.manifest import ENVELOPE_BYTES
 from models.forge.partition.cost import CutCost
 from models.forge.report.charts import ChartAxis, ChartPoint, ChartSeries, draw_chart
+from models.forge.report.frontier_section import FrontierView, render_frontier
+from models.forge.report.markup import PAGE_STYLE, format_share, metric_formatter, render_table
 from models.forge.report.payoff import Payoff, format_gain, format_range
 from models.forge.report.result import ForgedBundle
 
 _SHOWN = 10  # pictures
 _CURVE_POINTS = 101
-_LONGEST_NUMBER = 14  # characters
-_STYLE = """
-body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:68rem;padding:0 1rem;color:#1a1a1a;background:#fff}
-h1{margin:0 0 .2rem}h2{margin:2.2rem 0 .6rem;border-bottom:1px solid #ccc;padding-bottom:.2rem}
-table{border-collapse:collapse;margin:.6rem 0}td,th{padding:.22rem .7rem;text-align:right}
-td,th{border-bottom:1px solid #e5e5e5}td:first-child,th:first-child{text-align:left}tr.chosen{background:#fff3c4}
-.warning{background:#fde2e2;border:1px solid #c33;border-radius:.5rem;padding:.5rem .9rem}
-td.words{text-align:left}small,.why{color:#555}
-.cards{display:flex;flex-wrap:wrap;gap:.7rem;margin:1rem 0}
-.card{border:1px solid #ccc;border-radius:.5rem;padding:.5rem .9rem}.card b{display:block;font-size:1.5rem}
-.plots{display:flex;flex-wrap:wrap;gap:1rem}svg text{font:12px system-ui,sans-serif}
-.faces td{padding:.15rem;border:0}.faces img{width:72px;height:72px;image-rendering:pixelated;border:1px solid #bbb}
-"""
+_META = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
 
 
-def render_page(
-    bundle: Bundle, made: ForgedBundle, rows: Sequence[CutCost], *, sizes: dict[str, float], forge: Any, payoff: Payoff
-) -> str:
-    """The whole page as HTML text.
+class PageFigures(NamedTuple):
+    """What the page shows beside bundle and candidate.
 
     `rows`: cost of every measured cut; `sizes`: compression baselines in bytes; `forge`: the fields of `forge.json`;
-    `payoff`: whether asking the hub pays.
+    `payoff`: whether asking the hub pays; `frontier`: the code paths that the shipped one was chosen from.
     """
-    manifest = bundle.manifest
+
+    rows: Sequence[CutCost]
+    sizes: dict[str, float]
+    forge: Any
+    payoff: Payoff
+    frontier: FrontierView
+
+
+def render_page(bundle: Bundle, made: ForgedBundle, told: PageFigures) -> str:
+    """The whole page as HTML text."""
+    manifest, payoff = bundle.manifest, told.payoff
     parts = [
         f"<h1>{escape(manifest.model)}</h1><small>{escape(manifest.kind)} · bundle {bundle.digest}</small>",
         _render_warnings(payoff),
         _render_cards(bundle, made),
         _render_intervals(bundle, payoff),
-        _render_cuts(rows, made),
-        _render_bytes(bundle, made, sizes),
+        render_frontier(told.frontier, manifest.calibration.metric),
+        _render_cuts(told.rows, made),
+        _render_bytes(bundle, made, told.sizes),
         _render_deferral(made),
         _render_calibration(made),
         _render_candidates(made),
         _render_leakage(made),
-        _render_provenance(bundle, forge),
+        _render_provenance(bundle, told.forge),
     ]
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(manifest.model)}: forged</title>'
-    return f"{head}<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
+    head = f'<!doctype html><html lang="en"><head>{_META}<title>{escape(manifest.model)}: forged</title>'
+    return f"{head}<style>{PAGE_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
 
 
 def _render_cards(bundle: Bundle, made: ForgedBundle) -> str:
     c = bundle.manifest.calibration
-    shown = _metric_formatter(c.metric)
+    shown = metric_formatter(c.metric)
     cards = (
         (shown(c.edge), "edge alone"),
         (shown(c.pair), f"pair, asking {c.asked:.1%}"),
@@ -137,7 +136,7 @@ def _render_cuts(rows: Sequence[CutCost], made: ForgedBundle) -> str:
         "(Cohen, Choi &amp; Bajic 2021); accuracy on calibration samples. What ships is a learned bottleneck of the "
         "bytes that were requested. The ring marks the chosen cut.</p>"
     )
-    return title + f'<div class="plots">{"".join(plots)}</div>' + _render_table(names, body, marks) + note
+    return title + f'<div class="plots">{"".join(plots)}</div>' + render_table(names, body, marks) + note
 
 
 def _render_bytes(bundle: Bundle, made: ForgedBundle, sizes: dict[str, float]) -> str:
@@ -154,7 +153,7 @@ def _render_bytes(bundle: Bundle, made: ForgedBundle, sizes: dict[str, float]) -
         ),
     ]
     marks = [False] * len(body) + [w.name == bundle.manifest.codec for w in made.leaving.ways] + [False, False]
-    table = _render_table(("what", "bytes, if asked", "mean over all samples"), [*body, *ways, *whole], marks)
+    table = render_table(("what", "bytes, if asked", "mean over all samples"), [*body, *ways, *whole], marks)
     return f'<h2>Bytes</h2>{table}<p class="why">Codec {escape(bundle.manifest.codec)}: {escape(made.leaving.why)}.</p>'
 
 
@@ -173,15 +172,13 @@ def _render_deferral(made: ForgedBundle) -> str:
     ]
     plot = draw_chart(ChartAxis("share asked", low=0.0, high=1.0), ChartAxis(str(calibration.metric)), lines)
     body = [
-        (f"{p.share:.0%}", f"{p.threshold:.4f}", f"{p.value:.4f}", f"{p.oracle:.4f}", _format_share(p.recovered))
+        (f"{p.share:.0%}", f"{p.threshold:.4f}", f"{p.value:.4f}", f"{p.oracle:.4f}", format_share(p.recovered))
         for p in made.judged.deferral.points
     ]
-    table = _render_table(("asked", "threshold", "pair", "oracle", "gap recovered"), body)
+    table = render_table(("asked", "threshold", "pair", "oracle", "gap recovered"), body)
     d = made.judged.deferral
     half, most = ("never" if math.isnan(share) else f"at {share:.1%} asked" for share in (d.cpt50, d.cpt80))
-    note = (
-        f"the gap is that to the given model; mean recovered {_format_share(d.apgr)}, half {half}, four fifths {most}"
-    )
+    note = f"the gap is that to the given model; mean recovered {format_share(d.apgr)}, half {half}, four fifths {most}"
     title = "<h2>Which samples to escalate</h2>"
     return f'{title}<div class="plots">{plot}{table}</div><p class="why">Held-out samples; {note}.</p>'
 
@@ -231,7 +228,7 @@ def _render_candidates(made: ForgedBundle) -> str:
     ]
     marks = [c.precision == made.edge.precision for c in made.edge.candidates]
     names = ("precision", "bytes", "p50 µs", "memory KiB", "score", "")
-    return f"<h2>Precisions of the edge graph</h2>{_render_table(names, body, marks)}"
+    return f"<h2>Precisions of the edge graph</h2>{render_table(names, body, marks)}"
 
 
 def _render_leakage(made: ForgedBundle) -> str:
@@ -250,7 +247,7 @@ def _render_leakage(made: ForgedBundle) -> str:
     ]
     names = ("what", "attack", "metric", "pairs", "without features", "with codes", "95 % bound", "with the sample")
     void = f"<p>{escape(made.leaked.void)}</p>" if made.leaked.void else ""
-    return f"<h2>Privacy leakage of the codes</h2>{_render_table(names, body)}{void}{_render_reconstructions(made)}"
+    return f"<h2>Privacy leakage of the codes</h2>{render_table(names, body)}{void}{_render_reconstructions(made)}"
 
 
 def _render_reconstructions(made: ForgedBundle) -> str:
@@ -276,28 +273,5 @@ def _render_provenance(bundle: Bundle, forge: Any) -> str:
     target = f"made for {t.runtime} opset {t.opset} on {t.machine}: {', '.join(t.providers)}"
     named = f"model {p.model or 'given in Python'}, {origin}; {target}"
     said = f"<p>{escape(named)}.</p>"
-    tables = _render_table(("file", "bytes", "SHA-256"), files) + _render_table(("stage", ""), stages)
+    tables = render_table(("file", "bytes", "SHA-256"), files) + render_table(("stage", ""), stages)
     return f"<h2>Provenance and files</h2>{said}{tables}"
-
-
-def _render_table(names: Sequence[str], rows: Iterable[Sequence[str]], marks: Sequence[bool] | None = None) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    drawn = []
-    for number, row in enumerate(rows):
-        chosen = ' class="chosen"' if marks and marks[number] else ""
-        drawn.append(f"<tr{chosen}>" + "".join(map(_render_cell, row)) + "</tr>")
-    return f"<table><tr>{head}</tr>{''.join(drawn)}</table>"
-
-
-def _render_cell(value: str) -> str:
-    """One table cell: numbers are set to the right, words to the left."""
-    number = not value or (value[0] in "-0123456789" and len(value) < _LONGEST_NUMBER)
-    return f"<td>{value}</td>" if number else f'<td class="words">{value}</td>'
-
-
-def _format_share(value: float) -> str:
-    return "no gap" if math.isnan(value) else f"{value:.1%}"
-
-
-def _metric_formatter(metric: str) -> Callable[[float], str]:
-    return (lambda value: f"{value:.1%}") if metric == QualityMetric.ACCURACY else (lambda value: f"{value:.4g}")

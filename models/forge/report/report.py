@@ -3,7 +3,8 @@
 Rule: it is not part of the bundle, and nothing reads it but people and `calibrate`.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,21 @@ import msgspec
 
 from models.bundle.bundle import Bundle
 from models.forge.evaluation.baselines import measure_baselines
+from models.forge.evaluation.metrics import ASK_SHARE
 from models.forge.evaluation.outcomes import OUTCOMES_FILE, encode_outcomes
-from models.forge.export.manifest import ENVELOPE_BYTES
+from models.forge.export.manifest import ENVELOPE_BYTES, FEATURE, measure_question_bytes
 from models.forge.leakage.summary import describe_leakage
 from models.forge.partition.cost import CutCost, cost_fields
 from models.forge.partition.cuts import PreparedModel
-from models.forge.report.page import render_page
+from models.forge.report.frontier_section import FrontierView
+from models.forge.report.page import PageFigures, render_page
 from models.forge.report.payoff import judge_payoff
 from models.forge.report.result import ForgedBundle
+from models.forge.report.trades import describe_trade, list_trades
+from models.forge.routes.frontier import RoutePoint
 from models.forge.spec import ForgeSpec
+from wire.protocol.codec import MAX_FRAME_BYTES
+from wire.protocol.messages import ModelRef
 
 HTML_FILE, FACTS_FILE, HELDOUT_FILE = "report.html", "report.json", "outcomes-heldout.npz"
 
@@ -51,8 +58,11 @@ def write_report(
     (folder / HELDOUT_FILE).write_bytes(encode_outcomes(made.judged.measured_on))
     sizes = {one.name: round(one.mean_bytes, 1) for one in measure_baselines(found.data.heldout.x[0])}
     payoff = judge_payoff(bundle.manifest, made.judged.measured_on, found.data.heldout.x[0][0].nbytes)
+    frontier = _view_frontier(bundle, made.points, sizes, wish)
     told: dict[str, Any] = {
         "payoff": payoff._asdict(),
+        "frontier": made.points,
+        "trades": [describe_trade(trade) for trade in frontier.trades],
         "model": bundle.manifest.model,
         "digest": bundle.digest,
         "wish": wish.as_fields(),
@@ -71,8 +81,23 @@ def write_report(
     }
     (folder / FACTS_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1))
     path = folder / HTML_FILE
-    path.write_text(render_page(bundle, made, rows, sizes=sizes, forge=told["forge"], payoff=payoff), encoding="utf-8")
+    figures = PageFigures(rows, sizes, told["forge"], payoff, frontier)
+    path.write_text(render_page(bundle, made, figures), encoding="utf-8")
     return path
+
+
+def _view_frontier(
+    bundle: Bundle, points: tuple[RoutePoint, ...], sizes: Mapping[str, float], wish: ForgeSpec
+) -> FrontierView:
+    """The frontier with its best trades, beside questions that carry the sample compressed by usual means."""
+    m = bundle.manifest
+    ref = ModelRef(m.name, m.version, m.cut, m.codec)
+    sealed = {
+        name: measure_question_bytes(ref, {FEATURE: math.ceil(size)}) + ENVELOPE_BYTES
+        for name, size in sizes.items()
+        if size <= MAX_FRAME_BYTES
+    }
+    return FrontierView(points, list_trades(points, wish), sealed, wish.max_share or ASK_SHARE)
 
 
 def _message_bytes(bundle: Bundle, made: ForgedBundle) -> dict[str, float]:
