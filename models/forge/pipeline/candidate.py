@@ -47,16 +47,14 @@ from models.forge.training.distillation import (
     train_modules,
 )
 from models.forge.training.gate import collect_gate_samples, set_confidence
+from models.forge.training.hub_tuning import HubTuningConfig, ShippedSamples, fine_tune_hub
 from models.forge.training.losses import LossConfig
 from models.forge.training.modules import (
-    RetuningConfig,
-    ShippedSamples,
     TrainedModules,
     build_edge_module,
     build_hub_module,
     build_tail_module,
     edge_output_names,
-    retune_hub,
 )
 from models.forge.training.teacher import predict_batches
 from wire.protocol.messages import FieldSpec, ModelRef
@@ -238,9 +236,9 @@ class CandidateBuild:
         if reached < _KEPT_ENOUGH:
             part = self._found.data.training
             answers = predict_batches(self._found.traced.gm, part.x[0][: len(codes)]).numpy()
-            course = RetuningConfig(aim, epochs=self._pace.tuning, seed=self._wish.seed)
+            course = HubTuningConfig(aim, epochs=self._pace.tuning, seed=self._wish.seed)
             shown = ShippedSamples(codes, answers, part.y[: len(codes)])
-            retune_hub(path, shown, course, lambda share: self._timed("tuning", share))
+            fine_tune_hub(path, shown, course, lambda share: self._timed("tuning", share))
             if not judge.score() > reached:
                 modules.load_state_dict(before)
         self._cache.store_stage("tail", key, {"tail.safetensors": safetensors.torch.save(_copy_state(modules))})

@@ -1,21 +1,17 @@
-"""Trained modules of a split model, their assembly into the device's half and the hub's half, and the hub's retuning.
+"""Trained modules of a split model, and their assembly into the device's half and the hub's half.
 
 Rule: the device's half is one graph from a sample to logits, codes, confidence and novelty; the hub's half starts from
 those codes and nothing else.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from models.forge.training.bottleneck import BottleneckDecoder, BottleneckEncoder, Codebook
 from models.forge.training.code_path import CodePath, Route, TrunkCoder
-from models.forge.training.losses import LossConfig, distillation_loss
 
 CODES, CONFIDENCE, NOVELTY = "codes", "confidence", "novelty"
 
@@ -116,56 +112,3 @@ class _TailModule(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         return as_tuple(self.tail(*as_tuple(self.decoder(codes))))[0]
-
-
-class RetuningConfig(NamedTuple):
-    """Length and rates of retuning decoder and tail on the shipped codes.
-
-    `aim`: loss weights (see `losses.LossConfig`).
-    """
-
-    aim: LossConfig
-    epochs: int = 3
-    batch: int = 256
-    rate: float = 3e-4
-    seed: int = 0
-
-
-class ShippedSamples(NamedTuple):
-    """Training samples as the shipped graph codes them: `codes` uint8 `[n, *codebook.shape]`, and their targets `[n]`.
-
-    `answers`: the given model's, `[n, outputs]`, to the same samples.
-    """
-
-    codes: npt.NDArray[np.uint8]
-    answers: npt.NDArray[np.float32]
-    y: npt.NDArray[Any]
-
-
-def retune_hub(
-    path: CodePath, shown: ShippedSamples, course: RetuningConfig, tick: Callable[[float], None] | None = None
-) -> None:
-    """Train decoder and tail once more, on the codes of the shipped graph.
-
-    Int8 arithmetic moves some codes by one level.
-
-    Their normalisation keeps the statistics that it has. `tick` is called with the share done, 0..1.
-    """
-    hub = build_hub_module(path)
-    weights = [weight for weight in hub.parameters() if weight.requires_grad]
-    optimiser = torch.optim.Adam(weights, lr=course.rate)
-    chance = torch.Generator().manual_seed(course.seed)
-    codes, answers, y = (torch.from_numpy(np.ascontiguousarray(column)) for column in shown)
-    steps = max(1, len(y) // course.batch)
-    for epoch in range(course.epochs):
-        order = torch.randperm(len(y), generator=chance)
-        for step in range(steps):
-            chosen = order[step * course.batch : (step + 1) * course.batch]
-            share = (epoch + step / steps) / course.epochs
-            optimiser.param_groups[0]["lr"] = course.rate * (1 - 0.95 * share)
-            loss = distillation_loss(hub(codes[chosen].float()), answers[chosen], y[chosen], course.aim)
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        if tick:
-            tick((epoch + 1) / course.epochs)

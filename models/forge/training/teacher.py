@@ -101,7 +101,7 @@ def predict_batches(model: nn.Module, x: Tensor | npt.NDArray[Any], speed: Execu
 
 def choose_execution(model: nn.Module, example: Tensor) -> ExecutionMode:
     """bfloat16 and channels last for images if the machine and this model can; else float32 as they are."""
-    if example.dim() != 4 or not _has_fast_bf16():
+    if example.dim() != 4 or not has_fast_bf16():
         return ExecutionMode(bf16=False, channels_last=False)
     speed = ExecutionMode(bf16=True, channels_last=True)
     try:
@@ -119,6 +119,7 @@ def _read_answers(path: Path, count: int) -> Tensor | None:
     return found if len(found) == count else None
 
 
-def _has_fast_bf16() -> bool:
+def has_fast_bf16() -> bool:
+    """Whether this machine's processor has instructions for bfloat16."""
     capabilities = torch.cpu.get_capabilities()
     return any(bool(capabilities.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))

@@ -1,6 +1,5 @@
-"""Assembly of trained modules into device's and hub's half, and retuning of the hub's half."""
+"""Assembly of trained modules into device's and hub's half."""
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -8,15 +7,11 @@ from models.forge.partition.layout import AxisOrder, FeatureLayout
 from models.forge.training.bottleneck import BottleneckDecoder, BottleneckEncoder, Codebook
 from models.forge.training.early_exit import EarlyExit
 from models.forge.training.gate import GateSamples, fit_gate
-from models.forge.training.losses import LossConfig
 from models.forge.training.modules import (
-    RetuningConfig,
-    ShippedSamples,
     TrainedModules,
     build_edge_module,
     build_tail_module,
     edge_output_names,
-    retune_hub,
 )
 from models.forge.training.novelty import fit_novelty
 
@@ -68,23 +63,3 @@ def test_both_halves_together_are_the_whole_road():
     _, codes = build_edge_module(pieces)(x)
     found = build_tail_module(pieces)(codes.float())
     assert torch.equal(found, pieces.tail(pieces.decoder(pieces.encoder(pieces.head(x)))))
-
-
-def test_tuning_again_wins_back_what_other_codes_cost():
-    """The shipped graph codes otherwise than the one that was taught (here: levels turned round)."""
-    pieces = pieces_of()
-    rng = np.random.default_rng(0)
-    codes = rng.integers(0, BOOK.levels, (600, 6)).astype(np.uint8)
-    y = (codes[:, 0] % 3).astype(np.int64)
-    answers = np.eye(3, dtype=np.float32)[y] * 8
-    told: list[float] = []
-    retune_hub(
-        pieces.sent,
-        ShippedSamples(codes, answers, y),
-        RetuningConfig(LossConfig(3), epochs=8, batch=32, rate=3e-3),
-        told.append,
-    )
-    with torch.no_grad():
-        found = build_tail_module(pieces)(torch.from_numpy(codes).float()).argmax(1).numpy()
-    assert (found == y).mean() > 0.95
-    assert told[-1] == 1.0
