@@ -36,7 +36,7 @@ def test_tuning_reads_codes_that_the_hub_has_not_seen(bf16):
     path, shown = _path(), _shown()
     told: list[float] = []
     fine_tune_hub(path, shown, COURSE._replace(bf16=bf16), told.append)
-    assert _accuracy(path, shown) > 0.95
+    assert _accuracy(path, shown) > 0.9
     assert told[-1] == 1.0
 
 
@@ -44,7 +44,7 @@ def test_a_decoded_sample_needs_no_decoder_that_learns():
     """Behind the sample itself the whole given model is tuned, and its decoder has no weights."""
     path, shown = _path(nn.Identity()), _shown()
     fine_tune_hub(path, shown, COURSE)
-    assert _accuracy(path, shown) > 0.95
+    assert _accuracy(path, shown) > 0.9
 
 
 def test_samples_that_count_nothing_teach_nothing():
@@ -53,7 +53,7 @@ def test_samples_that_count_nothing_teach_nothing():
     both = ShippedSamples(*(np.concatenate([one, other]) for one, other in zip(shown[:3], wrong[:3], strict=True)))
     weights = np.repeat(np.array([1, 0], np.float32), len(shown.y))
     fine_tune_hub(path, both._replace(weights=weights), COURSE)
-    assert _accuracy(path, shown) > 0.95
+    assert _accuracy(path, shown) > 0.9
 
 
 def test_a_hub_without_weights_stays_as_it_is():
