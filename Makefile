@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
+.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -74,8 +74,11 @@ bench: setup ## measure every figure of benchmarks/RESULTS.md in one run and wri
 bench-trust: setup ## the figures of enrolment and of the update repository
 	@$(python) -m benchmarks trust $(ARGS)
 
-bench-forge: setup ## the figures of forged bundles on real data (SKERRY_DATA=folder; hours if nothing is cached)
-	@$(python) -m benchmarks forge $(ARGS)
+bench-forge: setup ## forge every set for three seeds and write the table; goes on after a kill (SKERRY_DATA=folder; espeak-ng; ARGS='--sets cmapss --seeds 11')
+	@$(python) -m benchmarks.forge.run $(ARGS)
+
+bench-forge-parts: setup ## the figures of routing, of risk guarantees and of quantised graphs (SKERRY_DATA=folder)
+	@$(python) -m benchmarks forge-parts $(ARGS)
 
 bench-policies: setup ## what a decision costs under 50 rules (ARGS=PYTHON: an interpreter with cedarpy and regopy, beside them)
 	@$(python) -m benchmarks.agent.policy_cost $(ARGS)

@@ -1,4 +1,4 @@
-"""Command `python -m benchmarks`: runs a suite (main, trust, hub, sim, rollout, forge) and writes it into RESULTS.md.
+"""Command `python -m benchmarks`: runs a suite (main, trust, hub, sim ...) and writes its part of RESULTS.md.
 
 Rule: a suite's part of the page is replaced as a whole, with the machine and the commit it was measured on.
 """
@@ -52,12 +52,10 @@ SUITES = {
     "rollout": BenchmarkSuite(
         "Rollouts", "make bench-rollout", {"fleet": run.run_benchmark, "device": crash_loop.run_benchmark}
     ),
-    "forge": BenchmarkSuite(
-        "The forge",
-        "make bench-forge",
+    "forge-parts": BenchmarkSuite(
+        "Parts of the forge: routing, risk, precisions",
+        "make bench-forge-parts",
         {
-            "sets": suites.run_sets,
-            "text": suites.run_text,
             "routing": suites.run_routing,
             "risk": suites.run_risk,
             "quantised": suites.run_quantised,

@@ -1,4 +1,4 @@
-"""Suites of benchmarks: the hub (`make bench-hub`), the simulator (`bench-sim`), the forge (`bench-forge`).
+"""Suites of benchmarks: the hub (`make bench-hub`), the simulator (`bench-sim`), the forge's parts.
 
 Each suite names its benchmarks; their figures make one table.
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.forge import datasets, quantisation, risk, routing, text
+from benchmarks.forge import datasets, quantisation, risk, routing
 from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.figures import Figure
 from benchmarks.hub import binary, overload, peers, sealed, swap
@@ -39,20 +39,6 @@ SIM_BENCHMARKS: dict[str, Benchmark] = {
 ROUTING_SEEDS = 3
 
 
-async def run_sets(_folder: Path, _bundle: Path) -> list[Figure]:
-    return datasets.judge_sets(list(datasets.CASES))
-
-
-async def run_text(_folder: Path, _bundle: Path) -> list[Figure]:
-    bundle = text.forge_text_bundle(datasets.bundles_folder() / "clinc150")
-    rows, figures = text.measure_bundle(bundle)
-    terms = tuple(
-        f"{row.name}: {row.accuracy:.2f} in scope, {row.recall:.1f} out of scope, asked {row.asked:.1f} %"
-        for row in rows
-    )
-    return [figures[0]._replace(terms=terms), *figures[1:]]
-
-
 async def run_routing(_folder: Path, _bundle: Path) -> list[Figure]:
     return [
         figure
@@ -64,7 +50,7 @@ async def run_routing(_folder: Path, _bundle: Path) -> list[Figure]:
 async def run_risk(_folder: Path, _bundle: Path) -> list[Figure]:
     """Of each set the promise that was broken most often."""
     base = datasets.bundles_folder()
-    files = sorted([*base.glob("*.report/outcomes-heldout.npz"), *(base / "routing").glob("*.npz")])
+    files = sorted([*base.glob("*-features-*.report/outcomes-heldout.npz"), *(base / "routing").glob("*.npz")])
     worst = []
     for path in files:
         name = path.stem if path.parent.name == "routing" else path.parent.name.removesuffix(".report")

@@ -19,13 +19,15 @@ import numpy.typing as npt
 from benchmarks.harness.figures import Figure, format_line
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import EDGE_FILE
-from models.forge.data.types import OUT_OF_SCOPE, DataPart
+from models.forge.data.types import OUT_OF_SCOPE, Data, DataPart
 from models.forge.evaluation.outcomes import fit_rejection, predict_or_reject
 from models.forge.evaluation.shipped import EdgeAnswers, run_edge_graph, run_hub_models
+from models.forge.export.codec_choice import measure_option, round_trip_codes
 from models.forge.pipeline.forge import run_forge
 from models.forge.spec import ForgeInputs, ForgeSpec
 from models.forge.training.calibration import softmax_probabilities
 from models.graph.hub_model import decode_graphs
+from models.runtime.novelty import is_novelty_usual, judge_logits
 from models.zoo import clinc150
 from models.zoo.training import zoo_cache_folder
 
@@ -159,6 +161,40 @@ def _measure_rows(rule_name: str, rule: Rule, chosen_on: TextAnswers, tested: Te
         evaluate_pair("edge + hub", lambda one: one.confidence, chosen_on, tested, rule),
     ]
     return [each._replace(name=f"{each.name} ({rule_name})") for each in found]
+
+
+def measure_scope(bundle: Bundle, data: Data) -> dict[str, float]:
+    """What the pair as it ships does with questions in and out of scope, in percent; thresholds are the bundle's own.
+
+    `accuracy`: of the held-out in-scope questions, answered rightly and not called out of domain; `recall`: of those
+    out of scope, called out of domain by whichever half answers; `asked` of all, `asked_inside` of those in scope.
+    `edge_*` and `hub_*`: the same of the device alone, and of the hub alone on what the given model answers.
+    """
+    manifest, part = bundle.manifest, data.heldout
+    feature = manifest.features[0]
+    edge = run_edge_graph(bundle.read_file(EDGE_FILE), part.x[0], feature.name)
+    weights = [bundle.read_file(name) for name in manifest.hub.weights]
+    tail, whole = (decode_graphs(bundle.read_file(manifest.hub.graph), weights, name) for name in ("tail", "whole"))
+    tables = bundle.read_file(manifest.codec_file) if manifest.codec_file else b""
+    arrived = round_trip_codes(
+        measure_option(manifest.codec, tables, feature, edge.codes, manifest.ref), feature, edge.codes
+    )
+    hub = run_hub_models(tail, whole, arrived, part.x[0])
+    asked = _score_confidence(edge, manifest.temperature) < manifest.calibration.threshold
+    novelty = edge.novelty.reshape(-1) if edge.novelty is not None else np.zeros(len(part))
+    own = [is_novelty_usual(float(one), manifest.gate.domain) is False for one in novelty]
+    device = np.where(own, OUT_OF_SCOPE, edge.logits.argmax(1))
+    behind, alone = (
+        np.where([usual is False for usual in judge_logits(z, manifest.gate.hub_domain)], OUT_OF_SCOPE, z.argmax(1))
+        for z in (hub.asked, hub.whole)
+    )
+    everything = np.ones(len(part), bool)
+    pair = make_row("pair", np.where(asked, behind, device), part.y, asked)
+    rows = {"edge": make_row("edge", device, part.y, ~everything), "hub": make_row("hub", alone, part.y, everything)}
+    found = {"accuracy": pair.accuracy, "recall": pair.recall, "asked": pair.asked, "asked_inside": pair.asked_inside}
+    for name, row in rows.items():
+        found |= {f"{name}_accuracy": row.accuracy, f"{name}_recall": row.recall}
+    return {name: round(float(value), 3) for name, value in found.items()}
 
 
 def _payload_bytes(bundle: Bundle) -> int:

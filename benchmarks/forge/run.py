@@ -1,0 +1,127 @@
+"""Command of `make bench-forge`: forges every set for several seeds, goes on after a kill, and writes the table.
+
+Rule: finished trials are kept as JSON lines in the bundles' folder (`SKERRY_ZOO_BUNDLES`), rows are printed as they
+come, and the part `forge` of RESULTS.md is written at the end of a run over all sets. `SKERRY_DATA` names the data,
+`SKERRY_ZOO_CACHE` the trained models. Seeds are of the forging; each given model is trained once.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.__main__ import replace_part
+from benchmarks.forge.datasets import CASES, bundles_folder, read_commit
+from benchmarks.forge.trial_table import TableRow, build_rows, format_record, format_values, render_table
+from benchmarks.forge.trials import (
+    LINES_FILE,
+    TrialFailedError,
+    TrialKey,
+    TrialLedger,
+    TrialRecord,
+    find_or_run,
+    run_in_process,
+)
+from benchmarks.harness.machine import describe_machine, read_load
+from models.forge.spec import Effort, recipe_digest
+
+SEEDS = (11, 12, 13)
+NETWORKS_FILE = "unseen-nets.json"
+
+
+def plan_trials(sets: Sequence[str], seeds: Sequence[int], effort: Effort) -> list[TrialKey]:
+    """Every trial, seed by seed, so that an early end has measured every set once; each set at the effort it needs."""
+    return [
+        TrialKey(name, seed, wish, str(CASES[name].effort or effort))
+        for seed in seeds
+        for name in sets
+        for wish in CASES[name].wishes
+    ]
+
+
+def read_networks(path: Path) -> list[TableRow]:
+    """Rows of unseen networks, from the figures that `make forge-unseen` leaves; one that says so without them.
+
+    The file: `{"commit": ..., "rows": [{"network": ..., "exported": true, "forged": true or null, "seconds": ...}]}`.
+    """
+    names = ("unseen networks: cut and exported", "unseen networks: forged whole, or the reason within 60 s")
+    if not path.exists():
+        return [TableRow(name, (), "", "all", False, f"run make forge-unseen: it leaves {path.name}") for name in names]
+    told = msgspec.json.decode(path.read_bytes())
+    rows, commit = told["rows"], told.get("commit", "unknown")
+    found = []
+    for name, field in zip(names, ("exported", "forged"), strict=True):
+        tried = [row for row in rows if row.get(field) is not None]
+        good = [row for row in tried if row[field]]
+        missing = ", ".join(row["network"] for row in tried if not row[field])
+        note = f"commit {commit}{f'; not: {missing}' if missing else ''}"
+        held = bool(tried) and len(good) == len(tried)
+        found.append(TableRow(name, (float(len(good)),), f"of {len(tried)}", "all", held, note))
+    return found
+
+
+def render_forge_part(rows: Sequence[TableRow], records: Sequence[TrialRecord], seconds: float, load: float) -> str:
+    """The part of RESULTS.md: how it was measured, the table, its notes and the machine."""
+    machine = "\n".join(f"| {what} | {value} |" for what, value in describe_machine(load))
+    commits = ", ".join(sorted({record.commit for record in records})) or "none"
+    efforts = ", ".join(sorted({record.effort for record in records}))
+    seeds = ", ".join(str(seed) for seed in sorted({record.seed for record in records}))
+    spent = sum(record.seconds for record in records if record.seconds == record.seconds)
+    return (
+        f"## The forge\n\nWritten by `make bench-forge` (commit {commits}; this run {seconds / 60:.0f} min, "
+        f"all trials {spent / 60:.0f} min). Seeds {seeds}, effort {efforts}; figures are of the held-out "
+        "parts, which chose nothing. The two sets of packages are Debian's package index; motion is simulated and "
+        f"speech synthesised, for want of public recordings.\n\n{render_table(rows)}\n\n| | |\n|---|---|\n{machine}\n"
+    )
+
+
+def main() -> int:
+    """0 if every trial that was asked for has a record and every aim was held."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forge.run", description=__doc__)
+    parser.add_argument("--sets", type=lambda text: text.split(","), default=list(CASES), help="names, by commas")
+    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=list(SEEDS))
+    parser.add_argument("--effort", type=Effort, choices=list(Effort), default=Effort.QUICK)
+    parser.add_argument("--threads", type=int, default=1, help="of one forging")
+    parser.add_argument("--table", action="store_true", help="forge nothing: write the table of what is kept")
+    given = parser.parse_args()
+    if unknown := [name for name in given.sets if name not in CASES]:
+        parser.error(f"--sets: {', '.join(unknown)}: there are {', '.join(CASES)}")
+    began, load = time.monotonic(), read_load()
+    keys = plan_trials(given.sets, given.seeds, given.effort)
+    ledger = TrialLedger(bundles_folder() / LINES_FILE, recipe_digest()[:12])
+    failed: list[str] = []
+    if given.table:
+        records = [found for key in keys if (found := ledger.find(key))]
+    else:
+        records, failed = _run_all(keys, ledger, given.threads)
+    rows = build_rows(records, read_networks(bundles_folder() / NETWORKS_FILE))
+    for row in rows:
+        print(f"{row.name}: {format_values(row)} (aim {row.aim or 'none'})", flush=True)
+    if given.table or set(given.sets) == set(CASES):
+        replace_part("forge", render_forge_part(rows, records, time.monotonic() - began, load))
+    return 0 if not failed and all(row.held is not False for row in rows) else 1
+
+
+def _run_all(keys: Sequence[TrialKey], ledger: TrialLedger, threads: int) -> tuple[list[TrialRecord], list[str]]:
+    """Records in order, printed as they come, and what broke off: that is said and left to the next run."""
+    records: list[TrialRecord] = []
+    failed: list[str] = []
+    print(f"{len(keys)} trials, commit {read_commit()}, in {bundles_folder()}", flush=True)
+    logs = bundles_folder() / "logs"
+    for key in keys:
+        try:
+            record = find_or_run(key, ledger, lambda one: run_in_process(one, threads, logs))
+        except TrialFailedError as error:
+            failed.append(str(error))
+            print(f"FAILED: {error}", file=sys.stderr, flush=True)
+            continue
+        records.append(record)
+        print(format_record(record), flush=True)
+    return records, failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
