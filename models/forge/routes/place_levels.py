@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+MOST_PLACES = 4096  # codes of one sample: more take longer to code than a device has
 MOST_LEVELS = 63  # of one place: an odd number, so that 0 has a code of its own
 _CLIP = 0.999  # quantile of a coefficient's size beyond which it is clipped
 _KEPT = 0.45  # of the step: coefficients whose deviation is below are not sent
@@ -47,6 +48,8 @@ def fit_levels(rows: Tensor, max_bytes: int) -> PlaceLevels:
     The payload has one length for all samples: it must hold nearly all of them, not their mean.
     """
     deviations = rows.square().mean(0).sqrt()
+    if len(deviations) > MOST_PLACES:
+        deviations[torch.argsort(deviations, descending=True, stable=True)[MOST_PLACES:]] = 0
     reach = torch.quantile(rows.abs(), _CLIP, dim=0) if rows.numel() < 1 << 24 else rows.abs().amax(0)
     low, high = math.log(float(deviations.max()) / 8192 + 1e-12), math.log(4 * float(deviations.max()) + 1e-9)
     for _ in range(_SEARCHES):

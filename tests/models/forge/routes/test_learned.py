@@ -18,7 +18,8 @@ from models.forge.partition.cuts import find_cuts, trace_model
 from models.forge.partition.layout import AxisOrder, FeatureLayout
 from models.forge.routes.feature_codes import FeatureCoder, FeatureDecoder
 from models.forge.routes.feature_transform import apply_modes, fit_basis
-from models.forge.routes.learned import LearnedCourse, expected_gains, train_learned_path
+from models.forge.routes.learned import LearnedCourse, fit_feature_transform, train_learned_path
+from models.forge.routes.path_training import expected_gains
 from models.forge.routes.place_levels import fit_levels, measure_bytes
 from models.forge.training.distillation import DistillationConfig, build_loss_config, build_modules
 from models.forge.training.losses import LossConfig
@@ -163,6 +164,23 @@ def test_a_transform_answers_as_the_given_model_before_anything_is_taught(world)
     (spec,) = build_field_specs([path.shape], path.levels, path.level)
     way = measure_option(path.codec, path.tables, spec, codes[:20], ModelRef("m", 1, "c", ""))
     assert 30 < way.payload_bytes <= 40
+
+
+def test_one_fitted_transform_serves_all_sizes(world):
+    course = LearnedCourse(epochs=0)
+    fitted = fit_feature_transform(world.traced, world.data, world.cut, course)
+    alone = _train(world, 12, course)
+    shared = train_learned_path(
+        world.traced,
+        world.data,
+        world.cut,
+        world.pieces,
+        max_bytes=12,
+        course=course,
+        tell=_silent,
+        fitted=fitted,
+    )
+    assert shared.tables == alone.tables
 
 
 def test_more_bytes_keep_more_of_the_answer(world):
