@@ -11,6 +11,7 @@ from typing import NamedTuple
 from benchmarks.forge.datasets import COST, SIZES, UNSEEN_CASES
 from benchmarks.forge.trials import TrialRecord
 
+_ROUNDING = 1e-9
 Measure = Callable[[TrialRecord], float]
 
 
@@ -296,7 +297,7 @@ def _judge(plan: RowPlan, values: Sequence[float]) -> bool | None:
     if not values:
         return False
     middle = median(values)
-    return not (middle > plan.most or middle < plan.least)
+    return not (middle > plan.most + _ROUNDING or middle < plan.least - _ROUNDING)
 
 
 def _count_silent(records: Sequence[TrialRecord]) -> TableRow:
