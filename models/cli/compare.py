@@ -11,9 +11,10 @@ import msgspec
 from models.bundle.archive import pack_bundle
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
-from models.bundle.measurements import LeakageRow, QualityMetric
+from models.bundle.measurements import DomainFigures, LeakageRow, QualityMetric
 from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec
 
+_ROUTES = {"sample": "the sample itself", "early": "early features", "learned": "learned codes"}
 ENVELOPE_BYTES = 196  # clear header, HPKE and signature around every sealed escalation
 
 
@@ -61,6 +62,7 @@ def format_figures(bundle: Bundle) -> dict[str, str]:
         "digest": bundle.digest[:16],
         "kind": f"{manifest.kind} of {len(manifest.labels)}" if manifest.labels else str(manifest.kind),
         "cut": manifest.cut,
+        **_format_path(read_report(bundle)),
         "edge alone": form(c.edge),
         "pair": f"{form(c.pair)}, escalating {c.asked:.1%} below {c.threshold:g}",
         "given model": form(c.hub),
@@ -68,6 +70,8 @@ def format_figures(bundle: Bundle) -> dict[str, str]:
         "measured on": f"{c.samples} held-out samples",
         "calibration error": f"{c.ece_before:.4f} -> {c.ece_after:.4f}",
         "guarantee": format_guarantee(manifest),
+        "out of domain": format_domain(manifest.gate.domain),
+        "out of domain, hub": format_domain(manifest.gate.hub_domain),
         "codes": f"{count_payload_bytes(bundle)} B, {manifest.codec}",
         "question": f"{manifest.fixed_bytes} B, sealed {manifest.fixed_bytes + ENVELOPE_BYTES} B",
         "leakage": "; ".join(map(format_leakage, strongest_attacks(manifest.leakage))) or "not measured",
@@ -115,6 +119,29 @@ def format_guarantee(manifest: Manifest) -> str:
     """Format the risk guarantee of a manifest, "none" if there is none."""
     g = manifest.guarantee
     return f"risk <= {g.max_risk:g} with {g.confidence:.0%} below {g.threshold:g}" if g else "none"
+
+
+def format_domain(figures: DomainFigures | None) -> str:
+    """Format what a half calls out of domain: its score and threshold, false alarms with their interval, recall."""
+    if figures is None:
+        return "not told"
+    f = figures
+    alarms = f"false alarms {f.false_alarm:.1%} ({f.low95:.1%} to {f.high95:.1%})"
+    found = f", finds {f.recall:.0%} of {f.outside} that are" if f.outside else ""
+    return f"{f.score} above {f.threshold:.4g}, {alarms}{found}"
+
+
+def _format_path(told: Any) -> dict[str, str]:
+    """Rows of what a question carries and what of the hub's gain that keeps, from the forge's report."""
+    match told:
+        case {"path": {"name": str(name), "route": str(route), "label": str(label), "recovered": recovered}}:
+            kept = f"{recovered:.1%}" if isinstance(recovered, int | float) else "no gap"
+            return {
+                "a question carries": f"{name}: {_ROUTES.get(route, route)}, label {label}",
+                "kept of the gain": f"{kept}, on calibration samples",
+            }
+        case _:
+            return {"a question carries": "not recorded", "kept of the gain": "not recorded"}
 
 
 def _format_speed(told: Any, precision: str) -> str:

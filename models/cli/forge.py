@@ -8,30 +8,26 @@ Rule: what decides a bundle's content is a field of `ForgeSpec` and nothing else
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from models.bundle.bundle import Bundle
 from models.cli.flags import accepts_flags
+from models.cli.forge_result import print_measured, print_result
 from models.cli.progress import stage_progress
 from models.forge.data.types import ForgeError
 from models.forge.spec import MAX_THREADS, Effort, ForgeInputs, ForgeSpec, validate_spec
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.terminal import open_console
 
 if TYPE_CHECKING:
     from torch import nn
 
     from models.forge.data.types import Data
-    from models.forge.partition.cost import CutCost
 
 
 _LIMITS = "Limits: the cut is chosen to meet them"
@@ -177,7 +173,7 @@ def forge(flags: ForgeFlags) -> None:
     """
     began = time.monotonic()
     bundle = run_forge(flags)
-    warnings = _print_bundle(bundle, time.monotonic() - began, as_json=flags.as_json)
+    warnings = print_result(bundle, time.monotonic() - began, as_json=flags.as_json)
     if flags.strict and warnings:
         raise ExitError(ExitCode.CHECK_FAILED, f"--strict: {warnings[0]}; the bundle is written, read its report")
 
@@ -223,7 +219,7 @@ def _translate_errors(code: ExitCode) -> Iterator[None]:
     try:
         yield
     except ForgeError as error:
-        _print_cuts(getattr(error, "rows", ()))
+        print_measured(getattr(error, "rows", ()), getattr(error, "points", ()))
         text = str(error)
         found = ExitCode.SAMPLE if text.startswith("data") else ExitCode.CONFIG if text.startswith("--") else code
         raise ExitError(found, text) from None
@@ -231,53 +227,3 @@ def _translate_errors(code: ExitCode) -> Iterator[None]:
         raise ExitError(
             ExitCode.DISK, f"{error.filename}: {error.strerror}; choose another folder or make room"
         ) from None
-
-
-def _print_cuts(rows: "Sequence[CutCost]") -> None:
-    """Print the cuts that were measured, on standard error, so that limits can be chosen from them."""
-    if not rows:
-        return
-    table = Table("cut", "head ms", "tail ms", "coded B", "accuracy", "leakage", title="measured so far, and kept")
-    for row in rows:
-        speed = f"{row.head_us / 1e3:.3f}", f"{row.tail_us / 1e3:.3f}"
-        leakage = "" if row.leakage is None else f"{row.leakage:.2f}"
-        table.add_row(row.cut.name, *speed, f"{row.coded_bytes:,}", f"{row.accuracy:.4f}", leakage)
-    Console(stderr=True).print(table)
-
-
-def _print_bundle(bundle: Bundle, seconds: float, *, as_json: bool) -> list[str]:
-    """Print whether asking pays, the figures of the bundle, and where it and its report are.
-
-    Returns the lines that say why asking the hub does not pay.
-    """
-    from models.cli.compare import bundle_fields, format_figures  # noqa: PLC0415 - numpy only after the work is done
-    from models.forge.report.report import HTML_FILE, locate_report, read_payoff  # noqa: PLC0415 - as above
-
-    page, payoff = locate_report(bundle.path) / HTML_FILE, read_payoff(bundle.path)
-    warnings: list[str] = payoff.get("warnings", [])
-    for line in warnings:
-        Console(stderr=True).print(Text(f"warning: {line}", style="bold red"), soft_wrap=True)
-    if as_json:
-        told = {"payoff": payoff, **bundle_fields(bundle), "report": str(page), "took_s": round(seconds, 1)}
-        open_console().print_json(data=told)
-        return warnings
-    table = Table.grid("", Column("", overflow="fold"), padding=(0, 2, 0, 0))
-    for name, value in {**format_figures(bundle), **_format_intervals(bundle, payoff)}.items():
-        table.add_row(Text(name, style="bold"), Text(value))
-    console = open_console()
-    console.print(table)
-    console.print(f"bundle  {bundle.path}\nreport  {page}", markup=False, highlight=False, soft_wrap=True)
-    return warnings
-
-
-def _format_intervals(bundle: Bundle, payoff: dict[str, Any]) -> dict[str, str]:
-    """Rows of the printed figures: each with its 95 % interval, and what asking gains."""
-    from models.forge.report.payoff import Interval, format_gain, format_range  # noqa: PLC0415 - see `_print_bundle`
-
-    if not payoff:
-        return {}
-    metric = bundle.manifest.calibration.metric
-    named = (("edge alone", "edge"), ("pair", "pair"), ("given model", "hub"))
-    shown = [f"{name} {format_range(metric, Interval(*payoff[key]))}" for name, key in named if payoff[key]]
-    gain, gained = format_gain(metric, payoff["gain"]), format_range(metric, Interval(*payoff["gained"]))
-    return {"gain by asking": f"{gain}, with 95 % {gained}", "95 % intervals": "; ".join(shown)}

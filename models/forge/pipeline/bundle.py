@@ -108,7 +108,20 @@ def collect_timings(found: PreparedModel, made: ForgedBundle) -> dict[str, Any]:
         "codec": made.leaving.why,
         "lost": round(made.judged.lost, 5),
         "head_share": round(made.cut.share, 5),
+        "path": _describe_path(made),
     }
+
+
+def _describe_path(made: ForgedBundle) -> dict[str, Any]:
+    """The path that ships: name, route, label, and the share it keeps of what lossless features gain.
+
+    The share is of the calibration part, None where lossless features gain nothing; {} where no path was chosen.
+    """
+    for point in made.points:
+        if point.chosen:
+            kept = None if math.isnan(point.recovered) else round(point.recovered, 4)
+            return {"name": point.name, "route": str(point.route), "label": point.label, "recovered": kept}
+    return {}
 
 
 def _export_hub(found: PreparedModel, made: ForgedBundle) -> tuple[dict[str, bytes], HubModel, ParallelPlan]:

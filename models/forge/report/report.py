@@ -39,13 +39,12 @@ def locate_report(bundle: Path) -> Path:
     return bundle.with_name(bundle.name + ".report")
 
 
-def read_payoff(bundle: Path) -> dict[str, Any]:
-    """The fields of `Payoff` in the report beside a bundle; {} if there is none that can be read."""
+def read_facts(bundle: Path) -> dict[str, Any]:
+    """The figures in the report beside a bundle; {} if there is none that can be read."""
     try:
-        told = msgspec.json.decode((locate_report(bundle) / FACTS_FILE).read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode((locate_report(bundle) / FACTS_FILE).read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
-    return dict(told.get("payoff", {}))
 
 
 def write_report(
