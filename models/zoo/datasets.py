@@ -128,7 +128,7 @@ def load_heartbeats() -> Data:
 
     A sample is the beat before, the beat itself and the beat after (millivolts, each 128 samples about its R peak,
     less its own median), then the rhythm: RR before, after, their ratio, and each against the last ten beats and the
-    patient's mean so far. `sensitive["patient"]` is the record's number.
+    patient's mean so far. `sensitive["patient"]` and `groups` are the record's number.
     """
     with np.load(find_dataset("mitbih_lead2") / "mitbih_lead2_128hz.npz", allow_pickle=False) as file:
         records = {int(name): _read_record(file, str(name)) for name in file["records"]}
@@ -150,7 +150,7 @@ def _join_patients(records: dict[int, _PatientRecord], chosen: list[int]) -> Dat
     x = np.concatenate([records[r].x for r in chosen])
     y = np.concatenate([records[r].y for r in chosen])
     patient = np.concatenate([np.full(len(records[r].y), r, np.int64) for r in chosen])
-    return DataPart((x,), y, {"patient": patient})
+    return DataPart((x,), y, {"patient": patient}, patient)
 
 
 def _read_record(file: Mapping[str, npt.NDArray[Any]], name: str) -> _PatientRecord:
@@ -193,6 +193,7 @@ def load_turbofans() -> Data:
     Each cycle has 14 sensors and its own number, counted from 1.
 
     Training and calibration: every window of 80 and 20 engines. Held out: the last window of the 100 test engines.
+    `groups` are engines, those of the test set counted from 101.
     """
     home = find_dataset("cmapss_fd001")
     train, test = _read_table(home / "train_FD001.txt.gz"), _read_table(home / "test_FD001.txt.gz")
@@ -203,7 +204,7 @@ def load_turbofans() -> Data:
     return Data(
         training=_join_engines(train, rest),
         calibration=_join_engines(train, kept),
-        heldout=DataPart((heldout,), left.astype(np.float32)),
+        heldout=DataPart((heldout,), left.astype(np.float32), groups=np.arange(101, 201)),
     )
 
 
@@ -214,7 +215,8 @@ def _read_table(path: Path) -> npt.NDArray[np.float64]:
 def _join_engines(table: npt.NDArray[np.float64], engines: list[int]) -> DataPart:
     windows = [_engine_windows(table, engine) for engine in engines]
     y = np.concatenate([np.minimum(np.arange(len(w))[::-1], RUL_CAP) for w in windows])
-    return DataPart((np.concatenate(windows),), y.astype(np.float32))
+    groups = np.repeat(np.asarray(engines, np.int64), [len(w) for w in windows])
+    return DataPart((np.concatenate(windows),), y.astype(np.float32), groups=groups)
 
 
 def _engine_windows(table: npt.NDArray[np.float64], engine: int) -> Floats:

@@ -7,6 +7,7 @@ Rule: validation comes before any work and reports the first fault in one line: 
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.forge.data.types import OUT_OF_SCOPE, Data, DataPart, ForgeError, Values
+from models.forge.data.types import OUT_OF_SCOPE, Data, DataPart, ForgeError, Values, select_rows
 
+Whole = npt.NDArray[np.int64]
 _FEWEST = 10  # samples of any part: below this no figure means anything
 
 
@@ -36,6 +38,7 @@ def check_data(data: Data, max_risk: float | None = None, confidence: float = 0.
             _check_values(name, part)
     if data.labels:
         _check_classes(data)
+    _check_groups(data)
     if max_risk is not None:
         _check_sample_count(data, max_risk, confidence)
     return data
@@ -73,6 +76,8 @@ def check_lengths(name: str, part: DataPart) -> None:
     for column, numbers in part.sensitive.items():
         if len(numbers) != count:
             raise ForgeError(f"data: {name}: sensitive column {column} has {len(numbers)} numbers for {count} samples")
+    if part.groups is not None and len(part.groups) != count:
+        raise ForgeError(f"data: {name}: {len(part.groups)} groups for {count} samples; give the group of each sample")
     if count < _FEWEST:
         raise ForgeError(f"data: {name} has {count} samples; at least {_FEWEST} are needed in each of the three parts")
 
@@ -138,6 +143,20 @@ def _check_classes(data: Data) -> None:
         )
 
 
+def _check_groups(data: Data) -> None:
+    """Raise ForgeError unless all parts have groups or none has, and no group is in two parts."""
+    given = {name: part.groups for name, part in _list_parts(data) if part.groups is not None}
+    if given and len(given) < len(_PART_NAMES):
+        raise ForgeError(f"data: only {' and '.join(given)} have groups; give them in all parts or in none")
+    for one, other in combinations(given, 2):
+        shared = np.intersect1d(given[one], given[other])
+        if len(shared):
+            raise ForgeError(
+                f"data: group {int(shared[0])} is in {one} and in {other}; a promise about new groups needs each in"
+                " one part only"
+            )
+
+
 def _check_sample_count(data: Data, max_risk: float, confidence: float) -> None:
     """Raise ForgeError if the calibration part is too small for the requested risk and confidence."""
     if not 0 < max_risk < 1 or not 0 < confidence < 1:
@@ -158,16 +177,19 @@ _PART_NAMES = ("training", "calibration", "heldout")
 def coerce_data(given: Any) -> Data:
     """Data of float32 and int64 arrays from whatever a user's function returned.
 
-    `given`: a `Data`, any object with training, calibration and heldout, or `(x, y[, labels[, sensitive]])`, which is
-    split 70 : 15 : 15 by a fixed seed. Raises ForgeError if `given` has none of these forms.
+    `given`: a `Data`, any object with training, calibration and heldout, or `(x, y[, labels[, sensitive[, groups]]])`,
+    which is split 70 : 15 : 15 by a fixed seed, whole groups at a time if there are groups. Raises ForgeError if
+    `given` has none of these forms.
     """
     if all(hasattr(given, name) for name in _PART_NAMES):
         return _coerce_parts(given)
-    if isinstance(given, Mapping) or not isinstance(given, Sequence) or not 2 <= len(given) <= 4:
+    if isinstance(given, Mapping) or not isinstance(given, Sequence) or not 2 <= len(given) <= 5:
         raise ForgeError(f"data: {type(given).__name__} is not understood; return (x, y), (x, y, labels) or a Data")
-    x, y, labels, sensitive = (*given, *((), {})[len(given) - 2 :]) if len(given) < 4 else given
+    rest: list[Any] = [(), {}, None]
+    x, y, labels, sensitive, groups = *given, *rest[len(given) - 2 :]
     targets, names = _coerce_targets(y, tuple(labels or ()))
-    return _split_data(_build_part(x, targets, sensitive or {}), names)
+    numbers = None if groups is None else _to_column("groups", groups)
+    return _split_data(_build_part(x, targets, sensitive or {}, numbers), names)
 
 
 def _coerce_parts(given: Any) -> Data:
@@ -178,7 +200,10 @@ def _coerce_parts(given: Any) -> Data:
     every, found = _coerce_targets(np.concatenate([_to_array(y) for _, y, _ in pairs]), names)
     ends = np.cumsum([len(y) for _, y, _ in pairs])[:-1]
     targets = np.split(every, ends)
-    training, calibration, heldout = (_build_part(x, y, kept) for (x, _, kept), y in zip(pairs, targets, strict=True))
+    groups = _coerce_groups([getattr(part, "groups", None) for part in raw])
+    training, calibration, heldout = (
+        _build_part(x, y, kept, numbers) for (x, _, kept), y, numbers in zip(pairs, targets, groups, strict=True)
+    )
     return Data(training, calibration, heldout, found)
 
 
@@ -189,12 +214,21 @@ def _unpack_part(part: Any) -> tuple[Any, Any, Any]:
     return part[0], part[1], {}
 
 
-def _build_part(x: Any, y: Values, sensitive: Mapping[str, Any]) -> DataPart:
+def _coerce_groups(given: Sequence[Any]) -> list[Whole | None]:
+    """Groups of the three parts, numbered alike in all of them (names are numbered in their order)."""
+    if any(groups is None for groups in given):
+        return [None if groups is None else _to_column("groups", groups) for groups in given]
+    arrays = [_to_array(groups) for groups in given]
+    every = _to_column("groups", np.concatenate(arrays))
+    return list(np.split(every, np.cumsum([len(one) for one in arrays])[:-1]))
+
+
+def _build_part(x: Any, y: Values, sensitive: Mapping[str, Any], groups: Whole | None) -> DataPart:
     inputs = (
         tuple(_to_input_array(one) for one in x) if _has_several_inputs(x, len(y)) else (_to_input_array(_to_array(x)),)
     )
-    columns = {str(name): _to_column(name, column) for name, column in sensitive.items()}
-    return DataPart(inputs, y, columns)
+    columns = {str(name): _to_column(f"sensitive column {name}", column) for name, column in sensitive.items()}
+    return DataPart(inputs, y, columns, groups)
 
 
 def _has_several_inputs(x: Any, count: int) -> bool:
@@ -223,12 +257,12 @@ def _to_input_array(values: Any) -> Values:
     return np.ascontiguousarray(array, np.float32)
 
 
-def _to_column(name: str, values: Any) -> npt.NDArray[np.int64]:
-    """A sensitive column as whole numbers; other values are numbered in their order."""
+def _to_column(name: str, values: Any) -> Whole:
+    """A sensitive column or groups as whole numbers; other values are numbered in their order."""
     array = _to_array(values)
     numbers: npt.NDArray[Any] = array if array.dtype.kind in "iub" else np.unique(array, return_inverse=True)[1]
     if array.ndim != 1:
-        raise ForgeError(f"data: sensitive column {name} has shape {list(array.shape)}; give one number per sample [n]")
+        raise ForgeError(f"data: {name} has shape {list(array.shape)}; give one number per sample [n]")
     return numbers.astype(np.int64)
 
 
@@ -252,15 +286,28 @@ def _coerce_targets(y: Any, labels: tuple[Any, ...]) -> tuple[Values, tuple[str,
 
 
 def _split_data(part: DataPart, labels: tuple[str, ...]) -> Data:
-    """Split one part into three by a fixed seed, 70 : 15 : 15."""
-    count = len(part)
+    """Split one part into three by a fixed seed, 70 : 15 : 15; no group is in two of them."""
     check_lengths("data", part)
-    order = np.random.default_rng(_SEED).permutation(count)
-    pieces = np.split(order, [int(share * count) for share in _SHARES])
-    training, calibration, heldout = (_select_rows(part, piece) for piece in pieces)
+    if part.groups is None:
+        order = np.random.default_rng(_SEED).permutation(len(part))
+        pieces = np.split(order, [int(share * len(part)) for share in _SHARES])
+    else:
+        pieces = _split_groups(part.groups)
+    training, calibration, heldout = (select_rows(part, piece) for piece in pieces)
     return Data(training, calibration, heldout, labels)
 
 
-def _select_rows(part: DataPart, rows: npt.NDArray[np.int64]) -> DataPart:
-    columns = {name: column[rows] for name, column in part.sensitive.items()}
-    return DataPart(tuple(one[rows] for one in part.x), part.y[rows], columns)
+def _split_groups(groups: Whole) -> list[Whole]:
+    """Rows of the three parts, whole groups in a random order: each part gets groups until its share is reached."""
+    names, place, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    if len(names) < len(_PART_NAMES):
+        raise ForgeError(f"data: {len(names)} groups; at least one is needed for each of the three parts")
+    order = np.random.default_rng(_SEED).permutation(len(names))
+    middles = np.cumsum(sizes[order]) - sizes[order] / 2
+    part_of = np.searchsorted(_SHARES, middles / len(groups))
+    part_of[-1], part_of[0] = 2, 0
+    if not (part_of == 1).any():  # a few large groups may step over the middle part
+        part_of[len(names) // 2] = 1
+    chosen = np.empty(len(names), np.int64)
+    chosen[order] = part_of
+    return [np.flatnonzero(chosen[place] == number) for number in range(len(_PART_NAMES))]

@@ -5,6 +5,7 @@ Rule: exact. Whole numbers beside measured values are float32 in the row, and re
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -88,4 +89,4 @@ def _pack_row(part: DataPart, *, whole: bool) -> DataPart:
             raise ForgeError(f"data: input {i} has whole numbers over {_EXACT}; number its kinds from 0 instead")
     dtype = np.int64 if whole else np.float32
     row = np.concatenate([one.reshape(len(one), -1).astype(dtype) for one in part.x], axis=1)
-    return DataPart((row,), part.y, part.sensitive)
+    return replace(part, x=(row,))

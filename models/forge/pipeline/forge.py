@@ -181,9 +181,12 @@ def tensor_bytes(value: torch.Tensor) -> bytes:
 
 
 def _digest_part(part: DataPart) -> str:
-    """Digest of one part's arrays: inputs, targets and sensitive columns."""
+    """Digest of one part's arrays: inputs, targets, sensitive columns and groups."""
     arrays: list[npt.NDArray[Any]] = [*part.x, part.y, *(part.sensitive[name] for name in sorted(part.sensitive))]
-    return digest_parts(sorted(part.sensitive), *(np.ascontiguousarray(array).tobytes() for array in arrays))
+    arrays += [] if part.groups is None else [part.groups]
+    return digest_parts(
+        sorted(part.sensitive), part.groups is not None, *(np.ascontiguousarray(array).tobytes() for array in arrays)
+    )
 
 
 def _ignore_progress(_stage: str, _share: float) -> None:

@@ -46,7 +46,8 @@ def load_data(where: str, folder: Path) -> Data:
     """Import and call `pkg.mod:function` in `folder`; returns its samples as validated `Data`.
 
     Accepted: a `Data` (or anything with training, calibration and heldout), or `(x, y)`, `(x, y, labels)`,
-    `(x, y, labels, sensitive)`, which a fixed seed splits 70 : 15 : 15. `x`: an array `[n, ...]` or one per input;
+    `(x, y, labels, sensitive)`, `(x, y, labels, sensitive, groups)`, which a fixed seed splits 70 : 15 : 15, whole
+    groups (patients, users, machines) at a time. `x`: an array `[n, ...]` or one per input;
     numpy, torch or nested lists. `y`: whole numbers or names = a classifier, floating point = a regressor.
     """
     function = _resolve_name(where, folder)
