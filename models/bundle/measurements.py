@@ -83,7 +83,7 @@ class GateFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hub_domain: DomainFigures | None = None
 
 
-class CalibrationFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CalibrationFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Quality on held-out samples, in `metric`, all rows on the same samples.
 
     `edge` alone; `pair`: the edge where it is sure, the hub's tail elsewhere; `hub`: the whole model on raw samples;
@@ -91,6 +91,10 @@ class CalibrationFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     chosen on a calibration split, never on the held-out samples. `asked`: share of held-out samples below it.
     `corrupted`: share of the samples that was damaged on purpose. `ece_*`: expected calibration error of the edge
     before and after temperature scaling (Guo et al. 2017, "On Calibration of Modern Neural Networks").
+
+    `asked_limit`: what the threshold promises: at most this share of samples is asked in expectation; 1 promises
+    nothing. `groups`: how many calibration groups (patients, users, machines) that promise was made on, for groups that
+    were never seen; 0 where single samples are the units.
     """
 
     metric: QualityMetric
@@ -104,13 +108,17 @@ class CalibrationFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     ece_before: float
     ece_after: float
     corrupted: float = 0.0
+    asked_limit: float = 1.0
+    groups: int = 0
 
 
-class RiskGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RiskGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Statistical risk guarantee of the threshold.
 
     With probability `confidence`, answers above `threshold` are wrong in at most the share `max_risk`. `samples`: size
-    of the calibration set; `method`: name of the bound that shows it.
+    of the calibration set; `method`: name of the bound that shows it. `groups`: how many calibration groups (patients,
+    users, machines) show it; then it is the mean over groups that were never seen which is at most `max_risk`. 0: the
+    promise is about single samples.
     """
 
     max_risk: float
@@ -118,6 +126,7 @@ class RiskGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples: int
     threshold: float
     method: str
+    groups: int = 0
 
 
 class LeakageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,13 +184,15 @@ def calibration_fits(c: CalibrationFigures) -> bool:
     """Tell whether quality figures are possible: finite, not negative, and shares and accuracies inside 0..1."""
     figures = (c.edge, c.pair, c.hub, c.oracle)
     top = 1.0 if c.metric == QualityMetric.ACCURACY else sys.float_info.max
-    shares = (c.corrupted, c.ece_before, c.ece_after, c.threshold, c.asked)
-    return c.samples >= 0 and all(0 <= figure <= top for figure in figures) and all(0 <= share <= 1 for share in shares)
+    shares = (c.corrupted, c.ece_before, c.ece_after, c.threshold, c.asked, c.asked_limit)
+    counts = c.samples >= 0 and c.groups >= 0
+    return counts and all(0 <= figure <= top for figure in figures) and all(0 <= share <= 1 for share in shares)
 
 
 def guarantee_fits(g: RiskGuarantee) -> bool:
     """Tell whether a guarantee is possible: samples above zero, a method, and all probabilities inside 0..1."""
-    return g.samples > 0 and bool(g.method) and all(0 <= v <= 1 for v in (g.max_risk, g.confidence, g.threshold))
+    counts = g.samples > 0 and 0 <= g.groups <= g.samples
+    return counts and bool(g.method) and all(0 <= v <= 1 for v in (g.max_risk, g.confidence, g.threshold))
 
 
 def leakage_fits(row: LeakageRow) -> bool:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import BundleError
@@ -35,7 +36,12 @@ DeviceClass = Annotated[str, typer.Option("--class", metavar="NAME", help="Devic
 Target = Annotated[
     float | None, typer.Option(help="Lowest threshold at which edge and hub together reach this accuracy (or RMSE).")
 ]
-Share = Annotated[float | None, typer.Option(help="Escalate at most this share (0..1), the least confident samples.")]
+Share = Annotated[
+    float | None,
+    typer.Option(
+        help="Escalate at most this share (0..1), the least confident samples, nobody where it gains nothing."
+    ),
+]
 MaxRisk = Annotated[float | None, typer.Option(help="Guarantee that at most this share (0..1) of answers is wrong.")]
 Confidence = Annotated[float, typer.Option(help="Probability (0..1) with which --max-risk holds.")]
 RiskOf = Annotated[str, typer.Option(help="What --max-risk bounds: local, kept-wrong or pair.")]
@@ -89,6 +95,8 @@ def calibrate(flags: CalibrateFlags) -> None:
     old = _read_thresholds(path)
     found = _recalibrate_bundle(opened, flags.data, wish, flags.risk_of)
     made = _write_thresholds(path, old, opened, flags.device_class, found)
+    if found.choice.reason:
+        Console(stderr=True).print(Text(f"warning: {found.choice.reason}", style="bold red"), soft_wrap=True)
     if flags.as_json:
         open_console().print_json(data=_json_fields(made, found, flags.device_class, path))
     else:
@@ -179,6 +187,7 @@ def _json_fields(made: Thresholds, found: "Recalibration", name: str, path: Path
         "frontier": line,
         "reject_below": found.reject_below,
         "unscoped_asked": found.unscoped_asked,
+        "nobody_asked": found.choice.reason,
     }
     return dict(_without_nan(facts))
 

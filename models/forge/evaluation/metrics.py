@@ -12,23 +12,27 @@ import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
 from models.bundle.measurements import CalibrationFigures, GateFigures, QualityMetric, RiskGuarantee
-from models.forge.data.types import OUT_OF_SCOPE, DataPart, ForgeError
+from models.forge.data.types import OUT_OF_SCOPE, DataPart, select_rows
 from models.forge.evaluation.deferral import (
     DeferralFrontier,
     compute_frontier,
     oracle_curve,
     pair_curve,
-    threshold_for_count,
 )
 from models.forge.evaluation.domain import measure_edge_domain, measure_hub_domain
-from models.forge.evaluation.outcomes import Outcomes, add_given_loss, classifier_outcomes, regressor_outcomes
-from models.forge.evaluation.risk_control import RiskGoal, prove_threshold
+from models.forge.evaluation.outcomes import (
+    Outcomes,
+    add_given_loss,
+    add_groups,
+    classifier_outcomes,
+    regressor_outcomes,
+)
 from models.forge.evaluation.shipped import EdgeAnswers, HubAnswers
+from models.forge.evaluation.threshold_choice import ThresholdChoice, choose_threshold
 from models.forge.export.manifest import round_figure
 from models.forge.spec import ForgeSpec
 from models.forge.training import calibration as calibrate
 
-ASK_SHARE = 0.25
 _DECILES = tuple(number / 10 for number in range(1, 10))
 _TOLERANCE_SHARE = 0.7  # of calibration samples, an error that the hub stays under is one that counts as right
 Values = npt.NDArray[Any]
@@ -67,6 +71,7 @@ class PairEvaluation(NamedTuple):
     gate: GateFigures
     calibration: CalibrationFigures
     guarantee: RiskGuarantee | None
+    choice: ThresholdChoice
     chosen_on: Outcomes
     measured_on: Outcomes
     deferral: DeferralFrontier
@@ -99,15 +104,16 @@ class _PairEvaluator:
         before = measured_on.edge
         self._fit_temperatures(select_in_scope(chosen_on))
         first, second = (self._build_outcomes(select_in_scope(a)) for a in (chosen_on, measured_on))
-        threshold, guarantee = choose_threshold(first, self._wish)
+        choice = choose_threshold(first, self._wish)
         asked, whole = self._hub_figures(select_in_scope(measured_on))
-        calibration = self._calibration_figures(second, threshold, whole, select_in_scope(measured_on))
+        calibration = self._calibration_figures(second, choice, whole, select_in_scope(measured_on))
         return PairEvaluation(
             temperature=self._temperature,
             hub_temperature=self._hub_temperature,
             gate=self._gate_figures(chosen_on, measured_on, first),
             calibration=calibration,
-            guarantee=guarantee,
+            guarantee=choice.guarantee,
+            choice=choice,
             chosen_on=first,
             measured_on=second,
             deferral=compute_frontier(second),
@@ -133,9 +139,10 @@ class _PairEvaluator:
         confidence = self._edge_confidence(edge)
         if self._regressor:
             found = regressor_outcomes(confidence, edge.logits[:, 0], hub.asked[:, 0], y, self._tolerance)
-            return add_given_loss(found, (np.asarray(hub.whole[:, 0], np.float64) - y) ** 2)
+            found = add_given_loss(found, (np.asarray(hub.whole[:, 0], np.float64) - y) ** 2)
+            return add_groups(found, answered.part.groups)
         found = classifier_outcomes(confidence, edge.logits.argmax(1), hub.asked.argmax(1), y)
-        return add_given_loss(found, hub.whole.argmax(1) != y)
+        return add_groups(add_given_loss(found, hub.whole.argmax(1) != y), answered.part.groups)
 
     def _edge_confidence(self, edge: EdgeAnswers) -> Values:
         """Confidence `[n]` in 0..1 as the device's runner computes it."""
@@ -157,8 +164,9 @@ class _PairEvaluator:
         return (asked - whole) / max(whole, 1e-9) if self._regressor else whole - asked
 
     def _calibration_figures(
-        self, found: Outcomes, threshold: float, whole: float, answered: PartAnswers
+        self, found: Outcomes, choice: ThresholdChoice, whole: float, answered: PartAnswers
     ) -> CalibrationFigures:
+        threshold = choice.threshold
         asked = int((found.confidence < threshold).sum())
         pair = _pair_figure(found, threshold)
         line = pair_curve(found)
@@ -175,6 +183,8 @@ class _PairEvaluator:
             ece_before=round_figure(before),
             ece_after=round_figure(after),
             corrupted=self._corrupted,
+            asked_limit=round_figure(choice.asked_limit),
+            groups=choice.groups,
         )
 
     def _calibration_errors(self, answered: PartAnswers, found: Outcomes) -> tuple[float, float]:
@@ -211,37 +221,6 @@ class _PairEvaluator:
         )
 
 
-def choose_threshold(found: Outcomes, wish: ForgeSpec) -> tuple[float, RiskGuarantee | None]:
-    """Escalation threshold by the specification's goal, on calibration outcomes, and its guarantee if there is one.
-
-    The hub is asked below it. Raises ForgeError if the goal cannot be met on these outcomes.
-    """
-    if wish.max_risk is not None:
-        promise = prove_threshold(found, RiskGoal(wish.max_risk, wish.confidence), wish.seed)
-        kept = RiskGuarantee(wish.max_risk, wish.confidence, promise.samples, promise.threshold, promise.method)
-        return promise.threshold, kept
-    if wish.target_accuracy is not None:
-        return _threshold_reaching(found, wish.target_accuracy), None
-    share = ASK_SHARE if wish.max_share is None else wish.max_share
-    return threshold_for_share(found, share), None
-
-
-def threshold_for_share(found: Outcomes, share: float) -> float:
-    """Threshold below which at most `share` (0..1) of the samples lie."""
-    return float(threshold_for_count(found.confidence, math.floor(share * len(found))))
-
-
-def _threshold_reaching(found: Outcomes, target: float) -> float:
-    line = pair_curve(found)
-    good = np.flatnonzero(line <= target if found.metric is QualityMetric.RMSE else line >= target)
-    if not len(good):
-        best = line.min() if found.metric is QualityMetric.RMSE else line.max()
-        raise ForgeError(
-            f"--target-accuracy {target:g}: the best this pair does is {best:.4g}; relax it or teach longer"
-        )
-    return float(threshold_for_count(found.confidence, int(good[0])))
-
-
 def select_in_scope(answered: PartAnswers) -> PartAnswers:
     """The answers without the samples that belong to no label."""
     y = answered.part.y
@@ -250,9 +229,7 @@ def select_in_scope(answered: PartAnswers) -> PartAnswers:
     kept = y != OUT_OF_SCOPE
     part, edge, hub = answered
     return PartAnswers(
-        DataPart(
-            tuple(x[kept] for x in part.x), y[kept], {name: values[kept] for name, values in part.sensitive.items()}
-        ),
+        select_rows(part, kept),
         EdgeAnswers(*(None if values is None else values[kept] for values in edge)),  # type: ignore[arg-type]
         HubAnswers(hub.asked[kept], hub.whole[kept]),
     )

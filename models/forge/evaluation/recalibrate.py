@@ -16,21 +16,22 @@ from torch import nn
 
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import Manifest, ModelKind
-from models.bundle.measurements import CalibrationFigures, RiskGuarantee
+from models.bundle.measurements import CalibrationFigures
 from models.bundle.thresholds import ClassThreshold
 from models.forge.data.packing import pack_inputs
 from models.forge.data.types import Data, DataPart, ForgeError
 from models.forge.evaluation.deferral import DeferralFrontier, compute_frontier
-from models.forge.evaluation.metrics import choose_threshold
 from models.forge.evaluation.outcomes import (
     Outcomes,
     add_given_loss,
+    add_groups,
     classifier_outcomes,
     fit_rejection,
     predict_or_reject,
     regressor_outcomes,
 )
-from models.forge.evaluation.risk_control import RiskGoal, RiskKind, prove_threshold
+from models.forge.evaluation.risk_control import RiskKind
+from models.forge.evaluation.threshold_choice import ThresholdChoice, choose_threshold
 from models.forge.spec import ForgeSpec
 from models.forge.training.calibration import expected_calibration_error, softmax_probabilities
 from models.graph.hub_model import HubGraphs, open_hub_graphs
@@ -59,7 +60,7 @@ class Recalibration(NamedTuple):
     """A chosen threshold with what was measured of it.
 
     `deferral` and the entry's figures are of the held-out part. `unscoped_asked`: share escalated of the samples of no
-    label, or NaN if there are none.
+    label, or NaN if there are none. `choice`: how the threshold was chosen.
     """
 
     entry: ClassThreshold
@@ -68,6 +69,7 @@ class Recalibration(NamedTuple):
     measured_on: Outcomes
     reject_below: float
     unscoped_asked: float
+    choice: ThresholdChoice
 
 
 def recalibrate_bundle(
@@ -81,13 +83,17 @@ def recalibrate_bundle(
     halves = _PairRunner(bundle, tell)
     chosen, measured = halves.replay(data.calibration, 0.0), halves.replay(data.heldout, 0.5)
     reject = fit_rejection(chosen.hub, chosen.y) if data.labels else 0.0
-    first, second = (_build_outcomes(part, bundle.manifest, reject) for part in (chosen, measured))
-    threshold, promise = _choose_with_risk(first, wish, risk)
-    figures = _measure_figures(measured, second, threshold)
+    first, second = (
+        add_groups(_build_outcomes(answers, bundle.manifest, reject), part.groups)
+        for answers, part in ((chosen, data.calibration), (measured, data.heldout))
+    )
+    choice = choose_threshold(first, wish, risk)
+    threshold = choice.threshold
+    figures = _measure_figures(measured, second, choice)
     unscoped = second.confidence[measured.y < 0] if data.labels else np.zeros(0)
     asked = float((unscoped < threshold).mean()) if len(unscoped) else math.nan
-    entry = ClassThreshold(threshold, _describe_goal(wish, risk), 1, figures, promise)
-    return Recalibration(entry, compute_frontier(second), first, second, reject, asked)
+    entry = ClassThreshold(threshold, _describe_goal(wish, risk), 1, figures, choice.guarantee)
+    return Recalibration(entry, compute_frontier(second), first, second, reject, asked, choice)
 
 
 def _check_model_data(data: Data, manifest: Manifest) -> Data:
@@ -148,15 +154,6 @@ def _build_outcomes(found: ReplayedAnswers, manifest: Manifest, reject: float) -
     return add_given_loss(plain, given != y)
 
 
-def _choose_with_risk(found: Outcomes, wish: ForgeSpec, risk: RiskKind) -> tuple[float, RiskGuarantee | None]:
-    if wish.max_risk is None:
-        return choose_threshold(found, wish)
-    promise = prove_threshold(found, RiskGoal(wish.max_risk, wish.confidence, risk), wish.seed)
-    return promise.threshold, RiskGuarantee(
-        wish.max_risk, wish.confidence, promise.samples, promise.threshold, promise.method
-    )
-
-
 def _describe_goal(wish: ForgeSpec, risk: RiskKind) -> str:
     if wish.max_risk is not None:
         return f"max-risk {wish.max_risk:g} ({risk}) with confidence {wish.confidence:g}"
@@ -165,8 +162,8 @@ def _describe_goal(wish: ForgeSpec, risk: RiskKind) -> str:
     return f"max-share {wish.max_share:g}"
 
 
-def _measure_figures(found: ReplayedAnswers, measured: Outcomes, threshold: float) -> CalibrationFigures:
-    asked = measured.confidence < threshold
+def _measure_figures(found: ReplayedAnswers, measured: Outcomes, choice: ThresholdChoice) -> CalibrationFigures:
+    asked = measured.confidence < choice.threshold
     least = np.minimum(measured.edge_loss, measured.hub_loss)
     pair = np.where(asked, measured.hub_loss, measured.edge_loss)
 
@@ -181,8 +178,10 @@ def _measure_figures(found: ReplayedAnswers, measured: Outcomes, threshold: floa
         pair=figure(pair),
         hub=figure(measured.given_loss),
         oracle=figure(least),
-        threshold=threshold,
+        threshold=choice.threshold,
         asked=round(float(asked.mean()), 4),
         ece_before=round(expected_calibration_error(found.certainty, measured.edge_right), 4),
         ece_after=round(expected_calibration_error(measured.confidence, measured.edge_right), 4),
+        asked_limit=round(choice.asked_limit, 4),
+        groups=choice.groups,
     )

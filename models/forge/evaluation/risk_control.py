@@ -1,15 +1,17 @@
 """Risk control: a threshold below which, with probability `confidence`, the risk of what is kept is at most `max_risk`.
 
 Rule: the guarantee is about samples not yet seen, drawn as the calibration samples were; a set that is too small for
-it is refused, never stretched. Method and sources stand in `prove_threshold`.
+it is refused, never stretched. Where the samples come in groups (patients, users, machines) it is about the mean over
+groups not yet seen, and the groups are what is counted. Method and sources stand in `prove_threshold`.
 """
 
 import math
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import bdtr  # type: ignore[import-untyped]
+from scipy.special import bdtr, rel_entr  # type: ignore[import-untyped]
 
 from models.forge.data.types import ForgeError
 from models.forge.evaluation.outcomes import Flags, Floats, Outcomes
@@ -42,20 +44,22 @@ class RiskGoal(NamedTuple):
 class ProvenThreshold(NamedTuple):
     """A proved threshold: escalate below `threshold`.
 
-    Of `tested` samples that count for this risk, `wrong` were wrong; `kept`: share not escalated.
+    Of `tested` samples that count for this risk, `wrong` were wrong; `kept`: share not escalated. `groups`: of the
+    calibration set, if the bound is about groups (then `tested` are groups and `wrong` is their summed share), else 0.
     """
 
     wanted: RiskGoal
     threshold: float
     samples: int
     tested: int
-    wrong: int
+    wrong: float
     kept: float
+    groups: int = 0
 
     @property
     def method(self) -> str:
         """Name of the method and of the risk, as a manifest states it."""
-        return f"learn-then-test/{self.wanted.risk}"
+        return f"learn-then-test/{self.wanted.risk}" + ("/groups" if self.groups else "")
 
 
 class GuaranteeCoverage(NamedTuple):
@@ -105,6 +109,10 @@ def prove_threshold(outcomes: Outcomes, wanted: RiskGoal, seed: int = 0) -> Prov
     to a few starting points and handed on with every success (the fallback procedure of Wiens & Dmitrienko 2005), so
     the chance that any wrong threshold passes is at most 1 - `confidence`, however the risks lie.
 
+    With groups, the loss of a group is its own share of wrong answers (a group of which nothing is kept has none), the
+    hypothesis is about its mean over groups, and the p-value is Hoeffding and Bentkus's for means of values in 0..1
+    (Bates et al. 2021, "Distribution-free, risk-controlling prediction sets"); the pilot is a tenth of the groups.
+
     Plain conformal risk control (Angelopoulos et al. 2024) does not apply: it needs a loss that only falls as the
     threshold rises. Selective risk, and the pair's, does not: a stricter threshold may drop right answers and keep
     wrong ones. (It would also bound the mean over calibration sets, not the share of them that go wrong.)
@@ -123,9 +131,10 @@ def _check_goal(outcomes: Outcomes, wanted: RiskGoal) -> None:
         )
     if not 0 < wanted.confidence < 1:
         raise ForgeError(f"--confidence {wanted.confidence:g}: a probability between 0 and 1, such as 0.95")
-    if len(outcomes) < minimum_calibration(wanted):
+    units, size = _count_units(outcomes)
+    if size < minimum_calibration(wanted):
         raise ForgeError(
-            f"{len(outcomes)} calibration samples cannot show a risk of at most {wanted.max_risk:g} with confidence "
+            f"{size} calibration {units} cannot show a risk of at most {wanted.max_risk:g} with confidence "
             f"{wanted.confidence:g}: {minimum_calibration(wanted)} are needed even if all are right, more otherwise; "
             "bring more, or ask for less"
         )
@@ -134,27 +143,36 @@ def _check_goal(outcomes: Outcomes, wanted: RiskGoal) -> None:
 def _explain_unproved(outcomes: Outcomes, wanted: RiskGoal) -> str:
     wrong = {"edge": 1 - outcomes.edge_right.mean(), "hub": 1 - outcomes.hub_right.mean()}
     told = ", ".join(f"the {who} is wrong in {share:.2%}" for who, share in wrong.items())
+    units, size = _count_units(outcomes)
     return (
         f"no threshold is proved to keep the {wanted.risk} risk at or below {wanted.max_risk:g} with confidence "
-        f"{wanted.confidence:g} on {len(outcomes)} calibration samples ({told} of them): raise --max-risk, lower "
-        "--confidence, or bring more samples"
+        f"{wanted.confidence:g} on {size} calibration {units} ({told} of the samples): raise --max-risk, lower "
+        f"--confidence, or bring more {units}"
     )
+
+
+def _count_units(outcomes: Outcomes) -> tuple[str, int]:
+    """What the promise counts, in words, and how many of them there are."""
+    return ("groups", len(np.unique(outcomes.groups))) if len(outcomes.groups) else ("samples", len(outcomes))
 
 
 def _find_lowest(outcomes: Outcomes, wanted: RiskGoal, rng: np.random.Generator) -> ProvenThreshold | None:
-    order = rng.permutation(len(outcomes))
-    pilot = math.ceil(PILOT * len(order))
-    tested = outcomes[order[pilot:]]
-    starts = _start_shares(len(tested), wanted)
-    grid = _threshold_grid(outcomes.confidence[order[:pilot]], starts[0])
-    counts = _count_errors(tested, grid, wanted.risk)
-    passed = _last_passed(
-        _compute_p_values(counts, wanted.max_risk), _start_indices(starts, len(grid)), 1 - wanted.confidence
+    units = outcomes.groups if len(outcomes.groups) else np.arange(len(outcomes))
+    order = rng.permutation(np.unique(units))
+    pilot = np.isin(units, order[: math.ceil(PILOT * len(order))])
+    tested = outcomes[~pilot]
+    starts = _start_shares(len(order) - math.ceil(PILOT * len(order)), wanted)
+    grid = _threshold_grid(outcomes.confidence[pilot], starts[0])
+    count, bound = (
+        (_count_group_errors, _compute_group_p_values) if len(outcomes.groups) else (_count_errors, _compute_p_values)
     )
+    counts = count(tested, grid, wanted.risk)
+    passed = _last_passed(bound(counts, wanted.max_risk), _start_indices(starts, len(grid)), 1 - wanted.confidence)
     if passed is None:
         return None
-    last = (int(counts.counted[passed]), int(counts.wrong[passed]), float(counts.kept[passed]))
-    return ProvenThreshold(wanted, float(grid[passed]), len(outcomes), *last)
+    last = (int(counts.counted[passed]), float(counts.wrong[passed]), float(counts.kept[passed]))
+    groups = len(order) if len(outcomes.groups) else 0
+    return ProvenThreshold(wanted, float(grid[passed]), len(outcomes), *last, groups)
 
 
 def _start_shares(tested: int, wanted: RiskGoal) -> tuple[float, ...]:
@@ -211,6 +229,26 @@ def _compute_p_values(counts: _ThresholdCounts, max_risk: float) -> Floats:
     return np.where(counts.counted > 0, tail, 1.0)
 
 
+def _count_group_errors(outcomes: Outcomes, grid: Floats, risk: RiskKind) -> _ThresholdCounts:
+    """As `_count_errors`, with a group as a unit: `counted` groups, and the sum of their shares of wrong answers."""
+    groups = [outcomes[outcomes.groups == group] for group in np.unique(outcomes.groups)]
+    found = [_count_errors(group, grid, risk) for group in groups]
+    wrong = np.sum([one.wrong / np.maximum(one.counted, 1) for one in found], axis=0)
+    kept = np.sum([one.kept * len(group) for one, group in zip(found, groups, strict=True)], axis=0) / len(outcomes)
+    counted = np.where(kept > 0, len(groups), 0) if risk is RiskKind.LOCAL else np.full(len(grid), len(groups))
+    return _ThresholdCounts(counted.astype(np.float64), np.asarray(wrong), np.asarray(kept))
+
+
+def _compute_group_p_values(counts: _ThresholdCounts, max_risk: float) -> Floats:
+    """Hoeffding and Bentkus's bound per threshold: P(a mean so low or lower | risk = `max_risk`)."""
+    size = counts.counted
+    mean = np.minimum(counts.wrong / np.maximum(size, 1), max_risk)
+    distance = rel_entr(mean, max_risk) + rel_entr(1 - mean, 1 - max_risk)
+    bentkus = math.e * bdtr(np.ceil(counts.wrong - 1e-9), np.maximum(size, 1).astype(np.int64), max_risk)
+    found = np.minimum(np.minimum(np.exp(-size * distance), bentkus), 1.0)
+    return np.asarray(np.where(size > 0, found, 1.0))
+
+
 def _last_passed(p_values: Floats, starts: list[int], error: float) -> int | None:
     """Index of the last threshold that passes, or None.
 
@@ -231,8 +269,9 @@ def _last_passed(p_values: Floats, starts: list[int], error: float) -> int | Non
 def simulate_coverage(outcomes: Outcomes, wanted: RiskGoal, resplits: int = 1000, seed: int = 0) -> GuaranteeCoverage:
     """Repeat the calibration `resplits` times on half of the outcomes and count broken guarantees.
 
-    See `GuaranteeCoverage`.
+    See `GuaranteeCoverage`. Samples are drawn one by one, so groups are left out of account.
     """
+    outcomes = replace(outcomes, groups=np.zeros(0, np.int64))
     rng = np.random.default_rng(seed)
     size = len(outcomes) // 2
     _check_goal(outcomes[:size], wanted)

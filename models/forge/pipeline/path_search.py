@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.forge.evaluation.metrics import ASK_SHARE
+from models.forge.evaluation.threshold_choice import ASK_SHARE
 from models.forge.leakage.measure import quick_leakage_bound
 from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import HEAD_SHARE

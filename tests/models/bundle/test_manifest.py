@@ -215,3 +215,22 @@ def test_all_that_was_measured_comes_back():
     )
     check_manifest(full)
     assert decode_manifest(encode_manifest(full)) == full
+
+
+def test_a_bundle_of_before_promises_had_groups_opens():
+    plain = changed(guarantee=RiskGuarantee(0.05, 0.9, 100, 0.8, "Clopper-Pearson"))
+    assert b"groups" not in encode_manifest(plain)
+    assert b"asked_limit" not in encode_manifest(plain)
+    opened = decode_manifest(encode_manifest(plain))
+    assert opened.guarantee == plain.guarantee
+    assert (opened.calibration.groups, opened.calibration.asked_limit) == (0, 1.0)
+
+
+@pytest.mark.parametrize("value", [{"groups": -1}, {"asked_limit": 1.5}, {"asked_limit": float("nan")}])
+def test_an_impossible_promise_is_refused(value):
+    figures = msgspec.structs.replace(MANIFEST.calibration, **value)
+    with pytest.raises(BundleError, match="calibration"):
+        check_manifest(changed(calibration=figures))
+    more = RiskGuarantee(0.05, 0.9, 100, 0.8, "Clopper-Pearson", groups=101)
+    with pytest.raises(BundleError, match="guarantee"):
+        check_manifest(changed(guarantee=more))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom  # type: ignore[import-untyped]
 
 from models.forge.data.types import ForgeError
-from models.forge.evaluation.outcomes import classifier_outcomes, regressor_outcomes
+from models.forge.evaluation.outcomes import add_groups, classifier_outcomes, regressor_outcomes
 from models.forge.evaluation.risk_control import (
     RiskGoal,
     RiskKind,
@@ -139,3 +139,46 @@ def test_what_is_promised_was_seen_with_room(seed, risk, max_risk, confidence):
 )
 def test_the_error_rate_is_never_spent_twice(p_values, starts, last):
     assert _last_passed(np.array(p_values), starts, 0.05) == last
+
+
+def users(count, seed=0, rows=20):
+    """As `gate`, of users who differ: some are wrong three times as often as others."""
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(count), rows)
+    tired = rng.choice([0.2, 0.6, 2.0], count)[groups]
+    return add_groups(gate(len(groups), seed, wrong=lambda c: np.minimum(tired * (1 - c), 1)), groups)
+
+
+@pytest.mark.parametrize("risk", RiskKind)
+def test_a_promise_about_users_holds_for_users_who_were_never_seen(risk):
+    everybody = users(3000, seed=77)
+    shares = np.stack([everybody.confidence, ~everybody.edge_right, ~everybody.hub_right]).reshape(3, 3000, 20)
+    broken, proved = 0, 0
+    for seed in range(40):
+        try:
+            promise = prove_threshold(users(150, seed), RiskGoal(0.12, 0.9, risk), seed)
+        except ForgeError:
+            continue
+        proved += 1
+        assert promise.groups == 150
+        assert promise.method.endswith("/groups")
+        kept = shares[0] >= promise.threshold
+        wrong = (kept & (shares[1] > 0)).sum(1)
+        if risk is RiskKind.PAIR:
+            wrong = wrong + (~kept & (shares[2] > 0)).sum(1)
+        size = np.maximum(kept.sum(1), 1) if risk is RiskKind.LOCAL else 20
+        broken += (wrong / size).mean() > 0.12
+    assert proved > 20
+    assert broken <= 0.1 * 40 + 4
+
+
+def test_five_patients_prove_nothing_however_many_beats_they_have():
+    with pytest.raises(ForgeError, match=r"5 calibration groups cannot show a risk of at most 0\.02"):
+        prove_threshold(users(5, rows=2000), RiskGoal(0.02))
+
+
+def test_users_without_an_error_are_as_many_as_the_formula_says():
+    least = minimum_calibration(RiskGoal(0.05))
+    perfect = add_groups(gate(20 * least, wrong=np.zeros_like), np.repeat(np.arange(least), 20))
+    promise = prove_threshold(perfect, RiskGoal(0.05))
+    assert (promise.groups, promise.wrong) == (least, 0)
