@@ -2,8 +2,8 @@
 
 Rule: numpy alone; each sequence of codes has exactly one packed form, and all other bytes are a `CodecError`.
 
-`PACKINGS` maps each codec name to its packing. `ans` is the one codec without an entry: it needs tables
-(`models/runtime/codec_ans.py`).
+`PACKINGS` maps each codec name to its packing. `ans` and `ans-steps` have no entry: they need tables
+(`models/runtime/codec_ans.py`, `models/runtime/codec_steps.py`).
 """
 
 from collections.abc import Callable
@@ -17,6 +17,8 @@ from wire.protocol.messages import TensorDType
 Codes = npt.NDArray[np.uint8]
 
 ANS = "ans"  # needs tables of its own: models/runtime/codec_ans.py
+ANS_STEPS = "ans-steps"  # tables, and a step chosen for each sample: models/runtime/codec_steps.py
+TABLED_CODECS = frozenset({ANS, ANS_STEPS})  # these need a file of tables
 ANS_LEVELS = 256
 _WORD_BYTES = 8
 _COMPARED_CODES = 10_000
@@ -132,7 +134,7 @@ PACKINGS: dict[str, PackingScheme] = {
 }
 PACKINGS["pack4"] = PACKINGS["pack4"]._replace(pack=_pack_nibbles)  # the same bytes, faster
 PACKINGS["pack8"] = PACKINGS["pack8"]._replace(pack=_pack_bytes, unpack=_unpack_bytes)
-CODECS = (*PACKINGS, ANS)
+CODECS = (*PACKINGS, ANS, ANS_STEPS)
 
 
 def codec_levels(codec: str) -> int:
@@ -140,13 +142,13 @@ def codec_levels(codec: str) -> int:
 
     CodecError if it is not known.
     """
-    return ANS_LEVELS if codec == ANS else find_packing(codec).levels
+    return ANS_LEVELS if codec in TABLED_CODECS else find_packing(codec).levels
 
 
 def find_packing(codec: str) -> PackingScheme:
     """Look up the bit packing of a codec name.
 
-    CodecError if there is none, which includes "ans": it has tables instead.
+    CodecError if there is none, which includes "ans" and "ans-steps": they have tables instead.
     """
     try:
         return PACKINGS[codec]

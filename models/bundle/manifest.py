@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from models.bundle.bit_packing import ANS, CODECS, NUMPY_DTYPES, codec_levels
+from models.bundle.bit_packing import CODECS, NUMPY_DTYPES, TABLED_CODECS, codec_levels
 from models.bundle.measurements import (
     CalibrationFigures,
     GateFigures,
@@ -253,7 +253,7 @@ def _manifest_rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
         ("features", 0 < len(m.features) == len({f.name for f in m.features})),
         ("cut", bool(_NAME.fullmatch(m.cut))),
         ("codec", m.codec in CODECS),
-        ("codec_file", bool(FILE_NAME.fullmatch(m.codec_file)) if m.codec == ANS else not m.codec_file),
+        ("codec_file", bool(FILE_NAME.fullmatch(m.codec_file)) if m.codec in TABLED_CODECS else not m.codec_file),
         ("fixed_bytes", 0 < m.fixed_bytes <= MAX_FRAME_BYTES and m.fixed_bytes % SIZE_CLASS_BYTES == 0),
         ("temperature", math.isfinite(m.temperature) and m.temperature > 0),
         ("hub_temperature", math.isfinite(m.hub_temperature) and m.hub_temperature > 0),

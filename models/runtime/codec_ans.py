@@ -31,6 +31,7 @@ _MAGIC = b"skerry-ans-1"
 _TABLE_HEADER = struct.Struct("<12sIHI")  # magic, positions, levels, capped_bytes; then the counts, uint16, row by row
 _STATE_BITS = 64
 _SPARE_WORDS = 4  # zero words behind the payload: the decoder reads ahead
+DECODER_ERRORS = (AssertionError, ValueError, OverflowError)  # the library's, for bytes that it cannot have made
 
 Counts = npt.NDArray[np.uint16]
 Probabilities = npt.NDArray[np.float32]
@@ -91,14 +92,9 @@ def encode_ans(codes: Codes, table: AnsTable) -> bytes:
 
 def decode_ans(data: bytes, table: AnsTable) -> Codes:
     """Decode a payload to flat codes. CodecError if `encode` would not have made exactly these bytes."""
-    words = np.frombuffer(_pad_words(data), ">u4").astype(np.uint32)
     try:
-        found = _ans_library().decoder(words).decode(_ans_library().family, table.probabilities)
-    except (
-        AssertionError,
-        ValueError,
-        OverflowError,
-    ) as error:  # how the library reports bytes that it cannot have made
+        found = load_decoder(data).decode(_ans_library().family, table.probabilities)
+    except DECODER_ERRORS as error:
         raise CodecError(f"not a payload of these tables: {str(error).splitlines()[0][:80]}") from None
     codes: Codes = found.astype(np.uint8)
     if encode_ans(codes, table) != data:
@@ -106,11 +102,27 @@ def decode_ans(data: bytes, table: AnsTable) -> Codes:
     return codes
 
 
+def new_encoder() -> Any:
+    """Start an empty range coder. CodecError if the library is not installed."""
+    return _ans_library().encoder()
+
+
+def load_decoder(data: bytes) -> Any:
+    """Start decoding a payload, zeros behind it. CodecError if the library is not installed."""
+    return _ans_library().decoder(np.frombuffer(_pad_words(data), ">u4").astype(np.uint32))
+
+
+def build_model(counts: npt.NDArray[Any]) -> Any:
+    """Model of symbols 0..len-1 with these counts, which sum to `COUNT_SUM`: quicker than rows where many share one."""
+    return _ans_library().categorical(_to_probabilities(counts), lazy=True, perfect=False)
+
+
 class _AnsLibrary(NamedTuple):
-    """The three entry points of the `constriction` library that are used."""
+    """The entry points of the `constriction` library that are used."""
 
     encoder: Any
     decoder: Any
+    categorical: Any
     family: Any
 
 
@@ -127,16 +139,22 @@ def _ans_library() -> _AnsLibrary:
     except ImportError:
         raise CodecError("codec ans needs the package constriction: pip install 'constriction>=0.4'") from None
     stream = constriction.stream
-    return _AnsLibrary(stream.queue.RangeEncoder, stream.queue.RangeDecoder, stream.model.Categorical(perfect=False))
+    categorical = stream.model.Categorical
+    return _AnsLibrary(stream.queue.RangeEncoder, stream.queue.RangeDecoder, categorical, categorical(perfect=False))
 
 
 def _shortest_payload(codes: npt.NDArray[np.int32], probabilities: Probabilities) -> bytes:
-    """Encode to the fewest bytes that decode to the codes when zeros follow.
+    """Encode to the fewest bytes that decode to the codes when zeros follow."""
+    encoder = new_encoder()
+    encoder.encode(codes, _ans_library().family, probabilities)
+    return finish_payload(encoder)
+
+
+def finish_payload(encoder: Any) -> bytes:
+    """Return the fewest bytes that decode to what was encoded when zeros follow.
 
     The library ends on a whole word; any number of its last interval would do, so the roundest is taken.
     """
-    encoder = _ans_library().encoder()
-    encoder.encode(codes, _ans_library().family, probabilities)
     done, (lower, width) = encoder.pos()
     words: npt.NDArray[np.uint32] = encoder.get_compressed()
     if lower + width > 1 << _STATE_BITS:  # a carry may still run into the words before: leave it to the library
@@ -189,15 +207,23 @@ def _flatten_codes(codes: npt.NDArray[Any], levels: int) -> Codes:
 
 def _count_levels(flat: Codes, levels: int) -> Counts:
     """Count levels per position, smoothed: `[positions, levels]`, each row sums to `COUNT_SUM`, none below 1."""
-    seen = np.stack([(flat == level).sum(0) for level in range(levels)], axis=1) + 1
+    return scale_counts(np.stack([(flat == level).sum(0) for level in range(levels)], axis=1) + 1)
+
+
+def scale_counts(seen: npt.NDArray[Any]) -> Counts:
+    """Scale counts `[rows, levels]` (no row all zero) so that each row sums to `COUNT_SUM` and none is below 1."""
+    levels = seen.shape[1]
     scaled = 1 + seen * (COUNT_SUM - levels) // seen.sum(1, keepdims=True)
     scaled[np.arange(len(scaled)), seen.argmax(1)] += COUNT_SUM - scaled.sum(1)
     return np.asarray(scaled, np.uint16)
 
 
 def _build_table(counts: npt.NDArray[Any], capped_bytes: int) -> AnsTable:
-    probabilities = np.ascontiguousarray(counts.astype(np.float32) / np.float32(COUNT_SUM))
-    return AnsTable(probabilities, counts.argmax(1).astype(np.int32), capped_bytes)
+    return AnsTable(_to_probabilities(counts), counts.argmax(1).astype(np.int32), capped_bytes)
+
+
+def _to_probabilities(counts: npt.NDArray[Any]) -> Probabilities:
+    return np.ascontiguousarray(counts.astype(np.float32) / np.float32(COUNT_SUM))
 
 
 def _read_table(data: bytes, offset: int) -> tuple[AnsTable, int]:

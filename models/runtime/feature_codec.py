@@ -14,15 +14,17 @@ import numpy.typing as npt
 
 from models.bundle.bit_packing import (
     ANS,
+    ANS_STEPS,
     CODECS,
     NUMPY_DTYPES,
+    TABLED_CODECS,
     CodecError,
     Codes,
     codec_levels,
     find_packing,
     smallest_codec,
 )
-from models.runtime import codec_ans
+from models.runtime import codec_ans, codec_steps
 from models.runtime.codec_ans import build_ans_tables
 from wire.protocol.messages import FieldSpec, Tensor, TensorDType
 
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANS",
+    "ANS_STEPS",
     "CODECS",
     "NUMPY_DTYPES",
+    "TABLED_CODECS",
     "CodecError",
     "Codes",
     "FeatureCodec",
@@ -127,11 +131,14 @@ def read_codec_tables(manifest: "Manifest", read: Callable[[str], bytes]) -> byt
 
 
 def build_codec(name: str, features: Sequence[FieldSpec], tables: bytes = b"") -> FeatureCodec:
-    """Build a codec from its parts: name, features in order, and for "ans" their tables in the same order.
+    """Build a codec from its parts: name, features in order, and for one of `TABLED_CODECS` their tables, in order.
 
     CodecError if the name is not known or the tables do not fit the features.
     """
-    coders = _ans_coders(features, tables) if name == ANS else [_packed_coder(name, spec) for spec in features]
+    if name in TABLED_CODECS:
+        coders = (_ans_coders if name == ANS else _step_coders)(features, tables)
+    else:
+        coders = [_packed_coder(name, spec) for spec in features]
     return FeatureCodec(name, {coder.spec.name: coder for coder in coders})
 
 
@@ -160,3 +167,24 @@ def _table_coder(spec: FieldSpec, table: codec_ans.AnsTable) -> _FeatureCoder:
         return codec_ans.decode_ans(payload, table)
 
     return _FeatureCoder(spec, count, table.capped_bytes, pack, unpack)
+
+
+def _step_coders(features: Sequence[FieldSpec], data: bytes) -> list[_FeatureCoder]:
+    tables = codec_steps.read_step_tables(data)
+    if len(tables) != len(features):
+        raise CodecError(f"{len(tables)} tables for {len(features)} features")
+    return [_step_coder(spec, table) for spec, table in zip(features, tables, strict=True)]
+
+
+def _step_coder(spec: FieldSpec, table: codec_steps.StepTable) -> _FeatureCoder:
+    settings = table.settings
+    if table.positions != math.prod(spec.shape) or spec.high > settings.levels - 1:
+        raise CodecError(f"{spec.name}: the table is for {table.positions} codes of {settings.levels} levels")
+
+    def pack(codes: Codes) -> bytes:
+        return codec_steps.encode_steps(codes, table)
+
+    def unpack(payload: bytes) -> Codes:
+        return codec_steps.decode_steps(payload, table)
+
+    return _FeatureCoder(spec, settings.levels, settings.payload_bytes, pack, unpack)
