@@ -1,0 +1,150 @@
+"""Decorrelating transforms of samples, fitted on training samples: Karhunen-Loeve over whole samples or axis by axis.
+
+Rule: a transform is linear, orthonormal and fitted on training samples alone; its coefficients come in the order of
+falling variance. `analyse` and `synthesise` are torch modules of operations that a device and a hub allow.
+
+Methods: the Karhunen-Loeve transform (principal components) packs variance into the fewest coefficients (Jolliffe
+2002). For large samples it is fitted along each axis alone (Tucker decomposition, De Lathauwer et al. 2000), as the
+cosine transform of picture codecs is: far fewer weights, and nearly as good where axes are independent.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+Samples = npt.NDArray[np.float32]
+MAX_JOINT_VALUES = 4096  # numbers of a sample up to which one transform is fitted over all of them
+_CHUNK = 2048
+
+
+class LinearTransform(NamedTuple):
+    """A fitted transform of samples `[n, *shape]`: `mean` is taken off first.
+
+    `bases`: of a joint transform one `[values, values]`, else one `[size, size]` per axis, vectors in columns. `order`:
+    flat places of the coefficients by falling variance, `[values]`; `deviations`: their standard deviations.
+    """
+
+    shape: tuple[int, ...]
+    mean: Samples
+    bases: tuple[Samples, ...]
+    order: npt.NDArray[np.int64]
+    deviations: npt.NDArray[np.float64]
+
+    @property
+    def joint(self) -> bool:
+        """Whether one basis spans whole samples."""
+        return len(self.bases) == 1
+
+    @property
+    def values(self) -> int:
+        """Numbers of one sample."""
+        return math.prod(self.shape)
+
+    def apply(self, x: Samples) -> Samples:
+        """Coefficients `[n, values]` of samples, in their order."""
+        module = AnalysisTransform(self, self.values)
+        with torch.inference_mode():
+            found = [module(torch.from_numpy(np.ascontiguousarray(part))) for part in _chunks(x)]
+        return torch.cat(found).numpy()
+
+
+def fit_transform(x: Samples) -> LinearTransform:
+    """Fit a transform to samples float32 `[n, *shape]`: joint up to `MAX_JOINT_VALUES` numbers, else by axis."""
+    return fit_joint_transform(x) if math.prod(x.shape[1:]) <= MAX_JOINT_VALUES else fit_axis_transform(x)
+
+
+def fit_joint_transform(x: Samples) -> LinearTransform:
+    """Fit one orthonormal basis over whole samples: the eigenvectors of their covariance."""
+    shape, values = x.shape[1:], math.prod(x.shape[1:])
+    mean = x.mean(0, dtype=np.float64).astype(np.float32)
+    total = np.zeros((values, values))
+    for part in _chunks(x):
+        flat = (part - mean).reshape(len(part), values)
+        total += flat.T @ flat
+    variances, basis = _principal_axes(total / len(x))
+    return LinearTransform(shape, mean, (basis,), np.arange(values), np.sqrt(variances))
+
+
+def fit_axis_transform(x: Samples) -> LinearTransform:
+    """Fit one orthonormal basis per axis of a sample, from the covariance along it."""
+    shape = x.shape[1:]
+    mean = x.mean(0, dtype=np.float64).astype(np.float32)
+    bases = tuple(_fit_axis(x, mean, axis) for axis in range(len(shape)))
+    found = LinearTransform(shape, mean, bases, np.arange(math.prod(shape)), np.ones(math.prod(shape)))
+    squares = np.zeros(found.values)
+    for part in _chunks(x):
+        squares += np.square(found.apply(part), dtype=np.float64).sum(0)
+    variances = squares / len(x)
+    order = np.argsort(-variances, kind="stable")
+    return found._replace(order=order, deviations=np.sqrt(variances[order]))
+
+
+def _fit_axis(x: Samples, mean: Samples, axis: int) -> Samples:
+    total = np.zeros((x.shape[axis + 1],) * 2)
+    for part in _chunks(x):
+        rows = np.moveaxis(part - mean, axis + 1, -1).reshape(-1, x.shape[axis + 1])
+        total += rows.T @ rows
+    return _principal_axes(total / len(x))[1]
+
+
+def _principal_axes(covariance: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], Samples]:
+    """Variances, falling, and the unit vectors along which they lie, in columns, the greatest entry of each above 0."""
+    variances, vectors = np.linalg.eigh(covariance)
+    vectors = vectors[:, ::-1]
+    signs = np.sign(vectors[np.abs(vectors).argmax(0), np.arange(len(vectors))])
+    return variances[::-1].clip(0), (vectors * signs).astype(np.float32)
+
+
+def _chunks(x: Samples) -> list[Samples]:
+    return [x[start : start + _CHUNK] for start in range(0, len(x), _CHUNK)]
+
+
+class AnalysisTransform(nn.Module):
+    """Samples `[n, *shape]` -> their first `kept` coefficients `[n, kept]`."""
+
+    def __init__(self, transform: LinearTransform, kept: int) -> None:
+        super().__init__()
+        self.shape, self.joint = transform.shape, transform.joint
+        bases = [transform.bases[0][:, :kept]] if transform.joint else transform.bases
+        self.bases = nn.ParameterList([_frozen(basis) for basis in bases])
+        self.mean = _frozen(transform.mean)
+        self.register_buffer("order", torch.from_numpy(transform.order[:kept].copy()))
+
+    def forward(self, sample: Tensor) -> Tensor:
+        centred = sample.float() - self.mean
+        if self.joint:
+            return centred.flatten(1) @ self.bases[0]
+        for axis, basis in enumerate(self.bases):
+            centred = (centred.transpose(axis + 1, -1) @ basis).transpose(axis + 1, -1)
+        return centred.flatten(1).index_select(1, self.get_buffer("order"))
+
+
+class SynthesisTransform(nn.Module):
+    """The first `kept` coefficients `[n, kept]` -> samples `[n, *shape]`, all other coefficients being zero."""
+
+    def __init__(self, transform: LinearTransform, kept: int) -> None:
+        super().__init__()
+        self.shape, self.joint = transform.shape, transform.joint
+        bases = [transform.bases[0][:, :kept]] if transform.joint else transform.bases
+        self.bases = nn.ParameterList([_frozen(np.ascontiguousarray(basis.T)) for basis in bases])
+        self.mean = _frozen(transform.mean)
+        places = np.full(transform.values, kept)  # of each flat place, its coefficient; `kept` holds a zero
+        places[transform.order[:kept]] = np.arange(kept)
+        self.register_buffer("places", torch.from_numpy(places))
+
+    def forward(self, coefficients: Tensor) -> Tensor:
+        if self.joint:
+            return (coefficients @ self.bases[0]).reshape(-1, *self.shape) + self.mean
+        padded = torch.cat([coefficients, torch.zeros_like(coefficients[:, :1])], 1)
+        found = padded.index_select(1, self.get_buffer("places")).reshape(-1, *self.shape)
+        for axis, basis in enumerate(self.bases):
+            found = (found.transpose(axis + 1, -1) @ basis).transpose(axis + 1, -1)
+        return found + self.mean
+
+
+def _frozen(values: Samples) -> nn.Parameter:
+    return nn.Parameter(torch.from_numpy(np.array(values, np.float32)), requires_grad=False)
