@@ -147,7 +147,9 @@ def _format_path(told: Any) -> dict[str, str]:
 def _format_speed(told: Any, precision: str) -> str:
     match told:
         case {"p50_us": dict(p50)} if isinstance(p50.get(precision), int | float):
-            return f"{p50[precision]:.0f} us where it was forged"
+            busy = told.get("busy")
+            load = ", measured on a busy machine" if isinstance(busy, list) and precision in busy else ""
+            return f"{p50[precision]:.0f} us where it was forged{load}"
         case _:
             return "not measured"
 

@@ -23,6 +23,7 @@ import onnxruntime as ort
 
 from models.forge.data.types import ForgeError
 from models.forge.export.targets import CPU
+from models.forge.timing import LoadMeter
 from models.verification.onnx_reader import read_onnx_model
 from wire.process.files import PACKAGES_FOLDER
 
@@ -44,10 +45,14 @@ Values = npt.NDArray[Any]
 
 
 class GraphSpeed(NamedTuple):
-    """Median latency of a graph: `p50_us` microseconds of one run; `ratio` to the first graph that took part."""
+    """Median latency of a graph: `p50_us` microseconds of one run; `ratio` to the first graph that took part.
+
+    `busy`: others had the processor meanwhile, so that the microseconds mean little; the ratio holds nevertheless.
+    """
 
     p50_us: float
     ratio: float
+    busy: bool = False
 
 
 def open_session(graph: bytes, providers: Sequence[str] = (CPU,)) -> ort.InferenceSession:
@@ -90,13 +95,16 @@ def compare_graphs(
     runs = [_TimedGraph(graph, sample, providers) for graph in graphs]
     blocks: list[list[float]] = []
     end = time.perf_counter() + most_s
+    load = LoadMeter()
     while len(blocks) < _MIN_ROUNDS or (len(blocks) < _MAX_ROUNDS and not _is_steady(blocks)):
         if len(blocks) >= 3 and time.perf_counter() > end:
             break
-        blocks.append(_time_round(runs, len(blocks)))
+        with load:
+            blocks.append(_time_round(runs, len(blocks)))
+    busy = load.busy and tuple(providers) == (CPU,)  # a processor that waits for another device is not busy
     columns = list(zip(*blocks, strict=True))
     return [
-        GraphSpeed(statistics.median(column) * 1e6, statistics.median(_block_ratios(column, columns[0])))
+        GraphSpeed(statistics.median(column) * 1e6, statistics.median(_block_ratios(column, columns[0])), busy)
         for column in columns
     ]
 

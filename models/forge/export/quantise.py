@@ -55,7 +55,8 @@ class PrecisionCandidate(NamedTuple):
 
     `p50_us`: microseconds per sample at batch 1, one thread, on this machine. `ratio`: of that to float32, taking
     turns.
-    `rss_bytes`: peak memory that loading and one run add to a fresh process.
+    `rss_bytes`: peak memory that loading and one run add to a fresh process. `busy`: others had the processor while it
+    was timed.
     """
 
     precision: str
@@ -66,6 +67,7 @@ class PrecisionCandidate(NamedTuple):
     accuracy: float = math.nan
     ratio: float = math.nan
     fault: str = ""
+    busy: bool = False
 
 
 class DroppedCandidate(NamedTuple):
@@ -101,7 +103,10 @@ def build_candidates(model: onnx.ModelProto, samples: Values, profile: TargetPro
     )
     measured = {
         candidate.precision: candidate._replace(
-            p50_us=speed.p50_us, ratio=speed.ratio, rss_bytes=measure_resident_bytes(candidate.graph, samples[:1])
+            p50_us=speed.p50_us,
+            ratio=speed.ratio,
+            rss_bytes=measure_resident_bytes(candidate.graph, samples[:1]),
+            busy=speed.busy,
         )
         for candidate, speed in zip(sound, speeds, strict=True)
     }

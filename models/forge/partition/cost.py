@@ -27,6 +27,7 @@ from models.forge.partition.code_levels import LEVELS, CodedSize, QuantisationRa
 from models.forge.partition.cuts import Cut, TracedModel
 from models.forge.partition.split import SplitModel, extract_head, run_head, split_shared
 from models.forge.partition.trace import outputs_match, resize_batch, silence_exporters, wrap_user_errors
+from models.forge.timing import LoadMeter
 
 _INPUT, _OUTPUT = "sample", "cut_"  # no node of a traced graph has these names
 _OPSET = 20
@@ -60,7 +61,8 @@ class CutCost(NamedTuple):
 
     `levels`: fewest whose `lost` (against `whole`, the model on the same samples) is within bounds, or 16 if none is.
     `coded_bytes`: the smaller of `packed_bytes` and an entropy code padded to one length; `mean_bytes`: unpadded.
-    `leakage`: upper bound of a quick inversion attack's score; None until it was attacked.
+    `leakage`: upper bound of a quick inversion attack's score; None until it was attacked. `busy`: others had the
+    processor while it was timed.
     """
 
     cut: Cut
@@ -76,6 +78,7 @@ class CutCost(NamedTuple):
     lost: float
     samples: int
     leakage: float | None = None
+    busy: bool = False
 
 
 ProgressCallback = Callable[[float], None]
@@ -166,12 +169,13 @@ class _CutMeter:
             return None
         one = self._x[:1]
         feed, sent = {_INPUT: one.numpy()}, run_head(parts.head, one)
-        head_us = _measure_p50_us(lambda: session.run(None, feed), self._bounds.latency_s)
-        tail_us = _measure_p50_us(lambda: parts.tail(*sent), self._bounds.latency_s)
+        with LoadMeter() as load:
+            head_us = _measure_p50_us(lambda: session.run(None, feed), self._bounds.latency_s)
+            tail_us = _measure_p50_us(lambda: parts.tail(*sent), self._bounds.latency_s)
         values = sum(prod(shape) for shape in cut.shapes)
         count = max(_BATCH, min(len(self._x), _VALUES // values))
         coded = self._measure_coding(parts, cut, count)
-        return CutCost(cut, head_us, tail_us, 4 * values, *coded)
+        return CutCost(cut, head_us, tail_us, 4 * values, *coded)._replace(busy=load.busy)
 
     def _measure_coding(self, parts: SplitModel, cut: Cut, count: int) -> tuple[Any, ...]:
         x, y, whole = self._x[:count], self._y[:count], self._score(self._whole[:count], self._y[:count])

@@ -102,6 +102,7 @@ def collect_timings(found: PreparedModel, made: ForgedBundle) -> dict[str, Any]:
         "raw_bytes": int(math.prod(found.spec.shape)) * found.data.training.x[0].dtype.itemsize,
         "edge_bytes": {c.precision: c.size_bytes for c in candidates if c.size_bytes},
         "p50_us": {c.precision: c.p50_us for c in candidates if c.p50_us is not None},
+        "busy": [c.precision for c in candidates if c.busy],
         "calibration_accuracy": {c.precision: c.accuracy for c in candidates if c.accuracy is not None},
         "not_shipped": {c.precision: c.why for c in candidates if c.why},
         "encode_us": {way.name: round(way.encode_us, 1) for way in made.leaving.ways},

@@ -347,6 +347,7 @@ def _summarise_candidate(candidate: PrecisionCandidate, choice: PrecisionChoice)
         candidate.rss_bytes,
         None if math.isnan(candidate.accuracy) else round(candidate.accuracy, 5),
         why if candidate.precision != choice.shipped.precision else "",
+        candidate.busy,
     )
 
 

@@ -17,15 +17,19 @@ from models.bundle.measurements import QualityMetric
 from models.forge.evaluation.baselines import encode_png, is_picture, to_pixel_bytes
 from models.forge.evaluation.deferral import oracle_curve, pair_curve
 from models.forge.export.manifest import ENVELOPE_BYTES
+from models.forge.leakage.summary import describe_leakage
 from models.forge.partition.cost import CutCost
 from models.forge.report.charts import ChartAxis, ChartPoint, ChartSeries, draw_chart
 from models.forge.report.frontier_section import FrontierView, render_frontier
 from models.forge.report.markup import PAGE_STYLE, format_share, metric_formatter, render_table
 from models.forge.report.payoff import Payoff, format_gain, format_range
-from models.forge.report.result import ForgedBundle
+from models.forge.report.result import CandidateSummary, ForgedBundle
+from models.forge.timing import NOTE
 
 _SHOWN = 10  # pictures
 _CURVE_POINTS = 101
+_MARK = "*"  # behind microseconds that were measured under load
+_BUSY = f" ({NOTE})"
 _META = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
 
 
@@ -73,7 +77,7 @@ def _render_cards(bundle: Bundle, made: ForgedBundle) -> str:
         (shown(c.hub), "given model"),
         (f"{made.leaving.chosen.payload_bytes} B", f"codes ({bundle.manifest.codec})"),
         (f"{bundle.manifest.fixed_bytes + ENVELOPE_BYTES} B", "a question, sealed"),
-        (f"{made.edge.p50_us:.0f} µs", f"edge graph, {made.edge.precision}, here"),
+        (f"{made.edge.p50_us:.0f} µs", f"edge graph, {made.edge.precision}, here{_BUSY if made.edge.busy else ''}"),
         (f"{len(made.edge.graph) / 1024:.0f} KiB", "edge graph"),
     )
     drawn = "".join(f'<div class="card"><b>{value}</b>{escape(name)}</div>' for value, name in cards)
@@ -119,8 +123,8 @@ def _render_cuts(rows: Sequence[CutCost], made: ForgedBundle) -> str:
         (
             escape(r.cut.name),
             f"{r.cut.share:.1%}",
-            f"{r.head_us:.0f}",
-            f"{r.tail_us:.0f}",
+            f"{r.head_us:.0f}{_MARK if r.busy else ''}",
+            f"{r.tail_us:.0f}{_MARK if r.busy else ''}",
             f"{r.raw_bytes:,}",
             f"{r.coded_bytes:,}",
             f"{r.levels}",
@@ -133,10 +137,11 @@ def _render_cuts(rows: Sequence[CutCost], made: ForgedBundle) -> str:
     names = ("cut", "work before it", "head µs", "tail µs", "raw B", "coded B", "levels", "accuracy", "leakage")
     note = (
         '<p class="why">Before anything is trained: features clipped, rounded to few levels and entropy coded '
-        "(Cohen, Choi &amp; Bajic 2021); accuracy on calibration samples. What ships is a learned bottleneck of the "
-        "bytes that were requested. The ring marks the chosen cut.</p>"
+        "(Cohen, Choi &amp; Bajic 2021); accuracy on calibration samples. The ring marks the chosen cut: there "
+        "the edge ends, and there the codes of its features enter the given model again.</p>"
     )
-    return title + f'<div class="plots">{"".join(plots)}</div>' + render_table(names, body, marks) + note
+    table = render_table(names, body, marks)
+    return title + f'<div class="plots">{"".join(plots)}</div>' + table + note + _note_load(rows)
 
 
 def _render_bytes(bundle: Bundle, made: ForgedBundle, sizes: dict[str, float]) -> str:
@@ -219,7 +224,7 @@ def _render_candidates(made: ForgedBundle) -> str:
         (
             c.precision,
             f"{c.size_bytes:,}" if c.size_bytes else "",
-            "" if c.p50_us is None else f"{c.p50_us:.1f}",
+            "" if c.p50_us is None else f"{c.p50_us:.1f}{_MARK if c.busy else ''}",
             f"{c.rss_bytes / 1024:,.0f}" if c.rss_bytes else "",
             "" if c.accuracy is None else f"{c.accuracy:.4f}",
             escape(c.why or "ships"),
@@ -228,7 +233,12 @@ def _render_candidates(made: ForgedBundle) -> str:
     ]
     marks = [c.precision == made.edge.precision for c in made.edge.candidates]
     names = ("precision", "bytes", "p50 µs", "memory KiB", "score", "")
-    return f"<h2>Precisions of the edge graph</h2>{render_table(names, body, marks)}"
+    return f"<h2>Precisions of the edge graph</h2>{render_table(names, body, marks)}{_note_load(made.edge.candidates)}"
+
+
+def _note_load(rows: Sequence[CutCost] | Sequence[CandidateSummary]) -> str:
+    """What the mark behind microseconds means, if any of these rows has it."""
+    return f'<p class="why">{_MARK}: {NOTE}, at another time it may be less.</p>' if any(r.busy for r in rows) else ""
 
 
 def _render_leakage(made: ForgedBundle) -> str:
@@ -246,8 +256,9 @@ def _render_leakage(made: ForgedBundle) -> str:
         for row in made.leaked.rows
     ]
     names = ("what", "attack", "metric", "pairs", "without features", "with codes", "95 % bound", "with the sample")
-    void = f"<p>{escape(made.leaked.void)}</p>" if made.leaked.void else ""
-    return f"<h2>Privacy leakage of the codes</h2>{render_table(names, body)}{void}{_render_reconstructions(made)}"
+    words = "".join(f"<li>{escape(line)}</li>" for line in describe_leakage(made.leaked))
+    table = render_table(names, body) if body else ""
+    return f"<h2>Privacy leakage of the codes</h2><ul>{words}</ul>{table}{_render_reconstructions(made)}"
 
 
 def _render_reconstructions(made: ForgedBundle) -> str:

@@ -17,7 +17,10 @@ from wire.protocol.messages import FieldSpec
 
 
 class CandidateSummary(msgspec.Struct, frozen=True):
-    """One precision of the edge graph in the report; `why` it does not ship, "" for the one that does."""
+    """One precision of the edge graph in the report; `why` it does not ship, "" for the one that does.
+
+    `busy`: others had the processor while it was timed.
+    """
 
     precision: str
     size_bytes: int
@@ -25,6 +28,7 @@ class CandidateSummary(msgspec.Struct, frozen=True):
     rss_bytes: int
     accuracy: float | None
     why: str
+    busy: bool = False
 
 
 class EdgeResult(NamedTuple):
@@ -37,6 +41,11 @@ class EdgeResult(NamedTuple):
     precision: str
     p50_us: float
     candidates: tuple[CandidateSummary, ...]
+
+    @property
+    def busy(self) -> bool:
+        """Whether others had the processor while the graph that ships was timed."""
+        return any(c.busy for c in self.candidates if c.precision == self.precision)
 
 
 class ForgedBundle(NamedTuple):
