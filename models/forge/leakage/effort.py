@@ -28,8 +28,8 @@ class AttackEffort(NamedTuple):
     """Upper limits of one attack.
 
     `pairs`, `tests`: samples; `macs`: multiply-accumulates of one training, forward and backward; `width`: of the
-    network; `steps`: of its training; `inputs`: of the network from a code without a grid, beyond which it sees
-    principal components.
+    network; `steps`: of its training, and `least_steps` whatever they cost; `inputs`: of the network, beyond which it
+    sees the principal components of a code without a grid.
     """
 
     pairs: int
@@ -38,10 +38,12 @@ class AttackEffort(NamedTuple):
     width: int
     steps: int
     inputs: int = 4096
+    least_steps: int = 120
 
 
-QUICK = AttackEffort(pairs=2000, tests=500, macs=5e10, width=24, steps=250, inputs=256)  # seconds on one thread
-FULL = AttackEffort(pairs=10_000, tests=1000, macs=2e12, width=48, steps=5000)  # one to two minutes on one thread
+# seconds, and one to two minutes, on one quiet thread
+QUICK = AttackEffort(pairs=2000, tests=500, macs=5e10, width=24, steps=250, inputs=256, least_steps=60)
+FULL = AttackEffort(pairs=10_000, tests=1000, macs=2e12, width=48, steps=5000)
 EFFORTS = {"quick": QUICK, "full": FULL}
 
 

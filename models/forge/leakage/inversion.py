@@ -26,11 +26,11 @@ Values = npt.NDArray[Any]
 MIN_SAMPLES = 60  # least samples for a measurement
 _RATE, _BATCH = 2e-3, 64
 _RISE = 0.15  # share of the steps in which the rate rises
-_LEAST_STEPS = 120
 _MOST_IDS = 2000
 _ENOUGH = 0.95  # success above which the second attack is skipped
 _PLEASE = 0.1
 _RIDGE_INPUTS = 2048  # of the linear attack, the smaller of pairs and inputs
+_JUDGED_COLUMNS = 256
 _RIDGES = tuple(10.0**power for power in range(-2, 6))
 
 
@@ -78,9 +78,10 @@ def prepare_samples(x: Values, effort: AttackEffort, *, ids: bool = False) -> At
     order = np.random.default_rng(0).permutation(len(x))
     tests = min(effort.tests, len(x) // 3)
     train, test = order[: len(x) - tests][: effort.pairs], order[len(x) - tests :]
-    if ids or np.issubdtype(x.dtype, np.integer):
+    metric = ReconstructionMetric.IDS if ids else find_metric(x)
+    if metric is ReconstructionMetric.IDS:
         return AttackSamples(ReconstructionMetric.IDS, _encode_sets(x.reshape(len(x), -1), train), train, test)
-    if x.ndim == 4 and x.shape[1] <= 4 and min(x.shape[2:]) >= 7:
+    if metric is ReconstructionMetric.SSIM:
         low, high = float(x[train].min()), float(x[train].max())
         return AttackSamples(
             ReconstructionMetric.SSIM, ((x - low) / max(high - low, 1e-9)).clip(0, 1).astype(np.float32), train, test
@@ -91,6 +92,14 @@ def prepare_samples(x: Values, effort: AttackEffort, *, ids: bool = False) -> At
     varied = spread > 1e-6 * max(float(spread.max()), 1e-9)
     columns = (flat[:, varied] - flat[train][:, varied].mean(0)) / spread[varied]
     return AttackSamples(ReconstructionMetric.EXPLAINED, columns.clip(-20, 20), train, test)
+
+
+def find_metric(x: Values) -> ReconstructionMetric:
+    """By which metric reconstructions of samples `[n, ...]` are scored; whole numbers count as token ids."""
+    if np.issubdtype(x.dtype, np.integer):
+        return ReconstructionMetric.IDS
+    image = x.ndim == 4 and x.shape[1] <= 4 and min(x.shape[2:]) >= 7
+    return ReconstructionMetric.SSIM if image else ReconstructionMetric.EXPLAINED
 
 
 def _encode_sets(ids: Values, train: Values) -> npt.NDArray[np.float32]:
@@ -188,8 +197,10 @@ def _attack_linear(truth: AttackSamples, seen: Sequence[Values]) -> Values:
     shape = truth.values.shape[1:]
     aims = truth.values.reshape(len(truth.values), -1)
     mean = aims[train].mean(0)
-    trial = _RidgeRegression(flat[train[kept:]], aims[train[kept:]] - mean)
-    errors = [float(((trial(flat[train[:kept]], each) + mean - aims[train[:kept]]) ** 2).mean()) for each in _RIDGES]
+    some = np.arange(0, aims.shape[1], max(1, aims.shape[1] // _JUDGED_COLUMNS))  # enough to choose a strength by
+    wanted = aims[:, some] - mean[some]
+    trial = _RidgeRegression(flat[train[kept:]], wanted[train[kept:]])
+    errors = [float(((trial(flat[train[:kept]], each) - wanted[train[:kept]]) ** 2).mean()) for each in _RIDGES]
     final = _RidgeRegression(flat[train], aims[train] - mean)
     guess = final(flat[truth.test], _RIDGES[int(np.argmin(errors))]) + mean
     return _clip_valid(truth, guess.reshape(-1, *shape))
@@ -202,10 +213,12 @@ class _RidgeRegression:
     """
 
     def __init__(self, x: Values, y: Values) -> None:
-        self._x, self._y = x.astype(np.float64), y.astype(np.float64)
         self._dual = len(x) < x.shape[1]
+        # long rows in single precision: half the time, and the weakest strength is far above its rounding
+        self._x: Values = x.astype(np.float32 if self._dual else np.float64)
+        self._y: Values = y.astype(np.float64)
         gram = self._x @ self._x.T if self._dual else self._x.T @ self._x
-        self._values, self._vectors = np.linalg.eigh(gram)
+        self._values, self._vectors = np.linalg.eigh(gram.astype(np.float64))
 
     def __call__(self, x: Values, strength: float) -> Values:
         shrunk = self._vectors / (self._values.clip(0) + strength)
@@ -228,7 +241,7 @@ def _attack_network(
         macs = 3 * _BATCH * max(1, count_network_macs(net, inputs))  # of one step, forward and backward
         # few pairs need several passes, but hundreds of passes overfit
         most = min(effort.steps, 60 * max(1, len(truth.train) // _BATCH) + 200)
-        steps = int(min(max(effort.macs / macs, _LEAST_STEPS), most))
+        steps = int(min(max(effort.macs / macs, effort.least_steps), most))
         spent_s = _train_decoder(net, truth, inputs, (steps, key, work))
         net.eval()
         tests = torch.from_numpy(truth.test)

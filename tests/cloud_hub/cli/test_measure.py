@@ -14,7 +14,9 @@ import skerry
 from models.bundle.bundle import open_bundle, write_bundle
 from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE
 from models.graph.hub_model import TAIL, WHOLE, encode_graphs, export_graph
+from models.runtime.chain import FeatureChain, digest_chain
 from models.runtime.runner import echo_manifest
+from policies.language.document import parse_policy
 from tests.models.conftest import contents
 
 POLICY = """
@@ -93,6 +95,25 @@ def test_the_chain_of_the_policy_gets_rows_and_another_digest(folder):
     assert {row.chain for row in rows} == {told["chains"][0]["chain"]}
     main = next(row for row in rows if row.metric == "explained_variance")
     assert 0.8 < main.score <= main.upper95 < 0.99  # steps of a third of the range hide a little
+
+
+def test_top_k_and_noise_of_a_policy_are_attacked_as_a_chain_of_their_own(folder):
+    changed = POLICY.replace(
+        '{ kind = "quantise", step = 5 }', '{ kind = "top_k", k = 3 }, { kind = "noise", sigma = 3 }'
+    )
+    (folder / "policy.toml").write_text(changed)
+    code, text = measure("--policy", "policy.toml", "--json")
+    manifest = open_bundle(folder / "b").manifest
+    compiled = parse_policy(changed).compile().base.fields["features"].transforms
+    chain = digest_chain(manifest.cut, manifest.codec, [FeatureChain(manifest.features[0], compiled)])
+    assert code == 0
+    assert {row.chain for row in manifest.leakage} == {chain}  # what a device of this policy looks its permission up by
+    main = next(row for row in manifest.leakage if row.metric == "explained_variance")
+    assert main.upper95 < 0.7  # bare codes give 0.99
+    told = json.loads(text)["chains"][0]
+    assert any(line.startswith("reconstruction of the sample") for line in told["summary"])
+    assert told["cost"]["networks"] >= 1
+    assert not (folder / "b.attacks").exists()
 
 
 RULE = """

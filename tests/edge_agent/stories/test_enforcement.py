@@ -14,6 +14,7 @@ from edge_agent.core.records import AnswerSource
 from edge_agent.storage import accounts
 from edge_agent.storage.schema import MARKER_FILE
 from edge_agent.system.environment import DeviceAttributes
+from models.runtime.feature_codec import build_codec
 from models.runtime.runner import EchoRunner
 from policies.decisions import egress
 from policies.language.document import parse_policy
@@ -268,6 +269,25 @@ def cleared(rig: AgentRig) -> CoreSetup:
 async def test_noise_is_a_chain_of_its_own_so_unmeasured_nothing_leaves(tmp_path: Path):
     async with AgentRig(tmp_path, ruled(DP)) as rig:
         assert (await rig.agent.infer(sample())).why is DecisionReason.DENIED_UNMEASURED
+
+
+CHANGED = 'transforms = [{ kind = "top_k", k = 1 }, { kind = "noise", sigma = 2.0 }]'
+
+
+async def test_a_policy_of_top_k_and_noise_lets_exactly_that_leave(tmp_path: Path):
+    document = POLICY.format(**{**DEFAULTS, "mode": "wait"})
+    policy = parse_policy(document.replace('transforms = [{ kind = "clip", low = 0, high = 15 }]', CHANGED)).compile()
+    hub, lopsided = HubDouble(), np.array([0.4, 0.6], np.float32)
+    async with AgentRig(tmp_path, policy, hub) as rig:
+        assert (await rig.agent.infer(sample(lopsided))).why is DecisionReason.DENIED_UNMEASURED
+        rig.agent._core.on_model(cleared(rig))
+        for _ in range(40):
+            assert (await rig.agent.infer(sample(lopsided))).source is AnswerSource.HUB
+    codec = build_codec(MEASURED.codec, MEASURED.features)
+    codes = np.array([codec.decode("features", q.fields["features"]) for _, _, q in hub.questions], float)
+    assert len(codes) == 40
+    assert np.abs(codes.mean(0) - 9).max() < 1.5  # the greater of 6 and 9 alone, twice
+    assert 1 < codes.std() < 3  # and noise, new for each question
 
 
 async def test_a_rule_that_asks_by_lot_asks_whatever_the_confidence(tmp_path: Path):
