@@ -12,8 +12,8 @@ import msgspec
 
 from models.bundle.bundle import Bundle
 from models.forge.evaluation.baselines import measure_baselines
-from models.forge.evaluation.metrics import ASK_SHARE
 from models.forge.evaluation.outcomes import OUTCOMES_FILE, encode_outcomes
+from models.forge.evaluation.threshold_choice import ASK_SHARE
 from models.forge.export.manifest import ENVELOPE_BYTES, FEATURE, measure_question_bytes
 from models.forge.leakage.summary import describe_leakage
 from models.forge.partition.cost import CutCost, cost_fields
