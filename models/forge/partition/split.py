@@ -48,6 +48,11 @@ def split_shared(traced: TracedModel, cut: Cut) -> SplitModel:
     return found
 
 
+def copy_model(traced: TracedModel) -> fx.GraphModule:
+    """The whole traced model with weights of its own, to be trained further."""
+    return _own_weights(fx.GraphModule(traced.gm, traced.gm.graph))
+
+
 def run_head(head: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
     """Features that a head makes of `x`, always as a tuple."""
     found: Any = head(x)

@@ -35,6 +35,7 @@ from models.forge.leakage.forged_codes import AttackTarget, attack_codes, decode
 from models.forge.leakage.measure import LeakageMeasurement
 from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import BundleCost
+from models.forge.partition.split import copy_model
 from models.forge.pipeline.path_search import PathSearch, TrainedCut, plan_payloads
 from models.forge.report.result import CandidateSummary, EdgeResult, ForgedBundle
 from models.forge.routes.judgement import PathJudge
@@ -111,8 +112,13 @@ class CandidateBuild:
         """Train, export, quantise, retune, evaluate and attack one cut. Raises ForgeError if a stage cannot be done."""
         teaching = self._plan_training(cut)
         key = digest_parts(self._found.key, cut.name, _training_fields(teaching), _digest_inputs(self._aids))
-        pieces = self._train_modules(teaching._replace(folder=self._cache.scratch_folder("teach", key)), cut)
+        teaching = teaching._replace(folder=self._cache.scratch_folder("teach", key))
+        pieces = self._train_modules(teaching, cut)
         found = PathSearch(self._found, self._wish, TrainedCut(cut, pieces, teaching), self._timed).run()
+        if (
+            found.path.route is Route.SAMPLE
+        ):  # the given model itself answers: it may be tuned, the user's stays as it is
+            found = found._replace(path=replace(found.path, tail=copy_model(self._found.traced)))
         pieces = self._take_path(pieces, found.path)
         (feature,) = build_field_specs([found.path.shape], found.path.levels, found.path.level)
         key = digest_parts(key, found.path.name, self._wish.target, self._wish.precision)

@@ -25,10 +25,14 @@ from models.forge.routes.frontier import (
     mark_chosen,
 )
 from models.forge.routes.judgement import PathJudge
+from models.forge.routes.learned import FittedTransform, fit_feature_transform, train_learned_path
+from models.forge.routes.path_training import LearnedCourse
+from models.forge.routes.sample_code import fit_sample_codes
 from models.forge.spec import Effort, ForgeSpec
-from models.forge.training.code_path import CodePath, Route
+from models.forge.training.code_path import CodePath, Route, SampleCoder
 from models.forge.training.distillation import DistillationConfig
 from models.forge.training.modules import TrainedModules
+from wire.protocol.messages import SensitivityLevel
 
 PAYLOAD_SIZES = (64, 128, 256, 512)  # bytes of codes: steps of padding that double
 STAGE = "comparing codes"
@@ -37,6 +41,7 @@ _FITTED = 4000  # training samples for a codec's tables
 _OTHER_CUTS = {Effort.QUICK: 1, Effort.NORMAL: 2, Effort.THOROUGH: 4}
 _ATTACKED = {Effort.QUICK: 2, Effort.NORMAL: 5, Effort.THOROUGH: 9}  # paths that a quick attack is run on
 _ATTACKED_SAMPLES = 1500
+_LATER_SHARE = 0.5  # of the edge's epochs, for learned codes over it: they start from a working path
 
 
 StageCallback = Callable[[str, float], None]
@@ -80,6 +85,7 @@ class PathSearch:
             samples=_JUDGED[wish.effort],
             fitted=_FITTED,
         )
+        self._fitted: FittedTransform | None = None
         self._paths: dict[str, CodePath] = {}
         self._codes: dict[str, npt.NDArray[np.uint8]] = {}
         self._points: list[RoutePoint] = []
@@ -105,6 +111,53 @@ class PathSearch:
         for path in iter_early_paths(found.traced, self._cut, self._list_other_cuts(), x):
             if not self._is_superfluous(path):
                 yield path
+        yield from self._iter_sample_paths()
+        for size in plan_payloads(self._wish):
+            yield self._learn_path(size, epochs=0)
+
+    def _iter_sample_paths(self) -> Iterator[CodePath]:
+        """The sample itself, coded, at each payload; without a stated label it counts as raw and may not ship."""
+        found = self._found
+        label = SensitivityLevel[self._wish.sample_level or "P4"]
+        for code in fit_sample_codes(found.data.training.x[0], found.spec, plan_payloads(self._wish), self._wish.seed):
+            yield CodePath(
+                name=code.name,
+                route=Route.SAMPLE,
+                coder=SampleCoder(code.coder),
+                decoder=code.decoder,
+                tail=found.traced.gm,
+                shape=code.shape,
+                levels=code.levels,
+                level=label,
+                codec=code.codec,
+                tables=code.tables,
+            )
+
+    def _learn_path(self, size: int, *, epochs: int) -> CodePath:
+        """Learned codes of `size` bytes at the cut; with no epochs the transform that teaching starts from."""
+        course = LearnedCourse(
+            epochs=epochs,
+            batch=self._teaching.batch,
+            softness=self._teaching.softness,
+            hard_weight=self._teaching.hard_weight,
+            copies=self._teaching.copies,
+            seed=self._teaching.seed,
+            threads=self._teaching.threads,
+            augment=self._teaching.augment,
+            folder=self._teaching.folder / f"{size}" if self._teaching.folder and epochs else None,
+        )
+        found = self._found
+        self._fitted = self._fitted or fit_feature_transform(found.traced, found.data, self._cut, course)
+        return train_learned_path(
+            found.traced,
+            found.data,
+            self._cut,
+            self._pieces,
+            max_bytes=size,
+            course=course,
+            tell=lambda _, share: self._timed(f"teaching {size} B", share) if epochs else None,
+            fitted=self._fitted,
+        )
 
     def _is_superfluous(self, path: CodePath) -> bool:
         """True for more levels of a cut whose fewer levels keep enough already."""
@@ -112,19 +165,26 @@ class PathSearch:
         return any(is_enough(point) for point in self._points if point.name.rpartition("-")[0] == stem)
 
     def _iter_larger_codes(self) -> Iterator[CodePath]:
-        """Learned codes of more and more bytes, while nothing that may ship keeps enough."""
-        return iter(())
+        """Learned codes of more and more bytes, while no path of as few bytes that may ship keeps enough."""
+        sizes = plan_payloads(self._wish)[1:]
+        for size in sizes[1::2] or sizes if self._wish.effort is Effort.QUICK else sizes:
+            if self._fewest_enough() <= size:
+                return
+            yield self._learn_path(size, epochs=max(1, round(_LATER_SHARE * self._teaching.epochs)))
+
+    def _fewest_enough(self) -> float:
+        """Bytes of the smallest path that may ship and keeps enough, or meets the wish for loss; infinite if none."""
+        allowed = [point for point in self._points if not find_obstacle(point, self._wish)]
+        return min(
+            (point.payload_bytes for point in allowed if self._wish.max_loss is not None or is_enough(point)),
+            default=math.inf,
+        )
 
     def _list_other_cuts(self) -> list[Cut]:
         """The narrowest other cuts within the head's share."""
         most = max(self._wish.head_share or HEAD_SHARE, self._cut.share)
         light = [cut for cut in self._found.cuts if cut.share <= most and cut.name != self._cut.name]
         return sorted(light, key=lambda cut: (cut.values, cut.share))[: _OTHER_CUTS[self._wish.effort]]
-
-    def _satisfied(self) -> bool:
-        """Whether something that may ship keeps enough, or meets the wish for loss."""
-        allowed = [point for point in self._points if not find_obstacle(point, self._wish)]
-        return any(self._wish.max_loss is not None or is_enough(point) for point in allowed)
 
     def _measure(self, path: CodePath) -> None:
         judged = self._judge.measure(path, self._head_share(path))

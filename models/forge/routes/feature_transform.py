@@ -40,12 +40,12 @@ class TransformBasis(NamedTuple):
 def apply_modes(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     """`[n, *sizes]` -> `[n, *rows]`: each mode multiplied by its matrix `[rows, size]`; one mode or three."""
     if len(matrices) == 1:
-        return x @ matrices[0].T
+        return x @ matrices[0].transpose(0, 1)
     channels, rows, columns = matrices
     mixed = (channels @ x.flatten(2)).reshape(x.shape[0], channels.shape[0], *x.shape[2:])
     if rows.shape[1] > 1:
         mixed = rows @ mixed
-    return mixed @ columns.T
+    return mixed @ columns.transpose(0, 1)
 
 
 def fit_basis(features: Tensor, gradients: Tensor) -> TransformBasis:
@@ -78,7 +78,7 @@ def sample_gradients(
     chance = torch.Generator().manual_seed(seed)
     found = []
     for start in range(0, len(features), _CHUNK):
-        x = features[start : start + _CHUNK].detach().requires_grad_(requires_grad=True)
+        x = features[start : start + _CHUNK].detach().requires_grad_(True)
         out = as_tuple(tail(*as_tuple(layout.from_canonical(x))))[0].float()
         if regressor:
             answer = out.reshape(len(out), -1)[:, 0]
@@ -111,11 +111,13 @@ def _principal_axes(centred: Tensor, mode: int) -> Tensor:
     """Principal axes of a mode, `[size, axes]`, by falling variance."""
     if centred.dim() == 2 and centred.shape[1] > _MOST_NUMBERS:
         count = min(_MOST_NUMBERS, len(centred))
-        return torch.linalg.svd(centred[:count].double(), full_matrices=False).Vh.T.float()
+        axes: Tensor = torch.linalg.svd(centred[:count].double(), full_matrices=False).Vh.T.float()
+        return axes
     flat = centred.transpose(1, mode).flatten(2) if centred.dim() > 2 else centred.unsqueeze(2)
     rows = flat.transpose(0, 1).flatten(1).double()
     _, vectors = torch.linalg.eigh(rows @ rows.T)
-    return vectors.flip(1).float()
+    found: Tensor = vectors.flip(1).float()
+    return found
 
 
 def count_transform_macs(shape: Sequence[int], axes: Sequence[int]) -> int:

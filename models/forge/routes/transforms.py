@@ -117,7 +117,8 @@ class AnalysisTransform(nn.Module):
     def forward(self, sample: Tensor) -> Tensor:
         centred = sample.float() - self.mean
         if self.joint:
-            return centred.flatten(1) @ self.bases[0]
+            found: Tensor = centred.flatten(1) @ self.bases[0]
+            return found
         for axis, basis in enumerate(self.bases):
             centred = (centred.transpose(axis + 1, -1) @ basis).transpose(axis + 1, -1)
         return centred.flatten(1).index_select(1, self.get_buffer("order"))
@@ -138,7 +139,8 @@ class SynthesisTransform(nn.Module):
 
     def forward(self, coefficients: Tensor) -> Tensor:
         if self.joint:
-            return (coefficients @ self.bases[0]).reshape(-1, *self.shape) + self.mean
+            whole: Tensor = (coefficients @ self.bases[0]).reshape(-1, *self.shape) + self.mean
+            return whole
         padded = torch.cat([coefficients, torch.zeros_like(coefficients[:, :1])], 1)
         found = padded.index_select(1, self.get_buffer("places")).reshape(-1, *self.shape)
         for axis, basis in enumerate(self.bases):
