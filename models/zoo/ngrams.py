@@ -122,6 +122,51 @@ class NgramNet(nn.Module):
         return answer
 
 
+class NgramEnsemble(nn.Module):
+    """Mean of several `NgramNet` that know the same n-grams: one wide table, and each member's own part of its row.
+
+    The vector `[n, members * width]` of a text is the one narrow place, where the net may be cut. Members differ in
+    their first weights and in what each step left out; their mean is right more often, and less sure where they
+    disagree (Lakshminarayanan et al. 2017, deep ensembles).
+    """
+
+    row: Tensor
+    rarity: Tensor
+
+    def __init__(self, sizes: NgramNetSizes, members: int) -> None:
+        super().__init__()
+        self.sizes, self.members = sizes, members
+        self.register_buffer("row", torch.zeros(sizes.buckets, dtype=torch.int32))
+        self.register_buffer("rarity", torch.ones(sizes.rows))
+        self.table = nn.Embedding(sizes.rows, members * sizes.width)
+        self.bias = nn.Parameter(torch.zeros(members * sizes.width))
+        tails = [NgramNet(sizes._replace(buckets=1, rows=1)) for _ in range(members)]
+        self.straight = nn.ModuleList(tail.straight for tail in tails)
+        self.bent = nn.ModuleList(tail.bent for tail in tails)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = self.row[ids].long()
+        weights = self.rarity[rows] * (ids > 0)
+        weights = weights / weights.square().sum(1, keepdim=True).sqrt().clamp_min(1e-6)
+        vector = torch.relu(torch.bmm(weights[:, None], self.table(rows))[:, 0] + self.bias)
+        parts = vector.chunk(self.members, 1)
+        answers = [
+            straight(part) + bent(part) for part, straight, bent in zip(parts, self.straight, self.bent, strict=True)
+        ]
+        return torch.stack(answers).mean(0) / 2
+
+    def take_member(self, number: int, net: NgramNet) -> None:
+        """Copy a trained net into the place of member `number`; all members are of the same n-grams."""
+        columns = slice(number * self.sizes.width, (number + 1) * self.sizes.width)
+        with torch.no_grad():
+            self.row.copy_(net.row)
+            self.rarity.copy_(net.rarity)
+            self.table.weight[:, columns] = net.table.weight
+            self.bias[columns] = net.bias
+        self.straight[number].load_state_dict(net.straight.state_dict())
+        self.bent[number].load_state_dict(net.bent.state_dict())
+
+
 class NgramBags(NamedTuple):
     """Known n-grams of all texts in one row, with weights; text i has those from `starts[i]` to `starts[i + 1]`."""
 

@@ -19,6 +19,7 @@ from models.zoo.ngrams import (
     BUCKETS,
     LENGTH,
     NgramDropout,
+    NgramEnsemble,
     NgramNet,
     NgramNetSizes,
     NgramTraining,
@@ -139,6 +140,22 @@ def test_the_net_can_be_cut_behind_the_vector_of_a_text(taught):
         found = halves.head(ids)
         features = found if isinstance(found, tuple) else (found,)
         assert torch.allclose(halves.tail(*features), net(ids), atol=1e-5)
+
+
+def test_an_ensemble_answers_with_the_mean_of_its_members_and_is_cut_behind_the_vector_of_all(taught):
+    first, _ = taught
+    second = NgramNet(SIZES).eval()
+    second.row.copy_(first.row)
+    second.rarity.copy_(first.rarity)
+    whole = NgramEnsemble(SIZES, 2)
+    for number, net in enumerate((first, second)):
+        whole.take_member(number, net)
+    whole.eval()
+    ids = torch.from_numpy(encode_texts(["pay the bill", "play a song"], 4096, 64))
+    with torch.no_grad():
+        assert torch.allclose(whole(ids), (first(ids) + second(ids)) / 2, atol=1e-5)
+    traced = trace_model(whole, ids)
+    assert [cut for cut in find_cuts(traced) if cut.shapes == ((2 * SIZES.width,),)]
 
 
 def test_forgetting_keeps_texts_and_leaves_some_n_grams_out():
