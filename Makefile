@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
+.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -52,6 +52,9 @@ live: setup ## the tests against the real Mosquitto, real processes and sockets
 
 forge-nets: setup ## every kind of network of the tests through the whole forge (ten minutes)
 	@$(python) -m pytest $(nets) $(ARGS)
+
+forge-unseen: setup ## sixteen networks the forge was not written for: cut, exported, run by a hub (ARGS=FOLDER: and forged there)
+	@$(python) -m benchmarks.forge.unseen_nets $(ARGS)
 
 lint: setup ## ruff, mypy --strict, the import contracts
 	@$(python) -m ruff check .

@@ -6,7 +6,7 @@ nothing about the codes: then the measurement is void, says so, and gives no row
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from models.forge.leakage.membership import HubPredictions, measure_membership
 from models.forge.leakage.metrics import BootstrapInterval, RatioEstimate
 from models.forge.partition.code_levels import fit_range
 from models.forge.partition.cost import CutCost
-from models.forge.partition.cuts import Cut, TracedModel
+from models.forge.partition.cuts import TracedModel
 from models.forge.partition.split import run_head, split_shared
 
 Values = npt.NDArray[Any]
@@ -114,10 +114,12 @@ def measure_leakage(
     return _Measurement(exposed, chain, limits, tell or _ignore_progress, AttackWork(folder)).run()
 
 
-def quick_leakage_bound(x: Values, codes: tuple[Values, ...], *, ids: bool = False) -> float:
+def quick_leakage_bound(
+    x: Values, codes: tuple[Values, ...], *, ids: bool = False, effort: AttackEffort = QUICK
+) -> float:
     """Upper bound of a quick inversion attack's score, 0..1, for a table of many cuts. Seconds on one thread."""
-    truth = inversion.prepare_samples(x, QUICK, ids=ids)
-    return float(min(1.0, max(0.0, inversion.invert_codes(truth, codes, QUICK).score.high)))
+    truth = inversion.prepare_samples(x, effort, ids=ids)
+    return float(min(1.0, max(0.0, inversion.invert_codes(truth, codes, effort).score.high)))
 
 
 class _Measurement:
@@ -270,18 +272,28 @@ def _ignore_progress(_stage: str, _share: float) -> None:
     """Progress callback that does nothing."""
 
 
-# The quick attack on each cut is bounded in samples and bytes: it ranks cuts, and is no row of a manifest.
-_SAMPLES = 1_500
-_MOST_CODE_BYTES = 40 << 20  # of one cut's codes: an attack on more takes minutes
+# The attack on training-free codes is bounded in samples, values and steps: it is shown beside a cut, decides nothing,
+# and is no row of a manifest.
+_BRIEF = QUICK._replace(pairs=600, tests=200, macs=1e10, width=16, steps=150)
+_MOST_VALUES = 20_000  # of one cut: an attack on more takes minutes
 _CHUNK = 100
 
 
 def attack_cuts(
-    traced: TracedModel, rows: Sequence[CutCost], data: Data, most: int, tell: Callable[[float], None]
+    traced: TracedModel,
+    rows: Sequence[CutCost],
+    data: Data,
+    which: tuple[Container[str], int],
+    tell: Callable[[float], None],
 ) -> list[CutCost]:
-    """The rows with `leakage`, for the `most` cuts that no other beats in time and bytes at once."""
-    chosen = set(pareto_cuts(rows)[:most])
-    x = data.calibration.x[0][:_SAMPLES]
+    """The rows with `leakage`, for few cuts that no other beats in time and bytes at once.
+
+    `which`: names of the cuts that may be attacked, and how many of them are, the fewest bytes first.
+    """
+    names, most = which
+    possible = [row for row in rows if row.cut.name in names and row.cut.values <= _MOST_VALUES]
+    chosen = set(pareto_cuts(possible)[:most])
+    x = data.calibration.x[0][: _BRIEF.pairs + _BRIEF.tests]
     found = []
     for number, row in enumerate(rows):
         found.append(row._replace(leakage=_measure_cut(traced, row, x)) if row.cut.name in chosen else row)
@@ -299,17 +311,12 @@ def pareto_cuts(rows: Sequence[CutCost]) -> list[str]:
 
 
 def _measure_cut(traced: TracedModel, row: CutCost, x: np.ndarray) -> float | None:
-    count = min(len(x), _MOST_CODE_BYTES // max(1, _count_values(row.cut)))
     head = split_shared(traced, row.cut).head
     with torch.no_grad():
         parts = [
             run_head(head, torch.from_numpy(np.ascontiguousarray(x[start : start + _CHUNK])))
-            for start in range(0, count, _CHUNK)
+            for start in range(0, len(x), _CHUNK)
         ]
         features = [torch.cat(column) for column in zip(*parts, strict=True)]
         codes = tuple(fit_range(one, row.levels).quantise(one.clone()).numpy() for one in features)
-    return round(quick_leakage_bound(x[:count], codes, ids=x.dtype.kind in "iu"), 4)
-
-
-def _count_values(cut: Cut) -> int:
-    return cut.values
+    return round(quick_leakage_bound(x, codes, ids=x.dtype.kind in "iu", effort=_BRIEF), 4)

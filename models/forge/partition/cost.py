@@ -1,7 +1,11 @@
 """Cost of every cut on this machine: latency of head and tail, coded bytes and remaining accuracy, before any training.
 
-Rule: measured, never estimated; bounded in samples and seconds; on training samples for what is fitted and calibration
-samples for what is reported. The held-out part is not used.
+Rule: measured, never estimated; on training samples for what is fitted and calibration samples for what is reported.
+The held-out part is not used.
+
+Rule: work is bounded by multiply-accumulates, so that the same cuts have the same rows on a slow machine. It goes to
+hopeful cuts: early enough, and without another cut that is as early and much smaller. All others get few samples, and
+none if the seconds are over: no choice depends on them.
 
 Rule: rows are stored as JSON under the name of their cut; a row whose cut no longer exists is dropped.
 """
@@ -11,7 +15,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +30,7 @@ from models.forge.partition.code_levels import LEVELS, CodedSize, QuantisationRa
 from models.forge.partition.cuts import Cut, TracedModel
 from models.forge.partition.split import SplitModel, extract_head, run_head, split_shared
 from models.forge.partition.trace import outputs_match, resize_batch, silence_exporters, wrap_user_errors
+from models.forge.spec import Effort
 from models.forge.timing import LoadMeter
 
 _INPUT, _OUTPUT = "sample", "cut_"  # no node of a traced graph has these names
@@ -38,28 +42,66 @@ _VALUES = 40_000_000  # of one cut's features held at once: 160 MB
 _BATCH = 100
 _HOPELESS = 0.1  # loss beyond the bound on the first quarter that ends a measurement early
 _START = 2  # index of LEVELS tried first
+_TRIALS = 3  # numbers of levels that a search tries, about
+_LEAST = 200  # samples of a hopeful cut
+_MUCH_SMALLER = 2  # times
+_HURRIED = 3  # times less is spent on the latency of a cut without hope
 
 
 class MeasurementBounds(NamedTuple):
     """Bounds of the measurement.
 
-    `max_loss`: of accuracy (a share of RMSE, for a regressor) that codes may cost; `samples`: calibration samples used;
-    `latency_s`: seconds per timed graph; `threads`: of torch and ONNX Runtime.
+    `max_loss`: of accuracy (a share of RMSE, for a regressor) that codes may cost; `samples`: calibration samples used,
+    at most; `latency_s`: seconds per timed graph; `threads`: of torch and ONNX Runtime.
+    `head_share`: share of the work on the device from which a cut is without hope; `macs`: multiply-accumulates for
+    trying codes, of all hopeful cuts together; `seconds`: after which no further cut without hope is measured.
     """
 
     max_loss: float = 0.01
     samples: int = 1000
     latency_s: float = 0.15
     threads: int = 1
+    head_share: float = 0.25
+    macs: float = 2e11
+    seconds: float = 60.0
 
 
 _DEFAULT_BOUNDS = MeasurementBounds()
+_EFFORTS = {  # a thread does 5 to 20 billion multiply-accumulates a second
+    Effort.QUICK: MeasurementBounds(samples=600, latency_s=0.05, macs=5e10, seconds=20.0),
+    Effort.NORMAL: MeasurementBounds(),
+    Effort.THOROUGH: MeasurementBounds(latency_s=0.3, macs=1e12, seconds=240.0),
+}
+
+
+def select_bounds(effort: Effort, head_share: float) -> MeasurementBounds:
+    """Bounds of the measurement for an effort, with cuts beyond `head_share` of the work as those without hope."""
+    return _EFFORTS[effort]._replace(head_share=head_share)
+
+
+def find_hopeful_cuts(cuts: Sequence[Cut], head_share: float) -> tuple[Cut, ...]:
+    """The cuts that may be chosen: early enough, without another that is as early and less than half as large.
+
+    The earliest if none is early enough. By arithmetic and sizes alone.
+    """
+    early = [cut for cut in cuts if cut.share <= head_share] or [min(cuts, key=lambda cut: cut.share)]
+    return tuple(cut for cut in early if not any(_is_beaten(cut, other) for other in early))
+
+
+def count_samples(bounds: MeasurementBounds, macs: int, hopeful: int) -> int:
+    """Samples for each of so many hopeful cuts of a model of `macs` multiply-accumulates a sample."""
+    return min(bounds.samples, max(_LEAST, int(bounds.macs / (max(1, macs) * _TRIALS * hopeful))))
+
+
+def _is_beaten(cut: Cut, other: Cut) -> bool:
+    return other.share <= cut.share and _MUCH_SMALLER * other.values < cut.values
 
 
 class CutCost(NamedTuple):
     """Cost of one cut. Microseconds: median, batch 1. Bytes: of one sample. `accuracy`: RMSE for a regressor.
 
-    `levels`: fewest whose `lost` (against `whole`, the model on the same samples) is within bounds, or 16 if none is.
+    `levels`: fewest whose `lost` (against `whole`, the model on the same samples) is within bounds, or 16 if none is; 4
+    for a cut without hope, which has few `samples`.
     `coded_bytes`: the smaller of `packed_bytes` and an entropy code padded to one length; `mean_bytes`: unpadded.
     `leakage`: upper bound of a quick inversion attack's score; None until it was attacked. `busy`: others had the
     processor while it was timed.
@@ -91,19 +133,22 @@ def measure_frontier(
     bounds: MeasurementBounds = _DEFAULT_BOUNDS,
     tell: ProgressCallback | None = None,
 ) -> list[CutCost]:
-    """Measure every cut, by depth. `tell(share)` of the work that is done.
+    """Measure the cuts, the hopeful ones first; rows by depth. `tell(share)` of the work that is done.
 
-    One ONNX export serves all heads. A cut whose ONNX head answers otherwise than torch's is left out. Raises
-    ForgeError
-    if that leaves none, or if the model cannot become ONNX.
+    One ONNX export serves all heads. A cut whose ONNX head answers otherwise than torch's is left out, and one without
+    hope if the time is over. Raises ForgeError if that leaves none, or if the model cannot become ONNX.
     """
+    began = time.perf_counter()
+    hopeful = find_hopeful_cuts(cuts, bounds.head_share)
+    ordered = [*hopeful, *(cut for cut in cuts if cut not in hopeful)]
     with _limit_threads(bounds.threads), torch.no_grad():
         heads = _open_heads(traced, cuts)
-        measured = _CutMeter(traced, data, bounds)
+        meter = _CutMeter(traced, data, bounds, hopeful)
         rows = []
-        for i, cut in enumerate(cuts):
-            row = measured.measure_cut(cut, heads(cut))
-            rows += [row] if row else []
+        for i, cut in enumerate(ordered):
+            if cut in hopeful or time.perf_counter() - began < bounds.seconds:
+                row = meter.measure_cut(cut, heads(cut))
+                rows += [row] if row else []
             if tell:
                 tell((i + 1) / len(cuts))
     if not rows:
@@ -134,6 +179,14 @@ def export_heads(traced: TracedModel, cuts: Sequence[Cut]) -> onnx.ModelProto:
     return found
 
 
+def find_agreeing_cuts(traced: TracedModel, cuts: Sequence[Cut]) -> tuple[Cut, ...]:
+    """The cuts whose ONNX head answers as torch's. Raises ForgeError if the model cannot become ONNX."""
+    with torch.no_grad():
+        heads = _open_heads(traced, cuts)
+        x = resize_batch(traced.example)
+        return tuple(cut for cut in cuts if _outputs_agree(heads(cut), split_shared(traced, cut).head, x))
+
+
 def _cut_nodes(traced: TracedModel, cuts: Sequence[Cut]) -> list[fx.Node]:
     names = {name for cut in cuts for name in cut.nodes}
     return [node for node in traced.gm.graph.nodes if node.name in names]
@@ -156,10 +209,12 @@ def _open_heads(traced: TracedModel, cuts: Sequence[Cut]) -> Callable[[Cut], ort
 class _CutMeter:
     """The samples that every cut is measured on, and the whole model's answers to them."""
 
-    def __init__(self, traced: TracedModel, data: Data, bounds: MeasurementBounds) -> None:
+    def __init__(self, traced: TracedModel, data: Data, bounds: MeasurementBounds, hopeful: Sequence[Cut]) -> None:
         self._traced, self._bounds, self._classes = traced, bounds, bool(data.labels)
-        self._seen, _ = _sample_evenly(data.training, _FITTED, in_scope=False)
-        self._x, self._y = _sample_evenly(data.calibration, bounds.samples, in_scope=self._classes)
+        self._hopeful = frozenset(cut.name for cut in hopeful)
+        samples = count_samples(bounds, traced.macs, len(hopeful))
+        self._seen, _ = _sample_evenly(data.training, min(_FITTED, samples), in_scope=False)
+        self._x, self._y = _sample_evenly(data.calibration, samples, in_scope=self._classes)
         self._whole = torch.cat([traced.gm(x) for x in torch.split(self._x, _BATCH)])
 
     def measure_cut(self, cut: Cut, session: ort.InferenceSession) -> CutCost | None:
@@ -167,22 +222,28 @@ class _CutMeter:
         parts = split_shared(self._traced, cut)
         if not _outputs_agree(session, parts.head, resize_batch(self._traced.example)):
             return None
+        hopeful = cut.name in self._hopeful
+        latency_s = self._bounds.latency_s / (1 if hopeful else _HURRIED)
         one = self._x[:1]
         feed, sent = {_INPUT: one.numpy()}, run_head(parts.head, one)
         with LoadMeter() as load:
-            head_us = _measure_p50_us(lambda: session.run(None, feed), self._bounds.latency_s)
-            tail_us = _measure_p50_us(lambda: parts.tail(*sent), self._bounds.latency_s)
-        values = sum(prod(shape) for shape in cut.shapes)
-        count = max(_BATCH, min(len(self._x), _VALUES // values))
-        coded = self._measure_coding(parts, cut, count)
-        return CutCost(cut, head_us, tail_us, 4 * values, *coded)._replace(busy=load.busy)
+            head_us = _measure_p50_us(lambda: session.run(None, feed), latency_s)
+            tail_us = _measure_p50_us(lambda: parts.tail(*sent), latency_s)
+        count = max(_BATCH, min(len(self._x), _VALUES // cut.values)) if hopeful else _BATCH
+        coded = self._measure_coding(parts, cut, min(count, len(self._x)), search=hopeful)
+        return CutCost(cut, head_us, tail_us, 4 * cut.values, *coded)._replace(busy=load.busy)
 
-    def _measure_coding(self, parts: SplitModel, cut: Cut, count: int) -> tuple[Any, ...]:
+    def _measure_coding(self, parts: SplitModel, cut: Cut, count: int, *, search: bool) -> tuple[Any, ...]:
         x, y, whole = self._x[:count], self._y[:count], self._score(self._whole[:count], self._y[:count])
         seen, found = _compute_features(parts.head, self._seen[:count]), _compute_features(parts.head, x)
         masks = [not node.meta["val"].is_floating_point() for node in _iter_cut_nodes(self._traced, cut)]
         trial = _CodingTrial(parts.tail, seen, found, masks)
-        levels, score = self._find_fewest_levels(trial, y, whole)
+        levels = LEVELS[_START]
+        levels, score = (
+            self._find_fewest_levels(trial, y, whole)
+            if search
+            else (levels, self._score(trial.run_tail(levels, 0, len(y)), y))
+        )
         bytes_ = trial.measure_size(levels)
         lost = self._measure_loss(score, whole)
         return bytes_.packed, bytes_.least, bytes_.mean, levels, score, whole, lost, len(x)

@@ -13,6 +13,7 @@ from models.forge.partition.cost import CutCost
 from models.forge.spec import ForgeSpec
 
 HEAD_SHARE = 0.25  # largest share of multiply-accumulates on the device, unless --head-share or --target-ms is given
+_LOSSY = 0.05  # of accuracy (a share of RMSE) lost by codes without training: the cut carries what these cannot
 
 
 class BundleCost(NamedTuple):
@@ -49,16 +50,21 @@ class UnmetLimitsError(ForgeError):
 
 
 def rank_cuts(rows: Sequence[CutCost], wish: ForgeSpec) -> tuple[CutCost, ...]:
-    """Cuts worth training, the best first. Raises ForgeError if the limits leave none."""
+    """Cuts worth training, the best first: fewest coded bytes, after them those whose codes lose too much.
+
+    Raises ForgeError if the limits leave none.
+    """
     if not rows:
         raise ForgeError("no cut was measured; give one with --cut, or a model with at least two layers")
     quick = _filter_quick(rows, wish)
-    light = [row for row in quick if row.cut.share <= (wish.head_share or HEAD_SHARE)] or [
-        min(quick, key=lambda row: row.cut.share)
-    ]
-    if wish.target_ms is not None:
-        light = quick  # with a limit on time the share does not matter
-    return tuple(sorted(light, key=lambda row: (row.coded_bytes, row.head_us, row.cut.name)))
+    most = largest_head_share(wish)
+    light = [row for row in quick if row.cut.share <= most] or [min(quick, key=lambda row: row.cut.share)]
+    return tuple(sorted(light, key=lambda row: (row.lost > _LOSSY, row.coded_bytes, row.head_us, row.cut.name)))
+
+
+def largest_head_share(wish: ForgeSpec) -> float:
+    """Largest share of the model's multiply-accumulates on the device: with a limit on time it does not matter."""
+    return 1.0 if wish.target_ms is not None else wish.head_share or HEAD_SHARE
 
 
 def _filter_quick(rows: Sequence[CutCost], wish: ForgeSpec) -> list[CutCost]:

@@ -30,6 +30,7 @@ from models.forge.partition.select import (
     build_refusal,
     find_cut_index,
     find_unmet_limits,
+    largest_head_share,
     rank_cuts,
 )
 from models.forge.pipeline import loading
@@ -42,7 +43,7 @@ from models.forge.spec import Effort, ForgeInputs, ForgeSpec, recipe_digest, val
 from models.forge.training.determinism import deterministic_torch
 
 ProgressCallback = Callable[[str, float], None]
-_ATTACKED_CUTS = {Effort.QUICK: 3, Effort.NORMAL: 6, Effort.THOROUGH: 12}  # cuts whose training-free codes are attacked
+_ATTACKED_CUTS = {Effort.QUICK: 1, Effort.NORMAL: 2, Effort.THOROUGH: 6}  # cuts whose training-free codes are attacked
 _NO_INPUTS = ForgeInputs()
 _MOST_CUTS = {Effort.QUICK: 1, Effort.NORMAL: 2, Effort.THOROUGH: 4}
 
@@ -129,16 +130,17 @@ class _ForgeRun:
         """Cost of every cut, from the cache if it was measured before; nothing if one cut is requested by name."""
         if self._wish.cut:
             return []
-        key = digest_parts(found.key, "frontier", self._wish.effort)
+        key = digest_parts(found.key, "frontier", self._wish.effort, largest_head_share(self._wish))
         kept = self._cache.find_stage("frontier", key)
         if kept:
             return decode_costs(kept["rows.json"], found.cuts)
-        bounds = cost.MeasurementBounds(threads=1)
+        bounds = cost.select_bounds(self._wish.effort, largest_head_share(self._wish))
         rows = cost.measure_frontier(
             found.traced, found.cuts, found.data, bounds, self._stage_part("measuring cuts", 0.0, 0.6)
         )
         tell = self._stage_part("measuring cuts", 0.6, 1.0)
-        rows = attack_cuts(found.traced, rows, found.data, _ATTACKED_CUTS[self._wish.effort], tell)
+        hopeful = {cut.name for cut in cost.find_hopeful_cuts(found.cuts, bounds.head_share)}
+        rows = attack_cuts(found.traced, rows, found.data, (hopeful, _ATTACKED_CUTS[self._wish.effort]), tell)
         self._cache.store_stage("frontier", key, {"rows.json": encode_costs(rows)})
         return rows
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from models.forge.data.types import Data, DataPart, ForgeError
 from models.forge.partition.code_levels import LEVELS, QuantisationRange, fit_range, measure_coded_size
-from models.forge.partition.cost import MeasurementBounds, measure_frontier
-from models.forge.partition.cuts import find_cuts, trace_model
+from models.forge.partition.cost import MeasurementBounds, count_samples, find_hopeful_cuts, measure_frontier
+from models.forge.partition.cuts import Cut, find_cuts, trace_model
 from tests.examples import count_examples
 from tests.models.doubles.nets import packed, traced
 
@@ -45,6 +45,39 @@ def test_fewer_levels_are_chosen_when_more_may_be_lost():
     strict, loose = (measure_frontier(whole, cuts, data, QUICK._replace(max_loss=loss))[0] for loss in (0.0, 0.5))
     assert loose.levels < strict.levels
     assert loose.coded_bytes < strict.coded_bytes
+
+
+def make_cut(name, share, values):
+    return Cut(name, (name,), ((values,),), share)
+
+
+def test_hopeful_cuts_are_early_and_have_no_much_smaller_one_before_them():
+    cuts = [make_cut("a", 0.02, 900), make_cut("b", 0.1, 1000), make_cut("c", 0.2, 300), make_cut("d", 0.4, 10)]
+    assert [cut.name for cut in find_hopeful_cuts(cuts, 0.25)] == ["a", "b", "c"]
+    assert [cut.name for cut in find_hopeful_cuts([*cuts, make_cut("e", 0.05, 400)], 0.25)] == ["a", "c", "e"]
+    assert [cut.name for cut in find_hopeful_cuts(cuts, 0.01)] == ["a"]
+    assert "d" in [cut.name for cut in find_hopeful_cuts(cuts, 1.0)]
+
+
+def test_a_cut_without_hope_gets_few_samples_and_none_when_the_time_is_over():
+    torch.manual_seed(0)
+    x = torch.randn(300, 8)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3)).eval()
+    with torch.no_grad():
+        part = DataPart((x.numpy(),), model(x).argmax(1).numpy())
+    whole, data = trace_model(model, x[:2]), Data(part, part, part, ("a", "b", "c"))
+    cuts = find_cuts(whole)
+    assert [cut.share > 0.25 for cut in cuts] == [False, True]
+    rows = measure_frontier(whole, cuts, data, QUICK)
+    assert [row.samples for row in rows] == [200, 100]
+    assert [row.cut for row in measure_frontier(whole, cuts, data, QUICK._replace(seconds=0.0))] == [cuts[0]]
+
+
+def test_the_budget_is_shared_by_hopeful_cuts_and_leaves_each_200_samples_at_least():
+    bounds = MeasurementBounds(samples=1000, macs=3e6)
+    assert count_samples(bounds, 1_000, 1) == 1000
+    assert count_samples(bounds, 1_000, 4) == 250
+    assert count_samples(bounds, 1_000_000, 4) == 200
 
 
 def test_a_regressor_is_scored_by_its_error():

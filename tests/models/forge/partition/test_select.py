@@ -26,6 +26,16 @@ def test_a_time_limit_replaces_the_share_of_work():
     assert rank_cuts(ROWS, ForgeSpec(target_ms=0.05))[0].cut.name == "stem"
 
 
+def test_a_wish_for_the_share_of_work_bounds_the_cuts():
+    assert [r.cut.name for r in rank_cuts(ROWS, ForgeSpec(head_share=0.9))] == ["deep", "middle", "stem"]
+    assert [r.cut.name for r in rank_cuts(ROWS, ForgeSpec(head_share=0.1))] == ["stem"]
+
+
+def test_a_cut_whose_codes_lose_much_comes_after_those_that_keep_what_counts():
+    rows = [row("small", 0.1, 5.0, 10, lost=0.2), row("large", 0.1, 5.0, 30)]
+    assert [r.cut.name for r in rank_cuts(rows, ForgeSpec())] == ["large", "small"]
+
+
 def test_a_model_whose_every_cut_is_late_is_cut_at_the_earliest():
     assert [r.cut.name for r in rank_cuts([row("a", 0.6, 1.0, 10), row("b", 0.9, 2.0, 5)], ForgeSpec())] == ["a"]
 
