@@ -31,7 +31,7 @@ from cloud_hub.core.commands import (
     Tombstone,
 )
 from cloud_hub.core.context import CoreContext, QuestionMemory, end_question, refuse_question
-from cloud_hub.core.intake import QUESTION_TICKET, QuestionIntake, reopen_question
+from cloud_hub.core.intake import QUESTION_TICKET, QuestionIntake, reopen_questions
 from cloud_hub.core.lineup import ModelLineup, ModelUse
 from cloud_hub.core.notes import NoteHandler
 from cloud_hub.core.policy_check import PolicyRecheck, QuestionValidator
@@ -164,7 +164,7 @@ class HubCore:
 
     def restore_questions(self, questions: Iterable[StoredQuestion], now: float) -> list[Command]:
         """Reopen the questions that were still unanswered when the last process ended, and queue them again."""
-        return [command for question in questions for command in reopen_question(self._context, question, now)]
+        return reopen_questions(self._context, questions, now)
 
     def on_stored(self, keys: Iterable[QuestionKey], now: float) -> list[Command]:
         """Questions are stored durably: from now on the hub owes an ending, and a receipt is due."""

@@ -1,11 +1,11 @@
 """Intake of questions: verification, duplicates, admission, decryption, policy check, then `StoreQuestion`. Pure.
 
-Also reopens stored questions after a restart (`reopen_question`). Rule: the unique (device, epoch, seq) is the whole
+Also reopens stored questions after a restart (`reopen_questions`). Rule: the unique (device, epoch, seq) is the whole
 replay protection. A seq above the highest of its stream is certainly new; any other is looked up in the store. Nothing
 is written for a refusal.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -214,23 +214,36 @@ class QuestionIntake:
         return [refuse_question(arrival.key, arrival.digest, reason, retry_after_s)]
 
 
-def reopen_question(context: CoreContext, kept: StoredQuestion, now: float) -> list[Command]:
-    """Reopen one stored question after a restart and queue it again.
+def reopen_questions(context: CoreContext, stored: Iterable[StoredQuestion], now: float) -> list[Command]:
+    """Reopen stored questions after a restart and queue them again; their codes are decoded together.
 
     A question that cannot be decrypted any more (key destroyed, bytes damaged) is deleted, so that `StatusRequest`
     reports it as unknown and the device sends it again.
     """
+    commands: list[Command] = []
+    readable: list[tuple[StoredQuestion, DecryptedQuestion]] = []
+    for kept in stored:
+        opened = _decrypt_stored(context, kept)
+        if opened is None:
+            context.counts["forgotten"] += 1
+            commands.append(DeleteQuestion(kept.key))
+        else:
+            context.counts["restored"] += 1
+            readable.append((kept, opened))
+    works = context.rules.decode_questions([opened.question for _, opened in readable])
+    for (kept, opened), work in zip(readable, works, strict=True):
+        item = None if isinstance(work, RefusalReason) else work
+        question = context.open_question(kept.key, kept.digest, opened, item, now)
+        question.stored, question.keep_until_ms = True, kept.keep_until_ms
+        if isinstance(work, RefusalReason):
+            commands += end_question(question, work, now)
+    return commands
+
+
+def _decrypt_stored(context: CoreContext, kept: StoredQuestion) -> DecryptedQuestion | None:
+    """The plaintext of a stored question, None if it cannot be had."""
     try:
         opened = context.decrypt_question(split_frame(kept.sealed))
     except RemoteError:
-        opened = RefusalReason.SCHEMA
-    if isinstance(opened, RefusalReason):
-        context.counts["forgotten"] += 1
-        return [DeleteQuestion(kept.key)]
-    context.counts["restored"] += 1
-    work = context.rules.decode_question(opened.question)
-    question = context.open_question(
-        kept.key, kept.digest, opened, None if isinstance(work, RefusalReason) else work, now
-    )
-    question.stored, question.keep_until_ms = True, kept.keep_until_ms
-    return end_question(question, work, now) if isinstance(work, RefusalReason) else []
+        return None
+    return None if isinstance(opened, RefusalReason) else opened

@@ -8,7 +8,8 @@ administrators gave this hub makes a policy version too old; no question does.
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 import msgspec
@@ -19,7 +20,7 @@ from cloud_hub.core.commands import Tombstone
 from cloud_hub.engine.types import ModelCard, WorkItem
 from cloud_hub.registry.orders import DenyNotice, Orders
 from models.runtime.chain import digest_chain
-from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, FeatureCodec, build_codec
+from models.runtime.feature_codec import NUMPY_DTYPES, FeatureCodec, build_codec
 from policies.decisions import leakage
 from policies.decisions.egress import DERIVED_FIELDS, find_highest_level
 from policies.decisions.leakage import LeakageCache
@@ -239,27 +240,48 @@ class QuestionValidator:
         keep_days = self.book.check_question(question, facts, self._travelling[card.ref], now)
         if isinstance(keep_days, RefusalReason):
             return keep_days
-        work = self._decode_fields(question, card)
+        (work,) = self._decode_fields((question,), card)
         return work if isinstance(work, RefusalReason) else ValidatedQuestion(work, keep_days)
 
-    def decode_question(self, question: Escalation) -> WorkItem | RefusalReason:
-        """Decode the tensors of a question that was validated when it was accepted."""
-        card = self._cards.get(question.model)
-        return RefusalReason.MODEL_GONE if card is None else self._decode_fields(question, card)
+    def decode_questions(self, questions: Sequence[Escalation]) -> list[WorkItem | RefusalReason]:
+        """Decode the tensors of questions that were validated when they were accepted, those of one model together."""
+        found: list[WorkItem | RefusalReason] = [RefusalReason.MODEL_GONE] * len(questions)
+        places: dict[ModelRef, list[int]] = {}
+        for place, question in enumerate(questions):
+            if question.model in self._cards:
+                places.setdefault(question.model, []).append(place)
+        for ref, own in places.items():
+            for place, work in zip(
+                own, self._decode_fields([questions[i] for i in own], self._cards[ref]), strict=True
+            ):
+                found[place] = work
+        return found
 
-    def _decode_fields(self, question: Escalation, card: ModelCard) -> WorkItem | RefusalReason:
-        left = dict(question.fields)
-        codes: dict[str, npt.NDArray[np.uint8]] = {}
+    def _decode_fields(self, questions: Sequence[Escalation], card: ModelCard) -> list[WorkItem | RefusalReason]:
+        """Decode questions of one model; RefusalReason.SCHEMA in the place of each that is malformed."""
+        names = {spec.name for spec in card.features}
+        sound = [place for place, question in enumerate(questions) if _fields_fit(question, names)]
+        if any(spec.level > HARD_CEILING_LEVEL for spec in card.features):
+            sound = []
+        codes: dict[int, dict[str, npt.NDArray[np.uint8]]] = {place: {} for place in sound}
         for spec in card.features:
-            tensor = left.pop(spec.name, None)
-            if tensor is None or spec.level > HARD_CEILING_LEVEL:
-                return RefusalReason.SCHEMA
-            try:
-                codes[spec.name] = self._codecs[card.ref].decode(spec.name, tensor)
-            except CodecError:
-                return RefusalReason.SCHEMA
-        fits = all(name in _DERIVED and _fits_derived_field(_DERIVED[name], tensor) for name, tensor in left.items())
-        return WorkItem(codes) if fits else RefusalReason.SCHEMA
+            left = list(codes)
+            tensors = [questions[place].fields[spec.name] for place in left]
+            batch = self._codecs[card.ref].decode_batch(spec.name, tensors)
+            for row, place in enumerate(left):
+                if row in batch.faults:
+                    del codes[place]
+                else:
+                    codes[place][spec.name] = batch.codes[row]
+        return [WorkItem(codes[place]) if place in codes else RefusalReason.SCHEMA for place in range(len(questions))]
+
+
+def _fields_fit(question: Escalation, features: AbstractSet[str]) -> bool:
+    """Whether a question has all features of its model, and beside them nothing but derived fields that fit."""
+    others = [(name, tensor) for name, tensor in question.fields.items() if name not in features]
+    return features <= question.fields.keys() and all(
+        name in _DERIVED and _fits_derived_field(_DERIVED[name], tensor) for name, tensor in others
+    )
 
 
 _DERIVED = {spec.name: spec for spec in DERIVED_FIELDS}

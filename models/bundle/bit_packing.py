@@ -42,14 +42,29 @@ class CodecError(ValueError):
 class PackingScheme(NamedTuple):
     """One bit packing: how `levels` different codes become bytes and come back.
 
-    `size` maps a number of codes to payload bytes; `pack` takes flat codes below `levels`; `unpack` takes a payload of
-    exactly that size and raises CodecError if it is not canonical.
+    `size` maps a number of codes to payload bytes; `pack` takes flat codes below `levels`; `unpack_rows` takes payloads
+    of exactly that size, one in each row, and gives the codes of each and whether it is canonical.
     """
 
     levels: int
     size: Callable[[int], int]  # number of codes -> payload bytes
     pack: Callable[[Codes], bytes]  # flat codes below `levels` -> payload
-    unpack: Callable[[bytes, int], Codes]  # payload of the right size, number of codes -> flat codes of one's own
+    unpack_rows: Callable[[Codes, int], "UnpackedRows"]  # payloads `[n, bytes]`, number of codes -> codes
+    fault: str  # why a payload is not canonical
+
+    def unpack(self, data: bytes, count: int) -> Codes:
+        """Flat codes of one payload of the right size. CodecError if it is not canonical."""
+        found = self.unpack_rows(np.frombuffer(data, np.uint8).reshape(1, -1), count)
+        if found.faulty[0]:
+            raise CodecError(self.fault)
+        return found.codes[0]
+
+
+class UnpackedRows(NamedTuple):
+    """Codes `[n, count]` of n payloads, an array of its own; `faulty` `[n]`: a payload that no codes have."""
+
+    codes: Codes
+    faulty: npt.NDArray[np.bool_]
 
 
 def _bit_packing(bits: int) -> PackingScheme:
@@ -58,16 +73,21 @@ def _bit_packing(bits: int) -> PackingScheme:
     def pack(codes: Codes) -> bytes:
         return np.packbits(np.unpackbits(codes[:, None], axis=1)[:, 8 - bits :]).tobytes()
 
-    def unpack(data: bytes, count: int) -> Codes:
-        found = np.unpackbits(np.frombuffer(data, np.uint8))
+    def unpack_rows(rows: Codes, count: int) -> UnpackedRows:
+        found = np.unpackbits(rows, axis=1)
         used = count * bits
-        if found[used:].any():  # each payload has one encoding: filled spare bits would be a hidden channel
-            raise CodecError("the spare bits of the last byte are not zero")
-        wide = np.zeros((count, 8), np.uint8)
-        wide[:, 8 - bits :] = found[:used].reshape(count, bits)
-        return np.packbits(wide, axis=1)[:, 0].copy()
+        wide = np.zeros((len(rows) * count, 8), np.uint8)
+        wide[:, 8 - bits :] = found[:, :used].reshape(-1, bits)
+        # each payload has one encoding: filled spare bits would be a hidden channel
+        return UnpackedRows(np.packbits(wide).reshape(len(rows), count), found[:, used:].any(1))
 
-    return PackingScheme(1 << bits, lambda count: -(-count * bits // 8), pack, unpack)
+    return PackingScheme(
+        1 << bits,
+        lambda count: -(-count * bits // 8),
+        pack,
+        unpack_rows,
+        "the spare bits of the last byte are not zero",
+    )
 
 
 def _pack_nibbles(codes: Codes) -> bytes:
@@ -80,8 +100,8 @@ def _pack_bytes(codes: Codes) -> bytes:
     return codes.tobytes()
 
 
-def _unpack_bytes(data: bytes, count: int) -> Codes:
-    return np.frombuffer(data, np.uint8, count).copy()
+def _unpack_bytes(rows: Codes, _count: int) -> UnpackedRows:
+    return UnpackedRows(rows.copy(), np.zeros(len(rows), np.bool_))
 
 
 def _radix_packing(levels: int) -> PackingScheme:
@@ -91,6 +111,7 @@ def _radix_packing(levels: int) -> PackingScheme:
     """
     per_word = _count_digits(levels)
     powers = np.array([levels**place for place in range(per_word)], _WORD_DTYPE)
+    largest, base = levels**per_word - 1, _WORD_DTYPE.type(levels)
 
     def size(count: int) -> int:
         words, rest = divmod(count, per_word)
@@ -102,16 +123,18 @@ def _radix_packing(levels: int) -> PackingScheme:
         digits.reshape(-1)[: codes.size] = codes
         return (digits @ powers).astype(_WORD_DTYPE, copy=False).tobytes()[: size(codes.size)]
 
-    def unpack(data: bytes, count: int) -> Codes:
-        words = -(-count // per_word)
-        numbers = np.frombuffer(data.ljust(words * _WORD_BYTES, b"\0"), _WORD_DTYPE)
+    def unpack_rows(rows: Codes, count: int) -> UnpackedRows:
         whole, rest = divmod(count, per_word)
-        too_big = bool((numbers[:whole] >= levels**per_word).any())
-        if too_big or (rest and int(numbers[-1]) >= levels**rest):
-            raise CodecError(f"a number is too big to be {levels}-level codes")
-        return (numbers[:, None] // powers % levels).reshape(-1)[:count].astype(np.uint8)
+        padded = np.zeros((len(rows), (whole + (rest > 0)) * _WORD_BYTES), np.uint8)
+        padded[:, : rows.shape[1]] = rows
+        numbers = padded.view(_WORD_DTYPE)
+        faulty = (numbers[:, :whole] > largest).any(1)
+        if rest:
+            faulty |= numbers[:, -1] >= levels**rest
+        digits = (numbers[:, :, None] // powers % base).reshape(len(rows), -1)
+        return UnpackedRows(digits[:, :count].astype(np.uint8), faulty)
 
-    return PackingScheme(levels, size, pack, unpack)
+    return PackingScheme(levels, size, pack, unpack_rows, f"a number is too big to be {levels}-level codes")
 
 
 def _count_digits(levels: int) -> int:
@@ -133,7 +156,7 @@ PACKINGS: dict[str, PackingScheme] = {
     **{f"base{levels}": _radix_packing(levels) for levels in RADICES},
 }
 PACKINGS["pack4"] = PACKINGS["pack4"]._replace(pack=_pack_nibbles)  # the same bytes, faster
-PACKINGS["pack8"] = PACKINGS["pack8"]._replace(pack=_pack_bytes, unpack=_unpack_bytes)
+PACKINGS["pack8"] = PACKINGS["pack8"]._replace(pack=_pack_bytes, unpack_rows=_unpack_bytes)
 CODECS = (*PACKINGS, ANS, ANS_STEPS)
 
 

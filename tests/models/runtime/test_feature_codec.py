@@ -1,6 +1,7 @@
 """Tests of the feature codec: round trips, one encoding per code sequence, and only CodecError for hostile input."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -182,3 +183,48 @@ def test_tables_open_by_their_features():
         with pytest.raises(CodecError, match="table"):
             build_codec(ANS, features, table)
     assert build_codec(ANS, (spec((6,), 2), spec((6,), 2, "more")), table * 2).total_bytes < 12
+
+
+@pytest.mark.parametrize("name", [*PACKINGS, ANS])
+def test_a_batch_decodes_as_one_by_one_and_refuses_each_bad_tensor_alone(name):
+    high = min(codec_levels(name), 9) - 2
+    rng = np.random.default_rng(4)
+    codes = rng.integers(0, high + 1, (40, 3, 7)).astype(np.uint8)
+    wide = build_ans_tables(codes, high + 2) if name == ANS else b""
+    codec = build_codec(name, (spec((3, 7), high),), wide)
+    tensors = [codec.encode("features", one) for one in codes]
+    size = len(tensors[0].data)
+    tensors[3] = Tensor(TensorDType.UINT8, (size + 1,), tensors[3].data + b"\0")
+    tensors[5] = Tensor(TensorDType.UINT8, (size,), b"\xff" * size)
+    tensors[8] = Tensor(TensorDType.INT8, (size,), tensors[8].data)
+    for batch in (tensors, tensors[5:6], tensors[:1], tensors[3:4]):
+        found = codec.decode_batch("features", batch)
+        assert found.codes.shape == (len(batch), 3, 7)
+        for place, tensor in enumerate(batch):
+            if place in found.faults:
+                with pytest.raises(CodecError, match=re.escape(str(found.faults[place]))):
+                    codec.decode("features", tensor)
+            else:
+                assert np.array_equal(found.codes[place], codec.decode("features", tensor))
+    assert {3, 8} <= codec.decode_batch("features", tensors).faults.keys()
+
+
+def test_a_batch_of_none_is_no_codes():
+    assert opened("pack3", (2, 2)).decode_batch("features", ()).codes.shape == (0, 2, 2)
+    with pytest.raises(CodecError, match="no feature"):
+        opened("pack3", (2, 2)).decode_batch("other", ())
+
+
+def test_random_payloads_in_a_batch_are_refused_exactly_where_they_are_alone():
+    rng = np.random.default_rng(5)
+    for name in PACKINGS:
+        codec = opened(name, (5,), high=codec_levels(name) - 1)
+        size = codec.total_bytes
+        tensors = [Tensor(TensorDType.UINT8, (size,), rng.bytes(size)) for _ in range(50)]
+        found = codec.decode_batch("features", tensors)
+        for place, tensor in enumerate(tensors):
+            if place in found.faults:
+                with pytest.raises(CodecError):
+                    codec.decode("features", tensor)
+            else:
+                assert np.array_equal(codec.decode("features", tensor), found.codes[place])
