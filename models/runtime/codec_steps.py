@@ -48,17 +48,6 @@ _CLASS = struct.Struct("<IB")  # positions, factor; then the counts of all class
 _SLACK_BITS = 64  # a payload is never this much shorter than the sum of its codes' information
 _SLACK_SHARE = 0.02
 
-WholeNumbers = npt.NDArray[np.int32]
-
-
-def _find_offsets(multiples: WholeNumbers) -> WholeNumbers:
-    """What is added to a magnitude on the fine grid before it is divided: about 2/5 of the multiple.
-
-    The fine grid has rounded already, to the nearest: that is half of one.
-    """
-    found: WholeNumbers = (2 * multiples - 1) // 5
-    return found
-
 
 class StepClass(NamedTuple):
     """A class of positions: `size` of them in a row; `factor`: how much coarser their grid is than that of others."""
@@ -118,13 +107,12 @@ def encode_steps(codes: Codes, table: "StepTable") -> bytes:
     settings = table.settings
     if codes.size != table.positions or (codes.size and int(codes.max()) >= settings.levels):
         raise CodecError(f"these are not {table.positions} codes of {settings.levels} levels")
-    wanted = codes.astype(np.int32) - np.int32(settings.centre)
-    rounded = _round_to_steps(wanted, table)
-    payload = _encode_exactly(wanted, rounded, table)
+    payload = _encode_exactly(codes, table)
     if payload is None:
-        step = _finest_step(rounded, table)
-        wanted = rounded[step] * table.multiples[step] if step < STEPS - 1 else np.zeros_like(wanted)
-        payload = _encode_exactly(wanted, _round_to_steps(wanted, table), table)
+        index = table.class_rows + codes
+        step = _finest_step(index, table)
+        rounded = table.lookups.rounded[step][index] if step < STEPS - 1 else np.full_like(codes, settings.centre)
+        payload = _encode_exactly(rounded, table)
     if payload is None:  # the step just found fits: this cannot be
         raise CodecError("the tables leave too little room")
     return payload.ljust(settings.payload_bytes, b"\0")
@@ -135,30 +123,32 @@ def decode_steps(data: bytes, table: "StepTable") -> Codes:
     try:
         decoder = load_decoder(data)
         step = int(decoder.decode(table.step_model, 1)[0])
-        wide = np.zeros(table.positions, np.int32)
+        codes = np.full(table.positions, table.settings.centre, np.uint8)
         if step < STEPS - 1:
-            models, lows = table.models(step), table.lows[step]
-            found = [
-                np.zeros(each.size, np.int32) if model is None else decoder.decode(model, each.size) - np.int32(low)
-                for model, each, low in zip(models, table.settings.classes, lows, strict=True)
-            ]
-            wide = np.concatenate(found) * table.multiples[step]
+            codes = _decode_at(step, decoder, table)
     except DECODER_ERRORS as error:  # how the library reports bytes that it cannot have made
         raise CodecError(f"not a payload of these tables: {str(error).splitlines()[0][:80]}") from None
-    payload = _encode_exactly(wide, _round_to_steps(wide, table), table)
+    payload = _encode_exactly(codes, table)
     if payload is None or payload.ljust(table.settings.payload_bytes, b"\0") != data:
         raise CodecError("not the payload that these codes have")
-    codes: Codes = (wide + np.int32(table.settings.centre)).astype(np.uint8)
     return codes
 
 
 def estimate_bits(codes: Codes, table: "StepTable", step: int) -> npt.NDArray[np.float64]:
     """Estimate the bits `[n]` that samples of flat codes `[n, positions]` take at a step (its place in `MULTIPLES`)."""
-    multiples, offsets = table.multiples[step], table.offsets[step]
-    wide = codes.astype(np.int32) - np.int32(table.settings.centre)
-    rounded = _round_magnitudes(wide, multiples, offsets).clip(table.least[step], table.most[step])
-    found: npt.NDArray[np.float64] = table.costs[table.cost_offsets[step] + rounded].sum(1, dtype=np.float64)
+    found: npt.NDArray[np.float64] = table.step_lookup(step).bits[table.class_rows + codes].sum(1, dtype=np.float64)
     return found
+
+
+class StepLookup(NamedTuple):
+    """What a step makes of each code of each class, flat `[..., classes * levels]`.
+
+    `symbols`: what is coded; `rounded`: the code that it is decoded to; `bits`: the symbol's information.
+    """
+
+    symbols: npt.NDArray[np.int32]
+    rounded: Codes
+    bits: npt.NDArray[np.float32]
 
 
 class StepTable:
@@ -167,16 +157,15 @@ class StepTable:
     def __init__(self, settings: StepSettings, counts: npt.NDArray[np.int64]) -> None:
         self.settings = settings
         self.positions = sum(each.size for each in settings.classes)
-        self.of_position = np.repeat(np.arange(len(settings.classes)), [each.size for each in settings.classes])
+        sizes = [each.size for each in settings.classes]
+        self.ends = np.cumsum(sizes).tolist()
+        self.of_position = np.repeat(np.arange(len(sizes)), sizes)
+        self.class_rows = self.of_position * settings.levels
         factors = np.array([each.factor for each in settings.classes], np.int32)
         multiples = np.array(MULTIPLES, np.int32)[:, None]
-        self._by_class = np.maximum(1, (multiples + factors // 2) // factors)  # [steps - 1, classes]
-        self.multiples = self._by_class[:, self.of_position]  # [steps - 1, positions]
-        self.offsets = _find_offsets(self.multiples)
-        below, above = settings.centre, settings.levels - 1 - settings.centre
-        self.lows = (below // self._by_class).tolist()  # the largest magnitudes below and above zero, by step and class
-        self.least = -(below // self.multiples)
-        self.most = above // self.multiples
+        self.multiples = np.maximum(1, (multiples + factors // 2) // factors)  # [steps - 1, classes]
+        self.lows = settings.centre // self.multiples  # the largest magnitudes below zero
+        self.highs = (settings.levels - 1 - settings.centre) // self.multiples  # and above
         self._counts = counts
         self._models: dict[int, list[Any]] = {}
 
@@ -185,58 +174,52 @@ class StepTable:
         """Model of the step's number: all are alike."""
         return build_model(np.full(STEPS, COUNT_SUM // STEPS))
 
+    @cached_property
+    def lookups(self) -> StepLookup:
+        """Lookups of all steps but the last, `[steps - 1, classes * levels]`."""
+        return StepLookup(*map(np.stack, zip(*map(self.step_lookup, range(STEPS - 1)), strict=True)))
+
     def models(self, step: int) -> list[Any]:
         """Models of the classes at a step, made when it is first used; None where only zero is left."""
         found = self._models.get(step)
         if found is None:
-            counts = [self._step_counts(step, index) for index in range(len(self.settings.classes))]
+            counts = [self.step_counts(step, index) for index in range(len(self.settings.classes))]
             found = self._models[step] = [build_model(each) if each.size > 1 else None for each in counts]
         return found
 
-    @cached_property
-    def costs(self) -> npt.NDArray[np.float32]:
-        """Information of each rounded coefficient in bits, flat `[steps - 1, classes, levels]`; 0 of a certain one."""
-        width = self.settings.levels
-        found = np.zeros((STEPS - 1, len(self.settings.classes), width), np.float32)
-        for step in range(STEPS - 1):
-            for index in range(len(self.settings.classes)):
-                counts = self._step_counts(step, index)
-                found[step, index, : counts.size] = -np.log2(counts / COUNT_SUM)
-        return found.reshape(-1)
+    def step_lookup(self, step: int) -> StepLookup:
+        """Lookup of one step, computed at each call."""
+        parts = []
+        for index in range(len(self.settings.classes)):
+            symbols = self._round_codes(step, index)
+            counts = self.step_counts(step, index)
+            wide = (symbols - self.lows[step, index]) * self.multiples[step, index]
+            bits = -np.log2(counts / COUNT_SUM).astype(np.float32) if counts.size > 1 else np.zeros(1, np.float32)
+            parts.append((symbols, (wide + self.settings.centre).astype(np.uint8), bits[symbols]))
+        return StepLookup(*map(np.concatenate, zip(*parts, strict=True)))
 
-    @cached_property
-    def cost_offsets(self) -> npt.NDArray[np.int64]:
-        """Where the cost of coefficient zero stands in `costs`, `[steps - 1, positions]`."""
-        classes, width = len(self.settings.classes), self.settings.levels
-        rows = np.arange(STEPS - 1)[:, None] * classes + self.of_position
-        return rows * width - self.least
-
-    def _step_counts(self, step: int, index: int) -> npt.NDArray[np.int64]:
+    def step_counts(self, step: int, index: int) -> npt.NDArray[np.int64]:
         """Counts of a class at a step: those of the fine grid, summed, from the least coefficient to the greatest."""
-        multiple, centre = self._by_class[step, index], self.settings.centre
-        fine = np.arange(self.settings.levels, dtype=np.int32) - np.int32(centre)
-        low, high = -(centre // multiple), (self.settings.levels - 1 - centre) // multiple
-        rounded = _round_magnitudes(fine, multiple, _find_offsets(multiple)).clip(low, high) - low
-        summed = np.zeros(high - low + 1, np.int64)
-        np.add.at(summed, rounded, self._counts[index])
-        return np.asarray(scale_counts(summed[None])[0], np.int64) if summed.size > 1 else summed
+        width = int(self.lows[step, index] + self.highs[step, index]) + 1
+        summed = np.zeros(width, np.int64)
+        np.add.at(summed, self._round_codes(step, index), self._counts[index])
+        return np.asarray(scale_counts(summed[None])[0], np.int64) if width > 1 else summed
+
+    def _round_codes(self, step: int, index: int) -> npt.NDArray[np.int32]:
+        """The symbol of each code of a class at a step: its coefficient over the multiple, counted from the least."""
+        multiple, low = self.multiples[step, index], self.lows[step, index]
+        wide = np.arange(self.settings.levels, dtype=np.int32) - np.int32(self.settings.centre)
+        rounded = np.sign(wide) * ((np.abs(wide) + _find_offset(multiple)) // multiple)
+        found: npt.NDArray[np.int32] = rounded.clip(-low, self.highs[step, index]) + low
+        return found
 
 
-def _round_magnitudes(wide: WholeNumbers, multiple: Any, offset: Any) -> WholeNumbers:
-    found: WholeNumbers = np.sign(wide) * ((np.abs(wide) + offset) // multiple)
-    return found
+def _find_offset(multiple: Any) -> Any:
+    """What is added to a magnitude on the fine grid before it is divided: about 2/5 of the multiple.
 
-
-def _round_to_steps(wide: WholeNumbers, table: StepTable) -> WholeNumbers:
-    """Round coefficients `[positions]` to every step but the last, `[steps - 1, positions]`, in units of the step."""
-    rounded = _round_magnitudes(wide, table.multiples, table.offsets)
-    return np.minimum(np.maximum(rounded, table.least, out=rounded), table.most, out=rounded)
-
-
-def _sum_costs(rounded: WholeNumbers, table: StepTable) -> npt.NDArray[np.float64]:
-    """Bits of the coefficients at every step, nearly."""
-    found: npt.NDArray[np.float64] = table.costs[table.cost_offsets + rounded].sum(1, dtype=np.float64)
-    return found
+    The fine grid has rounded already, to the nearest: that is half of one.
+    """
+    return (2 * multiple - 1) // 5
 
 
 def _find_room(table: StepTable) -> float:
@@ -244,36 +227,49 @@ def _find_room(table: StepTable) -> float:
     return (8 * table.settings.payload_bytes + _SLACK_BITS) * (1 + _SLACK_SHARE)
 
 
-def _finest_step(rounded: WholeNumbers, table: StepTable) -> int:
-    """The finest step at which the coefficients fit; the last one, which sends nothing, always does."""
-    for step in np.flatnonzero(_sum_costs(rounded, table) <= _find_room(table)):
-        if len(_encode_at(int(step), rounded[step], table)) <= table.settings.payload_bytes:
+def _finest_step(index: npt.NDArray[np.int64], table: StepTable) -> int:
+    """The finest step at which codes fit (`index`: into the lookups); the last, which sends nothing, always does."""
+    bits = table.lookups.bits.take(index, axis=1).sum(1)
+    for step in np.flatnonzero(bits <= _find_room(table)).tolist():
+        if len(_encode_at(step, index, table)) <= table.settings.payload_bytes:
             return int(step)
     return STEPS - 1
 
 
-def _encode_exactly(wide: WholeNumbers, rounded: WholeNumbers, table: StepTable) -> bytes | None:
-    """Encode at the finest step that gives exactly these coefficients and fits; None if no step does."""
-    exact = (rounded * table.multiples == wide).all(1)
-    possible = exact & (_sum_costs(rounded, table) <= _find_room(table))
-    for step in np.flatnonzero(possible):
-        payload = _encode_at(int(step), rounded[step], table)
-        if len(payload) <= table.settings.payload_bytes:
-            return payload
-    return None if wide.any() else _encode_at(STEPS - 1, wide, table)
+def _encode_exactly(codes: Codes, table: StepTable) -> bytes | None:
+    """Encode at the finest step that gives exactly these codes and fits; None if no step does."""
+    index = table.class_rows + codes
+    for step in np.flatnonzero((table.lookups.rounded.take(index, axis=1) == codes).all(1)).tolist():
+        if float(table.lookups.bits[step][index].sum(dtype=np.float64)) <= _find_room(table):
+            payload = _encode_at(step, index, table)
+            if len(payload) <= table.settings.payload_bytes:
+                return payload
+    return None if (codes != table.settings.centre).any() else _encode_at(STEPS - 1, index, table)
 
 
-def _encode_at(step: int, rounded: WholeNumbers, table: StepTable) -> bytes:
-    """Encode a step's number and its coefficients to the fewest bytes that decode to them when zeros follow."""
+def _encode_at(step: int, index: npt.NDArray[np.int64], table: StepTable) -> bytes:
+    """Encode a step's number and the symbols of codes to the fewest bytes that decode to them when zeros follow."""
     encoder = new_encoder()
     encoder.encode(np.array([step], np.int32), table.step_model)
     if step < STEPS - 1:
+        symbols = table.lookups.symbols[step][index]
         start = 0
-        for model, each, low in zip(table.models(step), table.settings.classes, table.lows[step], strict=True):
+        for model, end in zip(table.models(step), table.ends, strict=True):
             if model is not None:
-                encoder.encode(rounded[start : start + each.size] + np.int32(low), model)
-            start += each.size
+                encoder.encode(symbols[start:end], model)
+            start = end
     return finish_payload(encoder)
+
+
+def _decode_at(step: int, decoder: Any, table: StepTable) -> Codes:
+    """Decode the symbols of a step to codes on the fine grid."""
+    parts = [
+        np.zeros(each.size, np.int32) if model is None else decoder.decode(model, each.size)
+        for model, each in zip(table.models(step), table.settings.classes, strict=True)
+    ]
+    low, multiple = (column[step][table.of_position] for column in (table.lows, table.multiples))
+    wide = (np.concatenate(parts) - low) * multiple + table.settings.centre
+    return wide.astype(np.uint8)
 
 
 def _read_table(data: bytes, offset: int) -> tuple[StepTable, int]:

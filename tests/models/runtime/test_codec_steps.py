@@ -173,7 +173,7 @@ def test_no_table_is_made_of_what_are_no_codes(codes):
 def test_counts_of_every_step_are_whole_and_complete():
     for step in range(STEPS - 1):
         for index in range(len(CLASSES)):
-            counts = TABLE._step_counts(step, index)
+            counts = TABLE.step_counts(step, index)
             assert counts.sum() == COUNT_SUM
             assert counts.min() >= 1
 
