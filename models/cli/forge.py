@@ -61,7 +61,9 @@ _Level = _flag_option(
     "features only",
     metavar="LEVEL",
 )
-_Aware = _flag_option("Weight of an adversary that makes codes leak less, such as 1; costs accuracy.", _LIMITS)
+_Aware = _flag_option(
+    "Weight of what codes tell beyond the label, such as 1: they leak less, and cost accuracy.", _LIMITS
+)
 _Alarm = _flag_option("Share of in-scope samples that may be called novel.", _GATE, default=True)
 _Leakage = _flag_option("Success of the reconstruction attack, upper 95 % bound, 0..1.", _LIMITS)
 _Time = _flag_option("Median latency of the device's half in milliseconds, on this machine.", _LIMITS)

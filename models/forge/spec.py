@@ -51,8 +51,8 @@ class ForgeSpec:
       `head_share`: share of the given model's arithmetic on the device. `sample_level`: label P0 to P3 of the sample,
       which allows that the sample itself travels, coded; "" lets nothing but features leave.
     - `max_leakage`: success of the reconstruction attack, 0..1, above what the label alone gives. `leakage_aware`:
-      weight of an adversary in the teaching, 0: none. `target_ms`: median latency of the device's half on this
-      machine, milliseconds.
+      weight, in the teaching, of each bit that a code tells beyond the label, 0: none counts. `target_ms`: median
+      latency of the device's half on this machine, milliseconds.
     - `max_loss`: what the pair may lose against the given model if every sample is escalated, as a share (0.01 = one
       point), or as a share of its RMSE for a regressor.
     - `max_share`, `target_accuracy`, `max_risk` choose the threshold, one at most: escalate at most this share; reach

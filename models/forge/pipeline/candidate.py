@@ -162,6 +162,7 @@ class CandidateBuild:
             edge_model=self._aids.edge_model,
             augment=self._aids.augment,
             copies=pace.copies,
+            leakage_weight=wish.leakage_aware,
             threads=wish.threads,
         )
 

@@ -18,6 +18,7 @@ from models.forge.data.types import Data
 from models.forge.partition.cuts import TracedModel
 from models.forge.training.calibration import fit_temperature
 from models.forge.training.distillation import DistillationConfig, build_loss_config, choose_batch
+from models.forge.training.leakage_penalty import LeakagePenalty, penalty_share
 from models.forge.training.losses import LossConfig, distillation_loss
 from models.forge.training.modules import TrainedModules, as_tuple
 from models.forge.training.teacher import AugmentFunction, TeacherAnswers, choose_execution, predict_batches
@@ -31,7 +32,8 @@ class LearnedCourse(NamedTuple):
 
     `rate`: highest learning rate of the transform; `given`: factor on it for the given model's own layers. `doubt`:
     weight of a sample that the hub answers no better than the device, beside 1 for one that it always answers better.
-    `tightness`: weight of coding more than the start did. `folder`: for checkpoints.
+    `tightness`: weight of coding more than the start did; `leakage_weight`: of a bit that a code tells beyond the label
+    (`LeakagePenalty`), 0: none counts. `folder`: for checkpoints.
     """
 
     epochs: int = 3
@@ -40,6 +42,7 @@ class LearnedCourse(NamedTuple):
     given: float = 0.5
     doubt: float = 0.3
     tightness: float = 1.0
+    leakage_weight: float = 0.0
     softness: float = 3.0
     hard_weight: float = 0.3
     copies: int = 2
@@ -87,6 +90,7 @@ class PathTrainer:
         self._warmth = _fit_warmth(traced, data)
         self._middle = float(models["coder"].middle)  # type: ignore[arg-type]  # a number, not a module
         self._start_bits = self._measure_bits()
+        self._penalty = LeakagePenalty(course.leakage_weight, self._aim.labels) if course.leakage_weight else None
         fresh = [*models["coder"].parameters(), *models["decoder"].parameters()]
         given = [weight for weight in models["tail"].parameters() if weight.requires_grad]
         groups = [{"params": fresh, "top": course.rate}, {"params": given, "top": course.rate * course.given}]
@@ -116,7 +120,7 @@ class PathTrainer:
             self._set_rate((epoch + step / steps) / course.epochs)
             batch = self._speed.arrange(lesson.x[chosen])
             with self._speed.autocast():
-                loss = self._compute_loss(batch, lesson.answers[chosen], self._y[chosen])
+                loss = self._compute_loss(batch, lesson.answers[chosen], self._y[chosen], epoch)
             self._optimiser.zero_grad()
             if torch.isfinite(loss):  # a batch of NaN loss would spoil every weight
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -126,7 +130,7 @@ class PathTrainer:
         self._models.eval()
         return total / steps
 
-    def _compute_loss(self, batch: Tensor, answers: Tensor, y: Tensor) -> Tensor:
+    def _compute_loss(self, batch: Tensor, answers: Tensor, y: Tensor, epoch: int) -> Tensor:
         pieces, course, coder = self._pieces, self._course, self._models["coder"]
         with torch.no_grad():
             features = as_tuple(pieces.head(batch))
@@ -135,6 +139,8 @@ class PathTrainer:
         codes = coder(batch, features, None)
         outputs = as_tuple(self._models["tail"](*as_tuple(self._models["decoder"](codes))))[0]
         loss = distillation_loss(outputs, answers, y, self._aim, course.doubt + (1 - course.doubt) * gains)
+        if self._penalty:
+            loss = loss + penalty_share(epoch, course.epochs) * self._penalty(codes, y)
         excess = _estimate_bits(codes, self._middle) / self._start_bits - 1
         return loss + course.tightness * torch.relu(excess)
 

@@ -23,6 +23,7 @@ from models.forge.training.bottleneck import BottleneckDecoder, BottleneckEncode
 from models.forge.training.determinism import deterministic_torch
 from models.forge.training.early_exit import EarlyExit, RegressionExit, ScaledRegressor
 from models.forge.training.gate import collect_gate_samples, set_confidence
+from models.forge.training.leakage_penalty import LeakagePenalty, penalty_share
 from models.forge.training.losses import LossConfig, distillation_loss, exit_loss, feature_matching_loss
 from models.forge.training.modules import TrainedModules, as_tuple
 from models.forge.training.novelty import set_novelty
@@ -51,7 +52,8 @@ class DistillationConfig(NamedTuple):
     of
     the device's half, as a share of the given model's. `edge_model`: the user's own small model as the early exit.
     `copies`: differently augmented copies of the training set, each answered by the given model once. `rate`: highest
-    learning rate. `folder`: for checkpoints; with the same settings, a second call goes on there, or ends at once.
+    learning rate. `leakage_weight`: of a bit that a code tells beyond the label (`LeakagePenalty`), 0: none counts.
+    `folder`: for checkpoints; with the same settings, a second call goes on there, or ends at once.
     """
 
     entry: "Cut | None" = None
@@ -69,6 +71,7 @@ class DistillationConfig(NamedTuple):
     exit_weight: float = 0.2
     hard_weight: float = 0.3
     softness: float = 3.0
+    leakage_weight: float = 0.0
     folder: Path | None = None
     threads: int = 1
 
@@ -176,6 +179,7 @@ class _Trainer:
         self._answers = TeacherAnswers(models.teacher, x, wish.augment, wish.seed, wish.folder)
         self._speed = choose_execution(models.teacher, torch.from_numpy(x[:2]))
         self._guide = models.guide
+        self._penalty = LeakagePenalty(wish.leakage_weight, aim.labels) if wish.leakage_weight else None
         with torch.inference_mode():
             usual = pieces.decoder.entry.to_canonical(*as_tuple(self._guide(torch.from_numpy(x[:_USUAL])))).mean(
                 0, keepdim=True
@@ -238,8 +242,11 @@ class _Trainer:
             found = as_tuple(pieces.head(batch))
         hidden = pieces.encoder.trunk(*found)
         local = pieces.exit(batch) if pieces.separate else pieces.exit(hidden)
-        features = as_tuple(pieces.decoder(pieces.encoder.quantise(hidden)))
+        codes = pieces.encoder.quantise(hidden)
+        features = as_tuple(pieces.decoder(codes))
         loss = distillation_loss(as_tuple(pieces.tail(*features))[0], answers, y, self._aim)
+        if self._penalty:
+            loss = loss + penalty_share(epoch, wish.epochs) * self._penalty(codes, y)
         loss = loss + wish.exit_weight * exit_loss(local, answers, y, self._aim)
         if epoch < self._match_epochs:
             with torch.no_grad():

@@ -19,6 +19,11 @@ _LEAST_FREE = 8  # samples beyond one a label: with fewer, no variance within la
 _TENTHS = 10
 
 
+def penalty_share(epoch: int, epochs: int) -> float:
+    """Share of the penalty that counts in an epoch: it rises over the first half, for codes first have to tell much."""
+    return min(1.0, 2 * (epoch + 1) / max(1, epochs))
+
+
 class LeakagePenalty:
     """Loss term: bits that one code tells of a sample beyond its label, on average over the codes, times `weight`.
 
@@ -50,6 +55,7 @@ class LeakagePenalty:
     def _group_samples(self, y: Tensor) -> Tensor:
         """Number of the group `[n]` that each sample's label or value stands for; out of scope is a group too."""
         if self._labels:
-            return torch.unique(y, return_inverse=True)[1]
+            numbers: Tensor = torch.unique(y, return_inverse=True)[1]
+            return numbers
         edges = torch.quantile(y.float(), torch.arange(1, _TENTHS, dtype=torch.float32) / _TENTHS)
         return torch.searchsorted(edges, y.float())

@@ -17,6 +17,7 @@ from models.forge.training.distillation import (
     count_steps_per_epoch,
     train_modules,
 )
+from models.forge.training.leakage_penalty import LeakagePenalty
 from models.forge.training.modules import build_edge_module, build_tail_module, edge_output_names
 
 KINDS = ("left", "middle", "right")
@@ -186,3 +187,17 @@ def test_a_plan_counts_the_steps_that_an_epoch_really_takes(samples):
     assert steps == max(1, samples // choose_batch(samples, 256))
     assert steps >= min(32, max(1, samples // 16))
     assert choose_batch(samples, 256) <= 256
+
+
+def test_codes_taught_to_leak_less_tell_fewer_bits_beyond_the_label():
+    data = _data(values=False)
+    traced = trace_model(_given(data), torch.from_numpy(data.training.x[0][:2]))
+    cut, y, bits = find_cuts(traced)[0], torch.from_numpy(data.calibration.y), []
+    for weight in (0.0, 3.0):
+        pieces = train_modules(traced, data, cut, WISH._replace(leakage_weight=weight), lambda _, __: None)
+        with torch.inference_mode():
+            codes = build_edge_module(pieces)(torch.from_numpy(data.calibration.x[0]))[1]
+            answers = build_tail_module(pieces)(codes.float())
+        assert (answers.argmax(1) == y).float().mean() > 0.9
+        bits.append(float(LeakagePenalty(1.0, 3).bits_beyond_label(codes, y)))
+    assert bits[1] < 0.7 * bits[0]
