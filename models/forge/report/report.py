@@ -21,6 +21,7 @@ from models.forge.partition.cuts import PreparedModel
 from models.forge.report.frontier_section import FrontierView
 from models.forge.report.page import PageFigures, render_page
 from models.forge.report.payoff import judge_payoff
+from models.forge.report.payoff_evidence import collect_evidence
 from models.forge.report.result import ForgedBundle
 from models.forge.report.trades import describe_trade, list_trades
 from models.forge.routes.frontier import RoutePoint
@@ -56,8 +57,9 @@ def write_report(
     (folder / OUTCOMES_FILE).write_bytes(encode_outcomes(made.judged.chosen_on))
     (folder / HELDOUT_FILE).write_bytes(encode_outcomes(made.judged.measured_on))
     sizes = {one.name: round(one.mean_bytes, 1) for one in measure_baselines(found.data.heldout.x[0])}
-    payoff = judge_payoff(bundle.manifest, made.judged.measured_on, found.data.heldout.x[0][0].nbytes)
     frontier = _view_frontier(bundle, made.points, sizes, wish)
+    evidence = collect_evidence(bundle.manifest, found.data, made, frontier.sealed_samples)
+    payoff = judge_payoff(bundle.manifest, made.judged.measured_on, found.data.heldout.x[0][0].nbytes, evidence)
     told: dict[str, Any] = {
         "payoff": payoff._asdict(),
         "frontier": made.points,

@@ -50,7 +50,7 @@ def test_a_pair_that_is_worse_than_the_device_alone_is_said_first(judge):
 
 def test_it_says_whether_the_given_model_or_the_bottleneck_is_to_blame(judge):
     worse = classified(130, 33, edge_wrong=range(3), hub_wrong=range(3, 8))
-    assert "the bottleneck loses it" in judge(worse, hub=0.99).warnings[0]
+    assert "what travels loses it" in judge(worse, hub=0.99).warnings[0]
     assert "no question can help" in judge(worse, hub=0.97).warnings[0]
 
 

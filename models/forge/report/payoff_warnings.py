@@ -1,0 +1,167 @@
+"""Warnings about a forged pair: each a plain function of held-out figures that returns one line, or "" if all is well.
+
+Rule: a line says what was found, with its interval, and what to try. Nothing is chosen here.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.bundle.measurements import CalibrationFigures, QualityMetric, RiskGuarantee
+from models.forge.evaluation.outcomes import Outcomes
+from models.forge.evaluation.risk_control import RiskKind
+from models.forge.evaluation.trivial_baseline import TrivialBaseline
+from models.forge.report.intervals import Interval, gain_interval, measure_gain, quality_interval, share_interval
+
+_FEWEST_BITS = 1.0  # of all codes of a sample together: less tells hardly two kinds of samples apart
+_ALIKE = 1e-4  # of accuracy, or as a share of an RMSE
+
+
+class CodedSamples(NamedTuple):
+    """One way to send a sample: what it is, bytes as they travel, and the pair's loss against lossless features.
+
+    `lost`: of accuracy (0.01 = one point), or a share of an RMSE.
+    """
+
+    name: str
+    sealed_bytes: float
+    lost: float
+
+
+def warn_of_harm(found: Outcomes, threshold: float) -> str:
+    """The pair is worse than the device alone, by more than its interval."""
+    asked = found.confidence < threshold
+    pair = np.where(asked, found.hub_loss, found.edge_loss)
+    gained = gain_interval(found.edge_loss, pair, found.groups, regressor=bool(found.tolerance))
+    if gained.high >= 0:
+        return ""
+    metric = found.metric
+    gain = measure_gain(found.edge_loss, pair, regressor=bool(found.tolerance))
+    return (
+        f"the pair is worse than the device alone: asking {asked.mean():.1%} of the held-out samples loses"
+        f" {format_gain(metric, -gain)} (with 95 % {format_range(metric, Interval(-gained.high, -gained.low))});"
+        " the held-out samples are unlike the calibration samples, or use --max-share 0"
+    )
+
+
+def warn_below_baseline(edge_loss: npt.NDArray[np.float64], metric: QualityMetric, base: TrivialBaseline) -> str:
+    """A trivial baseline answers the same held-out samples better than the device's half, by more than its interval.
+
+    For the constant answer it is enough that the device's half is not shown to be better.
+    """
+    regressor = metric is QualityMetric.RMSE
+    won = gain_interval(edge_loss, base.loss, regressor=regressor)
+    constant = base.name.startswith("always")
+    if won.high < 0 or not (constant or won.low > 0):
+        return ""
+    figures = [
+        f"{format_quality(metric, _quality(loss, regressor=regressor))}"
+        f" ({format_range(metric, quality_interval(loss, regressor=regressor))})"
+        for loss in (base.loss, edge_loss)
+    ]
+    better = "is better than" if won.low > 0 else "is as good as"
+    return (
+        f"{base.name} {better} the device's half: {figures[0]} against {figures[1]} on held-out samples; teach longer"
+        " (--effort), give a small model of your own (--edge-model), or look at the data"
+    )
+
+
+def _quality(loss: npt.NDArray[np.float64], *, regressor: bool) -> float:
+    return float(np.sqrt(loss.mean())) if regressor else 1 - float(loss.mean())
+
+
+def count_code_bits(codes: npt.NDArray[np.uint8]) -> float:
+    """Bits that the codes `[n, ...]` of a sample carry at most: the sum of the entropies of their positions."""
+    rows = codes.reshape(len(codes), -1)
+    bits = 0.0
+    for column in rows.T:
+        shares = np.bincount(column, minlength=256) / len(rows)
+        kept = shares[shares > 0]
+        bits -= float((kept * np.log2(kept)).sum())
+    return bits
+
+
+def warn_of_dead_codes(codes: npt.NDArray[np.uint8]) -> str:
+    """All codes are equal, or tell hardly two kinds of samples apart: the hub is asked nothing."""
+    bits = count_code_bits(codes)
+    if bits >= _FEWEST_BITS:
+        return ""
+    different = len(np.unique(codes.reshape(len(codes), -1), axis=0))
+    return (
+        f"the codes are dead: {different} different in {len(codes)} held-out samples, {bits:.2f} bits each at most; the"
+        " model's features at this cut say nothing of the sample: try another --cut, and look at the model's weights"
+    )
+
+
+def warn_of_asked_share(c: CalibrationFigures, found: Outcomes) -> str:
+    """More held-out samples are asked than the threshold promised, by more than the interval."""
+    asked = found.confidence < c.threshold
+    low, high = share_interval(asked, found.groups)
+    if low <= c.asked_limit:
+        return ""
+    units = f"{len(np.unique(found.groups))} groups" if len(found.groups) else f"{len(found)} samples"
+    hint = "" if c.groups else "; if they come from patients, users or machines, give them as groups"
+    return (
+        f"more is asked than was promised: {asked.mean():.1%} of the held-out samples ({low:.1%} to {high:.1%},"
+        f" {units}) where at most {c.asked_limit:.1%} was: they are unlike the calibration samples{hint}"
+    )
+
+
+def warn_of_risk(promise: RiskGuarantee | None, found: Outcomes, threshold: float) -> str:
+    """The risk on held-out samples is above the one that was guaranteed, by more than the interval."""
+    if promise is None:
+        return ""
+    kept = found.confidence >= threshold
+    wrong, counted = kept & ~found.edge_right, np.ones(len(found), bool)
+    kind = next((each for each in RiskKind if f"/{each}" in promise.method), RiskKind.LOCAL)
+    if kind is RiskKind.LOCAL:
+        counted = kept
+    elif kind is RiskKind.PAIR:
+        wrong = wrong | (~kept & ~found.hub_right)
+    if not counted.any():
+        return ""
+    groups = found.groups[counted] if promise.groups and len(found.groups) else found.groups[:0]
+    low, high = share_interval(wrong[counted], groups)
+    if low <= promise.max_risk:
+        return ""
+    what = {
+        RiskKind.LOCAL: "of the answers that the device keeps",
+        RiskKind.KEPT_WRONG: "of all samples kept on the device and answered",
+        RiskKind.PAIR: "of the pair's answers",
+    }[kind]
+    return (
+        f"the risk is above what was guaranteed: {wrong[counted].mean():.1%} {what} are wrong on held-out samples"
+        f" ({low:.1%} to {high:.1%}) where at most {promise.max_risk:.1%} was: the guarantee is about samples drawn as"
+        " the calibration samples were, and these are not; calibrate on samples like those in use"
+    )
+
+
+def warn_of_costly_codes(shipped: CodedSamples, others: Sequence[CodedSamples]) -> str:
+    """The sample itself, compressed by usual means, takes no more bytes than the codes and loses no more."""
+    cheaper = [one for one in others if one.sealed_bytes <= shipped.sealed_bytes and one.lost <= shipped.lost + _ALIKE]
+    if not cheaper:
+        return ""
+    best = min(cheaper, key=lambda one: (one.sealed_bytes, one.lost))
+    return (
+        f"the codes cost more than the sample itself: {shipped.sealed_bytes:,.0f} B, sealed, against"
+        f" {best.sealed_bytes:,.0f} B of {best.name}, which loses no more; they pay only by what they hide: see the"
+        " leakage, or let the sample leave with --sample-level"
+    )
+
+
+def format_quality(metric: QualityMetric, value: float) -> str:
+    """An accuracy in percent, or an RMSE."""
+    return f"{value:.4g} rmse" if metric == QualityMetric.RMSE else f"{value:.1%}"
+
+
+def format_gain(metric: QualityMetric, value: float) -> str:
+    """A gain in points of accuracy, or in units of the target."""
+    return f"{value:.4g}" if metric == QualityMetric.RMSE else f"{100 * value:.1f} points"
+
+
+def format_range(metric: QualityMetric, interval: Interval) -> str:
+    """An interval as `93.1 to 99.2 %`, or in units of the target."""
+    low, high = interval
+    return f"{low:.4g} to {high:.4g}" if metric == QualityMetric.RMSE else f"{100 * low:.1f} to {100 * high:.1f} %"
