@@ -34,7 +34,6 @@ from models.forge.spec import ForgeSpec
 from models.forge.training import calibration as calibrate
 
 _DECILES = tuple(number / 10 for number in range(1, 10))
-_TOLERANCE_SHARE = 0.7  # of calibration samples, an error that the hub stays under is one that counts as right
 Values = npt.NDArray[Any]
 
 
@@ -127,9 +126,7 @@ class _PairEvaluator:
     def _fit_temperatures(self, answered: PartAnswers) -> None:
         y = answered.part.y
         if self._regressor:
-            errors = np.abs(answered.hub.asked[:, 0] - y)
-            self._tolerance = max(float(np.quantile(errors, _TOLERANCE_SHARE)), 1e-6 * (float(np.ptp(y)) or 1.0))
-            self._tolerance = float(f"{self._tolerance:.4g}")
+            self._tolerance = calibrate.fit_tolerance(answered.hub.asked[:, 0] - y, y)
             return
         self._temperature = calibrate.fit_temperature(answered.edge.logits, y)
         self._hub_temperature = calibrate.fit_temperature(answered.hub.asked, y)

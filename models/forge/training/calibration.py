@@ -1,4 +1,4 @@
-"""Confidence calibration: softmax temperature scaling and expected calibration error.
+"""Confidence calibration: softmax temperature scaling, a regressor's tolerance, and expected calibration error.
 
 Rule: the temperature is chosen on a calibration split; figures are taken on held-out samples. numpy only.
 """
@@ -12,6 +12,7 @@ import numpy.typing as npt
 Logits = npt.NDArray[np.floating[Any]]
 Labels = npt.NDArray[np.int64]
 _BINS = 15
+_TOLERANCE_SHARE = 0.7
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -53,6 +54,15 @@ def _smoothed_log_loss(logits: Logits, y: Labels, temperature: float) -> float:
     own = logs[np.arange(len(y)), y]
     others = (logs.sum(1) - own) / max(1, labels - 1)
     return -float(((1 - rest) * own + rest * others).mean())
+
+
+def fit_tolerance(hub_errors: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
+    """The error of a regressor that still counts as right: the one that the hub stays under in seven of ten samples.
+
+    `hub_errors`: answers minus targets `[n]`; `y`: targets, in whose units it is. More than 0, with four digits.
+    """
+    found = float(np.quantile(np.abs(hub_errors), _TOLERANCE_SHARE))
+    return float(f"{max(found, 1e-6 * (float(np.ptp(y)) or 1.0)):.4g}")
 
 
 def expected_calibration_error(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> float:

@@ -1,8 +1,9 @@
 """Learned confidence gate: the probability that the device's own answer stands.
 
-Rule: fitted on the calibration part alone, with every probability read off samples that the fit did not see. Learned
-deferral: Madras et al. 2018, Mozannar & Sontag 2020; when it beats the softmax: Jitkrittum et al. 2023. Monotone
-calibration: Zadrozny & Elkan 2002.
+Rule: fitted on the calibration part alone, with every probability read off samples that the fit did not see (of other
+groups, where samples come in groups); it ships only if its ranking gains more there than the softmax's, or than a
+regressor's own error scale. Learned deferral: Madras et al. 2018, Mozannar & Sontag 2020; when it beats the softmax:
+Jitkrittum et al. 2023. Monotone calibration: Zadrozny & Elkan 2002.
 """
 
 import math
@@ -15,7 +16,7 @@ from sklearn.isotonic import isotonic_regression
 from torch import Tensor, nn
 
 from models.forge.data.types import Data, DataPart
-from models.forge.training.calibration import fit_temperature
+from models.forge.training.calibration import fit_temperature, fit_tolerance
 from models.forge.training.modules import TrainedModules, as_tuple, build_tail_module, pool_places
 from models.forge.training.teacher import predict_batches
 
@@ -27,6 +28,8 @@ _WIDE = 32  # up to so many labels each label's log-probability is a gate input 
 _KNOTS = 24
 _STEPS, _RATE, _DECAY = 300, 0.01, 0.02
 _DEEPER_PAYS = 0.002  # share of right answers that reading the trunk must add before it is used
+_VALUE_PAYS = 0.005  # share of the squared error that a regressor's gate must gain before it is used
+_OUTLIER = 4.0  # larger gains, in units of their root mean square, count as this
 _LEAST = 200  # samples of calibration below which nothing is learned from them
 
 
@@ -56,15 +59,16 @@ class PiecewiseLinear(nn.Module):
 class ConfidenceGate(nn.Module):
     """Gate network: (logits, pooled trunk) -> confidence `[n]`.
 
-    Low where the hub is expected to be right and the device wrong.
+    Low where the hub is expected to be right and the device wrong. `values`: the logits are a regressor's (value, log
+    scale) and no classifier's.
     """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, mean: Tensor, scale: Tensor, hidden: int, looks_deeper: bool) -> None:
+    def __init__(self, mean: Tensor, scale: Tensor, hidden: int, looks_deeper: bool, *, values: bool = False) -> None:
         super().__init__()
-        self.looks_deeper = looks_deeper
+        self.looks_deeper, self.values = looks_deeper, values
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
         self.first = nn.Linear(len(mean), hidden)
@@ -77,28 +81,38 @@ class ConfidenceGate(nn.Module):
 
     def score(self, logits: Tensor, summary: Tensor) -> Tensor:
         """Uncalibrated score `[n]`: the higher, the less there is to gain from asking the hub."""
-        seen = build_gate_inputs(logits, summary if self.looks_deeper else None)
+        seen = build_gate_inputs(logits, summary if self.looks_deeper else None, values=self.values)
         gain: Tensor = self.second(torch.relu(self.first((seen - self.mean) * self.scale)))
         return -gain[:, 0]
 
 
-def build_gate_inputs(logits: Tensor, summary: Tensor | None) -> Tensor:
-    """Gate inputs: ordered largest log-probabilities, margin, entropy, each label's, and the trunk if given."""
+def build_gate_inputs(logits: Tensor, summary: Tensor | None, *, values: bool = False) -> Tensor:
+    """Gate inputs: ordered largest log-probabilities, margin, entropy, each label's, and the trunk if given.
+
+    `values`: of a regressor, its value and log scale as they are.
+    """
+    deeper = [] if summary is None else [summary]
+    if values:
+        return torch.cat([logits, *deeper], 1)
     logs = torch.log_softmax(logits, 1)
     ordered = torch.topk(logs, min(_SHOWN, logs.shape[1]), dim=1).values
     margin = ordered[:, :1] - ordered[:, 1:2]
     entropy = -(logs.exp() * logs).sum(1, keepdim=True)
     each = [logs] if logs.shape[1] <= _WIDE else []
-    return torch.cat([ordered, margin, entropy, *each, *([] if summary is None else [summary])], 1)
+    return torch.cat([ordered, margin, entropy, *each, *deeper], 1)
 
 
 class GateSamples(NamedTuple):
-    """Samples for fitting, as the device and the hub answer them: tensors of `n` rows."""
+    """Samples for fitting, as the device and the hub answer them: tensors of `n` rows.
+
+    `groups`: whole numbers `[n]` that say which samples belong together, None if each stands for itself.
+    """
 
     logits: Tensor
     summary: Tensor
     hub: Tensor
     y: Tensor
+    groups: Tensor | None = None
 
 
 def collect_gate_samples(pieces: TrainedModules, part: DataPart) -> GateSamples:
@@ -106,9 +120,9 @@ def collect_gate_samples(pieces: TrainedModules, part: DataPart) -> GateSamples:
     device = _DeviceHalf(pieces).eval()
     found = [_run_device(device, part.x[0][i : i + 500]) for i in range(0, len(part), 500)]
     logits, summary, codes = (torch.cat(column) for column in zip(*found, strict=True))
-    return GateSamples(
-        logits, summary, predict_batches(build_tail_module(pieces), codes), torch.from_numpy(np.asarray(part.y))
-    )
+    hub = predict_batches(build_tail_module(pieces), codes)
+    groups = None if part.groups is None else torch.from_numpy(part.groups)
+    return GateSamples(logits, summary, hub, torch.from_numpy(np.asarray(part.y)), groups)
 
 
 def _run_device(device: nn.Module, x: npt.NDArray[np.float32]) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,11 +145,16 @@ class _DeviceHalf(nn.Module):
 
 
 def set_confidence(pieces: TrainedModules, seen: GateSamples, data: Data, seed: int) -> None:
-    """Set `gate` and `temperature` from the calibration samples; a gate only if it beats the softmax there."""
+    """Set `gate` and `temperature` from the calibration samples.
+
+    A gate only if it beats the softmax, or a regressor's own error scale, on samples that its fit left out.
+    """
     if data.labels:
         known = seen.y.numpy() >= 0
         pieces.temperature = fit_temperature(seen.logits.numpy()[known], seen.y.numpy()[known])
         pieces.gate = fit_gate(seen, seed)
+    else:
+        pieces.gate = fit_value_gate(seen, seed)
 
 
 def fit_gate(seen: GateSamples, seed: int) -> ConfidenceGate | None:
@@ -144,8 +163,9 @@ def fit_gate(seen: GateSamples, seed: int) -> ConfidenceGate | None:
         return None
     own, hub = seen.logits.argmax(1) == seen.y, seen.hub.argmax(1) == seen.y
     best, reached = None, mean_recovered(torch.softmax(seen.logits, 1).amax(1), own, hub)
+    gains = expected_gain(seen)
     for looks_deeper, margin in ((False, 0.0), (True, _DEEPER_PAYS)):
-        gate, scores = _fit_folds(seen, looks_deeper, seed)
+        gate, scores = _fit_folds(seen, gains, looks_deeper, seed)
         found = mean_recovered(scores, own, hub)
         if found > reached + margin:
             gate.table = fit_isotonic(scores.double().numpy(), own.double().numpy())
@@ -153,16 +173,54 @@ def fit_gate(seen: GateSamples, seed: int) -> ConfidenceGate | None:
     return best
 
 
-def _fit_folds(seen: GateSamples, looks_deeper: bool, seed: int) -> tuple[ConfidenceGate, Tensor]:
+def fit_value_gate(seen: GateSamples, seed: int) -> ConfidenceGate | None:
+    """A regressor's gate by gain: the best of its own error scale (None) and learned ones, on samples left out.
+
+    A learned one predicts what the hub takes off the squared error, from value, log scale and trunk. Two estimates of
+    that gain are learned from: the distance of the two answers (the plug-in estimate: the gain if the hub is right),
+    which varies little, and the difference of the squared errors itself. What is compared is the mean gain over asked
+    shares up to 30 %, which has to be larger by `_VALUE_PAYS` of the squared error.
+    """
+    if len(seen.y) < _LEAST:
+        return None
+    value, hub, y = seen.logits[:, 0].double(), seen.hub[:, 0].double(), seen.y.double()
+    own, others = (value - y) ** 2, (hub - y) ** 2
+    right = (value - y).abs() <= fit_tolerance((hub - y).numpy(), y.numpy())
+    least = mean_recovered(-seen.logits[:, 1], -own, -others) + _VALUE_PAYS * float(own.mean())
+    best, reached = None, least
+    for gains in ((value - hub).abs(), own - others):
+        scaled = (gains / gains.square().mean().sqrt().clamp(min=1e-9)).clamp(-_OUTLIER, _OUTLIER).float()
+        for looks_deeper in (False, True):
+            gate, scores = _fit_folds(seen, scaled, looks_deeper, seed, values=True)
+            found = mean_recovered(scores, -own, -others)
+            if found > reached:
+                gate.table = fit_isotonic(scores.double().numpy(), right.double().numpy())
+                best, reached = gate.eval(), found
+    return best
+
+
+def _fit_folds(
+    seen: GateSamples, gains: Tensor, looks_deeper: bool, seed: int, *, values: bool = False
+) -> tuple[ConfidenceGate, Tensor]:
     """A gate of one small network per fold, joined into one, and each sample's score by the one that left it out."""
-    shown = build_gate_inputs(seen.logits, seen.summary if looks_deeper else None)
+    shown = build_gate_inputs(seen.logits, seen.summary if looks_deeper else None, values=values)
     mean, scale = shown.mean(0), 1 / shown.std(0).clamp(min=1e-3)
-    folds = torch.from_numpy(np.random.default_rng(seed).integers(_FOLDS, size=len(shown)))
-    learners = _FoldNetworks(shown.shape[1], seed)
-    votes = learners.train_networks((shown - mean) * scale, expected_gain(seen), folds)
-    gate = ConfidenceGate(mean, scale, _HIDDEN * _FOLDS, looks_deeper)
+    folds = _assign_folds(len(shown), seen.groups, seed)
+    learners = _FoldNetworks(shown.shape[1], seed, torch.nn.Identity() if values else torch.nn.Sigmoid())
+    votes = learners.train_networks((shown - mean) * scale, gains, folds)
+    gate = ConfidenceGate(mean, scale, _HIDDEN * _FOLDS, looks_deeper, values=values)
     learners.merge_into(gate)
     return gate, -votes[folds, torch.arange(len(shown))]
+
+
+def _assign_folds(count: int, groups: Tensor | None, seed: int) -> Tensor:
+    """Number of the fold `[n]` that leaves a sample out; a group is in one fold."""
+    chance = np.random.default_rng(seed)
+    rows = np.arange(count) if groups is None else groups.numpy()
+    names, place = np.unique(rows, return_inverse=True)
+    if groups is None or len(names) < 2:
+        return torch.from_numpy(chance.integers(_FOLDS, size=count))
+    return torch.from_numpy((chance.permutation(len(names)) % _FOLDS)[place])
 
 
 def expected_gain(seen: GateSamples) -> Tensor:
@@ -178,9 +236,13 @@ def expected_gain(seen: GateSamples) -> Tensor:
 
 
 class _FoldNetworks:
-    """One network per fold, trained side by side, each on the samples of the other folds."""
+    """One network per fold, trained side by side, each on the samples of the other folds.
 
-    def __init__(self, inputs: int, seed: int) -> None:
+    `link`: from a network's output to the gain that it predicts.
+    """
+
+    def __init__(self, inputs: int, seed: int, link: nn.Module) -> None:
+        self._link = link
         chance = torch.Generator().manual_seed(seed)
         first = torch.randn(_FOLDS, inputs, _HIDDEN, generator=chance) * math.sqrt(2 / inputs)
         self._first = nn.Parameter(first)
@@ -195,9 +257,9 @@ class _FoldNetworks:
         optimiser = torch.optim.AdamW(self._list_weights(), lr=_RATE, weight_decay=_DECAY)
         for step in range(_STEPS):
             optimiser.param_groups[0]["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * step / _STEPS))
-            loss = ((torch.sigmoid(self._predict_folds(seen)) - gains) ** 2 * weights).sum()
+            loss = ((self._link(self._predict_folds(seen)) - gains) ** 2 * weights).sum()
             optimiser.zero_grad()
-            (loss * _FOLDS).backward()  # type: ignore[no-untyped-call]
+            (loss * _FOLDS).backward()
             optimiser.step()
         return self._predict_folds(seen).detach()
 
@@ -221,7 +283,10 @@ class _FoldNetworks:
 
 
 def mean_recovered(scores: Tensor, own: Tensor, hub: Tensor, most: float = 0.3) -> float:
-    """Mean share of right answers over asked shares up to `most`, the lowest scores asked first."""
+    """Mean share of right answers over asked shares up to `most`, the lowest scores asked first.
+
+    `own`, `hub`: whether each is right, or any other value of their answers, the more the better.
+    """
     order = torch.argsort(scores, stable=True)
     gain = torch.cumsum(hub[order].double() - own[order].double(), 0)[: max(1, int(most * len(own)))]
     return float(gain.mean()) / len(own) + float(own.double().mean())

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from models.forge.training.calibration import fit_tolerance
 from models.forge.training.gate import (
     ConfidenceGate,
     GateSamples,
     PiecewiseLinear,
+    _assign_folds,
     fit_gate,
     fit_isotonic,
+    fit_value_gate,
     mean_recovered,
 )
 
@@ -82,3 +85,62 @@ def test_a_table_never_falls_and_keeps_the_order_of_scores():
 def test_a_table_passes_through_its_knots():
     table = PiecewiseLinear(np.array([0.0, 1.0, 3.0]), np.array([0.1, 0.5, 0.6]))
     assert torch.allclose(table(torch.tensor([-1.0, 0.5, 2.0, 9.0])), torch.tensor([0.1, 0.3, 0.55, 0.6]))
+
+
+def _values(*, telling: bool, count: int = 1500, seed: int = 0) -> GateSamples:
+    """A regressor whose hub knows a part of the target that the device does not; the trunk tells how large it is.
+
+    The device's own error scale tells nothing: it is as large where the hub is of no help.
+    """
+    chance = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(count, generator=chance) * 3
+    noise = torch.rand(count, generator=chance) * 3
+    y = 50 + hidden + noise * torch.randn(count, generator=chance)
+    value = torch.full((count,), 50.0)
+    shown = hidden.abs() if telling else torch.zeros(count)
+    summary = torch.stack([shown, torch.randn(count, generator=chance)], 1)
+    return GateSamples(torch.stack([value, noise.log()], 1), summary, (50 + hidden)[:, None], y)
+
+
+@pytest.fixture(scope="module")
+def value_gate() -> ConfidenceGate:
+    found = fit_value_gate(_values(telling=True), seed=1)
+    assert found is not None
+    return found
+
+
+def _rmse_asking(share: float, score: torch.Tensor, seen: GateSamples) -> float:
+    asked = score <= score.quantile(share)
+    answers = torch.where(asked, seen.hub[:, 0], seen.logits[:, 0])
+    return float((answers - seen.y).square().mean().sqrt())
+
+
+def test_a_regressor_asks_where_the_hub_takes_off_most_of_the_error(value_gate):
+    fresh = _values(telling=True, seed=5)
+    gate = _rmse_asking(0.25, value_gate(fresh.logits, fresh.summary), fresh)
+    scale = _rmse_asking(0.25, -fresh.logits[:, 1], fresh)
+    assert gate < scale - 0.4
+
+
+def test_a_regressor_of_which_nothing_tells_the_gain_keeps_its_own_scale():
+    assert fit_value_gate(_values(telling=False), seed=1) is None
+    assert fit_value_gate(_values(telling=True, count=100), seed=1) is None
+
+
+def test_confidence_of_a_regressor_is_a_share_of_answers_within_the_tolerance(value_gate):
+    fresh = _values(telling=True, seed=7)
+    confidence = value_gate(fresh.logits, fresh.summary)
+    tolerance = fit_tolerance((fresh.hub[:, 0] - fresh.y).numpy(), fresh.y.numpy())
+    right = ((fresh.logits[:, 0] - fresh.y).abs() <= tolerance).float()
+    assert 0 <= confidence.min() <= confidence.max() <= 1
+    assert abs(confidence.mean() - right.mean()) < 0.05
+    sure = confidence > confidence.median()
+    assert right[sure].mean() > right[~sure].mean() + 0.1
+
+
+def test_a_group_is_left_out_as_a_whole():
+    groups = torch.arange(300) % 7
+    folds = _assign_folds(300, groups, seed=3)
+    assert all(len(folds[groups == group].unique()) == 1 for group in range(7))
+    assert len(folds.unique()) == 5
+    assert len(_assign_folds(300, torch.zeros(300, dtype=torch.int64), seed=3).unique()) == 5, "one group: single rows"
