@@ -9,11 +9,13 @@ import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.forge.spec import Effort, ForgeSpec
+from models.forge.spec import Effort, ForgeSpec, recipe_digest
 
 if TYPE_CHECKING:
     from models.bundle.bundle import Bundle
@@ -87,6 +89,17 @@ CASES = {
 def bundles_folder() -> Path:
     """Where forged sets and their stages are kept: the folder that `SKERRY_ZOO_BUNDLES` names, or the user's cache."""
     return Path(os.environ.get(BUNDLES) or Path.home() / ".cache" / "skerry" / "zoo-bundles")
+
+
+@cache
+def trial_digest() -> str:
+    """Digest, twelve hex digits, of all code that decides a trial: the forge's recipe, the zoo and the sets here."""
+    here = Path(__file__).parent
+    zoo = Path(import_module("models.zoo").__path__[0])
+    digest = sha256(recipe_digest().encode())
+    for source in sorted([*zoo.glob("*.py"), *here.glob("unseen/*.py"), here / "cost_net.py"]):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def read_commit() -> str:

@@ -9,12 +9,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
 from benchmarks.__main__ import replace_part
-from benchmarks.forge.datasets import CASES, bundles_folder, read_commit
+from benchmarks.forge.datasets import CASES, COST, bundles_folder, read_commit, trial_digest
 from benchmarks.forge.trial_table import TableRow, build_rows, format_record, format_values, render_table
 from benchmarks.forge.trials import (
     LINES_FILE,
@@ -26,7 +27,7 @@ from benchmarks.forge.trials import (
     run_in_process,
 )
 from benchmarks.harness.machine import describe_machine, read_load
-from models.forge.spec import Effort, recipe_digest
+from models.forge.spec import Effort
 
 SEEDS = (11, 12, 13)
 NETWORKS_FILE = "unseen-nets.json"
@@ -84,43 +85,68 @@ def main() -> int:
     parser.add_argument("--sets", type=lambda text: text.split(","), default=list(CASES), help="names, by commas")
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=list(SEEDS))
     parser.add_argument("--effort", type=Effort, choices=list(Effort), default=Effort.QUICK)
-    parser.add_argument("--threads", type=int, default=1, help="of one forging")
+    parser.add_argument("--jobs", type=int, default=2, help="forgings at a time, of one thread each")
     parser.add_argument("--table", action="store_true", help="forge nothing: write the table of what is kept")
     given = parser.parse_args()
     if unknown := [name for name in given.sets if name not in CASES]:
         parser.error(f"--sets: {', '.join(unknown)}: there are {', '.join(CASES)}")
     began, load = time.monotonic(), read_load()
     keys = plan_trials(given.sets, given.seeds, given.effort)
-    ledger = TrialLedger(bundles_folder() / LINES_FILE, recipe_digest()[:12])
-    failed: list[str] = []
+    ledger = TrialLedger(bundles_folder() / LINES_FILE, trial_digest())
+    runner = TrialRunner(ledger)
     if given.table:
-        records = [found for key in keys if (found := ledger.find(key))]
+        runner.records = [found for key in keys if (found := ledger.find(key))]
     else:
-        records, failed = _run_all(keys, ledger, given.threads)
+        runner.run_all(keys, given.jobs)
+    records = sorted(runner.records, key=lambda record: record.key)
     rows = build_rows(records, read_networks(bundles_folder() / NETWORKS_FILE))
     for row in rows:
         print(f"{row.name}: {format_values(row)} (aim {row.aim or 'none'})", flush=True)
     if given.table or set(given.sets) == set(CASES):
         replace_part("forge", render_forge_part(rows, records, time.monotonic() - began, load))
-    return 0 if not failed and all(row.held is not False for row in rows) else 1
+    return 0 if not runner.failed and all(row.held is not False for row in rows) else 1
 
 
-def _run_all(keys: Sequence[TrialKey], ledger: TrialLedger, threads: int) -> tuple[list[TrialRecord], list[str]]:
-    """Records in order, printed as they come, and what broke off: that is said and left to the next run."""
-    records: list[TrialRecord] = []
-    failed: list[str] = []
-    print(f"{len(keys)} trials, commit {read_commit()}, in {bundles_folder()}", flush=True)
-    logs = bundles_folder() / "logs"
+def group_trials(keys: Sequence[TrialKey]) -> tuple[list[list[TrialKey]], list[list[TrialKey]]]:
+    """Trials that share stages, in one group each: those that may run beside others, and those that are timed alone."""
+    groups: dict[tuple[str, int], list[TrialKey]] = {}
     for key in keys:
-        try:
-            record = find_or_run(key, ledger, lambda one: run_in_process(one, threads, logs))
-        except TrialFailedError as error:
-            failed.append(str(error))
-            print(f"FAILED: {error}", file=sys.stderr, flush=True)
-            continue
-        records.append(record)
-        print(format_record(record), flush=True)
-    return records, failed
+        groups.setdefault((key.set, key.seed), []).append(key)
+    beside = [group for group in groups.values() if group[0].set != COST]
+    return beside, [group for group in groups.values() if group[0].set == COST]
+
+
+class TrialRunner:
+    """Runs trials and prints each as it is done; what breaks off is said and left to the next run."""
+
+    def __init__(self, ledger: TrialLedger) -> None:
+        self._ledger = ledger
+        self.records: list[TrialRecord] = []
+        self.failed: list[str] = []
+
+    def run_all(self, keys: Sequence[TrialKey], jobs: int) -> None:
+        """All trials, `jobs` groups at a time of one thread each; then those that are timed, alone with `jobs` threads.
+
+        Wishes of one set and seed run one after another, as they share the stages that the forge keeps.
+        """
+        print(f"{len(keys)} trials, commit {read_commit()}, in {bundles_folder()}", flush=True)
+        beside, alone = group_trials(keys)
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(self._run_group, beside))
+        for group in alone:
+            self._run_group(group, jobs)
+
+    def _run_group(self, keys: Sequence[TrialKey], threads: int = 1) -> None:
+        logs = bundles_folder() / "logs"
+        for key in keys:
+            try:
+                record = find_or_run(key, self._ledger, lambda one: run_in_process(one, threads, logs))
+            except TrialFailedError as error:
+                self.failed.append(str(error))
+                print(f"FAILED: {error}", file=sys.stderr, flush=True)
+                continue
+            self.records.append(record)
+            print(format_record(record), flush=True)
 
 
 if __name__ == "__main__":

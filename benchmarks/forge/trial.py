@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.forge.datasets import CASES, bundles_folder, read_commit
+from benchmarks.forge.datasets import CASES, bundles_folder, read_commit, trial_digest
 from benchmarks.forge.trials import TrialKey, TrialRecord, encode_record
 from models.bundle.bundle import Bundle
 from models.bundle.measurements import LeakKind, QualityMetric
@@ -28,7 +28,7 @@ from models.forge.data.types import OUT_OF_SCOPE, Data, ForgeError
 from models.forge.evaluation.deferral import pair_curve
 from models.forge.evaluation.outcomes import Outcomes, read_outcomes
 from models.forge.pipeline.forge import run_forge
-from models.forge.spec import Effort, ForgeInputs, recipe_digest
+from models.forge.spec import Effort, ForgeInputs
 from models.forge.training.teacher import predict_batches
 
 Floats = npt.NDArray[np.float64]
@@ -42,7 +42,7 @@ def run_trial(key: TrialKey, threads: int) -> TrialRecord:
     """Forge and measure one set; a refusal of the forge is a record, too."""
     began = time.perf_counter()
     base = TrialRecord(
-        set=key.set, seed=key.seed, wish=key.wish, effort=key.effort, recipe=recipe_digest()[:12], commit=read_commit()
+        set=key.set, seed=key.seed, wish=key.wish, effort=key.effort, recipe=trial_digest(), commit=read_commit()
     )
     case = CASES[key.set]
     zoo = import_module(case.module)

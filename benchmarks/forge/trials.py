@@ -1,7 +1,7 @@
 """Trials of the forge: one forging each of a set, a seed and a wish, kept as a JSON line; a killed run goes on.
 
 Rule: a trial runs in a process of its own, so that its time and its peak memory are its own. A line is taken again only
-where it was measured with the same recipe of the forge (`models/forge/spec.py`) and at the same effort; it names its
+where it was measured with the same recipe (of the forge, the zoo and the sets) and at the same effort; it names its
 commit.
 """
 
@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -113,10 +114,14 @@ def _share_of_gap(record: TrialRecord, value: float) -> float:
 
 
 class TrialLedger:
-    """File of finished trials, one JSON line each. Other lines than those of `recipe` are kept and not read."""
+    """File of finished trials, one JSON line each; several threads may add to it.
+
+    Other lines than those of `recipe` are kept and not read.
+    """
 
     def __init__(self, path: Path, recipe: str) -> None:
         self._path, self._recipe = path, recipe
+        self._lock = threading.Lock()
         self._found = {record.key: record for record in read_records(path) if record.recipe == recipe}
 
     def find(self, key: TrialKey) -> TrialRecord | None:
@@ -125,13 +130,17 @@ class TrialLedger:
 
     def add(self, record: TrialRecord) -> None:
         """Append one line and write it through to the disk: a kill after this loses nothing of it."""
+        with self._lock:
+            self._append(record)
+            self._found[record.key] = record
+
+    def _append(self, record: TrialRecord) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         torn = self._path.exists() and not self._path.read_bytes().endswith(b"\n")
         with self._path.open("ab") as file:
             file.write((b"\n" if torn else b"") + encode_record(record) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        self._found[record.key] = record
 
 
 def encode_record(record: TrialRecord) -> bytes:

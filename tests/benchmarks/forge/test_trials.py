@@ -9,6 +9,7 @@ from benchmarks.forge import run, trial_table
 from benchmarks.forge.datasets import CASES, COST
 from benchmarks.forge.trial import compare_lossless, replace_hub
 from benchmarks.forge.trials import (
+    TrialFailedError,
     TrialKey,
     TrialLedger,
     TrialRecord,
@@ -143,6 +144,34 @@ def test_every_set_is_measured_once_before_any_is_measured_with_the_second_seed(
     assert {key.set for key in keys if key.seed == 11} == set(CASES)
     assert {key.effort for key in keys if key.set == COST} == {"normal"}
     assert {key.effort for key in keys if key.set != COST} == {"quick"}
+
+
+def test_wishes_of_one_set_and_seed_run_one_after_another_and_what_is_timed_runs_alone():
+    beside, alone = run.group_trials(run.plan_trials(["cmapss", COST, "mitbih"], (11, 12), Effort.QUICK))
+    assert [{(key.set, key.seed) for key in group} for group in beside] == [
+        {("cmapss", 11)},
+        {("mitbih", 11)},
+        {("cmapss", 12)},
+        {("mitbih", 12)},
+    ]
+    assert [[key.wish for key in group] for group in beside] == [["features", "sample"]] * 4
+    assert [group[0].set for group in alone] == [COST, COST]
+
+
+def test_a_trial_that_breaks_off_is_told_and_the_others_are_run_and_printed(tmp_path, monkeypatch, capsys):
+    def break_off(key, threads, _folder):
+        if key.wish == "sample":
+            raise TrialFailedError("cmapss: exit code 9; see log")
+        return make_record(key, edge=0.5, seconds=threads)
+
+    monkeypatch.setattr(run, "run_in_process", break_off)
+    runner = run.TrialRunner(TrialLedger(tmp_path / "trials.jsonl", "r1"))
+    runner.run_all(run.plan_trials(["cmapss", COST], (11,), Effort.QUICK), 2)
+    assert [(record.set, record.seconds) for record in runner.records] == [("cmapss", 1), (COST, 2)]
+    assert runner.failed == ["cmapss: exit code 9; see log"]
+    told = capsys.readouterr()
+    assert "exit code 9" in told.err
+    assert "cmapss features seed 11" in told.out
 
 
 @pytest.mark.parametrize("name", CASES)
