@@ -2,12 +2,13 @@
 
 `make forge-unseen` prints the table: cuts (and how many of them leave at most a quarter of the work to the device),
 whether the ONNX graph of each head answers as torch does, whether the hub's graphs of the whole and of the tails at two
-cuts do, and seconds. With a folder as the first argument each is also forged there, `--effort quick`, with random
-labels.
+cuts do, and seconds. `ARGS='--forge FOLDER'`: each is also forged there with the effort "quick", taught its own random
+answers. Names of networks as further arguments: only these.
 
 Random weights, small sizes: accuracies mean nothing here. Networks of `transformers` are built from a configuration.
 """
 
+import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -225,8 +226,11 @@ def draw_data(name: str, model: nn.Module) -> Data:
 
 def main() -> None:
     """Print the table. A network that fails has the reason in its row; the exit status is 1 if any did."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    names = sys.argv[2:] or list(NETWORKS)
+    parser = argparse.ArgumentParser(description="Try networks that the forge was not written for.")
+    parser.add_argument("--forge", type=Path, metavar="FOLDER", help="forge each into this folder, too")
+    parser.add_argument("names", nargs="*", choices=[*NETWORKS, []], help="networks; all if none is given")
+    asked = parser.parse_args()
+    names, folder = asked.names or list(NETWORKS), asked.forge
     torch.set_num_threads(1)
     print("| network | cuts (<= 25 % of the work) | heads in ONNX equal | hub's graphs equal | s | forged |")
     print("|---|---|---|---|---|---|")

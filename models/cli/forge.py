@@ -186,14 +186,14 @@ def run_forge(flags: ForgeFlags) -> Bundle:
         tell("loading", 0.0)
         from models.forge.pipeline.forge import run_forge as forged  # noqa: PLC0415 - torch takes a second, and --help needs none
 
-        with _translate_errors(ExitCode.CONFIG):
+        with translate_errors(ExitCode.CONFIG):
             validate_spec(flags.forge_spec)
-        with _translate_errors(ExitCode.MODEL):
+        with translate_errors(ExitCode.MODEL):
             model, aids = _load_inputs(flags)
-        with _translate_errors(ExitCode.SAMPLE):
+        with translate_errors(ExitCode.SAMPLE):
             data = _load_samples(flags.data)
         tell("loading", 1.0)
-        with _translate_errors(ExitCode.MODEL):
+        with translate_errors(ExitCode.MODEL):
             return forged(model, data, flags.forge_spec, flags.out, tell, aids=aids)
 
 
@@ -216,7 +216,7 @@ def _load_samples(where: str) -> "Data":
 
 
 @contextmanager
-def _translate_errors(code: ExitCode) -> Iterator[None]:
+def translate_errors(code: ExitCode) -> Iterator[None]:
     """Turn a ForgeError into an exit code: data errors are told from the model's by the first word of their text."""
     try:
         yield

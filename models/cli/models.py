@@ -1,6 +1,6 @@
 """Commands `skerry models`: inspect, verify and compare bundles, and make the demo bundle.
 
-`forge` and `calibrate` have modules of their own beside this one.
+`forge`, `cuts` and `calibrate` have modules of their own beside this one.
 Rule: nothing here changes a bundle; what is wrong with one is said in one line, with exit code 12 (40 if a check
 fails).
 """
@@ -20,6 +20,7 @@ from models.bundle.manifest import BundleError, InputSpec, Manifest
 from models.bundle.measurements import CalibrationFigures, LeakageRow, QualityMetric
 from models.cli import compare as side_by_side
 from models.cli.calibrate import calibrate
+from models.cli.cuts import cuts
 from models.cli.forge import forge
 from models.cli.progress import stage_progress
 from models.update.trust import Refusal
@@ -35,6 +36,7 @@ Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 app.command()(forge)
+app.command()(cuts)
 app.command()(calibrate)
 
 
