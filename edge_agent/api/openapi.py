@@ -37,6 +37,12 @@ _ID: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 _RECORD: Schema = {
     "type": "object",
     "required": ["answer_id", "kind", "source", "reason", "label", "confidence", "scores", "model", "model_version"],
+    "properties": {
+        "in_domain": {
+            "type": ["boolean", "null"],
+            "description": "False: the sample is unlike what the model knows; null: the model cannot tell",
+        },
+    },
 }
 _RECORDS: Schema = {
     "type": "object",

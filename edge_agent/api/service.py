@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
 from models.bundle.manifest import InputSpec, Manifest, ModelKind
-from wire.http.oip import lookup_label_name
+from wire.http.oip import lookup_label_name, name_domain
 from wire.process.tracing import begin_trace
 from wire.protocol.messages import Prediction
 
@@ -80,7 +80,8 @@ def make_answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[st
     """One record for a caller. Durations in seconds, `at_ms` hub time in milliseconds.
 
     `value`: a regressor's, None for a classifier, whose `label` is its class number (-1 for a regressor).
-    `label_name` is "" where the model has no names.
+    `label_name` is "" where the model has no names. `in_domain`: false if whoever answered says that the sample is
+    unlike what the model knows, None if it cannot tell.
     """
     prediction = record.prediction
     model, version = split_model(record)
@@ -94,6 +95,7 @@ def make_answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[st
         "confidence": prediction.confidence,
         "scores": prediction.scores,
         "value": find_value(prediction),
+        "in_domain": prediction.in_domain,
         "model": model,
         "model_version": version,
         "policy_hash": record.policy,
@@ -123,6 +125,7 @@ def _answer_parameters(record: AnswerRecord) -> dict[str, str | float]:
         "source": record.source.value,
         "reason": record.why.value,
         "confidence": record.prediction.confidence,
+        "in_domain": name_domain(record.prediction.in_domain),
         "model_version": split_model(record)[1],
         "policy_hash": record.policy,
         "escalation_id": record.seq,

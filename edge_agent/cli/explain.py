@@ -14,6 +14,8 @@ _WHY = {
     DecisionReason.CONFIDENT: "the device was sure enough by itself",
     DecisionReason.UNSURE: "the device was below the policy's threshold, so the hub was asked",
     DecisionReason.AUDIT: "the device was sure; the question was drawn at random, to measure quality",
+    DecisionReason.NOVEL: "the sample is unlike what the model knows, and the policy asks the hub about such samples",
+    DecisionReason.OUT_OF_DOMAIN: "the sample is unlike what the model knows, and the policy rejects such samples",
     DecisionReason.HUB_FIRST: "the policy's mode asks the hub whatever the confidence",
     DecisionReason.LOCAL_ONLY: "the policy's mode never asks the hub",
     DecisionReason.INVALID_CONFIDENCE: "the model's confidence was not a number in 0..1, so the hub was not asked",
@@ -91,10 +93,21 @@ def _explain_origin(record: dict[str, Any], facts: dict[str, Any]) -> list[Expla
             "made", f"{where} by {record['prediction']['model']}, {_format_time(record['at_ms'])}, in {total_ms:.1f} ms"
         ),
         ExplanationLine("why", f"{_explain_reason(record['why'])} ({record['why']})"),
+        *_explain_domain(record),
         ExplanationLine("policy", _explain_policy(record, facts)),
         ExplanationLine("class", f"{record['data_class'] or 'none given'} (data class of the sample)"),
     ]
     return [*told, ExplanationLine("trace", record["trace"])] if record["trace"] else told
+
+
+def _explain_domain(record: dict[str, Any]) -> list[ExplanationLine]:
+    """A line that says whether the sample belongs to what the model knows; none if the model could not tell."""
+    known = record["prediction"].get("in_domain")
+    if known is None:
+        return []
+    who = "the device" if record["source"] == "local" else "the hub"
+    told = "like" if known else "unlike"
+    return [ExplanationLine("domain", f"by {who}'s own measure the sample is {told} what its model knows")]
 
 
 def _explain_policy(record: dict[str, Any], facts: dict[str, Any]) -> str:
@@ -148,7 +161,10 @@ def _explain_correction(record: dict[str, Any], answer: dict[str, Any] | None) -
     who = f"by {record['prediction']['model']} at the hub"
     same = answer is not None and _format_prediction(answer) == _format_prediction(record)
     about, to = ("confirmed", "as") if same else ("corrected", "to")
-    return ExplanationLine(about, f"{to} {_format_label(record)} {who}, {_format_time(record['at_ms'])}; {work}")
+    strange = "; it says: unlike what its model knows" if record["prediction"].get("in_domain") is False else ""
+    return ExplanationLine(
+        about, f"{to} {_format_label(record)} {who}, {_format_time(record['at_ms'])}; {work}{strange}"
+    )
 
 
 def _format_prediction(record: dict[str, Any]) -> str:

@@ -190,6 +190,7 @@ class Correction(msgspec.Struct, frozen=True, gc=False):
     seq: int
     queue_s: float
     compute_s: float
+    why: DecisionReason = DecisionReason.VERDICT
 
 
 class Store(msgspec.Struct, frozen=True):

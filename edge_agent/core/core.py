@@ -23,7 +23,7 @@ from policies.model.context import DecisionContext
 from policies.decisions.escalation import EscalationAction, EscalationDecision, LinkState
 from policies.decisions.permit import Permit
 from policies.decisions.routing import HubSite
-from policies.model.policy import EscalationMode, Policy, Terms
+from policies.model.policy import EscalationMode, NoveltyAction, Policy, Terms
 from policies.model.reasons import Denied, DecisionReason
 from wire.protocol.messages import DownNote, Prediction, Receipt, Refusal, RefusalReason
 from wire.protocol.messages import Seqs, SpendMirror, StatusReply, Verdict
@@ -123,7 +123,9 @@ class EdgeCore:
                 data_class=facts.data_class,
             )  # fmt: skip
         terms = ruled.terms
-        decision = escalation.decide_escalation(local.confidence, self.link, terms, dice.audit, now)
+        decision = escalation.decide_escalation(
+            local.confidence, self.link, terms, dice.audit, now, in_domain=local.in_domain
+        )
         if decision.action is EscalationAction.KEEP:
             # by position: every confident sample passes here
             return Answer(dice.id, local, AnswerSource.LOCAL, decision.why, terms.hash, facts.data_class)
@@ -298,7 +300,9 @@ class EdgeCore:
         if question.asked:
             self._delivery.ask_again_soon(self.lines.get(question.line), now)
         self.lines.record_reply(question, now)
-        said = question.answer_with_verdict(verdict)
+        ruled = self.ruling.for_class(question.data_class)
+        rejects = isinstance(ruled, ClassPermissions) and ruled.terms.novel is NoveltyAction.REJECT
+        said = question.answer_with_verdict(verdict, rejects=rejects)
         ended = self._delivery.finish(question, Outcome.ANSWERED, DecisionReason.VERDICT)
         return self._delivery.send_after([said, *ended], now)
 

@@ -92,17 +92,21 @@ class PendingQuestion:
             data_class=self.data_class, seq=self.seq,
         )  # fmt: skip
 
-    def answer_with_verdict(self, verdict: Verdict) -> Answer | Correction:
-        """The hub's verdict as the answer, or as the correction if the question was answered before."""
+    def answer_with_verdict(self, verdict: Verdict, *, rejects: bool = False) -> Answer | Correction:
+        """The hub's verdict as the answer, or as the correction if the question was answered before.
+
+        `rejects`: the policy rejects what is out of domain, so that a verdict which says so is a rejection.
+        """
         v, policy, data_class = verdict, self.policy, self.data_class
+        why = DecisionReason.OUT_OF_DOMAIN if rejects and v.prediction.in_domain is False else DecisionReason.VERDICT
         if self.answered:
             return Correction(
                 id=self.id, prediction=v.prediction, policy=policy, data_class=data_class, seq=self.seq,
-                queue_s=v.queue_s, compute_s=v.compute_s,
+                queue_s=v.queue_s, compute_s=v.compute_s, why=why,
             )  # fmt: skip
         self.answered = True
         return Answer(
-            id=self.id, prediction=v.prediction, source=AnswerSource.HUB, why=DecisionReason.VERDICT, policy=policy,
+            id=self.id, prediction=v.prediction, source=AnswerSource.HUB, why=why, policy=policy,
             data_class=data_class, seq=self.seq, queue_s=v.queue_s, compute_s=v.compute_s,
         )  # fmt: skip
 

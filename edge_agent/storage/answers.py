@@ -21,7 +21,7 @@ from wire.protocol.messages import Prediction
 
 _COLUMNS = (
     "event,id,kind,at_ms,source,why,label,confidence,scores,model,policy,seq,data_class,trace,"
-    "infer_s,total_s,queue_s,compute_s,subject"
+    "infer_s,total_s,queue_s,compute_s,subject,in_domain"
 )
 _scores_encoder = msgspec.msgpack.Encoder()
 _scores_decoder = msgspec.msgpack.Decoder(tuple[float, ...])
@@ -31,11 +31,11 @@ def insert_answer(db: sqlite3.Connection, r: AnswerRecord) -> None:
     """Insert one answer record; ignored if the id has one of this kind."""
     p, t = r.prediction, r.timings
     db.execute(
-        f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 18})",
+        f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 19})",
         (
             r.id, r.kind, r.at_ms, r.source, r.why, p.label, _storable_confidence(p), _scores_encoder.encode(p.scores),
             p.model, r.policy, r.seq, r.data_class, r.trace, t.infer_s, t.total_s, t.queue_s, t.compute_s,
-            r.subject,
+            r.subject, p.in_domain,
         ),
     )  # fmt: skip
 
@@ -192,7 +192,9 @@ def _decode_record(row: tuple[Any, ...]) -> AnswerRecord:
     facts: dict[str, Any] = dict(zip(_COLUMNS.split(","), row, strict=True))
     scores = _scores_decoder.decode(facts.pop("scores"))
     timings = {key: facts.pop(key) for key in ("infer_s", "total_s", "queue_s", "compute_s")}
-    prediction = Prediction(facts.pop("label"), facts.pop("confidence"), scores, facts.pop("model"))
+    stored = facts.pop("in_domain")
+    in_domain = None if stored is None else bool(stored)
+    prediction = Prediction(facts.pop("label"), facts.pop("confidence"), scores, facts.pop("model"), in_domain)
     facts |= {
         "kind": AnswerKind(facts["kind"]),
         "source": AnswerSource(facts["source"]),

@@ -79,9 +79,9 @@ class Journal:
 
     def make_record(self, said: Answer | Correction, seq: str, origin: SampleOrigin) -> AnswerRecord:
         """Make the record of an answer or correction that the core returned for a question."""
-        kind, source, why = AnswerKind.CORRECTION, AnswerSource.HUB, DecisionReason.VERDICT
+        kind, source, why = AnswerKind.CORRECTION, AnswerSource.HUB, said.why
         if isinstance(said, Answer):
-            kind, source, why = AnswerKind.ANSWER, said.source, said.why
+            kind, source = AnswerKind.ANSWER, said.source
         self._counts["corrections" if kind is AnswerKind.CORRECTION else f"answers_{source}"] += 1
         self._counts[_WHY_COUNT[why]] += 1
         total_s = self._clock.now() - origin.started if origin.started else 0.0

@@ -101,6 +101,10 @@ SCHEMA = (
         subject blob not null, epoch integer not null, seq integer not null, at_ms integer not null,
         primary key(subject, epoch, seq)) without rowid;
     """,
+    # version 6: whether a sample belongs to what the model knows; null = the model cannot tell
+    """
+    alter table answers add column in_domain integer;
+    """,
 )
 
 

@@ -20,7 +20,7 @@ from policies.language.document import PolicyDocument, compose_policy
 from policies.model import differential_privacy
 from policies.model.context import date_to_day
 from policies.model.matching import RuleBits, RuleIndex
-from policies.model.narrowing import narrow_terms, pick_narrower_mode
+from policies.model.narrowing import narrow_terms, pick_narrower_mode, pick_narrower_novelty
 from policies.model.policy import Narrowing, Policy, PolicyError, PolicyRule, Terms
 from policies.model.reasons import Denied
 from policies.model.terms import compute_terms
@@ -80,8 +80,7 @@ def _list_widenings(base: Terms, by: Narrowing) -> Iterator[str]:
 
     Compared: mode, numbers, lists, daily limits, retention and the numbers of the noise.
     """
-    if by.mode is not None and pick_narrower_mode(base.mode, by.mode) is not by.mode:
-        yield f"mode {by.mode} is wider than the base's {base.mode}"
+    yield from _list_wider_actions(base, by)
     for key in ("threshold", "audit_share", "budget_s", "max_open", "ceiling"):
         said, most = getattr(by, key), getattr(base, key)
         if said is not None and said > most:
@@ -98,6 +97,14 @@ def _list_widenings(base: Terms, by: Narrowing) -> Iterator[str]:
         yield f"retention.keep_days {by.retention.keep_days} is wider than the base's {base.retention.keep_days}"
     if by.dp and base.dp and differential_privacy.merge_noise_terms(base.dp, by.dp) != by.dp:
         yield "dp promises less than the base's in some number"
+
+
+def _list_wider_actions(base: Terms, by: Narrowing) -> Iterator[str]:
+    """Mode and action on novel samples, where they would ask more than the base's."""
+    if by.mode is not None and pick_narrower_mode(base.mode, by.mode) is not by.mode:
+        yield f"mode {by.mode} is wider than the base's {base.mode}"
+    if by.novel is not None and pick_narrower_novelty(base.novel, by.novel) is not by.novel:
+        yield f"novel {by.novel} is wider than the base's {base.novel}"
 
 
 def _list_unlisted_fields(base: Terms, by: Narrowing) -> Iterator[str]:

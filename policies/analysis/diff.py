@@ -21,6 +21,7 @@ from policies.model.policy import (
     FieldRule,
     LeakageLimits,
     NoiseTerms,
+    NoveltyAction,
     Policy,
     Terms,
     TransformSpec,
@@ -32,6 +33,7 @@ from wire.protocol.messages import SensitivityLevel
 Direction = Literal["wider", "narrower", "changed"]
 ChangeRows = Iterator[tuple[Direction, str, str, str]]  # direction, key, before, after
 _MODES = list(EscalationMode)
+_NOVELTY_ACTIONS = list(NoveltyAction)
 _NUMBERS = ("threshold", "audit_share", "budget_s", "max_open")
 _PLAIN = ("always", "where no rule applies")
 _DAY_NAMES = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -108,6 +110,9 @@ def _diff_terms(old: Terms, new: Terms) -> ChangeRows:
     if old.mode is not new.mode:
         wider = _MODES.index(new.mode) < _MODES.index(old.mode)
         yield "wider" if wider else "narrower", "mode", old.mode, new.mode
+    if old.novel is not new.novel:
+        wider = _NOVELTY_ACTIONS.index(new.novel) < _NOVELTY_ACTIONS.index(old.novel)
+        yield "wider" if wider else "narrower", "novel", old.novel, new.novel
     for key in _NUMBERS:
         yield from _diff_value(key, getattr(old, key), getattr(new, key))
     yield from _diff_value("ceiling", old.ceiling, new.ceiling)

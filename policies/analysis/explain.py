@@ -107,7 +107,9 @@ def _run_decisions(case: _SampleCase, found: Terms) -> Iterator[tuple[Explanatio
         yield _build_step("rules", None, _rules_words(found))
     yield _build_step("policy", expired_or_denied(found, case.day), _policy_words(case.policy, found))
     link = LinkState(facts.link_up, float("inf") if facts.hub_quiet else 0.0)
-    decision = escalation.decide_escalation(facts.confidence, link, found, facts.audit_dice, 0.0)
+    decision = escalation.decide_escalation(
+        facts.confidence, link, found, facts.audit_dice, 0.0, in_domain=facts.in_domain
+    )
     words = _escalation_words(found, facts, decision)
     yield (
         ExplanationStep("escalation", decision.action, decision.why, words),
@@ -194,10 +196,11 @@ def _escalation_words(found: Terms, facts: SampleFacts, decision: EscalationDeci
     compared = f"confidence {facts.confidence:g} is {sign} the threshold {found.threshold:g}"
     if not 0.0 <= facts.confidence <= 1.0:
         compared = f"confidence {facts.confidence} is not a number in 0..1"
+    novel = f", the sample is unlike what the model knows (novel = {found.novel})" if facts.in_domain is False else ""
     link = "" if facts.link_up else ", the link is down"
     quiet = ", the hub wants no questions now" if facts.hub_quiet else ""
     drawn = ", drawn for an audit" if decision.audit else ""
-    return f"{compared}{link}{quiet}{drawn}: {decision.action} ({decision.why})"
+    return f"{compared}{novel}{link}{quiet}{drawn}: {decision.action} ({decision.why})"
 
 
 def _budget_words(found: Terms, case: _SampleCase, cost: MessageCost) -> str:

@@ -54,7 +54,8 @@ class SampleFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `fields` and `hubs` left out = exactly those that the policy lists. `audit_dice` 1.0 = not drawn for an audit.
     `leakage` left out = the bundle is measured for this policy, and within its limits. `spent_bytes` today,
     `spent_releases` of noised fields in this period; `price`: the hub's, in millionths of its unit. Attributes of the
-    device and its place are unknown where they are left out. `time`: "wed 23:30", local time there.
+    device and its place are unknown where they are left out. `time`: "wed 23:30", local time there. `in_domain` false =
+    unlike what the model knows.
     """
 
     confidence: float
@@ -76,6 +77,7 @@ class SampleFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metered: bool | None = None
     battery: float | None = None
     time: str = ""
+    in_domain: bool | None = None
 
 
 def parse_facts(values: object) -> SampleFacts:

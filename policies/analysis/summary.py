@@ -22,6 +22,7 @@ from policies.model.policy import (
     AccountUnit,
     EscalationMode,
     Narrowing,
+    NoveltyAction,
     Policy,
     PolicyRule,
     Terms,
@@ -129,6 +130,7 @@ _KEYS: dict[str, Callable[[_Either], str | None]] = {
     "threshold": _make_number_words("threshold"),
     "audit_share": _make_number_words("audit_share"),
     "budget_s": _make_number_words("budget_s"),
+    "novel": lambda one: one.novel,
     "ceiling": lambda one: None if one.ceiling is None else one.ceiling.name,
     "field": _describe_fields,
     "data_class": _describe_classes,
@@ -153,9 +155,17 @@ def summarise_policy(policy: Policy) -> list[str]:
     ]
 
 
+_NOVEL_WORDS = {
+    NoveltyAction.ASK: ", and of samples unlike what the model knows",
+    NoveltyAction.FLAG: "",
+    NoveltyAction.REJECT: "; rejects samples unlike what the model knows",
+}
+
+
 def _describe_base(base: Terms) -> list[str]:
     """Sentences about the base: when it asks, what leaves, to whom, at which limits."""
     asks = f"mode {base.mode}: asks below confidence {base.threshold:g}" if base.mode in ASKING_MODES else "asks no hub"
+    asks += _NOVEL_WORDS[base.novel]
     fields = "; ".join(map(field_words, base.fields.values()))
     classes = ", ".join(name for name, leaves in base.data_classes.items() if leaves)
     limits = privacy_words(base.privacy)

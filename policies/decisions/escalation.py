@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from policies.model.policy import ASKING_MODES, EscalationMode, Terms
+from policies.model.policy import ASKING_MODES, EscalationMode, NoveltyAction, Terms
 from policies.model.reasons import EVALUATION_ERRORS, DecisionReason
 
 
@@ -46,6 +46,7 @@ _ERROR = EscalationDecision(EscalationAction.KEEP, DecisionReason.DENIED_POLICY_
 _NOT_DRAWN = EscalationDecision(EscalationAction.KEEP, DecisionReason.NOT_DRAWN)
 _CONFIDENT = EscalationDecision(EscalationAction.KEEP, DecisionReason.CONFIDENT)
 _QUIET = EscalationDecision(EscalationAction.KEEP, DecisionReason.HUB_QUIET)
+_REJECTED = EscalationDecision(EscalationAction.KEEP, DecisionReason.OUT_OF_DOMAIN)
 _AUDIT = EscalationDecision(EscalationAction.AUDIT, DecisionReason.AUDIT, audit=True)
 _NOT_ASKING = {
     EscalationMode.LOCAL_ONLY: EscalationDecision(EscalationAction.KEEP, DecisionReason.LOCAL_ONLY),
@@ -53,31 +54,51 @@ _NOT_ASKING = {
 }
 _ASK = {
     (why, audit): EscalationDecision(EscalationAction.ASK, why, audit)
-    for why in (DecisionReason.UNSURE, DecisionReason.HUB_FIRST, DecisionReason.AUDIT)
+    for why in (DecisionReason.UNSURE, DecisionReason.HUB_FIRST, DecisionReason.AUDIT, DecisionReason.NOVEL)
     for audit in (False, True)
 }
 _QUEUE = {audit: EscalationDecision(EscalationAction.QUEUE, DecisionReason.LINK_DOWN, audit) for audit in (False, True)}
 
 
 def decide_escalation(
-    confidence: float, link: LinkState, terms: Terms, audit_dice: float, now: float
+    confidence: float, link: LinkState, terms: Terms, audit_dice: float, now: float, *, in_domain: bool | None = None
 ) -> EscalationDecision:
     """Decide what to do with a prediction of this `confidence` (0..1).
 
-    `audit_dice` is drawn uniformly from [0, 1). `now`: seconds, same clock as `LinkState.quiet_until`. A confidence out
-    of range, NaN included, is kept; so is any prediction under a damaged policy. Asking while the link is down queues
-    the question. With `dp.random_ask` the draw alone decides.
+    `audit_dice` is drawn uniformly from [0, 1). `now`: seconds, same clock as `LinkState.quiet_until`. `in_domain`:
+    whether the sample is like what the model knows; None if it cannot tell. A confidence out of range, NaN included, is
+    kept; so is any prediction under a damaged policy. Asking while the link is down queues the question. With
+    `dp.random_ask` the draw alone decides what is asked.
     """
     try:
-        return _decide_escalation(confidence, link, terms, audit_dice, now)
+        decision = _decide_by_confidence(confidence, link, terms, audit_dice, now)
+        return decision if in_domain is not False else _decide_novel(decision, link, terms, audit_dice, now)
     except EVALUATION_ERRORS:
         return _ERROR
 
 
-def _decide_escalation(  # noqa: PLR0911 - a reason a line
+_OF_RULES = (DecisionReason.INVALID_CONFIDENCE, DecisionReason.DISABLED, DecisionReason.DENIED_POLICY_ERROR)
+
+
+def _decide_novel(
+    decision: EscalationDecision, link: LinkState, terms: Terms, audit_dice: float, now: float
+) -> EscalationDecision:
+    """Change the decision about a sample unlike what the model knows, as the policy's `novel` says."""
+    action = NoveltyAction(terms.novel)
+    drawn = terms.dp is not None and terms.dp.random_ask is not None
+    if action is NoveltyAction.REJECT:
+        # under `random_ask` what is asked may not depend on the sample: only what stays anyway is called rejected
+        stays = decision.action is EscalationAction.KEEP
+        return _REJECTED if decision.why not in _OF_RULES and (stays or not drawn) else decision
+    if action is NoveltyAction.ASK and not drawn and decision.why in {DecisionReason.CONFIDENT, DecisionReason.AUDIT}:
+        return _ask_hub(DecisionReason.NOVEL, link, now, audit=audit_dice < terms.audit_share)
+    return decision
+
+
+def _decide_by_confidence(  # noqa: PLR0911 - a reason a line
     confidence: float, link: LinkState, terms: Terms, audit_dice: float, now: float
 ) -> EscalationDecision:
-    """As `decide_escalation`; raises one of EVALUATION_ERRORS on damaged terms."""
+    """The decision whatever the novelty; raises one of EVALUATION_ERRORS on damaged terms."""
     if not 0.0 <= confidence <= 1.0:  # false for NaN too
         return _INVALID
     mode = terms.mode

@@ -50,6 +50,7 @@ from policies.model.policy import (
     EscalationMode,
     FieldRule,
     Narrowing,
+    NoveltyAction,
     Policy,
     PolicyError,
     PolicyLayer,
@@ -125,6 +126,7 @@ def _widest_terms(digest: str, name: str, version: int, first: CompiledLayer) ->
         max_open=by.max_open or 0,
         ceiling=HARD_CEILING_LEVEL, fields=fields, data_classes=by.data_classes or {},
         hubs=by.hubs or (), regions=by.regions or (), accounts=(), expires=first.expires, expires_day=0,
+        novel=NoveltyAction.ASK,
     )  # fmt: skip
 
 
@@ -204,6 +206,7 @@ class PolicyDocument(ClosedTable):
             privacy=() if self.privacy is None else (self.privacy.compile(),),
             dp=None if self.dp is None else self.dp.compile(),
             retention=None if self.retention is None else self.retention.compile(),
+            novel=ask.novel,
         )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from policies.language.values import (
     ModeName,
     Name,
     Names,
+    NoveltyName,
     PhraseText,
     Positive,
     Seconds,
@@ -55,6 +56,8 @@ class EscalationSection(ClosedTable):
     threshold: Share  # confidence from which the local answer stands; narrower: lower (fewer questions)
     audit_share: Share  # share of all answers that is asked at random; narrower: lower
     budget_s: Seconds  # how long a caller may wait; narrower: lower
+    # samples unlike what the model knows; narrower: ask > flag > reject
+    novel: NoveltyName = Field(default="flag", validate_default=True)
 
     @model_validator(mode="after")
     def _validate(self) -> Self:
@@ -304,6 +307,7 @@ class RuleTable(ClosedTable):
     threshold: Share | None = None
     audit_share: Share | None = None
     budget_s: Seconds | None = None
+    novel: NoveltyName | None = None
     max_open: Count | None = None
     ceiling: CeilingName | None = None
     fields: list[Name] | None = None  # only these
@@ -347,5 +351,6 @@ class RuleTable(ClosedTable):
             privacy=() if self.privacy is None else (self.privacy.compile(),),
             dp=None if self.dp is None else self.dp.compile(),
             retention=None if self.retention is None else self.retention.compile(),
+            novel=self.novel,
             denied_by=self.name if self.deny else "",
         )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, model_validator
 from pydantic_core import ErrorDetails
 
-from policies.model.policy import HARD_CEILING_LEVEL, EscalationMode, PolicyLayer, PrivacyUnit
+from policies.model.policy import HARD_CEILING_LEVEL, EscalationMode, NoveltyAction, PolicyLayer, PrivacyUnit
 from wire.protocol.messages import SensitivityLevel
 
 LARGEST_WHOLE = 2**53  # above it a float no longer holds every whole number
@@ -85,6 +85,14 @@ def _parse_unit(value: object) -> PrivacyUnit:
     )
 
 
+def _parse_novelty_action(value: object) -> NoveltyAction:
+    """Action on novel samples by its value; the message names the nearest known one."""
+    if isinstance(value, str) and value in set(NoveltyAction):
+        return NoveltyAction(value)
+    known = [action.value for action in NoveltyAction]
+    raise ValueError(f"{shorten_value(value)} is no action on novel samples; {suggest_known(str(value), known)}")
+
+
 def _parse_date(value: object) -> str:
     """A TOML date as YYYY-MM-DD. One with a time of day is refused: the day is what counts."""
     if hasattr(value, "toordinal") and not hasattr(value, "hour"):
@@ -113,6 +121,7 @@ LevelName = Annotated[SensitivityLevel, BeforeValidator(_parse_level), PlainSeri
 CeilingName = Annotated[LevelName, BeforeValidator(lambda value: _require_below_ceiling(_parse_level(value)).name)]
 ModeName = Annotated[EscalationMode, BeforeValidator(_parse_mode)]
 LayerName = Annotated[PolicyLayer, BeforeValidator(_parse_layer)]
+NoveltyName = Annotated[NoveltyAction, BeforeValidator(_parse_novelty_action)]
 UnitName = Annotated[PrivacyUnit, BeforeValidator(_parse_unit)]
 DateText = Annotated[str, BeforeValidator(_parse_date)]
 Names = Annotated[list[Name], BeforeValidator(lambda value: _require_some(value) if isinstance(value, list) else value)]

@@ -17,6 +17,7 @@ from policies.model.policy import (
     FieldRule,
     Narrowing,
     NoiseTerms,
+    NoveltyAction,
     RetentionTerms,
     Terms,
     TransformKind,
@@ -25,6 +26,7 @@ from policies.model.policy import (
 from wire.protocol.messages import SensitivityLevel
 
 _MODES = list(EscalationMode)
+_NOVELTY_ACTIONS = list(NoveltyAction)
 # Done twice in a row these change nothing more.
 _IDEMPOTENT = frozenset({
     TransformKind.CLIP, TransformKind.CLIP_NORM, TransformKind.QUANTISE, TransformKind.TOP_K, TransformKind.REDACT,
@@ -59,6 +61,7 @@ def narrow_terms(terms: Terms, by: Narrowing) -> Terms:
         privacy=tuple(dict.fromkeys((*terms.privacy, *by.privacy))),
         dp=dp,
         retention=_narrow_retention(terms.retention, by.retention),
+        novel=terms.novel if by.novel is None else pick_narrower_novelty(terms.novel, by.novel),
         denied_by=terms.denied_by or by.denied_by,
     )
 
@@ -66,6 +69,11 @@ def narrow_terms(terms: Terms, by: Narrowing) -> Terms:
 def pick_narrower_mode(first: EscalationMode, second: EscalationMode) -> EscalationMode:
     """The one of two modes that asks less, in the order of `EscalationMode`."""
     return max(first, second, key=_MODES.index)
+
+
+def pick_narrower_novelty(first: NoveltyAction, second: NoveltyAction) -> NoveltyAction:
+    """The one of two actions on novel samples that asks less, in the order of `NoveltyAction`."""
+    return max(first, second, key=_NOVELTY_ACTIONS.index)
 
 
 _FEW_NAMES = 8

@@ -33,6 +33,14 @@ class EscalationMode(StrEnum):
 ASKING_MODES = (EscalationMode.HUB_FIRST, EscalationMode.WAIT, EscalationMode.ANSWER_NOW)
 
 
+class NoveltyAction(StrEnum):
+    """What a device does with a sample unlike what its model knows. From `ask` to `reject` each asks less."""
+
+    ASK = "ask"  # ask the hub even if the confidence says keep; nothing may leave that else could not
+    FLAG = "flag"  # the answer says so, and the confidence alone decides
+    REJECT = "reject"  # never ask; the answer says that it is out of domain
+
+
 class PolicyLayer(StrEnum):
     """Who wrote a document. A device obeys at most one of each; each can only narrow the others."""
 
@@ -185,6 +193,7 @@ class Terms(msgspec.Struct, frozen=True):
     privacy: tuple[LeakageLimits, ...] = ()
     dp: NoiseTerms | None = None
     retention: RetentionTerms | None = None
+    novel: NoveltyAction = NoveltyAction.FLAG
     denied_by: str = ""
     rules: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -224,6 +233,7 @@ class Narrowing(msgspec.Struct, frozen=True):
     privacy: tuple[LeakageLimits, ...] = ()
     dp: NoiseTerms | None = None
     retention: RetentionTerms | None = None
+    novel: NoveltyAction | None = None
     denied_by: str = ""
 
 

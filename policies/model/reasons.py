@@ -21,6 +21,8 @@ class DecisionReason(StrEnum):
     CONFIDENT = "confident"  # at or above the threshold
     UNSURE = "unsure"  # below it: the hub is asked
     AUDIT = "audit"  # confident, but drawn at random to be audited
+    NOVEL = "novel"  # confident, but unlike what the model knows: the policy's `novel = "ask"` asks the hub
+    OUT_OF_DOMAIN = "out_of_domain"  # unlike what the model knows, and the policy says `novel = "reject"`
     NOT_DRAWN = "not_drawn"  # the rule asks at random only, and this sample was not drawn
     HUB_FIRST = "hub_first"  # the mode asks whatever the confidence
     LOCAL_ONLY = "local_only"  # the mode never asks

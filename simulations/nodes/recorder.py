@@ -86,7 +86,7 @@ class RegionRecorder:
     def count_answer(self, said: Answer | Correction, sampled: SampleTruth) -> None:
         """Count an answer or correction of a question, with its latency."""
         if isinstance(said, Correction):
-            source, why = CORRECTION, DecisionReason.VERDICT
+            source, why = CORRECTION, said.why
         else:
             source, why = (HUB if said.source is AnswerSource.HUB else LOCAL), said.why
         self._add_answers(f"{source}.{why}", 1, said.prediction.label == sampled.truth)

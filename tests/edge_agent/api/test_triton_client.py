@@ -90,6 +90,7 @@ async def test_an_unmodified_triton_client_asks_the_device():
     assert parameters == {
         "source": "local",
         "reason": "unsure",
+        "in_domain": "",
         "model_version": "7",
         "policy_hash": POLICY,
         "escalation_id": "beef-7",

@@ -337,3 +337,35 @@ def test_a_row_is_stored_once():
     accepted(edge)
     assert edge.on_stored(1, b"other", 0.1) == []
     assert edge.on_refusal(refusal(RefusalReason.POLICY, final=True), 0.2)
+
+
+NOVEL = msgspec.structs.replace(SURE, in_domain=False)
+STRANGE = msgspec.structs.replace(VERDICT, prediction=msgspec.structs.replace(VERDICT.prediction, in_domain=False))
+
+
+def test_a_novel_sample_is_flagged_asked_or_rejected_as_the_policy_says():
+    (flagged,) = ask(core(), local=NOVEL)
+    assert (flagged.why, flagged.prediction.in_domain) == (DecisionReason.CONFIDENT, False)
+    (rejected,) = ask(core(policy(novel="reject")), local=NOVEL)
+    assert (rejected.why, rejected.source, rejected.seq) == (DecisionReason.OUT_OF_DOMAIN, AnswerSource.LOCAL, None)
+    edge = core(policy(novel="ask"))
+    (store, *_) = ask(edge, local=NOVEL)
+    (early,) = only(edge.on_stored(store.seq, digest(store.seq), 0.0), Answer)
+    assert early.why is DecisionReason.NOVEL
+
+
+def test_asking_about_novelty_lets_nothing_leave_that_the_policy_keeps():
+    (kept,) = ask(core(policy(novel="ask", level="P1")), local=NOVEL)
+    assert (kept.why, kept.prediction.in_domain) == (DecisionReason.DENIED_LABEL, False)
+
+
+def test_a_verdict_that_says_out_of_domain_rejects_under_reject_alone():
+    for action, why in (("reject", DecisionReason.OUT_OF_DOMAIN), ("flag", DecisionReason.VERDICT)):
+        edge = core(policy(novel=action, mode="wait", budget_s=2.0))
+        accepted(edge)
+        (said,) = only(edge.on_verdict(1, STRANGE, 1.0), Answer)
+        assert (said.source, said.why, said.prediction.in_domain) == (AnswerSource.HUB, why, False)
+        late = core(policy(novel=action))
+        accepted(late)
+        (corrected,) = only(late.on_verdict(1, STRANGE, 1.0), Correction)
+        assert corrected.why is why

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -65,6 +65,7 @@ mode = "{mode}"
 threshold = 0.8
 audit_share = {audit}
 budget_s = {budget_s}
+novel = "{novel}"
 [egress]
 ceiling = "P2"
 [[egress.field]]
@@ -85,7 +86,7 @@ max_open = {max_open}
 """
 DEFAULTS = {
     "version": 1, "mode": "answer_now", "audit": 0.0, "budget_s": 5.0, "level": "P2",
-    "bytes_per_day": 10_000_000, "max_open": 1000,
+    "bytes_per_day": 10_000_000, "max_open": 1000, "novel": "flag",
 }  # fmt: skip
 
 
@@ -301,8 +302,9 @@ class AgentRig(contextlib.AbstractAsyncContextManager["AgentRig"]):
     def __init__(self, folder: Path, rules: Policy | None = None, hub: HubDouble | None = None, **more: object) -> None:
         self.hub = hub or HubDouble()
         self.clock = more.pop("clock", None)
+        runner: Any = more.pop("runner", None) or EchoRunner(2)
         self.agent = Agent(
-            settings(folder, **more), self.hub.identity(), EchoRunner(2), rules, self.hub.connect,  # type: ignore[arg-type]
+            settings(folder, **more), self.hub.identity(), runner, rules, self.hub.connect,  # type: ignore[arg-type]
             clock=self.clock,  # type: ignore[arg-type]
         )  # fmt: skip
 

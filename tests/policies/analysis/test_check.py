@@ -26,6 +26,7 @@ def test_the_shipped_document_has_nothing_to_be_said_of():
     ("rule", "words"),
     [
         ("threshold = 0.95", "threshold 0.95 is wider than the base's 0.9"),
+        ('novel = "ask"', "novel ask is wider than the base's flag"),
         ('mode = "wait"', "mode wait is wider than the base's answer_now"),
         ('ceiling = "P3"', "ceiling P3 is wider than the base's P2"),
         ('hubs = ["hub-1", "hub-9"]', "hubs hub-9: not in the base's"),

@@ -38,6 +38,8 @@ def test_nothing_changed_is_nothing_said():
     ("edit", "fact"),
     [
         (("0.9", "0.8"), ("narrower", "always", "threshold", "0.9", "0.8")),
+        (("threshold = 0.9", 'novel = "ask"\nthreshold = 0.9'), ("wider", "always", "novel", "flag", "ask")),
+        (("threshold = 0.9", 'novel = "reject"\nthreshold = 0.9'), ("narrower", "always", "novel", "flag", "reject")),
         (('"answer_now"', '"wait"'), ("wider", "always", "mode", "answer_now", "wait")),
         (("private = false", "private = true"), ("wider", "always", "data class private", "false", "true")),
         (('["local"]', '["eu"]'), ("wider", "always", "region eu", "-", "listed")),

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.decisions.escalation import EscalationAction, EscalationDecision, LinkState, decide_escalation
-from policies.model.policy import ASKING_MODES, EscalationMode, NoiseTerms, PrivacyUnit, Terms
+from policies.model.policy import ASKING_MODES, EscalationMode, NoiseTerms, NoveltyAction, PrivacyUnit, Terms
 from policies.model.reasons import DecisionReason
 from tests.policies.doubles.given import DEMO, JUNK, policy
 
@@ -139,3 +139,70 @@ def test_asked_by_lot_no_mode_asks_that_does_not():
     assert decide_escalation(0.1, DOWN, policy(dp=NOISE), DRAWN, 1.0) == EscalationDecision(
         EscalationAction.QUEUE, DecisionReason.LINK_DOWN, audit=True
     )
+
+
+NOVEL = {action: policy(novel=action) for action in NoveltyAction}
+
+
+@pytest.mark.parametrize(
+    ("action", "wanted"),
+    [
+        (NoveltyAction.FLAG, EscalationDecision(EscalationAction.KEEP, DecisionReason.CONFIDENT)),
+        (NoveltyAction.ASK, EscalationDecision(EscalationAction.ASK, DecisionReason.NOVEL)),
+        (NoveltyAction.REJECT, EscalationDecision(EscalationAction.KEEP, DecisionReason.OUT_OF_DOMAIN)),
+    ],
+)
+def test_a_confident_sample_unlike_what_the_model_knows_is_flagged_asked_or_rejected(action, wanted):
+    assert decide_escalation(0.99, UP, NOVEL[action], NOT_DRAWN, 1.0, in_domain=False) == wanted
+    for known in (True, None):
+        kept = decide_escalation(0.99, UP, NOVEL[action], NOT_DRAWN, 1.0, in_domain=known)
+        assert kept == EscalationDecision(EscalationAction.KEEP, DecisionReason.CONFIDENT)
+
+
+def test_a_rejected_sample_is_never_asked_not_even_unsure_or_drawn_or_first():
+    rejects = policy(novel=NoveltyAction.REJECT, audit_share=1.0)
+    first = policy(novel=NoveltyAction.REJECT, mode=EscalationMode.HUB_FIRST)
+    wanted = EscalationDecision(EscalationAction.KEEP, DecisionReason.OUT_OF_DOMAIN)
+    for confidence, link, terms in ((0.1, UP, rejects), (0.99, UP, rejects), (0.5, DOWN, first), (0.9, QUIET, first)):
+        assert decide_escalation(confidence, link, terms, DRAWN, 1.0, in_domain=False) == wanted
+    local = policy(novel=NoveltyAction.REJECT, mode=EscalationMode.LOCAL_ONLY)
+    assert decide_escalation(0.9, UP, local, NOT_DRAWN, 1.0, in_domain=False) == wanted
+
+
+def test_asking_for_novelty_obeys_the_link_and_the_hubs_silence_and_keeps_the_reason_of_a_doubt():
+    asks = NOVEL[NoveltyAction.ASK]
+    down = decide_escalation(0.99, DOWN, asks, NOT_DRAWN, 1.0, in_domain=False)
+    assert down == EscalationDecision(EscalationAction.QUEUE, DecisionReason.LINK_DOWN)
+    quiet = decide_escalation(0.99, QUIET, asks, NOT_DRAWN, 1.0, in_domain=False)
+    assert quiet == EscalationDecision(EscalationAction.KEEP, DecisionReason.HUB_QUIET)
+    assert decide_escalation(0.1, UP, asks, NOT_DRAWN, 1.0, in_domain=False).why is DecisionReason.UNSURE
+    drawn = decide_escalation(0.99, UP, asks, DRAWN, 1.0, in_domain=False)
+    assert drawn == EscalationDecision(EscalationAction.ASK, DecisionReason.NOVEL, audit=True)
+
+
+@pytest.mark.parametrize("action", NoveltyAction)
+def test_what_is_drawn_at_random_does_not_depend_on_the_novelty(action):
+    lot = NoiseTerms(PrivacyUnit.DEVICE, 8.0, 5.0, 1e-6, 8.0, 30, 0.2, 0.5, 100, 1)
+    for dice, leaves in ((0.4, True), (0.6, False)):
+        for known in (True, False):
+            found = decide_escalation(0.1, UP, policy(novel=action, dp=lot), dice, 1.0, in_domain=known)
+            assert (found.action is EscalationAction.ASK) is leaves
+
+
+@given(st.sampled_from(EscalationMode), st.booleans(), st.floats(0, 1), st.floats(0, 1, exclude_max=True))
+def test_a_narrower_action_on_novel_samples_asks_no_more(mode, up, confidence, dice):
+    asked = [
+        decide_escalation(confidence, LinkState(up), policy(mode=mode, novel=action), dice, 1.0, in_domain=False).action
+        is not EscalationAction.KEEP
+        for action in NoveltyAction
+    ]
+    assert asked == sorted(asked, reverse=True)
+
+
+def test_an_impossible_confidence_and_a_switched_off_device_stay_what_they_are():
+    rejects = NOVEL[NoveltyAction.REJECT]
+    assert decide_escalation(math.nan, UP, rejects, 0.0, 1.0, in_domain=False).why is DecisionReason.INVALID_CONFIDENCE
+    off = policy(novel=NoveltyAction.REJECT, mode=EscalationMode.DISABLED)
+    assert decide_escalation(0.9, UP, off, 0.0, 1.0, in_domain=False).why is DecisionReason.DISABLED
+    junk = policy(novel="perhaps")
+    assert decide_escalation(0.9, UP, junk, 0.5, 1.0, in_domain=False).why is DecisionReason.DENIED_POLICY_ERROR

@@ -66,6 +66,7 @@ def narrowing(dice: Random) -> dict[str, Any]:
         "transforms": {dice.choice(FIELDS): [dice.choice(({"kind": "drop"}, {"kind": "quantise", "step": 2.0}))]},
         "retention": {"purpose": dice.choice(("p", "q")), "keep_days": dice.randint(0, 7)},
         "privacy": {"max_leakage": dice.random()}, "dp": private(dice),
+        "novel": dice.choice(("ask", "flag", "reject")),
     }  # fmt: skip
     return {key: choices[key] for key in dice.sample(tuple(choices), dice.randint(1, 3))}
 
@@ -101,6 +102,8 @@ def values(
         "retention": {"purpose": dice.choice(("p", "q")), "keep_days": dice.randint(0, 7)},
         "rule": [rule(dice, number, most_keys) for number in range(dice.randint(0, most_rules))],
     }  # fmt: skip
+    if dice.random() < 0.5:
+        told["escalation"]["novel"] = dice.choice(("ask", "flag", "reject"))
     if dice.random() < 0.2:
         told["dp"] = private(dice)
     if dice.random() < 0.3:

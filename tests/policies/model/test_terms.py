@@ -13,7 +13,15 @@ from policies.decisions.egress import OPTIONAL_FIELDS, EgressPlan
 from policies.decisions.permit import decide_permit, expired_or_denied
 from policies.language.document import PolicyDocument, compose_policy, hash_documents, parse_policy
 from policies.model.context import DecisionContext, RuleCondition
-from policies.model.policy import HARD_CEILING_LEVEL, EscalationMode, Policy, PolicyError, PolicyLayer, Terms
+from policies.model.policy import (
+    HARD_CEILING_LEVEL,
+    EscalationMode,
+    NoveltyAction,
+    Policy,
+    PolicyError,
+    PolicyLayer,
+    Terms,
+)
 from policies.model.reasons import DecisionReason, Denied
 from policies.model.terms import list_certain_rules, resolve_terms, resolve_terms_for
 from tests.policies.doubles.given import DEMO, DEMO_POLICY, HUBS, MEASURED, SCHEMA, TEXT, TODAY, with_
@@ -23,6 +31,7 @@ from wire.protocol.messages import SensitivityLevel
 pytestmark = pytest.mark.examples
 
 MODES = list(EscalationMode)
+NOVELTY_ACTIONS = list(NoveltyAction)
 
 
 def found(policy: Policy, now: DecisionContext) -> Terms:
@@ -37,6 +46,7 @@ def within(narrow: Terms, wide: Terms) -> bool:
     numbers = ("threshold", "audit_share", "budget_s", "max_open", "ceiling", "expires_day", "bytes_per_day")
     return (
         MODES.index(narrow.mode) >= MODES.index(wide.mode)
+        and NOVELTY_ACTIONS.index(narrow.novel) >= NOVELTY_ACTIONS.index(wide.novel)
         and all(getattr(narrow, key) <= getattr(wide, key) for key in numbers)
         and set(narrow.hubs) <= set(wide.hubs)
         and set(narrow.regions) <= set(wide.regions)
@@ -290,3 +300,20 @@ def test_case_103_rules_that_cannot_be_applied_deny():
     damaged = msgspec.structs.replace(policy, rules=(broken,))
     assert isinstance(resolve_terms(damaged, DecisionContext("open")), Denied)
     assert isinstance(resolve_terms_for(damaged, ["r0"]), Denied)
+
+
+def test_asking_about_novel_samples_must_be_said_by_every_layer():
+    asks = ("threshold = 0.9", 'novel = "ask"\nthreshold = 0.9')
+    above = ('name = "demo"', 'name = "tenant"\nlayer = "tenant"')
+    site, tenant, both = (parse_policy(with_(TEXT, *edits)) for edits in ((asks,), (above,), (above, asks)))
+    assert site.compile().base.novel is NoveltyAction.ASK
+    assert compose_policy((site, tenant)).base.novel is NoveltyAction.FLAG
+    assert compose_policy((site, both)).base.novel is NoveltyAction.ASK
+    assert parse_policy(TEXT).compile().base.novel is NoveltyAction.FLAG
+
+
+def test_a_document_that_says_nothing_of_novel_samples_keeps_its_hash():
+    said = with_(TEXT, ("threshold = 0.9", 'novel = "flag"\nthreshold = 0.9'))
+    assert parse_policy(said).compile().hash == parse_policy(TEXT).compile().hash
+    with pytest.raises(PolicyError, match="did you mean 'reject'"):
+        parse_policy(with_(TEXT, ("threshold = 0.9", 'novel = "rejct"\nthreshold = 0.9')))
