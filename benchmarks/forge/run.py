@@ -10,12 +10,10 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-import msgspec
 
 from benchmarks.__main__ import replace_part
 from benchmarks.forge.datasets import CASES, COST, bundles_folder, read_commit, trial_digest
+from benchmarks.forge.networks import NETWORKS_FILE, build_network_rows, read_networks
 from benchmarks.forge.trial_table import TableRow, build_rows, format_record, format_values, render_table
 from benchmarks.forge.trials import (
     LINES_FILE,
@@ -30,7 +28,6 @@ from benchmarks.harness.machine import describe_machine, read_load
 from models.forge.spec import Effort
 
 SEEDS = (11, 12, 13)
-NETWORKS_FILE = "unseen-nets.json"
 
 
 def plan_trials(sets: Sequence[str], seeds: Sequence[int], effort: Effort) -> list[TrialKey]:
@@ -41,27 +38,6 @@ def plan_trials(sets: Sequence[str], seeds: Sequence[int], effort: Effort) -> li
         for name in sets
         for wish in CASES[name].wishes
     ]
-
-
-def read_networks(path: Path) -> list[TableRow]:
-    """Rows of unseen networks, from the figures that `make forge-unseen` leaves; one that says so without them.
-
-    The file: `{"commit": ..., "rows": [{"network": ..., "exported": true, "forged": true or null, "seconds": ...}]}`.
-    """
-    names = ("unseen networks: cut and exported", "unseen networks: forged whole, or the reason within 60 s")
-    if not path.exists():
-        return [TableRow(name, (), "", "all", False, f"run make forge-unseen: it leaves {path.name}") for name in names]
-    told = msgspec.json.decode(path.read_bytes())
-    rows, commit = told["rows"], told.get("commit", "unknown")
-    found = []
-    for name, field in zip(names, ("exported", "forged"), strict=True):
-        tried = [row for row in rows if row.get(field) is not None]
-        good = [row for row in tried if row[field]]
-        missing = ", ".join(row["network"] for row in tried if not row[field])
-        note = f"commit {commit}{f'; not: {missing}' if missing else ''}"
-        held = bool(tried) and len(good) == len(tried)
-        found.append(TableRow(name, (float(len(good)),), f"of {len(tried)}", "all", held, note))
-    return found
 
 
 def render_forge_part(rows: Sequence[TableRow], records: Sequence[TrialRecord], seconds: float, load: float) -> str:
@@ -99,7 +75,7 @@ def main() -> int:
     else:
         runner.run_all(keys, given.jobs)
     records = sorted(runner.records, key=lambda record: record.key)
-    rows = build_rows(records, read_networks(bundles_folder() / NETWORKS_FILE))
+    rows = build_rows(records, build_network_rows(read_networks(bundles_folder() / NETWORKS_FILE)))
     for row in rows:
         print(f"{row.name}: {format_values(row)} (aim {row.aim or 'none'})", flush=True)
     if given.table or set(given.sets) == set(CASES):

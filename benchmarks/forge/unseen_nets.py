@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from benchmarks.forge.networks import record_run
 from models.forge.data.types import Data, DataPart, ForgeError
 from models.forge.partition.cost import find_agreeing_cuts
 from models.forge.partition.cuts import Cut, TracedModel, find_cuts, trace_model
@@ -245,8 +246,10 @@ def _print_row(name: str, folder: Path | None) -> bool:
         seconds = f"{time.monotonic() - began:.1f}"
         made = _forge(name, folder) if folder else ""
         row, fine = f"{' | '.join(cells)} | {seconds} | {made}", all(cell.startswith("all") for cell in cells[1:])
+        record_run(name, exported=fine, made=made, seconds=time.monotonic() - began)
     except ForgeError as error:
         row, fine = f"{error} | | | {time.monotonic() - began:.1f} |", False
+        record_run(name, exported=False, made="", seconds=time.monotonic() - began)
     print(f"| {name} | {row} |", flush=True)
     return fine
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.forge import run, trial_table
+from benchmarks.forge import networks, run, trial_table
 from benchmarks.forge.datasets import CASES, COST
 from benchmarks.forge.trial import compare_lossless, replace_hub
 from benchmarks.forge.trials import (
@@ -190,14 +190,21 @@ def test_features_alone_leave_unless_the_wish_says_that_a_sample_may():
         }
 
 
-def test_rows_of_unseen_networks_name_those_that_failed(tmp_path):
-    path = tmp_path / run.NETWORKS_FILE
-    assert not run.read_networks(path)[0].held
-    path.write_text(
-        '{"commit": "abc", "rows": [{"network": "swin", "exported": true, "forged": null},'
-        ' {"network": "hubert", "exported": false, "forged": true}]}'
-    )
-    exported, forged = run.read_networks(path)
+def test_rows_of_unseen_networks_name_those_that_failed_and_a_late_refusal_is_no_success(tmp_path):
+    path = tmp_path / networks.NETWORKS_FILE
+    assert not networks.build_network_rows(networks.read_networks(path))[0].held
+    for name, good, whole in (("swin", True, None), ("hubert", False, None), ("swin", True, True)):
+        networks.keep_network(name, networks.NetworkFigures("abc", good, whole), tmp_path)
+    exported, forged = networks.build_network_rows(networks.read_networks(path))
     assert (exported.values, exported.unit, exported.held) == ((1.0,), "of 2", False)
     assert "not: hubert" in exported.note
     assert (forged.values, forged.unit, forged.held) == ((1.0,), "of 1", True)
+
+
+@pytest.mark.parametrize(
+    ("made", "seconds", "forged"), [("", 3, None), ("refused: x", 9, True), ("refused", 99, False)]
+)
+def test_a_refusal_counts_where_it_comes_within_a_minute(tmp_path, monkeypatch, made, seconds, forged):
+    monkeypatch.setenv("SKERRY_ZOO_BUNDLES", str(tmp_path))
+    networks.record_run("swin", exported=True, made=made, seconds=seconds)
+    assert networks.read_networks(tmp_path / networks.NETWORKS_FILE)["swin"].forged is forged
