@@ -1,7 +1,7 @@
 """Coder and decoder of transformed features: the device's linear transform and rounding, and the hub's way back.
 
-Rule: both start as the fitted transform and its exact inverse, and every matrix may be taught further. The decoder
-enters the given model at the cut itself, so nothing of the model is replaced.
+Rule: both start as the fitted transform and its inverse, and every matrix may be taught further. The decoder enters the
+given model at the cut itself, so nothing of the model is replaced.
 """
 
 from collections.abc import Sequence
@@ -12,77 +12,109 @@ from torch import Tensor, nn
 
 from models.forge.partition.layout import FeatureLayout
 from models.forge.routes.feature_transform import TransformBasis, apply_modes, count_transform_macs
-from models.forge.routes.place_levels import PlaceLevels
-from models.forge.training.bottleneck import round_straight_through
+from models.forge.routes.sample_code import CENTRE, LEVELS
+from models.forge.routes.sample_reader import SampleGrid, SampleReader
+from models.forge.routes.step_rounding import PlaceGrid, StepRounding
 
 
-class FeatureCoder(nn.Module):
-    """Coder: a cut's features -> codes `[n, k]`, whole floats in `0..levels - 1`; of a coefficient 0 the middle code.
+class FeatureReader(nn.Module):
+    """What is transformed: the canonical features, or what a sample reader tells from them; one row if `joint`.
 
     `macs`: multiply-accumulates of one sample.
     """
 
+    def __init__(self, layout: FeatureLayout, reader: SampleReader | None = None, *, joint: bool = False) -> None:
+        super().__init__()
+        self.layout, self.reader, self.joint = layout, reader, joint
+        self.macs = reader.count_macs(layout) if reader else 0
+
+    def forward(self, *features: Tensor) -> Tensor:
+        found = self.layout.to_canonical(*features).float()
+        found = found if self.reader is None else self.reader(found)
+        return found.flatten(1) if self.joint else found
+
+
+class FeatureRestorer(nn.Module):
+    """The way back from what was transformed to the cut's features, one tensor or a tuple of them.
+
+    `head`: makes features of a sample, where a sample was read; its output is what the given model goes on from.
+    `limits`: least and largest value that is ever right.
+    """
+
+    def __init__(
+        self, layout: FeatureLayout, limits: tuple[float, float], grid: SampleGrid | None, head: nn.Module | None
+    ) -> None:
+        super().__init__()
+        self.layout, self.limits, self.grid, self.head = layout, limits, grid, head
+
+    def forward(self, rows: Tensor) -> Tensor | tuple[Tensor, ...]:
+        shape = self.layout.shape if self.grid is None else self.grid.shape
+        found = rows.reshape(-1, *shape).clamp(*self.limits)
+        if self.grid is None or self.head is None:
+            return self.layout.from_canonical(found)
+        features: Tensor | tuple[Tensor, ...] = self.head(self.grid.from_grid(found))
+        return features
+
+
+class FeatureCoder(nn.Module):
+    """Coder: a cut's features -> codes `[n, k]` on the fine grid, whole floats; of a coefficient 0 the middle code.
+
+    While it is taught it rounds as `rounding` does, which is as the codec will. `macs`: multiply-accumulates of one
+    sample.
+    """
+
     mean: Tensor
     places: Tensor
-    halves: Tensor
 
-    def __init__(self, layout: FeatureLayout, basis: TransformBasis, levels: PlaceLevels) -> None:
+    def __init__(self, reader: FeatureReader, basis: TransformBasis, grid: PlaceGrid) -> None:
         super().__init__()
-        self.layout = layout
-        axes, places = _bound_axes(basis, levels)
+        self.reader = reader
+        axes, places = _bound_axes(basis, grid)
         self.analysis = nn.ParameterList(
-            nn.Parameter(matrix[:kept].contiguous()) for matrix, kept in zip(basis.analysis, axes, strict=True)
+            nn.Parameter(matrix[:kept].clone()) for matrix, kept in zip(basis.analysis, axes, strict=True)
         )
-        self.finesse = nn.Parameter(1 / levels.steps)
-        self.register_buffer("mean", basis.mean)
+        self.finesse = nn.Parameter(1 / grid.grids)
+        self.register_buffer("mean", basis.mean.clone())
         self.register_buffer("places", places)
-        self.register_buffer("halves", levels.halves)
-        self.middle = levels.levels // 2
-        self.macs = count_transform_macs(layout.shape, axes)
+        self.rounding: StepRounding | None = None
+        self.macs = reader.macs + count_transform_macs(basis.mean.shape[1:], axes)
 
-    def forward(self, _sample: Tensor, features: Sequence[Tensor], _hidden: Tensor) -> Tensor:
-        scaled = self.scale_coefficients(features)
-        rounded = round_straight_through(scaled) if self.training else torch.round(scaled)
-        return torch.minimum(torch.maximum(rounded, -self.halves), self.halves) + self.middle
-
-    def scale_coefficients(self, features: Sequence[Tensor]) -> Tensor:
-        """Coefficients `[n, k]` in units of their steps, before they are rounded."""
-        found = apply_modes(self.layout.to_canonical(*features).float() - self.mean, list(self.analysis))
-        return found.flatten(1).index_select(1, self.places) * self.finesse
+    def forward(self, _sample: Tensor | None, features: Sequence[Tensor], _hidden: Tensor | None) -> Tensor:
+        found = apply_modes(self.reader(*features) - self.mean, list(self.analysis))
+        scaled = found.flatten(1).index_select(1, self.places) * self.finesse
+        rounded = self.rounding(scaled) if self.training and self.rounding else torch.round(scaled)
+        return rounded.clamp(-CENTRE, LEVELS - 1 - CENTRE) + CENTRE
 
 
 class FeatureDecoder(nn.Module):
     """Decoder: codes `[n, k]` -> the cut's features, one tensor or a tuple of them."""
 
-    mean: Tensor
     sources: Tensor
 
-    def __init__(
-        self, layout: FeatureLayout, basis: TransformBasis, levels: PlaceLevels, *, above_zero: bool = False
-    ) -> None:
+    def __init__(self, restorer: FeatureRestorer, basis: TransformBasis, grid: PlaceGrid) -> None:
         super().__init__()
-        self.layout, self.above_zero = layout, above_zero
-        self.axes, places = _bound_axes(basis, levels)
+        self.restorer = restorer
+        self.axes, places = _bound_axes(basis, grid)
         self.synthesis = nn.ParameterList(
-            nn.Parameter(matrix[:, :kept].contiguous()) for matrix, kept in zip(basis.synthesis, self.axes, strict=True)
+            nn.Parameter(matrix[:, :kept].clone()) for matrix, kept in zip(basis.synthesis, self.axes, strict=True)
         )
-        self.steps = nn.Parameter(levels.steps.clone())
+        self.grids = nn.Parameter(grid.grids.clone())
         self.mean = nn.Parameter(basis.mean.clone())
         sources = torch.full((int(np.prod(self.axes)),), len(places))  # a place that does not travel: the zero behind
         sources[places] = torch.arange(len(places))
         self.register_buffer("sources", sources)
-        self.middle = levels.levels // 2
 
     def forward(self, codes: Tensor) -> Tensor | tuple[Tensor, ...]:
-        found = (codes - self.middle) * self.steps
+        found = (codes - CENTRE) * self.grids
         found = torch.cat([found, torch.zeros_like(found[:, :1])], 1).index_select(1, self.sources)
-        found = apply_modes(found.reshape(-1, *self.axes), list(self.synthesis)) + self.mean
-        return self.layout.from_canonical(torch.relu(found) if self.above_zero else found)
+        restored: Tensor | tuple[Tensor, ...] = self.restorer(
+            apply_modes(found.reshape(-1, *self.axes), list(self.synthesis)) + self.mean
+        )
+        return restored
 
 
-def _bound_axes(basis: TransformBasis, levels: PlaceLevels) -> tuple[tuple[int, ...], Tensor]:
+def _bound_axes(basis: TransformBasis, grid: PlaceGrid) -> tuple[tuple[int, ...], Tensor]:
     """How many axes of each mode the kept places reach, and the places among those alone."""
-    whole = tuple(basis.deviations.shape)
-    found = np.unravel_index(levels.kept.numpy(), whole)
+    found = np.unravel_index(grid.kept.numpy(), tuple(basis.deviations.shape))
     axes = tuple(int(one.max()) + 1 for one in found)
     return axes, torch.from_numpy(np.ravel_multi_index(found, axes).astype(np.int64))

@@ -10,14 +10,11 @@ form of the distillation loss (Martens 2020) in a Kronecker factorisation (Marte
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-
-from models.forge.partition.layout import FeatureLayout
-from models.forge.training.modules import as_tuple
+from torch import Tensor
 
 _DAMPING = 0.05  # share of the mean information that every direction has at least: the weights are a local estimate
 _MOST_NUMBERS = 2048  # numbers of one vector up to which all principal axes are computed
@@ -68,25 +65,24 @@ def fit_basis(features: Tensor, gradients: Tensor) -> TransformBasis:
 
 
 def sample_gradients(
-    tail: nn.Module, layout: FeatureLayout, features: Tensor, *, regressor: bool, softness: float, seed: int
+    answer: Callable[[Tensor], Tensor], x: Tensor, *, regressor: bool, softness: float, seed: int
 ) -> Tensor:
-    """Gradient of one drawn answer by every canonical feature, `[n, *shape]`.
+    """Gradient of one drawn answer by everything it is computed from, of the shape of `x` `[n, ...]`.
 
-    Their outer products are on average the Fisher information. A classifier's answer is drawn from its own
-    probabilities at this `softness`.
+    Their outer products are on average the Fisher information. `answer`: outputs `[n, outputs]`; a classifier's answer
+    is drawn from its own probabilities at this `softness`.
     """
     chance = torch.Generator().manual_seed(seed)
     found = []
-    for start in range(0, len(features), _CHUNK):
-        x = features[start : start + _CHUNK].detach().requires_grad_(True)
-        out = as_tuple(tail(*as_tuple(layout.from_canonical(x))))[0].float()
+    for start in range(0, len(x), _CHUNK):
+        part = x[start : start + _CHUNK].detach().requires_grad_(True)
+        out = answer(part).float()
         if regressor:
-            answer = out.reshape(len(out), -1)[:, 0]
+            chosen = out.reshape(len(out), -1)[:, 0]
         else:
             logs = torch.log_softmax(out / softness, 1)
-            drawn = torch.multinomial(logs.detach().exp(), 1, generator=chance)
-            answer = logs.gather(1, drawn)
-        (slope,) = torch.autograd.grad(answer.sum(), x)
+            chosen = logs.gather(1, torch.multinomial(logs.detach().exp(), 1, generator=chance))
+        (slope,) = torch.autograd.grad(chosen.sum(), part)
         found.append(torch.nan_to_num(slope))
     return torch.cat(found)
 

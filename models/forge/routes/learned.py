@@ -5,8 +5,10 @@ levels and the hub's layers. The start is a working path already (`models/forge/
 teaching improves it and need not find it. The loss counts most where the device would ask.
 """
 
+import copy
 import math
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,23 +18,25 @@ from torch import Tensor, nn
 from models.forge.data.types import Data, Values
 from models.forge.partition.cuts import Cut, TracedModel
 from models.forge.partition.layout import FeatureLayout, find_layout
-from models.forge.partition.split import run_head, split_model, split_shared
-from models.forge.routes.feature_codes import FeatureCoder, FeatureDecoder
+from models.forge.partition.split import SplitModel, run_head, split_model
+from models.forge.routes.feature_codes import FeatureCoder, FeatureDecoder, FeatureReader, FeatureRestorer
 from models.forge.routes.feature_transform import TransformBasis, apply_modes, fit_basis, sample_gradients
 from models.forge.routes.path_training import LearnedCourse, PathTrainer, ProgressCallback
-from models.forge.routes.place_levels import count_payload, fit_levels
+from models.forge.routes.sample_code import LEVELS
+from models.forge.routes.sample_reader import fit_reader
+from models.forge.routes.step_rounding import PlaceGrid, StepRounding, fit_grid
+from models.forge.routes.transforms import MAX_JOINT_VALUES
 from models.forge.training.code_path import CodePath, Route
 from models.forge.training.determinism import deterministic_torch
-from models.forge.training.modules import TrainedModules
-from models.runtime.codec_ans import build_ans_tables
-from models.runtime.feature_codec import ANS
+from models.forge.training.modules import TrainedModules, as_tuple
+from models.runtime.feature_codec import ANS_STEPS
 
 __all__ = ["FittedTransform", "LearnedCourse", "fit_feature_transform", "train_learned_path"]
 
 _FITTED, _INFORMED = 2000, 500  # training samples that the transform and its weights are fitted to
 _MOST_VALUES = 24_000_000  # features held at once while fitting
 _CHUNK = 128
-_WIDER, _WIDENINGS = 1.03, 40
+_COMPARED = 384  # training samples on which transforms are compared
 
 
 def train_learned_path(
@@ -48,72 +52,48 @@ def train_learned_path(
 ) -> CodePath:
     """Code path of at most about `max_bytes` over an edge that stays as it is, in evaluation mode.
 
-    `pieces`: the trained edge, cut at `cut`. `fitted`: from `fit_feature_transform` for that cut, where several sizes
-    are tried; None: fitted here. `tell(what, share)` reports progress. With the same `course.folder` a killed teaching
-    goes on at its last whole epoch.
+    `pieces`: the trained edge, cut at `cut`. `fitted`: from `fit_feature_transform` for that cut, where several
+    sizes are tried; None: fitted here. `tell(what, share)` reports progress. With the same `course.folder` a killed
+    teaching goes on at its last whole epoch.
     """
     name = f"{'taught' if course.epochs else 'transform'}-{max_bytes}"
     with deterministic_torch(course.seed, course.threads):
         tell("fitting a transform", 0.0)
-        fit = fitted or fit_feature_transform(traced, data, cut, course)
-        coder, decoder = build_feature_codes(fit, max_bytes)
         half = split_model(traced, cut)
+        shown = _Shown(half.head, data.training.x[0][_choose_rows(data, course.seed)])
+        draft = _choose_draft(fitted or fit_feature_transform(traced, data, cut, course), half, shown, max_bytes)
         if course.epochs:
-            models = nn.ModuleDict({"coder": coder, "decoder": decoder, "tail": half.tail})
-            PathTrainer(traced, data, pieces, models, course).run(name, tell)
-        tables = _fit_payload(_Shown(half.head, data.training.x[0][fit.chosen]), coder, decoder, max_bytes)
+            models = nn.ModuleDict({"coder": draft.coder, "decoder": draft.decoder, "tail": half.tail})
+            trainer = PathTrainer(traced, data, pieces, models, course)
+            trainer.run(name, lambda: draft.refresh_rounding(shown), tell)
+        tables = draft.build_tables(shown)
     tell("taught", 1.0)
     return CodePath(
         name=name,
         route=Route.LEARNED,
-        coder=coder.eval(),
-        decoder=decoder.eval(),
+        coder=draft.coder.eval(),
+        decoder=draft.decoder.eval(),
         tail=half.tail.eval(),
-        shape=(len(coder.places),),
-        levels=2 * coder.middle + 1,
-        codec=ANS,
+        shape=(len(draft.grid.kept),),
+        levels=LEVELS,
+        codec=ANS_STEPS,
         tables=tables,
     )
 
 
-class FittedTransform(NamedTuple):
-    """Transform of one cut's features, fitted to training samples.
+class TransformCandidate(NamedTuple):
+    """One transform of a cut's features, fitted to training samples; `rows` `[n, coefficients]`: theirs."""
 
-    `chosen`: which samples `[n]`; `rows` `[n, coefficients]`: theirs; `above_zero`: no feature is ever negative.
-    """
-
-    layout: FeatureLayout
+    reader: FeatureReader
+    restorer: FeatureRestorer
     basis: TransformBasis
-    chosen: npt.NDArray[np.int64]
     rows: Tensor
-    above_zero: bool
 
 
-def fit_feature_transform(traced: TracedModel, data: Data, cut: Cut, course: LearnedCourse) -> FittedTransform:
-    """Fit the transform of a cut: once for all sizes of its codes."""
-    half, layout = split_shared(traced, cut), find_layout(traced.gm, cut)
-    count = min(_FITTED, max(_INFORMED, _MOST_VALUES // math.prod(layout.shape)))
-    chosen = np.sort(np.random.default_rng(course.seed).permutation(len(data.training))[:count])
-    features = _collect_features(half.head, layout, data.training.x[0][chosen])
-    slopes = sample_gradients(
-        half.tail,
-        layout,
-        features[:: max(1, len(features) // _INFORMED)],
-        regressor=not data.labels,
-        softness=course.softness,
-        seed=course.seed,
-    )
-    with torch.no_grad():
-        basis = fit_basis(features, slopes)
-        rows = apply_modes(features - basis.mean, basis.analysis).flatten(1)
-    return FittedTransform(layout, basis, chosen, rows, bool(features.min() >= 0))
+class FittedTransform(NamedTuple):
+    """The transforms of one cut: of its features, and of the sample where it can be read from them."""
 
-
-def build_feature_codes(fit: FittedTransform, max_bytes: int) -> tuple[FeatureCoder, FeatureDecoder]:
-    """Untaught coder and decoder of codes that fit `max_bytes`."""
-    levels = fit_levels(fit.rows, max_bytes)
-    decoder = FeatureDecoder(fit.layout, fit.basis, levels, above_zero=fit.above_zero)
-    return FeatureCoder(fit.layout, fit.basis, levels), decoder
+    candidates: tuple[TransformCandidate, ...]
 
 
 class _Shown(NamedTuple):
@@ -123,26 +103,109 @@ class _Shown(NamedTuple):
     x: Values
 
 
-def _fit_payload(shown: _Shown, coder: FeatureCoder, decoder: FeatureDecoder, max_bytes: int) -> bytes:
-    """Tables of the codes; steps are made wider as far as it takes for taught codes to fit again."""
-    coder.eval()
-    for _ in range(_WIDENINGS):
-        codes = _run_coder(shown, coder)
-        if count_payload(codes, 2 * coder.middle + 1) <= max_bytes:
-            break
-        with torch.no_grad():
-            coder.finesse.div_(_WIDER)
-            decoder.steps.mul_(_WIDER)
-    return build_ans_tables(codes.to(torch.uint8).numpy(), 2 * coder.middle + 1)
+class _Draft(NamedTuple):
+    """Coder and decoder in the making."""
+
+    coder: FeatureCoder
+    decoder: FeatureDecoder
+    grid: PlaceGrid
+
+    def build_tables(self, shown: _Shown) -> bytes:
+        """The codec's tables, from these samples."""
+        return self.grid.build_tables(_run_coder(shown, self.coder.eval()))
+
+    def refresh_rounding(self, shown: _Shown) -> None:
+        """Round from now on as a codec fitted to the codes of these samples would."""
+        self.coder.rounding = StepRounding(self.build_tables(shown))
+
+
+def fit_feature_transform(traced: TracedModel, data: Data, cut: Cut, course: LearnedCourse) -> FittedTransform:
+    """Fit the transforms of a cut, once for all sizes of its codes: of its features, and of the sample read from it."""
+    half, layout = split_model(traced, cut), find_layout(traced.gm, cut)
+    x = data.training.x[0][_choose_rows(data, course.seed)]
+    features = _collect_features(half.head, layout, x[: max(_INFORMED, _MOST_VALUES // math.prod(layout.shape))])
+    limits = (float(features.min()), float(features.max()))
+    fit = partial(_fit_one, half, features, course, regressor=not data.labels)
+    found = [fit(FeatureReader(layout), FeatureRestorer(layout, limits, None, None))]
+    reader = fit_reader(features, torch.from_numpy(x[: len(features)]), layout) if x.dtype.kind == "f" else None
+    if reader is None:
+        return FittedTransform(tuple(found))
+    joint = math.prod(reader.grid.shape) <= MAX_JOINT_VALUES
+    limits = (float(x.min()), float(x.max()))
+    head = copy.deepcopy(half.head)
+    restorer = FeatureRestorer(layout, limits, reader.grid, head)
+    return FittedTransform((*found, fit(FeatureReader(layout, reader, joint=joint), restorer)))
+
+
+def _fit_one(
+    half: SplitModel,
+    features: Tensor,
+    course: LearnedCourse,
+    reader: FeatureReader,
+    restorer: FeatureRestorer,
+    *,
+    regressor: bool,
+) -> TransformCandidate:
+    def answer(rows: Tensor) -> Tensor:
+        return as_tuple(half.tail(*as_tuple(restorer(rows))))[0]
+
+    with torch.no_grad():
+        parts = torch.split(features, _CHUNK)
+        seen = torch.cat([reader(*as_tuple(reader.layout.from_canonical(part))) for part in parts])
+    slopes = sample_gradients(
+        answer,
+        seen[:: max(1, len(seen) // _INFORMED)],
+        regressor=regressor,
+        softness=course.softness,
+        seed=course.seed,
+    )
+    with torch.no_grad():
+        basis = fit_basis(seen, slopes)
+        rows = apply_modes(seen - basis.mean, basis.analysis).flatten(1)
+    return TransformCandidate(reader, restorer, basis, rows)
+
+
+def _choose_draft(fit: FittedTransform, half: SplitModel, shown: _Shown, max_bytes: int) -> _Draft:
+    """Untaught codes of `max_bytes` by each transform; those whose answers come nearest on training samples."""
+    drafts = [_build_draft(one, max_bytes) for one in fit.candidates]
+    return min(drafts, key=lambda draft: _measure_error(draft, half, shown)) if len(drafts) > 1 else drafts[0]
+
+
+def _build_draft(fit: TransformCandidate, max_bytes: int) -> _Draft:
+    grid = fit_grid(fit.rows, max_bytes)
+    reader, restorer = copy.deepcopy((fit.reader, fit.restorer))
+    return _Draft(FeatureCoder(reader, fit.basis, grid), FeatureDecoder(restorer, fit.basis, grid), grid)
+
+
+@torch.no_grad()
+def _measure_error(draft: _Draft, half: SplitModel, shown: _Shown) -> float:
+    """Mean squared distance of answers through the codes from those without them, by each output's spread."""
+    few = shown._replace(x=shown.x[:_COMPARED])
+    coder = draft.coder
+    coder.rounding = StepRounding(draft.build_tables(few))
+    wanted, found = [], []
+    for part in _split_batches(few.x):
+        features = run_head(half.head, part)
+        codes = coder.train()(part, features, None)
+        found.append(as_tuple(half.tail(*as_tuple(draft.decoder(codes))))[0])
+        wanted.append(as_tuple(half.tail(*features))[0])
+    return float((torch.cat(found) - torch.cat(wanted)).square().mean())
+
+
+def _choose_rows(data: Data, seed: int) -> npt.NDArray[np.int64]:
+    """Training samples that transforms and tables are fitted to."""
+    return np.sort(np.random.default_rng(seed).permutation(len(data.training))[:_FITTED])
+
+
+def _split_batches(x: Values) -> list[Tensor]:
+    return [torch.from_numpy(np.ascontiguousarray(x[i : i + _CHUNK])) for i in range(0, len(x), _CHUNK)]
 
 
 @torch.no_grad()
 def _run_coder(shown: _Shown, coder: FeatureCoder) -> Tensor:
-    parts = [torch.from_numpy(np.ascontiguousarray(shown.x[i : i + _CHUNK])) for i in range(0, len(shown.x), _CHUNK)]
-    return torch.cat([coder(part, run_head(shown.head, part), part) for part in parts])
+    return torch.cat([coder(part, run_head(shown.head, part), None) for part in _split_batches(shown.x)])
 
 
 @torch.no_grad()
-def _collect_features(head: nn.Module, layout: FeatureLayout, x: np.ndarray[Any, Any]) -> Tensor:
-    parts = [torch.from_numpy(np.ascontiguousarray(x[i : i + _CHUNK])) for i in range(0, len(x), _CHUNK)]
-    return torch.cat([layout.to_canonical(*run_head(head, part)).float() for part in parts])
+def _collect_features(head: nn.Module, layout: FeatureLayout, x: Values) -> Tensor:
+    return torch.cat([layout.to_canonical(*run_head(head, part)).float() for part in _split_batches(x)])

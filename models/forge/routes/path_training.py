@@ -1,7 +1,7 @@
 """Training of a code path: the coder, the decoder and the hub's layers, with the given model as teacher.
 
 Rule: nothing of the edge is changed, and only the training part is learned from. Samples count by what asking the hub
-would gain there; codes may not grow longer than they were at the start. A killed training goes on at its last epoch.
+would gain there. A killed training goes on at its last epoch.
 """
 
 import math
@@ -24,7 +24,6 @@ from models.forge.training.modules import TrainedModules, as_tuple
 from models.forge.training.teacher import AugmentFunction, TeacherAnswers, choose_execution, predict_batches
 
 ProgressCallback = Callable[[str, float], None]
-_MEASURED = 512  # samples over which the length of the codes is estimated
 
 
 class LearnedCourse(NamedTuple):
@@ -32,8 +31,8 @@ class LearnedCourse(NamedTuple):
 
     `rate`: highest learning rate of the transform; `given`: factor on it for the given model's own layers. `doubt`:
     weight of a sample that the hub answers no better than the device, beside 1 for one that it always answers better.
-    `tightness`: weight of coding more than the start did; `leakage_weight`: of a bit that a code tells beyond the label
-    (`LeakagePenalty`), 0: none counts. `folder`: for checkpoints.
+    `leakage_weight`: of a bit that a code tells beyond the label (`LeakagePenalty`), 0: none counts. `folder`: for
+    checkpoints.
     """
 
     epochs: int = 3
@@ -41,7 +40,6 @@ class LearnedCourse(NamedTuple):
     rate: float = 1e-3
     given: float = 0.5
     doubt: float = 0.3
-    tightness: float = 1.0
     leakage_weight: float = 0.0
     softness: float = 3.0
     hard_weight: float = 0.3
@@ -88,20 +86,22 @@ class PathTrainer:
         self._answers = TeacherAnswers(traced.gm, x, course.augment, course.seed, course.folder)
         self._speed = choose_execution(traced.gm, torch.from_numpy(x[:2]))
         self._warmth = _fit_warmth(traced, data)
-        self._middle = float(models["coder"].middle)  # type: ignore[arg-type]  # a number, not a module
-        self._start_bits = self._measure_bits()
         self._penalty = LeakagePenalty(course.leakage_weight, self._aim.labels) if course.leakage_weight else None
         fresh = [*models["coder"].parameters(), *models["decoder"].parameters()]
         given = [weight for weight in models["tail"].parameters() if weight.requires_grad]
         groups = [{"params": fresh, "top": course.rate}, {"params": given, "top": course.rate * course.given}]
         self._optimiser = torch.optim.AdamW([group for group in groups if group["params"]], lr=course.rate)
 
-    def run(self, name: str, tell: ProgressCallback) -> None:
-        """Train for all epochs that are not done yet. `name`: of the checkpoint in the course's folder."""
+    def run(self, name: str, refresh: Callable[[], None], tell: ProgressCallback) -> None:
+        """Train for all epochs that are not done yet.
+
+        `name`: of the checkpoint in the course's folder; `refresh` is called before each epoch.
+        """
         course = self._course
         path = course.folder / f"{name}.safetensors" if course.folder else None
         done = cache.load_checkpoint(path, self._models, self._optimiser) if path else 0
         for epoch in range(done, course.epochs):
+            refresh()
             loss = self._run_epoch(epoch)
             if path:
                 cache.save_checkpoint(path, self._models, self._optimiser, epoch + 1)
@@ -139,17 +139,7 @@ class PathTrainer:
         codes = coder(batch, features, None)
         outputs = as_tuple(self._models["tail"](*as_tuple(self._models["decoder"](codes))))[0]
         loss = distillation_loss(outputs, answers, y, self._aim, course.doubt + (1 - course.doubt) * gains)
-        if self._penalty:
-            loss = loss + penalty_share(epoch, course.epochs) * self._penalty(codes, y)
-        excess = _estimate_bits(codes, self._middle) / self._start_bits - 1
-        return loss + course.tightness * torch.relu(excess)
-
-    @torch.no_grad()
-    def _measure_bits(self) -> float:
-        """Estimated bits of the first samples' codes before anything was taught."""
-        x = self._answers.load_copy(0).x[:_MEASURED]
-        features = as_tuple(self._pieces.head(x))
-        return max(1e-6, float(_estimate_bits(self._models["coder"](x, features, None), self._middle)))
+        return loss + penalty_share(epoch, course.epochs) * self._penalty(codes, y) if self._penalty else loss
 
     def _set_rate(self, share: float) -> None:
         """Learning rate: up for a tenth of the time, then down to nothing along a cosine."""
@@ -157,11 +147,6 @@ class PathTrainer:
         height = share / rise if share < rise else 0.5 * (1 + math.cos(math.pi * (share - rise) / (1 - rise)))
         for group in self._optimiser.param_groups:
             group["lr"] = group["top"] * max(height, 0.02)
-
-
-def _estimate_bits(codes: Tensor, middle: float) -> Tensor:
-    """Mean over samples of a smooth stand-in for the length of their codes; only its changes mean something."""
-    return torch.log2(1 + (codes - middle).abs()).sum(1).mean()
 
 
 def _fit_warmth(traced: TracedModel, data: Data) -> float:

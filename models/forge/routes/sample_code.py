@@ -122,11 +122,7 @@ def fit_code(transform: LinearTransform, shown: Samples, spec: InputSpec, payloa
 
     `shown`: coefficients `[n, values]` of training samples, not all zero.
     """
-    low, high = np.log2(_finest_grid(shown)), np.log2(np.abs(shown).max())
-    for _ in range(_SEARCHES):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _fits(shown, 2.0**middle, payload) else (middle, high)
-    grids, classes = _plan_grids(shown, 2.0**high)
+    grids, classes = fit_grids(shown, payload)
     tables = build_step_tables(_quantise(shown, grids), StepSettings(LEVELS, CENTRE, payload, classes))
     return SampleCode(
         name=f"sample-{payload}",
@@ -138,6 +134,18 @@ def fit_code(transform: LinearTransform, shown: Samples, spec: InputSpec, payloa
         tables=tables,
         payload_bytes=payload,
     )
+
+
+def fit_grids(shown: Samples, payload: int) -> tuple[Samples, tuple[StepClass, ...]]:
+    """Grid of each coefficient that travels (the first ones), and their classes, for payloads of so many bytes.
+
+    `shown` `[n, values]`: coefficients of training samples by falling variance, not all zero.
+    """
+    low, high = np.log2(_finest_grid(shown)), np.log2(np.abs(shown).max())
+    for _ in range(_SEARCHES):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _fits(shown, 2.0**middle, payload) else (middle, high)
+    return _plan_grids(shown, 2.0**high)
 
 
 def _finest_grid(shown: Samples) -> float:
