@@ -12,6 +12,7 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 460, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 26, 42
 _MOST_LABELS = 14  # most marks of one series that are labelled with their names
+_MOST_DOTS = 40  # a line of more points is drawn without dots
 _LETTER, _LINE = 6.4, 13.0  # width and height of text in units of the chart, at 12 pixels
 _LIGHT = ("#2166ac", "#b2182b", "#1b7837", "#762a83", "#b0700a", "#4d4d4d")
 _DARK = ("#6cb2eb", "#f0857d", "#7fcf8f", "#c79ddb", "#e3b35c", "#bdbdbd")
@@ -167,7 +168,8 @@ class _Chart:
         places = [(self._across.position(p.x), self._up.position(p.y), p) for p in series.points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
         drawn = [f'<polyline points="{path}" fill="none" stroke="var(--c{_colour(number)})" stroke-width="1.6"/>']
-        drawn += [_svg_mark("circle", (x, y), 1.6, number, p) for x, y, p in places]
+        if len(places) <= _MOST_DOTS:
+            drawn += [_svg_mark("circle", (x, y), 1.6, number, p) for x, y, p in places]
         return drawn + [_svg_ring(x, y) for x, y, p in places if p.chosen]
 
     def _draw_marks(self, series: ChartSeries, number: int) -> list[str]:

@@ -52,7 +52,7 @@ def render_frontier(view: FrontierView, metric: QualityMetric) -> str:
     )
     parts = [
         f"<h2>What a question may carry</h2><p>{words}</p>",
-        f'<div class="plots">{_draw_frontier(points, view.sealed_samples, metric)}</div>',
+        f'<div class="scroll wide">{_draw_frontier(points, view.sealed_samples, metric)}</div>',
         _render_trades(view.trades, metric),
         _render_points(points, metric),
     ]

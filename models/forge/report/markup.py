@@ -25,6 +25,7 @@ td:first-child,th:first-child{text-align:left;white-space:nowrap}tr.chosen{backg
 td.words,th.words{text-align:left}small,.why{color:var(--soft)}
 .cards{display:flex;flex-wrap:wrap;gap:.7rem;margin:1rem 0}
 .card{border:1px solid var(--edge);border-radius:.5rem;padding:.5rem .9rem}.card b{display:block;font-size:1.5rem}
+.wide svg.chart{min-width:40rem}
 .plots{display:flex;flex-wrap:wrap;gap:1rem;align-items:flex-start}
 .faces td{padding:.15rem;border:0}
 .faces img{width:72px;height:72px;image-rendering:pixelated;border:1px solid var(--edge)}
