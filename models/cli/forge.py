@@ -52,6 +52,11 @@ _Out = typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write the b
 _Small = _flag_option("Your own small model as the device's answer, instead of a learned one.", metavar=_FUNCTION)
 _Augment = _flag_option("(samples, torch generator) -> samples: augmentation of training samples.", metavar=_FUNCTION)
 _Cut = _flag_option("Cut here; skips measuring all others. A wrong name lists some.", _LIMITS, metavar="NAME")
+_Path = _flag_option(
+    "Take this code path, as a report names it (learned-64, sample-256). A wrong name lists them.",
+    _LIMITS,
+    metavar="NAME",
+)
 _Bytes = _flag_option("Most bytes of feature codes in one escalation.", _LIMITS, "as few as keep enough", min=1)
 _Question = _flag_option("Most bytes of one question as it travels: sealed and padded.", _LIMITS, min=1)
 _Head = _flag_option("Largest share of your model's arithmetic on the device, 0..1.", _LIMITS, "0.25")
@@ -100,6 +105,7 @@ class ForgeFlags:
     edge_model: Annotated[str, _Small] = ""
     augment: Annotated[str, _Augment] = ""
     cut: Annotated[str, _Cut] = ""
+    path: Annotated[str, _Path] = ""
     max_bytes: Annotated[int | None, _Bytes] = None
     question_bytes: Annotated[int | None, _Question] = None
     head_share: Annotated[float | None, _Head] = None

@@ -46,7 +46,8 @@ class ForgeSpec:
 
     `None` and "" mean no such limit, or that the forge chooses.
 
-    - `cut`: name of the split point; `target`: name of a device profile; `precision`: of the edge graph.
+    - `cut`: name of the split point; `path`: name of a code path, as the report lists them; `target`: name of a device
+      profile; `precision`: of the edge graph.
     - `max_bytes`: bytes of codes per sample on the link; `question_bytes`: bytes of a whole question, sealed.
       `head_share`: share of the given model's arithmetic on the device. `sample_level`: label P0 to P3 of the sample,
       which allows that the sample itself travels, coded; "" lets nothing but features leave.
@@ -65,6 +66,7 @@ class ForgeSpec:
     name: str = "model"
     version: int = 1
     cut: str = ""
+    path: str = ""
     max_bytes: int | None = None
     question_bytes: int | None = None
     head_share: float | None = None

@@ -120,13 +120,13 @@ def digits_source() -> bytes:
     return files(zoo).joinpath("digits.py").read_bytes()
 
 
-def forge(path: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
+def forge(out: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
     """The tiny bundle; `kept`: finished stages are taken from and left in a folder that outlives the tests."""
     from models.forge.pipeline.forge import run_forge as forged_bundle  # noqa: PLC0415
     from models.forge.spec import ForgeInputs  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
 
     aids = ForgeInputs(cache=KEPT if kept else None)
-    return forged_bundle(tiny_net(), tiny_data(), tiny_spec(**wishes), path, aids=aids)
+    return forged_bundle(tiny_net(), tiny_data(), tiny_spec(**wishes), out, aids=aids)
 
 
 def tiny_spec(**wishes: Any) -> "ForgeSpec":

@@ -25,7 +25,7 @@ from models.forge.routes.frontier import (
     mark_chosen,
 )
 from models.forge.routes.judgement import PathJudge
-from models.forge.routes.learned import FittedTransform, fit_feature_transform, train_learned_path
+from models.forge.routes.learned import TAUGHT, FittedTransform, fit_feature_transform, train_learned_path
 from models.forge.routes.path_training import LearnedCourse
 from models.forge.routes.sample_code import fit_sample_codes
 from models.forge.spec import Effort, ForgeSpec
@@ -167,8 +167,12 @@ class PathSearch:
     def _iter_larger_codes(self) -> Iterator[CodePath]:
         """Learned codes of more and more bytes, while no path of as few bytes that may ship keeps enough."""
         sizes = plan_payloads(self._wish)[1:]
-        for size in sizes[1::2] or sizes if self._wish.effort is Effort.QUICK else sizes:
-            if self._fewest_enough() <= size:
+        sizes = sizes[1::2] or sizes if self._wish.effort is Effort.QUICK else sizes
+        named = self._wish.path.removeprefix(TAUGHT)
+        if named != self._wish.path and named.isdecimal():
+            sizes = (max(1, int(named)),)
+        for size in sizes:
+            if named == self._wish.path and self._fewest_enough() <= size:
                 return
             yield self._learn_path(size, epochs=max(1, round(_LATER_SHARE * self._teaching.epochs)))
 

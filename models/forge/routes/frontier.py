@@ -86,12 +86,17 @@ def is_enough(point: RoutePoint) -> bool:
 def choose_point(points: Sequence[RoutePoint], wish: ForgeSpec) -> RoutePoint:
     """The path that ships: within all limits, the fewest bytes that keep nine tenths of the gain.
 
-    With `max_loss` the fewest bytes that meet it. If none keeps so much, the one that keeps most; among equals the one
+    A path that the wish names is taken if it is within the limits. With `max_loss` the fewest bytes that meet it. If
+    none keeps so much, the one that keeps most; among equals the one
     of fewer bytes. Raises UnmetPathError with the nearest path if the limits leave none.
     """
-    allowed = [point for point in points if not find_obstacle(point, wish)]
+    named = [point for point in points if wish.path in ("", point.name)]
+    if not named:
+        names = ", ".join(point.name for point in points)
+        raise UnmetPathError(f"--path {wish.path}: no such code path; there are {names}", points)
+    allowed = [point for point in named if not find_obstacle(point, wish)]
     if not allowed:
-        raise UnmetPathError(_describe_refusal(points, wish), points)
+        raise UnmetPathError(_describe_refusal(named, wish), points)
     if wish.max_loss is not None:
         return min(allowed, key=_cost)
     enough = [point for point in allowed if is_enough(point)]

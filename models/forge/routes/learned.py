@@ -37,6 +37,7 @@ _FITTED, _INFORMED = 2000, 500  # training samples that the transform and its we
 _MOST_VALUES = 24_000_000  # features held at once while fitting
 _CHUNK = 128
 _COMPARED = 384  # training samples on which transforms are compared
+TAUGHT, UNTAUGHT = "taught-", "transform-"  # what names of paths begin with; the payload in bytes follows
 
 
 def train_learned_path(
@@ -56,7 +57,7 @@ def train_learned_path(
     sizes are tried; None: fitted here. `tell(what, share)` reports progress. With the same `course.folder` a killed
     teaching goes on at its last whole epoch.
     """
-    name = f"{'taught' if course.epochs else 'transform'}-{max_bytes}"
+    name = f"{TAUGHT if course.epochs else UNTAUGHT}{max_bytes}"
     with deterministic_torch(course.seed, course.threads):
         tell("fitting a transform", 0.0)
         half = split_model(traced, cut)
