@@ -45,14 +45,14 @@ def describe_trade(trade: RouteTrade) -> dict[str, Any]:
 def find_flags(point: RoutePoint, points: Sequence[RoutePoint], wish: ForgeSpec) -> str:
     """Flags that make the forge take this path of these, "" if it is taken already.
 
-    Where no limit singles it out the nearest are named: its bytes and its loss.
+    One limit where that singles the path out, else its name.
     """
     if point.chosen:
         return ""
     changes: dict[str, Any] = {}
     for changes in _list_changes(point, wish):
         try:
-            found = choose_point(points, replace(wish, **changes))
+            found = choose_point(points, replace(wish, **{"path": "", **changes}))
         except UnmetPathError:
             continue
         if found.name == point.name:
@@ -74,9 +74,7 @@ def _list_changes(point: RoutePoint, wish: ForgeSpec) -> Iterator[dict[str, Any]
         yield label
     for name, value in limits.items():
         yield label | {name: value}
-    for second in ("max_leakage", "max_loss"):
-        if second in limits:
-            yield label | {"max_bytes": point.payload_bytes, second: limits[second]}
+    yield label | {"path": point.name}
 
 
 def _round_up(value: float) -> float:
@@ -85,4 +83,4 @@ def _round_up(value: float) -> float:
 
 
 def _format_limit(name: str, value: float | str) -> str:
-    return "LEVEL" if name == "sample_level" else f"{value:g}"
+    return "LEVEL" if name == "sample_level" else value if isinstance(value, str) else f"{value:g}"

@@ -96,15 +96,19 @@ def test_each_trade_names_flags_with_which_the_forge_would_take_it():
     }
 
 
-@pytest.mark.parametrize("name", [each.name for each in POINTS])
+HIDDEN = (*POINTS, point("learned-128", 130, 0.7, 0.65))  # no limit alone singles the last one out
+
+
+@pytest.mark.parametrize("name", [each.name for each in HIDDEN])
 def test_flags_do_what_they_say(name):
-    wanted = next(each for each in frontier(POINTS).points if each.name == name)
-    words = find_flags(wanted, POINTS, WISH).split()
+    wanted = next(each for each in frontier(HIDDEN).points if each.name == name)
+    words = find_flags(wanted, HIDDEN, WISH).split()
     limits: dict[str, Any] = {
-        flag.removeprefix("--").replace("-", "_"): "P1" if value == "LEVEL" else float(value)
+        flag.removeprefix("--").replace("-", "_"): {"LEVEL": "P1", name: name}.get(value) or float(value)
         for flag, value in zip(words[::2], words[1::2], strict=True)
     }
-    assert choose_point(POINTS, replace(WISH, **limits)).name == name
+    assert choose_point(HIDDEN, replace(WISH, **limits)).name == name
+    assert ("--path" in words) is (name == "learned-128")
     assert bool(words) is (not wanted.chosen)
 
 
