@@ -36,7 +36,7 @@ from models.forge.leakage.measure import LeakageMeasurement
 from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import BundleCost
 from models.forge.partition.split import copy_model
-from models.forge.pipeline.path_search import PathSearch, TrainedCut, plan_payloads
+from models.forge.pipeline.path_search import PathSearch, TrainedCut, plan_first_payload
 from models.forge.report.result import CandidateSummary, EdgeResult, ForgedBundle
 from models.forge.routes.judgement import PathJudge
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec
@@ -155,7 +155,7 @@ class CandidateBuild:
         wish, pace = self._wish, self._pace
         steps = count_steps_per_epoch(len(self._found.data.training), DistillationConfig().batch)
         return DistillationConfig(
-            max_bytes=plan_payloads(wish)[0],
+            max_bytes=plan_first_payload(wish),
             head_share=max(wish.head_share or _HEAD_SHARE, 1.1 * cut.share),
             epochs=min(pace.most, max(pace.epochs, math.ceil(pace.steps / steps))),
             seed=wish.seed,

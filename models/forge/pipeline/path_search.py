@@ -18,6 +18,7 @@ from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import HEAD_SHARE
 from models.forge.routes.early_features import iter_early_paths
 from models.forge.routes.frontier import (
+    ENOUGH_RECOVERED,
     RoutePoint,
     choose_point,
     find_obstacle,
@@ -41,6 +42,9 @@ _FITTED = 4000  # training samples for a codec's tables
 _OTHER_CUTS = {Effort.QUICK: 1, Effort.NORMAL: 2, Effort.THOROUGH: 4}
 _ATTACKED = {Effort.QUICK: 2, Effort.NORMAL: 5, Effort.THOROUGH: 9}  # paths that a quick attack is run on
 _ATTACKED_SAMPLES = 1500
+# share of the gain at which no larger codes are taught: what is near is brought nearer by tuning the hub
+_NEAR_ENOUGH = {Effort.QUICK: 0.7, Effort.NORMAL: ENOUGH_RECOVERED, Effort.THOROUGH: ENOUGH_RECOVERED}
+_MOST_FIRST = 128
 _LATER_SHARE = 0.5  # of the edge's epochs, for learned codes over it: they start from a working path
 
 
@@ -60,6 +64,21 @@ def plan_payloads(wish: ForgeSpec) -> tuple[int, ...]:
     if wish.max_bytes is None:
         return PAYLOAD_SIZES
     return (*(size for size in PAYLOAD_SIZES if size < wish.max_bytes), wish.max_bytes)
+
+
+def plan_first_payload(wish: ForgeSpec) -> int:
+    """Bytes of the codes that are taught together with the edge: few; `--max-bytes` itself where that is few."""
+    wanted = wish.max_bytes or PAYLOAD_SIZES[0]
+    return wanted if wanted <= _MOST_FIRST else PAYLOAD_SIZES[0]
+
+
+def plan_larger_payloads(wish: ForgeSpec) -> tuple[int, ...]:
+    """Bytes of learned codes to teach over a trained edge, rising; at quick effort every second size."""
+    first = plan_first_payload(wish)
+    sizes = tuple(size for size in plan_payloads(wish) if size > first)
+    if wish.effort is Effort.QUICK:
+        return sizes[1::2] or sizes
+    return sizes or (first,)
 
 
 class TrainedCut(NamedTuple):
@@ -166,23 +185,19 @@ class PathSearch:
 
     def _iter_larger_codes(self) -> Iterator[CodePath]:
         """Learned codes of more and more bytes, while no path of as few bytes that may ship keeps enough."""
-        sizes = plan_payloads(self._wish)[1:]
-        sizes = sizes[1::2] or sizes if self._wish.effort is Effort.QUICK else sizes
         named = self._wish.path.removeprefix(TAUGHT)
-        if named != self._wish.path and named.isdecimal():
-            sizes = (max(1, int(named)),)
-        for size in sizes:
-            if named == self._wish.path and self._fewest_enough() <= size:
+        by_name = named != self._wish.path and named.isdecimal()
+        for size in (max(1, int(named)),) if by_name else plan_larger_payloads(self._wish):
+            if not by_name and self._fewest_enough() <= size:
                 return
             yield self._learn_path(size, epochs=max(1, round(_LATER_SHARE * self._teaching.epochs)))
 
     def _fewest_enough(self) -> float:
-        """Bytes of the smallest path that may ship and keeps enough, or meets the wish for loss; infinite if none."""
+        """Bytes of the smallest path that may ship and keeps enough for this effort, or meets the wish for loss."""
         allowed = [point for point in self._points if not find_obstacle(point, self._wish)]
-        return min(
-            (point.payload_bytes for point in allowed if self._wish.max_loss is not None or is_enough(point)),
-            default=math.inf,
-        )
+        near = [point for point in allowed if is_enough(point) or point.recovered >= _NEAR_ENOUGH[self._wish.effort]]
+        found = allowed if self._wish.max_loss is not None else near
+        return min((point.payload_bytes for point in found), default=math.inf)
 
     def _list_other_cuts(self) -> list[Cut]:
         """The narrowest other cuts within the head's share."""
