@@ -5,7 +5,8 @@ Rule: no batch of a size that was not rehearsed before is ever computed. A rehea
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +63,7 @@ class HubGraphModule(nn.Module):
         inputs = [torch.empty((batch, *slot.shape), dtype=slot.dtype, device="meta") for slot in self.slots]
         try:
             # not inference mode: that would hide composite operations' insides
-            with torch.no_grad(), _MemoryLimits(batch):
+            with torch.no_grad(), _any_algorithm(), _MemoryLimits(batch):
                 made = _MetaInterpreter(self.graph).run(*inputs)
         except TORCH_ERRORS as error:
             raise BundleError(f"the graph does not fit together: {_format_error(error)}") from None
@@ -89,6 +90,19 @@ class HubGraphModule(nn.Module):
         if len(sizes) != 1:
             raise BundleError("inputs of different batch sizes")
         return sizes.pop()
+
+
+@contextmanager
+def _any_algorithm() -> Iterator[None]:
+    """Allow operations without a deterministic algorithm: nothing is computed, and a hub does not ask for one."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if before:
+        torch.use_deterministic_algorithms(mode=False)
+    try:
+        yield
+    finally:
+        if before:
+            torch.use_deterministic_algorithms(mode=True)
 
 
 class _MetaInterpreter(fx.Interpreter):

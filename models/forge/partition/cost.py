@@ -187,6 +187,12 @@ def find_agreeing_cuts(traced: TracedModel, cuts: Sequence[Cut]) -> tuple[Cut, .
         return tuple(cut for cut in cuts if _outputs_agree(heads(cut), split_shared(traced, cut).head, x))
 
 
+def check_head(traced: TracedModel, cut: Cut) -> None:
+    """Raise ForgeError if the head up to a cut cannot become ONNX, or answers otherwise there than in torch."""
+    if not find_agreeing_cuts(traced, [cut]):
+        raise ForgeError(f"cut {cut.name}: its head answers otherwise in ONNX Runtime than in torch; choose another")
+
+
 def _cut_nodes(traced: TracedModel, cuts: Sequence[Cut]) -> list[fx.Node]:
     names = {name for cut in cuts for name in cut.nodes}
     return [node for node in traced.gm.graph.nodes if node.name in names]

@@ -129,6 +129,7 @@ class _ForgeRun:
     def _measure_cuts(self, found: PreparedModel) -> list[cost.CutCost]:
         """Cost of every cut, from the cache if it was measured before; nothing if one cut is requested by name."""
         if self._wish.cut:
+            self._check_requested_cut(found)
             return []
         key = digest_parts(found.key, "frontier", self._wish.effort, largest_head_share(self._wish))
         kept = self._cache.find_stage("frontier", key)
@@ -143,6 +144,14 @@ class _ForgeRun:
         rows = attack_cuts(found.traced, rows, found.data, (hopeful, _ATTACKED_CUTS[self._wish.effort]), tell)
         self._cache.store_stage("frontier", key, {"rows.json": encode_costs(rows)})
         return rows
+
+    def _check_requested_cut(self, found: PreparedModel) -> None:
+        """Check the head of the cut that is requested by name before anything is trained, once."""
+        cut = found.cuts[find_cut_index(self._wish.cut, [cut.name for cut in found.cuts])]
+        key = digest_parts(found.key, "head", cut.name)
+        if not self._cache.find_stage("head", key):
+            cost.check_head(found.traced, cut)
+            self._cache.store_stage("head", key, {"checked": b"1"})
 
     def _candidate_cuts(self, found: PreparedModel, rows: Sequence[cost.CutCost]) -> list[Cut]:
         """Cuts to build, best first: the requested one, or as many of the ranked ones as the effort allows."""

@@ -6,7 +6,7 @@ from torch import nn
 
 from models.forge.data.types import ForgeError
 from models.graph.aten_operations import ALLOWED_OPERATIONS
-from models.graph.hub_model import decode_graphs, encode_graphs, export_graph
+from models.graph.hub_model import check_graph, decode_graphs, encode_graphs, export_graph
 
 EXAMPLE = (torch.rand(2, 4),)
 
@@ -112,3 +112,28 @@ def test_a_model_that_looks_at_its_neighbours_in_the_batch_is_refused():
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False))
     with pytest.raises(ForgeError, match="batch"):
         decoded(export_graph(module, EXAMPLE))
+
+
+def test_an_operation_without_a_deterministic_algorithm_is_fine_for_a_hub():
+    class Middle(nn.Module):
+        def forward(self, x):
+            return x.median(1, keepdim=True)[0] + x
+
+    graph = export_graph(Middle(), EXAMPLE)
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        check_graph(graph)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+def test_what_encoding_refuses_is_refused_without_reading_a_weight():
+    class Spread(nn.Module):
+        def forward(self, x):
+            return x[:, :1, None, None].expand(-1, 1, 8192, 8192).sum((2, 3))
+
+    graph = export_graph(Spread(), EXAMPLE)
+    with pytest.raises(ForgeError, match=r"the hub would refuse this model: .*memory allowed") as checked:
+        check_graph(graph)
+    assert "plainer operations" in str(checked.value)

@@ -208,6 +208,27 @@ def test_a_guarantee_that_the_samples_cannot_give_is_refused_before_any_work(tmp
     assert set(stages) == {"reading"}
 
 
+class Products(torch.nn.Module):
+    """An operator that the hub runs and ONNX does not have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.cumprod(1)
+
+
+def test_a_requested_cut_that_cannot_become_onnx_is_refused_before_anything_is_trained(tmp_path):
+    layers = torch.nn.Flatten(), torch.nn.Linear(64, 8), Products(), torch.nn.Linear(8, 8), torch.nn.ReLU()
+    stages = []
+    with pytest.raises(ForgeError, match=r"cannot become ONNX: .*prod"):
+        run_forge(
+            torch.nn.Sequential(*layers, torch.nn.Linear(8, 10)),
+            tiny_data(),
+            tiny_spec(cut="4.relu"),
+            tmp_path / "out",
+            lambda stage, _: stages.append(stage),
+        )
+    assert set(stages) == {"reading", "cutting"}
+
+
 def test_an_impossible_limit_says_what_is_nearest_and_leaves_nothing(forged, tmp_path):
     with pytest.raises(ForgeError, match=r"cut early.3.relu: --target-ms 1e-06 is not met: the nearest is .*relax"):
         forge(tmp_path / "out", kept=True, target_ms=1e-6)
