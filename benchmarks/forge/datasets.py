@@ -61,6 +61,8 @@ def _list_wishes(wish: ForgeSpec, sizes: tuple[int, ...] = ()) -> dict[str, Forg
 
 
 _QUARTER = ForgeSpec(max_share=0.25)
+# as many alarms as leave the calibration questions 0.8 points (95 %, one-sided) above the 92.5 % that are aimed at
+_FEW_ALARMS = replace(_QUARTER, false_alarm=0.015)
 _TENTH = replace(_QUARTER, head_share=0.10)
 ZOO_CASES = {
     "fashion-mnist": ForgeCase("models.zoo.fashion_mnist", _list_wishes(_QUARTER, SIZES)),
@@ -68,7 +70,7 @@ ZOO_CASES = {
         "models.zoo.cifar10",
         {**_list_wishes(_TENTH, SIZES), "leakage-aware": replace(_TENTH, leakage_aware=1.0)},
     ),
-    "clinc150": ForgeCase("models.zoo.clinc150", _list_wishes(_QUARTER), makes_augmentation=True),
+    "clinc150": ForgeCase("models.zoo.clinc150", _list_wishes(_FEW_ALARMS), makes_augmentation=True),
     "cmapss": ForgeCase("models.zoo.cmapss", _list_wishes(_QUARTER)),
     "mitbih": ForgeCase("models.zoo.mitbih", _list_wishes(replace(_QUARTER, max_share=0.20)), share=0.20),
 }
