@@ -8,6 +8,7 @@ import io
 import subprocess
 import wave
 from functools import cache
+from itertools import product
 from typing import cast
 
 import numpy as np
@@ -73,14 +74,11 @@ def samples() -> Data:
 def _speak_all() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     rng = np.random.default_rng(_SEED)
     x, y = [], []
-    for accent in _ACCENTS:
-        for voice in _VOICES:
-            for number, word in enumerate(COMMANDS):
-                for _ in range(_TAKES):
-                    speed, pitch = int(rng.integers(120, 260)), int(rng.integers(20, 80))
-                    sound = _add_room(_speak(word, accent + voice, speed, pitch), rng)
-                    x.append(np.rint(255 * make_spectrogram(sound)).astype(np.uint8)[None])
-                    y.append(number)
+    for accent, voice, number, _ in product(_ACCENTS, _VOICES, range(len(COMMANDS)), range(_TAKES)):
+        speed, pitch = int(rng.integers(120, 260)), int(rng.integers(20, 80))
+        sound = _add_room(_speak(COMMANDS[number], accent + voice, speed, pitch), rng)
+        x.append(np.rint(255 * make_spectrogram(sound)).astype(np.uint8)[None])
+        y.append(number)
     return np.stack(x), np.array(y, np.int64)
 
 

@@ -129,6 +129,13 @@ def test_a_refused_forging_is_a_row_that_was_not_measured_with_the_reason():
     assert row.held is False
 
 
+def test_a_set_without_a_gap_above_its_interval_is_not_judged_and_says_so():
+    record = make_record(TrialKey("package-table", 11, "features", "quick"), gap_low=-0.01, gap_high=0.02, metric="x")
+    row = next(row for row in trial_table.build_rows([record]) if row.name.startswith("package-table: recovered"))
+    assert (row.values, row.held) == ((), None)
+    assert "no gap above its interval" in row.note
+
+
 def test_a_pair_worse_than_its_edge_counts_only_where_nothing_was_said():
     worse = make_record(gained_low=-0.03, gained_high=-0.01)
     told = make_record(KEY._replace(seed=12), gained_low=-0.03, gained_high=-0.01, warnings=("does not pay",))
