@@ -37,11 +37,13 @@ class DomainScore(StrEnum):
     """Score of a sample's novelty; the higher, the less it looks like what the model was taught.
 
     `novelty`: the edge graph's own output, 0..1. The others are taken of the hub's logits z: `energy` -logsumexp(z),
-    `peak` -max(z), `softmax` 1 - the largest probability at temperature 1 (Liu et al. 2020; Hendrycks et al. 2022).
+    `cold_energy` the energy at temperature 0.5, -logsumexp(2 z) / 2, `peak` -max(z), `softmax` 1 - the largest
+    probability at temperature 1 (Liu et al. 2020; Hendrycks et al. 2022).
     """
 
     NOVELTY = "novelty"
     ENERGY = "energy"
+    COLD_ENERGY = "cold_energy"
     PEAK = "peak"
     SOFTMAX = "softmax"
 

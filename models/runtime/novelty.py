@@ -32,8 +32,14 @@ def score_logits(logits: npt.NDArray[np.floating], score: DomainScore) -> Floats
     """Novelty scores `[n]` of logits `[n, labels]`: the higher, the less usual. ValueError for `NOVELTY`."""
     z = logits.astype(np.float64)
     peak = z.max(1)
-    spread = np.log(np.exp(z - peak[:, None]).sum(1))  # logsumexp without its peak: nothing overflows
-    found = {DomainScore.PEAK: -peak, DomainScore.ENERGY: -(peak + spread), DomainScore.SOFTMAX: 1.0 - np.exp(-spread)}
+    z -= peak[:, None]  # nothing overflows
+    spread = np.log(np.exp(z).sum(1))
+    found = {
+        DomainScore.PEAK: -peak,
+        DomainScore.ENERGY: -(peak + spread),
+        DomainScore.COLD_ENERGY: -(peak + np.log(np.exp(2 * z).sum(1)) / 2),
+        DomainScore.SOFTMAX: 1.0 - np.exp(-spread),
+    }
     if score not in found:
         raise ValueError("the novelty is the edge graph's own output, not taken of logits")
     return np.asarray(found[score])

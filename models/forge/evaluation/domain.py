@@ -19,7 +19,7 @@ from models.forge.training.novelty import LEAST_OUTSIDE, group_classes
 from models.runtime.novelty import score_logits
 
 Values = npt.NDArray[Any]
-_HUB_SCORES = (DomainScore.ENERGY, DomainScore.PEAK, DomainScore.SOFTMAX)
+_HUB_SCORES = (DomainScore.ENERGY, DomainScore.COLD_ENERGY, DomainScore.PEAK, DomainScore.SOFTMAX)
 
 
 def measure_edge_domain(novelty: Sequence[Values | None], labels: Sequence[Values], aim: float) -> DomainFigures | None:
@@ -35,7 +35,7 @@ def measure_edge_domain(novelty: Sequence[Values | None], labels: Sequence[Value
 
 def measure_hub_domain(logits: Sequence[Values], labels: Sequence[Values], aim: float) -> DomainFigures | None:
     """Figures of the hub's logits `[n, labels]` on both parts, with the score that `choose_hub_score` takes."""
-    score = choose_hub_score(logits[0], labels[0])
+    score = choose_hub_score(logits[0], labels[0], aim)
     return measure_domain(score, [score_logits(part, score) for part in logits], labels, aim)
 
 
@@ -75,11 +75,12 @@ def share_interval(hits: int, count: int) -> tuple[float, float]:
     return math.floor(low * 1e4) / 1e4, math.ceil(high * 1e4) / 1e4
 
 
-def choose_hub_score(logits: Values, y: Values) -> DomainScore:
+def choose_hub_score(logits: Values, y: Values, aim: float) -> DomainScore:
     """The score of the hub's logits that tells apart best what is out of scope in the calibration part.
 
-    With too few such samples there, classes are held back in turn: their samples, without their logits, count as out of
-    scope. The energy where neither is possible.
+    Told apart by the area under the ROC curve up to a share `aim` of false alarms (McClish 1989). With too few such
+    samples there, classes are held back in turn: their samples, without their logits, count as out of scope. The
+    energy where neither is possible.
     """
     outside = y == OUT_OF_SCOPE
     if min(outside.sum(), (~outside).sum()) >= LEAST_OUTSIDE:
@@ -89,5 +90,8 @@ def choose_hub_score(logits: Values, y: Values) -> DomainScore:
         trials = [(np.delete(logits, group, axis=1)[~outside], np.isin(y, group)[~outside]) for group in groups]
     if not trials:
         return DomainScore.ENERGY
-    areas = [np.mean([roc_auc_score(novel, score_logits(z, score)) for z, novel in trials]) for score in _HUB_SCORES]
+    areas = [
+        np.mean([roc_auc_score(novel, score_logits(z, score), max_fpr=aim) for z, novel in trials])
+        for score in _HUB_SCORES
+    ]
     return _HUB_SCORES[int(np.argmax(areas))]

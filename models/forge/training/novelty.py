@@ -19,8 +19,15 @@ from models.forge.training.modules import TrainedModules
 _DIRECTIONS, _RIDGE = 64, 1e-6
 _KNOTS = 24
 _TAIL_KNOTS = (0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995)  # where thresholds lie
-_MIXES = ((1.0, 0.0), (0.0, 1.0), (0.5, 0.5))  # weights of distance and energy
+_Mix = tuple[float, float, float]
+_DISTANCE: _Mix = (1.0, 0.0, 0.0)  # weights of distance, energy and cold energy
+_MIXES: tuple[_Mix, ...] = (_DISTANCE, (0.5, 0.5, 0.0), (0.5, 0.0, 0.5))
+_ENERGIES: tuple[_Mix, ...] = (
+    (0.0, 1.0, 0.0),
+    (0.0, 0.0, 1.0),
+)  # blind to a trunk that drifts: only if samples out of scope ask for it
 _SURER = 0.01  # area by which another score must beat the distance to be taken
+_ALARMS = 0.05  # share of false alarms up to which scores are compared
 LEAST_OUTSIDE = 30  # samples out of scope from which they choose the score; else classes that are held back do
 _GROUPS = 5  # of classes, held back in turn
 
@@ -28,19 +35,19 @@ _GROUPS = 5  # of classes, held back in turn
 class NoveltyScore(nn.Module):
     """Novelty network: (logits, pooled trunk) -> share `[n]` of calibration samples that look more usual.
 
-    The score is the weighted sum of two standardised ones: `distance` and `energy`.
+    The score is a weighted sum: of the `distance`, and of the energy at temperatures 1 and 0.5.
     """
 
     whiten: Tensor  # [inputs, kept]
     centres: Tensor  # [classes, kept]
-    weights: Tensor  # [2]: of distance and energy, each over its deviation
+    weights: Tensor  # [3]: of distance, energy and cold energy, each over its deviation
     shift: Tensor
 
     def __init__(self, whiten: Tensor, centres: Tensor) -> None:
         super().__init__()
         self.register_buffer("whiten", whiten)
         self.register_buffer("centres", centres)
-        self.register_buffer("weights", torch.tensor([1.0, 0.0]))
+        self.register_buffer("weights", torch.tensor([1.0, 0.0, 0.0]))
         self.register_buffer("shift", torch.tensor(0.0))
         self.table: nn.Module = nn.Identity()
 
@@ -50,8 +57,12 @@ class NoveltyScore(nn.Module):
 
     def score(self, logits: Tensor, summary: Tensor) -> Tensor:
         """Novelty before the table, `[n]`: any number, the higher the less usual."""
-        found: Tensor = self.weights[0] * self.distance(logits, summary) + self.weights[1] * compute_energy(logits)
-        return found - self.shift
+        return self.parts(logits, summary) @ self.weights - self.shift
+
+    def parts(self, logits: Tensor, summary: Tensor) -> Tensor:
+        """Distance, energy and cold energy, `[n, 3]`."""
+        energies = compute_energy(logits), compute_energy(2 * logits) / 2
+        return torch.stack([self.distance(logits, summary), *energies], 1)
 
     def distance(self, logits: Tensor, summary: Tensor) -> Tensor:
         """Mahalanobis distance to the nearest class mean, in standard deviations of the shared covariance."""
@@ -82,7 +93,7 @@ def fit_novelty(training: GateSamples, calibration: GateSamples, labels: bool) -
     """
     novelty = _fit_distance(training, labels)
     usual = calibration.y >= 0 if labels else torch.ones(len(calibration.y), dtype=torch.bool)
-    mix = _choose_mix(training, calibration, novelty) if labels else _MIXES[0]
+    mix = _choose_mix(training, calibration, novelty) if labels else _DISTANCE
     with torch.no_grad():
         _set_mix(novelty, calibration.logits[usual], calibration.summary[usual], mix)
         scores = novelty.score(calibration.logits[usual], calibration.summary[usual]).double().numpy()
@@ -103,12 +114,12 @@ def _fit_distance(training: GateSamples, labels: bool) -> NoveltyScore:
     return NoveltyScore(whiten.float(), (means @ whiten).float())
 
 
-def _set_mix(novelty: NoveltyScore, logits: Tensor, summary: Tensor, mix: tuple[float, float]) -> None:
-    """Weigh distance and energy by `mix` over their deviations on usual samples."""
-    scores = torch.stack([novelty.distance(logits, summary), compute_energy(logits)])
-    weights = torch.tensor(mix) / scores.std(1).clamp(min=1e-6)
+def _set_mix(novelty: NoveltyScore, logits: Tensor, summary: Tensor, mix: _Mix) -> None:
+    """Weigh distance and energies by `mix` over their deviations on usual samples."""
+    scores = novelty.parts(logits, summary)
+    weights = torch.tensor(mix) / scores.std(0).clamp(min=1e-6)
     novelty.weights.copy_(weights)
-    novelty.shift.copy_((weights * scores.mean(1)).sum())
+    novelty.shift.copy_(scores.mean(0) @ weights)
 
 
 class _Trial(NamedTuple):
@@ -119,11 +130,14 @@ class _Trial(NamedTuple):
     outside: npt.NDArray[np.bool_]
 
 
-def _choose_mix(training: GateSamples, calibration: GateSamples, fitted: NoveltyScore) -> tuple[float, float]:
-    """The weights that tell apart best what is out of scope; the distance's unless others are clearly better."""
+def _choose_mix(training: GateSamples, calibration: GateSamples, fitted: NoveltyScore) -> _Mix:
+    """The weights that tell apart best what is out of scope; the distance's unless others are clearly better.
+
+    Told apart by the area under the ROC curve up to a share of false alarms (McClish 1989).
+    """
     outside = calibration.y.numpy() < 0
     if min(outside.sum(), (~outside).sum()) >= LEAST_OUTSIDE:
-        trials = [_Trial(fitted, calibration, outside)]
+        trials, mixes = [_Trial(fitted, calibration, outside)], _MIXES + _ENERGIES
     else:
         trials = [
             _Trial(
@@ -133,19 +147,20 @@ def _choose_mix(training: GateSamples, calibration: GateSamples, fitted: Novelty
             )
             for group in group_classes(calibration.y.numpy(), calibration.logits.shape[1])
         ]
+        mixes = _MIXES
     if not trials:
-        return _MIXES[0]
-    areas = [float(np.mean([_area(trial, mix) for trial in trials])) for mix in _MIXES]
+        return _DISTANCE
+    areas = [float(np.mean([_area(trial, mix) for trial in trials])) for mix in mixes]
     best = int(np.argmax(areas))
-    return _MIXES[best] if areas[best] > areas[0] + _SURER else _MIXES[0]
+    return mixes[best] if areas[best] > areas[0] + _SURER else _DISTANCE
 
 
-def _area(trial: _Trial, mix: tuple[float, float]) -> float:
+def _area(trial: _Trial, mix: _Mix) -> float:
     novelty, samples, outside = trial
     usual = torch.from_numpy(~outside)
     with torch.no_grad():
         _set_mix(novelty, samples.logits[usual], samples.summary[usual], mix)
-        return float(roc_auc_score(outside, novelty.score(samples.logits, samples.summary).numpy()))
+        return float(roc_auc_score(outside, novelty.score(samples.logits, samples.summary).numpy(), max_fpr=_ALARMS))
 
 
 def _drop_classes(seen: GateSamples, group: npt.NDArray[np.int64], *, rows: bool) -> GateSamples:

@@ -50,11 +50,12 @@ def test_the_interval_of_a_share_holds_it():
 
 def test_scores_of_logits_rise_with_what_is_unusual_and_never_overflow():
     logits = np.array([[1000.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    for score in (DomainScore.ENERGY, DomainScore.PEAK, DomainScore.SOFTMAX):
+    for score in set(DomainScore) - {DomainScore.NOVELTY}:
         found = score_logits(logits, score)
         assert np.isfinite(found).all()
         assert (np.diff(found) > 0).all()
     assert score_logits(logits, DomainScore.ENERGY)[2] == pytest.approx(-np.log(3))
+    assert score_logits(logits, DomainScore.COLD_ENERGY)[1] == pytest.approx(-np.log(np.exp(4) + 2) / 2)
     with pytest.raises(ValueError, match="edge graph"):
         score_logits(logits, DomainScore.NOVELTY)
 
@@ -71,7 +72,7 @@ def _logits(*, outside: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_the_hubs_score_is_the_one_that_finds_what_is_out_of_scope_in_the_calibration_part():
-    assert choose_hub_score(*_logits(outside=60)) is DomainScore.SOFTMAX
+    assert choose_hub_score(*_logits(outside=60), 0.05) is DomainScore.SOFTMAX
     z, y = _logits(outside=60)
     found = measure_hub_domain([z, z], [y, y], 0.05)
     assert found is not None
@@ -82,9 +83,9 @@ def test_the_hubs_score_is_the_one_that_finds_what_is_out_of_scope_in_the_calibr
 
 
 def test_without_such_samples_classes_are_held_back_and_two_labels_take_the_energy():
-    assert choose_hub_score(*_logits(outside=0)) in {DomainScore.ENERGY, DomainScore.PEAK}
+    assert choose_hub_score(*_logits(outside=0), 0.05) is not DomainScore.SOFTMAX
     rng = np.random.default_rng(0)
-    assert choose_hub_score(rng.normal(size=(50, 2)), rng.integers(2, size=50)) is DomainScore.ENERGY
+    assert choose_hub_score(rng.normal(size=(50, 2)), rng.integers(2, size=50), 0.05) is DomainScore.ENERGY
 
 
 def test_no_threshold_and_no_number_say_nothing():
