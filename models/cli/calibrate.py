@@ -46,6 +46,10 @@ MaxRisk = Annotated[float | None, typer.Option(help="Guarantee that at most this
 Confidence = Annotated[float, typer.Option(help="Probability (0..1) with which --max-risk holds.")]
 RiskOf = Annotated[str, typer.Option(help="What --max-risk bounds: local, kept-wrong or pair.")]
 Out = Annotated[Path | None, typer.Option(help="File to write or to add to.", show_default="NAME.calibration.json")]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Exit code 40 if asking does not pay or a promise is broken on held-out samples."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -65,6 +69,7 @@ class CalibrateFlags:
     confidence: Confidence = 0.95
     risk_of: RiskOf = "local"
     out: Out = None
+    strict: Strict = False
     as_json: AsJson = False
 
 
@@ -72,8 +77,9 @@ class CalibrateFlags:
 def calibrate(flags: CalibrateFlags) -> None:
     """Choose the confidence threshold below which devices escalate to the hub, from your own samples.
 
-    Prints the threshold and the whole frontier of accuracy against share escalated. Exit code 40 if the samples cannot
-    give what is asked, 13 if they are not the model's, 12 if the bundle is unsound.
+    Prints the threshold and the whole frontier of accuracy against share escalated. What held-out samples say against
+    it (asking does not pay, more is asked or more is wrong than was promised) is said first. Exit code 40 if the
+    samples cannot give what is asked, 13 if they are not the model's, 12 if the bundle is unsound.
 
     Example: skerry models calibrate digits --data nets:x --max-share 0.2
     """
@@ -95,12 +101,24 @@ def calibrate(flags: CalibrateFlags) -> None:
     old = _read_thresholds(path)
     found = _recalibrate_bundle(opened, flags.data, wish, flags.risk_of)
     made = _write_thresholds(path, old, opened, flags.device_class, found)
-    if found.choice.reason:
-        Console(stderr=True).print(Text(f"warning: {found.choice.reason}", style="bold red"), soft_wrap=True)
+    warnings = _list_warnings(found)
+    for line in warnings:
+        Console(stderr=True).print(Text(f"warning: {line}", style="bold red"), soft_wrap=True)
     if flags.as_json:
-        open_console().print_json(data=_json_fields(made, found, flags.device_class, path))
+        fields = _json_fields(made, found, flags.device_class, path)
+        open_console().print_json(data={**fields, "warnings": warnings})
     else:
         _print_result(found, flags.device_class, path)
+    if flags.strict and warnings:
+        raise ExitError(ExitCode.CHECK_FAILED, f"--strict: {warnings[0]}; the file is written, read its figures")
+
+
+def _list_warnings(found: "Recalibration") -> list[str]:
+    """List why asking does not pay with this threshold, and which promises held-out samples break."""
+    from models.forge.report.payoff import list_pair_warnings  # noqa: PLC0415 - only once there is a result
+
+    entry = found.entry
+    return list_pair_warnings(entry.figures, entry.guarantee, found.measured_on, found.choice.reason)
 
 
 def _open_bundle(path: Path) -> Bundle:
@@ -187,7 +205,6 @@ def _json_fields(made: Thresholds, found: "Recalibration", name: str, path: Path
         "frontier": line,
         "reject_below": found.reject_below,
         "unscoped_asked": found.unscoped_asked,
-        "nobody_asked": found.choice.reason,
     }
     return dict(_without_nan(facts))
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.bundle.manifest import Manifest
-from models.bundle.measurements import LeakageRow, QualityMetric
+from models.bundle.measurements import CalibrationFigures, LeakageRow, QualityMetric, RiskGuarantee
 from models.forge.evaluation.outcomes import Floats, Outcomes
 from models.forge.evaluation.trivial_baseline import TrivialBaseline
 from models.forge.export.manifest import ENVELOPE_BYTES
@@ -31,7 +31,16 @@ from models.forge.report.payoff_warnings import (
     warn_of_risk,
 )
 
-__all__ = ["Interval", "Payoff", "PayoffEvidence", "format_gain", "format_quality", "format_range", "judge_payoff"]
+__all__ = [
+    "Interval",
+    "Payoff",
+    "PayoffEvidence",
+    "format_gain",
+    "format_quality",
+    "format_range",
+    "judge_payoff",
+    "list_pair_warnings",
+]
 
 
 class PayoffEvidence(NamedTuple):
@@ -100,17 +109,27 @@ def judge_payoff(
             (one.name, _quality(one.loss, regressor=regressor), interval(one.loss)) for one in evidence.trivial
         ),
     )
-    return judged._replace(warnings=list_warnings(manifest, found, judged, evidence))
+    return judged._replace(warnings=_list_warnings(manifest, found, judged, evidence))
 
 
-def list_warnings(manifest: Manifest, found: Outcomes, judged: Payoff, evidence: PayoffEvidence) -> tuple[str, ...]:
+def list_pair_warnings(
+    c: CalibrationFigures, promise: RiskGuarantee | None, found: Outcomes, silence: str = ""
+) -> list[str]:
+    """One line for each reason why asking does not pay or a promise is not kept, the gravest first.
+
+    `c`, `promise`: of the threshold; `found`: outcomes of held-out samples; `silence`: why nobody is asked, if so.
+    """
+    harm = warn_of_harm(found, c.threshold)
+    told = [harm, warn_of_risk(promise, found, c.threshold), warn_of_asked_share(c, found)]
+    told += ["" if harm else _warn_of_no_gain(c, found, silence)]
+    return [line for line in told if line]
+
+
+def _list_warnings(manifest: Manifest, found: Outcomes, judged: Payoff, evidence: PayoffEvidence) -> tuple[str, ...]:
     """One line for each reason against the bundle, the gravest first."""
-    c = manifest.calibration
     told = [warn_of_dead_codes(evidence.codes) if evidence.codes is not None else ""]
-    told += [warn_of_harm(found, c.threshold)]
-    told += [warn_of_risk(manifest.guarantee, found, c.threshold), warn_of_asked_share(c, found)]
     told += [warn_below_baseline(found.edge_loss, found.metric, one) for one in evidence.trivial]
-    told += ["" if told[1] else _warn_of_no_gain(manifest, judged, evidence.silence)]
+    told += list_pair_warnings(manifest.calibration, manifest.guarantee, found, evidence.silence)
     told += list_near_raw(evidence.leakage)
     told += [
         warn_of_costly_codes(evidence.shipped, evidence.others) if evidence.shipped else "",
@@ -130,25 +149,28 @@ def _given_interval(manifest: Manifest, found: Outcomes) -> Interval | None:
     return quality_interval((np.arange(len(found)) < wrong).astype(np.float64), regressor=False)
 
 
-def _warn_of_no_gain(manifest: Manifest, judged: Payoff, silence: str) -> str:
+def _warn_of_no_gain(c: CalibrationFigures, found: Outcomes, silence: str) -> str:
     """Asking gains nothing, or nothing that these samples show."""
-    c = manifest.calibration
     if silence:
         return f"asking the hub does not pay: {silence}"
+    regressor = found.metric is QualityMetric.RMSE
+    pair = np.where(found.confidence < c.threshold, found.hub_loss, found.edge_loss)
+    gain = measure_gain(found.edge_loss, pair, regressor=regressor)
+    gained = gain_interval(found.edge_loss, pair, found.groups, regressor=regressor)
     alone, together, whole = (format_quality(c.metric, value) for value in (c.edge, c.pair, c.hub))
-    figures = f"{alone} alone, {together} as a pair that asks {c.asked:.1%}, on {judged.samples} held-out samples"
-    if judged.gain <= 0:
-        better = c.hub < c.edge if c.metric == QualityMetric.RMSE else c.hub > c.edge
+    figures = f"{alone} alone, {together} as a pair that asks {c.asked:.1%}, on {len(found)} held-out samples"
+    if gain <= 0:
+        better = c.hub < c.edge if regressor else c.hub > c.edge
         why = (
             f"the given model reaches {whole}: what travels loses it (--max-bytes, --effort, --cut)"
             if better
             else f"the given model itself reaches {whole}: no question can help"
         )
         return f"asking the hub does not pay: {figures}; {why}"
-    if judged.gained.low <= 0:
+    if gained.low <= 0:
         return (
-            f"asking the hub is not shown to pay: {figures}; the gain of {format_gain(c.metric, judged.gain)} may be"
-            f" {format_range(c.metric, judged.gained)}: bring more samples"
+            f"asking the hub is not shown to pay: {figures}; the gain of {format_gain(c.metric, gain)} may be"
+            f" {format_range(c.metric, gained)}: bring more samples"
         )
     return ""
 

@@ -19,6 +19,8 @@ from tests.models.conftest import LABELS, contents
 from wire.process.exit_codes import ExitCode, ExitError
 
 DATA = """
+from types import SimpleNamespace
+
 import numpy as np
 
 def samples():
@@ -34,6 +36,15 @@ def lost():
     \"\"\"Where the edge is right nearly always, and the hub's advice is wrong.\"\"\"
     x, _, labels = samples()
     return x, x.argmax(1), labels
+
+def drifted():
+    \"\"\"Training and calibration as the edge knows them; held out is wrong in one of four.\"\"\"
+    x, _, labels = samples()
+    y = x.argmax(1)
+    y[3400::4] = (y[3400::4] + 1) % 10
+    parts = (slice(0, 2400), slice(2400, 3400), slice(3400, 4000))
+    made = [SimpleNamespace(x=x[rows], y=y[rows]) for rows in parts]
+    return SimpleNamespace(training=made[0], calibration=made[1], heldout=made[2], labels=labels)
 
 def outside():
     x, y, labels = samples()
@@ -160,6 +171,19 @@ def test_the_edge_that_runs_is_the_one_that_was_measured(bundle):
 
 
 def test_nobody_is_asked_where_asking_gains_nothing_whatever_share_is_allowed(bundle):
-    told = json.loads(run(bundle, "--max-share", "0.25", "--json", data="lost").stdout)
+    found = run(bundle, "--max-share", "0.25", "--json", data="lost")
+    told = json.loads(found.stdout)
     assert told["threshold"] == 0
+    assert "asking the hub does not pay: nobody is asked" in told["warnings"][0]
+    assert "warning: asking the hub does not pay" in found.stderr
     assert told["calibration"]["classes"]["any"]["figures"]["asked"] == 0
+
+
+def test_a_risk_that_held_out_samples_break_is_said_and_strict_ends_with_its_code(bundle):
+    """The promise was 2 % wrong; 25 % of the held-out answers are, for they are not drawn as the calibration was."""
+    found = run(bundle, "--max-risk", "0.02", "--strict", data="drifted")
+    assert stopped(found) == ExitCode.CHECK_FAILED
+    assert "the risk is above what was guaranteed: 25" in str(found.exception)
+    assert "where at most 2.0% was" in str(found.exception)
+    assert (bundle.parent / "echo.calibration.json").exists()
+    assert run(bundle, "--max-risk", "0.02", data="drifted").exit_code == 0
