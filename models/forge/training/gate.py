@@ -27,6 +27,7 @@ _SHOWN = 5  # largest log-probabilities that are gate inputs, in order
 _WIDE = 32  # up to so many labels each label's log-probability is a gate input too
 _KNOTS = 24
 _STEPS, _RATE, _DECAY = 300, 0.01, 0.02
+_ROWS = 2048  # samples of one step
 _DEEPER_PAYS = 0.002  # share of right answers that reading the trunk must add before it is used
 _VALUE_PAYS = 0.005  # share of the squared error that a regressor's gate must gain before it is used
 _OUTLIER = 4.0  # larger gains, in units of their root mean square, count as this
@@ -243,8 +244,8 @@ class _FoldNetworks:
 
     def __init__(self, inputs: int, seed: int, link: nn.Module) -> None:
         self._link = link
-        chance = torch.Generator().manual_seed(seed)
-        first = torch.randn(_FOLDS, inputs, _HIDDEN, generator=chance) * math.sqrt(2 / inputs)
+        self._chance = torch.Generator().manual_seed(seed)
+        first = torch.randn(_FOLDS, inputs, _HIDDEN, generator=self._chance) * math.sqrt(2 / inputs)
         self._first = nn.Parameter(first)
         self._bias = nn.Parameter(torch.zeros(_FOLDS, 1, _HIDDEN))
         self._second = nn.Parameter(torch.zeros(_FOLDS, _HIDDEN, 1))
@@ -253,11 +254,12 @@ class _FoldNetworks:
     def train_networks(self, seen: Tensor, gains: Tensor, folds: Tensor) -> Tensor:
         """Train all networks; returns the output of each on all samples, `[folds, n]`."""
         weights = (folds != torch.arange(_FOLDS)[:, None]).float()
-        weights = weights / weights.sum()
         optimiser = torch.optim.AdamW(self._list_weights(), lr=_RATE, weight_decay=_DECAY)
         for step in range(_STEPS):
             optimiser.param_groups[0]["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * step / _STEPS))
-            loss = ((self._link(self._predict_folds(seen)) - gains) ** 2 * weights).sum()
+            rows = torch.randint(len(seen), (_ROWS,), generator=self._chance) if len(seen) > _ROWS else slice(None)
+            kept = weights[:, rows] / weights[:, rows].sum().clamp(min=1)
+            loss = ((self._link(self._predict_folds(seen[rows])) - gains[rows]) ** 2 * kept).sum()
             optimiser.zero_grad()
             (loss * _FOLDS).backward()
             optimiser.step()
