@@ -16,6 +16,7 @@ from models.forge.evaluation.threshold_choice import ASK_SHARE
 from models.forge.leakage.measure import quick_leakage_bound
 from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import HEAD_SHARE
+from models.forge.routes.draft_codes import FittedTransform, fit_feature_transform
 from models.forge.routes.early_features import iter_early_paths
 from models.forge.routes.frontier import (
     ENOUGH_RECOVERED,
@@ -26,7 +27,7 @@ from models.forge.routes.frontier import (
     mark_chosen,
 )
 from models.forge.routes.judgement import PathJudge
-from models.forge.routes.learned import TAUGHT, FittedTransform, fit_feature_transform, train_learned_path
+from models.forge.routes.learned import TAUGHT, train_learned_path
 from models.forge.routes.path_training import LearnedCourse
 from models.forge.routes.sample_code import fit_sample_codes
 from models.forge.spec import Effort, ForgeSpec
@@ -45,7 +46,7 @@ _ATTACKED_SAMPLES = 1500
 # share of the gain at which no larger codes are taught: what is near is brought nearer by tuning the hub
 _NEAR_ENOUGH = {Effort.QUICK: 0.7, Effort.NORMAL: ENOUGH_RECOVERED, Effort.THOROUGH: ENOUGH_RECOVERED}
 _MOST_FIRST = 128
-_LATER_SHARE = 0.5  # of the edge's epochs, for learned codes over it: they start from a working path
+_LATER_SHARE, _MOST_LATER = 0.5, 6  # of the edge's epochs, for learned codes over it: they start from a working path
 
 
 StageCallback = Callable[[str, float], None]
@@ -166,7 +167,9 @@ class PathSearch:
             folder=self._teaching.folder / f"{size}" if self._teaching.folder and epochs else None,
         )
         found = self._found
-        self._fitted = self._fitted or fit_feature_transform(found.traced, found.data, self._cut, course)
+        self._fitted = self._fitted or fit_feature_transform(
+            found.traced, found.data, self._cut, softness=course.softness, seed=course.seed
+        )
         return train_learned_path(
             found.traced,
             found.data,
@@ -190,7 +193,7 @@ class PathSearch:
         for size in (max(1, int(named)),) if by_name else plan_larger_payloads(self._wish):
             if not by_name and self._fewest_enough() <= size:
                 return
-            yield self._learn_path(size, epochs=max(1, round(_LATER_SHARE * self._teaching.epochs)))
+            yield self._learn_path(size, epochs=max(1, min(_MOST_LATER, round(_LATER_SHARE * self._teaching.epochs))))
 
     def _fewest_enough(self) -> float:
         """Bytes of the smallest path that may ship and keeps enough for this effort, or meets the wish for loss."""

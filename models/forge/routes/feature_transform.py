@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_DAMPING = 0.05  # share of the mean information that every direction has at least: the weights are a local estimate
+WEIGHTED = 0.05  # damping: share of the mean information that every direction has at least, for the weights are local
+UNWEIGHTED = math.inf  # damping at which all directions count alike: principal components
 _MOST_NUMBERS = 2048  # numbers of one vector up to which all principal axes are computed
 _CHUNK = 64
 
@@ -45,7 +46,7 @@ def apply_modes(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     return mixed @ columns.transpose(0, 1)
 
 
-def fit_basis(features: Tensor, gradients: Tensor) -> TransformBasis:
+def fit_basis(features: Tensor, gradients: Tensor, damping: float = WEIGHTED) -> TransformBasis:
     """Fit the transform to training samples.
 
     `features` `[n, *shape]`: in canonical form; `gradients` `[m, *shape]`: of some of them, see `sample_gradients`.
@@ -53,7 +54,7 @@ def fit_basis(features: Tensor, gradients: Tensor) -> TransformBasis:
     mean = features.mean(0, keepdim=True)
     weighted, weights, inverses = features - mean, [], []
     for mode in range(1, features.dim()):
-        root, inverse = _weigh_mode(gradients, mode)
+        root, inverse = _weigh_mode(gradients, mode, damping)
         weights.append(root)
         inverses.append(inverse)
     weighted = apply_modes(weighted, weights)
@@ -87,17 +88,19 @@ def sample_gradients(
     return torch.cat(found)
 
 
-def _weigh_mode(gradients: Tensor, mode: int) -> tuple[Tensor, Tensor]:
+def _weigh_mode(gradients: Tensor, mode: int, damping: float) -> tuple[Tensor, Tensor]:
     """Square root of a mode's information, scaled to a mean of 1, and its inverse."""
     size = gradients.shape[mode]
+    if math.isinf(damping):
+        return torch.eye(size), torch.eye(size)
     if gradients.dim() == 2 and size > _MOST_NUMBERS:  # too many for a matrix: each number for itself
         strength = gradients.square().mean(0)
-        root = (strength / strength.mean().clamp(min=1e-30) + _DAMPING).sqrt()
+        root = (strength / strength.mean().clamp(min=1e-30) + damping).sqrt()
         return torch.diag(root), torch.diag(1 / root)
     flat = gradients.transpose(1, mode).flatten(2) if gradients.dim() > 2 else gradients.unsqueeze(2)
     rows = flat.transpose(0, 1).flatten(1).double()
     information = rows @ rows.T
-    information = information * (size / information.trace().clamp(min=1e-30)) + _DAMPING * torch.eye(size)
+    information = information * (size / information.trace().clamp(min=1e-30)) + damping * torch.eye(size)
     values, vectors = torch.linalg.eigh(information)
     root = values.clamp(min=1e-9).sqrt()
     return ((vectors * root) @ vectors.T).float(), ((vectors / root) @ vectors.T).float()

@@ -156,6 +156,8 @@ def _finest_grid(shown: Samples) -> float:
 def _fits(shown: Samples, grid: float, payload: int) -> bool:
     """Whether the median sample fits at the step that is meant for it."""
     grids, classes = _plan_grids(shown, grid)
+    if payload > most_payload_bytes(len(grids)):
+        return True
     codes = _quantise(shown, grids)
     (table,) = read_step_tables(build_step_tables(codes, StepSettings(LEVELS, CENTRE, payload, classes)))
     return float(np.median(estimate_bits(codes[:_JUDGED], table, _MEDIAN_STEP))) + _END_BITS <= 8 * payload

@@ -17,7 +17,7 @@ from models.forge.partition.layout import FeatureLayout
 
 LEAST_EXPLAINED = 0.7  # share of the sample's variance, for a reader to be of use
 _RIDGE = 1e-4
-_SHOWN = 256  # samples that it is fitted to
+READER_SAMPLES = 256  # samples that it is fitted to
 
 
 class SampleGrid(NamedTuple):
@@ -89,7 +89,7 @@ def fit_reader(features: Tensor, samples: Tensor, layout: FeatureLayout) -> Samp
     kernel = (3 if layout.shape[1] > 1 else 1, 3)
     reader = SampleReader(layout.shape[0], grid, kernel)
     wanted = grid.to_grid(samples.float())
-    count = min(_SHOWN, len(features))
+    count = min(READER_SAMPLES, len(features))
     inputs = unfold(features[:count], kernel, padding=(kernel[0] // 2, kernel[1] // 2)).transpose(1, 2).flatten(0, 1)
     (channels, rows, columns), (down, across) = grid.shape, grid.finer
     parts = wanted[:count].reshape(count, channels, rows // down, down, columns // across, across)

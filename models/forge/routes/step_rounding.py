@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.forge.routes.sample_code import CENTRE, LEVELS, fit_grids
-from models.runtime.codec_steps import StepClass, StepSettings, build_step_tables, read_step_tables
+from models.runtime.codec_steps import StepClass, StepSettings, build_step_tables, most_payload_bytes, read_step_tables
 
 MOST_PLACES = 4096  # codes of one sample: more take longer to code than a device has
 _END_BITS = 8.0  # step number and the coder's end
@@ -46,7 +46,7 @@ def fit_grid(rows: Tensor, max_bytes: int) -> PlaceGrid:
     order = torch.argsort(rows.square().mean(0), descending=True, stable=True)[:MOST_PLACES]
     payload = max(_LEAST_BYTES, min(max_bytes, len(order)))
     grids, classes = fit_grids(rows[:, order].contiguous().numpy(), payload)
-    payload = min(payload, 4 * len(grids) + 8)
+    payload = min(payload, most_payload_bytes(len(grids)))
     return PlaceGrid(order[: len(grids)], torch.from_numpy(grids), classes, payload)
 
 

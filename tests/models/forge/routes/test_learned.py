@@ -16,10 +16,11 @@ from models.forge.export.manifest import build_field_specs
 from models.forge.export.onnx import export_edge_graph
 from models.forge.partition.cuts import find_cuts, trace_model
 from models.forge.partition.layout import AxisOrder, FeatureLayout
+from models.forge.routes.draft_codes import fit_feature_transform
 from models.forge.routes.feature_codes import FeatureCoder, FeatureDecoder, FeatureReader, FeatureRestorer
 from models.forge.routes.feature_transform import apply_modes, fit_basis
-from models.forge.routes.learned import LearnedCourse, fit_feature_transform, train_learned_path
-from models.forge.routes.path_training import expected_gains
+from models.forge.routes.learned import train_learned_path
+from models.forge.routes.path_training import LearnedCourse, expected_gains
 from models.forge.routes.sample_reader import find_grid, fit_reader
 from models.forge.routes.step_rounding import StepRounding, fit_grid
 from models.forge.training.distillation import DistillationConfig, build_loss_config, build_modules
@@ -222,7 +223,7 @@ def test_a_transform_answers_as_the_given_model_before_anything_is_taught(world)
 
 def test_one_fitted_transform_serves_all_sizes(world):
     course = LearnedCourse(epochs=0)
-    fitted = fit_feature_transform(world.traced, world.data, world.cut, course)
+    fitted = fit_feature_transform(world.traced, world.data, world.cut, softness=course.softness, seed=0)
     alone = _train(world, 12, course)
     shared = train_learned_path(
         world.traced,
@@ -256,6 +257,7 @@ class Killed(Exception):  # noqa: N818 - it is not an error
     pass
 
 
+@pytest.mark.further
 def test_a_killed_teaching_of_codes_ends_as_if_it_had_not_been(world, tmp_path):
     course = LearnedCourse(epochs=2, batch=32)
     whole = _train(world, 8, course)
