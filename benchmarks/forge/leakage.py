@@ -1,41 +1,46 @@
-"""Benchmark: accuracy loss against leakage: how well a network rebuilds the picture from the codes as sent.
+"""Benchmark: what forged bundles give away under the full attacks, and untaught codes of a net's cuts beside them.
 
-`python -m benchmarks.forge.leakage fashion_mnist [--bundle FOLDER ...] [--macs 2e12]`; needs SKERRY_DATA. Scored on
-1,000 published test pictures by SSIM (Wang et al. 2004, windows wholly inside) with a 95 % bootstrap interval; the
-attacker learns from the other 9,000. Rows: what the label alone gives; the earliest cut of the hub's net, which the
-attack must invert (0.8); cuts of that net at four levels without any training of a bottleneck; each bundle given, as
-shipped and under noise. Loss in points against the hub's net on all 10,000 test pictures, every picture being sent.
+`python -m benchmarks.forge.leakage [SET ...] [--wish features] [--seed 11] [--bundle FOLDER] [--cuts] [--quick]`; needs
+SKERRY_DATA, and the bundles that `make bench-forge` has forged. Each bundle is attacked as it ships: reconstruction
+from 100, 1,000 and all pairs, every sensitive column (patients, persons, speakers), membership against outsiders of one
+distribution.
+The budget of every attack is counted in multiply-accumulates (`models/forge/leakage/effort.py`) and printed with its
+cost; progress goes to standard error; a killed run goes on where it was.
+
+`--cuts` (sets of pictures): SSIM with a 95 % bootstrap interval of what a network rebuilds of 1,000 published test
+pictures, from the label alone, from the earliest cut, which the attack must invert (0.8), and from cuts at four levels
+without any teaching. Loss in points against the hub's net on all test pictures, every picture being sent.
 """
 
 import argparse
-import importlib
+import sys
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.harness.figures import Figure, format_line
+from benchmarks.forge.datasets import CASES, bundles_folder
 from models.bundle.bundle import open_bundle
 from models.forge.data.types import Data
 from models.forge.leakage import inversion
-from models.forge.leakage.effort import FULL, AttackEffort
+from models.forge.leakage.effort import EFFORTS, FULL, AttackEffort
 from models.forge.leakage.inversion import AttackSamples
-from models.forge.leakage.measure import POWER
 from models.forge.leakage.metrics import BootstrapInterval
-from models.forge.leakage.remeasure import NOISE, transform_codes
+from models.forge.leakage.remeasure import remeasure_bundle
+from models.forge.leakage.summary import describe_leakage
 from models.forge.partition.code_levels import fit_range, measure_coded_size
 from models.forge.partition.cuts import Cut, find_cuts
 from models.forge.partition.split import run_head, split_shared
 from models.forge.partition.trace import TracedModel, trace_model
 from models.forge.training.teacher import predict_batches
-from models.graph.hub_model import open_hub_graphs
-from models.runtime.chain import TransformStep
-from models.runtime.onnx_runner import OnnxRunner
 
 Values = npt.NDArray[Any]
-ABOVE_LABEL, MAX_LOSS_POINTS = 0.15, 1.0
+SETS = ("cifar10", "fashion-mnist", "mitbih", "simulated-motion", "synthetic-speech")
+_SEED, _WISH = 11, "features"
 _LEVELS, _CUTS, _BATCH = 4, 4, 250
 _CALIBRATED = 1000
 _EARLY = 1500
@@ -97,21 +102,6 @@ class LeakageBench:
             f"{cut.name} {list(cut.shapes[0])}, 4 levels", payload, self.accuracy_of(torch.cat(parts).numpy()), (codes,)
         )
 
-    def bundle_rows(self, path: str) -> Iterator[LeakageRow]:
-        bundle = open_bundle(path)
-        runner, tail = OnnxRunner(bundle, cpu_only=True), open_hub_graphs(bundle).tail
-        spec = bundle.manifest.features[0]
-        found = [runner.infer(each) for each in _split_batches(self.x)]
-        codes = np.stack([one.features[spec.name] for part in found for one in part])
-        for what, steps in (("", ()), (", noise of a quarter", (TransformStep(NOISE, step=spec.high / 4),))):
-            out = transform_codes(codes, steps, spec)
-            with torch.inference_mode():
-                parts = [tail(torch.from_numpy(each.astype(np.float32))) for each in _split_batches(out)]
-            right = self.accuracy_of(torch.cat(parts).numpy())
-            yield self.measure_row(
-                f"{bundle.manifest.model} {list(spec.shape)}{what}", runner.codec.total_bytes, right, (out,)
-            )
-
 
 def _compute_features(head: torch.nn.Module, x: Values) -> Iterator[Values]:
     with torch.inference_mode():
@@ -124,50 +114,71 @@ def _split_batches(x: Values) -> Iterator[Values]:
         yield x[at : at + _BATCH]
 
 
-def measure_rows(bench: LeakageBench, bundles: list[str]) -> Iterator[LeakageRow]:
-    cuts = [cut for cut in find_cuts(bench.traced) if len(cut.nodes) == 1]
+def measure_cuts(name: str) -> Iterator[LeakageRow]:
+    """Rows of a set of pictures: label alone, earliest cut, and a few later cuts without any teaching."""
+    zoo = import_module(CASES[name].module)
+    data = zoo.samples()
+    traced = trace_model(zoo.build_model(), torch.from_numpy(data.training.x[0][:2]))
+    bench = LeakageBench(data, traced, FULL)
+    cuts = [cut for cut in find_cuts(traced) if len(cut.nodes) == 1]
     yield bench.label_row()
     yield bench.earliest_row(cuts[0])
-    for path in bundles:
-        yield from bench.bundle_rows(path)
     deep = cuts[1:]
     for at in np.linspace(0, len(deep) - 1, min(_CUTS, len(deep))).round().astype(int)[::-1]:
         yield bench.plain_row(deep[at])
 
 
-def build_figures(name: str, found: list[LeakageRow]) -> list[Figure]:
-    floor = found[0].ssim.value
-    shipped = [r for r in found if "@" in r.what and "noise" not in r.what]
-    power = Figure(f"{name}: SSIM from the earliest cut", found[1].ssim.value, "", POWER, more_is_better=True)
-    return [power] + [
-        figure
-        for r in shipped
-        for figure in (
-            Figure(f"{name}: SSIM above the label alone", r.ssim.high - floor, "", ABOVE_LABEL, terms=(r.what,)),
-            Figure(f"{name}: loss if all is sent", r.loss_points, "points", MAX_LOSS_POINTS, terms=(r.what,)),
-        )
-    ]
+def attack_bundle(name: str, folder: Path, effort: str) -> list[str]:
+    """Lines on one bundle, attacked as it ships with the samples of its set."""
+    work = bundles_folder() / ".stages" / f"attacks-{folder.name}"
+    tell = _StageLog(name)
+    case = remeasure_bundle(
+        open_bundle(folder), import_module(CASES[name].module).samples(), {}, effort, tell, folder=work
+    )
+    limits = EFFORTS[effort]
+    budget = f"budget: {limits.pairs:,} pairs, {limits.tests:,} tests, {limits.macs:.0e} multiply-accumulates a network"
+    return [f"{name}, {folder.name}: {line}" for line in (budget, *describe_leakage(case.found))]
+
+
+class _StageLog:
+    """A line on standard error as each stage of a measurement begins, and at each fifth of the whole."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._stage, self._fifths = name, "", 0
+
+    def __call__(self, stage: str, share: float) -> None:
+        if stage != self._stage or int(5 * share) > self._fifths:
+            print(f"{self._name}: {stage}, {share:.0%}", file=sys.stderr, flush=True)
+        self._stage, self._fifths = stage, int(5 * share)
+
+
+def print_cuts(name: str) -> None:
+    """Print the table of a set's cuts, a row as it is measured."""
+    print(f"| {name}: codes | bytes | loss, points | SSIM (95 %) | best attack |\n|---|---|---|---|---|")
+    for r in measure_cuts(name):
+        loss = "" if np.isnan(r.loss_points) else f"{r.loss_points:.2f}"
+        ends = f"{r.ssim.value:.3f} ({r.ssim.low:.3f} to {r.ssim.high:.3f})"
+        print(f"| {r.what} | {r.payload_bytes:g} | {loss} | {ends} | {r.attack} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("set", choices=("fashion_mnist", "cifar10"))
-    parser.add_argument("--bundle", action="append", default=[], help="folder of a bundle forged for this set")
-    parser.add_argument("--macs", type=float, default=FULL.macs, help="work of one training of the attacker")
+    parser.add_argument("sets", nargs="*", default=SETS, help=f"of {', '.join(CASES)}")
+    parser.add_argument("--wish", default=_WISH, help="under which the bundle was forged")
+    parser.add_argument("--seed", type=int, default=_SEED, help="of the bundle")
+    parser.add_argument("--bundle", type=Path, help="this bundle of the one set named, instead")
+    parser.add_argument("--cuts", action="store_true", help="untaught codes of a set of pictures, too")
+    parser.add_argument("--quick", action="store_true", help="weaker attacks, in seconds")
     wanted = parser.parse_args()
     torch.set_num_threads(1)
-    recipe = importlib.import_module(f"models.zoo.{wanted.set}")
-    data = recipe.samples()
-    traced = trace_model(recipe.build_model(), torch.from_numpy(data.training.x[0][:2]))
-    found = []
-    print("| codes | bytes | loss, points | SSIM (95 %) | best attack |\n|---|---|---|---|---|")
-    for r in measure_rows(LeakageBench(data, traced, FULL._replace(macs=wanted.macs)), wanted.bundle):
-        found.append(r)
-        loss = "" if np.isnan(r.loss_points) else f"{r.loss_points:.2f}"
-        ends = f"{r.ssim.value:.3f} ({r.ssim.low:.3f} to {r.ssim.high:.3f})"
-        print(f"| {r.what} | {r.payload_bytes:g} | {loss} | {ends} | {r.attack} |", flush=True)
-    for figure in build_figures(wanted.set, found):
-        print(format_line(figure))
+    for name in wanted.sets:
+        folder = wanted.bundle or bundles_folder() / f"{name}-{wanted.wish}-{wanted.seed}"
+        if not folder.exists():
+            print(f"{name}: {folder} is not forged yet: make bench-forge ARGS='--sets {name}'", flush=True)
+            continue
+        print(*attack_bundle(name, folder, "quick" if wanted.quick else "full"), sep="\n", flush=True)
+        if wanted.cuts:
+            print_cuts(name)
 
 
 if __name__ == "__main__":

@@ -70,11 +70,19 @@ def _train_classifier(model: nn.Module, part: DataPart, course: PlainTraining, n
     model.eval()
 
 
-def split_by_group(x: Values, y: Whole, group: Whole, labels: tuple[str, ...], seed: int = 20) -> Data:
-    """Parts of 64, 16 and 20 % of the groups: training, calibration, held out; no group is in two of them."""
+def split_by_group(
+    x: Values, y: Whole, group: Whole, labels: tuple[str, ...], seed: int = 20, **sensitive: Whole
+) -> Data:
+    """Parts of 64, 16 and 20 % of the groups: training, calibration, held out; no group is in two of them.
+
+    `sensitive`: columns `[n]` by name that codes must not reveal, such as the speaker.
+    """
     names = np.unique(group)
     order = np.random.default_rng(seed).permutation(names)
     ends = int(0.64 * len(order)), int(0.80 * len(order))
     parts = [np.isin(group, some) for some in np.split(order, ends)]
-    training, calibration, heldout = (DataPart((np.ascontiguousarray(x[rows]),), y[rows]) for rows in parts)
+    training, calibration, heldout = (
+        DataPart((np.ascontiguousarray(x[rows]),), y[rows], {name: one[rows] for name, one in sensitive.items()})
+        for rows in parts
+    )
     return Data(training=training, calibration=calibration, heldout=heldout, labels=labels)

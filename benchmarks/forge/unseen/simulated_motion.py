@@ -53,7 +53,7 @@ def samples() -> Data:
     y = rng.integers(0, len(ACTIVITIES), len(person))
     ways = [Person(rng) for _ in range(PEOPLE)]
     x = np.stack([ways[who].move(int(what), rng) for who, what in zip(person, y, strict=True)])
-    return split_by_group(x, y.astype(np.int64), person, ACTIVITIES)
+    return split_by_group(x, y.astype(np.int64), person, ACTIVITIES, person=person.astype(np.int64))
 
 
 class Person:

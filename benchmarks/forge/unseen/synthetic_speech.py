@@ -68,7 +68,8 @@ def samples() -> Data:
         fresh.replace(path)
     with np.load(path, allow_pickle=False) as file:
         x, y = file["x"].astype(np.float32) / np.float32(255), file["y"]
-    return split_by_group(x, y, np.arange(len(y)), COMMANDS)
+    number = np.arange(len(y))
+    return split_by_group(x, y, number, COMMANDS, speaker=number // (len(COMMANDS) * _TAKES))
 
 
 def _speak_all() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
