@@ -33,7 +33,8 @@ class TransformStep(NamedTuple):
     """One transform by value, for measurements without a policy.
 
     What its numbers mean: `models/runtime/transforms.py`. `noise`: standard deviation `step` codes, grid `high` (0 = 1
-    code); `top_k`: the `step` largest are kept. `words`: names of patterns, of `redact` alone.
+    code); `top_k`: the `step` largest are kept, or those farthest from `values[0]` if there is one. `words`: names of
+    patterns, of `redact` alone.
     """
 
     kind: str

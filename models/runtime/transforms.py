@@ -128,12 +128,22 @@ def _bucketize_values(w: _StepInput) -> WideArray:
 
 
 def _keep_top_k(w: _StepInput) -> WideArray:
-    """Keep the largest values of a sample; all others become the least of these."""
+    """Keep the largest values of a sample; all others become the least of these.
+
+    With a centre those farthest from it are kept, and all others become the centre: codes of coefficients tell the most
+    far from their middle.
+    """
     flat = w.wide.reshape(len(w.wide), -1)
     count = min(_require_whole(w, w.step.step), flat.shape[1])
-    bar = -np.partition(-flat, count - 1, axis=1)[:, count - 1 : count]
-    out: WideArray = np.maximum(flat, bar).reshape(w.wide.shape)
-    return out
+    if not w.step.values:
+        bar = -np.partition(-flat, count - 1, axis=1)[:, count - 1 : count]
+        return np.asarray(np.maximum(flat, bar).reshape(w.wide.shape))
+    centre = w.step.values[0]
+    if len(w.step.values) > 1 or not w.field.low <= centre <= w.field.high:
+        raise TransformStepError(f"{w.field.name}: a centre is one number within its range")
+    far = np.abs(flat - centre)
+    bar = -np.partition(-far, count - 1, axis=1)[:, count - 1 : count]
+    return np.where(far >= bar, flat, centre).reshape(w.wide.shape)
 
 
 def _pool_means(w: _StepInput) -> WideArray:

@@ -27,7 +27,9 @@ _TRANSFORMS: dict[TransformKind, TransformWording] = {
     TransformKind.CLIP_NORM: lambda t: f"no longer than {t.high:g}",
     TransformKind.QUANTISE: lambda t: f"rounded to multiples of {t.step:g}",
     TransformKind.KEYED_HASH: lambda t: f"hashed to {t.step:g} bits",
-    TransformKind.TOP_K: lambda t: f"the {t.step:g} greatest alone",
+    TransformKind.TOP_K: lambda t: (
+        f"the {t.step:g} farthest from {t.values[0]:g} alone" if t.values else f"the {t.step:g} greatest alone"
+    ),
     TransformKind.POOL: lambda t: f"pooled by {t.step:g}",
     TransformKind.PROJECT: lambda t: f"projected on {t.step:g} directions",
     TransformKind.NOISE: lambda t: f"noised by {t.step:g}",

@@ -105,14 +105,19 @@ class KeyedHash(ClosedTable):
 
 
 class TopK(ClosedTable):
-    """Keep the `k` greatest values; the others become the least of these. Narrower: smaller."""
+    """Keep the `k` greatest values; the others become the least of these. Narrower: smaller.
+
+    With a `centre`: keep the `k` values farthest from it; the others become the centre.
+    """
 
     kind: Literal["top_k"]
     k: PositiveWhole
+    centre: Number | None = None
 
     def compile(self) -> TransformSpec:
         """The compiled step."""
-        return TransformSpec(TransformKind.TOP_K, step=float(self.k))
+        values = () if self.centre is None else (float(self.centre),)
+        return TransformSpec(TransformKind.TOP_K, step=float(self.k), values=values)
 
 
 class Pool(ClosedTable):

@@ -71,9 +71,9 @@ class TransformSpec(msgspec.Struct, frozen=True, gc=False):
     """One transform of a field's values before they leave, with its parameters.
 
     coarsen: `step` = factor; bucketize: `values` = rising edges; clip: `low`, `high`; clip_norm: `high` = norm;
-    quantise: `step`; keyed_hash: `step` = bits; top_k: `step` = k; pool: `step` = size; project: `low` = seed, `step` =
-    dimension; noise: `step` = standard deviation in units of the values, `high` = grid, 0 = the device's choice;
-    redact: `words` = names of patterns.
+    quantise: `step`; keyed_hash: `step` = bits; top_k: `step` = k, `values` = centre or nothing; pool: `step` = size;
+    project: `low` = seed, `step` = dimension; noise: `step` = standard deviation in units of the values, `high` = grid,
+    0 = the device's choice; redact: `words` = names of patterns.
     """
 
     kind: TransformKind

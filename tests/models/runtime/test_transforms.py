@@ -76,6 +76,7 @@ def test_each_step_does_what_the_language_says():
     assert codes(given_codes, TransformStep("coarsen", step=4)) == [0, 0, 4, 8, 12, 12]
     assert codes(given_codes, TransformStep("bucketize", values=(3, 10))) == [0, 3, 3, 3, 10, 10]
     assert codes(given_codes, TransformStep("top_k", step=2)) == [12, 12, 12, 12, 12, 15]
+    assert codes(given_codes, TransformStep("top_k", step=3, values=(8,))) == [0, 3, 8, 8, 8, 15]
     assert codes(given_codes, TransformStep("pool", step=4)) == [4, 4, 4, 4, 13, 13]
     assert codes(given_codes, TransformStep("pool", step=2**63)) == [7] * 6
 
@@ -152,6 +153,8 @@ def test_redaction_of_a_long_hostile_text_takes_no_time():
         (TransformStep("bucketize", values=(3, 3)), CODES),
         (TransformStep("redact"), CODES),
         (TransformStep("top_k", step=1.5), CODES),
+        (TransformStep("top_k", step=2, values=(16,)), CODES),
+        (TransformStep("top_k", step=2, values=(3, 4)), CODES),
         (TransformStep("clip", 9, 2), CODES),
         (TransformStep("smear"), CODES),
     ],

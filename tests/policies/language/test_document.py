@@ -376,6 +376,7 @@ def test_every_step_compiles_to_what_the_device_does():
         '{ kind = "clip_norm", norm = 8 }': TransformSpec(TransformKind.CLIP_NORM, high=8.0),
         '{ kind = "keyed_hash", bits = 16 }': TransformSpec(TransformKind.KEYED_HASH, step=16.0),
         '{ kind = "top_k", k = 3 }': TransformSpec(TransformKind.TOP_K, step=3.0),
+        '{ kind = "top_k", k = 3, centre = 128 }': TransformSpec(TransformKind.TOP_K, step=3.0, values=(128.0,)),
         '{ kind = "pool", size = 2 }': TransformSpec(TransformKind.POOL, step=2.0),
         '{ kind = "project", seed = 7, dim = 4 }': TransformSpec(TransformKind.PROJECT, low=7.0, step=4.0),
         '{ kind = "noise", sigma = 2.5 }': TransformSpec(TransformKind.NOISE, step=2.5),
