@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from models.forge.cache import StageCache, digest_parts
 from models.forge.data.types import OUT_OF_SCOPE, DataPart, ForgeError
 from models.forge.evaluation.metrics import PartAnswers, evaluate_pair
-from models.forge.evaluation.shipped import HubAnswers, run_edge_graph
+from models.forge.evaluation.shipped import EdgeAnswers, HubAnswers, run_edge_graph
 from models.forge.export.benchmark import measure_p50_us
 from models.forge.export.codec_choice import (
     CodecChoice,
+    Codes,
     choose_codec,
     keep_option,
     measure_option,
@@ -39,6 +41,7 @@ from models.forge.partition.split import copy_model
 from models.forge.pipeline.path_search import PathSearch, TrainedCut, plan_first_payload
 from models.forge.report.result import CandidateSummary, EdgeResult, ForgedBundle
 from models.forge.routes.judgement import PathJudge
+from models.forge.routes.path_training import expected_gains
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec
 from models.forge.training.code_path import CodePath, Route
 from models.forge.training.distillation import (
@@ -63,6 +66,7 @@ from wire.protocol.messages import FieldSpec, ModelRef
 StageCallback = Callable[[str, float], None]
 _HEAD_SHARE = 0.10
 _SHOWN = 512  # samples from which the quantiser takes the range of every activation
+_LEAST_WEIGHT = 0.3  # in tuning, of a sample that the hub answers no better than the device, beside 1
 _KEPT_ENOUGH = 0.99  # of what lossless features gain: the hub is not tuned any further
 
 
@@ -82,7 +86,7 @@ class TrainingBudget(NamedTuple):
 
 
 TRAINING_BUDGETS = {
-    Effort.QUICK: TrainingBudget(3, 260, 30, 1, 1, 10_000),
+    Effort.QUICK: TrainingBudget(3, 260, 30, 1, 2, 20_000),
     Effort.NORMAL: TrainingBudget(12, 3000, 60, 4, 3, 30_000),
     Effort.THOROUGH: TrainingBudget(30, 9000, 150, 8, 4, 60_000),
 }
@@ -93,6 +97,10 @@ class FeaturePayload(NamedTuple):
 
     feature: FieldSpec
     leaving: CodecChoice
+
+    def deliver(self, codes: Codes) -> Codes:
+        """Codes of samples as they arrive at the hub, through the codec and its fixed length."""
+        return round_trip_codes(self.leaving.chosen, self.feature, codes)
 
 
 class CandidateBuild:
@@ -115,18 +123,17 @@ class CandidateBuild:
         teaching = teaching._replace(folder=self._cache.scratch_folder("teach", key))
         pieces = self._train_modules(teaching, cut)
         found = PathSearch(self._found, self._wish, TrainedCut(cut, pieces, teaching), self._timed).run()
-        if (
-            found.path.route is Route.SAMPLE
-        ):  # the given model itself answers: it may be tuned, the user's stays as it is
+        if found.path.route is Route.SAMPLE:  # a copy of the given model answers: it may be tuned
             found = found._replace(path=replace(found.path, tail=copy_model(self._found.traced)))
         pieces = self._take_path(pieces, found.path)
         (feature,) = build_field_specs([found.path.shape], found.path.levels, found.path.level)
         key = digest_parts(key, found.path.name, self._wish.target, self._wish.precision)
         edge = self._build_edge(key, pieces)
-        codes = run_edge_graph(edge.graph, self._found.data.training.x[0][: self._pace.tuned], FEATURE).codes
-        judge = ShippedJudge(found.judge, edge.graph, found.path)
-        self._tune_hub(key, judge, codes, build_loss_config(self._found.data, teaching))
-        sending = FeaturePayload(feature, self._choose_codec(found.path, feature, codes, edge))
+        shown = run_edge_graph(edge.graph, self._found.data.training.x[0][: self._pace.tuned], FEATURE)
+        sending = FeaturePayload(feature, self._choose_codec(found.path, feature, shown.codes, edge))
+        judge = ShippedJudge(found.judge, edge.graph, found.path, sending)
+        shown = shown._replace(codes=sending.deliver(shown.codes))
+        self._tune_hub(key, judge, shown, build_loss_config(self._found.data, teaching))
         return self._evaluate(key, cut, pieces, edge, sending)._replace(path=found.path, points=found.points)
 
     def _take_path(self, pieces: TrainedModules, path: CodePath) -> TrainedModules:
@@ -226,7 +233,7 @@ class CandidateBuild:
             return float((logits[kept].argmax(1) == part.y[kept]).mean())
         return -float(np.sqrt(np.mean((logits[:, 0] - part.y) ** 2)) / max(float(part.y.std()), 1e-9))
 
-    def _tune_hub(self, key: str, judge: "ShippedJudge", codes: Any, aim: LossConfig) -> None:
+    def _tune_hub(self, key: str, judge: "ShippedJudge", seen: EdgeAnswers, aim: LossConfig) -> None:
         """Tune decoder and tail on the codes that the shipped graph really makes, or load their cached weights.
 
         Int8 arithmetic moves some codes by one level, and a codec may have coarsened others; the hub's half learns to
@@ -242,9 +249,11 @@ class CandidateBuild:
         before, reached = _copy_state(modules), judge.score()
         if reached < _KEPT_ENOUGH:
             part = self._found.data.training
-            answers = predict_batches(self._found.traced.gm, part.x[0][: len(codes)]).numpy()
-            course = HubTuningConfig(aim, epochs=self._pace.tuning, seed=self._wish.seed)
-            shown = ShippedSamples(codes, answers, part.y[: len(codes)])
+            answers = predict_batches(self._found.traced.gm, part.x[0][: len(seen.codes)])
+            gains = expected_gains(answers, torch.from_numpy(seen.logits), aim, warmth=1.0).numpy()
+            course = HubTuningConfig(aim, epochs=self._pace.tuning, seed=self._wish.seed, bf16=True)
+            weights = (_LEAST_WEIGHT + (1 - _LEAST_WEIGHT) * gains).astype(np.float32)
+            shown = ShippedSamples(seen.codes, answers.numpy(), part.y[: len(seen.codes)], weights)
             fine_tune_hub(path, shown, course, lambda share: self._timed("tuning", share))
             if not judge.score() > reached:
                 modules.load_state_dict(before)
@@ -299,17 +308,17 @@ class CandidateBuild:
     ) -> PartAnswers:
         """Answers of both halves to one part, with codes as they arrive through the codec."""
         found = run_edge_graph(edge.graph, part.x[0], FEATURE)
-        found = found._replace(codes=round_trip_codes(sending.leaving.chosen, sending.feature, found.codes))
+        found = found._replace(codes=sending.deliver(found.codes))
         asked = predict_batches(tail, found.codes.astype(np.float32)).numpy()
         return PartAnswers(part, found, HubAnswers(asked, predict_batches(self._found.traced.gm, part.x[0]).numpy()))
 
 
 class ShippedJudge:
-    """Scores a path's hub half on calibration samples, by the codes of the shipped graph."""
+    """Scores a path's hub half on calibration samples, by the codes of the shipped graph as they arrive."""
 
-    def __init__(self, judge: PathJudge, graph: bytes, path: CodePath) -> None:
+    def __init__(self, judge: PathJudge, graph: bytes, path: CodePath, sending: FeaturePayload) -> None:
         self.path, self._judge = path, judge
-        self._codes = run_edge_graph(graph, judge.x, FEATURE).codes.astype(np.float32)
+        self._codes = sending.deliver(run_edge_graph(graph, judge.x, FEATURE).codes).astype(np.float32)
 
     def score(self) -> float:
         """Share kept of what lossless features gain; where these gain nothing, 1 less the loss if all is asked."""
