@@ -4,9 +4,11 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+from torch import nn
 
 from models.bundle.manifest import InputSpec
 from models.forge.export.onnx import export_edge_graph, serialise_model
+from models.forge.training.gate import GateSamples, fit_value_gate
 from models.forge.training.modules import TrainedModules, build_edge_module, edge_output_names
 from models.verification.lint import lint_graph
 from tests.models.forge.training.test_modules import pieces_of, with_gate
@@ -50,3 +52,30 @@ def test_equal_weights_give_equal_bytes_that_tell_nothing_of_the_machine(graph):
     assert serialise_model(export_edge_graph(build_edge_module(again), SPEC, edge_output_names(again))) == graph
     assert b"/models/" not in graph
     assert b".py" not in graph
+
+
+class _ValueHalf(nn.Module):
+    """A regressor's half in small: value and log scale, codes, and the confidence of a gate by gain."""
+
+    def __init__(self, gate: nn.Module) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def forward(self, sample: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        logits, summary = sample[:, :2], sample[:, 2:]
+        return logits, sample.round().to(torch.uint8), self.gate(logits, summary)
+
+
+def test_the_gate_of_a_regressor_runs_on_the_device_as_it_was_fitted():
+    chance = torch.Generator().manual_seed(0)
+    logits, summary = torch.randn(400, 2, generator=chance), torch.randn(400, 2, generator=chance)
+    hub = logits[:, :1] + 3 * summary[:, :1].abs()
+    gate = fit_value_gate(GateSamples(logits, summary, hub, hub[:, 0]), seed=0)
+    assert gate is not None
+    half = _ValueHalf(gate).eval()
+    made = serialise_model(export_edge_graph(half, SPEC, ("logits", "features", "confidence")))
+    lint_graph(made)
+    x = torch.rand(9, 4, generator=chance).numpy()
+    found = ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(["confidence"], {"numbers": x})[0]
+    with torch.no_grad():
+        assert np.allclose(found, half(torch.from_numpy(x))[2].numpy(), atol=1e-5)
