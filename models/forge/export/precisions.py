@@ -1,8 +1,10 @@
 """Precision conversion of an ONNX graph: static int8 (QDQ), dynamic int8, int8 weights on disk, float16.
 
 Rule: what follows the last layer that has weights (scaling, clipping and rounding to codes, softmax, quantiles) stays
-float32 in all of them: a second rounding there would move codes and coarsen confidences. Equal graph and samples give
-equal bytes: names come from names, and the order of nodes and tensors from the names.
+float32 in all of them: a second rounding there would move codes and coarsen confidences. What feeds nothing but the
+codes computes in float32 throughout: activations in eight bits would spoil a transform. Its weights are stored in eight
+bits where these are exact, else in sixteen. Equal graph and samples give equal bytes: names come from names, and the
+order of nodes and tensors from the names.
 """
 
 import heapq
@@ -30,6 +32,8 @@ _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _DYNAMIC = ("MatMul", "Gemm", "Gather", "LSTM")  # never Conv: ONNX Runtime's integer convolution is 6 to 15 x slower
 _FLOAT_RESULT = frozenset({"Gemm", "MatMul"})  # what ONNX Runtime multiplies in eight bits and returns as float
 _CALIBRATION_BATCH = 64
+_EXACT = 1e-3  # of a step
+_CODES = onnx.TensorProto.UINT8  # codes are the only such outputs of an edge graph
 _WORTH_ELEMENTS = 256  # below this, scales and names take what eight bits save
 _NARROW = 16  # columns: a table narrower than this has one scale per column and not per row
 
@@ -54,7 +58,7 @@ def static_int8(model: onnx.ModelProto, samples: Values, activation: ActivationT
         ready, small = (str(Path(folder) / name) for name in ("ready", "small"))
         _prepare_graph(model, ready)
         graph = onnx.load(ready).graph
-        ending = closing_nodes(graph)
+        ending, own = closing_nodes(graph), code_nodes(graph)
         quantize_static(
             ready,
             small,
@@ -63,11 +67,13 @@ def static_int8(model: onnx.ModelProto, samples: Values, activation: ActivationT
             per_channel=True,
             activation_type=QuantType.QUInt8 if activation is ActivationType.UNSIGNED else QuantType.QInt8,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=sorted(ending),
+            nodes_to_exclude=sorted(ending | own),
             extra_options={"ActivationSymmetric": activation is ActivationType.SYMMETRIC},
         )
         found = onnx.load(small)
     _remove_result_quantisation(found.graph, ending)
+    _restore_inputs(found.graph, own)
+    _store_weights(found.graph, own)
     return sort_graph(strip_metadata(found))
 
 
@@ -82,16 +88,25 @@ def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder, _silence_quantiser():
         ready, small = (str(Path(folder) / name) for name in ("ready", "small"))
         _prepare_graph(model, ready, shapes=False)
-        extra = {"MatMulConstBOnly": True}
+        own = code_nodes(onnx.load(ready).graph)
         quantize_dynamic(
-            ready, small, list(_DYNAMIC), per_channel=True, weight_type=QuantType.QInt8, extra_options=extra
+            ready,
+            small,
+            list(_DYNAMIC),
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            nodes_to_exclude=sorted(own),
+            extra_options={"MatMulConstBOnly": True},
         )
         found = onnx.load(small)
+    _store_weights(found.graph, own)
     return sort_graph(strip_metadata(found))
 
 
 def int8_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Int8 weights on disk with one scale per channel, each through a DequantizeLinear; arithmetic is float32.
+
+    What feeds the codes alone is stored as in the other precisions.
 
     A session with `session.disable_quant_qdq` = 1 computes the products once, at load (ONNX Runtime's constant folding
     skips DequantizeLinear only without that option), and is as quick as the float32 graph. Raises PrecisionError if no
@@ -101,27 +116,29 @@ def int8_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     found = onnx.ModelProto()
     found.CopyFrom(model)
     graph = found.graph
+    _store_weights(graph, code_nodes(graph))
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     chosen = [weight for weight in _find_weights(graph) if _is_worth_quantising(tensors[weight.name])]
     if not chosen:
         raise PrecisionError(f"no weight of {_WORTH_ELEMENTS} numbers or more")
     made = [_store_int8(graph, tensors[weight.name], weight.axis) for weight in chosen]
-    nodes = [*made, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    _put_first(graph, made)
     return sort_graph(strip_metadata(found))
 
 
 def convert_float16(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Weights and arithmetic in float16; inputs and outputs keep their types."""
+    """Weights and arithmetic in float16, but for what makes codes alone; inputs and outputs keep their types."""
     from onnxruntime.transformers import float16 as runtime  # noqa: PLC0415  imports much, and few targets want it
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    own = code_nodes(model.graph)
     with _silence_quantiser():
         found = runtime.convert_float_to_float16(
-            copy, keep_io_types=True, node_block_list=sorted(closing_nodes(model.graph))
+            copy, keep_io_types=True, node_block_list=sorted(closing_nodes(model.graph) | own)
         )
+    _restore_inputs(found.graph, own)
+    _store_weights(found.graph, own)
     return sort_graph(strip_metadata(found))
 
 
@@ -136,6 +153,25 @@ def closing_nodes(graph: onnx.GraphProto) -> set[str]:
         else:
             ending.add(node.name)
     return ending
+
+
+def code_nodes(graph: onnx.GraphProto) -> set[str]:
+    """Names of the nodes that feed the codes (the outputs of type UINT8) and no other output."""
+    codes, others = (
+        _find_makers(graph, [v.name for v in graph.output if (v.type.tensor_type.elem_type == _CODES) is wanted])
+        for wanted in (True, False)
+    )
+    return codes - others
+
+
+def _find_makers(graph: onnx.GraphProto, outputs: Sequence[str]) -> set[str]:
+    """Names of all nodes that these values depend on."""
+    wanted, found = set(outputs), set()
+    for node in reversed(graph.node):
+        if any(name in wanted for name in node.output):
+            found.add(node.name)
+            wanted.update(node.input)
+    return found
 
 
 def sort_graph(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -206,6 +242,52 @@ def _remove_result_quantisation(graph: onnx.GraphProto, ending: set[str]) -> Non
     graph.initializer.extend(kept)
 
 
+def _restore_inputs(graph: onnx.GraphProto, names: set[str]) -> None:
+    """These nodes read values as they were before they were rounded, which the converters give to every reader."""
+    makers = {name: node for node in graph.node for name in node.output}
+    for node in graph.node:
+        if node.name in names:
+            for index, name in enumerate(node.input):
+                back = makers.get(name)
+                rounding = makers.get(back.input[0]) if back else None
+                if back is not None and rounding is not None and _is_rounding(rounding, back):
+                    node.input[index] = rounding.input[0]
+
+
+def _is_rounding(there: onnx.NodeProto, back: onnx.NodeProto) -> bool:
+    """Whether a pair of nodes rounds a float32: to eight bits and back, or to float16 and back."""
+    if (there.op_type, back.op_type) == ("Cast", "Cast"):
+        return (there.attribute[0].i, back.attribute[0].i) == (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT)
+    return (there.op_type, back.op_type) == ("QuantizeLinear", "DequantizeLinear")
+
+
+def _store_weights(graph: onnx.GraphProto, names: set[str]) -> None:
+    """Store the weights that these nodes read as int8, or int16, each widened by a Cast and a Mul.
+
+    Any session computes these once, at load. A DequantizeLinear would be computed anew for each sample wherever the
+    graph has activations in eight bits (see `int8_weights`).
+    """
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    read = {name for node in graph.node if node.name in names for name in node.input}
+    for weight in _find_weights(graph):
+        if weight.name in read and _is_worth_quantising(tensors[weight.name]):
+            name, found = weight.name, _round_closely(tensors[weight.name], weight.axis)
+            graph.initializer.remove(tensors[name])
+            graph.initializer.append(numpy_helper.from_array(found.codes, f"{name}_codes"))
+            graph.initializer.append(numpy_helper.from_array(found.scale, f"{name}_scale"))
+            cast = onnx.helper.make_node(
+                "Cast", [f"{name}_codes"], [f"{name}_wide"], name=f"{name}_cast", to=onnx.TensorProto.FLOAT
+            )
+            widen = onnx.helper.make_node("Mul", [f"{name}_wide", f"{name}_scale"], [name], name=f"{name}_float")
+            _put_first(graph, [cast, widen])
+
+
+def _put_first(graph: onnx.GraphProto, made: Sequence[onnx.NodeProto]) -> None:
+    nodes = [*made, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
 def _list_readers(graph: onnx.GraphProto, name: str) -> list[onnx.NodeProto]:
     return [node for node in graph.node if name in node.input]
 
@@ -255,13 +337,31 @@ def _is_worth_quantising(tensor: onnx.TensorProto) -> bool:
     return int(np.prod(tensor.dims)) >= _WORTH_ELEMENTS and bool(np.isfinite(numpy_helper.to_array(tensor)).all())
 
 
+class _RoundedWeights(NamedTuple):
+    """`codes` int8 or int16, and `scale` float32 of one per index of an axis, of as many axes as `codes`."""
+
+    codes: npt.NDArray[Any]
+    scale: npt.NDArray[np.float32]
+
+
+def _round_weights(tensor: onnx.TensorProto, axis: int, dtype: type[np.signedinteger[Any]]) -> _RoundedWeights:
+    values, most = numpy_helper.to_array(tensor), np.iinfo(dtype).max
+    others = tuple(index for index in range(values.ndim) if index != axis)
+    scale = np.abs(values).max(others, keepdims=True) / np.float32(most)
+    scale = np.where(scale == 0, 1, scale).astype(np.float32)
+    return _RoundedWeights(np.clip(np.rint(values / scale), -most, most).astype(dtype), scale)
+
+
+def _round_closely(tensor: onnx.TensorProto, axis: int) -> _RoundedWeights:
+    """In eight bits if these say the values all but exactly, else in sixteen."""
+    found = _round_weights(tensor, axis, np.int8)
+    exact = np.abs(found.codes * found.scale - numpy_helper.to_array(tensor)) <= _EXACT * found.scale
+    return found if exact.all() else _round_weights(tensor, axis, np.int16)
+
+
 def _store_int8(graph: onnx.GraphProto, tensor: onnx.TensorProto, axis: int) -> onnx.NodeProto:
     """Replace a constant by its int8 form; returns the node that computes the original again under its name."""
-    values = numpy_helper.to_array(tensor)
-    others = tuple(index for index in range(values.ndim) if index != axis)
-    scale = np.abs(values).max(others, keepdims=True) / np.float32(127)
-    scale = np.where(scale == 0, 1, scale).astype(np.float32)
-    codes = np.clip(np.rint(values / scale), -127, 127).astype(np.int8)
+    codes, scale = _round_weights(tensor, axis, np.int8)
     name = tensor.name
     graph.initializer.remove(tensor)
     graph.initializer.append(numpy_helper.from_array(codes, f"{name}_int8"))

@@ -19,6 +19,7 @@ from models.forge.export.onnx import serialise_model
 from models.forge.export.precisions import (
     PrecisionError,
     closing_nodes,
+    code_nodes,
     convert_float16,
     dynamic_int8,
     int8_weights,
@@ -94,6 +95,53 @@ def reading():
     weights = [tensor("table", 500, WIDE), tensor("gw", 1, 192, WIDE), tensor("gr", 1, 192, 64)]
     weights += [tensor("w", 64, 10), tensor("b", 10), numpy_helper.from_array(np.array([0], np.int64), "first")]
     return graph(nodes, [*weights, *CONSTANTS], [value("x", TensorProto.INT64, 12)], OUTPUTS)
+
+
+def transforming():
+    """A net beside a transform of the sample, which alone makes the codes; its basis is exact in eight bits."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        helper.make_node("Relu", ["h"], ["r"], "relu"),
+        helper.make_node("MatMul", ["r", "v"], ["logits"], "last"),
+        helper.make_node("Sub", ["x", "mean"], ["centred"], "centre"),
+        helper.make_node("MatMul", ["centred", "basis"], ["c"], "transform"),
+        helper.make_node("Mul", ["c", "rate"], ["scaled"], "scale"),
+        *CODES[1:],
+    ]
+    whole = np.random.default_rng(1).integers(-127, 128, (WIDE, WIDE))
+    whole[0] = 127
+    basis = numpy_helper.from_array((whole * np.float32(0.001)).astype(np.float32), "basis")
+    mean, rate = (numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("mean", 0.25), ("rate", 17)))
+    weights = [tensor("w", WIDE, WIDE), tensor("v", WIDE, 10), basis, mean, rate, *CONSTANTS[1:]]
+    outputs = [value("logits", TensorProto.FLOAT, 10), value("codes", TensorProto.UINT8, WIDE)]
+    return graph(nodes, weights, [value("x", TensorProto.FLOAT, WIDE)], outputs)
+
+
+def test_what_feeds_the_codes_alone_computes_as_in_float_in_every_precision():
+    x = np.random.default_rng(3).normal(size=(128, WIDE)).astype(np.float32)
+    assert code_nodes(transforming().graph) == {"centre", "transform", "scale", "round", "clip", "cast"}
+    for small in (
+        *(static_int8(transforming(), x, activation) for activation in ActivationType),
+        dynamic_int8(transforming()),
+        int8_weights(transforming()),
+        convert_float16(transforming()),
+    ):
+        lint_graph(serialise_model(small))
+        moved, same = close(transforming(), small, x)
+        assert 0 < moved < 0.1
+        assert same > 0.9999
+        assert len(serialise_model(small)) < 0.6 * len(serialise_model(transforming()))
+
+
+def test_widened_weights_of_the_codes_are_computed_once_at_load(tmp_path):
+    x = np.random.default_rng(3).normal(size=(8, WIDE)).astype(np.float32)
+    small = static_int8(transforming(), x, ActivationType.UNSIGNED)
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
+    ort.InferenceSession(serialise_model(small), options, providers=["CPUExecutionProvider"])
+    loaded = {node.name: node for node in onnx.load(tmp_path / "loaded.onnx").graph.node}
+    assert "basis_float" in {node.name for node in small.graph.node}
+    assert not {"basis_cast", "basis_float"} & loaded.keys()
 
 
 def samples(count=128):
