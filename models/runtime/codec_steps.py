@@ -38,7 +38,7 @@ from models.runtime.codec_ans import (
     scale_counts,
 )
 
-MULTIPLES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 26, 36)  # of the fine grid; the step after them sends nothing
+MULTIPLES = (1, 2, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 26, 36)  # of the fine grid; the step after them sends nothing
 STEPS = len(MULTIPLES) + 1
 MAX_CLASSES = 256
 MAX_FACTOR = 255

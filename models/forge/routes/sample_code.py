@@ -42,7 +42,7 @@ from models.runtime.feature_codec import ANS_STEPS
 LEVELS, CENTRE = 256, 128
 _LARGEST = CENTRE - 1  # magnitude that codes have room for on both sides
 _MARGIN = 1.1  # of the largest training coefficient: others may be larger
-_MEDIAN_STEP = MULTIPLES.index(4)
+_MEDIAN_STEP = MULTIPLES.index(8)
 _MEDIAN_MULTIPLE = MULTIPLES[_MEDIAN_STEP]
 _CLASSES = 32  # of positions of like variance, which share a table
 _FITTED = 2048  # training samples that tables and grids are fitted on
@@ -95,7 +95,7 @@ class TransformCoder(nn.Module):
 
     def __init__(self, transform: LinearTransform, grids: Samples) -> None:
         super().__init__()
-        self.analysis = AnalysisTransform(transform, len(grids))
+        self.analysis = AnalysisTransform(transform, len(grids), float(grids.min()) * _MEDIAN_MULTIPLE)
         self.register_buffer("rates", torch.from_numpy(1 / grids))
 
     def forward(self, sample: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 Samples = npt.NDArray[np.float32]
 MAX_JOINT_VALUES = 4096  # numbers of a sample up to which one transform is fitted over all of them
 _CHUNK = 2048
+_SMALL_SHARE = 0.2  # 4 % of the variance
 
 
 class LinearTransform(NamedTuple):
@@ -104,12 +105,16 @@ def _chunks(x: Samples) -> list[Samples]:
 
 
 class AnalysisTransform(nn.Module):
-    """Samples `[n, *shape]` -> their first `kept` coefficients `[n, kept]`."""
+    """Samples `[n, *shape]` -> their first `kept` coefficients `[n, kept]`.
 
-    def __init__(self, transform: LinearTransform, kept: int) -> None:
+    `step`: what the coefficients will be rounded to. Where the error is a small part of it, the vectors of a joint
+    transform are multiples of 1/127 of their greatest entry: eight bits then store them exactly.
+    """
+
+    def __init__(self, transform: LinearTransform, kept: int, step: float = 0.0) -> None:
         super().__init__()
         self.shape, self.joint = transform.shape, transform.joint
-        bases = [transform.bases[0][:, :kept]] if transform.joint else transform.bases
+        bases = [_round_vectors(transform, kept, step)] if transform.joint else transform.bases
         self.bases = nn.ParameterList([_frozen(basis) for basis in bases])
         self.mean = _frozen(transform.mean)
         self.register_buffer("order", torch.from_numpy(transform.order[:kept].copy()))
@@ -146,6 +151,17 @@ class SynthesisTransform(nn.Module):
         for axis, basis in enumerate(self.bases):
             found = (found.transpose(axis + 1, -1) @ basis).transpose(axis + 1, -1)
         return found + self.mean
+
+
+def _round_vectors(transform: LinearTransform, kept: int, step: float) -> Samples:
+    """The first vectors of a joint transform, in columns; rounded where that adds little to the rounding to `step`."""
+    basis = transform.bases[0][:, :kept]
+    scale = np.abs(basis).max(0, keepdims=True) / np.float32(127)
+    rounding = float(scale.mean()) * float(np.sqrt(np.square(transform.deviations).sum()))
+    if rounding > _SMALL_SHARE * step:  # both over the square root of 12 are standard deviations
+        return basis
+    found: Samples = (np.rint(basis / scale) * scale).astype(np.float32)
+    return found
 
 
 def _frozen(values: Samples) -> nn.Parameter:
