@@ -45,6 +45,7 @@ __all__ = [
     "build_ans_tables",
     "build_codec",
     "codec_levels",
+    "find_payload_bytes",
     "open_codec",
     "read_codec_tables",
     "smallest_codec",
@@ -206,6 +207,11 @@ def build_codec(name: str, features: Sequence[FieldSpec], tables: bytes = b"") -
     else:
         coders = [_packed_coder(name, spec) for spec in features]
     return FeatureCodec(name, {coder.spec.name: coder for coder in coders})
+
+
+def find_payload_bytes(name: str, spec: FieldSpec, tables: bytes = b"") -> int:
+    """Bytes on the link of one sample's codes of a feature with this codec. CodecError if the tables do not fit."""
+    return build_codec(name, (spec,), tables).total_bytes
 
 
 def _packed_coder(name: str, spec: FieldSpec) -> _FeatureCoder:

@@ -18,7 +18,7 @@ from models.forge.routes.draft_codes import (
     fit_feature_transform,
 )
 from models.forge.routes.path_training import LearnedCourse, PathTrainer, ProgressCallback
-from models.forge.routes.sample_code import LEVELS
+from models.forge.routes.transform_code import LEVELS
 from models.forge.training.code_path import CodePath, Route
 from models.forge.training.determinism import deterministic_torch
 from models.forge.training.modules import TrainedModules

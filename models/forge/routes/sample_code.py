@@ -1,190 +1,36 @@
-"""The sample itself as codes: a transform, dead-zone rounding and static tables, one code for each wanted payload.
+"""The sample itself as codes, by the kind of input: transforms of pictures and signals, levels of tables, exact ids.
 
 Rule: nothing is taught and no label is read; everything is fitted on training samples alone. What travels is the sample
 to within a rounding, so its sensitivity is the sample's own.
-
-Coefficients are rounded on a fine grid in the device's graph; the codec `ans-steps` (`models/runtime/codec_steps.py`)
-then takes for each sample the finest multiple of it that fits into the payload. The grid is chosen so that the median
-training sample fits at `_MEDIAN_MULTIPLE` times the grid: finer ones are left for samples that have less to say.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor, nn
 
 from models.bundle.manifest import InputSpec
 from models.forge.data.types import Values
-from models.forge.routes.transforms import (
-    AnalysisTransform,
-    LinearTransform,
-    Samples,
-    SynthesisTransform,
-    fit_transform,
-)
-from models.runtime.codec_steps import (
-    MAX_FACTOR,
-    MULTIPLES,
-    StepClass,
-    StepSettings,
-    build_step_tables,
-    estimate_bits,
-    most_payload_bytes,
-    read_step_tables,
-)
-from models.runtime.feature_codec import ANS_STEPS
+from models.forge.routes.column_code import MAX_COLUMNS, fit_column_codes
+from models.forge.routes.digit_code import fit_digit_codes
+from models.forge.routes.sample_types import TORCH_DTYPES, SampleCode
+from models.forge.routes.transform_code import fit_transform_codes
 
-LEVELS, CENTRE = 256, 128
-_LARGEST = CENTRE - 1  # magnitude that codes have room for on both sides
-_MARGIN = 1.1  # of the largest training coefficient: others may be larger
-_MEDIAN_STEP = MULTIPLES.index(8)
-_MEDIAN_MULTIPLE = MULTIPLES[_MEDIAN_STEP]
-_CLASSES = 32  # of positions of like variance, which share a table
-_FITTED = 2048  # training samples that tables and grids are fitted on
-_JUDGED = 512  # of them, those whose median size is judged
-_SEARCHES = 10  # halvings of the search for the grid
-_EXACT = 1e-3  # of the mean deviation of a coefficient: finer grids carry nothing that counts
-_END_BITS = 8.0  # step number and the coder's end
+__all__ = ["SampleCode", "fit_sample_codes"]
 
-
-@dataclass(frozen=True)
-class SampleCode:
-    """One way to code samples.
-
-    - `coder`: samples `[n, *input shape]` -> codes as whole floats `[n, *shape]` in `0..levels - 1`;
-    - `decoder`: such codes -> samples in the type that the given model takes;
-    - `codec`, `tables`: name and table file of the feature codec; `payload_bytes`: of every sample.
-    """
-
-    name: str
-    coder: nn.Module
-    decoder: nn.Module
-    shape: tuple[int, ...]
-    levels: int
-    codec: str
-    tables: bytes
-    payload_bytes: int
+_PICTURE_DIMENSIONS = 3  # of samples with their batch: whole numbers of so many are pictures, of fewer they are ids
 
 
 def fit_sample_codes(x: Values, spec: InputSpec, max_payloads: Sequence[int], seed: int = 0) -> list[SampleCode]:
     """Fit one code per wanted payload (bytes) to training samples `[n, *spec.shape]`, the smallest first.
 
-    None beyond the first that carries samples all but exactly; none at all of samples that are all alike.
+    A row of measured columns has levels by column, and a transform where that is worth another try; whole numbers in a
+    row have one exact code, if a wanted payload holds it. Payloads longer than carry everything are left out.
     """
-    if not np.issubdtype(x.dtype, np.floating):
+    payloads = sorted(set(max_payloads))
+    if spec.dtype not in TORCH_DTYPES or not len(x):
         return []
-    transform = fit_transform(_as_float(x))
-    shown = transform.apply(_as_float(x[_draw_rows(len(x), seed)]))
-    found: list[SampleCode] = []
-    for payload in sorted(set(max_payloads)) if shown.any() else ():
-        if payload > most_payload_bytes(transform.values):
-            break
-        found.append(fit_code(transform, shown, spec, payload))
-        if _fits(shown, _finest_grid(shown), payload):
-            break
-    return found
-
-
-class TransformCoder(nn.Module):
-    """Coder: a sample's coefficients over their grids, rounded, as codes around `CENTRE`."""
-
-    def __init__(self, transform: LinearTransform, grids: Samples) -> None:
-        super().__init__()
-        self.analysis = AnalysisTransform(transform, len(grids), float(grids.min()) * _MEDIAN_MULTIPLE)
-        self.register_buffer("rates", torch.from_numpy(1 / grids))
-
-    def forward(self, sample: Tensor) -> Tensor:
-        rounded: Tensor = torch.round(self.analysis(sample) * self.get_buffer("rates"))
-        return rounded.clamp(-CENTRE, LEVELS - 1 - CENTRE) + CENTRE
-
-
-class TransformDecoder(nn.Module):
-    """Decoder: codes -> samples within the range that the specification of the input gives."""
-
-    def __init__(self, transform: LinearTransform, grids: Samples, spec: InputSpec, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.synthesis = SynthesisTransform(transform, len(grids))
-        self.register_buffer("grids", torch.from_numpy(grids))
-        self.low, self.high, self.dtype = spec.low, spec.high, dtype
-
-    def forward(self, codes: Tensor) -> Tensor:
-        found: Tensor = self.synthesis((codes - CENTRE) * self.get_buffer("grids"))
-        return found.clamp(self.low, self.high).to(self.dtype)
-
-
-def fit_code(transform: LinearTransform, shown: Samples, spec: InputSpec, payload: int) -> SampleCode:
-    """Build the code whose grid is the finest at which the median sample fits the payload (bytes).
-
-    `shown`: coefficients `[n, values]` of training samples, not all zero.
-    """
-    grids, classes = fit_grids(shown, payload)
-    tables = build_step_tables(_quantise(shown, grids), StepSettings(LEVELS, CENTRE, payload, classes))
-    return SampleCode(
-        name=f"sample-{payload}",
-        coder=TransformCoder(transform, grids).eval(),
-        decoder=TransformDecoder(transform, grids, spec, torch.float32).eval(),
-        shape=(len(grids),),
-        levels=LEVELS,
-        codec=ANS_STEPS,
-        tables=tables,
-        payload_bytes=payload,
-    )
-
-
-def fit_grids(shown: Samples, payload: int) -> tuple[Samples, tuple[StepClass, ...]]:
-    """Grid of each coefficient that travels (the first ones), and their classes, for payloads of so many bytes.
-
-    `shown` `[n, values]`: coefficients of training samples by falling variance, not all zero.
-    """
-    low, high = np.log2(_finest_grid(shown)), np.log2(np.abs(shown).max())
-    for _ in range(_SEARCHES):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _fits(shown, 2.0**middle, payload) else (middle, high)
-    return _plan_grids(shown, 2.0**high)
-
-
-def _finest_grid(shown: Samples) -> float:
-    """A grid that keeps all but nothing from being carried."""
-    return float(shown.std() * _EXACT)
-
-
-def _fits(shown: Samples, grid: float, payload: int) -> bool:
-    """Whether the median sample fits at the step that is meant for it."""
-    grids, classes = _plan_grids(shown, grid)
-    if payload > most_payload_bytes(len(grids)):
-        return True
-    codes = _quantise(shown, grids)
-    (table,) = read_step_tables(build_step_tables(codes, StepSettings(LEVELS, CENTRE, payload, classes)))
-    return float(np.median(estimate_bits(codes[:_JUDGED], table, _MEDIAN_STEP))) + _END_BITS <= 8 * payload
-
-
-def _plan_grids(shown: Samples, grid: float) -> tuple[Samples, tuple[StepClass, ...]]:
-    """Grid of each position that is ever non-zero at the median step, and their classes of like variance."""
-    largest = np.abs(shown).max(0)
-    used = np.flatnonzero(largest >= grid * _MEDIAN_MULTIPLE / 2)
-    count = int(used[-1]) + 1 if used.size else 1
-    edges = np.unique(np.rint(np.geomspace(1, count + 1, _CLASSES + 1)).astype(int) - 1)
-    classes = []
-    for start, end in pairwise(edges.tolist()):
-        factor = math.ceil(float(largest[start:end].max()) * _MARGIN / (grid * _LARGEST))
-        classes.append(StepClass(end - start, min(MAX_FACTOR, max(1, factor))))
-    factors = np.repeat([each.factor for each in classes], [each.size for each in classes])
-    return (grid * factors).astype(np.float32), tuple(classes)
-
-
-def _quantise(coefficients: Samples, grids: Samples) -> npt.NDArray[np.uint8]:
-    rounded = np.rint(coefficients[:, : len(grids)] * (1 / grids))
-    return (rounded.clip(-CENTRE, LEVELS - 1 - CENTRE) + CENTRE).astype(np.uint8)
-
-
-def _as_float(x: Values) -> Samples:
-    return np.ascontiguousarray(x, np.float32)
-
-
-def _draw_rows(count: int, seed: int) -> npt.NDArray[np.int64]:
-    return np.sort(np.random.default_rng(seed).permutation(count)[:_FITTED])
+    if np.issubdtype(x.dtype, np.integer) and x.ndim < _PICTURE_DIMENSIONS:
+        return fit_digit_codes(x, spec, payloads, seed)
+    if x.ndim == 2 and x.shape[1] <= MAX_COLUMNS:
+        return fit_column_codes(x, spec, payloads, seed)
+    return fit_transform_codes(x, spec, payloads, seed)

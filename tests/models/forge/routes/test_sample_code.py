@@ -7,7 +7,8 @@ import torch
 from models.bundle.manifest import InputSpec
 from models.forge.export.onnx import export_edge_graph, serialise_model
 from models.forge.export.quantise import run_graph
-from models.forge.routes.sample_code import fit_code, fit_sample_codes
+from models.forge.routes.sample_code import fit_sample_codes
+from models.forge.routes.transform_code import fit_code
 from models.forge.routes.transforms import SynthesisTransform, fit_axis_transform, fit_joint_transform
 from models.graph.exporter import export_graph
 from models.runtime.feature_codec import build_codec
@@ -101,8 +102,8 @@ def test_decoders_export_to_a_graph_that_a_hub_runs():
 
 
 def test_longer_payloads_than_256_levels_fill_are_left_out():
-    few = np.random.default_rng(0).normal(0, 1, (300, 3)).astype(np.float32)
-    spec = InputSpec("row", TensorDType.FP32, (3,), -5.0, 5.0)
+    few = np.random.default_rng(0).normal(0, 1, (300, 1, 3)).astype(np.float32)
+    spec = InputSpec("row", TensorDType.FP32, (1, 3), -5.0, 5.0)
     codes = fit_sample_codes(few, spec, (16, 4, 3, 64, 1024))
     assert [code.payload_bytes for code in codes] == [3, 4]
     assert np.abs(send(codes[-1], few[:50]) - few[:50]).max() < 0.05
