@@ -161,6 +161,7 @@ class PathSearch:
             softness=self._teaching.softness,
             hard_weight=self._teaching.hard_weight,
             copies=self._teaching.copies,
+            leakage_weight=self._teaching.leakage_weight,
             seed=self._teaching.seed,
             threads=self._teaching.threads,
             augment=self._teaching.augment,

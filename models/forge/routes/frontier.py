@@ -67,11 +67,17 @@ def _list_limits(point: RoutePoint, wish: ForgeSpec) -> tuple[tuple[str, str, bo
         ("--question-bytes", f"{point.sealed_bytes} B sealed", _exceeds(point.sealed_bytes, wish.question_bytes)),
         ("--max-loss", f"loses {point.lost:.4g}", _exceeds(point.lost, wish.max_loss)),
         ("--max-leakage", f"leaks {point.leakage or 0:.2f}", _exceeds(point.leakage, wish.max_leakage)),
+        ("--leakage-aware", "not taught to leak less", wish.leakage_aware > 0 and not _is_taught(point)),
     )
 
 
 def _lacks_label(point: RoutePoint, wish: ForgeSpec) -> bool:
     return point.route is Route.SAMPLE and not wish.sample_level
+
+
+def _is_taught(point: RoutePoint) -> bool:
+    """Whether the codes themselves were taught, with the edge or after it, and not fitted alone."""
+    return point.route is Route.LEARNED and point.name.startswith(("learned-", "taught-"))
 
 
 def _exceeds(found: float | None, limit: float | None) -> bool:

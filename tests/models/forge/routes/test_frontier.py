@@ -65,6 +65,7 @@ def test_where_nothing_keeps_enough_the_path_that_keeps_most_ships() -> None:
         (ForgeSpec(max_bytes=100), "learned-64"),
         (ForgeSpec(question_bytes=600), "learned-64"),
         (ForgeSpec(max_leakage=0.5), "learned-64"),
+        (ForgeSpec(leakage_aware=1.0), "learned-64"),
         (ForgeSpec(max_loss=0.05), "learned-64"),
         (ForgeSpec(max_loss=0.01), "early-a-3"),
         (ForgeSpec(max_loss=0.01, sample_level="P2"), "sample-256"),
