@@ -11,19 +11,19 @@ import heapq
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from models.forge.export.onnx import strip_metadata
+from models.forge.export.stored_weights import WORTH_ELEMENTS, store_closely, store_int8
 from models.forge.export.targets import ActivationType
 
 Values = npt.NDArray[Any]
@@ -32,19 +32,11 @@ _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _DYNAMIC = ("MatMul", "Gemm", "Gather", "LSTM")  # never Conv: ONNX Runtime's integer convolution is 6 to 15 x slower
 _FLOAT_RESULT = frozenset({"Gemm", "MatMul"})  # what ONNX Runtime multiplies in eight bits and returns as float
 _CALIBRATION_BATCH = 64
-_EXACT = 1e-3  # of a step
 _CODES = onnx.TensorProto.UINT8  # codes are the only such outputs of an edge graph
-_WORTH_ELEMENTS = 256  # below this, scales and names take what eight bits save
-_NARROW = 16  # columns: a table narrower than this has one scale per column and not per row
 
 
 class PrecisionError(Exception):
     """A graph cannot be converted to the requested precision; one line says why."""
-
-
-class _WeightAxis(NamedTuple):
-    name: str
-    axis: int  # one scale per index of it
 
 
 def static_int8(model: onnx.ModelProto, samples: Values, activation: ActivationType) -> onnx.ModelProto:
@@ -73,7 +65,7 @@ def static_int8(model: onnx.ModelProto, samples: Values, activation: ActivationT
         found = onnx.load(small)
     _remove_result_quantisation(found.graph, ending)
     _restore_inputs(found.graph, own)
-    _store_weights(found.graph, own)
+    store_closely(found.graph, own)
     return sort_graph(strip_metadata(found))
 
 
@@ -99,7 +91,7 @@ def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
             extra_options={"MatMulConstBOnly": True},
         )
         found = onnx.load(small)
-    _store_weights(found.graph, own)
+    store_closely(found.graph, own)
     return sort_graph(strip_metadata(found))
 
 
@@ -116,13 +108,9 @@ def int8_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     found = onnx.ModelProto()
     found.CopyFrom(model)
     graph = found.graph
-    _store_weights(graph, code_nodes(graph))
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    chosen = [weight for weight in _find_weights(graph) if _is_worth_quantising(tensors[weight.name])]
-    if not chosen:
-        raise PrecisionError(f"no weight of {_WORTH_ELEMENTS} numbers or more")
-    made = [_store_int8(graph, tensors[weight.name], weight.axis) for weight in chosen]
-    _put_first(graph, made)
+    store_closely(graph, code_nodes(graph))
+    if not store_int8(graph):
+        raise PrecisionError(f"no weight of {WORTH_ELEMENTS} numbers or more")
     return sort_graph(strip_metadata(found))
 
 
@@ -138,7 +126,7 @@ def convert_float16(model: onnx.ModelProto) -> onnx.ModelProto:
             copy, keep_io_types=True, node_block_list=sorted(closing_nodes(model.graph) | own)
         )
     _restore_inputs(found.graph, own)
-    _store_weights(found.graph, own)
+    store_closely(found.graph, own)
     return sort_graph(strip_metadata(found))
 
 
@@ -245,13 +233,12 @@ def _remove_result_quantisation(graph: onnx.GraphProto, ending: set[str]) -> Non
 def _restore_inputs(graph: onnx.GraphProto, names: set[str]) -> None:
     """These nodes read values as they were before they were rounded, which the converters give to every reader."""
     makers = {name: node for node in graph.node for name in node.output}
-    for node in graph.node:
-        if node.name in names:
-            for index, name in enumerate(node.input):
-                back = makers.get(name)
-                rounding = makers.get(back.input[0]) if back else None
-                if back is not None and rounding is not None and _is_rounding(rounding, back):
-                    node.input[index] = rounding.input[0]
+    for node in [node for node in graph.node if node.name in names]:
+        for index, name in enumerate(node.input):
+            back = makers.get(name)
+            rounding = makers.get(back.input[0]) if back else None
+            if back is not None and rounding is not None and _is_rounding(rounding, back):
+                node.input[index] = rounding.input[0]
 
 
 def _is_rounding(there: onnx.NodeProto, back: onnx.NodeProto) -> bool:
@@ -259,33 +246,6 @@ def _is_rounding(there: onnx.NodeProto, back: onnx.NodeProto) -> bool:
     if (there.op_type, back.op_type) == ("Cast", "Cast"):
         return (there.attribute[0].i, back.attribute[0].i) == (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT)
     return (there.op_type, back.op_type) == ("QuantizeLinear", "DequantizeLinear")
-
-
-def _store_weights(graph: onnx.GraphProto, names: set[str]) -> None:
-    """Store the weights that these nodes read as int8, or int16, each widened by a Cast and a Mul.
-
-    Any session computes these once, at load. A DequantizeLinear would be computed anew for each sample wherever the
-    graph has activations in eight bits (see `int8_weights`).
-    """
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    read = {name for node in graph.node if node.name in names for name in node.input}
-    for weight in _find_weights(graph):
-        if weight.name in read and _is_worth_quantising(tensors[weight.name]):
-            name, found = weight.name, _round_closely(tensors[weight.name], weight.axis)
-            graph.initializer.remove(tensors[name])
-            graph.initializer.append(numpy_helper.from_array(found.codes, f"{name}_codes"))
-            graph.initializer.append(numpy_helper.from_array(found.scale, f"{name}_scale"))
-            cast = onnx.helper.make_node(
-                "Cast", [f"{name}_codes"], [f"{name}_wide"], name=f"{name}_cast", to=onnx.TensorProto.FLOAT
-            )
-            widen = onnx.helper.make_node("Mul", [f"{name}_wide", f"{name}_scale"], [name], name=f"{name}_float")
-            _put_first(graph, [cast, widen])
-
-
-def _put_first(graph: onnx.GraphProto, made: Sequence[onnx.NodeProto]) -> None:
-    nodes = [*made, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
 
 
 def _list_readers(graph: onnx.GraphProto, name: str) -> list[onnx.NodeProto]:
@@ -298,77 +258,6 @@ def _merge_values(graph: onnx.GraphProto, before: str, after: str, outputs: set[
     for names in (names for node in graph.node for names in (node.input, node.output)):
         for index in [index for index, name in enumerate(names) if name == old]:
             names[index] = new
-
-
-def _find_weights(graph: onnx.GraphProto) -> list[_WeightAxis]:
-    """Every constant that a layer takes as its weights or table, once, with the axis its scales differ along."""
-    ranks = {
-        tensor.name: len(tensor.dims) for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT
-    }
-    widths = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if len(tensor.dims)}
-    found: dict[str, _WeightAxis] = {}
-    for node in graph.node:
-        for index, name in enumerate(node.input):
-            if ranks.get(name, 0) >= 2 and node.op_type in _AXES:
-                axis = _AXES[node.op_type](node, index, ranks[name], widths[name])
-                found.setdefault(name, _WeightAxis(name, axis))
-    return list(found.values())
-
-
-def _gemm_axis(node: onnx.NodeProto, index: int, _rank: int, _width: int) -> int:
-    turned = any(attribute.name == ("transB" if index else "transA") and attribute.i for attribute in node.attribute)
-    return int(not turned) if index else int(turned)
-
-
-_Axis = Callable[[onnx.NodeProto, int, int, int], int]
-_AXES: dict[str, _Axis] = {
-    "Conv": lambda *_: 0,
-    "Transpose": lambda *_: 0,
-    "MatMul": lambda _node, _index, rank, _width: rank - 1,
-    "ConvTranspose": lambda *_: 1,
-    "Gemm": _gemm_axis,
-    "Gather": lambda _node, _index, rank, width: rank - 1 if width < _NARROW else 0,
-    **{name: lambda *_: 1 for name in _RECURRENT},
-}
-
-
-def _is_worth_quantising(tensor: onnx.TensorProto) -> bool:
-    """Large enough, and without the infinities that masks are made of."""
-    return int(np.prod(tensor.dims)) >= _WORTH_ELEMENTS and bool(np.isfinite(numpy_helper.to_array(tensor)).all())
-
-
-class _RoundedWeights(NamedTuple):
-    """`codes` int8 or int16, and `scale` float32 of one per index of an axis, of as many axes as `codes`."""
-
-    codes: npt.NDArray[Any]
-    scale: npt.NDArray[np.float32]
-
-
-def _round_weights(tensor: onnx.TensorProto, axis: int, dtype: type[np.signedinteger[Any]]) -> _RoundedWeights:
-    values, most = numpy_helper.to_array(tensor), np.iinfo(dtype).max
-    others = tuple(index for index in range(values.ndim) if index != axis)
-    scale = np.abs(values).max(others, keepdims=True) / np.float32(most)
-    scale = np.where(scale == 0, 1, scale).astype(np.float32)
-    return _RoundedWeights(np.clip(np.rint(values / scale), -most, most).astype(dtype), scale)
-
-
-def _round_closely(tensor: onnx.TensorProto, axis: int) -> _RoundedWeights:
-    """In eight bits if these say the values all but exactly, else in sixteen."""
-    found = _round_weights(tensor, axis, np.int8)
-    exact = np.abs(found.codes * found.scale - numpy_helper.to_array(tensor)) <= _EXACT * found.scale
-    return found if exact.all() else _round_weights(tensor, axis, np.int16)
-
-
-def _store_int8(graph: onnx.GraphProto, tensor: onnx.TensorProto, axis: int) -> onnx.NodeProto:
-    """Replace a constant by its int8 form; returns the node that computes the original again under its name."""
-    codes, scale = _round_weights(tensor, axis, np.int8)
-    name = tensor.name
-    graph.initializer.remove(tensor)
-    graph.initializer.append(numpy_helper.from_array(codes, f"{name}_int8"))
-    graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(scale.reshape(-1)), f"{name}_scale"))
-    inputs = [f"{name}_int8", f"{name}_scale"]
-    node: onnx.NodeProto = onnx.helper.make_node("DequantizeLinear", inputs, [name], name=f"{name}_float", axis=axis)
-    return node
 
 
 def _weight_elements(graph: onnx.GraphProto) -> tuple[int, int]:
