@@ -69,16 +69,20 @@ def _fit_linear(training: DataPart, others: tuple[DataPart, DataPart], labels: i
         steps = math.ceil(len(x) / _BATCH)
         for _ in range(max(_PASSES, math.ceil(_STEPS / steps))):
             for chosen in torch.randperm(len(x)).tensor_split(steps):
-                outputs = net(x[chosen])
-                loss = cross_entropy(outputs, y[chosen]) if labels else mse_loss(outputs[:, 0], y[chosen])
-                optimiser.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-            with torch.no_grad():
-                reached = float(_measure_loss(net(first) * spread + mean, others[0].y, labels=bool(labels)).mean())
-                if reached < best:
-                    best, found = reached, net(second) * spread + mean
+                _take_step(net, optimiser, x[chosen], y[chosen])
+            outputs = net(first).detach() * spread + mean
+            reached = float(_measure_loss(outputs, others[0].y, labels=bool(labels)).mean())
+            if reached < best:
+                best, found = reached, net(second).detach() * spread + mean
     return found
+
+
+def _take_step(net: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    outputs = net(x)
+    loss = mse_loss(outputs[:, 0], y) if y.is_floating_point() else cross_entropy(outputs, y)
+    optimiser.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
 
 
 def _measure_loss(outputs: Tensor, y: npt.NDArray[Any], *, labels: bool) -> Floats:
