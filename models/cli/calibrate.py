@@ -228,14 +228,27 @@ def _print_result(found: "Recalibration", name: str, path: Path) -> None:
     console = open_console()
     console.print(f"threshold = {entry.threshold:g}", markup=False, highlight=False)
     console.print(f"  [escalation] of the policy for {name!r} devices; chosen by {entry.aim}", markup=False)
-    pair = _format_figure(figures.pair, figures)
-    console.print(f"  held out ({figures.samples} samples): pair {pair}, escalating {figures.asked:.1%}")
+    console.print(f"  held out ({figures.samples} samples): {_describe_heldout(found)}", highlight=False)
     if not math.isnan(found.unscoped_asked):
         outside = f"  samples outside the labels: {found.unscoped_asked:.1%} escalated, all others answered wrongly"
         console.print(f"{outside}; best reject threshold of the hub: {found.reject_below:.3f}")
     console.print(_frontier_table(found))
     console.print(_summarise_frontier(found), highlight=False)
     console.print(f"written: {path}", markup=False, highlight=False)
+
+
+def _describe_heldout(found: "Recalibration") -> str:
+    """Describe the pair and the share escalated on held-out samples, each with its 95 % interval."""
+    from models.forge.report.intervals import quality_interval, share_interval  # noqa: PLC0415 - as the forge's figures
+    from models.forge.report.payoff_warnings import format_range  # noqa: PLC0415
+
+    measured, figures = found.measured_on, found.entry.figures
+    asked = measured.confidence < found.entry.threshold
+    loss = measured.hub_loss * asked + measured.edge_loss * ~asked
+    regressor = figures.metric is QualityMetric.RMSE
+    pair = format_range(figures.metric, quality_interval(loss, measured.groups, regressor=regressor))
+    shares = format_range(QualityMetric.ACCURACY, share_interval(asked, measured.groups))
+    return f"pair {_format_figure(figures.pair, figures)} ({pair}), escalating {figures.asked:.1%} ({shares})"
 
 
 def _frontier_table(found: "Recalibration") -> Table:

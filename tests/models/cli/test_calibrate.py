@@ -1,6 +1,7 @@
 """Tests of `skerry models calibrate` on a bundle whose hub is better than the edge by a known amount: no training."""
 
 import json
+import re
 import sys
 from functools import cache
 
@@ -109,6 +110,7 @@ def test_one_line_to_paste_comes_first_then_the_frontier_and_a_file(bundle):
     entry = written.classes["camera"]
     assert first == f"threshold = {entry.threshold:g}"
     assert abs(entry.figures.asked - 0.2) < 0.05
+    assert re.search(r"pair \d\d\.\d\d% \(\d\d\.\d to \d\d\.\d %\), escalating \d\d\.\d% \(", found.stdout)
     for word in ("edge only", "all asked", "given model", "lossless", "oracle", "20.0%", "50.0%"):
         assert word in found.stdout
 
