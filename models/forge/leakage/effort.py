@@ -37,7 +37,7 @@ class AttackEffort(NamedTuple):
     macs: float
     width: int
     steps: int
-    inputs: int = 4096
+    inputs: int = 1024
     least_steps: int = 120
 
 
