@@ -66,3 +66,11 @@ def test_a_blind_guesser_sees_every_kind_of_sample(kind):
     assert other is not None
     assert same.low <= 0.05
     assert other.low > 0.3
+
+
+def test_d3_a_part_too_small_to_show_its_shift_for_certain_is_no_outsider_either():
+    members, few = drawn(300, 0.0), drawn(60, 0.5)
+    blind = measure_blind_advantage(members, few)
+    assert blind is not None
+    assert blind.value > 0.1
+    assert choose_outsiders(members, {"held-out": few}).part == ""
