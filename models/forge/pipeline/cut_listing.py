@@ -44,7 +44,7 @@ def list_cuts(model: nn.Module, data: Any, *, measure: Effort | None, tell: Call
     model, packed, _ = loading.pack_inputs(loading.check_model(model), loading.check_data(coerce_data(data)))
     x = packed.training.x[0]
     traced = trace_model(model, torch.from_numpy(np.ascontiguousarray(x[:2])))
-    loading.check_outputs(traced.outputs, packed)
+    loading.check_answers(traced, packed)
     cuts = find_cuts(traced)
     bounds = None if measure is None else select_bounds(measure, head_share=1.0)
     rows = measure_frontier(traced, cuts, packed, bounds, tell) if bounds else []

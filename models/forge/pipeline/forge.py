@@ -117,7 +117,7 @@ class _ForgeRun:
         self._tell("cutting", 0.0)
         x = data.training.x[0]
         traced = trace_model(model, torch.from_numpy(np.ascontiguousarray(x[:2])))
-        loading.check_outputs(traced.outputs, data)
+        loading.check_answers(traced, data)
         cuts = find_cuts(traced)
         spec = build_input_spec(
             [part.x[0] for part in (data.training, data.calibration, data.heldout)], vocabulary_size(traced.gm)

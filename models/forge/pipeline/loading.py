@@ -10,15 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from models.forge.data.coerce import check_data, check_outputs, coerce_data
 from models.forge.data.packing import PackedInputs, pack_inputs
 from models.forge.data.types import Data, ForgeError
-from models.forge.partition.trace import check_finite_weights, wrap_user_errors
+from models.forge.partition.trace import TracedModel, check_finite_weights, wrap_user_errors
 
 __all__ = [
     "PackedInputs",
+    "check_answers",
     "check_data",
     "check_model",
     "check_outputs",
@@ -28,6 +30,8 @@ __all__ = [
     "pack_inputs",
 ]
 
+_LOOKED_AT = 64  # samples
+_ALIKE = 1e-6  # of the answers' scale
 _OURS = frozenset(("models", "wire", "policies", "edge_agent", "cloud_hub", "simulations", "skerry"))
 
 
@@ -83,6 +87,24 @@ def check_model(model: Any, where: str = "model") -> nn.Module:
         ready: nn.Module = model.cpu().float().eval()
         check_finite_weights(ready)
     return ready
+
+
+def check_answers(traced: TracedModel, data: Data) -> None:
+    """Raise ForgeError if the model's number of outputs does not fit the data, or it answers all samples alike.
+
+    Such a model (dead activations, samples in another scale than it was trained on) makes a hub that knows nothing.
+    """
+    check_outputs(traced.outputs, data)
+    x = torch.from_numpy(data.training.x[0][:_LOOKED_AT])
+    if bool((x == x[:1]).all()):
+        return
+    with torch.no_grad():
+        answers = traced.gm(x)
+    if float((answers - answers[:1]).abs().max()) <= _ALIKE * max(1.0, float(answers.abs().max())):
+        raise ForgeError(
+            f"model: it gives the same answer to each of {len(x)} different samples; is it trained, with its weights"
+            " loaded, and are the samples scaled as they were for its training?"
+        )
 
 
 def _resolve_name(where: str, folder: Path) -> Any:

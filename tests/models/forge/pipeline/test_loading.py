@@ -8,7 +8,16 @@ import torch
 from torch import nn
 
 from models.forge.data.types import Data, DataPart, ForgeError
-from models.forge.pipeline.loading import check_data, check_model, check_outputs, load_data, load_model, pack_inputs
+from models.forge.partition.trace import trace_model
+from models.forge.pipeline.loading import (
+    check_answers,
+    check_data,
+    check_model,
+    check_outputs,
+    load_data,
+    load_model,
+    pack_inputs,
+)
 from tests.models.doubles.nets import ARCHITECTURES, built
 
 NETS = """
@@ -256,3 +265,29 @@ def test_whole_numbers_that_float32_cannot_hold_are_refused():
 def test_one_input_is_left_as_it_is():
     model, data = nn.Identity(), sound()
     assert pack_inputs(model, data)[:2] == (model, data)
+
+
+class Dead(nn.Module):
+    """A model whose activations have died: only its last bias is left."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+        nn.init.constant_(self.first.bias, -1e3)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)))
+
+
+def drawn(spread):
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    part = DataPart((x if spread else np.repeat(x[:1], 64, 0),), np.arange(64) % 3)
+    return Data(part, part, part, ("a", "b", "c"))
+
+
+def test_a_model_that_answers_all_samples_alike_is_refused():
+    dead = trace_model(Dead(), torch.randn(2, 4))
+    with pytest.raises(ForgeError, match=r"the same answer to each of 64 different samples; is it trained"):
+        check_answers(dead, drawn(spread=True))
+    check_answers(dead, drawn(spread=False))
+    check_answers(trace_model(nn.Sequential(nn.Linear(4, 3)), torch.randn(2, 4)), drawn(spread=True))
