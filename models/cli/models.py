@@ -17,7 +17,7 @@ from rich.text import Text
 
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import BundleError, InputSpec, Manifest
-from models.bundle.measurements import CalibrationFigures, LeakageRow, QualityMetric
+from models.bundle.measurements import CalibrationFigures, DomainFigures, LeakageRow, QualityMetric
 from models.cli import compare as side_by_side
 from models.cli.calibrate import calibrate
 from models.cli.cuts import cuts
@@ -247,8 +247,15 @@ def _figure_rows(m: Manifest) -> list[tuple[str, str]]:
         ("escalated", f"{c.asked:.1%} at threshold {c.threshold:g}"),
         ("calibration", f"error {c.ece_before:.3f} -> {c.ece_after:.3f} at temperature {m.temperature:g}"),
         ("confidence", _format_gate(m)),
+        *((name, side_by_side.format_domain(figures)) for name, figures in _list_domains(m)),
         *([("guarantee", side_by_side.format_guarantee(m))] if m.guarantee else []),
     ]
+
+
+def _list_domains(m: Manifest) -> list[tuple[str, DomainFigures]]:
+    """Thresholds of what is out of domain, of the halves that have one."""
+    both = (("out of domain", m.gate.domain), ("out of domain, hub", m.gate.hub_domain))
+    return [(name, figures) for name, figures in both if figures is not None]
 
 
 def _format_gate(m: Manifest) -> str:

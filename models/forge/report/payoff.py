@@ -24,6 +24,7 @@ from models.forge.report.payoff_warnings import (
     format_quality,
     format_range,
     warn_below_baseline,
+    warn_of_alarms,
     warn_of_asked_share,
     warn_of_costly_codes,
     warn_of_dead_codes,
@@ -130,6 +131,7 @@ def _list_warnings(manifest: Manifest, found: Outcomes, judged: Payoff, evidence
     told = [warn_of_dead_codes(evidence.codes) if evidence.codes is not None else ""]
     told += [warn_below_baseline(found.edge_loss, found.metric, one) for one in evidence.trivial]
     told += list_pair_warnings(manifest.calibration, manifest.guarantee, found, evidence.silence)
+    told += [warn_of_alarms("the device", manifest.gate.domain), warn_of_alarms("the hub", manifest.gate.hub_domain)]
     told += list_near_raw(evidence.leakage)
     told += [
         warn_of_costly_codes(evidence.shipped, evidence.others) if evidence.shipped else "",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.bundle.measurements import CalibrationFigures, QualityMetric, RiskGuarantee
+from models.bundle.measurements import CalibrationFigures, DomainFigures, QualityMetric, RiskGuarantee
 from models.forge.evaluation.outcomes import Outcomes
 from models.forge.evaluation.risk_control import RiskKind
 from models.forge.evaluation.trivial_baseline import TrivialBaseline
@@ -106,6 +106,20 @@ def warn_of_asked_share(c: CalibrationFigures, found: Outcomes) -> str:
     return (
         f"more is asked than was promised: {asked.mean():.1%} of the held-out samples ({low:.1%} to {high:.1%},"
         f" {units}) where at most {c.asked_limit:.1%} was: they are unlike the calibration samples{hint}"
+    )
+
+
+def warn_of_alarms(who: str, domain: DomainFigures | None) -> str:
+    """More held-out samples in scope are called out of domain than was wished, by more than the interval.
+
+    `who`: the half that calls them so.
+    """
+    if domain is None or domain.low95 <= domain.aim:
+        return ""
+    return (
+        f"{who} calls {domain.false_alarm:.1%} of the held-out samples out of domain although they are in scope"
+        f" ({domain.low95:.1%} to {domain.high95:.1%}, {domain.samples} samples), where {domain.aim:.1%} was wished:"
+        " they are unlike the calibration samples"
     )
 
 

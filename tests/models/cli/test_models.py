@@ -23,6 +23,7 @@ def test_inspect_says_what_leaves_and_how_good_it_is(forged):
         "16 B of codes (pack2) for 256 B raw",
         "[1, 8, 8]",
         "hub alone",
+        "out of domain",
         "reconstruction by",
         "p50",
     ):

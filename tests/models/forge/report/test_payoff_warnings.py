@@ -4,13 +4,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from models.bundle.measurements import CalibrationFigures, QualityMetric, RiskGuarantee
+from models.bundle.measurements import CalibrationFigures, DomainFigures, DomainScore, QualityMetric, RiskGuarantee
 from models.forge.evaluation.outcomes import Outcomes, add_groups, regressor_outcomes
 from models.forge.evaluation.trivial_baseline import TrivialBaseline
 from models.forge.report.payoff_warnings import (
     CodedSamples,
     count_code_bits,
     warn_below_baseline,
+    warn_of_alarms,
     warn_of_asked_share,
     warn_of_costly_codes,
     warn_of_dead_codes,
@@ -104,6 +105,14 @@ def test_more_asked_than_promised_is_said_with_its_interval():
     assert "give them as groups" in line
     assert warn_of_asked_share(figures(outcomes(1000, asked=260), limit=0.25), outcomes(1000, asked=260)) == ""
     assert warn_of_asked_share(figures(found), found) == "", "nothing was promised"
+
+
+def test_more_false_alarms_than_were_wished_are_said_with_their_interval():
+    kept = DomainFigures(DomainScore.NOVELTY, 0.95, 0.05, 0.055, 0.045, 0.066, 2000)
+    assert warn_of_alarms("the device", kept) == warn_of_alarms("the hub", None) == ""
+    line = warn_of_alarms("the hub", DomainFigures(DomainScore.ENERGY, -4.0, 0.05, 0.12, 0.106, 0.135, 2000))
+    assert line.startswith("the hub calls 12.0% of the held-out samples out of domain although they are in scope")
+    assert "(10.6% to 13.5%, 2000 samples), where 5.0% was wished" in line
 
 
 def test_patients_who_differ_are_the_units_of_what_was_asked():
