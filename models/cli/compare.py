@@ -11,7 +11,7 @@ import msgspec
 from models.bundle.archive import pack_bundle
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
-from models.bundle.measurements import DomainFigures, LeakageRow, QualityMetric
+from models.bundle.measurements import CalibrationFigures, DomainFigures, LeakageRow, QualityMetric
 from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec
 
 _ROUTES = {"sample": "the sample itself", "early": "early features", "learned": "learned codes"}
@@ -69,6 +69,7 @@ def format_figures(bundle: Bundle) -> dict[str, str]:
         "best gate": form(c.oracle),
         "measured on": f"{c.samples} held-out samples",
         "calibration error": f"{c.ece_before:.4f} -> {c.ece_after:.4f}",
+        "promised": _format_promise(c),
         "guarantee": format_guarantee(manifest),
         "out of domain": format_domain(manifest.gate.domain),
         "out of domain, hub": format_domain(manifest.gate.hub_domain),
@@ -119,6 +120,14 @@ def format_guarantee(manifest: Manifest) -> str:
     """Format the risk guarantee of a manifest, "none" if there is none."""
     g = manifest.guarantee
     return f"risk <= {g.max_risk:g} with {g.confidence:.0%} below {g.threshold:g}" if g else "none"
+
+
+def _format_promise(c: CalibrationFigures) -> str:
+    """Format the share that the threshold promises to ask at most, and of whom."""
+    if c.asked_limit >= 1:
+        return "no limit of what is asked"
+    units = f"of groups never seen, by {c.groups} groups" if c.groups else "of the samples"
+    return f"at most {c.asked_limit:.1%} asked, {units}"
 
 
 def format_domain(figures: DomainFigures | None) -> str:

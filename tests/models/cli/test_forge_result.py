@@ -93,3 +93,13 @@ def test_figures_tell_what_a_question_carries_and_what_is_out_of_domain(tmp_path
     assert found["kept of the gain"] == "93.0%, on calibration samples"
     assert found["out of domain"] == "novelty above 0.97, false alarms 4.5% (3.0% to 6.6%), finds 61% of 200 that are"
     assert found["out of domain, hub"] == "not told"
+    assert found["promised"] == "no limit of what is asked"
+
+
+def test_figures_say_whether_groups_or_samples_were_promised_what_is_asked(tmp_path):
+    plain = echo_manifest(10)
+    for groups, told in ((0, "at most 25.0% asked, of the samples"), (30, "asked, of groups never seen, by 30 groups")):
+        figures = msgspec.structs.replace(plain.calibration, asked_limit=0.25, groups=groups)
+        manifest = msgspec.structs.replace(plain, calibration=figures)
+        found = format_figures(write_bundle(tmp_path / f"known-{groups}", manifest, contents()))
+        assert told in found["promised"]
