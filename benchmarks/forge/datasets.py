@@ -13,6 +13,7 @@ from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from models.forge.spec import Effort, ForgeSpec, recipe_digest
@@ -45,7 +46,12 @@ class ForgeCase:
         return found() if found and self.makes_augmentation else found
 
     def measure_more(self, bundle: "Bundle", data: "Data") -> dict[str, float]:
-        """Figures that only this set has, by name: of texts in and out of scope."""
+        """Figures that only this set has, by name: of texts in and out of scope, or bytes of the set's own JPEG."""
+        if self.module == "models.zoo.cifar10":
+            from models.zoo.datasets import find_dataset, measure_scan_bytes, read_jpegs  # noqa: PLC0415 - as below
+
+            files, _ = read_jpegs(find_dataset("cifar10_jpeg") / "test.c10j.xz")
+            return {"scan_bytes": float(mean(map(measure_scan_bytes, files)))}
         if not (data.labels and (data.heldout.y < 0).any()):
             return {}
         from benchmarks.forge import text  # noqa: PLC0415 - reads bundles, which listing the sets does not need

@@ -113,7 +113,7 @@ def measure_bundle(bundle: Bundle, data: Data, whole: Floats, share: float) -> d
     lossless = replace_hub(coded, whole, data)
     manifest = bundle.manifest
     payoff = facts["payoff"]
-    low, high = payoff["gained"]
+    low, high = map(_read_number, payoff["gained"])
     rows = [row for row in manifest.leakage if row.kind is LeakKind.RECONSTRUCTION]
     chosen: dict[str, Any] = next((point for point in facts.get("frontier", ()) if point.get("chosen")), {})
     made = msgspec.json.decode(bundle.report)
@@ -125,17 +125,22 @@ def measure_bundle(bundle: Bundle, data: Data, whole: Floats, share: float) -> d
         "cut": manifest.cut,
         "payload_bytes": int(made["payload_bytes"]),
         "sealed_bytes": int(payoff["question_bytes"]),
-        "head_share": float(made["head_share"]),
+        "head_share": _read_number(made["head_share"]),
         "pair": manifest.calibration.pair,
         "asked": manifest.calibration.asked,
-        "lost": float(made["lost"]),
-        "gained_low": float(low),
-        "gained_high": float(high),
+        "lost": _read_number(made["lost"]),
+        "gained_low": low,
+        "gained_high": high,
         "warnings": tuple(payoff["warnings"]),
         "leakage": (rows[0].score, rows[0].floor, rows[0].ceiling) if rows else (),
         "leakage_metric": rows[0].metric if rows else "",
         **compare_lossless(coded, lossless, share),
     }
+
+
+def _read_number(value: float | None) -> float:
+    """A figure of a report, where JSON has null for what is no number."""
+    return math.nan if value is None else float(value)
 
 
 def _report_folder(bundle: Bundle) -> Path:

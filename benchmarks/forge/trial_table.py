@@ -180,7 +180,14 @@ def _plan_cifar() -> list[RowPlan]:
         "points",
         note=_describe_path,
     )
-    return [*sized, features]
+    own = RowPlan(
+        "CIFAR-10: beside them, the scan of the set's own JPEG, which loses nothing",
+        name,
+        "features",
+        _more("scan_bytes"),
+        "B",
+    )
+    return [*sized, own, features]
 
 
 def _plan_text() -> list[RowPlan]:

@@ -94,6 +94,13 @@ def read_jpegs(path: Path) -> tuple[list[bytes], npt.NDArray[np.uint8]]:
     return [data[ends[i] : ends[i + 1]] for i in range(count)], labels
 
 
+def measure_scan_bytes(file: bytes) -> int:
+    """Bytes of a baseline JPEG file's scan: what is left if both ends know its tables (ITU-T T.81, marker SOS)."""
+    start = file.index(b"\xff\xda")
+    header = int.from_bytes(file[start + 2 : start + 4], "big")
+    return len(file) - (start + 2 + header) - len(b"\xff\xd9")
+
+
 def _decode_jpegs(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     from PIL import Image  # noqa: PLC0415 - only this set needs it
 
