@@ -36,5 +36,8 @@ def samples() -> Data:
     """10,000 / 2,000 / 2,000 pictures."""
     data = load_fashion_mnist()
     parts = ((data.training, SAMPLES), (data.calibration, CALIBRATION), (data.heldout, HELDOUT))
-    training, calibration, heldout = (DataPart((part.x[0][:count],), part.y[:count]) for part, count in parts)
+    # copies: a view would keep all 70,000 pictures in memory, which is what this set measures
+    training, calibration, heldout = (
+        DataPart((part.x[0][:count].copy(),), part.y[:count].copy()) for part, count in parts
+    )
     return Data(training=training, calibration=calibration, heldout=heldout, labels=data.labels)
