@@ -38,7 +38,10 @@ from models.runtime.codec_ans import (
     scale_counts,
 )
 
-MULTIPLES = (1, 2, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 26, 36)  # of the fine grid; the step after them sends nothing
+_PARTS = 16  # of a count, so that pseudo-counts below one count
+_LEAST_SCALE = 0.25  # mean magnitude of codes: less is a class that is nearly always zero
+# of the fine grid; the step after them sends nothing, so the last ones are coarse enough for every sample there is
+MULTIPLES = (1, 2, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 26, 36, 52, 76, 110, 160)
 STEPS = len(MULTIPLES) + 1
 MAX_CLASSES = 256
 MAX_FACTOR = 255
@@ -72,19 +75,33 @@ class StepSettings(NamedTuple):
 def build_step_tables(codes: npt.NDArray[Any], settings: StepSettings) -> bytes:
     """Build the table file of one feature from training codes uint8 `[n, *shape]` on the fine grid.
 
-    Each count gets one more (Laplace smoothing), so no code is impossible. CodecError if codes or settings are unfit.
+    Counts are smoothed, so no code is impossible and few training samples make no odd tables. CodecError if codes or
+    settings are unfit.
     """
     flat = np.asarray(codes).reshape(len(codes), math.prod(np.shape(codes)[1:]))
     if not flat.size or flat.dtype != np.uint8 or int(flat.max()) >= settings.levels:
         raise CodecError(f"no table can be made of {flat.dtype} codes {list(np.shape(codes))}")
     ends = np.cumsum([each.size for each in settings.classes])
     parts = np.split(flat, ends[:-1], axis=1)
-    counts = scale_counts(np.stack([np.bincount(part.reshape(-1), minlength=settings.levels) + 1 for part in parts]))
+    counts = scale_counts(np.stack([_count_smoothly(part, settings) for part in parts]))
     table = _checked_table(settings, counts.astype(np.int64), flat.shape[1])
     header = _HEADER.pack(
         _MAGIC, table.positions, settings.levels, settings.centre, settings.payload_bytes, len(settings.classes)
     )
     return header + b"".join(_CLASS.pack(*each) for each in settings.classes) + counts.astype("<u2").tobytes()
+
+
+def _count_smoothly(codes: npt.NDArray[np.uint8], settings: StepSettings) -> npt.NDArray[np.int64]:
+    """Counts of a class's codes, in sixteenths, with as many pseudo-counts as levels and one more for every code.
+
+    The pseudo-counts are spread as a Laplace distribution of the class's own mean magnitude: a class of one position
+    and a few hundred samples has seen few of its levels, and what it has not seen would cost sixteen bits.
+    """
+    counts = np.bincount(codes.reshape(-1), minlength=settings.levels)
+    distances = np.abs(np.arange(settings.levels) - settings.centre)
+    scale = max(float((counts * distances).sum() / max(1, counts.sum())), _LEAST_SCALE)
+    prior = np.exp(-distances / scale)
+    return np.asarray(_PARTS * counts + np.rint(_PARTS * settings.levels * prior / prior.sum()) + 1, np.int64)
 
 
 def most_payload_bytes(positions: int) -> int:

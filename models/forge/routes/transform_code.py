@@ -43,6 +43,7 @@ _LARGEST = CENTRE - 1  # magnitude that codes have room for on both sides
 _MARGIN = 1.1  # of the largest training coefficient: others may be larger
 _MEDIAN_STEP = MULTIPLES.index(8)
 _MEDIAN_MULTIPLE = MULTIPLES[_MEDIAN_STEP]
+_MOST_FACTOR = 32  # of the grid, for the farthest coefficients
 _CLASSES = 32  # of positions of like variance, which share a table
 _JUDGED = 512  # of them, those whose median size is judged
 _SEARCHES = 10  # halvings of the search for the grid
@@ -119,7 +120,9 @@ def fit_grids(shown: Samples, payload: int) -> tuple[Samples, tuple[StepClass, .
     `shown` `[n, values]`: coefficients of training samples by falling variance, not all zero. So few coefficients may
     be left that they cannot have a payload so long: see `most_payload_bytes`.
     """
-    low, high = np.log2(_finest_grid(shown)), np.log2(np.abs(shown).max())
+    far = float(np.abs(shown).max())
+    # a grid so fine that far coefficients need one many times coarser leaves no step that would shorten a sample
+    low, high = np.log2(max(_finest_grid(shown), far * _MARGIN / (_LARGEST * _MOST_FACTOR))), np.log2(far)
     for _ in range(_SEARCHES):
         middle = (low + high) / 2
         low, high = (low, middle) if _fits(shown, 2.0**middle, payload) else (middle, high)
