@@ -30,6 +30,7 @@ from models.forge.routes.judgement import PathJudge
 from models.forge.routes.learned import TAUGHT, train_learned_path
 from models.forge.routes.path_training import LearnedCourse
 from models.forge.routes.sample_code import fit_sample_codes
+from models.forge.routes.weighted_sample import build_weighted_path, fit_sample_transform
 from models.forge.spec import Effort, ForgeSpec
 from models.forge.training.code_path import CodePath, Route, SampleCoder
 from models.forge.training.distillation import DistillationConfig
@@ -152,6 +153,11 @@ class PathSearch:
                 codec=code.codec,
                 tables=code.tables,
             )
+        fitted = fit_sample_transform(found.traced, found.data, softness=self._teaching.softness, seed=self._wish.seed)
+        if fitted is None:
+            return
+        for size in plan_payloads(self._wish):
+            yield build_weighted_path(found.traced, found.data, fitted, size, label)
 
     def _learn_path(self, size: int, *, epochs: int) -> CodePath:
         """Learned codes of `size` bytes at the cut; with no epochs the transform that teaching starts from."""

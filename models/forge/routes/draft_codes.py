@@ -93,7 +93,7 @@ def fit_feature_transform(traced: TracedModel, data: Data, cut: Cut, *, softness
     """
     half, layout = split_model(traced, cut), find_layout(traced.gm, cut)
     shown = ShownSamples(half.head, data.training.x[0][choose_rows(len(data.training), seed)])
-    limits = _find_limits(shown, layout)
+    limits = find_limits(shown, layout)
     sources = [(FeatureReader(layout), FeatureRestorer(layout, limits, None, None))]
     reader = _read_samples(shown, layout)
     if reader is not None:
@@ -102,11 +102,11 @@ def fit_feature_transform(traced: TracedModel, data: Data, cut: Cut, *, softness
         restorer = FeatureRestorer(layout, limits, reader.grid, copy.deepcopy(half.head))
         sources.append((FeatureReader(layout, reader, joint=joint), restorer))
     slopes = partial(sample_gradients, regressor=not data.labels, softness=softness, seed=seed)
-    found = [fit for source in sources for fit in _fit_source(half, shown, source, slopes)]
+    found = [fit for source in sources for fit in fit_source(half, shown, source, slopes)]
     return min(found, key=lambda fit: measure_error(build_draft(fit, _COMPARED_BYTES), half, shown))
 
 
-def _find_limits(shown: ShownSamples, layout: FeatureLayout) -> tuple[float, float]:
+def find_limits(shown: ShownSamples, layout: FeatureLayout) -> tuple[float, float]:
     """The least and the largest feature."""
     few = shown._replace(x=shown.x[:_INFORMED])
     ends = [torch.stack(torch.aminmax(layout.to_canonical(*features))) for _, features in few.run_head()]
@@ -121,7 +121,7 @@ def _read_samples(shown: ShownSamples, layout: FeatureLayout) -> SampleReader | 
     return fit_reader(features, torch.from_numpy(few.x), layout)
 
 
-def _fit_source(
+def fit_source(
     half: SplitModel,
     shown: ShownSamples,
     source: tuple[FeatureReader, FeatureRestorer],

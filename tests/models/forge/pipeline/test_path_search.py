@@ -18,7 +18,7 @@ from wire.protocol.messages import SensitivityLevel
 @pytest.fixture(scope="module")
 def travelled(tmp_path_factory):
     """A bundle by which the sample itself travels, in 64 bytes."""
-    return forge(tmp_path_factory.mktemp("sample") / "tiny", path="sample-64", sample_level="P1", max_bytes=64)
+    return forge(tmp_path_factory.mktemp("sample") / "tiny", path="sample-weighted-64", sample_level="P1", max_bytes=64)
 
 
 def test_nothing_but_features_leaves_by_default(forged):
