@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.bundle.bundle import Bundle
-from models.bundle.measurements import QualityMetric
+from models.bundle.measurements import DomainFigures, QualityMetric
 from models.forge.evaluation.baselines import encode_png, is_picture, to_pixel_bytes
 from models.forge.evaluation.deferral import oracle_curve, pair_curve
 from models.forge.export.manifest import ENVELOPE_BYTES
@@ -199,7 +199,7 @@ def _render_calibration(made: ForgedBundle) -> str:
         ],
     )
     lines = "".join(f"<p>{escape(line)}</p>" for line in _describe_calibration(made))
-    return f'<h2>Confidence calibration</h2><div class="plots">{plot}</div>{lines}'
+    return f'<h2>Confidence and novelty</h2><div class="plots">{plot}</div>{lines}'
 
 
 def _describe_calibration(made: ForgedBundle) -> list[str]:
@@ -216,7 +216,16 @@ def _describe_calibration(made: ForgedBundle) -> list[str]:
         s = judged.scope
         areas = f"ROC AUC of novelty {s.novelty_auc:.3f}, of low confidence {s.confidence_auc:.3f}"
         lines.append(f"Out of scope: {s.samples} samples; {areas}.")
-    return lines
+    halves = (("the device", judged.gate.domain), ("the hub", judged.gate.hub_domain))
+    return lines + [describe_domain(half, found) for half, found in halves if found is not None]
+
+
+def describe_domain(half: str, found: DomainFigures) -> str:
+    """What one half calls out of domain, and what its threshold did on held-out samples."""
+    alarms = f"{found.false_alarm:.1%} of {found.samples} samples in scope ({found.low95:.1%} to {found.high95:.1%})"
+    outside = f", and {found.recall:.1%} of {found.outside} out of scope" if found.outside else ""
+    aim = f"chosen for {found.aim:.1%} of those in scope"
+    return f"Out of domain for {half}: {found.score} above {found.threshold:.4g}, {aim}; held out: {alarms}{outside}."
 
 
 def _render_candidates(made: ForgedBundle) -> str:
