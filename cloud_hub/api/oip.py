@@ -36,6 +36,7 @@ from wire.http.oip import (
     shorten_name,
 )
 from wire.http.openapi import INFER_REPLY, MODEL_METADATA, SERVER_METADATA, Schema, describe_infer_body
+from wire.http.tensors import name_domain
 from wire.process.tracing import parse_traceparent
 from wire.protocol.messages import Prediction, RefusalReason
 
@@ -247,7 +248,7 @@ def _encode_reply(asked: oip.InferRequest, card: ModelCard, predictions: Sequenc
     """Encode predictions as the protocol's response: JSON, with binary tensors if asked for."""
     version = str(card.ref.version)
     facts: dict[str, oip.OipParameter] = {"source": "hub", "model_version": version}
-    facts["in_domain"] = ",".join(oip.name_domain(each.in_domain) for each in predictions)
+    facts["in_domain"] = ",".join(name_domain(each.in_domain) for each in predictions)
     reply = oip.InferResponse(card.ref.name, version, asked.id, build_answer_tensors(predictions, card.labels), facts)
     encoded = oip.encode_infer_response(reply, asked)
     return web.Response(body=encoded.body, headers=encoded.headers())

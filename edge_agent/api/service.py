@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
 from models.bundle.manifest import InputSpec, Manifest, ModelKind
-from wire.http.oip import lookup_label_name, name_domain
+from wire.http.oip import lookup_label_name
+from wire.http.tensors import name_domain
 from wire.process.tracing import begin_trace
 from wire.protocol.messages import Prediction
 

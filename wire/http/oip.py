@@ -395,11 +395,6 @@ def build_answer_tensors(predictions: Sequence[Prediction], labels: Sequence[str
     }
 
 
-def name_domain(in_domain: bool | None) -> str:
-    """Whether a sample belongs to what the model knows, as a parameter says it: "true", "false", "" = cannot tell."""
-    return "" if in_domain is None else str(in_domain).lower()
-
-
 def lookup_label_name(label: int, labels: Sequence[str]) -> str:
     """Label text of a class index; "" if it is out of range."""
     return labels[label] if 0 <= label < len(labels) else ""

@@ -235,3 +235,8 @@ def make_text_tensor(values: Iterable[str]) -> Array:
 def to_numpy_dtype(dtype: TensorDType) -> "np.dtype[Any]":
     """Numpy type of a link tensor's element type."""
     return NUMPY_DTYPES[dtype.value]
+
+
+def name_domain(in_domain: bool | None) -> str:
+    """Whether a sample belongs to what the model knows, as a parameter says it: "true", "false", "" = cannot tell."""
+    return "" if in_domain is None else str(in_domain).lower()

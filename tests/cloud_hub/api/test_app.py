@@ -100,6 +100,7 @@ async def test_json_inference_answers_with_three_numbers_and_a_name(site):
     status, answer = await site.ask("POST", "/v2/models/digits/infer", json=infer_body(2))
     assert status == 200
     assert (answer["id"], answer["model_version"], answer["parameters"]["source"]) == ("q", "7", "hub")
+    assert answer["parameters"]["in_domain"] == ",", "two samples, and this engine cannot tell"
     outputs = {output["name"]: output for output in answer["outputs"]}
     assert outputs["scores"]["shape"] == [2, 3]
     names = [CARD.labels[label] for label in outputs["label"]["data"]]
