@@ -29,6 +29,7 @@ from models.bundle.manifest import (
     Provenance,
     TargetPlatform,
 )
+from models.forge.evaluation.shipped import run_edge_graph
 from models.forge.export.manifest import FEATURE, find_stages
 from models.forge.export.onnx import OPSET
 from models.forge.partition.cuts import PreparedModel
@@ -141,13 +142,16 @@ def _export_hub(found: PreparedModel, made: ForgedBundle) -> tuple[dict[str, byt
 
 
 def _pack_golden(found: PreparedModel, made: ForgedBundle) -> bytes:
-    """Golden set: the first held-out samples with the scores and codes of the shipped edge graph."""
+    """Golden set: the first held-out samples with the scores and codes of the shipped edge graph.
+
+    The codes are those of the graph itself: a codec of a fixed length may coarsen them on their way.
+    """
     answered = made.measured_on
     edge = answered.edge
     samples: npt.NDArray[Any] = np.ascontiguousarray(answered.part.x[0][:GOLDEN_SAMPLES])
     logits = edge.logits[:GOLDEN_SAMPLES]
     scores = calibration.softmax_probabilities(logits, made.judged.temperature) if found.data.labels else logits[:, :1]
-    return pack_golden(samples, scores, {FEATURE: edge.codes[:GOLDEN_SAMPLES]})
+    return pack_golden(samples, scores, {FEATURE: run_edge_graph(made.edge.graph, samples, FEATURE).codes})
 
 
 def _describe_target(made: ForgedBundle) -> TargetPlatform:
