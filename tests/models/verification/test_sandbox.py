@@ -18,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.bundle.bundle import open_bundle, write_bundle
 from models.bundle.manifest import CODEC_FILE, EDGE_FILE, GOLDEN_FILE
-from models.runtime.feature_codec import ANS, build_ans_tables
+from models.runtime.codec_steps import StepClass, StepSettings, build_step_tables
+from models.runtime.feature_codec import ANS, ANS_STEPS, build_ans_tables
 from models.runtime.golden import SCORES, pack_golden
 from models.runtime.runner import echo_manifest
 from models.verification.sandbox import FirstLoadReport, LoadOutcome, SandboxLimits, interpret_exit, run_first_load
@@ -76,10 +77,19 @@ def grown(size, times=0):
     return echo_with(nodes, [numpy_helper.from_array(np.asarray(v), k) for k, v in weights.items()])
 
 
-def test_a_bundle_with_tables_passes_in_a_child_that_can_open_no_file(tmp_path):
-    codes = np.random.default_rng(4).integers(0, 16, (20, LABELS)).astype(np.uint8)
-    manifest = msgspec.structs.replace(echo_manifest(LABELS), codec=ANS, codec_file=CODEC_FILE)
-    for tables, outcome in ((build_ans_tables(codes, 16), LoadOutcome.SOUND), (b"no tables", LoadOutcome.UNFIT)):
+DRAWN = np.random.default_rng(4).integers(0, 16, (20, LABELS)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("codec", "sound"),
+    [
+        (ANS, build_ans_tables(DRAWN, 16)),
+        (ANS_STEPS, build_step_tables(DRAWN, StepSettings(16, 8, 9, (StepClass(LABELS),)))),
+    ],
+)
+def test_a_bundle_with_tables_passes_in_a_child_that_can_open_no_file(tmp_path, codec, sound):
+    manifest = msgspec.structs.replace(echo_manifest(LABELS), codec=codec, codec_file=CODEC_FILE)
+    for tables, outcome in ((sound, LoadOutcome.SOUND), (b"no tables", LoadOutcome.UNFIT)):
         found = run_first_load(write_bundle(tmp_path / "b", manifest, {**contents(), CODEC_FILE: tables}))
         assert found.outcome is outcome, found.detail
 
