@@ -20,6 +20,7 @@ from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 MAX_COLUMNS = 256
 _LEVELS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_DISCRETE = 64  # values of a column up to which it is taken for a flag or a category
 _ATOM = 0.02  # share of the samples from which a value is a level of its own
 _FITTED = 20_000
 _TRIED = 256  # training samples on which a transform is compared
@@ -31,13 +32,15 @@ Levels = npt.NDArray[np.float32]
 def fit_column_codes(x: Values, spec: InputSpec, payloads: Sequence[int], seed: int) -> list[SampleCode]:
     """Fit the code of most levels for each payload (bytes, rising) to rows float `[n, columns]`.
 
-    In its place the transform of that payload where training rows arrive nearer, columns counted alike.
+    In its place the transform of that payload where training rows arrive nearer, columns counted alike; never where a
+    column has few values: a category that is a little off is another category.
     """
     rows = np.ascontiguousarray(x[draw_rows(len(x), seed, _FITTED)], np.float32)
     if not len(payloads) or not rows.std(0).any():
         return []
     by_levels = [_build_code(rows, most, spec) for most in _LEVELS]
-    transforms = fit_transform_codes(x, spec, payloads, seed)
+    discrete = any(len(np.unique(column)) <= _DISCRETE for column in rows.T)
+    transforms = [] if discrete else fit_transform_codes(x, spec, payloads, seed)
     found: dict[str, SampleCode] = {}
     for payload in payloads:
         rivals = [_last_fitting(codes, payload) for codes in (by_levels, transforms)]

@@ -130,8 +130,8 @@ def fit_grids(shown: Samples, payload: int) -> tuple[Samples, tuple[StepClass, .
 
 
 def _finest_grid(shown: Samples) -> float:
-    """A grid that keeps all but nothing from being carried."""
-    return float(shown.std() * _EXACT)
+    """The finest grid that is of use: all but nothing is lost, and the codes still span the largest coefficient."""
+    return max(float(shown.std()) * _EXACT, float(np.abs(shown).max()) * _MARGIN / (_LARGEST * MAX_FACTOR))
 
 
 def _fits(shown: Samples, grid: float, payload: int) -> bool:

@@ -19,11 +19,14 @@ from torch import Tensor, nn
 Samples = npt.NDArray[np.float32]
 MAX_JOINT_VALUES = 4096  # numbers of a sample up to which one transform is fitted over all of them
 _CHUNK = 2048
+_CHANNELLED = 2  # axes of a sample up to which its last may be that of channels, as its first may always be
+_MOST_CHANNELS = 256
+_UNLIKE = 10.0  # deviations of channels further apart than this are of different units
 _SMALL_SHARE = 0.2  # 4 % of the variance
 
 
 class LinearTransform(NamedTuple):
-    """A fitted transform of samples `[n, *shape]`: `mean` is taken off first.
+    """A fitted transform of samples `[n, *shape]`: `mean` is taken off first, and the rest divided by `scale`.
 
     `bases`: of a joint transform one `[values, values]`, else one `[size, size]` per axis, vectors in columns. `order`:
     flat places of the coefficients by falling variance, `[values]`; `deviations`: their standard deviations.
@@ -34,6 +37,7 @@ class LinearTransform(NamedTuple):
     bases: tuple[Samples, ...]
     order: npt.NDArray[np.int64]
     deviations: npt.NDArray[np.float64]
+    scale: Samples
 
     @property
     def joint(self) -> bool:
@@ -61,21 +65,21 @@ def fit_transform(x: Samples) -> LinearTransform:
 def fit_joint_transform(x: Samples) -> LinearTransform:
     """Fit one orthonormal basis over whole samples: the eigenvectors of their covariance."""
     shape, values = x.shape[1:], math.prod(x.shape[1:])
-    mean = x.mean(0, dtype=np.float64).astype(np.float32)
+    mean, scale = _fit_units(x)
     total = np.zeros((values, values))
     for part in _chunks(x):
-        flat = (part - mean).reshape(len(part), values)
+        flat = ((part - mean) / scale).reshape(len(part), values)
         total += flat.T @ flat
     variances, basis = _principal_axes(total / len(x))
-    return LinearTransform(shape, mean, (basis,), np.arange(values), np.sqrt(variances))
+    return LinearTransform(shape, mean, (basis,), np.arange(values), np.sqrt(variances), scale)
 
 
 def fit_axis_transform(x: Samples) -> LinearTransform:
     """Fit one orthonormal basis per axis of a sample, from the covariance along it."""
     shape = x.shape[1:]
-    mean = x.mean(0, dtype=np.float64).astype(np.float32)
-    bases = tuple(_fit_axis(x, mean, axis) for axis in range(len(shape)))
-    found = LinearTransform(shape, mean, bases, np.arange(math.prod(shape)), np.ones(math.prod(shape)))
+    mean, scale = _fit_units(x)
+    bases = tuple(_fit_axis(x, mean, scale, axis) for axis in range(len(shape)))
+    found = LinearTransform(shape, mean, bases, np.arange(math.prod(shape)), np.ones(math.prod(shape)), scale)
     squares = np.zeros(found.values)
     for part in _chunks(x):
         squares += np.square(found.apply(part), dtype=np.float64).sum(0)
@@ -84,10 +88,30 @@ def fit_axis_transform(x: Samples) -> LinearTransform:
     return found._replace(order=order, deviations=np.sqrt(variances[order]))
 
 
-def _fit_axis(x: Samples, mean: Samples, axis: int) -> Samples:
+def _fit_units(x: Samples) -> tuple[Samples, Samples]:
+    """Mean of each place, and the units in which errors count, of as many axes as a sample.
+
+    Where the channels of a signal or table (its first or last axis) deviate by very unlike amounts, they are measured
+    in units of their own: a pressure in pascals must not drown a ratio. Else one unit serves for all.
+    """
+    mean = x.mean(0, dtype=np.float64).astype(np.float32)
+    variances = np.zeros(mean.shape)
+    for part in _chunks(x):
+        variances += np.square(part - mean, dtype=np.float64).sum(0)
+    variances /= len(x)
+    scale = np.ones((1,) * mean.ndim, np.float32)
+    for axis in (0, mean.ndim - 1) if mean.ndim <= _CHANNELLED else (0,):
+        own = np.sqrt(variances.mean(tuple(other for other in range(mean.ndim) if other != axis), keepdims=True))
+        told = own[own > 0]
+        if own.size <= _MOST_CHANNELS and told.size and told.max() > _UNLIKE * told.min():
+            return mean, np.where(own > 0, own, 1).astype(np.float32)
+    return mean, scale
+
+
+def _fit_axis(x: Samples, mean: Samples, scale: Samples, axis: int) -> Samples:
     total = np.zeros((x.shape[axis + 1],) * 2)
     for part in _chunks(x):
-        rows = np.moveaxis(part - mean, axis + 1, -1).reshape(-1, x.shape[axis + 1])
+        rows = np.moveaxis((part - mean) / scale, axis + 1, -1).reshape(-1, x.shape[axis + 1])
         total += rows.T @ rows
     return _principal_axes(total / len(x))[1]
 
@@ -116,11 +140,11 @@ class AnalysisTransform(nn.Module):
         self.shape, self.joint = transform.shape, transform.joint
         bases = [_round_vectors(transform, kept, step)] if transform.joint else transform.bases
         self.bases = nn.ParameterList([_frozen(basis) for basis in bases])
-        self.mean = _frozen(transform.mean)
+        self.mean, self.rates = _frozen(transform.mean), _frozen(1 / transform.scale)
         self.register_buffer("order", torch.from_numpy(transform.order[:kept].copy()))
 
     def forward(self, sample: Tensor) -> Tensor:
-        centred = sample.float() - self.mean
+        centred = (sample.float() - self.mean) * self.rates
         if self.joint:
             found: Tensor = centred.flatten(1) @ self.bases[0]
             return found
@@ -137,20 +161,20 @@ class SynthesisTransform(nn.Module):
         self.shape, self.joint = transform.shape, transform.joint
         bases = [transform.bases[0][:, :kept]] if transform.joint else transform.bases
         self.bases = nn.ParameterList([_frozen(np.ascontiguousarray(basis.T)) for basis in bases])
-        self.mean = _frozen(transform.mean)
+        self.mean, self.scale = _frozen(transform.mean), _frozen(transform.scale)
         places = np.full(transform.values, kept)  # of each flat place, its coefficient; `kept` holds a zero
         places[transform.order[:kept]] = np.arange(kept)
         self.register_buffer("places", torch.from_numpy(places))
 
     def forward(self, coefficients: Tensor) -> Tensor:
         if self.joint:
-            whole: Tensor = (coefficients @ self.bases[0]).reshape(-1, *self.shape) + self.mean
+            whole: Tensor = (coefficients @ self.bases[0]).reshape(-1, *self.shape) * self.scale + self.mean
             return whole
         padded = torch.cat([coefficients, torch.zeros_like(coefficients[:, :1])], 1)
         found = padded.index_select(1, self.get_buffer("places")).reshape(-1, *self.shape)
         for axis, basis in enumerate(self.bases):
             found = (found.transpose(axis + 1, -1) @ basis).transpose(axis + 1, -1)
-        return found + self.mean
+        return found * self.scale + self.mean
 
 
 def _round_vectors(transform: LinearTransform, kept: int, step: float) -> Samples:

@@ -109,6 +109,23 @@ def test_longer_payloads_than_256_levels_fill_are_left_out():
     assert np.abs(send(codes[-1], few[:50]) - few[:50]).max() < 0.05
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_channels_of_unlike_units_are_each_carried(axis):
+    units = np.array([1e-3, 1, 1e4], np.float32)
+    x = np.moveaxis(waves(600, shape=(3, 8)) * units[:, None], 1, 1 + axis)
+    spec = InputSpec("signal", TensorDType.FP32, x.shape[1:], float(x.min()), float(x.max()))
+    (code,) = fit_sample_codes(x[:500], spec, (24,))
+    lost = np.square(send(code, x[500:]) - x[500:]).mean((0, 2 - axis)) / x[500:].var((0, 2 - axis))
+    assert lost.max() < 0.05
+
+
+def test_long_payloads_span_the_largest_coefficient_still():
+    x = waves(600) * np.float32([1000, 1])[:, None, None]
+    spec = InputSpec("sample", TensorDType.FP32, x.shape[1:], float(x.min()), float(x.max()))
+    errors = [np.square(send(code, x[:40]) - x[:40]).mean() for code in fit_sample_codes(x, spec, (60, 120, 240))]
+    assert errors == sorted(errors, reverse=True)
+
+
 def test_samples_that_are_all_alike_have_no_code():
     assert fit_sample_codes(np.ones((20, 2, 6, 8), np.float32), SPEC, (24,)) == []
 
