@@ -24,7 +24,9 @@ def describe_leakage(measured: LeakageMeasurement) -> list[str]:
     told += list_near_raw(measured.rows)
     cost = measured.cost
     if cost.cpu_s:
-        networks = f"{cost.networks} networks of {cost.macs:.1e} multiply-accumulates in all, " if cost.networks else ""
+        several = "" if cost.networks == 1 else "s"
+        work = f"{cost.networks} network{several} of {cost.macs:.1e} multiply-accumulates in all"
+        networks = f"{work}, " if cost.networks else ""
         told.append(f"attacks: {networks}{cost.cpu_s:,.0f} s of processor time")
     return told
 
@@ -75,7 +77,7 @@ def _judge_share(row: LeakageRow) -> str:
         return "nothing is hidden"
     if share <= 1 - NEAR_RAW:
         return "hardly more than the label is told"
-    return f"{share:.0%} of what the sample tells is told" + (", the most is hidden" if share < _HIDES_MUCH else "")
+    return f"{share:.0%} of what the sample tells is told" + (", most is hidden" if share < _HIDES_MUCH else "")
 
 
 def _name_hidden(row: LeakageRow) -> str:
