@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -95,7 +96,8 @@ def check_answers(traced: TracedModel, data: Data) -> None:
     Such a model (dead activations, samples in another scale than it was trained on) makes a hub that knows nothing.
     """
     check_outputs(traced.outputs, data)
-    x = torch.from_numpy(data.training.x[0][:_LOOKED_AT])
+    every = data.training.x[0]  # evenly spaced: samples in their order of time may well have one answer for long
+    x = torch.from_numpy(np.ascontiguousarray(every[:: max(1, len(every) // _LOOKED_AT)][:_LOOKED_AT]))
     if bool((x == x[:1]).all()):
         return
     with torch.no_grad():

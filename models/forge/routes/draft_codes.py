@@ -5,7 +5,6 @@ change the given model's answers least on training samples is kept.
 """
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
@@ -28,9 +27,7 @@ from models.forge.routes.feature_transform import (
     fit_basis,
     sample_gradients,
 )
-from models.forge.routes.sample_reader import READER_SAMPLES, SampleReader, fit_reader
 from models.forge.routes.step_rounding import PlaceGrid, StepRounding, fit_grid
-from models.forge.routes.transforms import MAX_JOINT_VALUES
 from models.forge.training.modules import as_tuple
 
 _FITTED, _INFORMED = 3000, 500  # training samples that the transform and its weights are fitted to
@@ -41,7 +38,7 @@ _COMPARED_BYTES = 128  # size of the codes with which they are
 
 
 class FittedTransform(NamedTuple):
-    """The transform of one cut: of its features, or of the sample as it can be read from them.
+    """The transform of one cut's features.
 
     `rows` `[n, coefficients]`: of training samples.
     """
@@ -88,21 +85,13 @@ class CodesDraft(NamedTuple):
 def fit_feature_transform(traced: TracedModel, data: Data, cut: Cut, *, softness: float, seed: int) -> FittedTransform:
     """Fit transforms of a cut on training samples and keep the one whose codes lose least there.
 
-    Tried: the features themselves, and the sample where it can be read from them; each weighted by what the answer
-    reads, and unweighted. One serves all sizes of codes.
+    Tried: weighted by what the answer reads of the features, and unweighted. One serves all sizes of codes.
     """
     half, layout = split_model(traced, cut), find_layout(traced.gm, cut)
     shown = ShownSamples(half.head, data.training.x[0][choose_rows(len(data.training), seed)])
-    limits = find_limits(shown, layout)
-    sources = [(FeatureReader(layout), FeatureRestorer(layout, limits, None, None))]
-    reader = _read_samples(shown, layout)
-    if reader is not None:
-        joint = math.prod(reader.grid.shape) <= MAX_JOINT_VALUES
-        limits = (float(shown.x.min()), float(shown.x.max()))
-        restorer = FeatureRestorer(layout, limits, reader.grid, copy.deepcopy(half.head))
-        sources.append((FeatureReader(layout, reader, joint=joint), restorer))
+    source = FeatureReader(layout), FeatureRestorer(layout, find_limits(shown, layout))
     slopes = partial(sample_gradients, regressor=not data.labels, softness=softness, seed=seed)
-    found = [fit for source in sources for fit in fit_source(half, shown, source, slopes)]
+    found = fit_source(half, shown, source, slopes)
     return min(found, key=lambda fit: measure_error(build_draft(fit, _COMPARED_BYTES), half, shown))
 
 
@@ -111,14 +100,6 @@ def find_limits(shown: ShownSamples, layout: FeatureLayout) -> tuple[float, floa
     few = shown._replace(x=shown.x[:_INFORMED])
     ends = [torch.stack(torch.aminmax(layout.to_canonical(*features))) for _, features in few.run_head()]
     return float(torch.stack(ends).min()), float(torch.stack(ends).max())
-
-
-def _read_samples(shown: ShownSamples, layout: FeatureLayout) -> SampleReader | None:
-    if shown.x.dtype.kind != "f":
-        return None
-    few = shown._replace(x=shown.x[:READER_SAMPLES])
-    features = torch.cat([layout.to_canonical(*features).float() for _, features in few.run_head()])
-    return fit_reader(features, torch.from_numpy(few.x), layout)
 
 
 def fit_source(

@@ -12,48 +12,33 @@ from torch import Tensor, nn
 
 from models.forge.partition.layout import FeatureLayout
 from models.forge.routes.feature_transform import TransformBasis, apply_modes, count_transform_macs
-from models.forge.routes.sample_reader import SampleGrid, SampleReader
 from models.forge.routes.step_rounding import PlaceGrid, StepRounding
 from models.forge.routes.transform_code import CENTRE, LEVELS
 
 
 class FeatureReader(nn.Module):
-    """What is transformed: the canonical features, or what a sample reader tells from them; one row if `joint`.
+    """What is transformed: the canonical form of a cut's features, as float32."""
 
-    `macs`: multiply-accumulates of one sample.
-    """
-
-    def __init__(self, layout: FeatureLayout, reader: SampleReader | None = None, *, joint: bool = False) -> None:
+    def __init__(self, layout: FeatureLayout) -> None:
         super().__init__()
-        self.layout, self.reader, self.joint = layout, reader, joint
-        self.macs = reader.count_macs(layout) if reader else 0
+        self.layout = layout
 
     def forward(self, *features: Tensor) -> Tensor:
-        found = self.layout.to_canonical(*features).float()
-        found = found if self.reader is None else self.reader(found)
-        return found.flatten(1) if self.joint else found
+        return self.layout.to_canonical(*features).float()
 
 
 class FeatureRestorer(nn.Module):
     """The way back from what was transformed to the cut's features, one tensor or a tuple of them.
 
-    `head`: makes features of a sample, where a sample was read; its output is what the given model goes on from.
     `limits`: least and largest value that is ever right.
     """
 
-    def __init__(
-        self, layout: FeatureLayout, limits: tuple[float, float], grid: SampleGrid | None, head: nn.Module | None
-    ) -> None:
+    def __init__(self, layout: FeatureLayout, limits: tuple[float, float]) -> None:
         super().__init__()
-        self.layout, self.limits, self.grid, self.head = layout, limits, grid, head
+        self.layout, self.limits = layout, limits
 
     def forward(self, rows: Tensor) -> Tensor | tuple[Tensor, ...]:
-        shape = self.layout.shape if self.grid is None else self.grid.shape
-        found = rows.reshape(-1, *shape).clamp(*self.limits)
-        if self.grid is None or self.head is None:
-            return self.layout.from_canonical(found)
-        features: Tensor | tuple[Tensor, ...] = self.head(self.grid.from_grid(found))
-        return features
+        return self.layout.from_canonical(rows.reshape(-1, *self.layout.shape).clamp(*self.limits))
 
 
 class FeatureCoder(nn.Module):
@@ -77,7 +62,7 @@ class FeatureCoder(nn.Module):
         self.register_buffer("mean", basis.mean.clone())
         self.register_buffer("places", places)
         self.rounding: StepRounding | None = None
-        self.macs = reader.macs + count_transform_macs(basis.mean.shape[1:], axes)
+        self.macs = count_transform_macs(basis.mean.shape[1:], axes)
 
     def forward(self, _sample: Tensor | None, features: Sequence[Tensor], _hidden: Tensor | None) -> Tensor:
         found = apply_modes(self.reader(*features) - self.mean, list(self.analysis))

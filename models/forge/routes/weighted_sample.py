@@ -44,7 +44,7 @@ def fit_sample_transform(traced: TracedModel, data: Data, *, softness: float, se
         return None
     half = SplitModel(nn.Identity(), traced.gm)  # type: ignore[arg-type]  # nothing comes before the sample
     shown = ShownSamples(half.head, x[choose_rows(len(x), seed)])
-    source = FeatureReader(layout), FeatureRestorer(layout, find_limits(shown, layout), None, None)
+    source = FeatureReader(layout), FeatureRestorer(layout, find_limits(shown, layout))
     slopes = partial(sample_gradients, regressor=not data.labels, softness=softness, seed=seed)
     return next(fit_source(half, shown, source, slopes))
 

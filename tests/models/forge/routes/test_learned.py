@@ -21,7 +21,6 @@ from models.forge.routes.feature_codes import FeatureCoder, FeatureDecoder, Feat
 from models.forge.routes.feature_transform import apply_modes, fit_basis
 from models.forge.routes.learned import train_learned_path
 from models.forge.routes.path_training import LearnedCourse, expected_gains
-from models.forge.routes.sample_reader import find_grid, fit_reader
 from models.forge.routes.step_rounding import StepRounding, fit_grid
 from models.forge.training.distillation import DistillationConfig, build_loss_config, build_modules
 from models.forge.training.losses import LossConfig, distillation_loss
@@ -131,7 +130,7 @@ def test_features_of_any_layout_come_back_from_fine_codes(layout):
     grid = fit_grid(apply_modes(features - basis.mean, basis.analysis).flatten(1), 400)
     sent = as_tuple(layout.from_canonical(features))
     coder = FeatureCoder(FeatureReader(layout), basis, grid).eval()
-    decoder = FeatureDecoder(FeatureRestorer(layout, (-99.0, 99.0), None, None), basis, grid).eval()
+    decoder = FeatureDecoder(FeatureRestorer(layout, (-99.0, 99.0)), basis, grid).eval()
     codes = coder(None, sent, None)
     assert torch.equal(codes, codes.round())
     assert 0 <= codes.min() <= codes.max() <= 255
@@ -178,35 +177,6 @@ def test_a_gradient_passes_through_the_rounding():
     rounding = StepRounding(grid.build_tables(torch.round(scaled.detach()).clamp(-128, 127) + 128))
     (slope,) = torch.autograd.grad(rounding(scaled).sum(), scaled)
     assert torch.equal(slope, torch.ones_like(scaled))
-
-
-@pytest.mark.parametrize(
-    ("sample", "layout", "finer"),
-    [
-        ((1, 8, 8), FeatureLayout(AxisOrder.GRID, ((6, 4, 4),), (6, 4, 4)), (2, 2)),
-        ((20, 3), FeatureLayout(AxisOrder.CHANNELS_FIRST, ((6, 10),), (6, 1, 10)), (1, 2)),
-        ((3, 20), FeatureLayout(AxisOrder.CHANNELS_LAST, ((20, 6),), (6, 1, 20)), (1, 1)),
-    ],
-    ids=["picture", "sequence", "signal"],
-)
-def test_a_sample_is_read_from_features_that_hold_it(sample, layout, finer):
-    chance = torch.Generator().manual_seed(0)
-    samples = torch.rand(80, *sample, generator=chance)
-    grid = find_grid(sample, layout)
-    assert grid is not None
-    assert grid.finer == finer
-    turned = grid.to_grid(samples)
-    assert torch.equal(grid.from_grid(turned), samples)
-    squeezed = (
-        torch.nn.functional.pixel_unshuffle(turned, 2) if finer == (2, 2) else turned.unflatten(3, (-1, finer[1]))
-    )
-    squeezed = squeezed if finer == (2, 2) else squeezed.permute(0, 1, 4, 2, 3).flatten(1, 2)
-    mixing = torch.randn(layout.shape[0], squeezed.shape[1], generator=chance)
-    features = torch.einsum("fc,nchw->nfhw", mixing, squeezed)
-    reader = fit_reader(features, samples, layout)
-    assert reader is not None
-    assert (reader(features) - turned).square().mean() < 0.01 * turned.var()
-    assert fit_reader(torch.randn(features.shape, generator=chance), samples, layout) is None
 
 
 def test_a_transform_answers_as_the_given_model_before_anything_is_taught(world):
