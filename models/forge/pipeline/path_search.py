@@ -27,7 +27,7 @@ from models.forge.routes.frontier import (
     mark_chosen,
 )
 from models.forge.routes.judgement import PathJudge
-from models.forge.routes.learned import TAUGHT, train_learned_path
+from models.forge.routes.learned import TAUGHT, TrainedEdge, train_learned_path
 from models.forge.routes.path_training import LearnedCourse
 from models.forge.routes.sample_code import fit_sample_codes
 from models.forge.routes.weighted_sample import build_weighted_path, fit_sample_transform
@@ -178,14 +178,10 @@ class PathSearch:
             found.traced, found.data, self._cut, softness=course.softness, seed=course.seed
         )
         return train_learned_path(
-            found.traced,
-            found.data,
-            self._cut,
-            self._pieces,
+            TrainedEdge(found.traced, found.data, self._cut, self._pieces, self._fitted),
             max_bytes=size,
             course=course,
             tell=lambda _, share: self._timed(f"teaching {size} B", share) if epochs else None,
-            fitted=self._fitted,
         )
 
     def _is_superfluous(self, path: CodePath) -> bool:

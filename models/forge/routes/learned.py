@@ -5,6 +5,8 @@ levels and the hub's layers. The start is a working path already (`models/forge/
 teaching improves it and need not find it. The loss counts most where the device would ask.
 """
 
+from typing import NamedTuple
+
 from torch import nn
 
 from models.forge.data.types import Data
@@ -27,23 +29,26 @@ from models.runtime.feature_codec import ANS_STEPS
 TAUGHT, UNTAUGHT = "taught-", "transform-"  # what names of paths begin with; the payload in bytes follows
 
 
-def train_learned_path(
-    traced: TracedModel,
-    data: Data,
-    cut: Cut,
-    pieces: TrainedModules,
-    *,
-    max_bytes: int,
-    course: LearnedCourse,
-    tell: ProgressCallback,
-    fitted: FittedTransform | None = None,
-) -> CodePath:
+class TrainedEdge(NamedTuple):
+    """The given model, its data, and the modules trained for one cut of it.
+
+    `fitted`: from `fit_feature_transform` for that cut, where several sizes are tried; None: fitted for each.
+    """
+
+    traced: TracedModel
+    data: Data
+    cut: Cut
+    pieces: TrainedModules
+    fitted: FittedTransform | None = None
+
+
+def train_learned_path(edge: TrainedEdge, *, max_bytes: int, course: LearnedCourse, tell: ProgressCallback) -> CodePath:
     """Code path of at most about `max_bytes` over an edge that stays as it is, in evaluation mode.
 
-    `pieces`: the trained edge, cut at `cut`. `fitted`: from `fit_feature_transform` for that cut, where several
-    sizes are tried; None: fitted here. `tell(what, share)` reports progress. With the same `course.folder` a killed
-    teaching goes on at its last whole epoch.
+    `tell(what, share)` reports progress. With the same `course.folder` a killed teaching goes on at its last whole
+    epoch.
     """
+    traced, data, cut, pieces, fitted = edge
     name = f"{TAUGHT if course.epochs else UNTAUGHT}{max_bytes}"
     with deterministic_torch(course.seed, course.threads):
         tell("fitting a transform", 0.0)

@@ -90,7 +90,7 @@ def test_the_manifest_says_where_the_bundle_comes_from(forged):
 def test_a_report_without_links_and_the_outcomes_lie_beside_the_bundle(forged):
     folder = locate_report(forged.path)
     page = (folder / HTML_FILE).read_text()
-    titles = ("Bytes", "Which samples to escalate", "Confidence calibration", "Precisions", "Privacy leakage")
+    titles = ("Bytes", "Which samples to escalate", "Confidence and novelty", "Precisions", "Privacy leakage")
     for words in (*titles, "<svg", forged.digest):
         assert words in page
     for link in ("http://", "https://", "<script", 'src="/'):

@@ -19,7 +19,7 @@ from models.forge.partition.layout import AxisOrder, FeatureLayout
 from models.forge.routes.draft_codes import fit_feature_transform
 from models.forge.routes.feature_codes import FeatureCoder, FeatureDecoder, FeatureReader, FeatureRestorer
 from models.forge.routes.feature_transform import apply_modes, fit_basis
-from models.forge.routes.learned import train_learned_path
+from models.forge.routes.learned import TrainedEdge, train_learned_path
 from models.forge.routes.path_training import LearnedCourse, expected_gains
 from models.forge.routes.step_rounding import StepRounding, fit_grid
 from models.forge.training.distillation import DistillationConfig, build_loss_config, build_modules
@@ -97,9 +97,7 @@ def _silent(_what: str, _share: float) -> None:
 
 
 def _train(world, max_bytes, course, tell=_silent):
-    return train_learned_path(
-        world.traced, world.data, world.cut, world.pieces, max_bytes=max_bytes, course=course, tell=tell
-    )
+    return train_learned_path(TrainedEdge(*world), max_bytes=max_bytes, course=course, tell=tell)
 
 
 def _codes(world, path, x):
@@ -195,16 +193,7 @@ def test_one_fitted_transform_serves_all_sizes(world):
     course = LearnedCourse(epochs=0)
     fitted = fit_feature_transform(world.traced, world.data, world.cut, softness=course.softness, seed=0)
     alone = _train(world, 12, course)
-    shared = train_learned_path(
-        world.traced,
-        world.data,
-        world.cut,
-        world.pieces,
-        max_bytes=12,
-        course=course,
-        tell=_silent,
-        fitted=fitted,
-    )
+    shared = train_learned_path(TrainedEdge(*world, fitted), max_bytes=12, course=course, tell=_silent)
     assert shared.tables == alone.tables
 
 
