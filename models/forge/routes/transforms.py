@@ -140,7 +140,7 @@ class AnalysisTransform(nn.Module):
         self.shape, self.joint = transform.shape, transform.joint
         bases = [_round_vectors(transform, kept, step)] if transform.joint else transform.bases
         self.bases = nn.ParameterList([_frozen(basis) for basis in bases])
-        self.mean, self.rates = _frozen(transform.mean), _frozen(1 / transform.scale)
+        self.mean, self.rates = _frozen(transform.mean), _frozen(np.asarray(1 / transform.scale, np.float32))
         self.register_buffer("order", torch.from_numpy(transform.order[:kept].copy()))
 
     def forward(self, sample: Tensor) -> Tensor:

@@ -64,8 +64,8 @@ def _part(count: int, seed: int) -> DataPart:
 class World(NamedTuple):
     """A given model, its data, and an edge of random weights at its first cut."""
 
-    data: Data
     traced: object
+    data: Data
     cut: object
     pieces: object
 
@@ -89,7 +89,7 @@ def world():
     pieces = build_modules(traced, cut, cut, wish, build_loss_config(data, wish))
     for module in (pieces.head, pieces.encoder, pieces.exit):
         module.eval()
-    return World(data, traced, cut, pieces)
+    return World(traced, data, cut, pieces)
 
 
 def _silent(_what: str, _share: float) -> None:
