@@ -193,7 +193,7 @@ def test_one_fitted_transform_serves_all_sizes(world):
     course = LearnedCourse(epochs=0)
     fitted = fit_feature_transform(world.traced, world.data, world.cut, softness=course.softness, seed=0)
     alone = _train(world, 12, course)
-    shared = train_learned_path(TrainedEdge(*world, fitted), max_bytes=12, course=course, tell=_silent)
+    shared = train_learned_path(TrainedEdge(*world)._replace(fitted=fitted), max_bytes=12, course=course, tell=_silent)
     assert shared.tables == alone.tables
 
 
