@@ -19,6 +19,7 @@ from torch import Tensor, nn
 Samples = npt.NDArray[np.float32]
 MAX_JOINT_VALUES = 4096  # numbers of a sample up to which one transform is fitted over all of them
 _CHUNK = 2048
+_MOST_SAMPLES = 20_000  # more make a covariance no better, and take longer
 _CHANNELLED = 2  # axes of a sample up to which its last may be that of channels, as its first may always be
 _MOST_CHANNELS = 256
 _UNLIKE = 10.0  # deviations of channels further apart than this are of different units
@@ -63,7 +64,8 @@ def fit_transform(x: Samples) -> LinearTransform:
 
 
 def fit_joint_transform(x: Samples) -> LinearTransform:
-    """Fit one orthonormal basis over whole samples: the eigenvectors of their covariance."""
+    """Fit one orthonormal basis over whole samples: the eigenvectors of the covariance of 20,000 to 40,000."""
+    x = x[:: max(1, len(x) // _MOST_SAMPLES)]
     shape, values = x.shape[1:], math.prod(x.shape[1:])
     mean, scale = _fit_units(x)
     total = np.zeros((values, values))
