@@ -87,7 +87,7 @@ class TrainingBudget(NamedTuple):
 
 TRAINING_BUDGETS = {
     Effort.QUICK: TrainingBudget(3, 260, 30, 1, 2, 20_000),
-    Effort.NORMAL: TrainingBudget(12, 3000, 60, 4, 3, 30_000),
+    Effort.NORMAL: TrainingBudget(12, 1500, 40, 4, 3, 30_000),
     Effort.THOROUGH: TrainingBudget(30, 9000, 150, 8, 4, 60_000),
 }
 
