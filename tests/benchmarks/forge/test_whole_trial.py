@@ -10,7 +10,7 @@ from benchmarks.forge.datasets import ForgeCase
 from benchmarks.forge.trials import TrialKey, TrialRecord, encode_record
 from models.forge.spec import ForgeSpec
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]  # a whole run of the forge
 
 
 @pytest.fixture
