@@ -77,7 +77,7 @@ ZOO_CASES = {
         {**_list_wishes(_TENTH, SIZES), "leakage-aware": replace(_TENTH, leakage_aware=1.0)},
     ),
     "clinc150": ForgeCase("models.zoo.clinc150", _list_wishes(_FEW_ALARMS), makes_augmentation=True),
-    "cmapss": ForgeCase("models.zoo.cmapss", _list_wishes(_QUARTER), effort=Effort.NORMAL),
+    "cmapss": ForgeCase("models.zoo.cmapss", _list_wishes(replace(_QUARTER, head_share=0.25)), effort=Effort.NORMAL),
     "mitbih": ForgeCase("models.zoo.mitbih", _list_wishes(replace(_QUARTER, max_share=0.20)), share=0.20),
 }
 UNSEEN_CASES = {

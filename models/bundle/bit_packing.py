@@ -57,7 +57,8 @@ class PackingScheme(NamedTuple):
         found = self.unpack_rows(np.frombuffer(data, np.uint8).reshape(1, -1), count)
         if found.faulty[0]:
             raise CodecError(self.fault)
-        return found.codes[0]
+        codes: Codes = found.codes[0]
+        return codes
 
 
 class UnpackedRows(NamedTuple):
@@ -79,7 +80,7 @@ def _bit_packing(bits: int) -> PackingScheme:
         wide = np.zeros((len(rows) * count, 8), np.uint8)
         wide[:, 8 - bits :] = found[:, :used].reshape(-1, bits)
         # each payload has one encoding: filled spare bits would be a hidden channel
-        return UnpackedRows(np.packbits(wide).reshape(len(rows), count), found[:, used:].any(1))
+        return UnpackedRows(np.packbits(wide).reshape(len(rows), count), np.asarray(found[:, used:].any(1), np.bool_))
 
     return PackingScheme(
         1 << bits,

@@ -286,7 +286,7 @@ def _decode_at(step: int, decoder: Any, table: StepTable) -> Codes:
     ]
     low, multiple = (column[step][table.of_position] for column in (table.lows, table.multiples))
     wide = (np.concatenate(parts) - low) * multiple + table.settings.centre
-    return wide.astype(np.uint8)
+    return np.asarray(wide, np.uint8)
 
 
 def _read_table(data: bytes, offset: int) -> tuple[StepTable, int]:
