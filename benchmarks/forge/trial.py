@@ -100,7 +100,7 @@ def _predict_whole(name: str, model: Any, data: Data) -> Floats:
     if not path.exists():
         answers = predict_batches(model, data.heldout.x[0]).numpy()
         fresh = path.with_suffix(".new.npy")
-        np.save(fresh, answers)
+        np.save(fresh, answers, allow_pickle=False)
         fresh.replace(path)
     return np.asarray(np.load(path, allow_pickle=False), np.float64)
 

@@ -64,7 +64,7 @@ def samples() -> Data:
         x, y = _speak_all()
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".new.npz")
-        np.savez(fresh, x=x, y=y)
+        np.savez(fresh, allow_pickle=False, x=x, y=y)
         fresh.replace(path)
     with np.load(path, allow_pickle=False) as file:
         x, y = file["x"].astype(np.float32) / np.float32(255), file["y"]

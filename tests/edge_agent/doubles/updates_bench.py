@@ -21,7 +21,7 @@ KEYS = f"keys/{REGION}.json"
 NAMES = RepositoryNames(FAMILY, ("test",), (REGION,), "0.1.0")
 DEFAULTS = {
     "version": 1, "mode": "answer_now", "audit": 0.0, "budget_s": 5.0, "level": "P2",
-    "bytes_per_day": 10_000_000, "max_open": 1000,
+    "bytes_per_day": 10_000_000, "max_open": 1000, "novel": "flag",
 }  # fmt: skip
 CUSTOM = {"min_agent": "0.1.0", "target": {"runtime": "none", "opset": 0, "precision": "float32", "machine": "any"}}
 
