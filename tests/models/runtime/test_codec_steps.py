@@ -192,7 +192,7 @@ def test_threads_may_share_a_table_that_was_just_opened():
     (table,) = read_step_tables(FILE)
     codes = drawn(20, seed=3)
     wanted = [encode_steps(one, TABLE) for one in codes]
-    found = [[] for _ in range(4)]
+    found: list[list[bytes]] = [[] for _ in range(4)]
     threads = [
         threading.Thread(target=lambda out=out: out.extend(encode_steps(one, table) for one in codes)) for out in found
     ]
