@@ -120,7 +120,7 @@ def test_channels_of_unlike_units_are_each_carried(axis):
 
 
 def test_long_payloads_span_the_largest_coefficient_still():
-    x = waves(600) * np.float32([1000, 1])[:, None, None]
+    x = waves(600) * np.array([1000, 1], np.float32)[:, None, None]
     spec = InputSpec("sample", TensorDType.FP32, x.shape[1:], float(x.min()), float(x.max()))
     errors = [np.square(send(code, x[:40]) - x[:40]).mean() for code in fit_sample_codes(x, spec, (60, 120, 240))]
     assert errors == sorted(errors, reverse=True)
