@@ -3,6 +3,7 @@
 Rule: a line says what was found, with its interval, and what to try. Nothing is chosen here.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,9 @@ class CodedSamples(NamedTuple):
     name: str
     sealed_bytes: float
     lost: float
+
+
+_Z95 = 1.959964
 
 
 def warn_of_harm(found: Outcomes, threshold: float) -> str:
@@ -110,11 +114,12 @@ def warn_of_asked_share(c: CalibrationFigures, found: Outcomes) -> str:
 
 
 def warn_of_alarms(who: str, domain: DomainFigures | None) -> str:
-    """More held-out samples in scope are called out of domain than was wished, by more than the interval.
+    """More held-out samples in scope are called out of domain than was wished, by more than chance explains.
 
+    The threshold has noise of its own, from the calibration part: as much as if that were as large as the held-out one.
     `who`: the half that calls them so.
     """
-    if domain is None or domain.low95 <= domain.aim:
+    if domain is None or domain.low95 <= domain.aim + _Z95 * math.sqrt(domain.aim * (1 - domain.aim) / domain.samples):
         return ""
     return (
         f"{who} calls {domain.false_alarm:.1%} of the held-out samples out of domain although they are in scope"

@@ -110,6 +110,8 @@ def test_more_asked_than_promised_is_said_with_its_interval():
 def test_more_false_alarms_than_were_wished_are_said_with_their_interval():
     kept = DomainFigures(DomainScore.NOVELTY, 0.95, 0.05, 0.055, 0.045, 0.066, 2000)
     assert warn_of_alarms("the device", kept) == warn_of_alarms("the hub", None) == ""
+    by_chance = DomainFigures(DomainScore.ENERGY, -4.0, 0.05, 0.0553, 0.0509, 0.06, 10_000)
+    assert not warn_of_alarms("the hub", by_chance), "the threshold itself came from a sample"
     line = warn_of_alarms("the hub", DomainFigures(DomainScore.ENERGY, -4.0, 0.05, 0.12, 0.106, 0.135, 2000))
     assert line.startswith("the hub calls 12.0% of the held-out samples out of domain although they are in scope")
     assert "(10.6% to 13.5%, 2000 samples), where 5.0% was wished" in line
