@@ -25,7 +25,14 @@ CUT = "early.3.relu"
 PAYLOAD_BYTES = 64  # messages are padded: fewer bytes would not make them shorter
 Progress = Callable[[str, float], None]
 DEMO_SPEC = ForgeSpec(
-    NAME, VERSION, cut=CUT, max_bytes=PAYLOAD_BYTES, precision="int8-weights", effort=Effort.QUICK, max_share=0.3
+    NAME,
+    VERSION,
+    cut=CUT,
+    path="learned-64",  # codes 0 to 15 from zero on: the templates' clips, norms and noise are written for these
+    max_bytes=PAYLOAD_BYTES,
+    precision="int8-weights",
+    effort=Effort.QUICK,
+    max_share=0.3,
 )
 SAMPLE_LINES = 40
 _SAMPLE_SEED = 11
