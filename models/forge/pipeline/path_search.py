@@ -24,6 +24,7 @@ from models.forge.routes.frontier import (
     choose_point,
     find_obstacle,
     is_enough,
+    kept_share,
     mark_chosen,
 )
 from models.forge.routes.judgement import PathJudge
@@ -97,12 +98,11 @@ class PathSearch:
     def __init__(self, found: PreparedModel, wish: ForgeSpec, trained: TrainedCut, timed: StageCallback) -> None:
         self._found, self._wish, self._timed = found, wish, timed
         self._cut, self._pieces, self._teaching = trained
-        share = ASK_SHARE if wish.max_share is None else wish.max_share
         self._judge = PathJudge(
             found.traced.gm,
             found.data,
             trained.pieces,
-            share or ASK_SHARE,
+            wish.max_share or ASK_SHARE,
             samples=_JUDGED[wish.effort],
             fitted=_FITTED,
         )
@@ -233,15 +233,11 @@ class PathSearch:
 
     def _pareto_names(self) -> Sequence[str]:
         """Names of all paths: first those that no other beats in bytes and in what they keep, then the others."""
-        order = sorted(self._points, key=lambda p: (p.sealed_bytes, -_kept(p)))
+        order = sorted(self._points, key=lambda p: (p.sealed_bytes, -kept_share(p)))
         best = -math.inf
         front: list[str] = []
         rest: list[str] = []
         for point in order:
-            (front if _kept(point) > best else rest).append(point.name)
-            best = max(best, _kept(point))
+            (front if kept_share(point) > best else rest).append(point.name)
+            best = max(best, kept_share(point))
         return [*front, *rest]
-
-
-def _kept(point: RoutePoint) -> float:
-    return 0.0 if math.isnan(point.recovered) else point.recovered

@@ -114,7 +114,8 @@ def choose_point(points: Sequence[RoutePoint], wish: ForgeSpec) -> RoutePoint:
 
 def _cost(point: RoutePoint) -> tuple[int, float, int, str]:
     """Order of paths of like quality: bytes as they travel, then the least leakage, then bytes of codes."""
-    return point.sealed_bytes, point.leakage or 0.0, point.payload_bytes, point.name
+    leaked = 1.0 if point.leakage is None else point.leakage  # what was not attacked may leak all
+    return point.sealed_bytes, leaked, point.payload_bytes, point.name
 
 
 def _describe_refusal(points: Sequence[RoutePoint], wish: ForgeSpec) -> str:
@@ -163,8 +164,8 @@ def _compare_points(point: RoutePoint, best: RoutePoint) -> str:
 def best_trades(points: Sequence[RoutePoint]) -> tuple[tuple[str, RoutePoint], ...]:
     """At most three paths worth a look, each with what is best about it: fewest bytes, most kept, least leakage."""
     rules: tuple[tuple[str, Callable[[RoutePoint], tuple[float, ...]]], ...] = (
-        ("fewest bytes", lambda p: (p.sealed_bytes, -_kept(p))),
-        ("keeps most", lambda p: (-_kept(p), p.sealed_bytes)),
+        ("fewest bytes", lambda p: (p.sealed_bytes, -kept_share(p))),
+        ("keeps most", lambda p: (-kept_share(p), p.sealed_bytes)),
         ("leaks least", lambda p: (2.0 if p.leakage is None else p.leakage, p.sealed_bytes)),
     )
     found: dict[str, tuple[str, RoutePoint]] = {}
@@ -174,5 +175,6 @@ def best_trades(points: Sequence[RoutePoint]) -> tuple[tuple[str, RoutePoint], .
     return tuple(found.values())
 
 
-def _kept(point: RoutePoint) -> float:
+def kept_share(point: RoutePoint) -> float:
+    """Share that a path keeps of what lossless features gain; 0 where they gain nothing."""
     return 0.0 if math.isnan(point.recovered) else point.recovered
