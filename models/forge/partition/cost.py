@@ -242,7 +242,7 @@ class _CutMeter:
     def _measure_coding(self, parts: SplitModel, cut: Cut, count: int, *, search: bool) -> tuple[Any, ...]:
         x, y, whole = self._x[:count], self._y[:count], self._score(self._whole[:count], self._y[:count])
         seen, found = _compute_features(parts.head, self._seen[:count]), _compute_features(parts.head, x)
-        masks = [not node.meta["val"].is_floating_point() for node in _iter_cut_nodes(self._traced, cut)]
+        masks = list_masks(self._traced, cut)
         trial = _CodingTrial(parts.tail, seen, found, masks)
         levels = LEVELS[_START]
         levels, score = (
@@ -313,9 +313,10 @@ class _CodingTrial:
         return [fit_range(one, levels, whole=mask) for one, mask in zip(self._seen, self._masks, strict=True)]
 
 
-def _iter_cut_nodes(traced: TracedModel, cut: Cut) -> Iterator[fx.Node]:
+def list_masks(traced: TracedModel, cut: Cut) -> list[bool]:
+    """Of each of a cut's tensors: whether it holds whole numbers."""
     known = {node.name: node for node in traced.gm.graph.nodes}
-    return (known[name] for name in cut.nodes)
+    return [not known[name].meta["val"].is_floating_point() for name in cut.nodes]
 
 
 def _compute_features(head: nn.Module, x: Tensor) -> list[Tensor]:

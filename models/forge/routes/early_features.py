@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from models.forge.partition.code_levels import QuantisationRange, fit_range
+from models.forge.partition.cost import list_masks
 from models.forge.partition.cuts import Cut, TracedModel
 from models.forge.partition.split import run_head, split_model, split_shared
 from models.forge.training.code_path import CodePath, Route
@@ -73,7 +74,7 @@ def iter_early_paths(
 
 def _build_paths(traced: TracedModel, cut: Cut, x: npt.NDArray[np.generic], *, own: bool) -> Iterator[CodePath]:
     seen = _collect_features(split_shared(traced, cut).head, x[:_FITTED])
-    masks = _list_masks(traced, cut)
+    masks = list_masks(traced, cut)
     for levels in LEVELS:
         ranges = [fit_range(one, levels, whole=mask) for one, mask in zip(seen, masks, strict=True)]
         half = split_model(traced, cut)
@@ -86,12 +87,6 @@ def _build_paths(traced: TracedModel, cut: Cut, x: npt.NDArray[np.generic], *, o
             shape=(cut.values,),
             levels=max(limits.levels for limits in ranges),
         )
-
-
-def _list_masks(traced: TracedModel, cut: Cut) -> list[bool]:
-    """Of each of a cut's tensors: whether it holds whole numbers."""
-    known = {node.name: node for node in traced.gm.graph.nodes}
-    return [not known[name].meta["val"].is_floating_point() for name in cut.nodes]
 
 
 def _collect_features(head: nn.Module, x: npt.NDArray[np.generic]) -> list[Tensor]:

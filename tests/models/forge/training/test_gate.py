@@ -15,20 +15,7 @@ from models.forge.training.gate import (
     fit_value_gate,
     mean_recovered,
 )
-
-COUNT = 3000
-
-
-def _world(*, telling: bool, count: int = COUNT, seed: int = 0) -> GateSamples:
-    """Three labels; one number of the trunk tells where the device errs although its logits look sure (`telling`)."""
-    chance = torch.Generator().manual_seed(seed)
-    y = torch.randint(3, (count,), generator=chance)
-    trap = torch.rand(count, generator=chance) < 0.2
-    wrong = trap & (torch.rand(count, generator=chance) < 0.8)
-    named = torch.where(wrong, (y + 1) % 3, y)
-    logits = torch.nn.functional.one_hot(named, 3) * 4.0 + torch.randn(count, 3, generator=chance)
-    summary = torch.stack([trap.float() if telling else torch.zeros(count), torch.randn(count, generator=chance)], 1)
-    return GateSamples(logits, summary, torch.nn.functional.one_hot(y, 3).float(), y)
+from tests.models.forge.training.gate_world import make_gate_samples
 
 
 def _own(seen: GateSamples) -> torch.Tensor:
@@ -37,14 +24,14 @@ def _own(seen: GateSamples) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def gate() -> ConfidenceGate:
-    found = fit_gate(_world(telling=True), seed=1)
+    found = fit_gate(make_gate_samples(telling=True), seed=1)
     assert found is not None
     return found
 
 
 @pytest.mark.further
 def test_a_gate_finds_what_the_softmax_cannot_see(gate):
-    fresh = _world(telling=True, seed=5)
+    fresh = make_gate_samples(telling=True, seed=5)
     own, hub = _own(fresh), fresh.hub.argmax(1) == fresh.y
     confidence = gate(fresh.logits, fresh.summary)
     softmax = torch.softmax(fresh.logits, 1).amax(1)
@@ -52,7 +39,7 @@ def test_a_gate_finds_what_the_softmax_cannot_see(gate):
 
 
 def test_confidence_reads_as_the_probability_of_being_right(gate):
-    fresh = _world(telling=True, seed=6)
+    fresh = make_gate_samples(telling=True, seed=6)
     confidence, own = gate(fresh.logits, fresh.summary).detach().numpy(), _own(fresh).numpy()
     assert confidence.min() >= 0
     assert confidence.max() <= 1
@@ -69,7 +56,7 @@ def test_a_gate_that_is_no_better_than_the_softmax_is_left_out():
 
 
 def test_few_samples_teach_no_gate():
-    assert fit_gate(_world(telling=True, count=100), seed=0) is None
+    assert fit_gate(make_gate_samples(telling=True, count=100), seed=0) is None
 
 
 def test_a_table_never_falls_and_keeps_the_order_of_scores():
