@@ -46,7 +46,11 @@ def _switch_option(name: str, told: str) -> Any:
     return typer.Option(name, help=told, rich_help_panel=_RUN)
 
 
-_Model = typer.Argument(metavar=_FUNCTION, help="Returns your torch model, or is one.", show_default=False)
+_Model = typer.Argument(
+    metavar=_FUNCTION,
+    help="Returns your torch model, or is one; or hf:FOLDER, a Hugging Face checkpoint.",
+    show_default=False,
+)
 _Data = typer.Option("--data", metavar=_FUNCTION, help="Returns (x, y), (x, y, labels) or a Data.", show_default=False)
 _Out = typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write the bundle to.", show_default=False)
 _Small = _flag_option("Your own small model as the device's answer, instead of a learned one.", metavar=_FUNCTION)

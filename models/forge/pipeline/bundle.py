@@ -21,6 +21,7 @@ from models.bundle.manifest import (
     GOLDEN_FILE,
     HUB_FILE,
     HUB_GRAPH_FILE,
+    JOINT_FORMAT,
     HubModel,
     Manifest,
     ModelKind,
@@ -65,6 +66,7 @@ def write_forged_bundle(
     contents |= {EDGE_FILE: made.edge.graph, GOLDEN_FILE: _pack_golden(found, made)}
     contents |= {CODEC_FILE: way.tables} if way.tables else {}
     manifest = Manifest(
+        format=JOINT_FORMAT,
         name=asked.wish.name,
         version=asked.wish.version,
         kind=ModelKind.CLASSIFIER if found.data.labels else ModelKind.REGRESSOR,

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import safetensors.torch
-import torch
 from torch import Tensor, nn
 
 from models.forge.cache import StageCache, digest_parts
@@ -39,9 +38,9 @@ from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import BundleCost
 from models.forge.partition.split import copy_model
 from models.forge.pipeline.path_search import PathSearch, TrainedCut, plan_first_payload
+from models.forge.pipeline.path_tuning import weigh_gains
 from models.forge.report.result import CandidateSummary, EdgeResult, ForgedBundle
 from models.forge.routes.judgement import PathJudge
-from models.forge.routes.path_training import expected_gains
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec
 from models.forge.training.code_path import CodePath, Route
 from models.forge.training.distillation import (
@@ -66,7 +65,6 @@ from wire.protocol.messages import FieldSpec, ModelRef
 StageCallback = Callable[[str, float], None]
 _HEAD_SHARE = 0.10
 _SHOWN = 512  # samples from which the quantiser takes the range of every activation
-_LEAST_WEIGHT = 0.3  # in tuning, of a sample that the hub answers no better than the device, beside 1
 _KEPT_ENOUGH = 0.99  # of what lossless features gain: the hub is not tuned any further
 
 
@@ -123,7 +121,7 @@ class CandidateBuild:
         teaching = teaching._replace(folder=self._cache.scratch_folder("teach", key))
         pieces = self._train_modules(teaching, cut)
         found = PathSearch(self._found, self._wish, TrainedCut(cut, pieces, teaching), self._timed).run()
-        if found.path.route is Route.SAMPLE:  # a copy of the given model answers: it may be tuned
+        if found.path.tail is self._found.traced.gm:  # the given model itself: a copy of it may be tuned
             found = found._replace(path=replace(found.path, tail=copy_model(self._found.traced)))
         pieces = self._take_path(pieces, found.path)
         (feature,) = build_field_specs([found.path.shape], found.path.levels, found.path.level)
@@ -250,9 +248,8 @@ class CandidateBuild:
         if reached < _KEPT_ENOUGH:
             part = self._found.data.training
             answers = predict_batches(self._found.traced.gm, part.x[0][: len(seen.codes)])
-            gains = expected_gains(answers, torch.from_numpy(seen.logits), aim, warmth=1.0).numpy()
             course = HubTuningConfig(aim, epochs=self._pace.tuning, seed=self._wish.seed, bf16=True)
-            weights = (_LEAST_WEIGHT + (1 - _LEAST_WEIGHT) * gains).astype(np.float32)
+            weights = weigh_gains(answers, seen.logits, course)
             shown = ShippedSamples(seen.codes, answers.numpy(), part.y[: len(seen.codes)], weights)
             fine_tune_hub(path, shown, course, lambda share: self._timed("tuning", share))
             if not judge.score() > reached:

@@ -31,6 +31,7 @@ __all__ = [
     "pack_inputs",
 ]
 
+CHECKPOINT_PREFIX = "hf:"
 _LOOKED_AT = 64  # samples
 _ALIKE = 1e-6  # of the answers' scale
 _OURS = frozenset(("models", "wire", "policies", "edge_agent", "cloud_hub", "simulations", "skerry"))
@@ -39,12 +40,22 @@ _OURS = frozenset(("models", "wire", "policies", "edge_agent", "cloud_hub", "sim
 def load_model(where: str, folder: Path) -> nn.Module:
     """Import and call `pkg.mod:function` in `folder`; returns its model on the CPU, float32, in evaluation mode.
 
-    Raises ForgeError if it cannot be imported, raises an error, or returns no usable module.
+    `hf:PATH` is the Hugging Face checkpoint at that path. Raises ForgeError if it cannot be imported, raises an error,
+    or returns no usable module.
     """
+    if where.startswith(CHECKPOINT_PREFIX):
+        return check_model(_load_checkpoint(folder / where.removeprefix(CHECKPOINT_PREFIX)), where)
     function = _resolve_name(where, folder)
     with wrap_user_errors(f"{where}: it raised an error", "call it in Python without arguments first"):
         model = function if isinstance(function, nn.Module) else function()
     return check_model(model, where)
+
+
+def _load_checkpoint(path: Path) -> nn.Module:
+    from models.huggingface.architecture import load_network  # noqa: PLC0415 - transformers takes seconds
+    from models.huggingface.checkpoint import read_checkpoint  # noqa: PLC0415
+
+    return load_network(read_checkpoint(path))
 
 
 def load_data(where: str, folder: Path) -> Data:

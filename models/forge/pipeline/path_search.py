@@ -1,11 +1,13 @@
 """Search for the code path that ships over one trained edge: all routes judged side by side, larger learned codes last.
 
-Rule: what takes no teaching is always measured; learned codes are taught at more and more bytes only while no path
-within the limits keeps nine tenths of the gain, or meets `--max-loss`.
+Rule: what takes no teaching is always measured. While no path within the limits keeps nine tenths of the gain, or
+meets `--max-loss`, the hub's half of the best ones is tuned and they are judged again; then learned codes are taught at
+more and more bytes.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -16,8 +18,11 @@ from models.forge.evaluation.threshold_choice import ASK_SHARE
 from models.forge.leakage.measure import quick_leakage_bound
 from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import HEAD_SHARE
-from models.forge.routes.draft_codes import FittedTransform, fit_feature_transform
+from models.forge.pipeline.path_tuning import PathTuner
 from models.forge.routes.early_features import iter_early_paths
+from models.forge.routes.features.draft_codes import FittedTransform, fit_feature_transform
+from models.forge.routes.features.learned import TAUGHT, TrainedEdge, train_learned_path
+from models.forge.routes.features.path_training import LearnedCourse
 from models.forge.routes.frontier import (
     ENOUGH_RECOVERED,
     RoutePoint,
@@ -28,13 +33,12 @@ from models.forge.routes.frontier import (
     mark_chosen,
 )
 from models.forge.routes.judgement import PathJudge
-from models.forge.routes.learned import TAUGHT, TrainedEdge, train_learned_path
-from models.forge.routes.path_training import LearnedCourse
-from models.forge.routes.sample_code import fit_sample_codes
+from models.forge.routes.sample.sample_code import fit_sample_codes
 from models.forge.routes.weighted_sample import build_weighted_path, fit_sample_transform
 from models.forge.spec import Effort, ForgeSpec
 from models.forge.training.code_path import CodePath, Route, SampleCoder
-from models.forge.training.distillation import DistillationConfig
+from models.forge.training.distillation import DistillationConfig, build_loss_config
+from models.forge.training.hub_tuning import HubTuningConfig
 from models.forge.training.modules import TrainedModules
 from wire.protocol.messages import SensitivityLevel
 
@@ -48,6 +52,21 @@ _ATTACKED_SAMPLES = 1500
 # share of the gain at which no larger codes are taught: what is near is brought nearer by tuning the hub
 _NEAR_ENOUGH = {Effort.QUICK: 0.7, Effort.NORMAL: ENOUGH_RECOVERED, Effort.THOROUGH: ENOUGH_RECOVERED}
 _MOST_FIRST = 128
+
+
+class TuningPace(NamedTuple):
+    """How many paths are tuned before one is chosen, for how many epochs of how many training samples."""
+
+    paths: int
+    epochs: int
+    samples: int
+
+
+_TUNED = {
+    Effort.QUICK: TuningPace(2, 1, 20_000),
+    Effort.NORMAL: TuningPace(2, 2, 30_000),
+    Effort.THOROUGH: TuningPace(3, 3, 60_000),
+}
 _LATER_SHARE, _MOST_LATER = 0.5, 6  # of the edge's epochs, for learned codes over it: they start from a working path
 
 
@@ -117,6 +136,7 @@ class PathSearch:
         for number, path in enumerate(self._iter_untaught_paths()):
             self._measure(path)
             self._timed(STAGE, 0.5 * (1 - 0.7 ** (number + 1)))
+        self._tune_best()
         for path in self._iter_larger_codes():
             self._measure(path)
         self._timed(STAGE, 0.7)
@@ -197,6 +217,40 @@ class PathSearch:
             if not by_name and self._fewest_enough() <= size:
                 return
             yield self._learn_path(size, epochs=max(1, min(_MOST_LATER, round(_LATER_SHARE * self._teaching.epochs))))
+
+    def _tune_best(self) -> None:
+        """Tune the best path of each route that may leave, and judge it again, where none keeps enough untuned."""
+        if self._wish.path or self._wish.leakage_aware or self._has_enough():
+            return
+        pace, best = _TUNED[self._wish.effort], self._best_of_routes()
+        if not best:
+            return
+        aim = build_loss_config(self._found.data, self._teaching)
+        course = HubTuningConfig(aim, epochs=pace.epochs, seed=self._wish.seed, bf16=True)
+        tuner = PathTuner(self._found, self._judge, course, samples=pace.samples)
+        for name in best[: pace.paths]:
+            self._timed(f"tuning {name}", 0.0)
+            tuned = tuner.tune(self._paths[name], lambda share, name=name: self._timed(f"tuning {name}", share))  # type: ignore[misc]
+            before = next(point for point in self._points if point.name == name)
+            judged = self._judge.measure(tuned, before.head_share)
+            if judged.point.recovered > before.recovered:
+                self._points[self._points.index(before)] = judged.point
+                self._paths[name] = tuned
+
+    def _has_enough(self) -> bool:
+        """Whether a path that may leave meets the wish for loss, or keeps nine tenths of the gain."""
+        allowed = [point for point in self._points if not find_obstacle(point, self._wish)]
+        return any(self._wish.max_loss is not None or is_enough(point) for point in allowed)
+
+    def _best_of_routes(self) -> list[str]:
+        """Names of the best path of each route, within all limits but that of loss; the best of all first."""
+        wish = replace(self._wish, max_loss=None)
+        best: dict[Route, RoutePoint] = {}
+        for point in self._points:
+            known = best.get(point.route)
+            if not find_obstacle(point, wish) and (known is None or point.recovered > known.recovered):
+                best[point.route] = point
+        return [point.name for point in sorted(best.values(), key=lambda point: -point.recovered)]
 
     def _fewest_enough(self) -> float:
         """Bytes of the smallest path that may ship and keeps enough for this effort, or meets the wish for loss."""

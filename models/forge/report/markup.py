@@ -22,7 +22,7 @@ h1{margin:0 0 .2rem}h2{margin:2.2rem 0 .6rem;border-bottom:1px solid var(--edge)
 td,th{text-align:right;border-bottom:1px solid var(--row);overflow-wrap:normal}
 td:first-child,th:first-child{text-align:left;white-space:nowrap}tr.chosen{background:var(--mark)}
 .warning{background:var(--alarm);border:1px solid var(--alarm-edge);border-radius:.5rem;padding:.5rem .9rem}
-td.words,th.words{text-align:left}small,.why{color:var(--soft)}
+td.words,th.words{text-align:left}td.words:last-child{min-width:12rem}small,.why{color:var(--soft)}
 .cards{display:flex;flex-wrap:wrap;gap:.7rem;margin:1rem 0}
 .card{border:1px solid var(--edge);border-radius:.5rem;padding:.5rem .9rem}.card b{display:block;font-size:1.5rem}
 .wide svg.chart{min-width:40rem}

@@ -111,9 +111,8 @@ def _render_cuts(rows: Sequence[CutCost], made: ForgedBundle) -> str:
         if r.leakage is not None
     ]
     size = ChartAxis("bytes of features, coded without training", logarithmic=True)
-    quality = ChartAxis(
-        "accuracy after coding" if made.judged.calibration.metric == QualityMetric.ACCURACY else "RMSE after coding"
-    )
+    metric = "accuracy" if made.judged.calibration.metric == QualityMetric.ACCURACY else "RMSE"
+    quality = ChartAxis(f"{metric} after coding")
     plots = [
         draw_chart(size, ChartAxis("head, microseconds", logarithmic=True), [ChartSeries("", tuple(points))]),
         draw_chart(size, quality, [ChartSeries("", tuple(figures))]),
@@ -134,10 +133,10 @@ def _render_cuts(rows: Sequence[CutCost], made: ForgedBundle) -> str:
         for r in rows
     ]
     marks = [r.cut.name == made.cut.name for r in rows]
-    names = ("cut", "work before it", "head µs", "tail µs", "raw B", "coded B", "levels", "accuracy", "leakage")
+    names = ("cut", "work before it", "head µs", "tail µs", "raw B", "coded B", "levels", metric, "leakage")
     note = (
         '<p class="why">Before anything is trained: features clipped, rounded to few levels and entropy coded '
-        "(Cohen, Choi &amp; Bajic 2021); accuracy on calibration samples. The ring marks the chosen cut: there "
+        f"(Cohen, Choi &amp; Bajic 2021); {metric} on calibration samples. The ring marks the chosen cut: there "
         "the edge ends, and there the codes of its features enter the given model again.</p>"
     )
     table = render_table(names, body, marks)

@@ -163,8 +163,10 @@ def warn_of_costly_codes(shipped: CodedSamples, others: Sequence[CodedSamples]) 
     if not cheaper:
         return ""
     best = min(cheaper, key=lambda one: (one.sealed_bytes, one.lost))
+    compared = "as much as" if best.sealed_bytes == shipped.sealed_bytes else "more than"
     return (
-        f"the codes cost more than the sample itself: {shipped.sealed_bytes:,.0f} B, sealed, against"
+        f"the codes cost {compared} the sample itself:"
+        f" {shipped.sealed_bytes:,.0f} B, sealed, against"
         f" {best.sealed_bytes:,.0f} B of {best.name}, which loses no more; they pay only by what they hide: see the"
         " leakage, or let the sample leave with --sample-level"
     )

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from models.forge.data.types import Data, DataPart
-from models.forge.export.codec_choice import measure_option, round_trip_codes, smallest_option
+from models.forge.export.codec_choice import CodecOption, measure_option, round_trip_codes, smallest_option
 from models.forge.export.manifest import ENVELOPE_BYTES, build_field_specs
 from models.forge.routes.frontier import RoutePoint
 from models.forge.training.calibration import fit_temperature, softmax_probabilities
 from models.forge.training.code_path import CodePath
 from models.forge.training.modules import TrainedModules, as_tuple, build_hub_module
 from models.forge.training.teacher import predict_batches
-from wire.protocol.messages import ModelRef
+from wire.protocol.messages import FieldSpec, ModelRef
 
 Values = npt.NDArray[Any]
 _BATCH = 250
@@ -83,20 +83,13 @@ class PathJudge:
         self.x, self.y = part.x[0], part.y
         self._shown = _thin_rows(data.training.x[0], fitted)
         self.whole = predict_batches(whole, self.x).numpy()
-        self.edge = self._answer_edge()
+        self.edge = self.answer_edge(self.x)
         self.value = AnswerValue(self.whole, self.y, regressor=self._regressor)
         self.asked = self._rank_samples() < math.floor(share * len(self.y))
 
     def measure(self, path: CodePath, head_share: float) -> JudgedCodes:
         """A path's point: codes fitted on training samples, judged on the calibration samples."""
-        (spec,) = build_field_specs([path.shape], path.levels, path.level)
-        ref = ModelRef("model", 1, "cut", "")
-        shown = self.run_coder(path, self._shown)
-        way = (
-            measure_option(path.codec, path.tables, spec, shown, ref)
-            if path.codec
-            else smallest_option(spec, shown, ref)
-        )
+        way, spec = self._choose_packing(path)
         codes = round_trip_codes(way, spec, self.run_coder(path, self.x))
         answers = predict_batches(build_hub_module(path), codes.astype(np.float32)).numpy()
         point = RoutePoint(
@@ -122,6 +115,19 @@ class PathJudge:
         most = float((self.value.of(self.whole)[self.asked] - own).sum())
         return float((self.value.of(answers)[self.asked] - own).sum()) / most if most > _NO_GAIN else math.nan
 
+    def deliver_codes(self, path: CodePath, x: Values) -> npt.NDArray[np.uint8]:
+        """Codes `[n, *path.shape]` of samples as they arrive, through the codec and its fixed length."""
+        way, spec = self._choose_packing(path)
+        return round_trip_codes(way, spec, self.run_coder(path, x))
+
+    def _choose_packing(self, path: CodePath) -> tuple[CodecOption, FieldSpec]:
+        """The path's own codec, or the smallest for its codes of the training samples; and the field that travels."""
+        (spec,) = build_field_specs([path.shape], path.levels, path.level)
+        ref, shown = ModelRef("model", 1, "cut", ""), self.run_coder(path, self._shown)
+        if path.codec:
+            return measure_option(path.codec, path.tables, spec, shown, ref), spec
+        return smallest_option(spec, shown, ref), spec
+
     def run_coder(self, path: CodePath, x: Values) -> npt.NDArray[np.uint8]:
         """Codes `[n, *path.shape]` of samples, before any codec."""
         pieces, found = self._pieces, []
@@ -131,10 +137,11 @@ class PathJudge:
                 found.append(path.coder(batch, features, pieces.encoder.trunk(*features)).to(torch.uint8))
         return torch.cat(found).numpy()
 
-    def _answer_edge(self) -> Values:
+    def answer_edge(self, x: Values) -> npt.NDArray[np.float32]:
+        """Outputs `[n, ...]` of the early exit, before export."""
         pieces, found = self._pieces, []
         with torch.inference_mode():
-            for batch in _iter_batches(self.x):
+            for batch in _iter_batches(x):
                 hidden = None if pieces.separate else pieces.encoder.trunk(*as_tuple(pieces.head(batch)))
                 found.append(pieces.exit(batch if hidden is None else hidden).float())
         return torch.cat(found).numpy()

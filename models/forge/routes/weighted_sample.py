@@ -14,7 +14,7 @@ from models.forge.data.types import Data
 from models.forge.partition.cuts import TracedModel
 from models.forge.partition.layout import AxisOrder, FeatureLayout
 from models.forge.partition.split import SplitModel
-from models.forge.routes.draft_codes import (
+from models.forge.routes.features.draft_codes import (
     FittedTransform,
     ShownSamples,
     build_draft,
@@ -22,9 +22,9 @@ from models.forge.routes.draft_codes import (
     find_limits,
     fit_source,
 )
-from models.forge.routes.feature_codes import FeatureReader, FeatureRestorer
-from models.forge.routes.feature_transform import sample_gradients
-from models.forge.routes.transform_code import LEVELS
+from models.forge.routes.features.feature_codes import FeatureReader, FeatureRestorer
+from models.forge.routes.features.feature_transform import sample_gradients
+from models.forge.routes.sample.transform_code import LEVELS
 from models.forge.training.code_path import CodePath, Route
 from models.runtime.feature_codec import ANS_STEPS
 from wire.protocol.messages import SensitivityLevel

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks.forge.leakage_curve import CurvePoint, describe_curve, thin_data
+from benchmarks.forge.parts.leakage_curve import CurvePoint, describe_curve, thin_data
 from models.forge.data.types import Data, DataPart
 from models.forge.leakage.metrics import BootstrapInterval
 

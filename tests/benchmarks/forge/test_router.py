@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.forge.router import (
+from benchmarks.forge.parts.router import (
     PromptRouter,
     RecordedPrompts,
     cross_fit_gains,

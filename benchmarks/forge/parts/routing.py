@@ -1,7 +1,7 @@
 """Benchmark: routing between two language models, replayed on recorded outcomes per prompt.
 
 Rule: five-fold cross-fitted from the prompt's text alone; prompts with the same text or passage are in one fold; every
-seed draws its own folds. `python -m benchmarks.forge.routing [--save FOLDER] [--seeds N]` (needs SKERRY_DATA).
+seed draws its own folds. `python -m benchmarks.forge.parts.routing [--save FOLDER] [--seeds N]` (needs SKERRY_DATA).
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.forge.router import RecordedPrompts, cross_fit_gains, draw_folds, route_prompts
+from benchmarks.forge.parts.router import RecordedPrompts, cross_fit_gains, draw_folds, route_prompts
 from benchmarks.harness.figures import Figure, format_line
 from models.forge.evaluation.deferral import DeferralFrontier, compute_frontier
 from models.forge.evaluation.outcomes import Outcomes, encode_outcomes
@@ -124,8 +124,8 @@ def build_figures(name: str, ours: SeedSpread) -> list[Figure]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.forge.routing", description=__doc__)
-    parser.add_argument("--save", type=Path, help="folder for the outcomes, to be used by benchmarks.forge.risk")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forge.parts.routing", description=__doc__)
+    parser.add_argument("--save", type=Path, help="folder for the outcomes, to be used by benchmarks.forge.parts.risk")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--no-domain", action="store_true", help="leave the extras out")
     asked = parser.parse_args()

@@ -7,11 +7,11 @@ import torch
 from models.bundle.manifest import InputSpec
 from models.forge.export.onnx import export_edge_graph, serialise_model
 from models.forge.export.quantise import run_graph
-from models.forge.routes.column_code import find_levels
-from models.forge.routes.sample_code import fit_sample_codes
+from models.forge.routes.sample.column_code import find_levels
+from models.forge.routes.sample.sample_code import fit_sample_codes
 from models.graph.exporter import export_graph
 from models.verification.lint import lint_graph
-from tests.models.forge.routes.test_sample_code import send
+from tests.models.forge.routes.sample.test_sample_code import send
 from wire.protocol.messages import TensorDType
 
 SPEC = InputSpec("row", TensorDType.FP32, (6,), -50.0, 5000.0)

@@ -18,8 +18,8 @@ from models.forge.data.types import Data, Values
 from models.forge.partition.cuts import Cut, TracedModel
 from models.forge.partition.layout import FeatureLayout, find_layout
 from models.forge.partition.split import SplitModel, run_head, split_model
-from models.forge.routes.feature_codes import FeatureCoder, FeatureDecoder, FeatureReader, FeatureRestorer
-from models.forge.routes.feature_transform import (
+from models.forge.routes.features.feature_codes import FeatureCoder, FeatureDecoder, FeatureReader, FeatureRestorer
+from models.forge.routes.features.feature_transform import (
     UNWEIGHTED,
     WEIGHTED,
     TransformBasis,
@@ -27,7 +27,7 @@ from models.forge.routes.feature_transform import (
     fit_basis,
     sample_gradients,
 )
-from models.forge.routes.step_rounding import PlaceGrid, StepRounding, fit_grid
+from models.forge.routes.features.step_rounding import PlaceGrid, StepRounding, fit_grid
 from models.forge.training.modules import as_tuple
 
 _FITTED, _INFORMED = 3000, 500  # training samples that the transform and its weights are fitted to

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from models.bundle.manifest import InputSpec
 from models.forge.data.types import Values
-from models.forge.routes.sample_types import TORCH_DTYPES, SampleCode, draw_rows
-from models.forge.routes.transforms import (
+from models.forge.routes.sample.sample_types import TORCH_DTYPES, SampleCode, draw_rows
+from models.forge.routes.sample.transforms import (
     AnalysisTransform,
     LinearTransform,
     Samples,

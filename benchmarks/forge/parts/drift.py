@@ -1,7 +1,8 @@
 """Benchmark: false alarms of the drift detector, and its alarms for people it was not calibrated on.
 
-`python -m benchmarks.forge.drift BUNDLE [--data pkg:function] [--column patient] [--resamples N]`. Every sample goes
-through the bundle's own runner, one at a time as on a device, and what it answers through `policies.monitoring.drift`.
+`python -m benchmarks.forge.parts.drift BUNDLE [--data pkg:function] [--column patient] [--resamples N]`. Every sample
+goes through the bundle's own runner, one at a time as on a device, and what it answers through
+`policies.monitoring.drift`.
 
 Rule: who rings is judged against two references. Streams drawn with replacement from the calibration part have no drift
 by construction: each alarm among them is false, and at most one in a hundred may have one. The calibration part's own
@@ -161,7 +162,7 @@ def measure_drift(bundle: Bundle, data: str, column: str, resamples: int) -> Fig
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.forge.drift", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forge.parts.drift", description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--data", default=DATA, help="pkg:function, as for the forge")
     parser.add_argument("--column", default=COLUMN, help="whose samples are one stream")

@@ -10,10 +10,10 @@ import numpy as np
 
 from models.bundle.manifest import InputSpec
 from models.forge.data.types import Values
-from models.forge.routes.column_code import MAX_COLUMNS, fit_column_codes
-from models.forge.routes.digit_code import fit_digit_codes
-from models.forge.routes.sample_types import TORCH_DTYPES, SampleCode
-from models.forge.routes.transform_code import fit_transform_codes
+from models.forge.routes.sample.column_code import MAX_COLUMNS, fit_column_codes
+from models.forge.routes.sample.digit_code import fit_digit_codes
+from models.forge.routes.sample.sample_types import TORCH_DTYPES, SampleCode
+from models.forge.routes.sample.transform_code import fit_transform_codes
 
 __all__ = ["SampleCode", "fit_sample_codes"]
 

@@ -1,7 +1,7 @@
 """Benchmark: decoding of feature codes on the hub, one by one against batches of 32, for every kind of codec.
 
-`python -m benchmarks.forge.decoding`. Each codec decodes the same 32 questions both ways, in turns; medians of the
-processor time of the thread, in microseconds per question: what others compute meanwhile does not count. Codes are
+`python -m benchmarks.forge.parts.decoding`. Each codec decodes the same 32 questions both ways, in turns; medians of
+the processor time of the thread, in microseconds per question: what others compute meanwhile does not count. Codes are
 drawn from a fixed seed. Some seconds.
 """
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from models.bundle.manifest import InputSpec
 from models.forge.data.types import Values
-from models.forge.routes.sample_types import TORCH_DTYPES, SampleCode, draw_rows
-from models.forge.routes.transform_code import fit_transform_codes
+from models.forge.routes.sample.sample_types import TORCH_DTYPES, SampleCode, draw_rows
+from models.forge.routes.sample.transform_code import fit_transform_codes
 from models.runtime.feature_codec import ANS, build_ans_tables, build_codec, find_payload_bytes
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 

@@ -7,9 +7,9 @@ import torch
 from models.bundle.manifest import InputSpec
 from models.forge.export.onnx import export_edge_graph, serialise_model
 from models.forge.export.quantise import run_graph
-from models.forge.routes.sample_code import fit_sample_codes
-from models.forge.routes.transform_code import fit_code
-from models.forge.routes.transforms import SynthesisTransform, fit_axis_transform, fit_joint_transform
+from models.forge.routes.sample.sample_code import fit_sample_codes
+from models.forge.routes.sample.transform_code import fit_code
+from models.forge.routes.sample.transforms import SynthesisTransform, fit_axis_transform, fit_joint_transform
 from models.graph.exporter import export_graph
 from models.runtime.feature_codec import build_codec
 from models.verification.lint import lint_graph

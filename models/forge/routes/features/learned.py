@@ -1,8 +1,8 @@
 """Learned codes of a cut's features: a linear transform fitted first, then taught together with what follows it.
 
 Rule: head, trunk, early exit and gate of the device stay as they are; what is taught is the transform, the width of its
-levels and the hub's layers. The start is a working path already (`models/forge/routes/feature_transform.py`), so
-teaching improves it and need not find it. The loss counts most where the device would ask.
+levels and the hub's layers. The start is a working path already (`models/forge/routes/features/feature_transform.py`),
+so teaching improves it and need not find it. The loss counts most where the device would ask.
 """
 
 from typing import NamedTuple
@@ -12,15 +12,15 @@ from torch import nn
 from models.forge.data.types import Data
 from models.forge.partition.cuts import Cut, TracedModel
 from models.forge.partition.split import split_model
-from models.forge.routes.draft_codes import (
+from models.forge.routes.features.draft_codes import (
     FittedTransform,
     ShownSamples,
     build_draft,
     choose_rows,
     fit_feature_transform,
 )
-from models.forge.routes.path_training import LearnedCourse, PathTrainer, ProgressCallback
-from models.forge.routes.transform_code import LEVELS
+from models.forge.routes.features.path_training import LearnedCourse, PathTrainer, ProgressCallback
+from models.forge.routes.sample.transform_code import LEVELS
 from models.forge.training.code_path import CodePath, Route
 from models.forge.training.determinism import deterministic_torch
 from models.forge.training.modules import TrainedModules

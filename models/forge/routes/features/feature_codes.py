@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from models.forge.partition.layout import FeatureLayout
-from models.forge.routes.feature_transform import TransformBasis, apply_modes, count_transform_macs
-from models.forge.routes.step_rounding import PlaceGrid, StepRounding
-from models.forge.routes.transform_code import CENTRE, LEVELS
+from models.forge.routes.features.feature_transform import TransformBasis, apply_modes, count_transform_macs
+from models.forge.routes.features.step_rounding import PlaceGrid, StepRounding
+from models.forge.routes.sample.transform_code import CENTRE, LEVELS
 
 
 class FeatureReader(nn.Module):

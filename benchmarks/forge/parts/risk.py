@@ -2,7 +2,8 @@
 
 Rule: a promise is about the population that samples come from. Drawn with replacement from the recorded outcomes, they
 have exactly these as population, whose risk is known without error: that column is judged. The others are shown.
-`python -m benchmarks.forge.risk [--resplits N] FILE.npz ...` (outcomes.npz of a forged bundle, or of forge_routing).
+`python -m benchmarks.forge.parts.risk [--resplits N] FILE.npz ...` (outcomes.npz of a forged bundle, or of
+forge_routing).
 """
 
 import argparse
@@ -71,7 +72,7 @@ def format_row(name: str, outcomes: Outcomes, wanted: RiskGoal, found: Guarantee
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.forge.risk", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forge.parts.risk", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--resplits", type=int, default=RESPLITS)
     parser.add_argument("--max-risk", type=float, action="append", default=[])

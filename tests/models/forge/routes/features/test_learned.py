@@ -1,33 +1,29 @@
 """Learned codes over a trained edge: the fitted transform works before anything is taught, and teaching improves it."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from models.bundle.manifest import InputSpec
-from models.forge.data.types import Data, DataPart
 from models.forge.evaluation.shipped import run_edge_graph
 from models.forge.export.codec_choice import measure_option
 from models.forge.export.manifest import build_field_specs
 from models.forge.export.onnx import export_edge_graph
-from models.forge.partition.cuts import find_cuts, trace_model
 from models.forge.partition.layout import AxisOrder, FeatureLayout
-from models.forge.routes.draft_codes import fit_feature_transform
-from models.forge.routes.feature_codes import FeatureCoder, FeatureDecoder, FeatureReader, FeatureRestorer
-from models.forge.routes.feature_transform import apply_modes, fit_basis
-from models.forge.routes.learned import TrainedEdge, train_learned_path
-from models.forge.routes.path_training import LearnedCourse, expected_gains
-from models.forge.routes.step_rounding import StepRounding, fit_grid
-from models.forge.training.distillation import DistillationConfig, build_loss_config, build_modules
+from models.forge.routes.features.draft_codes import fit_feature_transform
+from models.forge.routes.features.feature_codes import FeatureCoder, FeatureDecoder, FeatureReader, FeatureRestorer
+from models.forge.routes.features.feature_transform import apply_modes, fit_basis
+from models.forge.routes.features.learned import TrainedEdge, train_learned_path
+from models.forge.routes.features.path_training import LearnedCourse, expected_gains
+from models.forge.routes.features.step_rounding import StepRounding, fit_grid
 from models.forge.training.losses import LossConfig, distillation_loss
 from models.forge.training.modules import as_tuple, build_edge_module, build_hub_module
 from models.graph.hub_model import export_graph
 from models.runtime.feature_codec import build_codec
 from models.verification.lint import lint_graph
+from tests.models.forge.routes.stripes_world import build_world
 from wire.protocol.messages import ModelRef, TensorDType
 
 GRID = FeatureLayout(AxisOrder.GRID, ((6, 5, 4),), (6, 5, 4))
@@ -38,58 +34,9 @@ SEVERAL = FeatureLayout(AxisOrder.NUMBERS, ((3, 4), (5,)), (17,))
 KINDS = (GRID, WORDS, SIGNAL, NUMBERS, SEVERAL)
 
 
-class Stripes(nn.Module):
-    """Three kinds of stripes in noise: two convolutions and a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, 8, 3, stride=2, padding=1)
-        self.second = nn.Conv2d(8, 8, 3, padding=1)
-        self.last = nn.Linear(8 * 16, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.last(torch.relu(self.second(torch.relu(self.first(x)))).flatten(1))
-        return found
-
-
-def _part(count: int, seed: int) -> DataPart:
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, 3, count)
-    x = rng.normal(0, 0.4, (count, 1, 8, 8)).astype(np.float32)
-    for row, place in enumerate(y):
-        x[row, 0, :, 3 * place : 3 * place + 2] += 1
-    return DataPart((x,), y.astype(np.int64))
-
-
-class World(NamedTuple):
-    """A given model, its data, and an edge of random weights at its first cut."""
-
-    traced: object
-    data: Data
-    cut: object
-    pieces: object
-
-
 @pytest.fixture(scope="module")
 def world():
-    torch.manual_seed(0)
-    data = Data(_part(640, 0), _part(200, 1), _part(50, 2), ("left", "middle", "right"))
-    model = Stripes()
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
-    for _ in range(40):
-        loss = nn.functional.cross_entropy(
-            model(torch.from_numpy(data.training.x[0])), torch.from_numpy(data.training.y)
-        )
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    traced = trace_model(model.eval(), torch.from_numpy(data.training.x[0][:2]))
-    cut = find_cuts(traced)[0]
-    wish = DistillationConfig(max_bytes=16)
-    pieces = build_modules(traced, cut, cut, wish, build_loss_config(data, wish))
-    for module in (pieces.head, pieces.encoder, pieces.exit):
-        module.eval()
-    return World(traced, data, cut, pieces)
+    return build_world()
 
 
 def _silent(_what: str, _share: float) -> None:

@@ -1,6 +1,6 @@
 """Benchmark: the edge graph in every precision: time, size, memory and accuracy of seven architectures.
 
-`python -m benchmarks.forge.quantisation`. Each net is trained for some seconds on a task drawn from a fixed seed
+`python -m benchmarks.forge.parts.quantisation`. Each net is trained for some seconds on a task drawn from a fixed seed
 (samples near one of its classes' random patterns, or tables whose columns vote), so that accuracy means something; the
 score is taken on 1,000 samples it has not seen, the ranges of activations on 256 others. About three minutes.
 """

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.forge.routes.transform_code import CENTRE, LEVELS, fit_grids
+from models.forge.routes.sample.transform_code import CENTRE, LEVELS, fit_grids
 from models.runtime.codec_steps import StepClass, StepSettings, build_step_tables, most_payload_bytes, read_step_tables
 
 MOST_PLACES = 4096  # codes of one sample: more take longer to code than a device has

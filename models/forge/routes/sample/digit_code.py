@@ -16,7 +16,7 @@ from torch.nn.functional import embedding
 
 from models.bundle.manifest import InputSpec
 from models.forge.data.types import Values
-from models.forge.routes.sample_types import TORCH_DTYPES, SampleCode, draw_rows
+from models.forge.routes.sample.sample_types import TORCH_DTYPES, SampleCode, draw_rows
 from models.runtime.feature_codec import ANS, build_ans_tables, find_payload_bytes, smallest_codec
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 

@@ -1,9 +1,9 @@
 """Benchmark: leakage-aware teaching as a curve: what each weight of the penalty costs in points, and what it hides.
 
-`python -m benchmarks.forge.leakage_curve fashion-mnist [--weights 0 1 4] [--bytes 64]`; needs SKERRY_DATA. For each
-weight the codes of one cut are taught with the edge (`models.forge.training.distillation`), and the calibration part is
-answered through them, every sample being asked; then a fresh attack learns from nine tenths of those codes and is
-scored on the rest. The held-out part is not touched. A killed run goes on at its last epoch and its last attack.
+`python -m benchmarks.forge.parts.leakage_curve fashion-mnist [--weights 0 1 4] [--bytes 64]`; needs SKERRY_DATA. For
+each weight the codes of one cut are taught with the edge (`models.forge.training.distillation`), and the calibration
+part is answered through them, every sample being asked; then a fresh attack learns from nine tenths of those codes and
+is scored on the rest. The held-out part is not touched. A killed run goes on at its last epoch and its last attack.
 """
 
 import argparse

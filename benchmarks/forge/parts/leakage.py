@@ -1,9 +1,9 @@
 """Benchmark: what forged bundles give away under the full attacks, and untaught codes of a net's cuts beside them.
 
-`python -m benchmarks.forge.leakage [SET ...] [--wish features] [--seed 11] [--bundle FOLDER] [--cuts] [--quick]`; needs
-SKERRY_DATA, and the bundles that `make bench-forge` has forged. Each bundle is attacked as it ships: reconstruction
-from 100, 1,000 and all pairs, every sensitive column (patients, persons, speakers), membership against outsiders of one
-distribution.
+`python -m benchmarks.forge.parts.leakage [SET ...] [--wish features] [--seed 11] [--bundle FOLDER] [--cuts]
+[--quick]`; needs SKERRY_DATA, and the bundles that `make bench-forge` has forged. Each bundle is attacked as it ships:
+reconstruction from 100, 1,000 and all pairs, every sensitive column (patients, persons, speakers), membership against
+outsiders of one distribution.
 The budget of every attack is counted in multiply-accumulates (`models/forge/leakage/effort.py`) and printed with its
 cost; progress goes to standard error; a killed run goes on where it was.
 
