@@ -8,7 +8,7 @@ between, it is disputed. A report with impossible numbers, or with numbers that 
 """
 
 from collections.abc import Callable, Sequence
-from math import isfinite, nan, nextafter
+from math import hypot, isfinite, nan, nextafter, sqrt
 from statistics import median
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from wire.protocol.rollout import ClassSignals, DeviceSignals
 
 MIN_ANSWERS = 50  # of a device, before its shares are looked at
 MAJORITY_SHARE = 0.5
+_STANDARD_ERRORS = 3.0  # of a share of samples: every look compares again, and few answers differ much by chance
 _P95_NOISE_US = 100.0  # slower by less than that, a cold cache or a timer explains, however many times it is
 
 
@@ -51,12 +52,14 @@ class BehaviourComparison(NamedTuple):
 class _BehaviourMeasure(NamedTuple):
     """One measure of a device.
 
-    `of` gives NaN where the device has too few answers; `limit` is the most it may be, given control's median.
+    `of` gives NaN where the device has too few answers; `limit` is the most it may be, given control's median. `error`:
+    standard error of what `of` gives, of which chance may add three.
     """
 
     name: str
     of: Callable[[DeviceSignals], float]
     limit: Callable[[float], float]
+    error: Callable[[DeviceSignals], float] = lambda _: 0.0
 
 
 def compare_behaviour(
@@ -109,7 +112,10 @@ def _list_measures(allowed: BehaviourLimits, classes: tuple[str, ...]) -> list[_
     return [
         _BehaviourMeasure("errors", lambda s: _share_of(s.errors, s.inferences), lambda usual: usual + allowed.errors),
         _BehaviourMeasure(
-            "escalations", lambda s: _share_of(s.escalated, s.inferences), lambda usual: usual + allowed.escalated
+            "escalations",
+            lambda s: _share_of(s.escalated, s.inferences),
+            lambda usual: usual + allowed.escalated,
+            lambda s: _error_of(s.escalated, s.inferences),
         ),
         _BehaviourMeasure(
             "p95 latency",
@@ -145,7 +151,12 @@ def _list_class_measures(name: str, allowed: BehaviourLimits) -> tuple[_Behaviou
         return _share_of(seen(signals).confidence, seen(signals).answers)
 
     return (
-        _BehaviourMeasure(f"escalations of {name}", escalated, lambda usual: usual + allowed.escalated),
+        _BehaviourMeasure(
+            f"escalations of {name}",
+            escalated,
+            lambda usual: usual + allowed.escalated,
+            lambda s: _error_of(seen(s).escalated, seen(s).answers),
+        ),
         _BehaviourMeasure(f"confidence of {name}", confidence, lambda usual: usual + allowed.confidence),
         _BehaviourMeasure(
             f"lost confidence of {name}", lambda s: -confidence(s), lambda usual: usual + allowed.confidence
@@ -158,13 +169,21 @@ def _share_of(part: float, whole: int) -> float:
     return part / whole if whole >= MIN_ANSWERS else nan
 
 
+def _error_of(part: float, whole: int) -> float:
+    """Standard error of a share; one hit and one miss are added, so that 0 of 50 is not known for certain."""
+    share = (part + 1) / (whole + 2)
+    return sqrt(share * (1 - share) / max(1, whole))
+
+
 def _share_beyond(
     measure: _BehaviourMeasure, canary: list[DeviceSignals], control: list[DeviceSignals]
 ) -> float | None:
-    """Share of canary devices beyond what control allows; None if one side has no values."""
-    new = [value for value in map(measure.of, canary) if value == value]  # noqa: PLR0124 - not a number
-    old = [value for value in map(measure.of, control) if value == value]  # noqa: PLR0124
+    """Share of canary devices beyond what control and chance allow; None if one side has no values."""
+    new = [(value, measure.error(s)) for s in canary if (value := measure.of(s)) == value]
+    old = [(value, measure.error(s)) for s in control if (value := measure.of(s)) == value]
     if not new or not old:
         return None
-    limit = measure.limit(median(old))
-    return sum(value > limit for value in new) / len(new)
+    limit = measure.limit(median(value for value, _ in old))
+    errors = (median(error for _, error in cohort) / sqrt(len(cohort)) for cohort in (new, old))
+    limit += _STANDARD_ERRORS * hypot(*errors)  # of what most devices of a cohort say together
+    return sum(value > limit for value, _ in new) / len(new)

@@ -31,6 +31,19 @@ def test_each_measure_is_harm_when_most_devices_are_beyond(name: str, changed: d
     assert compare_behaviour(cohort(15, **changed), CONTROL, (), BehaviourLimits()) == ((), (), "")
 
 
+def test_few_answers_of_a_single_device_are_not_held_against_a_version_by_chance():
+    def few(escalated: int, answers: int = 50) -> DeviceSignals:
+        return msgspec.structs.replace(
+            USUAL, inferences=answers, escalated=escalated, confidence=0.8 * answers, confidence_sq=0.7 * answers
+        )
+
+    control = [few(11), few(11)]
+    assert compare_behaviour([few(18)], control, (), BehaviourLimits()) == ((), (), "")
+    assert compare_behaviour([few(180, 500)], [few(110, 500)] * 2, (), BehaviourLimits()).harm == ()
+    assert compare_behaviour([few(40)], control, (), BehaviourLimits()).harm
+    assert compare_behaviour([few(210, 500)], [few(110, 500)] * 2, (), BehaviourLimits()).harm
+
+
 @pytest.mark.parametrize(
     ("usual_us", "seen_us", "harm"),
     [(400, 2000, True), (400, 1999, False), (20, 100, False), (20_000, 25_000, False), (20_000, 25_001, True)],
