@@ -7,13 +7,18 @@ import gc
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.examples import count_examples
+
+if TYPE_CHECKING:
+    from simulations.postgres import PostgresServer
 
 # Every worker of pytest has a core to itself: more threads would wait for one another. Read when torch or numpy load.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,6 +41,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Six thousand tests and the modules behind them stay for the whole run: no garbage collection need visit them.
 gc.disable()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator["PostgresServer"]:
+    """A real server; every test makes its own database in it."""
+    from simulations.postgres import PostgresServer, find_programs  # noqa: PLC0415 - SQLAlchemy, for these tests alone
+
+    if find_programs() is None:
+        pytest.skip("PostgreSQL is not installed: ./setup.sh dev installs it")
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -81,6 +81,20 @@ class AgingCollector(Collector):
         for model, count in sorted(self._context.engines.rebuilds().items()):
             rebuilt.add_metric([model], count)
         yield rebuilt
+        yield from self._setup_metrics()
+
+    def _setup_metrics(self) -> Iterator[Metric]:
+        """Yield what each loaded model runs on: its weights, and whether that is a fallback."""
+        labels = ["model", "device", "precision"]
+        text = "Bytes of a loaded model's weights, by what it runs on."
+        weights = GaugeMetricFamily("skerry_hub_engine_weight_bytes", text, labels=labels)
+        text = "1 while a model runs otherwise than the configuration asks."
+        fallback = GaugeMetricFamily("skerry_hub_engine_fallback", text, labels=["model"])
+        for model, setup in sorted(self._context.engines.setups().items()):
+            weights.add_metric([model, setup.device, setup.precision], setup.weight_bytes)
+            fallback.add_metric([model], float(bool(setup.fallback)))
+        yield weights
+        yield fallback
 
 
 def group_roles(ends: Mapping[str, datetime]) -> dict[str, datetime]:

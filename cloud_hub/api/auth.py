@@ -17,7 +17,7 @@ from wire.http.guards import compare_token, error_response, parse_bearer_token
 from wire.http.oip import OipError, shorten_name
 
 _CALLER: "web.RequestKey[Caller]" = web.RequestKey("caller", Caller)
-_WHOLE_HUB = frozenset({RouteAccess.WHOLE, RouteAccess.WHOLE_HERE})
+_WHOLE_HUB = frozenset({RouteAccess.WHOLE, RouteAccess.WHOLE_HERE, RouteAccess.HIDDEN})
 _AUDITED_STATUSES = frozenset({401, 403})
 
 
@@ -57,6 +57,8 @@ class Authenticator:
 def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middleware:
     """Return the middleware that answers 401 or 403 unless the route admits the caller, and writes the audit.
 
+    A hidden route answers 404 instead; the audit has what it was.
+
     Routes are matched by method and canonical path. A path or method that is none of them is 404 or 405 for everybody:
     which routes there are is no secret.
     """
@@ -70,7 +72,7 @@ def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middlew
         found = _authorize_request(entrance, request, route)
         if isinstance(found, web.Response):
             _write_audit(entrance, request, NOBODY if found.status == 401 else caller_of(request), found.status)
-            return found
+            return error_response(404, "no such thing") if route and route.door is RouteAccess.HIDDEN else found
         request[_CALLER] = found
         status = 500
         try:

@@ -1,4 +1,4 @@
-"""API keys of tenants (bearer tokens): creation, revocation, and which caller a token belongs to. Owns `access.db`.
+"""API keys of tenants (bearer tokens): creation, revocation, and which caller a token belongs to. Owns their rows.
 
 Rule: a token is shown once, when it is created; only its SHA-256 is stored (256 random bits need no slow hash). A
 tenant's key never reaches beyond its tenant, and no key can create keys: that takes the admin token.
@@ -7,14 +7,17 @@ tenant's key never reaches beyond its tenant, and no key can create keys: that t
 import hmac
 import re
 import secrets
-import sqlite3
 from enum import StrEnum
 from hashlib import sha256
-from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import msgspec
+import sqlalchemy as sa
 
+from cloud_hub.database.connection import IN_MEMORY, Location, open_part, read_snapshot
+from cloud_hub.database.parts import ACCESS
+from cloud_hub.database.statements import write_rows
+from cloud_hub.database.tables import api_keys
 from wire.process.exit_codes import ExitCode, ExitError
 
 MAX_KEYS = 10_000
@@ -28,12 +31,6 @@ UNPRINTABLE = (
 NAME_PATTERN = f"[^{UNPRINTABLE}]{{1,{MAX_NAME}}}"
 _TOKEN = re.compile(r"skerry_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 _TENANT = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){0,61}")
-_TABLE = """
-create table if not exists keys (
-  id text primary key, name text not null, tenant text not null, scopes text not null,
-  made_ms integer not null, ends_ms integer not null, revoked_ms integer not null, digest blob not null
-) strict
-"""
 
 
 class Scope(StrEnum):
@@ -96,40 +93,31 @@ class AccessError(Exception):
 
 
 class ApiKeys:
-    """All API keys, in memory and on disk; callers are looked up without disk access."""
+    """All API keys, in memory and in the database; callers are looked up in memory alone."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._known: dict[str, tuple[ApiKey, bytes]] = {}
-        for row in connection.execute("select * from keys"):
-            key, title, tenant, words, made_ms, ends_ms, revoked_ms, digest = row
-            scopes = tuple(Scope(word) for word in words.split())
-            self._known[key] = (
-                ApiKey(key, title, tenant, scopes, made_ms=made_ms, ends_ms=ends_ms, revoked_ms=revoked_ms),
-                digest,
-            )
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        with read_snapshot(engine) as connection:
+            found = [(_parse_key(row), bytes(row.digest)) for row in connection.execute(api_keys.select())]
+        self._known = {key.id: (key, digest) for key, digest in found}
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open or create `access.db`. ExitError(DATABASE) if it cannot be used."""
+    def open(cls, where: Location) -> Self:
+        """Open or create the keys. ExitError(DATABASE) if they cannot be used."""
+        engine = open_part(where, ACCESS)
         try:
-            path.touch(mode=0o600, exist_ok=True)
-            connection = sqlite3.connect(path, isolation_level=None)
-            connection.execute("pragma synchronous=full")
-            connection.execute(_TABLE)
-            return cls(connection)
-        except (OSError, sqlite3.Error, ValueError) as error:
-            raise ExitError(ExitCode.DATABASE, f"{path}: {error}") from None
+            return cls(engine)
+        except ValueError as error:
+            engine.dispose()
+            raise ExitError(ExitCode.DATABASE, f"the API keys are damaged ({error}): restore a backup") from None
 
     @classmethod
     def in_memory(cls) -> Self:
         """Keys that are not stored, for tests."""
-        connection = sqlite3.connect(":memory:", isolation_level=None)
-        connection.execute(_TABLE)
-        return cls(connection)
+        return cls.open(IN_MEMORY)
 
     def close(self) -> None:
-        self._connection.close()
+        self._engine.dispose()
 
     def list_keys(self) -> tuple[ApiKey, ...]:
         """All keys, oldest first, revoked and expired ones too."""
@@ -177,9 +165,16 @@ class ApiKeys:
         return Caller(key.id, key.tenant, frozenset(key.scopes))
 
     def _write_key(self, key: ApiKey, digest: bytes) -> None:
-        facts = (key.id, key.name, key.tenant, " ".join(key.scopes), key.made_ms, key.ends_ms, key.revoked_ms, digest)
-        self._connection.execute("insert or replace into keys values (?, ?, ?, ?, ?, ?, ?, ?)", facts)
+        row = {**msgspec.structs.asdict(key), "scopes": " ".join(key.scopes), "digest": digest}
+        with self._engine.begin() as connection:
+            write_rows(connection, api_keys, [row], raised=("revoked_ms",))
         self._known[key.id] = (key, digest)
+
+
+def _parse_key(row: sa.Row[Any]) -> ApiKey:
+    scopes = tuple(Scope(word) for word in row.scopes.split())
+    facts = {name: getattr(row, name) for name in ApiKey.__struct_fields__ if name != "scopes"}
+    return ApiKey(scopes=scopes, **facts)
 
 
 def _validate_request(wanted: KeyRequest) -> None:

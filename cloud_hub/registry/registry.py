@@ -1,8 +1,8 @@
-"""Registry of devices and invites: keys, certificates and states. Owns the rows of `devices.db`.
+"""Registry of devices and invites: keys, certificates and states. Owns the rows of both.
 
-Rule: memory is a copy of the file, changed only after the commit; the hub reads memory on every message. Enrolment and
-administration are rare, so they commit inline (about a millisecond). Invite tokens are stored as SHA-256: 256 random
-bits need no salt, and a stolen file reveals no token.
+Rule: memory is a copy of the database, changed only after the commit; the hub reads memory on every message. Enrolment
+and administration are rare, so they commit inline (about a millisecond). Invite tokens are stored as SHA-256: 256
+random bits need no salt, and a stolen file reveals no token.
 """
 
 import json
@@ -10,13 +10,17 @@ import secrets
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
+from cloud_hub.database.connection import Location, open_part, read_snapshot
+from cloud_hub.database.parts import REGISTRY
+from cloud_hub.database.statements import write_rows
+from cloud_hub.database.tables import devices as _devices
+from cloud_hub.database.tables import invites as _invites
 from cloud_hub.registry.device_states import (
     GONE,
     HEARD,
@@ -26,16 +30,12 @@ from cloud_hub.registry.device_states import (
     may_be_invited,
     may_become,
 )
-from cloud_hub.registry.schema import devices as _devices
-from cloud_hub.registry.schema import invites as _invites
-from cloud_hub.registry.schema import open_device_database
 from wire.errors import LocalError
 from wire.protocol.topics import extract_tenant, join_device_id, validate_device_id
 
 MAX_OPEN_INVITES = 10_000
 MAX_HARDWARE_CHARS = 64
 MAX_HARDWARE = 1000
-_INVITED_AS = sa.select(_invites.c.device_class, _invites.c.region)
 
 
 class InviteFault(StrEnum):
@@ -139,9 +139,9 @@ class Registry:
         self._devices: dict[str, EnrolledDevice] = {}
 
     @classmethod
-    def open(cls, path: Path) -> "Registry":
-        """Open, create or migrate `devices.db`. ExitError(DATABASE) if it is damaged or written by a newer version."""
-        registry = cls(open_device_database(path))
+    def open(cls, where: Location) -> Self:
+        """Open, create or migrate the registry. ExitError(DATABASE) if it is damaged or written by a newer version."""
+        registry = cls(open_part(where, REGISTRY))
         registry._devices = registry._load_devices()
         return registry
 
@@ -184,8 +184,13 @@ class Registry:
         A used token is still accepted with the very key (`signing`, raw) that used it, while its device is active,
         since the reply may have been lost.
         """
-        with self._engine.connect() as connection:
-            row = connection.execute(_invites.select().where(_invites.c.token_hash == _hash_token(token))).first()
+        return self._judge_invite(self._find_invite(token), now_ms, hardware, signing)
+
+    def _find_invite(self, token: str) -> sa.Row[Any] | None:
+        with read_snapshot(self._engine) as connection:
+            return connection.execute(_invites.select().where(_invites.c.token_hash == _hash_token(token))).first()
+
+    def _judge_invite(self, row: sa.Row[Any] | None, now_ms: int, hardware: str, signing: bytes) -> str | InviteFault:
         if row is None:
             return InviteFault.UNKNOWN
         known = self._devices.get(row.device)
@@ -199,23 +204,25 @@ class Registry:
 
     def enrol(self, token: str, keys: DeviceKeys, now_ms: int) -> EnrolledDevice | InviteFault:
         """Use up a token and write the device in one transaction; a second use with another key changes nothing."""
-        invited = self.open_invite(token, now_ms, keys.hardware, keys.signing)
-        if isinstance(invited, InviteFault):
-            return invited
+        invite = self._find_invite(token)
+        invited = self._judge_invite(invite, now_ms, keys.hardware, keys.signing)
+        if invite is None or isinstance(invited, InviteFault):
+            return InviteFault(invited)
         row = _device_row(invited, keys, now_ms)
+        row |= {"device_class": invite.device_class, "region": invite.region}
+        # As it was read: another hub may be given the same token at this moment, and one of them is too late.
+        mine = (_invites.c.token_hash == invite.token_hash, _invites.c.used_ms.is_not_distinct_from(invite.used_ms))
         with self._engine.begin() as connection:
-            mine = _invites.c.token_hash == _hash_token(token)
-            row |= connection.execute(_INVITED_AS.where(mine)).mappings().one()
-            connection.execute(_invites.update().where(mine).values(used_ms=now_ms))
-            connection.execute(_devices.delete().where(_devices.c.id == invited))
-            connection.execute(_devices.insert().values(row))
+            if connection.execute(_invites.update().where(*mine).values(used_ms=now_ms)).rowcount != 1:
+                return InviteFault.USED
+            write_rows(connection, _devices, [row])
         self._devices[invited] = _parse_device(row)
         return self._devices[invited]
 
     def count_open_invites(self, now_ms: int) -> int:
         """Number of invites that are neither used nor expired."""
         usable = (_invites.c.used_ms.is_(None), _invites.c.expires_ms > now_ms)
-        with self._engine.connect() as connection:
+        with read_snapshot(self._engine) as connection:
             return connection.execute(sa.select(sa.func.count()).select_from(_invites).where(*usable)).scalar_one()
 
     # Life cycle of a device
@@ -299,7 +306,7 @@ class Registry:
             check_hardware(word)
 
     def _load_devices(self) -> dict[str, EnrolledDevice]:
-        with self._engine.connect() as connection:
+        with read_snapshot(self._engine) as connection:
             return {row["id"]: _parse_device(dict(row)) for row in connection.execute(_devices.select()).mappings()}
 
 

@@ -14,7 +14,7 @@ from cloud_hub.repository.repository import Repository
 from cloud_hub.rollout.types import BundleTarget, RolloutError, RolloutPlan, RolloutState
 from cloud_hub.rollout.view import RolloutView
 from models.signing.review import REVOKED_FIELD
-from models.signing.roles import MODELS_PREFIX, model_path, model_role
+from models.signing.roles import MODELS_PREFIX, is_hub_path, model_path, model_role
 
 _ROLLED_OUT = (RolloutState.COMPLETED, RolloutState.COMPLETED_PARTIAL)
 ModelUsers = Callable[[str], Mapping[str, int]]  # digits@7 -> devices that use it
@@ -107,11 +107,13 @@ class BundleTargets:
         return sorted(version for version in found if isinstance(version, int))
 
     def _family_targets(self, family: str) -> dict[str, TargetFile]:
+        """Return the bundles that a family's role lists; their hub parts, which no device is given, are left out."""
         try:
             role = self._repository.read_state().base.get(model_role(family))
         except ValueError as error:
             raise RolloutError("invalid", str(error)) from None
-        return role.signed.targets if role else {}
+        listed = role.signed.targets if role else {}
+        return {path: info for path, info in listed.items() if not is_hub_path(path)}
 
 
 def _read_custom(info: TargetFile) -> dict[str, Any]:

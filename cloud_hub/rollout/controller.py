@@ -7,12 +7,13 @@ the rollouts a few seconds, the hub nothing.
 
 import asyncio
 import contextlib
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
@@ -135,7 +136,7 @@ class RolloutController:
         record, entry = build_record(plan)
         try:
             await self._run_in_store(lambda store: store.create_rollout(record, (entry,)))
-        except sqlite3.Error:
+        except SQLAlchemyError:
             raise RolloutError("conflict", _DISK_FULL) from None
         return await self._request_event(plan.id, lambda core, now: core.on_tick(now))
 
@@ -240,7 +241,7 @@ class RolloutController:
                 wish.done.set_result(seen)
         except RolloutError as error:
             refusal = error
-        except sqlite3.Error:
+        except SQLAlchemyError:
             refusal = RolloutError("conflict", _DISK_FULL)
         finally:
             if not wish.done.done():
@@ -263,7 +264,7 @@ class RolloutController:
         """Apply an event. False if it did not reach the disk: devices repeat it, and time goes on."""
         try:
             await self._apply_event(rollout, act)
-        except (RolloutError, sqlite3.Error) as error:
+        except (RolloutError, SQLAlchemyError) as error:
             self._desk.words.warning(
                 "rollout_not_written", rollout=safe_name(rollout), error=safe_name(type(error).__name__)
             )
@@ -279,7 +280,7 @@ class RolloutController:
             try:
                 commands = act(core, self._clock.now())
                 written = await self._write_changes(core.take_changes())
-            except sqlite3.Error:
+            except SQLAlchemyError:
                 await self._reload_rollout(rollout)
                 raise
             if written:

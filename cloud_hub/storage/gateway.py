@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from cloud_hub.core import commands
 from cloud_hub.core.commands import Erasure, ErasureRequest, Tombstone
 from cloud_hub.core.core import HubCore
+from cloud_hub.database.connection import sqlite_file
 from cloud_hub.security.envelopes import HubEnvelopes
-from cloud_hub.storage.database import sqlite_file
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import JobResult, Store, StoreError, StoreJob, read_tallies_aside
 from wire.errors import LocalError

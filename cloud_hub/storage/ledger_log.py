@@ -1,36 +1,40 @@
 """Append-only transparency log (Merkle tree) of the devices' ledger heads, and the mirror of their spending.
 
-The tree is as in RFC 6962, see `wire.ledger.merkle`. Rule: the only owner of `ledger.db`. A head is logged as the
-device signed it, also one that contradicts an earlier one: then the log holds both signatures, which is the proof. A
-leaf is never changed and never removed.
+The tree is as in RFC 6962, see `wire.ledger.merkle`. Rule: the only owner of its tables. A head is logged as the device
+signed it, also one that contradicts an earlier one: then the log holds both signatures, which is the proof. A leaf is
+never changed and never removed, so several hubs may read one log, and append to it one after the other.
 """
 
-import sqlite3
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import sqlalchemy as sa
+
+from cloud_hub.database.connection import Location, open_part, read_snapshot
+from cloud_hub.database.parts import LEDGER
+from cloud_hub.database.statements import insert_missing, lock_exclusively, write_rows
+from cloud_hub.database.tables import facts, leaves, nodes, spend
 from wire.ledger import merkle
 from wire.ledger.chain import HeadLeaf
-from wire.ledger.merkle import TreeHead
-from wire.process.exit_codes import ExitCode, ExitError
+from wire.ledger.merkle import NodeReader, TreeHead
 from wire.protocol.messages import LedgerHeadReport, SpendTotals
 
-SCHEMA = 1
 KEPT_PERIODS = 400  # periods (days or longer) of spending remembered per account
-_TABLES = """
-create table nodes(level integer, place integer, hash blob not null, primary key(level, place)) without rowid;
-create table leaves(
-  place integer primary key, device text not null, signer blob not null, epoch integer not null,
-  entries integer not null, at_ms integer not null, head blob not null, signature blob not null,
-  received_ms integer not null, epochs integer not null, flaw text not null);
-create index leaves_device on leaves(device, epoch, entries);
-create table spend(
-  device text not null, account text not null, period integer not null, amount integer not null,
-  primary key(device, account, period)) without rowid;
-create table facts(name text primary key, value integer not null) without rowid;
-"""
-_LEAF = "device,signer,epoch,entries,at_ms,head,signature,received_ms,epochs"
+MAX_CACHED_NODES = 65_536  # some 10 MB; proofs and appends read the same right edge of the tree again and again
+_LEAF_COLUMNS = (
+    "device", "signer", "epoch", "entries", "at_ms", "head", "signature", "received_ms", "epochs",
+)  # fmt: skip # in the order of `HeadLeaf`
+_LOGGED = sa.select(leaves.c.place, leaves.c.flaw, *(leaves.c[name] for name in _LEAF_COLUMNS))
+_SAME = ("device", "epoch", "entries", "at_ms", "head")
+_FIND_SAME = _LOGGED.where(*(leaves.c[name] == sa.bindparam(name) for name in _SAME))
+_EPOCHS = sa.select(leaves.c.epoch).where(leaves.c.device == sa.bindparam("device")).distinct()
+_MINE = (leaves.c.device == sa.bindparam("device"), leaves.c.epoch == sa.bindparam("epoch"))
+_LONGEST = sa.select(sa.func.max(leaves.c.entries)).where(*_MINE)
+_OTHERS = sa.select(leaves.c.place).where(
+    *_MINE, leaves.c.entries == sa.bindparam("entries"), leaves.c.head != sa.bindparam("head")
+)
+_NODE = sa.select(nodes.c.hash).where(nodes.c.level == sa.bindparam("level"), nodes.c.place == sa.bindparam("place"))
+_SIZE = sa.select(sa.func.coalesce(sa.func.max(leaves.c.place) + 1, 0))
 
 
 class ReceivedHead(NamedTuple):
@@ -54,145 +58,189 @@ class LoggedHead(NamedTuple):
 
 
 class LedgerLog:
-    """The transparency log in SQLite: one connection, used by one thread at a time."""
+    """The transparency log in the hub's database; used by one thread at a time. `size`: leaves when last looked."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-        self.size = int(db.execute("select count(*) from leaves").fetchone()[0])
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._nodes: dict[tuple[int, int], bytes] = {}  # complete subtrees that are committed: they never change
+        with read_snapshot(engine) as connection:
+            self.size = _read_size(connection)
 
     @classmethod
-    def open(cls, path: Path | str, now_ms: int) -> Self:
+    def open(cls, where: Location, now_ms: int) -> Self:
         """Open or create the log. ExitError(DATABASE) if it is damaged or written by a newer version."""
-        try:
-            if isinstance(path, Path):
-                path.touch(mode=0o600, exist_ok=True)
-            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            for pragma in ("journal_mode=wal", "synchronous=full", "busy_timeout=2000"):
-                db.execute(f"pragma {pragma}")
-            found = db.execute("pragma user_version").fetchone()[0]
-            if found > SCHEMA:
-                raise ExitError(
-                    ExitCode.DATABASE, f"{path} has schema {found}, newer than this program's {SCHEMA}: update it"
-                )
-            if not found:
-                db.executescript(f"begin immediate;{_TABLES};pragma user_version={SCHEMA};commit;")
-                db.execute("insert into facts values('begun_ms', ?)", (now_ms,))
-            return cls(db)
-        except (OSError, sqlite3.Error) as error:
-            raise ExitError(ExitCode.DATABASE, f"{path} cannot be used ({error}): restore it from a backup") from None
+        engine = open_part(where, LEDGER)
+        with engine.begin() as connection:
+            insert_missing(connection, facts, {"name": "begun_ms", "value": now_ms})
+        return cls(engine)
 
     def close(self) -> None:
-        self._db.close()
+        self._engine.dispose()
 
     @property
     def begun_ms(self) -> int:
         """Hub time (ms) at which this log was created; earlier heads are not in it."""
-        return int(self._db.execute("select value from facts where name='begun_ms'").fetchone()[0])
+        with read_snapshot(self._engine) as connection:
+            return int(connection.execute(sa.select(facts.c.value).where(facts.c.name == "begun_ms")).scalar_one())
 
     # Appending
 
     def append(self, received: Sequence[ReceivedHead]) -> list[LoggedHead]:
         """Log heads in one transaction, durable when it returns; repeats add nothing.
 
-        Returns where each head stands, in order. On sqlite3.Error none was logged.
+        Returns where each head stands, in order. On SQLAlchemyError none was logged.
         """
-        before = self.size
-        self._db.execute("begin immediate")
-        try:
-            logged = [self._append_head(each) for each in received]
-            self._db.execute("commit")
-        except sqlite3.Error:
-            self.size = before
-            self._db.rollback()
-            raise
+        with self._engine.begin() as connection:
+            lock_exclusively(connection, "ledger")
+            writer = _LogWriter(connection, _read_size(connection), self._reader(connection))
+            logged = [writer.append_head(each) for each in received]
+        self.size = writer.size
+        self._remember_nodes(writer.made)
         return logged
-
-    def _append_head(self, said: ReceivedHead) -> LoggedHead:
-        self._remember_spend(said.device, said.heads.spend)
-        heads = said.heads
-        same = "device=? and epoch=? and entries=? and at_ms=? and head=?"
-        values = (said.device, heads.epoch, heads.entries, heads.at_ms, heads.head)
-        known = self._db.execute(f"select place,{_LEAF},flaw from leaves where {same}", values).fetchone()  # noqa: S608
-        if known is not None:
-            return LoggedHead(known[0], HeadLeaf(*known[1:-1]), known[-1])
-        epochs = {row[0] for row in self._db.execute("select distinct epoch from leaves where device=?", values[:1])}
-        leaf = HeadLeaf(
-            said.device, said.key, epoch=heads.epoch, entries=heads.entries, at_ms=heads.at_ms, head=heads.head,
-            signature=heads.signature, received_ms=said.received_ms, epochs=len(epochs | {heads.epoch}),
-        )  # fmt: skip
-        return self._add_leaf(leaf, self._find_flaw(heads, said.device))
-
-    def _add_leaf(self, leaf: HeadLeaf, flaw: str) -> LoggedHead:
-        place = self.size
-        values = (place, *(getattr(leaf, name) for name in leaf.__struct_fields__), flaw)
-        self._db.execute(f"insert into leaves values({','.join('?' * len(values))})", values)
-        self._db.executemany(
-            "insert into nodes values(?,?,?)",
-            merkle.append_leaf(place, merkle.hash_leaf(leaf.encode_leaf()), self._read_node),
-        )
-        self.size += 1
-        return LoggedHead(place, leaf, flaw)
-
-    def _find_flaw(self, heads: LedgerHeadReport, device: str) -> str:
-        """How a head contradicts earlier ones: a ledger only grows, and each length has one hash."""
-        mine = (device, heads.epoch)
-        query = "select max(entries) from leaves where device=? and epoch=?"
-        longest = self._db.execute(query, mine).fetchone()[0]
-        query = "select 1 from leaves where device=? and epoch=? and entries=? and head<>?"
-        if self._db.execute(query, (*mine, heads.entries, heads.head)).fetchone():
-            return "forked"
-        return "rewound" if longest is not None and heads.entries < longest else ""
-
-    def _remember_spend(self, device: str, spend: SpendTotals) -> None:
-        put = (
-            "insert into spend values(?,?,?,?) on conflict(device, account, period) "
-            "do update set amount=max(amount, excluded.amount)"
-        )
-        self._db.executemany(put, ((device, *total) for total in spend))
-        drop = "delete from spend where device=? and account=? and period < ?"
-        self._db.executemany(drop, ((device, account, period - KEPT_PERIODS) for account, period, _ in spend))
 
     # Proofs
 
     def tree(self, size: int | None = None) -> TreeHead:
         """Size and root hash of the tree now, or when it had `size` leaves. ValueError if it never had so many."""
-        size = self.size if size is None else size
-        if not 0 <= size <= self.size:
-            raise ValueError(f"the log has {self.size} heads")
-        return TreeHead(size, merkle.compute_root(size, self._read_node))
+        with read_snapshot(self._engine) as connection:
+            if size is None or size > self.size:
+                self.size = _read_size(connection)
+            size = self.size if size is None else size
+            if not 0 <= size <= self.size:
+                raise ValueError(f"the log has {self.size} heads")
+            return TreeHead(size, merkle.compute_root(size, self._reader(connection)))
 
     def prove_inclusion(self, index: int, size: int) -> tuple[bytes, ...]:
         """Inclusion proof of the leaf `index` in the tree of `size` leaves. ValueError if there is no such leaf."""
-        return merkle.build_inclusion_proof(index, self.tree(size).size, self._read_node)
+        self._check_size(size)
+        with read_snapshot(self._engine) as connection:
+            return merkle.build_inclusion_proof(index, size, self._reader(connection))
 
     def prove_consistency(self, first: int, second: int) -> tuple[bytes, ...]:
         """Consistency proof between two tree sizes. ValueError unless 0 < first <= second <= size."""
-        return merkle.build_consistency_proof(first, self.tree(second).size, self._read_node)
+        self._check_size(second)
+        with read_snapshot(self._engine) as connection:
+            return merkle.build_consistency_proof(first, second, self._reader(connection))
 
-    def _read_node(self, level: int, place: int) -> bytes:
-        row = self._db.execute("select hash from nodes where level=? and place=?", (level, place)).fetchone()
-        return bytes(row[0])
+    def _check_size(self, size: int) -> None:
+        if not 0 <= size <= self.size:
+            raise ValueError(f"the log has {self.size} heads")
+
+    def _reader(self, connection: sa.Connection) -> NodeReader:
+        """Reads nodes, those that are committed from memory where they are known."""
+
+        def read(level: int, place: int) -> bytes:
+            known = self._nodes.get((level, place))
+            if known is not None:
+                return known
+            found = bytes(connection.execute(_NODE, {"level": level, "place": place}).scalar_one())
+            if (place + 1) << level <= self.size:
+                self._remember_nodes({(level, place): found})
+            return found
+
+        return read
+
+    def _remember_nodes(self, made: dict[tuple[int, int], bytes]) -> None:
+        if len(self._nodes) + len(made) > MAX_CACHED_NODES:
+            self._nodes.clear()
+        self._nodes |= made
 
     # Reading
 
     def heads_for(self, device: str, after: int = -1, limit: int = 1000) -> list[LoggedHead]:
         """Logged heads of a device with an index above `after`, oldest first."""
-        query = f"select place,{_LEAF},flaw from leaves where device=? and place>? order by place limit ?"  # noqa: S608
-        return [
-            LoggedHead(row[0], HeadLeaf(*row[1:-1]), row[-1]) for row in self._db.execute(query, (device, after, limit))
-        ]
+        query = _LOGGED.where(leaves.c.device == device, leaves.c.place > after).order_by(leaves.c.place).limit(limit)
+        with read_snapshot(self._engine) as connection:
+            return [_parse_head(row) for row in connection.execute(query)]
 
     def leaf_at(self, index: int) -> HeadLeaf | None:
         """The leaf at this index, or None."""
-        row = self._db.execute(f"select {_LEAF} from leaves where place=?", (index,)).fetchone()  # noqa: S608
-        return HeadLeaf(*row) if row else None
+        with read_snapshot(self._engine) as connection:
+            row = connection.execute(_LOGGED.where(leaves.c.place == index)).first()
+        return _parse_head(row).leaf if row else None
 
     def spend_mirror(self, device: str) -> SpendTotals:
         """Highest spending that the device ever reported: (account, period, amount), newest periods first."""
-        query = "select account, period, amount from spend where device=? order by account, period desc"
-        return tuple(self._db.execute(query, (device,)))
+        query = sa.select(spend.c.account, spend.c.period, spend.c.amount).where(spend.c.device == device)
+        with read_snapshot(self._engine) as connection:
+            found = connection.execute(query.order_by(spend.c.account, spend.c.period.desc()))
+            return tuple((row.account, row.period, row.amount) for row in found)
 
     def flawed_devices(self) -> tuple[str, ...]:
         """Devices that have contradicting heads."""
-        rows: list[tuple[Any, ...]] = self._db.execute("select distinct device from leaves where flaw<>''").fetchall()
-        return tuple(sorted(row[0] for row in rows))
+        with read_snapshot(self._engine) as connection:
+            found = connection.execute(sa.select(leaves.c.device).where(leaves.c.flaw != "").distinct())
+            return tuple(sorted(row.device for row in found))
+
+
+class _LogWriter:
+    """Appends heads in a transaction that is under way.
+
+    `size`: leaves with those appended; `made`: the nodes of these by (level, index).
+    """
+
+    def __init__(self, connection: sa.Connection, size: int, committed: NodeReader) -> None:
+        self.size = size
+        self.made: dict[tuple[int, int], bytes] = {}
+        self._connection = connection
+        self._committed = committed
+
+    def append_head(self, said: ReceivedHead) -> LoggedHead:
+        self._remember_spend(said.device, said.heads.spend)
+        heads = said.heads
+        same = {"device": said.device, **{name: getattr(heads, name) for name in _SAME[1:]}}
+        known = self._connection.execute(_FIND_SAME, same).first()
+        if known is not None:
+            return _parse_head(known)
+        epochs = {row.epoch for row in self._connection.execute(_EPOCHS, {"device": said.device})}
+        leaf = HeadLeaf(
+            said.device, said.key, epoch=heads.epoch, entries=heads.entries, at_ms=heads.at_ms, head=heads.head,
+            signature=heads.signature, received_ms=said.received_ms, epochs=len(epochs | {heads.epoch}),
+        )  # fmt: skip
+        return self._add_leaf(leaf, self._find_flaw(same))
+
+    def _add_leaf(self, leaf: HeadLeaf, flaw: str) -> LoggedHead:
+        place = self.size
+        values = (getattr(leaf, name) for name in leaf.__struct_fields__)
+        row: dict[str, Any] = dict(zip(_LEAF_COLUMNS, values, strict=True))
+        self._connection.execute(leaves.insert(), {**row, "place": place, "flaw": flaw})
+        made = merkle.append_leaf(place, merkle.hash_leaf(leaf.encode_leaf()), self._read_node)
+        self._connection.execute(nodes.insert(), [each._asdict() for each in made])
+        self.made |= {(each.level, each.place): each.hash for each in made}
+        self.size += 1
+        return LoggedHead(place, leaf, flaw)
+
+    def _read_node(self, level: int, place: int) -> bytes:
+        found = self.made.get((level, place))
+        return self._committed(level, place) if found is None else found
+
+    def _find_flaw(self, same: dict[str, Any]) -> str:
+        """How a head contradicts earlier ones: a ledger only grows, and each length has one hash."""
+        mine = {"device": same["device"], "epoch": same["epoch"]}
+        longest = self._connection.execute(_LONGEST, mine).scalar()
+        others = {**mine, "entries": same["entries"], "head": same["head"]}
+        if longest is not None and self._connection.execute(_OTHERS, others).first():
+            return "forked"
+        return "rewound" if longest is not None and same["entries"] < longest else ""
+
+    def _remember_spend(self, device: str, totals: SpendTotals) -> None:
+        rows = {(account, period): amount for account, period, amount in sorted(totals)}  # of two the larger stays
+        written = [
+            {"device": device, "account": account, "period": period, "amount": amount}
+            for (account, period), amount in rows.items()
+        ]
+        write_rows(self._connection, spend, written, raised=("amount",))
+        newest: dict[str, int] = {}
+        for account, period in rows:
+            newest[account] = max(period, newest.get(account, period))
+        for account, period in newest.items():
+            mine = (spend.c.device == device, spend.c.account == account)
+            self._connection.execute(spend.delete().where(*mine, spend.c.period < period - KEPT_PERIODS))
+
+
+def _read_size(connection: sa.Connection) -> int:
+    return int(connection.execute(_SIZE).scalar_one())
+
+
+def _parse_head(row: sa.Row[Any]) -> LoggedHead:
+    return LoggedHead(row.place, HeadLeaf(*(getattr(row, name) for name in _LEAF_COLUMNS)), row.flaw)

@@ -7,14 +7,15 @@ that the disk does not take are dropped and counted: the device sends its head a
 
 import asyncio
 import base64
-import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy.exc import SQLAlchemyError
 
+from cloud_hub.database.errors import name_fault
 from cloud_hub.storage.ledger_log import LedgerLog, LoggedHead, ReceivedHead
 from wire.ledger.checkpoint import build_origin, sign_checkpoint
 from wire.ledger.merkle import TreeHead
@@ -115,7 +116,7 @@ class LedgerLogService:
             self._log.close()
 
     async def query_log(self, question: Callable[[LedgerLog], T]) -> T:
-        """Run a query in the log's thread. Raises what the query raises (ValueError, sqlite3.Error)."""
+        """Run a query in the log's thread. Raises what the query raises (ValueError, SQLAlchemyError)."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, question, self._log)
 
     async def sign_checkpoint(self) -> str:
@@ -130,9 +131,9 @@ class LedgerLogService:
     async def _log_group(self, group: list[ReceivedHead]) -> None:
         try:
             answers = await self.query_log(lambda log: _log_and_answer(log, self._desk, group))
-        except sqlite3.Error as error:
+        except SQLAlchemyError as error:
             self.counts["ledger.unlogged"] += len(group)
-            self._desk.words.error("ledger_log_failed", error=safe_name(type(error).__name__))
+            self._desk.words.error("ledger_log_failed", error=safe_name(name_fault(error)))
             return
         self.counts["ledger.heads"] += len(answers)
         for each in answers:

@@ -15,7 +15,8 @@ import msgspec
 import sqlalchemy as sa
 
 from cloud_hub.core.commands import Erasure, ErasureRequest, QuestionEnding, QuestionKey, Tombstone
-from cloud_hub.storage.database import effects, sealed, tallies, tombstones
+from cloud_hub.database.statements import write_rows
+from cloud_hub.database.tables import effects, sealed, tallies, tombstones
 from wire.protocol.messages import RefusalReason
 
 MIN_SHOWN_COUNT = 10
@@ -77,10 +78,8 @@ def count_verdicts(connection: sa.Connection, endings: Iterable[QuestionEnding])
     told = Counter(
         (each.ended_ms // DAY_MS, each.model, each.label) for each in endings if each.verdict and each.label >= 0
     )
-    for (day, model, label), more in told.items():
-        raised = tallies.update().where(_match_tally(day, model, label)).values(count=tallies.c.count + more)
-        if not connection.execute(raised).rowcount:
-            connection.execute(tallies.insert().values(day=day, model=model, label=label, count=more))
+    rows = ({"day": day, "model": model, "label": label, "count": more} for (day, model, label), more in told.items())
+    write_rows(connection, tallies, rows, added=("count",))
 
 
 def erase_subject_rows(connection: sa.Connection, wish: ErasureRequest) -> Erasure:
@@ -110,18 +109,10 @@ def _write_tombstone(connection: sa.Connection, wish: ErasureRequest, rows: int)
 
     A repeated erasure adds its rows to the earlier one and takes the later time.
     """
-    same = tombstones.c.mark == wish.mark
-    before = connection.execute(tombstones.select().where(same)).first()
-    stone = Tombstone(
-        wish.device,
-        wish.mark,
-        max(wish.before_ms, before.before_ms) if before else wish.before_ms,
-        rows + (before.rows if before else 0),
-        wish.at_ms,
-    )
-    connection.execute(tombstones.delete().where(same))
-    connection.execute(tombstones.insert().values(msgspec.structs.asdict(stone)))
-    return stone
+    stone = Tombstone(wish.device, wish.mark, wish.before_ms, rows, wish.at_ms)
+    write_rows(connection, tombstones, [msgspec.structs.asdict(stone)], raised=("before_ms",), added=("rows",))
+    mine = sa.select(*_select_columns(Tombstone, tombstones)).where(tombstones.c.mark == wish.mark)
+    return Tombstone(*connection.execute(mine).one())
 
 
 def read_tombstones(connection: sa.Connection) -> list[Tombstone]:

@@ -23,16 +23,10 @@ from cloud_hub.core.commands import (
     Stream,
     Tombstone,
 )
-from cloud_hub.storage.database import (
-    DamagedDatabaseError,
-    connect_database,
-    effects,
-    explain_error,
-    name_fault,
-    prepare_schema,
-    sealed,
-    sqlite_file,
-)
+from cloud_hub.database.connection import connect_part, open_sound, read_snapshot, sqlite_file
+from cloud_hub.database.errors import DamagedDatabaseError, name_fault
+from cloud_hub.database.parts import QUESTIONS
+from cloud_hub.database.tables import effects, sealed
 from cloud_hub.storage.retention import (
     LabelTally,
     count_verdicts,
@@ -82,7 +76,7 @@ class StoreError(Exception):
 
 
 class Store:
-    """The hub's tables behind an SQLAlchemy URL. `open` migrates; a database of a newer version is refused.
+    """The questions' tables behind an SQLAlchemy URL. `open` migrates; a database of a newer version is refused.
 
     `damaged`: the name that an unusable file was renamed to when this one was begun, "" for none.
     """
@@ -102,7 +96,7 @@ class Store:
         ExitError(DATABASE) if it is newer than this program, ExitError(DISK) if it cannot be written.
         """
         try:
-            return cls(_open_sound(url))
+            return cls(open_sound(url, QUESTIONS))
         except DamagedDatabaseError:
             file = sqlite_file(url)
             assert file is not None  # in memory nothing is damaged
@@ -110,26 +104,26 @@ class Store:
             name = set_database_aside(file)
         except OSError as error:
             raise ExitError(ExitCode.DISK, f"{file} is damaged and cannot be renamed: {error.strerror}") from None
-        return cls(_open_sound(url), name)
+        return cls(open_sound(url, QUESTIONS), name)
 
     def close(self) -> None:
         self._engine.dispose()
 
     def newest_ms(self) -> int:
         """The latest hub time (ms) in the store: the floor of the hub's clock."""
-        with self._engine.connect() as connection:
-            return int(connection.execute(sa.select(sa.func.max(effects.c.kept_ms))).scalar() or 0)
+        with read_snapshot(self._engine) as connection:
+            return _select_newest(connection)
 
     def read_unanswered(self) -> list[StoredQuestion]:
         """Every question without an ending, oldest first."""
         joined = sealed.join(effects, sa.and_(*(sealed.c[c.name] == c for c in effects.primary_key)))
         query = sa.select(effects, sealed.c.frame).select_from(joined).order_by(effects.c.kept_ms)
-        with self._engine.connect() as connection:
+        with read_snapshot(self._engine) as connection:
             return [_parse_question(row) for row in connection.execute(query)]
 
     def read_tombstones(self) -> list[Tombstone]:
         """Tombstones of erased subjects."""
-        with self._engine.connect() as connection:
+        with read_snapshot(self._engine) as connection:
             return read_tombstones(connection)
 
     def apply_jobs(self, jobs: Sequence[StoreJob]) -> list[JobResult]:
@@ -213,25 +207,29 @@ class Store:
             done.highest = _select_highest(connection, {stream for find in finds for stream in find.streams})
 
 
-def _open_sound(url: str) -> sa.Engine:
-    """A connected engine over the migrated database. DamagedDatabaseError; else ExitError."""
-    engine = connect_database(url)
+def read_newest_aside(url: str) -> int:
+    """The latest hub time (ms) in a database that is not opened yet; 0 if there is none, or it cannot be read.
+
+    A database that cannot be used is reported where it is opened.
+    """
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        return 0
+    engine = connect_part(url, QUESTIONS)
     try:
-        prepare_schema(engine)
-    except sa.exc.DBAPIError as error:
+        with read_snapshot(engine) as connection:
+            return _select_newest(connection)
+    except sa.exc.DBAPIError:
+        return 0
+    finally:
         engine.dispose()
-        raise explain_error(error, url) from None
-    except (DamagedDatabaseError, ExitError):
-        engine.dispose()
-        raise
-    return engine
 
 
 def read_tallies_aside(url: str) -> list[LabelTally]:
     """Daily counts over a connection of its own, so that a running commit does not delay them."""
-    engine = connect_database(url)
+    engine = connect_part(url, QUESTIONS)
     try:
-        with engine.connect() as connection:
+        with read_snapshot(engine) as connection:
             return read_tallies(connection)
     finally:
         engine.dispose()
@@ -328,6 +326,10 @@ def _select_rows(connection: sa.Connection, keys: Iterable[QuestionKey]) -> dict
                 refusal = RefusalReason(row.refusal) if row.refusal is not None else None
                 found[key] = QuestionRow(key, row.digest, row.fingerprint, row.verdict, refusal)
     return found
+
+
+def _select_newest(connection: sa.Connection) -> int:
+    return int(connection.execute(sa.select(sa.func.max(effects.c.kept_ms))).scalar() or 0)
 
 
 def _select_highest(connection: sa.Connection, streams: Iterable[Stream]) -> dict[Stream, int]:

@@ -1,56 +1,45 @@
-"""Database of model usage: which device announced which model version last, and which versions are retired.
+"""Store of model usage: which device announced which model version last, and which versions are retired.
 
 Rule: a device is written when its models change or once a day, never for each message; losing the last second of it
 costs nothing, since the device says hello again.
 """
 
-import sqlite3
 import threading
 from collections.abc import Mapping
-from contextlib import closing
-from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
 
 from cloud_hub.core.lineup import ModelUse, find_model_users
+from cloud_hub.database.connection import IN_MEMORY, Location, open_part, read_snapshot
+from cloud_hub.database.parts import VERSIONS
+from cloud_hub.database.statements import write_rows
+from cloud_hub.database.tables import retired, spoken
 from cloud_hub.registry.device_states import DeviceLookup
-from wire.process.exit_codes import ExitCode, ExitError
 from wire.protocol.messages import ModelRef
-
-_TABLES = """
-create table if not exists spoken (device text, name text, version integer, cut text, codec text, at_ms integer,
-    primary key (device, name, version, cut, codec)) without rowid;
-create table if not exists retired (model text primary key, at_ms integer) without rowid;
-"""
 
 
 class ModelUsageStore:
-    """The tables of `versions.db`: one connection, used by one thread at a time (a lock sees to it)."""
+    """Which models devices use, in the hub's database: used by one thread at a time (a lock sees to it)."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._db = connection
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
         self._one = threading.Lock()
 
     @classmethod
-    def open(cls, path: Path | None) -> "ModelUsageStore":
-        """Open or create the file; None = in memory. ExitError(DATABASE) if it cannot be used."""
-        try:
-            if path is not None:
-                path.touch(0o600)
-            db = sqlite3.connect(path or ":memory:", check_same_thread=False)
-            db.execute("pragma journal_mode=wal")
-            db.execute("pragma synchronous=normal")
-            db.executescript(_TABLES)
-        except (sqlite3.Error, OSError) as error:
-            raise ExitError(ExitCode.DATABASE, f"{path} cannot be used ({error}): move it away") from None
-        return cls(db)
+    def open(cls, where: Location | None) -> "ModelUsageStore":
+        """Open or create the tables; None = in memory. ExitError(DATABASE) if they cannot be used."""
+        return cls(open_part(IN_MEMORY if where is None else where, VERSIONS))
 
     def read_uses(self) -> dict[str, ModelUse]:
         """Models used by device, with the time (hub ms) of its last recorded Hello."""
-        with self._one:
-            rows = self._db.execute("select device, name, version, cut, codec, at_ms from spoken").fetchall()
+        with self._one, read_snapshot(self._engine) as connection:
+            rows = connection.execute(spoken.select().order_by(*spoken.primary_key)).all()
         found: dict[str, ModelUse] = {}
-        for device, name, version, cut, codec, at_ms in rows:
-            before = found.get(device, ModelUse((), 0))
-            found[device] = ModelUse((*before.models, ModelRef(name, version, cut, codec)), max(at_ms, before.at_ms))
+        for row in rows:
+            before = found.get(row.device, ModelUse((), 0))
+            model = ModelRef(row.name, row.version, row.cut, row.codec)
+            found[row.device] = ModelUse((*before.models, model), max(row.at_ms, before.at_ms))
         return found
 
     def devices_using(self, model: str, now_ms: int, registry: DeviceLookup) -> dict[str, int]:
@@ -58,26 +47,30 @@ class ModelUsageStore:
         return find_model_users(self.read_uses(), model, now_ms, registry)
 
     def put_uses(self, speakers: Mapping[str, ModelUse]) -> None:
-        """Replace the recorded models of these devices. sqlite3.Error if it cannot be written."""
-        with self._one, self._db:
-            self._db.executemany("delete from spoken where device=?", [(device,) for device in speakers])
-            rows = [
-                (device, ref.name, ref.version, ref.cut, ref.codec, speaker.at_ms)
-                for device, speaker in speakers.items()
-                for ref in dict.fromkeys(speaker.models)
-            ]
-            self._db.executemany("insert into spoken values (?,?,?,?,?,?)", rows)
+        """Replace the recorded models of these devices. SQLAlchemyError if they cannot be written."""
+        if not speakers:
+            return
+        rows = [_use_row(device, ref, use.at_ms) for device, use in speakers.items() for ref in use.models]
+        gone = spoken.delete().where(spoken.c.device == sa.bindparam("named"))
+        with self._one, self._engine.begin() as connection:
+            connection.execute(gone, [{"named": device} for device in sorted(speakers)])
+            write_rows(connection, spoken, rows)
 
     def retired_models(self) -> frozenset[str]:
         """Names of the retired versions, as `digits@7`."""
-        with self._one:
-            return frozenset(row[0] for row in self._db.execute("select model from retired"))
+        with self._one, read_snapshot(self._engine) as connection:
+            return frozenset(connection.execute(sa.select(retired.c.model)).scalars())
 
     def retire(self, model: str, at_ms: int) -> None:
         """Record a version as retired."""
-        with self._one, self._db:
-            self._db.execute("insert or replace into retired values (?,?)", (model, at_ms))
+        with self._one, self._engine.begin() as connection:
+            write_rows(connection, retired, [{"model": model, "at_ms": at_ms}])
 
     def close(self) -> None:
-        with self._one, closing(self._db):
-            pass
+        with self._one:
+            self._engine.dispose()
+
+
+def _use_row(device: str, ref: ModelRef, at_ms: int) -> dict[str, Any]:
+    named = {"name": ref.name, "version": ref.version, "cut": ref.cut, "codec": ref.codec}
+    return {"device": device, **named, "at_ms": at_ms}

@@ -76,9 +76,10 @@ def enrol_fleet(fleet: FleetConfig, count: int) -> Iterator[FleetIdentity]:
     """Enrol `count` devices one after another, yielding each identity. ExitError(ENROLMENT) if one is refused."""
     ground, config = open_state(fleet.config), fleet.config
     card = HubCard(config.hub.name, config.hub.region, ground.keys.hpke_public, ground.keys.signing_public)
-    registry = Registry.open(ground.state.devices)
+    urls = config.database_urls()
+    registry = Registry.open(urls.registry)
     now_ms = time.time_ns() // 1_000_000
-    LedgerLog.open(ground.state.ledger, now_ms).close()  # as its first start: a device older than it might have spent
+    LedgerLog.open(urls.ledger, now_ms).close()  # as its first start: a device older than it might have spent
     try:
         for number in range(count):
             address = BrokerAddress("127.0.0.1", fleet.brokers(number))

@@ -17,11 +17,13 @@ from cloud_hub.api.interface import ApiContext
 from cloud_hub.core.commands import Erasure, ErasureRequest
 from cloud_hub.core.web_requests import EngineProbe, InferOptions, InferRefusedError, StoredModel
 from cloud_hub.engine.base import EchoEngine, ModelCard, WorkItem
+from cloud_hub.engine.types import EngineSetup
 from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import EnrollmentService
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.renewal import RenewalService
 from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
+from cloud_hub.llm.service import LanguageModels
 from cloud_hub.registry.access import ApiKeys, KeyRequest, Scope
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import DenyNotice
@@ -34,6 +36,7 @@ from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.storage.ledger_service import LedgerLogService
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import StoreError
+from policies.serving.computing import Precision
 from tests.cloud_hub.doubles.joiner import Joiner
 from wire.http.guards import ServerAccess
 from wire.protocol.messages import ModelRef, Prediction, RefusalReason
@@ -141,6 +144,10 @@ class EchoHub:
     def rebuilds(self) -> dict[str, int]:
         return {"digits@7": 2}
 
+    def setups(self) -> dict[str, EngineSetup]:
+        lost = EngineSetup("cpu", Precision.FLOAT32, 4096, "digits@7: the card is gone")
+        return {"digits@7": lost, "digits@6": EngineSetup("cuda:0", Precision.BFLOAT16, 2048)}
+
     def publish_notice(self, notice: DenyNotice, devices: Iterable[str]) -> None:
         self.announced.append((notice, tuple(devices)))
 
@@ -173,7 +180,8 @@ class Site:
         card = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
         place = HubAddress(BrokerAddress("127.0.0.1", 18883), (card,))
         now_ms = more.pop("now_ms", lambda: int(time.time() * 1000))
-        rolling = {name: more.pop(name, None) for name in ("rollouts", "catalog")}
+        models = more.pop("language_models", None) or LanguageModels()
+        rolling = {name: more.pop(name, None) for name in ("rollouts", "catalog", "repository")}
         rates = {"rate_per_s": 20.0, "burst": 2000.0, "failures_per_s": 0.1, "failures": 20.0}
         context = ApiContext(
             hub=self.hub,
@@ -195,6 +203,7 @@ class Site:
             keys=self.keys,
             audit=self.audit,
             ledger=clerk,
+            language_models=models,
             **rolling,
         )
         limits = ApiLimits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
@@ -102,7 +103,7 @@ class Bench:
         self.now = BEGIN_S
         self.judge: Any = judge
         self.core: Any = None
-        self.store: Any = RolloutStore.open(":memory:")
+        self.store: Any = RolloutStore.open(IN_MEMORY)
         self.devices = {m.device: Device(m.device) for m in members(count)}
         self.order = replace(order or RolloutOrder("digits", NEW, back=OLD, id="r1"), rules={**QUICK, **rules})
         self.plan = replace(build_plan(self.order, members(count), "ann", self.ms), people=0)

@@ -10,8 +10,8 @@ NOW = 1_000_000
 WANTED = KeyRequest("ward", (Scope.READ, Scope.INFER), "clinic")
 
 
-def test_a_key_is_known_by_its_token_and_by_nothing_else(tmp_path):
-    keys = ApiKeys.open(tmp_path / "access.db")
+def test_a_key_is_known_by_its_token_and_by_nothing_else(urls):
+    keys = ApiKeys.open(urls.access)
     key, token = keys.create(WANTED, NOW)
     caller = keys.find_caller(token, NOW)
     assert caller is not None
@@ -25,6 +25,7 @@ def test_a_key_is_known_by_its_token_and_by_nothing_else(tmp_path):
         f"skerry_{key.id}_{'A' * 43}",
     ):
         assert keys.find_caller(wrong, NOW) is None
+    keys.close()
 
 
 def test_the_token_lies_nowhere_on_disk_and_the_file_is_private(tmp_path):
@@ -37,16 +38,17 @@ def test_the_token_lies_nowhere_on_disk_and_the_file_is_private(tmp_path):
     assert stat.S_IMODE((tmp_path / "access.db").stat().st_mode) == 0o600
 
 
-def test_keys_survive_a_restart_and_so_does_their_revocation(tmp_path):
-    keys = ApiKeys.open(tmp_path / "access.db")
+def test_keys_survive_a_restart_and_so_does_their_revocation(urls):
+    keys = ApiKeys.open(urls.access)
     kept, good = keys.create(WANTED, NOW)
     lost, bad = keys.create(WANTED, NOW + 1)
     keys.revoke(lost.id, NOW + 2)
     keys.close()
-    again = ApiKeys.open(tmp_path / "access.db")
+    again = ApiKeys.open(urls.access)
     assert [key.id for key in again.list_keys()] == [kept.id, lost.id]
     assert again.find_caller(good, NOW) is not None
     assert again.find_caller(bad, NOW) is None
+    again.close()
 
 
 def test_a_key_ends_at_its_time():

@@ -1,11 +1,15 @@
 """Standing orders: durable deny notices for all devices, a tenant or one device, until a policy clears them."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.registry.orders import Orders
+from cloud_hub.registry.orders_store import open_orders
 from policies.language.document import hash_documents
 from policies.model.policy import Policy
 from tests.cloud_hub.doubles.api_site import Site
@@ -14,6 +18,7 @@ from tests.cloud_hub.doubles.devices import NOW_S, SimDevice
 from tests.policies.doubles.given import plain
 from wire.errors import Fault, LocalError, RemoteError
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_private_file
 from wire.protocol.codec import decode_down_note, split_frame
 from wire.protocol.messages import DenyAllNotice, Refusal, RefusalReason
 from wire.protocol.sealing import compute_order_binding, verify_frame
@@ -22,13 +27,26 @@ from wire.protocol.topics import TopicChannel
 NOW_MS = int(NOW_S * 1000)
 
 
-def test_a_notice_outlives_the_process_and_its_counter_never_repeats(tmp_path: Path):
-    first = Orders(tmp_path / "orders.json").deny_all("", "a leak in region north", NOW_MS)
-    again = Orders(tmp_path / "orders.json")
+@pytest.fixture
+def opened(urls: DatabaseUrls) -> Iterator[Callable[[], Orders]]:
+    """Opens the orders of a hub; each time as a process of its own would."""
+    with contextlib.ExitStack() as stack:
+
+        def open_again() -> Orders:
+            store, orders = open_orders(urls.registry)
+            stack.callback(store.close)
+            return orders
+
+        yield open_again
+
+
+def test_a_notice_outlives_the_process_and_its_counter_never_repeats(opened: Callable[[], Orders]):
+    first = opened().deny_all("", "a leak in region north", NOW_MS)
+    again = opened()
     second = again.deny_all("demo", "still", NOW_MS - 3_600_000)  # the machine's clock was set back
     assert again.notices == (first, second)
     assert second.counter == first.counter + 1 == NOW_MS // 1000 + 1
-    assert (tmp_path / "orders.json").stat().st_mode & 0o777 == 0o600
+    assert opened().notices == (first, second)
 
 
 def test_a_scope_meets_a_device_its_tenant_or_everybody_and_no_namesake():
@@ -54,12 +72,39 @@ def test_a_notice_says_why_in_one_line(why: str):
         Orders().deny_all("", why, NOW_MS)
 
 
-def test_a_damaged_file_of_orders_stops_the_hub(tmp_path: Path):
+def test_two_hubs_give_no_counter_twice_and_the_later_notice_of_a_scope_stands(opened: Callable[[], Orders]):
+    one, other = opened(), opened()
+    first, second = one.deny_all("demo", "first", NOW_MS), other.deny_all("demo", "second", NOW_MS)
+    assert second.counter == first.counter + 1
+    assert opened().notices == (second,)
+
+
+OLD_FILE = b"""{
+ "notices": [{"counter": 5, "why": "a leak", "scope": "demo", "issued_ms": 7}],
+ "floors": {"tenant/clinic": 4}, "seen": {"aa": {"title": "tenant/clinic", "version": 2}}
+}"""
+
+
+def test_the_file_of_an_earlier_version_is_read_in_and_lowers_nothing_later(urls: DatabaseUrls, tmp_path: Path):
     path = tmp_path / "orders.json"
-    Orders(path).deny_all("", "why", NOW_MS)
-    path.write_bytes(path.read_bytes()[:-20])
+    write_private_file(path, OLD_FILE)
+    for _ in range(2):  # it stays where it is
+        store, orders = open_orders(urls.registry, path)
+        assert [(each.counter, each.why) for each in orders.notices] == [(5, "a leak")]
+        assert (orders.floors, orders.is_old("aa")) == ({"tenant/clinic": 4}, True)
+        store.close()
+    store, orders = open_orders(urls.registry, path)
+    later = orders.deny_all("demo", "another", NOW_MS)
+    store.close()
+    store, orders = open_orders(urls.registry, path)
+    assert orders.notices == (later,)
+    store.close()
+
+
+def test_a_damaged_file_of_orders_stops_the_hub(urls: DatabaseUrls, tmp_path: Path):
+    write_private_file(tmp_path / "orders.json", OLD_FILE[:-20])
     with pytest.raises(ExitError) as stop:
-        Orders(path)
+        open_orders(urls.registry, tmp_path / "orders.json")
     assert stop.value.code is ExitCode.DATABASE
 
 
@@ -67,14 +112,14 @@ def document(version: int, clears: int = 0, name: str = "clinic") -> Policy:
     return plain(("[escalation]", f"clears_notice = {clears}\n[escalation]"), name=name, version=version).compile()
 
 
-def test_floors_only_rise_and_outlive_the_process(tmp_path: Path):
-    orders = Orders(tmp_path / "orders.json")
+def test_floors_only_rise_and_outlive_the_process(opened: Callable[[], Orders]):
+    orders = opened()
     old, new = document(1), document(4)
     orders.learn_documents(old.layers)
     assert not orders.is_old(old.hash)
     orders.learn_documents(new.layers)
     orders.learn_documents(old.layers)  # the old version is configured again
-    again = Orders(tmp_path / "orders.json")
+    again = opened()
     assert again.floors == {"tenant/clinic": 4}
     assert (again.is_old(old.hash), again.is_old(new.hash), again.is_old("never seen")) == (True, False, False)
 

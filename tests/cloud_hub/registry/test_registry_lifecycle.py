@@ -37,8 +37,8 @@ def keys(hardware: str = "", **changes: str) -> DeviceKeys:
 
 
 @pytest.fixture
-def registry(tmp_path):
-    opened = Registry.open(tmp_path / "devices.db")
+def registry(urls):
+    opened = Registry.open(urls.registry)
     yield opened
     opened.close()
 
@@ -99,13 +99,13 @@ def test_a_suspended_device_enrols_anew_only_where_a_person_said_so(registry):
     assert (found.state, found.signing_key.public_bytes_raw()) == (DeviceState.ACTIVE, fresh.signing)
 
 
-def test_a_suspect_is_suspended_named_and_told_apart(registry, tmp_path):
+def test_a_suspect_is_suspended_named_and_told_apart(registry, urls):
     enrolled(registry)
     assert registry.suspect(DEVICE, 5)
     assert not registry.suspect(DEVICE, 6)
     assert not registry.suspect("demo--nobody", 6)
     assert registry.list_suspects() == (DEVICE,)
-    again = Registry.open(tmp_path / "devices.db")
+    again = Registry.open(urls.registry)
     assert again.list_suspects() == (DEVICE,)
     found = again.device(DEVICE)
     again.close()

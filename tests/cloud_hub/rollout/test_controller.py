@@ -21,6 +21,10 @@ S = RolloutState
 ORDER = RolloutOrder("digits", NEW, rules={**QUICK, "wave_deadline_s": 100_000.0}, id="r1")
 
 
+def refuse_writes(hub, refused):
+    hub.store._engine.raw_connection().execute(f"pragma query_only={refused}")
+
+
 class Machine:
     """Clocks of one machine: a wall clock that may be set, and a monotonic one."""
 
@@ -177,13 +181,13 @@ async def test_a_report_is_acknowledged_once_it_is_on_disk_and_not_before(site):
     await site.passes(15)
     word = site.candidates()[0]
     device = site.devices[word.device]
-    hub.store._db.execute("pragma query_only=1")  # as a disk that takes nothing any more
+    refuse_writes(hub, 1)  # as a disk that takes nothing any more
     report = device.report(InstallState.VERIFYING)
     before = list(site.seen)
     hub.on_report(word.device, report)
     await site.settled()
     assert site.seen == before
-    hub.store._db.execute("pragma query_only=0")
+    refuse_writes(hub, 0)
     hub.on_report(word.device, report)
     await site.settled()
     assert site.seen[-1] == (word.device, report.seq)
@@ -195,7 +199,7 @@ async def test_nobody_is_told_what_could_not_be_written(site):
     hub = site.hub()
     await hub.start(ORDER, "ann")
     await site.until(hub, {S.READY, S.RUNNING})
-    hub.store._db.execute("pragma query_only=1")
+    refuse_writes(hub, 1)
     await site.settled()
     told = len(site.told)
     await site.passes(100)
@@ -204,7 +208,7 @@ async def test_nobody_is_told_what_could_not_be_written(site):
         await hub.pause("r1", "ann", "")
     with pytest.raises(RolloutError, match="disk"):
         await hub.start(replace(ORDER, family="other", id="r2"), "ann")
-    hub.store._db.execute("pragma query_only=0")
+    refuse_writes(hub, 0)
     assert (await site.until(hub, TERMINAL)).state is S.COMPLETED
 
 

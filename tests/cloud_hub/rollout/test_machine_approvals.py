@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.rollout.planning import build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import Approval, RolloutError, RolloutState
@@ -16,7 +17,7 @@ def large(**rules):
     bench = Bench(200, **rules)
     plan = build_plan(replace(bench.order, id="r2"), members(200), "ann", bench.ms)
     assert plan.people == 2
-    bench.store = RolloutStore.open(":memory:")
+    bench.store = RolloutStore.open(IN_MEMORY)
     record, entry = build_record(replace(plan, id="r1"))
     record.head = replace(record.head, approvals=(Approval("ann", record.plan.digest, bench.ms),))
     bench.store.create_rollout(record, (entry,))

@@ -1,22 +1,29 @@
 """The rollout database: crashes around every write, two hubs at once, clocks and assignment counters."""
 
 import itertools
-import sqlite3
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
+from sqlalchemy.exc import IntegrityError
 
+from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import TERMINAL, Assign, DeviceGoal, RolloutDeviceState, RolloutError, RolloutState
 from models.update.assignments import HeldAssignment, check_assignment
 from tests.cloud_hub.doubles.rollout_bench import BEGIN_S, FAIL, HOLD, NEW, OLD, PASS, QUICK, UNSURE, Bench, members
-from wire.process.exit_codes import ExitError
 
 S = RolloutState
+
+
+@pytest.fixture
+def store(urls):
+    opened = RolloutStore.open(urls.rollouts)
+    yield opened
+    opened.close()
 
 
 def made(name, count=20, **changes):
@@ -158,8 +165,7 @@ def test_case_57_after_an_abort_a_new_rollout_is_allowed_and_the_same_id_is_refu
     assert again.state is S.DRAFT
 
 
-def test_two_rollouts_of_a_family_may_run_on_different_devices_and_two_families_on_the_same():
-    store = RolloutStore.open(":memory:")
+def test_two_rollouts_of_a_family_may_run_on_different_devices_and_two_families_on_the_same(store):
     fleet = members(20) + members(0)
     one = build_plan(RolloutOrder("digits", NEW, "device=acme--d00001", id="one"), fleet, "ann", 0)
     two = build_plan(RolloutOrder("digits", NEW, "device=acme--d00002", id="two"), fleet, "ann", 0)
@@ -256,7 +262,7 @@ def test_a_counter_is_above_whatever_a_lost_store_may_have_told():
     bench = Bench(20)
     assert bench.run() is S.COMPLETED
     highest = {name: max(device.contents) for name, device in bench.devices.items()}
-    new: Any = RolloutStore.open(":memory:")
+    new: Any = RolloutStore.open(IN_MEMORY)
     record, entry = build_record(build_plan(RolloutOrder("digits", OLD, id="r9"), members(20), "ann", bench.ms))
     new.create_rollout(record, (entry,))
     core = RolloutCore(new.read_record("r9"), PASS, bench.now)
@@ -283,38 +289,45 @@ def test_counters_only_grow_and_are_of_the_family_not_of_the_rollout():
     assert bench.store.read_record("r2").counters == told
 
 
-def test_everything_is_read_back_as_it_was_written(tmp_path):
-    path = tmp_path / "rollouts.db"
-    store = RolloutStore.open(path)
+def test_everything_is_read_back_as_it_was_written(store, urls):
     record, entry = made("r1", 40)
     store.create_rollout(record, (entry,))
-    store.close()
-    assert path.stat().st_mode & 0o777 == 0o600
-    again: Any = RolloutStore.open(path).read_record("r1")
+    other = RolloutStore.open(urls.rollouts)
+    again: Any = other.read_record("r1")
+    assert (other.list_ids(), other.list_revisions(), other.read_history("r1")) == (["r1"], {"r1": 0}, [entry])
+    assert other.newest_ms() == entry.at_ms
+    other.close()
     assert (again.plan, again.head, again.entries) == (record.plan, record.head, 1)
     assert {row.device: row.wave for row in again.rows} == {row.device: row.wave for row in record.rows}
 
 
-def test_a_store_of_a_newer_program_or_a_damaged_one_stops_the_hub(tmp_path):
-    newer = tmp_path / "newer.db"
-    RolloutStore.open(newer).close()
-    db = sqlite3.connect(newer)
-    db.execute("pragma user_version=99")
-    db.commit()
-    with pytest.raises(ExitError, match="newer"):
-        RolloutStore.open(newer)
-    broken = tmp_path / "broken.db"
-    broken.write_bytes(b"no database at all" * 100)
-    with pytest.raises(ExitError, match="restore"):
-        RolloutStore.open(broken)
+def test_of_two_hubs_that_decide_at_once_one_is_right_and_writes_all_of_it(store, urls):
+    other = RolloutStore.open(urls.rollouts)
+    record, entry = made("r1")
+    store.create_rollout(record, (entry,))
+    told: list[Any] = []
+    hubs: list[Any] = [store, other]
+    for each, at in zip(hubs, (100.0, 200.0), strict=True):
+        core = RolloutCore(each.read_record("r1"), PASS, at)
+        core.on_tick(at)
+        told.append(core.take_changes())
+    assert [each.apply_changes(changes) for each, changes in zip(hubs, told, strict=True)] == [True, False]
+    assert store.read_history("r1") == [entry, *told[0].entries]
+    store.raise_counters("digits", [("acme--d00001", 7), ("acme--d00002", 3)])
+    other.raise_counters("digits", [("acme--d00002", 5), ("acme--d00001", 6)])
+    assert store.read_counters("digits") == {"acme--d00001": 7, "acme--d00002": 5}
+    other.close()
 
 
-def test_a_change_that_cannot_be_written_whole_is_not_written_at_all():
+def test_a_change_that_cannot_be_written_whole_is_not_written_at_all(store):
     bench = Bench(20)
+    record, entry = made("r1")
+    store.create_rollout(record, (entry,))
+    bench.store = store
     bench.core.on_tick(bench.now)
     changes = bench.core.take_changes()
     twice = changes._replace(entries=(*changes.entries, *changes.entries))
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(IntegrityError):
         bench.store.apply_changes(twice)
     assert bench.store.read_record("r1").head.state is S.DRAFT
     assert bench.store.apply_changes(changes)

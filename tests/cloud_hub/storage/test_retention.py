@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 
 from cloud_hub.api.routing import MAX_JSON_BYTES
 from cloud_hub.core.commands import Erasure, ErasureRequest, QuestionEnding, QuestionKey, StoredQuestion
+from cloud_hub.database.parts import DatabaseUrls
+from cloud_hub.database.tables import effects, tallies
 from cloud_hub.enrollment.erasure import EraseRequest, build_tombstone
-from cloud_hub.storage.database import effects, tallies
 from cloud_hub.storage.retention import MIN_SHOWN_COUNT, LabelTally, publish_tallies, suppress_rare_labels
 from cloud_hub.storage.store import Store, StoreJob
 from tests.cloud_hub.doubles.bench import DAY_S, Bench
@@ -128,8 +130,15 @@ def raw(store: Store) -> dict[int, int]:
         return {row[0]: row[1] for row in connection.execute(sa.select(tallies.c.label, tallies.c.count))}
 
 
-def test_case_112_a_rare_label_is_in_no_aggregate_and_soon_not_on_the_disk_either():
-    store, today = Store.open("sqlite://"), NOW_MS // DAY_MS
+@pytest.fixture
+def store(urls: DatabaseUrls) -> Iterator[Store]:
+    store = Store.open(urls.questions)
+    yield store
+    store.close()
+
+
+def test_case_112_a_rare_label_is_in_no_aggregate_and_soon_not_on_the_disk_either(store: Store):
+    today = NOW_MS // DAY_MS
     counted(store, [0] * 40 + [1] * 25 + [2] * 9 + [3] * 3)
     found = [LabelTally(today, "echo@1", label, count) for label, count in raw(store).items()]
     assert publish_tallies(found, today) == []  # a day is published only when it is over
@@ -156,8 +165,7 @@ def test_what_is_kept_back_is_nothing_or_at_least_k(counts: dict[int, int], k: i
     assert suppress_rare_labels(told, k) == told
 
 
-def test_a_verdict_that_was_not_written_is_not_counted():
-    store = Store.open("sqlite://")
+def test_a_verdict_that_was_not_written_is_not_counted(store: Store):
     counted(store, [0] * 3)
     again = QuestionEnding(question(1).key, NOW_MS, b"second", label=5, model="echo@1")
     store.apply_jobs([StoreJob(endings=[again])])
@@ -257,8 +265,7 @@ def test_what_a_device_names_is_erased_although_the_hub_never_had_the_subject(de
     assert [(r.seq, r.reason) for r in bench.refusals(device)] == [(1, RefusalReason.EXPIRED)]
 
 
-def test_a_tombstone_counts_only_rows_that_still_held_something():
-    store = Store.open("sqlite://")
+def test_a_tombstone_counts_only_rows_that_still_held_something(store: Store):
     ends = [QuestionEnding(question(seq).key, NOW_MS, verdict=b"v") for seq in (1, 2)]
     refused = QuestionEnding(question(3).key, NOW_MS, refusal=RefusalReason.BUSY)
     keeps = [question(1), question(2, SUBJECT), question(3), question(4)]

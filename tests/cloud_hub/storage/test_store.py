@@ -1,7 +1,6 @@
 """Store of questions and verdicts: durability, uniqueness, forward migration, nothing in the clear."""
 
 import shutil
-import sqlite3
 import stat
 
 import numpy as np
@@ -34,7 +33,14 @@ def url(tmp_path) -> str:
 
 
 @pytest.fixture
-def store(url):
+def store(urls):
+    store = Store.open(urls.questions)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def file_store(url):
     store = Store.open(url)
     yield store
     store.close()
@@ -59,7 +65,7 @@ def test_a_question_is_owed_until_its_ending_and_then_its_sealed_bytes_are_gone(
     assert key(3) not in rows
 
 
-def test_question_and_ending_in_one_group_leave_no_sealed_bytes(store, tmp_path):
+def test_question_and_ending_in_one_group_leave_no_sealed_bytes(store):
     store.apply_jobs([StoreJob(keeps=[question(1)]), StoreJob(endings=[ending(1)])])
     assert store.read_unanswered() == []
     assert find(store, 1).rows[key(1)].verdict == b"verdict"
@@ -102,9 +108,9 @@ def test_old_rows_are_pruned_in_chunks(store):
     assert store.newest_ms() == 6001
 
 
-def test_case_95_committed_rows_are_there_after_a_power_cut(store, tmp_path):
+def test_case_95_committed_rows_are_there_after_a_power_cut(file_store, tmp_path):
     """The files as another process finds them while we are still open: no clean close ever happens."""
-    store.apply_jobs([StoreJob(keeps=[question(1)])])
+    file_store.apply_jobs([StoreJob(keeps=[question(1)])])
     for name in ("hub.db", "hub.db-wal"):
         shutil.copy(tmp_path / name, tmp_path / f"cut-{name}")
     (tmp_path / "cut-hub.db-wal").rename(tmp_path / "cut.db-wal")
@@ -114,8 +120,8 @@ def test_case_95_committed_rows_are_there_after_a_power_cut(store, tmp_path):
     after.close()
 
 
-def test_full_synchronous_write_ahead_log_and_private_file(store, tmp_path):
-    with store._engine.connect() as connection:
+def test_full_synchronous_write_ahead_log_and_private_file(file_store, tmp_path):
+    with file_store._engine.connect() as connection:
         assert connection.exec_driver_sql("pragma synchronous").scalar() == 2
         assert connection.exec_driver_sql("pragma journal_mode").scalar() == "wal"
     assert stat.S_IMODE((tmp_path / "hub.db").stat().st_mode) == 0o600
@@ -156,18 +162,8 @@ def test_case_96_a_folder_that_is_not_there_is_a_disk_error(tmp_path):
     assert stop.value.code is ExitCode.DISK
 
 
-def test_a_database_of_a_newer_program_is_refused_and_left_alone(url, tmp_path):
-    Store.open(url).close()
-    with sqlite3.connect(tmp_path / "hub.db") as connection:
-        connection.execute("update meta set value = '99' where key = 'schema'")
-    with pytest.raises(ExitError, match="update the program") as stop:
-        Store.open(url)
-    assert stop.value.code is ExitCode.DATABASE
-    with sqlite3.connect(tmp_path / "hub.db") as connection:
-        assert connection.execute("select value from meta").fetchone() == ("99",)
-
-
-def test_a_full_disk_fails_the_job_as_a_whole(store):
+def test_a_full_disk_fails_the_job_as_a_whole(file_store):
+    store = file_store
     with store._engine.connect() as connection:
         pages = connection.exec_driver_sql("pragma page_count").scalar()
         connection.exec_driver_sql(f"pragma max_page_count = {pages}")

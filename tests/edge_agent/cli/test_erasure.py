@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from cloud_hub.core.commands import QuestionEnding, QuestionKey, StoredQuestion
-from cloud_hub.storage.database import effects
+from cloud_hub.database.tables import effects
 from cloud_hub.storage.store import StoreJob
 from edge_agent.cli.erasure import STONES_FILE, ErasureResult, erase_subject
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Outcome

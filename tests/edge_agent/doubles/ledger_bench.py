@@ -9,6 +9,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.storage.ledger_log import LedgerLog, ReceivedHead
 from cloud_hub.storage.ledger_service import export_heads
 from edge_agent.identity.identity import Identity
@@ -49,7 +50,7 @@ class LedgerBench:
     """
 
     folder: Path
-    log: LedgerLog = field(default_factory=lambda: LedgerLog.open(":memory:", 0))
+    log: LedgerLog = field(default_factory=lambda: LedgerLog.open(IN_MEMORY, 0))
     hub: HubDouble = field(default_factory=HubDouble)
     now_ms: int = HUB_TIME_MS
     count: int = 0

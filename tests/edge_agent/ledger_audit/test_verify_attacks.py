@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.storage.ledger_log import LedgerLog
 from edge_agent.ledger_audit.verify import compare_with_hub, make_owner, read_hub_export
 from edge_agent.storage import ledger, ledger_heads
@@ -178,7 +179,7 @@ def test_case_114_another_ledger_of_the_device_is_found_by_the_log(bench: Ledger
 def test_case_114_a_hub_with_two_views_is_found_by_the_consistency_proof(bench: LedgerBench):
     """The hub shows the device one log and an auditor another: no proof leads from one to the other."""
     shown = bench.log.tree()
-    other = LedgerLog.open(":memory:", 0)
+    other = LedgerLog.open(IN_MEMORY, 0)
     for _ in range(3):
         bench.append_entries()
         view, bench.log = bench.log, other

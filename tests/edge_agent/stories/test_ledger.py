@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.storage.ledger_log import LedgerLog, ReceivedHead
 from edge_agent.inference.requests import SubjectHasher
 from edge_agent.ledger_audit import summary
@@ -33,7 +34,7 @@ KINDS = {kind.value: kind.name.lower() for kind in EntryKind}
 class LoggingHub(HubDouble):
     """Keeps a log of heads, as a hub does. `lies`: a false log that it shows instead."""
 
-    log: LedgerLog = field(default_factory=lambda: LedgerLog.open(":memory:", 0))
+    log: LedgerLog = field(default_factory=lambda: LedgerLog.open(IN_MEMORY, 0))
     lies: LedgerLog | None = None
 
     def on_heads(self, heads: LedgerHeadReport) -> None:
@@ -211,7 +212,7 @@ async def test_case_114_a_hub_that_shows_another_log_is_an_alarm_that_outlives_a
     hub = LoggingHub()
     async with AgentRig(tmp_path, policy(), hub) as rig:
         await until(lambda: rig.event_count("checkpoints") == 1)
-    hub.lies = LedgerLog.open(":memory:", 0)
+    hub.lies = LedgerLog.open(IN_MEMORY, 0)
     async with AgentRig(tmp_path, policy(), hub) as rig:
         await until(lambda: rig.event_count("checkpoints") == 1)
         assert "hub_log_forked" in rig.agent.status()["alarms"]

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.storage.database import connect_database, effects, prepare_schema
+from cloud_hub.database.connection import open_part
+from cloud_hub.database.parts import QUESTIONS
+from cloud_hub.database.tables import effects
 from edge_agent.storage import ledger, tables
 from edge_agent.storage.ledger import LedgerItem
 from edge_agent.storage.schema import migrate_schema
@@ -45,8 +47,7 @@ def agent(tmp_path: Path) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path) -> Path:
     path = tmp_path / "hub.db"
-    engine = connect_database(f"sqlite:///{path}")
-    prepare_schema(engine)
+    engine = open_part(path, QUESTIONS)
     with engine.begin() as connection:
         for seq in (1, 2):
             connection.execute(effects.insert().values(**effect(seq)))
@@ -97,7 +98,7 @@ def test_a_correction_that_was_never_recorded_is_found(agent: Path, hub: Path) -
 
 
 def test_what_the_hub_did_after_the_agent_was_read_is_not_judged(agent: Path, hub: Path) -> None:
-    engine = connect_database(f"sqlite:///{hub}")
+    engine = open_part(hub, QUESTIONS)
     with engine.begin() as connection:
         connection.execute(effects.insert().values(**effect(3)))
         connection.execute(effects.insert().values(**{**effect(1), "epoch": 7}))

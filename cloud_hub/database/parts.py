@@ -1,0 +1,124 @@
+"""The six parts of the hub's state: the file and the PostgreSQL schema of each, its schema number and migrations.
+
+Rule: a schema only goes forward. A newer one is refused, an older one is migrated in one transaction.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from cloud_hub.database import tables as t
+
+Migration = Callable[[sa.Connection], None]
+_NINE_DAYS_MS = 9 * 86_400_000
+
+
+@dataclass(frozen=True)
+class DatabasePart:
+    """What belongs together: the file `file` on SQLite, the schema `name` on PostgreSQL.
+
+    `migrations`: n-th entry takes a part from schema n + 1 to n + 2. All that there are so far are of times before
+    PostgreSQL, whose first schema is the newest of them; types that differ there (64-bit numbers) are the same on
+    SQLite, so that its files need none for them. `durable` False: the last second may be lost.
+    """
+
+    name: str
+    file: str
+    migrations: tuple[Migration, ...] = ()
+    durable: bool = True
+
+    @property
+    def schema(self) -> int:
+        """The schema number that this program writes."""
+        return 1 + len(self.migrations)
+
+    @property
+    def tables(self) -> list[sa.Table]:
+        """The part's tables, `meta` among them."""
+        return t.tables_of(self.name)
+
+
+def _add_retention(connection: sa.Connection) -> None:
+    """Add retention and subject columns; existing verdicts are kept for nine days, as rows were until then."""
+    connection.exec_driver_sql("alter table effects add column keep_until_ms bigint not null default 0")
+    connection.exec_driver_sql("alter table effects add column subject blob")
+    connection.execute(t.effects.update().values(keep_until_ms=t.effects.c.kept_ms + _NINE_DAYS_MS))
+    connection.exec_driver_sql("create index effects_keep_until on effects (keep_until_ms)")
+    connection.exec_driver_sql("create index effects_subject on effects (device, subject)")
+
+
+def _add_life_cycle(connection: sa.Connection) -> None:
+    for column in ("why", "authority", "hardware", "ledger"):
+        connection.exec_driver_sql(f"alter table devices add column {column} text not null default ''")
+    connection.exec_driver_sql("alter table devices add column retire_at_ms integer not null default 0")
+    connection.exec_driver_sql("alter table invites add column hardware text not null default ''")
+    connection.exec_driver_sql("alter table invites add column replace integer not null default 0")
+
+
+def _add_class_and_region(connection: sa.Connection) -> None:
+    for table in ("devices", "invites"):
+        for column in ("device_class", "region"):
+            connection.exec_driver_sql(f"alter table {table} add column {column} text not null default ''")
+
+
+def _add_orders(_connection: sa.Connection) -> None:
+    """Standing orders came to the devices; the tables are made as every missing one is.
+
+    The number rises so that an older program, which would not obey them, refuses the database.
+    """
+
+
+QUESTIONS = DatabasePart(t.QUESTIONS, "hub.db", (_add_retention,))
+REGISTRY = DatabasePart(t.REGISTRY, "devices.db", (_add_life_cycle, _add_class_and_region, _add_orders))
+ACCESS = DatabasePart(t.ACCESS, "access.db")
+LEDGER = DatabasePart(t.LEDGER, "ledger.db")
+VERSIONS = DatabasePart(t.VERSIONS, "versions.db", durable=False)
+ROLLOUTS = DatabasePart(t.ROLLOUTS, "rollouts.db")
+PARTS = (QUESTIONS, REGISTRY, ACCESS, LEDGER, VERSIONS, ROLLOUTS)
+
+
+@dataclass(frozen=True)
+class DatabaseUrls:
+    """Where the state of a hub is: the SQLAlchemy URL of each part. `server` "" = SQLite files in `folder`."""
+
+    folder: Path
+    server: str = ""
+
+    def url_of(self, part: DatabasePart) -> str:
+        """SQLAlchemy URL of a part; of one server all parts have the same."""
+        return self.server or sqlite_url(self.folder / part.file)
+
+    def items(self) -> Iterator[tuple[DatabasePart, str]]:
+        """Every part with its URL."""
+        return ((part, self.url_of(part)) for part in PARTS)
+
+    @property
+    def questions(self) -> str:
+        return self.url_of(QUESTIONS)
+
+    @property
+    def registry(self) -> str:
+        return self.url_of(REGISTRY)
+
+    @property
+    def access(self) -> str:
+        return self.url_of(ACCESS)
+
+    @property
+    def ledger(self) -> str:
+        return self.url_of(LEDGER)
+
+    @property
+    def versions(self) -> str:
+        return self.url_of(VERSIONS)
+
+    @property
+    def rollouts(self) -> str:
+        return self.url_of(ROLLOUTS)
+
+
+def sqlite_url(path: Path) -> str:
+    """SQLAlchemy URL of an SQLite file."""
+    return sa.URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)

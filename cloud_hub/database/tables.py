@@ -1,0 +1,248 @@
+"""Every table of the hub, in one SQLAlchemy metadata; the schema of a table names the part that it belongs to.
+
+On PostgreSQL a part is a schema of that name; on SQLite it is a file, in which the tables have no schema. Rule: every
+number is 64 bits wide on both (SQLite's always are), since times are in ms since 1970.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData()
+QUESTIONS, REGISTRY, ACCESS = "questions", "registry", "access"
+LEDGER, VERSIONS, ROLLOUTS = "ledger", "versions", "rollouts"
+
+# SQLite's `integer` is 64 bits wide, and alone can be the key of its row trees.
+Int64 = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+
+def _table(part: str, name: str, *columns: sa.schema.SchemaItem, **options: Any) -> sa.Table:
+    return sa.Table(name, metadata, *columns, schema=part, **options)
+
+
+def _key(name: str, kind: Any = sa.Text) -> sa.Column[Any]:
+    return sa.Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _needed(name: str, kind: Any = sa.Text, default: str | None = None) -> sa.Column[Any]:
+    return sa.Column(name, kind, nullable=False, server_default=default)
+
+
+# The schema number of each part, as the row `schema`.
+meta = {
+    part: _table(part, "meta", _key("key", sa.String(32)), sa.Column("value", sa.Text))
+    for part in (QUESTIONS, REGISTRY, ACCESS, LEDGER, VERSIONS, ROLLOUTS)
+}
+
+# -- questions: what devices asked and were answered, see `storage.store`
+
+
+def _question_key() -> tuple[sa.Column[Any], ...]:
+    return _key("device", sa.String(64)), _key("epoch", sa.BigInteger), _key("seq", sa.BigInteger)
+
+
+# One row per accepted question. `verdict` or `refusal` is set once, with `ended_ms`.
+effects = _table(
+    QUESTIONS,
+    "effects",
+    *_question_key(),
+    _needed("model"),
+    _needed("policy"),
+    _needed("created_ms", sa.BigInteger),
+    _needed("kept_ms", sa.BigInteger),
+    _needed("digest", sa.LargeBinary(32)),
+    _needed("fingerprint", sa.LargeBinary(32)),
+    sa.Column("ended_ms", sa.BigInteger),
+    sa.Column("refusal", sa.Text),
+    sa.Column("verdict", sa.LargeBinary),
+    # since schema 2
+    _needed("keep_until_ms", sa.BigInteger, "0"),  # then the verdict is deleted
+    sa.Column("subject", sa.LargeBinary(32)),  # device's keyed hash of the person; only the device can compute it
+    sa.Index("effects_kept", "kept_ms"),
+    sa.Index("effects_keep_until", "keep_until_ms"),
+    sa.Index("effects_subject", "device", "subject"),
+    sqlite_with_rowid=False,
+)
+
+# The sealed frames of unanswered questions only, so that a restart reads this small table alone.
+sealed = _table(QUESTIONS, "sealed", *_question_key(), _needed("frame", sa.LargeBinary))
+
+# Daily counts of verdicts by label and model, kept after the verdicts are deleted. See `storage.retention`.
+tallies = _table(
+    QUESTIONS,
+    "tallies",
+    _key("day", sa.Integer),
+    _key("model"),
+    _key("label", sa.Integer),
+    _needed("count", sa.BigInteger),
+)
+
+# Erased subjects, by a hash of their keyed hash: a question created before the erasure is not accepted again.
+tombstones = _table(
+    QUESTIONS,
+    "tombstones",
+    _key("mark", sa.LargeBinary(32)),
+    _needed("device", sa.String(64)),
+    _needed("before_ms", sa.BigInteger),
+    _needed("rows", sa.BigInteger),
+    _needed("at_ms", sa.BigInteger),
+)
+
+# -- registry: devices, invites and standing orders, see `registry.registry` and `registry.orders_store`
+
+devices = _table(
+    REGISTRY,
+    "devices",
+    _key("id"),
+    _needed("state"),
+    _needed("signing_key", sa.LargeBinary),
+    _needed("hpke_key", sa.LargeBinary),
+    _needed("serial"),
+    _needed("certificate_ends_ms", Int64),
+    _needed("enrolled_ms", Int64),
+    _needed("changed_ms", Int64),
+    # since schema 2
+    _needed("why", default=""),  # of the last change of state
+    _needed("authority", default=""),  # SHA-256 of the CA that issued it, hex
+    _needed("hardware", default=""),  # serial number that the machine reported
+    _needed("retire_at_ms", Int64, "0"),
+    _needed("ledger", default=""),  # SHA-256 of the ledger it exported, hex
+    # since schema 3: set by the invite; policy rules may use them
+    _needed("device_class", default=""),
+    _needed("region", default=""),
+)
+invites = _table(
+    REGISTRY,
+    "invites",
+    _key("token_hash", sa.LargeBinary),
+    _needed("device"),
+    _needed("created_ms", Int64),
+    _needed("expires_ms", Int64),
+    sa.Column("used_ms", Int64),
+    # since schema 2
+    _needed("hardware", default=""),  # JSON list; "" = any machine
+    _needed("replace", Int64, "0"),  # also for a suspended device
+    # since schema 3
+    _needed("device_class", default=""),
+    _needed("region", default=""),
+)
+
+# Since schema 4: the newest deny notice of each scope, the lowest version served of each policy name, and the policy
+# documents that this hub was ever given, by hash.
+notices = _table(
+    REGISTRY, "notices", _key("scope"), _needed("counter", Int64), _needed("why"), _needed("issued_ms", Int64)
+)
+floors = _table(REGISTRY, "floors", _key("title"), _needed("version", Int64))
+documents = _table(REGISTRY, "documents", _key("hash"), _needed("title"), _needed("version", Int64))
+
+# -- access: API keys of tenants, see `registry.access`
+
+api_keys = _table(
+    ACCESS,
+    "keys",
+    _key("id"),
+    _needed("name"),
+    _needed("tenant"),
+    _needed("scopes"),
+    _needed("made_ms", Int64),
+    _needed("ends_ms", Int64),
+    _needed("revoked_ms", Int64),
+    _needed("digest", sa.LargeBinary),
+)
+
+# -- ledger: the transparency log of the devices' ledger heads, see `storage.ledger_log`
+
+nodes = _table(
+    LEDGER,
+    "nodes",
+    _key("level", Int64),
+    _key("place", Int64),
+    _needed("hash", sa.LargeBinary),
+    sqlite_with_rowid=False,
+)
+leaves = _table(
+    LEDGER,
+    "leaves",
+    _key("place", Int64),
+    _needed("device"),
+    _needed("signer", sa.LargeBinary),
+    _needed("epoch", Int64),
+    _needed("entries", Int64),
+    _needed("at_ms", Int64),
+    _needed("head", sa.LargeBinary),
+    _needed("signature", sa.LargeBinary),
+    _needed("received_ms", Int64),
+    _needed("epochs", Int64),
+    _needed("flaw"),
+    sa.Index("leaves_device", "device", "epoch", "entries"),
+)
+spend = _table(
+    LEDGER,
+    "spend",
+    _key("device"),
+    _key("account"),
+    _key("period", Int64),
+    _needed("amount", Int64),
+    sqlite_with_rowid=False,
+)
+facts = _table(LEDGER, "facts", _key("name"), _needed("value", Int64), sqlite_with_rowid=False)
+
+# -- versions: which device uses which model version, see `storage.versions`
+
+spoken = _table(
+    VERSIONS,
+    "spoken",
+    _key("device"),
+    _key("name"),
+    _key("version", Int64),
+    _key("cut"),
+    _key("codec"),
+    sa.Column("at_ms", Int64),
+    sqlite_with_rowid=False,
+)
+retired = _table(VERSIONS, "retired", _key("model"), sa.Column("at_ms", Int64), sqlite_with_rowid=False)
+
+# -- rollouts: plans, progress, devices and history, see `rollout.store`
+
+rollouts = _table(
+    ROLLOUTS,
+    "rollouts",
+    _key("id"),
+    _needed("family"),
+    _needed("made_ms", Int64),
+    _needed("changed_ms", Int64),
+    _needed("open", sa.Boolean),
+    _needed("revision", Int64),
+    _needed("plan", sa.LargeBinary),
+    _needed("head", sa.LargeBinary),
+    sqlite_with_rowid=False,
+)
+rollout_devices = _table(
+    ROLLOUTS,
+    "devices",
+    _key("rollout"),
+    _key("device"),
+    _needed("facts", sa.LargeBinary),
+    sa.Index("devices_device", "device"),
+    sqlite_with_rowid=False,
+)
+rollout_history = _table(
+    ROLLOUTS,
+    "history",
+    _key("rollout"),
+    _key("seq", Int64),
+    _needed("at_ms", Int64),
+    _needed("by"),
+    _needed("what"),
+    _needed("why"),
+    _needed("state"),
+    sqlite_with_rowid=False,
+)
+rollout_counters = _table(
+    ROLLOUTS, "counters", _key("family"), _key("device"), _needed("counter", Int64), sqlite_with_rowid=False
+)
+
+
+def tables_of(part: str) -> list[sa.Table]:
+    """Tables of a part, in the order in which they can be created and filled."""
+    return [table for table in metadata.sorted_tables if table.schema == part]
