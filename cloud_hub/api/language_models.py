@@ -1,0 +1,197 @@
+"""Routes for language models in the form of OpenAI's interface: chat, completions, embeddings, models.
+
+The unmodified `openai` client is served. Answers are handed on as the bytes that the engine sent.
+Rule: whatever is refused on these routes is told in OpenAI's form, by the checks before the handlers too.
+Source: OpenAI API reference.
+"""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from cloud_hub.api.auth import caller_of
+from cloud_hub.api.oip import child_traceparent
+from cloud_hub.api.routing import Route, RouteAccess, answer_json
+from cloud_hub.llm.errors import LlmError, encode_error
+from cloud_hub.llm.model import LanguageModel, LlmCaller
+from cloud_hub.llm.relay import LlmAnswer
+from cloud_hub.llm.requests import MAX_CHOICES, MAX_MODEL_NAME, MAX_TOKENS, LlmOperation
+from cloud_hub.llm.service import LanguageModels
+from cloud_hub.registry.access import Scope
+from wire.http.guards import read_body
+from wire.http.openapi import Schema, describe_json_body
+
+PATHS = frozenset({"/v1/models", *(f"/v1/{operation}" for operation in LlmOperation)})
+STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # a proxy before the hub must not collect the events
+}
+
+_COUNT: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_TOKENS}
+_MODEL: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_MODEL_NAME}
+_FLAG: Schema = {"type": ["boolean", "null"]}
+_TEXT: Schema = {"type": "string", "minLength": 1}
+_TOKENS: Schema = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_PROMPT: Schema = {
+    "anyOf": [
+        _TEXT,
+        _TOKENS,
+        {"type": "array", "minItems": 1, "items": _TEXT},
+        {"type": "array", "minItems": 1, "items": _TOKENS},
+    ]
+}
+_MESSAGES: Schema = {"type": "array", "minItems": 1, "items": {"type": "object"}}
+_CHOICES: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_CHOICES}
+_GENERATION = {"stream": _FLAG, "max_tokens": _COUNT, "n": _CHOICES}
+
+
+def _describe_body(required: str, properties: dict[str, Schema]) -> Schema:
+    """Return a request body. Fields that are not named are the engine's."""
+    named = {"model": _MODEL, **properties}
+    return describe_json_body({"type": "object", "required": ["model", required], "properties": named})
+
+
+_BODIES = {
+    LlmOperation.CHAT: _describe_body(
+        "messages", {"messages": _MESSAGES, "max_completion_tokens": _COUNT, **_GENERATION}
+    ),
+    LlmOperation.COMPLETION: _describe_body("prompt", {"prompt": _PROMPT, "best_of": _CHOICES, **_GENERATION}),
+    LlmOperation.EMBEDDING: _describe_body("input", {"input": _PROMPT}),
+}
+_SUMMARIES = {
+    LlmOperation.CHAT: "Answer a chat, as a stream of events if `stream` is set",
+    LlmOperation.COMPLETION: "Continue a text, as a stream of events if `stream` is set",
+    LlmOperation.EMBEDDING: "Embed texts",
+}
+
+
+class LanguageModelRoutes:
+    """Routes of the language models. `body_s`: seconds that a request's body may take to arrive."""
+
+    def __init__(self, models: LanguageModels, body_s: float) -> None:
+        self._models = models
+        self._body_s = body_s
+
+    def routes(self) -> list[Route]:
+        """Return the routes of this group."""
+        here = RouteAccess.HERE
+        shared: dict[str, Any] = {"tag": "language", "refusal": "LlmError"}
+        handlers = {
+            LlmOperation.CHAT: self.answer_chat,
+            LlmOperation.COMPLETION: self.complete_text,
+            LlmOperation.EMBEDDING: self.embed_texts,
+        }
+        listed = "The language models that this caller may use"
+        return [
+            Route("GET", "/v1/models", self.list_models, listed, here, scope=Scope.INFER, **shared),
+            *(
+                Route(
+                    "POST",
+                    f"/v1/{operation}",
+                    handler,
+                    _SUMMARIES[operation],
+                    here,
+                    scope=Scope.INFER,
+                    takes=_BODIES[operation],
+                    **shared,
+                )
+                for operation, handler in handlers.items()
+            ),
+        ]
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        """Answer with the models; `ready` is ours and not OpenAI's."""
+        found = self._models.list_models(caller_of(request).tenant)
+        return answer_json({"object": "list", "data": [_describe_model(model) for model in found]})
+
+    async def answer_chat(self, request: web.Request) -> web.StreamResponse:
+        """Answer a chat."""
+        return await self._answer(request, LlmOperation.CHAT)
+
+    async def complete_text(self, request: web.Request) -> web.StreamResponse:
+        """Continue a text."""
+        return await self._answer(request, LlmOperation.COMPLETION)
+
+    async def embed_texts(self, request: web.Request) -> web.StreamResponse:
+        """Embed texts."""
+        return await self._answer(request, LlmOperation.EMBEDDING)
+
+    async def _answer(self, request: web.Request, operation: LlmOperation) -> web.StreamResponse:
+        caller = caller_of(request)
+        body = await read_body(request, self._models.max_body_bytes, self._body_s)
+        asker = LlmCaller(caller.tenant, caller.name, child_traceparent(request.headers.get("traceparent", "")))
+        try:
+            async with self._models.answer(body, operation, asker) as answer:
+                if answer.stream:
+                    return await _send_stream(request, answer)
+                return web.Response(status=answer.status, body=answer.body, content_type="application/json")
+        except LlmError as error:
+            return answer_error(error)
+
+
+async def _send_stream(request: web.Request, answer: LlmAnswer) -> web.StreamResponse:
+    """Send a stream's events as they come. A caller that does not read them in time is cut off."""
+    response = web.StreamResponse(headers=STREAM_HEADERS)
+    await response.prepare(request)
+    try:
+        async for chunk in answer.chunks():
+            async with asyncio.timeout(answer.send_s):
+                await response.write(chunk)
+        await response.write_eof()
+    except (TimeoutError, ConnectionError):
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+def answer_error(error: LlmError) -> web.Response:
+    """Return a refusal as a response. A draining hub also closes the connection."""
+    response = web.Response(
+        status=error.status, body=error.encode(), content_type="application/json", headers=error.headers
+    )
+    if error.code == "draining":
+        response.force_close()
+    return response
+
+
+def error_form_middleware() -> Middleware:
+    """Return the middleware that tells the refusals of other checks in OpenAI's form, on these routes alone."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        if request.path not in PATHS or response.status < 400 or not isinstance(response, web.Response):
+            return response
+        line = _read_line(response.body)
+        if line:
+            response.body = encode_error(response.status, line)
+        return response
+
+    return middleware
+
+
+class _Refusal(msgspec.Struct):
+    error: str = ""
+
+
+def _read_line(body: object) -> str:
+    """Return the hub's own one-line refusal, "" if the body is something else."""
+    try:
+        return msgspec.json.decode(body, type=_Refusal).error if isinstance(body, bytes) else ""
+    except msgspec.DecodeError:
+        return ""
+
+
+def _describe_model(model: LanguageModel) -> dict[str, object]:
+    return {
+        "id": model.settings.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "skerry",
+        "ready": model.ready,
+        "max_model_len": model.context_tokens or None,
+    }

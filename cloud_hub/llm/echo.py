@@ -1,0 +1,271 @@
+"""An OpenAI-compatible server that says the prompt's words again, at a set pace, and breaks in set ways: for tests.
+
+Run as a program it is an engine that the hub can start: `python -m cloud_hub.llm.echo --port 8101 --model echo`.
+Rule: it counts what it computed as an engine does, so that bills can be compared with it.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from typing import Any
+
+from aiohttp import web
+
+BLOCK_WORDS = 16
+
+
+class EchoFault(StrEnum):
+    """What the server does wrong, at requests of more than one token unless it says otherwise."""
+
+    NONE = "none"
+    NOT_READY = "not_ready"  # status 503, to the completion of one token too
+    DIES_AT_ONCE = "dies_at_once"  # closes the connection without an answer
+    DIES_LATER = "dies_later"  # closes it after two events
+    HALF_EVENT = "half_event"  # after two events half of the third, then closes
+    BROKEN_JSON = "broken_json"  # the third event is no JSON
+    HUGE_LINE = "huge_line"  # the third event is 10 MB long
+    ERROR_EVENT = "error_event"  # the third event is an error
+    STALLS_AT_ONCE = "stalls_at_once"
+    STALLS_LATER = "stalls_later"  # after two events
+    NO_DONE = "no_done"  # ends in order, without `[DONE]`
+    NO_USAGE = "no_usage"
+    WRONG_KEY = "wrong_key"  # status 401
+    REFUSES = "refuses"  # status 400, with a reason
+    FAILS = "fails"  # status 500
+    BUSY = "busy"  # status 429
+
+
+_STATUSES = {EchoFault.NOT_READY: 503, EchoFault.WRONG_KEY: 401, EchoFault.FAILS: 500, EchoFault.BUSY: 429}
+
+
+class EchoUpstream:
+    """The server. `token_s`: time for each generated token; `first_s`: before the first one. `fault` may be changed.
+
+    `requests` counts those beyond the hub's checks, `prompt_tokens` and `generated_tokens` what was computed for them,
+    `cached_tokens` of the prompts what was computed before; `hung_up` those whose caller went before the end.
+    """
+
+    def __init__(self, model: str = "echo", *, key: str = "", token_s: float = 0.0, first_s: float = 0.0) -> None:
+        self.model = model
+        self.fault = EchoFault.NONE
+        self.token_s = token_s
+        self.first_s = first_s
+        self.requests = self.prompt_tokens = self.generated_tokens = self.cached_tokens = 0
+        self.hung_up = self.in_flight = self.checks = 0
+        self.context_tokens = 32_768
+        self.waiting, self.kv_usage = 0, 0.0
+        self.bodies: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.url = ""
+        self._key = key
+        self._cache: set[tuple[str, ...]] = set()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int = 0) -> str:
+        """Listen on this machine; returns the URL."""
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.add_routes(
+            [
+                web.post("/v1/chat/completions", self._answer),
+                web.post("/v1/completions", self._answer),
+                web.post("/v1/embeddings", self._embed),
+                web.get("/v1/models", self._list_models),
+                web.get("/metrics", self._show_metrics),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self.url
+
+    async def stop(self) -> None:
+        """Close the server and every connection."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # -- routes
+
+    async def _list_models(self, _request: web.Request) -> web.Response:
+        data = [{"id": self.model, "object": "model", "max_model_len": self.context_tokens}]
+        return web.json_response({"object": "list", "data": data})
+
+    async def _show_metrics(self, _request: web.Request) -> web.Response:
+        lines = [
+            f"vllm:num_requests_running {self.in_flight}",
+            f"vllm:num_requests_waiting {self.waiting}",
+            f"vllm:kv_cache_usage_perc {self.kv_usage}",
+            f'vllm:cache_config_info{{block_size="{BLOCK_WORDS}"}} 1.0',
+        ]
+        return web.Response(text="\n".join(lines) + "\n")
+
+    async def _embed(self, request: web.Request) -> web.Response:
+        asked = await self._read(request)
+        texts = asked["input"] if isinstance(asked["input"], list) else [asked["input"]]
+        data = [
+            {"object": "embedding", "index": i, "embedding": [float(len(str(t))), 0.5]} for i, t in enumerate(texts)
+        ]
+        tokens = sum(len(str(text).split()) for text in texts)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        self.prompt_tokens += tokens
+        return web.json_response({"object": "list", "data": data, "model": self.model, "usage": usage})
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        asked = await self._read(request)
+        chat = request.path.endswith("chat/completions")
+        words = _read_words(asked["messages"] if chat else asked["prompt"])
+        most = asked.get("max_tokens") or asked.get("max_completion_tokens") or 16
+        if most == 1 and len(words) == 1 and self.fault is not EchoFault.NOT_READY:
+            self.checks += 1
+            return web.json_response(self._whole_answer(words, ["ok"], chat=chat))
+        refused = await self._misbehave(request)
+        if refused is not None:
+            return refused
+        self.requests += 1
+        self.in_flight += 1
+        try:
+            return await self._compute(request, asked, words, _say_words(words, most))
+        except (asyncio.CancelledError, ConnectionError):
+            self.hung_up += 1
+            raise
+        finally:
+            self.in_flight -= 1
+
+    async def _read(self, request: web.Request) -> dict[str, Any]:
+        if self._key and request.headers.get("Authorization") != f"Bearer {self._key}":
+            raise web.HTTPUnauthorized
+        body = await request.read()
+        self.bodies = [*self.bodies[-99:], body]
+        self.headers = [*self.headers[-99:], dict(request.headers)]
+        asked: dict[str, Any] = json.loads(body)
+        if asked["model"] != self.model:
+            raise web.HTTPNotFound
+        return asked
+
+    async def _misbehave(self, request: web.Request) -> web.Response | None:
+        """Return the faulty answer where the fault is one of those before the first byte."""
+        if self.fault in _STATUSES:
+            return web.json_response({"error": {"message": "no"}}, status=_STATUSES[self.fault])
+        if self.fault is EchoFault.REFUSES:
+            said = {"message": "the prompt is too long", "type": "BadRequestError", "param": None, "code": 400}
+            return web.json_response({"error": said}, status=400)
+        if self.fault is EchoFault.STALLS_AT_ONCE:
+            await asyncio.sleep(3600)
+        if self.fault is EchoFault.DIES_AT_ONCE and request.transport is not None:
+            request.transport.close()
+            raise ConnectionError
+        return None
+
+    async def _compute(
+        self, request: web.Request, asked: dict[str, Any], words: list[str], said: list[str]
+    ) -> web.StreamResponse:
+        chat = request.path.endswith("chat/completions")
+        self._count_prompt(words)
+        await asyncio.sleep(self.first_s)
+        if not asked.get("stream"):
+            await asyncio.sleep(self.token_s * len(said))
+            self.generated_tokens += len(said)
+            return web.json_response(self._whole_answer(words, said, chat=chat))
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        async for event in self._speak(said, chat=chat):
+            await response.write(event)
+        if self.fault in (EchoFault.DIES_LATER, EchoFault.HALF_EVENT) and request.transport is not None:
+            request.transport.close()
+            return response
+        wants = (asked.get("stream_options") or {}).get("include_usage")
+        if wants and self.fault is not EchoFault.NO_USAGE:
+            await response.write(_encode_event({**_HEAD, "choices": [], "usage": _count_usage(words, said)}))
+        if self.fault is not EchoFault.NO_DONE:
+            await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _speak(self, said: list[str], *, chat: bool) -> AsyncIterator[bytes]:
+        """Yield the events of a stream, up to the fault."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        for number, word in enumerate(said):
+            if number == 2 and (fault := _FAULTY_EVENTS.get(self.fault)) is not None:
+                yield fault
+                return
+            if number == 2 and self.fault is EchoFault.DIES_LATER:
+                return
+            if number == 2 and self.fault is EchoFault.STALLS_LATER:
+                await asyncio.sleep(3600)
+            due += self.token_s
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            self.generated_tokens += 1
+            end = "stop" if number == len(said) - 1 else None
+            text = {"delta": {"content": word + " "}} if chat else {"text": word + " "}
+            yield _encode_event({**_HEAD, "choices": [{"index": 0, **text, "finish_reason": end}]})
+
+    def _count_prompt(self, words: list[str]) -> None:
+        """Count the prompt's words, and of them those of whole blocks that were computed before."""
+        self.prompt_tokens += len(words)
+        for end in range(BLOCK_WORDS, len(words) + 1, BLOCK_WORDS):
+            block = tuple(words[:end])
+            self.cached_tokens += BLOCK_WORDS if block in self._cache else 0
+            self._cache.add(block)
+
+    def _whole_answer(self, words: list[str], said: list[str], *, chat: bool) -> dict[str, Any]:
+        text = " ".join(said)
+        choice = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        kind = "chat.completion" if chat else "text_completion"
+        choices = [{"index": 0, **choice, "finish_reason": "stop"}]
+        return {**_HEAD, "object": kind, "model": self.model, "choices": choices, "usage": _count_usage(words, said)}
+
+
+_HEAD = {"id": "echo-1", "object": "chat.completion.chunk", "created": int(time.time()), "model": "echo"}
+
+
+def _encode_event(value: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+_FAULTY_EVENTS = {
+    EchoFault.HALF_EVENT: b'data: {"id": "echo-1", "choi',
+    EchoFault.BROKEN_JSON: b"data: {choices\n\n",
+    EchoFault.HUGE_LINE: b"data: " + b"x" * 10_000_000 + b"\n\n",
+    EchoFault.ERROR_EVENT: b'data: {"error": {"message": "out of memory", "code": 500}}\n\n',
+}
+
+
+def _read_words(prompt: Any) -> list[str]:
+    """Return the words of a prompt or of messages."""
+    if isinstance(prompt, str):
+        return prompt.split()
+    texts = [each.get("content") if isinstance(each, dict) else each for each in prompt]
+    return [word for text in texts for word in str(text).split()]
+
+
+def _say_words(words: list[str], most: int) -> list[str]:
+    return [words[i % len(words)] for i in range(most)] if words else ["nothing"]
+
+
+def _count_usage(words: list[str], said: list[str]) -> dict[str, int]:
+    return {"prompt_tokens": len(words), "completion_tokens": len(said), "total_tokens": len(words) + len(said)}
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    await asyncio.sleep(options.start_s)
+    server = EchoUpstream(options.model, token_s=options.token_s, first_s=options.first_s)
+    print(await server.start(options.port), flush=True)
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(prog="python -m cloud_hub.llm.echo")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--model", default="echo")
+    parser.add_argument("--token-s", type=float, default=0.0, help="seconds for each generated token")
+    parser.add_argument("--first-s", type=float, default=0.0, help="seconds before the first one")
+    parser.add_argument("--start-s", type=float, default=0.0, help="seconds before it listens")
+    asyncio.run(_serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""One language model of the hub: its replicas, their checks, its queue, and the way of a request through them."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+import msgspec
+
+from cloud_hub.llm.errors import LlmError
+from cloud_hub.llm.relay import LlmAnswer, ReplicaFailedError, open_answer
+from cloud_hub.llm.replica import Replica, open_session
+from cloud_hub.llm.requests import BYTES_PER_TOKEN, LlmOperation, LlmRequest, TokenEstimate
+from cloud_hub.llm.settings import LlmSettings
+from cloud_hub.llm.token_queue import QueueTicket, TokenQueue
+from policies.serving.replicas import PrefixTable, filter_regions, hash_prefix, rank_replicas
+from wire.process.logging import JsonLog, safe_name, safe_text
+
+MAX_TRIES = 3
+
+
+class LlmCaller(msgspec.Struct, frozen=True):
+    """Who asks: its tenant ("" = the whole hub), its key within the tenant, and its traceparent ("" = not traced)."""
+
+    tenant: str = ""
+    flow: str = ""
+    trace: str = ""
+
+
+class LlmRecord(msgspec.Struct, frozen=True):
+    """What became of a request, for the bill, the metrics and its trace. Times in seconds since 1970; 0 = not reached.
+
+    `estimated`: the engine told no usage, or the caller hung up before it: the tokens are the hub's own count.
+    """
+
+    caller: LlmCaller
+    model: str
+    region: str
+    operation: LlmOperation
+    status: int
+    complete: bool
+    arrived_at: float
+    begun_at: float
+    first_at: float
+    ended_at: float
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    request_bytes: int = 0
+    estimated: bool = False
+
+
+class LanguageModel:
+    """One language model. `key`: bearer token of its engines; `on_ended` takes the record of every request."""
+
+    def __init__(self, settings: LlmSettings, key: str, on_ended: Callable[[LlmRecord], None], log: JsonLog) -> None:
+        self.settings = settings
+        self.replicas = [Replica(address, settings) for address in settings.urls]
+        self.counts = {"failovers": 0, "broken": 0, "lost": 0}
+        self.queue = TokenQueue(settings, self._find_free, self._count_ready)
+        self._key = key
+        self._on_ended = on_ended
+        self._log = log
+        self._estimate = TokenEstimate()
+        self._prefixes = PrefixTable()
+        self._session: aiohttp.ClientSession
+
+    # -- life
+
+    async def run(self) -> None:
+        """Open the connections and check the replicas until cancelled."""
+        self._session = open_session(self._key)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for replica in self.replicas:
+                    group.create_task(self._check_for_ever(replica), name=f"llm-check-{replica.name}")
+        finally:
+            await self._session.close()
+
+    async def _check_for_ever(self, replica: Replica) -> None:
+        while True:
+            was = replica.ready
+            await replica.check(self._session)
+            if replica.ready != was:
+                self._on_change(replica)
+            self.queue.dispatch()
+            await asyncio.sleep(self.settings.ready_s * (0.9 + 0.2 * random.random()))  # noqa: S311 - jitter
+
+    def _on_change(self, replica: Replica) -> None:
+        told = {"model": safe_name(self.settings.name), "url": safe_text(replica.name)}
+        if replica.ready:
+            self._log.info("llm_ready", **told)
+        else:
+            self._prefixes.forget(replica.name)  # it may have been started anew, with an empty cache
+            self._log.warning("llm_not_ready", **told, why=safe_text(replica.why))
+
+    # -- what it can do
+
+    @property
+    def ready(self) -> bool:
+        """Whether a replica is ready."""
+        return any(replica.ready for replica in self.replicas)
+
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens of prompt and answer together, 0 = not known."""
+        told = self.settings.context_tokens
+        return told or min((each.context_tokens for each in self.replicas if each.context_tokens), default=0)
+
+    def is_visible(self, tenant: str) -> bool:
+        """Whether a tenant may use the model. The whole hub's keys may use every one."""
+        return not tenant or not self.settings.tenants or tenant in self.settings.tenants
+
+    # -- a request
+
+    @contextlib.asynccontextmanager
+    async def answer(self, request: LlmRequest, body_bytes: int, caller: LlmCaller) -> AsyncIterator[LlmAnswer]:
+        """Let a request wait for its turn; yields its answer once it has begun. LlmError if there is none."""
+        tokens = self._weigh(request)
+        ticket = QueueTicket(caller.tenant, caller.flow, tokens, self._find_regions(caller.tenant))
+        ticket.prefix = self._hash_prompt(request)
+        self._require_replica(ticket)
+        arrived_at = time.time()
+        async with self.queue.turn(ticket):
+            begun_at = time.time()
+            async with self._first_answer(request, ticket) as answer:
+                try:
+                    yield answer
+                finally:
+                    times = (arrived_at, begun_at, answer.first_at, time.time())
+                    self._record(request, answer, caller, (body_bytes, times))
+
+    def _weigh(self, request: LlmRequest) -> int:
+        """Return the tokens that a request may take. LlmError(400) if it asks for more than the model has."""
+        prompt, most = self._estimate.estimate(request), self.context_tokens
+        if most and request.max_tokens > most:
+            said = f"'max_tokens' is more than the model's {most} tokens"
+            raise LlmError(400, said, param="max_tokens", code="context_length_exceeded")
+        if most and request.prompt_tokens > most * request.choices:
+            raise LlmError(400, f"the prompt has more than the model's {most} tokens", code="context_length_exceeded")
+        prompt = min(prompt, most) if most else prompt
+        if request.operation is LlmOperation.EMBEDDING:
+            return prompt
+        answer = request.max_tokens or min(self.settings.assumed_tokens, most or self.settings.assumed_tokens)
+        return prompt + answer * request.choices
+
+    def _find_regions(self, tenant: str) -> frozenset[str] | None:
+        return self.settings.residency.get(tenant)
+
+    def _hash_prompt(self, request: LlmRequest) -> list[bytes]:
+        if len(self.replicas) < 2:
+            return []
+        block_tokens = max(replica.block_tokens for replica in self.replicas)
+        return hash_prefix(request.prefix, int(block_tokens * BYTES_PER_TOKEN))
+
+    def _require_replica(self, ticket: QueueTicket) -> None:
+        """LlmError(403 or 503) unless there is a replica where the request may be computed."""
+        allowed = [each for each in self.replicas if self._is_allowed(each, ticket)]
+        if not allowed:
+            said = "no engine of this model stands where this tenant's requests may be computed"
+            raise LlmError(403, said, code="residency")
+        if not any(each.ready for each in allowed):
+            raise LlmError(
+                503, "no engine of this model is ready", code="not_ready", retry_after_s=self.settings.ready_s
+            )
+
+    def _is_allowed(self, replica: Replica, ticket: QueueTicket) -> bool:
+        return bool(filter_regions([replica.measure_load()], ticket.regions))
+
+    def _find_free(self, ticket: QueueTicket) -> Replica | None:
+        """Return the best replica that has room for a ticket now."""
+        free = [each for each in self.replicas if each.admits() and each.has_room(ticket.tokens)]
+        return self._rank(free, ticket)
+
+    def _rank(self, replicas: list[Replica], ticket: QueueTicket) -> Replica | None:
+        known = {each.name: each for each in replicas}
+        loads = [each.measure_load(self._prefixes.count_blocks(each.name, ticket.prefix)) for each in replicas]
+        dice = random.random(), random.random()  # noqa: S311 - ties, and two choices
+        ranked = rank_replicas(filter_regions(loads, ticket.regions), dice)
+        return known[ranked[0]] if ranked else None
+
+    def _count_ready(self) -> int:
+        return sum(replica.ready for replica in self.replicas)
+
+    @contextlib.asynccontextmanager
+    async def _first_answer(self, request: LlmRequest, ticket: QueueTicket) -> AsyncIterator[LlmAnswer]:
+        """Try one replica after the other until one begins to answer. LlmError if none does."""
+        async with contextlib.AsyncExitStack() as stack:
+            yield await self._try_replicas(stack, request, ticket)
+
+    async def _try_replicas(
+        self, stack: contextlib.AsyncExitStack, request: LlmRequest, ticket: QueueTicket
+    ) -> LlmAnswer:
+        tried: list[Replica] = []
+        while True:
+            assert ticket.replica is not None
+            replica = ticket.replica
+            tried.append(replica)
+            self._prefixes.add(replica.name, ticket.prefix)
+            try:
+                return await stack.enter_async_context(open_answer(self._session, replica, request, self.settings))
+            except ReplicaFailedError as error:
+                self._on_failed(replica, error)
+                if not self._move(ticket, tried, error):
+                    raise error.describe() from None
+
+    def _on_failed(self, replica: Replica, error: ReplicaFailedError) -> None:
+        if error.counted:
+            replica.on_failure()
+        told = {"model": safe_name(self.settings.name), "url": safe_text(replica.name)}
+        self._log.warning("llm_failed", **told, why=safe_text(str(error)))
+
+    def _move(self, ticket: QueueTicket, tried: list[Replica], error: ReplicaFailedError) -> bool:
+        """Give a ticket to another replica; to the same once more if the connection was lost. False = no more tries."""
+        if len(tried) >= MAX_TRIES:
+            return False
+        others = [each for each in self.replicas if each not in tried and each.admits()]
+        found = self._rank(others, ticket) or (tried[0] if error.lost and len(tried) == 1 else None)
+        if found is None or ticket.replica is None:
+            return False
+        self.counts["failovers"] += 1
+        ticket.replica.release(ticket.tokens)
+        found.occupy(ticket.tokens)
+        ticket.replica = found
+        return True
+
+    def _record(
+        self,
+        request: LlmRequest,
+        answer: LlmAnswer,
+        caller: LlmCaller,
+        facts: tuple[int, tuple[float, float, float, float]],
+    ) -> None:
+        """Hand out the record of a request that has begun to be answered."""
+        usage, refused = answer.usage, answer.status != 200
+        self.counts["lost"] += not answer.complete and not refused
+        if usage is not None and answer.complete:
+            self._estimate.learn(request, usage.prompt_tokens)
+        prompt = usage.prompt_tokens if usage else 0 if refused else self._estimate.estimate(request)
+        self._on_ended(
+            LlmRecord(
+                caller,
+                self.settings.name,
+                answer.replica.measure_load().region,
+                request.operation,
+                answer.status,
+                answer.complete,
+                *facts[1],
+                prompt_tokens=prompt,
+                cached_tokens=usage.cached if usage else 0,
+                generated_tokens=usage.generated if usage else answer.generated,
+                request_bytes=facts[0],
+                estimated=usage is None and not refused,
+            )
+        )

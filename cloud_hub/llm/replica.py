@@ -1,0 +1,171 @@
+"""One replica of a language model: the connection to its server, its load, its readiness, its circuit breaker.
+
+Rule: ready means that a completion of one token came back a moment ago. An engine's `/health` says 200 of one that dies
+at its first request, so it is not asked.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+
+import aiohttp
+import msgspec
+
+from cloud_hub.llm.engine_metrics import MAX_METRICS_BYTES, EngineReport, parse_metrics
+from cloud_hub.llm.events import UpstreamBrokenError, read_usage
+from cloud_hub.llm.requests import LlmOperation
+from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
+from policies.serving.replicas import CircuitBreaker, ReplicaLoad
+
+DEFAULT_BLOCK_TOKENS = 16  # of engines that do not tell theirs; vLLM's on graphics cards
+REPORT_S = 2.0
+MAX_CHECK_BYTES = 1024 * 1024
+# uvicorn, under vLLM and SGLang, closes an idle connection after 5 s: one that is about to be closed must not be used.
+KEEP_ALIVE_S = 3.0
+_CHECKS: Mapping[LlmOperation, Mapping[str, object]] = {
+    LlmOperation.CHAT: {"messages": [{"role": "user", "content": "1"}], "max_tokens": 1},
+    LlmOperation.COMPLETION: {"prompt": "1", "max_tokens": 1},
+    LlmOperation.EMBEDDING: {"input": "1"},
+}
+
+
+class _ModelEntry(msgspec.Struct, frozen=True):
+    id: str
+    max_model_len: int | None = None
+
+
+class _ModelList(msgspec.Struct, frozen=True):
+    data: list[_ModelEntry] = []
+
+
+def open_session(key: str) -> aiohttp.ClientSession:
+    """Open the HTTP session of one model's engines. `key`: their bearer token, "" = none."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+    return aiohttp.ClientSession(
+        connector=connector,
+        headers=headers,
+        auto_decompress=False,  # nothing compressed is asked for, and a small answer could hold gigabytes
+        skip_auto_headers=("Accept-Encoding", "User-Agent"),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+    )
+
+
+class Replica:
+    """One server of a model. `ready`: it completed a token at the last check; `why`: what was wrong, "" = nothing."""
+
+    def __init__(
+        self, address: ReplicaAddress, settings: LlmSettings, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.address = address
+        self.name = address.base
+        self.ready = False
+        self.why = "not checked yet"
+        self.in_flight = 0
+        self.tokens_in_flight = 0
+        self.context_tokens = 0
+        self.breaker = CircuitBreaker()
+        self.report = EngineReport()
+        self._settings = settings
+        self._now = now
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one block of the engine's prefix cache."""
+        return self.report.block_tokens or DEFAULT_BLOCK_TOKENS
+
+    def admits(self) -> bool:
+        """Whether the replica gets requests now: ready, and its breaker lets one through."""
+        return self.ready and self.breaker.admits(self.in_flight, self._now())
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether it takes so many tokens more at once. One request alone always fits."""
+        room = self.tokens_in_flight + tokens <= self._settings.max_running_tokens
+        return not self.in_flight or (room and self.in_flight < self._settings.max_running)
+
+    def measure_load(self, prefix_blocks: int = 0) -> ReplicaLoad:
+        """Return its load, for ranking."""
+        report = self.report
+        return ReplicaLoad(
+            self.name,
+            self.in_flight,
+            report.waiting,
+            report.running,
+            kv_usage=report.kv_usage,
+            prefix_blocks=prefix_blocks,
+            region=self.address.region or self._settings.region,
+        )
+
+    def occupy(self, tokens: int) -> None:
+        """Count a request as under way there."""
+        self.in_flight += 1
+        self.tokens_in_flight += tokens
+
+    def release(self, tokens: int) -> None:
+        """Count it as ended."""
+        self.in_flight -= 1
+        self.tokens_in_flight -= tokens
+
+    def on_success(self) -> None:
+        """Record an answer."""
+        self.breaker = self.breaker.on_success()
+
+    def on_failure(self) -> None:
+        """Record a failure that was the replica's."""
+        self.breaker = self.breaker.on_failure(self._now())
+
+    def url_for(self, operation: LlmOperation) -> str:
+        """Return the URL of an operation."""
+        return f"{self.name}/v1/{operation}"
+
+    async def check(self, session: aiohttp.ClientSession) -> bool:
+        """Complete one token; returns whether it came back. What the engine reports of itself is read too."""
+        try:
+            async with asyncio.timeout(self._settings.check_s):
+                self.why = await self._complete_token(session)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            self.why = f"no completion of one token: {type(error).__name__}"
+        except UpstreamBrokenError as error:
+            self.why = str(error)
+        self.ready = not self.why
+        if self.ready:
+            await self._read_report(session)
+        return self.ready
+
+    async def _complete_token(self, session: aiohttp.ClientSession) -> str:
+        """Return what is wrong with the completion of one token, "" = nothing."""
+        check = self._settings.check
+        asked = {"model": self._settings.engine_model, **_CHECKS[check]}
+        async with session.post(self.url_for(check), json=asked, allow_redirects=False) as response:
+            body = await response.content.read(MAX_CHECK_BYTES)
+            if response.status != 200:
+                return f"status {response.status} to the completion of one token"
+        read_usage(body)
+        return ""
+
+    async def _read_report(self, session: aiohttp.ClientSession) -> None:
+        """Read the engine's load and the model's context length; both may be missing."""
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError):
+            async with asyncio.timeout(REPORT_S):
+                text = await _fetch(session, f"{self.name}/metrics")
+                self.report = parse_metrics(text.decode(errors="replace"))
+                if not self.context_tokens:
+                    await self._read_context(session)
+
+    async def _read_context(self, session: aiohttp.ClientSession) -> None:
+        models = msgspec.json.decode(await _fetch(session, f"{self.name}/v1/models"), type=_ModelList)
+        sizes = [each.max_model_len or 0 for each in models.data if each.id == self._settings.engine_model]
+        self.context_tokens = max(sizes, default=0)
+
+
+async def _fetch(session: aiohttp.ClientSession, url: str) -> bytes:
+    """Return the body of a GET, "" unless the status is 200; at most 4 MiB."""
+    async with session.get(url, allow_redirects=False) as response:
+        body = bytearray()
+        async for part in response.content.iter_any():
+            body += part
+            if len(body) > MAX_METRICS_BYTES:
+                return b""
+        return bytes(body) if response.status == 200 else b""
