@@ -7,6 +7,7 @@ Rule: an unknown key, a newer format or an impossible value is a `BundleError` o
 import math
 import re
 from enum import StrEnum
+from hashlib import sha256
 
 import msgspec
 
@@ -24,13 +25,15 @@ from models.bundle.measurements import (
 from wire.protocol.codec import MAX_FRAME_BYTES, SIZE_CLASS_BYTES
 from wire.protocol.messages import FieldSpec, ModelRef, TensorDType
 
-FORMAT = 2
+FORMAT = 3
+JOINT_FORMAT = 2  # the older format, read only: the hub's files lie among the edge's and are named by the same manifest
 MANIFEST_FILE = "manifest.json"
 EDGE_FILE = "edge.onnx"
 HUB_FILE = "hub.safetensors"
 HUB_GRAPH_FILE = "hub.json"
 CODEC_FILE = "codec.bin"
 GOLDEN_FILE = "golden.npz"
+HUB_FOLDER = "hub"  # of the hub part, beside the files of the edge part
 MAX_ELEMENTS = 2**24  # of one sample or one field: 64 MiB of float32
 MAX_LABELS = 100_000
 MAX_ROWS = 1000  # of leakage, of stages
@@ -78,7 +81,7 @@ class Precision(StrEnum):
 
 
 class HubModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Files of the hub's half: two graphs of allowed operations, `tail` and `whole`, and the weights that they name.
+    """Files of the hub's half in a manifest of format 2: graphs `tail` and `whole`, and the weights that they name.
 
     `whole` != "": both are ONNX, `graph` is the tail's file and `whole` that of the whole model; there are no weights
     beside them.
@@ -92,6 +95,9 @@ class HubModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     def files(self) -> tuple[str, ...]:
         """Every file of the hub's half, the graph first."""
         return (self.graph, *((self.whole,) if self.whole else self.weights))
+
+
+NO_HUB = HubModel("", ())
 
 
 class PipelineStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,11 +155,14 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Manifest of one version of one model.
+    """Manifest of one version of one model: of its edge part, and the digest that names its hub part.
 
     `fixed_bytes`: padded plaintext size of every escalation from level P2 up. `outputs`: logits of the hub's half, one
     a label, or the values of a regressor. `temperature`, `hub_temperature`: softmax temperatures. `golden`: file of the
-    golden set. `files`: name to SHA-256 in hex of every file but the manifest.
+    golden set. `files`: name to SHA-256 in hex of every file of the edge part but the manifest. `hub_part`: SHA-256 in
+    hex of `hub/part.json`.
+
+    In format 2 there is no `hub_part`: `hub` and `parallel` describe the hub's half, whose files are among `files`.
     """
 
     format: int = FORMAT
@@ -174,8 +183,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     calibration: CalibrationFigures
     guarantee: RiskGuarantee | None = None
     leakage: tuple[LeakageRow, ...] = ()
-    hub: HubModel = HubModel()
-    parallel: ParallelPlan = ParallelPlan()
+    hub: HubModel = NO_HUB  # format 2
+    parallel: ParallelPlan = ParallelPlan()  # format 2
+    hub_part: str = ""
     target: TargetPlatform
     provenance: Provenance = Provenance()
     golden: str = GOLDEN_FILE
@@ -196,6 +206,8 @@ class _ManifestFormat(msgspec.Struct):
     format: int
 
 
+_OTHER_FORMAT_KEYS = {FORMAT: ("hub", "parallel"), JOINT_FORMAT: ("hub_part",)}
+
 _format_decoder = msgspec.json.Decoder(_ManifestFormat)
 _decoder = msgspec.json.Decoder(Manifest)
 _STYLE_REMOVED = "parallel: style and shard (dtensor) are gone: leave both out, `tensor` alone divides the weights"
@@ -203,17 +215,29 @@ _STYLE_REMOVED = "parallel: style and shard (dtensor) are gone: leave both out, 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode a manifest as readable JSON: the same bytes for the same manifest, so that their SHA-256 names it."""
-    return msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n"
+    values = msgspec.to_builtins(manifest, order="deterministic")
+    for key in _OTHER_FORMAT_KEYS.get(manifest.format, ()):
+        del values[key]
+    return msgspec.json.format(msgspec.json.encode(values), indent=1) + b"\n"
+
+
+def digest_edge(manifest: Manifest) -> str:
+    """SHA-256 (hex) of the canonical manifest with an empty `hub_part`.
+
+    It binds a hub part to its edge part: the hub part names this digest, and the manifest the hub part's own.
+    """
+    return sha256(encode_manifest(msgspec.structs.replace(manifest, hub_part=""))).hexdigest()
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Decode and check a manifest. BundleError, one line, for anything that is not exactly one of format `FORMAT`.
+    """Decode and check a manifest. BundleError, one line, for anything that is not exactly one of a known format.
 
-    The format number is read first, so that a newer bundle is called newer and not malformed.
+    Known are `FORMAT` and `JOINT_FORMAT`. The format number is read first, so that a newer bundle is called newer and
+    not malformed.
     """
     try:
         found = _format_decoder.decode(data).format
-        if found != FORMAT:
+        if found not in _OTHER_FORMAT_KEYS:
             raise BundleError(
                 f"{MANIFEST_FILE}: format {found}, this version reads {FORMAT} ({_explain_format(found)})"
             )
@@ -233,11 +257,11 @@ def _explain_format(found: int) -> str:
 
 def check_manifest(manifest: Manifest) -> None:
     """Check every value of a manifest. BundleError, naming the key, for the first value that is impossible."""
+    if manifest.parallel.style != "collectives" or manifest.parallel.shard:
+        raise BundleError(f"{MANIFEST_FILE}: {_STYLE_REMOVED}")
     for key, fits in _manifest_rules(manifest):
         if not fits:
             raise BundleError(f"{MANIFEST_FILE}: {key} is impossible")
-    if manifest.parallel.style != "collectives" or manifest.parallel.shard:
-        raise BundleError(f"{MANIFEST_FILE}: {_STYLE_REMOVED}")
     for feature in manifest.features:
         _check_feature(feature, manifest.codec)
 
@@ -261,18 +285,36 @@ def _manifest_rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
         ("calibration", calibration_fits(m.calibration)),
         ("guarantee", m.guarantee is None or guarantee_fits(m.guarantee)),
         ("leakage", len(m.leakage) <= MAX_ROWS and all(map(leakage_fits, m.leakage))),
-        ("hub", bool(m.hub.whole) is not bool(m.hub.weights) and len(m.hub.files) == len(set(m.hub.files))),
-        ("parallel", len(m.parallel.stages) <= MAX_ROWS and all(map(_stage_fits, m.parallel.stages))),
-        ("parallel: tensor, pipeline or replicas", _plan_fits(m.parallel)),
+        ("format", m.format in _OTHER_FORMAT_KEYS),
+        ("hub", _joint_hub_fits(m.hub) if m.format == JOINT_FORMAT else m.hub == NO_HUB),
+        ("parallel", m.format == JOINT_FORMAT or m.parallel == ParallelPlan()),
+        *plan_rules(m.parallel),
+        ("hub_part", bool(_DIGEST.fullmatch(m.hub_part)) if m.format == FORMAT else not m.hub_part),
         ("target", m.target.precision in set(Precision) and all(map(_PROVIDER.fullmatch, m.target.providers))),
         ("files", all(_file_entry_fits(name, digest) for name, digest in m.files.items())),
+        ("files: hub", m.format == JOINT_FORMAT or HUB_FOLDER not in m.files),
         ("files: edge, hub, codec or golden", _required_files(m) <= m.files.keys()),
     )
 
 
+def plan_rules(plan: ParallelPlan) -> tuple[tuple[str, bool], ...]:
+    """List (key, whether its value is possible) for the ways to divide a tail."""
+    counts = (plan.tensor, plan.pipeline, plan.replicas)
+    return (
+        ("parallel", len(plan.stages) <= MAX_ROWS and all(map(_stage_fits, plan.stages))),
+        ("parallel: tensor, pipeline or replicas", all(0 <= count <= MAX_ROWS for count in counts)),
+        ("parallel: style or shard", plan.style == "collectives" and not plan.shard),
+    )
+
+
+def _joint_hub_fits(hub: HubModel) -> bool:
+    return bool(hub.whole) is not bool(hub.weights) and len(hub.files) == len(set(hub.files))
+
+
 def _required_files(m: Manifest) -> set[str]:
     """Return the names of the files that every bundle of this manifest must have."""
-    return {EDGE_FILE, m.golden, *m.hub.files, *((m.codec_file,) if m.codec_file else ())}
+    hub = m.hub.files if m.format == JOINT_FORMAT else ()
+    return {EDGE_FILE, m.golden, *hub, *((m.codec_file,) if m.codec_file else ())}
 
 
 def _labels_fit(m: Manifest) -> bool:
@@ -290,11 +332,6 @@ def _range_fits(low: float, high: float) -> bool:
 
 def _stage_fits(stage: PipelineStage) -> bool:
     return bool(_NAME.fullmatch(stage.name)) and stage.weight_bytes >= 0 and _shape_fits(stage.output_shape)
-
-
-def _plan_fits(plan: ParallelPlan) -> bool:
-    counts = (plan.tensor, plan.pipeline, plan.replicas)
-    return all(0 <= count <= MAX_ROWS for count in counts)
 
 
 def _file_entry_fits(name: str, digest: str) -> bool:

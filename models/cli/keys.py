@@ -298,24 +298,38 @@ def _tell_changes(request: SigningRequest, flags: OutputFlags) -> None:
 
 
 def _check_content(request: SigningRequest, path: Path) -> str:
-    """Check that the request adds exactly this file or bundle; return a line that says so. ExitError(CHECK_FAILED)."""
-    data = _pack_folder(path) if path.is_dir() else _read_request_file(path)
-    digest = sha256(data).hexdigest()
+    """Check that the request adds exactly this file or version; return a line that says so. ExitError(CHECK_FAILED).
+
+    Of a version with a hub part both halves are compared, and its weights with what the hub part says of them.
+    """
     files = [info for changed in request.changes.values() for info in getattr(changed.signed, "targets", {}).values()]
-    if not any(info.hashes.get("sha256") == digest for info in files):
-        why = f"{path}: the request adds no such content (sha256 {digest}); do not sign it"
-        raise ExitError(ExitCode.CHECK_FAILED, why)
-    return f"checked {path}: sha256 {digest}"
+    added = {str(info.hashes.get("sha256")) for info in files}
+    data, hub_part = _pack_folder(path) if path.is_dir() else (_read_request_file(path), "")
+    digest = sha256(data).hexdigest()
+    for each in filter(None, (digest, hub_part)):
+        if each not in added:
+            why = f"{path}: the request adds no such content (sha256 {each}); do not sign it"
+            raise ExitError(ExitCode.CHECK_FAILED, why)
+    return f"checked {path}: sha256 {digest}" + (f", hub part {hub_part}" if hub_part else "")
 
 
-def _pack_folder(bundle: Path) -> bytes:
-    """Return the bytes of a bundle folder as the repository would have them. ExitError(MODEL) if it is not sound."""
+def _pack_folder(folder: Path) -> tuple[bytes, str]:
+    """Return a version's bundle as the repository would have it, and the SHA-256 of its hub part ("" = it has none).
+
+    ExitError(MODEL) if either is not sound; weights are read once in a stream.
+    """
     from models.bundle.archive import pack_bundle  # noqa: PLC0415
     from models.bundle.bundle import open_bundle  # noqa: PLC0415
+    from models.bundle.hub_part import open_hub_part  # noqa: PLC0415
     from models.bundle.manifest import BundleError  # noqa: PLC0415
 
     try:
-        return pack_bundle(open_bundle(bundle))
+        bundle = open_bundle(folder)
+        if bundle.manifest.hub_part:
+            part = open_hub_part(folder, bundle.manifest)
+            part.read_file(part.manifest.graph)
+            part.verify_weights()
+        return pack_bundle(bundle), bundle.manifest.hub_part
     except BundleError as error:
         raise ExitError(ExitCode.MODEL, str(error)) from None
 

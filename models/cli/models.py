@@ -22,6 +22,7 @@ from models.cli import compare as side_by_side
 from models.cli.calibrate import calibrate
 from models.cli.cuts import cuts
 from models.cli.forge import forge
+from models.cli.import_checkpoint import import_checkpoint
 from models.cli.progress import stage_progress
 from models.update.trust import Refusal
 from models.verification.compatibility import check_target, read_host
@@ -38,6 +39,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 app.command()(forge)
 app.command()(cuts)
 app.command()(calibrate)
+app.command("import")(import_checkpoint)
 
 
 @app.command()

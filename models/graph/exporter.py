@@ -6,6 +6,8 @@ line.
 
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,15 +34,31 @@ def export_graph(module: nn.Module, example: tuple[Tensor, ...]) -> fx.GraphModu
     be frozen in). Parameters are the module's own values. ForgeError, one line, for control flow that depends on data
     and whatever else torch.export cannot trace.
     """
-    module.eval()
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of torch's own deprecations: no caller can act on them
-        try:
-            graph = _strip_graph(_trace_module(module, example).module())
-        except TORCH_ERRORS as error:
-            raise ForgeError(_format_refusal(error)) from None
+    graph = trace_graph(module, example)
+    with _silent_torch():
         _verify_graph(module, graph, example)
     return graph
+
+
+def trace_graph(module: nn.Module, example: tuple[Tensor, ...]) -> fx.GraphModule:
+    """Trace a module as `export_graph` does, without running it: its weights may hold no data (fake tensors).
+
+    A weight of the graph is the very tensor of the module. ForgeError as `export_graph`.
+    """
+    module.eval()
+    with _silent_torch():
+        try:
+            return _strip_graph(_trace_module(module, example).module())
+        except TORCH_ERRORS as error:
+            raise ForgeError(_format_refusal(error)) from None
+
+
+@contextmanager
+def _silent_torch() -> Iterator[None]:
+    """No gradients, and none of torch's own deprecations: no caller can act on them."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _trace_module(module: nn.Module, example: tuple[Tensor, ...]) -> torch.export.ExportedProgram:

@@ -4,6 +4,7 @@ Rule: an unknown key, another format, or more graphs, nodes or bytes than allowe
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,21 +12,24 @@ import msgspec
 from models.bundle.manifest import MAX_ELEMENTS, BundleError
 
 FORMAT = 1
-MAX_GRAPH_BYTES = 16 << 20
+MAX_GRAPH_BYTES = 64 << 20
 MAX_GRAPHS = 8
-MAX_NODES = 20_000
+MAX_NODES = 100_000
+MAX_SOURCE_CHARACTERS = 256
 MAX_GRAPH_INPUTS = 64  # inputs or outputs of one graph
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
-class TensorSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TensorSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Element type and shape of a graph input or of a weight.
 
-    An input's shape has no batch axis, which comes first and is free; a weight's shape is whole.
+    An input's shape has no batch axis, which comes first and is free; a weight's shape is whole. `source`: name of a
+    weight in the files, "" if it is the weight's own; so files can be used as others wrote them. An input has none.
     """
 
     dtype: str
     shape: tuple[int, ...]
+    source: str = ""
 
 
 class GraphNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -53,6 +57,11 @@ class HubModelDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     weights: dict[str, TensorSignature]
     graphs: dict[str, GraphDocument]
+
+
+def source_names(weights: Mapping[str, TensorSignature]) -> dict[str, str]:
+    """Return the weight of every tensor that the files must hold, by the tensor's name in the files."""
+    return {port.source or name: name for name, port in weights.items()}
 
 
 _decoder = msgspec.json.Decoder(HubModelDocument)
@@ -85,9 +94,18 @@ def decode_hub_model(data: bytes) -> HubModelDocument:
         raise BundleError(f"graphs: format {form.format}, this version reads {FORMAT}: update this installation")
     if not 0 < len(form.graphs) <= MAX_GRAPHS or not all(map(_NAME.fullmatch, form.graphs)):
         raise BundleError(f"graphs: 1 to {MAX_GRAPHS} with plain names")
+    _check_sources(form.weights)
     for name, graph in form.graphs.items():
         _check_graph_form(name, graph)
     return form
+
+
+def _check_sources(weights: Mapping[str, TensorSignature]) -> None:
+    """Check that no tensor of the files stands for two weights, and that names are short enough to be shown."""
+    if len(source_names(weights)) != len(weights):
+        raise BundleError("weights: one tensor of the files is named for two weights")
+    if any(len(port.source) > MAX_SOURCE_CHARACTERS for port in weights.values()):
+        raise BundleError(f"weights: a source of more than {MAX_SOURCE_CHARACTERS} characters")
 
 
 def _check_graph_form(name: str, graph: GraphDocument) -> None:
@@ -97,5 +115,5 @@ def _check_graph_form(name: str, graph: GraphDocument) -> None:
     if not 0 < len(graph.inputs) <= MAX_GRAPH_INPUTS or not 0 < len(graph.outputs) <= MAX_GRAPH_INPUTS:
         raise BundleError(f"graph {name}: 1 to {MAX_GRAPH_INPUTS} inputs and outputs")
     for port in graph.inputs:
-        if len(port.shape) > 8 or not all(0 < side <= MAX_ELEMENTS for side in port.shape):
+        if port.source or len(port.shape) > 8 or not all(0 < side <= MAX_ELEMENTS for side in port.shape):
             raise BundleError(f"graph {name}: an input of shape {port.shape} is impossible")

@@ -4,6 +4,7 @@ Rule: no batch of a size that was not rehearsed before is ever computed. A rehea
 (torch's "meta" device allocates nothing) and sees every tensor that would be made, inside composite operations too.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from models.graph.aten_operations import RECURRENT
 
 MAX_BATCH = 4096
 MAX_ELEMENTS = 2**25  # of one tensor, per sample: 128 MiB of float32
-MAX_TOTAL_ELEMENTS = 2**30  # elements of all tensors together, per sample
+MAX_TOTAL_ELEMENTS = 2**34  # elements of all tensors together, per sample: what large encoders take, with room
 MAX_STEPS = 200_000  # operations, those inside composite ones counted
 MAX_PIECES = 4096  # tensors of one split
 # What torch raises when arguments do not fit each other.
@@ -50,9 +51,22 @@ class HubGraphModule(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         """Run a batch: `[n, *shape]` per input, all of one batch size. BundleError if it does not fit."""
-        self.rehearse_batch(self._batch_size(inputs))
+        self.check_inputs(inputs)
         with torch.inference_mode():
             return self.graph(*inputs)
+
+    def check_inputs(self, inputs: Sequence[Tensor]) -> None:
+        """Check that a batch fits the graph and its limits, wherever its tensors lie. BundleError if it does not."""
+        self.rehearse_batch(self._batch_size(inputs))
+
+    def copy_without_weights(self) -> "HubGraphModule":
+        """Return a copy that checks batches and cannot run them: its weights are on the "meta" device."""
+        root = nn.Module()
+        for name, tensor in self.graph.state_dict().items():
+            root.register_buffer(name, torch.empty_like(tensor, device="meta"))
+        found = HubGraphModule(fx.GraphModule(root, copy.deepcopy(self.graph.graph), class_name="HubGraph"), self.slots)
+        found.outputs, found._rehearsed = self.outputs, set(self._rehearsed)
+        return found
 
     def rehearse_batch(self, batch: int) -> None:
         """Check that a batch of this size is within the limits, once per size. BundleError if it is not."""
@@ -62,9 +76,10 @@ class HubGraphModule(nn.Module):
             raise BundleError(f"a batch of {batch}, possible are 1 to {MAX_BATCH}")
         inputs = [torch.empty((batch, *slot.shape), dtype=slot.dtype, device="meta") for slot in self.slots]
         try:
+            walk = _MetaInterpreter(self.graph)
             # not inference mode: that would hide composite operations' insides
             with torch.no_grad(), _any_algorithm(), _MemoryLimits(batch):
-                made = _MetaInterpreter(self.graph).run(*inputs)
+                made = walk.run(*inputs)
         except TORCH_ERRORS as error:
             raise BundleError(f"the graph does not fit together: {_format_error(error)}") from None
         self.outputs = _output_shapes(made if isinstance(made, tuple) else (made,), batch)
@@ -106,10 +121,20 @@ def _any_algorithm() -> Iterator[None]:
 
 
 class _MetaInterpreter(fx.Interpreter):
-    """Interpreter that runs the graph on the "meta" device. Sizes are checked too: they could grow by squaring."""
+    """Interpreter that runs the graph on the "meta" device. Sizes are checked too: they could grow by squaring.
+
+    Make it before `_MemoryLimits` counts: weights are not what a batch takes.
+    """
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph)
+        names = {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
+        self._blanks = {
+            name: torch.empty_like(super(_MetaInterpreter, self).fetch_attr(name), device="meta") for name in names
+        }
 
     def fetch_attr(self, target: str) -> Any:
-        return torch.empty_like(super().fetch_attr(target), device="meta")
+        return self._blanks[target]
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -148,8 +173,9 @@ class _MemoryLimits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _count_pieces(str(func), args, kwargs) > MAX_PIECES:
             raise OverflowError(f"{func} into more than {MAX_PIECES} pieces")
         result = func(*args, **kwargs)
+        seen = _viewed_elements(func, args)
         for made in tree_leaves(result):
-            if isinstance(made, Tensor):
+            if isinstance(made, Tensor) and made.numel() > seen:
                 self._count_elements(made)
         self._steps += 1
         if self._steps > MAX_STEPS:
@@ -161,6 +187,13 @@ class _MemoryLimits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._work += elements
         if elements > MAX_ELEMENTS * self._batch or self._work > MAX_TOTAL_ELEMENTS * self._batch:
             raise OverflowError(f"a tensor of shape {tuple(made.shape)} is beyond the memory allowed for one sample")
+
+
+def _viewed_elements(func: Any, args: tuple[Any, ...]) -> int:
+    """Return the elements of what a view looks at: a view no larger takes no memory. -1 for any other operation."""
+    if any(result.alias_info is None for result in func._schema.returns):  # noqa: SLF001 - torch offers no other way
+        return -1
+    return max((each.numel() for each in tree_leaves(args) if isinstance(each, Tensor)), default=-1)
 
 
 def _output_shapes(made: Sequence[Tensor], batch: int) -> tuple[tuple[int, ...], ...]:

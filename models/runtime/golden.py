@@ -50,7 +50,7 @@ def check_golden(bundle: Bundle, runner: Runner) -> GoldenCheck:
 
     BundleError if the file is unreadable or does not fit the manifest; what `runner.infer` raises goes through.
     """
-    arrays = _load_golden(bundle)
+    arrays = load_golden(bundle)
     found = runner.infer(arrays[INPUT])
     scores = np.array([inference.prediction.scores for inference in found])
     moved = [_code_differences(found, name, arrays[name]) for name in _feature_names(bundle)]
@@ -65,7 +65,7 @@ def check_golden(bundle: Bundle, runner: Runner) -> GoldenCheck:
 
 def golden_samples(bundle: Bundle) -> npt.NDArray[Any]:
     """Return the golden samples `[n, *shape]` alone. BundleError as `check_golden`."""
-    return _load_golden(bundle)[INPUT]
+    return load_golden(bundle)[INPUT]
 
 
 def pack_golden(samples: npt.NDArray[Any], scores: npt.NDArray[Any], features: Arrays) -> bytes:
@@ -95,7 +95,11 @@ def _feature_names(bundle: Bundle) -> list[str]:
     return [feature.name for feature in bundle.manifest.features]
 
 
-def _load_golden(bundle: Bundle) -> Arrays:
+def load_golden(bundle: Bundle) -> Arrays:
+    """Load the golden set: samples under `INPUT`, scores under `SCORES`, codes by feature name; rows are samples.
+
+    BundleError if the file cannot be read or does not fit the manifest.
+    """
     manifest = bundle.manifest
     try:
         with np.load(io.BytesIO(bundle.read_file(manifest.golden)), allow_pickle=False) as file:

@@ -15,6 +15,8 @@ from models.bundle.manifest import (
     GOLDEN_FILE,
     HUB_FILE,
     HUB_GRAPH_FILE,
+    JOINT_FORMAT,
+    HubModel,
     InputSpec,
     Manifest,
     ModelKind,
@@ -163,6 +165,7 @@ def echo_manifest(labels: int = 10, version: int = 1, novel_above: float | None 
     codes = FieldSpec("features", TensorDType.UINT8, (labels,), 0.0, 15.0, SensitivityLevel.P2, "features")
     known = digest_chain("echo", "pack4", (FeatureChain(codes),))
     return Manifest(
+        format=JOINT_FORMAT,
         name="echo",
         version=version,
         kind=ModelKind.CLASSIFIER,
@@ -178,6 +181,7 @@ def echo_manifest(labels: int = 10, version: int = 1, novel_above: float | None 
         calibration=CalibrationFigures(QualityMetric.ACCURACY, 0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.0, 0.0, 0.0),
         # the codes are the sample itself, so a reconstruction attack succeeds in full
         leakage=(LeakageRow(known, LeakKind.RECONSTRUCTION, "", "copy", "explained_variance", 0, 1.0, 1.0, 0.0, 1.0),),
+        hub=HubModel(),
         target=TargetPlatform("none", 0, Precision.FLOAT32, "any"),
         files=dict.fromkeys((EDGE_FILE, HUB_FILE, HUB_GRAPH_FILE, GOLDEN_FILE), "0" * 64),
     )

@@ -19,13 +19,22 @@ from models.signing.keyring import NAME_FIELD
 from models.signing.request import RepositoryState, RequestError, SigningRequest, is_verified
 from models.signing.roles import (
     CLOCK_SLACK,
+    EDGE_FIELD,
+    FILES_FIELD,
+    HUB_FIELD,
+    HUB_PART,
     INTERFACE_FIELD,
     ONLINE,
+    PART_FIELD,
     PERMITS,
     ROOT,
+    SIZE_FIELD,
     TARGETS,
     TOP_LEVEL,
+    bundle_path_of,
+    hub_path,
     is_delegated,
+    is_hub_path,
     may_list_path,
     path_pattern,
     read_permit,
@@ -125,7 +134,15 @@ def _describe_file(old: TargetFile | None, new: TargetFile) -> str:
         return read_permit(new.path, new.custom).describe()
     verb = "adds" if old is None else "marks" if old.hashes == new.hashes else "replaces"
     said = json.dumps(new.custom, sort_keys=True)[:400]
-    return f"{verb} {new.path} sha256 {_target_sha256(new)} {new.length} B {said}"
+    return f"{verb} {new.path} sha256 {_target_sha256(new)} {_describe_size(new)} {said}"
+
+
+def _describe_size(info: TargetFile) -> str:
+    """Describe the size of a file; of a hub part that of the files it names, which is what counts."""
+    if not is_hub_path(info.path) or not isinstance(info.custom, dict):
+        return f"{info.length} B"
+    size, files = (json.dumps(info.custom.get(field))[:20] for field in (SIZE_FIELD, FILES_FIELD))
+    return f"hub part of {size} B in {files} files"
 
 
 def _describe_holders(signed: Root | Targets | None) -> dict[str, str]:
@@ -207,6 +224,8 @@ def _check_targets(request: SigningRequest, role: str, targets: Targets) -> None
         raise RequestError(f"{role}: a delegated role may not delegate")
     for path, info in targets.targets.items():
         _check_file(role, path, info)
+    for path, info in targets.targets.items():
+        _check_halves(path, info, targets)
 
 
 def _check_delegation(name: str, delegation: DelegatedRole, targets: Targets) -> None:
@@ -230,6 +249,30 @@ def _check_file(role: str, path: str, info: TargetFile) -> None:
             raise RequestError(f"{path}: `{field}` must be true or false")
     if role == TARGETS:
         _check_permit(path, custom)
+
+
+def _check_halves(path: str, info: TargetFile, targets: Targets) -> None:
+    """Check that a bundle and its hub part are listed together and name each other: never one without the other."""
+    if is_hub_path(path):
+        _check_hub_fields(path, info.custom)
+        bundle = targets.targets.get(bundle_path_of(path))
+        if bundle is None or bundle.custom.get(HUB_FIELD) != _target_sha256(info):
+            raise RequestError(f"{path}: no bundle beside it names this hub part")
+    if HUB_FIELD not in info.custom:
+        return
+    part = targets.targets.get(hub_path(path))
+    if part is None or _target_sha256(part) != info.custom[HUB_FIELD]:
+        raise RequestError(f"{path}: its hub part is not listed beside it")
+    same = all(part.custom.get(field) == info.custom.get(field) for field in ("version", REVOKED_FIELD))
+    if not same or part.custom.get(EDGE_FIELD) != _target_sha256(info):
+        raise RequestError(f"{path}: the hub part beside it belongs to another bundle")
+
+
+def _check_hub_fields(path: str, custom: dict[str, Any]) -> None:
+    counts = custom.get(SIZE_FIELD), custom.get(FILES_FIELD)
+    counted = all(isinstance(each, int) and not isinstance(each, bool) and 1 <= each <= MAX_VERSION for each in counts)
+    if custom.get(PART_FIELD) != HUB_PART or not counted:
+        raise RequestError(f"{path}: does not say what hub part it is")
 
 
 def _check_permit(path: str, custom: dict[str, Any]) -> None:

@@ -20,6 +20,12 @@ ONLINE = (SNAPSHOT, TIMESTAMP)  # always at the hub
 POLICY, KEYS = "policy", "keys"
 PERMITS = "permits"  # permits for downgrades: listed by targets itself, since no hub may sign them
 MODELS_PREFIX = "models-"
+BUNDLE_SUFFIX = ".skb"
+HUB_SUFFIX = ".hub.json"  # of the target beside a bundle that describes its hub part
+HUB_FIELD = "hub"  # of a bundle's `custom`: SHA-256 of the target that describes its hub part; absent = it has none
+PART_FIELD, HUB_PART = "part", "hub"  # of a hub part's `custom`
+EDGE_FIELD = "edge"  # of a hub part's `custom`: SHA-256 of the bundle that it belongs to
+SIZE_FIELD, FILES_FIELD = "size_bytes", "files"  # of a hub part's `custom`: all its files together, and their number
 INTERFACE_FIELD = "new_interface"  # of a bundle's `custom`: true = its signers let input, kind and labels change
 CLOCK_SLACK = timedelta(days=2)  # between the clocks of two machines
 _DAYS = {ROOT: 365, TARGETS: 180, SNAPSHOT: 30, TIMESTAMP: 7}
@@ -78,7 +84,22 @@ def path_pattern(role: str) -> str:
 
 def model_path(family: str, version: int) -> str:
     """Return the target path of a packed bundle."""
-    return f"models/{family}/{family}-{version}.skb"
+    return f"models/{family}/{family}-{version}{BUNDLE_SUFFIX}"
+
+
+def hub_path(bundle_path: str) -> str:
+    """Return the path of the hub part that belongs to a bundle's path: `models/digits/digits-7.hub.json`."""
+    return bundle_path.removesuffix(BUNDLE_SUFFIX) + HUB_SUFFIX
+
+
+def bundle_path_of(hub_path: str) -> str:
+    """Return the path of the bundle that a hub part's path belongs to."""
+    return hub_path.removesuffix(HUB_SUFFIX) + BUNDLE_SUFFIX
+
+
+def is_hub_path(path: str) -> bool:
+    """Tell whether a target path is a hub part's, which no device is ever given."""
+    return path.startswith("models/") and path.endswith(HUB_SUFFIX)
 
 
 def policy_path(name: str) -> str:

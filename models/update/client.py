@@ -254,7 +254,7 @@ class TrustedSession:
         RefusedError: wrong bytes are deleted, a cut download is kept to go on with.
         """
         url = tuf_view.target_url(self._updater, found.info, self._targets_url)
-        self._translate_errors(lambda: self._download_verified(url, found, part))
+        self._translate_errors(lambda: download_verified(self._fetcher, url, found.info, part))
 
     def raise_floor(self, found: tuf_view.ListedTarget) -> None:
         """Raise the floor of this target's line: from now on nothing older."""
@@ -267,23 +267,29 @@ class TrustedSession:
         with FloorDatabase(self._folder) as db:
             return db.read_floors().get(name)
 
-    def _download_verified(self, url: str, found: tuf_view.ListedTarget, part: PartialDownload) -> None:
-        self._fetcher.download_part(url, part, found.info.length)
-        if _hashes_match(found, part):
-            return
-        if part.resumed:  # its beginning and its rest may be of two files: download the whole again
-            part.restart()
-            self._fetcher.download_part(url, part, found.info.length)
-            if _hashes_match(found, part):
-                return
-        part.discard()
-        raise LengthOrHashMismatchError(f"{found.info.path}: its bytes are not those that were promised")
-
     def _translate_errors(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except UPDATE_ERRORS as error:
             raise RefusedError(Refusal(classify_failure(error), _format_error(error))) from error
+
+
+def download_verified(fetcher: ResumingFetcher, url: str, info: TargetFile, part: PartialDownload) -> None:
+    """Fill an open part from `url` with bytes of the length and hashes that `info` promises.
+
+    LengthOrHashMismatchError: they were others, and are deleted. DownloadError: what came is kept to go on with.
+    OSError: the disk.
+    """
+    fetcher.download_part(url, part, info.length)
+    if _hashes_match(info, part):
+        return
+    if part.resumed:  # its beginning and its rest may be of two files: download the whole again
+        part.restart()
+        fetcher.download_part(url, part, info.length)
+        if _hashes_match(info, part):
+            return
+    part.discard()
+    raise LengthOrHashMismatchError(f"{info.path}: its bytes are not those that were promised")
 
 
 def custom_version(info: TargetFile) -> int:
@@ -293,11 +299,11 @@ def custom_version(info: TargetFile) -> int:
     return version if isinstance(version, int) and not isinstance(version, bool) else 0
 
 
-def _hashes_match(found: tuf_view.ListedTarget, part: PartialDownload) -> bool:
+def _hashes_match(info: TargetFile, part: PartialDownload) -> bool:
     part.flush()
     part.file.seek(0)
     try:
-        found.info.verify_length_and_hashes(part.file)
+        info.verify_length_and_hashes(part.file)
     except LengthOrHashMismatchError:
         return False
     return True

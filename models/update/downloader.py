@@ -34,7 +34,8 @@ class TransferClock(NamedTuple):
 class ResumingFetcher(FetcherInterface):
     """TUF fetcher with resume.
 
-    Use from one thread. `targets`: limits of a target's download; `context`: TLS of an own CA.
+    Use from one thread. `targets`: limits of a target's download; `context`: TLS of an own CA; `token`: bearer token
+    that is sent with downloads of targets ("" = none), never with metadata and never to another host.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class ResumingFetcher(FetcherInterface):
         targets: TransferLimits | None = None,
         context: ssl.SSLContext | None = None,
         hands: TransferClock | None = None,
+        token: str = "",
     ) -> None:
         self._limits = targets or TransferLimits()
         self._channel = HttpChannel(context)
         self._hands = hands or TransferClock()
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.received_bytes = 0
 
     @property
@@ -135,7 +138,7 @@ class ResumingFetcher(FetcherInterface):
 
     def _continue_part(self, url: str, part: PartialDownload, length: int, pace: TransferPace) -> None:
         """Continue the part with one request."""
-        response = self._channel.get(url, _range_headers(part), pace)
+        response = self._channel.get(url, {**_range_headers(part), **self._headers}, pace)
         try:
             total = _check_range(response, part)
             if total is not None and total != length:

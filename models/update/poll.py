@@ -14,7 +14,7 @@ import msgspec
 from tuf.api.metadata import TargetFile
 
 from models.bundle.manifest import BundleError
-from models.signing.roles import INTERFACE_FIELD, Permit
+from models.signing.roles import BUNDLE_SUFFIX, INTERFACE_FIELD, Permit
 from models.update.client import RefusedError, TrustedSession, UpdateClient, custom_version
 from models.update.slots import Slot, Store, StoredDocument
 from models.update.trust import Refusal, classify_failure, is_target_path
@@ -22,7 +22,6 @@ from models.update.tuf_view import ListedTarget
 from wire.protocol.rollout import InstallFailure
 
 MAX_DOCUMENT_BYTES = 1 << 20
-BUNDLE_SUFFIX = ".skb"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 T = TypeVar("T")
 

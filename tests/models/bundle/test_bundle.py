@@ -145,7 +145,7 @@ def test_an_unknown_key_is_refused(made):
 
 
 def test_a_newer_format_asks_for_an_update(made):
-    rewrite(made.path, format=3)
+    rewrite(made.path, format=4)
     refused(made.path, "newer version: update this installation")
 
 

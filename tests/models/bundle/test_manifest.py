@@ -7,12 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.bundle.manifest import (
+    NO_HUB,
     BundleError,
+    HubModel,
     ModelKind,
     ParallelPlan,
     PipelineStage,
     check_manifest,
     decode_manifest,
+    digest_edge,
     encode_manifest,
 )
 from models.bundle.measurements import (
@@ -27,7 +30,14 @@ from models.bundle.measurements import (
 from models.runtime.runner import echo_manifest
 from wire.protocol.messages import ModelRef, SensitivityLevel, TensorDType
 
-MANIFEST = echo_manifest()
+MANIFEST = echo_manifest()  # of format 2
+HALF = msgspec.structs.replace(
+    MANIFEST,
+    format=3,
+    hub=NO_HUB,
+    hub_part="1" * 64,
+    files=dict.fromkeys(("edge.onnx", "golden.npz"), "0" * 64),
+)
 
 
 def changed(**changes):
@@ -37,6 +47,47 @@ def changed(**changes):
 def test_a_manifest_comes_back_as_it_was_written():
     assert decode_manifest(encode_manifest(MANIFEST)) == MANIFEST
     assert encode_manifest(MANIFEST) == encode_manifest(decode_manifest(encode_manifest(MANIFEST)))
+
+
+def test_format_3_says_nothing_of_the_hub_but_its_digest():
+    values = json.loads(encode_manifest(HALF))
+    assert values["hub_part"] == "1" * 64
+    assert not {"hub", "parallel"} & values.keys()
+    assert decode_manifest(encode_manifest(HALF)) == HALF
+
+
+def test_format_2_keeps_its_very_bytes():
+    values = json.loads(encode_manifest(MANIFEST))
+    assert values["hub"] == {}
+    assert "hub_part" not in values
+
+
+def test_the_digest_that_binds_a_hub_part_does_not_depend_on_the_hub_part():
+    other = msgspec.structs.replace(HALF, hub_part="2" * 64)
+    assert digest_edge(other) == digest_edge(HALF)
+    assert digest_edge(msgspec.structs.replace(HALF, temperature=2.0)) != digest_edge(HALF)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("hub_part", {"hub_part": ""}),
+        ("hub_part", {"hub_part": "x" * 64}),
+        ("hub", {"hub": HubModel()}),
+        ("parallel", {"parallel": ParallelPlan(tensor=2)}),
+        ("files: hub", {"files": {**HALF.files, "hub": "0" * 64}}),
+        ("edge, hub, codec or golden", {"files": {"edge.onnx": "0" * 64}}),
+        ("format", {"format": 1}),
+    ],
+)
+def test_an_impossible_value_of_format_3_is_named(key, values):
+    with pytest.raises(BundleError, match=key):
+        check_manifest(msgspec.structs.replace(HALF, **values))
+
+
+def test_a_hub_part_in_a_manifest_of_format_2_is_refused():
+    with pytest.raises(BundleError, match="hub_part is impossible"):
+        check_manifest(changed(hub_part="1" * 64))
 
 
 def test_its_reference_names_the_head():
@@ -53,8 +104,8 @@ def test_an_unknown_key_is_refused_wherever_it_stands(where):
 
 
 def test_a_newer_format_is_called_newer_even_if_nothing_else_is_understood():
-    with pytest.raises(BundleError, match=r"format 3.*newer version"):
-        decode_manifest(b'{"format": 3, "name": {"new": true}}')
+    with pytest.raises(BundleError, match=r"format 4.*newer version"):
+        decode_manifest(b'{"format": 4, "name": {"new": true}}')
 
 
 def test_an_older_or_odd_format_is_not_guessed_at():

@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from torch import nn
 
 from models.bundle.manifest import BundleError
+from models.graph.format import MAX_NODES, GraphDocument, GraphNode, TensorSignature
 from models.graph.hub_model import decode_all_graphs, decode_graphs, encode_graphs, export_graph, split_weights
 from models.graph.module import MAX_BATCH
+from models.graph.shapes import build_meta_graph
 from tests.examples import count_examples
 
 
@@ -214,7 +216,7 @@ HOSTILE = {
     "shapes that do not fit": one(("aten.matmul.default", [X, X])),
     "an input that is huge": one(("aten.relu.default", [X]), shape=(2**40,)),
     "an input without extent": one(("aten.relu.default", [X]), shape=(0,)),
-    "too many nodes": one(*[("aten.relu.default", [X])] * 20_001),
+    "too many nodes": one(*[("aten.relu.default", [X])] * (MAX_NODES + 1)),
     "a list without end": one(("aten.reshape.default", [X, [1] * 5000])),
     "depth": b'{"format":1,"weights":{},"graphs":' + b"[" * 100_000,
     "another format": one(("aten.relu.default", [X])).replace(b'"format": 1', b'"format": 2'),
@@ -247,6 +249,20 @@ def test_a_batch_whose_tensors_would_be_too_large_is_refused_when_it_comes():
     assert served(torch.rand(2, 4)).shape == (2, 4)
     with pytest.raises(BundleError, match="beyond the memory"):
         served(torch.rand(7, 4))
+
+
+def test_weights_larger_than_all_that_a_sample_may_take_are_no_part_of_what_a_batch_takes():
+    """A table of 2^40 numbers is looked up and a slice of it is viewed: nothing of its size is made."""
+    port = {"w0": TensorSignature("float32", (2**33, 128))}
+    nodes = [
+        GraphNode("aten.t.default", [{"weight": "w0"}]),
+        GraphNode("aten.embedding.default", [{"weight": "w0"}, {"input": 0}]),
+        GraphNode("aten.slice.Tensor", [{"node": 0}, 1, 0, 4]),
+        GraphNode("aten.matmul.default", [{"node": 1}, {"node": 2}]),
+    ]
+    graph = build_meta_graph(GraphDocument([TensorSignature("int64", (3,))], nodes, [{"node": 3}]), port)
+    graph.rehearse_batch(2)
+    assert graph.outputs == ((3, 4),)
 
 
 WEIGHTS = {

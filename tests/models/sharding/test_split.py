@@ -1,98 +1,24 @@
 """Tests of graphs divided among ranks (threads here): equal answers, few collectives, no whole weight held twice."""
 
-import threading
-from collections import Counter
-from collections.abc import Sequence
 from functools import cache
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.bundle.manifest import BundleError
-from models.graph.format import HubModelDocument, TensorSignature, decode_hub_model
+from models.graph.format import HubModelDocument, TensorSignature
 from models.graph.hub_model import decode_all_graphs, encode_graphs, export_graph
-from models.sharding.program import ParallelShape, ShardedPrograms, assemble_rank_graph, build_programs, stage_values
+from models.sharding.program import ParallelShape, stage_values
 from models.sharding.sizes import fullest_rank, measure_model, measure_ranks
 from models.sharding.split import WeightPiece
 from models.sharding.weights import RankShare, count_piece_bytes, count_spec_bytes, read_pieces
 from tests.cloud_hub.doubles.gangs import SHAPES, hub_files
+from tests.models.doubles.spread import Spread
 
 TOLERANCE = 1e-5
 BATCHES = (1, 2, 5)
-
-
-class Table:
-    """Collectives among threads: each rank puts its tensor, waits for all, and reads the others'."""
-
-    def __init__(self, ways: int) -> None:
-        self.ways = ways
-        self._gate = threading.Barrier(ways, timeout=20)
-        self._laid: dict[int, Tensor] = {}
-
-    def meet(self, at: int, x: Tensor) -> list[Tensor]:
-        self._laid[at] = x
-        self._gate.wait()
-        seen = [self._laid[each] for each in range(self.ways)]
-        self._gate.wait()
-        return seen
-
-
-class Rank:
-    def __init__(self, table: Table, at: int) -> None:
-        self.table, self.at = table, at
-        self.counts: Counter[str] = Counter()
-
-    def reduce(self, x: Tensor) -> Tensor:
-        self.counts["reduce"] += 1
-        return torch.stack(self.table.meet(self.at, x)).sum(0)
-
-    def gather(self, x: Tensor, axis: int) -> Tensor:
-        self.counts["gather"] += 1
-        return torch.cat(self.table.meet(self.at, x), axis)
-
-    def take(self, x: Tensor, axis: int) -> Tensor:
-        return x.chunk(self.table.ways, axis)[self.at].contiguous()
-
-
-class Spread:
-    """One graph of a kind, over `shape` ranks; `file` holds the weights."""
-
-    def __init__(self, graph: bytes, file: str, shape: ParallelShape) -> None:
-        self.form, self.file, self.shape = decode_hub_model(graph), file, shape
-        self.made: ShardedPrograms = build_programs(self.form, shape)
-
-    def answer(self, name: str, x: Tensor) -> tuple[Tensor, Counter[str]]:
-        (found,), counts = self.answers(name, [x])
-        return found, counts
-
-    def answers(self, name: str, xs: list[Tensor]) -> tuple[list[Tensor], Counter[str]]:
-        table = Table(self.shape.tensor)
-        seats = [Rank(table, at) for at in range(self.shape.tensor)]
-        found: dict[int, list[Tensor]] = {}
-        threads = [threading.Thread(target=self._sit, args=(name, xs, seat, found)) for seat in seats]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return found[0], seats[0].counts
-
-    def _sit(self, name: str, xs: list[Tensor], seat: Rank, found: dict[int, list[Tensor]]) -> None:
-        share = RankShare(seat.at, self.shape.tensor)
-        graphs = []
-        for part in self.made.parts[name]:
-            weights = read_pieces([self.file], self.form.weights, part.pieces, share)
-            graphs.append(assemble_rank_graph(part, weights, seat))
-        with torch.no_grad():
-            found[seat.at] = [self._walk(name, x, graphs) for x in xs]
-
-    def _walk(self, name: str, x: Tensor, graphs: Sequence[nn.Module]) -> Tensor:
-        known: dict[str, Tensor | int] = {"input_0": x}
-        for stretch, graph in zip(self.made.stretches[name], graphs, strict=True):
-            takes = stage_values(self.made.blanks[name], stretch.takes, len(x))
-            values = [known[edge.name] if edge.dtype else edge.number for edge in takes]
-            known |= zip(stretch.gives, graph(*values), strict=True)
-        return known[self.made.stretches[name][-1].gives[0]]  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +31,7 @@ def spread(folder, kind: str, shape: ParallelShape) -> Spread:
     file = folder / f"{kind}.safetensors"
     if not file.exists():
         file.write_bytes(weights)
-    return Spread(graph, str(file), shape)
+    return Spread(graph, [str(file)], shape)
 
 
 SPREADS = [ParallelShape(2, 1), ParallelShape(2, 2), ParallelShape(4, 1), ParallelShape(1, 3)]
@@ -162,10 +88,10 @@ def test_no_rank_holds_much_more_than_its_share(folder, kind, shape):
 
 def test_the_pieces_of_all_ranks_are_the_weight(folder):
     over = spread(folder, "transformer", ParallelShape(2, 1))
-    (whole,) = read_pieces([over.file], over.form.weights, [WeightPiece("w5", None)], RankShare(0, 1)).values()
+    (whole,) = read_pieces(over.files, over.form.weights, [WeightPiece("w5", None)], RankShare(0, 1)).values()
     for axis in range(whole.ndim):
         parts = [
-            read_pieces([over.file], over.form.weights, [WeightPiece("w5", axis)], RankShare(at, 2)).popitem()[1]
+            read_pieces(over.files, over.form.weights, [WeightPiece("w5", axis)], RankShare(at, 2)).popitem()[1]
             for at in (0, 1)
         ]
         assert torch.equal(torch.cat(parts, axis), whole)
@@ -202,7 +128,7 @@ def _odd() -> tuple[bytes, bytes]:
 def test_where_no_rule_is_sure_the_tensor_is_put_together_and_the_answer_is_right(tmp_path):
     graph, weights = _odd()
     (tmp_path / "w").write_bytes(weights)
-    over = Spread(graph, str(tmp_path / "w"), ParallelShape(2, 1))
+    over = Spread(graph, [str(tmp_path / "w")], ParallelShape(2, 1))
     ids = torch.randint(0, 100, (5, 6))
     found, counts = over.answer("whole", ids)
     assert torch.allclose(found, decode_all_graphs(graph, [weights])["whole"](ids), atol=TOLERANCE)
@@ -214,16 +140,26 @@ def _files(kind: str) -> tuple[bytes, list[bytes]]:
     return graph, [weights]
 
 
+def test_a_piece_is_read_under_the_name_that_the_file_gives_its_weight(tmp_path):
+    file, ports = str(tmp_path / "w"), {"w0": TensorSignature("float32", (4, 2), "vit.layernorm.weight")}
+    held = torch.arange(8.0).view(4, 2)
+    save_file({"vit.layernorm.weight": held, "not.asked.for": torch.zeros(3)}, file)
+    found = read_pieces([file], ports, [WeightPiece("w0", 0)], RankShare(1, 2))
+    assert found["w0_0"].tolist() == held[2:].tolist()
+    with pytest.raises(BundleError, match="missing or too many: w0"):
+        read_pieces([file], {"w0": TensorSignature("float32", (4, 2))}, [WeightPiece("w0", None)], RankShare(0, 1))
+
+
 def test_weights_that_are_not_what_the_graph_says_are_refused_by_name(folder, tmp_path):
     over = spread(folder, "transformer", ParallelShape())
     wanted: HubModelDocument = over.form
     wrong = {**wanted.weights, "w5": TensorSignature("float32", (3, 3))}
     with pytest.raises(BundleError, match=r"weights: w5 is \["):
-        read_pieces([over.file], wrong, [WeightPiece("w5", None)], RankShare(0, 1))
+        read_pieces(over.files, wrong, [WeightPiece("w5", None)], RankShare(0, 1))
     with pytest.raises(BundleError, match="missing or too many: w999"):
-        read_pieces([over.file], wanted.weights, [WeightPiece("w999", None)], RankShare(0, 1))
+        read_pieces(over.files, wanted.weights, [WeightPiece("w999", None)], RankShare(0, 1))
     with pytest.raises(BundleError, match=r"plan: w5 .* cannot be divided in 7 along axis 0"):
-        read_pieces([over.file], wanted.weights, [WeightPiece("w5", 0)], RankShare(0, 7))
+        read_pieces(over.files, wanted.weights, [WeightPiece("w5", 0)], RankShare(0, 7))
     (tmp_path / "junk").write_bytes(b"junk" * 100)
     with pytest.raises(BundleError, match="weights: "):
         read_pieces([str(tmp_path / "junk")], wanted.weights, [WeightPiece("w5", None)], RankShare(0, 1))

@@ -276,3 +276,83 @@ def test_two_ids_of_one_key_are_one_key(memory):
     root.roles["root"].threshold = 2
     with pytest.raises(RequestError, match="root: a key is listed twice"):
         check(request, state.roots[-1])
+
+
+BUNDLE, HUB = "models/echo/echo-1.skb", "models/echo/echo-1.hub.json"
+
+
+def both_halves(memory):
+    """A request that lists a bundle and its hub part, each naming the other."""
+    state = installed_state(memory)
+    request = targets_of(state, "models-echo", (BUNDLE, 1), (HUB, 1))
+    files = _targets(request).targets
+    edge, hub = files[BUNDLE], files[HUB]
+    edge.custom["hub"] = hub.hashes["sha256"]
+    hub.custom.update({"part": "hub", "edge": edge.hashes["sha256"], "size_bytes": 3 << 30, "files": 4})
+    return state, request, edge, hub
+
+
+def test_both_halves_of_a_version_are_shown_with_the_hub_parts_digest_and_size(memory):
+    state, request, _, hub = both_halves(memory)
+    check(request, state.roots[-1])
+    lines = "\n".join(review.describe_request(request))
+    assert f"adds {HUB} sha256 {hub.hashes['sha256']} hub part of {3 << 30} B in 4 files" in lines
+    assert f"adds {BUNDLE} sha256" in lines
+
+
+def alone(files):
+    del files[BUNDLE]
+
+
+def bereft(files):
+    del files[HUB]
+
+
+def of_another_version(files):
+    files[HUB].custom["version"] = 2
+
+
+def of_another_bundle(files):
+    files[HUB].custom["edge"] = "0" * 64
+
+
+def unnamed(files):
+    del files[BUNDLE].custom["hub"]
+
+
+def swapped(files):
+    files[HUB].hashes["sha256"] = "0" * 64
+
+
+def half_revoked(files):
+    files[BUNDLE].custom["revoked"] = True
+
+
+def of_no_size(files):
+    files[HUB].custom["size_bytes"] = True
+
+
+def of_no_kind(files):
+    del files[HUB].custom["part"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "line"),
+    [
+        (alone, "no bundle beside it"),
+        (bereft, "its hub part is not listed"),
+        (of_another_version, "belongs to another bundle"),
+        (of_another_bundle, "belongs to another bundle"),
+        (unnamed, "no bundle beside it names"),
+        (swapped, "its hub part is not listed"),
+        (half_revoked, "belongs to another bundle"),
+        (of_no_size, "does not say what hub part"),
+        (of_no_kind, "does not say what hub part"),
+    ],
+)
+def test_one_half_without_the_other_is_never_signed(memory, wish, line):
+    state, request, *_ = both_halves(memory)
+    wish(_targets(request).targets)
+    assert review.describe_request(request)  # an unchecked request can be shown
+    with pytest.raises(RequestError, match=line):
+        check(request, state.roots[-1])

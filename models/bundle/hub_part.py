@@ -1,0 +1,394 @@
+"""The hub part of a model version: graphs and weights of any size, in a folder `hub` beside the edge part.
+
+`part.json` names every file by SHA-256 and size and the edge part by the digest of its manifest; the manifest names
+`part.json` by its own digest. So halves of two versions never run together. Devices never have this folder.
+Rule: graphs are read whole, within a limit; weights are only ever opened and streamed. What is missing, changed, a link
+or of another version is a `BundleError` of one line. A bundle of format 2 has its hub files among its own and no
+`part.json`; it is shown through the same `HubPart`.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from models.bundle.bundle import REPORT_FILE, Bundle, open_bundle
+from models.bundle.folder import (
+    CHUNK_BYTES,
+    MAX_STREAMED_BYTES,
+    ByteCallback,
+    hash_open_file,
+    measure_open_file,
+    open_folder,
+    open_plain_file,
+    read_plain_file,
+    replace_folder,
+    write_plain_file,
+)
+from models.bundle.manifest import (
+    FILE_NAME,
+    HUB_FOLDER,
+    JOINT_FORMAT,
+    MANIFEST_FILE,
+    BundleError,
+    Manifest,
+    ParallelPlan,
+    Provenance,
+    check_manifest,
+    digest_edge,
+    encode_manifest,
+    plan_rules,
+)
+
+PART_FILE = "part.json"
+PART_FORMAT = 1
+MAX_PART_BYTES = 1 << 20
+MAX_GRAPH_FILE_BYTES = 96 << 20  # of a graph, as the lint allows it
+MAX_HUB_FILES = 2000
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class HubKind(StrEnum):
+    """How a hub part's graphs are written: `graphs` of allowed operations with weights beside them, or two of ONNX."""
+
+    GRAPHS = "graphs"
+    ONNX = "onnx"
+
+
+class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a hub part: SHA-256 in hex and size in bytes."""
+
+    sha256: str
+    size_bytes: int
+
+
+class HubManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Description of a hub part (`part.json`).
+
+    `name`, `version`: of the model; `edge`: digest of the edge part's manifest (`digest_edge`). `graph`: file of both
+    graphs, or of the tail if `whole` (ONNX) names the other. `weights`: files of weights in the order they are read.
+    `files`: every file by name.
+    """
+
+    format: int = PART_FORMAT
+    name: str
+    version: int
+    edge: str = ""
+    kind: HubKind = HubKind.GRAPHS
+    graph: str
+    whole: str = ""
+    weights: tuple[str, ...] = ()
+    parallel: ParallelPlan = ParallelPlan()
+    files: dict[str, PartFile] = msgspec.field(default_factory=dict)
+    provenance: Provenance = Provenance()
+
+    @property
+    def model(self) -> str:
+        """Name of the version it belongs to, as in `digits@7`."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of all files of weights together."""
+        return sum(self.files[name].size_bytes for name in self.weights)
+
+
+class _PartFormat(msgspec.Struct):
+    format: int
+
+
+_format_decoder = msgspec.json.Decoder(_PartFormat)
+_decoder = msgspec.json.Decoder(HubManifest)
+
+
+def encode_hub_manifest(part: HubManifest) -> bytes:
+    """Encode as readable JSON: the same bytes for the same values, so that their SHA-256 names the hub part."""
+    return msgspec.json.format(msgspec.json.encode(part, order="deterministic"), indent=1) + b"\n"
+
+
+def decode_hub_manifest(data: bytes) -> HubManifest:
+    """Decode and check `part.json`. BundleError, one line, for anything that is not exactly one of `PART_FORMAT`."""
+    if len(data) > MAX_PART_BYTES:
+        raise BundleError(f"{PART_FILE}: bigger than the {MAX_PART_BYTES} bytes allowed")
+    try:
+        found = _format_decoder.decode(data).format
+        if found != PART_FORMAT:
+            hint = (
+                "made by a newer version: update this installation" if found > PART_FORMAT else "not a format of ours"
+            )
+            raise BundleError(f"{PART_FILE}: format {found}, this version reads {PART_FORMAT} ({hint})")
+        part = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BundleError(f"{PART_FILE}: {error}") from None
+    check_hub_manifest(part)
+    return part
+
+
+def check_hub_manifest(part: HubManifest) -> None:
+    """Check every value. BundleError, naming the key, for the first value that is impossible."""
+    named = [part.graph, *([part.whole] if part.whole else []), *part.weights]
+    rules = (
+        ("name", bool(FILE_NAME.fullmatch(part.name))),
+        ("version", part.version >= 1),
+        ("edge", bool(_DIGEST.fullmatch(part.edge))),
+        ("kind, whole or weights", (part.kind is HubKind.ONNX) is bool(part.whole) is not bool(part.weights)),
+        ("files", set(named) == part.files.keys() and len(named) == len(part.files) <= MAX_HUB_FILES),
+        ("files: names, digests or sizes", all(_file_fits(name, file) for name, file in part.files.items())),
+        *plan_rules(part.parallel),
+    )
+    for key, fits in rules:
+        if not fits:
+            raise BundleError(f"{PART_FILE}: {key} is impossible")
+
+
+def _file_fits(name: str, file: PartFile) -> bool:
+    plain = bool(FILE_NAME.fullmatch(name)) and name not in {PART_FILE, MANIFEST_FILE}
+    return plain and bool(_DIGEST.fullmatch(file.sha256)) and 0 <= file.size_bytes <= MAX_STREAMED_BYTES
+
+
+class WeightFiles:
+    """Open files of weights by name, in the order they are read; their sizes were checked, their content was not.
+
+    Whoever holds a descriptor reads that very file, whatever its name points to by then. Close them, or use `with`.
+    """
+
+    def __init__(self, part: HubManifest, descriptors: Mapping[str, int]) -> None:
+        self._part = part
+        self.descriptors = dict(descriptors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def file_digest(self, name: str) -> str:
+        """Return the SHA-256 (hex) that a file must have."""
+        return self._part.files[name].sha256
+
+    def verify(self, tick: ByteCallback | None = None) -> None:
+        """Read every file once and compare its SHA-256. BundleError, naming the first file that differs."""
+        for name, descriptor in self.descriptors.items():
+            check_file_digest(name, hash_open_file(descriptor, name, tick), self.file_digest(name))
+
+    def close(self) -> None:
+        """Close all descriptors; a second call does nothing."""
+        descriptors, self.descriptors = self.descriptors, {}
+        for descriptor in descriptors.values():
+            os.close(descriptor)
+
+
+class HubPart:
+    """An opened hub part: its manifest is checked against the edge part, its files are there in their sizes.
+
+    `path`: folder of its files. `digest`: SHA-256 (hex) of `part.json`; in format 2 of the bundle's manifest.
+    """
+
+    def __init__(self, path: Path, manifest: HubManifest, digest: str) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.digest = digest
+
+    def read_file(self, name: str) -> bytes:
+        """Return the verified bytes of a graph's file, at most `MAX_GRAPH_FILE_BYTES`.
+
+        BundleError for weights, which are only streamed (`open_weights`), and for a file that was changed.
+        """
+        if name not in {self.manifest.graph, self.manifest.whole} - {""}:
+            raise BundleError(f"{self.manifest.model} has no graph {name!r}")
+        with open_folder(self.path) as folder:
+            data = read_plain_file(folder, name, MAX_GRAPH_FILE_BYTES)
+            check_file_digest(name, sha256(data).hexdigest(), self.manifest.files[name].sha256)
+        return data
+
+    def open_weights(self) -> WeightFiles:
+        """Open the files of weights, without following links. BundleError if one is missing or of another size."""
+        with open_folder(self.path) as folder, ExitStack() as undo:
+            descriptors: dict[str, int] = {}
+            for name in self.manifest.weights:
+                descriptors[name] = open_plain_file(folder, name)
+                undo.callback(os.close, descriptors[name])
+                _check_size(descriptors[name], name, self.manifest.files[name])
+            undo.pop_all()
+        return WeightFiles(self.manifest, descriptors)
+
+    def verify_weights(self, tick: ByteCallback | None = None) -> None:
+        """Read every file of weights once and compare its SHA-256. BundleError with the path in front."""
+        with self.open_weights() as files, _prefix_errors(self.path):
+            files.verify(tick)
+
+
+def open_hub_part(path: Path | str, manifest: Manifest) -> HubPart:
+    """Open the hub part that belongs to the edge part `manifest`; `path` is the version's folder.
+
+    BundleError, one line, if it is missing, belongs to another version, or a file is missing, extra, a link or of
+    another size. No weights are read.
+    """
+    path = Path(path)
+    if manifest.format == JOINT_FORMAT:
+        return _open_joint_part(path, manifest)
+    place = path / HUB_FOLDER
+    if place.is_symlink() or not place.is_dir():
+        raise BundleError(f"{place}: the hub part of {manifest.model} is not there")
+    with open_folder(place) as folder:
+        data = read_plain_file(folder, PART_FILE, MAX_PART_BYTES)
+        part = decode_hub_manifest(data)
+        check_halves(manifest, part, sha256(data).hexdigest())
+        _check_files(folder, part)
+    return HubPart(place, part, manifest.hub_part)
+
+
+def check_halves(manifest: Manifest, part: HubManifest, digest: str) -> None:
+    """Check that an edge and a hub part belong together; `digest` is that of the hub part's `part.json`.
+
+    BundleError, one line, if one of them is of another version or was made for another half.
+    """
+    if part.model != manifest.model:
+        raise BundleError(f"{PART_FILE}: the hub part is of {part.model}, the edge part of {manifest.model}")
+    if digest != manifest.hub_part:
+        raise BundleError(f"{PART_FILE}: is not the hub part that the manifest of {manifest.model} names")
+    if part.edge != digest_edge(manifest):
+        raise BundleError(f"{PART_FILE}: was made for another edge part of {manifest.model}")
+
+
+def check_file_digest(name: str, found: str, promised: str) -> None:
+    """Compare digests in hex. BundleError that names the file if they differ."""
+    if found != promised:
+        raise BundleError(f"{name}: its content is not what the manifest promises (SHA-256 differs)")
+
+
+def write_version(
+    path: Path | str,
+    manifest: Manifest,
+    edge_contents: Mapping[str, bytes],
+    hub: HubManifest,
+    hub_files: Mapping[str, bytes | Path],
+    *,
+    report: bytes = b"",
+) -> Bundle:
+    """Write both parts of a model version in one step (a temporary folder, then a rename), replacing an older one.
+
+    - `edge_contents`: file name to bytes; `hub_files`: file name to bytes, or the path of a file, which is hard-linked
+      where that is possible and else copied in a stream.
+    - Filled in here: `files`, `format` and `hub_part` of the manifest; `name`, `version`, `edge` and `files` of `hub`.
+    - `report`: JSON beside the content, covered by no digest.
+
+    The same values and contents give the same bytes. Returns the opened edge part. BundleError for impossible values;
+    OSError if the disk refuses, and then the older version is still there.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        (scratch / HUB_FOLDER).mkdir()
+        sized = {name: _place_file(scratch / HUB_FOLDER / name, source) for name, source in sorted(hub_files.items())}
+        for name, data in edge_contents.items():
+            write_plain_file(scratch / name, data)
+        manifest, part = _bind_halves(manifest, edge_contents, hub, sized)
+        write_plain_file(scratch / HUB_FOLDER / PART_FILE, part)
+        if report:
+            write_plain_file(scratch / REPORT_FILE, report)
+        write_plain_file(scratch / MANIFEST_FILE, encode_manifest(manifest))
+        (scratch / HUB_FOLDER).chmod(0o755)
+        scratch.chmod(0o755)
+        replace_folder(scratch, path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return open_bundle(path)
+
+
+def _bind_halves(
+    manifest: Manifest, contents: Mapping[str, bytes], hub: HubManifest, sized: dict[str, PartFile]
+) -> tuple[Manifest, bytes]:
+    """Return the manifest and the bytes of `part.json`, each with the digest of the other."""
+    digests = {name: sha256(contents[name]).hexdigest() for name in sorted(contents)}
+    manifest = msgspec.structs.replace(manifest, files=digests, hub_part="")
+    part = msgspec.structs.replace(
+        hub, name=manifest.name, version=manifest.version, edge=digest_edge(manifest), files=sized
+    )
+    check_hub_manifest(part)
+    data = encode_hub_manifest(part)
+    if len(data) > MAX_PART_BYTES:
+        raise BundleError(f"{PART_FILE}: bigger than the {MAX_PART_BYTES} bytes allowed")
+    manifest = msgspec.structs.replace(manifest, hub_part=sha256(data).hexdigest())
+    check_manifest(manifest)
+    return manifest, data
+
+
+def _place_file(place: Path, source: bytes | Path) -> PartFile:
+    """Write, link or copy a file to `place`; return its digest and size, taken from what lies there then."""
+    if isinstance(source, bytes):
+        write_plain_file(place, source)
+        return PartFile(sha256(source).hexdigest(), len(source))
+    try:
+        os.link(source.resolve(strict=True), place)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without hard links
+        _copy_file(source, place)
+    with place.open("rb") as file:
+        size = measure_open_file(file.fileno(), place.name)
+        return PartFile(hash_open_file(file.fileno(), place.name), size)
+
+
+def _copy_file(source: Path, place: Path) -> None:
+    with source.open("rb") as taken, place.open("xb") as file:
+        shutil.copyfileobj(taken, file, CHUNK_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _open_joint_part(path: Path, manifest: Manifest) -> HubPart:
+    """Show the hub's half of a bundle of format 2 as a hub part; its sizes are those that are found."""
+    hub = manifest.hub
+    with open_folder(path) as folder:
+        files = {}
+        for name in hub.files:
+            handle = open_plain_file(folder, name)
+            try:
+                files[name] = PartFile(manifest.files[name], measure_open_file(handle, name))
+            finally:
+                os.close(handle)
+    part = HubManifest(
+        name=manifest.name, version=manifest.version, edge=digest_edge(manifest),
+        kind=HubKind.ONNX if hub.whole else HubKind.GRAPHS, graph=hub.graph, whole=hub.whole, weights=hub.weights,
+        parallel=manifest.parallel, files=files, provenance=manifest.provenance,
+    )  # fmt: skip
+    return HubPart(path, part, sha256(encode_manifest(manifest)).hexdigest())
+
+
+def _check_files(folder: int, part: HubManifest) -> None:
+    """Check that the named files lie in the folder in their sizes, and nothing else does."""
+    found, expected = set(os.listdir(folder)), {PART_FILE, *part.files}
+    for name in sorted(expected - found):
+        raise BundleError(f"{name}: named by {PART_FILE}, but missing")
+    for name in sorted(found - expected):
+        raise BundleError(f"{name!r}: not named by {PART_FILE}")
+    for name, file in part.files.items():
+        handle = open_plain_file(folder, name)
+        try:
+            _check_size(handle, name, file)
+        finally:
+            os.close(handle)
+
+
+def _check_size(handle: int, name: str, file: PartFile) -> None:
+    size = measure_open_file(handle, name)
+    if size != file.size_bytes:
+        raise BundleError(f"{name}: has {size} bytes, {PART_FILE} says {file.size_bytes}")
+
+
+@contextmanager
+def _prefix_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BundleError as error:
+        raise BundleError(f"{path}: {error}") from None
