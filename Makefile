@@ -36,7 +36,7 @@ demo: setup-demo ## set up what is missing, then watch a small fleet do the job 
 	@.venv/bin/skerry demo $(ARGS)
 
 test: setup ## set up what is missing, then run the tests that need no broker (ARGS='-k name')
-	@$(python) -m pytest --ignore=tests/live -m 'not heavy and not further' -n auto --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
+	@$(python) -m pytest --ignore=tests/live -m 'not heavy and not further and not postgres' -n auto --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
 heavy: setup ## the tests that take many seconds each: whole runs of the forge, property tests with all their examples
 	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'heavy or further or hypothesis or examples' -n auto --dist loadscope $(ARGS)
@@ -47,8 +47,9 @@ heavy-ci: setup ## of those, what `.ci/run` has time for: all examples, further 
 	@$(python) -m pytest -m heavy -k '$(ci_forge) or engines.md' tests/models/forge/pipeline/test_forge.py tests/test_docs.py $(ARGS)
 	@$(python) -m pytest -m heavy -k '$(ci_gangs) or rollout.md' tests/live/hub/test_sharded_engines.py tests/live/test_docs.py $(ARGS)
 
-live: setup ## the tests against the real Mosquitto, real processes and sockets
+live: setup ## the tests against the real Mosquitto, a real PostgreSQL, real processes and sockets
 	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) --ignore=tests/live/hub/test_alerts.py -m 'not heavy' --timeout=600 -n 2 --dist loadscope --durations=25)
+	@$(if $(ARGS),true,$(python) -m pytest tests/cloud_hub -m postgres --timeout=600 -n 2 --dist loadfile --durations=10)
 
 forge-nets: setup ## every kind of network of the tests through the whole forge (ten minutes)
 	@$(python) -m pytest $(nets) $(ARGS)

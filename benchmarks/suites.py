@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.forge import datasets, quantisation, risk, routing
+from benchmarks.forge import datasets
+from benchmarks.forge.parts import quantisation, risk, routing
 from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.figures import Figure
 from benchmarks.hub import binary, overload, peers, sealed, swap

@@ -43,7 +43,7 @@ def _check_config(config: HubConfig) -> int:
         if config.broker.start:
             find_program(config.broker.program)
             choose_port(config.broker.host, config.broker.port)
-        engines = open_engines(config)
+        engines = open_engines(config, JsonLog())
     print(f"sound: hub {config.hub.name}, models {', '.join(engine.card.name for engine in engines)}")
     for engine in engines:
         engine.stop()
@@ -63,7 +63,7 @@ def _serve_hub(config: HubConfig) -> int:
 async def _run_hub(config: HubConfig, ground: HubState, log: JsonLog) -> None:
     if config.broker.start:
         find_program(config.broker.program)  # fail before loading the models, which takes seconds
-    engines = open_engines(config)
+    engines = open_engines(config, log)
     try:
         await HubProcess(config, ground, engines, log).run()
     finally:

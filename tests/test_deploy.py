@@ -70,5 +70,16 @@ def test_a_fault_that_no_restart_heals_is_not_restarted(unit):
 def test_systemd_reads_the_unit_without_complaint(unit, tmp_path):
     copy = tmp_path / unit.name
     copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/sh", unit.read_text(), flags=re.MULTILINE))
+    for drop_in in unit.parent.glob(f"{unit.name}.d/*.conf"):
+        (tmp_path / f"{unit.name}.d").mkdir(exist_ok=True)
+        shutil.copy(drop_in, tmp_path / f"{unit.name}.d" / drop_in.name)
     read = subprocess.run(["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, check=False)
     assert unit.name not in read.stderr
+
+
+def test_a_hub_with_cards_may_reach_them_and_has_memory_and_time_for_their_models():
+    found = settings(ROOT / "deploy" / "skerry-hub.service.d" / "cards.conf")
+    assert found["PrivateDevices"] == "no"
+    assert found["DevicePolicy"] == "closed", "nothing but what DeviceAllow names"
+    assert {"MemoryHigh", "MemoryMax", "TasksMax", "TimeoutStartSec", "LimitMEMLOCK"} <= found.keys()
+    assert not found.keys() & LOCKED_DOWN.keys()

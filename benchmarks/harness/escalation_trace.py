@@ -33,6 +33,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.harness.layout import PRODUCT
 from benchmarks.harness.rig import POLICY
+from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.engine.base import EchoEngine
 from cloud_hub.engine.types import make_model_card
 from cloud_hub.runtime.hub import Hub
@@ -169,7 +170,7 @@ async def _wait_until(condition: Callable[[], bool]) -> None:
 
 
 def _ledger_clerk(hub: Hub, keys: HubIdentity) -> LedgerLogService:
-    log = LedgerLog.open(":memory:", 0)
+    log = LedgerLog.open(IN_MEMORY, 0)
     return LedgerLogService(
         log, LedgerBackend("hub-1", keys.signing, hub.voice.publish_note, lambda _device: 0, JsonLog())
     )

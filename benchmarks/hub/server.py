@@ -15,6 +15,7 @@ from benchmarks.harness.rig import hub_context
 from benchmarks.hub.engines import CostEngine, ImageEngine
 from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
+from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import EnrollmentService
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
@@ -93,7 +94,7 @@ def make_api(hub: Hub, registry: Registry, root: Path, access: ApiKeys | None = 
 
 async def serve_hub(root: Path, words: list[str]) -> None:
     state = StateDir(root).prepare()
-    registry = Registry.open(state.devices)
+    registry = Registry.open(DatabaseUrls(state.root).registry)
     engines = [CostEngine(), ImageEngine()]
     hub = Hub(
         settings=make_settings(root),

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.hub.server import make_api, make_transport
+from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.engine.base import EchoEngine, WorkItem
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.registry.access import ApiKeys, KeyRequest, Scope
@@ -70,7 +71,8 @@ def make_stock() -> MemoryCatalog:
 
 async def serve_hub(root: Path) -> None:
     state = StateDir(root).prepare()
-    registry, access = Registry.open(state.devices), ApiKeys.open(state.access)
+    urls = DatabaseUrls(state.root)
+    registry, access = Registry.open(urls.registry), ApiKeys.open(urls.access)
     settings = HubSettings(database_url=f"sqlite:///{root / 'bench.db'}", max_wait_s=4.0, drain_s=10.0)
     signing = hub_keys.load_or_create_keys(state.keys)
     hub = Hub(

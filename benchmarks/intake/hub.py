@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.harness.questions import CARD
 from benchmarks.harness.rig import hub_context
+from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.engine.base import EchoEngine, Engine, EngineError
 from cloud_hub.engine.types import WorkItem
 from cloud_hub.registry.registry import Registry
@@ -64,7 +65,7 @@ async def serve_hub(root: Path, port: int, files: tuple[str, str, str], engine: 
     async def connect() -> MqttTransport:
         return await MqttTransport.connect("127.0.0.1", port, "hub", hub_context(*files), session_expiry_s=60)
 
-    registry = Registry.open(state.devices)
+    registry = Registry.open(DatabaseUrls(state.root).registry)
     signing = hub_keys.load_or_create_keys(state.keys)
     hub = Hub(settings=settings, keys=signing, registry=registry, engines=[engine], connect=connect)
     running = asyncio.create_task(hub.run())

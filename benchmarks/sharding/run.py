@@ -29,6 +29,7 @@ from cloud_hub.engine.worker import EngineWorker
 
 MS = 1e3
 BATCH, ROUNDS, STEPS = 8, 12, 12
+WIDE = 32
 LOSSES = 3
 ASKED = 160
 TENSOR = EngineOptions(max_batch=BATCH, tensor=2, devices=2)
@@ -39,6 +40,7 @@ Step = Callable[[npt.NDArray[np.float32]], object]
 async def run_benchmark(folder: Path, _bundle: Path) -> list[Figure]:
     path = bundle_of(folder, transformer()).path
     figures = [_step_cost(path, kind, means) for kind, means in SPREADS.items()]
+    figures.append(measure_pipeline_throughput(path))
     figures += await _measure_losses(path)
     return [*figures, _measure_large(folder)]
 
@@ -68,6 +70,32 @@ def _step_cost(path: Path, kind: str, means: EngineOptions) -> Figure:
     return Figure(
         f"gang step, {kind} 2, over the same by hand", find_median(ours) / find_median(theirs), "x", 1.10, terms=terms
     )
+
+
+def measure_pipeline_throughput(path: Path) -> Figure:
+    """One process over a pipeline of two, batch by batch in turns: how many times more the pipeline answers."""
+    x = np.random.default_rng(0).integers(0, 16, (WIDE, LENGTH, PIECE)).astype(np.float32)
+    alone = open_engine(path, EngineOptions(max_batch=WIDE, tensor=1, pipeline=1, replicas=1))
+    batch = [WorkItem({"features": row.astype(np.uint8)}) for row in x]
+    with open_started(path, EngineOptions(max_batch=WIDE, pipeline=2, devices=2)) as engine:
+        pieces = engine.gangs[0].count_pieces("tail", WIDE)
+        single, double = ([_time_call(lambda: alone.infer(batch))], [_time_call(lambda: engine.infer(batch))])
+        for _ in range(2 * ROUNDS):
+            single.append(_time_call(lambda: alone.infer(batch)))
+            double.append(_time_call(lambda: engine.infer(batch)))
+    alone.stop()
+    terms = (
+        f"batch {WIDE} in {pieces} microbatches: p50 {find_median(double) * MS:.1f} ms, one process of one thread "
+        f"{find_median(single) * MS:.1f} ms, in turns; two free cores are needed to show it",
+    )
+    value = find_median(single) / find_median(double)
+    return Figure("pipeline 2, throughput over one process", value, "x", 1.6, more_is_better=True, terms=terms)
+
+
+def _time_call(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
 
 
 def _time_alternating(first: Step, second: Step) -> tuple[list[float], list[float]]:

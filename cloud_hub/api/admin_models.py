@@ -35,6 +35,7 @@ class ModelRoutes:
 
     def __init__(self, context: ApiContext) -> None:
         self._versions = context.versions
+        self._engines = context.engines
         self._now_ms = context.now_ms
 
     def routes(self) -> list[Route]:
@@ -72,10 +73,12 @@ class ModelRoutes:
         return answer_json({"retired": model, "spoke": users_json(spoke)})
 
     def _model_json(self, kept: StoredModel) -> dict[str, Any]:
-        """Return a version as the API shows it; `speaking`: how many devices use it."""
+        """Return a version as the API shows it; `speaking`: how many devices use it, `setup`: what it runs on."""
         model = f"{kept.name}@{kept.version}"
         spoke = self._versions.devices_using(model, self._now_ms())
-        return {"model": model, "state": kept.state, "reason": kept.reason, "speaking": len(spoke)}
+        setup = self._engines.setups().get(model)
+        runs_on = msgspec.to_builtins(setup) if setup else None
+        return {"model": model, "state": kept.state, "reason": kept.reason, "speaking": len(spoke), "setup": runs_on}
 
 
 def users_json(spoke: dict[str, int]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from cloud_hub.api.aging import AgingCollector
 from cloud_hub.api.auth import Authenticator, auth_middleware
 from cloud_hub.api.devices import EnrollRoutes, ErasureRoutes, RenewRoutes
 from cloud_hub.api.interface import ApiContext
+from cloud_hub.api.language_models import LanguageModelRoutes, error_form_middleware
 from cloud_hub.api.monitoring import HealthRoutes, MetricsRoutes, RolloutCollector
 from cloud_hub.api.oip import OipRoutes
 from cloud_hub.api.oip_repository import ModelRepositoryRoutes
@@ -69,6 +70,7 @@ class ApiServer:
         rooms = [
             ModelRepositoryRoutes(context).routes(),
             OipRoutes(context, limits.version, (limits.max_body_bytes, limits.body_s)).routes(),
+            LanguageModelRoutes(context.language_models, limits.body_s).routes(),
             health.routes(),
             metrics.routes(),
         ]
@@ -79,6 +81,7 @@ class ApiServer:
         )
         checks = [
             metrics.counting_middleware(),
+            error_form_middleware(),
             *security_middlewares(door, "", frozenset()),
             auth_middleware(entrance, self.routes),
         ]

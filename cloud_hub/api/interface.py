@@ -12,10 +12,12 @@ import numpy.typing as npt
 from cloud_hub.core.commands import Erasure, ErasureRequest
 from cloud_hub.core.web_requests import EngineProbe, InferOptions, StoredModel
 from cloud_hub.engine.base import ModelCard
+from cloud_hub.engine.types import EngineSetup
 from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import EnrollmentService
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.renewal import RenewalService
+from cloud_hub.llm.service import LanguageModels
 from cloud_hub.registry.access import ApiKeys
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import DenyNotice, Orders
@@ -91,6 +93,9 @@ class EngineProbes(Protocol):
 
     def rebuilds(self) -> dict[str, int]:
         """Return how often the groups of ranks of each sharded model were started again."""
+
+    def setups(self) -> dict[str, EngineSetup]:
+        """Return what each loaded model runs on."""
 
 
 class StoreRecords(Protocol):
@@ -182,3 +187,4 @@ class ApiContext:
     ledger: LedgerLogService | None = None
     rollouts: RolloutControl | None = None
     catalog: BundleTargets | None = None
+    language_models: LanguageModels = field(default_factory=LanguageModels)

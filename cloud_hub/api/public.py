@@ -2,12 +2,14 @@
 
 Rule: only names the repository itself could have made are looked up, so no path leaves its folders. A download goes on
 by Range where it stopped, has to move at 1 KB/s, and 64 at once are enough: further ones get 503.
+Rule: files of hub parts are for other hubs, which show a key of the whole hub's operator; others see none.
 Rule: checkpoints and proofs hold hashes alone and are open to all; which device signed what needs a key.
 """
 
 import asyncio
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +27,9 @@ from wire.protocol.topics import extract_tenant
 RETRY_S = 30
 CHUNK_BYTES = 1 << 18
 IMMUTABLE = "public, max-age=86400, immutable"
+UNSHARED = "private, no-store"  # what only a key's holder may read stays in no cache
 _METADATA = re.compile(r"(?:timestamp|[1-9]\d{0,15}\.[a-z0-9][a-z0-9_.-]{0,80})\.json")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _HASHED = re.compile(r"(.{1,300}/)([0-9a-f]{64})\.([^/]{1,255})")
 
 
@@ -46,10 +50,10 @@ class DownloadLimits(NamedTuple):
 
 
 class TufRoutes:
-    """Routes below `/tuf`: metadata and targets of the update repository, for devices and mirrors.
+    """Routes below `/tuf`: metadata and targets of the update repository for devices and mirrors, hub parts for hubs.
 
-    `folder` holds `metadata` and `targets`; where it is empty everything is 404. Targets are named by their SHA-256 and
-    never change, so caches may keep them for a day.
+    `folder` holds `metadata`, `targets` and `parts`; where it is empty everything is 404. Targets and parts are named
+    by their SHA-256 and never change, so caches may keep targets for a day.
     """
 
     def __init__(self, folder: Path, limits: DownloadLimits | None = None) -> None:
@@ -59,20 +63,13 @@ class TufRoutes:
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
-        paths = ("/tuf/metadata/{name}", self.send_metadata), ("/tuf/targets/{path:.+}", self.send_target)
-        says = "A file of the update repository"
+        describe = partial(Route, "GET", plain="application/octet-stream", tag="updates")
+        says, part = "A file of the update repository", "A file of a hub part, by its SHA-256, for another hub"
+        named = {"digest": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}
         return [
-            Route(
-                "GET",
-                path,
-                handler,
-                says,
-                RouteAccess.OPEN,
-                scope=Scope.READ,
-                plain="application/octet-stream",
-                tag="updates",
-            )
-            for path, handler in paths
+            describe("/tuf/metadata/{name}", self.send_metadata, says, RouteAccess.OPEN, scope=Scope.READ),
+            describe("/tuf/targets/{path:.+}", self.send_target, says, RouteAccess.OPEN, scope=Scope.READ),
+            describe("/tuf/parts/{digest}", self.send_part, part, RouteAccess.HIDDEN, Scope.OPERATE, parameters=named),
         ]
 
     async def send_metadata(self, request: web.Request) -> web.StreamResponse:
@@ -93,22 +90,34 @@ class TufRoutes:
         path = self._folder / "targets" / request.match_info["path"]
         if not match or not is_repository_path(match[1] + match[3]) or not path.is_file():
             raise OipError(404, "no such target")
+        return await self._send_file(request, path, match[2], IMMUTABLE)
+
+    async def send_part(self, request: web.Request) -> web.StreamResponse:
+        """Send a file of a hub part, or the rest of one (Range). 503 while 64 others download."""
+        digest = request.match_info["digest"]
+        path = self._folder / "parts" / digest
+        if not _DIGEST.fullmatch(digest) or not path.is_file():
+            raise OipError(404, "no such thing")
+        return await self._send_file(request, path, digest, UNSHARED)
+
+    async def _send_file(self, request: web.Request, path: Path, digest: str, keep: str) -> web.StreamResponse:
+        """Send a file that never changes, as one of at most so many downloads at once; 503 beyond."""
         if self._downloads >= self._limits.downloads:
             return error_response(503, "too many downloads at once: try again later", {"Retry-After": str(RETRY_S)})
         self._downloads += 1
         try:
-            return await self._send_range(request, path, match[2])
+            return await self._send_range(request, path, digest, keep)
         finally:
             self._downloads -= 1
 
-    async def _send_range(self, request: web.Request, path: Path, digest: str) -> web.StreamResponse:
+    async def _send_range(self, request: web.Request, path: Path, digest: str, keep: str) -> web.StreamResponse:
         """Answer 200, 206, 304 or 416 (RFC 9110, 13 and 14).
 
         The ETag is the content's hash: the same on every mirror.
         """
         size = path.stat().st_size
         headers = {
-            **_file_headers("application/octet-stream", IMMUTABLE),
+            **_file_headers("application/octet-stream", keep),
             "ETag": f'"{digest}"',
             "Accept-Ranges": "bytes",
         }
@@ -137,7 +146,7 @@ async def _send_pieces(
     try:
         async with asyncio.timeout(within_s):
             await response.prepare(request)
-            for piece in pieces:
+            while piece := await asyncio.to_thread(next, pieces, b""):  # a large file is not in the page cache
                 await response.write(piece)
             await response.write_eof()
     except (TimeoutError, ConnectionError):

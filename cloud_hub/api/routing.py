@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from cloud_hub.llm.errors import LLM_ERROR
 from cloud_hub.registry.access import Scope
 from wire.http.guards import read_body
 from wire.http.oip import OipError
@@ -39,6 +40,7 @@ class RouteAccess(StrEnum):
     KEY = "key"  # the admin token or a key with the route's scope
     WHOLE = "whole"  # as KEY, but never a tenant's key: it concerns the whole hub
     WHOLE_HERE = "whole_here"  # as WHOLE, but no authentication on this machine
+    HIDDEN = "hidden"  # as WHOLE, but everybody else is answered 404, as if there were nothing
 
 
 LOCAL_OPEN = frozenset({RouteAccess.HERE, RouteAccess.WHOLE_HERE})
@@ -50,7 +52,8 @@ class Route:
 
     `takes`: the Struct of the JSON body, or the body object of a body in several forms; `needs_body` False: it may be
     left out. `gives`: schema of the answer; `status` of success; `plain`: the content type of an answer that is no
-    JSON. `tag` groups routes for a reader. `parameters`, `links`: as in `wire.http.openapi.ApiOperation`.
+    JSON. `refusal`: name of the schema of its errors. `tag` groups routes for a reader. `parameters`, `links`: as in
+    `wire.http.openapi.ApiOperation`.
     """
 
     method: str
@@ -65,6 +68,7 @@ class Route:
     plain: str = ""
     tag: str = "operate"
     needs_body: bool = True
+    refusal: str = "Refusal"
     parameters: Schema = field(default_factory=dict)
     links: tuple[ApiLink, ...] = ()
 
@@ -136,6 +140,7 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 _TAGS = {
     "inference": "Open Inference Protocol v2, with the extensions named in `GET /v2`",
+    "language": "Language models, in the form of OpenAI's interface",
     "health": "Liveness, readiness and metrics",
     "devices": "Devices: enrolment, renewal, life cycle",
     "updates": "The update repository",
@@ -172,7 +177,7 @@ def describe_routes(routes: Sequence[Route], version: str, *, local: bool) -> di
     shapes, schemas = msgspec.json.schema_components(structs, ref_template=REF)
     named = dict(zip(structs, shapes, strict=True))
     operations = [_describe_route(route, named, local=local) for route in routes]
-    return build_openapi("Skerry hub", version, _TAGS, operations, schemas)
+    return build_openapi("Skerry hub", version, _TAGS, operations, {**schemas, "LlmError": LLM_ERROR})
 
 
 def _is_struct(takes: object) -> bool:
@@ -190,6 +195,7 @@ def _describe_route(route: Route, named: Mapping[Any, dict[str, Any]], *, local:
         token=_token_need(route, local=local),
         description=f"Scope: {route.scope.value}. Door: {route.door.value}.",
         parameters=route.parameters,
+        refusal=route.refusal,
         body=body,
         gives=TEXT if route.plain else route.gives or {"type": "object"},
         content_type=route.plain.partition(";")[0] or "application/json",

@@ -14,6 +14,8 @@ import typer
 from rich.table import Column, Table
 
 from cloud_hub.api.admin import CaStep
+from cloud_hub.cli.engines import models
+from cloud_hub.cli.fetch import fetch
 from cloud_hub.cli.hub_operations import HubOperations
 from cloud_hub.cli.models import plan
 from cloud_hub.cli.options import (
@@ -139,6 +141,8 @@ DAY_MS = 86_400_000
 app = typer.Typer(**TYPER_SETTINGS, help="A hub: create it, run it, invite devices.")
 app.add_typer(key_app, name="key", help="API keys of tenants: create, list, revoke.")
 app.command("plan")(plan)
+app.command("models")(models)
+app.command("fetch")(fetch)
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
 
 

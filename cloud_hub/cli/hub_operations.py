@@ -25,11 +25,13 @@ from cloud_hub.api.admin import (
     step_rotation,
 )
 from cloud_hub.api.admin_models import in_use_message, key_json, notice_json, users_json
+from cloud_hub.database.connection import open_part, sqlite_file
+from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.registry.access import AccessError, ApiKeys, KeyRequest
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.device_states import DeviceState
-from cloud_hub.registry.orders import Orders
+from cloud_hub.registry.orders_store import open_orders
 from cloud_hub.registry.presence import DeviceActivity
 from cloud_hub.registry.registry import DeviceInvitation, Registry, RegistryError
 from cloud_hub.runtime.bootstrap import trust_anchor
@@ -68,6 +70,7 @@ class HubOperations:
     def __init__(self, config: HubConfig) -> None:
         self._config = config
         self._state = config.state_dir()
+        self._urls = config.database_urls()
         if not self._state.root.is_dir():
             raise ExitError(ExitCode.CONFIG, f"no hub has its state in {self._state.root}: `skerry hub init` makes one")
 
@@ -88,7 +91,7 @@ class HubOperations:
 
     def _describe_devices(self, registry: Registry) -> list[dict[str, Any]]:
         """Describe every device while no hub runs: none is online."""
-        with contextlib.closing(ModelUsageStore.open(self._state.versions)) as store:
+        with contextlib.closing(ModelUsageStore.open(self._urls.versions)) as store:
             uses = store.read_uses()
         known = {
             device: DeviceActivity(online=False, last_seen_ms=use.at_ms, models=use.versions())
@@ -178,7 +181,7 @@ class HubOperations:
     def _retire_model(self, registry: Registry, model: str, *, force: bool) -> dict[str, Any]:
         """Retire a version while no hub runs, so that the hub does not serve it at its next start."""
         now_ms = _now_ms()
-        with contextlib.closing(ModelUsageStore.open(self._state.versions)) as spoken:
+        with contextlib.closing(ModelUsageStore.open(self._urls.versions)) as spoken:
             speaking = spoken.devices_using(model, now_ms, registry)
             if speaking and not force:
                 raise ExitError(ExitCode.CHECK_FAILED, in_use_message(model, speaking))
@@ -192,9 +195,11 @@ class HubOperations:
         )
 
     def _read_aggregates(self) -> list[dict[str, Any]]:
-        if not self._state.store.exists():
+        file = sqlite_file(self._urls.questions)
+        if file is not None and not file.exists():
             return []
-        found = publish_tallies(read_tallies_aside(f"sqlite:///{self._state.store}"), _now_ms() // DAY_MS)
+        open_part(self._urls.questions, QUESTIONS).dispose()  # a new server has no tables yet
+        found = publish_tallies(read_tallies_aside(self._urls.questions), _now_ms() // DAY_MS)
         return [msgspec.structs.asdict(each) for each in found]
 
     def read_audit(self) -> list[dict[str, Any]]:
@@ -229,14 +234,23 @@ class HubOperations:
 
     def status(self) -> dict[str, Any]:
         """Return the running hub's status. ExitError(HUB) if none runs."""
+        return self._ask_running("/v1/admin/status")
+
+    def list_models(self) -> list[dict[str, Any]]:
+        """Return every version of the running hub, and what it computes on. ExitError(HUB) if none runs."""
+        return list(self._ask_running("/v1/admin/models")["models"])
+
+    def _ask_running(self, path: str) -> dict[str, Any]:
         address = read_running_address(self._state.running)
         if address is None:
             raise ExitError(ExitCode.HUB, f"no hub runs on {self._state.root}: `skerry hub run` starts it")
-        return call_hub_api(address, "GET", "/v1/admin/status")
+        return call_hub_api(address, "GET", path)
 
     def _deny_all(self, scope: str, why: str) -> dict[str, Any]:
         try:
-            return notice_json(Orders(self._state.orders).deny_all(scope, why, _now_ms()), 0)
+            store, orders = open_orders(self._urls.registry, self._state.orders)
+            with contextlib.closing(store):
+                return notice_json(orders.deny_all(scope, why, _now_ms()), 0)
         except LocalError as error:
             raise ExitError(ExitCode.USAGE, str(error)) from None
 
@@ -252,7 +266,7 @@ class HubOperations:
 
     def _with_keys(self, work: Callable[[ApiKeys], T], refused: ExitCode = ExitCode.USAGE) -> T:
         """Run `work` on the opened key store; an AccessError becomes ExitError(`refused`)."""
-        keys = ApiKeys.open(self._state.access)
+        keys = ApiKeys.open(self._urls.access)
         try:
             return work(keys)
         except AccessError as error:
@@ -262,7 +276,7 @@ class HubOperations:
 
     def _with_registry(self, work: Callable[[Registry], T], refused: ExitCode = ExitCode.USAGE) -> T:
         """Run `work` on the opened device registry; a RegistryError becomes ExitError(`refused`)."""
-        registry = Registry.open(self._state.devices)
+        registry = Registry.open(self._urls.registry)
         try:
             return work(registry)
         except RegistryError as error:
@@ -281,7 +295,7 @@ class HubOperations:
         )
 
     def _export_heads(self, device: str) -> dict[str, Any]:
-        with contextlib.closing(LedgerLog.open(self._state.ledger, _now_ms())) as log:
+        with contextlib.closing(LedgerLog.open(self._urls.ledger, _now_ms())) as log:
             return export_heads(log, self._config.hub.name, load_or_create_keys(self._state.keys).signing, device)
 
     def _run_or_ask(self, running: Callable[[ApiAddress], T], alone: Callable[[], T]) -> T:

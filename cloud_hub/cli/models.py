@@ -6,7 +6,7 @@ what devices obey, and nothing else of it is.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,7 @@ from cloud_hub.registry.device_states import GONE
 from cloud_hub.repository.publish import publish_permit
 from models.cli.flags import accepts_flags
 from models.signing.roles import MAX_PERMIT_DEVICES, Permit
+from policies.serving.advice import Advice, Workload, advise_capacity
 from policies.serving.placement import GIB, MIB, DoesNotFit, MemoryNeed
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.terminal import TYPER_SETTINGS
@@ -113,6 +114,12 @@ class PlanFlags:
     pipeline: Annotated[int, typer.Option("--pipeline", min=0, max=64, help="Stages; 0 = choose.")] = 0
     replicas: Annotated[int, typer.Option("--replicas", min=0, max=64, help="Of it all; 0 = choose.")] = 0
     batch: Annotated[int, typer.Option("--batch", min=1, max=4096, help="The largest batch.")] = 32
+    cards: Annotated[bool, typer.Option("--cards", help="On this machine's graphics cards, as free as they are.")] = (
+        False
+    )
+    rate: Annotated[float, typer.Option("--rate", min=0, help="Questions a second that are asked of it.")] = 0.0
+    deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0, help="What one answer may take.")] = 0.0
+    batch_ms: Annotated[float, typer.Option("--batch-ms", min=0, help="What a full batch takes, measured.")] = 0.0
     as_json: AsJson = False
 
 
@@ -122,11 +129,36 @@ def plan(flags: PlanFlags) -> None:
 
     Example: skerry hub plan digits --devices 4
     """
+    flags = _use_cards(flags) if flags.cards else flags
     name, sized = _size_bundle(flags)
-    facts = _plan_fields(name, sized)
+    facts = {**_plan_fields(name, sized), "advice": msgspec.to_builtins(_advise(flags, sized))}
     typer.echo(json.dumps(facts) if flags.as_json else _format_plan(facts))
     if isinstance(sized.decision, DoesNotFit):
         raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _use_cards(flags: PlanFlags) -> PlanFlags:
+    """Take the free memory of this machine's cards. ExitError(CHECK_FAILED) if the plan takes more than there are."""
+    from cloud_hub.engine.devices import find_cards  # noqa: PLC0415 - torch only when it runs
+
+    cards = find_cards()
+    if flags.devices > len(cards):
+        raise ExitError(ExitCode.CHECK_FAILED, f"the plan takes {flags.devices} cards, there are {len(cards)}")
+    least = min(card.free_bytes for card in cards[: flags.devices])
+    return replace(flags, memory_gib=flags.memory_gib or least / GIB)
+
+
+def _advise(flags: PlanFlags, sized: "PlacementPlan") -> Advice:
+    """Answer the four questions for these flags; without --memory-gib, by what the host has free."""
+    from cloud_hub.engine.devices import read_host_memory  # noqa: PLC0415
+
+    sizes = sized.sizes
+    load = Workload(
+        sizes.weight_bytes, sizes.activation_bytes, flags.batch, flags.batch_ms / 1000, flags.rate,
+        flags.deadline_ms / 1000,
+    )  # fmt: skip
+    memory = sized.devices.memory_bytes or read_host_memory().free_bytes
+    return advise_capacity(load, msgspec.structs.replace(sized.devices, memory_bytes=memory))
 
 
 def _size_bundle(flags: PlanFlags) -> "tuple[str, PlacementPlan]":
@@ -191,5 +223,20 @@ def _format_plan(facts: dict[str, Any]) -> str:
         lines.append(f"{need.tensor:>6} x {need.pipeline:<8} {sizes}   {'yes' if way['fits'] else 'no'}")
     chosen = f"{facts['tensor']} x {facts['pipeline']} x {facts['replicas']}" if facts["tensor"] else "none"
     return "\n".join(
-        [*lines, "", f"chosen       {chosen} (tensor x pipeline x replicas)", f"why          {facts['why']}"]
+        [
+            *lines,
+            "",
+            f"chosen       {chosen} (tensor x pipeline x replicas)",
+            f"why          {facts['why']}",
+            "",
+            *(f"{question} {facts['advice'][key]}" for key, question in _QUESTIONS.items()),
+        ]
     )
+
+
+_QUESTIONS = {
+    "fits": "does it fit?          ",
+    "limit": "latency or throughput?",
+    "change": "smallest change       ",
+    "distribution": "spread it?            ",
+}

@@ -17,7 +17,15 @@ import typer
 from rich.table import Table
 
 from cloud_hub.cli.options import AsJson, ConfigFile, find_config, load_config
-from cloud_hub.repository.publish import PublishResult, publish_bundle, publish_policy, revoke_published, unlist_target
+from cloud_hub.cli.progress import QUIET_BYTES, byte_progress
+from cloud_hub.repository.publish import (
+    BundleOptions,
+    PublishResult,
+    publish_bundle,
+    publish_policy,
+    revoke_published,
+    unlist_target,
+)
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
 from cloud_hub.runtime.config import HubConfig, load_hub_config
@@ -26,7 +34,7 @@ from models.bundle.manifest import BundleError
 from models.signing.keyring import read_key_file
 from models.signing.request import MAX_REQUEST_BYTES, RequestError, dump_request, dump_state, load_request
 from models.signing.review import describe_request
-from models.signing.roles import KEYS, ONLINE, TOP_LEVEL, parse_role
+from models.signing.roles import KEYS, ONLINE, SIZE_FIELD, TOP_LEVEL, is_hub_path, parse_role
 from policies.language.document import PolicyError
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_private_file
@@ -61,9 +69,9 @@ def models_publish(
     if finish is not None:
         _install_request(repository, finish, as_json=as_json)
     elif bundle is not None:
-        published = map_publish_errors(
-            lambda: publish_bundle(repository, bundle, utc_moment(), new_interface=new_interface)
-        )
+        with byte_progress("hash hub part") as progress:
+            options = BundleOptions(new_interface, progress)
+            published = map_publish_errors(lambda: publish_bundle(repository, bundle, utc_moment(), options))
         print_published(published, request, as_json=as_json)
 
 
@@ -176,13 +184,14 @@ def status(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
         for row in facts["roles"]:
             table.add_row(*(str(value) for value in row.values()))
         open_console().print(table)
-        typer.echo(f"root {facts['root_sha256']}, {facts['targets']} targets")
+        hubs = f"; hub parts: {facts['hub_parts']} of {facts['hub_bytes']:,} bytes" if facts["hub_parts"] else ""
+        typer.echo(f"root {facts['root_sha256']}, {facts['targets']} targets{hubs}")
     if any(row["state"] == "expired" for row in facts["roles"]):
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 def status_fields(repository: Repository, now: datetime) -> dict[str, Any]:
-    """Return the repository's status: `roles`, `root_sha256` and `targets` (their number).
+    """Return the repository's status: `roles`, `root_sha256`, `targets` and `hub_parts` (numbers), and `hub_bytes`.
 
     Each role has role, version, until, signed and state ("" | `sign soon` | `expired`).
     """
@@ -201,8 +210,10 @@ def status_fields(repository: Repository, now: datetime) -> dict[str, Any]:
         for role, metadata in standing.items()
     ]
     root = repository.read_root()
-    targets = sum(len(metadata.signed.targets) for metadata in state.base.values())
-    return {"root_sha256": sha256(root).hexdigest() if root else "", "targets": targets, "roles": rows}
+    targets = [info for metadata in state.base.values() for info in metadata.signed.targets.values()]
+    sizes = [int(info.custom[SIZE_FIELD]) for info in targets if is_hub_path(info.path)]
+    counts = {"targets": len(targets), "hub_parts": len(sizes), "hub_bytes": sum(sizes)}
+    return {"root_sha256": sha256(root).hexdigest() if root else "", **counts, "roles": rows}
 
 
 def open_repository(config: Path | None) -> Repository:
@@ -231,7 +242,9 @@ def prepare_bundle(folder: Path, config: Path | None, state: Path | None, out: P
     """
     try:
         manifest = open_bundle(folder).manifest
-        published = publish_bundle(open_repository(config), folder, utc_moment())
+        with byte_progress("hash hub part") as progress:
+            options = BundleOptions(progress=progress)
+            published = publish_bundle(open_repository(config), folder, utc_moment(), options)
     except BundleError as error:
         raise ExitError(ExitCode.MODEL, f"{error}; name a bundle folder, or a published MODEL@VERSION") from None
     except RequestError as error:
@@ -260,11 +273,22 @@ def _copy_bundle(folder: Path, models: Path | None, model: str) -> None:
         return
     scratch = models / f".{model}.{os.getpid()}"
     try:
-        shutil.copytree(folder, scratch)
+        shutil.copytree(folder, scratch, copy_function=_link_or_copy)
         scratch.rename(models / model)
     except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         raise ExitError(ExitCode.DISK, f"{models}: {error.strerror}") from None
+
+
+def _link_or_copy(source: str, place: str) -> None:
+    """Copy a file; a large one, which holds weights, is hard-linked where that is possible."""
+    try:
+        if Path(source).stat().st_size >= QUIET_BYTES:
+            os.link(source, place)
+            return
+    except OSError:  # another disk, or one without links
+        Path(place).unlink(missing_ok=True)
+    shutil.copy2(source, place)
 
 
 def print_published(published: PublishResult, out: Path | None, *, as_json: bool, verb: str = "published") -> None:
@@ -277,13 +301,17 @@ def print_published(published: PublishResult, out: Path | None, *, as_json: bool
         ((role, changed),) = published.request.changes.items()
         file = out or Path(f"{role}-{changed.signed.version}.json")
         write_private_file(file, dump_request(published.request))
+    hub = published.hub
     facts = {"path": published.path, "version": published.version, "sha256": published.sha256}
+    facts |= {"hub_sha256": hub.sha256, "hub_size_bytes": hub.size_bytes} if hub else {}
+    beside = f"\n  with its hub part, {hub.size_bytes:,} bytes for hubs alone  sha256 {hub.sha256}" if hub else ""
     if as_json:
         typer.echo(json.dumps({**facts, "done": file is None, "request": os.fspath(file or "")}))
     elif file is None:
-        typer.echo(f"{verb if published.new else 'there already:'} {published.path}  sha256 {published.sha256}")
+        said = verb if published.new else "there already:"
+        typer.echo(f"{said} {published.path}  sha256 {published.sha256}{beside}")
     else:
-        typer.echo(f"wrote {file}: {published.path}  sha256 {published.sha256}")
+        typer.echo(f"wrote {file}: {published.path}  sha256 {published.sha256}{beside}")
         typer.echo(f"next  where the keys are: skerry keys sign {file.name}")
         typer.echo(f"then  here: skerry models publish --finish {file}")
 

@@ -5,10 +5,8 @@ decision. Rule: a refusal writes nothing, and the state kept per tenant is bound
 """
 
 from collections import OrderedDict
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from cloud_hub.core.context import QuestionMemory
-from cloud_hub.core.scheduler import Batcher
 from cloud_hub.system.settings import HubSettings
 from policies.serving.admission import (
     AdmissionLimits,
@@ -30,13 +28,59 @@ MAX_TENANTS = 4096  # remembered; the one that asked least lately goes first
 V = TypeVar("V")
 
 
+class OpenQuestions(Protocol):
+    """Questions of devices in progress; implemented by `cloud_hub.core.context.QuestionMemory`."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def count_for_device(self, device: str) -> int:
+        """Return how many a device has."""
+
+    def count_for_tenant(self, tenant: str) -> int:
+        """Return how many a tenant's devices have."""
+
+    @property
+    def tenants(self) -> int:
+        """Number of tenants that have some."""
+
+
+class OpenSamples(Protocol):
+    """Web requests in progress, and the engines' pace; implemented by `cloud_hub.core.scheduler.Batcher`, in samples.
+
+    The queue of a language model implements it in tokens.
+    """
+
+    @property
+    def web_open(self) -> int:
+        """Samples in progress."""
+
+    @property
+    def tenants(self) -> int:
+        """Number of tenants with samples in progress."""
+
+    @property
+    def served_per_s(self) -> float:
+        """Throughput, 0 = not known yet."""
+
+    @property
+    def pressed(self) -> int:
+        """Number of models that have more waiting than their engine takes at once."""
+
+    def count_for_tenant(self, tenant: str) -> int:
+        """Return a tenant's samples in progress."""
+
+    def count_ahead(self, model: str, band: int, tenant: str) -> float:
+        """Return how much is served before a new request of this band and tenant."""
+
+
 class AdmissionControl:
     """Admission control of one hub: queue limits, fair shares and rate limits per tenant.
 
     Remembers per tenant a token bucket (rate limit) and the place in line that its last refused request was given.
     """
 
-    def __init__(self, settings: HubSettings, memory: QuestionMemory, batcher: Batcher) -> None:
+    def __init__(self, settings: HubSettings, memory: OpenQuestions, batcher: OpenSamples) -> None:
         self.draining = False
         self._settings = settings
         self._memory = memory
@@ -97,6 +141,12 @@ class AdmissionControl:
         )
         return self._decide_load(load, tenant, now) or self._limit_rate(tenant, now, samples)
 
+    def admit_at_once(self, tenant: str, samples: int, now: float) -> RefuseQuestion | None:
+        """Decide on a web request that need not wait: only its tenant's rate counts; None = admitted."""
+        if self.draining:
+            return self._decide_load(AdmissionLoad(0, 0, draining=True), tenant, now)
+        return self._limit_rate(tenant, now, samples)
+
     def check_overload(self, tenant: str, lag_s: float, now: float) -> RefuseQuestion | None:
         """Decide on a web request before it is read: refused if the event loop is late and the engines cannot keep up.
 
@@ -142,12 +192,11 @@ class AdmissionControl:
         """
         rate, burst = self._settings.tenant_rate_per_s, self._settings.tenant_burst
         bucket = self._buckets.get(tenant, TokenBucket(burst, now))
-        for _ in range(samples):
-            left = take_token(bucket, rate, burst, now)
-            if left is None:
-                return RefuseQuestion(RefusalReason.RATE, seconds_until_token(bucket, rate, now))
-            bucket = left
-        _remember_tenant(self._buckets, tenant, bucket)
+        needed = min(float(samples), burst)  # more than a full bucket holds empties it
+        left = take_token(bucket, rate, burst, now, needed)
+        if left is None:
+            return RefuseQuestion(RefusalReason.RATE, seconds_until_token(bucket, rate, now, needed))
+        _remember_tenant(self._buckets, tenant, left)
         return None
 
 

@@ -16,7 +16,6 @@ from cloud_hub.core.commands import (
     LOCAL,
     BatchItem,
     Command,
-    LoadModel,
     LookUpQuestions,
     PruneRows,
     QuestionEnding,
@@ -360,15 +359,14 @@ class HubCore:
 
     def _dispatch(self, now: float) -> list[Command]:
         """Batches for free engine slots, loads for requested models, refusals of web samples past their deadline."""
-        found = self._batcher.next_commands(now)
-        room = self.lineup.make_room([command for command in found if isinstance(command, LoadModel)])
-        return [*found, *room, *self._web.refuse_expired()]
+        found = self.lineup.make_room(self._batcher.next_commands(now), now)
+        return [*found, *self._web.refuse_expired()]
 
     def on_wake(self, now: float) -> list[Command]:
         """Periodic work, about once a second: unwritten endings, engines that are down, expired questions, pruning."""
         commands: list[Command] = [StoreEnding(ending) for ending in self._unwritten.values()]
         self._unwritten.clear()
-        commands += self._batcher.on_wake(now)
+        commands += self.lineup.make_room(self._batcher.on_wake(now), now)
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_EVERY_S
             oldest_ms = int((now - self._settings.created_max_age_s) * 1000)

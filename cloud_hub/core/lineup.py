@@ -1,17 +1,18 @@
 """Lineup of model versions: which are known, which are loaded, and which devices use them. Pure.
 
 Rule: a version is unloaded only after it has finished its queue, and loaded again when a device asks for it; only
-`retire` (an administrator) removes it. At most `max_loaded` are loaded: then the least recently used is unloaded.
+`retire` (an administrator) removes it. Which stay loaded where not all fit is decided by `residency`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 
 import msgspec
 
-from cloud_hub.core.commands import LOCAL, AnswerWebSample, Command, LoadModel, UnloadModel
+from cloud_hub.core.commands import LOCAL, AnswerWebSample, Command, UnloadModel
 from cloud_hub.core.context import CoreContext, end_question
 from cloud_hub.core.queues import ModelState
+from cloud_hub.core.residency import ModelResidency
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.registry.device_states import GONE, DeviceLookup
 from policies.serving.batching import BatchCost
@@ -38,6 +39,7 @@ class ModelLineup:
     def __init__(self, context: CoreContext, cards: tuple[ModelCard, ...]) -> None:
         self._context = context
         self._cards = {card.name: card for card in cards}
+        self._residency = ModelResidency(context.settings, context.batcher)
         self.speakers: dict[str, ModelUse] = {}
 
     @property
@@ -64,8 +66,7 @@ class ModelLineup:
 
     def load(self, model: str, now: float) -> list[Command]:
         """Load a version now, and unload another if too many are loaded."""
-        del now
-        return [*self._context.batcher.load(model), *self._make_room(model)]
+        return self.make_room(self._context.batcher.load(model), now)
 
     def unload(self, model: str, now: float) -> list[Command]:
         """Unload a version after it has finished its queue; it takes no new web requests."""
@@ -90,9 +91,14 @@ class ModelLineup:
             self._context.batcher.expect_cost(model, cost)
         return []
 
-    def make_room(self, commands: list[LoadModel]) -> list[Command]:
-        """Unloads needed before these loads, to stay within `max_loaded`."""
-        return [command for load in commands for command in self._make_room(load.model)]
+    def make_room(self, commands: Iterable[Command], now: float) -> list[Command]:
+        """The commands, with the unloads that their loads need, and without loads that wait for room."""
+        return self._residency.make_room(commands, now)
+
+    @property
+    def displaced(self) -> tuple[ModelCard, ...]:
+        """Cards of versions that were unloaded to make room: loaded again when anything asks for them."""
+        return tuple(card for name, card in self._cards.items() if name in self._residency.displaced)
 
     def retire(self, model: str, now: float) -> list[Command]:
         """Remove a version for good.
@@ -100,6 +106,7 @@ class ModelLineup:
         Its waiting items end with `RefusalReason.MODEL_GONE`, as does every later request.
         """
         card = self._cards.pop(model)
+        self._residency.forget(model)
         self._context.rules.remove_model(card.ref)
         loaded = self._context.batcher.model_states()[model][0] in (ModelState.READY, ModelState.CLOSING)
         commands: list[Command] = [UnloadModel(model)] if loaded else []
@@ -130,13 +137,6 @@ class ModelLineup:
     def devices_using(self, model: str, now_ms: int) -> dict[str, int]:
         """Devices that use this version, with the time (hub ms) of their last Hello; see `speaking`."""
         return find_model_users(self.speakers, model, now_ms, self._context.registry)
-
-    def _make_room(self, model: str) -> list[Command]:
-        most = self._context.settings.max_loaded
-        loaded = [card.name for card in self.ready if card.name != model]
-        if not most or len(loaded) < most:
-            return []
-        return [*self._context.batcher.unload(min(loaded, key=self._context.batcher.last_used))]
 
 
 def find_model_users(

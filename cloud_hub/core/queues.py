@@ -40,7 +40,7 @@ class ModelState(StrEnum):
     READY = "ready"
     COLD = "cold"  # known, not loaded: the next item for it triggers loading
     LOADING = "loading"
-    CLOSING = "closing"  # finishes its queue, then it is cold
+    CLOSING = "closing"  # finishes what waited when it was closed, then it is cold
 
 
 class ModelQueue:
@@ -64,6 +64,7 @@ class ModelQueue:
         self._most = min(max_batch, card.max_batch)
         self._alive = alive
         self._dead = 0
+        self._closing_items = 0  # items that are still computed before it is unloaded
         self._learnt = CostModel()
 
     def __len__(self) -> int:
@@ -78,7 +79,8 @@ class ModelQueue:
         One full batch per slot is queued ahead, so that an engine never idles because this process is busy; a batch
         that could still grow is never queued there.
         """
-        works = self.state in (ModelState.READY, ModelState.CLOSING) and not self.checking and not self.down
+        works = self.state is ModelState.READY or (self.state is ModelState.CLOSING and not self._has_finished)
+        works = works and not self.checking and not self.down
         running, slots = len(self.running), self.card.slots
         return works and (running < slots or (running < 2 * slots and len(self._waiting) >= self._most))
 
@@ -88,9 +90,19 @@ class ModelQueue:
         return len(self._waiting) > self._most
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing waits, runs or is being checked."""
-        return not (len(self) or self.running or self.checking or self.suspects)
+    def closed(self) -> bool:
+        """Whether a closing model may be unloaded: nothing runs, is checked or is left of what it was to compute."""
+        busy = self.running or self.checking or self.suspects
+        return self.state is ModelState.CLOSING and not busy and self._has_finished
+
+    @property
+    def _has_finished(self) -> bool:
+        return not self.again and (self._closing_items <= 0 or not len(self._waiting))
+
+    def close(self) -> None:
+        """Begin to close: as many items as wait now are still computed, what comes later waits for the next load."""
+        self.state = ModelState.CLOSING
+        self._closing_items = len(self._waiting)
 
     @property
     def served_per_s(self) -> float:
@@ -121,7 +133,9 @@ class ModelQueue:
             items = tuple(item for item in items if self._alive(item))
             if items:
                 return attempt, items, []
-        return 0, *self._fill_batch(now)
+        taken, over = self._fill_batch(now)
+        self._closing_items -= len(taken) + len(over)
+        return 0, taken, over
 
     def expect_cost(self, cost: BatchCost) -> None:
         """Set the cost estimate measured at warm-up, before there is any work."""

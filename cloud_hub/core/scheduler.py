@@ -2,7 +2,8 @@
 
 Rule 1: an engine with a free slot never waits. Rule 2: a batch that fails is tried once more, then item by item; an
 item that fails alone is refused only if the engine passes its self test, otherwise the engine is down and all wait.
-Rule 3: a model that is unloaded finishes its queue first; one that is known but not loaded is loaded when work arrives.
+Rule 3: a model that is unloaded finishes what waits first; one that is known but not loaded is loaded when work
+arrives.
 """
 
 from collections import Counter
@@ -77,6 +78,10 @@ class Batcher:
         """Hub time (s) at which the last item of the model arrived."""
         return self._queues[model].used_s
 
+    def weight_bytes(self, model: str) -> int:
+        """Bytes of a model's weights: as loaded if it ever was, else as stored."""
+        return self._queues[model].card.weight_bytes
+
     def open_web_items(self) -> list[BatchItem]:
         """Samples of web requests that somebody still waits for."""
         return list(self._local.values())
@@ -109,11 +114,11 @@ class Batcher:
         return [LoadModel(model)]
 
     def unload(self, model: str) -> list[LoadModel | UnloadModel]:
-        """Close a model: it takes nothing new, and its engine is unloaded once its queue is empty."""
+        """Close a model: its engine is unloaded once what waits now is computed; what comes later loads it again."""
         queue = self._queues[model]
         if queue.state is ModelState.READY:
-            queue.state = ModelState.CLOSING
-        return self._unload_if_empty(queue)
+            queue.close()
+        return self._unload_if_closed(queue)
 
     def on_loaded(self, model: str, why: str, now: float, card: ModelCard | None = None) -> None:
         """Result of a load. `why` "": ready.
@@ -201,7 +206,7 @@ class Batcher:
             if queue.state is ModelState.COLD and len(queue) and not queue.down:
                 commands += self.load(name)
             elif queue.state is ModelState.CLOSING:
-                commands += self._unload_if_empty(queue)
+                commands += self._unload_if_closed(queue)
         return commands
 
     def running_batch(self, ticket: int) -> Batch:
@@ -269,8 +274,8 @@ class Batcher:
         queue.checking = True
         return CheckEngine(queue.card.name)
 
-    def _unload_if_empty(self, queue: ModelQueue) -> list[LoadModel | UnloadModel]:
-        if queue.state is not ModelState.CLOSING or not queue.empty:
+    def _unload_if_closed(self, queue: ModelQueue) -> list[LoadModel | UnloadModel]:
+        if not queue.closed:
             return []
         queue.state = ModelState.COLD
         return [UnloadModel(queue.card.name)]

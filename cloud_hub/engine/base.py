@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from cloud_hub.engine.types import ModelCard, WorkItem
+from cloud_hub.engine.types import EngineSetup, ModelCard, WorkItem
 from wire.protocol.messages import Prediction
 
 __all__ = [
@@ -69,6 +69,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def setup(self) -> EngineSetup:
+        """The device and precision it runs on, and whether that is a fallback."""
+        ...
+
+    @property
     def replicas(self) -> "Sequence[Engine]":
         """The replicas that compute in parallel, each called by its own thread.
 
@@ -114,6 +119,7 @@ class EchoEngine:
 
     inline = True
     ranks: tuple[tuple[int, float], ...] = ()
+    setup = EngineSetup()
 
     def __init__(self, card: ModelCard, compute_s: float = 0.0, poison: bytes = b"") -> None:
         self.card = card

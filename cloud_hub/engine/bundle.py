@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_hub.engine.base import Engine, EngineError, EngineHealth, EngineState
-from cloud_hub.engine.types import ModelCard, WorkItem
+from cloud_hub.engine.types import EngineSetup, ModelCard, WorkItem
 from models.bundle.manifest import Manifest, ModelKind
 from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.novelty import judge_logits
@@ -59,10 +59,14 @@ class GraphRunner(Protocol):
     `tail` takes codes as float32, one column per feature; `whole` takes raw samples.
     """
 
-    inline: bool
+    @property
+    def inline(self) -> bool: ...
 
     @property
     def ranks(self) -> tuple[tuple[int, float], ...]: ...
+
+    @property
+    def setup(self) -> EngineSetup: ...
 
     def start(self) -> None: ...
 
@@ -92,6 +96,10 @@ class BundleEngine:
     @property
     def ranks(self) -> tuple[tuple[int, float], ...]:
         return self._graphs.ranks
+
+    @property
+    def setup(self) -> EngineSetup:
+        return self._graphs.setup
 
     @property
     def replicas(self) -> Sequence[Engine]:

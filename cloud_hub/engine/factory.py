@@ -3,19 +3,23 @@
 Rule: one process, unless the bundle's plan, the hub's options or the memory of one device require more.
 """
 
+import contextlib
 import os
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import torch
 
-from cloud_hub.engine.base import Engine
+from cloud_hub.engine.base import Engine, EngineError
+from cloud_hub.engine.devices import count_usable_cards
 from cloud_hub.engine.types import EngineOptions, make_bundle_card, make_placement_request, needs_sharding
 from models.bundle.bundle import Bundle, open_bundle, open_bundle_streamed, read_manifest
 from models.bundle.manifest import BundleError, Manifest
 from models.graph.format import HubModelDocument, decode_hub_model
 from models.sharding.program import ParallelShape
 from models.sharding.sizes import ModelSize, fullest_rank, measure_model, measure_ranks
+from policies.serving.computing import ComputeOptions, NoTarget, Precision, choose_targets
 from policies.serving.placement import (
     GIB,
     MIB,
@@ -40,21 +44,37 @@ def open_engine(path: Path, means: EngineOptions) -> Engine:
 
 def _build_engine(path: Path, means: EngineOptions) -> Engine:
     manifest = read_manifest(path)
+    options = means.compute_options(manifest.ref)
     if manifest.hub.whole:
         from cloud_hub.engine.onnx import OnnxEngine  # noqa: PLC0415 - only for ONNX bundles
 
-        return OnnxEngine(open_bundle(path), means.max_batch, means.threads)
+        return OnnxEngine(open_bundle(path), means.max_batch, means.threads, options)
     from cloud_hub.engine.torch import TorchEngine  # noqa: PLC0415 - torch takes seconds: not for `skerry hub invite`
 
-    sharded = _shard_if_needed(path, manifest, means) if needs_sharding(manifest, means) else None
-    return sharded or TorchEngine(open_bundle(path), means.max_batch, means.threads)
+    several, note = needs_sharding(manifest, means), ""
+    if several and not hasattr(os, "pidfd_open"):
+        several, note = False, _require_one_process(path, manifest, means)
+    sharded = _shard_if_needed(path, manifest, means) if several else None
+    return sharded or TorchEngine(open_bundle(path), means.max_batch, means.threads, options, note)
+
+
+def _require_one_process(path: Path, manifest: Manifest, means: EngineOptions) -> str:
+    """Check that one process holds the model on a system that has no groups of ranks; returns why it is one process.
+
+    BundleError if `memory_bytes` is too little for it.
+    """
+    alone = msgspec.structs.replace(means, devices=1, tensor=1, pipeline=1, replicas=1)
+    with contextlib.closing(open_bundle_streamed(path)) as bundle:
+        form = read_hub_form(bundle.read_file(manifest.hub.graph), manifest)
+    decision = plan_placement(form, manifest, alone, find_devices(alone, "cpu")).decision
+    if isinstance(decision, DoesNotFit):
+        raise BundleError(f"{manifest.model}: {decision.why}; spreading it over several processes needs Linux")
+    return f"{manifest.model}: one process, for spreading a model over several needs Linux (pidfd_open)"
 
 
 def _shard_if_needed(path: Path, manifest: Manifest, means: EngineOptions) -> Engine | None:
     """Build a sharded engine if the model needs several devices, else None."""
-    from cloud_hub.engine.torch import choose_device  # noqa: PLC0415
-
-    kind = choose_device(manifest).type
+    kind = choose_rank_device(means.compute_options(manifest.ref), manifest)
     bundle = open_bundle_streamed(path)
     try:
         form = read_hub_form(bundle.read_file(manifest.hub.graph), manifest)
@@ -68,6 +88,18 @@ def _shard_if_needed(path: Path, manifest: Manifest, means: EngineOptions) -> En
         raise
     bundle.close()
     return None
+
+
+def choose_rank_device(options: ComputeOptions, manifest: Manifest) -> str:
+    """Choose "cuda" or "cpu" for the ranks of a model, which compute in float32. EngineError if that is not allowed."""
+    if options.precision not in (Precision.AUTO, Precision.FLOAT32):
+        raise EngineError(
+            f"{manifest.model}: a model on several devices computes in float32, not in {options.precision}"
+        )
+    chosen = choose_targets(options, cards=count_usable_cards(), bfloat16_cards=False)
+    if isinstance(chosen, NoTarget):
+        raise EngineError(f"{manifest.model}: {chosen.why}")
+    return "cuda" if chosen.targets[0].cuda else "cpu"
 
 
 def _require_placement(decision: Placement | DoesNotFit, manifest: Manifest) -> Placement:
@@ -87,8 +119,6 @@ def _build_sharded_engine(
 
     means, kind = told
     manifest, need = bundle.manifest, decision.need
-    if not hasattr(os, "pidfd_open"):
-        raise BundleError(f"{manifest.model}: it is to be spread over several processes, which needs Linux")
     card = make_bundle_card(bundle, means.max_batch)
     check_hub_document(form, manifest, list_batch_sizes(means.max_batch))
     recipes = []

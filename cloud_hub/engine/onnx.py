@@ -13,12 +13,15 @@ import onnxruntime as ort
 
 from cloud_hub.engine.base import EngineError, EngineHealth, EngineState
 from cloud_hub.engine.bundle import TAIL, WHOLE, Array, BundleEngine
-from cloud_hub.engine.types import make_bundle_card
+from cloud_hub.engine.types import EngineSetup, make_bundle_card
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
 from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.onnx_runner import CPU, ORT_ERRORS, session_options
 from models.verification.lint import LintError, lint_graph
+from policies.serving.computing import ComputeOptions, NoTarget, Precision, choose_targets
+
+CUDA = "CUDAExecutionProvider"
 
 
 class OnnxGraphRunner:
@@ -29,13 +32,19 @@ class OnnxGraphRunner:
 
     ranks = ()
 
-    def __init__(self, bundle: Bundle, threads: int = 1) -> None:
+    def __init__(self, bundle: Bundle, threads: int = 1, options: ComputeOptions | None = None) -> None:
         self._bundle: Bundle | None = bundle
         self._threads = threads
         self._sessions: dict[str, ort.InferenceSession] = {}
-        wanted = [name for name in bundle.manifest.target.providers if name in ort.get_available_providers()]
-        self._providers = [*(name for name in wanted if name != CPU), CPU]
+        self._providers, self._fallback = choose_providers(bundle.manifest.model, options or ComputeOptions())
+        self._bytes = sum(
+            len(bundle.read_file(name)) for name in (bundle.manifest.hub.graph, bundle.manifest.hub.whole)
+        )
         self.inline = self._providers == [CPU]
+
+    @property
+    def setup(self) -> EngineSetup:
+        return EngineSetup("cpu" if self.inline else "cuda:0", Precision.FLOAT32, self._bytes, self._fallback)
 
     def start(self) -> None:
         if self._bundle is None:
@@ -91,8 +100,27 @@ class OnnxGraphRunner:
             )
 
 
+def choose_providers(model: str, options: ComputeOptions) -> tuple[list[str], str]:
+    """Choose ONNX Runtime's providers by the hub's options, and say what they fall back to ("" = nothing).
+
+    EngineError if a card or a precision is asked for that ONNX Runtime cannot give, and no fallback is allowed.
+    """
+    if options.precision not in (Precision.AUTO, Precision.FLOAT32) and not options.allow_fallback:
+        raise EngineError(f"{model}: an ONNX hub model computes as it was exported, not in {options.precision}")
+    chosen = choose_targets(options, cards=int(CUDA in ort.get_available_providers()))
+    if isinstance(chosen, NoTarget):
+        raise EngineError(f"{model}: {chosen.why} (to ONNX Runtime)")
+    why = chosen.fallback
+    if options.precision not in (Precision.AUTO, Precision.FLOAT32):
+        why = f"{model}: an ONNX hub model computes as it was exported, not in {options.precision}"
+    return ([CUDA, CPU] if chosen.targets[0].cuda else [CPU]), why
+
+
 class OnnxEngine(BundleEngine):
     """Bundle engine on ONNX Runtime."""
 
-    def __init__(self, bundle: Bundle, max_batch: int = 32, threads: int = 1) -> None:
-        super().__init__(bundle.manifest, make_bundle_card(bundle, max_batch), OnnxGraphRunner(bundle, threads))
+    def __init__(
+        self, bundle: Bundle, max_batch: int = 32, threads: int = 1, options: ComputeOptions | None = None
+    ) -> None:
+        runner = OnnxGraphRunner(bundle, threads, options)
+        super().__init__(bundle.manifest, make_bundle_card(bundle, max_batch), runner)

@@ -10,6 +10,7 @@ from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
 from models.bundle.measurements import LeakageRow
 from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec, read_codec_tables
+from policies.serving.computing import ComputeOptions, ComputeOverride, Precision
 from policies.serving.placement import PlacementRequest
 from wire.protocol.messages import FieldSpec, ModelRef, TensorDType
 
@@ -33,6 +34,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     tables: bytes = b""  # entropy tables of the codec, if it has any
     leakage: tuple[LeakageRow, ...] = ()
     buckets: tuple[int, ...] = ()  # batch sizes that are computed; a batch is padded to the next one
+    weight_bytes: int = 0  # of its weights: as stored, once it is loaded as they are in memory; 0 = unknown
     slots: int = 1  # batches that may run at once, one per replica
 
     @property
@@ -92,7 +94,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """Hub options for engines: batch size, threads, devices and sharding; 0 = not set.
 
     `max_batch`: items at most; `threads`: of torch, in each process; `memory_bytes`: per device; `ready_s`: time limit
-    for an engine to become ready.
+    for an engine to become ready. `compute`: of every model; `models`: what differs for one, by `digits@7` or `digits`.
     """
 
     max_batch: int = 32
@@ -103,6 +105,25 @@ class EngineOptions(msgspec.Struct, frozen=True):
     pipeline: int = 0
     replicas: int = 0
     ready_s: float = 60.0
+    compute: ComputeOptions = ComputeOptions()
+    models: dict[str, ComputeOverride] = {}
+
+    def compute_options(self, ref: ModelRef) -> ComputeOptions:
+        """Device and precision of one version: its own entry, else its model's, over those of every model."""
+        own = self.models.get(f"{ref.name}@{ref.version}") or self.models.get(ref.name)
+        return own.apply(self.compute) if own else self.compute
+
+
+class EngineSetup(msgspec.Struct, frozen=True):
+    """What an engine runs on. `device`: "cpu", "cuda:0"; `weight_bytes`: of its weights there, all ranks together.
+
+    `fallback`: one line if this is not what the options asked for first, else "".
+    """
+
+    device: str = "cpu"
+    precision: Precision = Precision.FLOAT32
+    weight_bytes: int = 0
+    fallback: str = ""
 
 
 def make_placement_request(manifest: Manifest, means: EngineOptions) -> PlacementRequest:

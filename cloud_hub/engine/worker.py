@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from cloud_hub.engine.base import ENGINE_FAULTS, Engine, EngineHealth, EngineState
-from cloud_hub.engine.types import ModelCard, WorkItem
+from cloud_hub.engine.types import EngineSetup, ModelCard, WorkItem
 from models.bundle.manifest import BundleError
 from wire.protocol.messages import Prediction
 
@@ -63,6 +63,11 @@ class EngineWorker:
     @property
     def card(self) -> ModelCard:
         return self._engine.card
+
+    @property
+    def setup(self) -> EngineSetup:
+        """What the engine runs on."""
+        return self._engine.setup
 
     @property
     def rebuilds(self) -> int | None:

@@ -23,7 +23,9 @@ from pathlib import Path
 
 from tuf.api.metadata import TargetFile
 
+from cloud_hub.repository.parts import PartStore, list_part_files
 from cloud_hub.system.state_folder import make_private_folder
+from models.signing.roles import is_hub_path
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import sync_folder, write_private_file
 
@@ -38,13 +40,14 @@ class RepositoryFiles:
     """Files of one update repository on disk.
 
     `metadata` and `targets` below `folder` are what is served, by the hub or by a mirror that copies them and follows
-    links.
+    links. `parts` are the hub parts, descriptions and weights alike, which only hubs are given.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.metadata = folder / "metadata"
         self.targets = folder / "targets"
+        self.parts = PartStore(folder / "parts")
 
     def read_metadata(self, name: str) -> bytes:
         """Return the bytes of a metadata file, b"" if there is none. ExitError(DISK) if it cannot be read."""
@@ -85,9 +88,12 @@ class RepositoryFiles:
         self._sweep_generations(fresh.name)
 
     def place_target(self, path: str, data: bytes) -> TargetFile:
-        """Write a target under its SHA-256 name. No device sees it before a role lists it."""
+        """Write a target under its SHA-256 name. No device sees it before a role lists it, or a hub part ever."""
         info = TargetFile.from_data(path, data, ["sha256"])
-        place = self.targets / info.get_prefixed_paths()[0]
+        if is_hub_path(path):
+            self.parts.place_bytes(data)
+            return info
+        place = self._locate_target(info)
         try:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -97,9 +103,8 @@ class RepositoryFiles:
 
     def has_target(self, info: TargetFile) -> bool:
         """Whether the target is on disk, with the listed length and SHA-256."""
-        place = self.targets / info.get_prefixed_paths()[0]
         try:
-            with place.open("rb") as file:
+            with self._locate_target(info).open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 digest = sha256()
                 while piece := file.read(1 << 20):
@@ -108,15 +113,28 @@ class RepositoryFiles:
             return False
         return size == info.length and digest.hexdigest() == info.hashes.get("sha256")
 
+    def has_hub_files(self, info: TargetFile) -> bool:
+        """Whether every file that a hub part's target names is on disk, with its size."""
+        data = self.read_target(info)
+        return bool(data) and all(self.parts.has_part(*each) for each in list_part_files(data).items())
+
     def read_target(self, info: TargetFile) -> bytes:
         """Return a small target's bytes, b"" if it is missing or does not match its hash."""
-        return (self.targets / info.get_prefixed_paths()[0]).read_bytes() if self.has_target(info) else b""
+        return self._locate_target(info).read_bytes() if self.has_target(info) else b""
 
     def prune_files(self) -> None:
         """Delete old metadata versions and unlisted targets. Errors are ignored: what stays does no harm."""
         with suppress(OSError):
             self._prune_metadata()
             self._prune_targets()
+        with suppress(OSError, ValueError):
+            self._prune_parts()
+
+    def _locate_target(self, info: TargetFile) -> Path:
+        """Return where a target lies: hub parts apart from what devices may fetch."""
+        if is_hub_path(info.path):
+            return self.parts.locate(str(info.hashes.get("sha256", "-")))
+        return self.targets / info.get_prefixed_paths()[0]
 
     def _copy_to(self, fresh: Path) -> None:
         """Make a folder with the present metadata files as hard links (metadata is never changed in place)."""
@@ -150,17 +168,22 @@ class RepositoryFiles:
                 path.unlink()
 
     def _prune_targets(self) -> None:
-        listed = {place for path in self.metadata.glob("*.json") for place in _list_target_paths(path.read_bytes())}
+        listed = {info.get_prefixed_paths()[0] for info in self._list_targets()}
         oldest = time.time() - UNLISTED_LIFE_S
         for path in self.targets.rglob("*"):
             if path.is_file() and str(path.relative_to(self.targets)) not in listed and path.stat().st_mtime < oldest:
                 path.unlink()
 
+    def _prune_parts(self) -> None:
+        """Delete files of hub parts that no listed one names; none at all while a listed description is missing."""
+        listed = {str(info.hashes.get("sha256")) for info in self._list_targets() if is_hub_path(info.path)}
+        named = {digest for each in listed for digest in list_part_files(self.parts.locate(each).read_bytes())}
+        self.parts.prune_parts(listed | named, UNLISTED_LIFE_S)
 
-def _list_target_paths(metadata: bytes) -> list[str]:
-    targets = json.loads(metadata)["signed"].get("targets", {})
-    infos = (TargetFile.from_dict(dict(value), path) for path, value in targets.items())
-    return [place for info in infos for place in info.get_prefixed_paths()]
+    def _list_targets(self) -> list[TargetFile]:
+        """Return every target that a kept metadata file lists."""
+        kept = (json.loads(path.read_bytes())["signed"].get("targets", {}) for path in self.metadata.glob("*.json"))
+        return [TargetFile.from_dict(dict(value), path) for targets in kept for path, value in targets.items()]
 
 
 TUF_PATH = "/tuf"  # below the hub's own address

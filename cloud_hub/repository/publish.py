@@ -1,14 +1,16 @@
 """Publishing to the update repository: bundles, policies, hub keys and downgrade permits, with paths and versions.
 
 Rule: what was published under a version is never replaced by something else; a later thing has a higher version. Bytes
-are placed first, listed second: a role that lists a target lists one that is there.
+are placed first, listed second: a role that lists a target lists one that is there. A bundle and its hub part are
+listed, withdrawn and revoked in one change.
 """
 
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +18,28 @@ import msgspec
 from securesystemslib.signer import CryptoSigner, Key
 from tuf.api.metadata import TargetFile, Targets
 
+from cloud_hub.repository.halves import HubTarget, place_hub_files, read_hub_target
+from cloud_hub.repository.parts import ByteProgress, ignore_progress
 from cloud_hub.repository.repository import Repository, TargetsEdit
 from cloud_hub.repository.signing_keys import DEFAULT_ROLES
 from cloud_hub.security.hub_keys import HubCard
 from models.bundle.archive import pack_bundle
-from models.bundle.bundle import open_bundle
+from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import EDGE_FILE
 from models.signing.ceremony import RepositoryPlan, begin_repository
 from models.signing.request import RequestError, SigningRequest, add_signatures
 from models.signing.review import REVOKED_FIELD
 from models.signing.roles import (
+    HUB_FIELD,
     INTERFACE_FIELD,
     KEYS,
     POLICY,
     SMALL_THRESHOLDS,
     TARGETS,
     Permit,
+    bundle_path_of,
+    hub_path,
+    is_hub_path,
     keys_path,
     may_list_path,
     model_path,
@@ -53,7 +61,7 @@ class PublishResult:
     """Outcome of a publication: the target's path, version and SHA-256.
 
     `request`: has to be signed where the offline keys are; None = devices can fetch the target now.
-    `new` false = the same bytes were published already.
+    `new` false = the same bytes were published already. `hub`: the hub part that is listed with a bundle.
     """
 
     path: str
@@ -61,37 +69,66 @@ class PublishResult:
     sha256: str
     request: SigningRequest | None = None
     new: bool = True
+    hub: HubTarget | None = None
 
 
 @dataclass(frozen=True)
 class TargetItem:
-    """One target about to be published, with the role that lists it."""
+    """One target about to be published."""
 
-    role: str
     path: str
     data: bytes
     custom: dict[str, Any]
     steady: bool = False  # the path itself names the version: what it holds never changes
 
 
-def publish_bundle(
-    repository: Repository, folder: Path, now: datetime, *, new_interface: bool = False
-) -> PublishResult:
-    """Publish a verified bundle as `models/{family}/{family}-{version}.skb`.
+@dataclass(frozen=True)
+class BundleOptions:
+    """Options of publishing a bundle.
 
     `new_interface`: its signers allow devices to install it although its input, kind or labels differ from those of the
-    model they run; it may be added to what is published already. BundleError if the bundle is unsound, RequestError if
-    it may not be published.
+    model they run. `progress`: told how far the hashing of a hub part is.
+    """
+
+    new_interface: bool = False
+    progress: ByteProgress = ignore_progress
+
+
+DEFAULT_OPTIONS = BundleOptions()
+
+
+def publish_bundle(
+    repository: Repository, folder: Path, now: datetime, options: BundleOptions = DEFAULT_OPTIONS
+) -> PublishResult:
+    """Publish a verified bundle as `models/{family}/{family}-{version}.skb`, with its hub part beside it.
+
+    `new_interface` may be added to what is published already. BundleError if the bundle is unsound, RequestError if it
+    may not be published, ExitError(DISK) if the disk refuses; then nothing is listed.
     """
     bundle = open_bundle(folder)
     lint_graph(bundle.read_file(EDGE_FILE))
-    manifest = bundle.manifest
-    custom = {"version": manifest.version, "min_agent": MIN_AGENT, "target": msgspec.to_builtins(manifest.target)}
-    custom |= {INTERFACE_FIELD: True} if new_interface else {}
-    path, role = model_path(manifest.name, manifest.version), _family_role(manifest.name)
+    hub, role = read_hub_target(folder, bundle), _family_role(bundle.manifest.name)
+    if hub:
+        place_hub_files(repository.shelf.parts, hub, options.progress)  # before the lock: it may take minutes
     with repository.write_lock():
-        _pin_committed(repository, manifest.name, now)
-        return _publish_item(repository, TargetItem(role, path, pack_bundle(bundle), custom, steady=True), now)
+        if hub and not hub.is_placed(repository.shelf.parts):
+            raise RequestError(f"{bundle.manifest.model}: files of its hub part went meanwhile: publish it again")
+        _pin_committed(repository, bundle.manifest.name, now)
+        published = _publish_items(repository, role, _bundle_items(bundle, hub, options), now)
+        return replace(published, hub=hub)
+
+
+def _bundle_items(bundle: Bundle, hub: HubTarget | None, options: BundleOptions) -> list["TargetItem"]:
+    """Return the targets of a version: the packed bundle, then its hub part; each names the other."""
+    manifest, packed = bundle.manifest, pack_bundle(bundle)
+    custom = {"version": manifest.version, "min_agent": MIN_AGENT, "target": msgspec.to_builtins(manifest.target)}
+    custom |= {INTERFACE_FIELD: True} if options.new_interface else {}
+    custom |= {HUB_FIELD: hub.sha256} if hub else {}
+    path = model_path(manifest.name, manifest.version)
+    edge = TargetItem(path, packed, custom, steady=True)
+    if hub is None:
+        return [edge]
+    return [edge, TargetItem(hub_path(path), hub.data, hub.custom_fields(sha256(packed).hexdigest()), steady=True)]
 
 
 def publish_policy(repository: Repository, document: bytes, now: datetime) -> PublishResult:
@@ -102,9 +139,8 @@ def publish_policy(repository: Repository, document: bytes, now: datetime) -> Pu
     policy = parse_policy(document).compile()
     if policy.expires < now.date().isoformat():
         raise PolicyError(f"expired on {policy.expires}: nothing may leave under it; set issued and a higher version")
-    return _publish_item(
-        repository, TargetItem(POLICY, policy_path(policy.name), document, {"version": policy.version}), now
-    )
+    item = TargetItem(policy_path(policy.name), document, {"version": policy.version})
+    return _publish_items(repository, POLICY, [item], now)
 
 
 def publish_hub_keys(
@@ -133,7 +169,7 @@ def publish_hub_keys(
         values = {"region": card.region, "version": version, "hubs": [hubs[name] for name in sorted(hubs)]}
         values |= {"committed": committed} if committed else {}
         data = json.dumps(values, indent=1, sort_keys=True).encode() + b"\n"
-        return _publish_item(repository, TargetItem(KEYS, path, data, {"version": version}), now)
+        return _publish_items(repository, KEYS, [TargetItem(path, data, {"version": version})], now)
 
 
 def _pin_committed(repository: Repository, family: str, now: datetime) -> None:
@@ -144,14 +180,14 @@ def _pin_committed(repository: Repository, family: str, now: datetime) -> None:
     standing = repository.read_state().base
     models, keys = standing.get(model_role(family)), standing.get(KEYS)
     bundles = models.signed.targets.values() if models else ()
-    listed = [_read_version(info) for info in bundles if not info.custom.get(REVOKED_FIELD)]
+    listed = [_read_version(info) for info in bundles if not info.custom.get(REVOKED_FIELD)]  # hub parts say the same
     for path, info in list(keys.signed.targets.items()) if keys and listed else []:
         file = json.loads(repository.shelf.read_target(info) or b"{}")
         if not file or family in file.get("committed", {}):
             continue
         file |= {"version": file["version"] + 1, "committed": {**file.get("committed", {}), family: max(listed)}}
         data = json.dumps(file, indent=1, sort_keys=True).encode() + b"\n"
-        _publish_item(repository, TargetItem(KEYS, path, data, {"version": file["version"]}), now)
+        _publish_items(repository, KEYS, [TargetItem(path, data, {"version": file["version"]})], now)
 
 
 def publish_permit(repository: Repository, permit: Permit, now: datetime) -> PublishResult:
@@ -167,7 +203,7 @@ def publish_permit(repository: Repository, permit: Permit, now: datetime) -> Pub
     if permit.expires_ms <= _datetime_ms(now):
         raise RequestError("a permit that has ended already")
     data = msgspec.json.format(msgspec.json.encode(permit), indent=1) + b"\n"  # for people; the signed metadata counts
-    return _publish_item(repository, TargetItem(TARGETS, permit.path, data, permit.custom_fields()), now)
+    return _publish_items(repository, TARGETS, [TargetItem(permit.path, data, permit.custom_fields())], now)
 
 
 def list_permits(repository: Repository, family: str) -> dict[str, Permit]:
@@ -179,16 +215,34 @@ def list_permits(repository: Repository, family: str) -> dict[str, Permit]:
 
 
 def unlist_target(repository: Repository, path: str, now: datetime) -> PublishResult:
-    """Remove a target from its role, so that nobody installs it any longer. RequestError if nobody lists it."""
-    return _edit_target(repository, path, lambda targets: targets.targets.pop(path), now)
+    """Remove a target from its role, a bundle with its hub part, so that nobody installs it any longer.
+
+    RequestError if nobody lists it, or it is a hub part alone.
+    """
+
+    def remove(targets: Targets) -> None:
+        for each in (path, hub_path(path)):
+            targets.targets.pop(each, None)
+
+    return _edit_target(repository, path, remove, now)
 
 
 def revoke_published(repository: Repository, path: str, now: datetime) -> PublishResult:
-    """Mark a target as revoked, so that devices that run it leave it. RequestError if nobody lists it."""
-    return _edit_target(repository, path, lambda targets: _mark_revoked(targets.targets[path]), now)
+    """Mark a target as revoked, a bundle with its hub part, so that devices that run it leave it.
+
+    RequestError if nobody lists it, or it is a hub part alone.
+    """
+
+    def mark(targets: Targets) -> None:
+        for each in {path, hub_path(path)} & targets.targets.keys():
+            _mark_revoked(targets.targets[each])
+
+    return _edit_target(repository, path, mark, now)
 
 
 def _edit_target(repository: Repository, path: str, edit: TargetsEdit, now: datetime) -> PublishResult:
+    if is_hub_path(path):
+        raise RequestError(f"{path} is a hub part: name the bundle it belongs to, {bundle_path_of(path)}")
     standing = repository.read_state().base
     role = next((role for role, found in standing.items() if path in found.signed.targets), "")
     if not role:
@@ -228,25 +282,42 @@ def create_demo_repository(
     return repository.read_root()
 
 
-def _publish_item(repository: Repository, item: TargetItem, now: datetime) -> PublishResult:
-    if not may_list_path(item.role, item.path):
-        raise RequestError(f"{item.path!r} cannot be a path: small letters, digits, dash, underscore, dots inside")
+def _publish_items(repository: Repository, role: str, items: Sequence[TargetItem], now: datetime) -> PublishResult:
+    """List targets of one role in one change. The result is of the first.
+
+    RequestError, and nothing is listed, if one of them may not be.
+    """
+    for item in items:
+        if not may_list_path(role, item.path):
+            raise RequestError(f"{item.path!r} cannot be a path: small letters, digits, dash, underscore, dots inside")
     with repository.write_lock():
-        info = repository.shelf.place_target(item.path, item.data)
-        info.unrecognized_fields["custom"] = item.custom
-        version, digest = int(item.custom["version"]), info.hashes["sha256"]
-        before = _find_listed(repository, item.role, item.path)
-        if before and before.hashes == info.hashes:
-            if before.custom.get(INTERFACE_FIELD) or not item.custom.get(INTERFACE_FIELD):
-                return PublishResult(item.path, version, digest, new=False)
-            info.unrecognized_fields["custom"] = {**before.custom, INTERFACE_FIELD: True}
-        elif before and (item.steady or _read_version(before) >= version):
-            raise RequestError(f"{item.path}: version {_read_version(before)} is published already; raise the version")
+        infos = [repository.shelf.place_target(item.path, item.data) for item in items]
+        new = [_settle_custom(repository, role, item, info) for item, info in zip(items, infos, strict=True)]
+        first, digest = items[0], infos[0].hashes["sha256"]
+        result = PublishResult(first.path, int(first.custom["version"]), digest, new=any(new))
 
         def edit(targets: Targets) -> None:
-            targets.targets[item.path] = info
+            targets.targets.update({info.path: info for info in infos})
 
-        return PublishResult(item.path, version, digest, repository.amend_role(item.role, edit, now))
+        return replace(result, request=repository.amend_role(role, edit, now)) if any(new) else result
+
+
+def _settle_custom(repository: Repository, role: str, item: TargetItem, info: TargetFile) -> bool:
+    """Set the `custom` field of a target; false if the same is listed already.
+
+    RequestError if something else is listed under its version.
+    """
+    info.unrecognized_fields["custom"] = item.custom
+    before = _find_listed(repository, role, item.path)
+    if before is None:
+        return True
+    if before.hashes == info.hashes:
+        changed = bool(item.custom.get(INTERFACE_FIELD)) and not before.custom.get(INTERFACE_FIELD)
+        info.unrecognized_fields["custom"] = {**before.custom, **({INTERFACE_FIELD: True} if changed else {})}
+        return changed
+    if item.steady or _read_version(before) >= int(item.custom["version"]):
+        raise RequestError(f"{item.path}: version {_read_version(before)} is published already; raise the version")
+    return True
 
 
 def _find_listed(repository: Repository, role: str, path: str) -> TargetFile | None:

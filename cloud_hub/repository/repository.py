@@ -30,7 +30,17 @@ from models.signing.request import (
     encode_metadata,
     is_verified,
 )
-from models.signing.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, expiry_for, is_renewal_due, role_lifetime
+from models.signing.roles import (
+    ONLINE,
+    ROOT,
+    SNAPSHOT,
+    TARGETS,
+    TIMESTAMP,
+    expiry_for,
+    is_hub_path,
+    is_renewal_due,
+    role_lifetime,
+)
 from models.update.trust import SIGNED_MS_FIELD
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
@@ -284,7 +294,7 @@ class Repository:
         for changed in request.changes.values():
             files = changed.signed.targets if isinstance(changed.signed, Targets) else {}
             for path, info in files.items():
-                if not self.shelf.has_target(info):
+                if not self.shelf.has_target(info) or (is_hub_path(path) and not self.shelf.has_hub_files(info)):
                     raise RequestError(f"{path}: its bytes are not at this hub; publish it here first")
 
     def _named_keys(self) -> set[str]:

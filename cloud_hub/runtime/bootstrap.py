@@ -4,8 +4,6 @@ Rule: a demo's root and targets keys are drawn in memory and forgotten, so nobod
 for a real fleet.
 """
 
-import contextlib
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,6 +18,7 @@ from cloud_hub.runtime.config import HubConfig, load_hub_config
 from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import EPOCH, HUB_NAME, CertificateFiles, utc_now
 from cloud_hub.security.hub_keys import HubCard, HubKeys, load_or_create_keys
+from cloud_hub.storage.store import read_newest_aside
 from cloud_hub.system.state_folder import StateDir
 from wire.process.daemon import FolderLock
 
@@ -51,6 +50,7 @@ class HubState(msgspec.Struct, frozen=True):
 def open_state(config: HubConfig) -> HubState:
     """Open the state folder, creating what is missing. ExitError(DISK or CREDENTIALS) if a part is unusable."""
     state = config.state_dir().prepare()
+    config.check_database()
     authorities = RotatingAuthority.open(state.certificates, utc_now())
     authorities.set_device_life(timedelta(days=config.enrol.certificate_days))
     server, client = ensure_certificates(authorities, config)
@@ -66,19 +66,14 @@ def trust_anchor(config: HubConfig) -> TrustAnchor:
 
 def ensure_certificates(authorities: RotatingAuthority, config: HubConfig) -> tuple[CertificateFiles, CertificateFiles]:
     """Return the server's and the client's certificate, issued anew if missing, old, or of a CA that is gone."""
-    now, hub_time = utc_now(), read_newest_time(config.state_dir().store)
+    now, hub_time = utc_now(), read_newest_time(config.database_urls().questions)
     server = authorities.ensure_server(config.server_names(), now, hub_time)
     return server, authorities.ensure_client(HUB_NAME, now, hub_time)
 
 
-def read_newest_time(store: Path) -> datetime:
+def read_newest_time(url: str) -> datetime:
     """Return the latest hub time in the database, which devices have seen, whatever this machine's clock says."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True)) as opened:
-            kept_ms = opened.execute("select max(kept_ms) from effects").fetchone()[0]
-    except sqlite3.Error:  # none yet; a damaged one is reported where it is opened
-        return EPOCH
-    return EPOCH + timedelta(milliseconds=kept_ms or 0)
+    return EPOCH + timedelta(milliseconds=read_newest_aside(url))
 
 
 def create_demo_hub(config_file: Path, bundles: Sequence[Path], policies: Sequence[bytes]) -> bytes:

@@ -6,11 +6,14 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from cloud_hub.database.parts import DatabaseUrls
+from cloud_hub.database.server import check_server, check_url
 from cloud_hub.engine.types import EngineOptions
 from cloud_hub.runtime.broker import BrokerSettings
 from cloud_hub.runtime.policies import TUF_PREFIX, PolicyEntry, PolicyReader, compile_policies, read_nothing
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
+from policies.serving.computing import ComputeOptions, ComputeOverride, DeviceChoice, Precision
 from policies.serving.placement import GIB
 from wire.http.guards import WILDCARD_HOSTS, ServerAccess, validate_access
 from wire.process.config import ConfigSection, ProcessConfig, build_config, make_absolute
@@ -93,14 +96,28 @@ class EnrolSection(ConfigSection):
     certificate_days: Annotated[float, Field(gt=0, le=90)] = 7.0
 
 
+class EngineModelSection(ConfigSection):
+    """Section [engine.models."NAME"] or "NAME@VERSION": what one model has otherwise than [engine] says."""
+
+    device: DeviceChoice | None = None
+    precision: Precision | None = None
+    allow_fallback: bool | None = None
+
+
 class EngineSection(ConfigSection):
-    """Section [engine]: how models are spread over devices; 0 = the bundle's plan, else one process.
+    """Section [engine]: what models compute on, and how they are spread over devices.
 
-    See docs/engines.md.
+    See docs/engines.md. 0 = the bundle's plan, else one process.
 
-    `devices`: graphics cards, or processes on CPUs; `memory_gib`: of each; `threads`: of torch, in each process;
-    `ready_s`: for an engine to get ready.
+    `devices`: graphics cards, or processes on CPUs; `memory_gib`: of each; `loaded_gib`: weights of all loaded models
+    together, 0 = no limit; `threads`: of torch, in each process; `ready_s`: for an engine to get ready.
     """
+
+    device: DeviceChoice = DeviceChoice.AUTO
+    precision: Precision = Precision.AUTO
+    allow_fallback: bool = False
+    loaded_gib: Annotated[float, Field(ge=0, le=65536)] = 0.0
+    models: dict[str, EngineModelSection] = Field(default_factory=dict)
 
     devices: Annotated[int, Field(ge=0, le=64)] = 0
     memory_gib: Annotated[float, Field(ge=0, le=4096)] = 0.0
@@ -118,6 +135,17 @@ class RepositorySection(ConfigSection):
     """
 
     url: Annotated[str, Field(pattern=r"^(https?://\S{1,500})?$")] = ""
+
+
+class StoreSection(ConfigSection):
+    """Section [store]: the database of the hub's state.
+
+    `url`: `postgresql+psycopg://USER@HOST/DATABASE`, "" = SQLite files in the state folder. `allow_fsync_off`: use a
+    PostgreSQL server that may lose what it says it has written.
+    """
+
+    url: Annotated[str, Field(max_length=2000)] = ""
+    allow_fsync_off: bool = False
 
 
 class TraceSection(ConfigSection):
@@ -145,22 +173,32 @@ class HubConfig(ProcessConfig):
     enrol: EnrolSection = EnrolSection()
     repository: RepositorySection = RepositorySection()
     engine: EngineSection = EngineSection()
+    store: StoreSection = StoreSection()
     trace: TraceSection = TraceSection()
 
     def state_dir(self) -> StateDir:
         """Return the state folder, absolute."""
         return StateDir(self.state.expanduser().absolute())
 
+    def database_urls(self) -> DatabaseUrls:
+        """Return where the hub's state is. ExitError(CONFIG) if `[store] url` cannot be used."""
+        return DatabaseUrls(self.state_dir().root, check_url(self.store.url) if self.store.url else "")
+
+    def check_database(self) -> None:
+        """Check the server of `[store] url`, if one is named; ExitError as `check_server` says."""
+        if self.store.url:
+            check_server(self.store.url, allow_fsync_off=self.store.allow_fsync_off)
+
     def hub_settings(self, published: PolicyReader = read_nothing) -> HubSettings:
         """Return the core's settings. ExitError(POLICY) if a document cannot be used.
 
         `published` reads policy documents of the update repository by name.
         """
-        told = self.hub.model_dump()
+        told = self.hub.model_dump() | {"max_loaded_bytes": int(self.engine.loaded_gib * GIB)}
         documents = compile_policies(self.policies, published)
         named = {_UNPUBLISHED} if self.policies else set()
         told["policies"] = self.hub.policies | {document.hash for document in documents} | named
-        return HubSettings(**told, documents=documents, database_url=f"sqlite:///{self.state_dir().store}")
+        return HubSettings(**told, documents=documents, database_url=self.database_urls().questions)
 
     def engine_options(self) -> EngineOptions:
         """Return what engines may use on this machine."""
@@ -174,6 +212,8 @@ class HubConfig(ProcessConfig):
             pipeline=section.pipeline,
             replicas=section.replicas,
             ready_s=section.ready_s,
+            compute=ComputeOptions(section.device, section.precision, section.allow_fallback),
+            models={name: ComputeOverride(**own.model_dump()) for name, own in section.models.items()},
         )
 
     def broker_settings(self) -> BrokerSettings:

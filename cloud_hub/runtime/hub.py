@@ -6,15 +6,17 @@ event is logged and counted and costs that event alone; what it left undone is h
 
 import asyncio
 import random
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from cloud_hub.core import commands as c
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.lineup import ModelUse
+from cloud_hub.database.errors import name_fault
 from cloud_hub.engine.base import Engine
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.engine.worker import BatchResult
@@ -246,14 +248,15 @@ class Hub:
         while True:
             await asyncio.sleep(WAKE_S)
             self.store.check_alive()
+            self.engines.log_fallbacks()
             self._handle_and_flush(self._core.on_wake)
             await self._save_model_use()
 
     async def _save_model_use(self) -> None:
         try:
             await self.versions.remember_uses(self._core.take_model_uses(self._clock.now()))
-        except sqlite3.Error as error:
-            self._log.warning("not_remembered", error=safe_name(str(error)))  # devices repeat it daily
+        except SQLAlchemyError as error:
+            self._log.warning("not_remembered", error=safe_name(name_fault(error)))  # devices repeat it daily
 
     # -- events
 

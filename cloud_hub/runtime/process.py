@@ -22,6 +22,7 @@ from cloud_hub.engine.factory import open_engine
 from cloud_hub.registry.access import ApiKeys
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import Orders
+from cloud_hub.registry.orders_store import open_orders
 from cloud_hub.registry.registry import Registry
 from cloud_hub.repository.repository import Repository
 from cloud_hub.rollout.catalog import BundleTargets
@@ -41,11 +42,10 @@ from cloud_hub.storage.ledger_log import LedgerLog
 from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.client import ApiAddress
-from cloud_hub.system.state_folder import StateDir
 from policies.rollout_rules.plan import FleetMember
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.logging import JsonLog, safe_name
+from wire.process.logging import JsonLog, safe_name, safe_text
 from wire.process.trace_export import Tracing
 
 FILE_POLL_S = 0.5
@@ -67,13 +67,15 @@ async def watch_file(file: Path, leave: asyncio.Event) -> None:
 
 
 def open_rollouts(
-    hub: Hub, registry: Registry, grounds: tuple[StateDir, Repository], log: JsonLog
+    hub: Hub, registry: Registry, grounds: tuple[str, Repository], log: JsonLog
 ) -> tuple[RolloutController, BundleTargets]:
-    """Open the rollout database and attach a controller to the hub; the caller starts its `run`.
+    """Open the rollouts (`grounds`: the URL of their database first) and attach a controller to the hub.
+
+    The caller starts its `run`.
 
     ExitError(DATABASE) if it cannot be read.
     """
-    state, repository = grounds
+    where, repository = grounds
 
     def members() -> Iterable[FleetMember]:
         active = (each for each in registry.devices() if each.active)
@@ -86,7 +88,7 @@ def open_rollouts(
             return {}
 
     catalog = BundleTargets(repository, speaking, hub.now_ms)
-    store = RolloutStore.open(state.rollouts)
+    store = RolloutStore.open(where)
     rollouts = RolloutController(
         store,
         RolloutDependencies(hub.voice.publish_note, hub.voice.acknowledge_report, members, catalog.check_plan, log),
@@ -95,15 +97,21 @@ def open_rollouts(
     return rollouts, catalog
 
 
-def open_engines(config: HubConfig) -> list[Engine]:
-    """Start one engine per bundle. ExitError(MODEL) naming the one that cannot be used."""
+def open_engines(config: HubConfig, log: JsonLog) -> list[Engine]:
+    """Start one engine per version. ExitError(MODEL) naming a configured one that cannot be used.
+
+    A version of `models_folder` that cannot be used is left out with a line in the log; the one before it serves on.
+    """
     from models.bundle.manifest import BundleError  # noqa: PLC0415
 
     if not config.models and config.models_folder is None:
         raise ExitError(ExitCode.MODEL, "no model to serve: set models = [bundle folder, ...]")
+
+    def report(path: Path, why: str) -> None:
+        log.error("version_left_out", folder=safe_name(path.name), why=safe_text(why.replace(str(path), "")))
+
     try:
-        paths = bundle_catalog(config).initial_bundles(_read_retired(config))
-        return [open_engine(path, config.engine_options()) for path in paths]
+        return bundle_catalog(config).open_initial(_read_retired(config), report)
     except (BundleError, EngineError) as error:
         raise ExitError(ExitCode.MODEL, str(error)) from None
 
@@ -117,7 +125,7 @@ def bundle_catalog(config: HubConfig) -> BundleFolders:
 
 
 def _read_retired(config: HubConfig) -> frozenset[str]:
-    with contextlib.closing(ModelUsageStore.open(config.state_dir().versions)) as spoken:
+    with contextlib.closing(ModelUsageStore.open(config.database_urls().versions)) as spoken:
         return spoken.retired_models()
 
 
@@ -130,7 +138,8 @@ class HubProcess:
         self._engines = engines
         self._log = log
         self._ended = asyncio.Event()
-        self._keys = ApiKeys.open(ground.state.access)
+        self._urls = config.database_urls()
+        self._keys = ApiKeys.open(self._urls.access)
         self._settings = config.hub_settings(repository_reader(ground.repository))
         broker = config.broker_settings()
         self._broker = (
@@ -141,7 +150,7 @@ class HubProcess:
     async def run(self) -> None:
         """Serve until a signal or a defect. ExitError(BROKER, PORT, DATABASE, ...) if it cannot start."""
         register_signals(self._ended)
-        with contextlib.closing(Registry.open(self._ground.state.devices)) as registry, contextlib.closing(self._keys):
+        with contextlib.closing(Registry.open(self._urls.registry)) as registry, contextlib.closing(self._keys):
             async with self._running_broker():
                 await self._serve_hub(registry)
         self._log.info("stopped")
@@ -163,14 +172,15 @@ class HubProcess:
         bureau = IdentityService(self._config, self._ground, registry, self._broker_port, self._log)
         trace, state = self._config.trace, self._ground.state
         tracing = Tracing(trace.file, trace.endpoint, "skerry-hub", self._config.hub.name, self._log)
-        orders, spoken = Orders(state.orders), ModelUsageStore.open(state.versions)
+        book, orders = open_orders(self._urls.registry, state.orders)
+        spoken = ModelUsageStore.open(self._urls.versions)
         sides = HubServices(
             self._log, orders, bundle_catalog(self._config), spoken, InferenceObserver(tracing.sink, tracing.counts)
         )
         hub = self._build_hub(bureau, sides)
         clerk = self._open_ledger(hub, registry)
         hub.voice.attach_ledger(clerk)
-        rolling = open_rollouts(hub, registry, (state, self._ground.repository), self._log)
+        rolling = open_rollouts(hub, registry, (self._urls.rollouts, self._ground.repository), self._log)
         api = ApiServer(
             self._api_context(hub, registry, bureau, orders, rolling), self._config.server_access(), self._api_limits()
         )
@@ -200,6 +210,7 @@ class HubProcess:
             state.running.unlink(missing_ok=True)
             await api.stop()
             spoken.close()
+            book.close()
             tracing.close()
 
     def _build_hub(self, bureau: IdentityService, sides: HubServices) -> Hub:
@@ -276,7 +287,7 @@ class HubProcess:
             known = registry.device(device)
             return known.enrolled_ms if known else 0
 
-        log = LedgerLog.open(self._ground.state.ledger, hub.now_ms())
+        log = LedgerLog.open(self._urls.ledger, hub.now_ms())
         keys, name_of_hub = self._ground.keys, self._config.hub.name
         return LedgerLogService(
             log, LedgerBackend(name_of_hub, keys.signing, hub.voice.publish_note, enrolled_ms, self._log)

@@ -1,7 +1,7 @@
 """Catalogue of the model bundles a hub may serve, loaded or not, and the opening of an engine for one of them.
 
-Rule: called from threads other than the event loop's; a damaged bundle is left out of the list and reported when it is
-opened.
+Rule: called from threads other than the event loop's; a damaged version is left out of the list and reported when the
+hub starts and when somebody wants it opened.
 """
 
 from collections import Counter
@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.types import ModelCard, make_bundle_card
 from cloud_hub.system.settings import HubSettings
 from models.bundle.bundle import open_bundle_streamed
-from models.bundle.manifest import MANIFEST_FILE, BundleError
+from models.bundle.hub_part import open_hub_part
+from models.bundle.manifest import MANIFEST_FILE, BundleError, Manifest
 
 
 class BundleCatalog(Protocol):
@@ -66,33 +69,75 @@ class BundleFolders:
         self._seen: dict[Path, tuple[int, ModelCard]] = {}  # mtime of its manifest in ns, its card
 
     def initial_bundles(self, retired: frozenset[str] = frozenset()) -> list[Path]:
-        """Folders to load at start: all, or as many as `max_loaded` allows, the newest version of each model first.
+        """Folders to load at start: all, or as many as there is room for, the newest version of each model first.
 
         BundleError if a configured one is damaged.
         """
-        most = self._settings.max_loaded
-        if not (most or retired or self._folder):
+        if not (self._settings.max_loaded or self._settings.max_loaded_bytes or retired or self._folder):
             return list(self._named)
         named = [(path, self._read_card(path)) for path in self._named]
         lying = [(path, card) for path in self._list_folders() if (card := self._read_card_or_none(path))]
         cards = {card.name: (path, card) for path, card in (*lying, *named) if card.name not in retired}
         ranks: Counter[str] = Counter()
-        ranked: list[tuple[int, Path]] = []
+        ranked: list[tuple[int, Path, ModelCard]] = []
         for path, card in sorted(cards.values(), key=lambda pair: -pair[1].ref.version):
-            ranked.append((ranks[card.ref.name], path))
+            ranked.append((ranks[card.ref.name], path, card))
             ranks[card.ref.name] += 1
         ranked.sort(key=lambda pair: pair[0])
-        return [path for _, path in ranked[: most or None]]
+        return self._choose_fitting([(path, card) for _, path, card in ranked])
+
+    def _choose_fitting(self, ranked: Iterable[tuple[Path, ModelCard]]) -> list[Path]:
+        """Choose the first that fit `max_loaded` and `max_loaded_bytes` together; the others are loaded on demand."""
+        chosen: list[Path] = []
+        left = self._settings.max_loaded_bytes or float("inf")
+        for path, card in ranked:
+            if card.weight_bytes <= left and len(chosen) < (self._settings.max_loaded or float("inf")):
+                chosen.append(path)
+                left -= card.weight_bytes
+        return chosen
+
+    def open_initial(self, retired: frozenset[str], report: Callable[[Path, str], None]) -> list[Engine]:
+        """Open the engines to start with, started: those of `initial_bundles`.
+
+        A version of `folder` that cannot be used, as its hub part is missing, damaged or of another version, is told to
+        `report` with one line, and the version before it is taken. BundleError or EngineError if a configured one
+        cannot be used.
+        """
+        for path, why in self.list_damaged().items():
+            if path not in self._named:
+                report(path, why)
+        opened: dict[Path, Engine] = {}
+        while left := [each for each in self.initial_bundles(retired) if each not in opened]:
+            try:
+                opened[left[0]] = self._make(left[0])
+            except (BundleError, EngineError) as error:
+                if left[0] in self._named:
+                    _stop_engines(opened.values())
+                    raise
+                report(left[0], str(error))
+                retired |= {self._read_card(left[0]).name}
+        return list(opened.values())
 
     def cards(self) -> list[ModelCard]:
         return [card for _, card in self._list_bundles().values()]
 
     def open(self, model: str) -> Engine:
-        """Open the engine of a model. EngineError if there is no valid bundle of it."""
+        """Open the engine of a model. EngineError if there is no valid bundle of it, with what is wrong with one."""
         found = self._list_bundles().get(model)
         if found is None:
-            raise EngineError(f"there is no sound bundle of {model}")
+            why = next((f": {why}" for path, why in self.list_damaged().items() if path.name == model), "")
+            raise EngineError(f"there is no sound bundle of {model}{why}")
         return self._make(found[0])
+
+    def list_damaged(self) -> dict[Path, str]:
+        """List the folders that hold no sound version now, each with one line that says why."""
+        damaged: dict[Path, str] = {}
+        for path in (*self._named, *self._list_folders()):
+            try:
+                self._read_card(path)
+            except (BundleError, OSError) as error:
+                damaged[path] = str(error)
+        return damaged
 
     def _list_bundles(self) -> dict[str, tuple[Path, ModelCard]]:
         found: dict[str, tuple[Path, ModelCard]] = {}
@@ -121,7 +166,21 @@ class BundleFolders:
         bundle = open_bundle_streamed(path)  # a large hub model is not read for its card
         try:
             card = make_bundle_card(bundle, self._settings.max_batch)
+            card = msgspec.structs.replace(card, weight_bytes=_count_stored_bytes(path, bundle.manifest))
         finally:
             bundle.close()
         self._seen[path] = written, card
         return card
+
+
+def _count_stored_bytes(path: Path, manifest: Manifest) -> int:
+    """Count the bytes of a hub model's files; 0 if its hub part cannot be used, which is said when it is opened."""
+    try:
+        return sum(file.size_bytes for file in open_hub_part(path, manifest).manifest.files.values())
+    except BundleError:
+        return 0
+
+
+def _stop_engines(engines: Iterable[Engine]) -> None:
+    for engine in engines:
+        engine.stop()

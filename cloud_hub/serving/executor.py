@@ -10,16 +10,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from cloud_hub.core import commands
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.web_requests import EngineProbe
 from cloud_hub.engine.base import ENGINE_FAULTS, Engine
-from cloud_hub.engine.types import ModelCard
+from cloud_hub.engine.types import EngineSetup, ModelCard
 from cloud_hub.engine.worker import BatchResult, EngineWorker
 from cloud_hub.serving.bundles import BundleCatalog
 from models.bundle.manifest import BundleError
 from policies.serving.batching import BatchCost
-from wire.process.logging import JsonLog, safe_name
+from wire.process.logging import JsonLog, SafeName, safe_name, safe_text
 
 LoadedCallback = Callable[[str, str, ModelCard | None], None]  # model, error ("" = ready), card of its engine
 
@@ -36,6 +38,8 @@ class EnginePool:
         self._log = log
         self._lanes: dict[str, EngineWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._fallbacks: dict[str, str] = {}
         self.failed_loads = 0
 
     def worker_for(self, model: str) -> EngineWorker:
@@ -45,7 +49,7 @@ class EnginePool:
     @property
     def cards(self) -> tuple[ModelCard, ...]:
         """Cards of the engines that were given at start."""
-        return tuple(engine.card for engine in self._given)
+        return tuple(_card_of(engine) for engine in self._given)
 
     async def start(self) -> None:
         """Warm up the given engines. One that fails is down rather than missing: it is checked again later."""
@@ -55,6 +59,7 @@ class EnginePool:
             why = await lane.warm_up()
             if why:
                 self._log.warning("engine_failed", model=safe_name(model), error=safe_name(why))
+            self._log.info("engine", model=safe_name(model), **_describe_setup(lane.setup))
 
     def batch_cost(self, model: str) -> BatchCost:
         """Batch cost of a model, as measured by its warm-up."""
@@ -73,7 +78,9 @@ class EnginePool:
         lane = self._lanes.pop(model, None)
         if lane is not None:
             self._log.info("unloaded", model=safe_name(model))
-            self._spawn_task(lane.close(), f"hub-unload-{model}")
+            task = self._spawn_task(lane.close(), f"hub-unload-{model}")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def probe(self) -> list[EngineProbe]:
         """Run the self test of every engine through its thread."""
@@ -87,6 +94,19 @@ class EnginePool:
         found = {model: lane.rebuilds for model, lane in self._lanes.items()}
         return {model: count for model, count in found.items() if count is not None}
 
+    def setups(self) -> dict[str, EngineSetup]:
+        """What each loaded model runs on."""
+        return {model: lane.setup for model, lane in self._lanes.items()}
+
+    def log_fallbacks(self) -> None:
+        """Log each engine that runs otherwise than the options ask, once for each reason."""
+        found = {model: lane.setup for model, lane in self._lanes.items()}
+        for model, setup in found.items():
+            if setup.fallback and setup.fallback != self._fallbacks.get(model):
+                why = safe_text(setup.fallback)
+                self._log.warning("engine_fallback", model=safe_name(model), why=why, **_describe_setup(setup))
+        self._fallbacks = {model: setup.fallback for model, setup in found.items()}
+
     async def close(self) -> None:
         """Cancel running loads and close all workers."""
         for task in list(self._tasks):
@@ -96,6 +116,8 @@ class EnginePool:
             await lane.close()
 
     async def _load_engine(self, model: str) -> None:
+        """Load a model, once those that make room for it have released their memory."""
+        await asyncio.gather(*self._closing, return_exceptions=True)
         try:
             engine = await asyncio.to_thread(self._stock.open, model)
         except (*ENGINE_FAULTS, BundleError) as error:
@@ -108,18 +130,30 @@ class EnginePool:
             self._report_failure(model, why)
             return
         self._lanes[model] = lane
-        self._log.info("loaded", model=safe_name(model))
-        self._on_loaded(model, "", lane.card)
+        self._log.info("loaded", model=safe_name(model), **_describe_setup(lane.setup))
+        self._on_loaded(model, "", _card_of(engine))
 
     def _report_failure(self, model: str, why: str) -> None:
         self.failed_loads += 1
         self._log.error("load_failed", model=safe_name(model), error=safe_name(why))
         self._on_loaded(model, why, None)
 
-    def _spawn_task(self, work: Coroutine[Any, Any, None], title: str) -> None:
+    def _spawn_task(self, work: Coroutine[Any, Any, None], title: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=title)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _card_of(engine: Engine) -> ModelCard:
+    """Return the card of an engine that was started, with the bytes that its weights take now."""
+    return msgspec.structs.replace(engine.card, weight_bytes=engine.setup.weight_bytes or engine.card.weight_bytes)
+
+
+def _describe_setup(setup: EngineSetup) -> dict[str, SafeName | int]:
+    """Return fields of a log line."""
+    named = {"device": safe_text(setup.device), "precision": safe_name(setup.precision)}
+    return {**named, "weight_bytes": setup.weight_bytes}
 
 
 CoreCall = Callable[..., None]

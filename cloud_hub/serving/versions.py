@@ -103,7 +103,7 @@ class VersionManager:
         return speaking
 
     async def remember_uses(self, speakers: Mapping[str, ModelUse]) -> None:
-        """Store which models devices use. sqlite3.Error if it cannot be written."""
+        """Store which models devices use. SQLAlchemyError if it cannot be written."""
         if speakers:
             await asyncio.to_thread(self._spoken.put_uses, speakers)
 

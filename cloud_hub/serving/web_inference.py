@@ -137,8 +137,13 @@ class WebInference:
         return self._core.lineup.ready
 
     def card_for(self, model: str) -> ModelCard | None:
-        """Card of `digits@7`, or of the newest loaded version of `digits`; None if there is none."""
-        named = [card for card in self.cards if model in (card.name, card.ref.name)]
+        """Card of `digits@7`, or of the newest loaded version of `digits`; None if there is none.
+
+        A version that was unloaded to make room counts where no loaded one is meant: it is loaded again.
+        """
+        lineup = self._core.lineup
+        named = [card for card in lineup.ready if model in (card.name, card.ref.name)]
+        named = named or [card for card in lineup.displaced if model in (card.name, card.ref.name)]
         return max(named, key=lambda card: card.ref.version, default=None)
 
     def idle_s(self) -> float:

@@ -30,6 +30,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     held_back: float = 0.3  # share of the queue that the lowest priority may not use
     max_batch: int = 32
     max_loaded: int = 0  # models loaded at once, 0 = all; the others are loaded on demand
+    max_loaded_bytes: int = 0  # of their weights together, 0 = no limit
     max_frame_bytes: int = MAX_FRAME_BYTES
     created_max_age_s: float = 7 * DAY_S  # inclusive
     created_max_ahead_s: float = 300.0  # inclusive

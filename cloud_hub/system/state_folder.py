@@ -1,4 +1,7 @@
-"""Paths and permissions of the hub's state folder. Folders are 0700, files 0600: only the hub's user can read them."""
+"""Paths and permissions of the hub's state folder; `database.parts` names its databases.
+
+Folders are 0700, files 0600: only the hub's user can read them.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,42 +16,14 @@ class StateDir:
     root: Path
 
     @property
-    def devices(self) -> Path:
-        return self.root / "devices.db"
-
-    @property
-    def store(self) -> Path:
-        return self.root / "hub.db"
-
-    @property
-    def access(self) -> Path:
-        """API keys of tenants, as digests."""
-        return self.root / "access.db"
-
-    @property
     def audit(self) -> Path:
         """Audit log: who changed what over the web API, and who was refused."""
         return self.root / "audit.jsonl"
 
     @property
     def orders(self) -> Path:
-        """Standing orders of administrators: deny notices and minimum policy versions."""
+        """Standing orders of administrators, as hubs kept them before they had tables for them."""
         return self.root / "orders.json"
-
-    @property
-    def ledger(self) -> Path:
-        """Transparency log of the devices' ledger heads, and their reported spending."""
-        return self.root / "ledger.db"
-
-    @property
-    def versions(self) -> Path:
-        """Which device uses which model version, and which versions are retired."""
-        return self.root / "versions.db"
-
-    @property
-    def rollouts(self) -> Path:
-        """Rollouts: plans, progress, devices and history."""
-        return self.root / "rollouts.db"
 
     @property
     def broker(self) -> Path:
@@ -71,6 +46,11 @@ class StateDir:
     def repository(self) -> Path:
         """The update repository, readable by devices and mirrors."""
         return self.root / "repository"
+
+    @property
+    def sources(self) -> Path:
+        """What is known of other hubs' update repositories, from which versions are fetched."""
+        return self.root / "sources"
 
     @property
     def token_file(self) -> Path:

@@ -156,17 +156,22 @@ def schedule_retry(
     return RetrySchedule(at + step_s), RefuseQuestion(refused.reason, at - now, refused.final)
 
 
-def take_token(bucket: TokenBucket, rate_per_s: float, burst: float, now: float) -> TokenBucket | None:
-    """Take one token; returns the bucket after it, or None if there is none. A clock that goes back adds nothing."""
+def take_token(
+    bucket: TokenBucket, rate_per_s: float, burst: float, now: float, count: float = 1.0
+) -> TokenBucket | None:
+    """Take `count` tokens; returns the bucket after it, or None if they are not there.
+
+    A clock that goes back adds nothing.
+    """
     earned = max(0.0, now - bucket.at) * rate_per_s
     tokens = min(burst, bucket.tokens + earned)
-    return TokenBucket(tokens - 1.0, max(now, bucket.at)) if tokens >= 1.0 else None
+    return TokenBucket(tokens - count, max(now, bucket.at)) if tokens >= count else None
 
 
-def seconds_until_token(bucket: TokenBucket, rate_per_s: float, now: float) -> float:
-    """Seconds until `take_token` has a token again, within the bounds of every retry."""
+def seconds_until_token(bucket: TokenBucket, rate_per_s: float, now: float, count: float = 1.0) -> float:
+    """Seconds until `take_token` has `count` tokens again, within the bounds of every retry."""
     earned = max(0.0, now - bucket.at) * rate_per_s
-    return _clamp_retry((1.0 - bucket.tokens - earned) / rate_per_s)
+    return _clamp_retry((count - bucket.tokens - earned) / rate_per_s)
 
 
 def _clamp_retry(seconds: float) -> float:

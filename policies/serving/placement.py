@@ -106,8 +106,8 @@ def place_model(needs: Sequence[MemoryNeed], devices: DeviceMemory, asked: Place
 
 
 def _explain_choice(chosen: MemoryNeed, replicas: int, devices: DeviceMemory, asked: PlacementRequest) -> str:
-    room = "" if not devices.memory_bytes else f" of {_format_size(int(devices.room))}"
-    held = f"{_format_size(chosen.bytes)}{room} a device"
+    room = "" if not devices.memory_bytes else f" of {format_size(int(devices.room))}"
+    held = f"{format_size(chosen.bytes)}{room} a device"
     if asked.tensor or asked.pipeline:
         said = f"as planned, {held}"
     elif chosen.ranks == 1:
@@ -121,10 +121,10 @@ def _explain_choice(chosen: MemoryNeed, replicas: int, devices: DeviceMemory, as
 def _explain_misfit(allowed: Sequence[MemoryNeed], devices: DeviceMemory) -> DoesNotFit:
     least = min(allowed, key=lambda need: need.bytes)
     lacks = (
-        f"{_format_size(least.bytes + devices.process_bytes)} a device at the least ({least.tensor} x {least.pipeline})"
+        f"{format_size(least.bytes + devices.process_bytes)} a device at the least ({least.tensor} x {least.pipeline})"
     )
     return DoesNotFit(
-        f"it does not fit: it takes {lacks}, there are {devices.count} of {_format_size(devices.memory_bytes)}"
+        f"it does not fit: it takes {lacks}, there are {devices.count} of {format_size(devices.memory_bytes)}"
     )
 
 
@@ -133,5 +133,6 @@ def _describe_request(asked: PlacementRequest) -> str:
     return ", ".join(f"{name} {count}" for name, count in parts.items() if count) or "possible"
 
 
-def _format_size(count: int) -> str:
+def format_size(count: int) -> str:
+    """Format a number of bytes for people: MiB below a GiB, else GiB."""
     return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / MIB:.1f} MiB"

@@ -51,7 +51,7 @@ class ApiOperation:
 
     `parameters`: schemas by name; a name in the path refines that variable, any other is a query parameter, required
     unless its schema has a `default`. `body`: the request body object; `gives`: schema of the answer's body;
-    `content_type` of an answer that is no JSON. `status` of success.
+    `content_type` of an answer that is no JSON; `refusal`: name of the schema of its errors. `status` of success.
     """
 
     method: str
@@ -64,6 +64,7 @@ class ApiOperation:
     body: Schema | None = None
     gives: Schema = field(default_factory=lambda: {"type": "object"})
     content_type: str = JSON_TYPE
+    refusal: str = "Refusal"
     status: int = 200
     links: tuple[ApiLink, ...] = ()
 
@@ -147,7 +148,7 @@ def _build_responses(operation: ApiOperation) -> dict[str, Any]:
     }
     if operation.links:
         done["links"] = {make_operation_id(*link.operation.split()): _build_link(link) for link in operation.links}
-    refused = {JSON_TYPE: {"schema": {"$ref": REF.format(name="Refusal")}}}
+    refused = {JSON_TYPE: {"schema": {"$ref": REF.format(name=operation.refusal)}}}
     return {
         str(operation.status): done,
         "4XX": {"description": "Refused, with the reason in one line", "content": refused},

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes. 10 to 23: what a person can configure or fix; 30 to 33: this machine; 40 on: a check's result."""
+    """Exit codes. 10 to 23: what a person can configure or fix; 30 to 35: this machine; 40 on: a check's result."""
 
     OK = 0
     INTERNAL = 1  # a defect of ours
@@ -22,12 +22,14 @@ class ExitCode(IntEnum):
     SCENARIO = 14  # a scenario that cannot be run: unreadable, unknown key, impossible value
     BROKER = 20  # the broker cannot be started or reached
     HUB = 21  # the hub cannot be reached or answers nonsense
-    CREDENTIALS = 22  # certificate, key or token wrong, expired, revoked
+    CREDENTIALS = 22  # certificate, key, token or password wrong, expired, revoked
     ENROLMENT = 23  # invite wrong, used, expired, or the reply does not fit it
     DATABASE = 30  # database unreadable, damaged, or written by a newer version
     DISK = 31  # disk full or not writable
     LOCKED = 32  # another process owns this directory
     PORT = 33  # address in use
+    SERVER_DOWN = 34  # the database server cannot be reached
+    UNSAFE_SERVER = 35  # the database server may lose what it says it has written
     CHECK_FAILED = 40  # a check ran and its answer is no
     NOT_FOUND = 41  # no such answer, device or model
     UNPROVEN = 42  # a property of a policy does not hold: a counter-example was shown

@@ -18,15 +18,19 @@ from cloud_hub.engine.base import Engine, EngineError, EngineHealth, EngineState
 from cloud_hub.engine.bundle import Array, BundleEngine
 from cloud_hub.engine.sharded.fork_server import ForkServer
 from cloud_hub.engine.sharded.group import RankGroup, RankLostError, ShardingPlan, StepResult
-from cloud_hub.engine.types import ModelCard, WorkItem
+from cloud_hub.engine.types import EngineSetup, ModelCard, WorkItem
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError
 from policies.monitoring.backoff import compute_delay
+from policies.serving.computing import Precision
 from wire.protocol.messages import Prediction
 
 _KEPT = 256  # step times remembered per graph and batch size
 _KNOWN = 8  # step times needed before their percentile is used as a limit
 _REBUILD_CAP_S = 30.0
+_MICROBATCHES = (1, 2, 4, 8)  # a stage, that are tried
+_TRIALS = 3
+_HOPELESS = 1.5  # times the best: what takes so long at first is not tried again
 
 
 class SupervisionLimits(msgspec.Struct, frozen=True):
@@ -56,6 +60,7 @@ class ShardedGraphRunner:
         self._failures = 0
         self._not_before = 0.0
         self._steps: dict[tuple[str, int], deque[float]] = {}
+        self._piece_rows: dict[str, int] = {}  # rows of a microbatch by graph, as measured at warm-up
         # The first batch of each size, to warm up the next generation.
         self._rehearsed: dict[tuple[str, int], list[Array]] = {}
         self.last: StepResult | None = None
@@ -64,6 +69,12 @@ class ShardedGraphRunner:
     @property
     def ranks(self) -> tuple[tuple[int, float], ...]:
         return tuple(enumerate(self.last.seconds)) if self.last else ()
+
+    @property
+    def setup(self) -> EngineSetup:
+        """The device of the first rank, and the weights of all."""
+        held = sum(rank.shard_bytes for rank in self._gang.ready) if self._gang else 0
+        return EngineSetup(self._recipe.charter.device, Precision.FLOAT32, held)
 
     @property
     def rebuilds(self) -> int:
@@ -116,12 +127,38 @@ class ShardedGraphRunner:
         p99 = sorted(known)[math.ceil(0.99 * len(known)) - 1]
         return max(self._limits.silence_s, self._limits.times_p99 * p99)
 
+    def count_pieces(self, graph: str, batch: int) -> int:
+        """Microbatches that a batch of this size is divided into; 1 until a batch of the graph was measured."""
+        return -(-batch // self._piece_rows.get(graph, batch))
+
     def _run_step(self, gang: RankGroup, key: tuple[str, int], columns: Sequence[Array]) -> StepResult:
+        if gang.stages > 1 and key[1] > 1 and key[0] not in self._piece_rows:
+            self._piece_rows[key[0]] = self._measure_pieces(gang, key[0], columns)
+        pieces = self.count_pieces(*key)
         started = time.monotonic()
-        answer: StepResult = self._guard_call(lambda gang: gang.step(key[0], columns, self.step_limit_s(*key)), gang)
+        answer: StepResult = self._guard_call(
+            lambda gang: gang.step(key[0], columns, self.step_limit_s(*key), pieces), gang
+        )
         self._steps.setdefault(key, deque(maxlen=_KEPT)).append(time.monotonic() - started)
         self.last = answer
         return answer
+
+    def _measure_pieces(self, gang: RankGroup, graph: str, columns: Sequence[Array]) -> int:
+        """Find the rows of a microbatch with which a batch of this graph takes least time.
+
+        Many small ones keep all stages busy (of `n` stages, m microbatches take (m + n - 1) / (m n) of the time of one
+        process; Huang et al. 2019, "GPipe"), but small ones use a processor badly: how badly is measured, not guessed.
+        """
+        batch = len(columns[0])
+        seconds: dict[int, float] = {}
+        for pieces in sorted({min(batch, many * gang.stages) for many in _MICROBATCHES} | {1}):
+            for _ in range(_TRIALS):
+                started = time.monotonic()
+                self._guard_call(lambda gang, n=pieces: gang.step(graph, columns, self._limits.ready_s, n), gang)
+                seconds[pieces] = min(seconds.get(pieces, math.inf), time.monotonic() - started)
+                if seconds[pieces] > _HOPELESS * min(seconds.values()):
+                    break
+        return -(-batch // min(seconds, key=lambda pieces: seconds[pieces]))
 
     def _guard_call(self, call: Any, gang: RankGroup) -> Any:
         try:
@@ -183,6 +220,13 @@ class ShardedEngine:
     @property
     def ranks(self) -> tuple[tuple[int, float], ...]:
         return self._parts[0].ranks
+
+    @property
+    def setup(self) -> EngineSetup:
+        """The setup of the first replica, with the weights of all."""
+        found = self._parts[0].setup
+        held = sum(part.setup.weight_bytes for part in self._parts)
+        return msgspec.structs.replace(found, weight_bytes=held)
 
     @property
     def replicas(self) -> Sequence[Engine]:

@@ -90,14 +90,23 @@ class RankGroup:
         words = self._await_all(RankReady, until, "was not ready in time")
         self.ready = tuple(word for word, _ in words if isinstance(word, RankReady))
 
-    def step(self, graph: str, columns: Sequence[Array], limit_s: float) -> StepResult:
-        """Run one batch. RankLostError if a rank dies, or any takes longer than `limit_s` seconds."""
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline."""
+        return self._charter.pipeline
+
+    def step(self, graph: str, columns: Sequence[Array], limit_s: float, pieces: int = 1) -> StepResult:
+        """Run one batch in `pieces` microbatches.
+
+        RankLostError if a rank dies, or any takes longer than `limit_s` seconds.
+        """
         self._ticket += 1
         until = time.monotonic() + limit_s
         batch = len(columns[0])
         for at, link in enumerate(self._links):
             fed = at < self._charter.tensor
-            word = BatchStep(self._ticket, graph, batch, protocol.describe_arrays(columns) if fed else ())
+            forms = protocol.describe_arrays(columns) if fed else ()
+            word = BatchStep(self._ticket, graph, batch, forms, pieces)
             self._send_to(at, link, word, protocol.pack_arrays(columns) if fed else ())
         words = self._await_all(StepDone, until, f"silent for {limit_s:.1f} s")
         dones = [word for word, _ in words if isinstance(word, StepDone)]

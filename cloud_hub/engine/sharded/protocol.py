@@ -53,12 +53,16 @@ class RankConfig(msgspec.Struct, frozen=True, tag="charter"):
 
 
 class BatchStep(msgspec.Struct, frozen=True, tag="step"):
-    """Run one batch of one graph; the input columns are sent to the ranks of the first stage only."""
+    """Run one batch of one graph; the input columns are sent to the ranks of the first stage only.
+
+    `pieces`: microbatches that it is divided into, so that the stages of a pipeline compute at the same time.
+    """
 
     ticket: int
     graph: str
     batch: int
     forms: tuple[ArrayForm, ...] = ()
+    pieces: int = 1
 
 
 class PingRequest(msgspec.Struct, frozen=True, tag="ping"):
@@ -134,6 +138,13 @@ def receive_message(link: socket.socket, until: float = math.inf) -> tuple[RankM
     except msgspec.DecodeError:
         raise PipeError("malformed message") from None
     return word, _receive_exactly(link, body_bytes, until)
+
+
+def split_batch(batch: int, pieces: int) -> tuple[int, ...]:
+    """Sizes of `pieces` microbatches of a batch, the larger first; no more pieces than rows."""
+    count = max(1, min(pieces, batch))
+    each, more = divmod(batch, count)
+    return tuple(each + (at < more) for at in range(count))
 
 
 def describe_arrays(arrays: Sequence[Array]) -> tuple[ArrayForm, ...]:

@@ -6,9 +6,10 @@ socket closes. Gradients are off.
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from cloud_hub.engine.sharded.stage import ModelStage
 from models.bundle.manifest import BundleError
 from models.graph.format import decode_hub_model
 from models.graph.module import TORCH_ERRORS, HubGraphModule, InputSlot
-from models.sharding.program import stage_values
+from models.sharding.program import StageValue, stage_values
 
 _FIELDS = ("Private_Clean:", "Private_Dirty:")
 
@@ -35,7 +36,7 @@ def measure_private_bytes(pid: int | str = "self") -> int:
 
 
 _TELL = (*TORCH_ERRORS, BundleError, OSError, dist.DistError)
-_HANDED = 7  # torch.distributed tag of activations sent to the next stage
+_HANDED = 7  # torch.distributed tag of the first tensor sent to the next stage; the others count on from it
 
 
 def main(descriptor: int, files: Sequence[int] = ()) -> int:
@@ -123,24 +124,76 @@ class _RankWorker:
         protocol.send_message(self._link, done, protocol.pack_arrays(arrays))
 
     def _compute_stage(self, step: protocol.BatchStep, body: bytearray) -> Sequence[Tensor]:
-        takes, gives = self._stage.edges(step.graph, step.batch)
-        if self._first:
-            values: list[Tensor | int] = [
-                torch.from_numpy(column).to(self._device) for column in protocol.parse_arrays(step.forms, body)
-            ]
-        else:
-            before = self._charter.rank - self._charter.tensor
-            values = [
-                self._receive_tensor(edge.dtype, edge.shape, before) if edge.dtype else edge.number for edge in takes
-            ]
-        outputs = self._stage.run(step.graph, values)
-        if not self._last:
-            for edge, made in zip(gives, outputs, strict=True):
-                if edge.dtype is not None:
-                    dist.send(made.contiguous(), self._charter.rank + self._charter.tensor, tag=_HANDED)
-        return outputs
+        """Run the stage on every microbatch, each handed on as soon as it is computed; the last stage's outputs."""
+        sizes = protocol.split_batch(step.batch, step.pieces)
+        inputs = self._feed_columns(step, body, sizes) if self._first else self._await_stage(step.graph, sizes)
+        made: list[Sequence[Tensor]] = []
+        sent: list[_Sent] = []
+        for size, values in zip(sizes, inputs, strict=True):
+            outputs = self._stage.run(step.graph, values)
+            if self._last:
+                made.append(outputs)
+            else:
+                sent += self._hand_on(self._stage.edges(step.graph, size)[1], outputs, len(sent))
+        for each in sent:
+            each.work.wait()
+        return [torch.cat(parts) for parts in zip(*made, strict=True)] if len(made) > 1 else next(iter(made), ())
 
-    def _receive_tensor(self, dtype: torch.dtype, shape: tuple[int, ...], sender: int) -> Tensor:
-        taken = torch.empty(shape, dtype=dtype, device=self._device)
-        dist.recv(taken, sender, tag=_HANDED)
-        return taken
+    def _feed_columns(
+        self, step: protocol.BatchStep, body: bytearray, sizes: Sequence[int]
+    ) -> Iterator[list[Tensor | int]]:
+        """Yield the input columns of each microbatch."""
+        columns = [torch.from_numpy(column).to(self._device) for column in protocol.parse_arrays(step.forms, body)]
+        rows = [torch.split(column, list(sizes)) for column in columns]
+        yield from (list(parts) for parts in zip(*rows, strict=True))
+
+    def _await_stage(self, graph: str, sizes: Sequence[int]) -> Iterator[list[Tensor | int]]:
+        """Yield what the stage before hands on for each microbatch.
+
+        All of it is asked for at once, so that it arrives while an earlier microbatch is computed.
+        """
+        before = self._charter.rank - self._charter.tensor
+        tag = _HANDED
+        coming: list[list[_Coming]] = []
+        for size in sizes:
+            row = []
+            for edge in self._stage.edges(graph, size)[0]:
+                if edge.dtype is None:
+                    row.append(_Coming(edge.number, None))
+                    continue
+                taken = torch.empty(edge.shape, dtype=edge.dtype, device=self._device)
+                row.append(_Coming(taken, dist.irecv(taken, before, tag=tag)))
+                tag += 1
+            coming.append(row)
+        for row in coming:
+            for each in row:
+                if each.work is not None:
+                    each.work.wait()
+            yield [each.value for each in row]
+
+    def _hand_on(self, gives: Sequence[StageValue], outputs: Sequence[Tensor], sent: int) -> list["_Sent"]:
+        """Start to send one microbatch to the next stage; `sent`: tensors that went before it in this step."""
+        after = self._charter.rank + self._charter.tensor
+        wanted = [made.contiguous() for edge, made in zip(gives, outputs, strict=True) if edge.dtype is not None]
+        return [_Sent(made, _start_send(made, after, _HANDED + sent + at)) for at, made in enumerate(wanted)]
+
+
+class _Coming(NamedTuple):
+    """A value of the stage before: a number, or a tensor that is complete when `work` is."""
+
+    value: Tensor | int
+    work: dist.Work | None
+
+
+class _Sent(NamedTuple):
+    """A tensor that must not change or go until `work` is done."""
+
+    tensor: Tensor
+    work: dist.Work
+
+
+def _start_send(tensor: Tensor, receiver: int, tag: int) -> dist.Work:
+    work = dist.isend(tensor, receiver, tag=tag)
+    if work is None:
+        raise RuntimeError("the rank belongs to no stage")
+    return work

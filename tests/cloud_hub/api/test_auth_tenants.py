@@ -10,7 +10,14 @@ from cloud_hub.registry.access import Scope
 from tests.cloud_hub.doubles.api_site import Site, infer_body
 
 OURS, THEIRS = "clinic--cam-1", "plant--cam-1"
-NAMES = {"{device}": THEIRS, "{model}": "digits", "{version}": "7", "{key}": "0" * 12, "{rollout}": "r1"}
+NAMES = {
+    "{device}": THEIRS,
+    "{model}": "digits",
+    "{version}": "7",
+    "{key}": "0" * 12,
+    "{rollout}": "r1",
+    "{digest}": "0" * 64,
+}
 BODIES = {
     "/v1/admin/invites": {"device": "plant--cam-2"},
     "/v1/admin/devices/{device}/state": {"state": "revoked"},
@@ -24,7 +31,7 @@ SHARED = {"/v2", "/openapi.json", "/readyz"}  # and all below /v2/: models belon
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    opened = await Site(tmp_path).open()
+    opened = await Site(tmp_path, repository=tmp_path / "repository").open()
     await opened.enrolled(OURS)
     await opened.enrolled(THEIRS)
     yield opened
@@ -57,7 +64,8 @@ async def test_case_117_a_bad_token_opens_nothing_not_even_what_is_free_here(sit
     ended = site.key("clinic", Scope.INFER, Scope.READ, Scope.OPERATE, expires_s=1.0, at_ms=1)
     for headers in (revoked, ended, {"Authorization": "Bearer x"}, {"Authorization": "Basic eDp5"}):
         for route in closed(site):
-            assert await ask(site, route, headers) == 401, route.path
+            expected = 404 if route.door is RouteAccess.HIDDEN else 401
+            assert await ask(site, route, headers) == expected, route.path
 
 
 async def test_case_117_a_tenants_key_reaches_no_thing_of_another_tenant(site):
@@ -65,8 +73,10 @@ async def test_case_117_a_tenants_key_reaches_no_thing_of_another_tenant(site):
     for route in closed(site):
         if route.path in SHARED or route.path.startswith("/v2/models/{") or route.path.startswith("/v2/health"):
             continue
+        if route.tag == "language" and route.method == "POST":
+            continue  # the body names the model: tests/cloud_hub/llm asks for another tenant's
         status = await ask(site, route, ours)
-        if route.path in ("/v1/admin/devices", "/v2/repository/index") or (
+        if route.path in ("/v1/admin/devices", "/v1/models", "/v2/repository/index") or (
             route.path == "/v1/admin/deny-all" and route.method == "GET"
         ):
             assert status == 200  # filtered: see the next tests
@@ -104,10 +114,11 @@ async def test_case_117_another_tenants_device_looks_like_one_that_does_not_exis
 async def test_case_117_a_viewer_may_not_operate_and_an_inferrer_may_not_look(site):
     viewer, inferrer = site.key("clinic", Scope.READ), site.key("clinic", Scope.INFER)
     for route in closed(site):
+        expected = 404 if route.door is RouteAccess.HIDDEN else 403
         if route.scope is not Scope.READ:
-            assert await ask(site, route, viewer) == 403, route.path
+            assert await ask(site, route, viewer) == expected, route.path
         if route.scope is not Scope.INFER:
-            assert await ask(site, route, inferrer) == 403, route.path
+            assert await ask(site, route, inferrer) == expected, route.path
 
 
 async def test_case_117_no_key_makes_keys_and_a_whole_hubs_operator_sees_every_tenant(site):

@@ -105,6 +105,9 @@ async def test_what_ages_has_a_figure_before_it_ends(site):
         'skerry_hub_engine_down{model="digits@6"} 0.0',
         'skerry_hub_engine_down{model="digits@7"} 1.0',
         'skerry_hub_gang_rebuilds_total{model="digits@7"} 2.0',
+        'skerry_hub_engine_weight_bytes{device="cuda:0",model="digits@6",precision="bfloat16"} 2048.0',
+        'skerry_hub_engine_fallback{model="digits@7"} 1.0',
+        'skerry_hub_engine_fallback{model="digits@6"} 0.0',
     ):
         assert line in text
 

@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.registry.access import Scope
 from cloud_hub.storage.ledger_log import LedgerLog
 from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from tests.cloud_hub.doubles.api_site import Site
 from tests.cloud_hub.storage.test_ledger_log import HUB_KEY, KEYS, received
 from wire.ledger.checkpoint import open_checkpoint
-from wire.ledger.merkle import TreeHead, verify_consistency, verify_inclusion
+from wire.ledger.merkle import TreeHead, hash_leaf, verify_consistency, verify_inclusion
 from wire.process.logging import JsonLog
 
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    log = LedgerLog.open(":memory:", 0)
+    log = LedgerLog.open(IN_MEMORY, 0)
     log.append([received(n) for n in range(1, 8)])
     clerk = LedgerLogService(log, LedgerBackend("hub-1", KEYS.signing, lambda *_: None, lambda _: 0, JsonLog()))
     running = asyncio.create_task(clerk.run())
@@ -41,12 +42,14 @@ async def test_anybody_checks_that_the_log_only_grew(site: Site):
     assert status == 200
     now = open_checkpoint(text, HUB_KEY).tree
     assert now.size == 7
-    log = LedgerLog.open(":memory:", 0)
+    log = LedgerLog.open(IN_MEMORY, 0)
     log.append([received(n) for n in (1, 2, 3)])
     _, proof = await site.ask("GET", "/v1/ledger/consistency?first=3&second=7")
     assert verify_consistency(log.tree(), now, raw(proof["proof"]))
     _, proof = await site.ask("GET", "/v1/ledger/inclusion?index=2&size=7")
-    assert verify_inclusion(now, 2, log._read_node(0, 2), raw(proof["proof"]))
+    leaf = log.leaf_at(2)
+    assert leaf is not None
+    assert verify_inclusion(now, 2, hash_leaf(leaf.encode_leaf()), raw(proof["proof"]))
 
 
 @pytest.mark.parametrize(

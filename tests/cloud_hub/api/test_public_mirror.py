@@ -12,7 +12,7 @@ from cloud_hub.repository.publish import publish_bundle
 from models.update.client import RepositorySource, ResumingFetcher, UpdateClient
 from models.update.partial_download import PartialDownload
 from tests.cloud_hub.doubles.fleet import NOW, Holder, Hub
-from tests.models.conftest import make
+from tests.cloud_hub.doubles.versions import make_joint
 from wire.http.guards import ServerAccess, security_middlewares
 
 
@@ -48,7 +48,7 @@ class Site:
 
 @pytest.fixture
 def target(tmp_path, hub):
-    published = publish_bundle(hub.repository, make(tmp_path / "echo-1").path, NOW)
+    published = publish_bundle(hub.repository, make_joint(tmp_path / "echo-1").path, NOW)
     return f"targets/models/echo/{published.sha256}.echo-1.skb"
 
 

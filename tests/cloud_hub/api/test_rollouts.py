@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.engine.base import EchoEngine
 from cloud_hub.registry.access import Scope
 from cloud_hub.repository.publish import publish_bundle, publish_permit, revoke_published
@@ -20,7 +21,7 @@ from models.signing.roles import Permit, model_path
 from policies.rollout_rules.plan import FleetMember
 from tests.cloud_hub.doubles.api_site import CARD, Site
 from tests.cloud_hub.doubles.fleet import NOW, Holder, Hub
-from tests.models.conftest import make
+from tests.cloud_hub.doubles.versions import make_version
 from wire.process.logging import JsonLog
 from wire.protocol.messages import ModelRef
 
@@ -46,7 +47,7 @@ class Rolls(Site):
             self.catalog.check_plan,
             JsonLog(),
         )
-        self.rollouts = RolloutController(RolloutStore.open(":memory:"), desk)
+        self.rollouts = RolloutController(RolloutStore.open(IN_MEMORY), desk)
         super().__init__(folder, rollouts=self.rollouts, catalog=self.catalog)
         for version in (2, 3):
             card = replace(CARD, ref=ModelRef("echo", version, "c", "pack4"))
@@ -77,7 +78,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Rolls]:
     hub = Hub(tmp_path / "state")
     hub.install(Holder.begin(tmp_path / "ring", hub.export(hold=("policy", "models-echo"))))
     for version in (1, 2, 3):
-        publish_bundle(hub.repository, make(tmp_path / f"echo-{version}", version=version).path, NOW)
+        publish_bundle(hub.repository, make_version(tmp_path / f"echo-{version}", version=version).path, NOW)
     site = Rolls(tmp_path, Holder(tmp_path / "ring"), hub)
     await site.open()
     work = asyncio.create_task(site.rollouts.run())

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from cloud_hub.cli.devices import app as devices_app
 from cloud_hub.cli.hub import app as hub_app
 from cloud_hub.core.lineup import ModelUse
+from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest
 from cloud_hub.enrollment.replies import BrokerAddress, EnrollmentReply, HubAddress
 from cloud_hub.registry.registry import InviteFault, Registry
@@ -65,7 +66,7 @@ def person(tmp_path: Path) -> Person:
 
 
 def enrol(state: StateDir, invite: str) -> None:
-    registry = Registry.open(state.devices)
+    registry = Registry.open(DatabaseUrls(state.root).registry)
     authority = Authority.open(state.certificates, utc_now())
     place = HubAddress(BrokerAddress("h", 1), (HubCard("h", "r", bytes(32), bytes(32)),))
     issuer = EnrollmentService(registry, authority, place)
@@ -169,7 +170,7 @@ def test_an_invite_is_drawn_for_a_camera_and_written_below(person):
 
 def test_case_67_an_invite_for_one_machine_says_so_at_the_hub(person):
     token = unpacked(person.types("invite", "cam-7", "--serial", "SN-1", "--serial", "SN-2"))["token"]
-    registry = Registry.open(person.state.devices)
+    registry = Registry.open(DatabaseUrls(person.state.root).registry)
     now_ms = int(time.time() * 1000)
     assert registry.open_invite(token, now_ms) is InviteFault.HARDWARE
     assert registry.open_invite(token, now_ms, "SN-2") == "demo--cam-7"
@@ -189,7 +190,7 @@ def test_a_device_is_found_by_its_name_alone_if_only_one_has_it(person):
 
 def test_a_list_of_devices_says_who_is_there_with_which_model_and_class(person):
     enrol(person.state, person.types("invite", "cam-7", "--class", "camera", "--region", "eu-de"))
-    with contextlib.closing(ModelUsageStore.open(person.state.versions)) as uses:
+    with contextlib.closing(ModelUsageStore.open(DatabaseUrls(person.state.root).versions)) as uses:
         uses.put_uses({"demo--cam-7": ModelUse((ModelRef("digits", 3, "c", "pack4"),), 1_700_000_000_000)})
     head, row = person.types("devices", "list").splitlines()
     assert head.split("  ")[0].strip() == "device"
@@ -248,6 +249,19 @@ async def test_beside_a_running_hub_its_api_is_asked(person, running):
     assert (await asyncio.to_thread(person.json, "status"))["hub"] == "hub-1"
     assert await asyncio.to_thread(person.json, "devices", "list") == []
     assert await asyncio.to_thread(person.refused, "invite", "a" * 64) == ExitCode.USAGE
+
+
+async def test_the_models_of_a_running_hub_are_shown_with_what_they_compute_on_and_why(person, running):
+    found = {row["model"]: row for row in await asyncio.to_thread(person.json, "models")}
+    assert found["digits@7"]["setup"]["precision"] == "float32"
+    assert found["digits@7"]["setup"]["fallback"] == "digits@7: the card is gone"
+    shown = " ".join((await asyncio.to_thread(person.types, "models")).split())
+    assert "digits@7 ready cpu float32" in shown
+    assert "fallback:" in shown
+
+
+def test_models_are_those_of_a_running_hub(person):
+    assert person.refused("models") == ExitCode.HUB
 
 
 async def test_a_hub_that_was_killed_leaves_no_trap(person):

@@ -10,12 +10,12 @@ import pytest
 from tuf.api.metadata import Targets
 
 from cloud_hub.cli.models import app
+from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.registry import Registry
 from cloud_hub.repository.publish import list_permits, publish_permit
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.types import RolloutError
-from cloud_hub.system.state_folder import StateDir
 from models.signing.request import RequestError
 from models.signing.roles import TARGETS, Permit
 from tests.cloud_hub.cli.test_publish import Place
@@ -119,7 +119,7 @@ def test_a_permit_names_the_hubs_devices_by_default_or_those_that_were_typed(tmp
     with pytest.raises(ExitError, match="1 to 1000 devices, these are 0") as nobody:
         place.types(app, *words, *place.config)
     assert nobody.value.code is ExitCode.USAGE
-    registry = Registry.open(StateDir(tmp_path / "state").devices)
+    registry = Registry.open(DatabaseUrls(tmp_path / "state").registry)
     for name in ("demo--cam-2", "demo--cam-1", "demo--cam-3"):
         enrolled(registry, name)
     registry.set_state("demo--cam-3", DeviceState.REVOKED, 1)

@@ -58,3 +58,19 @@ def test_a_folder_without_a_bundle_is_code_12(tmp_path):
     with pytest.raises(ExitError) as stop:
         told(str(tmp_path))
     assert stop.value.code == ExitCode.MODEL
+
+
+def test_the_four_questions_are_answered_and_a_narrower_precision_comes_before_a_second_device(path):
+    _, said = told(path, "--memory-gib", "0.252", "--batch", "1", "--json")
+    advice = json.loads(said)["advice"]
+    assert advice["fits"].startswith("no: ")
+    assert advice["change"].endswith("before a second device")
+    assert advice["distribution"].startswith("no")
+    _, said = told(path, "--batch", "8", "--batch-ms", "100", "--rate", "200")
+    assert "latency or throughput? throughput: 80 answers a second of the 200" in said
+
+
+def test_a_plan_over_more_cards_than_there_are_is_one_line(path):
+    with pytest.raises(ExitError, match=r"the plan takes 64 cards, there are \d+") as caught:
+        told(path, "--cards", "--devices", "64")
+    assert caught.value.code == ExitCode.CHECK_FAILED

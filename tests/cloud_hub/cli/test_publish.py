@@ -17,7 +17,7 @@ from cloud_hub.repository.files import TrustAnchor
 from cloud_hub.runtime.config import load_hub_config
 from models.cli import keys as keys_cli
 from tests.cloud_hub.doubles.fleet import POLICY, Device, Hub, policy
-from tests.models.conftest import make
+from tests.cloud_hub.doubles.versions import HUB_BYTES, HUB_FILES, SHARDS, make_joint, make_version
 from wire.process.exit_codes import ExitCode, ExitError
 
 PASSPHRASE = "a long enough passphrase"
@@ -86,7 +86,7 @@ def disk(hub):
 def test_the_road_of_a_small_fleet(tmp_path, hub, keys):
     told = begin(hub, keys, "--small")
     assert "small fleet:" in told
-    bundle = make(hub.folder / "echo-1").path
+    bundle = make_joint(hub.folder / "echo-1").path
     request = hub.at("echo.json")
     told = hub.types(hub.models, bundle, "--request", request, *hub.config)
     assert "skerry keys sign echo.json" in told
@@ -100,6 +100,33 @@ def test_the_road_of_a_small_fleet(tmp_path, hub, keys):
     assert facts["root_sha256"] == sha256(device.root).hexdigest()
     assert facts["targets"] == 1
     assert {row["role"]: row["signed"] for row in facts["roles"]}["keys"] == "at the hub"
+
+
+def test_a_version_with_a_hub_part_is_signed_elsewhere_as_one_request_that_shows_and_checks_both(tmp_path, hub, keys):
+    begin(hub, keys, "--small")
+    version = make_version(hub.folder / "echo-1")
+    request, part = hub.at("echo.json"), version.manifest.hub_part
+    told = hub.types(hub.models, version.path, "--request", request, *hub.config)
+    assert f"with its hub part, {HUB_BYTES:,} bytes for hubs alone  sha256 {part}" in told
+    shard = version.path / "hub" / SHARDS[0]
+    shard.rename(tmp_path / "shard")
+    shard.write_bytes(bytes(len(HUB_FILES[SHARDS[0]])))
+    with pytest.raises(ExitError, match="SHA-256 differs") as stop:
+        ring(keys, "sign", request, "--dir", keys.at("ring"), "--check", version.path, "--yes")
+    assert stop.value.code is ExitCode.MODEL
+    (tmp_path / "shard").rename(shard)
+    other = make_version(tmp_path / "other", {**HUB_FILES, SHARDS[0]: b"x"})
+    with pytest.raises(ExitError, match="adds no such content"):
+        ring(keys, "sign", request, "--dir", keys.at("ring"), "--check", other.path, "--yes")
+    told = ring(keys, "sign", request, "--dir", keys.at("ring"), "--check", version.path, "--yes")
+    assert f"adds models/echo/echo-1.hub.json sha256 {part} hub part of {HUB_BYTES} B in 3 files" in told
+    assert f", hub part {part}" in told
+    hub.types(hub.models, "--finish", request, *hub.config)
+    again = json.loads(hub.types(hub.models, version.path, "--json", *hub.config))
+    assert (again["hub_sha256"], again["hub_size_bytes"], again["done"]) == (part, HUB_BYTES, True)
+    facts = json.loads(repository(hub, "status", "--json"))
+    assert (facts["targets"], facts["hub_parts"], facts["hub_bytes"]) == (2, 1, HUB_BYTES)
+    assert f"2 targets; hub parts: 1 of {HUB_BYTES:,} bytes" in repository(hub, "status")
 
 
 def test_a_policy_is_published_at_once_where_its_key_is_at_the_hub(tmp_path, hub, keys):

@@ -3,6 +3,7 @@
 import math
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
@@ -14,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from cloud_hub.engine.base import EngineError, EngineState
-from cloud_hub.engine.bundle import choose_batch_size, list_batch_sizes, pad_rows
+from cloud_hub.engine.bundle import BundleEngine, choose_batch_size, list_batch_sizes, pad_rows
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.onnx import OnnxEngine
-from cloud_hub.engine.torch import TorchEngine
-from cloud_hub.engine.types import EngineOptions, WorkItem
+from cloud_hub.engine.torch import TorchEngine, TorchGraphRunner
+from cloud_hub.engine.types import EngineOptions, WorkItem, make_bundle_card
 from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.manifest import (
     EDGE_FILE,
@@ -34,6 +35,7 @@ from models.bundle.manifest import (
 from models.bundle.measurements import DomainFigures, DomainScore, GateFigures
 from models.graph.hub_model import encode_graphs, export_graph
 from models.runtime.runner import echo_manifest
+from policies.serving.computing import ComputeTarget, Precision
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 CODES = (2, 4, 4)
@@ -44,7 +46,7 @@ class Tail(nn.Module):
 
     def __init__(self, *shapes: tuple[int, ...], outputs: int = 10) -> None:
         super().__init__()
-        self.layer = nn.Linear(sum(math.prod(shape) for shape in shapes), outputs)
+        self.layer: nn.Module = nn.Linear(sum(math.prod(shape) for shape in shapes), outputs)
 
     def forward(self, *codes: torch.Tensor) -> torch.Tensor:
         return self.layer(torch.cat([code.flatten(1) for code in codes], 1))  # type: ignore[no-any-return]
@@ -59,6 +61,18 @@ class Whole(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.tail(codes_of(x))  # type: ignore[no-any-return]
+
+
+class Deep(Tail):
+    """Codes -> outputs, by layers that are worth narrow numbers."""
+
+    def __init__(self, gain: float = 1.0) -> None:
+        super().__init__(CODES)
+        self.layer = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+        self.gain = gain
+
+    def forward(self, *codes: torch.Tensor) -> torch.Tensor:
+        return super().forward(*codes) * self.gain
 
 
 class Words(nn.Module):
@@ -82,7 +96,13 @@ def hub_files(kind: str) -> dict[str, bytes]:
     """Graph and weights by name of file; tracing takes a second, so each kind is traced once."""
     torch.manual_seed(5)
     picture, codes = torch.rand(2, 1, 8, 8), torch.zeros(2, *CODES)
-    tail = Tail(CODES, (3,)) if kind == "two features" else Tail(CODES, outputs=1 if kind == "regressor" else 10)
+    tails = {
+        "two features": lambda: Tail(CODES, (3,)),
+        "regressor": lambda: Tail(CODES, outputs=1),
+        "large": Deep,
+        "fragile": lambda: Deep(1000.0),  # what bfloat16 rounds becomes another answer
+    }
+    tail = tails.get(kind, lambda: Tail(CODES))()
     parts: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {
         "tail": (tail, (codes, torch.zeros(2, 3)) if kind == "two features" else (codes,)),
         "whole": (Words(), (torch.zeros(2, 6, dtype=torch.int64),)) if kind == "words" else (Whole(tail), (picture,)),
@@ -104,8 +124,8 @@ def a_manifest(**changes) -> Manifest:
     return msgspec.structs.replace(base, **changes)
 
 
-def bundle(folder: Path, files: str = "classifier", **changes) -> Bundle:
-    contents = {**hub_files(files), EDGE_FILE: b"edge", GOLDEN_FILE: b"golden"}
+def bundle(folder: Path, files: str = "classifier", golden: bytes = b"golden", **changes: Any) -> Bundle:
+    contents = {**hub_files(files), EDGE_FILE: b"edge", GOLDEN_FILE: golden}
     return write_bundle(folder / "bundle", a_manifest(**changes), contents)
 
 
@@ -187,7 +207,7 @@ def test_the_hub_says_by_its_own_logits_what_is_out_of_domain(tmp_path):
 
 
 def test_a_regressor_has_values_and_no_label(tmp_path):
-    rest = {"kind": ModelKind.REGRESSOR, "labels": (), "outputs": 1, "gate": GateFigures(tolerance=1.0)}
+    rest: dict[str, Any] = {"kind": ModelKind.REGRESSOR, "labels": (), "outputs": 1, "gate": GateFigures(tolerance=1.0)}
     engine = started(bundle(tmp_path, "regressor", **rest))
     (prediction,) = engine.infer([engine.sample()])
     assert (prediction.label, prediction.confidence, len(prediction.scores)) == (-1, 1.0, 1)
@@ -223,9 +243,8 @@ def test_graphs_that_are_not_what_the_manifest_says_are_refused(tmp_path, kind, 
 def test_a_bundle_made_for_a_graphics_card_runs_where_there_is_none(tmp_path):
     target = msgspec.structs.replace(echo_manifest().target, providers=("CUDAExecutionProvider",))
     engine = started(bundle(tmp_path, target=target))
-    assert engine.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert engine.setup.device.startswith("cuda" if torch.cuda.is_available() else "cpu")
     assert engine.infer([engine.sample()])
-    assert started(bundle(tmp_path)).device.type == "cpu"
 
 
 # -- buckets
@@ -250,9 +269,13 @@ def test_a_batch_is_filled_with_its_last_row_and_a_larger_one_than_any_is_refuse
 
 
 def test_no_request_pays_for_the_first_of_its_shape(tmp_path):
-    engine = started(bundle(tmp_path))
+    opened = bundle(tmp_path)
+    runner = TorchGraphRunner(opened, ComputeTarget(cuda=False, precision=Precision.FLOAT32))
+    engine = BundleEngine(opened.manifest, make_bundle_card(opened), runner)
+    engine.start()
     engine.warm()
-    tail = engine._graphs._served["tail"]  # type: ignore[attr-defined]
+    assert runner._served is not None
+    tail = runner._served.checks["tail"]
     before = set(tail._rehearsed)
     for count in range(1, 33):
         engine.infer([engine.sample()] * count)

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from cloud_hub.repository.publish import (
+    BundleOptions,
     create_demo_repository,
     publish_bundle,
     publish_hub_keys,
@@ -27,7 +28,8 @@ from models.bundle.manifest import BundleError
 from models.signing.request import RequestError
 from policies.language.document import PolicyError
 from tests.cloud_hub.doubles.fleet import CARD, NOW, POLICY, Device, Holder, Hub, days, policy
-from tests.models.conftest import contents, make
+from tests.cloud_hub.doubles.versions import make_joint
+from tests.models.conftest import contents
 from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog
 
@@ -52,7 +54,7 @@ def listed(hub, role, path):
 
 
 def test_a_bundle_is_one_file_whose_bytes_unpack_to_it(tmp_path, hub, device):
-    bundle = make(tmp_path / "echo-1")
+    bundle = make_joint(tmp_path / "echo-1")
     published = publish_bundle(hub.repository, bundle.path, NOW)
     assert (published.path, published.version, published.request, published.new) == (ECHO, 1, None, True)
     assert device.sees(ECHO) == 1
@@ -70,7 +72,7 @@ def test_a_bundle_is_one_file_whose_bytes_unpack_to_it(tmp_path, hub, device):
 
 
 def test_the_same_bundle_again_is_no_new_version(tmp_path, hub):
-    make(tmp_path / "echo-1")
+    make_joint(tmp_path / "echo-1")
     publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
     before = hub.repository.read_state().base["models-echo"].signed.version
     assert not publish_bundle(hub.repository, tmp_path / "echo-1", NOW).new
@@ -78,10 +80,10 @@ def test_the_same_bundle_again_is_no_new_version(tmp_path, hub):
 
 
 def test_that_a_bundle_may_change_its_interface_is_signed_beside_it_also_afterwards(tmp_path, hub):
-    make(tmp_path / "echo-1")
+    make_joint(tmp_path / "echo-1")
     publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
     revoke_published(hub.repository, ECHO, NOW)
-    said = publish_bundle(hub.repository, tmp_path / "echo-1", NOW, new_interface=True)
+    said = publish_bundle(hub.repository, tmp_path / "echo-1", NOW, BundleOptions(new_interface=True))
     custom = listed(hub, "models-echo", ECHO).custom
     assert (said.new, custom["new_interface"], custom["revoked"], custom["version"]) == (True, True, True, 1)
     assert not publish_bundle(hub.repository, tmp_path / "echo-1", NOW).new
@@ -89,29 +91,29 @@ def test_that_a_bundle_may_change_its_interface_is_signed_beside_it_also_afterwa
 
 
 def test_another_bundle_under_a_published_version_is_refused(tmp_path, hub):
-    make(tmp_path / "one")
+    make_joint(tmp_path / "one")
     publish_bundle(hub.repository, tmp_path / "one", NOW)
-    make(tmp_path / "other", temperature=2.0)
+    make_joint(tmp_path / "other", temperature=2.0)
     with pytest.raises(RequestError, match="published already; raise the version"):
         publish_bundle(hub.repository, tmp_path / "other", NOW)
 
 
 def test_a_damaged_bundle_is_refused(tmp_path, hub):
-    bundle = make(tmp_path / "echo-1")
+    bundle = make_joint(tmp_path / "echo-1")
     (bundle.path / "edge.onnx").write_bytes(contents()["edge.onnx"] + b"!")
     with pytest.raises(BundleError):
         publish_bundle(hub.repository, bundle.path, NOW)
 
 
 def test_a_family_that_nobody_delegated_says_how(tmp_path, hub):
-    make(tmp_path / "other", name="other")
+    make_joint(tmp_path / "other", name="other")
     with pytest.raises(RequestError, match="skerry keys add other"):
         publish_bundle(hub.repository, tmp_path / "other", NOW)
 
 
 def test_a_name_that_makes_no_path_is_refused(tmp_path, hub):
     """Case 21, the publishing side."""
-    make(tmp_path / "odd", name="a..b")
+    make_joint(tmp_path / "odd", name="a..b")
     with pytest.raises(RequestError, match="cannot name a family"):
         publish_bundle(hub.repository, tmp_path / "odd", NOW)
 
@@ -132,7 +134,7 @@ def test_an_unsound_policy_is_refused(hub):
 
 
 def test_withdrawn_targets_are_listed_no_more(tmp_path, hub, device):
-    make(tmp_path / "echo-1")
+    make_joint(tmp_path / "echo-1")
     publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
     assert device.sees(ECHO) == 1
     assert unlist_target(hub.repository, ECHO, NOW).version == 1
@@ -143,7 +145,7 @@ def test_withdrawn_targets_are_listed_no_more(tmp_path, hub, device):
 
 def test_a_revoked_model_stays_listed_and_says_so(tmp_path, hub, device):
     """Case 29, the publishing side."""
-    make(tmp_path / "echo-1")
+    make_joint(tmp_path / "echo-1")
     publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
     revoke_published(hub.repository, ECHO, NOW)
     found = device.poll().approved_target(ECHO)
@@ -156,7 +158,7 @@ def test_a_model_that_no_device_would_load_is_not_published(tmp_path, hub):
     strange = helper.make_node("Mul", ["scores", "scores"], ["logits"], domain="com.example")
     codes = helper.make_node("Cast", ["scores"], ["features"], to=TensorProto.UINT8)
     edge = onnx_model(strange, codes)
-    make(tmp_path / "echo-1", edge=edge)
+    make_joint(tmp_path / "echo-1", edge=edge)
     with pytest.raises(BundleError, match=r"com\.example"):
         publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
 
@@ -217,10 +219,10 @@ def test_two_hubs_of_a_region_share_its_file(hub):
 def test_before_the_next_version_is_listed_the_one_before_is_named_as_committed(tmp_path, hub, device):
     """A rollout begins after its bundle is published: a device that enrols between the two must not take it."""
     publish_hub_keys(hub.repository, CARD, 1, NOW)
-    publish_bundle(hub.repository, make(tmp_path / "echo-1").path, NOW)
+    publish_bundle(hub.repository, make_joint(tmp_path / "echo-1").path, NOW)
     assert "committed" not in keys_document(hub)
     for version in (2, 3):
-        publish_bundle(hub.repository, make(tmp_path / f"echo-{version}", version=version).path, NOW)
+        publish_bundle(hub.repository, make_joint(tmp_path / f"echo-{version}", version=version).path, NOW)
         assert keys_document(hub)["committed"] == {"echo": 1}
     assert device.sees("keys/local.json") == 2
 
@@ -278,7 +280,7 @@ def test_a_keeper_says_what_it_cannot_do_and_goes_on(hub):
 
 def test_a_demo_hub_is_founded_in_one_call_with_its_own_keys(tmp_path):
     (tmp_path / "hub.toml").write_text('state = "state"\n')
-    root = create_demo_hub(tmp_path / "hub.toml", [make(tmp_path / "echo-1").path], [POLICY])
+    root = create_demo_hub(tmp_path / "hub.toml", [make_joint(tmp_path / "echo-1").path], [POLICY])
     hub = Hub(tmp_path / "state")
     device = Device(tmp_path / "device", hub)
     assert device.root == root
@@ -288,7 +290,7 @@ def test_a_demo_hub_is_founded_in_one_call_with_its_own_keys(tmp_path):
 
 
 def test_a_demo_has_everything_within_a_second(tmp_path):
-    make(tmp_path / "echo-1")
+    make_joint(tmp_path / "echo-1")
     repository = Repository(tmp_path / "demo" / "repository", OnlineKeys(tmp_path / "demo" / "online"))
     began = time.perf_counter()
     root = create_demo_repository(repository, CARD, [tmp_path / "echo-1"], [POLICY], NOW)

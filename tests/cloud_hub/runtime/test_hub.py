@@ -131,7 +131,7 @@ async def test_a_lost_link_and_its_return_stand_in_the_log_once_each(tmp_path):
         site.broker.up = True
         await site.link_up()
         said = [json.loads(line)["event"] for line in site.log.getvalue().splitlines()]
-        assert said == ["link_up", "link_lost", "link_up"]
+        assert [event for event in said if event.startswith("link")] == ["link_up", "link_lost", "link_up"]
 
 
 async def test_case_76_a_message_that_trips_a_defect_costs_itself_alone(tmp_path):

@@ -12,6 +12,7 @@ from cloud_hub.core.commands import LoadModel, UnloadModel
 from cloud_hub.core.lineup import MODEL_USE_TTL_MS
 from cloud_hub.core.queues import ModelState
 from cloud_hub.core.web_requests import InferRefusedError
+from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.engine.base import EchoEngine, EngineError
 from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.serving.bundles import BundleFolders
@@ -23,6 +24,7 @@ from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import CARD, MANIFEST, NOW_S, SimDevice, registry
 from tests.cloud_hub.doubles.site import Ear
 from tests.cloud_hub.doubles.swapper import NEWER, SAMPLES, Swapper
+from tests.cloud_hub.engine.test_bundle import bundle
 from wire.protocol.messages import HelloNote, ModelRef, Refusal, RefusalReason
 
 NOW_MS = int(NOW_S * 1000)
@@ -153,9 +155,9 @@ def test_who_speaks_a_version_is_known_for_thirty_days_unless_it_is_gone(device)
 # -- on disk
 
 
-def test_what_devices_spoke_and_what_was_retired_outlives_the_process(tmp_path: Path):
+def test_what_devices_spoke_and_what_was_retired_outlives_the_process(urls: DatabaseUrls):
     for restart in range(2):
-        spoken = ModelUsageStore.open(tmp_path / "versions.db")
+        spoken = ModelUsageStore.open(urls.versions)
         if not restart:
             hello = HelloNote(1, "b", "a", (MANIFEST.ref, NEWER.ref))
             bench = Bench(SimDevice())
@@ -265,3 +267,24 @@ async def test_retiring_names_who_still_speaks_and_is_forced_or_refused(tmp_path
         assert [kept.version for kept in hub.versions.list_models()] == ["2"], (
             "a retired one does not come back by being found"
         )
+
+
+async def test_a_version_that_made_room_is_loaded_again_by_a_web_request_and_nothing_is_lost(tmp_path: Path):
+    swapper = Swapper(tmp_path, max_loaded=1)
+    async with swapper as hub:
+        await hub.versions.load(NEWER.name)
+        states = {kept.version: kept.state for kept in hub.versions.list_models()}
+        assert states["2"] == "READY"
+        assert states["1"] in ("UNLOADING", "UNAVAILABLE")
+        for model in (CARD.name, NEWER.name, CARD.name):
+            assert (await hub.inference.infer(model, SAMPLES))[0].model == model
+        assert swapper.made == 4
+
+
+def test_at_the_start_as_many_versions_are_loaded_as_memory_allows_the_newest_of_each_model_first(tmp_path: Path):
+    paths = [bundle(tmp_path / str(version), version=version).path for version in (1, 2, 3)]
+    size = BundleFolders(paths[:1], None, HubSettings(), EchoEngine).cards()[0].weight_bytes  # type: ignore[arg-type]
+    assert size > 0
+    for room, chosen in ((0, paths), (3 * size, [paths[2], paths[1], paths[0]]), (2 * size + 1, [paths[2], paths[1]])):
+        stock = BundleFolders(paths, None, HubSettings(max_loaded_bytes=room), EchoEngine)  # type: ignore[arg-type]
+        assert stock.initial_bundles() == chosen

@@ -91,7 +91,7 @@ def test_an_enrolled_fleet_has_real_certificates_and_real_rows_in_the_registry(t
     told = load_hub_config(config)
     fleet = FleetConfig(tmp_path / "fleet", told, "http://127.0.0.1:9", lambda number: 1000 + number)
     identities = list(enrol_fleet(fleet, 3))
-    registry = Registry.open(told.state_dir().devices)
+    registry = Registry.open(told.database_urls().registry)
     assert [device.id for device in registry.devices()] == [format_live_device_id(number) for number in range(3)]
     for number, identity in enumerate(identities):
         assert identity.folder is not None

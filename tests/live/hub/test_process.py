@@ -32,7 +32,7 @@ from cloud_hub.engine.types import ModelCard
 from wire.protocol.messages import ModelRef
 
 card = ModelCard(ModelRef("echo", 1, "c", "pack8"), (), ("a", "b"), "x", "FP32", (2,))
-hub.open_engines = lambda config: [EchoEngine(card)]
+hub.open_engines = lambda config, log: [EchoEngine(card)]
 sys.exit(hub.main(["--config", sys.argv[1]]))
 """
 CONFIG = 'state = "state"\nmodels = ["unused"]\n[api]\nport = 0\n{api}\n[broker]\nport = {broker}\n'

@@ -72,6 +72,23 @@ def test_every_spread_answers_as_one_process_does_on_every_bucket(tmp_path, kind
         engine.stop()
 
 
+def test_a_pipeline_answers_alike_in_any_number_of_microbatches_and_measures_how_many_it_takes(tmp_path):
+    engine = open_engine(gang_bundle(tmp_path).path, EngineOptions(6, pipeline=2, devices=2, ready_s=READY_S))
+    assert isinstance(engine, ShardedEngine)
+    try:
+        gang = engine.gangs[0]
+        assert gang.count_pieces("tail", 6) == 1, "nothing was measured yet"
+        x = np.random.default_rng(0).integers(0, 16, (6, *SHAPES["transformer"])).astype(np.float32)
+        found = gang.run("tail", [x])
+        assert 1 <= gang.count_pieces("tail", 6) <= 6
+        assert gang.rank_group is not None
+        for pieces in (1, 2, 4, 6, 99):
+            made = gang.rank_group.step("tail", [x], READY_S, pieces).outputs[0]
+            np.testing.assert_allclose(made, found, atol=TOLERANCE)
+    finally:
+        engine.stop()
+
+
 @pytest.mark.heavy
 def test_a_dead_nursery_is_replaced(tmp_path):
     engine = open_engine(gang_bundle(tmp_path, "echo").path, EngineOptions(tensor=2, devices=2, ready_s=READY_S))

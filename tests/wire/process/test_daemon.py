@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -69,6 +70,17 @@ def test_a_folder_that_cannot_be_locked_is_one_line(tmp_path):
     with pytest.raises(ExitError) as caught:
         FolderLock(tmp_path / "nothing").__enter__()
     assert caught.value.code is ExitCode.DISK
+
+
+def test_a_full_disk_takes_the_owners_id_and_not_the_lock(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with FolderLock(tmp_path), pytest.raises(ExitError) as caught:
+            FolderLock(tmp_path).__enter__()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.code is ExitCode.LOCKED
 
 
 # the signal may come in a callback of the collector, which swallows its error; it comes again

@@ -26,11 +26,15 @@ def refusal(path: Path, means: EngineOptions) -> str:
     return str(caught.value)
 
 
-def test_a_gang_on_another_system_than_linux_is_refused_with_one_line(tmp_path, monkeypatch):
+def test_on_another_system_than_linux_a_gang_is_one_process_which_says_so(tmp_path, monkeypatch):
     path = gang_bundle(tmp_path, "echo").path
     monkeypatch.delattr(os, "pidfd_open", raising=False)
-    with pytest.raises(BundleError, match="which needs Linux"):
-        open_engine(path, TWO)
+    engine = open_engine(path, TWO)
+    assert "needs Linux" in engine.setup.fallback
+    assert engine.infer([engine.sample()])
+    small = EngineOptions(max_batch=4, devices=2, memory_bytes=256 << 20)
+    with pytest.raises(BundleError, match=r"it does not fit: .* needs Linux"):
+        open_engine(path, small)
 
 
 def test_a_world_size_without_devices_is_refused(tmp_path):
@@ -83,3 +87,8 @@ def test_nonsense_on_the_socket_ends_it_and_allocates_nothing():
         protocol.parse_arrays([protocol.ArrayForm("O", (1,))], bytearray(8))
     theirs.close()
     ours.close()
+
+
+@pytest.mark.parametrize(("batch", "pieces", "sizes"), [(8, 1, (8,)), (8, 3, (3, 3, 2)), (2, 4, (1, 1)), (1, 0, (1,))])
+def test_a_batch_is_divided_into_even_microbatches_and_never_into_empty_ones(batch, pieces, sizes):
+    assert protocol.split_batch(batch, pieces) == sizes

@@ -1,0 +1,41 @@
+"""`skerry hub models`: every version on a running hub, its state, and what it computes on."""
+
+import json
+from typing import Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from cloud_hub.cli.hub_operations import HubOperations
+from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config
+from policies.serving.placement import format_size
+from wire.process.terminal import open_console
+
+
+def models(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """Show every model version of the running hub: its state, and the device and precision it computes on.
+
+    Example: skerry hub models
+    """
+    found = HubOperations(load_config(config, state)).list_models()
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    table = Table("model", "state", "device", "precision", "weights", "devices", "note", box=None)
+    for row in found:
+        table.add_row(row["model"], row["state"].lower(), *_describe_setup(row["setup"]), *_describe_use(row))
+    open_console().print(table if found else "no models: set models = [bundle folder, ...] in hub.toml")
+
+
+def _describe_setup(setup: dict[str, Any] | None) -> tuple[str, str, str]:
+    """Return device, precision and size of the weights as text; dashes for a version that is not loaded."""
+    if setup is None:
+        return "-", "-", "-"
+    return setup["device"], setup["precision"], format_size(setup["weight_bytes"])
+
+
+def _describe_use(row: dict[str, Any]) -> tuple[str, str]:
+    """Return the number of devices that use a version, and why it is not as it was asked to be."""
+    fallback = (row["setup"] or {}).get("fallback", "")
+    return str(row["speaking"]), escape(row["reason"] or (f"fallback: {fallback}" if fallback else ""))
