@@ -85,6 +85,8 @@ async def two(tmp_path: Path, bundle: Bundle) -> AsyncIterator[Two]:
                 two = Two(north, south, agent, proxy, carried)
                 await north.start_agent(agent)
                 await two.up(home="up", hub_s="up")
+                # a new device sends nothing before its home hub has told it what it has spent
+                await north.wait_for(agent, lambda s: "mirrors" in s["counts"], "never told what it has spent")
                 yield two
 
 
