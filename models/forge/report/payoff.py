@@ -30,6 +30,7 @@ from models.forge.report.payoff_warnings import (
     warn_of_dead_codes,
     warn_of_harm,
     warn_of_risk,
+    warn_of_unmeasured_codes,
 )
 
 __all__ = [
@@ -132,6 +133,7 @@ def _list_warnings(manifest: Manifest, found: Outcomes, judged: Payoff, evidence
     told += [warn_below_baseline(found.edge_loss, found.metric, one) for one in evidence.trivial]
     told += list_pair_warnings(manifest.calibration, manifest.guarantee, found, evidence.silence)
     told += [warn_of_alarms("the device", manifest.gate.domain), warn_of_alarms("the hub", manifest.gate.hub_domain)]
+    told += [warn_of_unmeasured_codes(manifest.leakage, max(field.level for field in manifest.features))]
     told += list_near_raw(evidence.leakage)
     told += [
         warn_of_costly_codes(evidence.shipped, evidence.others) if evidence.shipped else "",

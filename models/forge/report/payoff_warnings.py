@@ -10,11 +10,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.bundle.measurements import CalibrationFigures, DomainFigures, QualityMetric, RiskGuarantee
+from models.bundle.measurements import (
+    CalibrationFigures,
+    DomainFigures,
+    LeakageRow,
+    LeakKind,
+    QualityMetric,
+    RiskGuarantee,
+)
 from models.forge.evaluation.outcomes import Outcomes
 from models.forge.evaluation.risk_control import RiskKind
 from models.forge.evaluation.trivial_baseline import TrivialBaseline
 from models.forge.report.intervals import Interval, gain_interval, measure_gain, quality_interval, share_interval
+from wire.protocol.messages import SensitivityLevel
 
 _FEWEST_BITS = 1.0  # of all codes of a sample together: less tells hardly two kinds of samples apart
 _ALIKE = 1e-4  # of accuracy, or as a share of an RMSE
@@ -96,6 +104,19 @@ def warn_of_dead_codes(codes: npt.NDArray[np.uint8]) -> str:
     return (
         f"the codes are dead: {different} different in {len(codes)} held-out samples, {bits:.2f} bits each at most; the"
         " model's features at this cut say nothing of the sample: try another --cut, and look at the model's weights"
+    )
+
+
+def warn_of_unmeasured_codes(rows: Sequence[LeakageRow], level: SensitivityLevel) -> str:
+    """Nothing was measured of how well samples can be rebuilt from the codes, so that policies deny every question.
+
+    `level`: of the codes; what is not private needs no measurement.
+    """
+    if level < SensitivityLevel.P2 or any(row.kind is LeakKind.RECONSTRUCTION for row in rows):
+        return ""
+    return (
+        "no question will leave: what the codes give away of a sample was not measured, and policies deny what is not"
+        " (denied_unmeasured); run `skerry models measure`, or forge with more --effort"
     )
 
 

@@ -4,7 +4,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from models.bundle.measurements import CalibrationFigures, DomainFigures, DomainScore, QualityMetric, RiskGuarantee
+from models.bundle.measurements import (
+    CalibrationFigures,
+    DomainFigures,
+    DomainScore,
+    LeakageRow,
+    LeakKind,
+    QualityMetric,
+    RiskGuarantee,
+)
 from models.forge.evaluation.outcomes import Outcomes, add_groups, regressor_outcomes
 from models.forge.evaluation.trivial_baseline import TrivialBaseline
 from models.forge.report.payoff_warnings import (
@@ -17,7 +25,9 @@ from models.forge.report.payoff_warnings import (
     warn_of_dead_codes,
     warn_of_harm,
     warn_of_risk,
+    warn_of_unmeasured_codes,
 )
+from wire.protocol.messages import SensitivityLevel
 
 ACCURACY, RMSE = QualityMetric.ACCURACY, QualityMetric.RMSE
 
@@ -159,3 +169,13 @@ def test_codes_that_cost_more_than_the_sample_itself_are_called_so():
     assert warn_of_costly_codes(codes, [CodedSamples("sample-64", 516, 0.3)]) == "", "it loses more"
     assert warn_of_costly_codes(codes, [CodedSamples("sample-512", 1028, 0.0)]) == ""
     assert warn_of_costly_codes(codes, []) == ""
+
+
+def test_private_codes_that_nothing_was_measured_of_are_said_to_be_denied():
+    row = LeakageRow("0" * 64, LeakKind.MEMBERSHIP, "", "loss", "auc", 100, 0.5, 0.6, 0.5, 0.6)
+    line = warn_of_unmeasured_codes((row,), SensitivityLevel.P2)
+    assert "denied_unmeasured" in line
+    assert "skerry models measure" in line
+    rebuilt = msgspec.structs.replace(row, kind=LeakKind.RECONSTRUCTION)
+    assert warn_of_unmeasured_codes((row, rebuilt), SensitivityLevel.P2) == ""
+    assert warn_of_unmeasured_codes((), SensitivityLevel.P1) == "", "what is not private needs no measurement"
