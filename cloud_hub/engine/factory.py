@@ -5,6 +5,7 @@ Rule: one process, unless the bundle's plan, the hub's options or the memory of 
 
 import contextlib
 import os
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import msgspec
 import torch
 
 from cloud_hub.engine.base import Engine, EngineError
+from cloud_hub.engine.deadline import start_engine
 from cloud_hub.engine.devices import count_usable_cards
 from cloud_hub.engine.types import EngineOptions, make_bundle_card, make_placement_request, needs_sharding
 from models.bundle.bundle import Bundle, open_bundle, open_bundle_streamed, read_manifest
@@ -37,12 +39,18 @@ def open_engine(path: Path, means: EngineOptions) -> Engine:
 
     BundleError or EngineError, one line, in bounded time.
     """
-    engine = _build_engine(path, means)
-    engine.start()
-    return engine
+    manifest = read_manifest(path)
+    several, note = not manifest.hub.whole and needs_sharding(manifest, means), ""
+    if several and not hasattr(os, "pidfd_open"):
+        several, note = False, _require_one_process(path, manifest, means)
+    if several and (sharded := _shard_if_needed(path, manifest, means)):
+        sharded.start()
+        return sharded
+    return start_engine(partial(_build_local_engine, path, means, note), manifest.model, means.ready_s)
 
 
-def _build_engine(path: Path, means: EngineOptions) -> Engine:
+def _build_local_engine(path: Path, means: EngineOptions, note: str) -> Engine:
+    """Build the engine of one process. `note`: why the model is not on several devices, "" if nobody asked for them."""
     manifest = read_manifest(path)
     options = means.compute_options(manifest.ref)
     if manifest.hub.whole:
@@ -51,11 +59,7 @@ def _build_engine(path: Path, means: EngineOptions) -> Engine:
         return OnnxEngine(open_bundle(path), means.max_batch, means.threads, options)
     from cloud_hub.engine.torch import TorchEngine  # noqa: PLC0415 - torch takes seconds: not for `skerry hub invite`
 
-    several, note = needs_sharding(manifest, means), ""
-    if several and not hasattr(os, "pidfd_open"):
-        several, note = False, _require_one_process(path, manifest, means)
-    sharded = _shard_if_needed(path, manifest, means) if several else None
-    return sharded or TorchEngine(open_bundle(path), means.max_batch, means.threads, options, note)
+    return TorchEngine(open_bundle(path), means.max_batch, means.threads, options, note)
 
 
 def _require_one_process(path: Path, manifest: Manifest, means: EngineOptions) -> str:

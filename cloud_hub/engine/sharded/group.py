@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cloud_hub.engine.base import EngineError
 from cloud_hub.engine.sharded import protocol
-from cloud_hub.engine.sharded.fork_server import ForkServer, ForkServerError, RankProcess
+from cloud_hub.engine.sharded.fork_server import ForkServer, ForkServerError, RankProcess, wait_for_death
 from cloud_hub.engine.sharded.protocol import (
     Array,
     BatchStep,
@@ -32,6 +32,7 @@ from cloud_hub.engine.sharded.protocol import (
 from models.bundle.manifest import BundleError
 
 _GONE_S = 5.0
+_DYING_S = 0.5  # a rank that dies closes its sockets, which the others report, before it counts as dead
 
 
 class RankLostError(EngineError):
@@ -174,6 +175,8 @@ class RankGroup:
         except protocol.PipeError as error:
             raise self._kill_as_lost(str(error), at) from None
         if isinstance(word, RankFailed):
+            if not word.bundle:
+                wait_for_death(self._ranks, _DYING_S)
             lost = self._kill_as_lost(word.why, at)
             raise BundleError(f"{self._name}: {word.why}") if word.bundle else lost
         if not isinstance(word, kind):

@@ -49,7 +49,6 @@ class RankConfig(msgspec.Struct, frozen=True, tag="charter"):
     device: str
     timeout_s: float
     threads: int = 1
-    half: bool = False  # weights and activations in bfloat16 (CUDA only)
 
 
 class BatchStep(msgspec.Struct, frozen=True, tag="step"):

@@ -62,7 +62,7 @@ class ModelStage:
         meet = RankCollectives(group, *share)
         self.counts: Counter[str] = meet.counts
         held = read_pieces(files, form.weights, self._programs.stage_pieces(self._at), share)
-        held = {name: _move_tensor(tensor, told) for name, tensor in held.items()}
+        held = {name: tensor.to(told.device) for name, tensor in held.items()}
         self.shard_bytes = sum(tensor.nbytes for tensor in held.values())
         parts = self._programs.parts
         self._graphs: dict[str, fx.GraphModule] = {
@@ -84,10 +84,3 @@ class ModelStage:
         """Run the stage's part of a graph."""
         made: Sequence[Tensor] = self._graphs[graph](*values)
         return made
-
-
-def _move_tensor(tensor: Tensor, told: RankConfig) -> Tensor:
-    if torch.device(told.device).type == "cpu":
-        return tensor
-    narrow = told.half and tensor.dtype is torch.float32
-    return tensor.to(told.device, torch.bfloat16 if narrow else tensor.dtype)
