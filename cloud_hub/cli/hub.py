@@ -17,7 +17,6 @@ from cloud_hub.api.admin import CaStep
 from cloud_hub.cli.engines import models
 from cloud_hub.cli.fetch import fetch
 from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.models import plan
 from cloud_hub.cli.options import (
     DEFAULT_FILE,
     AsJson,
@@ -30,6 +29,7 @@ from cloud_hub.cli.options import (
     parse_span,
     print_record,
 )
+from cloud_hub.cli.plan import plan
 from cloud_hub.registry.access import KeyRequest, Scope
 from cloud_hub.registry.registry import DeviceInvitation
 from cloud_hub.runtime.config import PREFIX, load_hub_config

@@ -17,7 +17,16 @@ _GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 def find_cards() -> tuple[CardMemory, ...]:
     """Find the graphics cards of this machine with their memory; () if there are none."""
-    return _ask_driver() or _ask_torch()
+    return _ask_driver() or find_usable_cards()
+
+
+def find_usable_cards() -> tuple[CardMemory, ...]:
+    """Find the cards that torch can compute on, with their memory; the driver may know more."""
+    found = []
+    for index in range(count_usable_cards()):
+        free, total = torch.cuda.mem_get_info(index)
+        found.append(CardMemory(index, torch.cuda.get_device_name(index), int(total), int(free)))
+    return tuple(found)
 
 
 def count_usable_cards() -> int:
@@ -68,11 +77,3 @@ def _describe_handle(library: object, index: int, handle: object) -> CardMemory:
     memory = library.nvmlDeviceGetMemoryInfo(handle)  # type: ignore[attr-defined]
     name = library.nvmlDeviceGetName(handle)  # type: ignore[attr-defined]
     return CardMemory(index, str(name), int(memory.total), int(memory.free))
-
-
-def _ask_torch() -> tuple[CardMemory, ...]:
-    found = []
-    for index in range(count_usable_cards()):
-        free, total = torch.cuda.mem_get_info(index)
-        found.append(CardMemory(index, torch.cuda.get_device_name(index), int(total), int(free)))
-    return tuple(found)

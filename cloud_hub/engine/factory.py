@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import torch
 
 from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.deadline import start_engine
-from cloud_hub.engine.devices import count_usable_cards
+from cloud_hub.engine.devices import count_usable_cards, find_usable_cards
 from cloud_hub.engine.types import EngineOptions, make_bundle_card, make_placement_request, needs_sharding
 from models.bundle.bundle import Bundle, open_bundle, open_bundle_streamed, read_manifest
 from models.bundle.manifest import BundleError, Manifest
@@ -152,12 +151,16 @@ class PlacementPlan(NamedTuple):
 
 
 def find_devices(means: EngineOptions, kind: str) -> DeviceMemory:
-    """The devices to use: as many as configured, else all graphics cards or all CPU cores. `kind`: "cuda" or "cpu"."""
+    """The devices to use: as many as configured, else all graphics cards or all CPU cores. `kind`: "cuda" or "cpu".
+
+    EngineError if more graphics cards are configured than there are.
+    """
     if kind == "cuda":
-        free, _ = torch.cuda.mem_get_info()
-        there = torch.cuda.device_count()
-        count = min(means.devices or there, there)
-        return DeviceMemory(count, means.memory_bytes or int(free), _CARD_PROCESS)
+        cards = find_usable_cards()
+        if means.devices > len(cards):
+            raise EngineError(f"[engine] devices = {means.devices}, there are {len(cards)} graphics cards")
+        used = cards[: means.devices or len(cards)]
+        return DeviceMemory(len(used), means.memory_bytes or min(card.free_bytes for card in used), _CARD_PROCESS)
     return DeviceMemory(means.devices or os.cpu_count() or 1, means.memory_bytes, _PROCESS)
 
 
@@ -166,7 +169,7 @@ def plan_placement(
 ) -> PlacementPlan:
     """Measure the model and choose its placement on `devices`. BundleError if its graphs do not fit together."""
     wanted = make_placement_request(manifest, means)
-    pairs = [pair for pair in list_layouts(devices.count) if wanted.allows_layout(*pair)]
+    pairs = [pair for pair in list_layouts(devices.count // devices.nodes) if wanted.allows_layout(*pair)]
     needs = tuple(_estimate_need(form, tensor, stages, means.max_batch) for tensor, stages in pairs)
     return PlacementPlan(measure_model(form, means.max_batch), needs, devices, place_model(needs, devices, wanted))
 

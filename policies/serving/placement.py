@@ -14,12 +14,16 @@ GIB = 1 << 30
 
 
 class MemoryNeed(msgspec.Struct, frozen=True):
-    """Memory that the fullest rank needs if a model is spread over `tensor` x `pipeline` ranks."""
+    """Memory that the fullest rank needs if a model is spread over `tensor` x `pipeline` ranks.
+
+    `cache_bytes`: keys and values of a decoder's sequences.
+    """
 
     tensor: int
     pipeline: int
     weight_bytes: int
     activation_bytes: int
+    cache_bytes: int = 0
 
     @property
     def ranks(self) -> int:
@@ -28,24 +32,42 @@ class MemoryNeed(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        """Weights and activations of the fullest rank."""
-        return self.weight_bytes + self.activation_bytes
+        """Weights, activations and cache of the fullest rank."""
+        return self.weight_bytes + self.activation_bytes + self.cache_bytes
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
     """Number of devices and the memory of each.
 
-    `memory_bytes` 0 = not limited. `process_bytes`: what a rank takes before it holds anything.
+    `memory_bytes` 0 = not limited. `process_bytes`: what a rank takes before it holds anything. `nodes`: machines that
+    they stand in, as many in each; between two of them lies a slow line.
     """
 
     count: int = 1
     memory_bytes: int = 0
     process_bytes: int = 256 * MIB
+    nodes: int = 1
 
     @property
     def room(self) -> float:
         """Bytes that a device has for a model; inf where memory is not limited."""
         return self.memory_bytes - self.process_bytes if self.memory_bytes else float("inf")
+
+    def count_nodes(self, tensor: int, pipeline: int) -> int:
+        """Count the nodes that one replica of a layout takes; 0 if it does not go.
+
+        A tensor division stays inside a node, for it talks in every layer; stages may lie in different ones.
+        """
+        stages = self.count // self.nodes // tensor
+        taken = -(-pipeline // stages) if stages else 0
+        return taken if taken <= self.nodes else 0
+
+    def count_replicas(self, tensor: int, pipeline: int) -> int:
+        """Count the replicas of a layout that go side by side."""
+        taken = self.count_nodes(tensor, pipeline)
+        if taken != 1:
+            return self.nodes // taken if taken else 0
+        return self.count // self.nodes // (tensor * pipeline) * self.nodes
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
@@ -90,17 +112,25 @@ def place_model(needs: Sequence[MemoryNeed], devices: DeviceMemory, asked: Place
     ranks = max(1, asked.tensor) * max(1, asked.pipeline) * max(1, asked.replicas)
     if ranks > devices.count:
         return DoesNotFit(f"the plan takes {ranks} devices ({_describe_request(asked)}), there are {devices.count}")
+    if 0 < asked.tensor > devices.count // devices.nodes:
+        return DoesNotFit(
+            f"tensor {asked.tensor} does not go into a node of {devices.count // devices.nodes} devices: it talks in"
+            " every layer, so it stays inside one; use pipeline across nodes"
+        )
     allowed = [
-        need for need in needs if asked.allows_layout(need.tensor, need.pipeline) and need.ranks <= devices.count
+        need
+        for need in needs
+        if asked.allows_layout(need.tensor, need.pipeline) and devices.count_nodes(need.tensor, need.pipeline)
     ]
     if not allowed:
         return DoesNotFit(f"nothing on {devices.count} devices is {_describe_request(asked)}")
     fitting = [need for need in allowed if need.bytes <= devices.room]
     if not fitting:
         return _explain_misfit(allowed, devices)
-    chosen = min(fitting, key=lambda need: (need.ranks, need.pipeline))
-    replicas = asked.replicas or devices.count // chosen.ranks
-    if replicas * chosen.ranks > devices.count:
+    chosen = min(fitting, key=lambda need: (need.ranks, devices.count_nodes(need.tensor, need.pipeline), need.pipeline))
+    most = devices.count_replicas(chosen.tensor, chosen.pipeline)
+    replicas = asked.replicas or most
+    if replicas > most:
         return DoesNotFit(f"the plan takes {replicas * chosen.ranks} devices, there are {devices.count}")
     return Placement(chosen, replicas, _explain_choice(chosen, replicas, devices, asked))
 
@@ -115,6 +145,8 @@ def _explain_choice(chosen: MemoryNeed, replicas: int, devices: DeviceMemory, as
     else:
         kind = "tensor" if chosen.pipeline == 1 else "pipeline" if chosen.tensor == 1 else "tensor and pipeline"
         said = f"{kind} parallel over {chosen.ranks} devices is the least that fits, {held}"
+    taken = devices.count_nodes(chosen.tensor, chosen.pipeline)
+    said += f"; stages across {taken} nodes, tensor inside each" if taken > 1 else ""
     return f"{said}; {replicas} replicas side by side" if replicas > 1 else said
 
 

@@ -1,0 +1,149 @@
+"""Shape and size of a transformer in Hugging Face's form, from its config.json and, where they are there, its files.
+
+Rule: only families whose layers are known are counted from a configuration; sizes of files go before what is counted.
+Nothing is loaded and no code of the folder is run.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from models.forge.data.types import ForgeError
+from models.huggingface.checkpoint import CONFIG_FILE, INDEX_FILE, read_json
+from policies.serving.computing import Precision
+from policies.serving.transformer import TransformerShape, count_parameters
+from wire.process.exit_codes import ExitCode, ExitError
+
+_DECODERS = {
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen2_moe",
+    "qwen3_moe",
+    "gemma",
+    "gemma2",
+    "olmo2",
+    "olmoe",
+}
+_TEXT_ENCODERS = {"bert", "roberta", "xlm-roberta"}
+_PICTURE_ENCODERS = {"vit", "deit"}
+_STORED = {"float32": Precision.FLOAT32, "bfloat16": Precision.BFLOAT16, "float16": Precision.FLOAT16}
+
+
+class PlannedCheckpoint(NamedTuple):
+    """A checkpoint to plan for. `length`: tokens of one sample of an encoder, the longest context of a decoder.
+
+    `weight_bytes`: as they are stored, in `stored`; `counted`: from the configuration, for no file says it.
+    """
+
+    name: str
+    shape: TransformerShape
+    length: int
+    stored: Precision
+    weight_bytes: int
+    counted: bool
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is a checkpoint rather than a bundle."""
+    return (folder / CONFIG_FILE).is_file()
+
+
+def read_planned_checkpoint(folder: Path) -> PlannedCheckpoint:
+    """Read what a plan needs of a checkpoint. ExitError(MODEL), one line, if its size cannot be known."""
+    try:
+        config = read_json(folder / CONFIG_FILE)
+        shape, length = _read_shape(config)
+        stored = _STORED[str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")]
+        held = _read_stored_bytes(folder)
+    except ForgeError as error:
+        raise ExitError(ExitCode.MODEL, str(error)) from None
+    except KeyError as error:
+        raise ExitError(ExitCode.MODEL, f"{folder / CONFIG_FILE}: has no usable {error}") from None
+    size = held or count_parameters(shape).total * stored.weight_bytes
+    return PlannedCheckpoint(folder.resolve().name, shape, length, stored, size, not held)
+
+
+def _read_shape(config: dict[str, Any]) -> tuple[TransformerShape, int]:
+    """Read the shape, and the tokens of a sample. KeyError with the key that is missing or no whole number."""
+    family = str(config.get("model_type", ""))
+    if "kv_lora_rank" in config or family not in _DECODERS | _TEXT_ENCODERS | _PICTURE_ENCODERS:
+        known = ", ".join(sorted(_DECODERS | _TEXT_ENCODERS | _PICTURE_ENCODERS))
+        raise ForgeError(f"layers of {family[:40]!r} are not known here; known are {known}")
+    width, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
+    shape = TransformerShape(
+        layers=_number(config, "num_hidden_layers"), width=width, heads=heads, kv_heads=heads,
+        head_width=width // heads, feed_width=_number(config, "intermediate_size"), vocabulary=0, gated=False,
+        biases=True, decoder=False,
+    )  # fmt: skip
+    if family in _PICTURE_ENCODERS:
+        return _add_pictures(shape, config)
+    if family in _TEXT_ENCODERS:
+        return _add_text(shape, config)
+    return _add_decoder(shape, config)
+
+
+def _add_pictures(shape: TransformerShape, config: dict[str, Any]) -> tuple[TransformerShape, int]:
+    side, piece = _number(config, "image_size"), _number(config, "patch_size")
+    length = (side // piece) ** 2 + 1
+    patches = piece * piece * _number(config, "num_channels", 3) * shape.width
+    return replace(shape, fixed_parameters=patches + (length + 4) * shape.width), length
+
+
+def _add_text(shape: TransformerShape, config: dict[str, Any]) -> tuple[TransformerShape, int]:
+    length = _number(config, "max_position_embeddings")
+    rows = length + _number(config, "type_vocab_size", 2) + 3
+    return replace(
+        shape, vocabulary=_number(config, "vocab_size"), fixed_parameters=(rows + shape.width) * shape.width
+    ), length
+
+
+def _add_decoder(shape: TransformerShape, config: dict[str, Any]) -> tuple[TransformerShape, int]:
+    heads = _number(config, "num_key_value_heads", shape.heads)
+    experts = _number(config, "num_local_experts", _number(config, "num_experts", 0))
+    made = replace(
+        shape, kv_heads=heads, head_width=_number(config, "head_dim", shape.head_width), gated=True, biases=False,
+        decoder=True, vocabulary=_number(config, "vocab_size"), tied=bool(config.get("tie_word_embeddings")),
+    )  # fmt: skip
+    if experts:
+        step = max(1, _number(config, "decoder_sparse_step", 1))
+        plain = {at for at in config.get("mlp_only_layers") or () if isinstance(at, int)}
+        sparse = sum((at + 1) % step == 0 and at not in plain for at in range(shape.layers))
+        made = replace(
+            made, experts=experts, active_experts=_number(config, "num_experts_per_tok"),
+            expert_width=_number(config, "moe_intermediate_size", shape.feed_width),
+            shared_width=_number(config, "shared_expert_intermediate_size", 0), dense_layers=shape.layers - sparse,
+        )  # fmt: skip
+    return made, _number(config, "max_position_embeddings")
+
+
+_REQUIRED = -1
+
+
+def _number(config: dict[str, Any], key: str, default: int = _REQUIRED) -> int:
+    """A whole number above 0 of a configuration; KeyError if there is none and no default."""
+    found = config.get(key)
+    if found is None and default != _REQUIRED:
+        return default
+    if not isinstance(found, int) or isinstance(found, bool) or found < min(1, abs(default)):
+        raise KeyError(key)
+    return found
+
+
+def _read_stored_bytes(folder: Path) -> int:
+    """Bytes of the weights as the index or the files' headers say; 0 if there are no files."""
+    if (folder / INDEX_FILE).exists():
+        told = read_json(folder / INDEX_FILE).get("metadata")
+        size = told.get("total_size") if isinstance(told, dict) else None
+        return size if isinstance(size, int) and size > 0 else 0
+    return sum(_read_tensor_bytes(path) for path in sorted(folder.glob("*.safetensors")))
+
+
+def _read_tensor_bytes(path: Path) -> int:
+    """Bytes of the tensors of one file: what lies behind its header."""
+    with path.open("rb") as file:
+        head = int.from_bytes(file.read(8), "little")
+    return max(0, path.stat().st_size - 8 - head)

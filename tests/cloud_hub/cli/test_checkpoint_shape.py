@@ -1,0 +1,86 @@
+"""Sizes of checkpoints from their configurations, against the networks that transformers builds of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_hub.cli.checkpoint_shape import read_planned_checkpoint
+from policies.serving.computing import Precision
+from policies.serving.transformer import count_parameters
+from wire.process.exit_codes import ExitCode, ExitError
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 200}
+DECODER = {**SMALL, "num_key_value_heads": 2, "vocab_size": 500, "max_position_embeddings": 128}
+EXPERTS = {**DECODER, "num_local_experts": 6, "num_experts_per_tok": 2}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", DECODER),
+    "mistral": ("MistralForCausalLM", DECODER),
+    "qwen2": ("Qwen2ForCausalLM", DECODER),
+    "qwen3": ("Qwen3ForCausalLM", {**DECODER, "head_dim": 32, "tie_word_embeddings": True}),
+    "gemma": ("GemmaForCausalLM", {**DECODER, "head_dim": 16}),
+    "gemma2": ("Gemma2ForCausalLM", {**DECODER, "head_dim": 16}),
+    "olmo2": ("Olmo2ForCausalLM", DECODER),
+    "mixtral": ("MixtralForCausalLM", EXPERTS),
+    "olmoe": ("OlmoeForCausalLM", {**DECODER, "num_experts": 6, "num_experts_per_tok": 2}),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        {**EXPERTS, "head_dim": 16, "moe_intermediate_size": 100, "mlp_only_layers": [1]},
+    ),
+    "qwen2_moe": (
+        "Qwen2MoeForCausalLM",
+        {**EXPERTS, "num_experts": 6, "moe_intermediate_size": 100, "shared_expert_intermediate_size": 72},
+    ),
+    "bert": ("BertForSequenceClassification", {**SMALL, "vocab_size": 500, "max_position_embeddings": 128}),
+    "roberta": ("RobertaForSequenceClassification", {**SMALL, "vocab_size": 500, "max_position_embeddings": 128}),
+    "vit": ("ViTForImageClassification", {**SMALL, "image_size": 32, "patch_size": 8}),
+}
+TOLERANCE = 0.03  # biases of projections and norms of some families are not counted; a fraction of a percent when large
+
+
+def write_config(folder: Path, family: str, config: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": family, **config}))
+    return folder
+
+
+@pytest.mark.further
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_parameters_are_those_of_the_network_that_transformers_builds(tmp_path, family):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    kind, options = FAMILIES[family]
+    config = transformers.AutoConfig.for_model(family, **options)
+    config.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        net = getattr(transformers, kind)(config)
+    wanted = sum(parameter.numel() for parameter in net.parameters())
+    planned = read_planned_checkpoint(tmp_path)
+    assert planned.counted
+    assert count_parameters(planned.shape).total == pytest.approx(wanted, rel=TOLERANCE)
+
+
+def test_sizes_of_files_go_before_what_is_counted(tmp_path):
+    folder = write_config(tmp_path / "net", "llama", {**DECODER, "torch_dtype": "bfloat16"})
+    (folder / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 12345}, "weight_map": {}}')
+    planned = read_planned_checkpoint(folder)
+    assert (planned.weight_bytes, planned.counted, planned.stored) == (12345, False, Precision.BFLOAT16)
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "why"),
+    [
+        ("falcon", DECODER, "layers of 'falcon' are not known here; known are bert, "),
+        ("llama", {**DECODER, "kv_lora_rank": 512}, "are not known here"),
+        ("llama", {key: value for key, value in DECODER.items() if key != "vocab_size"}, "has no usable 'vocab_size'"),
+        ("llama", {**DECODER, "num_hidden_layers": "many"}, "has no usable 'num_hidden_layers'"),
+        ("llama", {**DECODER, "num_attention_heads": 0}, "has no usable 'num_attention_heads'"),
+        ("llama", {**DECODER, "dtype": "int3"}, "has no usable 'int3'"),
+    ],
+)
+def test_a_configuration_that_does_not_say_its_size_is_one_line(tmp_path, family, config, why):
+    with pytest.raises(ExitError) as caught:
+        read_planned_checkpoint(write_config(tmp_path / "net", family, config))
+    assert caught.value.code == ExitCode.MODEL
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
