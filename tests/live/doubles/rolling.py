@@ -109,6 +109,12 @@ async def feeding(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def all_run(stage: ProcessHarness, agents: list[AgentHandle], model: str) -> None:
+    """Until every agent says that it runs `model`: what it reported to the hub may be ahead of its status."""
+    for agent in agents:
+        await stage.wait_for(agent, lambda s: s["updates"]["model"] == model, f"it does not run {model}")
+
+
 async def models(stage: ProcessHarness, agents: list[AgentHandle]) -> set[str]:
     """What the agents run now."""
     return {(await stage.fetch_status(agent))["updates"]["model"] for agent in agents}

@@ -7,7 +7,7 @@ import pytest
 from models.bundle.bundle import Bundle
 from simulations.processes import ProcessHarness
 from tests.live.doubles.candidates import confused, successor
-from tests.live.doubles.rolling import feeding, fleet, models, sets, typed
+from tests.live.doubles.rolling import all_run, feeding, fleet, models, sets, typed
 from wire.process.exit_codes import ExitCode
 
 pytestmark = pytest.mark.live
@@ -22,7 +22,7 @@ async def test_a_fleet_of_one_keeps_a_good_version_and_takes_a_worse_one_back(
     async with feeding(stage, bundle, agents):
         told = await typed(stage, "start", str(good.path), "--watch", *sets())
         assert told.code is ExitCode.OK, told.out + told.err
-        assert await models(stage, agents) == {"digits@2"}
+        await all_run(stage, agents, "digits@2")
         told = await typed(stage, "start", str(bad.path), "--watch", *sets())
         assert told.code is ExitCode.STOPPED, told.out + told.err
         await stage.wait_for(agents[0], lambda s: s["updates"]["model"] == "digits@2", "it did not go back")

@@ -9,7 +9,7 @@ from models.bundle.bundle import Bundle
 from simulations.processes import ProcessHarness
 from tests.live.doubles.candidates import confused, confused_as_one, renamed, successor
 from tests.live.doubles.fleet import judged, settle
-from tests.live.doubles.rolling import feeding, fleet, models, sets, typed
+from tests.live.doubles.rolling import all_run, feeding, fleet, models, sets, typed
 from wire.process.exit_codes import ExitCode
 
 pytestmark = pytest.mark.live
@@ -25,13 +25,12 @@ async def test_a_good_version_reaches_all_and_one_that_answers_worse_is_taken_ba
         told = await typed(stage, "start", str(good.path), "--watch", *sets())
         assert told.code is ExitCode.OK, told.out + told.err
         assert "successfully rolled out" in told.out
-        assert await models(stage, agents) == {"digits@2"}
+        await all_run(stage, agents, "digits@2")
         told = await typed(stage, "start", str(bad.path), "--watch", *sets())
         assert told.code is ExitCode.STOPPED, told.out + told.err
         assert "aborted" in told.out
         assert len(feed.ran(3)) == 1, "the first wave is one device"
-        for agent in agents:
-            await stage.wait_for(agent, lambda s: s["updates"]["model"] == "digits@2", "it did not go back")
+        await all_run(stage, agents, "digits@2")
     shown = await typed(stage, "status", "--json")
     assert shown.json["state"] == "aborted"
     assert shown.json["exposed"] == 1
@@ -65,7 +64,7 @@ async def test_twenty_agents_get_a_good_version_in_three_waves_and_a_bad_one_rea
         told = await typed(stage, "start", str(good.path), "--watch", *slow)
         assert told.code is ExitCode.OK, told.out + told.err
         assert "wave 3 of 3" in told.out
-        assert await models(stage, agents) == {"digits@2"}
+        await all_run(stage, agents, "digits@2")
         told = await typed(stage, "start", str(bad.path), "--watch", *slow)
         assert told.code is ExitCode.STOPPED, told.out + told.err
         assert len(feed.ran(3)) == 1, "the first wave is one device"
