@@ -151,13 +151,15 @@ class ShardedGraphRunner:
         """
         batch = len(columns[0])
         seconds: dict[int, float] = {}
-        for pieces in sorted({min(batch, many * gang.stages) for many in _MICROBATCHES} | {1}):
-            for _ in range(_TRIALS):
+        tried = sorted({min(batch, many * gang.stages) for many in _MICROBATCHES} | {1})
+        for turn in range(1 + _TRIALS):  # the first run of a shape plans and allocates: it does not count
+            for pieces in list(tried):
                 started = time.monotonic()
                 self._guard_call(lambda gang, n=pieces: gang.step(graph, columns, self._limits.ready_s, n), gang)
-                seconds[pieces] = min(seconds.get(pieces, math.inf), time.monotonic() - started)
-                if seconds[pieces] > _HOPELESS * min(seconds.values()):
-                    break
+                if turn:
+                    seconds[pieces] = min(seconds.get(pieces, math.inf), time.monotonic() - started)
+            if turn:
+                tried = [pieces for pieces in tried if seconds[pieces] < _HOPELESS * min(seconds.values())]
         return -(-batch // min(seconds, key=lambda pieces: seconds[pieces]))
 
     def _guard_call(self, call: Any, gang: RankGroup) -> Any:
