@@ -39,13 +39,13 @@ test: setup ## set up what is missing, then run the tests that need no broker (A
 	@$(python) -m pytest --ignore=tests/live -m 'not heavy and not further and not postgres' -n auto --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
 heavy: setup ## the tests that take many seconds each: whole runs of the forge, property tests with all their examples
-	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'heavy or further or hypothesis or examples' -n auto --dist loadscope $(ARGS)
-	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy $(ARGS)
+	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'heavy or further or hypothesis or examples' --timeout=900 -n auto --dist loadscope $(ARGS)
+	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy --timeout=900 $(ARGS)
 
 heavy-ci: setup ## of those, what `.ci/run` has time for: all examples, further cases, a pipeline, replicas, a mixed gang, a forge run, two pages
-	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'further or hypothesis or examples' -n auto --dist loadscope $(ARGS)
-	@$(python) -m pytest -m heavy -k '$(ci_forge) or engines.md' tests/models/forge/pipeline/test_forge.py tests/test_docs.py $(ARGS)
-	@$(python) -m pytest -m heavy -k '$(ci_gangs) or rollout.md' tests/live/hub/test_sharded_engines.py tests/live/test_docs.py $(ARGS)
+	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'further or hypothesis or examples' --timeout=600 -n auto --dist loadscope $(ARGS)
+	@$(python) -m pytest -m heavy --timeout=900 -k '$(ci_forge) or engines.md' tests/models/forge/pipeline/test_forge.py tests/test_docs.py $(ARGS)
+	@$(python) -m pytest -m heavy --timeout=900 -k '$(ci_gangs) or rollout.md' tests/live/hub/test_sharded_engines.py tests/live/test_docs.py $(ARGS)
 
 live: setup ## the tests against the real Mosquitto, a real PostgreSQL, real processes and sockets
 	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) --ignore=tests/live/hub/test_alerts.py -m 'not heavy' --timeout=600 -n 2 --dist loadscope --durations=25)
