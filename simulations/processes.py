@@ -123,12 +123,13 @@ class AgentHandle:
 
 @dataclass
 class HubHandle:
-    """The hub: its state folder, web API, broker port and process."""
+    """The hub: its state folder, web API, broker port and process. `server`: URL of its PostgreSQL database, if any."""
 
     folder: Path
     url: str
     broker_port: int
     child: ChildProcess
+    server: str = ""
 
     @property
     def token(self) -> str:
@@ -137,8 +138,13 @@ class HubHandle:
 
     @property
     def database(self) -> Path:
-        """The hub's database file."""
+        """The hub's database file, where it has no server."""
         return self.folder / "hub.db"
+
+    @property
+    def questions(self) -> Path | str:
+        """Where its questions are: its database file, or the URL of its server."""
+        return self.server or self.database
 
 
 @dataclass
@@ -210,7 +216,8 @@ class ProcessHarness:
         }
         config.write_text(tomli_w.dumps({**values, **tables}))
         child = ChildProcess("cloud_hub", config, folder / "hub.log")
-        self.hub = HubHandle(folder / "state", f"http://127.0.0.1:{api_port}", broker_port, child)
+        server = str(tables.get("store", {}).get("url", ""))
+        self.hub = HubHandle(folder / "state", f"http://127.0.0.1:{api_port}", broker_port, child, server)
         if policies:
             await asyncio.to_thread(self._create_repository, config, bundles, policies)
         return self.hub

@@ -278,9 +278,10 @@ class HealthRoutes:
         status = self._hub.status()
         if status.get("draining"):
             return "the hub is stopping"
-        for key, reason in (("store_ok", "the database does not answer"), ("link_up", "no link to the broker")):
-            if status.get(key) is False:
-                return reason
+        if status.get("store_fault"):
+            return str(status["store_fault"])
+        if status.get("link_up") is False:
+            return "no link to the broker"
         try:
             async with asyncio.timeout(self._timeout_s):
                 probes = await self._engines.probe()

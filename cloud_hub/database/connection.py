@@ -56,7 +56,7 @@ def connect_part(where: Location, part: DatabasePart) -> sa.Engine:
     SQLite: one connection, write-ahead log, file mode 0600. PostgreSQL: one connection, made anew when it is lost.
     """
     url = as_url(where)
-    if sa.make_url(url).get_backend_name() == "sqlite":
+    if not is_server(url):
         return _connect_file(url, part)
     engine = sa.create_engine(
         url,
@@ -154,6 +154,11 @@ def read_snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
 def as_url(where: Location) -> str:
     """The SQLAlchemy URL of a location."""
     return sqlite_url(where) if isinstance(where, Path) else where
+
+
+def is_server(url: str) -> bool:
+    """Whether the URL names a server, which may be out of reach; else a file or a database in memory."""
+    return sa.make_url(url).get_backend_name() != "sqlite"
 
 
 def sqlite_file(url: str) -> Path | None:

@@ -22,6 +22,9 @@ _LOCKED_STATES = ("55P03", "40P01", "40001")  # lock not available, deadlock, se
 _REFUSED_WORDS = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist", "permission denied")
 
 
+_SILENT = "the database does not answer"
+
+
 class DamagedDatabaseError(Exception):
     """A file that is no sound SQLite database."""
 
@@ -80,6 +83,35 @@ def name_fault(error: sa.exc.SQLAlchemyError) -> str:
     original = getattr(error, "orig", None)
     fallback = type(original).__name__ if getattr(original, "sqlstate", None) else type(error).__name__
     return str(getattr(original, "sqlite_errorname", fallback))
+
+
+def describe_fault(error: sa.exc.SQLAlchemyError) -> str:
+    """Why the database does not do its work, in a few words for `readyz`: without statement or values."""
+    if not isinstance(error, sa.exc.DBAPIError):
+        return f"the database fails ({name_fault(error)})"
+    code, state = _sqlite_code(error), str(getattr(error.orig, "sqlstate", None) or "")
+    if code == sqlite3.SQLITE_READONLY or state == "25006":
+        return "the database is read-only"
+    if code == sqlite3.SQLITE_FULL or state == "53100":
+        return "the disk of the database is full"
+    if code in _IN_USE or state in _LOCKED_STATES:
+        return "the database is held by another process"
+    if state.startswith(_REFUSED_STATES) or (not state and any(word in str(error.orig) for word in _REFUSED_WORDS)):
+        return "the database refuses this hub"
+    return f"the database fails ({name_fault(error)})" if code or (state and not is_lost(error)) else _SILENT
+
+
+def is_lost(error: sa.exc.SQLAlchemyError) -> bool:
+    """Whether the connection was lost, so that nobody knows whether a COMMIT that was under way was carried out."""
+    state = str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
+    return isinstance(error, sa.exc.DBAPIError) and (error.connection_invalidated or state.startswith(("08", "57P")))
+
+
+def is_unavailable(error: sa.exc.SQLAlchemyError) -> bool:
+    """Whether a server as a whole does not do its work: trying another statement would only wait as long again."""
+    about_data = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.ProgrammingError)
+    of_server = isinstance(error, sa.exc.DBAPIError) and hasattr(error.orig, "sqlstate")
+    return of_server and not isinstance(error, about_data)
 
 
 def _sqlite_code(error: sa.exc.DBAPIError) -> int:

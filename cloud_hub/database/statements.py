@@ -3,12 +3,14 @@
 Rule: two hubs may run any of them at once. An upsert is one statement, never an update followed by an insert.
 """
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+_INSERTS: dict[str, Callable[[sa.Table], Any]] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 _LOCK_SPACE = 0x5C3E  # of advisory locks, so that those of other programs in the same database are not met
 
 
@@ -24,13 +26,18 @@ def build_upsert(
 
     Of an existing row the columns `raised` take the larger of both values, `added` their sum, all others the new value.
     """
-    insert = postgresql.insert(table) if is_postgres(connection) else sqlite.insert(table)
-    new, larger, summed = insert.excluded, frozenset(raised), frozenset(added)
+    return _build_upsert(connection.dialect.name, table, frozenset(raised), frozenset(added))
+
+
+@functools.lru_cache  # building it took a sixth of the time of a group of verdicts
+def _build_upsert(dialect: str, table: sa.Table, raised: frozenset[str], added: frozenset[str]) -> Any:
+    insert = _INSERTS[dialect](table)
+    new: Mapping[str, sa.ColumnElement[Any]] = insert.excluded
 
     def choose(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-        if column.name in larger:
+        if column.name in raised:
             return sa.case((new[column.name] > column, new[column.name]), else_=column)
-        return column + new[column.name] if column.name in summed else new[column.name]
+        return column + new[column.name] if column.name in added else new[column.name]
 
     changed = {column.name: choose(column) for column in table.c if not column.primary_key}
     return insert.on_conflict_do_update(index_elements=list(table.primary_key), set_=changed)
@@ -53,7 +60,7 @@ def write_rows(
 
 def insert_missing(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> None:
     """Insert a row unless there is one of its key."""
-    insert = postgresql.insert(table) if is_postgres(connection) else sqlite.insert(table)
+    insert = _INSERTS[connection.dialect.name](table)
     connection.execute(insert.on_conflict_do_nothing(), dict(row))
 
 

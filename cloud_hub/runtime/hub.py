@@ -203,7 +203,8 @@ class Hub:
             "time_ms": int(now * 1000),
             "uptime_s": round(now - self._started_s, 1) if self._started_s else 0.0,
             "link_up": self._link.up,
-            "store_ok": self.store.ok,
+            "store_ok": not self.store.fault,
+            "store_fault": self.store.fault,
             "stores_damaged": self.store.list_damaged(),
             "open": self._core.open_count,
             "draining": self._core.draining,
@@ -248,6 +249,7 @@ class Hub:
         while True:
             await asyncio.sleep(WAKE_S)
             self.store.check_alive()
+            self.store.probe()
             self.engines.log_fallbacks()
             self._handle_and_flush(self._core.on_wake)
             await self._save_model_use()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from cloud_hub.core import commands
 from cloud_hub.core.commands import Erasure, ErasureRequest, Tombstone
 from cloud_hub.core.core import HubCore
-from cloud_hub.database.connection import sqlite_file
+from cloud_hub.database.connection import is_server, sqlite_file
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import JobResult, Store, StoreError, StoreJob, read_tallies_aside
@@ -42,7 +42,7 @@ class StoreGateway:
     """Owns the writer's thread; all methods are called on the event loop.
 
     `hear` passes an event to the core and executes its commands; `on_ended` gets the key of each ending once it is on
-    disk; `now` is hub time in seconds. `ok` is False while the last job could not be written.
+    disk; `now` is hub time in seconds. `fault`: why the last job could not be written, in words; "" if it was.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class StoreGateway:
         on_ended: Callable[[commands.QuestionKey], None],
         log: JsonLog,
     ) -> None:
-        self.ok = True
+        self.fault = ""
         self._url = ""
         self._core = core
         self._envelopes = envelopes
@@ -66,12 +66,14 @@ class StoreGateway:
         self._job = StoreJob()
         self._writer: StoreWriter | None = None
         self._erasing: dict[ErasureRequest, asyncio.Future[Erasure]] = {}
+        self._served = self._probing = False
+        self._seen = 0  # commits when `probe` was called last
 
     # -- life cycle
 
     def open(self, url: str) -> StoredState:
         """Open the database and start the thread that writes to it. ExitError(DATABASE) if a newer program wrote it."""
-        self._url = url
+        self._url, self._served = url, is_server(url)
         store = Store.open(url)
         found = StoredState(store.newest_ms(), store.read_unanswered(), store.read_tombstones(), store.damaged)
         self._writer = StoreWriter(store, asyncio.get_running_loop(), self._on_written)
@@ -96,6 +98,16 @@ class StoreGateway:
         """Write what was submitted, then close the database."""
         if self._writer is not None:
             await self._writer.close()
+
+    def probe(self) -> None:
+        """Ask a database that failed, or a server that nobody has asked for a second, whether it takes writes.
+
+        Call it once a second: a hub that has nothing to do is told of what would keep it from its work, and of its end.
+        """
+        idle, self._seen = self.commits == self._seen, self.commits
+        if (self.fault or (idle and self._served)) and not self._probing:
+            self._probing = self._job.probe = True
+            self.submit_job()
 
     # -- requests of the web API
 
@@ -166,6 +178,7 @@ class StoreGateway:
 
     def _on_written(self, dones: Iterable[JobResult]) -> None:
         for done in dones:
+            self._probing = self._probing and not done.job.probe
             if done.error:
                 self._on_unwritten(done)
             else:
@@ -174,7 +187,7 @@ class StoreGateway:
         self.submit_job()
 
     def _on_done(self, done: JobResult) -> None:
-        self.ok, job = True, done.job
+        self.fault, job = "", done.job
         if done.vanished:
             self._hear(self._core.on_vanished, done.vanished)
         self._hear(self._core.on_ended, [e for e in job.endings if e.key not in done.vanished])
@@ -190,14 +203,14 @@ class StoreGateway:
             self._job.prune_before_ms = job.prune_before_ms
 
     def _on_unwritten(self, done: JobResult) -> None:
-        self.ok = False
+        self.fault = done.reason
         self._log.error("store_failed", error=safe_name(done.error))
         self._hear(self._core.on_store_failed, done.job.keeps)
         self._hear(self._core.on_end_failed, done.job.endings)
         for find in done.job.finds:
             self._hear(self._core.on_find_failed, find)
         for wish in done.job.erases:
-            self._erasing.pop(wish).set_exception(StoreError(done.error))
+            self._erasing.pop(wish).set_exception(StoreError(done.error, done.reason))
 
 
 GROUP = 64  # jobs per transaction; a job is one round of the loop, up to 64 messages
@@ -252,13 +265,15 @@ class StoreWriter:
                 break
         return jobs
 
-    def _apply_jobs(self, jobs: list[StoreJob]) -> list[JobResult]:
+    def _apply_jobs(self, jobs: list[StoreJob], *, again: bool = False) -> list[JobResult]:
         self.commits += 1
         try:
             return self._store.apply_jobs(jobs)
         except StoreError as error:
-            if len(jobs) == 1:
-                return [JobResult(jobs[0], error=str(error))]
+            if error.lost and not again:  # a new connection finds out whether they were executed
+                return self._apply_jobs(jobs, again=True)
+            if len(jobs) == 1 or error.unavailable:
+                return [JobResult(job, error=str(error), reason=error.reason) for job in jobs]
         # One of them fails the whole transaction: run each in its own.
         return [done for job in jobs for done in self._apply_jobs([job])]
 

@@ -24,9 +24,9 @@ from cloud_hub.core.commands import (
     Tombstone,
 )
 from cloud_hub.database.connection import connect_part, open_sound, read_snapshot, sqlite_file
-from cloud_hub.database.errors import DamagedDatabaseError, name_fault
+from cloud_hub.database.errors import DamagedDatabaseError, describe_fault, is_lost, is_unavailable, name_fault
 from cloud_hub.database.parts import QUESTIONS
-from cloud_hub.database.tables import effects, sealed
+from cloud_hub.database.tables import effects, meta, sealed
 from cloud_hub.storage.retention import (
     LabelTally,
     count_verdicts,
@@ -40,6 +40,7 @@ from wire.process.files import set_database_aside
 from wire.protocol.messages import RefusalReason
 
 _CHUNK = 500  # keys per SELECT
+_PROBE = meta[QUESTIONS.name].update().values(value=meta[QUESTIONS.name].c.value)
 _PRUNE_ROWS = 5000  # per transaction, so that a long overdue clean-up stalls nobody
 
 
@@ -53,14 +54,18 @@ class StoreJob(msgspec.Struct):
     erases: list[ErasureRequest] = msgspec.field(default_factory=list)
     prune_before_ms: int = 0
     purge_ms: int = 0
+    probe: bool = False  # write something that changes nothing, to learn whether the database takes it
 
     def __bool__(self) -> bool:
         wants = (self.forgets, self.keeps, self.endings, self.finds, self.erases, self.prune_before_ms, self.purge_ms)
-        return any(wants)
+        return any(wants) or self.probe
 
 
 class JobResult(msgspec.Struct):
-    """Result of a `StoreJob`. Without `error` it is durable, except `vanished`: endings that had no open row."""
+    """Result of a `StoreJob`. Without `error` it is durable, except `vanished`: endings that had no open row.
+
+    `error`: the database's error class; `reason`: the same in words.
+    """
 
     job: StoreJob
     rows: dict[QuestionKey, QuestionRow] = msgspec.field(default_factory=dict)
@@ -69,10 +74,21 @@ class JobResult(msgspec.Struct):
     erased: list[Erasure] = msgspec.field(default_factory=list)
     more: bool = False  # more rows are left to be pruned
     error: str = ""
+    reason: str = ""
 
 
 class StoreError(Exception):
-    """A transaction failed as a whole. The message is the database's error class, never a value."""
+    """A transaction failed as a whole. The message is the database's error class, never a value.
+
+    `reason`: the same in words. `lost`: the connection was lost, so a COMMIT may have been carried out all the same.
+    `unavailable`: the server as a whole does not do its work, so no other job would fare better now.
+    """
+
+    def __init__(self, name: str, reason: str = "", *, lost: bool = False, unavailable: bool = False) -> None:
+        super().__init__(name)
+        self.reason = reason
+        self.lost = lost
+        self.unavailable = unavailable
 
 
 class Store:
@@ -84,6 +100,7 @@ class Store:
     def __init__(self, engine: sa.Engine, damaged: str = "") -> None:
         self._engine = engine
         self.damaged = damaged
+        self._uncertain: set[QuestionKey] = set()  # of transactions whose COMMIT had no answer
         self._forget = [table.delete().where(_match_bound_key(table)) for table in (effects, sealed)]
         self._unseal = self._forget[1]
         values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in ("ended_ms", "refusal", "verdict")}
@@ -127,7 +144,11 @@ class Store:
             return read_tombstones(connection)
 
     def apply_jobs(self, jobs: Sequence[StoreJob]) -> list[JobResult]:
-        """Execute jobs in one transaction, durable when it returns. StoreError: none of them was executed."""
+        """Execute jobs in one transaction, durable when it returns.
+
+        StoreError: none of them was executed, or nobody knows (`lost`). After that the same jobs may be given again:
+        what is found written is not written, and not counted, twice.
+        """
         dones = [JobResult(job) for job in jobs]
         try:
             with self._engine.begin() as connection:
@@ -136,7 +157,12 @@ class Store:
                 for done in dones:
                     self._read_finds(connection, done)
         except sa.exc.SQLAlchemyError as error:
-            raise StoreError(name_fault(error)) from None
+            lost = is_lost(error)
+            self._uncertain |= _list_keys(jobs) if lost else set()
+            told = name_fault(error), describe_fault(error)
+            raise StoreError(*told, lost=lost, unavailable=is_unavailable(error)) from None
+        if self._uncertain:
+            self._uncertain -= _list_keys(jobs)
         return dones
 
     def _write_jobs(self, connection: sa.Connection, dones: Sequence[JobResult]) -> None:
@@ -148,6 +174,8 @@ class Store:
         endings = {
             ending.key: ending for done in reversed(dones) for ending in reversed(done.job.endings)
         }  # first wins
+        if self._uncertain:
+            keeps, endings = self._drop_written(connection, keeps, endings)
         if keeps:
             self._insert_questions(connection, keeps, endings)
         kept = {question.key for question in keeps}
@@ -157,6 +185,8 @@ class Store:
         vanished = {key for done in dones for key in done.vanished}
         count_verdicts(connection, [ending for ending in endings.values() if ending.key not in vanished])
         for done in dones:
+            if done.job.probe:
+                connection.execute(_PROBE)
             done.erased = [erase_subject_rows(connection, wish) for wish in done.job.erases]
             if done.job.purge_ms:
                 purge_expired(connection, done.job.purge_ms)
@@ -181,6 +211,19 @@ class Store:
         connection.execute(self._unseal, [_key_parameters(ending.key) for ending in endings])
         if done.rowcount != len(endings):
             self._find_vanished(connection, endings, dones)
+
+    def _drop_written(
+        self, connection: sa.Connection, keeps: list[StoredQuestion], endings: dict[QuestionKey, QuestionEnding]
+    ) -> tuple[list[StoredQuestion], dict[QuestionKey, QuestionEnding]]:
+        """Leave out what an earlier transaction wrote whose COMMIT had no answer."""
+        asked = self._uncertain & ({question.key for question in keeps} | endings.keys())
+        rows = _select_rows(connection, asked)
+        questions = [q for q in keeps if q.key not in rows or rows[q.key].digest != q.digest]
+        return questions, {
+            e.key: e
+            for e in endings.values()
+            if e.key not in rows or _row_outcome(rows[e.key]) != (e.verdict, e.refusal)
+        }
 
     def _find_vanished(
         self, connection: sa.Connection, endings: list[QuestionEnding], dones: Sequence[JobResult]
@@ -233,6 +276,12 @@ def read_tallies_aside(url: str) -> list[LabelTally]:
             return read_tallies(connection)
     finally:
         engine.dispose()
+
+
+def _list_keys(jobs: Iterable[StoreJob]) -> set[QuestionKey]:
+    """Keys of the questions and endings that jobs write."""
+    questions = {question.key for job in jobs for question in job.keeps}
+    return questions | {ending.key for job in jobs for ending in job.endings}
 
 
 def _split_parts(dones: Sequence[JobResult]) -> list[list[JobResult]]:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from cloud_hub.core.lineup import ModelUse, find_model_users
 from cloud_hub.database.connection import IN_MEMORY, Location, open_part, read_snapshot
 from cloud_hub.database.parts import VERSIONS
-from cloud_hub.database.statements import write_rows
+from cloud_hub.database.statements import lock_exclusively, write_rows
 from cloud_hub.database.tables import retired, spoken
 from cloud_hub.registry.device_states import DeviceLookup
 from wire.protocol.messages import ModelRef
@@ -53,6 +53,7 @@ class ModelUsageStore:
         rows = [_use_row(device, ref, use.at_ms) for device, use in speakers.items() for ref in use.models]
         gone = spoken.delete().where(spoken.c.device == sa.bindparam("named"))
         with self._one, self._engine.begin() as connection:
+            lock_exclusively(connection, "spoken")  # else what two hubs write of one device would both remain
             connection.execute(gone, [{"named": device} for device in sorted(speakers)])
             write_rows(connection, spoken, rows)
 

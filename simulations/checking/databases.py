@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from edge_agent.core.records import AnswerKind, AnswerSource, Outcome
 from edge_agent.identity.identity import IDENTITY_FILE
 from simulations.checking.events import (
@@ -26,13 +28,13 @@ from simulations.checking.history import GRACE_S, HistoryChecker
 _ACCEPTED = "select epoch, seq, id, at_ms from ledger where kind='question' order by entry"
 _ANSWERS = "select id, kind, source, why, seq from answers order by event"
 _OUTCOMES = "select epoch, seq, id, outcome, reason, at_ms from outcomes order by seq"
-_EFFECTS = "select device, epoch, seq from effects where verdict is not null order by kept_ms, seq"
+_EFFECTS = "select device, epoch, seq from {}effects where verdict is not null order by kept_ms, seq"
 _FIRST = (("ledger", "entry"), ("answers", "event"))
 
 
 def judge_run(
     agent_dbs: Iterable[Path],
-    hub_db: Path | None,
+    hub_db: Path | str | None,
     *,
     last_fault_ended_s: float | None = None,
     now_s: float | None = None,
@@ -40,9 +42,10 @@ def judge_run(
 ) -> HistoryReport:
     """Report on a run from its databases.
 
-    Times are hub time in seconds since 1970; without them every open question counts as lost. `hub_db` None: the
-    hub's side is unknown and is not judged. FileNotFoundError for a missing file, ValueError for one whose records
-    were pruned: its beginning is gone, and half a history proves nothing. sqlite3.Error if damaged.
+    Times are hub time in seconds since 1970; without them every open question counts as lost. `hub_db`: a file, the
+    URL of a PostgreSQL database, or None: the hub's side is unknown and is not judged. FileNotFoundError for a missing
+    file, ValueError for one whose records were pruned: its beginning is gone, and half a history proves nothing.
+    sqlite3.Error if damaged.
     """
     checker = HistoryChecker(last_fault_ended_s, hub_complete=hub_db is not None, grace_s=grace_s)
     last: dict[tuple[str, int], int] = {}
@@ -84,10 +87,15 @@ def read_agent_events(path: Path) -> list[HistoryEvent]:
     return events
 
 
-def read_hub_effects(path: Path) -> list[VerdictStored]:
-    """Read every verdict that the hub stored."""
-    with open_snapshot(path) as db:
-        return [VerdictStored(QuestionKey(*row)) for row in db.execute(_EFFECTS)]
+def read_hub_effects(where: Path | str) -> list[VerdictStored]:
+    """Read every verdict that the hub stored, from its file or from a PostgreSQL database by its URL."""
+    if isinstance(where, Path):
+        with open_snapshot(where) as db:
+            return [VerdictStored(QuestionKey(*row)) for row in db.execute(_EFFECTS.format(""))]
+    engine = sa.create_engine(where, poolclass=sa.NullPool, hide_parameters=True)
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql(_EFFECTS.format("questions."))
+        return [VerdictStored(QuestionKey(*row)) for row in found]
 
 
 def parse_answer_key(device: str, seq: str) -> QuestionKey | None:

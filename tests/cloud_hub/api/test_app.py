@@ -192,10 +192,17 @@ async def test_an_engine_that_hangs_is_not_ready_and_does_not_hang_the_asker(sit
     assert (await site.ask("GET", "/healthz"))[0] == 200
 
 
-@pytest.mark.parametrize("fact", ["link_up", "store_ok"])
-async def test_without_link_or_database_the_hub_is_not_ready(site, fact):
-    site.hub.facts[fact] = False
-    assert (await site.ask("GET", "/readyz"))[0] == 503
+@pytest.mark.parametrize(
+    ("fact", "value", "said"),
+    [
+        ("link_up", False, "no link to the broker"),
+        ("store_fault", "the database is read-only", "the database is read-only"),
+    ],
+)
+async def test_without_link_or_database_the_hub_is_not_ready_and_says_why(site, fact, value, said):
+    site.hub.facts[fact] = value
+    status, body = await site.ask("GET", "/readyz")
+    assert (status, body["reason"]) == (503, said)
 
 
 async def test_metrics_show_the_hub_and_name_no_caller(site):

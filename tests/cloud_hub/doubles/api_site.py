@@ -109,6 +109,7 @@ class EchoHub:
             "hub": "hub-1",
             "link_up": True,
             "store_ok": True,
+            "store_fault": "",
             "uptime_s": 1.5,
             "open": 3,
             "queued": {},

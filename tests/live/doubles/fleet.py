@@ -123,4 +123,4 @@ async def settle(stage: ProcessHarness, timeout_s: float = SETTLE_S) -> None:
 
 def judged(stage: ProcessHarness) -> HistoryReport:
     assert stage.hub is not None
-    return judge_run([agent.database for agent in stage.agents], stage.hub.database)
+    return judge_run([agent.database for agent in stage.agents], stage.hub.questions)

@@ -35,10 +35,12 @@ def policy(folder: Path) -> Path:
     return path
 
 
-async def fleet(stage: ProcessHarness, bundle: Bundle, candidates: list[Bundle], count: int) -> list[AgentHandle]:
-    """A hub that serves all of them and has published `bundle`, and agents that run it."""
+async def fleet(
+    stage: ProcessHarness, bundle: Bundle, candidates: list[Bundle], count: int, extra: dict[str, Any] | None = None
+) -> list[AgentHandle]:
+    """A hub that serves all of them and has published `bundle`, and agents that run it; `extra`: its settings."""
     rules = policy(stage.folder)
-    await stage.start_hub(bundle.path, policies=[rules], also=[each.path for each in candidates])
+    await stage.start_hub(bundle.path, extra, policies=[rules], also=[each.path for each in candidates])
     agents = [await stage.add_agent(f"a{n:02d}", "tuf:digits", "tuf:live", AGENT) for n in range(count)]
     for begin in range(0, count, 4):
         await asyncio.gather(*(stage.start_agent(agent) for agent in agents[begin : begin + 4]))

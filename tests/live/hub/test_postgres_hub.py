@@ -1,0 +1,196 @@
+"""A whole hub whose state is in a real PostgreSQL server: served, killed, restarted, rolled out, erased, cut off."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from models.bundle.bundle import Bundle
+from simulations.postgres import PostgresServer, find_programs
+from simulations.processes import ProcessHarness
+from tests import ROOT
+from tests.live.doubles.candidates import confused, successor
+from tests.live.doubles.fleet import BUSY_S, PATIENT_S, POLICY, QUICK, ask, burst, judged, policy, samples, settle
+from tests.live.doubles.rolling import feeding, fleet, models, sets, typed
+from wire.process.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(600)]
+SUBJECT = "CANARY-Ada Lovelace"
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """A server of the test's own, since it is killed and hampered."""
+    if find_programs() is None:
+        pytest.skip("PostgreSQL is not installed: ./setup.sh dev installs it")
+    with PostgresServer() as started:
+        yield started
+
+
+async def skerry(*words: str) -> Any:
+    pipe, command = asyncio.subprocess.PIPE, (sys.executable, str(ROOT / "skerry.py"), *words)
+    child = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    out, err = await child.communicate()
+    assert child.returncode == 0, (out, err)
+    return json.loads(out)
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.exec_driver_sql(query)]
+
+
+async def infer(stage: ProcessHarness, bundle: Bundle, token: str) -> int:
+    """One question of a tenant over the web; the status."""
+    assert stage.hub is not None
+    x, spec = samples(1)[0], bundle.manifest.input
+    tensor = {"name": spec.name, "shape": [1, *x.shape], "datatype": "FP32", "data": x.ravel().tolist()}
+    target = f"{stage.hub.url}/v2/models/{bundle.manifest.name}/infer"
+    headers = {"Authorization": f"Bearer {token}"}
+    async with stage.session.post(target, json={"inputs": [tensor]}, headers=headers) as response:
+        return response.status
+
+
+async def test_a_hub_keeps_everything_it_knows_over_a_kill_and_no_file_of_it_lies_beside_the_server(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path, server: PostgresServer
+):
+    url = server.create_database()
+    hub = await stage.start_hub(bundle.path, {"store": {"url": url}})
+    wanted = {"name": "ward", "tenant": "demo", "scopes": ["infer"], "expires_s": 3600}
+    token = (await stage.call_admin("POST", "/v1/admin/keys", wanted))["token"]
+    agent = await stage.add_agent("a", bundle.path, policy(tmp_path), QUICK)
+    await stage.start_agent(agent)
+    assert await infer(stage, bundle, token) == 200
+    feeding_it = asyncio.create_task(burst(stage, agent, bundle, samples(120)))
+    await asyncio.to_thread(wait_for_rows, url, 5)
+    await hub.child.kill()
+    await feeding_it
+    await stage.launch_hub()
+    await settle(stage)
+    report = judged(stage)
+    assert (report.lost, report.doubled) == (0, 0), report.format_text()
+    assert await infer(stage, bundle, token) == 200
+    await stage.wait_for(agent, lambda status: status["ledger"].get("witnessed", 0) > 30, "not witnessed")
+    known = await skerry("devices", "list", "--config", str(hub.child.config), "--json")
+    assert [each["device"] for each in known] == ["demo--a"]
+    assert rows(url, "select count(*) from questions.sealed") == [(0,)]
+    assert list(hub.folder.glob("*.db*")) == []
+
+
+def wait_for_rows(url: str, least: int) -> None:
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        while connection.exec_driver_sql("select count(*) from questions.effects").scalar_one() < least:
+            connection.rollback()
+    engine.dispose()
+
+
+async def test_a_subject_is_forgotten(stage: ProcessHarness, bundle: Bundle, tmp_path: Path, server: PostgresServer):
+    url, document = server.create_database(), tmp_path / "policy.toml"
+    text = POLICY.format(mode="hub_first", budget_s=PATIENT_S)
+    document.write_text(text.replace('purpose = "test"', 'purpose = "test"\nsubject_field = "patient"'))
+    await stage.start_hub(bundle.path, {"store": {"url": url}}, policies=(document,))
+    agent = await stage.add_agent("a", bundle.path, document, QUICK)
+    await stage.start_agent(agent)
+    for x, who in zip(samples(3), (SUBJECT, SUBJECT, "somebody else"), strict=True):
+        assert (await ask(stage, agent, bundle, x, parameters={"subject": who}))["source"] == "hub"
+    await settle(stage)
+    done = await skerry("erase", SUBJECT, "--dir", str(agent.folder), "--json")
+    assert done["hubs"] == {"hub-1": 2}
+    kept = rows(url, "select verdict is null, subject is null, refusal from questions.effects order by seq")
+    assert kept == [(True, True, "expired"), (True, True, "expired"), (False, False, None)]
+    assert rows(url, "select count(*) from questions.tombstones") == [(1,)]
+
+
+async def test_a_rollout_commits_a_good_version_and_takes_a_worse_one_back(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path, server: PostgresServer
+):
+    good, bad = successor(tmp_path, bundle, 2), confused(tmp_path, bundle, 3)
+    agents = await fleet(stage, bundle, [good, bad], 1, {"store": {"url": server.create_database()}})
+    async with feeding(stage, bundle, agents):
+        told = await typed(stage, "start", str(good.path), "--watch", *sets())
+        assert told.code is ExitCode.OK, told.out + told.err
+        assert await models(stage, agents) == {"digits@2"}
+        told = await typed(stage, "start", str(bad.path), "--watch", *sets())
+        assert told.code is ExitCode.STOPPED, told.out + told.err
+
+
+@asynccontextmanager
+async def under_load(stage: ProcessHarness, bundle: Bundle, tmp_path: Path, url: str) -> AsyncIterator[None]:
+    """A hub, and an agent whose callers never rest."""
+    await stage.start_hub(bundle.path, {"store": {"url": url}})
+    agent = await stage.add_agent("a", bundle.path, policy(tmp_path), QUICK)
+    await stage.start_agent(agent)
+
+    async def feed() -> None:
+        while True:
+            await burst(stage, agent, bundle, samples(40), 4)
+
+    task = asyncio.create_task(feed())
+    try:
+        yield
+        assert not task.done(), "a caller was refused an answer"
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def readiness(stage: ProcessHarness) -> tuple[int, str]:
+    assert stage.hub is not None
+    async with stage.session.get(f"{stage.hub.url}/readyz") as response:
+        return response.status, (await response.json())["reason"]
+
+
+async def until_ready(stage: ProcessHarness, status: int) -> str:
+    """Wait until the hub says so; with what reason."""
+    async with asyncio.timeout(BUSY_S):
+        while (found := await readiness(stage))[0] != status:
+            await asyncio.sleep(0.05)
+    return found[1]
+
+
+async def test_a_killed_server_costs_no_question_and_the_hub_serves_as_soon_as_it_is_back(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path, server: PostgresServer
+):
+    url = server.create_database()
+    async with under_load(stage, bundle, tmp_path, url):
+        for _ in range(2):
+            await asyncio.to_thread(server.kill)
+            reason = await until_ready(stage, 503)
+            assert "database" in reason, reason
+            await asyncio.to_thread(server.start)
+            assert await until_ready(stage, 200) == ""
+    await settle(stage)
+    report = judged(stage)
+    assert (report.lost, report.doubled) == (0, 0), report.format_text()
+
+
+async def test_a_server_that_became_read_only_takes_nothing_new_and_says_why(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path, server: PostgresServer
+):
+    url = server.create_database()
+    name = sa.make_url(url).database
+    async with under_load(stage, bundle, tmp_path, url):
+        server.run_statement(f"alter database {name} set default_transaction_read_only = on")
+        cut_off(server, url)
+        reason = await until_ready(stage, 503)
+        assert "read-only" in reason, reason
+        server.run_statement(f"alter database {name} set default_transaction_read_only = off")
+        cut_off(server, url)
+        assert await until_ready(stage, 200) == ""
+    await settle(stage)
+    report = judged(stage)
+    assert (report.lost, report.doubled) == (0, 0), report.format_text()
+
+
+def cut_off(server: PostgresServer, url: str) -> None:
+    """End every connection to a database, as its server's restart would."""
+    mine = f"datname = '{sa.make_url(url).database}' and pid <> pg_backend_pid()"
+    server.run_statement(f"select pg_terminate_backend(pid) from pg_stat_activity where {mine}")
