@@ -18,6 +18,7 @@ from cloud_hub.api.auth import Authenticator, auth_middleware
 from cloud_hub.api.devices import EnrollRoutes, ErasureRoutes, RenewRoutes
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.language_models import LanguageModelRoutes, error_form_middleware
+from cloud_hub.api.llm_operation import LlmAdminRoutes, LlmCollector
 from cloud_hub.api.monitoring import HealthRoutes, MetricsRoutes, RolloutCollector
 from cloud_hub.api.oip import OipRoutes
 from cloud_hub.api.oip_repository import ModelRepositoryRoutes
@@ -64,13 +65,17 @@ class ApiServer:
         self._tls: ssl.SSLContext | None = None
         self._context = context
         self._admin = AdminRoutes(context, door)
-        others = RolloutCollector(context.rollouts, context.now_ms), AgingCollector(context, door.tls_cert)
+        others = (
+            RolloutCollector(context.rollouts, context.now_ms),
+            AgingCollector(context, door.tls_cert),
+            LlmCollector(context.language_models),
+        )
         metrics = MetricsRoutes(context, *others)
         health = HealthRoutes(context, limits.ready_timeout_s)
         rooms = [
             ModelRepositoryRoutes(context).routes(),
             OipRoutes(context, limits.version, (limits.max_body_bytes, limits.body_s)).routes(),
-            LanguageModelRoutes(context.language_models, limits.body_s).routes(),
+            LanguageModelRoutes(context.language_models, context.observer, limits.body_s).routes(),
             health.routes(),
             metrics.routes(),
         ]
@@ -110,6 +115,7 @@ class ApiServer:
             ErasureRoutes(context).routes(),
             LedgerRoutes(context.ledger).routes(),
             ModelRoutes(context).routes(),
+            LlmAdminRoutes(context.language_models).routes(),
             RolloutRoutes(context).routes(),
         ]
 

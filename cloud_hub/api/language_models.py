@@ -6,6 +6,7 @@ Source: OpenAI API reference.
 """
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from cloud_hub.api.auth import caller_of
-from cloud_hub.api.oip import child_traceparent
+from cloud_hub.api.oip import child_traceparent, extract_span
 from cloud_hub.api.routing import Route, RouteAccess, answer_json
 from cloud_hub.llm.errors import LlmError, encode_error
 from cloud_hub.llm.model import LanguageModel, LlmCaller
@@ -21,6 +22,7 @@ from cloud_hub.llm.relay import LlmAnswer
 from cloud_hub.llm.requests import MAX_CHOICES, MAX_MODEL_NAME, MAX_TOKENS, LlmOperation
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.registry.access import Scope
+from cloud_hub.serving.telemetry import InferenceObserver
 from wire.http.guards import read_body
 from wire.http.openapi import Schema, describe_json_body
 
@@ -72,8 +74,9 @@ _SUMMARIES = {
 class LanguageModelRoutes:
     """Routes of the language models. `body_s`: seconds that a request's body may take to arrive."""
 
-    def __init__(self, models: LanguageModels, body_s: float) -> None:
+    def __init__(self, models: LanguageModels, observer: InferenceObserver, body_s: float) -> None:
         self._models = models
+        self._observer = observer
         self._body_s = body_s
 
     def routes(self) -> list[Route]:
@@ -121,9 +124,18 @@ class LanguageModelRoutes:
         return await self._answer(request, LlmOperation.EMBEDDING)
 
     async def _answer(self, request: web.Request, operation: LlmOperation) -> web.StreamResponse:
+        trace = child_traceparent(request.headers.get("traceparent", ""))
+        began = time.time()
+        response = await self._send_answer(request, operation, trace)
+        if trace:
+            given = request.headers["traceparent"], extract_span(trace)
+            self._observer.on_web_reply(*given, (began, time.time()), response.status)
+        return response
+
+    async def _send_answer(self, request: web.Request, operation: LlmOperation, trace: str) -> web.StreamResponse:
         caller = caller_of(request)
         body = await read_body(request, self._models.max_body_bytes, self._body_s)
-        asker = LlmCaller(caller.tenant, caller.name, child_traceparent(request.headers.get("traceparent", "")))
+        asker = LlmCaller(caller.tenant, caller.name, trace)
         try:
             async with self._models.answer(body, operation, asker) as answer:
                 if answer.stream:

@@ -149,13 +149,13 @@ def collect_batches(timings: InferenceTimings) -> Iterator[Metric]:
     failed = CounterMetricFamily("skerry_hub_items_failed", "Items of batches that failed.", labels=["model"])
     for model, found in timings.models.items():
         for family, spread in ((waited, found.queue), (computed, found.compute)):
-            family.add_metric([model], _cumulate_buckets(spread), spread.seconds)
+            family.add_metric([model], cumulate_buckets(spread), spread.seconds)
         items.add_metric([model], found.items)
         failed.add_metric([model], found.failed.count)
     yield from (waited, computed, items, failed)
 
 
-def _cumulate_buckets(spread: LatencyHistogram) -> list[tuple[str, float]]:
+def cumulate_buckets(spread: LatencyHistogram) -> list[tuple[str, float]]:
     """Return cumulative histogram buckets, as Prometheus wants them."""
     bounds = [*(repr(bound) for bound in BUCKETS_S), "+Inf"]
     return list(zip(bounds, accumulate(map(float, spread.buckets)), strict=True))
@@ -234,6 +234,7 @@ class HealthRoutes:
     def __init__(self, context: ApiContext, timeout_s: float) -> None:
         self._hub = context.hub
         self._engines = context.engines
+        self._language_models = context.language_models
         self._timeout_s = timeout_s
         self._probing: asyncio.Task[str] | None = None
 
@@ -287,6 +288,9 @@ class HealthRoutes:
                 probes = await self._engines.probe()
         except TimeoutError:
             return f"the engines did not answer within {self._timeout_s:g} s"
+        if not probes and self._language_models.models:
+            ready = any(model.ready for model in self._language_models.models)
+            return "" if ready else "no language model has an engine that is ready"
         return _find_failed(probes)
 
 

@@ -17,6 +17,7 @@ from cloud_hub.api.admin import CaStep
 from cloud_hub.cli.engines import models
 from cloud_hub.cli.fetch import fetch
 from cloud_hub.cli.hub_operations import HubOperations
+from cloud_hub.cli.language_models import llm
 from cloud_hub.cli.options import (
     DEFAULT_FILE,
     AsJson,
@@ -142,6 +143,7 @@ app = typer.Typer(**TYPER_SETTINGS, help="A hub: create it, run it, invite devic
 app.add_typer(key_app, name="key", help="API keys of tenants: create, list, revoke.")
 app.command("plan")(plan)
 app.command("models")(models)
+app.command("llm")(llm)
 app.command("fetch")(fetch)
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
 

@@ -240,6 +240,10 @@ class HubOperations:
         """Return every version of the running hub, and what it computes on. ExitError(HUB) if none runs."""
         return list(self._ask_running("/v1/admin/models")["models"])
 
+    def list_language_models(self) -> list[dict[str, Any]]:
+        """Return every language model of the running hub, with its replicas. ExitError(HUB) if none runs."""
+        return list(self._ask_running("/v1/admin/language-models")["models"])
+
     def _ask_running(self, path: str) -> dict[str, Any]:
         address = read_running_address(self._state.running)
         if address is None:

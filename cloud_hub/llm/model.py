@@ -33,6 +33,7 @@ class LlmRecord(msgspec.Struct, frozen=True):
     """What became of a request, for the bill, the metrics and its trace. Times in seconds since 1970; 0 = not reached.
 
     `estimated`: the engine told no usage, or the caller hung up before it: the tokens are the hub's own count.
+    `broken`: the engine ended the answer in the middle. `replica`: URL of the one that answered.
     """
 
     caller: LlmCaller
@@ -50,6 +51,9 @@ class LlmRecord(msgspec.Struct, frozen=True):
     generated_tokens: int = 0
     request_bytes: int = 0
     estimated: bool = False
+    stream: bool = False
+    broken: bool = False
+    replica: str = ""
 
 
 class LanguageModel:
@@ -243,7 +247,7 @@ class LanguageModel:
             LlmRecord(
                 caller,
                 self.settings.name,
-                answer.replica.measure_load().region,
+                answer.replica.region,
                 request.operation,
                 answer.status,
                 answer.complete,
@@ -253,5 +257,8 @@ class LanguageModel:
                 generated_tokens=usage.generated if usage else answer.generated,
                 request_bytes=facts[0],
                 estimated=usage is None and not refused,
+                stream=answer.stream,
+                broken=answer.broken,
+                replica=answer.replica.name,
             )
         )

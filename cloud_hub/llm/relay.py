@@ -46,7 +46,7 @@ class LlmAnswer:
     """An answer that has begun. `status`, `body` of a whole one; `chunks` yields those of a stream.
 
     `usage`: of the engine, None = not told, or not yet; `generated`: tokens counted in its stream. `complete`: it was
-    given in full. Times in seconds of `time.time`.
+    given in full; `broken`: the engine ended it in the middle. Times in seconds of `time.time`.
     """
 
     def __init__(self, request: LlmRequest, settings: LlmSettings, replica: Replica) -> None:
@@ -54,6 +54,7 @@ class LlmAnswer:
         self.body = b""
         self.stream = False
         self.complete = False
+        self.broken = False
         self.first_at = time.time()
         self.replica = replica
         self._reader = StreamReader(wants_usage=request.wants_usage, max_event_bytes=settings.max_event_bytes)
@@ -98,15 +99,10 @@ class LlmAnswer:
             async with asyncio.timeout(self._settings.answer_s):
                 async for passed in self._read_rest():
                     yield passed
-        except ReplicaFailedError as error:
-            self.replica.on_failure()
-            yield encode_error_event(str(error), "engine_failed")
-        except UpstreamBrokenError as error:
-            self.replica.on_failure()
-            yield encode_error_event(str(error), "engine_failed")
+        except (ReplicaFailedError, UpstreamBrokenError) as error:
+            yield self._end_broken(str(error), "engine_failed")
         except TimeoutError:
-            self.replica.on_failure()
-            yield encode_error_event("the answer took too long", "engine_timeout")
+            yield self._end_broken("the answer took too long", "engine_timeout")
         else:
             self._end_complete()
 
@@ -119,6 +115,11 @@ class LlmAnswer:
     def _end_complete(self) -> None:
         self.complete = True
         self.replica.on_success()
+
+    def _end_broken(self, why: str, code: str) -> bytes:
+        self.broken = True
+        self.replica.on_failure()
+        return encode_error_event(why, code)
 
     async def _read_first(self, response: aiohttp.ClientResponse) -> None:
         if response.content_type != "text/event-stream":

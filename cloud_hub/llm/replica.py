@@ -54,7 +54,10 @@ def open_session(key: str) -> aiohttp.ClientSession:
 
 
 class Replica:
-    """One server of a model. `ready`: it completed a token at the last check; `why`: what was wrong, "" = nothing."""
+    """One server of a model. `ready`: it completed a token at the last check; `why`: what was wrong, "" = nothing.
+
+    `answered`, `failed`: requests, by its own doing.
+    """
 
     def __init__(
         self, address: ReplicaAddress, settings: LlmSettings, now: Callable[[], float] = time.monotonic
@@ -65,6 +68,7 @@ class Replica:
         self.why = "not checked yet"
         self.in_flight = 0
         self.tokens_in_flight = 0
+        self.answered = self.failed = 0
         self.context_tokens = 0
         self.breaker = CircuitBreaker()
         self.report = EngineReport()
@@ -95,7 +99,7 @@ class Replica:
             report.running,
             kv_usage=report.kv_usage,
             prefix_blocks=prefix_blocks,
-            region=self.address.region or self._settings.region,
+            region=self.region,
         )
 
     def occupy(self, tokens: int) -> None:
@@ -110,11 +114,18 @@ class Replica:
 
     def on_success(self) -> None:
         """Record an answer."""
+        self.answered += 1
         self.breaker = self.breaker.on_success()
 
     def on_failure(self) -> None:
         """Record a failure that was the replica's."""
+        self.failed += 1
         self.breaker = self.breaker.on_failure(self._now())
+
+    @property
+    def region(self) -> str:
+        """Where it stands."""
+        return self.address.region or self._settings.region
 
     def url_for(self, operation: LlmOperation) -> str:
         """Return the URL of an operation."""

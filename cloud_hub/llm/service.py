@@ -10,13 +10,17 @@ from cloud_hub.llm.model import LanguageModel, LlmCaller, LlmRecord
 from cloud_hub.llm.relay import LlmAnswer
 from cloud_hub.llm.requests import LlmOperation, parse_request
 from cloud_hub.llm.settings import LlmSettings
+from cloud_hub.llm.telemetry import LlmMeter
 from wire.process.logging import JsonLog
 
 RecordSink = Callable[[LlmRecord], None]
 
 
 class LanguageModels:
-    """The hub's language models. `keys`: bearer tokens of their engines, by model; `sinks` take every record."""
+    """The hub's language models. `keys`: bearer tokens of their engines, by model; `sinks` take every record.
+
+    `meters`: what each model did.
+    """
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class LanguageModels:
             LanguageModel(each, (keys or {}).get(each.name, ""), self._on_ended, log or JsonLog()) for each in settings
         ]
         self._models = {model.settings.name: model for model in found}
+        self.meters = {name: LlmMeter() for name in self._models}
 
     @property
     def max_body_bytes(self) -> int:
@@ -58,9 +63,22 @@ class LanguageModels:
         """Return the models that a tenant may use."""
         return [model for model in self._models.values() if model.is_visible(tenant)]
 
-    def find_unready(self) -> list[str]:
-        """Return the names of the models without a ready replica."""
-        return [name for name, model in self._models.items() if not model.ready]
+    @property
+    def models(self) -> tuple[LanguageModel, ...]:
+        """All models."""
+        return tuple(self._models.values())
+
+    def status(self) -> dict[str, dict[str, int]]:
+        """Return, by model, its replicas, those that are ready, and the requests that wait and are being answered."""
+        return {
+            name: {
+                "replicas": len(model.replicas),
+                "ready": sum(replica.ready for replica in model.replicas),
+                "waiting": model.queue.waiting,
+                "running": sum(replica.in_flight for replica in model.replicas),
+            }
+            for name, model in self._models.items()
+        }
 
     def counters(self) -> dict[str, int]:
         """Return monotonic counts by dotted name."""
@@ -71,13 +89,16 @@ class LanguageModels:
     async def answer(self, body: bytes, operation: LlmOperation, caller: LlmCaller) -> AsyncIterator[LlmAnswer]:
         """Read a request and yield its answer once it has begun. LlmError if it is refused or fails."""
         self._open += 1
+        meter = LlmMeter()  # of a request that names no model of ours
         try:
             request = parse_request(body, operation)
             model = self._find_model(request.model, caller.tenant, len(body))
+            meter = self.meters[request.model]
             async with model.answer(request, len(body), caller) as answer:
                 yield answer
         except LlmError as error:
             self._counts[f"llm.refused.{error.code or error.status}"] += 1
+            meter.on_refused(error.code)
             raise
         finally:
             self._open -= 1
@@ -95,5 +116,6 @@ class LanguageModels:
         ended = "llm.answered" if record.complete else "llm.ended_early"
         self._counts["llm.refused_by_engine" if record.status != 200 else ended] += 1
         self._counts["llm.usage_estimated"] += record.estimated
+        self.meters[record.model].on_ended(record)
         for sink in self._sinks:
             sink(record)

@@ -10,6 +10,7 @@ from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.database.server import check_server, check_url
 from cloud_hub.engine.types import EngineOptions
 from cloud_hub.runtime.broker import BrokerSettings
+from cloud_hub.runtime.language_models import LlmSection, check_names
 from cloud_hub.runtime.policies import TUF_PREFIX, PolicyEntry, PolicyReader, compile_policies, read_nothing
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
@@ -175,6 +176,7 @@ class HubConfig(ProcessConfig):
     engine: EngineSection = EngineSection()
     store: StoreSection = StoreSection()
     trace: TraceSection = TraceSection()
+    llm: tuple[LlmSection, ...] = ()
 
     def state_dir(self) -> StateDir:
         """Return the state folder, absolute."""
@@ -274,7 +276,13 @@ class HubConfig(ProcessConfig):
 
 
 _PATHS = (("state",), ("models_folder",), ("models",), ("policies",), ("trace", "file"), ("enrol", "hardware_file"))
-_PATHS_UNLESS_EMPTY = (("api", "unix"), ("api", "tls_cert"), ("api", "tls_key"), ("hub", "leave_file"))
+_PATHS_UNLESS_EMPTY = (
+    ("api", "unix"),
+    ("api", "tls_cert"),
+    ("api", "tls_key"),
+    ("hub", "leave_file"),
+    ("llm", "key_file"),
+)
 
 
 def load_hub_config(path: Path | None) -> HubConfig:
@@ -287,4 +295,5 @@ def load_hub_config(path: Path | None) -> HubConfig:
     config = build_config(HubConfig, values, path)
     validate_access(config.server_access())
     config.broker_host()
+    check_names(config.llm)
     return config

@@ -20,6 +20,7 @@ from cloud_hub.database.errors import name_fault
 from cloud_hub.engine.base import Engine
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.engine.worker import BatchResult
+from cloud_hub.llm.service import LanguageModels
 from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.presence import DeviceActivity, DevicePresence
@@ -52,6 +53,7 @@ class HubServices(NamedTuple):
     stock: BundleCatalog | None = None
     spoken: ModelUsageStore | None = None
     observer: InferenceObserver | None = None  # records batch times, and traced work as spans
+    language_models: LanguageModels | None = None
 
 
 _NO_SIDES = HubServices()
@@ -60,8 +62,8 @@ _NO_SIDES = HubServices()
 class Hub:
     """A hub. `run` serves until `stop`; every other method is called from the same event loop while it runs.
 
-    Public parts: `inference` (web requests), `versions` and `engines` (models), `store`, `voice` (outbound messages)
-    and `observer` (timings and traces).
+    Public parts: `inference` (web requests), `versions` and `engines` (models), `language_models`, `store`, `voice`
+    (outbound messages) and `observer` (timings and traces).
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Hub:
         self.versions = VersionManager(
             self._core.lineup, self.engines, self._handle_and_flush, sides.spoken or ModelUsageStore.open(None)
         )
+        self.language_models = sides.language_models or LanguageModels()
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
         self._obey_one = self._command_handlers()
@@ -163,6 +166,7 @@ class Hub:
         """Refuse new work from now on; open work has `drain_s` to be finished."""
         if not self._core.draining:
             self._core.drain()
+            self.language_models.drain()
             self._drain_until = time.monotonic() + self._settings.drain_s
 
     async def wait_drained(self) -> None:
@@ -170,12 +174,15 @@ class Hub:
 
         Then waiting web callers are refused; questions of devices stay in the store for the next start.
         """
-        while self._core.open_count and time.monotonic() < self._drain_until:  # noqa: ASYNC110 - once in a life
+        while self._open_work() and time.monotonic() < self._drain_until:  # noqa: ASYNC110 - once in a life
             await asyncio.sleep(0.01)
         self._handle_and_flush(self._core.refuse_web_requests)
         until = time.monotonic() + min(LINGER_S, self._settings.drain_s)
         while self.inference.idle_s() < QUIET_S and time.monotonic() < until:  # noqa: ASYNC110 - they are told so
             await asyncio.sleep(0.01)
+
+    def _open_work(self) -> int:
+        return self._core.open_count + self.language_models.open_requests
 
     def stop(self) -> None:
         """Drain and let `run` return."""
@@ -195,7 +202,7 @@ class Hub:
         return int(self._clock.now() * 1000)
 
     def status(self) -> dict[str, Any]:
-        """Return JSON-able status: hub, region, link, store, uptime_s, open, queued per model, devices, counters."""
+        """Return JSON-able status: hub, link, store, uptime_s, open, queued, language models, devices, counters."""
         now = self._clock.now()
         return {
             "hub": self._settings.name,
@@ -206,10 +213,11 @@ class Hub:
             "store_ok": not self.store.fault,
             "store_fault": self.store.fault,
             "stores_damaged": self.store.list_damaged(),
-            "open": self._core.open_count,
+            "open": self._open_work(),
             "draining": self._core.draining,
             "queued": self._core.queued_by_model(),
             "engines_down": list(self._core.engines_down()),
+            "language_models": self.language_models.status(),
             "devices": {device: hello.agent for device, hello in self._core.hellos.items()},
             "ledger_flaws": sorted(self.voice.ledger.flawed) if self.voice.ledger else [],
             "counters": self.counters(),
@@ -229,7 +237,8 @@ class Hub:
         ledger = self.voice.ledger.counts if self.voice.ledger else {}
         spans = self.observer.span_counts()
         own = {"commits": self.store.commits, "load_failed": self.engines.failed_loads}
-        return {**self._core.counts, **self._link.counts, **ledger, **spans, **own}
+        language = self.language_models.counters()
+        return {**self._core.counts, **self._link.counts, **ledger, **spans, **own, **language}
 
     # -- tasks
 
@@ -239,6 +248,7 @@ class Hub:
                 group.create_task(self._link.run(), name="hub-link"),
                 group.create_task(self._run_timer(), name="hub-wake"),
                 group.create_task(self.inference.run(), name="hub-pulse"),
+                group.create_task(self.language_models.run(), name="hub-language-models"),
             ]
             await self._stop.wait()
             await self.wait_drained()

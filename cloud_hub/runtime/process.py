@@ -19,6 +19,8 @@ from cloud_hub.api.interface import ApiContext
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.factory import open_engine
+from cloud_hub.llm.service import LanguageModels
+from cloud_hub.llm.telemetry import trace_records
 from cloud_hub.registry.access import ApiKeys
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import Orders
@@ -33,6 +35,7 @@ from cloud_hub.runtime.broker import Broker
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.runtime.hub import Hub, HubServices
 from cloud_hub.runtime.identity import IdentityService
+from cloud_hub.runtime.language_models import open_language_models
 from cloud_hub.runtime.maintenance import HubKeyRotation, NumberedCard, RepositoryMaintainer, UpdateNotifier
 from cloud_hub.runtime.policies import PolicyWatcher, repository_reader
 from cloud_hub.security.hub_keys import HubCard, HubKeys, newest_key_number
@@ -104,8 +107,8 @@ def open_engines(config: HubConfig, log: JsonLog) -> list[Engine]:
     """
     from models.bundle.manifest import BundleError  # noqa: PLC0415
 
-    if not config.models and config.models_folder is None:
-        raise ExitError(ExitCode.MODEL, "no model to serve: set models = [bundle folder, ...]")
+    if not config.models and config.models_folder is None and not config.llm:
+        raise ExitError(ExitCode.MODEL, "no model to serve: set models = [bundle folder, ...], or [[llm]]")
 
     def report(path: Path, why: str) -> None:
         log.error("version_left_out", folder=safe_name(path.name), why=safe_text(why.replace(str(path), "")))
@@ -175,7 +178,12 @@ class HubProcess:
         book, orders = open_orders(self._urls.registry, state.orders)
         spoken = ModelUsageStore.open(self._urls.versions)
         sides = HubServices(
-            self._log, orders, bundle_catalog(self._config), spoken, InferenceObserver(tracing.sink, tracing.counts)
+            self._log,
+            orders,
+            bundle_catalog(self._config),
+            spoken,
+            InferenceObserver(tracing.sink, tracing.counts),
+            language_models=self._open_language_models(tracing),
         )
         hub = self._build_hub(bureau, sides)
         clerk = self._open_ledger(hub, registry)
@@ -212,6 +220,10 @@ class HubProcess:
             spoken.close()
             book.close()
             tracing.close()
+
+    def _open_language_models(self, tracing: Tracing) -> LanguageModels:
+        sinks = [trace_records(tracing.sink)] if tracing.sink else []
+        return open_language_models(self._config.llm, self._config.hub.region, sinks, self._log)
 
     def _build_hub(self, bureau: IdentityService, sides: HubServices) -> Hub:
         return Hub(
@@ -278,6 +290,7 @@ class HubProcess:
             ledger=hub.voice.ledger,
             rollouts=rolling[0],
             catalog=rolling[1],
+            language_models=hub.language_models,
         )
 
     def _open_ledger(self, hub: Hub, registry: Registry) -> LedgerLogService:

@@ -13,6 +13,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from cloud_hub.api.aging import group_roles
+from cloud_hub.llm.service import LanguageModels
+from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
 from tests import ROOT
 from tests.cloud_hub.doubles.api_site import Site, infer_body
 
@@ -25,7 +27,8 @@ MOST_SERIES = 2000
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    opened = await Site(tmp_path).open()
+    chat = LlmSettings(name="chat", urls=(ReplicaAddress("http://127.0.0.1:9"),))
+    opened = await Site(tmp_path, language_models=LanguageModels([chat])).open()
     await opened.ask("POST", "/v2/models/digits/infer", json=infer_body())
     yield opened
     await opened.close()

@@ -172,6 +172,7 @@ class Site:
         self, folder: Path, max_body_bytes: int = 4096, clerk: LedgerLogService | None = None, **more: Any
     ) -> None:
         self.hub = EchoHub()
+        self.hub.observer = more.pop("observer", self.hub.observer)
         self.registry = Registry.open(folder / "devices.db")
         self.authority = RotatingAuthority.open(folder, utc_now())
         self.evicted: list[str] = []

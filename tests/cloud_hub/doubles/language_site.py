@@ -12,6 +12,8 @@ from cloud_hub.llm.echo import EchoUpstream
 from cloud_hub.llm.model import LanguageModel, LlmRecord
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
+from cloud_hub.llm.telemetry import trace_records
+from cloud_hub.serving.telemetry import InferenceObserver, SpanSink
 from tests.cloud_hub.doubles.api_site import Site
 
 # Short times: a test waits for none of them but the one it is about.
@@ -27,13 +29,16 @@ ASK = {"model": "echo", "messages": [{"role": "user", "content": "one two three 
 
 
 class LanguageSite:
-    """`engines` behind the model `echo`; `records` are the records of all requests."""
+    """`engines` behind the model `echo`; `records` are the records of all requests. `spans` takes their spans."""
 
-    def __init__(self, folder: Path, engines: list[EchoUpstream], settings: LlmSettings) -> None:
+    def __init__(
+        self, folder: Path, engines: list[EchoUpstream], settings: LlmSettings, spans: SpanSink | None = None
+    ) -> None:
         self.engines = engines
         self.records: list[LlmRecord] = []
-        self.models = LanguageModels([settings], {settings.name: "engine-key"}, [self.records.append])
-        self.api = Site(folder, max_body_bytes=1 << 20, language_models=self.models)
+        sinks = [self.records.append, *([trace_records(spans)] if spans else [])]
+        self.models = LanguageModels([settings], {settings.name: "engine-key"}, sinks)
+        self.api = Site(folder, max_body_bytes=1 << 20, language_models=self.models, observer=InferenceObserver(spans))
 
     @property
     def model(self) -> LanguageModel:
@@ -61,12 +66,14 @@ class LanguageSite:
 
 
 @asynccontextmanager
-async def language_site(folder: Path, engines: int = 1, **settings: Any) -> AsyncIterator[LanguageSite]:
+async def language_site(
+    folder: Path, engines: int = 1, *, spans: SpanSink | None = None, token_s: float = 0.0, **settings: Any
+) -> AsyncIterator[LanguageSite]:
     """A site whose engines are all ready."""
-    found = [EchoUpstream(key="engine-key") for _ in range(engines)]
+    found = [EchoUpstream(key="engine-key", token_s=token_s) for _ in range(engines)]
     urls = tuple([ReplicaAddress(await engine.start()) for engine in found])
     told = msgspec.structs.replace(LlmSettings(name="echo", urls=urls, **QUICK), **settings)
-    site = LanguageSite(folder, found, told)
+    site = LanguageSite(folder, found, told, spans)
     running = asyncio.create_task(site.models.run())
     await site.api.open()
     try:

@@ -9,9 +9,11 @@ import pytest
 
 from cloud_hub.__main__ import main
 from cloud_hub.runtime.config import HubConfig, load_hub_config
+from cloud_hub.runtime.language_models import LlmSection, open_language_models
 from tests import ROOT
 from wire.process.config import check_environment, list_known_keys
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog
 
 
 def loaded(tmp_path: Path, text: str) -> HubConfig:
@@ -41,7 +43,7 @@ def test_the_template_explains_every_key_and_its_default():
     shown = tomllib.loads("\n".join(keys))
     flat = {f"{k}.{i}": v for k, table in shown.items() if isinstance(table, dict) for i, v in table.items()}
     flat |= {k: v for k, v in shown.items() if not isinstance(v, dict)}
-    assert set(flat) == set(list_known_keys(HubConfig))
+    assert {*flat, "llm"} == set(list_known_keys(HubConfig))
     defaults = HubConfig().model_dump(mode="json")
     examples = {"state", "models_folder", "enrol.hardware_file", "trace.file"}  # no default that TOML could say
     for key, value in flat.items():
@@ -179,3 +181,57 @@ def test_an_unusable_policy_stops_the_hub_with_one_line(tmp_path, text):
     with pytest.raises(ExitError) as stop:
         HubConfig(policies=(str(tmp_path / "p.toml"),)).hub_settings()
     assert stop.value.code is ExitCode.POLICY
+
+
+def language_table() -> str:
+    """The [[llm]] table of the template, without the marks before its lines."""
+    text = resources.files("cloud_hub").joinpath("hub.toml").read_text(encoding="utf-8")
+    return "\n".join(line[3:] for line in text.splitlines() if line.startswith("#  "))
+
+
+def test_the_template_explains_every_key_of_a_language_model_and_its_default(tmp_path):
+    (shown,) = tomllib.loads(language_table())["llm"]
+    assert set(shown) == set(LlmSection.model_fields)
+    defaults = LlmSection(name="chat", urls=("http://10.0.0.7:8000",)).model_dump(mode="json")
+    assert shown == defaults
+    assert loaded(tmp_path, language_table()).llm[0].name == "chat"
+
+
+def test_a_language_model_has_the_hubs_region_unless_it_or_a_server_says_another(tmp_path):
+    table = (
+        '[[llm]]\nname = "chat"\nkey_file = "chat.key"\nurls = ["http://a:1/v1", { url = "http://b", region = "us" }]'
+    )
+    section = loaded(tmp_path, table).llm[0]
+    found = section.settings("eu")
+    assert (found.region, section.key_file) == ("eu", str(tmp_path / "chat.key"))
+    assert [(each.base, each.region) for each in found.urls] == [("http://a:1", ""), ("http://b", "us")]
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ('name = "chat"', "urls"),
+        ('urls = ["http://a"]', "name"),
+        ('name = "chat"\nurls = ["http://a", "http://a/v1/"]', "twice"),
+        ('name = "chat"\nurls = ["ftp://a"]', "urls"),
+        ('name = "chat"\nurls = ["http://user:secret@a"]', "urls"),
+        ('name = "chat"\nurls = ["http://a"]\nprices = 1', "did you mean price?"),
+        ('name = "chat"\nurls = ["http://a"]\nprice = { output = -1.0 }', "price"),
+        ('name = "chat"\nurls = ["http://a"]\n[[llm]]\nname = "chat"\nurls = ["http://b"]', "two"),
+    ],
+)
+def test_a_wrong_language_model_is_one_line_that_names_what_is_wrong(tmp_path, table, says):
+    assert says in refused(tmp_path, f"[[llm]]\n{table}")
+
+
+def test_the_key_of_an_engine_is_one_word_that_nobody_else_can_read(tmp_path):
+    sections = loaded(tmp_path, '[[llm]]\nname = "chat"\nurls = ["http://a"]\nkey_file = "chat.key"').llm
+    key = tmp_path / "chat.key"
+    for text, mode in (("", 0o600), ("two words", 0o600), ("key", 0o644)):
+        key.write_text(text)
+        key.chmod(mode)
+        with pytest.raises(ExitError) as stop:
+            open_language_models(sections, "eu", [], JsonLog())
+        assert stop.value.code == ExitCode.CREDENTIALS
+    key.chmod(0o600)
+    assert [model.settings.region for model in open_language_models(sections, "eu", [], JsonLog()).models] == ["eu"]
