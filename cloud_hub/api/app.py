@@ -15,6 +15,7 @@ from cloud_hub.api.admin import AdminRoutes
 from cloud_hub.api.admin_models import DenyRoutes, KeyRoutes, ModelRoutes
 from cloud_hub.api.aging import AgingCollector
 from cloud_hub.api.auth import Authenticator, auth_middleware
+from cloud_hub.api.costs import CostRoutes
 from cloud_hub.api.devices import EnrollRoutes, ErasureRoutes, RenewRoutes
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.language_models import LanguageModelRoutes, error_form_middleware
@@ -115,6 +116,7 @@ class ApiServer:
             ErasureRoutes(context).routes(),
             LedgerRoutes(context.ledger).routes(),
             ModelRoutes(context).routes(),
+            CostRoutes(context).routes(),
             LlmAdminRoutes(context.language_models).routes(),
             RolloutRoutes(context).routes(),
         ]

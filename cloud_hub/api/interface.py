@@ -28,7 +28,9 @@ from cloud_hub.rollout.planning import RolloutOrder
 from cloud_hub.rollout.types import HistoryEntry
 from cloud_hub.rollout.view import RolloutDeviceView, RolloutView
 from cloud_hub.serving.telemetry import InferenceObserver
+from cloud_hub.storage.costs import CostEntry
 from cloud_hub.storage.ledger_service import LedgerLogService
+from cloud_hub.storage.prices import PriceList
 from cloud_hub.storage.retention import LabelTally
 from wire.protocol.messages import Prediction
 
@@ -106,6 +108,9 @@ class StoreRecords(Protocol):
 
     async def read_tallies(self) -> list[LabelTally]:
         """Return counts of verdicts."""
+
+    async def read_costs(self, since_day: int, tenant: str | None) -> list[CostEntry]:
+        """Return what was used since a day, of one tenant or of all."""
 
     def sign_statement(self, text: bytes) -> bytes:
         """Sign a text with the hub's key."""
@@ -188,3 +193,4 @@ class ApiContext:
     rollouts: RolloutControl | None = None
     catalog: BundleTargets | None = None
     language_models: LanguageModels = field(default_factory=LanguageModels)
+    prices: PriceList = field(default_factory=PriceList)

@@ -43,7 +43,6 @@ def _describe_model(model: LanguageModel) -> dict[str, Any]:
         "context_tokens": model.context_tokens,
         "waiting": model.queue.waiting,
         "waiting_tokens": model.queue.web_open,
-        "price": msgspec.to_builtins(model.settings.price),
         "replicas": [_describe_replica(replica) for replica in model.replicas],
     }
 

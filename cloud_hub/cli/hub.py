@@ -14,6 +14,7 @@ import typer
 from rich.table import Column, Table
 
 from cloud_hub.api.admin import CaStep
+from cloud_hub.cli.costs import costs
 from cloud_hub.cli.engines import models
 from cloud_hub.cli.fetch import fetch
 from cloud_hub.cli.hub_operations import HubOperations
@@ -144,6 +145,7 @@ app.add_typer(key_app, name="key", help="API keys of tenants: create, list, revo
 app.command("plan")(plan)
 app.command("models")(models)
 app.command("llm")(llm)
+app.command("costs")(costs)
 app.command("fetch")(fetch)
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
 

@@ -25,6 +25,7 @@ from cloud_hub.api.admin import (
     step_rotation,
 )
 from cloud_hub.api.admin_models import in_use_message, key_json, notice_json, users_json
+from cloud_hub.api.costs import bill_json
 from cloud_hub.database.connection import open_part, sqlite_file
 from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.enrollment.ca_rotation import CaRotation
@@ -39,6 +40,7 @@ from cloud_hub.runtime.config import HubConfig
 from cloud_hub.security.authorities import RotatingAuthority, RotationError
 from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import load_or_create_keys
+from cloud_hub.storage.costs import read_costs_aside
 from cloud_hub.storage.ledger_log import LedgerLog
 from cloud_hub.storage.ledger_service import export_heads
 from cloud_hub.storage.retention import DAY_MS, publish_tallies
@@ -201,6 +203,20 @@ class HubOperations:
         open_part(self._urls.questions, QUESTIONS).dispose()  # a new server has no tables yet
         found = publish_tallies(read_tallies_aside(self._urls.questions), _now_ms() // DAY_MS)
         return [msgspec.structs.asdict(each) for each in found]
+
+    def read_costs(self, days: int) -> dict[str, Any]:
+        """Return the bill of today and the days before it: `currency`, `total`, `costs`."""
+        return self._run_or_ask(
+            lambda hub: call_hub_api(hub, "GET", f"/v1/costs?days={days}"), lambda: self._read_costs(days)
+        )
+
+    def _read_costs(self, days: int) -> dict[str, Any]:
+        file = sqlite_file(self._urls.questions)
+        if file is not None and not file.exists():
+            return bill_json([], self._config.price_list())
+        open_part(self._urls.questions, QUESTIONS).dispose()  # a new server has no tables yet
+        found = read_costs_aside(self._urls.questions, _now_ms() // DAY_MS - days + 1)
+        return bill_json(found, self._config.price_list())
 
     def read_audit(self) -> list[dict[str, Any]]:
         """Return the newest audit entries, oldest first."""

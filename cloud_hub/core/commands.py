@@ -83,6 +83,10 @@ class QuestionEnding(msgspec.Struct, frozen=True):
     refusal: RefusalReason | None = None
     label: int = -1  # of the verdict, for the day's counts; -1 = it is not counted
     model: str = ""
+    # of a verdict, for the bill: where it was computed, its share of its batch's time, its question's frame
+    region: str = ""
+    engine_us: int = 0
+    question_bytes: int = 0
 
 
 class QuestionRow(msgspec.Struct, frozen=True):
@@ -102,12 +106,17 @@ class StoreQuestion(msgspec.Struct, frozen=True):
 
 
 class SealVerdict(msgspec.Struct, frozen=True):
-    """Command: seal this verdict to the device, bound to its question by `binding`, stored like `StoreEnding`."""
+    """Command: seal this verdict to the device, bound to its question by `binding`, stored like `StoreEnding`.
+
+    `engine_s`: its share of the seconds of its batch; `question_bytes`: size of the question's frame.
+    """
 
     key: QuestionKey
     device: Device
     verdict: Verdict
     binding: bytes
+    engine_s: float = 0.0
+    question_bytes: int = 0
 
 
 class StoreEnding(msgspec.Struct, frozen=True):

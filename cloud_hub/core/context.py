@@ -53,6 +53,7 @@ class OpenQuestion(msgspec.Struct, eq=False):
     binding: bytes
     created_ms: int
     item: BatchItem
+    frame_bytes: int = 0
     stored: bool = False
     ending: bool = False
     keep_until_ms: int = BIGGEST_MS  # whatever has not ended by then, ends
@@ -170,11 +171,15 @@ _PASSING_REASONS = frozenset(
 
 @dataclass(frozen=True)
 class DecryptedQuestion:
-    """A decrypted question. `fingerprint`: SHA-256 of its padded plaintext; `created_ms`: hub ms, by its header."""
+    """A decrypted question. `fingerprint`: SHA-256 of its padded plaintext; `created_ms`: hub ms, by its header.
+
+    `frame_bytes`: size of the frame that it came in.
+    """
 
     fingerprint: bytes
     question: Escalation
     created_ms: int
+    frame_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +205,10 @@ class CoreContext:
         try:
             padded = self.envelopes.open(frame)
             return DecryptedQuestion(
-                hash_plaintext(padded), decode_escalation(unpad_plaintext(padded)), frame.header.created_ms
+                hash_plaintext(padded),
+                decode_escalation(unpad_plaintext(padded)),
+                frame.header.created_ms,
+                len(frame.clear) + len(frame.body) + len(frame.signature),
             )
         except RemoteError as error:
             self.counts[f"unreadable.{error.fault}"] += 1
@@ -217,7 +225,13 @@ class CoreContext:
         item = _make_item(key, opened, work, now)
         binding = compute_verdict_binding(opened.fingerprint, model, opened.question.policy)
         question = OpenQuestion(
-            key, digest, opened.fingerprint, binding=binding, created_ms=opened.created_ms, item=item
+            key,
+            digest,
+            opened.fingerprint,
+            binding=binding,
+            created_ms=opened.created_ms,
+            item=item,
+            frame_bytes=opened.frame_bytes,
         )
         self.memory.add(question)
         if work is not None:

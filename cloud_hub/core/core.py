@@ -271,13 +271,14 @@ class HubCore:
         # Dispatch first: the engine's next batch must not wait for these verdicts.
         commands: list[Command] = [*self._dispatch(now)]
         for item, prediction in zip(batch.items, predictions, strict=True):
-            times = (batch.sent_s - item.arrived_s, compute_s)
+            times = (batch.sent_s - item.arrived_s, compute_s, compute_s * item.weight / batch.weight)
             commands += self._handle_result(item, prediction, times, now)
         return commands
 
     def _handle_result(
-        self, item: BatchItem, prediction: Prediction, times: tuple[float, float], now: float
+        self, item: BatchItem, prediction: Prediction, times: tuple[float, float, float], now: float
     ) -> list[Command]:
+        """Return the commands for one result. `times`: seconds that it waited, of its batch, and its share of those."""
         if item.key.device == LOCAL:
             return self._web.answer_sample(item, prediction)
         question = self._memory.find_open(item.key)
@@ -288,7 +289,7 @@ class HubCore:
             return end_question(question, RefusalReason.DEVICE_UNKNOWN, now)
         question.ending = True
         verdict = Verdict(prediction, self._settings.name, self._settings.region, times[0], times[1])
-        return [SealVerdict(item.key, device, verdict, question.binding)]
+        return [SealVerdict(item.key, device, verdict, question.binding, times[2], question.frame_bytes)]
 
     def on_unsealable(self, key: QuestionKey, now: float) -> list[Command]:
         """A verdict could not be sealed (too big for a frame, or the device's key is invalid).

@@ -77,6 +77,18 @@ tallies = _table(
     _needed("count", sa.BigInteger),
 )
 
+# What was used, as sums of a day, by tenant, model and region. See `storage.costs`.
+costs = _table(
+    QUESTIONS,
+    "costs",
+    _key("day", sa.Integer),
+    _key("tenant"),
+    _key("model"),
+    _key("region"),
+    _key("kind"),
+    _needed("amount", sa.BigInteger),
+)
+
 # Erased subjects, by a hash of their keyed hash: a question created before the erasure is not accepted again.
 tombstones = _table(
     QUESTIONS,

@@ -32,6 +32,7 @@ class EchoFault(StrEnum):
     STALLS_LATER = "stalls_later"  # after two events
     NO_DONE = "no_done"  # ends in order, without `[DONE]`
     NO_USAGE = "no_usage"
+    ABSURD_USAGE = "absurd_usage"  # more tokens out of the cache than there are, and fewer than none generated
     WRONG_KEY = "wrong_key"  # status 401
     REFUSES = "refuses"  # status 400, with a reason
     FAILS = "fails"  # status 500
@@ -163,12 +164,12 @@ class EchoUpstream:
         self, request: web.Request, asked: dict[str, Any], words: list[str], said: list[str]
     ) -> web.StreamResponse:
         chat = request.path.endswith("chat/completions")
-        self._count_prompt(words)
+        cached = self._count_prompt(words)
         await asyncio.sleep(self.first_s)
         if not asked.get("stream"):
             await asyncio.sleep(self.token_s * len(said))
             self.generated_tokens += len(said)
-            return web.json_response(self._whole_answer(words, said, chat=chat))
+            return web.json_response(self._whole_answer(words, said, chat=chat, cached=cached))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         async for event in self._speak(said, chat=chat):
@@ -178,7 +179,9 @@ class EchoUpstream:
             return response
         wants = (asked.get("stream_options") or {}).get("include_usage")
         if wants and self.fault is not EchoFault.NO_USAGE:
-            await response.write(_encode_event({**_HEAD, "choices": [], "usage": _count_usage(words, said)}))
+            await response.write(
+                _encode_event({**_HEAD, "choices": [], "usage": self._tell_usage(words, said, cached)})
+            )
         if self.fault is not EchoFault.NO_DONE:
             await response.write(b"data: [DONE]\n\n")
         return response
@@ -202,20 +205,33 @@ class EchoUpstream:
             text = {"delta": {"content": word + " "}} if chat else {"text": word + " "}
             yield _encode_event({**_HEAD, "choices": [{"index": 0, **text, "finish_reason": end}]})
 
-    def _count_prompt(self, words: list[str]) -> None:
-        """Count the prompt's words, and of them those of whole blocks that were computed before."""
+    def _tell_usage(self, words: list[str], said: list[str], cached: int) -> dict[str, Any]:
+        told = _count_usage(words, said, cached)
+        absurd = {"completion_tokens": -5, "prompt_tokens_details": {"cached_tokens": 10**30}}
+        return {**told, **absurd} if self.fault is EchoFault.ABSURD_USAGE else told
+
+    def _count_prompt(self, words: list[str]) -> int:
+        """Count the prompt's words, and of them those of whole blocks that were computed before: returns these."""
         self.prompt_tokens += len(words)
+        before = self.cached_tokens
         for end in range(BLOCK_WORDS, len(words) + 1, BLOCK_WORDS):
             block = tuple(words[:end])
             self.cached_tokens += BLOCK_WORDS if block in self._cache else 0
             self._cache.add(block)
+        return self.cached_tokens - before
 
-    def _whole_answer(self, words: list[str], said: list[str], *, chat: bool) -> dict[str, Any]:
+    def _whole_answer(self, words: list[str], said: list[str], *, chat: bool, cached: int = 0) -> dict[str, Any]:
         text = " ".join(said)
         choice = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         kind = "chat.completion" if chat else "text_completion"
         choices = [{"index": 0, **choice, "finish_reason": "stop"}]
-        return {**_HEAD, "object": kind, "model": self.model, "choices": choices, "usage": _count_usage(words, said)}
+        return {
+            **_HEAD,
+            "object": kind,
+            "model": self.model,
+            "choices": choices,
+            "usage": self._tell_usage(words, said, cached),
+        }
 
 
 _HEAD = {"id": "echo-1", "object": "chat.completion.chunk", "created": int(time.time()), "model": "echo"}
@@ -245,8 +261,9 @@ def _say_words(words: list[str], most: int) -> list[str]:
     return [words[i % len(words)] for i in range(most)] if words else ["nothing"]
 
 
-def _count_usage(words: list[str], said: list[str]) -> dict[str, int]:
-    return {"prompt_tokens": len(words), "completion_tokens": len(said), "total_tokens": len(words) + len(said)}
+def _count_usage(words: list[str], said: list[str], cached: int) -> dict[str, Any]:
+    counts = {"prompt_tokens": len(words), "completion_tokens": len(said), "total_tokens": len(words) + len(said)}
+    return {**counts, "prompt_tokens_details": {"cached_tokens": cached}}
 
 
 async def _serve(options: argparse.Namespace) -> None:

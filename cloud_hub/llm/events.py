@@ -11,6 +11,7 @@ from cloud_hub.llm.errors import encode_error
 
 DONE = b"data: [DONE]\n\n"
 MAX_EVENT_BYTES = 1024 * 1024
+MAX_USAGE_TOKENS = 2**31
 
 
 class UpstreamBrokenError(Exception):
@@ -29,6 +30,12 @@ class TokenUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
+
+    @property
+    def plausible(self) -> bool:
+        """Whether the counts can be: what cannot is not billed."""
+        counts = (self.prompt_tokens, self.generated, self.cached)
+        return all(0 <= count <= MAX_USAGE_TOKENS for count in counts) and self.cached <= self.prompt_tokens
 
     @property
     def generated(self) -> int:
@@ -104,7 +111,7 @@ class StreamReader:
             self.done = True
             return True
         chunk = _decode_chunk(payload)
-        if chunk.usage is not None:
+        if chunk.usage is not None and chunk.usage.plausible:
             self.usage = chunk.usage
         if chunk.choices:
             self.generated += 1
@@ -131,11 +138,15 @@ def extract_payload(event: bytes) -> bytes | None:
 
 
 def read_usage(body: bytes) -> TokenUsage | None:
-    """Return the usage in a whole answer, None if it tells none. UpstreamBrokenError if the body is no JSON object."""
+    """Return the usage in a whole answer, None if it tells none that can be.
+
+    UpstreamBrokenError if the body is no JSON object.
+    """
     try:
-        return _ANSWER.decode(body).usage
+        usage = _ANSWER.decode(body).usage
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise UpstreamBrokenError("the engine's answer is no JSON object") from None
+    return usage if usage is not None and usage.plausible else None
 
 
 def encode_error_event(message: str, code: str) -> bytes:

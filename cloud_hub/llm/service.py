@@ -54,6 +54,10 @@ class LanguageModels:
             for model in self._models.values():
                 group.create_task(model.run(), name=f"llm-{model.settings.name}")
 
+    def add_sink(self, sink: RecordSink) -> None:
+        """Give every record to `sink` too."""
+        self._sinks = (*self._sinks, sink)
+
     def drain(self) -> None:
         """Refuse new requests from now on."""
         for model in self._models.values():

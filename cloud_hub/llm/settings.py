@@ -1,4 +1,4 @@
-"""Settings of one language model of the hub: where its replicas are, how much they take, and what they cost."""
+"""Settings of one language model of the hub: where its replicas are, and how much they take."""
 
 import msgspec
 
@@ -15,15 +15,6 @@ class ReplicaAddress(msgspec.Struct, frozen=True):
     def base(self) -> str:
         """The URL without `/v1` and without a slash at its end."""
         return self.url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-class TokenPrice(msgspec.Struct, frozen=True):
-    """Prices in the owner's currency for a million tokens, and for a request."""
-
-    input: float = 0.0
-    cached: float = 0.0
-    output: float = 0.0
-    request: float = 0.0
 
 
 class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +41,6 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     port: int = 0
     key_file: str = ""
-    price: TokenPrice = TokenPrice()
     check: LlmOperation = LlmOperation.COMPLETION
     context_tokens: int = 0
     tenants: frozenset[str] = frozenset()

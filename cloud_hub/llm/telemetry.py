@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from cloud_hub.llm.model import LlmRecord
 from cloud_hub.serving.telemetry import COMPUTE, QUEUE, LatencyHistogram, SpanSink
+from cloud_hub.storage.costs import DAY_MS, US_PER_S, CostKind, Usage
 from wire.process.tracing import Attribute, Span, TraceContext, parse_traceparent
 
 PREFILL, DECODE = "skerry.prefill", "skerry.decode"
@@ -97,6 +98,25 @@ def create_spans(record: LlmRecord) -> list[Span]:
 
 def _create_span(at: TraceContext, name: str, times: tuple[float, float], facts: dict[str, Attribute]) -> Span:
     return at.create_span(name, at.parent, times, facts)
+
+
+def describe_usage(record: LlmRecord) -> Usage:
+    """Return what a request used, for the bill; its engine's time is from its turn to its end."""
+    ok = record.status == 200
+    return Usage(
+        int(record.ended_at * 1000) // DAY_MS,
+        record.caller.tenant,
+        record.model,
+        record.region,
+        {
+            CostKind.REQUESTS: int(ok),
+            CostKind.ENGINE_US: round((record.ended_at - record.begun_at) * US_PER_S) if ok else 0,
+            CostKind.TOKENS_IN: record.prompt_tokens - record.cached_tokens,
+            CostKind.TOKENS_CACHED: record.cached_tokens,
+            CostKind.TOKENS_OUT: record.generated_tokens,
+            CostKind.BYTES: record.request_bytes if ok else 0,
+        },
+    )
 
 
 def trace_records(sink: SpanSink) -> Callable[[LlmRecord], None]:

@@ -12,6 +12,7 @@ from cloud_hub.engine.types import EngineOptions
 from cloud_hub.runtime.broker import BrokerSettings
 from cloud_hub.runtime.language_models import LlmSection, check_names
 from cloud_hub.runtime.policies import TUF_PREFIX, PolicyEntry, PolicyReader, compile_policies, read_nothing
+from cloud_hub.storage.prices import PriceList, UnitPrices
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
 from policies.serving.computing import ComputeOptions, ComputeOverride, DeviceChoice, Precision
@@ -149,6 +150,18 @@ class StoreSection(ConfigSection):
     allow_fsync_off: bool = False
 
 
+class CostsSection(ConfigSection):
+    """Section [costs]: prices of devices' questions and of web requests; those of a language model are in its [[llm]].
+
+    `currency`: as it is shown, "" = there are no prices. `engine_s`: of a second of an engine; `gib`: of requests.
+    """
+
+    currency: Annotated[str, Field(pattern=r"^[ -~]{0,8}$")] = ""
+    request: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    engine_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    gib: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
 class TraceSection(ConfigSection):
     """Section [trace]: where spans go, a `file` of JSON lines or a collector's OTLP/HTTP `endpoint`. Off by default."""
 
@@ -175,6 +188,7 @@ class HubConfig(ProcessConfig):
     repository: RepositorySection = RepositorySection()
     engine: EngineSection = EngineSection()
     store: StoreSection = StoreSection()
+    costs: CostsSection = CostsSection()
     trace: TraceSection = TraceSection()
     llm: tuple[LlmSection, ...] = ()
 
@@ -217,6 +231,12 @@ class HubConfig(ProcessConfig):
             compute=ComputeOptions(section.device, section.precision, section.allow_fallback),
             models={name: ComputeOverride(**own.model_dump()) for name, own in section.models.items()},
         )
+
+    def price_list(self) -> PriceList:
+        """Return the prices of what is used."""
+        told = self.costs.model_dump()
+        models = {section.name: section.price.unit_prices() for section in self.llm}
+        return PriceList(told.pop("currency"), UnitPrices(**told), models)
 
     def broker_settings(self) -> BrokerSettings:
         """Return the settings of the broker that the hub starts."""

@@ -20,7 +20,9 @@ from cloud_hub.database.errors import name_fault
 from cloud_hub.engine.base import Engine
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.engine.worker import BatchResult
+from cloud_hub.llm.model import LlmRecord
 from cloud_hub.llm.service import LanguageModels
+from cloud_hub.llm.telemetry import describe_usage
 from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.presence import DeviceActivity, DevicePresence
@@ -32,6 +34,7 @@ from cloud_hub.serving.executor import BatchExecutor, EnginePool
 from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.serving.versions import VersionManager
 from cloud_hub.serving.web_inference import WebInference
+from cloud_hub.storage.costs import describe_batch
 from cloud_hub.storage.gateway import StoreGateway
 from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.clock import HubClock
@@ -105,6 +108,7 @@ class Hub:
             self._core.lineup, self.engines, self._handle_and_flush, sides.spoken or ModelUsageStore.open(None)
         )
         self.language_models = sides.language_models or LanguageModels()
+        self.language_models.add_sink(self._bill_record)
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
         self._obey_one = self._command_handlers()
@@ -287,7 +291,14 @@ class Hub:
         self.observer.on_stored(key, self._clock.now())
 
     def _on_computed(self, ticket: int, result: BatchResult) -> None:
-        self.observer.on_batch(self._core.running_batch(ticket), result, self._clock.now())
+        batch, now = self._core.running_batch(ticket), self._clock.now()
+        self.observer.on_batch(batch, result, now)
+        if not result.error:
+            self.store.add_usages(describe_batch(batch, result.seconds, self._settings.region, now))
+
+    def _bill_record(self, record: LlmRecord) -> None:
+        self.store.add_usages([describe_usage(record)])
+        self.store.submit_job()
 
     def _handle_event(self, event: Callable[..., list[c.Command]], *facts: Any) -> None:
         """Handle one event: call the core and execute its commands."""

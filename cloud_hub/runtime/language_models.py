@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 
 from cloud_hub.llm.requests import LlmOperation
 from cloud_hub.llm.service import LanguageModels, RecordSink
-from cloud_hub.llm.settings import LlmSettings, ReplicaAddress, TokenPrice
+from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
+from cloud_hub.storage.prices import UnitPrices
 from wire.process.config import ConfigSection
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_private_file
@@ -41,6 +42,11 @@ class PriceSection(ConfigSection):
     cached: _Price = 0.0
     output: _Price = 0.0
     request: _Price = 0.0
+
+    def unit_prices(self) -> UnitPrices:
+        """Return them as the bill takes them."""
+        tokens = {"tokens_in": self.input, "tokens_cached": self.cached, "tokens_out": self.output}
+        return UnitPrices(request=self.request, **tokens)
 
 
 class LlmSection(ConfigSection):
@@ -92,8 +98,8 @@ class LlmSection(ConfigSection):
 
     def settings(self, region: str) -> LlmSettings:
         """Return the settings of the model. `region`: of the hub, where none is told."""
-        told = self.model_dump() | {"urls": self.addresses(), "price": TokenPrice(**self.price.model_dump())}
-        return LlmSettings(**told | {"region": self.region or region})
+        told = self.model_dump(exclude={"price"}) | {"urls": self.addresses(), "region": self.region or region}
+        return LlmSettings(**told)
 
 
 def check_names(sections: Iterable[LlmSection]) -> None:

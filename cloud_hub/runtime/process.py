@@ -291,6 +291,7 @@ class HubProcess:
             rollouts=rolling[0],
             catalog=rolling[1],
             language_models=hub.language_models,
+            prices=self._config.price_list(),
         )
 
     def _open_ledger(self, hub: Hub, registry: Registry) -> LedgerLogService:

@@ -16,6 +16,7 @@ from cloud_hub.core.commands import Erasure, ErasureRequest, Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.database.connection import is_server, sqlite_file
 from cloud_hub.security.envelopes import HubEnvelopes
+from cloud_hub.storage.costs import US_PER_S, CostEntry, Usage, merge_usages, read_costs_aside
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import JobResult, Store, StoreError, StoreJob, read_tallies_aside
 from wire.errors import LocalError
@@ -65,6 +66,7 @@ class StoreGateway:
         self._log = log
         self._job = StoreJob()
         self._writer: StoreWriter | None = None
+        self._unbilled: list[Usage] = []
         self._erasing: dict[ErasureRequest, asyncio.Future[Erasure]] = {}
         self._served = self._probing = False
         self._seen = 0  # commits when `probe` was called last
@@ -170,9 +172,15 @@ class StoreGateway:
         except LocalError:
             self._hear(self._core.on_unsealable, command.key)
             return
-        said = command.verdict.prediction
-        ended = commands.QuestionEnding(command.key, int(now * 1000), verdict=frame, label=said.label, model=said.model)
-        self._job.endings.append(ended)
+        self._job.endings.append(end_with_verdict(command, frame, now))
+
+    def add_usages(self, used: Iterable[Usage]) -> None:
+        """Gather what was used beside what verdicts used."""
+        self._job.used.extend(used)
+
+    async def read_costs(self, since_day: int, tenant: str | None) -> list[CostEntry]:
+        """Sums of the bill as stored, since a day, of one tenant or of all."""
+        return await asyncio.to_thread(read_costs_aside, self._url, since_day, tenant)
 
     # -- results of the jobs
 
@@ -202,7 +210,11 @@ class StoreGateway:
         if done.more:
             self._job.prune_before_ms = job.prune_before_ms
 
+        self._job.used += self._unbilled
+        self._unbilled = []
+
     def _on_unwritten(self, done: JobResult) -> None:
+        self._unbilled = merge_usages([*self._unbilled, *done.job.used])  # billed once the database takes it
         self.fault = done.reason
         self._log.error("store_failed", error=safe_name(done.error))
         self._hear(self._core.on_store_failed, done.job.keeps)
@@ -211,6 +223,21 @@ class StoreGateway:
             self._hear(self._core.on_find_failed, find)
         for wish in done.job.erases:
             self._erasing.pop(wish).set_exception(StoreError(done.error, done.reason))
+
+
+def end_with_verdict(command: commands.SealVerdict, frame: bytes, now: float) -> commands.QuestionEnding:
+    """Return the ending that a sealed verdict is. `now` in hub seconds."""
+    said = command.verdict.prediction
+    return commands.QuestionEnding(
+        command.key,
+        int(now * 1000),
+        verdict=frame,
+        label=said.label,
+        model=said.model,
+        region=command.verdict.region,
+        engine_us=round(command.engine_s * US_PER_S),
+        question_bytes=command.question_bytes,
+    )
 
 
 GROUP = 64  # jobs per transaction; a job is one round of the loop, up to 64 messages
@@ -271,6 +298,8 @@ class StoreWriter:
             return self._store.apply_jobs(jobs)
         except StoreError as error:
             if error.lost and not again:  # a new connection finds out whether they were executed
+                for job in jobs:
+                    job.used = []  # nobody could find out whether it was counted, and nothing is billed twice
                 return self._apply_jobs(jobs, again=True)
             if len(jobs) == 1 or error.unavailable:
                 return [JobResult(job, error=str(error), reason=error.reason) for job in jobs]

@@ -27,6 +27,7 @@ from cloud_hub.database.connection import connect_part, open_sound, read_snapsho
 from cloud_hub.database.errors import DamagedDatabaseError, describe_fault, is_lost, is_unavailable, name_fault
 from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.database.tables import effects, meta, sealed
+from cloud_hub.storage.costs import DAY_MS, Usage, add_usages, describe_endings, purge_costs
 from cloud_hub.storage.retention import (
     LabelTally,
     count_verdicts,
@@ -52,13 +53,14 @@ class StoreJob(msgspec.Struct):
     endings: list[QuestionEnding] = msgspec.field(default_factory=list)
     finds: list[LookUpQuestions] = msgspec.field(default_factory=list)
     erases: list[ErasureRequest] = msgspec.field(default_factory=list)
+    used: list[Usage] = msgspec.field(default_factory=list)  # beside what the endings used
     prune_before_ms: int = 0
     purge_ms: int = 0
     probe: bool = False  # write something that changes nothing, to learn whether the database takes it
 
     def __bool__(self) -> bool:
-        wants = (self.forgets, self.keeps, self.endings, self.finds, self.erases, self.prune_before_ms, self.purge_ms)
-        return any(wants) or self.probe
+        writes = (self.forgets, self.keeps, self.endings, self.erases, self.used)
+        return any((*writes, self.finds, self.prune_before_ms, self.purge_ms, self.probe))
 
 
 class JobResult(msgspec.Struct):
@@ -183,13 +185,16 @@ class Store:
         if late:
             self._write_endings(connection, late, dones)
         vanished = {key for done in dones for key in done.vanished}
-        count_verdicts(connection, [ending for ending in endings.values() if ending.key not in vanished])
+        written = [ending for ending in endings.values() if ending.key not in vanished]
+        count_verdicts(connection, written)
+        add_usages(connection, [*describe_endings(written), *(used for done in dones for used in done.job.used)])
         for done in dones:
             if done.job.probe:
                 connection.execute(_PROBE)
             done.erased = [erase_subject_rows(connection, wish) for wish in done.job.erases]
             if done.job.purge_ms:
                 purge_expired(connection, done.job.purge_ms)
+                purge_costs(connection, done.job.purge_ms // DAY_MS)
             if done.job.prune_before_ms:
                 done.more = self._prune_rows(connection, done.job.prune_before_ms)
 

@@ -33,7 +33,9 @@ from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
 from cloud_hub.serving.telemetry import InferenceObserver
+from cloud_hub.storage.costs import CostEntry
 from cloud_hub.storage.ledger_service import LedgerLogService
+from cloud_hub.storage.prices import PriceList
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import StoreError
 from policies.serving.computing import Precision
@@ -47,13 +49,19 @@ DEVICE = "demo--cam-1"
 
 
 class EmptyStore:
-    """Double of a store without any question."""
+    """Double of a store without any question. `entries`: its costs."""
+
+    def __init__(self) -> None:
+        self.entries: list[CostEntry] = []
 
     async def erase_subject(self, wish: ErasureRequest) -> Erasure:
         raise StoreError(f"nothing is kept of {wish.subject.hex()}")
 
     async def read_tallies(self) -> list[LabelTally]:
         return []
+
+    async def read_costs(self, since_day: int, tenant: str | None) -> list[CostEntry]:
+        return [each for each in self.entries if each.day >= since_day and tenant in (None, each.tenant)]
 
     def sign_statement(self, text: bytes) -> bytes:
         return text
@@ -172,6 +180,7 @@ class Site:
         self, folder: Path, max_body_bytes: int = 4096, clerk: LedgerLogService | None = None, **more: Any
     ) -> None:
         self.hub = EchoHub()
+        self.store = EmptyStore()
         self.hub.observer = more.pop("observer", self.hub.observer)
         self.registry = Registry.open(folder / "devices.db")
         self.authority = RotatingAuthority.open(folder, utc_now())
@@ -190,7 +199,7 @@ class Site:
             inference=self.hub,
             versions=EchoVersions(self.hub),
             engines=self.hub,
-            store=EmptyStore(),
+            store=self.store,
             announcer=self.hub,
             observer=self.hub.observer,
             registry=self.registry,
@@ -206,6 +215,7 @@ class Site:
             audit=self.audit,
             ledger=clerk,
             language_models=models,
+            prices=more.pop("prices", PriceList()),
             **rolling,
         )
         limits = ApiLimits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)

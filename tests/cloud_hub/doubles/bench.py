@@ -7,6 +7,7 @@ from cloud_hub.core.core import HubCore
 from cloud_hub.engine.base import EchoEngine, EngineError
 from cloud_hub.registry.orders import Orders
 from cloud_hub.security.envelopes import Envelopes, HubEnvelopes, choose_note_channel
+from cloud_hub.storage.gateway import end_with_verdict
 from cloud_hub.storage.store import Store, StoreError, StoreJob
 from cloud_hub.system.settings import HubSettings
 from tests.cloud_hub.doubles.devices import CARD, HUB, NOW_S, MemoryRegistry, SimDevice
@@ -152,9 +153,7 @@ class Bench:
                 self.job.endings.append(ending)
             case c.SealVerdict(key, device, verdict, binding):
                 frame = self.envelopes.seal_verdict(device, key, verdict, binding, self.now)
-                said = verdict.prediction
-                ended = c.QuestionEnding(key, int(self.now * 1000), verdict=frame, label=said.label, model=said.model)
-                self.job.endings.append(ended)
+                self.job.endings.append(end_with_verdict(command, frame, self.now))
             case c.DeleteQuestion(key):
                 self.job.forgets.append(key)
             case c.LookUpQuestions():

@@ -23,7 +23,8 @@ AFTER = (
 
 @pytest.mark.parametrize("fault", BEFORE)
 async def test_a_replica_that_fails_before_the_first_byte_is_replaced_and_nothing_is_told_twice(tmp_path, fault):
-    async with language_site(tmp_path, engines=2, first_s=0.2, answer_s=0.5) as site:
+    patience = {"first_s": 0.2} if fault is EchoFault.STALLS_AT_ONCE else {}
+    async with language_site(tmp_path, engines=2, **patience) as site:
         site.engines[0].fault = fault
         for _ in range(4):
             told = await site.stream()
@@ -33,7 +34,8 @@ async def test_a_replica_that_fails_before_the_first_byte_is_replaced_and_nothin
 
 @pytest.mark.parametrize("fault", AFTER)
 async def test_a_stream_that_breaks_ends_with_one_error_event_and_no_done(tmp_path, fault):
-    async with language_site(tmp_path) as site:
+    patience = {"stall_s": 0.3} if fault is EchoFault.STALLS_LATER else {}
+    async with language_site(tmp_path, **patience) as site:
         site.engines[0].fault = fault
         told = await site.stream()
         assert told.endswith(b"}}\n\n")
@@ -66,7 +68,7 @@ async def test_a_caller_that_hangs_up_ends_the_request_at_the_engine(tmp_path):
         async with site.api.client.post(site.url + "/chat/completions", json=body) as response:
             await response.content.readany()
             response.close()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             while not site.engines[0].hung_up or site.model.replicas[0].in_flight:
                 await asyncio.sleep(0.01)
 

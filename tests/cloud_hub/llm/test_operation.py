@@ -29,7 +29,7 @@ async def test_the_trace_of_a_streamed_answer_shows_queue_prefill_and_decode(tmp
         body = {**ASK, "stream": True, "max_tokens": 5}
         async with site.api.client.post(site.url + "/chat/completions", json=body, headers=TRACED) as response:
             await response.read()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(spans) < 4:
                 await asyncio.sleep(0.005)
     found = {span.name: span for span in spans}
