@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Callable
 import aiohttp
 import msgspec
 
+from cloud_hub.llm.engine_process import EngineProcess
 from cloud_hub.llm.errors import LlmError
 from cloud_hub.llm.relay import LlmAnswer, ReplicaFailedError, open_answer
 from cloud_hub.llm.replica import Replica, open_session
 from cloud_hub.llm.requests import BYTES_PER_TOKEN, LlmOperation, LlmRequest, TokenEstimate
-from cloud_hub.llm.settings import LlmSettings
+from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
 from cloud_hub.llm.token_queue import QueueTicket, TokenQueue
 from policies.serving.replicas import PrefixTable, filter_regions, hash_prefix, rank_replicas
 from wire.process.logging import JsonLog, safe_name, safe_text
@@ -61,7 +62,9 @@ class LanguageModel:
 
     def __init__(self, settings: LlmSettings, key: str, on_ended: Callable[[LlmRecord], None], log: JsonLog) -> None:
         self.settings = settings
-        self.replicas = [Replica(address, settings) for address in settings.urls]
+        self.engine = EngineProcess(settings, key, lambda: self.ready, log) if settings.command else None
+        urls = (ReplicaAddress(f"http://127.0.0.1:{self.engine.port}"),) if self.engine else settings.urls
+        self.replicas = [Replica(address, settings) for address in urls]
         self.counts = {"failovers": 0, "broken": 0, "lost": 0}
         self.queue = TokenQueue(settings, self._find_free, self._count_ready)
         self._key = key
@@ -74,10 +77,12 @@ class LanguageModel:
     # -- life
 
     async def run(self) -> None:
-        """Open the connections and check the replicas until cancelled."""
+        """Start the engine, if it is ours, open the connections and check the replicas until cancelled."""
         self._session = open_session(self._key)
         try:
             async with asyncio.TaskGroup() as group:
+                if self.engine:
+                    group.create_task(self.engine.run(), name=f"llm-engine-{self.settings.name}")
                 for replica in self.replicas:
                     group.create_task(self._check_for_ever(replica), name=f"llm-check-{replica.name}")
         finally:

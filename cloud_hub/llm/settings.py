@@ -21,10 +21,10 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One language model. Times in seconds, sizes in bytes, work in tokens.
 
     `name`: what callers ask for; `model`: what the engines call it ("" = the same). `command`: the program that the hub
-    starts as the one replica, () = attached ones. `key_file`: file with the engines' bearer token, "" = none.
-    `tenants`: who sees the model, empty = everybody. `residency`: by tenant, the regions where its requests
-    may be computed; a
-    tenant that is not named may be served anywhere.
+    starts as the one replica, with `{port}` where its port stands, () = attached ones; `port`: 0 = a free one.
+    `key_file`: file with the engines' bearer token, "" = none. `tenants`: who sees the model, empty = everybody.
+    `residency`: by tenant, the regions where its requests may be computed; a tenant that is not named may be served
+    anywhere.
 
     `max_running`, `max_running_tokens`: what one replica is given at once; more waits in the hub, in fair order.
     `assumed_tokens`: what an answer counts for whose request says no limit. `tokens_per_s`: throughput of a replica

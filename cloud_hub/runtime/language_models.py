@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from cloud_hub.llm.engine_process import PORT_MARK
 from cloud_hub.llm.requests import LlmOperation
 from cloud_hub.llm.service import LanguageModels, RecordSink
 from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
@@ -55,6 +56,9 @@ class LlmSection(ConfigSection):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
     model: Annotated[str, Field(max_length=256)] = ""
     urls: tuple[_Url | ReplicaSection, ...] = ()
+    start: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] = ()
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    start_s: _Seconds = _DEFAULTS.start_s
     key_file: Annotated[str, Field(max_length=4096)] = ""
     price: PriceSection = PriceSection()
     check: LlmOperation = _DEFAULTS.check
@@ -84,8 +88,10 @@ class LlmSection(ConfigSection):
     @model_validator(mode="after")
     def _check_servers(self) -> "LlmSection":
         """Check that there is a server, and none twice."""
-        if not self.urls:
-            raise ValueError("name its servers: urls = [...]")
+        if bool(self.urls) == bool(self.start):
+            raise ValueError("name either its servers, urls = [...], or the program to start, start = [...]")
+        if self.start and not any(PORT_MARK in word for word in self.start):
+            raise ValueError(f"start needs a word with {PORT_MARK}: the program listens there")
         bases = [each.base for each in self.addresses()]
         if len(set(bases)) != len(bases):
             raise ValueError("a server stands twice in urls")
@@ -98,8 +104,8 @@ class LlmSection(ConfigSection):
 
     def settings(self, region: str) -> LlmSettings:
         """Return the settings of the model. `region`: of the hub, where none is told."""
-        told = self.model_dump(exclude={"price"}) | {"urls": self.addresses(), "region": self.region or region}
-        return LlmSettings(**told)
+        told = self.model_dump(exclude={"price", "start"}) | {"urls": self.addresses(), "command": self.start}
+        return LlmSettings(**told | {"region": self.region or region})
 
 
 def check_names(sections: Iterable[LlmSection]) -> None:

@@ -211,6 +211,8 @@ def test_a_language_model_has_the_hubs_region_unless_it_or_a_server_says_another
     ("table", "says"),
     [
         ('name = "chat"', "urls"),
+        ('name = "chat"\nurls = ["http://a"]\nstart = ["x", "{port}"]', "either"),
+        ('name = "chat"\nstart = ["vllm", "serve"]', "{port}"),
         ('urls = ["http://a"]', "name"),
         ('name = "chat"\nurls = ["http://a", "http://a/v1/"]', "twice"),
         ('name = "chat"\nurls = ["ftp://a"]', "urls"),
