@@ -9,7 +9,7 @@ import pytest
 from cloud_hub.llm.echo import EchoFault
 from cloud_hub.llm.telemetry import describe_usage
 from cloud_hub.registry.access import Scope
-from cloud_hub.storage.costs import DAY_MS, CostEntry
+from cloud_hub.storage.costs import DAY_MS, CostEntry, CostKind
 from cloud_hub.storage.prices import PriceList, UnitPrices
 from tests.cloud_hub.doubles.api_site import Site
 from tests.cloud_hub.doubles.language_site import language_site
@@ -73,7 +73,9 @@ async def test_tokens_are_billed_as_the_engine_counted_them(tmp_path: Path):
             await site.stream(messages=[{"role": "user", "content": words}], max_tokens=7, stream=stream)
         used = [describe_usage(record).amounts for record in site.records]
         (engine,) = site.engines
-        assert sum(each["tokens_out"] for each in used) == engine.generated_tokens == 21
-        assert sum(each["tokens_in"] + each["tokens_cached"] for each in used) == engine.prompt_tokens == 120
-        assert sum(each["tokens_cached"] for each in used) == engine.cached_tokens == 64
-        assert [each["requests"] for each in used] == [1, 1, 1]
+        assert sum(each[CostKind.TOKENS_OUT] for each in used) == engine.generated_tokens == 21
+        assert (
+            sum(each[CostKind.TOKENS_IN] + each[CostKind.TOKENS_CACHED] for each in used) == engine.prompt_tokens == 120
+        )
+        assert sum(each[CostKind.TOKENS_CACHED] for each in used) == engine.cached_tokens == 64
+        assert [each[CostKind.REQUESTS] for each in used] == [1, 1, 1]

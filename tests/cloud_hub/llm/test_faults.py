@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ AFTER = (
 
 @pytest.mark.parametrize("fault", BEFORE)
 async def test_a_replica_that_fails_before_the_first_byte_is_replaced_and_nothing_is_told_twice(tmp_path, fault):
-    patience = {"first_s": 0.2} if fault is EchoFault.STALLS_AT_ONCE else {}
+    patience: dict[str, Any] = {"first_s": 0.2} if fault is EchoFault.STALLS_AT_ONCE else {}
     async with language_site(tmp_path, engines=2, **patience) as site:
         site.engines[0].fault = fault
         for _ in range(4):
@@ -34,7 +35,7 @@ async def test_a_replica_that_fails_before_the_first_byte_is_replaced_and_nothin
 
 @pytest.mark.parametrize("fault", AFTER)
 async def test_a_stream_that_breaks_ends_with_one_error_event_and_no_done(tmp_path, fault):
-    patience = {"stall_s": 0.3} if fault is EchoFault.STALLS_LATER else {}
+    patience: dict[str, Any] = {"stall_s": 0.3} if fault is EchoFault.STALLS_LATER else {}
     async with language_site(tmp_path, **patience) as site:
         site.engines[0].fault = fault
         told = await site.stream()
