@@ -18,6 +18,7 @@ from cloud_hub.storage.costs import (
     CostKind,
     Usage,
     describe_batch,
+    merge_usages,
     read_costs_aside,
 )
 from cloud_hub.storage.prices import PriceList, UnitPrices, write_bill
@@ -89,6 +90,13 @@ def test_two_hubs_add_to_the_same_sums(store: Store, urls: DatabaseUrls):
         each.apply_jobs([StoreJob(used=[used, used])])
     other.close()
     assert amounts(urls) == {("acme", "tokens_out"): 30}
+
+
+def test_what_waits_for_a_database_that_is_down_is_one_row_of_each_kind_and_nothing_is_lost():
+    used = [Usage(DAY, "acme", "chat", "eu", {CostKind.REQUESTS: 1, CostKind.TOKENS_OUT: n}) for n in range(100)]
+    assert merge_usages([*merge_usages(used), used[7]]) == [
+        Usage(DAY, "acme", "chat", "eu", {CostKind.REQUESTS: 101, CostKind.TOKENS_OUT: 4957})
+    ]
 
 
 def test_sums_are_kept_as_long_as_bills_are_written(store: Store, urls: DatabaseUrls):
