@@ -51,7 +51,7 @@ def pages_that_run() -> Iterator[ParameterSet]:
 @pytest.mark.parametrize("page", list(pages_that_run()))
 def test_blocks_marked_run_do_run(page, tmp_path):
     for block in of_mark(page, "run"):
-        done = execute(block, tmp_path, timeout_s=60)
+        done = execute(block, tmp_path, timeout_s=400)  # the limit of the test comes first
         assert done.returncode == 0, f"{page.name}:{block.line}\n{done.stdout}{done.stderr}"
 
 

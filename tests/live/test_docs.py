@@ -16,8 +16,8 @@ from simulations.processes import find_free_port
 from tests import ROOT
 from tests.blocks import PAGES, Block, command, environment, execute, inline_commands, of_mark
 
-SERVE_TIMEOUT_S = 240.0  # forging the reference model on a busy machine
-BLOCK_TIMEOUT_S = 120.0
+SERVE_TIMEOUT_S = 400.0  # forging the reference model on a busy machine
+BLOCK_TIMEOUT_S = 400.0
 HEAVY_PAGES = {"forge.md", "rollout.md"}  # forges bundles; a rollout with soaks, twice
 OWN_TESTS = {"two-machines.md"}  # test_two_machines.py
 LIVE_PAGES = [
@@ -26,7 +26,7 @@ LIVE_PAGES = [
     if of_mark(page, "live", "serve") and page.name not in OWN_TESTS
 ]
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 
 def ports() -> dict[str, str]:
