@@ -1,12 +1,11 @@
 """The unmodified `openai` client speaks with the hub as it does with any server of its kind."""
 
+import openai
 import pytest
 
 from cloud_hub.llm.echo import EchoFault
 from cloud_hub.registry.access import Scope
 from tests.cloud_hub.doubles.language_site import language_site
-
-openai = pytest.importorskip("openai", reason="the openai client is not installed here")
 
 MESSAGES = [{"role": "user", "content": "one two three"}]
 
