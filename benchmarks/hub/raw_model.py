@@ -4,10 +4,10 @@ import sys
 
 from benchmarks.harness.figures import US, find_median, time_each
 from cloud_hub.engine.torch import TorchEngine
-from models.bundle.bundle import open_bundle
+from models.bundle.bundle import open_edge_part
 
 if __name__ == "__main__":
-    engine = TorchEngine(open_bundle(sys.argv[1]))
+    engine = TorchEngine(open_edge_part(sys.argv[1]))
     engine.start()
     engine.warm()
     batch = [engine.sample()]

@@ -153,7 +153,8 @@ def _size_bundle(flags: PlanFlags, seen: DevicesSeen) -> "tuple[str, PlacementPl
     ExitError(MODEL) if it cannot be sized.
     """
     from cloud_hub.engine.factory import plan_placement, read_hub_form  # noqa: PLC0415 - torch only when it runs
-    from models.bundle.bundle import open_bundle_streamed  # noqa: PLC0415
+    from models.bundle.bundle import read_manifest  # noqa: PLC0415
+    from models.bundle.hub_part import HubKind, open_hub_part  # noqa: PLC0415
     from models.bundle.manifest import BundleError  # noqa: PLC0415
 
     means = EngineOptions(
@@ -165,13 +166,11 @@ def _size_bundle(flags: PlanFlags, seen: DevicesSeen) -> "tuple[str, PlacementPl
         replicas=flags.replicas,
     )
     try:
-        bundle = open_bundle_streamed(flags.model)
-        bundle.close()
-        manifest = bundle.manifest
-        if manifest.hub.whole:
-            raise ExitError(ExitCode.MODEL, f"{manifest.model}: its hub model is ONNX, which runs in one process")
-        form = read_hub_form(bundle.read_file(manifest.hub.graph), manifest)
-        return manifest.model, plan_placement(form, manifest, means, seen.devices)
+        part = open_hub_part(flags.model, read_manifest(flags.model))
+        model = part.manifest.model
+        if part.manifest.kind is HubKind.ONNX:
+            raise ExitError(ExitCode.MODEL, f"{model}: its hub model is ONNX, which runs in one process")
+        return model, plan_placement(read_hub_form(part), part.manifest.parallel, means, seen.devices)
     except BundleError as error:
         raise ExitError(ExitCode.MODEL, str(error)) from None
 

@@ -3,7 +3,6 @@
 Rule: one process, unless the bundle's plan, the hub's options or the memory of one device require more.
 """
 
-import contextlib
 import os
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,9 @@ from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.deadline import start_engine
 from cloud_hub.engine.devices import count_usable_cards, find_usable_cards
 from cloud_hub.engine.types import EngineOptions, make_bundle_card, make_placement_request, needs_sharding
-from models.bundle.bundle import Bundle, open_bundle, open_bundle_streamed, read_manifest
-from models.bundle.manifest import BundleError, Manifest
+from models.bundle.bundle import Bundle, open_edge_part
+from models.bundle.hub_part import HubKind, HubPart, WeightFiles, open_hub_part
+from models.bundle.manifest import BundleError, Manifest, ParallelPlan
 from models.graph.format import HubModelDocument, decode_hub_model
 from models.sharding.program import ParallelShape
 from models.sharding.sizes import ModelSize, fullest_rank, measure_model, measure_ranks
@@ -34,63 +34,55 @@ from policies.serving.placement import (
 
 
 def open_engine(path: Path, means: EngineOptions) -> Engine:
-    """Build and start an engine of a bundle folder; not warmed up.
+    """Build and start an engine of a version's folder; not warmed up.
 
-    BundleError or EngineError, one line, in bounded time.
+    BundleError or EngineError, one line, in bounded time: also where the two parts of the version are not of one.
     """
-    manifest = read_manifest(path)
-    several, note = not manifest.hub.whole and needs_sharding(manifest, means), ""
+    edge = open_edge_part(path)
+    part = open_hub_part(path, edge.manifest)
+    kind, plan, model = part.manifest.kind, part.manifest.parallel, edge.manifest.model
+    several, note = kind is HubKind.GRAPHS and needs_sharding(plan, means), ""
     if several and not hasattr(os, "pidfd_open"):
-        several, note = False, _require_one_process(path, manifest, means)
-    if several and (sharded := _shard_if_needed(path, manifest, means)):
+        several, note = False, _require_one_process(part, means)
+    if several and (sharded := _shard_if_needed(edge, part, means)):
         sharded.start()
         return sharded
-    return start_engine(partial(_build_local_engine, path, means, note), manifest.model, means.ready_s)
+    return start_engine(partial(_build_local_engine, edge, kind, means, note), model, means.ready_s)
 
 
-def _build_local_engine(path: Path, means: EngineOptions, note: str) -> Engine:
+def _build_local_engine(edge: Bundle, kind: HubKind, means: EngineOptions, note: str) -> Engine:
     """Build the engine of one process. `note`: why the model is not on several devices, "" if nobody asked for them."""
-    manifest = read_manifest(path)
-    options = means.compute_options(manifest.ref)
-    if manifest.hub.whole:
+    options = means.compute_options(edge.manifest.ref)
+    if kind is HubKind.ONNX:
         from cloud_hub.engine.onnx import OnnxEngine  # noqa: PLC0415 - only for ONNX bundles
 
-        return OnnxEngine(open_bundle(path), means.max_batch, means.threads, options)
+        return OnnxEngine(edge, means.max_batch, means.threads, options)
     from cloud_hub.engine.torch import TorchEngine  # noqa: PLC0415 - torch takes seconds: not for `skerry hub invite`
 
-    return TorchEngine(open_bundle(path), means.max_batch, means.threads, options, note)
+    return TorchEngine(edge, means.max_batch, means.threads, options, note)
 
 
-def _require_one_process(path: Path, manifest: Manifest, means: EngineOptions) -> str:
+def _require_one_process(part: HubPart, means: EngineOptions) -> str:
     """Check that one process holds the model on a system that has no groups of ranks; returns why it is one process.
 
     BundleError if `memory_bytes` is too little for it.
     """
     alone = msgspec.structs.replace(means, devices=1, tensor=1, pipeline=1, replicas=1)
-    with contextlib.closing(open_bundle_streamed(path)) as bundle:
-        form = read_hub_form(bundle.read_file(manifest.hub.graph), manifest)
-    decision = plan_placement(form, manifest, alone, find_devices(alone, "cpu")).decision
+    model = part.manifest.model
+    decision = plan_placement(read_hub_form(part), part.manifest.parallel, alone, find_devices(alone, "cpu")).decision
     if isinstance(decision, DoesNotFit):
-        raise BundleError(f"{manifest.model}: {decision.why}; spreading it over several processes needs Linux")
-    return f"{manifest.model}: one process, for spreading a model over several needs Linux (pidfd_open)"
+        raise BundleError(f"{model}: {decision.why}; spreading it over several processes needs Linux")
+    return f"{model}: one process, for spreading a model over several needs Linux (pidfd_open)"
 
 
-def _shard_if_needed(path: Path, manifest: Manifest, means: EngineOptions) -> Engine | None:
+def _shard_if_needed(edge: Bundle, part: HubPart, means: EngineOptions) -> Engine | None:
     """Build a sharded engine if the model needs several devices, else None."""
-    kind = choose_rank_device(means.compute_options(manifest.ref), manifest)
-    bundle = open_bundle_streamed(path)
-    try:
-        form = read_hub_form(bundle.read_file(manifest.hub.graph), manifest)
-        decision = _require_placement(
-            plan_placement(form, manifest, means, find_devices(means, kind)).decision, manifest
-        )
-        if decision.devices > 1:
-            return _build_sharded_engine(bundle, form, decision, (means, kind))
-    except BundleError:
-        bundle.close()
-        raise
-    bundle.close()
-    return None
+    kind = choose_rank_device(means.compute_options(edge.manifest.ref), edge.manifest)
+    form = read_hub_form(part)
+    decision = _require_placement(
+        plan_placement(form, part.manifest.parallel, means, find_devices(means, kind)).decision, edge.manifest
+    )
+    return _build_sharded_engine((edge, part), form, decision, (means, kind)) if decision.devices > 1 else None
 
 
 def choose_rank_device(options: ComputeOptions, manifest: Manifest) -> str:
@@ -112,7 +104,7 @@ def _require_placement(decision: Placement | DoesNotFit, manifest: Manifest) -> 
 
 
 def _build_sharded_engine(
-    bundle: Bundle, form: HubModelDocument, decision: Placement, told: tuple[EngineOptions, str]
+    parts: tuple[Bundle, HubPart], form: HubModelDocument, decision: Placement, told: tuple[EngineOptions, str]
 ) -> Engine:
     from cloud_hub.engine.bundle import list_batch_sizes  # noqa: PLC0415
     from cloud_hub.engine.sharded.engine import ShardedEngine, SupervisionLimits  # noqa: PLC0415
@@ -120,11 +112,10 @@ def _build_sharded_engine(
     from cloud_hub.engine.sharded.protocol import RankConfig  # noqa: PLC0415
     from models.graph.hub_model import check_hub_document  # noqa: PLC0415
 
-    means, kind = told
-    manifest, need = bundle.manifest, decision.need
-    card = make_bundle_card(bundle, means.max_batch)
-    check_hub_document(form, manifest, list_batch_sizes(means.max_batch))
-    recipes = []
+    (edge, part), (means, kind), need = parts, told, decision.need
+    card = make_bundle_card(edge, means.max_batch)
+    check_hub_document(form, edge.manifest, list_batch_sizes(means.max_batch))
+    files, graphs, recipes = open_verified_weights(part), part.read_file(part.manifest.graph), []
     for replica in range(decision.replicas):
         device = f"cuda:{replica * need.ranks}" if kind == "cuda" else kind
         backend = "nccl" if kind == "cuda" else "gloo"
@@ -132,9 +123,22 @@ def _build_sharded_engine(
             1, 0, tensor=need.tensor, pipeline=need.pipeline, store="", backend=backend, device=device,
             timeout_s=means.ready_s, threads=means.threads,
         )  # fmt: skip
-        files = tuple(bundle.files[name] for name in manifest.hub.weights)
-        recipes.append(ShardingPlan(manifest.model, charter, bundle.read_file(manifest.hub.graph), files))
-    return ShardedEngine(bundle, card, recipes, SupervisionLimits(ready_s=means.ready_s))
+        recipes.append(ShardingPlan(edge.manifest.model, charter, graphs, tuple(files.descriptors.values())))
+    return ShardedEngine(edge.manifest, card, recipes, SupervisionLimits(ready_s=means.ready_s), files)
+
+
+def open_verified_weights(part: HubPart) -> WeightFiles:
+    """Open the files of weights and hash them, once for all ranks, which read parts of these very files.
+
+    BundleError that names the model if one is not what `part.json` promises.
+    """
+    files = part.open_weights()
+    try:
+        files.verify()
+    except BundleError as error:
+        files.close()
+        raise BundleError(f"{part.manifest.model}: {error}") from None
+    return files
 
 
 _CARD_PROCESS = GIB  # memory that CUDA takes on a graphics card per process
@@ -165,21 +169,21 @@ def find_devices(means: EngineOptions, kind: str) -> DeviceMemory:
 
 
 def plan_placement(
-    form: HubModelDocument, manifest: Manifest, means: EngineOptions, devices: DeviceMemory
+    form: HubModelDocument, plan: ParallelPlan, means: EngineOptions, devices: DeviceMemory
 ) -> PlacementPlan:
     """Measure the model and choose its placement on `devices`. BundleError if its graphs do not fit together."""
-    wanted = make_placement_request(manifest, means)
+    wanted = make_placement_request(plan, means)
     pairs = [pair for pair in list_layouts(devices.count // devices.nodes) if wanted.allows_layout(*pair)]
     needs = tuple(_estimate_need(form, tensor, stages, means.max_batch) for tensor, stages in pairs)
     return PlacementPlan(measure_model(form, means.max_batch), needs, devices, place_model(needs, devices, wanted))
 
 
-def read_hub_form(data: bytes, manifest: Manifest) -> HubModelDocument:
-    """Parse the hub graphs of a bundle. BundleError that names the model if they are malformed."""
+def read_hub_form(part: HubPart) -> HubModelDocument:
+    """Read the graphs of a hub part. BundleError that names the model if they are malformed."""
     try:
-        return decode_hub_model(data)
+        return decode_hub_model(part.read_file(part.manifest.graph))
     except BundleError as error:
-        raise BundleError(f"{manifest.model}: {error}") from None
+        raise BundleError(f"{part.manifest.model}: {error}") from None
 
 
 def _estimate_need(form: HubModelDocument, tensor: int, stages: int, batch: int) -> MemoryNeed:

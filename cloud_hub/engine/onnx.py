@@ -1,6 +1,6 @@
-"""Engine that runs a bundle's ONNX graphs (tail and whole model) on ONNX Runtime, in this process.
+"""Engine that runs a version's ONNX graphs (tail and whole model) on ONNX Runtime, in this process.
 
-Rule: sessions are made from the bundle's hashed bytes, after the same lint as a device's graph; inputs are ordered as
+Rule: sessions are made from the hub part's hashed bytes, after the same lint as a device's graph; inputs are ordered as
 the manifest's features.
 """
 
@@ -15,6 +15,7 @@ from cloud_hub.engine.base import EngineError, EngineHealth, EngineState
 from cloud_hub.engine.bundle import TAIL, WHOLE, Array, BundleEngine
 from cloud_hub.engine.types import EngineSetup, make_bundle_card
 from models.bundle.bundle import Bundle
+from models.bundle.hub_part import open_hub_part
 from models.bundle.manifest import BundleError, Manifest
 from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.onnx_runner import CPU, ORT_ERRORS, session_options
@@ -33,30 +34,28 @@ class OnnxGraphRunner:
     ranks = ()
 
     def __init__(self, bundle: Bundle, threads: int = 1, options: ComputeOptions | None = None) -> None:
-        self._bundle: Bundle | None = bundle
+        self._manifest = bundle.manifest
+        self._part = open_hub_part(bundle.path, bundle.manifest)
         self._threads = threads
         self._sessions: dict[str, ort.InferenceSession] = {}
         self._providers, self._fallback = choose_providers(bundle.manifest.model, options or ComputeOptions())
-        self._bytes = sum(
-            len(bundle.read_file(name)) for name in (bundle.manifest.hub.graph, bundle.manifest.hub.whole)
-        )
         self.inline = self._providers == [CPU]
 
     @property
     def setup(self) -> EngineSetup:
-        return EngineSetup("cpu" if self.inline else "cuda:0", Precision.FLOAT32, self._bytes, self._fallback)
+        held = sum(file.size_bytes for file in self._part.manifest.files.values())
+        return EngineSetup("cpu" if self.inline else "cuda:0", Precision.FLOAT32, held, self._fallback)
 
     def start(self) -> None:
-        if self._bundle is None:
+        if len(self._sessions) == 2:
             return  # started before
-        bundle, self._bundle = self._bundle, None
-        hub = bundle.manifest.hub
+        hub = self._part.manifest
         for graph, name in ((TAIL, hub.graph), (WHOLE, hub.whole)):
             try:
-                self._sessions[graph] = self._open_session(name, bundle.read_file(name))
-                self._check_graph(graph, bundle.manifest)
+                self._sessions[graph] = self._open_session(name, self._part.read_file(name))
+                self._check_graph(graph, self._manifest)
             except BundleError as error:
-                raise BundleError(f"{bundle.manifest.model}: {error}") from None
+                raise BundleError(f"{self._manifest.model}: {error}") from None
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
         session = self._sessions[graph]

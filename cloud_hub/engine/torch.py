@@ -79,7 +79,7 @@ class TorchGraphRunner:
         torch.set_num_threads(self._threads)
         if self._served is not None:
             return  # started before
-        found = open_hub_graphs(self._bundle)
+        found = open_hub_graphs(self._bundle)  # of the hub part; the bundle itself is the edge part alone
         stored = serve_as_stored({TAIL: found.tail, WHOLE: found.whole})
         try:
             self._served = served = self._prepare_graphs(stored)

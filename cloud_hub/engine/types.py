@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.bundle.bundle import Bundle
-from models.bundle.manifest import BundleError, Manifest
+from models.bundle.manifest import BundleError, Manifest, ParallelPlan
 from models.bundle.measurements import LeakageRow
 from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec, read_codec_tables
 from policies.serving.computing import ComputeOptions, ComputeOverride, Precision
@@ -126,17 +126,16 @@ class EngineSetup(msgspec.Struct, frozen=True):
     fallback: str = ""
 
 
-def make_placement_request(manifest: Manifest, means: EngineOptions) -> PlacementRequest:
-    """Placement that is requested for a model: the hub's options override the bundle's plan."""
-    plan = manifest.parallel
+def make_placement_request(plan: ParallelPlan, means: EngineOptions) -> PlacementRequest:
+    """Placement that is requested for a model: the hub's options override the hub part's plan."""
     replicas = means.replicas or plan.replicas
     return PlacementRequest(
         means.tensor or plan.tensor, means.pipeline or plan.pipeline, replicas or (0 if means.devices else 1)
     )
 
 
-def needs_sharding(manifest: Manifest, means: EngineOptions) -> bool:
+def needs_sharding(plan: ParallelPlan, means: EngineOptions) -> bool:
     """Whether the model may need several processes, so that a placement has to be computed."""
-    wanted = make_placement_request(manifest, means)
+    wanted = make_placement_request(plan, means)
     several = max(wanted.tensor, wanted.pipeline, wanted.replicas) > 1
     return several or means.devices > 1 or means.memory_bytes > 0

@@ -14,7 +14,7 @@ import msgspec
 from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.types import ModelCard, make_bundle_card
 from cloud_hub.system.settings import HubSettings
-from models.bundle.bundle import open_bundle_streamed
+from models.bundle.bundle import open_edge_part
 from models.bundle.hub_part import open_hub_part
 from models.bundle.manifest import MANIFEST_FILE, BundleError, Manifest
 
@@ -157,18 +157,15 @@ class BundleFolders:
             return None
 
     def _read_card(self, path: Path) -> ModelCard:
-        """Card of a bundle, cached by the manifest's mtime, since opening a bundle hashes every file."""
+        """Card of a bundle, cached by the manifest's mtime, since opening an edge part hashes every file of it."""
         manifest = path / MANIFEST_FILE
         written = manifest.stat().st_mtime_ns if manifest.exists() else 0
         seen = self._seen.get(path)
         if seen is not None and seen[0] == written:
             return seen[1]
-        bundle = open_bundle_streamed(path)  # a large hub model is not read for its card
-        try:
-            card = make_bundle_card(bundle, self._settings.max_batch)
-            card = msgspec.structs.replace(card, weight_bytes=_count_stored_bytes(path, bundle.manifest))
-        finally:
-            bundle.close()
+        edge = open_edge_part(path)
+        card = make_bundle_card(edge, self._settings.max_batch)
+        card = msgspec.structs.replace(card, weight_bytes=_count_stored_bytes(path, edge.manifest))
         self._seen[path] = written, card
         return card
 

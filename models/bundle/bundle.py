@@ -17,9 +17,7 @@ from pathlib import Path
 import msgspec
 
 from models.bundle.folder import (
-    hash_open_file,
     open_folder,
-    open_plain_file,
     read_plain_file,
     replace_folder,
     write_plain_file,
@@ -45,8 +43,7 @@ class Bundle:
     """A verified bundle, the edge part of a model version: its manifest and the contents of its files.
 
     `digest` (SHA-256 of the manifest, hex) names its exact content. `report` is the JSON of the forge, unverified, b""
-    if there is none. `files` maps weights that were left on disk (see `open_bundle_streamed`) to open file descriptors;
-    `close` them.
+    if there is none.
     """
 
     def __init__(
@@ -57,7 +54,6 @@ class Bundle:
         self.digest = digest
         self.report = report  # JSON of the forge, unverified; b"" if there is none
         self._contents = contents
-        self.files: dict[str, int] = {}  # weights left on disk (`open_bundle_streamed`): by name, open for reading
 
     def read_file(self, name: str) -> bytes:
         """Return the verified bytes of one file that the manifest names. BundleError if it names none such."""
@@ -65,12 +61,6 @@ class Bundle:
             return self._contents[name]
         except KeyError:
             raise BundleError(f"{self.manifest.model} has no file {name!r}") from None
-
-    def close(self) -> None:
-        """Close the descriptors in `files`; a bundle that was read as a whole has none."""
-        for descriptor in self.files.values():
-            os.close(descriptor)
-        self.files = {}
 
 
 def open_bundle(path: Path | str) -> Bundle:
@@ -80,18 +70,16 @@ def open_bundle(path: Path | str) -> Bundle:
     missing, extra, too big, a link or a device, or if its SHA-256 is not the manifest's.
     """
     with open_folder(Path(path)) as folder:
-        return _read_folder(Path(path), folder, apart=False)
+        return _read_folder(Path(path), folder, edge_alone=False)
 
 
-def open_bundle_streamed(path: Path | str) -> Bundle:
-    """Verify a bundle folder but leave the hub's weights on disk, as open descriptors in `Bundle.files`.
+def open_edge_part(path: Path | str) -> Bundle:
+    """Read and verify the edge part alone: as `open_bundle`, but in format 2 the hub's files are not read at all.
 
-    For weights bigger than memory: they are hashed as they stream by, up to `MAX_STREAMED_BYTES` per file. Whoever
-    holds a descriptor reads the file that was hashed, whatever its name points to by then. BundleError as
-    `open_bundle`.
+    The hub's files are `models.bundle.hub_part.open_hub_part`'s.
     """
     with open_folder(Path(path)) as folder:
-        return _read_folder(Path(path), folder, apart=True)
+        return _read_folder(Path(path), folder, edge_alone=True)
 
 
 def read_manifest(path: Path | str) -> Manifest:
@@ -129,7 +117,7 @@ def write_bundle(path: Path | str, manifest: Manifest, contents: Mapping[str, by
     return open_bundle(path)
 
 
-def _read_folder(path: Path, folder: int, *, apart: bool) -> Bundle:
+def _read_folder(path: Path, folder: int, *, edge_alone: bool) -> Bundle:
     if MANIFEST_FILE not in os.listdir(folder):
         raise BundleError(f"no {MANIFEST_FILE} in it, so it is not a bundle")
     raw = read_plain_file(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES)
@@ -137,27 +125,15 @@ def _read_folder(path: Path, folder: int, *, apart: bool) -> Bundle:
     _check_names(set(os.listdir(folder)), manifest)
     contents: dict[str, bytes] = {}
     left = MAX_BUNDLE_BYTES
-    left_there = set(manifest.hub.weights) if apart else set()
+    left_there = set(manifest.hub.files) if edge_alone else set()
     for name in sorted(manifest.files.keys() - left_there):
         data = read_plain_file(folder, name, min(MAX_FILE_BYTES, left))
-        _check_digest(name, sha256(data).hexdigest(), manifest)
+        if sha256(data).hexdigest() != manifest.files[name]:
+            raise BundleError(f"{name}: its content is not what the manifest promises (SHA-256 differs)")
         contents[name] = data
         left -= len(data)
     report = read_plain_file(folder, REPORT_FILE, MAX_MANIFEST_BYTES) if REPORT_FILE in os.listdir(folder) else b""
-    bundle = Bundle(path, manifest, sha256(raw).hexdigest(), contents, report)
-    try:
-        for name in sorted(left_there):
-            bundle.files[name] = open_plain_file(folder, name)
-            _check_digest(name, hash_open_file(bundle.files[name], name), manifest)
-    except BundleError:
-        bundle.close()
-        raise
-    return bundle
-
-
-def _check_digest(name: str, found: str, manifest: Manifest) -> None:
-    if found != manifest.files[name]:
-        raise BundleError(f"{name}: its content is not what the manifest promises (SHA-256 differs)")
+    return Bundle(path, manifest, sha256(raw).hexdigest(), contents, report)
 
 
 def _check_names(found: set[str], manifest: Manifest) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from models.bundle.bundle import Bundle
+from models.bundle.hub_part import HubPart, open_hub_part
 from models.bundle.manifest import BundleError, Manifest
 from models.forge.data.types import ForgeError
 from models.graph.builder import build_graph
@@ -20,7 +21,8 @@ from models.graph.exporter import export_graph
 from models.graph.format import FORMAT, HubModelDocument, decode_hub_model, encode_hub_model
 from models.graph.module import HubGraphModule, InputSlot
 from models.graph.shapes import build_meta_graph
-from models.graph.weights import SignatureCollector, WeightCollector, pack_weights, split_weights, unpack_weights
+from models.graph.weight_reader import load_packed_weights, load_weights
+from models.graph.weights import SignatureCollector, WeightCollector, pack_weights, split_weights
 from models.graph.writer import write_graph
 from models.runtime.feature_codec import NUMPY_DTYPES
 
@@ -81,7 +83,11 @@ def decode_graphs(graph: bytes, weights: Sequence[bytes], wanted: str) -> HubGra
 def decode_all_graphs(graph: bytes, weights: Sequence[bytes]) -> dict[str, HubGraphModule]:
     """Decode every graph by name; they share the memory of weights they have in common."""
     form = decode_hub_model(graph)
-    held = unpack_weights(weights, form.weights)
+    return _build_graphs(form, load_packed_weights(weights, form.weights))
+
+
+def _build_graphs(form: HubModelDocument, held: Mapping[str, Tensor]) -> dict[str, HubGraphModule]:
+    """Build every graph on weights in memory, and run each on one sample."""
     served: dict[str, HubGraphModule] = {}
     used: set[str] = set()
     for name, written in form.graphs.items():
@@ -110,12 +116,19 @@ class HubGraphs(NamedTuple):
 
 
 def open_hub_graphs(bundle: Bundle) -> HubGraphs:
-    """Open the two graphs of a bundle, checked against its manifest. BundleError, one line, naming the model."""
-    manifest = bundle.manifest
+    """Open the two graphs of the hub part behind an edge part. BundleError as `load_hub_graphs`."""
+    return load_hub_graphs(open_hub_part(bundle.path, bundle.manifest), bundle.manifest)
+
+
+def load_hub_graphs(part: HubPart, manifest: Manifest) -> HubGraphs:
+    """Load the two graphs of a hub part, checked against the edge part's manifest; its weights are read once.
+
+    BundleError, one line, naming the model.
+    """
     try:
-        found = decode_all_graphs(
-            bundle.read_file(manifest.hub.graph), [bundle.read_file(name) for name in manifest.hub.weights]
-        )
+        form = decode_hub_model(part.read_file(part.manifest.graph))
+        with part.open_weights() as files:
+            found = _build_graphs(form, load_weights(files, form.weights))
         _check_against_manifest(found, manifest)
     except BundleError as error:
         raise BundleError(f"{manifest.model}: {error}") from None

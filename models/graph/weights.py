@@ -1,10 +1,10 @@
-"""Weights of the hub's graphs: safetensors in and out, equal tensors once, in as many files as their size asks for.
+"""Weights of the hub's graphs as they are written: safetensors, equal tensors once, in as many files as they need.
 
-Rule: never unpickled. A name of another form, a type that is not allowed or a NaN is a `BundleError` of one line.
+They are read by `models.graph.weight_reader`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 
 import safetensors.torch
@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from models.bundle.manifest import BundleError
-from models.graph.aten_operations import DTYPES
 from models.graph.format import TensorSignature
 
 MAX_SHARD_BYTES = 1 << 29
@@ -81,38 +80,8 @@ def split_weights(weights: bytes, max_bytes: int = MAX_SHARD_BYTES) -> tuple[byt
     return tuple(pack_weights(part) for part in parts)
 
 
-def unpack_weights(files: Sequence[bytes], wanted: Mapping[str, TensorSignature]) -> dict[str, Tensor]:
-    """Decode all weights by name, of the type and shape that `wanted` says.
-
-    BundleError for missing or additional ones.
-    """
-    held: dict[str, Tensor] = {}
-    for data in files:
-        part = _load_safetensors(data)
-        if part.keys() & held.keys():
-            raise BundleError("weights: a name stands in two files")
-        held |= part
-    if held.keys() != wanted.keys():
-        odd = sorted(held.keys() ^ wanted.keys())
-        raise BundleError(f"weights: missing or too many: {', '.join(name[:20] for name in odd[:5])}")
-    for name, tensor in held.items():
-        _check_weight(name, tensor, wanted[name])
-    return held
-
-
 def _load_safetensors(data: bytes) -> dict[str, Tensor]:
     try:
         return dict(safetensors.torch.load(data))
     except (SafetensorError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise BundleError(f"weights: not a safetensors file: {' '.join(str(error).split())[:200]}") from None
-
-
-def _check_weight(name: str, tensor: Tensor, wanted: TensorSignature) -> None:
-    if not WEIGHT_NAME.fullmatch(name):
-        raise BundleError(f"weights: {name[:40]!r} is not a valid weight name")
-    if tensor.dtype is not DTYPES.get(wanted.dtype) or tuple(tensor.shape) != wanted.shape:
-        raise BundleError(
-            f"weights: {name} is {tensor.dtype} {list(tensor.shape)}, not {wanted.dtype} {list(wanted.shape)}"
-        )
-    if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
-        raise BundleError(f"weights: {name} holds NaN")

@@ -19,8 +19,8 @@ from cloud_hub.engine.bundle import Array, BundleEngine
 from cloud_hub.engine.sharded.fork_server import ForkServer
 from cloud_hub.engine.sharded.group import RankGroup, RankLostError, ShardingPlan, StepResult
 from cloud_hub.engine.types import EngineSetup, ModelCard, WorkItem
-from models.bundle.bundle import Bundle
-from models.bundle.manifest import BundleError
+from models.bundle.hub_part import WeightFiles
+from models.bundle.manifest import BundleError, Manifest
 from policies.monitoring.backoff import compute_delay
 from policies.serving.computing import Precision
 from wire.protocol.messages import Prediction
@@ -204,19 +204,24 @@ class ShardedGraphRunner:
 class ShardedEngine:
     """Engine of a model over several processes: one rank group per replica.
 
-    `bundle` was opened without reading its weights; its files stay open for later generations, until `stop`.
+    `files`: of weights, hashed; they stay open for later generations, until `stop`.
     BundleError or EngineError from `start`, with no process left behind.
     """
 
     inline = False
 
     def __init__(
-        self, bundle: Bundle, card: ModelCard, recipes: Sequence[ShardingPlan], limits: SupervisionLimits
+        self,
+        manifest: Manifest,
+        card: ModelCard,
+        recipes: Sequence[ShardingPlan],
+        limits: SupervisionLimits,
+        files: WeightFiles,
     ) -> None:
-        self._bundle = bundle
+        self._files = files
         self.gangs = tuple(ShardedGraphRunner(recipe, limits) for recipe in recipes)
         slots = msgspec.structs.replace(card, slots=len(self.gangs))
-        self._parts = tuple(BundleEngine(bundle.manifest, slots, gang) for gang in self.gangs)
+        self._parts = tuple(BundleEngine(manifest, slots, gang) for gang in self.gangs)
         self.card = self._parts[0].card
 
     @property
@@ -266,7 +271,7 @@ class ShardedEngine:
     def stop(self) -> None:
         for part in self._parts:
             part.stop()
-        self._bundle.close()
+        self._files.close()
 
     def sample(self) -> WorkItem:
         return self._parts[0].sample()

@@ -46,7 +46,7 @@ def main(descriptor: int, files: Sequence[int] = ()) -> int:
     """
     link = socket.socket(fileno=descriptor)
     try:
-        _RankWorker(link, [f"/dev/fd/{file}" for file in files]).serve_batches()
+        _RankWorker(link, files).serve_batches()
     except protocol.PipeError:
         return 0
     except _TELL as error:
@@ -70,7 +70,7 @@ def preheat_torch() -> None:
 class _RankWorker:
     """State of one rank: configuration, process groups and its stage of the model."""
 
-    def __init__(self, link: socket.socket, files: Sequence[str]) -> None:
+    def __init__(self, link: socket.socket, files: Sequence[int]) -> None:
         started, baseline = time.monotonic(), measure_private_bytes()
         word, body = protocol.receive_message(link)
         if not isinstance(word, protocol.RankConfig):

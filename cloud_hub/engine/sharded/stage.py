@@ -52,7 +52,7 @@ class ModelStage:
     """Compiled graphs of one pipeline stage with this rank's weights in place."""
 
     def __init__(
-        self, form: HubModelDocument, files: Sequence[str], told: RankConfig, group: dist.ProcessGroup
+        self, form: HubModelDocument, files: Sequence[int], told: RankConfig, group: dist.ProcessGroup
     ) -> None:
         shape = ParallelShape(told.tensor, told.pipeline)
         self._at = told.rank // told.tensor

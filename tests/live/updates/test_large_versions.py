@@ -23,7 +23,6 @@ from tests.in_process import skerry
 from tests.live.doubles.fleet import PATIENT_S, QUICK, ask, judged, policy, settle
 from tests.live.doubles.large import FAVOURED, make_large_version
 
-pytest.importorskip("models.graph.weight_reader", reason="hubs do not serve hub parts of their own yet")
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 GIB = 1 << 30
 AGENTS = ("a", "b")

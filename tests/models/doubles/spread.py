@@ -2,14 +2,25 @@
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 
-from models.graph.format import decode_hub_model
+from models.graph.format import TensorSignature, decode_hub_model
 from models.sharding.program import ParallelShape, ShardedPrograms, assemble_rank_graph, build_programs, stage_values
+from models.sharding.split import WeightPiece
 from models.sharding.weights import RankShare, read_pieces
+
+
+def read_files(
+    files: Iterable[str], ports: Mapping[str, TensorSignature], pieces: Iterable[WeightPiece], share: RankShare
+) -> dict[str, Tensor]:
+    """`read_pieces` of files by their paths."""
+    with ExitStack() as opened:
+        handles = [opened.enter_context(open(file, "rb")).fileno() for file in files]  # noqa: PTH123 - strings
+        return read_pieces(handles, ports, pieces, share)
 
 
 class Table:
@@ -71,7 +82,7 @@ class Spread:
         share = RankShare(seat.at, self.shape.tensor)
         graphs = []
         for part in self.made.parts[name]:
-            weights = read_pieces(self.files, self.form.weights, part.pieces, share)
+            weights = read_files(self.files, self.form.weights, part.pieces, share)
             graphs.append(assemble_rank_graph(part, weights, seat))
         with torch.no_grad():
             found[seat.at] = [self._walk(name, x, graphs) for x in xs]

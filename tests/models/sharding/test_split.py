@@ -13,9 +13,9 @@ from models.graph.hub_model import decode_all_graphs, encode_graphs, export_grap
 from models.sharding.program import ParallelShape, stage_values
 from models.sharding.sizes import fullest_rank, measure_model, measure_ranks
 from models.sharding.split import WeightPiece
-from models.sharding.weights import RankShare, count_piece_bytes, count_spec_bytes, read_pieces
+from models.sharding.weights import RankShare, count_piece_bytes, count_spec_bytes
 from tests.cloud_hub.doubles.gangs import SHAPES, hub_files
-from tests.models.doubles.spread import Spread
+from tests.models.doubles.spread import Spread, read_files
 
 TOLERANCE = 1e-5
 BATCHES = (1, 2, 5)
@@ -88,10 +88,10 @@ def test_no_rank_holds_much_more_than_its_share(folder, kind, shape):
 
 def test_the_pieces_of_all_ranks_are_the_weight(folder):
     over = spread(folder, "transformer", ParallelShape(2, 1))
-    (whole,) = read_pieces(over.files, over.form.weights, [WeightPiece("w5", None)], RankShare(0, 1)).values()
+    (whole,) = read_files(over.files, over.form.weights, [WeightPiece("w5", None)], RankShare(0, 1)).values()
     for axis in range(whole.ndim):
         parts = [
-            read_pieces(over.files, over.form.weights, [WeightPiece("w5", axis)], RankShare(at, 2)).popitem()[1]
+            read_files(over.files, over.form.weights, [WeightPiece("w5", axis)], RankShare(at, 2)).popitem()[1]
             for at in (0, 1)
         ]
         assert torch.equal(torch.cat(parts, axis), whole)
@@ -144,22 +144,22 @@ def test_a_piece_is_read_under_the_name_that_the_file_gives_its_weight(tmp_path)
     file, ports = str(tmp_path / "w"), {"w0": TensorSignature("float32", (4, 2), "vit.layernorm.weight")}
     held = torch.arange(8.0).view(4, 2)
     save_file({"vit.layernorm.weight": held, "not.asked.for": torch.zeros(3)}, file)
-    found = read_pieces([file], ports, [WeightPiece("w0", 0)], RankShare(1, 2))
+    found = read_files([file], ports, [WeightPiece("w0", 0)], RankShare(1, 2))
     assert found["w0_0"].tolist() == held[2:].tolist()
     with pytest.raises(BundleError, match="missing or too many: w0"):
-        read_pieces([file], {"w0": TensorSignature("float32", (4, 2))}, [WeightPiece("w0", None)], RankShare(0, 1))
+        read_files([file], {"w0": TensorSignature("float32", (4, 2))}, [WeightPiece("w0", None)], RankShare(0, 1))
 
 
 def test_weights_that_are_not_what_the_graph_says_are_refused_by_name(folder, tmp_path):
     over = spread(folder, "transformer", ParallelShape())
     wanted: HubModelDocument = over.form
     wrong = {**wanted.weights, "w5": TensorSignature("float32", (3, 3))}
-    with pytest.raises(BundleError, match=r"weights: w5 is \["):
-        read_pieces(over.files, wrong, [WeightPiece("w5", None)], RankShare(0, 1))
+    with pytest.raises(BundleError, match=r"weights: w5 is float32 \["):
+        read_files(over.files, wrong, [WeightPiece("w5", None)], RankShare(0, 1))
     with pytest.raises(BundleError, match="missing or too many: w999"):
-        read_pieces(over.files, wanted.weights, [WeightPiece("w999", None)], RankShare(0, 1))
+        read_files(over.files, wanted.weights, [WeightPiece("w999", None)], RankShare(0, 1))
     with pytest.raises(BundleError, match=r"plan: w5 .* cannot be divided in 7 along axis 0"):
-        read_pieces(over.files, wanted.weights, [WeightPiece("w5", 0)], RankShare(0, 7))
+        read_files(over.files, wanted.weights, [WeightPiece("w5", 0)], RankShare(0, 7))
     (tmp_path / "junk").write_bytes(b"junk" * 100)
     with pytest.raises(BundleError, match="weights: "):
-        read_pieces([str(tmp_path / "junk")], wanted.weights, [WeightPiece("w5", None)], RankShare(0, 1))
+        read_files([str(tmp_path / "junk")], wanted.weights, [WeightPiece("w5", None)], RankShare(0, 1))

@@ -57,7 +57,7 @@ def test_a_shard_of_another_digest_is_refused_before_any_rank_is_born(tmp_path):
     data[-5] ^= 1
     (path / HUB_FILE).write_bytes(data)
     assert refusal(path, TWO) == (
-        f"{path}: {HUB_FILE}: its content is not what the manifest promises (SHA-256 differs)"
+        f"echo@1: {HUB_FILE}: its content is not what the manifest promises (SHA-256 differs)"
     )
 
 
