@@ -27,7 +27,7 @@ from models.forge.export.codec_choice import measure_option, round_trip_codes
 from models.forge.pipeline.forge import run_forge
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec
 from models.forge.training.calibration import softmax_probabilities
-from models.graph.hub_model import decode_graphs
+from models.graph.hub_model import open_hub_graphs
 from models.runtime.novelty import is_novelty_usual, judge_logits
 from models.zoo import clinc150
 from models.zoo.training import zoo_cache_folder
@@ -67,8 +67,7 @@ class TextRow(NamedTuple):
 def collect_answers(bundle: Bundle, part: DataPart) -> TextAnswers:
     manifest = bundle.manifest
     edge = run_edge_graph(bundle.read_file(EDGE_FILE), part.x[0], manifest.features[0].name)
-    weights = [bundle.read_file(name) for name in manifest.hub.weights]
-    tail, whole = (decode_graphs(bundle.read_file(manifest.hub.graph), weights, name) for name in ("tail", "whole"))
+    tail, whole = open_hub_graphs(bundle)
     hub = run_hub_models(tail, whole, edge.codes, part.x[0])
     return TextAnswers(
         part.y, _score_confidence(edge, manifest.temperature), *map(_score_doubt, (edge.logits, hub.asked, hub.whole))
@@ -176,8 +175,7 @@ def measure_scope(bundle: Bundle, part: DataPart) -> dict[str, float]:
     manifest = bundle.manifest
     feature = manifest.features[0]
     edge = run_edge_graph(bundle.read_file(EDGE_FILE), part.x[0], feature.name)
-    weights = [bundle.read_file(name) for name in manifest.hub.weights]
-    tail, whole = (decode_graphs(bundle.read_file(manifest.hub.graph), weights, name) for name in ("tail", "whole"))
+    tail, whole = open_hub_graphs(bundle)
     tables = bundle.read_file(manifest.codec_file) if manifest.codec_file else b""
     arrived = round_trip_codes(
         measure_option(manifest.codec, tables, feature, edge.codes, manifest.ref), feature, edge.codes

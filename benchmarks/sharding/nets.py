@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from models.bundle.bundle import Bundle, write_bundle
-from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_GRAPH_FILE, HubModel, InputSpec, ParallelPlan
+from models.bundle.bundle import Bundle
+from models.bundle.hub_part import HubManifest
+from models.bundle.manifest import EDGE_FILE, FORMAT, GOLDEN_FILE, HUB_GRAPH_FILE, NO_HUB, InputSpec
+from models.bundle.version import write_version
 from models.graph.hub_model import encode_graphs, export_graph, split_weights
 from models.runtime.runner import echo_manifest
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
@@ -86,8 +88,9 @@ def bundle_of(folder: Path, net: nn.Module, name: str = "transformer") -> Bundle
         name=name,
         input=InputSpec("image", TensorDType.FP32, (LENGTH, PIECE), 0.0, 15.0),
         features=(FieldSpec("features", TensorDType.UINT8, (LENGTH, PIECE), 0, 15, SensitivityLevel.P2, "features"),),
-        hub=HubModel(HUB_GRAPH_FILE, names),
-        parallel=ParallelPlan(),
+        format=FORMAT,
+        hub=NO_HUB,
     )
-    files = {HUB_GRAPH_FILE: graph, EDGE_FILE: b"edge", GOLDEN_FILE: b"golden", **dict(zip(names, parts, strict=True))}
-    return write_bundle(folder / manifest.name, manifest, files)
+    hub = HubManifest(name=name, version=manifest.version, graph=HUB_GRAPH_FILE, weights=names)
+    files = {HUB_GRAPH_FILE: graph, **dict(zip(names, parts, strict=True))}
+    return write_version(folder / name, manifest, {EDGE_FILE: b"edge", GOLDEN_FILE: b"golden"}, hub, files)

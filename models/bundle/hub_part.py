@@ -9,8 +9,6 @@ or of another version is a `BundleError` of one line. A bundle of format 2 has i
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -20,9 +18,7 @@ from typing import Self
 
 import msgspec
 
-from models.bundle.bundle import REPORT_FILE, Bundle, open_bundle
 from models.bundle.folder import (
-    CHUNK_BYTES,
     MAX_STREAMED_BYTES,
     ByteCallback,
     hash_open_file,
@@ -30,8 +26,6 @@ from models.bundle.folder import (
     open_folder,
     open_plain_file,
     read_plain_file,
-    replace_folder,
-    write_plain_file,
 )
 from models.bundle.manifest import (
     FILE_NAME,
@@ -42,7 +36,6 @@ from models.bundle.manifest import (
     Manifest,
     ParallelPlan,
     Provenance,
-    check_manifest,
     digest_edge,
     encode_manifest,
     plan_rules,
@@ -263,87 +256,6 @@ def check_file_digest(name: str, found: str, promised: str) -> None:
     """Compare digests in hex. BundleError that names the file if they differ."""
     if found != promised:
         raise BundleError(f"{name}: its content is not what the manifest promises (SHA-256 differs)")
-
-
-def write_version(
-    path: Path | str,
-    manifest: Manifest,
-    edge_contents: Mapping[str, bytes],
-    hub: HubManifest,
-    hub_files: Mapping[str, bytes | Path],
-    *,
-    report: bytes = b"",
-) -> Bundle:
-    """Write both parts of a model version in one step (a temporary folder, then a rename), replacing an older one.
-
-    - `edge_contents`: file name to bytes; `hub_files`: file name to bytes, or the path of a file, which is hard-linked
-      where that is possible and else copied in a stream.
-    - Filled in here: `files`, `format` and `hub_part` of the manifest; `name`, `version`, `edge` and `files` of `hub`.
-    - `report`: JSON beside the content, covered by no digest.
-
-    The same values and contents give the same bytes. Returns the opened edge part. BundleError for impossible values;
-    OSError if the disk refuses, and then the older version is still there.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        (scratch / HUB_FOLDER).mkdir()
-        sized = {name: _place_file(scratch / HUB_FOLDER / name, source) for name, source in sorted(hub_files.items())}
-        for name, data in edge_contents.items():
-            write_plain_file(scratch / name, data)
-        manifest, part = _bind_halves(manifest, edge_contents, hub, sized)
-        write_plain_file(scratch / HUB_FOLDER / PART_FILE, part)
-        if report:
-            write_plain_file(scratch / REPORT_FILE, report)
-        write_plain_file(scratch / MANIFEST_FILE, encode_manifest(manifest))
-        (scratch / HUB_FOLDER).chmod(0o755)
-        scratch.chmod(0o755)
-        replace_folder(scratch, path)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return open_bundle(path)
-
-
-def _bind_halves(
-    manifest: Manifest, contents: Mapping[str, bytes], hub: HubManifest, sized: dict[str, PartFile]
-) -> tuple[Manifest, bytes]:
-    """Return the manifest and the bytes of `part.json`, each with the digest of the other."""
-    digests = {name: sha256(contents[name]).hexdigest() for name in sorted(contents)}
-    manifest = msgspec.structs.replace(manifest, files=digests, hub_part="")
-    part = msgspec.structs.replace(
-        hub, name=manifest.name, version=manifest.version, edge=digest_edge(manifest), files=sized
-    )
-    check_hub_manifest(part)
-    data = encode_hub_manifest(part)
-    if len(data) > MAX_PART_BYTES:
-        raise BundleError(f"{PART_FILE}: bigger than the {MAX_PART_BYTES} bytes allowed")
-    manifest = msgspec.structs.replace(manifest, hub_part=sha256(data).hexdigest())
-    check_manifest(manifest)
-    return manifest, data
-
-
-def _place_file(place: Path, source: bytes | Path) -> PartFile:
-    """Write, link or copy a file to `place`; return its digest and size, taken from what lies there then."""
-    if isinstance(source, bytes):
-        write_plain_file(place, source)
-        return PartFile(sha256(source).hexdigest(), len(source))
-    try:
-        os.link(source.resolve(strict=True), place)
-    except FileNotFoundError:
-        raise
-    except OSError:  # another file system, or one without hard links
-        _copy_file(source, place)
-    with place.open("rb") as file:
-        size = measure_open_file(file.fileno(), place.name)
-        return PartFile(hash_open_file(file.fileno(), place.name), size)
-
-
-def _copy_file(source: Path, place: Path) -> None:
-    with source.open("rb") as taken, place.open("xb") as file:
-        shutil.copyfileobj(taken, file, CHUNK_BYTES)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _open_joint_part(path: Path, manifest: Manifest) -> HubPart:

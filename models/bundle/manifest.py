@@ -214,8 +214,12 @@ _STYLE_REMOVED = "parallel: style and shard (dtensor) are gone: leave both out, 
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Encode a manifest as readable JSON: the same bytes for the same manifest, so that their SHA-256 names it."""
-    values = msgspec.to_builtins(manifest, order="deterministic")
+    """Encode a manifest as readable JSON: the same bytes for the same manifest, so that their SHA-256 names it.
+
+    Also the same before and after it was read: a whole number in a place for others (0 for 0.0) is written as such.
+    """
+    read_back = msgspec.convert(msgspec.to_builtins(manifest), Manifest)
+    values = msgspec.to_builtins(read_back, order="deterministic")
     for key in _OTHER_FORMAT_KEYS.get(manifest.format, ()):
         del values[key]
     return msgspec.json.format(msgspec.json.encode(values), indent=1) + b"\n"

@@ -10,7 +10,8 @@ import msgspec
 
 from models.bundle.archive import pack_bundle
 from models.bundle.bundle import Bundle
-from models.bundle.manifest import BundleError, Manifest
+from models.bundle.hub_part import HubManifest, open_hub_part
+from models.bundle.manifest import EDGE_FILE, HUB_FOLDER, JOINT_FORMAT, BundleError, Manifest
 from models.bundle.measurements import CalibrationFigures, DomainFigures, LeakageRow, QualityMetric
 from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec
 
@@ -30,10 +31,27 @@ def bundle_fields(bundle: Bundle) -> dict[str, Any]:
         "payload_bytes": count_payload_bytes(bundle),
         "raw_bytes": math.prod(manifest.input.shape) * NUMPY_DTYPES[manifest.input.dtype].itemsize,
         "sealed_bytes": manifest.fixed_bytes + ENVELOPE_BYTES,
-        "file_bytes": {name: len(bundle.read_file(name)) for name in manifest.files},
+        "file_bytes": count_file_bytes(bundle),
         "manifest": msgspec.to_builtins(manifest),
+        "hub": msgspec.to_builtins(read_hub_manifest(bundle)),
         "forge": read_report(bundle),
     }
+
+
+def read_hub_manifest(bundle: Bundle) -> HubManifest | None:
+    """Read the description of the hub part, None where the edge part lies alone. BundleError if it does not fit."""
+    manifest = bundle.manifest
+    if manifest.format != JOINT_FORMAT and not (bundle.path / HUB_FOLDER).exists():
+        return None
+    return open_hub_part(bundle.path, manifest).manifest
+
+
+def count_file_bytes(bundle: Bundle) -> dict[str, int]:
+    """Sizes of all files by name, the edge part's first; those of a hub part of its own begin with `hub/`."""
+    part, edge = read_hub_manifest(bundle), {name: len(bundle.read_file(name)) for name in bundle.manifest.files}
+    if part is None or bundle.manifest.format == JOINT_FORMAT:
+        return edge
+    return edge | {f"{HUB_FOLDER}/{name}": file.size_bytes for name, file in part.files.items()}
 
 
 def read_report(bundle: Bundle) -> Any:
@@ -56,7 +74,7 @@ def format_figures(bundle: Bundle) -> dict[str, str]:
     """Format the figures a person wants first: name to text, in the order of display."""
     manifest = bundle.manifest
     c, form = manifest.calibration, figure_format(manifest)
-    sizes = {name: len(bundle.read_file(name)) for name in manifest.files}
+    part = read_hub_manifest(bundle)
     return {
         "model": manifest.model,
         "digest": bundle.digest[:16],
@@ -76,8 +94,8 @@ def format_figures(bundle: Bundle) -> dict[str, str]:
         "codes": f"{count_payload_bytes(bundle)} B, {manifest.codec}",
         "question": f"{manifest.fixed_bytes} B, sealed {manifest.fixed_bytes + ENVELOPE_BYTES} B",
         "leakage": "; ".join(map(format_leakage, strongest_attacks(manifest.leakage))) or "not measured",
-        "edge graph": f"{sizes['edge.onnx']:,} B, {manifest.target.precision}, {manifest.target.machine}",
-        "hub weights": f"{sum(sizes[name] for name in manifest.hub.weights):,} B",
+        "edge graph": f"{len(bundle.read_file(EDGE_FILE)):,} B, {manifest.target.precision}, {manifest.target.machine}",
+        "hub weights": f"{part.weight_bytes:,} B" if part else "not here",
         "a device loads": f"{len(pack_bundle(bundle)):,} B",
         "p50": _format_speed(read_report(bundle), manifest.target.precision),
     }

@@ -1,7 +1,7 @@
-"""Commands `skerry models`: inspect, verify and compare bundles, and make the demo bundle.
+"""Commands `skerry models`: inspect, verify, compare and split bundles, and make the demo bundle.
 
 `forge`, `cuts` and `calibrate` have modules of their own beside this one.
-Rule: nothing here changes a bundle; what is wrong with one is said in one line, with exit code 12 (40 if a check
+Rule: nothing but `split` changes a bundle; what is wrong with one is said in one line, with exit code 12 (40 if a check
 fails).
 """
 
@@ -16,8 +16,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from models.bundle.bundle import Bundle, open_bundle
-from models.bundle.manifest import BundleError, InputSpec, Manifest
+from models.bundle.hub_part import HubManifest, open_hub_part
+from models.bundle.manifest import JOINT_FORMAT, BundleError, InputSpec, Manifest
 from models.bundle.measurements import CalibrationFigures, DomainFigures, LeakageRow, QualityMetric
+from models.bundle.version import rewrite_version
 from models.cli import compare as side_by_side
 from models.cli.calibrate import calibrate
 from models.cli.cuts import cuts
@@ -65,14 +67,14 @@ def inspect(bundle: Folder, *, as_json: AsJson = False) -> None:
 def verify(
     bundle: Folder,
     *,
-    hub: Annotated[bool, typer.Option("--hub", help="Build the hub's half too (needs torch).")] = False,
+    hub: Annotated[bool, typer.Option("--hub", help="Build the hub's graphs too (needs torch).")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check every file, lint the edge graph, load it in a confined process and run the golden set there.
 
-    With --hub both graphs of the hub's half are built and checked too. Also says whether the bundle fits this machine,
-    which does not change the exit code: 12 if it may not or cannot be loaded, 40 if it answers otherwise than when it
-    was made.
+    A hub part beside it is hashed too; with --hub its graphs are built and checked. Also says whether the bundle fits
+    this machine, which does not change the exit code: 12 if it may not or cannot be loaded, 40 if it answers otherwise
+    than when it was made.
 
     Example: skerry models verify digits
     """
@@ -82,6 +84,8 @@ def verify(
         raise ExitError(ExitCode.MODEL, f"{opened.manifest.model}: {found.outcome}: {found.detail}")
     if hub:
         _build_hub_graphs(opened)
+    elif _exit_on_error(side_by_side.read_hub_manifest, opened):
+        _exit_on_error(_verify_weights, opened)
     refusal = check_target(opened.manifest.target, read_host("0"))
     if as_json:
         open_console().print_json(data=_verdict_fields(opened, found, refusal))
@@ -116,6 +120,35 @@ def compare(one: Folder, other: Folder, *, as_json: AsJson = False) -> None:
     open_console().print(table)
     word = f"changed files: {', '.join(f'{name} {size:,} B' for name, size in changed.items()) or 'none'}"
     open_console().print(word, markup=False, highlight=False)
+
+
+@app.command()
+def split(
+    old: Annotated[Path, typer.Argument(help="A bundle of the older format 2.", show_default=False)],
+    new: Annotated[Path | None, typer.Argument(help="Folder to write to.", show_default="in its place")] = None,
+    *,
+    version: Annotated[int, typer.Option(help="Version of the model.", show_default="the old one's", min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Give a bundle of the older format its two parts: what devices fetch, and what the hub alone holds.
+
+    The same files, linked where that is possible; the manifest is another, so its digest is. A repository that lists
+    the old version takes the new one under a number of its own: --version. Exit code 12 for a bundle that is unsound or
+    has two parts.
+
+    Example: skerry models split digits-7 digits-8 --version 8
+    """
+    opened = _open_bundle(old)
+    if opened.manifest.format != JOINT_FORMAT:
+        raise ExitError(ExitCode.MODEL, f"{old}: {opened.manifest.model} has two parts already")
+    manifest = msgspec.structs.replace(opened.manifest, version=version or opened.manifest.version)
+    try:
+        made = _exit_on_error(lambda bundle: rewrite_version(bundle, manifest, new), opened)
+    except OSError as error:
+        raise ExitError(
+            ExitCode.DISK, f"{error.filename or new or old}: {error.strerror}; choose another folder or make room"
+        ) from None
+    inspect(made.path, as_json=as_json)
 
 
 @app.command("demo-bundle")
@@ -163,6 +196,10 @@ def _build_hub_graphs(bundle: Bundle) -> None:
     from models.graph.hub_model import open_hub_graphs  # noqa: PLC0415 - torch only on request
 
     _exit_on_error(open_hub_graphs, bundle)
+
+
+def _verify_weights(bundle: Bundle) -> None:
+    open_hub_part(bundle.path, bundle.manifest).verify_weights()
 
 
 def _exit_on_error(task: Callable[..., T], *bundles: Bundle) -> T:
@@ -223,16 +260,22 @@ def _inspect_rows(bundle: Bundle, facts: dict[str, Any]) -> list[tuple[str, str]
         ("cut", manifest.cut),
         ("question", f"{manifest.fixed_bytes} B, {facts['sealed_bytes']} B sealed, whatever the sample"),
         ("edge", f"{manifest.target.precision} for {manifest.target.runtime} on {manifest.target.machine}"),
-        (
-            "hub",
-            f"{len(manifest.hub.weights)} file(s) of weights, {len(manifest.parallel.stages)} stages of a pipeline",
-        ),
+        ("hub", _format_hub(side_by_side.read_hub_manifest(bundle), manifest)),
         *_figure_rows(manifest),
         *(("leakage", _format_leakage(row)) for row in manifest.leakage),
         ("made of", f"{manifest.provenance.model or 'a model given in Python'}, seed {manifest.provenance.seed}"),
         *((name, f"{size:,} B") for name, size in facts["file_bytes"].items()),
     ]
     return rows + _timing_rows(facts["forge"])
+
+
+def _format_hub(part: HubManifest | None, manifest: Manifest) -> str:
+    """Describe the hub part: its kind, its files, and where it lies."""
+    if part is None:
+        return f"the hub part {manifest.hub_part[:16]} is not here; devices need none"
+    place = "among the edge's files (format 2)" if manifest.format == JOINT_FORMAT else "in a part of its own"
+    stages = f", {len(part.parallel.stages)} stages of a pipeline" if part.parallel.stages else ""
+    return f"{part.kind}, {len(part.weights)} file(s) of weights, {part.weight_bytes:,} B, {place}{stages}"
 
 
 def _format_input(spec: InputSpec) -> str:

@@ -14,9 +14,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from models.bundle.bundle import Bundle, open_bundle
-from models.bundle.hub_part import HubManifest, HubPart, open_hub_part, write_version
+from models.bundle.hub_part import HubManifest, HubPart, open_hub_part
 from models.bundle.manifest import FORMAT as BUNDLE_FORMAT
 from models.bundle.manifest import HUB_GRAPH_FILE, NO_HUB, BundleError, Manifest, ParallelPlan, Provenance
+from models.bundle.version import write_version
 from models.forge.data.types import ForgeError
 from models.graph.format import (
     FORMAT,

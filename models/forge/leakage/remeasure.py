@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.bundle import Bundle
 from models.bundle.manifest import MAX_ROWS, Manifest
+from models.bundle.version import rewrite_version
 from models.forge.data.packing import pack_inputs
 from models.forge.data.types import Data, DataPart, ForgeError
 from models.forge.leakage.effort import FULL
@@ -147,9 +148,7 @@ def replace_leakage_rows(bundle: Bundle, cases: Sequence[AttackCase]) -> Bundle:
     rows = (*kept, *(row for case in cases for row in case.found.rows))
     if len(rows) > MAX_ROWS:
         raise ForgeError(f"the bundle would have {len(rows)} rows of leakage, at most {MAX_ROWS}; forge it again")
-    manifest = msgspec.structs.replace(bundle.manifest, leakage=rows)
-    contents = {name: bundle.read_file(name) for name in manifest.files}
-    return write_bundle(bundle.path, manifest, contents, bundle.report)
+    return rewrite_version(bundle, msgspec.structs.replace(bundle.manifest, leakage=rows))
 
 
 class _AttackBench:

@@ -1,4 +1,4 @@
-"""Bundle writer of the forge: manifest, graphs, weights, codec tables and golden set of one candidate.
+"""Bundle writer of the forge: both parts of one candidate, with graphs, weights, codec tables and golden set.
 
 Rule: nothing that differs from run to run is content; seconds and microseconds go into `forge.json`.
 """
@@ -14,15 +14,14 @@ import numpy.typing as npt
 import torch
 from torch import fx
 
-from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.bundle import Bundle
+from models.bundle.hub_part import HubManifest
 from models.bundle.manifest import (
     CODEC_FILE,
     EDGE_FILE,
     GOLDEN_FILE,
     HUB_FILE,
     HUB_GRAPH_FILE,
-    JOINT_FORMAT,
-    HubModel,
     Manifest,
     ModelKind,
     ParallelPlan,
@@ -30,6 +29,7 @@ from models.bundle.manifest import (
     Provenance,
     TargetPlatform,
 )
+from models.bundle.version import write_version
 from models.forge.evaluation.shipped import run_edge_graph
 from models.forge.export.manifest import FEATURE, find_stages
 from models.forge.export.onnx import OPSET
@@ -53,20 +53,18 @@ class ForgeRequest(NamedTuple):
 def write_forged_bundle(
     out: Path, found: PreparedModel, made: ForgedBundle, asked: ForgeRequest, clock: Callable[[], dict[str, Any]]
 ) -> Bundle:
-    """Write the bundle at `out` and return it opened.
+    """Write the version at `out`, edge and hub part, and return its edge part.
 
     - `found`: the prepared model and data; `made`: the candidate that meets the limits.
     - `asked`: the specification and the model's name, for manifest and provenance.
     - `clock()`: seconds per stage so far, for `forge.json`.
 
-    Raises BundleError or OSError as `write_bundle` does; then nothing is left at `out`.
+    Raises BundleError or OSError as `write_version` does; then nothing is left at `out`.
     """
-    contents, hub, plan = _export_hub(found, made)
     way = made.leaving.chosen
-    contents |= {EDGE_FILE: made.edge.graph, GOLDEN_FILE: _pack_golden(found, made)}
+    contents = {EDGE_FILE: made.edge.graph, GOLDEN_FILE: _pack_golden(found, made)}
     contents |= {CODEC_FILE: way.tables} if way.tables else {}
     manifest = Manifest(
-        format=JOINT_FORMAT,
         name=asked.wish.name,
         version=asked.wish.version,
         kind=ModelKind.CLASSIFIER if found.data.labels else ModelKind.REGRESSOR,
@@ -84,13 +82,13 @@ def write_forged_bundle(
         calibration=made.judged.calibration,
         guarantee=made.judged.guarantee,
         leakage=made.leaked.rows,
-        hub=hub,
-        parallel=plan,
         target=_describe_target(made),
         provenance=_describe_provenance(found, asked),
     )
-    facts = {**clock(), **collect_timings(found, made), "hub_bytes": sum(len(contents[name]) for name in hub.weights)}
-    return write_bundle(out, manifest, contents, msgspec.json.format(msgspec.json.encode(facts), indent=1))
+    hub, files = _export_hub(found, made, manifest)
+    facts = {**clock(), **collect_timings(found, made), "hub_bytes": sum(len(files[name]) for name in hub.weights)}
+    report = msgspec.json.format(msgspec.json.encode(facts), indent=1)
+    return write_version(out, manifest, contents, hub, files, report=report)
 
 
 def collect_timings(found: PreparedModel, made: ForgedBundle) -> dict[str, Any]:
@@ -128,8 +126,8 @@ def _describe_path(made: ForgedBundle) -> dict[str, Any]:
     return {}
 
 
-def _export_hub(found: PreparedModel, made: ForgedBundle) -> tuple[dict[str, bytes], HubModel, ParallelPlan]:
-    """Contents of the hub's files, their names for the manifest, and the stages the tail may be divided into.
+def _export_hub(found: PreparedModel, made: ForgedBundle, manifest: Manifest) -> tuple[HubManifest, dict[str, bytes]]:
+    """Description of the hub part, with the stages the tail may be divided into, and the contents of its files.
 
     Tail and whole model share one file of weights, cut into shards where it is large.
     """
@@ -139,8 +137,15 @@ def _export_hub(found: PreparedModel, made: ForgedBundle) -> tuple[dict[str, byt
     graph, weights = encode_graphs({TAIL: tail, WHOLE: whole})
     parts = split_weights(weights)
     names = (HUB_FILE,) if len(parts) == 1 else tuple(f"hub-{i:05d}.safetensors" for i in range(1, len(parts) + 1))
-    contents = {HUB_GRAPH_FILE: graph, **dict(zip(names, parts, strict=True))}
-    return contents, HubModel(HUB_GRAPH_FILE, names), ParallelPlan(find_stages(tail))
+    hub = HubManifest(
+        name=manifest.name,
+        version=manifest.version,
+        graph=HUB_GRAPH_FILE,
+        weights=names,
+        parallel=ParallelPlan(find_stages(tail)),
+        provenance=manifest.provenance,
+    )
+    return hub, {HUB_GRAPH_FILE: graph, **dict(zip(names, parts, strict=True))}
 
 
 def _pack_golden(found: PreparedModel, made: ForgedBundle) -> bytes:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from models import zoo
 from models.bundle.bundle import Bundle, open_bundle
+from models.bundle.hub_part import open_hub_part
 from models.bundle.manifest import BundleError
 from models.forge.spec import Effort, ForgeSpec, recipe_digest
 from models.runtime.golden import check_golden
@@ -132,8 +133,9 @@ def _ignore_progress(_stage: str, _share: float) -> None:
 
 
 def _open_checked(path: Path) -> Bundle:
-    """Open a bundle and check its golden set. Raises BundleError if either fails."""
+    """Open both parts of a bundle and check its golden set. Raises BundleError if either fails."""
     bundle = open_bundle(path)
+    open_hub_part(path, bundle.manifest).verify_weights()
     runner = OnnxRunner(bundle)
     try:
         if not check_golden(bundle, runner).passed:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.bundle.bundle import Bundle
+from models.bundle.hub_part import open_hub_part
 from models.bundle.measurements import DomainFigures, QualityMetric
 from models.forge.evaluation.baselines import encode_png, is_picture, to_pixel_bytes
 from models.forge.evaluation.deferral import oracle_curve, pair_curve
@@ -288,6 +289,8 @@ def _render_provenance(bundle: Bundle, forge: Any) -> str:
     p, t = bundle.manifest.provenance, bundle.manifest.target
     stages = [(escape(str(name)), f"{seconds} s") for name, seconds in forge.get("stage_s", {}).items()]
     files = [(name, f"{len(bundle.read_file(name)):,}", digest[:16]) for name, digest in bundle.manifest.files.items()]
+    hub = open_hub_part(bundle.path, bundle.manifest).manifest.files
+    files += [(f"hub/{name}", f"{file.size_bytes:,}", file.sha256[:16]) for name, file in hub.items()]
     origin = f"weights {p.weights_digest[:16]}, data {p.data_digest[:16]}, seed {p.seed}, torch {p.torch}"
     target = f"made for {t.runtime} opset {t.opset} on {t.machine}: {', '.join(t.providers)}"
     named = f"model {p.model or 'given in Python'}, {origin}; {target}"

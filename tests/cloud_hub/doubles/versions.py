@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from models.bundle.bundle import Bundle, write_bundle
-from models.bundle.hub_part import HubManifest, write_version
+from models.bundle.hub_part import HubManifest
 from models.bundle.manifest import (
     EDGE_FILE,
     FORMAT,
@@ -17,6 +17,7 @@ from models.bundle.manifest import (
     NO_HUB,
     HubModel,
 )
+from models.bundle.version import write_version
 from models.runtime.runner import echo_manifest
 from tests.models.conftest import contents
 

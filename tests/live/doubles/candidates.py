@@ -6,6 +6,7 @@ shapes, sizes, speed and confidences are those of the good one. Only its labels 
 
 import io
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,8 +14,10 @@ import onnx
 from onnx import NodeProto, helper, numpy_helper
 from safetensors.numpy import load, save
 
-from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.bundle import Bundle
+from models.bundle.hub_part import open_hub_part
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE
+from models.bundle.version import write_version
 from models.runtime.golden import INPUT, SCORES, pack_golden
 
 CLASSES = 10
@@ -48,12 +51,13 @@ def renamed(folder: Path, bundle: Bundle, version: int) -> Bundle:
     return _written(folder, bundle, version, changed, input=msgspec.structs.replace(spec, name="renamed"))
 
 
-def _written(
-    folder: Path, bundle: Bundle, version: int, changed: dict[str, bytes], **manifest_changes: object
-) -> Bundle:
-    manifest = msgspec.structs.replace(bundle.manifest, version=version, **manifest_changes)
-    files = {name: bundle.read_file(name) for name in bundle.manifest.files} | changed
-    return write_bundle(folder / f"{manifest.name}-{version}", manifest, files)
+def _written(folder: Path, bundle: Bundle, version: int, changed: dict[str, bytes], **manifest_changes: Any) -> Bundle:
+    part, manifest = open_hub_part(bundle.path, bundle.manifest), bundle.manifest
+    manifest = msgspec.structs.replace(manifest, version=version, **manifest_changes)
+    edge = {name: changed.get(name, bundle.read_file(name)) for name in manifest.files}
+    hub: dict[str, bytes | Path] = {name: changed.get(name, part.path / name) for name in part.manifest.files}
+    described = msgspec.structs.replace(part.manifest, files={})
+    return write_version(folder / f"{manifest.name}-{version}", manifest, edge, described, hub)
 
 
 def _swapped_head(bundle: Bundle) -> dict[str, bytes]:
@@ -74,5 +78,5 @@ def _swapped_head(bundle: Bundle) -> dict[str, bytes]:
 
 def _swapped_tail(bundle: Bundle) -> dict[str, bytes]:
     """Rows of the last layers, the only weights with a row for each class."""
-    weights = load(bundle.read_file(HUB_FILE))
+    weights = load((open_hub_part(bundle.path, bundle.manifest).path / HUB_FILE).read_bytes())
     return {HUB_FILE: save({name: w[SWAPPED] if w.shape[0] == CLASSES else w for name, w in weights.items()})}

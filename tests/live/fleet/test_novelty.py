@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.bundle import Bundle
 from models.bundle.measurements import DomainFigures, DomainScore
+from models.bundle.version import rewrite_version
 from simulations.processes import ProcessHarness
 from tests.live.doubles.fleet import QUICK, ask, judged, policy, settle, the_hub_answers
 
@@ -19,8 +20,7 @@ def with_threshold(bundle: Bundle, folder: Path) -> Bundle:
     edge = DomainFigures(DomainScore.NOVELTY, -1.0, 0.05, 0.0, 0.0, 1.0, 0)
     hub = DomainFigures(DomainScore.ENERGY, 1e9, 0.05, 0.0, 0.0, 1.0, 0)
     gate = msgspec.structs.replace(bundle.manifest.gate, domain=edge, hub_domain=hub)
-    files = {name: bundle.read_file(name) for name in bundle.manifest.files}
-    return write_bundle(folder, msgspec.structs.replace(bundle.manifest, gate=gate), files)
+    return rewrite_version(bundle, msgspec.structs.replace(bundle.manifest, gate=gate), folder)
 
 
 async def test_a_sample_out_of_domain_is_flagged_asked_or_rejected_as_the_policy_says(

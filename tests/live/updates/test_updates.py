@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from cloud_hub.repository.publish import publish_bundle, revoke_published
-from models.bundle.bundle import Bundle, open_bundle, write_bundle
+from models.bundle.bundle import Bundle, open_bundle
+from models.bundle.version import rewrite_version
 from models.signing.roles import model_path
 from simulations.demo.acts import POLICY
 from simulations.processes import AgentHandle, ProcessHarness
@@ -25,9 +26,7 @@ PAUSE_S = 0.01  # of a caller between two samples
 def successor(folder: Path, bundle: Bundle, version: int) -> Bundle:
     """The same model under a higher version."""
     manifest = msgspec.structs.replace(bundle.manifest, version=version)
-    return write_bundle(
-        folder / f"digits-{version}", manifest, {name: bundle.read_file(name) for name in manifest.files}
-    )
+    return rewrite_version(bundle, manifest, folder / f"digits-{version}")
 
 
 async def started(stage: ProcessHarness, bundle: Bundle, folder: Path) -> AgentHandle:

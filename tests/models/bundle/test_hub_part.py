@@ -20,9 +20,9 @@ from models.bundle.hub_part import (
     decode_hub_manifest,
     encode_hub_manifest,
     open_hub_part,
-    write_version,
 )
 from models.bundle.manifest import NO_HUB, BundleError, ParallelPlan, digest_edge
+from models.bundle.version import write_version
 from models.runtime.runner import echo_manifest
 
 EDGE_FILES = {"edge.onnx": b"edge", "golden.npz": b"golden"}

@@ -1,6 +1,7 @@
 """Tests of `skerry models`: what each command prints, and its exit code."""
 
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -75,6 +76,28 @@ def test_verify_refuses_weights_the_hub_cannot_load(made):
     done = run("verify", "--hub", made.path)
     assert isinstance(done.exception, ExitError)
     assert done.exception.code is ExitCode.MODEL
+
+
+def test_an_old_bundle_is_split_and_both_parts_are_shown_and_checked(made, tmp_path):
+    assert "among the edge's files (format 2)" in run("inspect", made.path).output
+    done = run("split", made.path, tmp_path / "new", "--version", "2")
+    assert done.exit_code == 0
+    for words in ("echo@2", "in a part of its own", "hub/hub.safetensors"):
+        assert words in done.output
+    told = json.loads(run("inspect", tmp_path / "new", "--json").output)
+    assert (told["manifest"]["format"], told["hub"]["version"]) == (3, 2)
+    assert run("verify", tmp_path / "new").exit_code == 0
+    (tmp_path / "new" / "hub" / "hub.safetensors").write_bytes(b"altered")
+    assert "hub.safetensors: its content is not what" in str(run("verify", tmp_path / "new").exception)
+    again = run("split", tmp_path / "new")
+    assert str(again.exception) == f"{tmp_path / 'new'}: echo@2 has two parts already"
+
+
+def test_a_folder_without_the_hub_part_is_shown_as_what_a_device_has(made, tmp_path):
+    run("split", made.path, tmp_path / "new")
+    shutil.rmtree(tmp_path / "new" / "hub")
+    assert "is not here; devices need none" in run("inspect", tmp_path / "new").output
+    assert run("verify", tmp_path / "new").exit_code == 0
 
 
 def test_compare_shows_both_and_what_would_have_to_be_fetched(tmp_path):

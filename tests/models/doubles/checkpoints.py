@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from models.bundle.bundle import Bundle
-from models.bundle.hub_part import HubManifest, write_version
+from models.bundle.hub_part import HubManifest
 from models.bundle.manifest import EDGE_FILE, FORMAT, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, NO_HUB, InputSpec
+from models.bundle.version import write_version
 from models.graph.hub_model import encode_graphs, export_graph
 from models.runtime.runner import echo_manifest
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType

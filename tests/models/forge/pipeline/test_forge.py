@@ -1,6 +1,7 @@
 """Forge run on a tiny network: a sound bundle, byte-equal repetition, continuation after a kill."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import onnx
 import pytest
 import torch
 
+from models.bundle.hub_part import open_hub_part
 from models.bundle.manifest import EDGE_FILE
 from models.forge.data.types import Data, DataPart, ForgeError
 from models.forge.evaluation.outcomes import OUTCOMES_FILE, read_outcomes
@@ -83,7 +85,9 @@ def test_the_manifest_says_where_the_bundle_comes_from(forged):
     m = forged.manifest
     assert (m.cut, m.target.precision, m.provenance.seed) == ("early.3.relu", "int8-weights", 11)
     assert len(m.provenance.data_digest) == len(m.provenance.weights_digest) == 64
-    assert m.parallel.stages[0].weight_bytes > 0
+    part = open_hub_part(forged.path, m).manifest
+    assert part.parallel.stages[0].weight_bytes > 0
+    assert (part.provenance, m.files.keys() & part.files.keys()) == (m.provenance, set())
     assert m.calibration.samples == 100
 
 
@@ -249,8 +253,7 @@ def test_torch_is_left_as_it_was_found():
 def place_in_cache(cache, bundle):
     path = cache / f"digits-{demo_recipe_key()[:16]}"
     path.mkdir(parents=True)
-    for file in bundle.path.iterdir():
-        (path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(bundle.path, path, dirs_exist_ok=True)
     return path
 
 
@@ -271,7 +274,7 @@ def stop_at_training(stage, _share):
         raise TrainingStarted
 
 
-@pytest.mark.parametrize("damage", ["edge.onnx", "manifest.json", "golden.npz", None])
+@pytest.mark.parametrize("damage", ["edge.onnx", "manifest.json", "golden.npz", "hub/hub.safetensors", None])
 def test_a_damaged_or_missing_cache_is_forged_again(forged, tmp_path, damage):
     if damage:
         file = place_in_cache(tmp_path, forged) / damage
