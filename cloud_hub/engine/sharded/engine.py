@@ -86,6 +86,11 @@ class ShardedGraphRunner:
         """The current group of ranks, None if it is lost."""
         return self._gang
 
+    @property
+    def fork_server_pid(self) -> int:
+        """Process that ranks are forked from; 0 if there is none."""
+        return self._nursery.pid if self._nursery else 0
+
     def start(self) -> None:
         """Start the first group. BundleError or EngineError; then no process is left behind."""
         if self._gang is None:

@@ -73,6 +73,10 @@ class ForkServer:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def spawn(self, theirs: socket.socket, files: Sequence[int], until: float) -> RankProcess:
         """Fork a rank that talks over `theirs` and inherits `files`, by `until` (monotonic).
 

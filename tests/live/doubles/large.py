@@ -10,6 +10,9 @@ import numpy as np
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import Precision, TargetPlatform
 from models.graph.format import FORMAT, GraphDocument, GraphNode, HubModelDocument, TensorSignature, encode_hub_model
+from models.update.client import RepositorySource, ResumingFetcher, UpdateClient
+from models.update.poll import PollRequest, poll_repository
+from models.update.slots import Store
 from tests.cloud_hub.doubles.versions import make_version
 
 ROWS, COLUMNS = 9_000_000, 64  # of float32: 2.3 GB
@@ -62,3 +65,16 @@ def build_graphs(rows: int) -> bytes:
     graph = GraphDocument([TensorSignature("float32", (LABELS,))], nodes, [{"node": 2}])
     weights = {"w0": TensorSignature("float32", (rows, COLUMNS)), "w1": TensorSignature("int64", (LABELS,))}
     return encode_hub_model(HubModelDocument(FORMAT, weights, {"tail": graph, "whole": graph}))
+
+
+def poll_as_a_device(folder: Path, url: str, root: bytes) -> tuple[int, int]:
+    """The bytes that a new device fetches of targets, and those it has stored of the version then."""
+    fetcher = ResumingFetcher()
+    with Store(folder) as store:
+        source = RepositorySource(f"{url}/metadata/", f"{url}/targets/", root)
+        result = poll_repository(UpdateClient(store.metadata, source, fetcher), store, PollRequest(family="echo"))
+        assert result.refusals == ()
+        assert result.staged
+        metadata = sum(path.stat().st_size for path in store.metadata.rglob("*.json") if not path.is_symlink())
+        stored = sum(path.stat().st_size for path in store.slot_folder(result.staged).rglob("*") if path.is_file())
+        return fetcher.received_bytes - metadata, stored

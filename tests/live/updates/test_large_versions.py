@@ -15,13 +15,10 @@ from models.bundle.archive import pack_bundle
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.hub_part import PART_FILE, open_hub_part
 from models.bundle.manifest import HUB_FOLDER
-from models.update.client import RepositorySource, ResumingFetcher, UpdateClient
-from models.update.poll import PollRequest, poll_repository
-from models.update.slots import Store
 from simulations.processes import AgentHandle, ProcessHarness
 from tests.in_process import skerry
 from tests.live.doubles.fleet import PATIENT_S, QUICK, ask, judged, policy, settle
-from tests.live.doubles.large import FAVOURED, make_large_version
+from tests.live.doubles.large import FAVOURED, make_large_version, poll_as_a_device
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 GIB = 1 << 30
@@ -47,19 +44,6 @@ def sample(label: int) -> Any:
     scores = np.full(10, 0.1, np.float32)
     scores[label] = 0.9
     return scores
-
-
-def poll_as_a_device(folder: Path, url: str, root: bytes) -> tuple[int, int]:
-    """The bytes that a new device fetches of targets, and those it has stored of the version then."""
-    fetcher = ResumingFetcher()
-    with Store(folder) as store:
-        source = RepositorySource(f"{url}/metadata/", f"{url}/targets/", root)
-        result = poll_repository(UpdateClient(store.metadata, source, fetcher), store, PollRequest(family="echo"))
-        assert result.refusals == ()
-        assert result.staged
-        metadata = sum(path.stat().st_size for path in store.metadata.rglob("*.json") if not path.is_symlink())
-        stored = sum(path.stat().st_size for path in store.slot_folder(result.staged).rglob("*") if path.is_file())
-        return fetcher.received_bytes - metadata, stored
 
 
 def status_of(url: str) -> int:

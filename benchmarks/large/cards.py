@@ -1,0 +1,93 @@
+"""Benchmarks on a graphics card: bfloat16 over eager float32, and the share of the card's own measured peak.
+
+Without a card nothing is measured, and the figures say so.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.harness.figures import Figure, find_median
+from cloud_hub.engine.devices import count_usable_cards
+
+NO_CARD = ("no card here: `make bench-large ARGS='--only cards'` on a machine with one",)
+SHARE = "card: share of its measured peak at the best batch"
+WIDTH, LAYERS, LENGTH = 1024, 24, 128  # a BERT-Large
+BATCHES = (1, 8, 32, 64, 128, 256)
+ROUNDS, STEPS = 5, 10
+PEAK_SIDE = 8192
+
+
+def measure_cards(_folder: Path) -> list[Figure]:
+    """Time of a step beside eager float32, and the share of the peak of a large product at the best batch."""
+    if not count_usable_cards():
+        return [
+            Figure("card: bfloat16 and CUDA graph step over torch eager float32", math.nan, "x", 0.35, terms=NO_CARD),
+            Figure(SHARE, math.nan, "%", 60.0, more_is_better=True),
+        ]
+    return [_compare_steps(), _measure_share()]
+
+
+def _make_encoder(dtype: torch.dtype) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(WIDTH, 16, 4 * WIDTH, batch_first=True, norm_first=True, activation="gelu")
+    net = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+    return net.eval().to("cuda", dtype)
+
+
+def _capture(net: nn.Module, x: torch.Tensor) -> Callable[[], object]:
+    """Record one step as a CUDA graph; what is returned plays it."""
+    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            net(x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        net(x)
+    return graph.replay
+
+
+def _time_steps(step: Callable[[], object]) -> float:
+    step()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) / STEPS
+
+
+@torch.inference_mode()
+def _compare_steps() -> Figure:
+    eager, x = _make_encoder(torch.float32), torch.randn(8, LENGTH, WIDTH, device="cuda")
+    quick = _capture(_make_encoder(torch.bfloat16), x.bfloat16())
+    slow_s, quick_s = [], []
+    for _ in range(ROUNDS):
+        slow_s.append(_time_steps(lambda: eager(x)))
+        quick_s.append(_time_steps(quick))
+    ours, theirs = find_median(quick_s), find_median(slow_s)
+    terms = (f"{ours * 1e3:.2f} ms over {theirs * 1e3:.2f} ms, batch 8; by torch itself, the engine records no graphs",)
+    return Figure("card: bfloat16 and CUDA graph step over torch eager float32", ours / theirs, "x", 0.35, terms=terms)
+
+
+@torch.inference_mode()
+def _measure_share() -> Figure:
+    a = torch.randn(PEAK_SIDE, PEAK_SIDE, device="cuda", dtype=torch.bfloat16)
+    peak = 2 * PEAK_SIDE**3 / min(_time_steps(lambda: a @ a) for _ in range(ROUNDS))
+    net, best, at = _make_encoder(torch.bfloat16), 0.0, 0
+    for batch in BATCHES:
+        x = torch.randn(batch, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16)
+        tokens = batch * LENGTH
+        work = LAYERS * tokens * (2 * 12 * WIDTH * WIDTH + 4 * LENGTH * WIDTH)
+        rate = work / min(_time_steps(lambda x=x: net(x)) for _ in range(ROUNDS))  # type: ignore[misc]
+        best, at = max((best, at), (rate, batch))
+    terms = (f"{best / 1e12:.0f} of {peak / 1e12:.0f} TFLOP/s, at a batch of {at}",)
+    share = 100 * best / peak
+    return Figure(
+        "card: share of its measured peak at the best batch", share, "%", 60.0, more_is_better=True, terms=terms
+    )
