@@ -32,6 +32,7 @@ from cloud_hub.cli.options import (
     print_record,
 )
 from cloud_hub.cli.plan import plan
+from cloud_hub.cli.store import store_app
 from cloud_hub.registry.access import KeyRequest, Scope
 from cloud_hub.registry.registry import DeviceInvitation
 from cloud_hub.runtime.config import PREFIX, load_hub_config
@@ -147,6 +148,7 @@ app.command("models")(models)
 app.command("llm")(llm)
 app.command("costs")(costs)
 app.command("fetch")(fetch)
+app.add_typer(store_app, name="store", help="The hub's database: copy it to another.")
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
 
 
