@@ -1,5 +1,6 @@
 #!/bin/sh
-# Everything `make demo` and `make test` need, and nothing twice: .venv, the Python packages, the Mosquitto broker.
+# Everything `make demo` and `make test` need, and nothing twice: .venv, the Python packages, the Mosquitto broker, and
+# for development the PostgreSQL server that tests start.
 #
 #   ./setup.sh [-y] agent|demo|dev|broker
 #
@@ -83,21 +84,21 @@ policy=$sys/usr/sbin/policy-rc.d
 policy_mark="written by the Skerry set-up"
 policy_is_ours=
 
-hold_service() {
+hold_service() { # hold_service NAME
     if under_systemd; then
-        as_root systemctl --quiet --runtime mask mosquitto.service
+        as_root systemctl --quiet --runtime mask "$1.service"
     elif [ ! -e "$policy" ] || grep -qs "$policy_mark" "$policy"; then
         # shellcheck disable=SC2016 # the dollar signs are for the script that is written
-        printf '#!/bin/sh\n# %s for the length of one apt-get; safe to delete.\nfor word; do case $word in mosquitto | mosquitto.service) exit 101 ;; esac; done\nexit 0\n' "$policy_mark" |
+        printf '#!/bin/sh\n# %s for the length of one apt-get; safe to delete.\nfor word; do case $word in %s | %s.service) exit 101 ;; esac; done\nexit 0\n' "$policy_mark" "$1" "$1" |
             as_root tee "$policy" >/dev/null
         policy_is_ours=1
         as_root chmod 755 "$policy"
     fi
 }
 
-release_service() {
+release_service() { # release_service NAME
     if under_systemd; then
-        as_root systemctl --quiet --runtime unmask mosquitto.service || true
+        as_root systemctl --quiet --runtime unmask "$1.service" || true
     fi
     if [ -n "$policy_is_ours" ]; then
         as_root rm -f "$policy"
@@ -105,23 +106,28 @@ release_service() {
     fi
 }
 
-keep_service_off() { # the package enables its service for the next boot; it was not there before, so nobody wants it
+keep_service_off() { # keep_service_off NAME: the package enables its service for the next boot; it was not there before, so nobody wants it
     if under_systemd; then
-        as_root systemctl --quiet disable mosquitto.service || true
+        as_root systemctl --quiet disable "$1.service" || true
     elif command -v update-rc.d >/dev/null 2>&1; then
-        as_root update-rc.d mosquitto disable >/dev/null 2>&1 || true
+        as_root update-rc.d "$1" disable >/dev/null 2>&1 || true
     fi
+}
+
+install_idle() { # install_idle PACKAGE: its service is of the same name, and is never started
+    # shellcheck disable=SC2064 # the name as it is now
+    trap "release_service $1" EXIT
+    trap 'exit 130' INT TERM HUP
+    hold_service "$1"
+    apt "$1"
+    release_service "$1"
+    trap - EXIT INT TERM HUP
+    keep_service_off "$1"
 }
 
 broker_by_apt() {
     agreed mosquitto "the MQTT broker that the hub starts as its child" apt-get
-    trap release_service EXIT
-    trap 'exit 130' INT TERM HUP
-    hold_service
-    apt mosquitto
-    release_service
-    trap - EXIT INT TERM HUP
-    keep_service_off
+    install_idle mosquitto
 }
 
 broker_by_brew() {
@@ -139,6 +145,29 @@ broker() {
         fail "the Mosquitto broker (2.0 or newer) is missing; install it with your system's package manager and run this again"
     fi
     have_mosquitto || fail "mosquitto was installed but is not found on PATH"
+}
+
+# --- the database server of the tests -----------------------------------------------------------------------------------
+# Tests alone start PostgreSQL, each a server of its own in a folder of its own. Where it is missing and cannot be had,
+# they are skipped and say so: nothing else waits for it.
+
+have_database() {
+    command -v postgres >/dev/null 2>&1 && return 0
+    for program in "$sys"/usr/lib/postgresql/*/bin/postgres; do
+        [ ! -x "$program" ] || return 0
+    done
+    return 1
+}
+
+database() {
+    have_database && return 0
+    if command -v apt-get >/dev/null 2>&1; then
+        (
+            agreed postgresql "the database server that tests start; they are skipped without it" apt-get
+            install_idle postgresql
+        ) || true
+    fi
+    have_database || echo "setup: PostgreSQL is not installed: the tests that need it are skipped" >&2
 }
 
 # --- Python ----------------------------------------------------------------------------------------------------------
@@ -215,6 +244,7 @@ packages() { # packages LEVEL
 
 [ "$level" = agent ] || broker # a device has none
 [ "$level" != broker ] || exit 0
+[ "$level" != dev ] || database
 fresh "$level" && exit 0
 
 mkdir -p .cache

@@ -13,13 +13,16 @@ TOOLS = ["cat", "chmod", "dirname", "env", "grep", "id", "mkdir", "rm", "sed", "
 APT_GET = """#!/bin/sh
 echo "apt-get $*" >>"$LOG"
 case " $* " in *" install "*) ;; *) exit 0 ;; esac
-for service in mosquitto mosquitto.service cron; do
+for service in mosquitto mosquitto.service postgresql cron; do
     "$SKERRY_SETUP_SYSROOT/usr/sbin/policy-rc.d" --quiet $service start 2>/dev/null
     echo "policy $service $?" >>"$LOG"
 done
 [ -z "${APT_FAILS:-}" ] || exit 100
-printf '#!/bin/sh\\n' >"$SKERRY_SETUP_SYSROOT/usr/sbin/mosquitto"
-chmod 755 "$SKERRY_SETUP_SYSROOT/usr/sbin/mosquitto"
+place=usr/sbin/mosquitto
+case "$*" in *postgresql*) place=usr/lib/postgresql/15/bin/postgres ;; esac
+mkdir -p "$SKERRY_SETUP_SYSROOT/${place%/*}"
+printf '#!/bin/sh\\n' >"$SKERRY_SETUP_SYSROOT/$place"
+chmod 755 "$SKERRY_SETUP_SYSROOT/$place"
 """
 PYTHON = """#!/bin/sh
 if [ "$1 $2" = "-m venv" ]; then
@@ -117,6 +120,7 @@ def test_the_package_may_not_start_its_service_and_others_may_start_theirs(syste
     assert [line for line in system.did() if line.startswith("policy")] == [
         "policy mosquitto 101",
         "policy mosquitto.service 101",
+        "policy postgresql 0",
         "policy cron 0",
     ]
     assert not system.policy.exists()
@@ -153,6 +157,40 @@ def test_under_systemd_the_service_is_masked_until_the_package_lies_there_and_ne
         "systemctl --quiet disable mosquitto.service",
     ]
     assert not system.policy.exists()
+
+
+MISSING = "setup: PostgreSQL is not installed: the tests that need it are skipped"
+
+
+def test_for_development_the_database_server_is_installed_once_and_never_started(system):
+    system.with_mosquitto().with_apt().with_python(LOCKED)
+    for _ in range(2):
+        done = system.run("dev", CI="1")
+        assert done.returncode == 0, done.stderr
+        assert MISSING not in done.stderr
+    assert [line for line in system.did() if not line.startswith(("pip", "venv"))] == [
+        "apt-get -q -y --no-install-recommends install postgresql",
+        "policy mosquitto 0",
+        "policy mosquitto.service 0",
+        "policy postgresql 101",
+        "policy cron 0",
+    ]
+    assert not system.policy.exists()
+
+
+@pytest.mark.parametrize("reason", [{"CI": "1", "APT_FAILS": "1"}, {}], ids=["apt fails", "nobody agreed"])
+def test_without_a_database_server_everything_else_is_set_up_and_its_tests_are_skipped(system, reason):
+    done = system.with_mosquitto().with_apt().with_python(LOCKED).run("dev", **reason)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == MISSING
+    assert any(line.startswith("pip") for line in system.did())
+    assert not system.policy.exists()
+
+
+def test_the_product_needs_no_database_server(system):
+    system.with_mosquitto().with_apt().with_python(LOCKED)
+    assert system.run("demo", CI="1").stderr == ""
+    assert not [line for line in system.did() if line.startswith("apt-get")]
 
 
 def test_elsewhere_brew_installs_it(system):
