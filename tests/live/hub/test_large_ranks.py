@@ -15,7 +15,6 @@ from cloud_hub.engine.types import EngineOptions
 from cloud_hub.engine.worker import EngineWorker
 from tests.live.doubles.stack import LAYER_BYTES, make_stack_version
 
-pytest.importorskip("models.graph.weight_reader", reason="hubs do not serve hub parts of their own yet")
 pytestmark = [pytest.mark.live, pytest.mark.heavy, pytest.mark.timeout(900)]
 GIB = 1 << 30
 READY_S = 600.0
