@@ -329,9 +329,7 @@ def _read_slice(table: WeightTable, wanted: TensorSlice, scratch: mmap.mmap) -> 
     shape, axis = list(stored.shape), wanted.axis
     if axis is not None:
         if axis >= len(shape) or shape[axis] % wanted.ways:
-            raise BundleError(
-                f"plan: {wanted.name} {shape} cannot be divided in {wanted.ways} along axis {axis}"
-            )  # fmt: skip
+            raise BundleError(f"plan: {wanted.name} {shape} cannot be divided in {wanted.ways} along axis {axis}")
         shape[axis] //= wanted.ways
     tensor = _make_tensor(wanted.name, stored.dtype, shape)
     if tensor.numel():
