@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from typing import Any
 
 import pytest
@@ -126,3 +127,43 @@ async def test_a_tenants_requests_are_computed_in_its_regions_or_not_at_all(tmp_
         status, told = await site.api.ask("POST", "/v1/chat/completions", json=ASK, headers=key)
         assert (status, told["error"]["code"]) == (403, "residency")
         assert site.engines[0].requests == 0
+
+
+async def test_a_caller_that_does_not_read_is_cut_off_and_its_engine_freed(tmp_path):
+    async with language_site(tmp_path, send_s=0.3) as site:
+        words = "w" * 50_000
+        body = {**ASK, "messages": [{"role": "user", "content": words}], "stream": True, "max_tokens": 1000}
+        told = json.dumps(body).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(site.api.url.rpartition(":")[2]))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(told)}\r\n\r\n"
+        writer.write(head.encode() + told)
+        async with asyncio.timeout(60):
+            while not site.records:  # 50 MB are on their way, and nobody reads them
+                await asyncio.sleep(0.02)
+            while site.engines[0].in_flight or site.model.replicas[0].in_flight:
+                await asyncio.sleep(0.02)
+        (record,) = site.records
+        assert (record.complete, record.broken) == (False, False)
+        assert site.engines[0].generated_tokens < 1000  # it was not read to its end into the hub's memory
+        writer.close()
+        del reader
+
+
+async def test_a_caller_that_vanishes_while_it_waits_leaves_the_queue(tmp_path):
+    async with language_site(tmp_path, max_running=1) as site:
+        site.engines[0].first_s = 3600.0
+        url = site.url + "/chat/completions"
+        first = asyncio.create_task(site.api.client.post(url, json=ASK))
+        async with asyncio.timeout(60):
+            while not site.engines[0].in_flight:
+                await asyncio.sleep(0.01)
+            second = asyncio.create_task(site.api.client.post(url, json=ASK))
+            while not site.model.queue.waiting:
+                await asyncio.sleep(0.01)
+            second.cancel()
+            while site.model.queue.web_open:
+                await asyncio.sleep(0.01)
+            first.cancel()
+            while site.models.open_requests:
+                await asyncio.sleep(0.01)
+        assert site.model.replicas[0].tokens_in_flight == 0
