@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-large bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-large bench-llm bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -96,6 +96,9 @@ bench-hub: setup ## the hub beside LitServe, MLServer, BentoML and Ray Serve, ea
 
 bench-large: setup ## large models: bytes of devices, starts, ranks, encoders, cards; goes on after a kill (ARGS='--only cards --json')
 	@$(python) -m benchmarks.large $(ARGS)
+
+bench-llm: setup ## the hub before the double of an engine: what it adds to a stream, an engine killed, overload, the bill
+	@$(python) -m benchmarks llm $(ARGS)
 
 bench-rollout: setup ## good and bad versions through a simulated fleet, beside newest-wins and status alone (SKERRY_DATA=folder)
 	@$(python) -m benchmarks rollout $(ARGS)

@@ -48,6 +48,7 @@ SUITES = {
         "Trust", "make bench-trust", {"client": client.run_benchmark, "enrolment": enrollment.run_benchmark}
     ),
     "hub": BenchmarkSuite("The hub", "make bench-hub", suites.HUB_BENCHMARKS),
+    "llm": BenchmarkSuite("Language models behind the hub", "make bench-llm", suites.LLM_BENCHMARKS),
     "sim": BenchmarkSuite("The simulator", "make bench-sim", suites.SIM_BENCHMARKS),
     "rollout": BenchmarkSuite(
         "Rollouts", "make bench-rollout", {"fleet": run.run_benchmark, "device": crash_loop.run_benchmark}

@@ -15,6 +15,7 @@ from benchmarks.forge.parts import quantisation, risk, routing
 from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.figures import Figure
 from benchmarks.hub import binary, overload, peers, sealed, swap
+from benchmarks.llm import gateway, trouble
 from benchmarks.sharding import run
 from benchmarks.simulator import fuzz, live, speed
 from models.forge.evaluation.outcomes import read_outcomes
@@ -26,6 +27,13 @@ HUB_BENCHMARKS: dict[str, Benchmark] = {
     "overload": overload.run_benchmark,
     "swap": swap.run_benchmark,
     "gang": run.run_benchmark,
+}
+
+
+LLM_BENCHMARKS: dict[str, Benchmark] = {
+    "gateway": gateway.run_benchmark,
+    "killed": trouble.run_killed,
+    "overload": trouble.run_overload,
 }
 
 

@@ -88,6 +88,7 @@ class TokenQueue:
         self._now = now
         self._queue: FairQueue[QueueTicket] = FairQueue()
         self._waiting: Counter[str] = Counter()  # tokens, by tenant
+        self._asking = 0  # tokens of the request that is being admitted
         self._meter = ThroughputMeter()
         limits = HubSettings(
             max_queued=settings.max_queued_tokens,
@@ -125,9 +126,9 @@ class TokenQueue:
         return self._waiting[tenant]
 
     def count_ahead(self, _model: str, _band: int, tenant: str) -> float:
-        """Tokens served before a new request of this tenant: its own, and of each other tenant as many at most."""
+        """Tokens served before the request that asks: its tenant's own, of each other as many as with it at most."""
         own = self._waiting[tenant]
-        most = own + self._settings.assumed_tokens
+        most = own + self._asking
         return own + sum(min(each, most) for name, each in self._waiting.items() if name != tenant)
 
     # -- what the model asks
@@ -172,6 +173,7 @@ class TokenQueue:
 
     def _admit(self, ticket: QueueTicket) -> None:
         """LlmError if the request is refused. One that is computed at once is judged by its tenant's rate alone."""
+        self._asking = ticket.tokens
         at_once = not len(self._queue) and self._find_replica(ticket) is not None
         now = self._now()
         if at_once:
