@@ -13,14 +13,14 @@ import msgspec
 from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.deadline import start_engine
 from cloud_hub.engine.devices import count_usable_cards, find_usable_cards
-from cloud_hub.engine.types import EngineOptions, make_bundle_card, make_placement_request, needs_sharding
+from cloud_hub.engine.types import EngineOptions, RemoteServer, make_bundle_card, make_placement_request, needs_sharding
 from models.bundle.bundle import Bundle, open_edge_part
 from models.bundle.hub_part import HubKind, HubPart, WeightFiles, open_hub_part
 from models.bundle.manifest import BundleError, Manifest, ParallelPlan
 from models.graph.format import HubModelDocument, decode_hub_model
 from models.sharding.program import ParallelShape
 from models.sharding.sizes import ModelSize, fullest_rank, measure_model, measure_ranks
-from policies.serving.computing import ComputeOptions, NoTarget, Precision, choose_targets
+from policies.serving.computing import ComputeOptions, ComputeTarget, DeviceChoice, NoTarget, Precision, choose_targets
 from policies.serving.placement import (
     GIB,
     MIB,
@@ -41,6 +41,8 @@ def open_engine(path: Path, means: EngineOptions) -> Engine:
     edge = open_edge_part(path)
     part = open_hub_part(path, edge.manifest)
     kind, plan, model = part.manifest.kind, part.manifest.parallel, edge.manifest.model
+    if server := means.remote_server(edge.manifest.ref):
+        return start_engine(partial(_build_remote_engine, edge, kind, means, server), model, means.ready_s)
     several, note = kind is HubKind.GRAPHS and needs_sharding(plan, means), ""
     if several and not hasattr(os, "pidfd_open"):
         several, note = False, _require_one_process(part, means)
@@ -60,6 +62,24 @@ def _build_local_engine(edge: Bundle, kind: HubKind, means: EngineOptions, note:
     from cloud_hub.engine.torch import TorchEngine  # noqa: PLC0415 - torch takes seconds: not for `skerry hub invite`
 
     return TorchEngine(edge, means.max_batch, means.threads, options, note)
+
+
+def _build_remote_engine(edge: Bundle, kind: HubKind, means: EngineOptions, server: RemoteServer) -> Engine:
+    """Build the engine that asks a server; the bundle's own graphs, in float32 on the CPU, tell what it must answer."""
+    from cloud_hub.engine.bundle import BundleEngine, GraphRunner  # noqa: PLC0415
+    from cloud_hub.engine.remote import RemoteGraphRunner  # noqa: PLC0415
+
+    def make_reference() -> GraphRunner:
+        if kind is HubKind.ONNX:
+            from cloud_hub.engine.onnx import OnnxGraphRunner  # noqa: PLC0415 - only for ONNX bundles
+
+            return OnnxGraphRunner(edge, means.threads, ComputeOptions(DeviceChoice.CPU))
+        from cloud_hub.engine.torch import TorchGraphRunner  # noqa: PLC0415 - torch takes seconds
+
+        return TorchGraphRunner(edge, ComputeTarget(cuda=False, precision=Precision.FLOAT32), means.threads)
+
+    runner = RemoteGraphRunner(edge, server, make_reference)
+    return BundleEngine(edge.manifest, make_bundle_card(edge, means.max_batch), runner)
 
 
 def _require_one_process(part: HubPart, means: EngineOptions) -> str:

@@ -90,11 +90,28 @@ def make_bundle_card(bundle: Bundle, max_batch: int = 32) -> ModelCard:
     return make_model_card(manifest, max_batch, read_codec_tables(manifest, bundle.read_file))
 
 
+class RemoteServer(msgspec.Struct, frozen=True):
+    """Server that computes a model's graphs (protocol v2 over HTTP). `url`: up to the `/v2`, http or https.
+
+    `tail`, `whole`: what it calls the two graphs; `token_file`: of a bearer token, `ca_file`: of the certificates that
+    it is trusted by, "" = none and the system's; `answer_s`: for one batch, `connect_s`: to open the connection.
+    """
+
+    url: str
+    tail: str
+    whole: str
+    token_file: str = ""
+    ca_file: str = ""
+    connect_s: float = 5.0
+    answer_s: float = 10.0
+
+
 class EngineOptions(msgspec.Struct, frozen=True):
     """Hub options for engines: batch size, threads, devices and sharding; 0 = not set.
 
     `max_batch`: items at most; `threads`: of torch, in each process; `memory_bytes`: per device; `ready_s`: time limit
-    for an engine to become ready. `compute`: of every model; `models`: what differs for one, by `digits@7` or `digits`.
+    for an engine to become ready. `compute`: of every model; `models`: what differs for one, by `digits@7` or `digits`;
+    `remote`: servers that compute a model instead of this machine, named likewise.
     """
 
     max_batch: int = 32
@@ -107,11 +124,16 @@ class EngineOptions(msgspec.Struct, frozen=True):
     ready_s: float = 60.0
     compute: ComputeOptions = ComputeOptions()
     models: dict[str, ComputeOverride] = {}
+    remote: dict[str, RemoteServer] = {}
 
     def compute_options(self, ref: ModelRef) -> ComputeOptions:
         """Device and precision of one version: its own entry, else its model's, over those of every model."""
         own = self.models.get(f"{ref.name}@{ref.version}") or self.models.get(ref.name)
         return own.apply(self.compute) if own else self.compute
+
+    def remote_server(self, ref: ModelRef) -> RemoteServer | None:
+        """Server that computes a version: its own, else its model's, else None."""
+        return self.remote.get(f"{ref.name}@{ref.version}") or self.remote.get(ref.name)
 
 
 class EngineSetup(msgspec.Struct, frozen=True):

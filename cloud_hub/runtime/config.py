@@ -8,7 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.database.server import check_server, check_url
-from cloud_hub.engine.types import EngineOptions
+from cloud_hub.engine.types import EngineOptions, RemoteServer
 from cloud_hub.runtime.broker import BrokerSettings
 from cloud_hub.runtime.language_models import LlmSection, check_names
 from cloud_hub.runtime.policies import TUF_PREFIX, PolicyEntry, PolicyReader, compile_policies, read_nothing
@@ -130,6 +130,22 @@ class EngineSection(ConfigSection):
     ready_s: Annotated[float, Field(ge=5, le=3600)] = 60.0
 
 
+_V2_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+
+
+class RemoteSection(ConfigSection):
+    """Table [[remote]]: a server that computes one model or version. Each key is explained at `RemoteServer`."""
+
+    model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}(@[1-9][0-9]{0,18})?$")]
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/@?#]{1,255}(/[^\s@?#]{0,200})?$")]
+    tail: Annotated[str, Field(pattern=_V2_NAME)]
+    whole: Annotated[str, Field(pattern=_V2_NAME)]
+    token_file: Annotated[str, Field(max_length=4096)] = ""
+    ca_file: Annotated[str, Field(max_length=4096)] = ""
+    connect_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+    answer_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
+
+
 class RepositorySection(ConfigSection):
     """Section [repository].
 
@@ -191,6 +207,7 @@ class HubConfig(ProcessConfig):
     costs: CostsSection = CostsSection()
     trace: TraceSection = TraceSection()
     llm: tuple[LlmSection, ...] = ()
+    remote: tuple[RemoteSection, ...] = ()
 
     def state_dir(self) -> StateDir:
         """Return the state folder, absolute."""
@@ -230,6 +247,7 @@ class HubConfig(ProcessConfig):
             ready_s=section.ready_s,
             compute=ComputeOptions(section.device, section.precision, section.allow_fallback),
             models={name: ComputeOverride(**own.model_dump()) for name, own in section.models.items()},
+            remote={each.model: RemoteServer(**each.model_dump(exclude={"model"})) for each in self.remote},
         )
 
     def price_list(self) -> PriceList:
@@ -302,6 +320,8 @@ _PATHS_UNLESS_EMPTY = (
     ("api", "tls_key"),
     ("hub", "leave_file"),
     ("llm", "key_file"),
+    ("remote", "token_file"),
+    ("remote", "ca_file"),
 )
 
 
@@ -316,4 +336,7 @@ def load_hub_config(path: Path | None) -> HubConfig:
     validate_access(config.server_access())
     config.broker_host()
     check_names(config.llm)
+    named = [each.model for each in config.remote]
+    if twice := next((name for name in named if named.count(name) > 1), ""):
+        raise ExitError(ExitCode.CONFIG, f"two [[remote]] tables are for {twice}")
     return config

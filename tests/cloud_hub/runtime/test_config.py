@@ -5,11 +5,13 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cloud_hub.__main__ import main
-from cloud_hub.runtime.config import HubConfig, load_hub_config
+from cloud_hub.runtime.config import HubConfig, RemoteSection, load_hub_config
 from cloud_hub.runtime.language_models import LlmSection, open_language_models
+from models.runtime.runner import echo_manifest
 from tests import ROOT
 from wire.process.config import check_environment, list_known_keys
 from wire.process.exit_codes import ExitCode, ExitError
@@ -43,7 +45,7 @@ def test_the_template_explains_every_key_and_its_default():
     shown = tomllib.loads("\n".join(keys))
     flat = {f"{k}.{i}": v for k, table in shown.items() if isinstance(table, dict) for i, v in table.items()}
     flat |= {k: v for k, v in shown.items() if not isinstance(v, dict)}
-    assert {*flat, "llm"} == set(list_known_keys(HubConfig))
+    assert {*flat, "llm", "remote"} == set(list_known_keys(HubConfig))
     defaults = HubConfig().model_dump(mode="json")
     examples = {"state", "models_folder", "enrol.hardware_file", "trace.file"}  # no default that TOML could say
     for key, value in flat.items():
@@ -195,6 +197,46 @@ def test_the_template_explains_every_key_of_a_language_model_and_its_default(tmp
     defaults = LlmSection(name="chat", urls=("http://10.0.0.7:8000",)).model_dump(mode="json")
     assert shown == defaults
     assert loaded(tmp_path, language_table()).llm[0].name == "chat"
+
+
+def remote_table() -> str:
+    """The [[remote]] table of the template, without the marks before its lines."""
+    text = resources.files("cloud_hub").joinpath("hub.toml").read_text(encoding="utf-8")
+    return "\n".join(line[3:] for line in text.splitlines() if line.startswith("#> "))
+
+
+def test_the_template_explains_every_key_of_a_remote_server_and_its_default(tmp_path):
+    (shown,) = tomllib.loads(remote_table())["remote"]
+    given = {key: shown[key] for key in ("model", "url", "tail", "whole")}
+    assert shown == RemoteSection(**given).model_dump(mode="json")
+    table = remote_table().replace('token_file = ""', 'token_file = "remote.token"')
+    server = (
+        loaded(tmp_path, table)
+        .engine_options()
+        .remote_server(msgspec.structs.replace(echo_manifest().ref, name="digits", version=7))
+    )
+    assert server is not None
+    assert (server.tail, server.token_file) == ("digits-7-tail", str(tmp_path / "remote.token"))
+    assert (
+        loaded(tmp_path, table)
+        .engine_options()
+        .remote_server(msgspec.structs.replace(echo_manifest().ref, name="digits", version=8))
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ('model = "digits"\nurl = "http://a"\ntail = "t"', "whole"),
+        ('model = "digits"\nurl = "a:8000"\ntail = "t"\nwhole = "w"', "url"),
+        ('model = "digits"\nurl = "http://a"\ntail = "t/x"\nwhole = "w"', "tail"),
+        ('model = "digits"\nurl = "http://a"\ntail = "t"\nwhole = "w"\ntoken = "x"', "did you mean token_file?"),
+        ("\n[[remote]]\n".join(['model = "d"\nurl = "http://a"\ntail = "t"\nwhole = "w"'] * 2), "two"),
+    ],
+)
+def test_a_wrong_remote_server_is_one_line_that_names_what_is_wrong(tmp_path, table, says):
+    assert says in refused(tmp_path, f"[[remote]]\n{table}")
 
 
 def test_a_language_model_has_the_hubs_region_unless_it_or_a_server_says_another(tmp_path):
