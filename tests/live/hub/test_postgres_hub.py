@@ -17,7 +17,7 @@ from simulations.processes import ProcessHarness
 from tests import ROOT
 from tests.live.doubles.candidates import successor
 from tests.live.doubles.fleet import BUSY_S, PATIENT_S, POLICY, QUICK, ask, burst, judged, policy, samples, settle
-from tests.live.doubles.rolling import feeding, fleet, models, sets, typed
+from tests.live.doubles.rolling import all_run, feeding, fleet, sets, typed
 from wire.process.exit_codes import ExitCode
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(600)]
@@ -65,7 +65,7 @@ async def test_a_hub_keeps_everything_it_knows_over_a_kill_and_no_file_of_it_lie
     hub = await stage.start_hub(bundle.path, {"store": {"url": url}})
     wanted = {"name": "ward", "tenant": "demo", "scopes": ["infer"], "expires_s": 3600}
     token = (await stage.call_admin("POST", "/v1/admin/keys", wanted))["token"]
-    agent = await stage.add_agent("a", bundle.path, policy(tmp_path), QUICK)
+    agent = await stage.add_agent("a", bundle.path, policy(tmp_path), {**QUICK, "records": {"heads_every_s": 1}})
     await stage.start_agent(agent)
     assert await infer(stage, bundle, token) == 200
     feeding_it = asyncio.create_task(burst(stage, agent, bundle, samples(120)))
@@ -128,6 +128,8 @@ async def test_a_subject_is_forgotten(stage: ProcessHarness, bundle: Bundle, tmp
     await stage.start_hub(bundle.path, {"store": {"url": url}}, policies=(document,))
     agent = await stage.add_agent("a", bundle.path, document, QUICK)
     await stage.start_agent(agent)
+    # a device that is not connected answers alone, and a new one sends nothing before it was told what it has spent
+    await stage.wait_for(agent, lambda s: s["link"] == "up" and "mirrors" in s["counts"], "never connected")
     for x, who in zip(samples(3), (SUBJECT, SUBJECT, "somebody else"), strict=True):
         assert (await ask(stage, agent, bundle, x, parameters={"subject": who}))["source"] == "hub"
     await settle(stage)
@@ -146,7 +148,7 @@ async def test_a_rollout_commits_a_version(
     async with feeding(stage, bundle, agents):
         told = await typed(stage, "start", str(good.path), "--watch", *sets())
         assert told.code is ExitCode.OK, told.out + told.err
-        assert await models(stage, agents) == {"digits@2"}
+        await all_run(stage, agents, "digits@2")
 
 
 @asynccontextmanager
