@@ -189,15 +189,3 @@ def test_a_server_of_one_version_is_not_asked_for_another(tmp_path):
     ref = a_manifest().ref
     found = [options.remote_server(each) for each in (ref, msgspec.structs.replace(ref, version=2))]
     assert [each and each.tail for each in found] == ["every", "digits-tail"]
-
-
-def test_stopped_engines_leave_no_descriptor_behind(tmp_path, server):
-    def count_open() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    counts = []
-    for _ in range(4):
-        engine = open_engine(golden_bundle(tmp_path), means(tmp_path, server.url))
-        engine.stop()
-        counts.append(count_open())
-    assert counts[-1] <= counts[1] + 2
