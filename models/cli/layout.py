@@ -46,6 +46,7 @@ def layout(
     *,
     server: Annotated[LayoutServer, typer.Option("--for", help="The server that reads it.", show_default=False)],
     max_batch: Annotated[int, typer.Option(help="Most rows of one request: as [hub] max_batch.", min=1)] = 32,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of TOML.")] = False,
 ) -> None:
     """Write both graphs of the hub's half as models that a Triton server loads, and print the [[remote]] table for it.
 
@@ -64,8 +65,12 @@ def layout(
             ExitCode.DISK, f"{error.filename or out}: {error.strerror}; choose another folder or make room"
         ) from None
     tail, whole = (model.name for model in made)
-    table = f'[[remote]]\nmodel = "{name}"\nurl = "http://127.0.0.1:8000"\ntail = "{tail}"\nwhole = "{whole}"'
-    open_console().print(table, markup=False, highlight=False)
+    told = {"model": name, "url": "http://127.0.0.1:8000", "tail": tail, "whole": whole}
+    if as_json:
+        open_console().print_json(data=told)
+    else:
+        table = "\n".join(["[[remote]]", *(f'{key} = "{value}"' for key, value in told.items())])
+        open_console().print(table, markup=False, highlight=False)
 
 
 def _list_models(path: Path, max_batch: int) -> tuple[str, tuple[_RepositoryModel, ...]]:

@@ -1,5 +1,7 @@
 """`skerry models layout`: a model repository for Triton, what is there already, and bundles that are not ONNX."""
 
+import json
+
 import pytest
 from onnx import TensorProto
 from typer.testing import CliRunner
@@ -36,6 +38,11 @@ def test_both_graphs_lie_as_triton_loads_them_and_the_hubs_table_is_printed(tmp_
     assert files.pop("digits-1-tail/config.pbtxt").decode() == CONFIG
     assert b"dims: [ 1, 8, 8 ]" in files.pop("digits-1-whole/config.pbtxt")
     assert files == {"digits-1-tail/1/model.onnx": TAIL_NET, "digits-1-whole/1/model.onnx": WHOLE_NET}
+
+
+def test_the_table_is_json_where_that_is_asked_for(tmp_path):
+    told = json.loads(lay_out(str(golden_bundle(tmp_path)), str(tmp_path / "models"), "--json"))
+    assert (told["model"], told["tail"], told["whole"]) == ("digits@1", "digits-1-tail", "digits-1-whole")
 
 
 def test_models_that_are_there_are_not_touched(tmp_path):
