@@ -5,8 +5,6 @@ the strictest.
 Rule: JSON bodies are read strictly: bounded bytes and depth, no duplicate key, no unknown key, one error type.
 """
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,6 +28,7 @@ from wire.http.openapi import (
     build_openapi,
     describe_json_body,
 )
+from wire.http.strict_json import parse_strict_json
 
 
 class RouteAccess(StrEnum):
@@ -85,7 +84,6 @@ class Route:
 
 MAX_JSON_BYTES = 16 * 1024
 BODY_TIMEOUT_S = 10.0
-_MAX_EXACT = 2**53  # of whole numbers that a double holds exactly
 
 T = TypeVar("T")
 
@@ -105,7 +103,7 @@ def parse_json(body: bytes, kind: type[T]) -> T:
     JSON Schema has it.
     """
     try:
-        read = json.loads(body, object_pairs_hook=_reject_duplicates, parse_float=_read_number)
+        read = parse_strict_json(body)
         return msgspec.json.decode(msgspec.json.encode(read), type=kind)
     except RecursionError:
         raise OipError(400, "the JSON is nested too deeply") from None
@@ -120,22 +118,6 @@ def answer_json(value: object, status: int = 200, headers: dict[str, str] | None
     return web.Response(
         status=status, body=msgspec.json.encode(value), content_type="application/json", headers=headers
     )
-
-
-def _read_number(text: str) -> int | float:
-    """Read a JSON number with a fraction or an exponent. ValueError beyond the range of a double."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("a number out of range")
-    return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value
-
-
-def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse duplicate keys: two readers that disagree on which of them counts can be played against each other."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("duplicate key")
-    return found
 
 
 _TAGS = {

@@ -6,7 +6,6 @@ Sources: OpenAI API reference (chat, completions, embeddings); `max_tokens` is d
 chat, both are taken.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from cloud_hub.llm.errors import LlmError
+from wire.http.strict_json import parse_strict_json
 
 MAX_DEPTH = 64  # of nested objects and lists; tool schemas that were seen have about 20
 MAX_CHOICES = 128
@@ -24,7 +24,6 @@ MAX_MODEL_NAME = 256
 BYTES_PER_TOKEN = 4.0  # of English text in common tokenizers; only a first guess, see `TokenEstimate`
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_MAX_EXACT = 2**53
 
 
 class LlmOperation(StrEnum):
@@ -76,7 +75,7 @@ def parse_request(body: bytes, operation: LlmOperation) -> LlmRequest:
     if measure_depth(body) > MAX_DEPTH:
         raise LlmError(400, f"the JSON is nested more than {MAX_DEPTH} deep", code="invalid_json")
     try:
-        read = json.loads(body.decode(), object_pairs_hook=_reject_duplicates, parse_float=_read_number)
+        read = parse_strict_json(body.decode())
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (ValueError, msgspec.DecodeError, RecursionError):
         said = "the body is no JSON object, or has a key twice"
@@ -182,22 +181,6 @@ def _are_tokens(value: object) -> bool:
 
 def _wrong(name: str, rule: str) -> LlmError:
     return LlmError(400, f"'{name}' is {rule}", param=name, code="invalid_value")
-
-
-def _read_number(text: str) -> int | float:
-    """Read a JSON number with a fraction or an exponent: `3.0` is a whole number, as JSON Schema has it."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("a number out of range")
-    return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value
-
-
-def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a key that stands twice: the engine could read the other one."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("duplicate key")
-    return found
 
 
 class TokenEstimate:

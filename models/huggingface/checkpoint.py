@@ -7,31 +7,18 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-
-from models.bundle.manifest import FILE_NAME
+from models.bundle.manifest import FILE_NAME, BundleError
 from models.forge.data.types import ForgeError
+from models.graph.weight_reader import FileSource, read_header
 
 CONFIG_FILE = "config.json"
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 MAX_JSON_BYTES = 64 << 20
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
-_DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
 
 
-class StoredTensor(NamedTuple):
+class CheckpointTensor(NamedTuple):
     """One tensor of a checkpoint: the file it lies in, its element type as torch names it, its shape."""
 
     file: str
@@ -45,14 +32,14 @@ class Checkpoint(NamedTuple):
     folder: Path
     config: dict[str, Any]
     files: tuple[str, ...]
-    tensors: dict[str, StoredTensor]
+    tensors: dict[str, CheckpointTensor]
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read the headers of a checkpoint folder. ForgeError if it is none, is pickled, or names files it lacks."""
     config = read_json(folder / CONFIG_FILE)
     files = _list_shards(folder)
-    tensors: dict[str, StoredTensor] = {}
+    tensors: dict[str, CheckpointTensor] = {}
     for file in files:
         for name, tensor in _read_header(folder, file).items():
             if name in tensors:
@@ -105,13 +92,12 @@ def _explain_missing(folder: Path) -> str:
     return f"{folder}: has neither {SINGLE_FILE} nor {INDEX_FILE}"
 
 
-def _read_header(folder: Path, file: str) -> dict[str, StoredTensor]:
-    found = {}
+def _read_header(folder: Path, file: str) -> dict[str, CheckpointTensor]:
     try:
-        with safe_open(folder / file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - not a dict
-                part = opened.get_slice(name)
-                found[name] = StoredTensor(file, _DTYPES.get(part.get_dtype(), ""), tuple(part.get_shape()))
-    except (SafetensorError, OSError) as error:
-        raise ForgeError(f"{folder / file}: {' '.join(str(error).split())[:200]}") from None
-    return found
+        with (folder / file).open("rb") as opened:
+            header = read_header(FileSource(opened.fileno(), file))
+    except OSError as error:
+        raise ForgeError(f"{folder / file}: {error.strerror}") from None
+    except BundleError as error:
+        raise ForgeError(f"{folder}: {error}") from None
+    return {name: CheckpointTensor(file, found.dtype, found.shape) for name, found in header.tensors.items()}
