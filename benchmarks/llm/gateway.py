@@ -5,14 +5,14 @@ import time
 from pathlib import Path
 
 from benchmarks.harness.figures import US, Figure, find_median
-from benchmarks.llm.stage import Stage, open_stage
+from benchmarks.llm.stage import Stage, open_stage, read_cpu_s
 
 FIRST_ROUNDS = 200
 WARM_ROUNDS = 20
 STREAMS = 64
 TOKENS_PER_S = 20.0
 TOKENS = 100
-ROUNDS = 2
+ROUNDS = 3
 
 
 async def run_benchmark(folder: Path, _bundle: Path) -> list[Figure]:
@@ -37,20 +37,28 @@ async def _measure_first(stage: Stage) -> Figure:
 
 
 async def _measure_paced(stage: Stage) -> list[Figure]:
-    """64 streams at 20 tokens/s, bare and through the hub by turns."""
-    rates: dict[str, list[float]] = {stage.bare[0]: [], stage.hub: []}
-    cpu_s, chunks = 0.0, 0
+    """64 streams at 20 tokens/s, by turns: bare, through the hub, and through a gateway that does nothing else."""
+    limit = stage.start_pass_through()
+    await stage.wait_listening(limit.url)
+    processes = {stage.hub: stage.process, limit.url: limit.process}
+    rates: dict[str, list[float]] = {url: [] for url in (stage.bare[0], *processes)}
+    costs: dict[str, list[float]] = {url: [] for url in processes}
     for _ in range(ROUNDS):
         for url, found in rates.items():
-            began, before = time.perf_counter(), stage.cpu_s()
+            process = processes.get(url, stage.process)
+            began, before = time.perf_counter(), read_cpu_s(process)
             results = await asyncio.gather(*(stage.stream(url, TOKENS) for _ in range(STREAMS)))
-            found.append(sum(each.events for each in results) / (time.perf_counter() - began))
-            if url == stage.hub:
-                cpu_s += stage.cpu_s() - before
-                chunks += sum(each.events for each in results)
-    bare, hub = (find_median(found) for found in rates.values())
-    terms = (f"bare {bare:.0f} tokens/s", f"through the hub {hub:.0f}", f"{STREAMS} streams at {TOKENS_PER_S:g} each")
+            events = sum(each.events for each in results)
+            found.append(events / (time.perf_counter() - began))
+            if url in costs:
+                costs[url].append((read_cpu_s(process) - before) / events * US)
+    bare, hub, _ = (find_median(found) for found in rates.values())
+    hub_us, limit_us = (find_median(found) for found in costs.values())
+    paced = (f"{STREAMS} streams at {TOKENS_PER_S:g} tokens/s each",)
+    least = (f"that one {limit_us:.0f} us",)
+    terms = (f"bare {bare:.0f} tokens/s", f"through the hub {hub:.0f}", *paced)
     return [
-        Figure("hub's CPU for a streamed chunk", cpu_s / chunks * US, "us", 100.0, terms=(f"{chunks} chunks",)),
+        Figure("hub's CPU for a streamed chunk", hub_us, "us", 100.0, terms=paced),
+        Figure("the same over a gateway that only hands bytes on", hub_us / limit_us, "x", 1.75, terms=least),
         Figure("throughput of paced streams over bare", hub / bare, "x", 0.97, more_is_better=True, terms=terms),
     ]

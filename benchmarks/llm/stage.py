@@ -36,6 +36,19 @@ class StreamResult(NamedTuple):
     retry_s: str
 
 
+class PassThrough(NamedTuple):
+    """A gateway that hands bytes on and does nothing else."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+
+def read_cpu_s(process: subprocess.Popen[bytes]) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
 class Stage:
     """`bare`: URLs of the engines; `hub`: of the hub."""
 
@@ -78,20 +91,35 @@ class Stage:
         asked = {"name": "bench", "scopes": ["infer"], "tenant": tenant, "expires_s": 3600}
         return str(self.call("POST", "/v1/admin/keys", asked)["token"])
 
-    def cpu_s(self) -> float:
-        """CPU seconds of the hub's process so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    def start_pass_through(self) -> "PassThrough":
+        """Start the gateway that does nothing else, before the first engine."""
+        port = find_free_port()
+        words = ("benchmarks.llm.pass_through", "--port", str(port), "--engine", self.bare[0])
+        self.engines.append(process := self._start(*words))
+        return PassThrough(f"http://127.0.0.1:{port}", process)
 
     async def wait_ready(self) -> None:
         """Wait until every engine is ready."""
         async with asyncio.timeout(START_S):
-            while self.address is None or self._count_ready() < len(self.engines):
+            while self.address is None or self._count_ready() < len(self.bare):
                 assert self.process.poll() is None, "the hub ended"
                 await asyncio.sleep(0.1)
 
     def _count_ready(self) -> int:
         return int(self.call("GET", "/v1/admin/status")["language_models"]["echo"]["ready"])
+
+    async def wait_listening(self, url: str) -> None:
+        """Wait until something answers at a URL, whatever it says."""
+        async with asyncio.timeout(START_S):
+            while not await self._listens(url):
+                await asyncio.sleep(0.1)
+
+    async def _listens(self, url: str) -> bool:
+        try:
+            async with self.client.get(url):
+                return True
+        except aiohttp.ClientConnectorError:
+            return False
 
     async def stream(self, url: str, tokens: int, key: str = "") -> StreamResult:
         """Stream one chat from the hub or from an engine."""

@@ -5,7 +5,6 @@ Rule: whatever is refused on these routes is told in OpenAI's form, by the check
 Source: OpenAI API reference.
 """
 
-import asyncio
 import time
 from typing import Any
 
@@ -150,9 +149,7 @@ async def _send_stream(request: web.Request, answer: LlmAnswer) -> web.StreamRes
     response = web.StreamResponse(headers=STREAM_HEADERS)
     await response.prepare(request)
     try:
-        async for chunk in answer.chunks():
-            async with asyncio.timeout(answer.send_s):
-                await response.write(chunk)
+        await answer.send(response.write)
         await response.write_eof()
     except (TimeoutError, ConnectionError):
         if request.transport is not None:

@@ -69,11 +69,6 @@ class EventSplitter:
         self._rest = b""
         self._max_bytes = max_bytes
 
-    @property
-    def in_event(self) -> bool:
-        """Whether an event has begun and not ended."""
-        return bool(self._rest.strip())
-
     def split(self, data: bytes) -> list[bytes]:
         """Return the events that `data` completes, each with its end. UpstreamBrokenError if one is too long."""
         data = self._rest + data if self._rest else data

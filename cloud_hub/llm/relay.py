@@ -8,7 +8,7 @@ Rule: a caller that hangs up closes the connection to the engine, which ends the
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
 import msgspec
@@ -18,10 +18,13 @@ from cloud_hub.llm.events import StreamReader, TokenUsage, UpstreamBrokenError, 
 from cloud_hub.llm.replica import Replica
 from cloud_hub.llm.requests import LlmRequest
 from cloud_hub.llm.settings import LlmSettings
+from cloud_hub.llm.step_limit import StepLimit
 
 _CALLERS_FAULT = frozenset({400, 413, 422})
 MAX_ERROR_BYTES = 64 * 1024
 RETRY_S = 5.0
+
+EventWriter = Callable[[bytes], Awaitable[None]]
 
 
 class ReplicaFailedError(Exception):
@@ -36,14 +39,18 @@ class ReplicaFailedError(Exception):
         self.counted = counted
         self.lost = lost  # the connection was lost: it may have been an idle one that the engine closed
 
+    @property
+    def code(self) -> str:
+        """What went wrong, as callers are told it."""
+        return {503: "engine_busy", 504: "engine_timeout"}.get(self.status, "engine_failed")
+
     def describe(self) -> LlmError:
         """Return what the caller is told."""
-        code = {503: "engine_busy", 504: "engine_timeout"}.get(self.status, "engine_failed")
-        return LlmError(self.status, str(self), code=code, retry_after_s=RETRY_S)
+        return LlmError(self.status, str(self), code=self.code, retry_after_s=RETRY_S)
 
 
 class LlmAnswer:
-    """An answer that has begun. `status`, `body` of a whole one; `chunks` yields those of a stream.
+    """An answer that has begun. `status`, `body` of a whole one; `send` hands on a stream.
 
     `usage`: of the engine, None = not told, or not yet; `generated`: tokens counted in its stream. `complete`: it was
     given in full; `broken`: the engine ended it in the middle. Times in seconds of `time.time`.
@@ -62,11 +69,7 @@ class LlmAnswer:
         self._settings = settings
         self._response: aiohttp.ClientResponse | None = None
         self._first = b""
-
-    @property
-    def send_s(self) -> float:
-        """Seconds that the caller may take for a chunk."""
-        return self._settings.send_s
+        self._sends = False  # what is waited for is the caller, not the engine
 
     @property
     def usage(self) -> TokenUsage | None:
@@ -92,25 +95,44 @@ class LlmAnswer:
             await self._read_whole(response)
         self.first_at = time.time()
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield a stream's bytes, whole events only; the last one says what was wrong where it is not complete."""
-        yield self._first
-        try:
-            async with asyncio.timeout(self._settings.answer_s):
-                async for passed in self._read_rest():
-                    yield passed
-        except (ReplicaFailedError, UpstreamBrokenError) as error:
-            yield self._end_broken(str(error), "engine_failed")
-        except TimeoutError:
-            yield self._end_broken("the answer took too long", "engine_timeout")
-        else:
-            self._end_complete()
+    async def send(self, write: EventWriter) -> None:
+        """Hand a stream's events to `write` as they come; the last one says what was wrong if it is not complete.
 
-    async def _read_rest(self) -> AsyncIterator[bytes]:
-        while not self._reader.done:
-            passed = self._reader.read(await self._read_part())
+        TimeoutError if the caller does not take them in time, and what `write` raises.
+        """
+        try:
+            await self._send_events(write)
+        except (ReplicaFailedError, UpstreamBrokenError) as error:
+            code = error.code if isinstance(error, ReplicaFailedError) else "engine_failed"
+            async with asyncio.timeout(self._settings.send_s):
+                await write(self._end_broken(str(error), code))
+
+    async def _send_events(self, write: EventWriter) -> None:
+        """As `send`, without the last event. ReplicaFailedError, UpstreamBrokenError if the answer is not complete."""
+        limit = StepLimit(self._settings.answer_s)
+        try:
+            async with limit:
+                await self._hand_on(write, limit)
+        except TimeoutError:
+            if self._sends:
+                raise
+            why = "the answer took too long" if limit.is_over else "the engine stalled in the middle of the answer"
+            raise ReplicaFailedError(why, 504) from None
+        self._end_complete()
+
+    async def _hand_on(self, write: EventWriter, limit: StepLimit) -> None:
+        """Hand on every event up to the last one. `limit` ends a step that takes too long."""
+        settings, reader, passed = self._settings, self._reader, self._first
+        while True:
             if passed:
-                yield passed
+                self._sends = True
+                limit.begin(settings.send_s)
+                await write(passed)
+                self._sends = False
+            if reader.done:
+                return
+            limit.begin(settings.stall_s)
+            passed = reader.read(await self._read_part())
 
     def _end_complete(self) -> None:
         self.complete = True
@@ -133,13 +155,10 @@ class LlmAnswer:
         self._end_complete()
 
     async def _read_part(self) -> bytes:
-        """Return the next bytes of a stream. ReplicaFailedError if it ended, or nothing came for too long."""
+        """Return the next bytes of a stream. ReplicaFailedError if it ended."""
         assert self._response is not None
         try:
-            async with asyncio.timeout(self._settings.stall_s):
-                part = await self._response.content.readany()
-        except TimeoutError:
-            raise ReplicaFailedError("the engine stalled in the middle of the answer", 504) from None
+            part = await self._response.content.readany()
         except (aiohttp.ClientError, OSError):
             part = b""
         if not part:
