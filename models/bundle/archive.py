@@ -33,7 +33,7 @@ def pack_bundle(bundle: Bundle) -> bytes:
     """
     manifest = encode_manifest(bundle.manifest)
     if sha256(manifest).hexdigest() != bundle.digest:
-        raise BundleError(f"{bundle.path}: {MANIFEST_FILE} was written by hand; write the bundle with `write_bundle`")
+        raise BundleError(f"{bundle.path}: {MANIFEST_FILE} was written by hand; write the bundle with `write_version`")
     contents = {MANIFEST_FILE: manifest, **{name: bundle.read_file(name) for name in bundle.manifest.files}}
     members = (
         _build_header(name, len(data)) + data + _zero_padding(len(data)) for name, data in sorted(contents.items())
