@@ -13,7 +13,8 @@ from pathlib import Path
 
 runpy.run_path(str(Path(__file__).parents[1] / "wire" / "process" / "packages.py"))["refuse_clashes"]("skerry hub")
 
-from cloud_hub.runtime.bootstrap import HubState, open_state
+from cloud_hub.region.membership import RegionMembership
+from cloud_hub.runtime.bootstrap import HubState, hold_place, open_state
 from cloud_hub.runtime.broker import choose_port, find_program
 from cloud_hub.runtime.config import HubConfig, load_hub_config
 from cloud_hub.runtime.process import HubProcess, open_engines
@@ -56,16 +57,17 @@ def _serve_hub(config: HubConfig) -> int:
     disable_core_dumps()
     with FolderLock(config.state_dir().prepare().root):
         ground = open_state(config)
-        asyncio.run(_run_hub(config, ground, log))
+        with hold_place(config) as place:
+            asyncio.run(_run_hub(config, ground, place, log))
     return ExitCode.OK
 
 
-async def _run_hub(config: HubConfig, ground: HubState, log: JsonLog) -> None:
+async def _run_hub(config: HubConfig, ground: HubState, place: RegionMembership | None, log: JsonLog) -> None:
     if config.broker.start:
         find_program(config.broker.program)  # fail before loading the models, which takes seconds
     engines = open_engines(config, log)
     try:
-        await HubProcess(config, ground, engines, log).run()
+        await HubProcess(config, ground, engines, log, place).run()
     finally:
         for engine in engines:
             engine.stop()

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Self
 
 from cloud_hub.runtime.broker import Broker, BrokerSettings
-from cloud_hub.security.authority import HUB_NAME, Authority, utc_now
+from cloud_hub.security.authority import Authority, utc_now
 from cloud_hub.system.state_folder import StateDir
 from edge_agent.identity.identity import Identity, load_identity
 from simulations.processes import AgentHandle, HubHandle, ProcessHarness
 from wire.process.logging import JsonLog
+from wire.protocol.topics import HUB_NAME
 
 ROOT = Path(__file__).parents[2]
 POLICY = """

@@ -1,4 +1,4 @@
-"""The hub's databases: six SQLite files in the state folder, or six schemas of one PostgreSQL database.
+"""The hub's databases: SQLite files in the state folder, or schemas of one PostgreSQL database.
 
 `tables` holds every table of one metadata, `parts` what belongs together (a file, or a PostgreSQL schema) with its
 migrations, `connection` opens a part, `server` checks a PostgreSQL server before anything rests on it, `errors` puts

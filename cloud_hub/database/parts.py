@@ -1,4 +1,4 @@
-"""The six parts of the hub's state: the file and the PostgreSQL schema of each, its schema number and migrations.
+"""The parts of the hub's state: the file and the PostgreSQL schema of each, its schema number and migrations.
 
 Rule: a schema only goes forward. A newer one is refused, an older one is migrated in one transaction.
 """
@@ -77,6 +77,7 @@ LEDGER = DatabasePart(t.LEDGER, "ledger.db")
 VERSIONS = DatabasePart(t.VERSIONS, "versions.db", durable=False)
 ROLLOUTS = DatabasePart(t.ROLLOUTS, "rollouts.db")
 PARTS = (QUESTIONS, REGISTRY, ACCESS, LEDGER, VERSIONS, ROLLOUTS)
+REGION = DatabasePart(t.REGION, "")  # of hubs that share a server; a hub with files is its region's only one
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,12 @@ def insert_missing(connection: sa.Connection, table: sa.Table, row: Mapping[str,
     connection.execute(insert.on_conflict_do_nothing(), dict(row))
 
 
+def hold_for_session(connection: sa.Connection, name: str) -> bool:
+    """Hold a name for as long as this connection to PostgreSQL lives; False if another connection holds it."""
+    held = sa.func.pg_try_advisory_lock(_LOCK_SPACE, sa.func.hashtext(name))
+    return bool(connection.execute(sa.select(held)).scalar_one())
+
+
 def lock_exclusively(connection: sa.Connection, name: str) -> None:
     """Let no other transaction that asks for this name go on before this one has ended.
 

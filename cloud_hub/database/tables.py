@@ -11,6 +11,7 @@ import sqlalchemy as sa
 metadata = sa.MetaData()
 QUESTIONS, REGISTRY, ACCESS = "questions", "registry", "access"
 LEDGER, VERSIONS, ROLLOUTS = "ledger", "versions", "rollouts"
+REGION = "region"  # on a server alone
 
 # SQLite's `integer` is 64 bits wide, and alone can be the key of its row trees.
 Int64 = sa.BigInteger().with_variant(sa.Integer, "sqlite")
@@ -31,7 +32,7 @@ def _needed(name: str, kind: Any = sa.Text, default: str | None = None) -> sa.Co
 # The schema number of each part, as the row `schema`.
 meta = {
     part: _table(part, "meta", _key("key", sa.String(32)), sa.Column("value", sa.Text))
-    for part in (QUESTIONS, REGISTRY, ACCESS, LEDGER, VERSIONS, ROLLOUTS)
+    for part in (QUESTIONS, REGISTRY, ACCESS, LEDGER, VERSIONS, ROLLOUTS, REGION)
 }
 
 # -- questions: what devices asked and were answered, see `storage.store`
@@ -253,6 +254,11 @@ rollout_history = _table(
 rollout_counters = _table(
     ROLLOUTS, "counters", _key("family"), _key("device"), _needed("counter", Int64), sqlite_with_rowid=False
 )
+
+# -- region: what the hubs that share a server tell each other, see `region`
+
+# A hub that was there, by its name. Times by the server's clock. `session`: drawn by each process.
+hubs = _table(REGION, "hubs", _key("name"), _needed("session"), _needed("since_ms", Int64), _needed("seen_ms", Int64))
 
 
 def tables_of(part: str) -> list[sa.Table]:

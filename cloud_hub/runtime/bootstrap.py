@@ -4,19 +4,21 @@ Rule: a demo's root and targets keys are drawn in memory and forgotten, so nobod
 for a real fleet.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
+from cloud_hub.region.membership import RegionMembership
 from cloud_hub.repository.files import TrustAnchor
 from cloud_hub.repository.publish import create_demo_repository
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
 from cloud_hub.runtime.config import HubConfig, load_hub_config
 from cloud_hub.security.authorities import RotatingAuthority
-from cloud_hub.security.authority import EPOCH, HUB_NAME, CertificateFiles, utc_now
+from cloud_hub.security.authority import EPOCH, CertificateFiles, utc_now
 from cloud_hub.security.hub_keys import HubCard, HubKeys, load_or_create_keys
 from cloud_hub.storage.store import read_newest_aside
 from cloud_hub.system.state_folder import StateDir
@@ -59,6 +61,19 @@ def open_state(config: HubConfig) -> HubState:
     return HubState(state, authorities, server, client=client, keys=keys, anchor=trust_anchor(config))
 
 
+@contextlib.contextmanager
+def hold_place(config: HubConfig) -> Iterator[RegionMembership | None]:
+    """Hold the hub's name among those of its region; None of a hub that shares no server.
+
+    ExitError(NAME_TAKEN) if another hub has it.
+    """
+    if not config.store.url:
+        yield None
+        return
+    with contextlib.closing(RegionMembership.open(config.database_urls().server, config.hub.member)) as place:
+        yield place
+
+
 def trust_anchor(config: HubConfig) -> TrustAnchor:
     """Return the root of trust and the repository address that devices of this hub are given."""
     return TrustAnchor(config.state_dir().repository, config.repository.url)
@@ -68,7 +83,7 @@ def ensure_certificates(authorities: RotatingAuthority, config: HubConfig) -> tu
     """Return the server's and the client's certificate, issued anew if missing, old, or of a CA that is gone."""
     now, hub_time = utc_now(), read_newest_time(config.database_urls().questions)
     server = authorities.ensure_server(config.server_names(), now, hub_time)
-    return server, authorities.ensure_client(HUB_NAME, now, hub_time)
+    return server, authorities.ensure_client(config.hub.member, now, hub_time)
 
 
 def read_newest_time(url: str) -> datetime:

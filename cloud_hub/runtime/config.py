@@ -1,7 +1,7 @@
 """Hub configuration: the schema of its TOML file and environment variables (`SKERRY_HUB_API__PORT=8443`)."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -21,6 +21,7 @@ from wire.http.guards import WILDCARD_HOSTS, ServerAccess, validate_access
 from wire.process.config import ConfigSection, ProcessConfig, build_config, make_absolute
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
+from wire.protocol.topics import HUB_NAMES
 
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()
@@ -28,9 +29,13 @@ _UNPUBLISHED = "not published yet"  # no policy's hash: where policies are named
 
 
 class HubSection(ConfigSection):
-    """Section [hub]: name, region, queue and rate limits. Each limit is explained at `HubSettings`."""
+    """Section [hub]: names, region, queue and rate limits. Each limit is explained at `HubSettings`.
+
+    `name`: of the region's hub, as devices know it; `member`: which of the region's hubs this one is.
+    """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")] = _DEFAULTS.name
+    member: Literal[HUB_NAMES] = HUB_NAMES[0]  # type: ignore[valid-type]  # each of the names
     region: Annotated[str, Field(min_length=1, max_length=64)] = _DEFAULTS.region
     policies: frozenset[str] = frozenset()
     max_queued: Annotated[int, Field(ge=1)] = _DEFAULTS.max_queued

@@ -210,6 +210,7 @@ class Hub:
         now = self._clock.now()
         return {
             "hub": self._settings.name,
+            "member": self._settings.member,
             "region": self._settings.region,
             "time_ms": int(now * 1000),
             "uptime_s": round(now - self._started_s, 1) if self._started_s else 0.0,

@@ -18,7 +18,6 @@ from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.registry.registry import Registry
 from cloud_hub.runtime.bootstrap import HubState, ensure_certificates
 from cloud_hub.runtime.config import HubConfig
-from cloud_hub.security.authority import HUB_NAME
 from cloud_hub.security.hub_keys import HubCard
 from wire.process.logging import JsonLog
 from wire.transport.base import Transport
@@ -78,7 +77,7 @@ class IdentityService:
         """Connect to the broker as the hub; the certificate files are read anew, since a rotation changes them."""
         context = ssl.create_default_context(cafile=self._ground.ca_file)
         context.load_cert_chain(self._ground.client.certificate, self._ground.client.key)
-        dial = functools.partial(MqttTransport.connect, *self._broker, HUB_NAME, context)
+        dial = functools.partial(MqttTransport.connect, *self._broker, self._config.hub.member, context)
         return await dial(session_expiry_s=SESSION_EXPIRY_S)
 
     async def end_retirements(self, now_ms: Callable[[], int]) -> None:

@@ -21,6 +21,7 @@ from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.telemetry import trace_records
+from cloud_hub.region.membership import RegionMembership
 from cloud_hub.registry.access import ApiKeys
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import Orders
@@ -133,9 +134,17 @@ def _read_retired(config: HubConfig) -> frozenset[str]:
 
 
 class HubProcess:
-    """One running hub process. The caller holds the lock of the state folder."""
+    """One running hub process. The caller holds the lock of the state folder, and the hub's `place` in its region."""
 
-    def __init__(self, config: HubConfig, ground: HubState, engines: list[Engine], log: JsonLog) -> None:
+    def __init__(
+        self,
+        config: HubConfig,
+        ground: HubState,
+        engines: list[Engine],
+        log: JsonLog,
+        place: RegionMembership | None = None,
+    ) -> None:
+        self._place = place
         self._config = config
         self._ground = ground
         self._engines = engines
@@ -247,6 +256,8 @@ class HubProcess:
     def _side_tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the named tasks beside the hub's own."""
         sides: dict[str, Coroutine[Any, Any, None]] = {}
+        if self._place is not None:
+            sides["region"] = self._place.run()
         if self._broker is not None:
             sides["broker"] = self._broker.supervise()
         if self._config.hub.leave_file:

@@ -23,7 +23,6 @@ DEVICE_LIFE = timedelta(days=7)
 OWN_LIFE = timedelta(days=397)  # the hub's own certificates; reissued at a start after two thirds of it
 SKEW = timedelta(minutes=5)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-HUB_NAME = "hub"
 MAX_CSR_BYTES = 4096
 _USAGES = (
     "digital_signature",

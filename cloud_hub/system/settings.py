@@ -4,6 +4,7 @@ import msgspec
 
 from policies.model.policy import Policy
 from wire.protocol.codec import MAX_FRAME_BYTES
+from wire.protocol.topics import HUB_NAME
 
 DAY_S = 86_400.0
 
@@ -16,6 +17,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str = "hub-1"
+    member: str = HUB_NAME  # which of the region's hubs this is
     region: str = "local"
     database_url: str = "sqlite:///hub.db"
     policies: frozenset[str] = frozenset()

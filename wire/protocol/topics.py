@@ -12,6 +12,8 @@ from hashlib import sha256
 from wire.errors import Fault, LocalError, RemoteError
 
 MAX_ID_CHARS = 64
+HUB_NAME = "hub"  # of the first hub of a region, or its only one, at the broker and beside the others
+HUB_NAMES = (HUB_NAME, *(f"{HUB_NAME}-{number}" for number in range(2, 17)))  # none is a device's: no `--` in it
 _ID = re.compile(r"[a-z0-9-]{1,64}")
 _PART = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-))*(?<!-)")
 DEVICE_ID_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*--[a-z0-9]+(-[a-z0-9]+)*"  # for readers without Python; ECMA 262
@@ -91,8 +93,9 @@ def list_hub_filters() -> tuple[str, ...]:
 
 
 def render_broker_acl() -> str:
-    """Access control list for Mosquitto: whole-level `%u` patterns only, so that enrolment never reloads the broker."""
-    return (
-        "user hub\ntopic read v1/+/+/up/#\ntopic write v1/+/+/down/#\n\n"
-        "pattern write v1/+/%u/up/+\npattern read v1/+/%u/down/+\n"
-    )
+    """Access control list for Mosquitto: whole-level `%u` patterns, and every hub that a region may have.
+
+    So neither an enrolment nor a hub that joins reloads the broker.
+    """
+    hubs = "".join(f"user {name}\ntopic read v1/+/+/up/#\ntopic write v1/+/+/down/#\n\n" for name in HUB_NAMES)
+    return f"{hubs}pattern write v1/+/%u/up/+\npattern read v1/+/%u/down/+\n"

@@ -10,7 +10,17 @@ import pytest
 import sqlalchemy as sa
 
 from cloud_hub.database.connection import as_url, connect_part, open_part, read_snapshot, sqlite_file
-from cloud_hub.database.parts import ACCESS, LEDGER, PARTS, QUESTIONS, REGISTRY, ROLLOUTS, DatabasePart, DatabaseUrls
+from cloud_hub.database.parts import (
+    ACCESS,
+    LEDGER,
+    PARTS,
+    QUESTIONS,
+    REGION,
+    REGISTRY,
+    ROLLOUTS,
+    DatabasePart,
+    DatabaseUrls,
+)
 from cloud_hub.database.statements import build_upsert, lock_exclusively, write_rows
 from cloud_hub.database.tables import devices, meta, metadata, spend, tallies
 from cloud_hub.registry.access import ApiKeys
@@ -69,7 +79,7 @@ def test_a_file_is_private_and_a_damaged_one_is_refused_in_one_line(tmp_path: Pa
 
 
 def test_every_table_belongs_to_one_part_and_no_number_is_narrower_than_64_bits() -> None:
-    assert {table.schema for table in metadata.sorted_tables} == {part.name for part in PARTS}
+    assert {table.schema for table in metadata.sorted_tables} == {part.name for part in (*PARTS, REGION)}
     times = [column for table in metadata.sorted_tables for column in table.c if column.name.endswith("_ms")]
     assert len(times) > 20
     assert [str(column) for column in times if not isinstance(column.type, sa.BigInteger)] == []

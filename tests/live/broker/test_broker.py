@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.runtime.broker import Broker, BrokerSettings
-from cloud_hub.security.authority import DEVICE_LIFE, HUB_NAME, Authority, encode_certificate, utc_now
+from cloud_hub.security.authority import DEVICE_LIFE, Authority, encode_certificate, utc_now
 from tests import ROOT
 from tests.cloud_hub.doubles.joiner import Joiner
 from wire.errors import LocalError
 from wire.process.logging import JsonLog
 from wire.protocol.codec import MAX_FRAME_BYTES
-from wire.protocol.topics import TopicChannel, build_topic, list_hub_filters
+from wire.protocol.topics import HUB_NAME, HUB_NAMES, TopicChannel, build_topic, list_hub_filters
 from wire.transport.base import DeliveryOutcome, LinkLostError
 from wire.transport.mqtt import MqttTransport
 
@@ -199,6 +199,16 @@ async def test_client_id_of_the_hub_takes_nothing_over(site):
     device = await site.connect(B)
     await device.post(build_topic(B, TopicChannel.QUESTION), b"question")
     assert await hub.receive() == [(build_topic(B, TopicChannel.QUESTION), b"question")]
+
+
+async def test_a_hub_that_joins_is_heard_by_devices_as_the_first_one_is(site):
+    hub, device = await site.connect(HUB_NAMES[-1]), await site.connect(B)
+    await hub.subscribe(list_hub_filters())
+    await device.subscribe((build_topic(B, TopicChannel.REPLY),))
+    await device.post(build_topic(B, TopicChannel.QUESTION), b"question")
+    assert await hub.receive() == [(build_topic(B, TopicChannel.QUESTION), b"question")]
+    await hub.post(build_topic(B, TopicChannel.REPLY), b"answer")
+    assert await device.receive() == [(build_topic(B, TopicChannel.REPLY), b"answer")]
 
 
 async def test_case_74_the_announced_limit_takes_our_largest_frame_and_no_more(site):

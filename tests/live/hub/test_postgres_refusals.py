@@ -10,7 +10,9 @@ import sqlalchemy as sa
 
 from cloud_hub.database.connection import open_part
 from cloud_hub.database.parts import VERSIONS
+from models.bundle.bundle import Bundle
 from simulations.postgres import PostgresServer
+from simulations.processes import ProcessHarness
 from tests import ROOT
 from wire.process.exit_codes import ExitCode
 
@@ -66,6 +68,24 @@ async def test_a_server_that_cannot_be_used(
     assert advice in said
     assert said.count("\n") == 1, said
     assert str(sa.make_url(url).password) not in said
+
+
+async def test_a_second_hub_of_one_name_ends_and_the_first_serves_on(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path, postgres: PostgresServer
+):
+    url = postgres.create_database()
+    hub = await stage.start_hub(bundle.path, {"store": {"url": url}})
+    other = tmp_path / "other"
+    other.mkdir()
+    ended, said = await start(other, url)
+    assert ended == ExitCode.NAME_TAKEN, said
+    assert "another hub" in said
+    assert said.count("\n") == 1, said
+    assert str(sa.make_url(url).password) not in said
+    async with stage.session.get(f"{hub.url}/readyz") as response:
+        assert response.status == 200
+    await hub.child.kill()
+    await stage.launch_hub()  # whoever is gone holds no name
 
 
 async def test_a_server_that_may_lose_what_it_says_it_has_written(tmp_path: Path, postgres: PostgresServer):

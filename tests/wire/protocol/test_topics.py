@@ -138,4 +138,9 @@ def test_a_hub_hears_each_channel_of_a_device_exactly_once() -> None:
 def test_the_broker_lets_a_device_write_only_below_its_own_name() -> None:
     patterns = [line for line in topics.render_broker_acl().splitlines() if line.startswith("pattern")]
     assert patterns == ["pattern write v1/+/%u/up/+", "pattern read v1/+/%u/down/+"]
-    assert "user hub" in topics.render_broker_acl()
+
+
+def test_the_broker_knows_sixteen_hubs_and_none_of_them_can_be_a_device() -> None:
+    users = re.findall(r"^user (.*)$", topics.render_broker_acl(), re.MULTILINE)
+    assert users == ["hub", *(f"hub-{number}" for number in range(2, 17))] == list(topics.HUB_NAMES)
+    assert not [name for name in users if "--" in name]
