@@ -7,8 +7,10 @@ new one. One thread of its own makes every call: the client's sockets belong to 
 
 import importlib
 import math
+import ssl
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -146,16 +148,15 @@ class RemoteGraphRunner:
             connection_timeout=server.connect_s,
             network_timeout=server.answer_s,
             ssl=scheme == "https",
-            ssl_options={"ca_certs": server.ca_file} if server.ca_file else None,
+            ssl_options={"ca_certs": _check_authorities(server.ca_file)} if server.ca_file else None,
         )
         opened = _Connection(client, headers, {})
-        try:
+        with ExitStack() as unless_checked:
+            unless_checked.callback(client.close)
             for graph, name in ((TAIL, server.tail), (WHOLE, server.whole)):
                 opened.graphs[graph] = self._find_graph(opened, graph, name)
             self._check_golden(opened)
-        except BaseException:
-            client.close()
-            raise
+            unless_checked.pop_all()
         self._connection = opened
         return opened
 
@@ -255,6 +256,15 @@ def _read_token(path: str) -> str:
     return token
 
 
+def _check_authorities(path: str) -> str:
+    """Return the path of a file of CA certificates. EngineError if it holds none."""
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise EngineError(f"{path} holds no CA certificate: {error.strerror or error}") from None
+    return path
+
+
 def _describe_fault(error: BaseException) -> str:
     """Describe a fault in one line: the status and what the server says, or what happened to the connection."""
     said = " ".join(str(error).split())[:_SHOWN_CHARS]
@@ -262,6 +272,8 @@ def _describe_fault(error: BaseException) -> str:
         return said
     if isinstance(error, msgspec.ValidationError):
         return f"its metadata is not of the protocol: {said}"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS connection: {getattr(error, 'verify_message', '') or error.reason or said}"
     if isinstance(error, TimeoutError) or not isinstance(error, OSError):
         return said or type(error).__name__
     return f"the server is gone: {error.strerror or said or type(error).__name__}"

@@ -33,6 +33,7 @@ class V2Server:
     def __init__(self, graphs: Mapping[str, bytes], *, token: str = "", context: ssl.SSLContext | None = None) -> None:
         self.token = token
         self.serve_graphs(graphs)
+        self.host = "127.0.0.1"
         self.port = 0
         self.rows: list[int] = []  # of each request that was computed
         self.dtype = np.float32  # of the answers
@@ -42,7 +43,7 @@ class V2Server:
 
     @property
     def url(self) -> str:
-        return f"{'https' if self._context else 'http'}://127.0.0.1:{self.port}"
+        return f"{'https' if self._context else 'http'}://{self.host}:{self.port}"
 
     def serve_graphs(self, graphs: Mapping[str, bytes]) -> None:
         self._sessions = {name: ort.InferenceSession(data) for name, data in graphs.items()}
@@ -69,7 +70,7 @@ class V2Server:
         ])  # fmt: skip
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", self.port, ssl_context=self._context, reuse_address=True)
+        site = web.TCPSite(runner, self.host, self.port, ssl_context=self._context, reuse_address=True)
         await site.start()
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()

@@ -1,7 +1,9 @@
 """Engines that ask a server: the same answers as in this process, servers that are other ones, gone, slow or closed."""
 
+import ssl
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -12,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from cloud_hub.engine.base import Engine, EngineError, EngineState
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.types import EngineOptions, RemoteServer, WorkItem
+from cloud_hub.security.authority import Authority
 from models.bundle.bundle import write_bundle
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HubModel
 from models.runtime.golden import pack_golden
@@ -169,6 +172,61 @@ def test_a_server_that_stalls_ends_the_batch(tmp_path, server):
     server.stalled = False
     assert engine.infer(questions(1))
     engine.stop()
+
+
+@pytest.fixture
+def tls_server(tmp_path: Path) -> Iterator[V2Server]:
+    """A server whose certificate is of the CA in the folder `own`; `other` holds another CA."""
+    now = datetime.now(UTC)
+    for name in ("own", "other"):
+        (tmp_path / name).mkdir()
+    Authority.open(tmp_path / "other", now)
+    pair = Authority.open(tmp_path / "own", now).ensure_server(tmp_path / "own", (), now)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.certificate, pair.key)
+    made = V2Server(GRAPHS, token=TOKEN, context=context).start()
+    yield made
+    made.kill()
+
+
+def trusting(folder: Path, url: str, ca_file: Path | str) -> EngineOptions:
+    options = means(folder, url)
+    return EngineOptions(
+        max_batch=8, remote={"digits": msgspec.structs.replace(options.remote["digits"], ca_file=str(ca_file))}
+    )
+
+
+def test_a_server_is_asked_over_tls_where_its_ca_is_named(tmp_path, tls_server):
+    assert tls_server.url.startswith("https")
+    engine = open_engine(golden_bundle(tmp_path), trusting(tmp_path, tls_server.url, tmp_path / "own" / "ca.pem"))
+    local = open_engine(golden_bundle(tmp_path), EngineOptions(max_batch=8))
+    found, expected = (each.infer(questions(3)) for each in (engine, local))
+    engine.stop()
+    assert [one.scores for one in found] == [one.scores for one in expected]
+    assert tls_server.rows
+
+
+@pytest.mark.parametrize("ca", ["other/ca.pem", ""], ids=["another CA", "the system's"])
+def test_a_server_of_another_ca_is_refused_before_it_hears_the_token(tmp_path, tls_server, ca):
+    said = refusal(tmp_path, trusting(tmp_path, tls_server.url, tmp_path / ca if ca else ""))
+    assert "no TLS connection: " in said
+    assert "certificate" in said
+    assert tls_server.rows == []
+
+
+def test_a_server_with_a_certificate_of_another_name_is_refused(tmp_path, tls_server):
+    options = trusting(tmp_path, tls_server.url.replace("127.0.0.1", "127.0.0.2"), tmp_path / "own" / "ca.pem")
+    tls_server.kill()
+    tls_server.host = "127.0.0.2"
+    tls_server.start()
+    assert "no TLS connection: IP address mismatch" in refusal(tmp_path, options)
+
+
+def test_a_server_without_tls_and_a_file_without_a_ca_are_one_line(tmp_path, server):
+    options = trusting(tmp_path, server.url.replace("http:", "https:"), "")
+    assert "no TLS connection: " in refusal(tmp_path, options)
+    for path, why in ((tmp_path / "nowhere.pem", "No such file"), (tmp_path / "token", "holds no CA certificate")):
+        assert why in refusal(tmp_path, trusting(tmp_path, "https://127.0.0.1:1", path))
 
 
 def test_nobody_there_at_the_start_is_one_line(tmp_path, server):
