@@ -6,7 +6,8 @@ are a `BundleError` of one line. The same graphs give the same bytes; equal tens
 or gives anything but what the manifest says is a `BundleError`, before it ever runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from models.graph.builder import build_graph
 from models.graph.exporter import export_graph
 from models.graph.format import FORMAT, HubModelDocument, decode_hub_model, encode_hub_model
 from models.graph.module import HubGraphModule, InputSlot
-from models.graph.shapes import build_meta_graph
+from models.graph.shapes import build_meta_graph, make_blank_weights
 from models.graph.weight_reader import load_packed_weights, load_weights
 from models.graph.weights import SignatureCollector, WeightCollector, pack_weights, split_weights
 from models.graph.writer import write_graph
@@ -83,26 +84,45 @@ def decode_graphs(graph: bytes, weights: Sequence[bytes], wanted: str) -> HubGra
 def decode_all_graphs(graph: bytes, weights: Sequence[bytes]) -> dict[str, HubGraphModule]:
     """Decode every graph by name; they share the memory of weights they have in common."""
     form = decode_hub_model(graph)
-    return _build_graphs(form, load_packed_weights(weights, form.weights))
+    return _load_graphs(form, lambda: load_packed_weights(weights, form.weights))
 
 
-def _build_graphs(form: HubModelDocument, held: Mapping[str, Tensor]) -> dict[str, HubGraphModule]:
-    """Build every graph on weights in memory, and run each on one sample."""
-    served: dict[str, HubGraphModule] = {}
+def _load_graphs(form: HubModelDocument, load: Callable[[], Mapping[str, Tensor]]) -> dict[str, HubGraphModule]:
+    """Build every graph, put the weights of `load` into it, and run it on one sample.
+
+    The graphs are built and rehearsed while the weights are read: of a small model that is most of its start. What is
+    wrong with the weights is said first.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        building = thread.submit(_build_graphs, form)
+        held = load()
+        found = building.result()
+    for name, graph in found.items():
+        try:
+            graph.place_weights(held)
+            graph.run_zero_sample()
+        except BundleError as error:
+            raise BundleError(f"graph {name}: {error}") from None
+    return found
+
+
+def _build_graphs(form: HubModelDocument) -> dict[str, HubGraphModule]:
+    """Build and rehearse every graph; its weights hold no data yet."""
+    blanks = make_blank_weights(form.weights)
+    found: dict[str, HubGraphModule] = {}
     used: set[str] = set()
     for name, written in form.graphs.items():
         try:
-            served[name], names = build_graph(written, held)
+            found[name], names = build_graph(written, blanks)
             for batch in _REHEARSED_BATCHES:
-                served[name].rehearse_batch(batch)
-            served[name].run_zero_sample()
+                found[name].rehearse_batch(batch)
         except BundleError as error:
             raise BundleError(f"graph {name}: {error}") from None
         used |= names
-    if used != held.keys():
-        surplus = sorted(held.keys() - used)
+    if used != blanks.keys():
+        surplus = sorted(blanks.keys() - used)
         raise BundleError(f"weights: no graph uses {', '.join(surplus[:5])}")
-    return served
+    return found
 
 
 class HubGraphs(NamedTuple):
@@ -128,7 +148,7 @@ def load_hub_graphs(part: HubPart, manifest: Manifest) -> HubGraphs:
     try:
         form = decode_hub_model(part.read_file(part.manifest.graph))
         with part.open_weights() as files:
-            found = _build_graphs(form, load_weights(files, form.weights))
+            found = _load_graphs(form, lambda: load_weights(files, form.weights))
         _check_against_manifest(found, manifest)
     except BundleError as error:
         raise BundleError(f"{manifest.model}: {error}") from None

@@ -59,6 +59,11 @@ class HubGraphModule(nn.Module):
         """Check that a batch fits the graph and its limits, wherever its tensors lie. BundleError if it does not."""
         self.rehearse_batch(self._batch_size(inputs))
 
+    def place_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Put weights in the place of those that hold no data; `weights` has each by its name."""
+        for name in self.graph.state_dict():
+            self.graph.register_buffer(name, weights[name])
+
     def copy_without_weights(self) -> "HubGraphModule":
         """Return a copy that checks batches and cannot run them: its weights are on the "meta" device."""
         root = nn.Module()

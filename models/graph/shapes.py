@@ -20,8 +20,12 @@ META_VALUE = "like"  # key in a node's `meta`: what it gives, as `infer_values` 
 
 def build_meta_graph(form: GraphDocument, weights: Mapping[str, TensorSignature]) -> HubGraphModule:
     """Build the graph with weights that hold no data. BundleError if it is not made of allowed operations."""
-    held = {name: torch.empty(port.shape, dtype=_weight_dtype(port), device="meta") for name, port in weights.items()}
-    return build_graph(form, held)[0]
+    return build_graph(form, make_blank_weights(weights))[0]
+
+
+def make_blank_weights(weights: Mapping[str, TensorSignature]) -> dict[str, Tensor]:
+    """Make weights that hold no data. BundleError for a type that no weight has."""
+    return {name: torch.empty(port.shape, dtype=_weight_dtype(port), device="meta") for name, port in weights.items()}
 
 
 def infer_values(graph: HubGraphModule, batch: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from models.bundle.hub_part import WeightFiles, check_file_digest
 from models.bundle.manifest import BundleError
 from models.graph.aten_operations import DTYPES
 from models.graph.format import TensorSignature, source_names
+from models.graph.weight_memory import allocate_weight
 from models.graph.weights import WEIGHT_NAME
 
 MAX_HEADER_BYTES = 100_000_000  # as safetensors itself limits it
@@ -360,8 +361,8 @@ def _read_rows(
 
 def _make_tensor(name: str, dtype: str, shape: Sequence[int]) -> Tensor:
     try:
-        return torch.empty(tuple(shape), dtype=DTYPES[dtype])
-    except (RuntimeError, MemoryError):
+        return allocate_weight(DTYPES[dtype], shape)
+    except (RuntimeError, MemoryError, OSError, OverflowError):
         raise BundleError(f"weights: no memory for {name}, {dtype} {list(shape)}") from None
 
 
