@@ -238,7 +238,7 @@ def load_slices(
 def _load_table(table: WeightTable, digests: Sequence[str]) -> dict[str, Tensor]:
     held = {}
     for name, port in table.ports.items():
-        held[name] = _make_tensor(name, port.dtype, port.shape)
+        held[name] = allocate_weight(name, DTYPES[port.dtype], port.shape)
     loaders = [_FileLoader(*each, held, table.names) for each in zip(table.sources, table.headers, strict=True)]
     with ThreadPoolExecutor(min(_MAX_FILES_AT_ONCE, os.cpu_count() or 1)) as pool:
         for part in [pool.submit(loader.load, digest) for loader, digest in zip(loaders, digests, strict=True)]:
@@ -332,7 +332,7 @@ def _read_slice(table: WeightTable, wanted: TensorSlice, scratch: mmap.mmap) -> 
         if axis >= len(shape) or shape[axis] % wanted.ways:
             raise BundleError(f"plan: {wanted.name} {shape} cannot be divided in {wanted.ways} along axis {axis}")
         shape[axis] //= wanted.ways
-    tensor = _make_tensor(wanted.name, stored.dtype, shape)
+    tensor = allocate_weight(wanted.name, DTYPES[stored.dtype], shape)
     if tensor.numel():
         rows = math.prod(shape[:axis]) if axis else 1
         _read_rows(source, stored, wanted, tensor.view(-1).view(torch.uint8).view(rows, -1), scratch)
@@ -357,13 +357,6 @@ def _read_rows(
         taken = buffer[: len(part) * stride]
         source.read_into(stored.begin + row * stride, _byte_view(taken))
         part.copy_(taken.view(len(part), stride)[:, skip : skip + run])
-
-
-def _make_tensor(name: str, dtype: str, shape: Sequence[int]) -> Tensor:
-    try:
-        return allocate_weight(DTYPES[dtype], shape)
-    except (RuntimeError, MemoryError, OSError, OverflowError):
-        raise BundleError(f"weights: no memory for {name}, {dtype} {list(shape)}") from None
 
 
 def _byte_view(tensor: Tensor) -> memoryview:
