@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-large bench-llm bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-large bench-llm bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -50,6 +50,10 @@ heavy-ci: setup ## of those, what `.ci/run` has time for: all examples, further 
 live: setup ## the tests against the real Mosquitto, a real PostgreSQL, real processes and sockets
 	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) --ignore=tests/live/hub/test_alerts.py -m 'not heavy' --timeout=600 -n 2 --dist loadscope --durations=25)
 	@$(if $(ARGS),true,$(python) -m pytest tests/cloud_hub -m postgres --timeout=600 -n 2 --dist loadfile --durations=10)
+
+live-llm: setup ## the tests against vLLM (on this processor) and MLServer, each in an environment of its own (4 GB, kept)
+	@$(python) -m benchmarks.harness.environments vllm mlserver
+	@SKERRY_LIVE_LLM=1 $(python) -m pytest $(or $(ARGS),tests/live/engines) --timeout=900 --durations=25
 
 forge-nets: setup ## every kind of network of the tests through the whole forge (ten minutes)
 	@$(python) -m pytest $(nets) $(ARGS)

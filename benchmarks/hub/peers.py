@@ -9,10 +9,7 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
-import venv
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +19,7 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from benchmarks.harness.benchmark import run_alone
+from benchmarks.harness.environments import BENTOML, LITSERVE, MLSERVER, RAY, PythonEnvironment
 from benchmarks.harness.figures import Figure, find_median, find_percentile, format_number
 from benchmarks.harness.rig import read_line, run_child
 from benchmarks.hub.engines import CARD, IDEAL_ONE_S, IDEAL_PER_S, VALUES
@@ -36,29 +34,28 @@ HERE = Path(__file__).parents[1] / "peers"
 
 
 class PeerServer(NamedTuple):
-    """One other server: what to install, where it is asked, and with what. Its program is `peers/NAME_server.py`."""
+    """One other server: where it lives, where it is asked, and with what. Its program is `peers/NAME_server.py`."""
 
-    name: str
-    package: str
+    environment: PythonEnvironment
     path: str
     body: Mapping[str, object]
 
     @property
-    def home(self) -> Path:
-        return Path(tempfile.gettempdir()) / f"peers-{self.name}"
+    def name(self) -> str:
+        return self.environment.name
 
     @property
     def python(self) -> Path:
-        return self.home / "bin" / "python"
+        return self.environment.python
 
 
 _ROW = [0.5] * VALUES
 V2 = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, VALUES], "data": _ROW}]}
 PEERS = (
-    PeerServer("litserve", "litserve==0.2.19", "/predict", {"input": _ROW}),
-    PeerServer("mlserver", "mlserver==1.7.1", "/v2/models/cost/infer", V2),
-    PeerServer("bentoml", "bentoml==1.4.39", "/predict", {"input": [_ROW]}),
-    PeerServer("ray", "ray[serve]==2.60.0", "/predict", {"input": _ROW}),
+    PeerServer(LITSERVE, "/predict", {"input": _ROW}),
+    PeerServer(MLSERVER, "/v2/models/cost/infer", V2),
+    PeerServer(BENTOML, "/predict", {"input": [_ROW]}),
+    PeerServer(RAY, "/predict", {"input": _ROW}),
 )
 
 
@@ -80,12 +77,6 @@ class PeerRounds(NamedTuple):
         tail = median(find_percentile(seen.taken, 0.99) for seen in self.many) * 1e3
         one_ms = format_number(self.one_s * 1e3)
         return f"{format_number(self.per_s)}/s (p99 {format_number(tail)} ms), one client p50 {one_ms} ms"
-
-
-def install_peer(peer: PeerServer) -> None:
-    """An environment with exactly the pinned version."""
-    venv.create(peer.home, with_pip=True)
-    subprocess.run([peer.python, "-m", "pip", "install", "--quiet", peer.package], check=True)
 
 
 @asynccontextmanager
@@ -159,7 +150,7 @@ async def _measure_round(target: HttpTarget, into: PeerRounds) -> None:
 
 async def run_benchmark(folder: Path, _bundle: Path) -> list[Figure]:
     """The peers that are installed, all of them if `make bench-hub` made their environments."""
-    peers = tuple(peer for peer in PEERS if peer.python.exists())
+    peers = tuple(peer for peer in PEERS if peer.environment.is_installed())
     found = await compare_servers(folder, peers)
     ours, others = found["skerry"], {name: pair for name, pair in found.items() if name != "skerry"}
     best = max((pair.per_s for pair in others.values()), default=float("nan"))
@@ -179,8 +170,8 @@ def main() -> int:
     if not asked.install:
         return run_alone(run_benchmark)
     for peer in PEERS:
-        if not peer.python.exists():
-            install_peer(peer)
+        if not peer.environment.is_installed():
+            peer.environment.install()
     return 0
 
 

@@ -31,7 +31,8 @@ def costs(
     if not bill["costs"]:
         typer.echo("nothing was used yet")
         return
-    titles = ("day", "tenant", "model", "region", "requests", "engine s", "tokens in", "cached", "out", "bytes")
+    counts = ("requests", "engine s", "tokens in", "cached", "out", "bytes", "joules")
+    titles = ("day", "tenant", "model", "region", *counts)
     table = Table(*titles, *([bill["currency"]] if bill["currency"] else []), box=None)
     for line in bill["costs"]:
         table.add_row(*_describe_line(line))

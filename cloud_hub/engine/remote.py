@@ -33,6 +33,13 @@ from wire.process.files import read_private_file
 T = TypeVar("T")
 _SHOWN_CHARS = 200
 _FP32 = "FP32"
+_BINARY = "binary_tensor_data"  # the protocol's extension; a server without it gets numbers in JSON
+
+
+class _ServerMetadata(msgspec.Struct):
+    """What is used of a server's metadata."""
+
+    extensions: list[str] = []
 
 
 class _Metadata(msgspec.Struct):
@@ -51,10 +58,11 @@ class _RemoteGraph(NamedTuple):
 
 
 class _Connection(NamedTuple):
-    """An open client, the headers of each request, and the graphs that the server has."""
+    """An open client, the headers of each request, whether tensors go in binary, and the graphs that the server has."""
 
     client: Any
     headers: dict[str, str]
+    binary: bool
     graphs: dict[str, _RemoteGraph]
 
 
@@ -150,15 +158,19 @@ class RemoteGraphRunner:
             ssl=scheme == "https",
             ssl_options={"ca_certs": _check_authorities(server.ca_file)} if server.ca_file else None,
         )
-        opened = _Connection(client, headers, {})
         with ExitStack() as unless_checked:
             unless_checked.callback(client.close)
+            opened = _Connection(client, headers, self._takes_binary(client, headers), {})
             for graph, name in ((TAIL, server.tail), (WHOLE, server.whole)):
                 opened.graphs[graph] = self._find_graph(opened, graph, name)
             self._check_golden(opened)
             unless_checked.pop_all()
         self._connection = opened
         return opened
+
+    def _takes_binary(self, client: Any, headers: dict[str, str]) -> bool:
+        with self._limit_time():
+            return _BINARY in msgspec.convert(client.get_server_metadata(headers=headers), _ServerMetadata).extensions
 
     def _find_graph(self, opened: _Connection, graph: str, name: str) -> _RemoteGraph:
         """Ask for a graph's metadata and compare it with the manifest."""
@@ -187,13 +199,13 @@ class RemoteGraphRunner:
             )
 
     def _infer(self, opened: _Connection, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
-        """Ask for one batch: binary tensors there and back."""
+        """Ask for one batch."""
         remote, rows, triton = opened.graphs[graph], len(columns[0]), self._triton
         inputs = []
         for spec, column in zip(remote.inputs, columns, strict=True):
             tensor = triton.InferInput(spec.name, list(column.shape), spec.datatype)
-            inputs.append(tensor.set_data_from_numpy(np.ascontiguousarray(column), binary_data=True))
-        wanted = [triton.InferRequestedOutput(remote.output, binary_data=True)]
+            inputs.append(tensor.set_data_from_numpy(np.ascontiguousarray(column), binary_data=opened.binary))
+        wanted = [triton.InferRequestedOutput(remote.output, binary_data=opened.binary)]
         with self._limit_time():
             answer = opened.client.infer(remote.name, inputs, outputs=wanted, headers=dict(opened.headers))
         found: npt.NDArray[Any] | None = answer.as_numpy(remote.output)

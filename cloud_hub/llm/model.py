@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import math
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import aiohttp
 import msgspec
@@ -72,6 +74,7 @@ class LanguageModel:
         self._log = log
         self._estimate = TokenEstimate()
         self._prefixes = PrefixTable()
+        self._computing: Counter[float] = Counter()  # requests, by when their turn came
         self._session: aiohttp.ClientSession
 
     # -- life
@@ -113,6 +116,11 @@ class LanguageModel:
         return any(replica.ready for replica in self.replicas)
 
     @property
+    def oldest_begun_at(self) -> float:
+        """When the turn came of the oldest request that is being answered, seconds since 1970; inf = there is none."""
+        return min(self._computing, default=math.inf)
+
+    @property
     def context_tokens(self) -> int:
         """Most tokens of prompt and answer together, 0 = not known."""
         told = self.settings.context_tokens
@@ -134,12 +142,22 @@ class LanguageModel:
         arrived_at = time.time()
         async with self.queue.turn(ticket):
             begun_at = time.time()
-            async with self._first_answer(request, ticket) as answer:
+            async with self._first_answer(request, ticket, begun_at) as answer:
                 try:
                     yield answer
                 finally:
                     times = (arrived_at, begun_at, answer.first_at, time.time())
                     self._record(request, answer, caller, (body_bytes, times))
+
+    @contextlib.contextmanager
+    def _count_computing(self, begun_at: float) -> Iterator[None]:
+        self._computing[begun_at] += 1
+        try:
+            yield
+        finally:
+            self._computing[begun_at] -= 1
+            if not self._computing[begun_at]:
+                del self._computing[begun_at]
 
     def _weigh(self, request: LlmRequest) -> int:
         """Return the tokens that a request may take. LlmError(400) if it asks for more than the model has."""
@@ -194,9 +212,12 @@ class LanguageModel:
         return sum(replica.ready for replica in self.replicas)
 
     @contextlib.asynccontextmanager
-    async def _first_answer(self, request: LlmRequest, ticket: QueueTicket) -> AsyncIterator[LlmAnswer]:
+    async def _first_answer(
+        self, request: LlmRequest, ticket: QueueTicket, begun_at: float
+    ) -> AsyncIterator[LlmAnswer]:
         """Try one replica after the other until one begins to answer. LlmError if none does."""
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._count_computing(begun_at))
             yield await self._try_replicas(stack, request, ticket)
 
     async def _try_replicas(

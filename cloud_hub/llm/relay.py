@@ -231,5 +231,6 @@ def _describe_status(status: int) -> ReplicaFailedError:
     if status in (401, 403):
         return ReplicaFailedError("the engine refuses the hub's own key")
     if status == 404:
-        return ReplicaFailedError("the engine does not know the model")
+        # its breaker must not open: callers can ask a chat model for embeddings, and that the model is there is checked
+        return ReplicaFailedError("the engine does not know the model, or not this operation", counted=False)
     return ReplicaFailedError("the engine failed")

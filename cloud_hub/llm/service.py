@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 
@@ -47,6 +48,11 @@ class LanguageModels:
     def open_requests(self) -> int:
         """Requests that wait or are being answered."""
         return self._open
+
+    @property
+    def oldest_begun_at(self) -> float:
+        """When the turn came of the oldest request that is being answered, seconds since 1970; inf = there is none."""
+        return min((model.oldest_begun_at for model in self._models.values()), default=math.inf)
 
     async def run(self) -> None:
         """Run all models until cancelled."""

@@ -7,6 +7,7 @@ caller's traceparent says that it is recorded.
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 from cloud_hub.llm.model import LlmRecord
 from cloud_hub.serving.telemetry import COMPUTE, QUEUE, LatencyHistogram, SpanSink
@@ -117,6 +118,11 @@ def describe_usage(record: LlmRecord) -> Usage:
             CostKind.BYTES: record.request_bytes if ok else 0,
         },
     )
+
+
+def is_computed_here(record: LlmRecord) -> bool:
+    """Whether a server on this machine computed the answer."""
+    return urlsplit(record.replica).hostname in {"localhost", "127.0.0.1", "::1"}
 
 
 def trace_records(sink: SpanSink) -> Callable[[LlmRecord], None]:

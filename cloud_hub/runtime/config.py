@@ -174,13 +174,15 @@ class StoreSection(ConfigSection):
 class CostsSection(ConfigSection):
     """Section [costs]: prices of devices' questions and of web requests; those of a language model are in its [[llm]].
 
-    `currency`: as it is shown, "" = there are no prices. `engine_s`: of a second of an engine; `gib`: of requests.
+    `currency`: as it is shown, "" = there are no prices. `engine_s`: of a second of an engine; `gib`: of requests;
+    `kwh`: of the energy of this machine's graphics cards.
     """
 
     currency: Annotated[str, Field(pattern=r"^[ -~]{0,8}$")] = ""
     request: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     engine_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     gib: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    kwh: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class TraceSection(ConfigSection):

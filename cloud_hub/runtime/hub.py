@@ -18,11 +18,12 @@ from cloud_hub.core.core import HubCore
 from cloud_hub.core.lineup import ModelUse
 from cloud_hub.database.errors import name_fault
 from cloud_hub.engine.base import Engine
+from cloud_hub.engine.card_energy import EnergyCounters
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.engine.worker import BatchResult
 from cloud_hub.llm.model import LlmRecord
 from cloud_hub.llm.service import LanguageModels
-from cloud_hub.llm.telemetry import describe_usage
+from cloud_hub.llm.telemetry import describe_usage, is_computed_here
 from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.presence import DeviceActivity, DevicePresence
@@ -30,11 +31,12 @@ from cloud_hub.runtime.link import HubLink, OutboundPublisher, TransportFactory
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.security.hub_keys import HubKeys
 from cloud_hub.serving.bundles import BundleCatalog, MemoryCatalog
+from cloud_hub.serving.energy import EnergyMeter, EnergyUser
 from cloud_hub.serving.executor import BatchExecutor, EnginePool
 from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.serving.versions import VersionManager
 from cloud_hub.serving.web_inference import WebInference
-from cloud_hub.storage.costs import describe_batch
+from cloud_hub.storage.costs import Usage, describe_batch
 from cloud_hub.storage.gateway import StoreGateway
 from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.clock import HubClock
@@ -57,6 +59,7 @@ class HubServices(NamedTuple):
     spoken: ModelUsageStore | None = None
     observer: InferenceObserver | None = None  # records batch times, and traced work as spans
     language_models: LanguageModels | None = None
+    energy: EnergyCounters | None = None  # of graphics cards
 
 
 _NO_SIDES = HubServices()
@@ -109,6 +112,7 @@ class Hub:
         )
         self.language_models = sides.language_models or LanguageModels()
         self.language_models.add_sink(self._bill_record)
+        self._energy = self._open_energy(sides.energy) if sides.energy else None
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
         self._obey_one = self._command_handlers()
@@ -134,6 +138,10 @@ class Hub:
             c.ResendAssignments: self.voice.on_hello,
             c.RecordInstallReport: self.voice.on_report,
         }
+
+    def _open_energy(self, counters: EnergyCounters) -> EnergyMeter:
+        models, region = self.language_models, self._settings.region
+        return EnergyMeter(counters, region, self._bill_energy, lambda: models.oldest_begun_at, time.time)
 
     def _mark_suspect(self, command: c.SuspendDevice) -> None:
         self._registry.suspect(command.device, int(self._clock.now() * 1000))
@@ -254,6 +262,7 @@ class Hub:
                 group.create_task(self._run_timer(), name="hub-wake"),
                 group.create_task(self.inference.run(), name="hub-pulse"),
                 group.create_task(self.language_models.run(), name="hub-language-models"),
+                *([group.create_task(self._energy.run(), name="hub-energy")] if self._energy else []),
             ]
             await self._stop.wait()
             await self.wait_drained()
@@ -296,9 +305,18 @@ class Hub:
         self.observer.on_batch(batch, result, now)
         if not result.error:
             self.store.add_usages(describe_batch(batch, result.seconds, self._settings.region, now))
+            if self._energy:
+                self._energy.on_batch(batch, result.seconds, self.engines.setups().get(batch.model))
 
     def _bill_record(self, record: LlmRecord) -> None:
+        if self._energy and is_computed_here(record):
+            user = EnergyUser(record.caller.tenant, record.model, record.region)
+            self._energy.ledger.on_computed(user, record.begun_at, record.ended_at)
         self.store.add_usages([describe_usage(record)])
+        self.store.submit_job()
+
+    def _bill_energy(self, used: list[Usage]) -> None:
+        self.store.add_usages(used)
         self.store.submit_job()
 
     def _handle_event(self, event: Callable[..., list[c.Command]], *facts: Any) -> None:

@@ -37,17 +37,18 @@ class ReplicaSection(ConfigSection):
 
 
 class PriceSection(ConfigSection):
-    """Key `price`: in the owner's currency, for a million tokens of each kind and for a request."""
+    """Key `price`: in the owner's currency, for a million tokens of each kind, a request, a kWh of cards."""
 
     input: _Price = 0.0
     cached: _Price = 0.0
     output: _Price = 0.0
     request: _Price = 0.0
+    kwh: _Price = 0.0
 
     def unit_prices(self) -> UnitPrices:
         """Return them as the bill takes them."""
         tokens = {"tokens_in": self.input, "tokens_cached": self.cached, "tokens_out": self.output}
-        return UnitPrices(request=self.request, **tokens)
+        return UnitPrices(request=self.request, kwh=self.kwh, **tokens)
 
 
 class LlmSection(ConfigSection):

@@ -18,6 +18,7 @@ from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import Engine, EngineError
+from cloud_hub.engine.card_energy import open_energy_counters
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.telemetry import trace_records
@@ -193,6 +194,7 @@ class HubProcess:
             spoken,
             InferenceObserver(tracing.sink, tracing.counts),
             language_models=self._open_language_models(tracing),
+            energy=open_energy_counters(),
         )
         hub = self._build_hub(bureau, sides)
         clerk = self._open_ledger(hub, registry)

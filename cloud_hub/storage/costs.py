@@ -1,4 +1,4 @@
-"""What was used, by day, tenant, model and region, for the bill: requests, engine time, tokens, bytes.
+"""What was used, by day, tenant, model and region, for the bill: requests, engine time, tokens, bytes, energy.
 
 Rule: what an answer cost is added in the commit that stores the answer, so that each is counted once, whatever is
 repeated or lost. An answer that is stored nowhere (of web requests and language models) is added when it has ended; it
@@ -30,7 +30,7 @@ class CostKind(StrEnum):
     """What is counted. Of a prompt's tokens those out of the prefix cache are `tokens_cached`, the others `tokens_in`.
 
     `engine_us`: microseconds of an engine, those of a batch shared by the weights of its items. `bytes`: of requests,
-    as they came.
+    as they came. `joules`: of this machine's graphics cards, shared by engine seconds; what is idle has its own line.
     """
 
     REQUESTS = "requests"
@@ -39,6 +39,7 @@ class CostKind(StrEnum):
     TOKENS_CACHED = "tokens_cached"
     TOKENS_OUT = "tokens_out"
     BYTES = "bytes"
+    JOULES = "joules"
 
 
 class Usage(msgspec.Struct, frozen=True):

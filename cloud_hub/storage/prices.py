@@ -12,14 +12,16 @@ from cloud_hub.storage.costs import US_PER_S, CostEntry, CostKind
 
 GIB = 1 << 30
 MILLION = 1_000_000
+JOULES_PER_KWH = 3_600_000
 
 
 class UnitPrices(msgspec.Struct, frozen=True):
-    """Prices of a request, of a second of an engine, of a GiB of requests, and of a million tokens of each kind."""
+    """Prices of a request, an engine's second, a GiB of requests, a kWh of cards, a million tokens of each kind."""
 
     request: float = 0.0
     engine_s: float = 0.0
     gib: float = 0.0
+    kwh: float = 0.0
     tokens_in: float = 0.0
     tokens_cached: float = 0.0
     tokens_out: float = 0.0
@@ -30,6 +32,7 @@ class UnitPrices(msgspec.Struct, frozen=True):
             CostKind.REQUESTS: self.request,
             CostKind.ENGINE_US: self.engine_s / US_PER_S,
             CostKind.BYTES: self.gib / GIB,
+            CostKind.JOULES: self.kwh / JOULES_PER_KWH,
             CostKind.TOKENS_IN: self.tokens_in / MILLION,
             CostKind.TOKENS_CACHED: self.tokens_cached / MILLION,
             CostKind.TOKENS_OUT: self.tokens_out / MILLION,

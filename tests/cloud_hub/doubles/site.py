@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 from cloud_hub.engine.base import EchoEngine, Engine
+from cloud_hub.engine.card_energy import EnergyCounters
 from cloud_hub.runtime.hub import Hub, HubServices
 from cloud_hub.system.settings import HubSettings
 from tests.cloud_hub.doubles.devices import CARD, HUB, SimDevice, registry
@@ -22,11 +23,19 @@ SLOW_S = 0.002  # an engine that is not worth running between two messages
 class Site:
     """One hub on a folder; `kill` ends it like `kill -9`, as far as one process can."""
 
-    def __init__(self, folder: Path, *devices: SimDevice, engine: Engine | None = None, **settings) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *devices: SimDevice,
+        engine: Engine | None = None,
+        energy: EnergyCounters | None = None,
+        **settings,
+    ) -> None:
         self.broker = MemoryBroker()
         self.log = io.StringIO()
         self.settings = HubSettings(database_url=f"sqlite:///{folder}/hub.db", **{"drain_s": 2.0, **settings})
         self.devices = registry(*devices)
+        self.energy = energy
         self.engine = engine or EchoEngine(CARD)
         self.hub: Hub
         self._task: asyncio.Task[None]
@@ -41,7 +50,7 @@ class Site:
             registry=self.devices,
             engines=[self.engine],
             connect=self.connect,
-            sides=HubServices(JsonLog(self.log)),
+            sides=HubServices(JsonLog(self.log), energy=self.energy),
         )
         self._task = asyncio.create_task(self.hub.run())
         started = asyncio.create_task(self.hub.ready.wait())
@@ -68,8 +77,10 @@ class Site:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *devices: SimDevice, engine: Engine | None = None, **settings) -> AsyncIterator[Site]:
-    site = Site(folder, *devices, engine=engine, **settings)
+async def serving(
+    folder: Path, *devices: SimDevice, engine: Engine | None = None, energy: EnergyCounters | None = None, **settings
+) -> AsyncIterator[Site]:
+    site = Site(folder, *devices, engine=engine, energy=energy, **settings)
     await site.start()
     try:
         yield site

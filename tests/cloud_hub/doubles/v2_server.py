@@ -19,6 +19,7 @@ from wire.http.oip import (
     InferResponse,
     OipError,
     TensorSpec,
+    build_server_metadata,
     encode_infer_response,
     parse_infer_request,
     validate_inputs,
@@ -28,7 +29,10 @@ _DATATYPES = {"tensor(float)": "FP32", "tensor(double)": "FP64", "tensor(int64)"
 
 
 class V2Server:
-    """`graphs`: ONNX bytes by model name; `token`: of every request, "" = none; `stalled`: no answer is given."""
+    """`graphs`: ONNX bytes by model name; `token`: of every request, "" = none; `stalled`: no answer is given.
+
+    `binary` False: it does not know the extension of binary tensors, as MLServer does not.
+    """
 
     def __init__(self, graphs: Mapping[str, bytes], *, token: str = "", context: ssl.SSLContext | None = None) -> None:
         self.token = token
@@ -38,6 +42,7 @@ class V2Server:
         self.rows: list[int] = []  # of each request that was computed
         self.dtype = np.float32  # of the answers
         self.stalled = False
+        self.binary = True
         self._context = context
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -65,6 +70,7 @@ class V2Server:
     async def _serve(self, opened: threading.Event) -> None:
         app = web.Application(client_max_size=1 << 26)
         app.add_routes([
+            web.get("/v2", self._describe_server),
             web.get("/v2/models/{model}", self._describe_model),
             web.post("/v2/models/{model}/infer", self._infer),
         ])  # fmt: skip
@@ -86,6 +92,10 @@ class V2Server:
             raise OipError(404, f"unknown model '{name}'")
         return name, self._sessions[name]
 
+    async def _describe_server(self, _request: web.Request) -> web.Response:
+        told = build_server_metadata("double", "1")
+        return web.json_response(told if self.binary else {**told, "extensions": []})
+
     async def _describe_model(self, request: web.Request) -> web.Response:
         try:
             name, session = self._find_session(request)
@@ -99,7 +109,8 @@ class V2Server:
     async def _infer(self, request: web.Request) -> web.Response:
         try:
             name, session = self._find_session(request)
-            asked = parse_infer_request(await request.read(), request.headers.get(HEADER_LENGTH))
+            header_length = request.headers.get(HEADER_LENGTH) if self.binary else None
+            asked = parse_infer_request(await request.read(), header_length)
             specs = _list_specs(session.get_inputs())
             inputs = validate_inputs(asked, specs, 4096)
             while self.stalled:

@@ -1,7 +1,6 @@
 """Graphics cards of a machine as its driver tells them, and plans of more cards than there are."""
 
 import sys
-from types import ModuleType
 
 import pytest
 
@@ -12,49 +11,18 @@ from cloud_hub.engine.factory import find_devices
 from cloud_hub.engine.types import EngineOptions
 from policies.serving.capacity import CardMemory
 from policies.serving.placement import GIB
+from tests.cloud_hub.doubles.nvml import Nvml
 
 CARDS = (CardMemory(0, "card", 24 * GIB, 20 * GIB), CardMemory(1, "card", 24 * GIB, 22 * GIB))
 
 
-class NvmlError(Exception):
-    """What the library raises."""
-
-
-class Driver(ModuleType):
-    """The library of the driver, as nvidia-ml-py has it, of a machine with `CARDS`."""
-
-    NVMLError = NvmlError
-
-    def __init__(self, broken: bool) -> None:
-        super().__init__("pynvml")
-        self._broken = broken
-
-    def nvmlInit(self) -> None:
-        if self._broken:
-            raise NvmlError("NVML Shared Library Not Found")
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(CARDS)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> CardMemory:
-        return CARDS[index]
-
-    def nvmlDeviceGetName(self, handle: CardMemory) -> str:
-        return handle.name
-
-    def nvmlDeviceGetMemoryInfo(self, handle: CardMemory) -> object:
-        found = ModuleType("memory")
-        found.__dict__.update(total=handle.total_bytes, free=handle.free_bytes)
-        return found
-
-
 def test_cards_are_those_that_the_driver_names(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(broken=False))
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(CARDS))
     assert find_cards() == CARDS
 
 
 def test_a_library_without_a_driver_is_a_machine_whose_cards_torch_names(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(broken=True))
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(CARDS, broken=True))
     monkeypatch.setattr("cloud_hub.engine.devices.find_usable_cards", lambda: CARDS[:1])
     assert find_cards() == CARDS[:1]
 

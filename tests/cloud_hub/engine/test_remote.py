@@ -106,6 +106,15 @@ def test_a_server_answers_bit_by_bit_as_the_bundle_in_this_process(tmp_path, eng
     assert (engine.health().state, engine.setup.device) == (EngineState.READY, "remote")
 
 
+def test_a_server_without_binary_tensors_answers_bit_by_bit_in_json(tmp_path, server):
+    server.binary = False
+    engine = open_engine(golden_bundle(tmp_path), means(tmp_path, server.url))
+    local = open_engine(golden_bundle(tmp_path), EngineOptions(max_batch=8))
+    found, expected = (each.infer(questions(5)) for each in (engine, local))
+    engine.stop()
+    assert [one.scores for one in found] == [one.scores for one in expected]
+
+
 def test_a_server_of_another_model_is_refused_by_the_golden_set(tmp_path, server):
     for graphs in ({"digits-tail": net(CODES, 9)}, {"digits-whole": net(PICTURE, 9)}):
         server.serve_graphs({**GRAPHS, **graphs})
