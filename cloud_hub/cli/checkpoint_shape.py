@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from models.forge.data.types import ForgeError
 from models.huggingface.checkpoint import CONFIG_FILE, INDEX_FILE, read_json
 from policies.serving.computing import Precision
-from policies.serving.transformer import TransformerShape, count_parameters
+from policies.serving.transformer import LatentAttention, TransformerShape, count_parameters
 from wire.process.exit_codes import ExitCode, ExitError
 
 _DECODERS = {
@@ -28,6 +28,7 @@ _DECODERS = {
     "olmo2",
     "olmoe",
 }
+_LATENT_DECODERS = {"deepseek_v2", "deepseek_v3"}
 _TEXT_ENCODERS = {"bert", "roberta", "xlm-roberta"}
 _PICTURE_ENCODERS = {"vit", "deit"}
 _STORED = {"float32": Precision.FLOAT32, "bfloat16": Precision.BFLOAT16, "float16": Precision.FLOAT16}
@@ -70,9 +71,9 @@ def read_planned_checkpoint(folder: Path) -> PlannedCheckpoint:
 def _read_shape(config: dict[str, Any]) -> tuple[TransformerShape, int]:
     """Read the shape, and the tokens of a sample. KeyError with the key that is missing or no whole number."""
     family = str(config.get("model_type", ""))
-    if "kv_lora_rank" in config or family not in _DECODERS | _TEXT_ENCODERS | _PICTURE_ENCODERS:
-        known = ", ".join(sorted(_DECODERS | _TEXT_ENCODERS | _PICTURE_ENCODERS))
-        raise ForgeError(f"layers of {family[:40]!r} are not known here; known are {known}")
+    known = _DECODERS | _LATENT_DECODERS | _TEXT_ENCODERS | _PICTURE_ENCODERS
+    if family not in known or ("kv_lora_rank" in config and family not in _LATENT_DECODERS):
+        raise ForgeError(f"layers of {family[:40]!r} are not known here; known are {', '.join(sorted(known))}")
     width, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
     shape = TransformerShape(
         layers=_number(config, "num_hidden_layers"), width=width, heads=heads, kv_heads=heads,
@@ -83,7 +84,8 @@ def _read_shape(config: dict[str, Any]) -> tuple[TransformerShape, int]:
         return _add_pictures(shape, config)
     if family in _TEXT_ENCODERS:
         return _add_text(shape, config)
-    return _add_decoder(shape, config)
+    made, length = _add_decoder(shape, config)
+    return (_add_latent(made, config) if family in _LATENT_DECODERS else made), length
 
 
 def _add_pictures(shape: TransformerShape, config: dict[str, Any]) -> tuple[TransformerShape, int]:
@@ -118,6 +120,24 @@ def _add_decoder(shape: TransformerShape, config: dict[str, Any]) -> tuple[Trans
             shared_width=_number(config, "shared_expert_intermediate_size", 0), dense_layers=shape.layers - sparse,
         )  # fmt: skip
     return made, _number(config, "max_position_embeddings")
+
+
+def _add_latent(shape: TransformerShape, config: dict[str, Any]) -> TransformerShape:
+    """Add the attention and the experts of DeepSeek's families: the first layers have none, every other one has."""
+    latent = LatentAttention(
+        cache_rank=_number(config, "kv_lora_rank"), query_rank=_number(config, "q_lora_rank", 0),
+        plain_width=_number(config, "qk_nope_head_dim"), rotary_width=_number(config, "qk_rope_head_dim"),
+        value_width=_number(config, "v_head_dim"),
+    )  # fmt: skip
+    made = replace(shape, latent=latent, kv_heads=shape.heads, head_width=latent.plain_width + latent.rotary_width)
+    if not config.get("n_routed_experts"):
+        return made
+    width = _number(config, "moe_intermediate_size")
+    return replace(
+        made, experts=_number(config, "n_routed_experts"), active_experts=_number(config, "num_experts_per_tok"),
+        expert_width=width, shared_width=_number(config, "n_shared_experts", 0) * width,
+        dense_layers=min(shape.layers, _number(config, "first_k_dense_replace", 0)),
+    )  # fmt: skip
 
 
 _REQUIRED = -1

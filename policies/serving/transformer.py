@@ -15,6 +15,21 @@ _ACTIVATION_BYTES = 4  # of one number of an activation: engines keep some in fl
 _ENCODER_TOKENS = 2  # tensors of hidden size alive beside those of the feed-forward layer
 
 
+class LatentAttention(msgspec.Struct, frozen=True):
+    """Attention that keeps one latent vector of a token for all heads, and one rotary key beside it.
+
+    `cache_rank`: numbers of the latent vector; `query_rank`: of that of queries, 0 = queries have none. Widths of a
+    head: `plain_width` and `rotary_width` of its queries and keys, `value_width` of its values. Source: DeepSeek-AI
+    2024 (DeepSeek-V2, section 2.1).
+    """
+
+    cache_rank: int
+    query_rank: int
+    plain_width: int
+    rotary_width: int
+    value_width: int
+
+
 class TransformerShape(msgspec.Struct, frozen=True):
     """Shape of a transformer; `experts` 0 = every layer has one feed-forward network.
 
@@ -40,6 +55,7 @@ class TransformerShape(msgspec.Struct, frozen=True):
     shared_width: int = 0
     dense_layers: int = 0
     fixed_parameters: int = 0
+    latent: LatentAttention | None = None
 
 
 class DecoderLoad(msgspec.Struct, frozen=True):
@@ -77,10 +93,23 @@ def _count_ends(shape: TransformerShape) -> int:
 
 
 def _count_attention(shape: TransformerShape) -> int:
-    """Count the four projections and two norms of a layer."""
+    """Count the projections and the two norms of a layer."""
+    if shape.latent:
+        return _count_latent_attention(shape, shape.latent) + 2 * shape.width
     queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
     biases = queries + 2 * keys + shape.width if shape.biases else 0
     return 2 * shape.width * queries + 2 * shape.width * keys + biases + 2 * shape.width * (2 if shape.biases else 1)
+
+
+def _count_latent_attention(shape: TransformerShape, latent: LatentAttention) -> int:
+    """Count the projections down to the latent vectors and up from them, that of the output, and the inner norms."""
+    query_width = shape.heads * (latent.plain_width + latent.rotary_width)
+    queries = shape.width * query_width
+    if latent.query_rank:
+        queries = latent.query_rank * (shape.width + query_width + 1)
+    down = shape.width * (latent.cache_rank + latent.rotary_width) + latent.cache_rank
+    up = latent.cache_rank * shape.heads * (latent.plain_width + latent.value_width)
+    return queries + down + up + shape.heads * latent.value_width * shape.width
 
 
 def _count_network(shape: TransformerShape, feed_width: int) -> int:
@@ -91,10 +120,14 @@ def _count_network(shape: TransformerShape, feed_width: int) -> int:
 
 
 def count_cache_bytes(shape: TransformerShape, load: DecoderLoad, tensor: int = 1, pipeline: int = 1) -> int:
-    """Count the bytes of keys and values that the fullest rank holds. A key-value head is never divided."""
+    """Count the bytes of keys and values that the fullest rank holds.
+
+    A key-value head is never divided; a latent vector is every head's, so that each rank of a tensor division has it.
+    """
     layers, heads = _ceil_divide(shape.layers, pipeline), _ceil_divide(shape.kv_heads, tensor)
-    tokens = load.sequences * load.context
-    return 2 * layers * heads * shape.head_width * tokens * load.cache_number_bytes
+    latent = shape.latent
+    numbers = latent.cache_rank + latent.rotary_width if latent else 2 * heads * shape.head_width
+    return layers * numbers * load.sequences * load.context * load.cache_number_bytes
 
 
 def list_needs(

@@ -14,6 +14,11 @@ from wire.process.exit_codes import ExitCode, ExitError
 SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 200}
 DECODER = {**SMALL, "num_key_value_heads": 2, "vocab_size": 500, "max_position_embeddings": 128}
 EXPERTS = {**DECODER, "num_local_experts": 6, "num_experts_per_tok": 2}
+LATENT = {
+    **DECODER, "num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 48, "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "moe_intermediate_size": 40, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", DECODER),
     "mistral": ("MistralForCausalLM", DECODER),
@@ -32,6 +37,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2MoeForCausalLM",
         {**EXPERTS, "num_experts": 6, "moe_intermediate_size": 100, "shared_expert_intermediate_size": 72},
     ),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", {**LATENT, "q_lora_rank": None}),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT),
     "bert": ("BertForSequenceClassification", {**SMALL, "vocab_size": 500, "max_position_embeddings": 128}),
     "roberta": ("RobertaForSequenceClassification", {**SMALL, "vocab_size": 500, "max_position_embeddings": 128}),
     "vit": ("ViTForImageClassification", {**SMALL, "image_size": 32, "patch_size": 8}),
@@ -73,6 +80,7 @@ def test_sizes_of_files_go_before_what_is_counted(tmp_path):
         ("falcon", DECODER, "layers of 'falcon' are not known here; known are bert, "),
         ("llama", {**DECODER, "kv_lora_rank": 512}, "are not known here"),
         ("llama", {key: value for key, value in DECODER.items() if key != "vocab_size"}, "has no usable 'vocab_size'"),
+        ("deepseek_v3", DECODER, "has no usable 'kv_lora_rank'"),
         ("llama", {**DECODER, "num_hidden_layers": "many"}, "has no usable 'num_hidden_layers'"),
         ("llama", {**DECODER, "num_attention_heads": 0}, "has no usable 'num_attention_heads'"),
         ("llama", {**DECODER, "dtype": "int3"}, "has no usable 'int3'"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from policies.serving.placement import GIB, DeviceMemory, Placement, PlacementRequest, list_layouts, place_model
 from policies.serving.transformer import (
     DecoderLoad,
+    LatentAttention,
     TransformerShape,
     count_cache_bytes,
     count_line_bytes,
@@ -18,6 +19,10 @@ from policies.serving.transformer import (
 
 LLAMA_70B = TransformerShape(80, 8192, 64, 8, 128, 28_672, 128_256)
 MIXTRAL = TransformerShape(32, 4096, 32, 8, 128, 14_336, 32_000, experts=8, active_experts=2, expert_width=14_336)
+DEEPSEEK_V3 = TransformerShape(
+    61, 7168, 128, 128, 192, 18_432, 129_280, experts=256, active_experts=8, expert_width=2048, shared_width=2048,
+    dense_layers=3, latent=LatentAttention(512, 1536, 128, 64, 128),
+)  # fmt: skip
 LOAD = DecoderLoad(16, 8192)
 
 
@@ -26,6 +31,14 @@ def test_known_models_have_the_parameters_that_their_makers_state():
     counted = count_parameters(MIXTRAL)
     assert counted.total == pytest.approx(46.7e9, rel=2e-3)
     assert counted.active == pytest.approx(12.9e9, rel=3e-3)
+
+
+def test_a_latent_cache_is_small_and_each_rank_of_a_tensor_division_has_all_of_it():
+    counted = count_parameters(DEEPSEEK_V3)
+    assert counted.total == pytest.approx(671e9, rel=1e-3)
+    assert counted.active == pytest.approx(37e9, rel=2e-2)
+    assert count_cache_bytes(DEEPSEEK_V3, DecoderLoad(1, 1)) == 61 * (512 + 64) * 2
+    assert count_cache_bytes(DEEPSEEK_V3, DecoderLoad(1, 1), tensor=8) == 61 * (512 + 64) * 2
 
 
 def test_keys_and_values_of_a_70b_model_take_320_kib_a_token():
