@@ -259,6 +259,7 @@ def _describe_decoder(
         "sequences": load.sequences,
         "layers": shape.layers,
         "kv_heads": shape.kv_heads,
+        "latent_numbers": shape.latent.cache_rank + shape.latent.rotary_width if shape.latent else 0,
         "head_width": shape.head_width,
         "experts": shape.experts,
         "active_experts": shape.active_experts,
@@ -323,9 +324,11 @@ def _format_decoder(facts: dict[str, Any]) -> list[str]:
     if facts["experts"]:
         active = f"{facts['active_parameters']:,} ({format_size(facts['active_weight_bytes'])})"
         lines.append(f"a token reads {active}: {facts['active_experts']} of {facts['experts']} experts; all are held")
+    kept = f"{facts['kv_heads']} key-value heads of {facts['head_width']}"
+    kept = f"a latent vector of {facts['latent_numbers']}" if facts["latent_numbers"] else kept
     lines.append(
         f"cache        {format_size(facts['cache_bytes'])} for {facts['sequences']} sequences of {facts['context']:,}"
-        f" tokens ({facts['layers']} layers, {facts['kv_heads']} key-value heads of {facts['head_width']})"
+        f" tokens ({facts['layers']} layers, {kept})"
     )
     if facts["nodes"] > 1:
         line = facts["line_bytes"]

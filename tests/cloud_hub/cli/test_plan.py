@@ -141,3 +141,10 @@ def test_all_experts_are_held_and_the_active_ones_are_read(tmp_path):
     facts = json.loads(told(path, "--cards", "8", "--memory-gib", "140", "--json")[1])
     assert facts["weight_bytes"] > 3 * facts["active_weight_bytes"]
     assert "2 of 8 experts; all are held" in told(path, "--cards", "8", "--memory-gib", "140")[1]
+
+
+def test_a_latent_cache_is_named_as_such(tmp_path):
+    widths = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    path = decoder(tmp_path / "latent", model_type="deepseek_v3", kv_lora_rank=512, q_lora_rank=1536, **widths)
+    said = told(path, "--cards", "8", "--memory-gib", "140", "--batch", "16")[1]
+    assert "cache        11.25 GiB for 16 sequences of 8,192 tokens (80 layers, a latent vector of 576)" in said
