@@ -4,6 +4,7 @@ Rule: it listens at no network address, runs as a user that is not root, and end
 told to forget (a database, the folder) is gone afterwards.
 """
 
+import contextlib
 import os
 import pwd
 import secrets
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Self
 
 import sqlalchemy as sa
+
+from simulations.processes import list_children
 
 OWNER = "skerry"  # the server's own superuser; the password is drawn for each server
 START_TIMEOUT_S = 60.0
@@ -137,6 +140,12 @@ class PostgresServer:
     def stop(self) -> None:
         """Stop the server at once, in order; whoever is connected is cut off."""
         self._end(signal.SIGINT)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server's every process, such as SIGSTOP for one that answers nobody any more."""
+        for process in (self.pid, *list_children(self.pid, "postgres")):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
 
     def remove(self) -> None:
         """Stop the server and remove its folder."""

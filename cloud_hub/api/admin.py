@@ -127,7 +127,7 @@ class AdminRoutes:
         """Answer with the hub's status, and `alarms`: what a person has to look at."""
         context = self._context
         more = {
-            "open_invites": self._registry.count_open_invites(self._now_ms()),
+            "open_invites": await context.work.run(self._registry.count_open_invites, self._now_ms()),
             "enrolments": dict(context.issuer.counts),
             "renewals": dict(context.renewals.counts),
             "alarms": {
@@ -151,7 +151,7 @@ class AdminRoutes:
             raise OipError(409, "devices would refuse this hub: the chain in api.tls_cert lacks the hub's own CA")
         welcome = DeviceInvitation(asked.device, asked.hardware, asked.replace, asked.device_class, asked.region)
         try:
-            invite = self._registry.invite(welcome, self._now_ms(), asked.expires_s)
+            invite = await self._context.work.run(self._registry.invite, welcome, self._now_ms(), asked.expires_s)
         except RegistryError as error:
             raise OipError(400, str(error)) from None
         trust = InviteTrust(self._url, ca, self._context.root_sha256(), self._now_ms())
@@ -178,7 +178,7 @@ class AdminRoutes:
         known = self._find_device(request)
         asked = await read_json(request, StateRequest)
         try:
-            changed = change_state(self._registry, known.id, asked, self._now_ms())
+            changed = await self._context.work.run(change_state, self._registry, known.id, asked, self._now_ms())
         except RegistryError as error:
             raise OipError(409, str(error)) from None
         if changed.gone:

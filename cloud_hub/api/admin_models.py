@@ -14,7 +14,7 @@ from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.routing import Route, RouteAccess, answer_json, read_json
 from cloud_hub.core.web_requests import InferRefusedError, StoredModel
 from cloud_hub.registry.access import UNPRINTABLE, AccessError, ApiKey, KeyRequest, Scope
-from cloud_hub.registry.orders import MAX_WHY_CHARS, DenyNotice
+from cloud_hub.registry.orders import MAX_WHY_CHARS, DenyNotice, OrdersState
 from cloud_hub.serving.versions import ModelInUseError
 from wire.errors import LocalError
 from wire.http.guards import error_response
@@ -142,7 +142,7 @@ class KeyRoutes:
         wanted = await read_json(request, KeyRequest)
         now_ms = self._context.now_ms()
         try:
-            key, token = self._context.keys.create(wanted, now_ms)
+            key, token = await self._context.work.run(self._context.keys.create, wanted, now_ms)
         except AccessError as error:
             raise OipError(400, str(error)) from None
         return answer_json({**key_json(key, now_ms), "token": token}, 201, {"Cache-Control": "no-store"})
@@ -151,9 +151,10 @@ class KeyRoutes:
         """Revoke a key: 200 with the key, 404 if it does not exist."""
         now_ms = self._context.now_ms()
         try:
-            return answer_json(key_json(self._context.keys.revoke(request.match_info["key"], now_ms), now_ms))
+            revoked = await self._context.work.run(self._context.keys.revoke, request.match_info["key"], now_ms)
         except AccessError as error:
             raise OipError(404, str(error)) from None
+        return answer_json(key_json(revoked, now_ms))
 
     async def list_audit(self, _request: web.Request) -> web.Response:
         """Answer with the last audit entries, oldest first."""
@@ -209,9 +210,11 @@ class DenyRoutes:
         if not caller_of(request).sees_tenant(asked.scope.partition("--")[0]):
             raise OipError(403, "this key belongs to another tenant")
         try:
-            notice = self._context.orders.deny_all(asked.scope, asked.why, self._context.now_ms())
+            issue = self._context.orders.issue_notice
+            notice = await self._context.work.run(issue, asked.scope, asked.why, self._context.now_ms())
         except LocalError as error:
             raise OipError(400, str(error)) from None
+        self._context.orders.take_news(OrdersState((notice,)))
         met = [
             device.id for device in self._context.registry.devices() if device.heard and notice.applies_to(device.id)
         ]

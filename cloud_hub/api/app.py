@@ -83,7 +83,12 @@ class ApiServer:
         self.routes = [*(route for room in (*rooms, *self._build_routes(context)) for route in room)]
         self.routes += OpenApiRoutes(self.routes, limits.version, local=door.local).routes()
         entrance = Authenticator(
-            _token_digest(load_token(door)), door.local, context.keys, context.audit, context.now_ms
+            _token_digest(load_token(door)),
+            door.local,
+            context.keys,
+            context.audit,
+            context.now_ms,
+            context.hears_region,
         )
         checks = [
             metrics.counting_middleware(),
@@ -107,8 +112,8 @@ class ApiServer:
     def _build_routes(self, context: ApiContext) -> list[list[Route]]:
         """Return the routes for devices, operators and mirrors."""
         return [
-            EnrollRoutes(context.issuer, context.gate, context.now_ms).routes(),
-            RenewRoutes(context.renewals, context.renewal_gate, context.now_ms).routes(),
+            EnrollRoutes(context).routes(),
+            RenewRoutes(context).routes(),
             TufRoutes(context.repository).routes() if context.repository else [],
             self._admin.routes(),
             KeyRoutes(context).routes(),

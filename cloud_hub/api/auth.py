@@ -38,7 +38,8 @@ class Authenticator:
     """Authenticator: maps a token to a caller.
 
     `admin_sha256` is of the admin token; `local`: the server is reached from this machine alone, so that routes marked
-    HERE need no token; `keys` and `audit`: API keys, and where refusals and changes are written; `now_ms`: hub time.
+    HERE need no token; `keys` and `audit`: API keys, and where refusals and changes are written; `now_ms`: hub time;
+    `hears_region`: whether this hub would know of a key that another one has revoked.
     """
 
     admin_sha256: bytes
@@ -46,6 +47,7 @@ class Authenticator:
     keys: ApiKeys
     audit: AuditLog
     now_ms: Callable[[], int]
+    hears_region: Callable[[], bool] = lambda: True
 
     def find_caller(self, token: str) -> Caller | None:
         """Return the caller of a token, None if no key has it."""
@@ -73,6 +75,8 @@ def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middlew
         if isinstance(found, web.Response):
             _write_audit(entrance, request, NOBODY if found.status == 401 else caller_of(request), found.status)
             return error_response(404, "no such thing") if route and route.door is RouteAccess.HIDDEN else found
+        if _depends_on_region(found, route) and not entrance.hears_region():
+            return refuse_unheard()
         request[_CALLER] = found
         status = 500
         try:
@@ -108,6 +112,17 @@ def _authorize_request(entrance: Authenticator, request: web.Request, route: Rou
     if caller.tenant and route.door in _WHOLE_HUB:
         return error_response(403, "this route is the whole hub's, and the key is one tenant's")
     return caller
+
+
+def _depends_on_region(caller: Caller, route: Route | None) -> bool:
+    """Whether another hub may have taken back what a request rests on: its key, or that it is computed at all."""
+    return caller not in (ADMIN, LOCAL) or (route is not None and route.scope is Scope.INFER)
+
+
+def refuse_unheard() -> web.Response:
+    """Refuse what only a hub may do that knows what other hubs have revoked."""
+    headers = {"Retry-After": "1"}
+    return error_response(503, "this hub cannot hear what the region's other hubs change: try again", headers)
 
 
 def _match_route(request: web.Request, table: Mapping[tuple[str, str], Route]) -> Route | None:

@@ -6,16 +6,15 @@ Rule: an erasure is answered when it is on disk, with a tombstone that the hub s
 """
 
 import time
-from collections.abc import Callable
 
 from aiohttp import web
 
+from cloud_hub.api.auth import refuse_unheard
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.routing import Route, RouteAccess, answer_json, read_json
-from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest, Rejection
+from cloud_hub.enrollment.enrollment import EnrolRequest, Rejection
 from cloud_hub.enrollment.erasure import EraseRequest, ErasureService, attach_signature, build_tombstone
-from cloud_hub.enrollment.rate_limit import AttemptLimiter
-from cloud_hub.enrollment.renewal import DeviceRetireRequest, RenewalService, RenewRequest
+from cloud_hub.enrollment.renewal import DeviceRetireRequest, RenewRequest
 from cloud_hub.registry.access import Scope
 from cloud_hub.storage.retention import publish_tallies
 from cloud_hub.storage.store import StoreError
@@ -25,14 +24,14 @@ from wire.http.guards import error_response
 class EnrollRoutes:
     """Route `POST /v1/enrol`.
 
-    `gate` limits attempts by address on the monotonic clock; a wrong invite is charged to its sender. `now_ms` is hub
-    time.
+    `gate` limits attempts by address on the monotonic clock; a wrong invite is charged to its sender.
     """
 
-    def __init__(self, issuer: EnrollmentService, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
-        self._issuer = issuer
-        self._gate = gate
-        self._now_ms = now_ms
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._issuer = context.issuer
+        self._gate = context.gate
+        self._now_ms = context.now_ms
 
     def routes(self) -> list[Route]:
         """Return the route of this group."""
@@ -56,7 +55,9 @@ class EnrollRoutes:
         if not self._gate.admit_attempt(address, time.monotonic()):
             return error_response(429, "too many enrolments are tried, wait a minute", {"Retry-After": "60"})
         asked = await read_json(request, EnrolRequest)
-        reply = self._issuer.enrol_device(asked, self._now_ms())
+        if not self._context.hears_region():
+            return refuse_unheard()
+        reply = await self._context.work.run(self._issuer.enrol_device, asked, self._now_ms())
         if not isinstance(reply, Rejection):
             return answer_json(reply, headers={"Cache-Control": "no-store"})
         if reply.invite:
@@ -70,13 +71,14 @@ _NO_STORE = {"Cache-Control": "no-store"}
 class RenewRoutes:
     """Routes `POST /v1/renew` and `POST /v1/retire`.
 
-    `gate` limits attempts by address on the monotonic clock, apart from enrolments; `now_ms` is hub time.
+    `renewal_gate` limits attempts by address on the monotonic clock, apart from enrolments.
     """
 
-    def __init__(self, renewals: RenewalService, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
-        self._renewals = renewals
-        self._gate = gate
-        self._now_ms = now_ms
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._renewals = context.renewals
+        self._gate = context.renewal_gate
+        self._now_ms = context.now_ms
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
@@ -101,14 +103,17 @@ class RenewRoutes:
         if not self._gate.admit_attempt(_address_of(request), time.monotonic()):
             return _refuse_rate()
         asked = await read_json(request, RenewRequest)
-        return self._answer_reply(request, self._renewals.renew(asked, self._now_ms(), time.monotonic()))
+        if not self._context.hears_region():
+            return refuse_unheard()
+        run = self._context.work.run
+        return self._answer_reply(request, await run(self._renewals.renew, asked, self._now_ms(), time.monotonic()))
 
     async def retire(self, request: web.Request) -> web.Response:
         """Retire a device: 200 once it is retired; 403 if it is not this device, or a person has to decide."""
         if not self._gate.admit_attempt(_address_of(request), time.monotonic()):
             return _refuse_rate()
         asked = await read_json(request, DeviceRetireRequest)
-        return self._answer_reply(request, self._renewals.retire(asked, self._now_ms()))
+        return self._answer_reply(request, await self._context.work.run(self._renewals.retire, asked, self._now_ms()))
 
     def _answer_reply(self, request: web.Request, reply: object) -> web.Response:
         """Answer with the reply, or with a refusal; a wrong proof is charged to its sender."""

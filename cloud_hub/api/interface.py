@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from cloud_hub.core.commands import Erasure, ErasureRequest
 from cloud_hub.core.web_requests import EngineProbe, InferOptions, StoredModel
+from cloud_hub.database.offload import OrderedWork
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.engine.types import EngineSetup
 from cloud_hub.enrollment.ca_rotation import CaRotation
@@ -166,6 +167,8 @@ class ApiContext:
 
     `gate` limits the rate of enrolment, `renewal_gate` that of renewal. `evict` ends a device's broker session.
     `repository`: the folder with what devices fetch. `keys` and `audit`: who may use the web API, and who did.
+    `work`: where statements of the registry, the keys and the orders run. `hears_region`: whether this hub would know
+    by now what other hubs have revoked.
     """
 
     hub: HubStatusSource
@@ -194,3 +197,5 @@ class ApiContext:
     catalog: BundleTargets | None = None
     language_models: LanguageModels = field(default_factory=LanguageModels)
     prices: PriceList = field(default_factory=PriceList)
+    work: OrderedWork = field(default_factory=OrderedWork)
+    hears_region: Callable[[], bool] = lambda: True

@@ -11,6 +11,7 @@ import time
 from collections import Counter as Counted
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -276,13 +277,9 @@ class HealthRoutes:
 
     async def _probe_hub(self) -> str:
         """Return why the hub is not ready, "" if it is."""
-        status = self._hub.status()
-        if status.get("draining"):
-            return "the hub is stopping"
-        if status.get("store_fault"):
-            return str(status["store_fault"])
-        if status.get("link_up") is False:
-            return "no link to the broker"
+        fault = _find_fault(self._hub.status())
+        if fault:
+            return fault
         try:
             async with asyncio.timeout(self._timeout_s):
                 probes = await self._engines.probe()
@@ -292,6 +289,17 @@ class HealthRoutes:
             ready = any(model.ready for model in self._language_models.models)
             return "" if ready else "no language model has an engine that is ready"
         return _find_failed(probes)
+
+
+def _find_fault(status: dict[str, Any]) -> str:
+    """Return what keeps the hub as a whole from its work, "" if nothing does."""
+    if status.get("draining"):
+        return "the hub is stopping"
+    if status.get("store_fault"):
+        return str(status["store_fault"])
+    if status.get("region_heard") is False:
+        return "what other hubs change cannot be heard: the database does not answer"
+    return "no link to the broker" if status.get("link_up") is False else ""
 
 
 def _find_failed(probes: list[EngineProbe]) -> str:

@@ -5,6 +5,7 @@ decision. Rule: a refusal writes nothing, and the state kept per tenant is bound
 """
 
 from collections import OrderedDict
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 from cloud_hub.system.settings import HubSettings
@@ -82,6 +83,7 @@ class AdmissionControl:
 
     def __init__(self, settings: HubSettings, memory: OpenQuestions, batcher: OpenSamples) -> None:
         self.draining = False
+        self.open_until_s = inf  # what other hubs change is heard of up to then; hub time
         self._settings = settings
         self._memory = memory
         self._batcher = batcher
@@ -108,6 +110,8 @@ class AdmissionControl:
         still be refused by `band`. `now` in hub seconds.
         """
         tenant = extract_tenant(device)
+        if now > self.open_until_s:
+            return self._add_retry_time(tenant, RefuseQuestion(RefusalReason.BUSY, 1.0), now)
         load = self._measure_load(tenant, HIGH, device_open=self._memory.count_for_device(device))
         return self._decide_load(load, tenant, now) or self._limit_rate(tenant, now, 1)
 
@@ -136,6 +140,8 @@ class AdmissionControl:
         samples count against the tenant's rate limit, one token each.
         """
         model, band = place
+        if now > self.open_until_s:
+            return self._add_retry_time(tenant, RefuseQuestion(RefusalReason.BUSY, 1.0), now)
         load = self._measure_load(
             tenant, band, more=samples - 1, ahead=self._batcher.count_ahead(model, band, tenant), budget_s=budget_s
         )

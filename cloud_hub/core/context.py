@@ -129,6 +129,11 @@ class QuestionMemory:
         """Drop the cached row of `key`, if there is one."""
         self._recent.pop(key, None)
 
+    def forget_device_rows(self, device: str) -> None:
+        """Drop every cached row of a device."""
+        for key in [key for key in self._recent if key.device == device]:
+            del self._recent[key]
+
     def is_certainly_new(self, key: QuestionKey) -> bool:
         """Whether `key` is above every seq that its stream ever stored. False also means: unknown, look it up."""
         highest = self._highest.get(_stream_key(key))

@@ -35,6 +35,7 @@ from cloud_hub.core.lineup import ModelLineup, ModelUse
 from cloud_hub.core.notes import NoteHandler
 from cloud_hub.core.policy_check import PolicyRecheck, QuestionValidator
 from cloud_hub.core.queues import Batch
+from cloud_hub.core.region_news import RegionNews
 from cloud_hub.core.scheduler import Batcher
 from cloud_hub.core.verification import FrameVerifier
 from cloud_hub.core.web_requests import InferOptions, WebRequests
@@ -90,6 +91,7 @@ class HubCore:
         self._turnstile = AdmissionControl(settings, memory, batcher)
         self._intake = QuestionIntake(self._context, gate, self._turnstile)
         self._web = WebRequests(self._context, self._turnstile)
+        self.news = RegionNews(self._context, self._turnstile)
         self.lineup = ModelLineup(self._context, tuple(cards))
         self._notes = NoteHandler(self._context, gate)
         self._due: dict[Stream, list[int]] = {}

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cloud_hub.database.errors import DamagedDatabaseError, describe_url, explain_error, is_damaged
-from cloud_hub.database.parts import PARTS, DatabasePart, sqlite_url
+from cloud_hub.database.parts import PARTS, REGION, DatabasePart, sqlite_url
 from cloud_hub.database.server import list_connection_options, on_server_connect
 from cloud_hub.database.statements import lock_exclusively
 from cloud_hub.database.tables import meta
@@ -101,6 +101,8 @@ def prepare_part(engine: sa.Engine, part: DatabasePart) -> None:
             if not sound:
                 raise DamagedDatabaseError
         with engine.begin() as connection:
+            if connection.dialect.name != "sqlite" and part is not REGION:
+                migrate_part(connection, REGION)  # a change of any part may be news for the other hubs
             migrate_part(connection, part)
     except sa.exc.DBAPIError as error:
         if is_damaged(error):

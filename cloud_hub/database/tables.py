@@ -260,6 +260,18 @@ rollout_counters = _table(
 # A hub that was there, by its name. Times by the server's clock. `session`: drawn by each process.
 hubs = _table(REGION, "hubs", _key("name"), _needed("session"), _needed("since_ms", Int64), _needed("seen_ms", Int64))
 
+# The revision of each topic that hubs keep in memory, and of each subject of it the revision that changed it last. See
+# `database.changes`.
+changes = _table(REGION, "changes", _key("topic"), _needed("revision", Int64))
+changed = _table(
+    REGION,
+    "changed",
+    _key("topic"),
+    _key("subject"),
+    _needed("revision", Int64),
+    sa.Index("changed_revision", "topic", "revision"),
+)
+
 
 def tables_of(part: str) -> list[sa.Table]:
     """Tables of a part, in the order in which they can be created and filled."""

@@ -24,7 +24,7 @@ from cloud_hub.enrollment.replies import (
     sign_reply,
 )
 from cloud_hub.registry.device_states import DeviceState
-from cloud_hub.registry.registry import DeviceKeys, EnrolledDevice, Registry
+from cloud_hub.registry.registry import DeviceKeys, EnrolledDevice, Registry, RegistryError
 from cloud_hub.security.authority import CertificateRequestError, encode_certificate, utc_now
 from cloud_hub.security.hub_keys import HubCard
 from policies.serving.admission import TokenBucket, take_token
@@ -112,9 +112,11 @@ class RenewalService:
             certificate = self._authority.issue_device(request.csr.encode(), device.id, utc_now())
         except CertificateRequestError as error:
             return Rejection(str(error), invite=False)
-        self._registry.record_renewal(
-            device.id, DeviceKeys(b"", b"", *read_validity(certificate), self._authority.issuer_sha256)
-        )
+        facts = DeviceKeys(b"", b"", *read_validity(certificate), self._authority.issuer_sha256)
+        try:
+            self._registry.record_renewal(device.id, facts)
+        except RegistryError as error:  # changed by another hub at this moment
+            return Rejection(str(error), invite=False, kind="changed")
         self._log.info("certificate_issued", device=safe_name(device.id))
         asked = sha256(request.csr.encode()).hexdigest()
         return sign_reply(

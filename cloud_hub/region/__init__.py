@@ -1,5 +1,5 @@
-"""What the hubs of one region, which share a PostgreSQL database, have of each other: names, and who is alive.
+"""What the hubs of one region, which share a PostgreSQL database, have of each other: names, who is alive, and news.
 
-`membership` holds a hub's name with a session of the database and says each second that it is there. May import `wire`
-and `database`. Not pure: sockets, a thread.
+`membership` holds a hub's name with a session of the database, says each second that it is there and has the others'
+changes taken in; `news` decides what has to be read again. May import `wire` and `database`. Not pure, except `news`.
 """

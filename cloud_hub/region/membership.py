@@ -1,4 +1,4 @@
-"""A hub's place among those of its region: its name, held by one session of the database, and which hubs are alive.
+"""A hub's place among those of its region: its name, held by one session, who is alive, and what the others change.
 
 Rule: a name has one holder. The server itself ends the hold of a process that is gone, so a hub that was killed may be
 started again at once. Rule: every time here is by the server's clock; a hub whose own is wrong is as alive as others.
@@ -9,25 +9,30 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from cloud_hub.database.changes import CHANNEL, Topic, read_revisions, read_subjects
 from cloud_hub.database.connection import open_part
 from cloud_hub.database.errors import describe_url, explain_error
 from cloud_hub.database.parts import REGION
 from cloud_hub.database.server import list_connection_options
 from cloud_hub.database.statements import hold_for_session
 from cloud_hub.database.tables import hubs
+from cloud_hub.region.news import NewsState, StaleTopic
 from wire.process.exit_codes import ExitCode, ExitError
 
 BEAT_S = 1.0
 ALIVE_MS = 6000  # a hub that was not seen for longer is taken for dead
 _TAKE_S = 3.0  # a server needs a moment to notice that a killed process is gone
 _RETRY_S = 0.2
+_SLICE_S = 0.2  # of waiting for a hint, so that `close` is not kept waiting
+_HINTS_APART_S = 0.02
 # So that the server ends the session of a machine that is gone without a word.
 _NOTICE_DEATH = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"
 _NOW_MS = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()) * 1000, sa.BigInteger)
@@ -43,10 +48,27 @@ class LiveHub(msgspec.Struct, frozen=True):
 
 
 class RegionView(msgspec.Struct, frozen=True):
-    """What one look at the database showed. `now_ms`: the server's clock; `hubs`: who is alive, by name."""
+    """What one look at the database showed.
 
-    now_ms: int = 0
-    hubs: tuple[LiveHub, ...] = ()
+    `now_ms`: the server's clock; `hubs`: who is alive, by name; `revisions`: of each topic that was ever changed.
+    """
+
+    now_ms: int
+    hubs: tuple[LiveHub, ...]
+    revisions: Mapping[Topic, int]
+
+
+@dataclass(frozen=True)
+class NewsReader:
+    """How one topic's changes are taken in.
+
+    `read` gets the changed subjects, None = all, on a thread; `apply` gets what it returned, and the revision that this
+    is as of, on the event loop.
+    """
+
+    topic: Topic
+    read: Callable[[sa.Connection, Collection[str] | None], Any]
+    apply: Callable[[Any, int], None]
 
 
 class HubSession:
@@ -84,6 +106,7 @@ class HubSession:
         if not hold_for_session(connection, f"hub {self.name}"):
             connection.close()
             return False
+        connection.exec_driver_sql(f"listen {CHANNEL}")
         self._connection = connection
         return True
 
@@ -95,7 +118,25 @@ class HubSession:
         alive = hubs.c.seen_ms > _NOW_MS - ALIVE_MS
         found = self._connection.execute(sa.select(_NOW_MS.label("now_ms"), *hubs.c).where(alive).order_by(hubs.c.name))
         rows = [dict(row) for row in found.mappings()]
-        return RegionView(rows[0].pop("now_ms"), tuple(LiveHub(**_without_now(row)) for row in rows))
+        there = tuple(LiveHub(**_without_now(row)) for row in rows)
+        return RegionView(rows[0]["now_ms"], there, read_revisions(self._connection))
+
+    def hear(self, wait_s: float) -> bool:
+        """Wait for a hint that something changed; whether one came. SQLAlchemyError if the connection is lost."""
+        if self._connection is None:
+            time.sleep(wait_s)
+            return False
+        driver: Any = self._connection.connection.driver_connection
+        try:
+            return any(True for _ in driver.notifies(timeout=wait_s, stop_after=1))
+        except driver.Error as error:
+            raise sa.exc.DBAPIError(None, None, error) from None
+
+    def read_news(self, reader: NewsReader, stale: StaleTopic) -> Any:
+        """Read what changed of a topic. SQLAlchemyError if the server cannot be asked."""
+        if self._connection is None:
+            raise sa.exc.InvalidRequestError("not connected")
+        return reader.read(self._connection, read_subjects(self._connection, stale.topic, stale.after))
 
     def find_holder(self) -> str:
         """Session that was last seen under this name. SQLAlchemyError if the server cannot be asked."""
@@ -139,14 +180,15 @@ def refuse_name(name: str, url: str) -> ExitError:
 
 
 class RegionMembership:
-    """Holds a hub's name from a thread of its own, which looks at the database once a second.
+    """Holds a hub's name from a thread of its own, which looks at the database once a second, and when it gets a hint.
 
-    `view`: what the last look showed. `run` watches it from the event loop.
+    `view`: what the last look showed. `run` serves on the event loop; what changes before is taken in then.
     """
 
     def __init__(self, session: HubSession, url: str) -> None:
         self.view = session.look()
-        self.looked_s = time.monotonic()  # when that look began
+        self._news = NewsState(self.view.revisions)  # what is opened after this is at least as new
+        self._follower: _NewsFollower | None = None
         self._session = session
         self._url = url
         self._stop = threading.Event()
@@ -180,31 +222,97 @@ class RegionMembership:
         self._thread.join()
         self._session.leave()
 
-    async def run(self) -> None:
-        """Wait until another hub has taken the name, while the server could not be reached. ExitError(NAME_TAKEN)."""
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-        self._wake = lambda: loop.call_soon_threadsafe(changed.set)
+    @property
+    def hubs_alive(self) -> int:
+        """Number of hubs of the region that are alive, this one included."""
+        return max(1, len(self.view.hubs))
+
+    async def run(self, readers: Sequence[NewsReader], on_caught_up: Callable[[float], None]) -> None:
+        """Take in what others change; `on_caught_up` gets how many seconds ago all of it was known.
+
+        ExitError(NAME_TAKEN) once another hub has taken the name, while the server could not be reached.
+        """
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        follower = _NewsFollower(self._news, tuple(readers), on_caught_up)
+        self._wake = lambda: loop.call_soon_threadsafe(_finish, ended)
+        follower.post = loop.call_soon_threadsafe
+        self._follower = follower
         try:
-            while not self._lost.is_set():
-                await changed.wait()
-                changed.clear()
+            if not self._lost.is_set():
+                await ended
         finally:
+            self._follower = None
             self._wake = lambda: None
         raise refuse_name(self.name, self._url)
 
     def _run_thread(self) -> None:
-        while not self._stop.wait(BEAT_S):
+        while self._wait_for_hint() and not self._lost.is_set():
             try:
                 self._look()
             except sa.exc.SQLAlchemyError:
                 self._session.disconnect()
-            if self._lost.is_set():
-                return
+
+    def _wait_for_hint(self) -> bool:
+        """Wait until it is time to look again; False if there is nothing more to do."""
+        due_s = time.monotonic() + BEAT_S
+        while time.monotonic() < due_s and not self._stop.wait(_HINTS_APART_S):
+            try:
+                if self._session.hear(_SLICE_S):
+                    break
+            except sa.exc.SQLAlchemyError:
+                self._session.disconnect()
+        return not self._stop.is_set()
 
     def _look(self) -> None:
         began_s = time.monotonic()
         if self._session.connect():
-            self.view, self.looked_s = self._session.look(), began_s
+            self.view, follower = self._session.look(), self._follower
+            if follower is not None:
+                follower.follow(self._session, self.view.revisions, began_s)
         elif self._session.find_holder() != self._session.id:  # else the server has not noticed our own end yet
             self._lost.set()
             self._wake()
+
+
+class _NewsFollower:
+    """Reads changes on the membership's thread, and has them taken in on the event loop."""
+
+    def __init__(
+        self, state: NewsState, readers: tuple[NewsReader, ...], on_caught_up: Callable[[float], None]
+    ) -> None:
+        self.post: Callable[..., object] = lambda *_: None
+        self._state = state
+        self._readers = {reader.topic: reader for reader in readers}
+        self._on_caught_up = on_caught_up
+        self._failed = threading.Event()
+
+    def follow(self, session: HubSession, revisions: Mapping[Topic, int], began_s: float) -> None:
+        """Read what changed, and hand it to the event loop. SQLAlchemyError if the server cannot be asked."""
+        if self._failed.is_set():
+            self._failed.clear()
+            self._state = self._state.forget()
+        stale = self._state.find_stale(revisions)
+        found = [(each, session.read_news(self._readers[each.topic], each)) for each in stale]
+        self._state = self._state.take_in(stale)
+        with contextlib.suppress(RuntimeError):  # the event loop was closed: nobody wants to know any more
+            self.post(self._apply, found, began_s)
+
+    def _apply(self, found: list[tuple[StaleTopic, Any]], began_s: float) -> None:
+        """Take in what was read. If that fails, everything is read again, and the hub has not caught up until then."""
+        if self._failed.is_set():
+            return
+        complete = False
+        try:
+            for stale, data in found:
+                self._readers[stale.topic].apply(data, stale.revision)
+            complete = True
+        finally:
+            if not complete:
+                self._failed.set()
+        self._on_caught_up(time.monotonic() - began_s)
+
+
+def _finish(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)

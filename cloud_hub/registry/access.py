@@ -7,6 +7,7 @@ tenant's key never reaches beyond its tenant, and no key can create keys: that t
 import hmac
 import re
 import secrets
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, Any, Self
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Self
 import msgspec
 import sqlalchemy as sa
 
+from cloud_hub.database.changes import Topic, record_change
 from cloud_hub.database.connection import IN_MEMORY, Location, open_part, read_snapshot
 from cloud_hub.database.parts import ACCESS
 from cloud_hub.database.statements import write_rows
@@ -97,9 +99,10 @@ class ApiKeys:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        self._known: dict[str, tuple[ApiKey, bytes]] = {}
+        self._written: dict[str, int] = {}  # revision of what this hub changed itself
         with read_snapshot(engine) as connection:
-            found = [(_parse_key(row), bytes(row.digest)) for row in connection.execute(api_keys.select())]
-        self._known = {key.id: (key, digest) for key, digest in found}
+            self.take_news(read_keys(connection), 0)
 
     @classmethod
     def open(cls, where: Location) -> Self:
@@ -118,6 +121,12 @@ class ApiKeys:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def take_news(self, found: Iterable[tuple[ApiKey, bytes]], revision: int) -> None:
+        """Take in keys with their digests as they were at a revision or later; what was changed here after it stays."""
+        for key, digest in found:
+            if self._written.get(key.id, 0) <= revision:
+                self._known[key.id] = (key, digest)
 
     def list_keys(self) -> tuple[ApiKey, ...]:
         """All keys, oldest first, revoked and expired ones too."""
@@ -168,7 +177,14 @@ class ApiKeys:
         row = {**msgspec.structs.asdict(key), "scopes": " ".join(key.scopes), "digest": digest}
         with self._engine.begin() as connection:
             write_rows(connection, api_keys, [row], raised=("revoked_ms",))
+            self._written[key.id] = record_change(connection, Topic.KEYS, (key.id,))
         self._known[key.id] = (key, digest)
+
+
+def read_keys(connection: sa.Connection, ids: Collection[str] | None = None) -> list[tuple[ApiKey, bytes]]:
+    """Keys with these ids, or all of them, each with its digest. ValueError if one is damaged."""
+    query = api_keys.select() if ids is None else api_keys.select().where(api_keys.c.id.in_(ids))
+    return [(_parse_key(row), bytes(row.digest)) for row in connection.execute(query)]
 
 
 def _parse_key(row: sa.Row[Any]) -> ApiKey:

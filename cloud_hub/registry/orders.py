@@ -86,7 +86,13 @@ class Orders:
         return max(met, key=lambda notice: notice.counter, default=None)
 
     def deny_all(self, scope: str, why: str, now_ms: int) -> DenyNotice:
-        """Issue a deny notice, durable when it returns.
+        """Issue a deny notice and obey it; durable when it returns."""
+        notice = self.issue_notice(scope, why, now_ms)
+        self.take_news(OrdersState((notice,)))
+        return notice
+
+    def issue_notice(self, scope: str, why: str, now_ms: int) -> DenyNotice:
+        """Store a deny notice, durable when it returns; it is obeyed once it is taken in.
 
         Its counter is above all earlier ones, also those of other hubs.
         """
@@ -94,23 +100,33 @@ class Orders:
         notice = DenyNotice(max(counter, now_ms // 1000), clean_reason(why), check_scope(scope), now_ms)
         if self._backend is not None:
             notice = self._backend.write_notice(notice)
-        others = tuple(each for each in self._state.notices if each.scope != notice.scope)
-        self._state = msgspec.structs.replace(self._state, notices=(*others, notice))
         return notice
 
     def learn_documents(self, documents: Iterable[CompiledLayer]) -> None:
         """Raise the floor of each policy name to the oldest version served of it. Durable when it returns."""
+        self.take_news(self.store_documents(documents))
+
+    def store_documents(self, documents: Iterable[CompiledLayer]) -> OrdersState:
+        """Store documents and the floors that follow from serving them; they count once they are taken in."""
         given = tuple(documents)
         seen = self._state.seen | {each.hash: SeenDocument(f"{each.layer}/{each.name}", each.version) for each in given}
         floors = dict(self._state.floors)
         for name in {seen[each.hash].title for each in given}:
             oldest = min(each.version for each in given if seen[each.hash].title == name)
             floors[name] = max(oldest, floors.get(name, 0))
-        if (floors, seen) == (self._state.floors, self._state.seen):
-            return
-        if self._backend is not None:
+        if self._backend is not None and (floors, seen) != (self._state.floors, self._state.seen):
             self._backend.write_documents(seen, floors)
-        self._state = msgspec.structs.replace(self._state, floors=floors, seen=seen)
+        return OrdersState((), floors, seen)
+
+    def take_news(self, state: OrdersState) -> None:
+        """Take in orders as they are stored. Nothing sinks: of two notices of a scope the higher counter stays."""
+        notices = {each.scope: each for each in (*self._state.notices, *state.notices)}
+        for each in self._state.notices:
+            if each.counter > notices[each.scope].counter:
+                notices[each.scope] = each
+        titles = self._state.floors.keys() | state.floors.keys()
+        floors = {title: max(self._state.floors.get(title, 0), state.floors.get(title, 0)) for title in titles}
+        self._state = OrdersState(tuple(notices.values()), floors, self._state.seen | state.seen)
 
     def is_old(self, document: str) -> bool:
         """Whether the document with this hash is below its floor; False if this hub was never given it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
+from cloud_hub.database.changes import Topic, record_change
 from cloud_hub.database.connection import Location, open_part, read_snapshot
 from cloud_hub.database.parts import REGISTRY
 from cloud_hub.database.statements import lock_exclusively, write_rows
@@ -38,11 +39,7 @@ class OrdersStore:
     def read(self) -> OrdersState:
         """All orders: notices by counter, so that of two the newer comes later."""
         with read_snapshot(self._engine) as connection:
-            found = connection.execute(notices.select().order_by(notices.c.counter)).mappings()
-            told = tuple(DenyNotice(**row) for row in found)
-            lowest = {row.title: row.version for row in connection.execute(floors.select())}
-            seen = {row.hash: SeenDocument(row.title, row.version) for row in connection.execute(documents.select())}
-        return OrdersState(told, lowest, seen)
+            return read_orders(connection)
 
     def write_notice(self, notice: DenyNotice) -> DenyNotice:
         """Store a notice in place of its scope's; its counter is raised above all that are stored."""
@@ -51,12 +48,14 @@ class OrdersStore:
             highest = connection.execute(sa.select(sa.func.max(notices.c.counter))).scalar() or 0
             notice = msgspec.structs.replace(notice, counter=max(notice.counter, highest + 1))
             write_rows(connection, notices, [msgspec.structs.asdict(notice)])
+            record_change(connection, Topic.ORDERS)
         return notice
 
     def write_documents(self, seen: Mapping[str, SeenDocument], lowest: Mapping[str, int]) -> None:
         """Store documents by hash and floors by policy name."""
         with self._engine.begin() as connection:
             _write_documents(connection, seen, lowest)
+            record_change(connection, Topic.ORDERS)
 
     def import_file(self, path: Path) -> None:
         """Read in what an `orders.json` holds; nothing if there is none.
@@ -72,6 +71,16 @@ class OrdersStore:
             newer = [each for each in found.notices if each.counter > stored.get(each.scope, 0)]
             write_rows(connection, notices, [msgspec.structs.asdict(each) for each in newer])
             _write_documents(connection, found.seen, found.floors)
+            record_change(connection, Topic.ORDERS)
+
+
+def read_orders(connection: sa.Connection) -> OrdersState:
+    """All orders: notices by counter, so that of two the newer comes later."""
+    found = connection.execute(notices.select().order_by(notices.c.counter)).mappings()
+    told = tuple(DenyNotice(**row) for row in found)
+    lowest = {row.title: row.version for row in connection.execute(floors.select())}
+    seen = {row.hash: SeenDocument(row.title, row.version) for row in connection.execute(documents.select())}
+    return OrdersState(told, lowest, seen)
 
 
 def open_orders(where: Location, older: Path | None = None) -> tuple[OrdersStore, Orders]:

@@ -7,6 +7,7 @@ random bits need no salt, and a stolen file reveals no token.
 
 import json
 import secrets
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
+from cloud_hub.database.changes import Topic, record_change
 from cloud_hub.database.connection import Location, open_part, read_snapshot
 from cloud_hub.database.parts import REGISTRY
 from cloud_hub.database.statements import write_rows
@@ -137,12 +139,14 @@ class Registry:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._devices: dict[str, EnrolledDevice] = {}
+        self._written: dict[str, int] = {}  # revision of what this hub changed itself
 
     @classmethod
     def open(cls, where: Location) -> Self:
         """Open, create or migrate the registry. ExitError(DATABASE) if it is damaged or written by a newer version."""
         registry = cls(open_part(where, REGISTRY))
-        registry._devices = registry._load_devices()
+        with read_snapshot(registry._engine) as connection:
+            registry.take_news(read_devices(connection), 0)
         return registry
 
     def close(self) -> None:
@@ -151,6 +155,12 @@ class Registry:
     def device(self, device: str) -> EnrolledDevice | None:
         """The device with this id, in any state; None if it never enrolled."""
         return self._devices.get(device)
+
+    def take_news(self, found: Iterable[EnrolledDevice], revision: int) -> None:
+        """Take in devices as they were at a revision or later; what this hub changed after it stays."""
+        for device in found:
+            if self._written.get(device.id, 0) <= revision:
+                self._devices[device.id] = device
 
     def devices(self) -> tuple[EnrolledDevice, ...]:
         """All devices, by id."""
@@ -216,8 +226,8 @@ class Registry:
             if connection.execute(_invites.update().where(*mine).values(used_ms=now_ms)).rowcount != 1:
                 return InviteFault.USED
             write_rows(connection, _devices, [row])
-        self._devices[invited] = _parse_device(row)
-        return self._devices[invited]
+            revision = record_change(connection, Topic.DEVICES, (invited,))
+        return self._keep_own(_parse_device(row), revision)
 
     def count_open_invites(self, now_ms: int) -> int:
         """Number of invites that are neither used nor expired."""
@@ -230,7 +240,8 @@ class Registry:
     def record_renewal(self, device: str, keys: DeviceKeys) -> EnrolledDevice:
         """Record a renewed certificate; the device's own keys stay. RegistryError if the device is unknown."""
         values = {"serial": keys.serial, "certificate_ends_ms": keys.certificate_ends_ms, "authority": keys.authority}
-        return self._update_device(device, values)
+        found = self._devices.get(device)
+        return self._update_device(device, values, found.state if found else None)
 
     def set_state(
         self,
@@ -254,7 +265,7 @@ class Registry:
             raise RegistryError(f"{device!r} {explain_refusal(found.state, state)}")
         retire_at_ms = now_ms + int(drain_s * 1000) if state is DeviceState.RETIRING else 0
         values = {"state": state.value, "changed_ms": now_ms, "why": because.value, "retire_at_ms": retire_at_ms}
-        return self._update_device(device, values)
+        return self._update_device(device, values, found.state)
 
     def suspect(self, device: str, now_ms: int) -> bool:
         """Suspend a device whose keys two machines use. False if there was nothing to suspend."""
@@ -284,15 +295,24 @@ class Registry:
             self.set_state(device, DeviceState.RETIRED, now_ms, StateReason.RETIREMENT_OVER)
         return tuple(over)
 
-    def _update_device(self, device: str, values: dict[str, Any]) -> EnrolledDevice:
+    def _update_device(self, device: str, values: dict[str, Any], known: DeviceState | None = None) -> EnrolledDevice:
+        """Change a device; `known`: only from this state. RegistryError if another hub has changed that meanwhile."""
         if device not in self._devices:
             raise RegistryError(f"no device {device!r}")
         mine = _devices.c.id == device
+        still = (mine, _devices.c.state == known.value) if known else (mine,)
         with self._engine.begin() as connection:
-            connection.execute(_devices.update().where(mine).values(values))
+            if not connection.execute(_devices.update().where(*still).values(values)).rowcount:
+                raise RegistryError(f"{device!r} was changed by another hub just now: look at it again")
             row = connection.execute(_devices.select().where(mine)).mappings().one()
-        self._devices[device] = _parse_device(dict(row))
-        return self._devices[device]
+            revision = record_change(connection, Topic.DEVICES, (device,))
+        return self._keep_own(_parse_device(dict(row)), revision)
+
+    def _keep_own(self, device: EnrolledDevice, revision: int) -> EnrolledDevice:
+        """Keep a device as this hub has just written it."""
+        self._written[device.id] = revision
+        self._devices[device.id] = device
+        return device
 
     def _check_invitable(self, asked: DeviceInvitation) -> None:
         split_device_id(asked.device)
@@ -305,9 +325,11 @@ class Registry:
         for word in (*asked.hardware, *filter(None, (asked.device_class, asked.region))):
             check_hardware(word)
 
-    def _load_devices(self) -> dict[str, EnrolledDevice]:
-        with read_snapshot(self._engine) as connection:
-            return {row["id"]: _parse_device(dict(row)) for row in connection.execute(_devices.select()).mappings()}
+
+def read_devices(connection: sa.Connection, ids: Collection[str] | None = None) -> list[EnrolledDevice]:
+    """Devices with these ids, or all of them."""
+    query = _devices.select() if ids is None else _devices.select().where(_devices.c.id.in_(ids))
+    return [_parse_device(dict(row)) for row in connection.execute(query).mappings()]
 
 
 def check_hardware(serial: str) -> str:

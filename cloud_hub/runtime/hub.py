@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.core import commands as c
+from cloud_hub.core.commands import Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.lineup import ModelUse
 from cloud_hub.database.errors import name_fault
+from cloud_hub.database.offload import OrderedWork
 from cloud_hub.engine.base import Engine
 from cloud_hub.engine.card_energy import EnergyCounters
 from cloud_hub.engine.types import ModelCard
@@ -24,6 +26,7 @@ from cloud_hub.engine.worker import BatchResult
 from cloud_hub.llm.model import LlmRecord
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.telemetry import describe_usage, is_computed_here
+from cloud_hub.region.news import find_closing_time
 from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.presence import DeviceActivity, DevicePresence
@@ -60,6 +63,7 @@ class HubServices(NamedTuple):
     observer: InferenceObserver | None = None  # records batch times, and traced work as spans
     language_models: LanguageModels | None = None
     energy: EnergyCounters | None = None  # of graphics cards
+    work: OrderedWork | None = None  # where statements of the registry run
 
 
 _NO_SIDES = HubServices()
@@ -84,6 +88,7 @@ class Hub:
     ) -> None:
         self._settings = settings
         self._registry = registry
+        self._work = sides.work or OrderedWork()
         self._log = sides.log or JsonLog()
         self.engines = EnginePool(engines, sides.stock or MemoryCatalog({}), self._on_loaded, self._log)
         self._envelopes = HubEnvelopes(keys)
@@ -144,7 +149,7 @@ class Hub:
         return EnergyMeter(counters, region, self._bill_energy, lambda: models.oldest_begun_at, time.time)
 
     def _mark_suspect(self, command: c.SuspendDevice) -> None:
-        self._registry.suspect(command.device, int(self._clock.now() * 1000))
+        self._work.submit(self._registry.suspect, command.device, int(self._clock.now() * 1000))
 
     # -- for the process and the web API
 
@@ -209,6 +214,18 @@ class Hub:
         """Open questions with these keys from now on."""
         self._envelopes.use_keys(keys)
 
+    def hears_region(self) -> bool:
+        """Return whether this hub knows what the others of its region changed; True of one that is alone."""
+        return not self._core.news.is_closed(self._clock.now())
+
+    def on_caught_up(self, age_s: float) -> None:
+        """Everything that other hubs had changed `age_s` seconds ago was taken in."""
+        self._handle_event(self._core.news.on_caught_up, find_closing_time(self._clock.now(), age_s))
+
+    def on_erased_elsewhere(self, stones: Sequence[Tombstone]) -> None:
+        """Take in what other hubs erased."""
+        self._handle_event(self._core.news.on_erased_elsewhere, stones)
+
     def now_ms(self) -> int:
         """Return hub time in ms."""
         return int(self._clock.now() * 1000)
@@ -225,6 +242,7 @@ class Hub:
             "link_up": self._link.up,
             "store_ok": not self.store.fault,
             "store_fault": self.store.fault,
+            "region_heard": self.hears_region(),
             "stores_damaged": self.store.list_damaged(),
             "open": self._open_work(),
             "draining": self._core.draining,

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from cloud_hub.database.offload import OrderedWork
 from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import EnrollmentService, HardwareList
 from cloud_hub.enrollment.eviction import SessionEvictor, build_stand_in_context
@@ -36,7 +37,15 @@ class IdentityService:
     keys.
     """
 
-    def __init__(self, config: HubConfig, ground: HubState, registry: Registry, broker_port: int, log: JsonLog) -> None:
+    def __init__(
+        self,
+        config: HubConfig,
+        ground: HubState,
+        holdings: tuple[Registry, OrderedWork],
+        broker_port: int,
+        log: JsonLog,
+    ) -> None:
+        registry, self._work = holdings
         self._config = config
         self._ground = ground
         self._registry = registry
@@ -83,7 +92,7 @@ class IdentityService:
     async def end_retirements(self, now_ms: Callable[[], int]) -> None:
         """End retirements whose time is over, until cancelled."""
         while True:
-            for device in self._registry.end_retirements(now_ms()):
+            for device in await self._work.run(self._registry.end_retirements, now_ms()):
                 self.doorman.queue_eviction(device)
             await asyncio.sleep(UPKEEP_S)
 

@@ -4,7 +4,7 @@ Rule: a document that is named but not published or not readable admits nothing;
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from cloud_hub.repository.repository import Repository
@@ -18,6 +18,7 @@ TUF_PREFIX = "tuf:"
 POLICY_WATCH_S = 1.0
 PolicyEntry = str | tuple[str, ...]  # a path or `tuf:NAME`, or the layers of one composition
 PolicyReader = Callable[[str], bytes | None]
+PolicySink = Callable[[tuple[Policy, ...]], Awaitable[None]]
 
 
 def read_nothing(_name: str) -> bytes | None:
@@ -87,7 +88,7 @@ class PolicyWatcher:
         self._known = -1
         self._served = served
 
-    async def run(self, serve: Callable[[tuple[Policy, ...]], None], every_s: float = POLICY_WATCH_S) -> None:
+    async def run(self, serve: PolicySink, every_s: float = POLICY_WATCH_S) -> None:
         """Watch for ever, calling `serve` with every new set; returns at once if no entry comes from the repository."""
         if not any(each.startswith(TUF_PREFIX) for entry in self._entries for each in _split_layers(entry)):
             return
@@ -95,7 +96,7 @@ class PolicyWatcher:
             found = await asyncio.to_thread(self._read_news)
             if found is not None and found != self._served:
                 before = tuple(each for each in self._served if each not in found)
-                serve((*found, *before))
+                await serve((*found, *before))
                 self._served = found
                 self._log.info("policies_served", policies=len(found))
             await asyncio.sleep(every_s)

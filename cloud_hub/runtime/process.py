@@ -9,6 +9,7 @@ nothing new, finish open work, keep the rest for the next start.
 import asyncio
 import contextlib
 import importlib.metadata
+import math
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.core.web_requests import InferRefusedError
+from cloud_hub.database.offload import OrderedWork
 from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.card_energy import open_energy_counters
 from cloud_hub.engine.factory import open_engine
@@ -40,6 +42,7 @@ from cloud_hub.runtime.identity import IdentityService
 from cloud_hub.runtime.language_models import open_language_models
 from cloud_hub.runtime.maintenance import HubKeyRotation, NumberedCard, RepositoryMaintainer, UpdateNotifier
 from cloud_hub.runtime.policies import PolicyWatcher, repository_reader
+from cloud_hub.runtime.region import list_readers
 from cloud_hub.security.hub_keys import HubCard, HubKeys, newest_key_number
 from cloud_hub.serving.bundles import BundleFolders
 from cloud_hub.serving.telemetry import InferenceObserver
@@ -47,10 +50,11 @@ from cloud_hub.storage.ledger_log import LedgerLog
 from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.client import ApiAddress
+from policies.model.policy import Policy
 from policies.rollout_rules.plan import FleetMember
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.logging import JsonLog, safe_name, safe_text
+from wire.process.logging import JsonLog, describe_error, safe_name, safe_text
 from wire.process.trace_export import Tracing
 
 FILE_POLL_S = 0.5
@@ -152,6 +156,9 @@ class HubProcess:
         self._log = log
         self._ended = asyncio.Event()
         self._urls = config.database_urls()
+        self._work = OrderedWork(
+            self._urls.registry, lambda error: log.error("registry_failed", error=describe_error(error))
+        )
         self._keys = ApiKeys.open(self._urls.access)
         self._settings = config.hub_settings(repository_reader(ground.repository))
         broker = config.broker_settings()
@@ -163,7 +170,8 @@ class HubProcess:
     async def run(self) -> None:
         """Serve until a signal or a defect. ExitError(BROKER, PORT, DATABASE, ...) if it cannot start."""
         register_signals(self._ended)
-        with contextlib.closing(Registry.open(self._urls.registry)) as registry, contextlib.closing(self._keys):
+        closing = contextlib.closing
+        with closing(Registry.open(self._urls.registry)) as registry, closing(self._keys), closing(self._work):
             async with self._running_broker():
                 await self._serve_hub(registry)
         self._log.info("stopped")
@@ -182,21 +190,12 @@ class HubProcess:
             await self._broker.stop()
 
     async def _serve_hub(self, registry: Registry) -> None:
-        bureau = IdentityService(self._config, self._ground, registry, self._broker_port, self._log)
+        bureau = IdentityService(self._config, self._ground, (registry, self._work), self._broker_port, self._log)
         trace, state = self._config.trace, self._ground.state
         tracing = Tracing(trace.file, trace.endpoint, "skerry-hub", self._config.hub.name, self._log)
         book, orders = open_orders(self._urls.registry, state.orders)
         spoken = ModelUsageStore.open(self._urls.versions)
-        sides = HubServices(
-            self._log,
-            orders,
-            bundle_catalog(self._config),
-            spoken,
-            InferenceObserver(tracing.sink, tracing.counts),
-            language_models=self._open_language_models(tracing),
-            energy=open_energy_counters(),
-        )
-        hub = self._build_hub(bureau, sides)
+        hub = self._build_hub(bureau, self._open_services(orders, spoken, tracing))
         clerk = self._open_ledger(hub, registry)
         hub.voice.attach_ledger(clerk)
         rolling = open_rollouts(hub, registry, (self._urls.rollouts, self._ground.repository), self._log)
@@ -208,8 +207,12 @@ class HubProcess:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(hub.run(), name="hub")
                 running.add_done_callback(lambda _: self._ended.set())
-                works = {**self._side_tasks(), **bureau.named_tasks(hub.now_ms)}
-                works |= self._repository_tasks(hub, bureau, rolling)
+                works = {
+                    **self._side_tasks(),
+                    **self._region_tasks(hub, registry, orders),
+                    **bureau.named_tasks(hub.now_ms),
+                }
+                works |= self._repository_tasks(hub, bureau, rolling, orders)
                 works |= {"ledger": clerk.run(), "rollouts": rolling[0].run()}
                 beside = [group.create_task(work, name=title) for title, work in works.items()]
                 await _wait_first(hub.ready, self._ended)
@@ -231,6 +234,18 @@ class HubProcess:
             spoken.close()
             book.close()
             tracing.close()
+
+    def _open_services(self, orders: Orders, spoken: ModelUsageStore, tracing: Tracing) -> HubServices:
+        return HubServices(
+            self._log,
+            orders,
+            bundle_catalog(self._config),
+            spoken,
+            InferenceObserver(tracing.sink, tracing.counts),
+            language_models=self._open_language_models(tracing),
+            work=self._work,
+            energy=open_energy_counters(),
+        )
 
     def _open_language_models(self, tracing: Tracing) -> LanguageModels:
         sinks = [trace_records(tracing.sink)] if tracing.sink else []
@@ -258,8 +273,6 @@ class HubProcess:
     def _side_tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the named tasks beside the hub's own."""
         sides: dict[str, Coroutine[Any, Any, None]] = {}
-        if self._place is not None:
-            sides["region"] = self._place.run()
         if self._broker is not None:
             sides["broker"] = self._broker.supervise()
         if self._config.hub.leave_file:
@@ -268,6 +281,13 @@ class HubProcess:
         if every_s is not None:
             sides["watchdog"] = _feed_watchdog(every_s)
         return sides
+
+    def _region_tasks(self, hub: Hub, registry: Registry, orders: Orders) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return the task that takes in what other hubs change; until it has, nothing new is taken."""
+        if self._place is None:
+            return {}
+        hub.on_caught_up(math.inf)
+        return {"region": self._place.run(list_readers(hub, registry, self._keys, orders), hub.on_caught_up)}
 
     def _api_context(
         self,
@@ -305,6 +325,8 @@ class HubProcess:
             catalog=rolling[1],
             language_models=hub.language_models,
             prices=self._config.price_list(),
+            work=self._work,
+            hears_region=hub.hears_region,
         )
 
     def _open_ledger(self, hub: Hub, registry: Registry) -> LedgerLogService:
@@ -321,7 +343,7 @@ class HubProcess:
         )
 
     def _repository_tasks(
-        self, hub: Hub, bureau: IdentityService, rolling: tuple[RolloutController, BundleTargets]
+        self, hub: Hub, bureau: IdentityService, rolling: tuple[RolloutController, BundleTargets], orders: Orders
     ) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that renew the update repository and notify devices of changes."""
         repository, log = self._ground.repository, self._log
@@ -336,10 +358,15 @@ class HubProcess:
         def committed() -> Mapping[str, int] | None:
             return rolling[1].committed_versions(rolling[0].views()) if rolling[0].is_loaded else None
 
+        async def serve(policies: tuple[Policy, ...]) -> None:
+            layers = [layer for policy in policies for layer in policy.layers]
+            orders.take_news(await self._work.run(orders.store_documents, layers))
+            hub.set_policies(policies)
+
         keeper = RepositoryMaintainer(repository, card, hub.now_ms, log, turn=change.rotate_if_due, committed=committed)
         herald = UpdateNotifier(repository, bureau.active_devices, hub.voice.publish_hint, log)
         watch = PolicyWatcher(self._config.policies, repository, log, self._settings.documents)
-        return {"keeper": keeper.run(), "herald": herald.run(), "policies": watch.run(hub.set_policies)}
+        return {"keeper": keeper.run(), "herald": herald.run(), "policies": watch.run(serve)}
 
     def _api_limits(self) -> ApiLimits:
         return ApiLimits(read_version(), self._config.api.max_body_bytes, self._config.api.ready_timeout_s)

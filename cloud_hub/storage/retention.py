@@ -8,13 +8,14 @@ limit.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
 from cloud_hub.core.commands import Erasure, ErasureRequest, QuestionEnding, QuestionKey, Tombstone
+from cloud_hub.database.changes import Topic, record_change
 from cloud_hub.database.statements import write_rows
 from cloud_hub.database.tables import effects, sealed, tallies, tombstones
 from wire.protocol.messages import RefusalReason
@@ -111,13 +112,16 @@ def _write_tombstone(connection: sa.Connection, wish: ErasureRequest, rows: int)
     """
     stone = Tombstone(wish.device, wish.mark, wish.before_ms, rows, wish.at_ms)
     write_rows(connection, tombstones, [msgspec.structs.asdict(stone)], raised=("before_ms",), added=("rows",))
+    record_change(connection, Topic.ERASURES, (wish.mark.hex(),))
     mine = sa.select(*_select_columns(Tombstone, tombstones)).where(tombstones.c.mark == wish.mark)
     return Tombstone(*connection.execute(mine).one())
 
 
-def read_tombstones(connection: sa.Connection) -> list[Tombstone]:
-    """All tombstones of erased subjects."""
-    return [Tombstone(*row) for row in connection.execute(sa.select(*_select_columns(Tombstone, tombstones)))]
+def read_tombstones(connection: sa.Connection, marks: Collection[str] | None = None) -> list[Tombstone]:
+    """Tombstones of erased subjects with these marks (hex), or all of them."""
+    query = sa.select(*_select_columns(Tombstone, tombstones))
+    query = query if marks is None else query.where(tombstones.c.mark.in_([bytes.fromhex(mark) for mark in marks]))
+    return [Tombstone(*row) for row in connection.execute(query)]
 
 
 def read_tallies(connection: sa.Connection) -> list[LabelTally]:

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from cloud_hub.core.commands import LOCAL, QuestionKey, QuestionRow
+from cloud_hub.core.commands import LOCAL, ErasureRequest, QuestionKey, QuestionRow
 from cloud_hub.core.context import RECENT_ROWS, STREAMS, QuestionMemory
 from cloud_hub.core.core import HubCore
 from cloud_hub.storage.store import StoreJob
@@ -44,6 +44,39 @@ def test_case_84_a_backlog_takes_turns_with_live_traffic(device):
     assert [seq for seq, _ in (r for r in bench.replies(live) if isinstance(r, tuple))] == [1]
     bench.settle()
     assert bench.core.counts["verdicts"] == 401
+
+
+def test_a_hub_that_does_not_hear_of_the_others_takes_nothing_new_and_finishes_what_it_has(device, bench):
+    bench.ask(device, 1)
+    bench.commit()
+    bench.core.news.on_caught_up(bench.now + 5.0, bench.now)
+    bench.ask(device, 2)
+    bench.wait(5.1)
+    assert bench.core.news.is_closed(bench.now)
+    bench.ask(device, 3)
+    refused = bench.core.queue_web_request(1, CARD.name, [np.zeros(4, np.float32)], bench.now)
+    assert isinstance(refused, RefuseQuestion)
+    assert (refused.reason, refused.retry_after_s > 0) == (RefusalReason.BUSY, True)
+    bench.settle()
+    assert [(r.seq, r.reason, r.final) for r in bench.refusals(device)] == [(3, RefusalReason.BUSY, False)]
+    assert bench.core.counts["verdicts"] == 2
+    bench.core.news.on_caught_up(bench.now + 5.0, bench.now)
+    bench.ask(device, 3)
+    bench.settle()
+    assert bench.core.counts["verdicts"] == 3
+
+
+def test_what_another_hub_erased_is_not_answered_from_memory(device, bench):
+    key = QuestionKey(device.id, device.epoch, 1)
+    bench.ask(device, 1)
+    bench.settle()
+    bench.store.apply_jobs([StoreJob(erases=[ErasureRequest(device.id, bytes(32), 2**52, 2**52, (key,))])])
+    (stone,) = bench.store.read_tombstones()
+    bench.sent.clear()
+    bench.core.news.on_erased_elsewhere([stone], bench.now)
+    bench.say(device.up, device.question(1, bench.now))
+    bench.settle()
+    assert bench.verdicts(device) == {}
 
 
 def test_draining_refuses_what_is_new_and_finishes_what_is_not(device, bench):

@@ -71,7 +71,7 @@ async def watched(watch: PolicyWatcher, served: list[list[tuple[str, int]]], cou
 
     seen = asyncio.Event()
 
-    def serve(policies: tuple[Policy, ...]) -> None:
+    async def serve(policies: tuple[Policy, ...]) -> None:
         served.extend(each for each in named(policies))
         seen.set()
 
@@ -91,10 +91,14 @@ async def test_a_newer_version_is_served_at_once_beside_the_one_before(repositor
     assert served == [[("demo", 2)], [("demo", 1)]]
 
 
+async def ignore(_policies: tuple[Policy, ...]) -> None:
+    """Serve nothing."""
+
+
 async def test_a_hub_of_files_alone_watches_nothing(repository, tmp_path):
     path = tmp_path / "demo.toml"
     path.write_bytes(text())
-    await asyncio.wait_for(PolicyWatcher([str(path)], repository, JsonLog(io.StringIO())).run(lambda _: None), 1)
+    await asyncio.wait_for(PolicyWatcher([str(path)], repository, JsonLog(io.StringIO())).run(ignore), 1)
 
 
 def test_case_103_an_older_or_changed_document_cannot_be_published(repository):
