@@ -101,7 +101,7 @@ bench-hub: setup ## the hub beside LitServe, MLServer, BentoML and Ray Serve, ea
 bench-large: setup ## large models: bytes of devices, starts, ranks, encoders, cards; goes on after a kill (ARGS='--only cards --json')
 	@$(python) -m benchmarks.large $(ARGS)
 
-bench-llm: setup ## the hub before the double of an engine: what it adds to a stream, an engine killed, overload, the bill
+bench-llm: setup ## language models: what the hub adds, an engine killed, overload, the bill; vLLM, MLServer, litellm if installed
 	@$(python) -m benchmarks llm $(ARGS)
 
 bench-rollout: setup ## good and bad versions through a simulated fleet, beside newest-wins and status alone (SKERRY_DATA=folder)

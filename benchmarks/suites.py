@@ -15,7 +15,7 @@ from benchmarks.forge.parts import quantisation, risk, routing
 from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.figures import Figure
 from benchmarks.hub import binary, overload, peers, sealed, swap
-from benchmarks.llm import gateway, trouble
+from benchmarks.llm import counters, gateway, litellm, remote, trouble
 from benchmarks.sharding import run
 from benchmarks.simulator import fuzz, live, speed
 from models.forge.evaluation.outcomes import read_outcomes
@@ -34,6 +34,10 @@ LLM_BENCHMARKS: dict[str, Benchmark] = {
     "gateway": gateway.run_benchmark,
     "killed": trouble.run_killed,
     "overload": trouble.run_overload,
+    "remote": remote.run_benchmark,
+    "counters": counters.run_doubles,
+    "vllm": counters.run_vllm,
+    "litellm": litellm.run_benchmark,
 }
 
 

@@ -52,10 +52,14 @@ def format_line(figure: Figure) -> str:
 
 def render_markdown(figures: Sequence[Figure]) -> str:
     rows = ["| figure | measured | aim | |", "|---|---|---|---|"]
-    rows += [
-        f"| {f.name} | **{format_amount(f)}** | {f.aim} | {'held' if f.held else '**not held**'} |" for f in figures
-    ]
+    rows += [f"| {f.name} | **{format_amount(f)}** | {f.aim} | {_judge(f)} |" for f in figures]
     return "\n".join(rows)
+
+
+def _judge(figure: Figure) -> str:
+    if not math.isfinite(figure.value):
+        return "not measured"
+    return "held" if figure.held else "**not held**"
 
 
 def find_percentile(values: Sequence[float], share: float) -> float:

@@ -37,9 +37,16 @@ class EchoFault(StrEnum):
     REFUSES = "refuses"  # status 400, with a reason
     FAILS = "fails"  # status 500
     BUSY = "busy"  # status 429
+    UNKNOWN = "unknown"  # status 404, as vLLM answers where a model does not do what is asked
 
 
-_STATUSES = {EchoFault.NOT_READY: 503, EchoFault.WRONG_KEY: 401, EchoFault.FAILS: 500, EchoFault.BUSY: 429}
+_STATUSES = {
+    EchoFault.NOT_READY: 503,
+    EchoFault.WRONG_KEY: 401,
+    EchoFault.FAILS: 500,
+    EchoFault.BUSY: 429,
+    EchoFault.UNKNOWN: 404,
+}
 
 
 class EchoUpstream:
@@ -100,6 +107,10 @@ class EchoUpstream:
             f"vllm:num_requests_waiting {self.waiting}",
             f"vllm:kv_cache_usage_perc {self.kv_usage}",
             f'vllm:cache_config_info{{block_size="{BLOCK_WORDS}"}} 1.0',
+            f"vllm:request_success_total {self.requests}",
+            f"vllm:prompt_tokens_total {self.prompt_tokens}",
+            f"vllm:prompt_tokens_cached_total {self.cached_tokens}",
+            f"vllm:generation_tokens_total {self.generated_tokens}",
         ]
         return web.Response(text="\n".join(lines) + "\n")
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ import openai
 from cloud_hub.system.client import ApiAddress, call_hub_api, read_running_address
 from simulations.processes import find_free_port
 from tests import ROOT
-from tests.live.engines.vllm import ENVIRONMENT, START_S
+from tests.live.engines.vllm import START_S, describe_environment
 
 CONFIG = 'state = "state"\n[api]\nport = 0\n[broker]\nport = {broker}\n[trace]\nfile = "trace.jsonl"\n'
 IMPATIENT: dict[str, Any] = {"timeout": 300.0, "max_retries": 0}
@@ -34,7 +33,7 @@ class LlmHub:
         with (folder / "hub.log").open("w") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "cloud_hub", "--config", str(folder / "hub.toml")],
-                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env={**os.environ, **ENVIRONMENT},
+                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=describe_environment(),
             )  # fmt: skip
 
     @property

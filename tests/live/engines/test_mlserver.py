@@ -1,69 +1,23 @@
 """MLServer, unmodified, computes a hub's model: the same answers, refusals in one line, killed under load."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 
-from benchmarks.harness.environments import MLSERVER
 from cloud_hub.engine.base import EngineState
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.types import EngineOptions, RemoteServer
-from simulations.processes import find_free_port
-from tests import ROOT
 from tests.cloud_hub.doubles.devices import SimDevice
 from tests.cloud_hub.doubles.site import Ear, effects_in, serving
 from tests.cloud_hub.engine.test_bundle import CODES
 from tests.cloud_hub.engine.test_remote import GRAPHS, PICTURE, golden_bundle, net, questions, refusal
 from tests.cloud_hub.runtime.test_remote_engine import NET, echo_bundle
+from tests.live.engines.mlserver import MlServer
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
-START_S = 120.0
 QUESTIONS = 60
-
-
-class MlServer:
-    """A server of ONNX graphs, by name; it is killed and started again at the same port."""
-
-    def __init__(self, folder: Path, graphs: dict[str, bytes]) -> None:
-        self._folder = folder
-        folder.mkdir()
-        for name, data in graphs.items():
-            (folder / f"{name}.onnx").write_bytes(data)
-        self._port = find_free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
-
-    def start(self) -> "MlServer":
-        program = ROOT / "benchmarks" / "peers" / "mlserver_onnx.py"
-        with (self._folder / "server.log").open("a") as log:
-            self._process = subprocess.Popen(
-                [str(MLSERVER.python), str(program), str(self._port), str(self._folder)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        until = time.monotonic() + START_S
-        while not self._is_ready():
-            assert self._process.poll() is None, (self._folder / "server.log").read_text()
-            assert time.monotonic() < until, (self._folder / "server.log").read_text()
-            time.sleep(0.1)
-        return self
-
-    def kill(self) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def _is_ready(self) -> bool:
-        try:
-            with urlopen(f"{self.url}/v2/health/ready", timeout=10) as response:
-                return bool(response.status == 200)
-        except OSError:
-            return False
 
 
 @pytest.fixture(scope="module")
