@@ -179,12 +179,13 @@ class ProcessHarness:
         extra: Mapping[str, Mapping[str, Any]] | None = None,
         policies: Sequence[Path] = (),
         also: Sequence[Path] = (),
+        llm: Sequence[Mapping[str, Any]] = (),
     ) -> HubHandle:
         """Configure and start a hub that serves `bundle` or several, with a broker of its own; see `configure_hub`.
 
         Returns when it is ready.
         """
-        hub = await self.configure_hub(bundle, extra, policies, also)
+        hub = await self.configure_hub(bundle, extra, policies, also, llm)
         await self.launch_hub()
         return hub
 
@@ -194,24 +195,27 @@ class ProcessHarness:
         extra: Mapping[str, Mapping[str, Any]] | None = None,
         policies: Sequence[Path] = (),
         also: Sequence[Path] = (),
+        llm: Sequence[Mapping[str, Any]] = (),
     ) -> HubHandle:
         """Configure a hub without starting it; its ports and its broker's were free a moment ago.
 
         With `policies` it serves questions under these alone, by name as it has published them: its update
         repository has these, the bundles and its own keys. `also`: bundles that it serves and has not
-        published. `extra`: tables of its configuration.
+        published. `extra`: tables of its configuration; `llm`: its language
+        models.
         """
         bundles = [bundle] if isinstance(bundle, Path) else [*bundle]
         folder = self.folder / "hub"
         folder.mkdir(parents=True, exist_ok=True)
         api_port, broker_port = find_free_port(), find_free_port()
-        tables: dict[str, dict[str, Any]] = {"api": {"port": api_port}, "broker": {"port": broker_port}}
+        tables: dict[str, Any] = {"api": {"port": api_port}, "broker": {"port": broker_port}}
         for name, table in (extra or {}).items():
             tables[name] = {**tables.get(name, {}), **table}
         config = folder / "hub.toml"
         values = {
             "state": str(folder / "state"),
             "models": [*map(str, bundles), *map(str, also)],
+            "llm": [*llm],
             "policies": [f"tuf:{parse_policy(path.read_text(encoding='utf-8')).name}" for path in policies],
         }
         config.write_text(tomli_w.dumps({**values, **tables}))

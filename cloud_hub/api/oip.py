@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
+import numpy.typing as npt
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -25,14 +26,15 @@ from cloud_hub.api.routing import Route, RouteAccess, answer_json
 from cloud_hub.core.web_requests import InferOptions, InferRefusedError, StillRunningError
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.registry.access import Caller, Scope
+from models.bundle.manifest import is_text_input
+from models.runtime.runner import SampleError
+from models.runtime.text import describe_input, parse_samples
 from wire.http import oip
+from wire.http.answer_tensors import build_answer_tensors, list_answer_outputs
 from wire.http.guards import error_response, read_body
 from wire.http.oip import (
     OipError,
     OipParameter,
-    TensorSpec,
-    build_answer_tensors,
-    list_answer_outputs,
     shorten_name,
 )
 from wire.http.openapi import INFER_REPLY, MODEL_METADATA, SERVER_METADATA, Schema, describe_infer_body
@@ -198,7 +200,7 @@ class OipRoutes:
             asked = oip.parse_infer_request(body, request.headers.get(oip.HEADER_LENGTH))
             wish = parse_options(request, asked.parameters, caller_of(request), body)
             oip.validate_wanted_outputs(asked, [spec.name for spec in card.outputs])
-            inputs = oip.validate_inputs(asked, card.inputs, MAX_ROWS)[engine.input_name]
+            inputs = _parse_samples(asked, engine)
             reply = _encode_reply(asked, engine, await self._inference.infer(engine.name, inputs, wish))
         except InferRefusedError as refused:
             reply = answer_refused(refused)
@@ -219,9 +221,17 @@ class OipRoutes:
 
 def describe_model(card: ModelCard, versions: Sequence[str]) -> oip.ModelMetadata:
     """Return the protocol's model card: one raw input with a free batch dimension, and the model's outputs."""
-    given = TensorSpec(card.input_name, card.input_dtype, (-1, *card.input_shape))
-    outputs = list_answer_outputs(card.labels, card.outputs)
-    return oip.ModelMetadata(card.ref.name, tuple(versions), "skerry_hub", (given,), outputs)
+    spec = card.input
+    outputs = list_answer_outputs(card.labels, card.outputs, text=is_text_input(spec))
+    return oip.ModelMetadata(card.ref.name, tuple(versions), "skerry_hub", (describe_input(spec),), outputs)
+
+
+def _parse_samples(asked: oip.InferRequest, card: ModelCard) -> npt.NDArray[Any]:
+    """Return the samples of a request. OipError(400) if they are not what the model takes."""
+    try:
+        return parse_samples(asked, card.input, MAX_ROWS)
+    except SampleError as error:
+        raise OipError(400, str(error)) from None
 
 
 def answer_refused(refused: InferRefusedError) -> web.Response:
@@ -249,6 +259,7 @@ def _encode_reply(asked: oip.InferRequest, card: ModelCard, predictions: Sequenc
     version = str(card.ref.version)
     facts: dict[str, oip.OipParameter] = {"source": "hub", "model_version": version}
     facts["in_domain"] = ",".join(name_domain(each.in_domain) for each in predictions)
-    reply = oip.InferResponse(card.ref.name, version, asked.id, build_answer_tensors(predictions, card.labels), facts)
+    outputs = build_answer_tensors(predictions, card.labels, text=is_text_input(card.input))
+    reply = oip.InferResponse(card.ref.name, version, asked.id, outputs, facts)
     encoded = oip.encode_infer_response(reply, asked)
     return web.Response(body=encoded.body, headers=encoded.headers())

@@ -8,7 +8,7 @@ import msgspec
 from cloud_hub.engine.types import WorkItem
 from cloud_hub.registry.device_states import Device
 from policies.serving.fair_queue import NORMAL
-from wire.protocol.messages import DownNote, LedgerHeadReport, Prediction, RefusalReason, Verdict
+from wire.protocol.messages import DownNote, LedgerHeadReport, Prediction, RefusalReason, TextUsage, Verdict
 from wire.protocol.rollout import InstallReport
 from wire.protocol.sealing import hash_subject_mark
 
@@ -87,6 +87,7 @@ class QuestionEnding(msgspec.Struct, frozen=True):
     region: str = ""
     engine_us: int = 0
     question_bytes: int = 0
+    usage: TextUsage | None = None  # of a text: its language model and its tokens
 
 
 class QuestionRow(msgspec.Struct, frozen=True):

@@ -130,6 +130,10 @@ class HubCore:
         """The running batch with this ticket. KeyError if there is none."""
         return self._batcher.running_batch(ticket)
 
+    def is_waited_for(self, item: BatchItem) -> bool:
+        """Whether an item is still open: neither answered, nor erased, nor abandoned by its caller."""
+        return self._batcher.is_waited_for(item)
+
     def engines_down(self) -> tuple[str, ...]:
         """Models whose engine fails its self test."""
         return self._batcher.down_models()

@@ -19,8 +19,11 @@ import numpy.typing as npt
 from cloud_hub.core.commands import Tombstone
 from cloud_hub.engine.types import ModelCard, WorkItem
 from cloud_hub.registry.orders import DenyNotice, Orders
-from models.runtime.chain import digest_chain
+from models.bundle.manifest import TEXT_FIELD
+from models.runtime.chain import digest_sent_chain
 from models.runtime.feature_codec import NUMPY_DTYPES, FeatureCodec, build_codec
+from models.runtime.runner import SampleError
+from models.runtime.text import decode_text
 from policies.decisions import leakage
 from policies.decisions.egress import DERIVED_FIELDS, find_highest_level
 from policies.decisions.leakage import LeakageCache
@@ -273,7 +276,17 @@ class QuestionValidator:
                     del codes[place]
                 else:
                     codes[place][spec.name] = batch.codes[row]
+        for place in [place for place, fields in codes.items() if not _text_fits(fields, card)]:
+            del codes[place]
         return [WorkItem(codes[place]) if place in codes else RefusalReason.SCHEMA for place in range(len(questions))]
+
+
+def _text_fits(fields: dict[str, npt.NDArray[np.uint8]], card: ModelCard) -> bool:
+    """Whether what shall be a text is one."""
+    try:
+        return all(spec.category != TEXT_FIELD or decode_text(fields[spec.name]) for spec in card.features)
+    except SampleError:
+        return False
 
 
 def _fields_fit(question: Escalation, features: AbstractSet[str]) -> bool:
@@ -294,7 +307,7 @@ def _fits_derived_field(spec: FieldSpec, tensor: Tensor) -> bool:
 
 
 def _leakage_evidence(card: ModelCard) -> leakage.LeakageEvidence:
-    return leakage.LeakageEvidence(card.leakage, partial(digest_chain, card.ref.cut, card.ref.codec))
+    return leakage.LeakageEvidence(card.leakage, partial(digest_sent_chain, card.ref.cut, card.ref.codec))
 
 
 def _build_wire_schema(card: ModelCard, codec: FeatureCodec) -> tuple[FieldSpec, ...]:

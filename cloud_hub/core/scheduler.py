@@ -91,7 +91,7 @@ class Batcher:
     def add_model(self, card: ModelCard, state: ModelState = ModelState.COLD) -> None:
         """Make another model known, cold unless said otherwise."""
         if card.name not in self._queues:
-            queue = self._queues[card.name] = ModelQueue(card, self._max_batch, self._is_waited_for)
+            queue = self._queues[card.name] = ModelQueue(card, self._max_batch, self.is_waited_for)
             queue.state = state
 
     def remove_model(self, model: str) -> tuple[BatchItem, ...]:
@@ -189,7 +189,8 @@ class Batcher:
         expired, self._expired = self._expired, []
         return expired
 
-    def _is_waited_for(self, item: BatchItem) -> bool:
+    def is_waited_for(self, item: BatchItem) -> bool:
+        """Whether anybody still waits for an item."""
         return self._local.get(item.key) is item if not item.key.device else self._device_alive(item)
 
     # -- batches

@@ -13,10 +13,12 @@ import msgspec
 from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.deadline import start_engine
 from cloud_hub.engine.devices import count_usable_cards, find_usable_cards
+from cloud_hub.engine.text import TextEngine
 from cloud_hub.engine.types import EngineOptions, RemoteServer, make_bundle_card, make_placement_request, needs_sharding
 from models.bundle.bundle import Bundle, open_edge_part
 from models.bundle.hub_part import HubKind, HubPart, WeightFiles, open_hub_part
 from models.bundle.manifest import BundleError, Manifest, ParallelPlan
+from models.bundle.text_part import TextTemplate, decode_text_template
 from models.graph.format import HubModelDocument, decode_hub_model
 from models.sharding.program import ParallelShape
 from models.sharding.sizes import ModelSize, fullest_rank, measure_model, measure_ranks
@@ -41,6 +43,10 @@ def open_engine(path: Path, means: EngineOptions) -> Engine:
     edge = open_edge_part(path)
     part = open_hub_part(path, edge.manifest)
     kind, plan, model = part.manifest.kind, part.manifest.parallel, edge.manifest.model
+    if kind is HubKind.TEXT:
+        text = TextEngine(make_bundle_card(edge, 1), read_text_template(part), means.language_models)
+        text.start()
+        return text
     if server := means.remote_server(edge.manifest.ref):
         return start_engine(partial(_build_remote_engine, edge, kind, means, server), model, means.ready_s)
     several, note = kind is HubKind.GRAPHS and needs_sharding(plan, means), ""
@@ -50,6 +56,14 @@ def open_engine(path: Path, means: EngineOptions) -> Engine:
         sharded.start()
         return sharded
     return start_engine(partial(_build_local_engine, edge, kind, means, note), model, means.ready_s)
+
+
+def read_text_template(part: HubPart) -> TextTemplate:
+    """Read the template of a hub part of kind `text`. BundleError that names the model if it is malformed."""
+    try:
+        return decode_text_template(part.read_file(part.manifest.graph))
+    except BundleError as error:
+        raise BundleError(f"{part.manifest.model}: {error}") from None
 
 
 def _build_local_engine(edge: Bundle, kind: HubKind, means: EngineOptions, note: str) -> Engine:

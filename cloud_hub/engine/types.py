@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.bundle.bundle import Bundle
-from models.bundle.manifest import BundleError, Manifest, ParallelPlan
+from models.bundle.manifest import BundleError, InputSpec, Manifest, ParallelPlan
 from models.bundle.measurements import LeakageRow
 from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec, read_codec_tables
 from policies.serving.computing import ComputeOptions, ComputeOverride, Precision
@@ -41,6 +41,12 @@ class ModelCard(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """Name and version, as `digits@7`, in predictions, metrics and the web API."""
         return f"{self.ref.name}@{self.ref.version}"
+
+    @property
+    def input(self) -> InputSpec:
+        """The input of one sample."""
+        dtype = TensorDType(self.input_dtype)
+        return InputSpec(self.input_name, dtype, self.input_shape, self.input_low, self.input_high)
 
     def accepts_inputs(self, inputs: npt.NDArray[np.generic]) -> bool:
         """Whether `inputs` is `[n, *input_shape]`, n >= 1, of the right type, made of finite numbers of its range."""
@@ -111,7 +117,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
 
     `max_batch`: items at most; `threads`: of torch, in each process; `memory_bytes`: per device; `ready_s`: time limit
     for an engine to become ready. `compute`: of every model; `models`: what differs for one, by `digits@7` or `digits`;
-    `remote`: servers that compute a model instead of this machine, named likewise.
+    `remote`: servers that compute a model instead of this machine, named likewise. `language_models`: those of the hub,
+    each with the questions of devices that it is asked at once.
     """
 
     max_batch: int = 32
@@ -125,6 +132,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     compute: ComputeOptions = ComputeOptions()
     models: dict[str, ComputeOverride] = {}
     remote: dict[str, RemoteServer] = {}
+    language_models: dict[str, int] = {}
 
     def compute_options(self, ref: ModelRef) -> ComputeOptions:
         """Device and precision of one version: its own entry, else its model's, over those of every model."""

@@ -8,8 +8,9 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -25,7 +26,7 @@ class EchoFault(StrEnum):
     DIES_AT_ONCE = "dies_at_once"  # closes the connection without an answer
     DIES_LATER = "dies_later"  # closes it after two events
     HALF_EVENT = "half_event"  # after two events half of the third, then closes
-    BROKEN_JSON = "broken_json"  # the third event is no JSON
+    BROKEN_JSON = "broken_json"  # the third event, or a whole answer, is no JSON
     HUGE_LINE = "huge_line"  # the third event is 10 MB long
     ERROR_EVENT = "error_event"  # the third event is an error
     STALLS_AT_ONCE = "stalls_at_once"
@@ -52,6 +53,8 @@ _STATUSES = {
 class EchoUpstream:
     """The server. `token_s`: time for each generated token; `first_s`: before the first one. `fault` may be changed.
 
+    `replies`: what is said instead of the prompt, by a word: the first of these words that stands in it counts.
+
     `requests` counts those beyond the hub's checks, `prompt_tokens` and `generated_tokens` what was computed for them,
     `cached_tokens` of the prompts what was computed before; `hung_up` those whose caller went before the end.
     """
@@ -69,6 +72,7 @@ class EchoUpstream:
         self.headers: list[dict[str, str]] = []
         self.url = ""
         self._key = key
+        self.replies: dict[str, str] = {}
         self._cache: set[tuple[str, ...]] = set()
         self._runner: web.AppRunner | None = None
 
@@ -139,7 +143,7 @@ class EchoUpstream:
         self.requests += 1
         self.in_flight += 1
         try:
-            return await self._compute(request, asked, words, _say_words(words, most))
+            return await self._compute(request, asked, words, _say_words(words, most, self.replies))
         except (asyncio.CancelledError, ConnectionError):
             self.hung_up += 1
             raise
@@ -180,7 +184,12 @@ class EchoUpstream:
         if not asked.get("stream"):
             await asyncio.sleep(self.token_s * len(said))
             self.generated_tokens += len(said)
-            return web.json_response(self._whole_answer(words, said, chat=chat, cached=cached))
+            if self.fault is EchoFault.BROKEN_JSON:
+                return web.Response(text='{"choices": [', content_type="application/json")
+            whole = self._whole_answer(words, said, chat=chat, cached=cached)
+            if self.fault is EchoFault.NO_USAGE:
+                del whole["usage"]
+            return web.json_response(whole)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         async for event in self._speak(said, chat=chat):
@@ -268,7 +277,10 @@ def _read_words(prompt: Any) -> list[str]:
     return [word for text in texts for word in str(text).split()]
 
 
-def _say_words(words: list[str], most: int) -> list[str]:
+def _say_words(words: list[str], most: int, replies: Mapping[str, str]) -> list[str]:
+    known = next((replies[word.lower()] for word in words if word.lower() in replies), "")
+    if known:
+        return known.split()[:most]
     return [words[i % len(words)] for i in range(most)] if words else ["nothing"]
 
 
@@ -280,17 +292,19 @@ def _count_usage(words: list[str], said: list[str], cached: int) -> dict[str, An
 async def _serve(options: argparse.Namespace) -> None:
     await asyncio.sleep(options.start_s)
     server = EchoUpstream(options.model, token_s=options.token_s, first_s=options.first_s)
+    server.replies = json.loads(options.replies.read_text(encoding="utf-8")) if options.replies else {}
     print(await server.start(options.port), flush=True)
     await asyncio.Event().wait()
 
 
 def main() -> None:
     """Serve until killed."""
-    parser = argparse.ArgumentParser(prog="python -m cloud_hub.llm.echo")
+    parser = argparse.ArgumentParser(prog="python -m cloud_hub.llm.echo", usage="%(prog)s [options]")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--model", default="echo")
     parser.add_argument("--token-s", type=float, default=0.0, help="seconds for each generated token")
     parser.add_argument("--first-s", type=float, default=0.0, help="seconds before the first one")
+    parser.add_argument("--replies", type=Path, help="JSON file: what to say, by a word of the prompt")
     parser.add_argument("--start-s", type=float, default=0.0, help="seconds before it listens")
     asyncio.run(_serve(parser.parse_args()))
 

@@ -25,11 +25,15 @@ MAX_TRIES = 3
 
 
 class LlmCaller(msgspec.Struct, frozen=True):
-    """Who asks: its tenant ("" = the whole hub), its key within the tenant, and its traceparent ("" = not traced)."""
+    """Who asks: its tenant ("" = the whole hub), its key within the tenant, and its traceparent ("" = not traced).
+
+    `question`: a device's question, which is billed in the commit that stores its answer and nowhere else.
+    """
 
     tenant: str = ""
     flow: str = ""
     trace: str = ""
+    question: bool = False
 
 
 class LlmRecord(msgspec.Struct, frozen=True):
@@ -75,7 +79,7 @@ class LanguageModel:
         self._estimate = TokenEstimate()
         self._prefixes = PrefixTable()
         self._computing: Counter[float] = Counter()  # requests, by when their turn came
-        self._session: aiohttp.ClientSession
+        self._session: aiohttp.ClientSession | None = None
 
     # -- life
 
@@ -87,17 +91,20 @@ class LanguageModel:
                 if self.engine:
                     group.create_task(self.engine.run(), name=f"llm-engine-{self.settings.name}")
                 for replica in self.replicas:
-                    group.create_task(self._check_for_ever(replica), name=f"llm-check-{replica.name}")
+                    group.create_task(self._check_for_ever(replica, self._session), name=f"llm-check-{replica.name}")
         finally:
             await self._session.close()
 
-    async def _check_for_ever(self, replica: Replica) -> None:
+    async def _check(self, replica: Replica, session: aiohttp.ClientSession) -> None:
+        was = replica.ready
+        await replica.check(session)
+        if replica.ready != was:
+            self._on_change(replica)
+        self.queue.dispatch()
+
+    async def _check_for_ever(self, replica: Replica, session: aiohttp.ClientSession) -> None:
         while True:
-            was = replica.ready
-            await replica.check(self._session)
-            if replica.ready != was:
-                self._on_change(replica)
-            self.queue.dispatch()
+            await self._check(replica, session)
             await asyncio.sleep(self.settings.ready_s * (0.9 + 0.2 * random.random()))  # noqa: S311 - jitter
 
     def _on_change(self, replica: Replica) -> None:
@@ -107,6 +114,13 @@ class LanguageModel:
         else:
             self._prefixes.forget(replica.name)  # it may have been started anew, with an empty cache
             self._log.warning("llm_not_ready", **told, why=safe_text(replica.why))
+
+    async def check_now(self) -> str:
+        """Let every replica complete a token: what is wrong if none does, "" = one did."""
+        if self._session is None:
+            return "not started yet"
+        await asyncio.gather(*(self._check(replica, self._session) for replica in self.replicas))
+        return "" if self.ready else next((replica.why for replica in self.replicas), "")
 
     # -- what it can do
 
@@ -226,6 +240,7 @@ class LanguageModel:
         tried: list[Replica] = []
         while True:
             assert ticket.replica is not None
+            assert self._session is not None
             replica = ticket.replica
             tried.append(replica)
             self._prefixes.add(replica.name, ticket.prefix)

@@ -60,6 +60,11 @@ class LanguageModels:
             for model in self._models.values():
                 group.create_task(model.run(), name=f"llm-{model.settings.name}")
 
+    async def check_model(self, name: str) -> str:
+        """Let a model complete a token now: what is wrong, "" = nothing."""
+        model = self._models.get(name)
+        return await model.check_now() if model else f"this hub has no language model {name}"
+
     def add_sink(self, sink: RecordSink) -> None:
         """Give every record to `sink` too."""
         self._sinks = (*self._sinks, sink)

@@ -28,7 +28,8 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_running`, `max_running_tokens`: what one replica is given at once; more waits in the hub, in fair order.
     `assumed_tokens`: what an answer counts for whose request says no limit. `tokens_per_s`: throughput of a replica
-    until it was measured. `tenant_tokens_per_s`, `tenant_burst_tokens`: rate limit of a tenant.
+    until it was measured. `max_questions`: of devices that ask through one text model and are waited for at once; more
+    wait in the queue of that model. `tenant_tokens_per_s`, `tenant_burst_tokens`: rate limit of a tenant.
 
     `ready_s`: between two checks; `check_s`: what the completion of one token may take; `start_s`: what a started
     engine may take to get ready; `connect_s`: to connect; `first_s`: until an answer begins; `stall_s`: between two
@@ -55,6 +56,7 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_wait_s: float = 60.0
     assumed_tokens: int = 1024
     tokens_per_s: float = 1000.0
+    max_questions: int = 64
     tenant_tokens_per_s: float = 1_000_000.0
     tenant_burst_tokens: float = 4_000_000.0
     ready_s: float = 5.0

@@ -255,6 +255,7 @@ class HubConfig(ProcessConfig):
             compute=ComputeOptions(section.device, section.precision, section.allow_fallback),
             models={name: ComputeOverride(**own.model_dump()) for name, own in section.models.items()},
             remote={each.model: RemoteServer(**each.model_dump(exclude={"model"})) for each in self.remote},
+            language_models={each.name: each.max_questions for each in self.llm},
         )
 
     def price_list(self) -> PriceList:

@@ -24,6 +24,7 @@ from cloud_hub.engine.card_energy import EnergyCounters
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.engine.worker import BatchResult
 from cloud_hub.llm.model import LlmRecord
+from cloud_hub.llm.questions import QuestionAsker
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.telemetry import describe_usage, is_computed_here
 from cloud_hub.region.news import find_closing_time
@@ -90,7 +91,10 @@ class Hub:
         self._registry = registry
         self._work = sides.work or OrderedWork()
         self._log = sides.log or JsonLog()
-        self.engines = EnginePool(engines, sides.stock or MemoryCatalog({}), self._on_loaded, self._log)
+        self.language_models = sides.language_models or LanguageModels()
+        self.language_models.add_sink(self._bill_record)
+        stock, asker = sides.stock or MemoryCatalog({}), QuestionAsker(self.language_models)
+        self.engines = EnginePool(engines, stock, self._on_loaded, self._log, asker)
         self._envelopes = HubEnvelopes(keys)
         self._core = HubCore(settings, self.engines.cards, registry, self._envelopes, sides.orders)
         self._presence = DevicePresence()
@@ -115,8 +119,6 @@ class Hub:
         self.versions = VersionManager(
             self._core.lineup, self.engines, self._handle_and_flush, sides.spoken or ModelUsageStore.open(None)
         )
-        self.language_models = sides.language_models or LanguageModels()
-        self.language_models.add_sink(self._bill_record)
         self._energy = self._open_energy(sides.energy) if sides.energy else None
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
@@ -321,7 +323,7 @@ class Hub:
     def _on_computed(self, ticket: int, result: BatchResult) -> None:
         batch, now = self._core.running_batch(ticket), self._clock.now()
         self.observer.on_batch(batch, result, now)
-        if not result.error:
+        if not result.error and not any(each.usage for each in result.predictions):  # a text is billed by its tokens
             self.store.add_usages(describe_batch(batch, result.seconds, self._settings.region, now))
             if self._energy:
                 self._energy.on_batch(batch, result.seconds, self.engines.setups().get(batch.model))
@@ -330,6 +332,8 @@ class Hub:
         if self._energy and is_computed_here(record):
             user = EnergyUser(record.caller.tenant, record.model, record.region)
             self._energy.ledger.on_computed(user, record.begun_at, record.ended_at)
+        if record.caller.question:
+            return  # a device's: billed in the commit that stores its answer
         self.store.add_usages([describe_usage(record)])
         self.store.submit_job()
 

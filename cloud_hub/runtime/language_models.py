@@ -76,6 +76,7 @@ class LlmSection(ConfigSection):
     max_wait_s: _Seconds = _DEFAULTS.max_wait_s
     assumed_tokens: _Tokens = _DEFAULTS.assumed_tokens
     tokens_per_s: _Rate = _DEFAULTS.tokens_per_s
+    max_questions: Annotated[int, Field(ge=1, le=4096)] = _DEFAULTS.max_questions
     tenant_tokens_per_s: _Rate = _DEFAULTS.tenant_tokens_per_s
     tenant_burst_tokens: _Rate = _DEFAULTS.tenant_burst_tokens
     ready_s: _Seconds = _DEFAULTS.ready_s

@@ -10,7 +10,14 @@ from typing import ClassVar, Protocol
 from cloud_hub.registry.device_states import Device
 from cloud_hub.security.hub_keys import HubKeys
 from wire.errors import Fault, LocalError, RemoteError
-from wire.protocol.codec import SIGNATURE_BYTES, Frame, encode_clear_part, encode_wire_message, pad_plaintext
+from wire.protocol.codec import (
+    SIGNATURE_BYTES,
+    Frame,
+    choose_text_class,
+    encode_clear_part,
+    encode_wire_message,
+    pad_plaintext,
+)
 from wire.protocol.messages import CipherSuite, DenyAllNotice, DownNote, FrameHeader, Refusal, Verdict
 from wire.protocol.rollout import Assignment
 from wire.protocol.sealing import (
@@ -119,7 +126,7 @@ class HubEnvelopes:
             created_ms=int(now * 1000),
             key_id=self.reader_key_id(device),
         )
-        padded = pad_plaintext(encode_wire_message(verdict))
+        padded = _pad_verdict(verdict)
         try:
             return seal_frame(header, padded, to=device.hpke_key, by=self._keys.signing, channel=_DOWN, binding=binding)
         except ValueError:  # a point of low order: no secret can be agreed with it (RFC 7748, section 6.1)
@@ -165,7 +172,7 @@ class PlainEnvelopes:
             created_ms=int(now * 1000),
             key_id=self.reader_id,
         )
-        return _make_plain_frame(CipherSuite.SEALED, header, pad_plaintext(encode_wire_message(verdict)))
+        return _make_plain_frame(CipherSuite.SEALED, header, _pad_verdict(verdict))
 
 
 _DOWN = TopicChannel.REPLY
@@ -179,6 +186,12 @@ def choose_note_channel(note: DownNote) -> TopicChannel:
 def _make_note_header(device: str, note: DownNote, now: float, signer: bytes) -> FrameHeader:
     seq = note.seq if isinstance(note, Refusal) else 0
     return FrameHeader(compute_shard(device), device, note.epoch, seq=seq, created_ms=int(now * 1000), key_id=signer)
+
+
+def _pad_verdict(verdict: Verdict) -> bytes:
+    """Encode and pad a verdict: one with a text to a size class of texts."""
+    encoded = encode_wire_message(verdict)
+    return pad_plaintext(encoded, 0 if verdict.prediction.text is None else choose_text_class(len(encoded)))
 
 
 def _make_plain_frame(suite: CipherSuite, header: FrameHeader, body: bytes) -> bytes:

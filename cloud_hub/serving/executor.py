@@ -16,9 +16,11 @@ from cloud_hub.core import commands
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.web_requests import EngineProbe
 from cloud_hub.engine.base import ENGINE_FAULTS, Engine
+from cloud_hub.engine.text import TextEngine
 from cloud_hub.engine.types import EngineSetup, ModelCard
 from cloud_hub.engine.worker import BatchResult, EngineWorker
 from cloud_hub.serving.bundles import BundleCatalog
+from cloud_hub.serving.text import NO_LANGUAGE_MODELS, TextAsker, TextWorker
 from models.bundle.manifest import BundleError
 from policies.serving.batching import BatchCost
 from wire.process.logging import JsonLog, SafeName, safe_name, safe_text
@@ -30,19 +32,25 @@ class EnginePool:
     """The loaded engines by model. Call `start` first; every method is called on the event loop."""
 
     def __init__(
-        self, engines: Sequence[Engine], stock: BundleCatalog, on_loaded: LoadedCallback, log: JsonLog
+        self,
+        engines: Sequence[Engine],
+        stock: BundleCatalog,
+        on_loaded: LoadedCallback,
+        log: JsonLog,
+        asker: TextAsker = NO_LANGUAGE_MODELS,
     ) -> None:
+        self._asker = asker
         self._given = tuple(engines)
         self._stock = stock
         self._on_loaded = on_loaded
         self._log = log
-        self._lanes: dict[str, EngineWorker] = {}
+        self._lanes: dict[str, EngineWorker | TextWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._fallbacks: dict[str, str] = {}
         self.failed_loads = 0
 
-    def worker_for(self, model: str) -> EngineWorker:
+    def worker_for(self, model: str) -> EngineWorker | TextWorker:
         """Worker of a loaded model. KeyError if it is not loaded."""
         return self._lanes[model]
 
@@ -53,8 +61,7 @@ class EnginePool:
 
     async def start(self) -> None:
         """Warm up the given engines. One that fails is down rather than missing: it is checked again later."""
-        loop = asyncio.get_running_loop()
-        self._lanes = {engine.card.name: EngineWorker(engine, loop) for engine in self._given}
+        self._lanes = {engine.card.name: self._open_worker(engine) for engine in self._given}
         for model, lane in self._lanes.items():
             why = await lane.warm_up()
             if why:
@@ -83,11 +90,15 @@ class EnginePool:
             task.add_done_callback(self._closing.discard)
 
     async def probe(self) -> list[EngineProbe]:
-        """Run the self test of every engine through its thread."""
-        lanes = dict(self._lanes)
+        """Run the self test of every engine through its thread.
+
+        A text model passes: where its language model is away, questions wait for it, and the hub serves all others.
+        """
+        lanes = {model: lane for model, lane in self._lanes.items() if not isinstance(lane, TextWorker)}
+        waiting = [EngineProbe(model, True, 0.0, "") for model in self._lanes.keys() - lanes.keys()]
         results = await asyncio.gather(*(lane.probe() for lane in lanes.values()))
         pairs = zip(lanes, results, strict=True)
-        return [EngineProbe(model, not result.error, result.seconds, result.error) for model, result in pairs]
+        return [EngineProbe(model, not result.error, result.seconds, result.error) for model, result in pairs] + waiting
 
     def rebuilds(self) -> dict[str, int]:
         """How often the groups of ranks of each loaded sharded model were lost and started again."""
@@ -123,7 +134,7 @@ class EnginePool:
         except (*ENGINE_FAULTS, BundleError) as error:
             self._report_failure(model, str(error) or type(error).__name__)
             return
-        lane = EngineWorker(engine, asyncio.get_running_loop())
+        lane = self._open_worker(engine)
         why = await lane.warm_up()
         if why:
             await lane.close()
@@ -132,6 +143,11 @@ class EnginePool:
         self._lanes[model] = lane
         self._log.info("loaded", model=safe_name(model), **_describe_setup(lane.setup))
         self._on_loaded(model, "", _card_of(engine))
+
+    def _open_worker(self, engine: Engine) -> EngineWorker | TextWorker:
+        if isinstance(engine, TextEngine):
+            return TextWorker(engine, self._asker)
+        return EngineWorker(engine, asyncio.get_running_loop())
 
     def _report_failure(self, model: str, why: str) -> None:
         self.failed_loads += 1
@@ -190,6 +206,9 @@ class BatchExecutor:
             loop.call_soon(self.run_batch, command)
             return
         lane = self._engines.worker_for(command.model)
+        if isinstance(lane, TextWorker):
+            lane.submit_items(command.items, partial(self._on_late, command.ticket), self._core.is_waited_for)
+            return
         batch = [item.work for item in command.items]
         result = lane.run_inline(batch)
         if result is None:

@@ -20,6 +20,7 @@ from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.database.statements import write_rows
 from cloud_hub.database.tables import costs
 from policies.serving.fair_queue import extract_tenant
+from wire.protocol.messages import TextUsage
 
 DAY_MS = 86_400_000
 KEPT_DAYS = 400  # a year, and time to write its bill
@@ -64,18 +65,32 @@ class CostEntry(msgspec.Struct, frozen=True, order=True):
 
 
 def describe_endings(endings: Iterable[QuestionEnding]) -> list[Usage]:
-    """Return what verdicts used; a question that was refused uses nothing."""
+    """Return what verdicts used; a question that was refused uses nothing.
+
+    A text is billed under the name of the language model that wrote it, by its tokens.
+    """
     return [
         Usage(
             each.ended_ms // DAY_MS,
             extract_tenant(each.key.device),
-            each.model,
+            each.usage.model if each.usage else each.model,
             each.region,
-            {CostKind.REQUESTS: 1, CostKind.ENGINE_US: each.engine_us, CostKind.BYTES: each.question_bytes},
+            {CostKind.REQUESTS: 1, CostKind.ENGINE_US: each.engine_us, CostKind.BYTES: each.question_bytes}
+            | _count_tokens(each.usage),
         )
         for each in endings
         if each.verdict
     ]
+
+
+def _count_tokens(usage: TextUsage | None) -> dict[CostKind, int]:
+    if usage is None:
+        return {}
+    return {
+        CostKind.TOKENS_IN: usage.prompt_tokens - usage.cached_tokens,
+        CostKind.TOKENS_CACHED: usage.cached_tokens,
+        CostKind.TOKENS_OUT: usage.generated_tokens,
+    }
 
 
 def describe_batch(batch: Batch, compute_s: float, region: str, now: float) -> list[Usage]:

@@ -237,6 +237,7 @@ def end_with_verdict(command: commands.SealVerdict, frame: bytes, now: float) ->
         region=command.verdict.region,
         engine_us=round(command.engine_s * US_PER_S),
         question_bytes=command.question_bytes,
+        usage=said.usage,
     )
 
 

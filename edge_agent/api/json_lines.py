@@ -17,9 +17,10 @@ from edge_agent.api.corrections import OwedCorrections
 from edge_agent.api.service import make_answer_json
 from edge_agent.api.sources import SampleFeed
 from edge_agent.core.records import AnswerRecord, DisabledError, NoModelError, Sample
-from models.bundle.manifest import InputSpec
+from models.bundle.manifest import InputSpec, is_text_input
 from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_values
+from models.runtime.text import encode_text
 from wire.http.tensors import OipError, TensorHead, parse_json_tensor
 from wire.process.tracing import begin_trace
 
@@ -29,7 +30,7 @@ _CHUNK_BYTES = 65536
 
 
 class _SampleLine(msgspec.Struct, forbid_unknown_fields=True):
-    """One JSON line. `x`: the sample, nested or flat; `id`: the caller's own, given back with the answer."""
+    """One JSON line. `x`: the sample, nested or flat, or a text; `id`: the caller's own, given back with the answer."""
 
     x: msgspec.Raw
     data_class: str | None = None
@@ -124,7 +125,9 @@ class JsonLines:
 
 
 def _parse_values(values: msgspec.Raw, spec: InputSpec) -> SampleArray:
-    """The JSON numbers of a sample in this input's shape and type. SampleError if they do not fit it."""
+    """The JSON numbers of a sample in this input's shape and type, or its text. SampleError if they do not fit it."""
+    if is_text_input(spec):
+        return _parse_text(values, spec)
     head = TensorHead("x", spec.dtype.value, list(spec.shape), {}, values)
     try:
         x = parse_json_tensor(head, math.prod(spec.shape))
@@ -132,6 +135,13 @@ def _parse_values(values: msgspec.Raw, spec: InputSpec) -> SampleArray:
         raise SampleError(str(error)) from None
     check_values(x, spec)
     return x
+
+
+def _parse_text(value: msgspec.Raw, spec: InputSpec) -> SampleArray:
+    try:
+        return encode_text(msgspec.json.decode(value, type=str), spec)
+    except msgspec.DecodeError:
+        raise SampleError(f"{spec.name}: a text is wanted") from None
 
 
 def _parse_line(line: bytes) -> _SampleLine:

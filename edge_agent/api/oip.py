@@ -16,12 +16,14 @@ from aiohttp import web
 from edge_agent.api.service import AnswerService, choose_traceparent, make_parameters
 from edge_agent.core.records import AnswerRecord, DisabledError, NoModelError, Sample
 from edge_agent.inference.requests import MAX_SUBJECT_CHARS
-from models.bundle.manifest import InputSpec, Manifest
+from models.bundle.manifest import InputSpec, Manifest, is_text_input
 from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_samples
+from models.runtime.text import describe_input, parse_samples
 from wire.http import oip
+from wire.http.answer_tensors import build_answer_tensors, list_answer_outputs
 from wire.http.guards import read_body
-from wire.http.oip import OipError, build_answer_tensors, list_answer_outputs
+from wire.http.oip import OipError
 
 SERVER = "skerry-agent"
 PLATFORM = "skerry_edge"
@@ -44,9 +46,8 @@ class InferLimits(msgspec.Struct, frozen=True):
 def make_model_card(manifest: Manifest) -> oip.ModelMetadata:
     """Metadata of the one model that an agent serves: its input, and the outputs that every answer has."""
     spec = manifest.input
-    outputs = list_answer_outputs(manifest.labels, manifest.outputs)
-    inputs = (oip.TensorSpec(spec.name, spec.dtype.value, (-1, *spec.shape)),)
-    return oip.ModelMetadata(manifest.name, (str(manifest.version),), PLATFORM, inputs, outputs)
+    outputs = list_answer_outputs(manifest.labels, manifest.outputs, text=is_text_input(spec))
+    return oip.ModelMetadata(manifest.name, (str(manifest.version),), PLATFORM, (describe_input(spec),), outputs)
 
 
 class ServedModel(NamedTuple):
@@ -164,9 +165,8 @@ class OipRoutes:
 
 def _parse_batch(asked: oip.InferRequest, max_batch: int, spec: InputSpec) -> SampleArray:
     """The samples of a request for this input. SampleError if they do not fit it."""
-    wanted = (oip.TensorSpec(spec.name, spec.dtype.value, (-1, *spec.shape)),)
     try:
-        batch = oip.validate_inputs(asked, wanted, max_batch)[spec.name]
+        batch = parse_samples(asked, spec, max_batch)
     except OipError as error:
         raise SampleError(str(error)) from None
     check_samples(batch, spec)
@@ -175,7 +175,8 @@ def _parse_batch(asked: oip.InferRequest, max_batch: int, spec: InputSpec) -> Sa
 
 def _make_response(records: list[AnswerRecord], request_id: str, served: ServedModel) -> oip.InferResponse:
     """The response tensors and parameters of a batch of answers."""
-    outputs = build_answer_tensors([record.prediction for record in records], served.manifest.labels)
+    text = is_text_input(served.manifest.input)
+    outputs = build_answer_tensors([record.prediction for record in records], served.manifest.labels, text=text)
     version = served.card.versions[0]
     return oip.InferResponse(served.card.name, version, request_id, outputs, {**make_parameters(records)})
 

@@ -34,6 +34,7 @@ _MODEL = "/v2/models/{model}"
 _VERSIONED = _MODEL + "/versions/{version}"
 _ANSWER = "/v1/answers/{id}"
 _ID: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+_TOKENS: Schema = {"type": "integer", "minimum": 0}
 _RECORD: Schema = {
     "type": "object",
     "required": ["answer_id", "kind", "source", "reason", "label", "confidence", "scores", "model", "model_version"],
@@ -41,6 +42,20 @@ _RECORD: Schema = {
         "in_domain": {
             "type": ["boolean", "null"],
             "description": "False: the sample is unlike what the model knows; null: the model cannot tell",
+        },
+        "text": {"type": ["string", "null"], "description": "What a language model wrote; null: none was asked"},
+        "usage": {
+            "type": ["object", "null"],
+            "description": "Of a text: the language model, the tokens that it counted, and whether it was cut",
+            "required": ["model", "prompt_tokens", "generated_tokens", "cached_tokens", "cut", "estimated"],
+            "properties": {
+                "model": TEXT,
+                "prompt_tokens": _TOKENS,
+                "generated_tokens": _TOKENS,
+                "cached_tokens": _TOKENS,
+                "cut": {"type": "boolean"},
+                "estimated": {"type": "boolean"},
+            },
         },
     },
 }

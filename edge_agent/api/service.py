@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from math import isfinite
 from typing import Any, Protocol
 
+from msgspec.structs import asdict
+
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
 from models.bundle.manifest import InputSpec, Manifest, ModelKind
-from wire.http.oip import lookup_label_name
+from wire.http.answer_tensors import lookup_label_name
 from wire.http.tensors import name_domain
 from wire.process.tracing import begin_trace
 from wire.protocol.messages import Prediction
@@ -82,7 +84,8 @@ def make_answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[st
 
     `value`: a regressor's, None for a classifier, whose `label` is its class number (-1 for a regressor).
     `label_name` is "" where the model has no names. `in_domain`: false if whoever answered says that the sample is
-    unlike what the model knows, None if it cannot tell.
+    unlike what the model knows, None if it cannot tell. `text`, `usage`: what a language model wrote, and what it
+    counted; None elsewhere.
     """
     prediction = record.prediction
     model, version = split_model(record)
@@ -97,6 +100,8 @@ def make_answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[st
         "scores": prediction.scores,
         "value": find_value(prediction),
         "in_domain": prediction.in_domain,
+        "text": prediction.text,
+        "usage": None if prediction.usage is None else asdict(prediction.usage),
         "model": model,
         "model_version": version,
         "policy_hash": record.policy,

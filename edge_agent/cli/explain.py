@@ -77,7 +77,8 @@ def explain_answer(facts: dict[str, Any]) -> list[ExplanationLine]:
     )
     told += _explain_egress(facts)
     told += [_explain_outcome(facts)] if facts["ledger"] or facts["outcome"] else []
-    told += [_explain_correction(r, answer) for r in records if r["kind"] == "correction"]
+    for record in (each for each in records if each["kind"] == "correction"):
+        told += [_explain_correction(record, answer), *_explain_text(record)]
     if facts["truth"] is not None:
         told.append(ExplanationLine("truth", f"{facts['truth']}, as a user said"))
     return told
@@ -89,6 +90,7 @@ def _explain_origin(record: dict[str, Any], facts: dict[str, Any]) -> list[Expla
     total_ms = 1000 * record["timings"]["total_s"]
     told = [
         ExplanationLine("answer", _format_label(record)),
+        *_explain_text(record),
         ExplanationLine(
             "made", f"{where} by {record['prediction']['model']}, {_format_time(record['at_ms'])}, in {total_ms:.1f} ms"
         ),
@@ -98,6 +100,20 @@ def _explain_origin(record: dict[str, Any], facts: dict[str, Any]) -> list[Expla
         ExplanationLine("class", f"{record['data_class'] or 'none given'} (data class of the sample)"),
     ]
     return [*told, ExplanationLine("trace", record["trace"])] if record["trace"] else told
+
+
+def _explain_text(record: dict[str, Any]) -> list[ExplanationLine]:
+    """Lines about a text: what was written, by which language model, and what it counted."""
+    said = record["prediction"]
+    if said.get("text") is None:
+        return []
+    usage = said["usage"]
+    counted = "counted by the hub" if usage["estimated"] else "counted by its engine"
+    tokens = f"{usage['prompt_tokens']} tokens of prompt, {usage['generated_tokens']} of answer, {counted}"
+    return [
+        ExplanationLine("text", f"{said['text']}{' [cut]' if usage['cut'] else ''}"),
+        ExplanationLine("written", f"by the language model {usage['model']}: {tokens}"),
+    ]
 
 
 def _explain_domain(record: dict[str, Any]) -> list[ExplanationLine]:
@@ -170,6 +186,8 @@ def _explain_correction(record: dict[str, Any], answer: dict[str, Any] | None) -
 def _format_prediction(record: dict[str, Any]) -> str:
     """The answer itself: a regressor's value, or a label's number."""
     prediction = record["prediction"]
+    if prediction.get("text") is not None:
+        return str(prediction["label"]) if prediction["label"] >= 0 else "a text"
     value = prediction["label"] < 0 and len(prediction["scores"])
     return f"{prediction['scores'][0]:.6g}" if value else str(prediction["label"])
 

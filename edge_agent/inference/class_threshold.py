@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.core.permissions import PermissionCache
-from edge_agent.inference.evaluation import predictions_agree
+from edge_agent.inference.evaluation import has_no_label, predictions_agree
 from models.bundle.manifest import BundleError
 from models.bundle.measurements import QualityMetric
 from models.bundle.thresholds import ClassThreshold, Thresholds, decode_thresholds
@@ -67,7 +67,7 @@ class CalibratedThreshold:
     def on_verdict(self, seq: int, said: Prediction, tolerance: float) -> None:
         """The hub's verdict on an audit: update the risk monitor, and fail if the bound is violated."""
         ours, entry = self._pending.pop(seq, None), self.entry
-        if ours is None or entry is None or self._failed:
+        if ours is None or entry is None or self._failed or has_no_label(said):
             return
         self._kept = observe_audit(
             self._kept, make_risk_bound(entry), ours.confidence, agrees=predictions_agree(ours, said, tolerance)

@@ -183,7 +183,7 @@ class CandidateEvaluation:
     def on_verdict(self, seq: int, said: Prediction) -> None:
         """The hub's verdict on an audit: count whether the served and the committed model agree with it."""
         drawn = self._pending.pop(seq, None)
-        if drawn is None:
+        if drawn is None or has_no_label(said):
             return
         right = predictions_agree(drawn.served, said, drawn.tolerance)
         other = predictions_agree(drawn.committed, said, drawn.tolerance) if drawn.committed else right
@@ -221,6 +221,11 @@ class CandidateEvaluation:
         if found is None and len(self._cells) < MAX_AUDIT_CELLS:
             found = AuditAgreement(data_class, share)
         return found
+
+
+def has_no_label(said: Prediction) -> bool:
+    """Whether a hub's answer is a text that names no label: it says nothing of the device's label."""
+    return said.text is not None and said.label < 0
 
 
 def predictions_agree(one: Prediction, other: Prediction, tolerance: float) -> bool:

@@ -16,7 +16,7 @@ from edge_agent.system.clock import HubClock
 from edge_agent.uplink.envelope import Envelopes
 from edge_agent.uplink.sealing import ModelFormat, blank_sample
 from models.bundle.manifest import ModelKind
-from models.runtime.chain import digest_chain
+from models.runtime.chain import digest_sent_chain
 from models.runtime.feature_codec import build_codec
 from models.runtime.runner import Inference, Runner, echo_manifest
 from models.runtime.runner import Sample as Values
@@ -132,7 +132,7 @@ def make_core_setup(
     """The core's configuration for this model: schema, hubs, frame size, measured leakage."""
     manifest = form.manifest
     derived = egress.list_derived_fields(regressor=manifest.kind is ModelKind.REGRESSOR)
-    evidence = LeakageEvidence(manifest.leakage, partial(digest_chain, manifest.cut, manifest.codec))
+    evidence = LeakageEvidence(manifest.leakage, partial(digest_sent_chain, manifest.cut, manifest.codec))
     frame_bytes = envelopes.frame_bytes(manifest.fixed_bytes)
     region = max((hub.region for hub in hubs), key=len, default="")
     schema, longest = (*manifest.features, *derived), _make_longest(form, derived, region)

@@ -17,25 +17,26 @@ from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Outc
 from edge_agent.storage import ledger, outbox
 from policies.model.reasons import DecisionReason
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.protocol.messages import Prediction
+from wire.protocol.messages import Prediction, TextUsage
 
 _COLUMNS = (
     "event,id,kind,at_ms,source,why,label,confidence,scores,model,policy,seq,data_class,trace,"
-    "infer_s,total_s,queue_s,compute_s,subject,in_domain"
+    "infer_s,total_s,queue_s,compute_s,subject,in_domain,text,usage"
 )
 _scores_encoder = msgspec.msgpack.Encoder()
 _scores_decoder = msgspec.msgpack.Decoder(tuple[float, ...])
+_usage_decoder = msgspec.msgpack.Decoder(TextUsage)
 
 
 def insert_answer(db: sqlite3.Connection, r: AnswerRecord) -> None:
     """Insert one answer record; ignored if the id has one of this kind."""
     p, t = r.prediction, r.timings
     db.execute(
-        f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 19})",
+        f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 21})",
         (
             r.id, r.kind, r.at_ms, r.source, r.why, p.label, _storable_confidence(p), _scores_encoder.encode(p.scores),
             p.model, r.policy, r.seq, r.data_class, r.trace, t.infer_s, t.total_s, t.queue_s, t.compute_s,
-            r.subject, p.in_domain,
+            r.subject, p.in_domain, p.text, _scores_encoder.encode(p.usage) if p.usage else None,
         ),
     )  # fmt: skip
 
@@ -194,7 +195,11 @@ def _decode_record(row: tuple[Any, ...]) -> AnswerRecord:
     timings = {key: facts.pop(key) for key in ("infer_s", "total_s", "queue_s", "compute_s")}
     stored = facts.pop("in_domain")
     in_domain = None if stored is None else bool(stored)
-    prediction = Prediction(facts.pop("label"), facts.pop("confidence"), scores, facts.pop("model"), in_domain)
+    usage = facts.pop("usage")
+    prediction = Prediction(
+        facts.pop("label"), facts.pop("confidence"), scores, facts.pop("model"), in_domain, facts.pop("text"),
+        _usage_decoder.decode(usage) if usage else None,
+    )  # fmt: skip
     facts |= {
         "kind": AnswerKind(facts["kind"]),
         "source": AnswerSource(facts["source"]),
@@ -225,7 +230,9 @@ def explain_answer(db: sqlite3.Connection, id: str) -> dict[str, Any]:  # noqa: 
 def _encode_record(record: AnswerRecord) -> dict[str, Any]:
     """The record as JSON-able values, the prediction by field names (on the link it is positional)."""
     built: dict[str, Any] = msgspec.to_builtins(record)
-    return {**built, "prediction": msgspec.structs.asdict(record.prediction)}
+    said = record.prediction
+    usage = None if said.usage is None else msgspec.structs.asdict(said.usage)
+    return {**built, "prediction": {**msgspec.structs.asdict(said), "usage": usage}}
 
 
 def explain_from_file(path: Path, id: str) -> dict[str, Any]:  # noqa: A002

@@ -105,6 +105,11 @@ SCHEMA = (
     """
     alter table answers add column in_domain integer;
     """,
+    # version 7: what a language model wrote, and what it cost; null = no text
+    """
+    alter table answers add column text text;
+    alter table answers add column usage blob;
+    """,
 )
 
 

@@ -34,6 +34,7 @@ from models.bundle.manifest import (
     MANIFEST_FILE,
     BundleError,
     Manifest,
+    ModelKind,
     ParallelPlan,
     Provenance,
     digest_edge,
@@ -50,10 +51,14 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class HubKind(StrEnum):
-    """How a hub part's graphs are written: `graphs` of allowed operations with weights beside them, or two of ONNX."""
+    """What a hub part is: `graphs` of allowed operations with weights beside them, two of `onnx`, or a `text` template.
+
+    A part of kind `text` names a language model of the hub (`models/bundle/text_part.py`) and has no weights.
+    """
 
     GRAPHS = "graphs"
     ONNX = "onnx"
+    TEXT = "text"
 
 
 class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,8 +72,8 @@ class HubManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Description of a hub part (`part.json`).
 
     `name`, `version`: of the model; `edge`: digest of the edge part's manifest (`digest_edge`). `graph`: file of both
-    graphs, or of the tail if `whole` (ONNX) names the other. `weights`: files of weights in the order they are read.
-    `files`: every file by name.
+    graphs, of the tail if `whole` (ONNX) names the other, or the template of a text. `weights`: files of weights in
+    the order they are read. `files`: every file by name.
     """
 
     format: int = PART_FORMAT
@@ -132,7 +137,7 @@ def check_hub_manifest(part: HubManifest) -> None:
         ("name", bool(FILE_NAME.fullmatch(part.name))),
         ("version", part.version >= 1),
         ("edge", bool(_DIGEST.fullmatch(part.edge))),
-        ("kind, whole or weights", (part.kind is HubKind.ONNX) is bool(part.whole) is not bool(part.weights)),
+        ("kind, whole or weights", _kind_fits(part)),
         ("files", set(named) == part.files.keys() and len(named) == len(part.files) <= MAX_HUB_FILES),
         ("files: names, digests or sizes", all(_file_fits(name, file) for name, file in part.files.items())),
         *plan_rules(part.parallel),
@@ -140,6 +145,11 @@ def check_hub_manifest(part: HubManifest) -> None:
     for key, fits in rules:
         if not fits:
             raise BundleError(f"{PART_FILE}: {key} is impossible")
+
+
+def _kind_fits(part: HubManifest) -> bool:
+    has = (bool(part.whole), bool(part.weights))
+    return has == {HubKind.GRAPHS: (False, True), HubKind.ONNX: (True, False), HubKind.TEXT: (False, False)}[part.kind]
 
 
 def _file_fits(name: str, file: PartFile) -> bool:
@@ -248,6 +258,8 @@ def check_halves(manifest: Manifest, part: HubManifest, digest: str) -> None:
         raise BundleError(f"{PART_FILE}: the hub part is of {part.model}, the edge part of {manifest.model}")
     if digest != manifest.hub_part:
         raise BundleError(f"{PART_FILE}: is not the hub part that the manifest of {manifest.model} names")
+    if (part.kind is HubKind.TEXT) is not (manifest.kind is ModelKind.TEXT):
+        raise BundleError(f"{PART_FILE}: of kind {part.kind}, the edge part of {manifest.model} is a {manifest.kind}")
     if part.edge != digest_edge(manifest):
         raise BundleError(f"{PART_FILE}: was made for another edge part of {manifest.model}")
 

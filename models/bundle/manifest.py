@@ -33,6 +33,9 @@ HUB_FILE = "hub.safetensors"
 HUB_GRAPH_FILE = "hub.json"
 CODEC_FILE = "codec.bin"
 GOLDEN_FILE = "golden.npz"
+TEXT_INPUT = "text_input"  # name of a text model's input, as servers of language models call it
+TEXT_FIELD = "text"  # name of a text model's one feature, and its category
+TEXT_CODEC = "pack8"  # bytes as they are
 HUB_FOLDER = "hub"  # of the hub part, beside the files of the edge part
 MAX_ELEMENTS = 2**24  # of one sample or one field: 64 MiB of float32
 MAX_LABELS = 100_000
@@ -48,10 +51,14 @@ class BundleError(Exception):
 
 
 class ModelKind(StrEnum):
-    """Task of a model: `classifier` (labels and probabilities) or `regressor` (values)."""
+    """Task of a model: `classifier` (labels and probabilities), `regressor` (values) or `text`.
+
+    `text`: the device's half is a classifier of short texts, the hub's half a language model that writes an answer.
+    """
 
     CLASSIFIER = "classifier"
     REGRESSOR = "regressor"
+    TEXT = "text"
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -276,9 +283,10 @@ def _manifest_rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
         ("name", bool(_NAME.fullmatch(m.name))),
         ("version", m.version >= 1),
         ("labels", _labels_fit(m)),
-        ("outputs", m.outputs == len(m.labels) if m.kind is ModelKind.CLASSIFIER else 0 < m.outputs <= MAX_LABELS),
+        ("outputs", 0 < m.outputs <= MAX_LABELS if m.kind is ModelKind.REGRESSOR else m.outputs == len(m.labels)),
         ("input", _range_fits(m.input.low, m.input.high) and _shape_fits(m.input.shape) and bool(m.input.name)),
         ("features", 0 < len(m.features) == len({f.name for f in m.features})),
+        ("kind: a text has one labelled field, the text itself", m.kind is not ModelKind.TEXT or _text_fits(m)),
         ("cut", bool(_NAME.fullmatch(m.cut))),
         ("codec", m.codec in CODECS),
         ("codec_file", bool(FILE_NAME.fullmatch(m.codec_file)) if m.codec in TABLED_CODECS else not m.codec_file),
@@ -323,7 +331,23 @@ def _required_files(m: Manifest) -> set[str]:
 
 def _labels_fit(m: Manifest) -> bool:
     unique = len(set(m.labels)) == len(m.labels) <= MAX_LABELS
-    return unique and (len(m.labels) >= 2 if m.kind is ModelKind.CLASSIFIER else not m.labels)
+    return unique and (not m.labels if m.kind is ModelKind.REGRESSOR else len(m.labels) >= 2)
+
+
+def _text_fits(m: Manifest) -> bool:
+    """Whether input and the one feature of a text model are the same bytes, travelling as they are."""
+    if len(m.features) != 1:
+        return False
+    field = m.features[0]
+    same = field.shape == m.input.shape and field.dtype is m.input.dtype and (field.low, field.high) == (0, 255)
+    plain = m.format == FORMAT and m.codec == TEXT_CODEC
+    return plain and same and is_text_input(m.input) and (field.name, field.category) == (TEXT_FIELD, TEXT_FIELD)
+
+
+def is_text_input(spec: InputSpec) -> bool:
+    """Whether an input takes a text: its UTF-8 bytes, zeros behind its end."""
+    bytes_alone = spec.dtype is TensorDType.UINT8 and (spec.low, spec.high) == (0, 255)
+    return spec.name == TEXT_INPUT and bytes_alone and len(spec.shape) == 1
 
 
 def _shape_fits(shape: tuple[int, ...]) -> bool:

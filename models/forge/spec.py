@@ -154,7 +154,7 @@ def _is_share(value: float | None) -> bool:
 EDITION = 2  # of the recipe, as a bundle's provenance states it
 _MODELS = Path(models.__file__).parent
 # files and folders below `models`
-_EXCLUDED_PATHS = ("cli", "huggingface", "signing", "update", "sharding", "forge/report", "zoo")
+_EXCLUDED_PATHS = ("cli", "huggingface", "signing", "update", "sharding", "forge/report", "forge/text", "zoo")
 _DIGESTED_PACKAGES = (
     *("torch", "onnx", "onnxscript", "onnxruntime", "scikit-learn", "numpy", "safetensors", "msgspec", "constriction"),
 )

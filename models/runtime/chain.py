@@ -2,12 +2,14 @@
 
 Rule: two chains that can send different codes have different digests; a step that can change no code is left out of
 the digest, so that a policy which merely restates the codes' range needs no measurement of its own.
-Standard library only.
+Standard library and messages only.
 """
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import NamedTuple, Protocol
+
+from wire.protocol.messages import FieldSpec
 
 _TOP = 255  # the largest code: codes are bytes, and a value beyond would wrap round
 
@@ -85,6 +87,32 @@ def digest_chain(cut: str, codec: str, fields: Iterable[FieldChain]) -> str:
         parts += [each.spec.name, *map(_encode_step, steps), ""]
     sized = [part.encode() for part in parts]
     return sha256(b"".join(len(part).to_bytes(4, "big") + part for part in sized)).hexdigest()
+
+
+class SentField(Protocol):
+    """Interface of a field as a policy lets it leave; `policies.decisions.egress.FieldPlan` satisfies it."""
+
+    @property
+    def spec(self) -> FieldSpec: ...
+    @property
+    def transforms(self) -> Sequence[Transform]: ...
+
+
+def digest_sent_chain(cut: str, codec: str, fields: Iterable[SentField]) -> str:
+    """Compute the digest of what leaves: as `digest_chain`, but what is redacted in a text is left out.
+
+    The measurement of a text is of all of it. What a policy takes out of it gives away no more, so that the
+    measurement holds as an upper bound for every list of patterns; any other step needs a measurement of its own.
+    """
+    chains = [
+        FeatureChain(each.spec, [step for step in each.transforms if not _is_redaction(each.spec, step)])
+        for each in fields
+    ]
+    return digest_chain(cut, codec, chains)
+
+
+def _is_redaction(spec: FieldSpec, step: Transform) -> bool:
+    return spec.category == "text" and str(step.kind) == "redact"
 
 
 def effective_steps(transforms: Iterable[Transform], low: float, high: float) -> tuple[TransformStep, ...]:

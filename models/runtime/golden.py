@@ -81,7 +81,7 @@ def pack_golden(samples: npt.NDArray[Any], scores: npt.NDArray[Any], features: A
 
 def _score_scale(bundle: Bundle, scores: npt.NDArray[Any]) -> float:
     """Return the unit of score differences: 1 for probabilities, a regressor's tolerance or spread."""
-    if bundle.manifest.kind is ModelKind.CLASSIFIER:
+    if bundle.manifest.kind is not ModelKind.REGRESSOR:
         return 1.0
     return bundle.manifest.gate.tolerance or float(np.ptp(scores)) or 1.0
 

@@ -67,7 +67,7 @@ class OnnxRunner:
         self._model = manifest.model
         self._cold = 1.0 / manifest.temperature
         self._tolerance = manifest.gate.tolerance
-        self._predict = self._predict_class if manifest.kind is ModelKind.CLASSIFIER else self._predict_value
+        self._predict = self._predict_value if manifest.kind is ModelKind.REGRESSOR else self._predict_class
         self._outputs = list(_expected_outputs(manifest))  # logits, features, then what is optional
         self._gate_at = self._outputs.index(CONFIDENCE) - 1 if manifest.gate.confidence_output else 0
         self._domain = manifest.gate.domain
@@ -130,7 +130,7 @@ class OnnxRunner:
 def _expected_outputs(manifest: Manifest) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Return every output that the graph must have: name to (element type, shape of one sample), logits first."""
     numbers = np.dtype("float32")
-    wide = len(manifest.labels) if manifest.kind is ModelKind.CLASSIFIER else _VALUE_AND_SPREAD
+    wide = _VALUE_AND_SPREAD if manifest.kind is ModelKind.REGRESSOR else len(manifest.labels)
     wanted: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {LOGITS: (numbers, (wide,))}
     wanted |= {f.name: (NUMPY_DTYPES[f.dtype], f.shape) for f in manifest.features}
     given = {CONFIDENCE: manifest.gate.confidence_output, NOVELTY: manifest.gate.novelty_output}

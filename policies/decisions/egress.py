@@ -204,17 +204,20 @@ REDACTION_PATTERNS: dict[str, re.Pattern[bytes]] = {
 }
 
 
+_SPLIT_CHARACTER = re.compile(rb"(?<=\*)[\x80-\xbf]{1,3}")  # the rest of one whose beginning was replaced
+
+
 def redact_text(text: bytes, names: Sequence[str]) -> bytes:
     """Replace what the named patterns and those of `ALWAYS_REDACTED` find in `text` (UTF-8) by asterisks.
 
-    They run in the order of `REDACTION_PATTERNS`; each sees what those before it have left. Raises KeyError for an
-    unknown name.
+    They run in the order of `REDACTION_PATTERNS`; each sees what those before it have left. A character whose first
+    bytes were found goes as a whole, so that UTF-8 stays UTF-8. Raises KeyError for an unknown name.
     """
     wanted = {name: REDACTION_PATTERNS[name] for name in (*names, *ALWAYS_REDACTED)}
     for name, pattern in REDACTION_PATTERNS.items():
         if name in wanted:
             text = pattern.sub(_blot_match, text)
-    return text
+    return _SPLIT_CHARACTER.sub(_blot_match, text)
 
 
 def _blot_match(found: re.Match[bytes]) -> bytes:

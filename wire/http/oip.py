@@ -6,8 +6,6 @@ Extension".
 
 Rule: a request whose JSON names a key twice is refused: two readers that disagree on which one counts could be played
 against each other.
-Rule: a classifier answers with `scores`, `label`, `confidence`, `label_name`; a regressor with `value` and
-`confidence`. Device and hub have the same outputs.
 """
 
 import re
@@ -26,7 +24,6 @@ from wire.http.tensors import (
     count_elements,
     format_shape,
     input_error,
-    make_text_tensor,
     name_datatype,
     parse_binary_tensor,
     parse_json_tensor,
@@ -35,7 +32,6 @@ from wire.http.tensors import (
     shorten_name,
     to_numpy_dtype,
 )
-from wire.protocol.messages import Prediction
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+(:)?')
 
@@ -86,7 +82,6 @@ __all__ = [
     "build_server_metadata",
     "encode_infer_request",
     "encode_infer_response",
-    "make_text_tensor",
     "name_datatype",
     "parse_infer_request",
     "refuse_sequences",
@@ -367,34 +362,3 @@ def _encode_output(want: WantedOutput, array: Array) -> tuple[dict[str, Any], by
         return {**entry, "data": [v.decode() for v in values] if datatype == BYTES_DATATYPE else values}, b""
     chunk = serialise_array(array, datatype)
     return {**entry, "parameters": {"binary_data_size": len(chunk)}}, chunk
-
-
-def list_answer_outputs(labels: Sequence[str], outputs: int) -> tuple[TensorSpec, ...]:
-    """Output specs of a model for its metadata. No labels = a regressor of `outputs` values."""
-    if not labels:
-        return TensorSpec("value", "FP32", (-1, outputs)), TensorSpec("confidence", "FP32", (-1,))
-    return (
-        TensorSpec("scores", "FP32", (-1, len(labels))),
-        TensorSpec("label", "INT64", (-1,)),
-        TensorSpec("confidence", "FP32", (-1,)),
-        TensorSpec("label_name", BYTES_DATATYPE, (-1,)),
-    )
-
-
-def build_answer_tensors(predictions: Sequence[Prediction], labels: Sequence[str]) -> dict[str, Array]:
-    """Output tensors of predictions: `scores` or `value` [n, k] float32, the others [n]."""
-    numbers = np.array([p.scores for p in predictions], np.float32)
-    confidence = np.array([p.confidence for p in predictions], np.float32)
-    if not labels:
-        return {"value": numbers, "confidence": confidence}
-    return {
-        "scores": numbers,
-        "label": np.array([p.label for p in predictions], np.int64),
-        "confidence": confidence,
-        "label_name": make_text_tensor(lookup_label_name(p.label, labels) for p in predictions),
-    }
-
-
-def lookup_label_name(label: int, labels: Sequence[str]) -> str:
-    """Label text of a class index; "" if it is out of range."""
-    return labels[label] if 0 <= label < len(labels) else ""

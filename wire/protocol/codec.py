@@ -23,6 +23,7 @@ MAX_FRAME_BYTES = 128 * 1024  # AWS IoT's publish limit, the smallest of the com
 MAX_HEADER_BYTES = 256
 SIGNATURE_BYTES = 64
 SIZE_CLASS_BYTES = 64
+TEXT_CLASS_BYTES = 512
 _PREFIX_BYTES = 4
 _DETAIL_CHARS = 120
 
@@ -87,8 +88,30 @@ def parse_suite(value: int) -> CipherSuite:
         raise RemoteError(Fault.SUITE, f"suite {value:#04x} is not spoken here") from None
 
 
+class _PlainPrediction(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A prediction as it was before there were texts: devices of that time refuse a longer one."""
+
+    label: int
+    confidence: float
+    scores: tuple[float, ...]
+    model: str
+    in_domain: bool | None
+
+
+class _PlainVerdict(msgspec.Struct, frozen=True, array_like=True, tag="v"):
+    prediction: _PlainPrediction
+    hub: str
+    region: str
+    queue_s: float
+    compute_s: float
+
+
 def encode_wire_message(message: Escalation | Verdict | UpNote | DownNote) -> bytes:
     """Encode a message as positional msgpack, its tag first."""
+    if type(message) is Verdict and message.prediction.text is None:
+        p = message.prediction
+        plain = _PlainPrediction(p.label, p.confidence, p.scores, p.model, p.in_domain)
+        return _encoder.encode(_PlainVerdict(plain, message.hub, message.region, message.queue_s, message.compute_s))
     return _encoder.encode(message)
 
 
@@ -98,8 +121,22 @@ def decode_escalation(data: bytes) -> Escalation:
 
 
 def decode_verdict(data: bytes) -> Verdict:
-    """Decode an unpadded verdict. Raises RemoteError(MALFORMED)."""
-    return _decode_with(_verdict_decoder, data)
+    """Decode an unpadded verdict; text and usage come together. Raises RemoteError(MALFORMED)."""
+    verdict = _decode_with(_verdict_decoder, data)
+    usage = verdict.prediction.usage
+    if (usage is None) is not (verdict.prediction.text is None):
+        raise RemoteError(Fault.MALFORMED, "a text without its usage, or a usage without a text")
+    if (usage and not 0 <= usage.cached_tokens <= usage.prompt_tokens) or (usage and usage.generated_tokens < 0):
+        raise RemoteError(Fault.MALFORMED, "a usage that cannot be")
+    return verdict
+
+
+def choose_text_class(size_bytes: int) -> int:
+    """Return the padded size of a message that carries a text: the next power of two, at least `TEXT_CLASS_BYTES`.
+
+    Steps of 64 bytes would tell the length of what was written to within a dozen words.
+    """
+    return max(TEXT_CLASS_BYTES, 1 << (size_bytes + 4 - 1).bit_length())
 
 
 def decode_up_note(data: bytes) -> UpNote:

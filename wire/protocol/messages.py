@@ -112,11 +112,28 @@ class FieldSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     category: str  # what kind of thing it is, for people and for the ledger: "features", "answer", "confidence"
 
 
+class TextUsage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """What a text cost: the language model that wrote it, and the tokens of prompt and answer that it counted.
+
+    `cached_tokens`: of the prompt, out of the prefix cache. `cut`: the text is not complete, because the model's limit
+    of tokens or the bundle's limit of bytes ended it. `estimated`: the hub counted, for the engine told no usage.
+    """
+
+    model: str
+    prompt_tokens: int
+    generated_tokens: int
+    cached_tokens: int = 0
+    cut: bool = False
+    estimated: bool = False
+
+
 class Prediction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """An answer of a model.
 
     `scores`: class probabilities after temperature scaling, or the regressed values; `label`: argmax, -1 if regressed.
     `in_domain`: whether the sample belongs to what the model knows, whichever half answered; None if it cannot tell.
+    `text`: what a language model wrote, and `usage` what that cost; then there are no scores, and `label` is the one
+    that the text begins with, -1 if it begins with none. On the link both are sent only if there is a text.
     """
 
     label: int
@@ -124,6 +141,8 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     scores: tuple[float, ...]
     model: str  # "digits@7"
     in_domain: bool | None = None
+    text: str | None = None
+    usage: TextUsage | None = None
 
 
 class Escalation(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="q"):

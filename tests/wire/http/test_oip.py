@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from tests.random_inputs import COUNTS, random_inputs, try_parser
 from wire.http import oip
 from wire.http.oip import InferResponse, OipError, TensorSpec
+from wire.http.tensors import make_text_tensor
 
 NUMERIC = sorted(set(oip.NUMPY_DTYPES) - {oip.BYTES_DATATYPE})
 SPEC = (TensorSpec("x", "FP32", (-1, 3)),)
@@ -71,7 +72,7 @@ def test_a_tensor_comes_back_as_it_was_in_either_form(array, binary):
 
 @given(st.lists(st.text(), min_size=1, max_size=5), st.booleans())
 def test_texts_come_back_as_they_were_in_either_form(texts, binary):
-    array = oip.make_text_tensor(texts)
+    array = make_text_tensor(texts)
     request = oip.InferRequest("", {}, (oip.WantedOutput("t", binary),), False, {})
     reply = oip.encode_infer_response(InferResponse("m", "1", "", {"t": array}, {}), request)
     output = json.loads(reply.body[: reply.header_length or None])["outputs"][0]
@@ -153,7 +154,7 @@ OIP_BINARY = [
 def infer(body: bytes, length: str | None = None) -> None:
     """A request as a server treats it: parsed, compared with its model, answered in the form that it wants."""
     request = oip.parse_infer_request(body, length)
-    outputs = {"y": np.zeros((1, 2), np.float32), "z": oip.make_text_tensor(["one"])}
+    outputs = {"y": np.zeros((1, 2), np.float32), "z": make_text_tensor(["one"])}
     oip.encode_infer_response(InferResponse("m", "1", request.id, outputs, {}), request)
     oip.validate_inputs(request, SPEC, 8)
 

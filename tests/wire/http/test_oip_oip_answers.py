@@ -2,7 +2,8 @@
 
 import pytest
 
-from wire.http.oip import NUMPY_DTYPES, build_answer_tensors, list_answer_outputs, lookup_label_name
+from wire.http.answer_tensors import build_answer_tensors, list_answer_outputs, lookup_label_name
+from wire.http.oip import NUMPY_DTYPES
 from wire.protocol.messages import Prediction
 
 LABELS = ("no", "yes")
