@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-large bench-llm bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-large bench-llm bench-llm-peers bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -101,8 +101,12 @@ bench-hub: setup ## the hub beside LitServe, MLServer, BentoML and Ray Serve, ea
 bench-large: setup ## large models: bytes of devices, starts, ranks, encoders, cards; goes on after a kill (ARGS='--only cards --json')
 	@$(python) -m benchmarks.large $(ARGS)
 
-bench-llm: setup ## language models: what the hub adds, an engine killed, overload, the bill; vLLM, MLServer, litellm if installed
+bench-llm: setup ## the hub before the double of an engine: what it adds to a stream, an engine killed, overload, prefixes, the bill
 	@$(python) -m benchmarks llm $(ARGS)
+
+bench-llm-peers: setup ## vLLM and MLServer behind the hub, litellm's proxy beside it, each in an environment of its own (4.5 GB, kept)
+	@$(python) -m benchmarks.harness.environments vllm mlserver litellm
+	@$(python) -m benchmarks llm-peers $(ARGS)
 
 bench-rollout: setup ## good and bad versions through a simulated fleet, beside newest-wins and status alone (SKERRY_DATA=folder)
 	@$(python) -m benchmarks rollout $(ARGS)

@@ -49,6 +49,9 @@ SUITES = {
     ),
     "hub": BenchmarkSuite("The hub", "make bench-hub", suites.HUB_BENCHMARKS),
     "llm": BenchmarkSuite("Language models behind the hub", "make bench-llm", suites.LLM_BENCHMARKS),
+    "llm-peers": BenchmarkSuite(
+        "Other people's servers: vLLM, MLServer, litellm", "make bench-llm-peers", suites.LLM_PEER_BENCHMARKS
+    ),
     "sim": BenchmarkSuite("The simulator", "make bench-sim", suites.SIM_BENCHMARKS),
     "rollout": BenchmarkSuite(
         "Rollouts", "make bench-rollout", {"fleet": run.run_benchmark, "device": crash_loop.run_benchmark}

@@ -34,8 +34,13 @@ LLM_BENCHMARKS: dict[str, Benchmark] = {
     "gateway": gateway.run_benchmark,
     "killed": trouble.run_killed,
     "overload": trouble.run_overload,
-    "remote": remote.run_benchmark,
     "counters": counters.run_doubles,
+}
+
+
+# Beside other people's servers, each in an environment of its own; without one its rows say so.
+LLM_PEER_BENCHMARKS: dict[str, Benchmark] = {
+    "remote": remote.run_benchmark,
     "vllm": counters.run_vllm,
     "litellm": litellm.run_benchmark,
 }
