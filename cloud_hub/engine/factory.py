@@ -213,7 +213,8 @@ def plan_placement(
 
 
 def read_hub_form(part: HubPart) -> HubModelDocument:
-    """Read the graphs of a hub part. BundleError that names the model if they are malformed."""
+    """Read the graphs of a hub part. BundleError that names the model if it has none, or they are malformed."""
+    part.require_graphs()
     try:
         return decode_hub_model(part.read_file(part.manifest.graph))
     except BundleError as error:

@@ -212,6 +212,11 @@ class HubPart:
             check_file_digest(name, sha256(data).hexdigest(), self.manifest.files[name].sha256)
         return data
 
+    def require_graphs(self) -> None:
+        """BundleError, one line, if the part has no graphs, because it asks a language model."""
+        if self.manifest.kind is HubKind.TEXT:
+            raise BundleError(f"{self.manifest.model}: its hub part asks a language model and has no graphs")
+
     def open_weights(self) -> WeightFiles:
         """Open the files of weights, without following links. BundleError if one is missing or of another size."""
         with open_folder(self.path) as folder, ExitStack() as undo:

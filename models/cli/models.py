@@ -16,9 +16,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from models.bundle.bundle import Bundle, open_bundle
-from models.bundle.hub_part import HubManifest, open_hub_part
+from models.bundle.hub_part import HubKind, HubManifest, open_hub_part
 from models.bundle.manifest import JOINT_FORMAT, BundleError, InputSpec, Manifest
 from models.bundle.measurements import CalibrationFigures, DomainFigures, LeakageRow, QualityMetric
+from models.bundle.text_part import decode_text_template
 from models.bundle.version import rewrite_version
 from models.cli import compare as side_by_side
 from models.cli.calibrate import calibrate
@@ -203,7 +204,11 @@ def _build_hub_graphs(bundle: Bundle) -> None:
 
 
 def _verify_weights(bundle: Bundle) -> None:
-    open_hub_part(bundle.path, bundle.manifest).verify_weights()
+    """Hash the hub part's weights; a text model has none, but a template, which is read."""
+    part = open_hub_part(bundle.path, bundle.manifest)
+    part.verify_weights()
+    if part.manifest.kind is HubKind.TEXT:
+        decode_text_template(part.read_file(part.manifest.graph))
 
 
 def _exit_on_error(task: Callable[..., T], *bundles: Bundle) -> T:

@@ -145,6 +145,7 @@ def load_hub_graphs(part: HubPart, manifest: Manifest) -> HubGraphs:
 
     BundleError, one line, naming the model.
     """
+    part.require_graphs()
     try:
         form = decode_hub_model(part.read_file(part.manifest.graph))
         with part.open_weights() as files:

@@ -46,6 +46,14 @@ def test_a_template_that_cannot_be_filled_is_one_line(tmp_path: Path, template: 
         run(str(tmp_path / "r.csv"), "--llm", "chat", "--template", str(template), "--out", str(tmp_path / "out"))
 
 
+def test_commands_for_graphs_say_in_one_line_that_there_are_none(tmp_path: Path, template: Path) -> None:
+    made = tmp_path / "triage"
+    run(str(write_reports(tmp_path / "r.csv")), "--llm", "chat", "--template", str(template), "--out", str(made))
+    assert RUNNER.invoke(app, ["verify", str(made)], catch_exceptions=False).exit_code == 0
+    with pytest.raises(ExitError, match="asks a language model and has no graphs"):
+        RUNNER.invoke(app, ["verify", str(made), "--hub"], catch_exceptions=False)
+
+
 def test_a_level_that_never_leaves_is_one_line(tmp_path: Path, template: Path) -> None:
     source = write_reports(tmp_path / "r.csv")
     out = ("--out", str(tmp_path / "out"), "--level", "P4")
