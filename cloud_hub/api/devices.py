@@ -16,8 +16,8 @@ from cloud_hub.enrollment.enrollment import EnrolRequest, Rejection
 from cloud_hub.enrollment.erasure import EraseRequest, ErasureService, attach_signature, build_tombstone
 from cloud_hub.enrollment.renewal import DeviceRetireRequest, RenewRequest
 from cloud_hub.registry.access import Scope
+from cloud_hub.storage.jobs import StoreError
 from cloud_hub.storage.retention import publish_tallies
-from cloud_hub.storage.store import StoreError
 from wire.http.guards import error_response
 
 

@@ -6,6 +6,7 @@ of it may be lost. The store is authoritative; what is not in memory is looked u
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import inf
 
@@ -34,6 +35,7 @@ from wire.errors import RemoteError
 from wire.protocol.codec import Frame, decode_escalation, hash_plaintext, split_frame, unpad_plaintext
 from wire.protocol.messages import Escalation, Refusal, RefusalReason
 from wire.protocol.sealing import compute_verdict_binding
+from wire.protocol.topics import compute_shard
 
 RECENT_ROWS = 8192  # about 8 MB of verdicts: a repeat within seconds costs no read
 STREAMS = 65_536
@@ -114,6 +116,15 @@ class QuestionMemory:
             _decrement_count(self._per_device, key.device)
             _decrement_count(self._per_tenant, extract_tenant(key.device))
         return question
+
+    def forget_shards(self, shards: AbstractSet[int]) -> None:
+        """Forget everything about the devices of these shards."""
+        for key in [key for key in self._open if compute_shard(key.device) in shards]:
+            self.remove(key)
+        for key in [key for key in self._recent if compute_shard(key.device) in shards]:
+            del self._recent[key]
+        for stream in [stream for stream in self._highest if compute_shard(stream[0]) in shards]:
+            del self._highest[stream]
 
     def recent_row(self, key: QuestionKey) -> QuestionRow | None:
         """The cached row of a question that ended lately, or None: then the store may still know it."""

@@ -23,7 +23,6 @@ from cloud_hub.core.commands import (
     QuestionRow,
     SealVerdict,
     SendFrame,
-    SendNote,
     StoredQuestion,
     StoreEnding,
     Stream,
@@ -37,6 +36,7 @@ from cloud_hub.core.policy_check import PolicyRecheck, QuestionValidator
 from cloud_hub.core.queues import Batch
 from cloud_hub.core.region_news import RegionNews
 from cloud_hub.core.scheduler import Batcher
+from cloud_hub.core.shards import DueReceipts, ServedShards
 from cloud_hub.core.verification import FrameVerifier
 from cloud_hub.core.web_requests import InferOptions, WebRequests
 from cloud_hub.engine.types import ModelCard
@@ -48,10 +48,9 @@ from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
 from policies.serving.admission import RefuseQuestion
 from wire.errors import RemoteError
-from wire.protocol.messages import HelloNote, Prediction, Receipt, RefusalReason, Verdict
-from wire.protocol.topics import TopicChannel, parse_up_topic
+from wire.protocol.messages import HelloNote, Prediction, RefusalReason, Verdict
+from wire.protocol.topics import TopicChannel, compute_shard, parse_up_topic
 
-RECEIPT_SEQS = 64
 STORE_RETRY_S = 5.0
 EXPIRE_EVERY_S = 60.0
 PRUNE_EVERY_S = 600.0
@@ -94,7 +93,8 @@ class HubCore:
         self.news = RegionNews(self._context, self._turnstile)
         self.lineup = ModelLineup(self._context, tuple(cards))
         self._notes = NoteHandler(self._context, gate)
-        self._due: dict[Stream, list[int]] = {}
+        self.served = ServedShards()
+        self._due = DueReceipts(self.counts)
         self._unwritten: dict[QuestionKey, QuestionEnding] = {}
         self._expire_at = self._prune_at = 0.0
 
@@ -147,7 +147,7 @@ class HubCore:
         """Refuse everything new from now on; what is in progress goes on."""
         self._turnstile.drain()
 
-    # -- events of the broker
+    # -- events of the broker and of the leases
 
     def on_message(self, topic: str, payload: bytes, now: float) -> list[Command]:
         """Handle one message of the broker by its topic.
@@ -158,11 +158,29 @@ class HubCore:
             device, channel = parse_up_topic(topic)
         except RemoteError as error:
             return self._context.count_drop(error.fault.value)
+        if not self.served.includes(device):
+            return self._context.count_drop("not_served")
         if channel is TopicChannel.QUESTION:
             return self._intake.on_question(device, payload, now)
         if channel in (TopicChannel.ASK, TopicChannel.REPORT):
             return self._notes.on_note(device, payload, now, channel)
         self.counts["hints"] += 1  # presence (state): for display only, it is not signed and decides nothing
+        return []
+
+    def on_gained(self, shards: Iterable[int], owed: Iterable[StoredQuestion], now: float) -> list[Command]:
+        """These shards are served here from now on. `owed`: their questions that the store holds unanswered."""
+        self.served.add(shards)
+        return reopen_questions(self._context, owed, now)
+
+    def on_lost(self, shards: Iterable[int], now: float) -> list[Command]:
+        """Another hub may serve these shards: forget their devices; nothing more is said or written of them."""
+        del now
+        lost, before = frozenset(shards), len(self._memory)
+        for part in (self.served, self._memory, self._intake, self._notes, self._due):
+            part.forget_shards(lost)
+        self._batcher.remove_dead()
+        self.counts["handed_over"] += before - len(self._memory)
+        self._unwritten = {key: each for key, each in self._unwritten.items() if compute_shard(key.device) not in lost}
         return []
 
     # -- events of the store
@@ -179,7 +197,7 @@ class HubCore:
             if question is not None:
                 question.stored = True
                 if not question.ending:  # decided already: the verdict follows at once and replaces the receipt
-                    self._note_receipt(key)
+                    self._due.add(key)
         return []
 
     def on_store_failed(self, questions: Iterable[StoredQuestion], now: float) -> list[Command]:
@@ -254,7 +272,8 @@ class HubCore:
         `highest`: greatest seq stored per stream, absent if the stream has none.
         """
         for stream in find.streams:
-            self._memory.raise_highest(stream, highest.get(stream, -1))
+            if self.served.includes(stream[0]):
+                self._memory.raise_highest(stream, highest.get(stream, -1))
         if find.ticket != QUESTION_TICKET:
             return self._notes.on_found(find.ticket, rows)
         return self._intake.on_found(find.keys, rows, now)
@@ -356,13 +375,8 @@ class HubCore:
     def flush(self, now: float) -> list[Command]:
         """Call after each round of events: sends the receipts due (at most 64 seqs each) and fills idle engines."""
         for key in self._intake.take_receipts():
-            self._note_receipt(key)
-        commands: list[Command] = []
-        for (device, epoch), seqs in self._due.items():
-            parts = [tuple(seqs[at : at + RECEIPT_SEQS]) for at in range(0, len(seqs), RECEIPT_SEQS)]
-            commands += [SendNote(device, Receipt(epoch, part)) for part in parts]
-        self._due.clear()
-        return [*commands, *self._dispatch(now)]
+            self._due.add(key)
+        return [*self._due.take_notes(), *self._dispatch(now)]
 
     def _dispatch(self, now: float) -> list[Command]:
         """Batches for free engine slots, loads for requested models, refusals of web samples past their deadline."""
@@ -384,7 +398,3 @@ class HubCore:
             self._prune_at = now + PRUNE_EVERY_S
             commands.append(PruneRows(int((now - self._settings.rows_live_s) * 1000), int(now * 1000)))
         return commands
-
-    def _note_receipt(self, key: QuestionKey) -> None:
-        self.counts["receipts"] += 1
-        self._due.setdefault((key.device, key.epoch), []).append(key.seq)

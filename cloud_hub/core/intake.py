@@ -6,6 +6,7 @@ is written for a refusal.
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -36,6 +37,7 @@ from wire.errors import RemoteError
 from wire.protocol.codec import Frame, split_frame
 from wire.protocol.messages import Refusal, RefusalReason
 from wire.protocol.sealing import hash_frame
+from wire.protocol.topics import compute_shard
 
 POLICY_RETRY_S = 5.0  # a device fetches its policy meanwhile
 DAY_MS = 86_400_000
@@ -201,6 +203,11 @@ class QuestionIntake:
             if arrival is not None:
                 commands += self._admit_question(arrival, now) if row is None else self._repeat_ended(arrival, row, now)
         return commands
+
+    def forget_shards(self, shards: AbstractSet[int]) -> None:
+        """Forget the lookups and receipts of devices of these shards: another hub serves them."""
+        self._looking = {key: each for key, each in self._looking.items() if compute_shard(key.device) not in shards}
+        self._receipts = [key for key in self._receipts if compute_shard(key.device) not in shards]
 
     def on_find_failed(self, keys: tuple[QuestionKey, ...]) -> None:
         """The lookup failed: drop these questions without an answer; the devices send them again."""

@@ -13,6 +13,7 @@ signing key (re-enrolment) starts a new history.
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from math import inf
 
@@ -54,7 +55,7 @@ from wire.protocol.rollout import (
     DeviceSignals,
     InstallReport,
 )
-from wire.protocol.topics import TopicChannel
+from wire.protocol.topics import TopicChannel, compute_shard
 
 BIGGEST_COUNT = 2**53
 MAX_WORD_CHARS = 120
@@ -240,6 +241,15 @@ class NoteHandler:
         self._asked: dict[int, _PendingAsk] = {}
         self._pasts: dict[str, DeviceHistory] = {}
         self._tickets = 0
+
+    def forget_shards(self, shards: AbstractSet[int]) -> None:
+        """Forget the devices of these shards: another hub hears of them from now on."""
+        for known in (self.hellos, self._fresh, self._pasts):
+            for device in [device for device in known if compute_shard(device) in shards]:
+                del known[device]
+        self._asked = {
+            ticket: asked for ticket, asked in self._asked.items() if compute_shard(asked.device.id) not in shards
+        }
 
     def take_hellos(self) -> dict[str, HelloNote]:
         """The Hellos received since the last call, by device."""

@@ -123,8 +123,12 @@ class ModelQueue:
         """Note that nobody waits for one of the items any more; the queue is searched when many are so."""
         self._dead += 1
         if self._dead > max(SWEEP_AT, len(self._waiting) // 2):
-            self._dead = 0
-            self._waiting.remove_unless(self._alive)
+            self.remove_dead()
+
+    def remove_dead(self) -> None:
+        """Remove the items that nobody waits for any more."""
+        self._dead = 0
+        self._waiting.remove_unless(self._alive)
 
     def form_batch(self, now: float) -> tuple[int, tuple[BatchItem, ...], list[BatchItem]]:
         """Form the next batch: (attempt, its items, items past their deadline). No items: nothing is left to send."""

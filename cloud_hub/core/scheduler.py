@@ -184,6 +184,11 @@ class Batcher:
         if model in self._queues:
             self._queues[model].on_abandoned()
 
+    def remove_dead(self) -> None:
+        """Remove the items of all models that nobody waits for any more."""
+        for queue in self._queues.values():
+            queue.remove_dead()
+
     def take_expired(self) -> list[BatchItem]:
         """Items whose deadline passed before their turn, since the last call."""
         expired, self._expired = self._expired, []

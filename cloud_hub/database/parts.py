@@ -10,6 +10,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from cloud_hub.database import tables as t
+from cloud_hub.database.statements import is_postgres
+from wire.protocol.topics import compute_shard
 
 Migration = Callable[[sa.Connection], None]
 _NINE_DAYS_MS = 9 * 86_400_000
@@ -19,7 +21,7 @@ _NINE_DAYS_MS = 9 * 86_400_000
 class DatabasePart:
     """What belongs together: the file `file` on SQLite, the schema `name` on PostgreSQL.
 
-    `migrations`: n-th entry takes a part from schema n + 1 to n + 2. All that there are so far are of times before
+    `migrations`: n-th entry takes a part from schema n + 1 to n + 2. All but `_add_shards` are of times before
     PostgreSQL, whose first schema is the newest of them; types that differ there (64-bit numbers) are the same on
     SQLite, so that its files need none for them. `durable` False: the last second may be lost.
     """
@@ -49,6 +51,17 @@ def _add_retention(connection: sa.Connection) -> None:
     connection.exec_driver_sql("create index effects_subject on effects (device, subject)")
 
 
+def _add_shards(connection: sa.Connection) -> None:
+    """Add the shard of each question's device: hubs that share a database read and write by shard."""
+    for table in (t.effects, t.sealed):
+        name = f"{table.schema}.{table.name}" if is_postgres(connection) else table.name
+        connection.exec_driver_sql(f"alter table {name} add column shard bigint not null default 0")
+        devices = connection.execute(sa.select(table.c.device).distinct()).scalars().all()
+        if devices:
+            moved = table.update().where(table.c.device == sa.bindparam("of")).values(shard=sa.bindparam("its"))
+            connection.execute(moved, [{"of": device, "its": compute_shard(device)} for device in devices])
+
+
 def _add_life_cycle(connection: sa.Connection) -> None:
     for column in ("why", "authority", "hardware", "ledger"):
         connection.exec_driver_sql(f"alter table devices add column {column} text not null default ''")
@@ -70,7 +83,7 @@ def _add_orders(_connection: sa.Connection) -> None:
     """
 
 
-QUESTIONS = DatabasePart(t.QUESTIONS, "hub.db", (_add_retention,))
+QUESTIONS = DatabasePart(t.QUESTIONS, "hub.db", (_add_retention, _add_shards))
 REGISTRY = DatabasePart(t.REGISTRY, "devices.db", (_add_life_cycle, _add_class_and_region, _add_orders))
 ACCESS = DatabasePart(t.ACCESS, "access.db")
 LEDGER = DatabasePart(t.LEDGER, "ledger.db")

@@ -59,6 +59,7 @@ effects = _table(
     # since schema 2
     _needed("keep_until_ms", sa.BigInteger, "0"),  # then the verdict is deleted
     sa.Column("subject", sa.LargeBinary(32)),  # device's keyed hash of the person; only the device can compute it
+    _needed("shard", sa.BigInteger, "0"),  # since schema 3: of the device, see `wire.protocol.topics`
     sa.Index("effects_kept", "kept_ms"),
     sa.Index("effects_keep_until", "keep_until_ms"),
     sa.Index("effects_subject", "device", "subject"),
@@ -66,7 +67,13 @@ effects = _table(
 )
 
 # The sealed frames of unanswered questions only, so that a restart reads this small table alone.
-sealed = _table(QUESTIONS, "sealed", *_question_key(), _needed("frame", sa.LargeBinary))
+sealed = _table(
+    QUESTIONS,
+    "sealed",
+    *_question_key(),
+    _needed("frame", sa.LargeBinary),
+    _needed("shard", sa.BigInteger, "0"),  # since schema 3
+)
 
 # Daily counts of verdicts by label and model, kept after the verdicts are deleted. See `storage.retention`.
 tallies = _table(
@@ -270,6 +277,20 @@ changed = _table(
     _key("subject"),
     _needed("revision", Int64),
     sa.Index("changed_revision", "topic", "revision"),
+)
+
+# Who serves which shard and does which task until when, by the server's clock. `term` rises with each holder; `session`
+# is drawn by each process. A row stays for ever; one without a holder has ended. See `region.leases`.
+leases = _table(
+    REGION,
+    "leases",
+    _key("kind"),
+    _key("number", Int64),
+    _needed("hub", default=""),
+    _needed("session", default=""),
+    _needed("term", Int64, "0"),
+    _needed("since_ms", Int64, "0"),
+    _needed("until_ms", Int64, "0"),
 )
 
 

@@ -1,5 +1,6 @@
-"""What the hubs of one region, which share a PostgreSQL database, have of each other: names, who is alive, and news.
+"""What the hubs of one region, which share a PostgreSQL database, have of each other: names, shards, and news.
 
-`membership` holds a hub's name with a session of the database, says each second that it is there and has the others'
-changes taken in; `news` decides what has to be read again. May import `wire` and `database`. Not pure, except `news`.
+`leases` and `lease_keeper` say which hub serves which shards. `membership` holds a hub's name with a session of the
+database, says each second that it is there and has the others' changes taken in; `news` decides what has to be read
+again. May import `wire`, `policies` and `database`. Not pure, except `news`.
 """

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from cloud_hub.region.lease_keeper import LeaseKeeper
+from cloud_hub.region.leases import LeaseTable
 from cloud_hub.region.membership import RegionMembership
 from cloud_hub.repository.files import TrustAnchor
 from cloud_hub.repository.publish import create_demo_repository
@@ -23,6 +25,7 @@ from cloud_hub.security.hub_keys import HubCard, HubKeys, load_or_create_keys
 from cloud_hub.storage.store import read_newest_aside
 from cloud_hub.system.state_folder import StateDir
 from wire.process.daemon import FolderLock
+from wire.process.logging import JsonLog
 
 
 class HubState(msgspec.Struct, frozen=True):
@@ -72,6 +75,12 @@ def hold_place(config: HubConfig) -> Iterator[RegionMembership | None]:
         return
     with contextlib.closing(RegionMembership.open(config.database_urls().server, config.hub.member)) as place:
         yield place
+
+
+def open_leases(config: HubConfig, log: JsonLog) -> LeaseKeeper | None:
+    """Open the leases of a hub whose server others may share; None of one that has its database for itself."""
+    url = config.database_urls().server
+    return LeaseKeeper(LeaseTable.open(url, config.hub.member, config.store.lease_s), log) if url else None
 
 
 def trust_anchor(config: HubConfig) -> TrustAnchor:

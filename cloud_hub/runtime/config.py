@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.database.server import check_server, check_url
 from cloud_hub.engine.types import EngineOptions, RemoteServer
+from cloud_hub.region.leases import LIFE_S
 from cloud_hub.runtime.broker import BrokerSettings
 from cloud_hub.runtime.language_models import LlmSection, check_names
 from cloud_hub.runtime.policies import TUF_PREFIX, PolicyEntry, PolicyReader, compile_policies, read_nothing
@@ -164,11 +165,13 @@ class StoreSection(ConfigSection):
     """Section [store]: the database of the hub's state.
 
     `url`: `postgresql+psycopg://USER@HOST/DATABASE`, "" = SQLite files in the state folder. `allow_fsync_off`: use a
-    PostgreSQL server that may lose what it says it has written.
+    PostgreSQL server that may lose what it says it has written. `lease_s`: hubs that share a PostgreSQL server serve
+    the shards of one that does not answer after this time.
     """
 
     url: Annotated[str, Field(max_length=2000)] = ""
     allow_fsync_off: bool = False
+    lease_s: Annotated[float, Field(ge=2, le=60)] = LIFE_S
 
 
 class CostsSection(ConfigSection):

@@ -27,11 +27,13 @@ from cloud_hub.llm.model import LlmRecord
 from cloud_hub.llm.questions import QuestionAsker
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.telemetry import describe_usage, is_computed_here
+from cloud_hub.region.lease_keeper import LeaseKeeper
 from cloud_hub.region.news import find_closing_time
 from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.presence import DeviceActivity, DevicePresence
 from cloud_hub.runtime.link import HubLink, OutboundPublisher, TransportFactory
+from cloud_hub.runtime.shard_server import LeasedShards
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.security.hub_keys import HubKeys
 from cloud_hub.serving.bundles import BundleCatalog, MemoryCatalog
@@ -46,6 +48,7 @@ from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.clock import HubClock
 from cloud_hub.system.settings import HubSettings
 from policies.model.policy import Policy
+from policies.serving.shard_leases import SHARDS
 from wire.process.logging import JsonLog, describe_error, safe_name
 from wire.transport.base import IncomingMessage
 
@@ -65,6 +68,7 @@ class HubServices(NamedTuple):
     language_models: LanguageModels | None = None
     energy: EnergyCounters | None = None  # of graphics cards
     work: OrderedWork | None = None  # where statements of the registry run
+    leases: LeaseKeeper | None = None  # of the shards that it serves; without, it serves all of them
 
 
 _NO_SIDES = HubServices()
@@ -119,10 +123,19 @@ class Hub:
         self.versions = VersionManager(
             self._core.lineup, self.engines, self._handle_and_flush, sides.spoken or ModelUsageStore.open(None)
         )
+        self.leases = sides.leases
+        self._shards = LeasedShards(self._core, self.store, self._link, self._handle_and_flush)
+        if self.leases is not None:
+            self._serve_by_lease(self.leases)
         self._energy = self._open_energy(sides.energy) if sides.energy else None
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
         self._obey_one = self._command_handlers()
+
+    def _serve_by_lease(self, leases: LeaseKeeper) -> None:
+        self._core.served.serve_by_lease()
+        self._link.serve_by_lease()
+        self.store.serve_by_lease(leases.session, lambda shards: leases.on_fenced(self._shards, shards))
 
     def _command_handlers(self) -> dict[type, Callable[[Any], None]]:
         """Return the handler of each command type."""
@@ -175,17 +188,20 @@ class Hub:
                 self._handle_event(self._core.on_erased, (), stone)
             self._handle_event(self._core.restore_questions, found.owed)
             self._flush_events()
-            self._ready.set()
             await self._run_tasks()
         finally:
             await self.engines.close()
             await self.store.close()
+            if self.leases is not None:
+                await self.leases.give_all()
 
     def drain(self) -> None:
         """Refuse new work from now on; open work has `drain_s` to be finished."""
         if not self._core.draining:
             self._core.drain()
             self.language_models.drain()
+            if self.leases is not None:
+                self.leases.drain()
             self._drain_until = time.monotonic() + self._settings.drain_s
 
     async def wait_drained(self) -> None:
@@ -239,6 +255,7 @@ class Hub:
             "hub": self._settings.name,
             "member": self._settings.member,
             "region": self._settings.region,
+            "shards": len(self.leases.shards) if self.leases else SHARDS,
             "time_ms": int(now * 1000),
             "uptime_s": round(now - self._started_s, 1) if self._started_s else 0.0,
             "link_up": self._link.up,
@@ -284,6 +301,10 @@ class Hub:
                 group.create_task(self.language_models.run(), name="hub-language-models"),
                 *([group.create_task(self._energy.run(), name="hub-energy")] if self._energy else []),
             ]
+            if self.leases is not None:
+                tasks.append(group.create_task(self._shards.run(self.leases), name="hub-leases"))
+                await self.leases.settled.wait()
+            self._ready.set()
             await self._stop.wait()
             await self.wait_drained()
             for task in tasks:
@@ -369,6 +390,9 @@ class Hub:
 
     def _on_batch(self, batch: list[IncomingMessage]) -> None:
         now_ms = self.now_ms()
+        if self.leases is not None:
+            self.leases.check_sure(self._shards)
+            batch = [message for message in batch if not self._shards.park(message)]
         for message in batch:
             self._presence.on_message(message.topic, now_ms)
             self._handle_event(self._core.on_message, message.topic, message.payload)

@@ -87,18 +87,20 @@ class IdentityService:
         context = ssl.create_default_context(cafile=self._ground.ca_file)
         context.load_cert_chain(self._ground.client.certificate, self._ground.client.key)
         dial = functools.partial(MqttTransport.connect, *self._broker, self._config.hub.member, context)
-        return await dial(session_expiry_s=SESSION_EXPIRY_S)
+        # Of a hub that serves by lease nothing is queued while it is away: another one serves its shards.
+        return await dial(session_expiry_s=0 if self._config.store.url else SESSION_EXPIRY_S)
 
-    async def end_retirements(self, now_ms: Callable[[], int]) -> None:
-        """End retirements whose time is over, until cancelled."""
+    async def end_retirements(self, now_ms: Callable[[], int], is_mine: Callable[[], bool]) -> None:
+        """End retirements whose time is over, until cancelled; `is_mine`: whether no other hub of the region does."""
         while True:
-            for device in await self._work.run(self._registry.end_retirements, now_ms()):
+            over = await self._work.run(self._registry.end_retirements, now_ms()) if is_mine() else ()
+            for device in over:
                 self.doorman.queue_eviction(device)
             await asyncio.sleep(UPKEEP_S)
 
-    def named_tasks(self, now_ms: Callable[[], int]) -> dict[str, Any]:
+    def named_tasks(self, now_ms: Callable[[], int], is_mine: Callable[[], bool]) -> dict[str, Any]:
         """Return coroutines by name, for the process's task group."""
-        return {"doorman": self.doorman.run(), "retirements": self.end_retirements(now_ms)}
+        return {"doorman": self.doorman.run(), "retirements": self.end_retirements(now_ms, is_mine)}
 
     async def _take_over(self, device: str) -> Transport:
         context = build_stand_in_context(self._ground.authorities, self._ground.state.certificates, device)

@@ -20,7 +20,7 @@ from wire.errors import LocalError
 from wire.process.logging import JsonLog, LinkLog, safe_name
 from wire.protocol.messages import DownNote
 from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
-from wire.protocol.topics import TopicChannel, build_topic, list_hub_filters
+from wire.protocol.topics import TopicChannel, build_shard_filter, build_topic, list_hub_filters
 from wire.transport.base import IncomingMessage, LinkLostError, Transport
 
 TransportFactory = Callable[[], Awaitable[Transport]]
@@ -51,6 +51,9 @@ class HubLink:
         self._dice = dice
         self._changes = LinkLog(log, safe_name("broker"))
         self._transport: Transport | None = None
+        self._wanted = frozenset(list_hub_filters())
+        self._subscribed: frozenset[str] = frozenset()
+        self._subscribing = asyncio.Lock()
 
     async def run(self) -> None:
         """Connect, receive, and connect again after a loss, until cancelled."""
@@ -76,10 +79,42 @@ class HubLink:
         except (LinkLostError, LocalError):
             self.counts["link.unsent"] += 1
 
+    def serve_by_lease(self) -> None:
+        """Subscribe to the shards that are added from now on, and to no other."""
+        self._wanted = frozenset()
+
+    def add_shards(self, shards: frozenset[int]) -> None:
+        """Subscribe to these shards at the next `synchronize`, and whenever it is connected anew."""
+        self._wanted |= frozenset(map(build_shard_filter, shards))
+
+    def remove_shards(self, shards: frozenset[int]) -> None:
+        """Unsubscribe from these shards at the next `synchronize`."""
+        self._wanted -= frozenset(map(build_shard_filter, shards))
+
+    async def synchronize(self) -> None:
+        """Subscribe and unsubscribe at the broker; a link that is down does so when it is up again."""
+        if self._transport is not None and self.up:
+            try:
+                await self._subscribe(self._transport)
+            except LinkLostError:
+                self.counts["link.unsubscribed"] += 1  # `run` notices that the connection has ended
+
+    async def _subscribe(self, transport: Transport) -> None:
+        """Make what is subscribed equal to what is wanted, which may change meanwhile."""
+        async with self._subscribing:
+            while self._wanted != self._subscribed:
+                more, less = self._wanted - self._subscribed, self._subscribed - self._wanted
+                if more:
+                    await transport.subscribe(tuple(sorted(more)))
+                if less:
+                    await transport.unsubscribe(tuple(sorted(less)))
+                self._subscribed = (self._subscribed | more) - less
+
     async def _run_connection(self) -> None:
         """Serve one connection from its beginning to its loss."""
         self._transport = await self._connect()
-        await self._transport.subscribe(list_hub_filters())
+        self._subscribed = frozenset()
+        await self._subscribe(self._transport)
         self.up = True
         self.counts["link.connected"] += 1
         self._changes.on_up()

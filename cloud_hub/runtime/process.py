@@ -24,6 +24,7 @@ from cloud_hub.engine.card_energy import open_energy_counters
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.telemetry import trace_records
+from cloud_hub.region.leases import RegionTask
 from cloud_hub.region.membership import RegionMembership
 from cloud_hub.registry.access import ApiKeys
 from cloud_hub.registry.audit import AuditLog
@@ -34,7 +35,7 @@ from cloud_hub.repository.repository import Repository
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.controller import RolloutController, RolloutDependencies
 from cloud_hub.rollout.store import RolloutStore
-from cloud_hub.runtime.bootstrap import HubState
+from cloud_hub.runtime.bootstrap import HubState, open_leases
 from cloud_hub.runtime.broker import Broker
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.runtime.hub import Hub, HubServices
@@ -210,7 +211,9 @@ class HubProcess:
                 works = {
                     **self._side_tasks(),
                     **self._region_tasks(hub, registry, orders),
-                    **bureau.named_tasks(hub.now_ms),
+                    **bureau.named_tasks(
+                        hub.now_ms, lambda: hub.leases is None or hub.leases.does(RegionTask.RETIREMENTS)
+                    ),
                 }
                 works |= self._repository_tasks(hub, bureau, rolling, orders)
                 works |= {"ledger": clerk.run(), "rollouts": rolling[0].run()}
@@ -245,6 +248,7 @@ class HubProcess:
             language_models=self._open_language_models(tracing),
             work=self._work,
             energy=open_energy_counters(),
+            leases=open_leases(self._config, self._log),
         )
 
     def _open_language_models(self, tracing: Tracing) -> LanguageModels:

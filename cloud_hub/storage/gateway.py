@@ -8,7 +8,7 @@ disk; two identical ones share one.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from cloud_hub.core import commands
@@ -17,11 +17,13 @@ from cloud_hub.core.core import HubCore
 from cloud_hub.database.connection import is_server, sqlite_file
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.storage.costs import US_PER_S, CostEntry, Usage, merge_usages, read_costs_aside
+from cloud_hub.storage.jobs import NO_TERM, JobResult, ShardClaim, StoreError, StoreJob
 from cloud_hub.storage.retention import LabelTally
-from cloud_hub.storage.store import JobResult, Store, StoreError, StoreJob, read_tallies_aside
+from cloud_hub.storage.store import Store, read_owed_aside, read_tallies_aside
 from wire.errors import LocalError
 from wire.process.files import list_set_aside
 from wire.process.logging import JsonLog, safe_name
+from wire.protocol.topics import compute_shard
 
 CoreCall = Callable[..., None]
 
@@ -57,6 +59,9 @@ class StoreGateway:
         log: JsonLog,
     ) -> None:
         self.fault = ""
+        self._on_fenced: Callable[[frozenset[int]], None] | None = None
+        self._session = ""
+        self._terms: dict[int, int] | None = None  # of the shards that are served; None = there are no leases
         self._url = ""
         self._core = core
         self._envelopes = envelopes
@@ -77,7 +82,9 @@ class StoreGateway:
         """Open the database and start the thread that writes to it. ExitError(DATABASE) if a newer program wrote it."""
         self._url, self._served = url, is_server(url)
         store = Store.open(url)
-        found = StoredState(store.newest_ms(), store.read_unanswered(), store.read_tombstones(), store.damaged)
+        store.session = self._session
+        owed = store.read_unanswered() if self._terms is None else []
+        found = StoredState(store.newest_ms(), owed, store.read_tombstones(), store.damaged)
         self._writer = StoreWriter(store, asyncio.get_running_loop(), self._on_written)
         return found
 
@@ -111,6 +118,37 @@ class StoreGateway:
             self._probing = self._job.probe = True
             self.submit_job()
 
+    # -- leases
+
+    def serve_by_lease(self, session: str, on_fenced: Callable[[frozenset[int]], None]) -> None:
+        """Write questions of shards that were claimed only; call it before `open`.
+
+        `session`: whose leases they are. `on_fenced` is called with the shards that turned out not to be.
+        """
+        self._session, self._terms, self._on_fenced = session, {}, on_fenced
+
+    def claim_shards(self, terms: Mapping[int, int]) -> None:
+        """Write questions of these shards from now on, under the terms of their leases."""
+        if self._terms is not None:
+            self._terms.update(terms)
+
+    def release_shards(self, shards: Iterable[int]) -> None:
+        """Write nothing more of these shards. What was gathered until now is still tried, under the old terms."""
+        self.submit_job()
+        for shard in shards:
+            if self._terms is not None:
+                self._terms.pop(shard, None)
+
+    async def read_owed(self, shards: Collection[int]) -> list[commands.StoredQuestion]:
+        """Unanswered questions of these shards, as stored. SQLAlchemyError if the database cannot be asked."""
+        return await asyncio.to_thread(read_owed_aside, self._url, shards)
+
+    def _claim(self, device: str) -> None:
+        """Note under which lease the gathered job writes about this device."""
+        if self._terms is not None:
+            shard = compute_shard(device)
+            self._job.claims.add(ShardClaim(shard, self._terms.get(shard, NO_TERM)))
+
     # -- requests of the web API
 
     async def erase_subject(self, wish: ErasureRequest) -> Erasure:
@@ -143,14 +181,17 @@ class StoreGateway:
 
     def store_question(self, command: commands.StoreQuestion) -> None:
         """Gather a question to be stored."""
+        self._claim(command.question.key.device)
         self._job.keeps.append(command.question)
 
     def store_ending(self, command: commands.StoreEnding) -> None:
         """Gather an ending to be stored."""
+        self._claim(command.ending.key.device)
         self._job.endings.append(command.ending)
 
     def delete_question(self, command: commands.DeleteQuestion) -> None:
         """Gather a question to be deleted."""
+        self._claim(command.key.device)
         self._job.forgets.append(command.key)
 
     def look_up_questions(self, command: commands.LookUpQuestions) -> None:
@@ -160,6 +201,12 @@ class StoreGateway:
     def prune_rows(self, command: commands.PruneRows) -> None:
         """Gather the deletion of old rows and expired verdicts."""
         self._job.prune_before_ms, self._job.purge_ms = command.before_ms, command.now_ms
+        self._prune_served()
+
+    def _prune_served(self) -> None:
+        if self._terms is not None:
+            self._job.prune_shards = frozenset(self._terms)
+            self._job.claims |= {ShardClaim(*lease) for lease in self._terms.items()}
 
     def seal_verdict(self, command: commands.SealVerdict) -> None:
         """Seal a verdict to its device and store it as the question's ending.
@@ -172,6 +219,7 @@ class StoreGateway:
         except LocalError:
             self._hear(self._core.on_unsealable, command.key)
             return
+        self._claim(command.key.device)
         self._job.endings.append(end_with_verdict(command, frame, now))
 
     def add_usages(self, used: Iterable[Usage]) -> None:
@@ -187,12 +235,21 @@ class StoreGateway:
     def _on_written(self, dones: Iterable[JobResult]) -> None:
         for done in dones:
             self._probing = self._probing and not done.job.probe
+            if done.job.fenced:
+                self._on_claims_lost(done.job.fenced)
             if done.error:
                 self._on_unwritten(done)
             else:
                 self._on_done(done)
         self._hear(self._core.flush)
         self.submit_job()
+
+    def _on_claims_lost(self, claims: set[ShardClaim]) -> None:
+        """Tell of shards that were lost, unless it is known already, or they were gained once more since."""
+        held = self._terms or {}
+        lost = frozenset(claim.shard for claim in claims if held.get(claim.shard) == claim.term)
+        if lost and self._on_fenced:
+            self._on_fenced(lost)
 
     def _on_done(self, done: JobResult) -> None:
         self.fault, job = "", done.job
@@ -209,6 +266,7 @@ class StoreGateway:
             self._erasing.pop(wish).set_result(erasure)
         if done.more:
             self._job.prune_before_ms = job.prune_before_ms
+            self._prune_served()
 
         self._job.used += self._unbilled
         self._unbilled = []
@@ -298,6 +356,10 @@ class StoreWriter:
         try:
             return self._store.apply_jobs(jobs)
         except StoreError as error:
+            if error.fenced:  # nothing was written; without what is lost the rest is
+                for job in jobs:
+                    job.leave_out(error.fenced)
+                return self._apply_jobs(jobs, again=again)
             if error.lost and not again:  # a new connection finds out whether they were executed
                 for job in jobs:
                     job.used = []  # nobody could find out whether it was counted, and nothing is billed twice

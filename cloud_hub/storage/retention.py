@@ -57,12 +57,16 @@ DAY_MS = 86_400_000
 _ERASED_VALUES: dict[str, Any] = {"verdict": None, "refusal": RefusalReason.EXPIRED.value, "subject": None}
 
 
-def purge_expired(connection: sa.Connection, now_ms: int) -> None:
-    """Delete verdicts whose retention has ended, and suppress rare counts of days that are over."""
-    over = sa.and_(effects.c.keep_until_ms <= now_ms, effects.c.verdict.is_not(None))
-    connection.execute(effects.update().where(over).values(_ERASED_VALUES))
-    nameless = sa.and_(effects.c.keep_until_ms <= now_ms, effects.c.subject.is_not(None))
-    connection.execute(effects.update().where(nameless).values(subject=None))
+def match_shards(table: sa.Table, shards: Collection[int] | None) -> sa.ColumnElement[bool]:
+    """Condition that a row is of one of these shards; None = of any."""
+    return sa.true() if shards is None else table.c.shard.in_(sorted(shards))
+
+
+def purge_expired(connection: sa.Connection, now_ms: int, shards: Collection[int] | None = None) -> None:
+    """Delete verdicts of these shards whose retention has ended, and suppress rare counts of days that are over."""
+    over = sa.and_(effects.c.keep_until_ms <= now_ms, match_shards(effects, shards))
+    connection.execute(effects.update().where(over, effects.c.verdict.is_not(None)).values(_ERASED_VALUES))
+    connection.execute(effects.update().where(over, effects.c.subject.is_not(None)).values(subject=None))
     _close_days(connection, now_ms // DAY_MS)
 
 

@@ -6,32 +6,24 @@ frame is sent. Rule 2: a row is unique by (device, epoch, seq) and ends once. Ru
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
 
-from cloud_hub.core.commands import (
-    Erasure,
-    ErasureRequest,
-    LookUpQuestions,
-    QuestionEnding,
-    QuestionKey,
-    QuestionRow,
-    StoredQuestion,
-    Stream,
-    Tombstone,
-)
+from cloud_hub.core.commands import QuestionEnding, QuestionKey, QuestionRow, StoredQuestion, Stream, Tombstone
 from cloud_hub.database.connection import connect_part, open_sound, read_snapshot, sqlite_file
 from cloud_hub.database.errors import DamagedDatabaseError, describe_fault, is_lost, is_unavailable, name_fault
 from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.database.tables import effects, meta, sealed
-from cloud_hub.storage.costs import DAY_MS, Usage, add_usages, describe_endings, purge_costs
+from cloud_hub.storage.costs import DAY_MS, add_usages, describe_endings, purge_costs
+from cloud_hub.storage.fence import find_lost_claims
+from cloud_hub.storage.jobs import FENCED, JobResult, StoreError, StoreJob
 from cloud_hub.storage.retention import (
     LabelTally,
     count_verdicts,
     erase_subject_rows,
+    match_shards,
     purge_expired,
     read_tallies,
     read_tombstones,
@@ -39,69 +31,24 @@ from cloud_hub.storage.retention import (
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import set_database_aside
 from wire.protocol.messages import RefusalReason
+from wire.protocol.topics import compute_shard
 
 _CHUNK = 500  # keys per SELECT
 _PROBE = meta[QUESTIONS.name].update().values(value=meta[QUESTIONS.name].c.value)
 _PRUNE_ROWS = 5000  # per transaction, so that a long overdue clean-up stalls nobody
 
 
-class StoreJob(msgspec.Struct):
-    """Writes and reads of one round of the event loop, executed in this order."""
-
-    forgets: list[QuestionKey] = msgspec.field(default_factory=list)
-    keeps: list[StoredQuestion] = msgspec.field(default_factory=list)
-    endings: list[QuestionEnding] = msgspec.field(default_factory=list)
-    finds: list[LookUpQuestions] = msgspec.field(default_factory=list)
-    erases: list[ErasureRequest] = msgspec.field(default_factory=list)
-    used: list[Usage] = msgspec.field(default_factory=list)  # beside what the endings used
-    prune_before_ms: int = 0
-    purge_ms: int = 0
-    probe: bool = False  # write something that changes nothing, to learn whether the database takes it
-
-    def __bool__(self) -> bool:
-        writes = (self.forgets, self.keeps, self.endings, self.erases, self.used)
-        return any((*writes, self.finds, self.prune_before_ms, self.purge_ms, self.probe))
-
-
-class JobResult(msgspec.Struct):
-    """Result of a `StoreJob`. Without `error` it is durable, except `vanished`: endings that had no open row.
-
-    `error`: the database's error class; `reason`: the same in words.
-    """
-
-    job: StoreJob
-    rows: dict[QuestionKey, QuestionRow] = msgspec.field(default_factory=dict)
-    highest: dict[Stream, int] = msgspec.field(default_factory=dict)
-    vanished: set[QuestionKey] = msgspec.field(default_factory=set)
-    erased: list[Erasure] = msgspec.field(default_factory=list)
-    more: bool = False  # more rows are left to be pruned
-    error: str = ""
-    reason: str = ""
-
-
-class StoreError(Exception):
-    """A transaction failed as a whole. The message is the database's error class, never a value.
-
-    `reason`: the same in words. `lost`: the connection was lost, so a COMMIT may have been carried out all the same.
-    `unavailable`: the server as a whole does not do its work, so no other job would fare better now.
-    """
-
-    def __init__(self, name: str, reason: str = "", *, lost: bool = False, unavailable: bool = False) -> None:
-        super().__init__(name)
-        self.reason = reason
-        self.lost = lost
-        self.unavailable = unavailable
-
-
 class Store:
     """The questions' tables behind an SQLAlchemy URL. `open` migrates; a database of a newer version is refused.
 
-    `damaged`: the name that an unusable file was renamed to when this one was begun, "" for none.
+    `damaged`: the name that an unusable file was renamed to when this one was begun, "" for none. `session`: of this
+    process's leases; without leases there is nobody else who writes.
     """
 
     def __init__(self, engine: sa.Engine, damaged: str = "") -> None:
         self._engine = engine
         self.damaged = damaged
+        self.session = ""
         self._uncertain: set[QuestionKey] = set()  # of transactions whose COMMIT had no answer
         self._forget = [table.delete().where(_match_bound_key(table)) for table in (effects, sealed)]
         self._unseal = self._forget[1]
@@ -135,10 +82,8 @@ class Store:
 
     def read_unanswered(self) -> list[StoredQuestion]:
         """Every question without an ending, oldest first."""
-        joined = sealed.join(effects, sa.and_(*(sealed.c[c.name] == c for c in effects.primary_key)))
-        query = sa.select(effects, sealed.c.frame).select_from(joined).order_by(effects.c.kept_ms)
         with read_snapshot(self._engine) as connection:
-            return [_parse_question(row) for row in connection.execute(query)]
+            return _select_unanswered(connection)
 
     def read_tombstones(self) -> list[Tombstone]:
         """Tombstones of erased subjects."""
@@ -154,6 +99,7 @@ class Store:
         dones = [JobResult(job) for job in jobs]
         try:
             with self._engine.begin() as connection:
+                self._check_claims(connection, jobs)
                 for part in _split_parts(dones):
                     self._write_jobs(connection, part)
                 for done in dones:
@@ -166,6 +112,13 @@ class Store:
         if self._uncertain:
             self._uncertain -= _list_keys(jobs)
         return dones
+
+    def _check_claims(self, connection: sa.Connection, jobs: Sequence[StoreJob]) -> None:
+        """StoreError(FENCED) unless every claim holds; from then on it holds until the transaction ends."""
+        claims = {claim for job in jobs for claim in job.claims}
+        lost = find_lost_claims(connection, self.session, claims) if claims else frozenset()
+        if lost:
+            raise StoreError(FENCED, "another hub serves these devices", fenced=lost)
 
     def _write_jobs(self, connection: sa.Connection, dones: Sequence[JobResult]) -> None:
         forgets = [_key_parameters(key) for done in dones for key in done.job.forgets]
@@ -193,10 +146,10 @@ class Store:
                 connection.execute(_PROBE)
             done.erased = [erase_subject_rows(connection, wish) for wish in done.job.erases]
             if done.job.purge_ms:
-                purge_expired(connection, done.job.purge_ms)
+                purge_expired(connection, done.job.purge_ms, done.job.prune_shards)
                 purge_costs(connection, done.job.purge_ms // DAY_MS)
             if done.job.prune_before_ms:
-                done.more = self._prune_rows(connection, done.job.prune_before_ms)
+                done.more = self._prune_rows(connection, done.job)
 
     def _insert_questions(
         self, connection: sa.Connection, keeps: list[StoredQuestion], endings: dict[QuestionKey, QuestionEnding]
@@ -205,7 +158,11 @@ class Store:
         connection.execute(
             effects.insert(), [_effect_values(question, endings.get(question.key)) for question in keeps]
         )
-        waiting = [{**_key_values(q.key), "frame": q.sealed} for q in keeps if q.key not in endings]
+        waiting = [
+            {**_key_values(q.key), "frame": q.sealed, "shard": compute_shard(q.key.device)}
+            for q in keeps
+            if q.key not in endings
+        ]
         if waiting:
             connection.execute(sealed.insert(), waiting)
 
@@ -240,8 +197,9 @@ class Store:
         for done in dones:
             done.vanished = {e.key for e in done.job.endings if e.key in late and e.key not in kept}
 
-    def _prune_rows(self, connection: sa.Connection, before_ms: int) -> bool:
-        query = sa.select(*effects.primary_key).where(effects.c.kept_ms < before_ms).limit(_PRUNE_ROWS)
+    def _prune_rows(self, connection: sa.Connection, job: StoreJob) -> bool:
+        old = sa.and_(effects.c.kept_ms < job.prune_before_ms, match_shards(effects, job.prune_shards))
+        query = sa.select(*effects.primary_key).where(old).limit(_PRUNE_ROWS)
         keys = [_key_parameters(QuestionKey(row.device, row.epoch, row.seq)) for row in connection.execute(query)]
         if keys:
             for statement in self._forget:
@@ -269,6 +227,16 @@ def read_newest_aside(url: str) -> int:
             return _select_newest(connection)
     except sa.exc.DBAPIError:
         return 0
+    finally:
+        engine.dispose()
+
+
+def read_owed_aside(url: str, shards: Collection[int]) -> list[StoredQuestion]:
+    """Questions of these shards without an ending, oldest first, over a connection of its own."""
+    engine = connect_part(url, QUESTIONS)
+    try:
+        with read_snapshot(engine) as connection:
+            return _select_unanswered(connection, shards)
     finally:
         engine.dispose()
 
@@ -328,6 +296,7 @@ def _effect_values(question: StoredQuestion, ending: QuestionEnding | None) -> d
         "verdict": ending.verdict if ending else None,
         "keep_until_ms": question.keep_until_ms,
         "subject": question.subject or None,
+        "shard": compute_shard(question.key.device),
     }
 
 
@@ -380,6 +349,12 @@ def _select_rows(connection: sa.Connection, keys: Iterable[QuestionKey]) -> dict
                 refusal = RefusalReason(row.refusal) if row.refusal is not None else None
                 found[key] = QuestionRow(key, row.digest, row.fingerprint, row.verdict, refusal)
     return found
+
+
+def _select_unanswered(connection: sa.Connection, shards: Collection[int] | None = None) -> list[StoredQuestion]:
+    joined = sealed.join(effects, sa.and_(*(sealed.c[c.name] == c for c in effects.primary_key)))
+    query = sa.select(effects, sealed.c.frame).select_from(joined).where(match_shards(sealed, shards))
+    return [_parse_question(row) for row in connection.execute(query.order_by(effects.c.kept_ms))]
 
 
 def _select_newest(connection: sa.Connection) -> int:

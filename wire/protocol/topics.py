@@ -92,6 +92,11 @@ def list_hub_filters() -> tuple[str, ...]:
     )
 
 
+def build_shard_filter(shard: int) -> str:
+    """MQTT topic filter of everything that the devices of a shard publish; overlaps with no other shard's."""
+    return f"v1/{shard:02x}/+/up/+"
+
+
 def render_broker_acl() -> str:
     """Access control list for Mosquitto: whole-level `%u` patterns, and every hub that a region may have.
 

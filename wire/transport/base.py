@@ -55,6 +55,10 @@ class Transport(Protocol):
         """Subscribe to topic filters. Raises LinkLostError if the link is gone or the broker refuses one."""
         ...
 
+    async def unsubscribe(self, filters: tuple[str, ...]) -> None:
+        """Unsubscribe from topic filters. Raises LinkLostError if the link is gone."""
+        ...
+
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
         """Publish a message without waiting; the future holds what the broker said of it.
 
@@ -106,6 +110,10 @@ class MemoryBroker:
         """Route messages whose topic matches `pattern` to `transport`."""
         self._subscribers[pattern].append(transport)
 
+    def unsubscribe(self, pattern: str, transport: "MemoryTransport") -> None:
+        """Route messages whose topic matches `pattern` to `transport` no longer."""
+        self._subscribers[pattern] = [t for t in self._subscribers[pattern] if t is not transport]
+
     def publish(self, message: IncomingMessage) -> DeliveryOutcome:
         """Deliver a message to every subscriber; NOBODY if there is none."""
         self.carried.append(message)
@@ -140,6 +148,13 @@ class MemoryTransport:
             raise LinkLostError("broker gone")
         for pattern in filters:
             self._broker.subscribe(pattern, self)
+
+    async def unsubscribe(self, filters: tuple[str, ...]) -> None:
+        """Unsubscribe at the broker. Raises LinkLostError if the connection is lost."""
+        if self._lost:
+            raise LinkLostError("broker gone")
+        for pattern in filters:
+            self._broker.unsubscribe(pattern, self)
 
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
         """Publish at once; the future is already done."""

@@ -111,6 +111,13 @@ class MqttTransport:
         if refused:
             raise LinkLostError(f"the broker refused the subscription to {refused[0]}")
 
+    async def unsubscribe(self, filters: tuple[str, ...]) -> None:
+        """Unsubscribe. Raises LinkLostError if the link is gone."""
+        try:
+            await self._client.unsubscribe(list(filters))
+        except aiomqtt.MqttError as error:
+            raise LinkLostError(str(error)) from None
+
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
         """Publish at QoS 1 without waiting for the PUBACK.
 

@@ -6,7 +6,7 @@ import numpy as np
 from cloud_hub.core.commands import LOCAL, ErasureRequest, QuestionKey, QuestionRow
 from cloud_hub.core.context import RECENT_ROWS, STREAMS, QuestionMemory
 from cloud_hub.core.core import HubCore
-from cloud_hub.storage.store import StoreJob
+from cloud_hub.storage.jobs import StoreJob
 from policies.serving.admission import RefuseQuestion
 from tests.cloud_hub.doubles.bench import DAY_S, POISON, Bench
 from tests.cloud_hub.doubles.devices import CARD, CODEC, HUB, MANIFEST, SimDevice

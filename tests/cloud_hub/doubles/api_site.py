@@ -34,10 +34,10 @@ from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
 from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.storage.costs import CostEntry
+from cloud_hub.storage.jobs import StoreError
 from cloud_hub.storage.ledger_service import LedgerLogService
 from cloud_hub.storage.prices import PriceList
 from cloud_hub.storage.retention import LabelTally
-from cloud_hub.storage.store import StoreError
 from policies.serving.computing import Precision
 from tests.cloud_hub.doubles.joiner import Joiner
 from wire.http.guards import ServerAccess

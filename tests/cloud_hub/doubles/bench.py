@@ -8,7 +8,8 @@ from cloud_hub.engine.base import EchoEngine, EngineError
 from cloud_hub.registry.orders import Orders
 from cloud_hub.security.envelopes import Envelopes, HubEnvelopes, choose_note_channel
 from cloud_hub.storage.gateway import end_with_verdict
-from cloud_hub.storage.store import Store, StoreError, StoreJob
+from cloud_hub.storage.jobs import StoreError, StoreJob
+from cloud_hub.storage.store import Store
 from cloud_hub.system.settings import HubSettings
 from tests.cloud_hub.doubles.devices import CARD, HUB, NOW_S, MemoryRegistry, SimDevice
 from wire.protocol.messages import Receipt, Refusal, Verdict

@@ -33,7 +33,8 @@ class Site:
     ) -> None:
         self.broker = MemoryBroker()
         self.log = io.StringIO()
-        self.settings = HubSettings(database_url=f"sqlite:///{folder}/hub.db", **{"drain_s": 2.0, **settings})
+        found = {"drain_s": 2.0, "database_url": f"sqlite:///{folder}/hub.db", **settings}
+        self.settings = HubSettings(**found)
         self.devices = registry(*devices)
         self.energy = energy
         self.engine = engine or EchoEngine(CARD)
@@ -43,15 +44,25 @@ class Site:
     async def connect(self) -> MemoryTransport:
         return self.broker.connect()
 
-    async def start(self) -> Hub:
-        self.hub = Hub(
+    def make_hub(self) -> Hub:
+        return self.build_hub(HubServices(JsonLog(self.log), energy=self.energy))
+
+    def build_hub(self, sides: HubServices) -> Hub:
+        return Hub(
             settings=self.settings,
             keys=HUB,
             registry=self.devices,
             engines=[self.engine],
             connect=self.connect,
-            sides=HubServices(JsonLog(self.log), energy=self.energy),
+            sides=sides,
         )
+
+    @property
+    def ended(self) -> bool:
+        return self._task.done()
+
+    async def start(self) -> Hub:
+        self.hub = self.make_hub()
         self._task = asyncio.create_task(self.hub.run())
         started = asyncio.create_task(self.hub.ready.wait())
         await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import EchoEngine
 from cloud_hub.engine.types import WorkItem
-from cloud_hub.storage.store import Store, StoreJob
+from cloud_hub.storage.jobs import StoreJob
+from cloud_hub.storage.store import Store
 from tests.cloud_hub.doubles.devices import CARD, Enrolled, SimDevice
 from tests.cloud_hub.doubles.site import SLOW_S, Ear, Site, effects_in, serving
 from tests.cloud_hub.storage.test_store import ending, question

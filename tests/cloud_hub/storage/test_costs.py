@@ -21,8 +21,9 @@ from cloud_hub.storage.costs import (
     merge_usages,
     read_costs_aside,
 )
+from cloud_hub.storage.jobs import StoreError, StoreJob
 from cloud_hub.storage.prices import PriceList, UnitPrices, write_bill
-from cloud_hub.storage.store import Store, StoreError, StoreJob
+from cloud_hub.storage.store import Store
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
 from wire.protocol.messages import RefusalReason

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from cloud_hub.storage.gateway import StoreWriter
-from cloud_hub.storage.store import JobResult, Store, StoreJob
+from cloud_hub.storage.jobs import JobResult, StoreJob
+from cloud_hub.storage.store import Store
 from tests.cloud_hub.storage.test_store import ending, question
 
 

@@ -18,8 +18,9 @@ from cloud_hub.core.commands import Erasure, ErasureRequest, QuestionEnding, Que
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.database.tables import effects, tallies
 from cloud_hub.enrollment.erasure import EraseRequest, build_tombstone
+from cloud_hub.storage.jobs import StoreJob
 from cloud_hub.storage.retention import MIN_SHOWN_COUNT, LabelTally, publish_tallies, suppress_rare_labels
-from cloud_hub.storage.store import Store, StoreJob
+from cloud_hub.storage.store import Store
 from tests.cloud_hub.doubles.bench import DAY_S, Bench
 from tests.cloud_hub.doubles.devices import HUB, NOW_S, SimDevice
 from wire.protocol.messages import Refusal, RefusalReason
@@ -98,6 +99,7 @@ def test_a_database_of_schema_1_is_brought_over_and_nothing_of_it_is_lost(tmp_pa
         for statement in (
             "drop index effects_subject", "drop index effects_keep_until", "alter table effects drop column subject",
             "alter table effects drop column keep_until_ms", "drop table tallies", "drop table tombstones",
+            "alter table effects drop column shard", "alter table sealed drop column shard",
             "update meta set value='1' where key='schema'",
         ):  # fmt: skip
             connection.exec_driver_sql(statement)

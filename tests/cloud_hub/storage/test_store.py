@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from cloud_hub.core.commands import LookUpQuestions, QuestionEnding, QuestionKey, StoredQuestion
-from cloud_hub.storage.store import Store, StoreError, StoreJob
+from cloud_hub.storage.jobs import StoreError, StoreJob
+from cloud_hub.storage.store import Store
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import CODEC, SimDevice
 from wire.process.exit_codes import ExitCode, ExitError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cloud_hub.core.commands import QuestionEnding, QuestionKey, StoredQuestion
 from cloud_hub.database.tables import effects
-from cloud_hub.storage.store import StoreJob
+from cloud_hub.storage.jobs import StoreJob
 from edge_agent.cli.erasure import STONES_FILE, ErasureResult, erase_subject
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Outcome
 from edge_agent.identity.identity import load_identity

@@ -22,7 +22,8 @@ from cloud_hub.registry.registry import DeviceInvitation, Registry
 from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
-from cloud_hub.storage.store import Store, StoreJob
+from cloud_hub.storage.jobs import StoreJob
+from cloud_hub.storage.store import Store
 from edge_agent.identity.enrollment import enrol_device
 from edge_agent.identity.identity import Identity
 from wire.http.guards import ServerAccess, error_response, open_site

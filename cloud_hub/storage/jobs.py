@@ -1,0 +1,108 @@
+"""Jobs of the store: what one round of the event loop writes and reads, its result, and how a transaction fails.
+
+Rule: a job that writes a question names the shard and the term under which its hub serves it, where hubs share the
+database; without leases it names none.
+"""
+
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+import msgspec
+
+from cloud_hub.core.commands import (
+    Erasure,
+    ErasureRequest,
+    LookUpQuestions,
+    QuestionEnding,
+    QuestionKey,
+    QuestionRow,
+    StoredQuestion,
+    Stream,
+)
+from cloud_hub.storage.costs import Usage
+from wire.protocol.topics import compute_shard
+
+FENCED = "FENCED"
+NO_TERM = 0  # of no lease that was ever given
+
+
+class ShardClaim(NamedTuple):
+    """What a write rests on: that this process holds the lease of `shard` since it was given for the `term`-th time."""
+
+    shard: int
+    term: int
+
+
+class StoreJob(msgspec.Struct):
+    """Writes and reads of one round of the event loop, executed in this order."""
+
+    forgets: list[QuestionKey] = msgspec.field(default_factory=list)
+    keeps: list[StoredQuestion] = msgspec.field(default_factory=list)
+    endings: list[QuestionEnding] = msgspec.field(default_factory=list)
+    finds: list[LookUpQuestions] = msgspec.field(default_factory=list)
+    erases: list[ErasureRequest] = msgspec.field(default_factory=list)
+    used: list[Usage] = msgspec.field(default_factory=list)  # beside what the endings used
+    prune_before_ms: int = 0
+    purge_ms: int = 0
+    probe: bool = False  # write something that changes nothing, to learn whether the database takes it
+    claims: set[ShardClaim] = msgspec.field(default_factory=set)  # under which its questions are written
+    prune_shards: frozenset[int] | None = None  # whose rows are pruned and purged; None = all
+    fenced: set[ShardClaim] = msgspec.field(default_factory=set)  # of its claims those that did not hold
+
+    def __bool__(self) -> bool:
+        writes = (self.forgets, self.keeps, self.endings, self.erases, self.used)
+        return any((*writes, self.finds, self.prune_before_ms, self.purge_ms, self.probe))
+
+    def leave_out(self, lost: AbstractSet[ShardClaim]) -> None:
+        """Leave out what was to be written under claims that do not hold; `fenced` names them from now on."""
+        found = self.claims & lost
+        gone = {claim.shard for claim in found}
+        self.claims -= found
+        self.fenced |= found
+        if not gone:
+            return
+        self.forgets = [key for key in self.forgets if compute_shard(key.device) not in gone]
+        self.keeps = [question for question in self.keeps if compute_shard(question.key.device) not in gone]
+        self.endings = [ending for ending in self.endings if compute_shard(ending.key.device) not in gone]
+        if self.prune_shards is not None:
+            self.prune_shards -= gone
+
+
+class JobResult(msgspec.Struct):
+    """Result of a `StoreJob`. Without `error` it is durable, except `vanished`: endings that had no open row.
+
+    `error`: the database's error class; `reason`: the same in words.
+    """
+
+    job: StoreJob
+    rows: dict[QuestionKey, QuestionRow] = msgspec.field(default_factory=dict)
+    highest: dict[Stream, int] = msgspec.field(default_factory=dict)
+    vanished: set[QuestionKey] = msgspec.field(default_factory=set)
+    erased: list[Erasure] = msgspec.field(default_factory=list)
+    more: bool = False  # more rows are left to be pruned
+    error: str = ""
+    reason: str = ""
+
+
+class StoreError(Exception):
+    """A transaction failed as a whole. The message is the database's error class, never a value.
+
+    `reason`: the same in words. `lost`: the connection was lost, so a COMMIT may have been carried out all the same.
+    `unavailable`: the server as a whole does not do its work, so no other job would fare better now. `fenced`: the
+    claims that did not hold, of an error named `FENCED`; without them the same jobs may be given again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reason: str = "",
+        *,
+        lost: bool = False,
+        unavailable: bool = False,
+        fenced: frozenset[ShardClaim] = frozenset(),
+    ) -> None:
+        super().__init__(name)
+        self.reason = reason
+        self.fenced = fenced
+        self.lost = lost
+        self.unavailable = unavailable
