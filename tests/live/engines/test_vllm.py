@@ -124,7 +124,9 @@ def test_wrong_options_are_one_line_and_the_hub_serves_on(llama: Path, tmp_path:
 
 
 def test_two_tensor_parallel_ranks_answer(llama: Path, tmp_path: Path):
-    told = {"name": MODEL, "start": vllm_command(llama, "{port}", "--tensor-parallel-size", "2"), "check": CHECK}
+    # two ranks on two cores: vLLM would keep one of them for itself
+    program = ["env", "VLLM_CPU_OMP_THREADS_BIND=nobind", *vllm_command(llama, "{port}", "--tensor-parallel-size", "2")]
+    told = {"name": MODEL, "start": program, "check": CHECK}
     with llm_hub(tmp_path, told) as hub:
         hub.until(lambda: hub.count_ready(MODEL) == 1)
         with hub.open_client() as client:
