@@ -17,7 +17,8 @@ from cloud_hub.region.membership import RegionMembership
 from cloud_hub.runtime.bootstrap import HubState, hold_place, open_state
 from cloud_hub.runtime.broker import choose_port, find_program
 from cloud_hub.runtime.config import HubConfig, load_hub_config
-from cloud_hub.runtime.process import HubProcess, open_engines
+from cloud_hub.runtime.engines import open_engines
+from cloud_hub.runtime.process import HubProcess
 from wire.process.daemon import FolderLock, disable_core_dumps
 from wire.process.exit_codes import ExitCode, run_to_exit
 from wire.process.logging import JsonLog

@@ -23,7 +23,15 @@ LOCKED_DOWN = {
     "StateDirectoryMode": "0700",
 }
 # What a restart cannot heal: a person has to change something first.
-HOPELESS = {ExitCode.USAGE, ExitCode.CONFIG, ExitCode.POLICY, ExitCode.MODEL, ExitCode.CREDENTIALS, ExitCode.ENROLMENT}
+HOPELESS = {
+    ExitCode.USAGE,
+    ExitCode.CONFIG,
+    ExitCode.POLICY,
+    ExitCode.MODEL,
+    ExitCode.CREDENTIALS,
+    ExitCode.ENROLMENT,
+    ExitCode.REGION_KEY,
+}
 
 
 def settings(unit: Path) -> dict[str, str]:
@@ -62,7 +70,7 @@ def test_a_fault_that_no_restart_heals_is_not_restarted(unit):
     codes = {ExitCode(int(code)) for code in settings(unit)["RestartPreventExitStatus"].split()}
     assert codes == HOPELESS
     page = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
-    assert "restart after every failure but 2, 10, 11, 12, 22 and 23" in page
+    assert "restart after every failure but 2, 10, 11, 12, 22, 23 and 37" in page
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd on this machine")

@@ -6,7 +6,6 @@ Text for people, `--json` for programs. docs/trust.md tells when and in which or
 import json
 import os
 import sys
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -18,6 +17,7 @@ from cloud_hub.cli.costs import costs
 from cloud_hub.cli.engines import models
 from cloud_hub.cli.fetch import fetch
 from cloud_hub.cli.hub_operations import HubOperations
+from cloud_hub.cli.join import fill_template, join, write_config
 from cloud_hub.cli.language_models import llm
 from cloud_hub.cli.options import (
     DEFAULT_FILE,
@@ -134,7 +134,6 @@ def finish(
     print_record(HubOperations(load_config(config, state)).step_ca(CaStep.FINISH, force=force), as_json=as_json)
 
 
-TEMPLATE_FILE = "hub.toml"
 _NO_UPDATES = (
     "note: this hub has no signing keys yet, so {device} gets no updates; make them first (docs/trust.md, the first"
     " keys), or enrol it again later with `skerry hub invite --replace`"
@@ -148,6 +147,7 @@ app.command("models")(models)
 app.command("llm")(llm)
 app.command("costs")(costs)
 app.command("fetch")(fetch)
+app.command("join")(join)
 app.add_typer(store_app, name="store", help="The hub's database: copy it to another.")
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
 
@@ -171,7 +171,7 @@ def init(
     from wire.process.daemon import FolderLock  # noqa: PLC0415
 
     if not config.exists():
-        _write_config(config, _fill_template(state, model or []))
+        write_config(config, fill_template(state, model or []))
     settings = load_hub_config(config)
     with FolderLock(settings.state_dir().prepare().root):
         ground = open_state(settings)
@@ -315,23 +315,6 @@ def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = 
         return
     for key, value in found.items():
         typer.echo(f"{key:<16} {json.dumps(value) if isinstance(value, dict | list) else value}")
-
-
-def _fill_template(state: Path, models: list[Path]) -> str:
-    """Return the text of a new configuration file: the shipped one, with this state folder and these bundles."""
-    text = resources.files("cloud_hub").joinpath(TEMPLATE_FILE).read_text(encoding="utf-8")
-    text = text.replace('state = "hub"', f"state = {json.dumps(str(state.expanduser().absolute()))}", 1)
-    found = json.dumps([str(path.expanduser().absolute()) for path in models])
-    return text.replace("models = []", f"models = {found}", 1)
-
-
-def _write_config(file: Path, text: str) -> None:
-    """Write the configuration file. ExitError(DISK) if it cannot be written."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ExitError(ExitCode.DISK, f"{file}: {error.strerror}") from None
 
 
 def _exec_process(words: list[str], environment: dict[str, str]) -> NoReturn:

@@ -10,6 +10,7 @@ from cloud_hub.database.copying import copy_state
 from cloud_hub.database.errors import describe_url
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.database.server import check_server
+from cloud_hub.runtime.bootstrap import share_files
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.terminal import TYPER_SETTINGS
@@ -50,7 +51,11 @@ def copy(
         settings.check_database()
         if target.server:
             check_server(target.server, allow_fsync_off=settings.store.allow_fsync_off)
+        if source.server:
+            share_files(settings, source.server)  # what the region's other hubs changed is in the folder after it
         counts = copy_state(source, target, _report)
+        if target.server:
+            share_files(settings, target.server)
     if as_json:
         typer.echo(json.dumps({"rows": counts}))
         return

@@ -24,6 +24,7 @@ class Topic(StrEnum):
     KEYS = "keys"  # ids of API keys
     ORDERS = "orders"  # notices that deny all, floors of policies
     ERASURES = "erasures"  # marks of tombstones, hex
+    FILES = "files"  # of `region.shared_files`
 
 
 def record_change(connection: sa.Connection, topic: Topic, subjects: Iterable[str] = ()) -> int:

@@ -293,6 +293,11 @@ leases = _table(
     _needed("until_ms", Int64, "0"),
 )
 
+# Files that the hubs share, sealed under `region.key`. `digest` is keyed too. See `region.shared_files`.
+shared_files = _table(
+    REGION, "files", _key("path"), _needed("digest", sa.LargeBinary), _needed("sealed", sa.LargeBinary)
+)
+
 
 def tables_of(part: str) -> list[sa.Table]:
     """Tables of a part, in the order in which they can be created and filled."""

@@ -223,6 +223,11 @@ class RegionMembership:
         self._session.leave()
 
     @property
+    def leads(self) -> bool:
+        """Whether this hub is the first of those that are alive, which does what one alone has to do."""
+        return not self.view.hubs or self.view.hubs[0].name == self.name
+
+    @property
     def hubs_alive(self) -> int:
         """Number of hubs of the region that are alive, this one included."""
         return max(1, len(self.view.hubs))

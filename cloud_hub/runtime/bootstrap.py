@@ -10,10 +10,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
+from sqlalchemy.exc import DBAPIError
 
+from cloud_hub.database.errors import explain_error
 from cloud_hub.region.lease_keeper import LeaseKeeper
 from cloud_hub.region.leases import LeaseTable
 from cloud_hub.region.membership import RegionMembership
+from cloud_hub.region.shared_files import RegionFacts, SharedFiles
 from cloud_hub.repository.files import TrustAnchor
 from cloud_hub.repository.publish import create_demo_repository
 from cloud_hub.repository.repository import Repository
@@ -25,6 +28,7 @@ from cloud_hub.security.hub_keys import HubCard, HubKeys, load_or_create_keys
 from cloud_hub.storage.store import read_newest_aside
 from cloud_hub.system.state_folder import StateDir
 from wire.process.daemon import FolderLock
+from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog
 
 
@@ -56,12 +60,47 @@ def open_state(config: HubConfig) -> HubState:
     """Open the state folder, creating what is missing. ExitError(DISK or CREDENTIALS) if a part is unusable."""
     state = config.state_dir().prepare()
     config.check_database()
-    authorities = RotatingAuthority.open(state.certificates, utc_now())
-    authorities.set_device_life(timedelta(days=config.enrol.certificate_days))
+    with _shared_with_region(config):
+        authorities = RotatingAuthority.open(state.certificates, utc_now())
+        authorities.set_device_life(timedelta(days=config.enrol.certificate_days))
+        keys = load_or_create_keys(state.keys)
+        OnlineKeys(state.online).ensure_keys()
     server, client = ensure_certificates(authorities, config)
-    keys = load_or_create_keys(state.keys)
-    OnlineKeys(state.online).ensure_keys()
     return HubState(state, authorities, server, client=client, keys=keys, anchor=trust_anchor(config))
+
+
+@contextlib.contextmanager
+def _shared_with_region(config: HubConfig) -> Iterator[None]:
+    """Have what the region has before the body, and give it what the body made; nothing for a hub that is alone."""
+    if not config.store.url:
+        yield
+        return
+    share_files(config, config.store.url)
+    yield
+    share_files(config, config.store.url)
+
+
+def share_files(config: HubConfig, url: str) -> None:
+    """Make the state folder and the files of the region in a database alike; see `open_shared_files`."""
+    with contextlib.closing(open_shared_files(config, url)) as shared:
+        try:
+            shared.sync()
+        except DBAPIError as error:
+            raise explain_error(error, url) from None
+
+
+def open_shared_files(config: HubConfig, url: str) -> SharedFiles:
+    """Open the files that this hub shares with the region of a database.
+
+    ExitError(REGION_KEY) if they are another region's, CONFIG if the region has another name.
+    """
+    mine = RegionFacts(config.hub.name, config.hub.region, config.broker_host(), config.broker.port)
+    shared = SharedFiles.open(url, config.state_dir().root, mine)
+    for key, here, there in (("name", mine.name, shared.facts.name), ("region", mine.region, shared.facts.region)):
+        if here != there:
+            shared.close()
+            raise ExitError(ExitCode.CONFIG, f"[hub] {key} is {here!r}, that of the region's hubs is {there!r}")
+    return shared
 
 
 @contextlib.contextmanager

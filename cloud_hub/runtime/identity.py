@@ -19,6 +19,7 @@ from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.registry.registry import Registry
 from cloud_hub.runtime.bootstrap import HubState, ensure_certificates
 from cloud_hub.runtime.config import HubConfig
+from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
 from wire.process.logging import JsonLog
 from wire.transport.base import Transport
@@ -105,6 +106,11 @@ class IdentityService:
     async def _take_over(self, device: str) -> Transport:
         context = build_stand_in_context(self._ground.authorities, self._ground.state.certificates, device)
         return await MqttTransport.connect(*self._broker, device, context)
+
+    async def reload_authorities(self) -> None:
+        """Take up the CAs as they are in the state folder now."""
+        self._ground.authorities.reload(utc_now())
+        await self._reload_certificates()
 
     async def _reload_certificates(self) -> None:
         ensure_certificates(self._ground.authorities, self._config)

@@ -72,14 +72,19 @@ class RepositoryMaintainer:
         self._log = log
         self._spoke_s = -_WARN_EVERY_S
 
-    async def run(self, every_s: float = RENEW_INTERVAL_S) -> None:
-        """Run `once` every `every_s` seconds, for ever.
+    async def run(self, every_s: float = RENEW_INTERVAL_S, leads: Callable[[], bool] = lambda: True) -> None:
+        """Run `renew_once` every `every_s` seconds for ever, while `leads`: this hub is the one of its region to do it.
 
         A full disk or another writer at work is logged and tried again.
         """
         while True:
-            await asyncio.to_thread(self.renew_once, self._read_committed())
+            if leads():
+                await asyncio.to_thread(self.renew_once, self._read_committed())
             await asyncio.sleep(every_s)
+
+    def use_card(self, card: NumberedCard) -> None:
+        """Publish this card from now on: another hub of the region has changed the key."""
+        self._card = card
 
     def _read_committed(self) -> Mapping[str, int] | None:
         try:
@@ -175,6 +180,13 @@ DAY_MS = 86_400_000
 CHANGED_AFTER_MS = 7 * DAY_MS
 DESTROYED_AFTER_MS = 14 * DAY_MS
 BORN_FILE = "born.json"
+
+
+def reload_card(folder: Path, card: HubCard) -> tuple[HubKeys, NumberedCard]:
+    """Read the keys of a folder again; returns them and the card with their public halves."""
+    keys = load_or_create_keys(folder)
+    fresh = msgspec.structs.replace(card, hpke_key=keys.hpke_public, signing_key=keys.signing_public)
+    return keys, NumberedCard(fresh, newest_key_number(folder))
 
 
 class HubKeyRotation:

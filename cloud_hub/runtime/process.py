@@ -19,9 +19,8 @@ from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.database.offload import OrderedWork
-from cloud_hub.engine.base import Engine, EngineError
+from cloud_hub.engine.base import Engine
 from cloud_hub.engine.card_energy import open_energy_counters
-from cloud_hub.engine.factory import open_engine
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.telemetry import trace_records
 from cloud_hub.region.leases import RegionTask
@@ -35,17 +34,23 @@ from cloud_hub.repository.repository import Repository
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.controller import RolloutController, RolloutDependencies
 from cloud_hub.rollout.store import RolloutStore
-from cloud_hub.runtime.bootstrap import HubState, open_leases
+from cloud_hub.runtime.bootstrap import HubState, open_leases, open_shared_files
 from cloud_hub.runtime.broker import Broker
 from cloud_hub.runtime.config import HubConfig
+from cloud_hub.runtime.engines import bundle_catalog
 from cloud_hub.runtime.hub import Hub, HubServices
 from cloud_hub.runtime.identity import IdentityService
 from cloud_hub.runtime.language_models import open_language_models
-from cloud_hub.runtime.maintenance import HubKeyRotation, NumberedCard, RepositoryMaintainer, UpdateNotifier
+from cloud_hub.runtime.maintenance import (
+    HubKeyRotation,
+    NumberedCard,
+    RepositoryMaintainer,
+    UpdateNotifier,
+    reload_card,
+)
 from cloud_hub.runtime.policies import PolicyWatcher, repository_reader
-from cloud_hub.runtime.region import list_readers
+from cloud_hub.runtime.region import FileFollower, list_readers
 from cloud_hub.security.hub_keys import HubCard, HubKeys, newest_key_number
-from cloud_hub.serving.bundles import BundleFolders
 from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.storage.ledger_log import LedgerLog
 from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
@@ -54,8 +59,7 @@ from cloud_hub.system.client import ApiAddress
 from policies.model.policy import Policy
 from policies.rollout_rules.plan import FleetMember
 from wire.process.daemon import notify_systemd, read_watchdog_interval
-from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.logging import JsonLog, describe_error, safe_name, safe_text
+from wire.process.logging import JsonLog, describe_error, safe_name
 from wire.process.trace_export import Tracing
 
 FILE_POLL_S = 0.5
@@ -107,38 +111,6 @@ def open_rollouts(
     return rollouts, catalog
 
 
-def open_engines(config: HubConfig, log: JsonLog) -> list[Engine]:
-    """Start one engine per version. ExitError(MODEL) naming a configured one that cannot be used.
-
-    A version of `models_folder` that cannot be used is left out with a line in the log; the one before it serves on.
-    """
-    from models.bundle.manifest import BundleError  # noqa: PLC0415
-
-    if not config.models and config.models_folder is None and not config.llm:
-        raise ExitError(ExitCode.MODEL, "no model to serve: set models = [bundle folder, ...], or [[llm]]")
-
-    def report(path: Path, why: str) -> None:
-        log.error("version_left_out", folder=safe_name(path.name), why=safe_text(why.replace(str(path), "")))
-
-    try:
-        return bundle_catalog(config).open_initial(_read_retired(config), report)
-    except (BundleError, EngineError) as error:
-        raise ExitError(ExitCode.MODEL, str(error)) from None
-
-
-def bundle_catalog(config: HubConfig) -> BundleFolders:
-    """Return the catalog of every bundle this hub may serve."""
-    means = config.engine_options()
-    return BundleFolders(
-        config.models, config.models_folder, config.hub_settings(), lambda path: open_engine(path, means)
-    )
-
-
-def _read_retired(config: HubConfig) -> frozenset[str]:
-    with contextlib.closing(ModelUsageStore.open(config.database_urls().versions)) as spoken:
-        return spoken.retired_models()
-
-
 class HubProcess:
     """One running hub process. The caller holds the lock of the state folder, and the hub's `place` in its region."""
 
@@ -151,6 +123,8 @@ class HubProcess:
         place: RegionMembership | None = None,
     ) -> None:
         self._place = place
+        self._shared = open_shared_files(config, config.store.url) if place else None
+        self._files: FileFollower | None = None
         self._config = config
         self._ground = ground
         self._engines = engines
@@ -171,8 +145,12 @@ class HubProcess:
     async def run(self) -> None:
         """Serve until a signal or a defect. ExitError(BROKER, PORT, DATABASE, ...) if it cannot start."""
         register_signals(self._ended)
-        closing = contextlib.closing
-        with closing(Registry.open(self._urls.registry)) as registry, closing(self._keys), closing(self._work):
+        with contextlib.ExitStack() as open_parts:
+            registry = open_parts.enter_context(contextlib.closing(Registry.open(self._urls.registry)))
+            open_parts.callback(self._keys.close)
+            open_parts.callback(self._work.close)
+            if self._shared is not None:
+                open_parts.callback(self._shared.close)
             async with self._running_broker():
                 await self._serve_hub(registry)
         self._log.info("stopped")
@@ -208,14 +186,10 @@ class HubProcess:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(hub.run(), name="hub")
                 running.add_done_callback(lambda _: self._ended.set())
-                works = {
-                    **self._side_tasks(),
-                    **self._region_tasks(hub, registry, orders),
-                    **bureau.named_tasks(
-                        hub.now_ms, lambda: hub.leases is None or hub.leases.does(RegionTask.RETIREMENTS)
-                    ),
-                }
+                retires = lambda: hub.leases is None or hub.leases.does(RegionTask.RETIREMENTS)  # noqa: E731
+                works = {**self._side_tasks(), **bureau.named_tasks(hub.now_ms, retires)}
                 works |= self._repository_tasks(hub, bureau, rolling, orders)
+                works |= self._region_tasks(hub, registry, orders)
                 works |= {"ledger": clerk.run(), "rollouts": rolling[0].run()}
                 beside = [group.create_task(work, name=title) for title, work in works.items()]
                 await _wait_first(hub.ready, self._ended)
@@ -287,11 +261,12 @@ class HubProcess:
         return sides
 
     def _region_tasks(self, hub: Hub, registry: Registry, orders: Orders) -> dict[str, Coroutine[Any, Any, None]]:
-        """Return the task that takes in what other hubs change; until it has, nothing new is taken."""
-        if self._place is None:
+        """Return the tasks that take in what other hubs change; until they have, nothing new is taken."""
+        if self._place is None or self._files is None:
             return {}
         hub.on_caught_up(math.inf)
-        return {"region": self._place.run(list_readers(hub, registry, self._keys, orders), hub.on_caught_up)}
+        readers = list_readers(hub, registry, self._keys, orders, self._files)
+        return {"region": self._place.run(readers, hub.on_caught_up), "region-files": self._files.run()}
 
     def _api_context(
         self,
@@ -368,9 +343,20 @@ class HubProcess:
             hub.set_policies(policies)
 
         keeper = RepositoryMaintainer(repository, card, hub.now_ms, log, turn=change.rotate_if_due, committed=committed)
+
+        def reload_keys() -> None:
+            keys, fresh = reload_card(self._ground.state.keys, bureau.card)
+            apply(keys, fresh.card)
+            keeper.use_card(fresh)
+
+        if self._shared is not None:
+            self._files = FileFollower(self._shared, reload_keys, bureau.reload_authorities, log)
         herald = UpdateNotifier(repository, bureau.active_devices, hub.voice.publish_hint, log)
         watch = PolicyWatcher(self._config.policies, repository, log, self._settings.documents)
-        return {"keeper": keeper.run(), "herald": herald.run(), "policies": watch.run(serve)}
+        return {"keeper": keeper.run(leads=self._leads), "herald": herald.run(), "policies": watch.run(serve)}
+
+    def _leads(self) -> bool:
+        return self._place is None or self._place.leads
 
     def _api_limits(self) -> ApiLimits:
         return ApiLimits(read_version(), self._config.api.max_body_bytes, self._config.api.ready_timeout_s)

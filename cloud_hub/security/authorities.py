@@ -48,6 +48,13 @@ class RotatingAuthority:
         under_way = (folder / f"{NEXT}.key").exists()
         return cls(folder, current, Authority.open(folder, now, NEXT) if under_way else None)
 
+    def reload(self, now: datetime) -> None:
+        """Read the CAs again: another hub of the region has changed them."""
+        life = self.current.device_life
+        fresh = RotatingAuthority.open(self._folder, now)
+        self.current, self.coming = fresh.current, fresh.coming
+        self.set_device_life(life)
+
     @property
     def trusted_file(self) -> Path:
         """PEM of every trusted CA, for the hub's own clients."""

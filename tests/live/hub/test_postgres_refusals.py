@@ -1,6 +1,7 @@
 """A hub process started on a server that it cannot use, or must not trust: one line that says what to do, one code."""
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -76,7 +77,8 @@ async def test_a_second_hub_of_one_name_ends_and_the_first_serves_on(
     url = postgres.create_database()
     hub = await stage.start_hub(bundle.path, {"store": {"url": url}})
     other = tmp_path / "other"
-    other.mkdir()
+    (other / "state").mkdir(parents=True)
+    shutil.copy(hub.folder / "region.key", other / "state")
     ended, said = await start(other, url)
     assert ended == ExitCode.NAME_TAKEN, said
     assert "another hub" in said

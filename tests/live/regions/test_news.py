@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import pytest
 from models.bundle.bundle import Bundle
 from simulations.postgres import PostgresServer, find_programs
 from simulations.processes import HubHandle, ProcessHarness
+from tests import ROOT
 from tests.live.doubles.fleet import BUSY_S, samples
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(600)]
@@ -57,18 +59,35 @@ async def region(tmp_path: Path, bundle: Bundle, server: PostgresServer) -> Asyn
         (tmp_path / name).mkdir()
     async with ProcessHarness(tmp_path / "first") as first, ProcessHarness(tmp_path / "second") as second:
         one = await first.start_hub(bundle.path, store)
-        broker = {"start": False, "port": one.broker_port}
-        two = await second.configure_hub(bundle.path, {**store, "broker": broker, "hub": {"member": "hub-2"}})
-        share_keys(one, two)
+        await second.configure_hub(bundle.path, store)
+        await join(second, one, store["store"]["url"], bundle)
         await second.launch_hub()
         yield Region(first, second, bundle)
 
 
 def share_keys(one: HubHandle, two: HubHandle) -> None:
-    """Give the second hub the region's CA and keys."""
+    """Give a hub that a stage has configured what the region's first one has, as `join` does."""
     for name in ("pki", "keys", "repository"):
         if (one.folder / name).exists():
-            shutil.copytree(one.folder / name, two.folder / name)
+            shutil.copytree(one.folder / name, two.folder / name, symlinks=True)
+    shutil.copy(one.folder / "region.key", two.folder)
+
+
+async def join(stage: ProcessHarness, one: HubHandle, url: str, bundle: Bundle) -> None:
+    """Make a hub of the region by the command, in place of what the stage has configured but its port."""
+    assert stage.hub is not None
+    config = stage.hub.child.config
+    config.unlink()
+    words = ("hub", "join", url, "--key", str(one.folder / "region.key"), "--member", "hub-2")
+    more = ("--config", str(config), "--state", str(stage.hub.folder), "--model", str(bundle.path))
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, str(ROOT / "skerry.py"), *words, *more, stdout=pipe, stderr=pipe
+    )
+    out, err = await child.communicate()
+    assert child.returncode == 0, err.decode()
+    assert b"hub-2 of hub-1 in local" in out
+    config.write_text(config.read_text().replace("# port = 8080", f"port = {stage.hub.url.rpartition(':')[2]}", 1))
 
 
 async def until(met: Callable[[], Awaitable[bool]]) -> float:
@@ -152,3 +171,24 @@ async def test_a_hub_that_cannot_hear_of_the_others_takes_nothing_new_until_it_c
         return (await readiness(region.second))[0] == 200
 
     await until(ready)
+
+
+async def test_a_key_that_one_hub_changes_and_a_ca_that_it_makes_reach_the_other(region: Region):
+    first, second = region.first, region.second
+    assert first.hub is not None
+    assert second.hub is not None
+    changed = await first.call_admin("POST", "/v1/admin/ca", {"step": "rotate"})
+    assert changed["coming"]
+
+    async def is_coming() -> bool:
+        return bool((await second.call_admin("GET", "/v1/admin/ca"))["coming"] == changed["coming"])
+
+    await until(is_coming)
+    await first.call_admin("POST", "/v1/admin/ca", {"step": "finish"})
+
+    async def is_over() -> bool:
+        found = await second.call_admin("GET", "/v1/admin/ca")
+        return bool(found["ca"] == changed["coming"] and not found["coming"])
+
+    await until(is_over)
+    assert (second.hub.folder / "pki" / "ca.key").read_bytes() == (first.hub.folder / "pki" / "ca.key").read_bytes()
