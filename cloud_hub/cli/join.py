@@ -2,28 +2,36 @@
 
 import json
 import shutil
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cloud_hub.cli.options import DEFAULT_FILE
+from cloud_hub.cli.options import DEFAULT_FILE, AsJson, print_record
 from cloud_hub.runtime.config import load_hub_config
+from models.cli.flags import accepts_flags
 from wire.process.exit_codes import ExitCode, ExitError
 
 TEMPLATE_FILE = "hub.toml"
 
 
-def join(
-    url: Annotated[str, typer.Argument(help="The region's [store] url, postgresql+psycopg://USER@HOST/DATABASE.")],
-    *,
-    key: Annotated[Path, typer.Option("--key", help="region.key, from the state folder of a hub of the region.")],
-    member: Annotated[str, typer.Option("--member", help="Which hub this is: hub-2 ... hub-16.")] = "hub-2",
-    config: Annotated[Path, typer.Option("--config", help="TOML file to write.")] = DEFAULT_FILE,
-    state: Annotated[Path, typer.Option("--state", help="State folder, empty.")] = Path("hub"),
-    model: Annotated[list[Path] | None, typer.Option("--model", help="Bundle folder; once for each model.")] = None,
-) -> None:
+@dataclass(frozen=True)
+class JoinFlags:
+    """Flags of `skerry hub join`."""
+
+    url: Annotated[str, typer.Argument(help="The region's [store] url, postgresql+psycopg://USER@HOST/DATABASE.")]
+    key: Annotated[Path, typer.Option("--key", help="region.key, from the state folder of a hub of the region.")]
+    member: Annotated[str, typer.Option("--member", help="Which hub this is: hub-2 ... hub-16.")] = "hub-2"
+    config: Annotated[Path, typer.Option("--config", help="TOML file to write.")] = DEFAULT_FILE
+    state: Annotated[Path, typer.Option("--state", help="State folder, empty.")] = Path("hub")
+    model: Annotated[list[Path] | None, typer.Option("--model", help="Bundle folder; once for each model.")] = None
+    as_json: AsJson = False
+
+
+@accepts_flags(JoinFlags)
+def join(flags: JoinFlags) -> None:
     """Make one more hub of a region: its configuration, and a state folder with the region's CA, keys and repository.
 
     Example: skerry hub join postgresql+psycopg://hub@db/skerry --key region.key --member hub-2
@@ -35,30 +43,34 @@ def join(
     from wire.http.guards import load_token  # noqa: PLC0415
     from wire.process.daemon import FolderLock  # noqa: PLC0415
 
-    if config.exists():
-        raise ExitError(ExitCode.CONFIG, f"{config} is there already: name another file with --config")
-    check_server(url)
-    root = StateDir(state.expanduser().absolute()).prepare().root
+    if flags.config.exists():
+        raise ExitError(ExitCode.CONFIG, f"{flags.config} is there already: name another file with --config")
+    check_server(flags.url)
+    root = StateDir(flags.state.expanduser().absolute()).prepare().root
     with FolderLock(root):
-        _copy_key(key, root / KEY_FILE)
-        shared = SharedFiles.open(url, root)
+        _copy_key(flags.key, root / KEY_FILE)
+        shared = SharedFiles.open(flags.url, root)
         shared.close()
         facts = shared.facts
         values: dict[str, str | int | bool] = {
             "hub.name": facts.name,
-            "hub.member": member,
+            "hub.member": flags.member,
             "hub.region": facts.region,
-            "store.url": url,
+            "store.url": flags.url,
         }
         values |= {"broker.start": False, "broker.host": facts.broker_host, "broker.port": facts.broker_port}
-        write_config(config, _set_keys(fill_template(state, model or []), values))
-        settings = load_hub_config(config)
+        write_config(flags.config, _set_keys(fill_template(flags.state, flags.model or []), values))
+        settings = load_hub_config(flags.config)
         ground = open_state(settings)
         load_token(settings.server_access())
-    typer.echo(f"configuration  {config}\nstate          {root}\nauthority      {ground.authorities.sha256}")
-    typer.echo(
-        f"hub            {member} of {facts.name} in {facts.region}\nnext           skerry hub run --config {config}"
-    )
+    made = {
+        "configuration": str(flags.config),
+        "state": str(root),
+        "authority": ground.authorities.sha256,
+        "hub": f"{flags.member} of {facts.name} in {facts.region}",
+        "next": f"skerry hub run --config {flags.config}",
+    }
+    print_record(made, as_json=flags.as_json)
 
 
 def fill_template(state: Path, models: list[Path]) -> str:
