@@ -13,10 +13,11 @@ from wire.process.exit_codes import ExitCode, ExitError
 
 LEAST_VERSION = 13
 CONNECT_TIMEOUT_S = 5
+APPLICATION = "skerry-hub"
 # A peer that is gone without a word is noticed within some ten seconds; a lock is waited for five.
 _OPTIONS: dict[str, Any] = {
     "connect_timeout": CONNECT_TIMEOUT_S,
-    "application_name": "skerry-hub",
+    "application_name": APPLICATION,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -24,6 +25,11 @@ _OPTIONS: dict[str, Any] = {
     "options": "-c lock_timeout=5s -c idle_in_transaction_session_timeout=30s",
 }
 _FACTS = ("server_version_num", "server_encoding", "fsync", "full_page_writes", "transaction_read_only")
+
+
+def name_writer(session: str) -> str:
+    """Name of a connection, as the server lists it, while it writes under the leases of a hub's process."""
+    return f"{APPLICATION} {session}"
 
 
 def list_connection_options(url: str) -> dict[str, Any]:

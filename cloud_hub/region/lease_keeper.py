@@ -33,11 +33,15 @@ class ShardServer(Protocol):
 
 
 class _Step(NamedTuple):
-    """Result of one look: when it began by this machine's clock, what is held, and what is to be given away."""
+    """Result of one look: when it began by this machine's clock, what is held, and what is to be given away.
+
+    `ended_writes`: transactions of other processes, under leases that had ended, that were in the way.
+    """
 
     began_s: float
     held: dict[LeaseId, Lease]
     give: tuple[LeaseId, ...]
+    ended_writes: int = 0
 
 
 class LeaseKeeper:
@@ -117,10 +121,15 @@ class LeaseKeeper:
         plan = plan_shards(shards, compute_share(hub, {*view.hubs(), hub}))
         tasks = view.list_free(hub, session, LeaseKind.TASK)
         wanted = [own, *_ids(LeaseKind.SHARD, plan.take), *_ids(LeaseKind.TASK, tasks)]
-        return _Step(began_s, self._table.renew_and_take(wanted), tuple(_ids(LeaseKind.SHARD, plan.give)))
+        held = self._table.renew_and_take(wanted)
+        missed = [each for each in wanted if each not in held]
+        ended = self._table.end_writes(missed) if missed else 0  # they are taken at the next look
+        return _Step(began_s, held, tuple(_ids(LeaseKind.SHARD, plan.give)), ended)
 
     async def _accept(self, server: ShardServer, step: _Step) -> None:
         """Take over what a look showed: what is not held any more is lost, and what is given is lost first."""
+        if step.ended_writes:
+            self._log.warning("lease_writes_ended", count=step.ended_writes)
         given = set(step.give)
         self._held = {each: lease for each, lease in step.held.items() if each not in given}
         self._sure_until_s = step.began_s + self._table.life_s

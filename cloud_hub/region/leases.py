@@ -2,7 +2,7 @@
 
 Rule: only the server's clock counts. Rule: a lease that has ended is never renewed, only taken again, in a higher term;
 so a write under an earlier term is never mistaken for one of now (`storage.fence`). Rule: who takes passes locked rows
-by: a lease whose holder is in the middle of a write is not taken before that write has ended.
+by: a lease whose holder is in the middle of a write is not taken before that write has ended, or was ended.
 """
 
 import secrets
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from cloud_hub.database.connection import open_part
 from cloud_hub.database.errors import explain_error
 from cloud_hub.database.parts import REGION
-from cloud_hub.database.server import list_connection_options
+from cloud_hub.database.server import list_connection_options, name_writer
 from cloud_hub.database.statements import insert_missing, lock_exclusively
 from cloud_hub.database.tables import leases
 from policies.serving.shard_leases import SHARDS
@@ -47,6 +47,16 @@ _GIVE = sa.text(
     "update region.leases l set hub = '', session = '', until_ms = 0 "
     "from unnest(cast(:kinds as text[]), cast(:numbers as bigint[])) as given(kind, number) "
     "where l.kind = given.kind and l.number = given.number and l.session = :session"
+)
+# Whoever is alive renews; a write under leases that have ended is of a process that is stopped or cut off.
+_END_WRITES = sa.text(
+    f"""select count(pg_terminate_backend(stale.pid)) from (
+      select distinct a.pid from region.leases l
+      join unnest(cast(:kinds as text[]), cast(:numbers as bigint[])) as wanted(kind, number)
+      on l.kind = wanted.kind and l.number = wanted.number
+      join pg_stat_activity a on a.application_name = :prefix || l.session and a.usename = current_user
+      where l.until_ms <= {_NOW} and l.session not in ('', :session)
+    ) as stale"""  # noqa: S608 - constants of this file
 )
 
 
@@ -163,6 +173,15 @@ class LeaseTable:
         with self._engine.connect() as connection:
             found = [_parse_lease(row) for row in connection.execute(_RENEW_AND_TAKE, asked).mappings()]
         return {lease.id: lease for lease in found}
+
+    def end_writes(self, wanted: Collection[LeaseId]) -> int:
+        """End the writes of other processes under leases that have ended; returns how many there were.
+
+        What is ended is rolled back: its process finds its connection lost when it wakes, and its leases too.
+        """
+        asked = {"session": self.session, "prefix": name_writer(""), **_name_ids(wanted)}
+        with self._engine.connect() as connection:
+            return int(connection.execute(_END_WRITES, asked).scalar_one())
 
     def give(self, given: Collection[LeaseId]) -> None:
         """Give leases away; those that this process does not hold are left alone."""

@@ -110,14 +110,48 @@ def test_a_lease_that_has_ended_fences_though_nobody_took_it(table_of, questions
         assert find_lost_claims(connection, table.session, {ShardClaim(7, 1)}) == {ShardClaim(7, 1)}
 
 
+def hold_one(table: LeaseTable, connection: sa.Connection) -> None:
+    """Pass the fence for shard 7; a slow machine may need longer than the lease lives."""
+    while True:
+        table.renew_and_take([SEVEN])
+        held = {ShardClaim(7, each.term) for each in table.renew_and_take([]).values()}
+        if held and not find_lost_claims(connection, table.session, held):
+            return
+
+
 def test_a_lease_is_not_taken_while_its_holder_writes_and_its_holder_may_renew_it(table_of, questions: sa.Engine):
     first, second = table_of("hub", SHORT_S), table_of("hub-2")
     with questions.begin() as connection:
-        while True:  # a slow machine may need longer than the lease lives
-            first.renew_and_take([SEVEN])
-            held = {ShardClaim(7, each.term) for each in first.renew_and_take([]).values()}
-            if held and not find_lost_claims(connection, first.session, held):
-                break
+        hold_one(first, connection)
         wait_ended(second, SEVEN)
         assert SEVEN not in second.renew_and_take([SEVEN])
     assert SEVEN in second.renew_and_take([SEVEN])
+
+
+def test_a_write_that_its_holder_does_not_end_is_ended_by_who_wants_the_lease_and_rolled_back(table_of, url: str):
+    first, second = table_of("hub", SHORT_S), table_of("hub-2")
+    engine = open_part(url, QUESTIONS)
+    connection = engine.connect()
+    transaction = connection.begin()
+    hold_one(first, connection)
+    wait_ended(second, SEVEN)
+    assert SEVEN not in second.renew_and_take([SEVEN])
+    assert second.end_writes([LeaseId(LeaseKind.SHARD, 8)]) == 0, "nobody waits for that one"
+    assert second.end_writes([SEVEN]) == 1
+    deadline = time.monotonic() + 60
+    while SEVEN not in second.renew_and_take([SEVEN]):
+        assert time.monotonic() < deadline, "it was never given up"
+    with pytest.raises(sa.exc.DBAPIError):
+        connection.execute(sa.text("select 1"))
+    connection.invalidate()
+    transaction.close()
+    connection.close()
+    engine.dispose()
+
+
+def test_writes_of_who_renews_its_leases_are_never_ended(table_of, questions: sa.Engine):
+    first, second = table_of("hub"), table_of("hub-2")
+    with questions.begin() as connection:
+        hold_one(first, connection)
+        assert second.end_writes([SEVEN]) == 0
+        assert connection.execute(sa.text("select 1")).scalar_one() == 1

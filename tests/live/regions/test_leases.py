@@ -1,9 +1,11 @@
-"""Two hub processes over a real PostgreSQL and one broker: one is killed under load.
+"""Two hub processes over a real PostgreSQL and one broker: one is killed, stopped and woken, or told to stop.
 
-Every question ends once, and the other hub serves the shards.
+Whatever happens, every question ends once and is answered; a hub that was woken writes nothing of what it lost.
 """
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -104,6 +106,39 @@ async def test_the_shards_of_a_hub_that_was_killed_are_served_by_the_other_and_n
     assert pair.second.hub is not None
     await pair.second.hub.child.kill()
     print(f"\nserved again after {await pair.until_shards(hub=256):.2f} s, lease 6 s")
+    await asking
+    await settle(pair.first)
+    pair.judge()
+
+
+async def test_a_hub_that_was_stopped_for_longer_than_its_lease_writes_nothing_of_what_it_lost(
+    pair: Pair, tmp_path: Path
+):
+    agents = await pair.serve_agents(tmp_path)
+    asking = pair.load(agents)
+    await pair.until_answered(20)
+    assert pair.second.hub is not None
+    os.kill(pair.second.hub.child.pid, signal.SIGSTOP)
+    try:
+        await pair.until_shards(hub=256)
+        await asking
+        await settle(pair.first)
+        before = pair.query("select count(*), sum(ended_ms), max(ended_ms) from questions.effects")
+    finally:
+        os.kill(pair.second.hub.child.pid, signal.SIGCONT)
+    await pair.until_shards(hub=128, hub_2=128)  # it comes back as one that begins anew
+    assert pair.query("select count(*), sum(ended_ms), max(ended_ms) from questions.effects") == before
+    pair.judge()
+
+
+async def test_a_hub_that_is_told_to_stop_gives_its_shards_away_and_nothing_is_lost(pair: Pair, tmp_path: Path):
+    agents = await pair.serve_agents(tmp_path)
+    asking = pair.load(agents)
+    await pair.until_answered(20)
+    assert pair.second.hub is not None
+    await pair.second.hub.child.stop()
+    assert pair.shards_of("hub-2") == set()
+    await pair.until_shards(hub=256)
     await asking
     await settle(pair.first)
     pair.judge()
