@@ -227,11 +227,6 @@ class RegionMembership:
         """Whether this hub is the first of those that are alive, which does what one alone has to do."""
         return not self.view.hubs or self.view.hubs[0].name == self.name
 
-    @property
-    def hubs_alive(self) -> int:
-        """Number of hubs of the region that are alive, this one included."""
-        return max(1, len(self.view.hubs))
-
     async def run(self, readers: Sequence[NewsReader], on_caught_up: Callable[[float], None]) -> None:
         """Take in what others change; `on_caught_up` gets how many seconds ago all of it was known.
 

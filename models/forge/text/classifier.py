@@ -28,8 +28,8 @@ _DECIMALS = 4
 Scores = npt.NDArray[np.float64]
 
 
-class TextClassifier(NamedTuple):
-    """The device's half: its graph, the softmax temperature and what was measured.
+class NgramClassifier(NamedTuple):
+    """Classifier of texts by their n-grams, as trained: its graph, the softmax temperature and what was measured.
 
     `scores`: of the first held-out texts, as the device gives them; `shown`: these texts.
     """
@@ -55,7 +55,7 @@ class _LinearModel(nn.Module):
         return found + self.bias
 
 
-def train_text_classifier(parts: TextParts, spec: InputSpec, *, max_share: float, seed: int) -> TextClassifier:
+def train_text_classifier(parts: TextParts, spec: InputSpec, *, max_share: float, seed: int) -> NgramClassifier:
     """Train on the training part. `max_share`: of texts, as the calibration part has them, that is asked at most."""
     model = _train(parts.training, seed)
     calibration, held_out = (_logits(model, part) for part in (parts.calibration, parts.held_out))
@@ -66,7 +66,7 @@ def train_text_classifier(parts: TextParts, spec: InputSpec, *, max_share: float
     table, bias = (each.detach().numpy().astype(np.float32) for each in (model.rows.weight, model.bias))
     shown = parts.held_out.x[:32]
     scores = softmax_probabilities(held_out[:32], temperature)
-    return TextClassifier(build_text_graph(spec, table, bias), temperature, figures, shown, scores)
+    return NgramClassifier(build_text_graph(spec, table, bias), temperature, figures, shown, scores)
 
 
 def _train(part: LabelledTexts, seed: int) -> _LinearModel:
