@@ -37,5 +37,7 @@ def _describe_setup(setup: dict[str, Any] | None) -> tuple[str, str, str]:
 
 def _describe_use(row: dict[str, Any]) -> tuple[str, str]:
     """Return the number of devices that use a version, and why it is not as it was asked to be."""
-    fallback = (row["setup"] or {}).get("fallback", "")
-    return str(row["speaking"]), escape(row["reason"] or (f"fallback: {fallback}" if fallback else ""))
+    setup = row["setup"] or {}
+    fallback, steps = setup.get("fallback", ""), setup.get("steps", "")
+    notes = [f"fallback: {fallback}" if fallback else "", f"compiled: {steps}" if steps else ""]
+    return str(row["speaking"]), escape(row["reason"] or "; ".join(filter(None, notes)))

@@ -18,7 +18,7 @@ from cloud_hub.engine.types import EngineOptions, RemoteServer, make_bundle_card
 from models.bundle.bundle import Bundle, open_edge_part
 from models.bundle.hub_part import HubKind, HubPart, WeightFiles, open_hub_part
 from models.bundle.manifest import BundleError, Manifest, ParallelPlan
-from models.bundle.text_part import TextTemplate, decode_text_template
+from models.bundle.text_part import read_text_template
 from models.graph.format import HubModelDocument, decode_hub_model
 from models.sharding.program import ParallelShape
 from models.sharding.sizes import ModelSize, fullest_rank, measure_model, measure_ranks
@@ -56,14 +56,6 @@ def open_engine(path: Path, means: EngineOptions) -> Engine:
         sharded.start()
         return sharded
     return start_engine(partial(_build_local_engine, edge, kind, means, note), model, means.ready_s)
-
-
-def read_text_template(part: HubPart) -> TextTemplate:
-    """Read the template of a hub part of kind `text`. BundleError that names the model if it is malformed."""
-    try:
-        return decode_text_template(part.read_file(part.manifest.graph))
-    except BundleError as error:
-        raise BundleError(f"{part.manifest.model}: {error}") from None
 
 
 def _build_local_engine(edge: Bundle, kind: HubKind, means: EngineOptions, note: str) -> Engine:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -19,6 +20,7 @@ from cloud_hub.engine.bundle import TAIL, WHOLE, Array, BundleEngine, GraphRunne
 from cloud_hub.engine.devices import cards_compute_bfloat16, count_usable_cards
 from cloud_hub.engine.fallback import DeviceFaultError, FallbackGraphRunner
 from cloud_hub.engine.precision import GoldenColumns, PrecisionError
+from cloud_hub.engine.steps import GraphStep, StepCheck, StepTable, compile_step, record_step
 from cloud_hub.engine.types import EngineSetup, make_bundle_card
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError
@@ -37,19 +39,24 @@ _TRIES = 3
 
 
 class ServedGraphs(NamedTuple):
-    """Graphs that serve: `checks` judge a batch before it runs, `graphs` compute it in `numbers`."""
+    """Graphs that serve: `checks` judge a batch before it runs, `graphs` compute it in `numbers`.
+
+    `steps`: what they take the place of, where there is a quicker step for a batch size.
+    """
 
     checks: Mapping[str, HubGraphModule]
     graphs: Mapping[str, fx.GraphModule]
     numbers: GraphNumbers
     precision: Precision
+    steps: Mapping[str, GraphStep] | None = None
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
         """Run a batch. BundleError if it does not fit the graph; what torch raises goes through."""
         inputs = [torch.from_numpy(column) for column in columns]
         self.checks[graph].check_inputs(inputs)
+        compute = (self.steps or self.graphs)[graph]
         with torch.inference_mode(), compute_in(self.numbers):
-            made: torch.Tensor = self.graphs[graph](*(self._move_input(tensor) for tensor in inputs))
+            made: torch.Tensor = compute(*(self._move_input(tensor) for tensor in inputs))
             found: npt.NDArray[np.float32] = made.float().cpu().numpy()
         return found
 
@@ -62,18 +69,26 @@ class TorchGraphRunner:
     """The two PyTorch graphs of a bundle on one device, in one precision.
 
     `start` raises BundleError if graphs or weights cannot be used, PrecisionError if the precision cannot, and
-    DeviceFaultError if the card cannot. `threads`: of torch, for the whole process.
+    DeviceFaultError if the card cannot. `threads`: of torch, for the whole process. `compiles`: graphs are compiled
+    while they serve, for each batch size that the warm-up runs; on a card each is recorded then.
     """
 
     ranks = ()
 
-    def __init__(self, bundle: Bundle, target: ComputeTarget, threads: int = 1) -> None:
+    def __init__(self, bundle: Bundle, target: ComputeTarget, threads: int = 1, *, compiles: bool = False) -> None:
         self.inline = not target.cuda  # an accelerator belongs to one thread
         self._bundle = bundle
         self._target = target
         self._threads = threads
+        self._compiles = compiles
         self._served: ServedGraphs | None = None
-        self.setup = EngineSetup("cuda:0" if target.cuda else "cpu", target.precision)
+        self._steps: StepTable | None = None
+        self._setup = EngineSetup("cuda:0" if target.cuda else "cpu", target.precision)
+
+    @property
+    def setup(self) -> EngineSetup:
+        steps = self._steps.describe() if self._steps is not None else ""
+        return msgspec.structs.replace(self._setup, steps=steps)
 
     def start(self) -> None:
         torch.set_num_threads(self._threads)
@@ -85,7 +100,15 @@ class TorchGraphRunner:
             self._served = served = self._prepare_graphs(stored)
         except TORCH_ERRORS as error:
             raise self._describe_fault(error) from None
-        self.setup = EngineSetup(str(served.numbers.device), served.precision, count_weight_bytes(served.graphs))
+        self._setup = EngineSetup(str(served.numbers.device), served.precision, count_weight_bytes(served.graphs))
+        if self._compiles or self._target.cuda:
+            self._steps = steps = self._open_steps(served)
+            self._served = served._replace(steps=steps.graphs)
+
+    def _open_steps(self, served: ServedGraphs) -> StepTable:
+        on_card = served.numbers.device != _CPU
+        make = record_step if on_card else compile_step
+        return StepTable(served.graphs, StepCheck(self._bundle, served.numbers), make, behind=not on_card)
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
         if self._served is None:
@@ -104,6 +127,8 @@ class TorchGraphRunner:
 
     def stop(self) -> None:
         self._served = None
+        if self._steps is not None:
+            self._steps.close()
         if self._target.cuda:
             torch.cuda.empty_cache()
 
@@ -194,7 +219,9 @@ class TorchEngine(BundleEngine):
         options: ComputeOptions | None = None,
         note: str = "",
     ) -> None:
-        runner = make_runner(bundle, options or ComputeOptions(), partial(TorchGraphRunner, threads=threads), note)
+        chosen = options or ComputeOptions()
+        make = partial(TorchGraphRunner, threads=threads, compiles=chosen.compile)
+        runner = make_runner(bundle, chosen, make, note)
         super().__init__(bundle.manifest, make_bundle_card(bundle, max_batch), runner)
 
 

@@ -147,13 +147,15 @@ class EngineOptions(msgspec.Struct, frozen=True):
 class EngineSetup(msgspec.Struct, frozen=True):
     """What an engine runs on. `device`: "cpu", "cuda:0"; `weight_bytes`: of its weights there, all ranks together.
 
-    `fallback`: one line if this is not what the options asked for first, else "".
+    `fallback`: one line if this is not what the options asked for first, else "". `steps`: one line on compiled or
+    recorded batch sizes, "" if none are wanted.
     """
 
     device: str = "cpu"
     precision: Precision = Precision.FLOAT32
     weight_bytes: int = 0
     fallback: str = ""
+    steps: str = ""
 
 
 def make_placement_request(plan: ParallelPlan, means: EngineOptions) -> PlacementRequest:

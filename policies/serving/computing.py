@@ -37,11 +37,15 @@ class Precision(StrEnum):
 
 
 class ComputeOptions(msgspec.Struct, frozen=True):
-    """Options of one model: device, precision, and whether it may run otherwise where these cannot be had."""
+    """Options of one model: device, precision, and whether it may run otherwise where these cannot be had.
+
+    `compile`: graphs are compiled for the processor while they serve.
+    """
 
     device: DeviceChoice = DeviceChoice.AUTO
     precision: Precision = Precision.FLOAT32
     allow_fallback: bool = False
+    compile: bool = False
 
 
 class ComputeOverride(msgspec.Struct, frozen=True):
@@ -50,6 +54,7 @@ class ComputeOverride(msgspec.Struct, frozen=True):
     device: DeviceChoice | None = None
     precision: Precision | None = None
     allow_fallback: bool | None = None
+    compile: bool | None = None
 
     def apply(self, options: ComputeOptions) -> ComputeOptions:
         """Return `options` with what is set here in their place."""

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.runtime.hub import Hub, HubServices
+from cloud_hub.runtime.hub import Hub
+from cloud_hub.runtime.services import HubServices
 from cloud_hub.serving.bundles import MemoryCatalog
 from cloud_hub.system.settings import HubSettings
 from tests.cloud_hub.doubles.devices import CARD, HUB, SimDevice, registry

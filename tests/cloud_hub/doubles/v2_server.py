@@ -83,6 +83,7 @@ class V2Server:
         opened.set()
         await self._ended.wait()
         await runner.cleanup()
+        await _end_handshakes()
 
     def _find_session(self, request: web.Request) -> tuple[str, ort.InferenceSession]:
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
@@ -128,3 +129,16 @@ def _list_specs(values: list[Any]) -> list[TensorSpec]:
     return [
         TensorSpec(v.name, _DATATYPES[v.type], tuple(s if isinstance(s, int) else -1 for s in v.shape)) for v in values
     ]
+
+
+async def _end_handshakes() -> None:
+    """Let connections go that a client left in the middle of its TLS handshake: the server's own end forgets them."""
+    await asyncio.sleep(0)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:
+        await asyncio.wait(left, timeout=1.0)  # one that is cancelled before it ran would leave its socket open
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    for _ in range(3):
+        await asyncio.sleep(0)  # a transport closes its socket a turn of the loop later
