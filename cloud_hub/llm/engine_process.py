@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cloud_hub.llm.settings import LlmSettings
 from policies.monitoring.backoff import compute_delay
@@ -24,7 +25,9 @@ FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
 _POLL_S = 0.1
 _LINE_BYTES = 4096
-_LAST_LINES = 3
+_LAST_LINES = 400  # among them is the first error of an engine that fails at its start, whatever it says while it ends
+# An exception's own line in a traceback, or what argparse says.
+_ERROR = re.compile(r"(?:\b[A-Z]\w*(?:Error|Exception)|\berror): \S.*")
 # The guard: a fresh interpreter with one thread. It asks the kernel to end the engine with it (PR_SET_PDEATHSIG = 1).
 _GUARD = """
 import ctypes, os, select, signal, subprocess, sys, time
@@ -69,6 +72,12 @@ def choose_port(port: int) -> int:
         return int(probe.getsockname()[1])
 
 
+def find_reason(lines: Sequence[str]) -> str:
+    """Return what a program's last lines say of its end: the first error, as causes come first; else the last line."""
+    errors = (found.group() for line in lines if (found := _ERROR.search(line)))
+    return next(errors, lines[-1] if lines else "")
+
+
 class EngineProcess:
     """The engine of a model whose settings have a `command`. `is_ready`: whether its replica is.
 
@@ -84,6 +93,7 @@ class EngineProcess:
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._late = ""
 
     @property
     def pid(self) -> int:
@@ -104,13 +114,14 @@ class EngineProcess:
                 model=safe_name(self._settings.name),
                 code=code,
                 wait_s=round(wait_s, 1),
-                said=safe_text(" | ".join(self._last_lines)),
+                said=safe_text(self._late + find_reason(self._last_lines)),
             )
             await asyncio.sleep(wait_s)
 
     async def _run_once(self) -> int:
         """Start the engine and wait for its end: its exit code. One that is not ready within `start_s` is ended."""
         self._last_lines.clear()
+        self._late = ""
         self.starts += 1
         process = self._process = await self._launch()
         reader = asyncio.create_task(self._read_lines(process), name="llm-engine-log")
@@ -143,7 +154,7 @@ class EngineProcess:
                 while process.returncode is None and not self._is_ready():  # noqa: ASYNC110 - either may come
                     await asyncio.sleep(_POLL_S)
                 return
-        self._last_lines.append(f"not ready within {self._settings.start_s:g} s")
+        self._late = f"not ready within {self._settings.start_s:g} s: "
         if process.stdin is not None:
             process.stdin.close()
 

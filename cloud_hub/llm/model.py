@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import aiohttp
 import msgspec
@@ -193,8 +193,17 @@ class LanguageModel:
     def _hash_prompt(self, request: LlmRequest) -> list[bytes]:
         if len(self.replicas) < 2:
             return []
-        block_tokens = max(replica.block_tokens for replica in self.replicas)
-        return hash_prefix(request.prefix, int(block_tokens * BYTES_PER_TOKEN))
+        return hash_prefix(request.prefix, self._hashed_bytes)
+
+    @property
+    def _hashed_bytes(self) -> int:
+        """Bytes of a prompt under one hash: of one cache block, by the first guess, so that hashes stay comparable."""
+        return int(max(replica.block_tokens for replica in self.replicas) * BYTES_PER_TOKEN)
+
+    def _count_held_blocks(self, replica: Replica, prefix: Sequence[bytes]) -> int:
+        """Return how many whole cache blocks of a prompt a replica holds, by the learnt bytes of a token."""
+        held_bytes = self._prefixes.count_blocks(replica.name, prefix) * self._hashed_bytes if prefix else 0
+        return int(self._estimate.convert_bytes(held_bytes) / replica.block_tokens)
 
     def _require_replica(self, ticket: QueueTicket) -> None:
         """LlmError(403 or 503) unless there is a replica where the request may be computed."""
@@ -217,7 +226,7 @@ class LanguageModel:
 
     def _rank(self, replicas: list[Replica], ticket: QueueTicket) -> Replica | None:
         known = {each.name: each for each in replicas}
-        loads = [each.measure_load(self._prefixes.count_blocks(each.name, ticket.prefix)) for each in replicas]
+        loads = [each.measure_load(self._count_held_blocks(each, ticket.prefix)) for each in replicas]
         dice = random.random(), random.random()  # noqa: S311 - ties, and two choices
         ranked = rank_replicas(filter_regions(loads, ticket.regions), dice)
         return known[ranked[0]] if ranked else None

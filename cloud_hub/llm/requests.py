@@ -21,6 +21,7 @@ MAX_DEPTH = 64  # of nested objects and lists; tool schemas that were seen have 
 MAX_CHOICES = 128
 MAX_TOKENS = 2**31 - 1
 MAX_MODEL_NAME = 256
+_GUESS_TOKENS = 100.0  # what the first guess weighs: as much as a short prompt
 BYTES_PER_TOKEN = 4.0  # of English text in common tokenizers; only a first guess, see `TokenEstimate`
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -187,12 +188,16 @@ class TokenEstimate:
     """Estimates a prompt's tokens from its bytes; learns the bytes per token of a model from its answers."""
 
     def __init__(self) -> None:
-        self._bytes = BYTES_PER_TOKEN * 1000
-        self._tokens = 1000.0
+        self._bytes = BYTES_PER_TOKEN * _GUESS_TOKENS
+        self._tokens = _GUESS_TOKENS
 
     def estimate(self, request: LlmRequest) -> int:
         """Return the estimated number of prompt tokens, at least 1."""
-        return request.prompt_tokens or max(1, math.ceil(len(request.prefix) * self._tokens / self._bytes))
+        return request.prompt_tokens or max(1, math.ceil(self.convert_bytes(len(request.prefix))))
+
+    def convert_bytes(self, size_bytes: int) -> float:
+        """Return how many tokens so many bytes of prompts are, by what was learnt."""
+        return size_bytes * self._tokens / self._bytes
 
     def learn(self, request: LlmRequest, prompt_tokens: int) -> None:
         """Learn from an answered request; what was learnt long ago fades."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.llm.engine_process import EngineProcess
+from cloud_hub.llm.engine_process import EngineProcess, find_reason
 from cloud_hub.llm.model import LanguageModel
 from cloud_hub.llm.settings import LlmSettings
 from simulations.processes import list_children
@@ -87,6 +87,21 @@ async def test_wrong_options_are_told_in_one_line_and_nothing_gets_ready():
     assert "unrecognized_arguments" in died["said"]
 
 
+def test_the_first_error_is_the_reason_and_not_what_follows_from_it():
+    lines = [
+        "(EngineCore pid=7) ERROR 11-24 04:00:00 [core.py:866] Traceback (most recent call last):",
+        "(EngineCore pid=7) ERROR 11-24 04:00:00 [core.py:866] ValueError: no room for the KV cache of 4096 tokens",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "resource_tracker: There appear to be 1 leaked shared_memory objects",
+    ]
+    assert find_reason(lines) == "ValueError: no room for the KV cache of 4096 tokens"
+    assert find_reason(["usage: serve [--port PORT]", "api_server.py: error: no such option: --pord"]) == (
+        "error: no such option: --pord"
+    )
+    assert find_reason(["loading", "gone"]) == "gone"
+    assert find_reason([]) == ""
+
+
 async def test_a_program_that_is_not_there_is_told_in_one_line():
     log = io.StringIO()
     engine = EngineProcess(settings("/nowhere/vllm", "{port}"), "", lambda: False, JsonLog(log))
@@ -113,7 +128,7 @@ async def test_an_engine_that_does_not_get_ready_in_time_is_ended_with_its_child
 async def test_an_engine_and_its_children_end_with_a_hub_that_is_killed(tmp_path: Path):
     program = (
         "import asyncio,sys\n"
-        "from cloud_hub.llm.engine_process import EngineProcess\n"
+        "from cloud_hub.llm.engine_process import EngineProcess, find_reason\n"
         "from cloud_hub.llm.settings import LlmSettings\n"
         "from wire.process.logging import JsonLog\n"
         "told = LlmSettings(name='echo', command=tuple(sys.argv[1:]))\n"
