@@ -70,7 +70,7 @@ def models_publish(
         _install_request(repository, finish, as_json=as_json)
     elif bundle is not None:
         with byte_progress("hash hub part") as progress:
-            options = BundleOptions(new_interface, progress)
+            options = BundleOptions(new_interface, progress, _list_language_models(config))
             published = map_publish_errors(lambda: publish_bundle(repository, bundle, utc_moment(), options))
         print_published(published, request, as_json=as_json)
 
@@ -225,6 +225,10 @@ def open_repository(config: Path | None) -> Repository:
     return Repository(state.repository, online)
 
 
+def _list_language_models(config: Path | None) -> frozenset[str]:
+    return frozenset(section.name for section in load_hub_config(find_config(config)).llm)
+
+
 def _install_request(repository: Repository, file: Path, *, as_json: bool) -> None:
     """Install a signed request and print what changed. ExitError(CHECK_FAILED) if it may not be installed."""
     asked = map_publish_errors(lambda: load_request(read_key_file(file, MAX_REQUEST_BYTES)))
@@ -243,7 +247,7 @@ def prepare_bundle(folder: Path, config: Path | None, state: Path | None, out: P
     try:
         manifest = open_bundle(folder).manifest
         with byte_progress("hash hub part") as progress:
-            options = BundleOptions(progress=progress)
+            options = BundleOptions(progress=progress, language_models=_list_language_models(config))
             published = publish_bundle(open_repository(config), folder, utc_moment(), options)
     except BundleError as error:
         raise ExitError(ExitCode.MODEL, f"{error}; name a bundle folder, or a published MODEL@VERSION") from None

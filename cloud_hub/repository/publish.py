@@ -7,7 +7,7 @@ listed, withdrawn and revoked in one change.
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -25,7 +25,9 @@ from cloud_hub.repository.signing_keys import DEFAULT_ROLES
 from cloud_hub.security.hub_keys import HubCard
 from models.bundle.archive import pack_bundle
 from models.bundle.bundle import Bundle, open_bundle
+from models.bundle.hub_part import HubKind, HubPart
 from models.bundle.manifest import EDGE_FILE
+from models.bundle.text_part import read_text_template
 from models.signing.ceremony import RepositoryPlan, begin_repository
 from models.signing.request import RequestError, SigningRequest, add_signatures
 from models.signing.review import REVOKED_FIELD
@@ -87,11 +89,13 @@ class BundleOptions:
     """Options of publishing a bundle.
 
     `new_interface`: its signers allow devices to install it although its input, kind or labels differ from those of the
-    model they run. `progress`: told how far the hashing of a hub part is.
+    model they run. `progress`: told how far the hashing of a hub part is. `language_models`: names of those that the
+    hub has, None = not known; a text model that asks another one is not published.
     """
 
     new_interface: bool = False
     progress: ByteProgress = ignore_progress
+    language_models: Collection[str] | None = None
 
 
 DEFAULT_OPTIONS = BundleOptions()
@@ -109,6 +113,7 @@ def publish_bundle(
     lint_graph(bundle.read_file(EDGE_FILE))
     hub, role = read_hub_target(folder, bundle), _family_role(bundle.manifest.name)
     if hub:
+        _check_language_model(hub.part, options.language_models)
         place_hub_files(repository.shelf.parts, hub, options.progress)  # before the lock: it may take minutes
     with repository.write_lock():
         if hub and not hub.is_placed(repository.shelf.parts):
@@ -116,6 +121,18 @@ def publish_bundle(
         _pin_committed(repository, bundle.manifest.name, now)
         published = _publish_items(repository, role, _bundle_items(bundle, hub, options), now)
         return replace(published, hub=hub)
+
+
+def _check_language_model(part: HubPart, there: Collection[str] | None) -> None:
+    """Check the template of a text model. BundleError if it is malformed, RequestError if nobody here answers it."""
+    if part.manifest.kind is not HubKind.TEXT:
+        return
+    asked = read_text_template(part).llm
+    if there is not None and asked not in there:
+        known = ", ".join(sorted(there)) or "none"
+        raise RequestError(
+            f"{part.manifest.model} asks the language model {asked!r}, [[llm]] of hub.toml has {known}: add it there"
+        )
 
 
 def _bundle_items(bundle: Bundle, hub: HubTarget | None, options: BundleOptions) -> list["TargetItem"]:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from models.bundle.hub_part import HubPart
 from models.bundle.manifest import BundleError
 
 TEXT_FILE = "text.json"
@@ -83,6 +84,14 @@ def decode_text_template(data: bytes) -> TextTemplate:
         raise BundleError(f"{TEXT_FILE}: {error}") from None
     check_text_template(template)
     return template
+
+
+def read_text_template(part: HubPart) -> TextTemplate:
+    """Read the template of a hub part of kind `text`. BundleError that names the model if it is malformed."""
+    try:
+        return decode_text_template(part.read_file(part.manifest.graph))
+    except BundleError as error:
+        raise BundleError(f"{part.manifest.model}: {error}") from None
 
 
 def check_text_template(template: TextTemplate) -> None:

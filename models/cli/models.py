@@ -19,7 +19,7 @@ from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.hub_part import HubKind, HubManifest, open_hub_part
 from models.bundle.manifest import JOINT_FORMAT, BundleError, InputSpec, Manifest
 from models.bundle.measurements import CalibrationFigures, DomainFigures, LeakageRow, QualityMetric
-from models.bundle.text_part import decode_text_template
+from models.bundle.text_part import read_text_template
 from models.bundle.version import rewrite_version
 from models.cli import compare as side_by_side
 from models.cli.calibrate import calibrate
@@ -208,7 +208,7 @@ def _verify_weights(bundle: Bundle) -> None:
     part = open_hub_part(bundle.path, bundle.manifest)
     part.verify_weights()
     if part.manifest.kind is HubKind.TEXT:
-        decode_text_template(part.read_file(part.manifest.graph))
+        read_text_template(part)
 
 
 def _exit_on_error(task: Callable[..., T], *bundles: Bundle) -> T:

@@ -228,7 +228,9 @@ def describe_infer_body(parameters: str) -> dict[str, Any]:
     }
     return {
         "required": True,
-        "description": f"With `{HEADER_LENGTH}` the body is that much JSON, then the tensors' bytes in their order.",
+        "description": "Inputs by name, as the model's metadata lists them; a model of texts takes `text_input` "
+        "(BYTES, one text a row) and gives `text_output` beside its classifier's outputs. "
+        f"With `{HEADER_LENGTH}` the body is that much JSON, then the tensors' bytes in their order.",
         "content": {
             JSON_TYPE: {"schema": request},
             BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}},

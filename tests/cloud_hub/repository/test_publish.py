@@ -300,3 +300,19 @@ def test_a_demo_has_everything_within_a_second(tmp_path):
     device = Device(tmp_path / "device", hub)
     assert [device.sees(path) for path in (ECHO, "policy/demo.toml", "keys/local.json")] == [1, 1, 1]
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "demo" / "online").iterdir())
+
+
+def test_the_keys_change_only_where_devices_learn_the_next_one(tmp_path, hub):
+    lines, turns = StringIO(), iter([NumberedCard(CARD, 2), None])
+    for each in (Hub(tmp_path / "empty"), hub):
+        keep = RepositoryMaintainer(
+            each.repository,
+            NumberedCard(CARD, 1),
+            lambda: int(NOW.timestamp() * 1000),
+            JsonLog(lines),
+            turn=lambda _: next(turns),
+        )
+        keep.rotate_once()
+        keep.rotate_once()
+    assert lines.getvalue().count("hub_key_changed") == 1
+    assert list(turns) == []

@@ -30,6 +30,7 @@ from models.update.slots import Store
 from tests.cloud_hub.doubles.fleet import NOW, Device, FolderFetcher, Holder, Hub, carried
 from tests.cloud_hub.doubles.versions import HUB_BYTES, HUB_FILES, SHARDS, make_joint, make_version
 from tests.cloud_hub.repository.test_publish_crash import CrashError, dying
+from tests.live.doubles.texts import make_bundle
 from wire.process.exit_codes import ExitCode, ExitError
 
 EDGE, HUB = "models/echo/echo-1.skb", "models/echo/echo-1.hub.json"
@@ -118,6 +119,19 @@ def test_no_half_is_withdrawn_or_revoked_alone(hub, version, act):
     publish_bundle(hub.repository, version.path, NOW)
     with pytest.raises(RequestError, match=rf"name the bundle it belongs to, {EDGE}"):
         act(hub.repository, HUB, NOW)
+
+
+def test_a_text_version_is_published_only_where_its_language_model_is(tmp_path):
+    hub = Hub(tmp_path / "hub")
+    hub.install(Holder.begin(tmp_path / "ring", hub.export(hold=("policy", "models-triage")), families=("triage",)))
+    folder = make_bundle(tmp_path).path
+    with pytest.raises(RequestError, match=r"'chat', \[\[llm\]\] of hub.toml has other: add it"):
+        publish_bundle(hub.repository, folder, NOW, BundleOptions(language_models={"other"}))
+    assert parts_of(hub) == {}
+    published = publish_bundle(hub.repository, folder, NOW, BundleOptions(language_models={"other", "chat"}))
+    assert published.request is None
+    assert published.hub is not None
+    assert not publish_bundle(hub.repository, folder, NOW).new
 
 
 def test_a_bundle_of_the_older_format_is_published_as_before(tmp_path, hub):
