@@ -80,12 +80,18 @@ class PostgresServer:
             raise RuntimeError("the server does not run")
         return self._process.pid
 
+    @property
+    def port(self) -> int:
+        """Number of its socket, and the TCP port where its settings have it listen at an address."""
+        return int(self._settings.get("port", 5432))
+
     def url_of(self, database: str, password: str | None = None) -> str:
         """SQLAlchemy URL of a database, as the server's own superuser."""
         url = sa.URL.create(
             "postgresql+psycopg",
             OWNER,
             self._password if password is None else password,
+            port=self.port,
             database=database,
             query={"host": str(self.folder)},
         )

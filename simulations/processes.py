@@ -47,12 +47,13 @@ _FOLLOW_PARENT = (
 
 @dataclass
 class ChildProcess:
-    """Child process `python -m module --config FILE`, its standard error in a file."""
+    """Child process `python -m module --config FILE`, its standard error in a file. `environment`: beside our own."""
 
     module: str
     config: Path
     log: Path
     process: asyncio.subprocess.Process | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     async def start(self) -> None:
         """Start the process with a session of its own; its standard error is appended to the log."""
@@ -63,6 +64,7 @@ class ChildProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=log,
+                env={**os.environ, **self.environment},
                 start_new_session=True,
             )
 

@@ -38,6 +38,7 @@ MAX_CHARS = 64 << 20  # a trace or a recorded run may stand in the file itself
 MOST_BUCKETS = 20_000
 BUCKETS = 120  # of a scenario that does not say
 MOST_RECORDED = 1_000_000
+_OF_MEMBERS = frozenset({types.EventKind.STALE_LEASES})
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
@@ -193,6 +194,7 @@ class _ScenarioBuilder:
             share=table.share,
             device=-1 if table.device is None else table.device,
             hub=table.hub,
+            member=table.member or 0,
             amount=table.amount,
             label=-1 if table.label is None else table.label,
             tail=table.tail,
@@ -246,9 +248,11 @@ def _validate_scenario(scenario: types.Scenario) -> types.Scenario:
 
 
 def _validate_rollout(scenario: types.Scenario) -> None:
-    """Only one region: one hub's rollout machine speaks to one region's devices here. ScenarioError."""
+    """Only one region, of hubs of one process: one rollout machine speaks to its devices here. ScenarioError."""
     if scenario.rollout is None:
         return
+    if any(region.members > 1 for region in scenario.regions):
+        raise ScenarioError("rollout: only in a scenario whose hubs have one process each (members = 1)")
     if len(scenario.regions) > 1:
         raise ScenarioError("rollout: only in a scenario of one region")
     try:
@@ -299,5 +303,10 @@ def _validate_event(scenario: types.Scenario, event: types.ScenarioEvent, key: s
     if event.label >= scenario.model.labels:
         raise ScenarioError(f"{key}.label: {event.label} is none of the model's {scenario.model.labels} labels")
     hubs = [name for region in scenario.regions if event.region in ("", region.name) for name in region.hub_names]
+    least = min(region.members for name, region in regions.items() if event.region in ("", name))
+    if event.member > least:
+        raise ScenarioError(f"{key}.member: {event.member} is none of the {least} processes of a hub, counted from 1")
+    if event.kind in _OF_MEMBERS and least < 2:
+        raise ScenarioError(f"{key}.kind: {event.kind} needs leases, so a region of 2 members or more")
     if event.hub and event.hub not in hubs:
         raise ScenarioError(f"{key}.hub: {event.hub!r} is none of {', '.join(hubs)}")

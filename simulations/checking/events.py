@@ -78,6 +78,24 @@ class FrameSent(msgspec.Struct, frozen=True, gc=False):
     hub: str = ""
 
 
+class LeaseTaken(msgspec.Struct, frozen=True, gc=False):
+    """Lease of a shard taken by a process of a hub, in a term; `holder` "": it was given away."""
+
+    hub: str
+    shard: int
+    term: int
+    holder: str
+
+
+class ShardWritten(msgspec.Struct, frozen=True, gc=False):
+    """Row of a question written by a process of a hub, in the term that it believes to have."""
+
+    hub: str
+    shard: int
+    term: int
+    writer: str
+
+
 class WaveAllowed(msgspec.Struct, frozen=True, gc=False):
     """Wave opened: from now on so many devices in all may serve what a rollout brings."""
 
@@ -107,6 +125,8 @@ HistoryEvent = (
     | VerdictStored
     | VerdictUndone
     | FrameSent
+    | LeaseTaken
+    | ShardWritten
     | WaveAllowed
     | CandidateServed
     | CandidateCommitted
@@ -132,6 +152,8 @@ class Flaw(StrEnum):
     CROWDED = "more open than allowed"
     EXPOSED = "beyond its wave"
     WORSE_KEPT = "worse model committed"
+    UNLEASED = "written without a lease"
+    SAID_UNLEASED = "said without a lease"
     DEFECT = "defect"
 
 

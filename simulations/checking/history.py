@@ -27,13 +27,16 @@ from simulations.checking.events import (
     FrameSent,
     HistoryEvent,
     HistoryReport,
+    LeaseTaken,
     QuestionAccepted,
     QuestionEnded,
     QuestionKey,
+    ShardWritten,
     VerdictStored,
     VerdictUndone,
     WaveAllowed,
 )
+from simulations.checking.leases import LeaseChecker
 
 GRACE_S = 60.0
 STORIES_AT_MOST = 100
@@ -68,6 +71,7 @@ class HistoryChecker:
         self, last_fault_ended_s: float | None = None, *, hub_complete: bool = True, grace_s: float = GRACE_S
     ) -> None:
         self.bounds = BoundsChecker(self.add_flaw)
+        leases = LeaseChecker(self.add_flaw)
         self._last_fault_ended_s = last_fault_ended_s
         self._grace_s = grace_s
         self._hub_complete = hub_complete
@@ -87,7 +91,8 @@ class HistoryChecker:
             QuestionAccepted: self._on_accepted, QuestionEnded: self._on_ended, AnswerRecorded: self._on_answer,
             VerdictStored: self._on_effect, VerdictUndone: self._on_undone, FrameSent: self._on_sent,
             WaveAllowed: self.bounds.on_allowed, CandidateServed: self.bounds.on_exposed,
-            CandidateCommitted: self.bounds.on_committed,
+            CandidateCommitted: self.bounds.on_committed, LeaseTaken: leases.on_taken,
+            ShardWritten: leases.on_written,
         }  # fmt: skip
 
     def on_event(self, event: HistoryEvent) -> None:

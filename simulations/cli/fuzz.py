@@ -20,6 +20,9 @@ def fuzz(
     processes: Annotated[
         int, typer.Option("--processes", min=1, help="Worker processes; findings are the same with any number.")
     ] = 1,
+    members: Annotated[
+        int, typer.Option("--members", min=0, max=16, help="Processes of each hub in every schedule; 0 = as drawn.")
+    ] = 0,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for replay files.")] = Path("reports"),
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -30,7 +33,7 @@ def fuzz(
     """
     with show_progress("schedules", schedules) as tick:
         found = search_schedules(
-            FuzzConfig(schedules, seed, processes, out),
+            FuzzConfig(schedules, seed, processes, out, members=members),
             lambda progress: tick(progress.done, _describe_progress(progress)),
         )
     if as_json:

@@ -29,7 +29,7 @@ ScenarioRunner = Callable[[Scenario], Outcome]
 class FuzzConfig(msgspec.Struct, frozen=True):
     """Configuration of a search: `schedules` from the one of `seed` on, until `findings` broke a rule.
 
-    `folder`: for replay files, if any.
+    `folder`: for replay files, if any. `members`: processes of each hub, 0 = as drawn.
     """
 
     schedules: int
@@ -38,6 +38,7 @@ class FuzzConfig(msgspec.Struct, frozen=True):
     folder: Path | None = None
     findings: int = 10
     tries: int = TRIES_AT_MOST  # to shrink each of them
+    members: int = 0
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -106,7 +107,7 @@ def search_schedules(
     began = time.perf_counter()
     seen: list[_ScheduleResult] = []
     with _open_pool(wish) as each:
-        for found in each(partial(_run_schedule, run_one, wish.tries), range(wish.seed, wish.seed + wish.schedules)):
+        for found in each(partial(_run_schedule, run_one, wish), range(wish.seed, wish.seed + wish.schedules)):
             seen.append(_save_replay(found, wish.folder))
             findings = sum(one.finding is not None for one in seen)
             so_far = SearchProgress(len(seen), wish.schedules, sum(one.events for one in seen), findings)
@@ -128,9 +129,9 @@ def _open_pool(wish: FuzzConfig) -> Iterator[ParallelMap]:
         yield partial(pool.imap, chunksize=_AT_ONCE)
 
 
-def _run_schedule(run_one: ScenarioRunner, tries: int, seed: int) -> _ScheduleResult:
+def _run_schedule(run_one: ScenarioRunner, wish: FuzzConfig, seed: int) -> _ScheduleResult:
     """Draw a schedule, run and judge it; if it breaks a rule, shrink it."""
-    scenario = draw_scenario(seed)
+    scenario = draw_scenario(seed, wish.members)
     outcome = run_one(scenario)
     history = outcome.history
     struck = Counter(str(event.kind) for event in scenario.events)
@@ -138,7 +139,7 @@ def _run_schedule(run_one: ScenarioRunner, tries: int, seed: int) -> _ScheduleRe
     laws = frozenset(history.flaws)
     if not laws:
         return _ScheduleResult(*numbers, struck, None)
-    shrinker = ScenarioShrinker(partial(_find_broken_rules, run_one), laws, tries)
+    shrinker = ScenarioShrinker(partial(_find_broken_rules, run_one), laws, wish.tries)
     small = shrinker.shrink(scenario)
     last = run_one(small).history
     finding = Finding(seed, tuple(sorted(last.flaws)), last.stories[0], small, shrinker.tries)

@@ -9,6 +9,7 @@ from random import Random
 
 from msgspec.structs import replace
 
+from simulations.fault_fuzzing.members import add_members
 from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions
 from simulations.scenario.types import (
     EventKind,
@@ -59,8 +60,8 @@ _WEIGHTS = {
 }
 
 
-def draw_scenario(seed: int) -> Scenario:
-    """Draw a scenario; the same seed draws the same."""
+def draw_scenario(seed: int, members: int = 0) -> Scenario:
+    """Draw a scenario; the same seed draws the same. `members`: processes of each hub, 0 = as drawn."""
     rng = Random(seed)  # noqa: S311 - a seed is the point
     regions = _draw_regions(rng)
     scenario = Scenario(
@@ -79,7 +80,8 @@ def draw_scenario(seed: int) -> Scenario:
     )
     events = [_draw_event(rng, scenario) for _ in range(rng.randint(1, EVENTS_AT_MOST))]
     scenario = replace(scenario, events=tuple(sorted(events, key=lambda event: event.at_s)))
-    return _add_rollout(Random(f"rollout {seed}"), scenario)  # noqa: S311 - other draws stay as they were
+    scenario = _add_rollout(Random(f"rollout {seed}"), scenario)  # noqa: S311 - other draws stay as they were
+    return add_members(scenario, members)
 
 
 def _add_rollout(rng: Random, scenario: Scenario) -> Scenario:

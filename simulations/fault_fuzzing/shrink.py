@@ -85,6 +85,16 @@ def _one_region(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, regions=alone, events=events)
 
 
+def _fewer_members(scenario: Scenario) -> Iterator[Scenario]:
+    most = max(region.members for region in scenario.regions)
+    for members in dict.fromkeys((1, most - 1)):
+        if 1 <= members < most:
+            regions = tuple(replace(region, members=min(members, region.members)) for region in scenario.regions)
+            events = (replace(event, member=min(members, event.member)) for event in scenario.events)
+            kept = tuple(event for event in events if members > 1 or event.kind is not EventKind.STALE_LEASES)
+            yield replace(scenario, regions=regions, events=kept)
+
+
 def _less_time(scenario: Scenario) -> Iterator[Scenario]:
     for duration_s in (scenario.duration_s / 4, scenario.duration_s / 2, scenario.duration_s * 0.8):
         short_s = round(duration_s, 1)
@@ -140,5 +150,6 @@ def _plainer_event(event: ScenarioEvent) -> Iterator[ScenarioEvent]:
 
 # Big steps first: they make every later try cheaper
 _STEPS: tuple[Callable[[Scenario], Iterator[Scenario]], ...] = (
-    _one_region, _no_rollout, _less_time, _fewer_events, _fewer_devices, _plainer_settings, _plainer_events,
+    _one_region, _no_rollout, _fewer_members, _less_time, _fewer_events, _fewer_devices, _plainer_settings,
+    _plainer_events,
 )  # fmt: skip

@@ -24,8 +24,10 @@ def check_live_events(scenario: Scenario) -> None:
 
     ScenarioError, one line, for what cannot be done to real processes on one machine.
     """
-    if len(scenario.regions) != 1 or scenario.regions[0].hubs != 1:
-        raise ScenarioError("region: a live run has one region with one hub; `skerry sim run` has as many as you like")
+    if len(scenario.regions) != 1 or scenario.regions[0].hubs != 1 or scenario.regions[0].members != 1:
+        raise ScenarioError(
+            "region: a live run has one region with one hub of one process; `skerry sim run` has as many as you like"
+        )
     for event in scenario.events:
         if event.kind not in KINDS:
             known = ", ".join(sorted(KINDS))

@@ -76,6 +76,18 @@ class SimulatedBroker:
             sent_over = self.lives, target.number
             self._kernel.schedule_after(delay_s + extra_s, self._deliver_now, target, sent_over, hear, message)
 
+    def publish(self, hear: Callable[..., bool], *message: object, extra_s: float = 0.0) -> None:
+        """Bring `message` to the broker after drawn delays; `hear(*message)` says there whether anybody gets it."""
+        delays = self._weather.draw_delays() if self.up else ()
+        self.gone += not delays
+        for delay_s in delays:
+            self._kernel.schedule_after(delay_s + extra_s, self._publish_now, self.lives, hear, message)
+
+    def _publish_now(self, life: int, hear: Callable[..., bool], message: tuple[object, ...]) -> None:
+        heard = self.up and life == self.lives and hear(*message)
+        self.carried += heard
+        self.gone += not heard
+
     def _deliver_now(
         self,
         target: ClientConnection,

@@ -27,7 +27,7 @@ from policies.decisions.budget import BudgetSpend
 from policies.decisions.routing import HubSite
 from policies.model.policy import AccountUnit
 from simulations.checking.events import AnswerRecorded, HistoryEvent, QuestionAccepted, QuestionEnded, QuestionKey
-from simulations.kernel.kernel import Kernel
+from simulations.kernel.process_clock import Scheduler
 from simulations.scenario.conditions import DeviceClock
 
 
@@ -219,7 +219,7 @@ class SimulatedWriter:
 
     __slots__ = ("_commit_s", "_dead", "_done", "_kernel", "_left", "_out", "_pending")
 
-    def __init__(self, kernel: Kernel, commit_s: float, done: Callable[[], None]) -> None:
+    def __init__(self, kernel: Scheduler, commit_s: float, done: Callable[[], None]) -> None:
         self._kernel = kernel
         self._commit_s = commit_s
         self._done = done
@@ -238,6 +238,14 @@ class SimulatedWriter:
         if not self._pending:
             self._kernel.schedule_after(self._commit_s, self._flush)
         self._pending.append((commit, then))
+
+    def commit_some(self, rng: Random) -> None:
+        """A random prefix of what is pending reaches the disk now; its owners are notified when they would have been.
+
+        Who commits it must not do so again.
+        """
+        for (call, args), _ in list(self._pending)[: rng.randint(0, len(self._pending))]:
+            call(*args)
 
     def kill(self, rng: Random) -> None:
         """The process dies: a random prefix of what was pending reached the disk, and nobody was notified."""

@@ -1,20 +1,34 @@
-"""In-memory twin of a hub's store: one row per (device, epoch, seq), which survives a kill.
+"""In-memory twin of a hub's store: one row per (device, epoch, seq), which survives a kill; and who writes it by lease.
 
-Rule: a row is deleted once its device has recorded the outcome and no message about it can be on the way any more. How
-far each stream has come is kept for ever.
+Rule: as in the real store a row is inserted once and ends once. It is deleted once its device has recorded the outcome
+and no message about it can be on the way any more. How far each stream has come is kept for ever.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
+from enum import Enum, auto
 
 import msgspec
 
 from cloud_hub.core.commands import LookUpQuestions, QuestionEnding, QuestionKey, QuestionRow, StoredQuestion, Stream
+from cloud_hub.region.leases import Lease
+from cloud_hub.storage.jobs import ShardClaim
 from simulations.kernel.kernel import Kernel
+from simulations.nodes.lease_table import LeaseSnapshot, SimulatedLeaseTable
 from wire.protocol.messages import RefusalReason
+from wire.protocol.topics import compute_shard
 
 LINGERS_S = 120.0  # no message is on its way for longer
+
+
+class Written(Enum):
+    """What became of one write."""
+
+    DONE = auto()
+    FAILED = auto()  # nothing was written, or nobody was told that it was
+    VANISHED = auto()  # an ending of a question that had ended otherwise, or has no row
+    FENCED = auto()  # another process serves this shard
 
 
 class HubRow(msgspec.Struct, gc=False):
@@ -32,18 +46,27 @@ class StoreSnapshot(msgspec.Struct, frozen=True):
     rows: dict[QuestionKey, HubRow]
     highest: dict[Stream, int]
     effects: tuple[QuestionKey, ...]
+    leases: LeaseSnapshot
 
 
 class HubDisk:
-    """Twin of a hub's store.
+    """Twin of a hub's store. `leases`: of the processes that share it.
 
-    `effect` and `undone` are called for every verdict that was stored, or is gone again after a restore of a
-    backup. A backup older than an earlier restore brings verdicts back that this one had undone: `effect` again.
+    `effect` and `undone` are called for every verdict that was stored, or is gone again after a restore of a backup. A
+    backup older than an earlier restore brings verdicts back that this one had undone: `effect` again. `taken` and
+    `written` are called for each lease that changes hands and each write under one.
     """
 
     def __init__(
-        self, kernel: Kernel, effect: Callable[[QuestionKey], None], undone: Callable[[QuestionKey], None]
+        self,
+        kernel: Kernel,
+        effect: Callable[[QuestionKey], None],
+        undone: Callable[[QuestionKey], None],
+        taken: Callable[[Lease], None],
+        written: Callable[[str, ShardClaim], None],
     ) -> None:
+        self.leases = SimulatedLeaseTable(kernel, taken)
+        self._written = written
         self._kernel = kernel
         self._effect = effect
         self._undone = undone
@@ -59,19 +82,42 @@ class HubDisk:
         """Questions without verdict or refusal, which a restarted hub has to compute."""
         return [kept.question for kept in self._rows.values() if kept.verdict is None and kept.refusal is None]
 
-    def store_question(self, question: StoredQuestion) -> None:
-        """Store a question."""
+    def owed_questions(self, shards: Collection[int]) -> list[StoredQuestion]:
+        """Those of them that are of these shards."""
+        return [question for question in self.open_questions() if compute_shard(question.key.device) in shards]
+
+    def holds(self, session: str, claim: ShardClaim) -> bool:
+        """The fence: whether a process may write about the devices of a shard."""
+        return self.leases.holds(session, claim)
+
+    def write(self, session: str, claim: ShardClaim, act: Callable[[], Written]) -> Written:
+        """Write under a lease, if it holds."""
+        if not self.holds(session, claim):
+            return Written.FENCED
+        result = act()
+        if result is Written.DONE:
+            self._written(session, claim)
+        return result
+
+    def store_question(self, question: StoredQuestion) -> Written:
+        """Store a question; it fails if there is a row already."""
         key = question.key
+        if key in self._rows:
+            return Written.FAILED
         self._rows[key] = HubRow(question)
         stream = key.device, key.epoch
         if key.seq > self._highest.get(stream, -1):
             self._highest[stream] = key.seq
+        return Written.DONE
 
-    def store_ending(self, ending: QuestionEnding) -> None:
-        """Store the verdict or refusal of a question; ignored if its row is gone."""
+    def store_ending(self, ending: QuestionEnding) -> Written:
+        """Store the verdict or refusal of a question."""
         kept = self._rows.get(ending.key)
         if kept is None:
-            return  # nothing to update: forgotten, or never kept
+            return Written.VANISHED
+        if kept.verdict is not None or kept.refusal is not None:
+            same = (kept.verdict, kept.refusal) == (ending.verdict, ending.refusal)
+            return Written.DONE if same else Written.VANISHED
         kept.verdict, kept.refusal = ending.verdict, ending.refusal
         if kept.over:
             self._over.append((self._kernel.now + LINGERS_S, ending.key))
@@ -79,10 +125,12 @@ class HubDisk:
             self._effect(ending.key)
             if self._since is not None:
                 self._since.append(ending.key)
+        return Written.DONE
 
-    def forget_question(self, key: QuestionKey) -> None:
+    def forget_question(self, key: QuestionKey) -> Written:
         """Delete the row of a question."""
         self._rows.pop(key, None)
+        return Written.DONE
 
     def find_rows(self, find: LookUpQuestions) -> tuple[Mapping[QuestionKey, QuestionRow], Mapping[Stream, int]]:
         """Rows of these keys, and the highest seq of these streams."""
@@ -112,7 +160,7 @@ class HubDisk:
         if self._since is None:
             self._since = []
         rows = {key: copy(kept) for key, kept in self._rows.items()}
-        return StoreSnapshot(rows, dict(self._highest), tuple(self._since))
+        return StoreSnapshot(rows, dict(self._highest), tuple(self._since), self.leases.snapshot())
 
     def restore_snapshot(self, snapshot: StoreSnapshot) -> None:
         """Restore a backup; verdicts that were stored since are reported as undone, those that are back as stored."""
@@ -124,6 +172,7 @@ class HubDisk:
         self._since = list(snapshot.effects)
         self._rows = {key: copy(kept) for key, kept in snapshot.rows.items()}
         self._highest = dict(snapshot.highest)
+        self.leases.restore_snapshot(snapshot.leases)
 
 
 def _to_row(kept: HubRow) -> QuestionRow:

@@ -144,8 +144,8 @@ class RegionBorder:
             self._deliver_down(each)
         else:
             hub = ground.hubs[each.hub]
-            if hub.air.up and hub.line.up and not hub.line.cut:
-                hub.on_message(build_topic(each.key.device, TopicChannel(each.kind)), each.frame)
+            if hub.air.up:
+                hub.hear(build_topic(each.key.device, TopicChannel(each.kind)), each.frame)
 
     def _deliver_down(self, each: BorderMessage) -> None:
         number, line = parse_device_number(each.key.device), self._ground.line_of(each.hub)

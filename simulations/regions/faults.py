@@ -16,6 +16,7 @@ from simulations.nodes.device_disk import SimulatedWriter
 from simulations.nodes.fleet import SimulatedFleet
 from simulations.nodes.hub import SimulatedHub
 from simulations.nodes.hub_disk import StoreSnapshot
+from simulations.nodes.hub_process import HubProcess
 from simulations.nodes.services import ModelRegression
 from simulations.scenario.arrivals import select_devices
 from simulations.scenario.conditions import ConditionSampler
@@ -85,6 +86,9 @@ class FaultInjector:
             EventKind.MOVED: self._move_devices,
             EventKind.REPLAYED: self._replay_assignments,
             EventKind.HALF_OPEN: self._cut_links,
+            EventKind.PAUSE_HUB: self._pause_hubs,
+            EventKind.CUT_DATABASE: self._cut_databases,
+            EventKind.STALE_LEASES: self._stale_leases,
         }
 
     def schedule_events(self) -> None:
@@ -103,6 +107,15 @@ class FaultInjector:
 
     def _hubs_of(self, event: ScenarioEvent) -> list[SimulatedHub]:
         return [hub for name, hub in self._ground.hubs.items() if event.hub in {"", name}]
+
+    def _members_of(self, event: ScenarioEvent) -> list[HubProcess]:
+        """Processes of these hubs, or of each the one that the event names, counted from 1."""
+        return [
+            each
+            for hub in self._hubs_of(event)
+            for number, each in enumerate(hub.members, 1)
+            if event.member in {0, number}
+        ]
 
     def _at_end(self, event: ScenarioEvent, call: Callable[..., None], *facts: Any) -> None:
         self._kernel.schedule_at(event.ends_s, call, *facts)
@@ -131,10 +144,10 @@ class FaultInjector:
             self._ground.herd.start(number)
 
     def _kill_hubs(self, event: ScenarioEvent) -> None:
-        for hub in self._hubs_of(event):
-            if hub.alive:
-                hub.kill()
-                self._at_end(event, _start_hub, hub)
+        for each in self._members_of(event):
+            if each.alive:
+                each.kill()
+                self._at_end(event, each.start)
 
     def _kill_brokers(self, event: ScenarioEvent) -> None:
         struck_hubs = [hub for hub in self._hubs_of(event) if hub.air.up]
@@ -152,10 +165,10 @@ class FaultInjector:
     def _cut_power(self, event: ScenarioEvent) -> None:
         """Cut the power after `amount` more commits, if it comes to that before the end."""
         if event.hub:
-            for hub in self._hubs_of(event):
-                if hub.alive:
-                    self._schedule_cut(event, hub.writer, hub.kill)
-                    self._at_end(event, _start_hub, hub)
+            for each in self._members_of(event):
+                if each.alive:
+                    self._schedule_cut(event, each.writer, each.kill)
+                    self._at_end(event, each.start)
             return
         for number in self._devices_of(event):
             if self._ground.herd.is_alive(number):
@@ -215,22 +228,39 @@ class FaultInjector:
         for hub in self._hubs_of(event):
             backup = self._backups.pop(f"{event.at_s} {hub.name}", None)
             if backup is not None:
-                if hub.alive:
-                    hub.kill()
+                hub.kill()
                 hub.disk.restore_snapshot(backup)
-                self._at_end(event, _start_hub, hub)
+                self._at_end(event, hub.start)
 
     def _preempt_hubs(self, event: ScenarioEvent) -> None:
         """Give notice, `amount` seconds to finish in, then take the machine away; another one starts at the end."""
-        for hub in self._hubs_of(event):
-            if hub.alive:
-                hub.drain()
-                self._kernel.schedule_at(min(event.at_s + event.amount, event.ends_s), self._kill_preempted, hub)
-                self._at_end(event, _start_hub, hub)
+        until_s = min(event.at_s + event.amount, event.ends_s)
+        for each in self._members_of(event):
+            if each.alive:
+                each.drain(until_s)
+                self._kernel.schedule_at(until_s, self._kill_preempted, each)
+                self._at_end(event, each.start)
 
-    def _kill_preempted(self, hub: SimulatedHub) -> None:
-        if hub.alive:
-            hub.kill()
+    def _pause_hubs(self, event: ScenarioEvent) -> None:
+        """Stop processes where they stand, and wake them at the end as if nothing had been."""
+        for each in self._members_of(event):
+            if each.pause():
+                self._at_end(event, each.wake)
+
+    def _cut_databases(self, event: ScenarioEvent) -> None:
+        for each in self._members_of(event):
+            each.cut_database()
+            self._at_end(event, each.restore_database)
+
+    def _stale_leases(self, event: ScenarioEvent) -> None:
+        """Processes renew nothing and do not notice: others take their leases, and both believe in them."""
+        for each in self._members_of(event):
+            each.link.leases_cut += 1
+            self._at_end(event, _end_stale_leases, each)
+
+    def _kill_preempted(self, process: HubProcess) -> None:
+        if process.alive:
+            process.kill()
 
     # Operators and devices
 
@@ -278,9 +308,8 @@ class FaultInjector:
         self._kernel.schedule_after(every_s * rng.uniform(0.5, 1.5), self._send_lie, event, number)
 
 
-def _start_hub(hub: SimulatedHub) -> None:
-    if not hub.alive:
-        hub.start()
+def _end_stale_leases(process: HubProcess) -> None:
+    process.link.leases_cut -= 1
 
 
 def _draw_lie(epoch: int, rng: Random) -> UpNote:

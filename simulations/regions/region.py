@@ -227,7 +227,7 @@ class SimulatedRegion:
         if hub is None:
             self.abroad.send_up(name, key, channel, frame, extra_s)
         else:
-            hub.air.deliver(hub.line, hub.on_message, build_topic(key.device, channel), frame, extra_s=extra_s)
+            hub.send_up(build_topic(key.device, channel), frame, extra_s)
 
     def send_down(self, hub: str, device: str, frame: bytes) -> None:
         """Send a frame of a hub of this region to a device anywhere."""

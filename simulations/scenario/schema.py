@@ -127,14 +127,12 @@ class LimitsTable(ClosedTable):
 
 
 class RegionTable(ClosedTable):
-    """Table `region`: where devices and hubs stand.
-
-    `hubs`: how many, or their names. `shift`: so much later is the day's peak.
-    """
+    """Table `region`: devices and hubs (how many, or their names). `shift`: so much later is the day's peak."""
 
     name: RegionName
     share: Annotated[Part, Field(gt=0)] = 1.0
     hubs: Few | Names = 1
+    members: Annotated[int, Field(ge=1, le=16)] = 1
     slots: Few = 1
     max_batch: Annotated[int, Field(ge=1, le=4096)] = 32
     cost_base: Span = types.Region().cost_base_s
@@ -152,6 +150,7 @@ class RegionTable(ClosedTable):
             name=self.name,
             share=self.share,
             hubs=hubs,
+            members=self.members,
             slots=self.slots,
             max_batch=self.max_batch,
             cost_base_s=self.cost_base,
@@ -241,6 +240,7 @@ class EventTable(ClosedTable):
     share: Annotated[Part, Field(gt=0)] = 1.0
     device: Annotated[int, Field(ge=0)] | None = None
     hub: str = ""
+    member: Annotated[int, Field(ge=1)] | None = None
     amount: Annotated[Real, Field(ge=0, le=1e6)] = 1.0
     label: Annotated[int, Field(ge=0)] | None = None
     tail: bool = False

@@ -45,7 +45,7 @@ class Region(msgspec.Struct, frozen=True):
     `share` of the devices live here (all shares sum to 1), with `hubs` hubs of `slots` batches at once each. A
     batch of n takes `cost_base_s + n * cost_item_s`. `failover`: regions whose hubs serve these devices when their
     own do not answer. `shift_s`: how much later the day's peak comes here. `named`: names of the hubs, () = by the
-    region's name.
+    region's name. `members`: processes of each hub, which share its store and broker and divide the devices by lease.
     """
 
     name: str = "local"
@@ -60,6 +60,7 @@ class Region(msgspec.Struct, frozen=True):
     failover: tuple[str, ...] = ()
     shift_s: float = 0.0
     named: tuple[str, ...] = ()
+    members: int = 1
 
     @property
     def hub_names(self) -> tuple[str, ...]:
@@ -157,14 +158,18 @@ class EventKind(StrEnum):
     RESETS = "resets"
     HALF_OPEN = "half_open"
     SLICES = "slices"
+    PAUSE_HUB = "pause_hub"
+    CUT_DATABASE = "cut_database"
+    STALE_LEASES = "stale_leases"
 
 
 class ScenarioEvent(msgspec.Struct, frozen=True):
     """One fault or change, from `at_s` until `lasts_s` later.
 
     `region` "" = everywhere; `share` of the devices there (0..1), or `device` alone (its number in the whole
-    fleet). `hub` of the region, "" = every one. `amount`: how bad, by kind; `label`: of one class alone (-1 = all);
-    `tail`: the hub's half goes wrong with the head. `climate`, `policy` (text): of kinds `weather` and `policy`.
+    fleet). `hub` of the region, "" = every one; `member`: its process, counted from 1, 0 = every one. `amount`: how
+    bad, by kind; `label`: of one class alone (-1 = all); `tail`: the hub's half goes wrong with the head. `climate`,
+    `policy` (text): of kinds `weather` and `policy`.
     """
 
     kind: EventKind
@@ -179,6 +184,7 @@ class ScenarioEvent(msgspec.Struct, frozen=True):
     tail: bool = False
     climate: EnvironmentConditions | None = None
     policy: str = ""
+    member: int = 0
 
     @property
     def ends_s(self) -> float:

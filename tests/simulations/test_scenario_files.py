@@ -121,7 +121,7 @@ def test_a_scenario_written_out_reads_back_equal(tmp_path):
         name="full", question='Does "it" hold?', seed=9, duration_s=100.0, step_s=0.7, devices=7, begins_minute=61,
         regions=(
             types.Region("eu", 0.25, 2, 3, 8, 0.1, 0.2, types.HubLimits(max_queued=5, max_wait_s=1.5),
-                        types.Link(replace(EnvironmentConditions(), loss=0.3), 9000.0, 0.5), ("us",), -60.0),
+                        types.Link(replace(EnvironmentConditions(), loss=0.3), 9000.0, 0.5), ("us",), -60.0, (), 3),
             types.Region("us", 0.75),
         ),
         load=types.Load(
@@ -133,7 +133,7 @@ def test_a_scenario_written_out_reads_back_equal(tmp_path):
             types.ScenarioEvent(kind, 1.5, 2.25, "eu", 0.3, 1, "eu-2", 4.5, 2, True,
                        EnvironmentConditions(loss=0.7) if kind is types.EventKind.WEATHER else None,
                        types.build_permissive_policy((types.Region("eu", hubs=2),))
-                       if kind is types.EventKind.POLICY else "")
+                       if kind is types.EventKind.POLICY else "", 2)
             for kind in types.EventKind
         ),
         expect=(types.Expectation("lost", 0.0), types.Expectation("why.verdict", None, 0.1, 5.0, 50.0)),

@@ -112,6 +112,17 @@ def test_an_ending_that_could_not_be_written_is_not_tried_again_after_the_loss(d
     assert bench.core.open_count == 0
 
 
+def test_of_a_question_that_could_not_be_stored_nothing_is_said_after_the_loss(device: SimDevice):
+    bench = leased(device)
+    gain(bench, device)
+    accept(bench, device)
+    lose(bench, device)
+    bench.lose_commit()
+    bench.settle()
+    assert bench.replies(device) == []
+    assert bench.core.counts["store_failures"] == 1
+
+
 def test_a_lookup_that_is_under_way_at_the_loss_answers_nobody(device: SimDevice):
     bench = leased(device)
     gain(bench, device)

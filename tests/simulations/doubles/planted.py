@@ -4,7 +4,17 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from cloud_hub.core.commands import LookUpQuestions, QuestionEnding, QuestionKey, QuestionRow, Stream
+from cloud_hub.core.commands import Command as HubCommand
+from cloud_hub.core.commands import (
+    LookUpQuestions,
+    QuestionEnding,
+    QuestionKey,
+    QuestionRow,
+    StoredQuestion,
+    Stream,
+)
+from cloud_hub.core.core import HubCore
+from cloud_hub.storage.jobs import ShardClaim
 from edge_agent.core.commands import (
     Answer,
     Command,
@@ -28,7 +38,7 @@ from policies.decisions.permit import Permit
 from policies.model.policy import Policy
 from policies.model.reasons import Denied
 from simulations.nodes.device_disk import DeviceDisk, StoreWrite, Write
-from simulations.nodes.hub_disk import HubDisk
+from simulations.nodes.hub_disk import HubDisk, Written
 from simulations.scenario.conditions import DeviceClock
 from wire.protocol import codec
 from wire.protocol.messages import DenyAllNotice, Prediction, Seqs, Verdict
@@ -108,11 +118,15 @@ class TakesAReceiptForAnEnd(EdgeCore):
 
 
 class FindsNothing(HubDisk):
-    """The store holds the rows, and a defect in the query finds none of them."""
+    """The store holds the rows, a defect in the query finds none of them, and a question is written over its row."""
 
     def find_rows(self, find: LookUpQuestions) -> tuple[Mapping[QuestionKey, QuestionRow], Mapping[Stream, int]]:
         del find
         return {}, {}
+
+    def store_question(self, question: StoredQuestion) -> Written:
+        self.forget_question(question.key)
+        return super().store_question(question)
 
 
 class SaysItIsStored(HubDisk):
@@ -120,10 +134,25 @@ class SaysItIsStored(HubDisk):
 
     endings = 0
 
-    def store_ending(self, ending: QuestionEnding) -> None:
+    def store_ending(self, ending: QuestionEnding) -> Written:
         self.endings += 1
-        if self.endings % 5:
-            super().store_ending(ending)
+        return super().store_ending(ending) if self.endings % 5 else Written.DONE
+
+
+class FencesNothing(HubDisk):
+    """Whoever once served a shard may write about its devices for ever."""
+
+    def holds(self, session: str, claim: ShardClaim) -> bool:
+        del session, claim
+        return True
+
+
+class ForgetsNothing(HubCore):
+    """Of shards that others serve it remembers everything, and says and writes it."""
+
+    def on_lost(self, shards: Iterable[int], now: float) -> list[HubCommand]:
+        del shards, now
+        return []
 
 
 class Raises(EdgeCore):

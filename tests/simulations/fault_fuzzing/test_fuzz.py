@@ -11,7 +11,7 @@ from simulations.fault_fuzzing.schedules import draw_scenario
 from simulations.nodes.services import CoreClasses
 from simulations.regions.run import run_scenario
 from simulations.rollout.fleet import pass_every_gate
-from simulations.scenario.types import EventKind
+from simulations.scenario.types import EventKind, Scenario
 from simulations.scenario.writer import format_scenario
 from simulations.scenario_files import load_scenario, parse_scenario
 from tests.simulations.doubles import planted
@@ -38,21 +38,29 @@ REPLAYED = [
 ]
 
 
+OF_MEMBERS = [
+    (2, CoreClasses(hub_disk=planted.FencesNothing), Flaw.UNLEASED),
+    (7, CoreClasses(hub=planted.ForgetsNothing), Flaw.SAID_UNLEASED),
+]
+
+
 def name(cores: CoreClasses) -> str:
     return "".join(each.__name__ for each in cores if each.__module__ == planted.__name__)
 
 
-def found_and_shrunk(seed: int, cores: CoreClasses, law: Flaw, folder: Path) -> None:
+def found_and_shrunk(seed: int, cores: CoreClasses, law: Flaw, folder: Path, members: int = 0) -> Scenario:
     found = search_schedules(
-        FuzzConfig(60, seed, findings=1, tries=60, folder=folder), run_one=partial(run_scenario, cores=cores)
+        FuzzConfig(60, seed, findings=1, tries=60, folder=folder, members=members),
+        run_one=partial(run_scenario, cores=cores),
     )
     (finding,) = found.findings
-    small, big = load_scenario(finding.file), draw_scenario(finding.seed)
+    small, big = load_scenario(finding.file), draw_scenario(finding.seed, members)
     assert law.value in finding.laws
     assert run_scenario(small, cores=cores).history.flaws.keys() == set(finding.laws), "the file shows it again"
     assert run_scenario(small).ok, "the product itself keeps the law"
-    assert len(small.events) <= 2
+    assert len(small.events) <= (3 if members else 2)
     assert len(small.events) < len(big.events) or small.devices < big.devices or small.duration_s < big.duration_s
+    return small
 
 
 @pytest.mark.parametrize(("seed", "cores", "law"), QUICK, ids=[name(cores) for _, cores, _ in QUICK])
@@ -60,6 +68,14 @@ def test_a_planted_defect_is_found_and_shrunk_to_a_file_that_shows_it_again(
     seed: int, cores: CoreClasses, law: Flaw, tmp_path: Path
 ) -> None:
     found_and_shrunk(seed, cores, law, tmp_path)
+
+
+@pytest.mark.parametrize(("seed", "cores", "law"), OF_MEMBERS, ids=[name(cores) for _, cores, _ in OF_MEMBERS])
+def test_a_defect_that_takes_several_processes_of_a_hub_is_found_and_shrunk_to_two(
+    seed: int, cores: CoreClasses, law: Flaw, tmp_path: Path
+) -> None:
+    small = found_and_shrunk(seed, cores, law, tmp_path, members=2)
+    assert {region.members for region in small.regions} == {2}
 
 
 @pytest.mark.heavy

@@ -35,6 +35,23 @@ def test_every_kind_of_fault_is_drawn() -> None:
     assert kinds == set(EventKind) - {EventKind.ROLLOUT, EventKind.SURGE} - of_the_proxy
 
 
+@given(seeds, st.integers(1, 3))
+def test_a_schedule_of_so_many_processes_reads_back_equal_and_the_rest_of_its_draws_stays(
+    seed: int, members: int
+) -> None:
+    scenario = draw_scenario(seed, members)
+    assert parse_scenario(format_scenario(scenario)) == scenario
+    assert {region.members for region in scenario.regions} == {members}
+    assert (scenario.rollout, scenario.seed) == (None, seed)
+    assert {event.member for event in scenario.events} <= set(range(members + 1))
+
+
+def test_a_part_of_the_schedules_has_two_processes_and_a_part_three() -> None:
+    drawn = [draw_scenario(seed).regions[0].members for seed in range(300)]
+    assert all(drawn.count(members) > 10 for members in (2, 3))
+    assert drawn.count(1) > 200
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_law_that_two_events_break_is_shrunk_to_these_two(seed: int) -> None:
     wanted = {EventKind.KILL_HUB, EventKind.RESTORE}

@@ -33,6 +33,15 @@ def kept(scenario: Scenario) -> Outcome:
     return outcome
 
 
+@pytest.mark.parametrize(
+    ("schedules", "members"), [(10, 2), (10, 3), *(pytest.param(100, many, marks=pytest.mark.heavy) for many in (2, 3))]
+)
+def test_random_fault_schedules_over_several_processes_of_a_hub_break_no_law(schedules: int, members: int) -> None:
+    found = search_schedules(FuzzConfig(schedules, members=members))
+    assert found.ok, "\n".join(f"{each.seed}: {each.story}" for each in found.findings)
+    assert {EventKind.PAUSE_HUB, EventKind.STALE_LEASES, EventKind.CUT_DATABASE} <= found.struck.keys()
+
+
 @pytest.mark.parametrize("schedules", [15, pytest.param(100, marks=pytest.mark.heavy)])
 def test_case_101_random_fault_schedules_break_no_law(schedules: int) -> None:
     """0 accepted lost, 0 double effects, nothing beyond policy and budget. `skerry sim fuzz` tries more."""
