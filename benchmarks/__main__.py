@@ -4,6 +4,8 @@ Rule: a suite's part of the page is replaced as a whole, with the machine and th
 """
 
 import argparse
+import json
+import math
 import subprocess
 import sys
 import time
@@ -12,7 +14,7 @@ from typing import NamedTuple
 
 from benchmarks import suites
 from benchmarks.agent import first_answer, flash_writes, local_answer, memory, round_trip
-from benchmarks.harness.benchmark import Benchmark, run_and_print
+from benchmarks.harness.benchmark import Benchmark, print_figures, run_measured
 from benchmarks.harness.figures import Figure, render_markdown
 from benchmarks.harness.machine import describe_machine, read_load
 from benchmarks.intake import mqtt
@@ -52,6 +54,7 @@ SUITES = {
     "llm-peers": BenchmarkSuite(
         "Other people's servers: vLLM, MLServer, litellm", "make bench-llm-peers", suites.LLM_PEER_BENCHMARKS
     ),
+    "region": BenchmarkSuite("A region of several hubs", "make bench-region", suites.REGION_BENCHMARKS),
     "sim": BenchmarkSuite("The simulator", "make bench-sim", suites.SIM_BENCHMARKS),
     "rollout": BenchmarkSuite(
         "Rollouts", "make bench-rollout", {"fleet": run.run_benchmark, "device": crash_loop.run_benchmark}
@@ -69,10 +72,14 @@ SUITES = {
 
 
 def main() -> int:
-    """0 if every limit was held. Without --only the suite's part of the page is written."""
+    """0 if every limit was held. Without --only the suite's part of the page is written.
+
+    A benchmark that fails is a figure that was not measured, with the reason; the others go on.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("suite", nargs="?", choices=sorted(SUITES), default="main")
     parser.add_argument("--only", action="append", help="run only this one of the suite; writes nothing")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     asked = parser.parse_args()
     suite = SUITES[asked.suite]
     names = asked.only or list(suite.benchmarks)
@@ -80,11 +87,24 @@ def main() -> int:
         if name not in suite.benchmarks:
             parser.error(f"{name!r} is not in {asked.suite}: {', '.join(suite.benchmarks)}")
     began, load = time.monotonic(), read_load()
-    figures = [figure for name in names for figure in run_and_print(suite.benchmarks[name])]
+    figures = list[Figure]()
+    for at, name in enumerate(names, 1):
+        print(f"[{at}/{len(names)}] {name} ...", file=sys.stderr, flush=True)
+        found = run_measured(name, suite.benchmarks[name])
+        figures += found
+        print_figures(found, sys.stderr if asked.json else sys.stdout)
+    if asked.json:
+        print(json.dumps([_describe_figure(figure) for figure in figures]))
     if len(names) == len(suite.benchmarks):
         replace_part(asked.suite, render_part(suite, figures, time.monotonic() - began, load))
-        print(f"written: {RESULTS}")
+        print(f"written: {RESULTS}", file=sys.stderr)
     return 0 if all(figure.held for figure in figures) else 1
+
+
+def _describe_figure(figure: Figure) -> dict[str, object]:
+    """The figure as JSON, in which there is no NaN."""
+    told = figure._asdict() | {"held": figure.held}
+    return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in told.items()}
 
 
 def replace_part(name: str, text: str) -> None:

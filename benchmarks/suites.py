@@ -16,6 +16,7 @@ from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.figures import Figure
 from benchmarks.hub import binary, overload, peers, sealed, swap
 from benchmarks.llm import counters, gateway, litellm, remote, trouble
+from benchmarks.region import goodput, intake, store, stories
 from benchmarks.sharding import run
 from benchmarks.simulator import fuzz, live, speed
 from models.forge.evaluation.outcomes import read_outcomes
@@ -43,6 +44,15 @@ LLM_PEER_BENCHMARKS: dict[str, Benchmark] = {
     "remote": remote.run_benchmark,
     "vllm": counters.run_vllm,
     "litellm": litellm.run_benchmark,
+}
+
+
+# Of several hubs over one PostgreSQL; about eight minutes on two cores.
+REGION_BENCHMARKS: dict[str, Benchmark] = {
+    "store": store.run_benchmark,
+    "intake": intake.run_benchmark,
+    "goodput": goodput.run_benchmark,
+    "stories": stories.run_benchmark,
 }
 
 

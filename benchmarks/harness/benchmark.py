@@ -1,10 +1,13 @@
 """Runs one benchmark in a temporary folder with the demo's bundle, and prints its figures and their terms."""
 
 import asyncio
+import math
+import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+import traceback
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from benchmarks.harness.figures import Figure, format_line
 from models.forge.pipeline.demo import load_demo_bundle, locate_cache_folder
@@ -18,10 +21,30 @@ def run_alone(benchmark: Benchmark) -> int:
 
 
 def run_and_print(benchmark: Benchmark) -> list[Figure]:
-    """Run one benchmark in a folder of its own, with the demo's bundle, and print what it found."""
+    """Run one benchmark and print what it found."""
+    figures = run_measured(benchmark.__module__, benchmark)
+    print_figures(figures, sys.stdout)
+    return figures
+
+
+async def measure_row(name: str, row: Coroutine[Any, Any, list[Figure]]) -> list[Figure]:
+    """The figures of a row; of one that fails a figure that was not measured, with the reason."""
+    ended = await asyncio.gather(row, return_exceptions=True)
+    found: list[Figure] | BaseException = ended[0]
+    if isinstance(found, BaseException):
+        traceback.print_exception(found)
+        return [Figure(name, math.nan, "", math.nan, terms=(f"it failed: {type(found).__name__}: {found}",))]
+    return found
+
+
+def run_measured(name: str, benchmark: Benchmark) -> list[Figure]:
+    """Run one benchmark in a folder of its own, with the demo's bundle; see `measure_row` for one that fails."""
     bundle = load_demo_bundle(locate_cache_folder()).path
     with tempfile.TemporaryDirectory(prefix="skerry-bench-") as folder:
-        figures = asyncio.run(benchmark(Path(folder), bundle))
+        return asyncio.run(measure_row(name, benchmark(Path(folder), bundle)))
+
+
+def print_figures(figures: Iterable[Figure], out: TextIO) -> None:
+    """Print figures with their terms."""
     for figure in figures:
-        print(format_line(figure), *(f"    {term}" for term in figure.terms), sep="\n", flush=True)
-    return figures
+        print(format_line(figure), *(f"    {term}" for term in figure.terms), sep="\n", flush=True, file=out)

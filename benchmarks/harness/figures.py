@@ -30,6 +30,8 @@ class Figure(NamedTuple):
 
     @property
     def aim(self) -> str:
+        if math.isnan(self.limit):
+            return "its aims"
         return f"{'>=' if self.more_is_better else '<='} {self.limit:g} {self.unit}".rstrip()
 
 

@@ -63,11 +63,11 @@ async def send_questions(sender: QuestionSender) -> int:
             sender.link.post(up, sender.frames[posted])
             posted += 1
         for message in await asyncio.wait_for(sender.link.receive(), 20):
-            owned.update(_parse_owned(message.payload))
+            owned.update(parse_owned(message.payload))
     return len(owned)
 
 
-def _parse_owned(payload: bytes) -> tuple[int, ...]:
+def parse_owned(payload: bytes) -> tuple[int, ...]:
     """Seqs that a receipt names, or that a verdict answers (the hub sends no receipt where the verdict is quicker)."""
     frame = split_frame(payload)
     if frame.suite is CipherSuite.SEALED:

@@ -110,12 +110,14 @@ def hub_context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def run_child(module: str, *words: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m module words`, ended at the end of the block; stdout is a pipe, stderr goes to `log`."""
+async def run_child(
+    module: str, *words: str, log: Path, tree: Path = ROOT
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m module words` of a source tree, ended with the block; stdout is a pipe, stderr goes to `log`."""
     with log.open("ab") as errors:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, *words),
-            cwd=ROOT,
+            cwd=tree,
             env={name: value for name, value in os.environ.items() if not name.startswith("SKERRY_")},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

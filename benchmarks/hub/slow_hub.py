@@ -24,7 +24,8 @@ from cloud_hub.engine.base import EchoEngine, WorkItem
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.registry.access import ApiKeys, KeyRequest, Scope
 from cloud_hub.registry.registry import Registry
-from cloud_hub.runtime.hub import Hub, HubServices
+from cloud_hub.runtime.hub import Hub
+from cloud_hub.runtime.services import HubServices
 from cloud_hub.security import hub_keys
 from cloud_hub.serving.bundles import MemoryCatalog
 from cloud_hub.system.settings import HubSettings
