@@ -12,10 +12,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cloud_hub.database.errors import DamagedDatabaseError, describe_url, explain_error, is_damaged
+from cloud_hub.database.contraction import apply_contractions, write_number
+from cloud_hub.database.errors import DamagedDatabaseError, describe_url, explain_error, is_damaged, refuse_newer
+from cloud_hub.database.expansion import add_missing
 from cloud_hub.database.parts import PARTS, REGION, DatabasePart, sqlite_url
 from cloud_hub.database.server import list_connection_options, on_server_connect
-from cloud_hub.database.statements import lock_exclusively
+from cloud_hub.database.statements import is_postgres, lock_exclusively
 from cloud_hub.database.tables import meta
 from wire.process.exit_codes import ExitCode, ExitError
 
@@ -111,7 +113,10 @@ def prepare_part(engine: sa.Engine, part: DatabasePart) -> None:
 
 
 def migrate_part(connection: sa.Connection, part: DatabasePart) -> None:
-    """Create what is missing of a part and bring it to this program's schema, in the transaction that is under way."""
+    """Create what is missing of a part and bring it to a schema that this program serves, in the transaction under way.
+
+    On a server its contractions are left to `contraction`: hubs of the release before may be there.
+    """
     lock_exclusively(connection, "schema")
     if connection.dialect.name != "sqlite":
         connection.execute(sa.schema.CreateSchema(part.name, if_not_exists=True))
@@ -121,24 +126,25 @@ def migrate_part(connection: sa.Connection, part: DatabasePart) -> None:
     found = _check_schema(known, part, connection)
     for step in part.migrations[found - 1 :]:
         step(connection)
-    number.metadata.create_all(connection, part.tables)
+    was_there = add_missing(connection, part.name, [table for table in part.tables if table is not number])
+    reached = max(found, part.schema)
+    if not is_postgres(connection) and was_there:
+        reached = apply_contractions(connection, part, reached)  # nobody else is there
+    elif known is None:
+        reached = part.newest
     if known is None:
-        connection.execute(number.insert().values(key="schema", value=str(part.schema)))
-    elif found != part.schema:
-        connection.execute(number.update().where(number.c.key == "schema").values(value=str(part.schema)))
+        connection.execute(number.insert().values(key="schema", value=str(reached)))
+    elif int(known) != reached:
+        write_number(connection, part, reached)
 
 
 def _check_schema(known: str | None, part: DatabasePart, connection: sa.Connection) -> int:
-    """The part's schema number; this program's for a new one, and for one of a time before numbers."""
+    """The part's schema number; this program's least for a new one, and for one of a time before numbers."""
     if known is None:
         return part.schema
-    if not known.isdecimal() or int(known) > part.schema:
+    if not known.isdecimal() or int(known) > part.newest:
         url = connection.engine.url.render_as_string(hide_password=False)
-        raise ExitError(
-            ExitCode.DATABASE,
-            f"{describe_url(url)} has schema {known} of {part.name}, newer than this program's {part.schema}: "
-            "update the program",
-        )
+        raise refuse_newer(url, part.name, known, part.newest)
     return int(known)
 
 

@@ -60,6 +60,14 @@ def explain_error(error: sa.exc.DBAPIError, url: str) -> ExitError:
     return ExitError(ExitCode.DATABASE, f"{where} cannot be used ({error.orig}): {_ADVICE}")
 
 
+def refuse_newer(url: str, part: str, found: int | str, newest: int) -> ExitError:
+    """Exit error of a program that does not serve the schema of a part any more."""
+    return ExitError(
+        ExitCode.DATABASE,
+        f"{describe_url(url)} has schema {found} of {part}, newer than this program's {newest}: update the program",
+    )
+
+
 def _explain_server_error(error: sa.exc.DBAPIError, where: str) -> ExitError:
     state, said = str(getattr(error.orig, "sqlstate", None) or ""), _last_line(str(error.orig))
     if state.startswith(_REFUSED_STATES) or (not state and any(word in said for word in _REFUSED_WORDS)):

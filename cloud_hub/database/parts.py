@@ -1,6 +1,16 @@
 """The parts of the hub's state: the file and the PostgreSQL schema of each, its schema number and migrations.
 
-Rule: a schema only goes forward. A newer one is refused, an older one is migrated in one transaction.
+Rule: a schema only goes forward, and hubs of the release before run beside this one on the same database (ADR 0031).
+
+How to change a schema:
+- **Add** a table, or a column to a table that is there, in `tables` and nowhere else: the start adds what is missing.
+  A column needs a `default` or be nullable, since the release before writes rows without it. No number changes, and
+  no entry of `migrations`. Until the last hub of the release before is gone, what you added may be unwritten.
+- A hub of the release before reads what you write: no new `LeaseKind`, no new value in a column whose values it knows.
+- New members of `RegionTask` go last: the release before takes their leases, and does not do them, until it is gone.
+- **Take away or tighten** (drop, rename, a new constraint, a new meaning) by a `Contraction`: it raises the number that
+  older programs refuse, and is done once no hub is there that serves less. What it needs of old rows is its `backfill`.
+  What is dropped was neither read nor written by the release that is refused last, nor by this one.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +24,21 @@ from cloud_hub.database.statements import is_postgres
 from wire.protocol.topics import compute_shard
 
 Migration = Callable[[sa.Connection], None]
+Backfill = Callable[[sa.Connection], int]
 _NINE_DAYS_MS = 9 * 86_400_000
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """What programs of the number before do not bear: it takes a part to the next number.
+
+    `backfill`: writes a few rows that `step` needs written, in a transaction of its own; returns how many, 0 = all are.
+    It finds by itself what is left, so it may be broken off, and is run again as long as older hubs write. `step` meets
+    tables that this release made in their new form, too.
+    """
+
+    step: Migration
+    backfill: Backfill | None = None
 
 
 @dataclass(frozen=True)
@@ -23,18 +47,25 @@ class DatabasePart:
 
     `migrations`: n-th entry takes a part from schema n + 1 to n + 2. All but `_add_shards` are of times before
     PostgreSQL, whose first schema is the newest of them; types that differ there (64-bit numbers) are the same on
-    SQLite, so that its files need none for them. `durable` False: the last second may be lost.
+    SQLite, so that its files need none for them. No more are added: what is new is an entry of `contractions`, each of
+    which takes a part one number further (see `contraction`). `durable` False: the last second may be lost.
     """
 
     name: str
     file: str
     migrations: tuple[Migration, ...] = ()
     durable: bool = True
+    contractions: tuple[Contraction, ...] = ()
 
     @property
     def schema(self) -> int:
-        """The schema number that this program writes."""
+        """The least schema number that this program serves; what is below is migrated at the start."""
         return 1 + len(self.migrations)
+
+    @property
+    def newest(self) -> int:
+        """The highest schema number that this program serves, and the one of a new database."""
+        return self.schema + len(self.contractions)
 
     @property
     def tables(self) -> list[sa.Table]:
@@ -83,6 +114,19 @@ def _add_orders(_connection: sa.Connection) -> None:
     """
 
 
+def _close_leases(connection: sa.Connection) -> None:
+    """Let nobody hold a lease who does not state it in `stated` too, as hubs before schema 2 do not.
+
+    Such a hub that was cut off for long, and comes back, takes nothing and serves nothing.
+    """
+    ended = t.leases.c.stated != t.leases.c.session
+    connection.execute(t.leases.update().where(ended).values(hub="", session="", stated=""))
+    connection.exec_driver_sql(
+        "alter table region.leases drop constraint if exists leases_stated, "
+        "add constraint leases_stated check (stated = session)"
+    )
+
+
 QUESTIONS = DatabasePart(t.QUESTIONS, "hub.db", (_add_retention, _add_shards))
 REGISTRY = DatabasePart(t.REGISTRY, "devices.db", (_add_life_cycle, _add_class_and_region, _add_orders))
 ACCESS = DatabasePart(t.ACCESS, "access.db")
@@ -90,7 +134,10 @@ LEDGER = DatabasePart(t.LEDGER, "ledger.db")
 VERSIONS = DatabasePart(t.VERSIONS, "versions.db", durable=False)
 ROLLOUTS = DatabasePart(t.ROLLOUTS, "rollouts.db")
 PARTS = (QUESTIONS, REGISTRY, ACCESS, LEDGER, VERSIONS, ROLLOUTS)
-REGION = DatabasePart(t.REGION, "")  # of hubs that share a server; a hub with files is its region's only one
+# Of hubs that share a server; a hub with files is its region's only one.
+REGION = DatabasePart(t.REGION, "", contractions=(Contraction(_close_leases),))
+ALL_PARTS = (*PARTS, REGION)
+SERVED = {part.name: part.newest for part in ALL_PARTS}
 
 
 @dataclass(frozen=True)

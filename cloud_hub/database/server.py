@@ -14,7 +14,8 @@ from wire.process.exit_codes import ExitCode, ExitError
 LEAST_VERSION = 13
 CONNECT_TIMEOUT_S = 5
 APPLICATION = "skerry-hub"
-# A peer that is gone without a word is noticed within some ten seconds; a lock is waited for five.
+# A peer that is gone without a word is noticed within some ten seconds; a lock is waited for five. Statements are
+# planned each time: psycopg prepares what it repeats, and the server would keep a plan made when a table was empty.
 _OPTIONS: dict[str, Any] = {
     "connect_timeout": CONNECT_TIMEOUT_S,
     "application_name": APPLICATION,
@@ -22,7 +23,7 @@ _OPTIONS: dict[str, Any] = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
-    "options": "-c lock_timeout=5s -c idle_in_transaction_session_timeout=30s",
+    "options": "-c lock_timeout=5s -c idle_in_transaction_session_timeout=30s -c plan_cache_mode=force_custom_plan",
 }
 _FACTS = ("server_version_num", "server_encoding", "fsync", "full_page_writes", "transaction_read_only")
 

@@ -1,14 +1,24 @@
-"""Statements that SQLite and PostgreSQL write differently: upserts, and locks for the length of a transaction.
+"""Statements that SQLite and PostgreSQL write differently: many rows at once, upserts, and locks of transactions.
 
 Rule: two hubs may run any of them at once. An upsert is one statement, never an update followed by an insert.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+
+from cloud_hub.database.arrays import (
+    KEY,
+    Row,
+    build_array_delete,
+    build_array_insert,
+    build_array_update,
+    build_array_upsert,
+    transpose_rows,
+)
 
 _INSERTS: dict[str, Callable[[sa.Table], Any]] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 _LOCK_SPACE = 0x5C3E  # of advisory locks, so that those of other programs in the same database are not met
@@ -43,6 +53,54 @@ def _build_upsert(dialect: str, table: sa.Table, raised: frozenset[str], added: 
     return insert.on_conflict_do_update(index_elements=list(table.primary_key), set_=changed)
 
 
+def insert_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    """Insert rows. One that is there already is an error."""
+    if rows and is_postgres(connection):
+        connection.exec_driver_sql(build_array_insert(table, tuple(rows[0])), transpose_rows(rows))
+    elif rows:
+        connection.execute(_build_insert(table), rows)
+
+
+def change_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Row], unset: str) -> int:
+    """Give rows, found by the columns named with `KEY` before them, the other values, where `unset` is null.
+
+    Returns how many were changed. No two rows have the same key.
+    """
+    if not rows:
+        return 0
+    if is_postgres(connection):
+        statement = build_array_update(table, tuple(rows[0]), unset)
+        return connection.exec_driver_sql(statement, transpose_rows(rows)).rowcount
+    return connection.execute(_build_update(table, unset), rows).rowcount
+
+
+def delete_rows(connection: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
+    """Delete the rows of these keys, whose columns are named with `KEY` before them."""
+    if keys and is_postgres(connection):
+        connection.exec_driver_sql(build_array_delete(table, tuple(keys[0])), transpose_rows(keys))
+    elif keys:
+        connection.execute(_build_delete(table), keys)
+
+
+@functools.lru_cache
+def _build_insert(table: sa.Table) -> sa.Insert:
+    return table.insert()
+
+
+@functools.lru_cache
+def _build_update(table: sa.Table, unset: str) -> sa.Update:
+    return table.update().where(_match_key(table), table.c[unset].is_(None))
+
+
+@functools.lru_cache
+def _build_delete(table: sa.Table) -> sa.Delete:
+    return table.delete().where(_match_key(table))
+
+
+def _match_key(table: sa.Table) -> sa.ColumnElement[bool]:
+    return sa.and_(*(column == sa.bindparam(f"{KEY}{column.name}") for column in table.primary_key))
+
+
 def write_rows(
     connection: sa.Connection,
     table: sa.Table,
@@ -54,7 +112,10 @@ def write_rows(
     """Upsert rows, see `build_upsert`; in the order of their keys, so that two hubs never wait for each other."""
     key = [column.name for column in table.primary_key]
     ordered = sorted((dict(row) for row in rows), key=lambda row: [row[name] for name in key])
-    if ordered:
+    if is_postgres(connection) and len({tuple(row[name] for name in key) for row in ordered}) == len(ordered) > 1:
+        statement = build_array_upsert(table, tuple(ordered[0]), frozenset(raised), frozenset(added))
+        connection.exec_driver_sql(statement, transpose_rows(ordered))
+    elif ordered:
         connection.execute(build_upsert(connection, table, raised, added), ordered)
 
 

@@ -264,8 +264,22 @@ rollout_counters = _table(
 
 # -- region: what the hubs that share a server tell each other, see `region`
 
-# A hub that was there, by its name. Times by the server's clock. `session`: drawn by each process.
-hubs = _table(REGION, "hubs", _key("name"), _needed("session"), _needed("since_ms", Int64), _needed("seen_ms", Int64))
+# A hub that was there, by its name. Times by the server's clock. `session`: drawn by each process; `stated` is the one
+# that wrote `release` and `serves` (JSON: part -> highest schema number), which the first release did not.
+hubs = _table(
+    REGION,
+    "hubs",
+    _key("name"),
+    _needed("session"),
+    _needed("since_ms", Int64),
+    _needed("seen_ms", Int64),
+    _needed("stated", default=""),
+    _needed("release", default=""),
+    _needed("serves", default=""),
+)
+
+# Number of each part that was contracted: a hub that serves less takes no lease. See `database.contraction`.
+schemas = _table(REGION, "schemas", _key("part"), _needed("schema", Int64))
 
 # The revision of each topic that hubs keep in memory, and of each subject of it the revision that changed it last. See
 # `database.changes`.
@@ -280,7 +294,9 @@ changed = _table(
 )
 
 # Who serves which shard and does which task until when, by the server's clock. `term` rises with each holder; `session`
-# is drawn by each process. A row stays for ever; one without a holder has ended. See `region.leases`.
+# is drawn by each process. A row stays for ever; one without a holder has ended. `stated`: the session once more, which
+# the first release did not write; from schema 2 on it holds no lease. `renewed_ms`:
+# when it was renewed last; nor did that release write it. See `region.leases`.
 leases = _table(
     REGION,
     "leases",
@@ -291,11 +307,29 @@ leases = _table(
     _needed("term", Int64, "0"),
     _needed("since_ms", Int64, "0"),
     _needed("until_ms", Int64, "0"),
+    _needed("stated", default=""),
+    _needed("renewed_ms", Int64, "0"),
+    sa.CheckConstraint("stated = session", name="leases_stated"),
 )
 
 # Files that the hubs share, sealed under `region.key`. `digest` is keyed too. See `region.shared_files`.
 shared_files = _table(
     REGION, "files", _key("path"), _needed("digest", sa.LargeBinary), _needed("sealed", sa.LargeBinary)
+)
+
+# Web requests with an Idempotency-Key, and their answers, sealed under `region.key`, which keys both digests too. The
+# process `session` computes the `claim`-th of its requests while `answer` is null. See `serving.region_idempotency`.
+requests = _table(
+    REGION,
+    "requests",
+    _key("digest", sa.LargeBinary),
+    _needed("fingerprint", sa.LargeBinary),
+    _needed("session"),
+    _needed("claim", Int64),
+    _needed("until_ms", Int64),  # then the answer is deleted; by the server's clock
+    sa.Column("answer", sa.LargeBinary),
+    _needed("size", Int64, "0"),  # of the answer
+    sa.Index("requests_until", "until_ms"),
 )
 
 

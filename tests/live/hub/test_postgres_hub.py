@@ -219,6 +219,32 @@ async def test_a_server_that_became_read_only_takes_nothing_new_and_says_why(
     assert (report.lost, report.doubled) == (0, 0), report.format_text()
 
 
+FILL_DISK = """
+create function public.refuse() returns trigger language plpgsql as
+$$ begin raise exception 'no space left on device' using errcode = 'disk_full'; end $$;
+create trigger full_disk before insert or update or delete on questions.effects
+for each statement execute function public.refuse();
+create trigger full_disk before update on questions.meta for each statement execute function public.refuse()
+"""  # what a server says whose disk is full, said by one whose disk is not
+FREE_DISK = "drop function public.refuse cascade"
+
+
+async def test_a_server_whose_disk_is_full_takes_nothing_new_and_says_so_until_it_has_room(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path, server: PostgresServer
+):
+    url = server.create_database()
+    async with under_load(stage, bundle, tmp_path, url):
+        await asyncio.to_thread(wait_for_rows, url, 5)
+        server.run_statement(FILL_DISK, url)
+        reason = await until_ready(stage, 503)
+        assert "disk of the database is full" in reason, reason
+        server.run_statement(FREE_DISK, url)
+        assert await until_ready(stage, 200) == ""
+    await settle(stage)
+    report = judged(stage)
+    assert (report.lost, report.doubled) == (0, 0), report.format_text()
+
+
 def cut_off(server: PostgresServer, url: str) -> None:
     """End every connection to a database, as its server's restart would."""
     mine = f"datname = '{sa.make_url(url).database}' and pid <> pg_backend_pid()"
