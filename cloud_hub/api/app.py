@@ -17,6 +17,7 @@ from cloud_hub.api.aging import AgingCollector
 from cloud_hub.api.auth import Authenticator, auth_middleware
 from cloud_hub.api.costs import CostRoutes
 from cloud_hub.api.devices import EnrollRoutes, ErasureRoutes, RenewRoutes
+from cloud_hub.api.hubs import HubRoutes
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.language_models import LanguageModelRoutes, error_form_middleware
 from cloud_hub.api.llm_operation import LlmAdminRoutes, LlmCollector
@@ -80,7 +81,7 @@ class ApiServer:
             health.routes(),
             metrics.routes(),
         ]
-        self.routes = [*(route for room in (*rooms, *self._build_routes(context)) for route in room)]
+        self.routes = [*(route for room in (*rooms, *self._build_routes(context, limits.version)) for route in room)]
         self.routes += OpenApiRoutes(self.routes, limits.version, local=door.local).routes()
         entrance = Authenticator(
             _token_digest(load_token(door)),
@@ -109,7 +110,7 @@ class ApiServer:
             handler_cancellation=True,  # work for a caller that has gone is thrown away
         )
 
-    def _build_routes(self, context: ApiContext) -> list[list[Route]]:
+    def _build_routes(self, context: ApiContext, release: str) -> list[list[Route]]:
         """Return the routes for devices, operators and mirrors."""
         return [
             EnrollRoutes(context).routes(),
@@ -122,6 +123,7 @@ class ApiServer:
             LedgerRoutes(context.ledger).routes(),
             ModelRoutes(context).routes(),
             CostRoutes(context).routes(),
+            HubRoutes(context, release).routes(),
             LlmAdminRoutes(context.language_models).routes(),
             RolloutRoutes(context).routes(),
         ]

@@ -19,6 +19,7 @@ from cloud_hub.enrollment.enrollment import EnrollmentService
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.renewal import RenewalService
 from cloud_hub.llm.service import LanguageModels
+from cloud_hub.region.overview import RegionOverview
 from cloud_hub.registry.access import ApiKeys
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import DenyNotice, Orders
@@ -168,7 +169,7 @@ class ApiContext:
     `gate` limits the rate of enrolment, `renewal_gate` that of renewal. `evict` ends a device's broker session.
     `repository`: the folder with what devices fetch. `keys` and `audit`: who may use the web API, and who did.
     `work`: where statements of the registry, the keys and the orders run. `hears_region`: whether this hub would know
-    by now what other hubs have revoked.
+    by now what other hubs have revoked. `overview`: of the region's hubs; None of a hub that is alone.
     """
 
     hub: HubStatusSource
@@ -199,3 +200,4 @@ class ApiContext:
     prices: PriceList = field(default_factory=PriceList)
     work: OrderedWork = field(default_factory=OrderedWork)
     hears_region: Callable[[], bool] = lambda: True
+    overview: RegionOverview | None = None

@@ -31,7 +31,7 @@ from cloud_hub.serving.telemetry import BUCKETS_S, InferenceTimings, LatencyHist
 
 MAX_NAMES = 256  # of counters: more would be a defect of ours, and the rest is summed as "other"
 _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-_GAUGES = ("open", "uptime_s", "link_up", "store_ok")
+_GAUGES = ("open", "uptime_s", "link_up", "store_ok", "shards")
 
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, without use
@@ -55,6 +55,8 @@ class HubCollector(Collector):
         for key in _GAUGES:
             if isinstance(status.get(key), int | float):
                 yield GaugeMetricFamily(f"skerry_hub_{key}", f"{key} of the hub now.", value=float(status[key]))
+        tasks = len(status.get("tasks", ()))
+        yield GaugeMetricFamily("skerry_hub_tasks", "Tasks that this hub does for its region.", value=tasks)
         seen = len(status.get("devices", ()))
         yield GaugeMetricFamily("skerry_hub_devices_seen", "Devices that said hello since the start.", value=seen)
         queued = GaugeMetricFamily("skerry_hub_queued", "Questions waiting, by model.", labels=["model"])

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.table import Column, Table
@@ -148,7 +148,7 @@ app.command("llm")(llm)
 app.command("costs")(costs)
 app.command("fetch")(fetch)
 app.command("join")(join)
-app.add_typer(store_app, name="store", help="The hub's database: copy it to another.")
+app.add_typer(store_app, name="store", help="The hub's database: copy it to another, see how far it is upgraded.")
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
 
 
@@ -313,8 +313,24 @@ def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = 
     if as_json:
         typer.echo(json.dumps(found))
         return
+    hubs = found.pop("hubs")
     for key, value in found.items():
         typer.echo(f"{key:<16} {json.dumps(value) if isinstance(value, dict | list) else value}")
+
+    _print_hubs(hubs)
+
+
+def _print_hubs(hubs: list[dict[str, Any]]) -> None:
+    """Print a line for each hub of the region."""
+    rows = [("hub", "state", "since", "seen", "late_ms", "shards", "tasks", "release")]
+    for hub in hubs:
+        times = (format_time(hub["since_ms"]), format_time(hub["seen_ms"]))
+        tasks = ",".join(each["task"] for each in hub["tasks"]) or "-"
+        facts = (str(hub["late_ms"]), str(hub["shards"]), tasks, hub["release"] or "-")
+        rows.append((hub["member"], hub["state"], *times, *facts))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _exec_process(words: list[str], environment: dict[str, str]) -> NoReturn:

@@ -249,8 +249,15 @@ class HubOperations:
             raise ExitError(ExitCode.CHECK_FAILED, str(error)) from None
 
     def status(self) -> dict[str, Any]:
-        """Return the running hub's status. ExitError(HUB) if none runs."""
-        return self._ask_running("/v1/admin/status")
+        """Return the running hub's status with the `hubs` of its region. ExitError(HUB) if none runs.
+
+        `hubs_fault` says why these are not known.
+        """
+        found = self._ask_running("/v1/admin/status")
+        try:
+            return {**found, "hubs": self._ask_running("/v1/admin/hubs")["hubs"], "hubs_fault": ""}
+        except ExitError as error:  # the region's database does not answer: the hub's own status is what is wanted then
+            return {**found, "hubs": [], "hubs_fault": str(error)}
 
     def list_models(self) -> list[dict[str, Any]]:
         """Return every version of the running hub, and what it computes on. ExitError(HUB) if none runs."""

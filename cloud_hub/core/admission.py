@@ -12,13 +12,15 @@ from cloud_hub.system.settings import HubSettings
 from policies.serving.admission import (
     AdmissionLimits,
     AdmissionLoad,
+    RateLimit,
     RefuseQuestion,
     RetrySchedule,
     TokenBucket,
     decide_admission,
     schedule_retry,
     seconds_until_token,
-    take_token,
+    settle_bucket,
+    take_from_share,
 )
 from policies.serving.fair_queue import HIGH, extract_tenant
 from wire.protocol.messages import RefusalReason
@@ -93,10 +95,18 @@ class AdmissionControl:
         )
         self._lines: OrderedDict[str, RetrySchedule] = OrderedDict()
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._rate = RateLimit(settings.tenant_rate_per_s, settings.tenant_burst)
 
     def drain(self) -> None:
         """Refuse everything new from now on, with `RefusalReason.DRAINING`."""
         self.draining = True
+
+    def divide_rates(self, hubs: int, now: float) -> None:
+        """Let each tenant have its rate at so many hubs together: here it has its share of it."""
+        if hubs != self._rate.hubs:
+            for tenant, bucket in self._buckets.items():
+                self._buckets[tenant] = settle_bucket(bucket, self._rate, now)
+            self._rate = RateLimit(self._rate.rate_per_s, self._rate.burst, hubs)
 
     @property
     def queued(self) -> int:
@@ -196,12 +206,12 @@ class AdmissionControl:
 
         `RefusalReason.RATE` with the time of the next token if one is missing.
         """
-        rate, burst = self._settings.tenant_rate_per_s, self._settings.tenant_burst
-        bucket = self._buckets.get(tenant, TokenBucket(burst, now))
-        needed = min(float(samples), burst)  # more than a full bucket holds empties it
-        left = take_token(bucket, rate, burst, now, needed)
+        limit, count = self._rate, float(samples)
+        bucket = self._buckets.get(tenant, TokenBucket(limit.share, now))
+        left = take_from_share(bucket, limit, now, count)
         if left is None:
-            return RefuseQuestion(RefusalReason.RATE, seconds_until_token(bucket, rate, now, needed))
+            wait_s = seconds_until_token(bucket, limit.share_per_s, now, limit.count_needed(count))
+            return RefuseQuestion(RefusalReason.RATE, wait_s)
         _remember_tenant(self._buckets, tenant, left)
         return None
 

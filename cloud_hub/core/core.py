@@ -201,10 +201,7 @@ class HubCore:
         return []
 
     def on_store_failed(self, questions: Iterable[StoredQuestion], now: float) -> list[Command]:
-        """The store could not write these questions (disk full, a second writer).
-
-        They are refused and may be sent again.
-        """
+        """Questions could not be written (disk full): they may be sent again, and of lost shards nothing is said."""
         del now
         commands: list[Command] = []
         for question in questions:
@@ -212,7 +209,8 @@ class HubCore:
                 self._batcher.on_abandoned(question.model)
             self._unwritten.pop(question.key, None)
             self.counts["store_failures"] += 1
-            commands.append(refuse_question(question.key, question.digest, RefusalReason.BUSY, STORE_RETRY_S))
+            if self.served.includes(question.key.device):
+                commands.append(refuse_question(question.key, question.digest, RefusalReason.BUSY, STORE_RETRY_S))
         return commands
 
     def on_ended(self, endings: Iterable[QuestionEnding], now: float) -> list[Command]:

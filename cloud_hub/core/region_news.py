@@ -1,4 +1,4 @@
-"""What other hubs of the region changed, as far as the core remembers it, and whether it still hears of changes. Pure.
+"""What the core knows of the other hubs: how many share its tenants' rates, what they changed, if it hears of it. Pure.
 
 Rule: a hub that does not hear of them takes nothing new. What it has accepted it still owes.
 """
@@ -25,6 +25,11 @@ class RegionNews:
         """Everything that others changed was taken in: new work is taken until then, unless this is called again."""
         del now
         self._admission.open_until_s = open_until_s
+        return []
+
+    def on_hubs(self, hubs: int, now: float) -> list[Command]:
+        """So many hubs of the region are alive, this one among them: each has its share of every tenant's rate."""
+        self._admission.divide_rates(hubs, now)
         return []
 
     def on_erased_elsewhere(self, stones: Iterable[Tombstone], now: float) -> list[Command]:

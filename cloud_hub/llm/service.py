@@ -74,6 +74,11 @@ class LanguageModels:
         for model in self._models.values():
             model.queue.admission.drain()
 
+    def divide_rates(self, hubs: int) -> None:
+        """Let each tenant have its rates at so many hubs together: here it has its share of them."""
+        for model in self._models.values():
+            model.queue.divide_rates(hubs)
+
     def list_models(self, tenant: str) -> list[LanguageModel]:
         """Return the models that a tenant may use."""
         return [model for model in self._models.values() if model.is_visible(tenant)]

@@ -138,6 +138,10 @@ class TokenQueue:
         """Number of requests that wait."""
         return len(self._queue)
 
+    def divide_rates(self, hubs: int) -> None:
+        """Let each tenant have its rate at so many hubs together: here it has its share of it."""
+        self.admission.divide_rates(hubs, self._now())
+
     @contextlib.asynccontextmanager
     async def turn(self, ticket: QueueTicket) -> AsyncIterator[None]:
         """Wait for the ticket's turn, and hold its place. LlmError(429 or 503) if it is refused."""

@@ -1,8 +1,7 @@
 """Keeps the leases of one hub: renews, takes its fair share, gives away, and tells the hub what it gained and lost.
 
-Rule: a lease of which this process cannot be sure any more, by its own clock since it last asked to renew it, is lost:
-the hub forgets its shards before another one may have them. Rule: what was lost is told at once, what was gained only
-one group after another, since the hub reads meanwhile what is owed there.
+What it decides stands in `held_leases`. Rule: what was lost is told at once, what was gained only one group after
+another, since the hub reads meanwhile what is owed there.
 """
 
 import asyncio
@@ -13,20 +12,22 @@ from typing import NamedTuple, Protocol
 from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.database.errors import name_fault
-from cloud_hub.region.leases import TASKS, Lease, LeaseId, LeaseKind, LeaseTable, RegionTask
-from policies.serving.shard_leases import ShardView, compute_share, plan_shards
+from cloud_hub.region.held_leases import HeldLeases, plan_drain, plan_leases
+from cloud_hub.region.leases import Lease, LeaseId, LeaseTable, RegionTask
 from wire.process.logging import JsonLog, safe_name
-from wire.protocol.topics import HUB_NAMES
 
 LOOK_S = 0.5  # how often leases are looked at, so how late one that has ended is taken
 _GUARD_S = 0.1
 
 
 class ShardServer(Protocol):
-    """The hub, as it is told which shards it serves."""
+    """The hub, as it is told which shards it serves, and beside how many others."""
 
     def lose_shards(self, shards: frozenset[int]) -> None:
         """Forget these shards: another hub may serve them."""
+
+    def count_hubs(self, hubs: int) -> None:
+        """So many hubs of the region are alive, this one among them."""
 
     async def gain_shards(self, terms: dict[int, int]) -> None:
         """Serve these shards, under the terms of their leases. SQLAlchemyError if what is owed cannot be read."""
@@ -35,13 +36,15 @@ class ShardServer(Protocol):
 class _Step(NamedTuple):
     """Result of one look: when it began by this machine's clock, what is held, and what is to be given away.
 
-    `ended_writes`: transactions of other processes, under leases that had ended, that were in the way.
+    `ended_writes`: transactions of other processes, under leases that had ended, that were in the way. `hubs`: how many
+    share the region, this one among them; 0 = not known.
     """
 
     began_s: float
     held: dict[LeaseId, Lease]
     give: tuple[LeaseId, ...]
     ended_writes: int = 0
+    hubs: int = 0
 
 
 class LeaseKeeper:
@@ -52,9 +55,7 @@ class LeaseKeeper:
         self.session = table.session
         self._table = table
         self._log = log
-        self._held: dict[LeaseId, Lease] = {}
-        self._served: dict[int, int] = {}  # terms of the shards that the hub was told to serve
-        self._sure_until_s = 0.0
+        self._leases = HeldLeases(table.life_s)
         self._draining = False
         self._changed = asyncio.Event()
         self._failed = False
@@ -62,20 +63,20 @@ class LeaseKeeper:
     @property
     def shards(self) -> list[int]:
         """Shards that this hub serves."""
-        return sorted(self._served)
+        return self._leases.shards
 
     def does(self, task: RegionTask) -> bool:
         """Whether this hub does a task of the region."""
-        return LeaseId(LeaseKind.TASK, TASKS.index(task)) in self._held and time.monotonic() < self._sure_until_s
+        return self._leases.does(task, time.monotonic())
 
     def drain(self) -> None:
-        """Take nothing more, and count no longer among the hubs that share the shards."""
+        """Take nothing more, give the tasks away, and count no longer among the hubs that share the shards."""
         self._draining = True
 
     async def give_all(self) -> None:
         """Give all leases away. Call it when everything is written."""
-        await self._give(tuple(self._held))
-        self._held.clear()
+        await self._give(self._leases.ids)
+        self._leases.clear()
         self._table.close()
 
     async def run(self, server: ShardServer) -> None:
@@ -87,16 +88,14 @@ class LeaseKeeper:
 
     def on_fenced(self, server: ShardServer, shards: Iterable[int]) -> None:
         """A write was refused since these shards are not ours: they are lost, whatever was believed."""
-        for shard in shards:
-            self._held.pop(LeaseId(LeaseKind.SHARD, shard), None)
-        self._lose(server, shards)
+        self._lose(server, self._leases.on_fenced(shards))
 
     def check_sure(self, server: ShardServer) -> None:
         """Lose everything if it was not renewed for as long as a lease lives: this process was stopped, or cut off."""
-        if self._held and time.monotonic() >= self._sure_until_s:
-            self._log.warning("leases_unsure", shards=len(self._served))
-            self._held.clear()
-            self._lose(server, tuple(self._served))
+        lost = self._leases.check_sure(time.monotonic())
+        if lost:
+            self._log.warning("leases_unsure", shards=len(lost))
+            self._lose(server, lost)
 
     async def _renew(self, server: ShardServer) -> None:
         while True:
@@ -110,30 +109,30 @@ class LeaseKeeper:
             await asyncio.sleep(LOOK_S)
 
     def _step(self) -> _Step:
-        """Look, decide and act once; on a thread of its own."""
+        """Look, decide and act once; on a thread of its own.
+
+        ExitError(DATABASE) if newer hubs have contracted the database beyond what this program serves.
+        """
         began_s, hub, session = time.monotonic(), self._table.hub, self._table.session
-        own = LeaseId(LeaseKind.HUB, HUB_NAMES.index(hub))
         if self._draining:
             held = self._table.renew_and_take(())
-            return _Step(began_s, held, (own,) if own in held else ())
+            return _Step(began_s, held, plan_drain(held).give)
         view = self._table.look()
-        shards = ShardView(view.list_mine(session, LeaseKind.SHARD), view.list_free(hub, session, LeaseKind.SHARD))
-        plan = plan_shards(shards, compute_share(hub, {*view.hubs(), hub}))
-        tasks = view.list_free(hub, session, LeaseKind.TASK)
-        wanted = [own, *_ids(LeaseKind.SHARD, plan.take), *_ids(LeaseKind.TASK, tasks)]
-        held = self._table.renew_and_take(wanted)
-        missed = [each for each in wanted if each not in held]
+        plan = plan_leases(view, hub, session)
+        held = self._table.renew_and_take(plan.take)
+        if not held:
+            self._table.check_served()
+        missed = [each for each in plan.take if each not in held]
         ended = self._table.end_writes(missed) if missed else 0  # they are taken at the next look
-        return _Step(began_s, held, tuple(_ids(LeaseKind.SHARD, plan.give)), ended)
+        return _Step(began_s, held, plan.give, ended, len({*view.hubs(), hub}))
 
     async def _accept(self, server: ShardServer, step: _Step) -> None:
         """Take over what a look showed: what is not held any more is lost, and what is given is lost first."""
         if step.ended_writes:
             self._log.warning("lease_writes_ended", count=step.ended_writes)
-        given = set(step.give)
-        self._held = {each: lease for each, lease in step.held.items() if each not in given}
-        self._sure_until_s = step.began_s + self._table.life_s
-        self._lose(server, [shard for shard, term in self._served.items() if self._term(shard) != term])
+        if step.hubs:
+            server.count_hubs(step.hubs)
+        self._lose(server, self._leases.accept(step.began_s, step.held, step.give))
         await self._give(step.give)
         self._changed.set()
 
@@ -145,35 +144,28 @@ class LeaseKeeper:
         except SQLAlchemyError as error:  # they end by themselves, and nothing is served of them until then
             self._report(name_fault(error))
 
-    def _term(self, shard: int) -> int | None:
-        lease = self._held.get(LeaseId(LeaseKind.SHARD, shard))
-        return lease.term if lease else None
-
-    def _lose(self, server: ShardServer, shards: Iterable[int]) -> None:
-        lost = frozenset(shard for shard in shards if self._served.pop(shard, None) is not None)
+    def _lose(self, server: ShardServer, lost: frozenset[int]) -> None:
         if lost:
-            self._log.info("shards_lost", count=len(lost), left=len(self._served))
+            self._log.info("shards_lost", count=len(lost), left=len(self._leases.shards))
             server.lose_shards(lost)
 
     async def _gain(self, server: ShardServer) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            held = [each for each in self._held.values() if each.id.kind is LeaseKind.SHARD]
-            terms = {each.id.number: each.term for each in held if each.id.number not in self._served}
+            terms = self._leases.gain()
             if not terms or await self._gain_some(server, terms):
                 self.settled.set()
 
     async def _gain_some(self, server: ShardServer, terms: dict[int, int]) -> bool:
         """Serve more shards; False if what is owed there cannot be read: tried again after the next look."""
-        self._served |= terms
         try:
             await server.gain_shards(terms)
         except SQLAlchemyError as error:
             self._report(name_fault(error))
-            self._lose(server, [shard for shard, term in terms.items() if self._served.get(shard) == term])
+            self._lose(server, self._leases.undo_gain(terms))
             return False
-        self._log.info("shards_gained", count=len(terms), all=len(self._served))
+        self._log.info("shards_gained", count=len(terms), all=len(self._leases.shards))
         return True
 
     async def _guard(self, server: ShardServer) -> None:
@@ -190,5 +182,6 @@ class LeaseKeeper:
         self._failed = bool(fault)
 
 
-def _ids(kind: LeaseKind, numbers: Iterable[int]) -> list[LeaseId]:
-    return [LeaseId(kind, number) for number in numbers]
+def does_task(leases: LeaseKeeper | None, task: RegionTask) -> bool:
+    """Whether a hub does a task of its region; one without leases is alone and does all."""
+    return leases is None or leases.does(task)

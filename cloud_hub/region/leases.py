@@ -14,8 +14,8 @@ import msgspec
 import sqlalchemy as sa
 
 from cloud_hub.database.connection import open_part
-from cloud_hub.database.errors import explain_error
-from cloud_hub.database.parts import REGION
+from cloud_hub.database.errors import explain_error, refuse_newer
+from cloud_hub.database.parts import REGION, SERVED
 from cloud_hub.database.server import list_connection_options, name_writer
 from cloud_hub.database.statements import insert_missing, lock_exclusively
 from cloud_hub.database.tables import leases
@@ -26,27 +26,44 @@ LIFE_S = 6.0
 _NOW = "cast(extract(epoch from statement_timestamp()) * 1000 as bigint)"
 _COLUMNS = "kind, number, hub, session, term, since_ms, until_ms"
 _LOOK = sa.text(f"select {_COLUMNS}, {_NOW} as now_ms from region.leases order by kind, number")  # noqa: S608 - as below
-# Both in one statement, at one time: what is renewed has not ended; what is taken has, or is of a hub's last life.
+_MINE = {"parts": list(SERVED), "schemas": list(SERVED.values())}
+# Both in one statement, at one time: what is renewed has not ended; what is taken has, or is of a hub's last life. What
+# somebody else has locked waits for nobody: it is held (`kept`) until its old end.
+# A program that does not serve what the region's hubs have made of a part renews and takes nothing.
+_BEYOND = """select s.part, s.schema from region.schemas s
+      join unnest(cast(:parts as text[]), cast(:schemas as bigint[])) as mine(part, schema) on mine.part = s.part
+      where s.schema > mine.schema"""
 _RENEW_AND_TAKE = sa.text(
-    f"""with renewed as (
-      update region.leases set until_ms = {_NOW} + :life where session = :session and until_ms > {_NOW}
-      returning {_COLUMNS}
+    f"""with beyond as ({_BEYOND}), mine as (
+      select kind, number from region.leases where session = :session and until_ms > {_NOW}
+      and not exists (select 1 from beyond) for no key update skip locked
+    ), renewed as (
+      update region.leases l set until_ms = {_NOW} + :life, renewed_ms = {_NOW} from mine
+      where l.kind = mine.kind and l.number = mine.number
+      returning l.kind, l.number, l.hub, l.session, l.term, l.since_ms, l.until_ms
+    ), kept as (
+      select {_COLUMNS} from region.leases l where session = :session and until_ms > {_NOW}
+      and not exists (select 1 from beyond)
+      and not exists (select 1 from mine where l.kind = mine.kind and l.number = mine.number)
     ), free as (
       select l.kind, l.number from region.leases l
       join unnest(cast(:kinds as text[]), cast(:numbers as bigint[])) as wanted(kind, number)
       on l.kind = wanted.kind and l.number = wanted.number
-      where l.until_ms <= {_NOW} or (l.hub = :hub and l.session <> :session)
+      where (l.until_ms <= {_NOW} or (l.hub = :hub and l.session <> :session)) and not exists (select 1 from beyond)
       for update of l skip locked
     ), taken as (
-      update region.leases l set hub = :hub, session = :session, term = l.term + 1, since_ms = {_NOW},
-      until_ms = {_NOW} + :life from free where l.kind = free.kind and l.number = free.number
+      update region.leases l set hub = :hub, session = :session, stated = :session, term = l.term + 1,
+      since_ms = {_NOW}, renewed_ms = {_NOW}, until_ms = {_NOW} + :life from free
+      where l.kind = free.kind and l.number = free.number
       returning l.kind, l.number, l.hub, l.session, l.term, l.since_ms, l.until_ms
-    ) select * from renewed union all select * from taken"""  # noqa: S608 - constants of this file
+    ) select * from renewed union all select * from taken union all select * from kept"""  # noqa: S608 - constants of this file
 )
 _GIVE = sa.text(
-    "update region.leases l set hub = '', session = '', until_ms = 0 "
-    "from unnest(cast(:kinds as text[]), cast(:numbers as bigint[])) as given(kind, number) "
-    "where l.kind = given.kind and l.number = given.number and l.session = :session"
+    "with mine as (select l.kind, l.number from region.leases l "
+    "join unnest(cast(:kinds as text[]), cast(:numbers as bigint[])) as given(kind, number) "
+    "on l.kind = given.kind and l.number = given.number where l.session = :session for no key update of l skip locked) "
+    "update region.leases l set hub = '', session = '', stated = '', until_ms = 0 from mine "
+    "where l.kind = mine.kind and l.number = mine.number"
 )
 # Whoever is alive renews; a write under leases that have ended is of a process that is stopped or cut off.
 _END_WRITES = sa.text(
@@ -69,9 +86,21 @@ class LeaseKind(StrEnum):
 
 
 class RegionTask(StrEnum):
-    """Tasks that one hub of a region does for all."""
+    """Tasks that one hub of a region does for all, in the order of their numbers: a new one goes last.
+
+    A hub that was stopped in the middle of a task and woken may do one more step of it beside its successor. That does
+    no harm where the step can be done twice (retirements: an update of rows whose time is over) or where the database
+    decides between two outcomes (files of keeper and rotation: `SharedFiles.sync` undoes the later one). A task that
+    tells others what to do checks its term in the transaction that it writes (`storage.fence` does so for shards).
+
+    A hub of an older release takes every lease here that is free, also of a task that it does not know: that one waits.
+    """
 
     RETIREMENTS = "retirements"  # to end them when their time is over
+    SCHEMA = "schema"  # to contract the database once no hub of an older release is there
+    ROLLOUTS = "rollouts"  # to decide what devices run
+    KEEPER = "keeper"  # to renew the signatures of the update repository, and to publish the hub's keys there
+    ROTATION = "rotation"  # to change the hub's keys, and to destroy old ones
 
 
 TASKS = tuple(RegionTask)
@@ -133,6 +162,7 @@ class LeaseTable:
         self.hub = hub
         self.session = secrets.token_hex(8)
         self.life_s = life_s
+        self._url = url
         self._engine = sa.create_engine(
             url,
             pool_size=1,
@@ -168,11 +198,27 @@ class LeaseTable:
         return LeaseView(int(rows[0]["now_ms"]), tuple(_parse_lease(row) for row in rows))
 
     def renew_and_take(self, wanted: Collection[LeaseId]) -> dict[LeaseId, Lease]:
-        """Renew what this process holds, take those wanted that nobody holds; returns all that it holds now."""
-        asked = {"hub": self.hub, "session": self.session, "life": int(self.life_s * 1000), **_name_ids(wanted)}
+        """Renew what this process holds, take those wanted that nobody holds; returns all that it holds now.
+
+        A row that somebody has locked is not waited for: its lease is not renewed this time.
+        """
+        asked = {
+            "hub": self.hub,
+            "session": self.session,
+            "life": int(self.life_s * 1000),
+            **_name_ids(wanted),
+            **_MINE,
+        }
         with self._engine.connect() as connection:
             found = [_parse_lease(row) for row in connection.execute(_RENEW_AND_TAKE, asked).mappings()]
         return {lease.id: lease for lease in found}
+
+    def check_served(self) -> None:
+        """Check that this program serves the database. ExitError(DATABASE) if newer hubs have contracted it beyond."""
+        with self._engine.connect() as connection:
+            row = connection.execute(sa.text(_BEYOND + " order by 1 limit 1"), _MINE).one_or_none()
+        if row is not None:
+            raise refuse_newer(self._url, row.part, row.schema, SERVED[row.part])
 
     def end_writes(self, wanted: Collection[LeaseId]) -> int:
         """End the writes of other processes under leases that have ended; returns how many there were.
@@ -184,7 +230,7 @@ class LeaseTable:
             return int(connection.execute(_END_WRITES, asked).scalar_one())
 
     def give(self, given: Collection[LeaseId]) -> None:
-        """Give leases away; those that this process does not hold are left alone."""
+        """Give leases away; those that this process does not hold, or that somebody has locked, are left alone."""
         with self._engine.connect() as connection:
             connection.execute(_GIVE, {"session": self.session, **_name_ids(given)})
 

@@ -25,16 +25,17 @@ from cloud_hub.database.server import list_connection_options
 from cloud_hub.database.statements import hold_for_session
 from cloud_hub.database.tables import hubs
 from cloud_hub.region.news import NewsState, StaleTopic
+from cloud_hub.region.releases import ALIVE_MS, SERVED_JSON
 from wire.process.exit_codes import ExitCode, ExitError
 
 BEAT_S = 1.0
-ALIVE_MS = 6000  # a hub that was not seen for longer is taken for dead
 _TAKE_S = 3.0  # a server needs a moment to notice that a killed process is gone
 _RETRY_S = 0.2
 _SLICE_S = 0.2  # of waiting for a hint, so that `close` is not kept waiting
 _HINTS_APART_S = 0.02
 # So that the server ends the session of a machine that is gone without a word.
 _NOTICE_DEATH = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"
+_LIVE = (hubs.c.name, hubs.c.session, hubs.c.since_ms, hubs.c.seen_ms)
 _NOW_MS = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()) * 1000, sa.BigInteger)
 
 
@@ -74,8 +75,9 @@ class NewsReader:
 class HubSession:
     """The one connection that holds a hub's name; used by one thread at a time."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, release: str = "") -> None:
         self.name = name
+        self._release = release
         self.id = secrets.token_hex(8)
         self._url = url
         options = list_connection_options(url)
@@ -116,7 +118,7 @@ class HubSession:
             raise sa.exc.InvalidRequestError("not connected")
         self._connection.execute(self._announcement())
         alive = hubs.c.seen_ms > _NOW_MS - ALIVE_MS
-        found = self._connection.execute(sa.select(_NOW_MS.label("now_ms"), *hubs.c).where(alive).order_by(hubs.c.name))
+        found = self._connection.execute(sa.select(_NOW_MS.label("now_ms"), *_LIVE).where(alive).order_by(hubs.c.name))
         rows = [dict(row) for row in found.mappings()]
         there = tuple(LiveHub(**_without_now(row)) for row in rows)
         return RegionView(rows[0]["now_ms"], there, read_revisions(self._connection))
@@ -159,11 +161,12 @@ class HubSession:
         self._engine.dispose()
 
     def _announcement(self) -> Any:
-        insert = postgresql.insert(hubs).values(name=self.name, session=self.id, since_ms=_NOW_MS, seen_ms=_NOW_MS)
+        mine = {"session": self.id, "stated": self.id, "release": self._release, "serves": SERVED_JSON}
+        insert = postgresql.insert(hubs).values(name=self.name, since_ms=_NOW_MS, seen_ms=_NOW_MS, **mine)
         new = insert.excluded
         since = sa.case((hubs.c.session == new.session, hubs.c.since_ms), else_=new.since_ms)
         return insert.on_conflict_do_update(
-            index_elements=[hubs.c.name], set_={"session": new.session, "since_ms": since, "seen_ms": new.seen_ms}
+            index_elements=[hubs.c.name], set_={**mine, "since_ms": since, "seen_ms": new.seen_ms}
         )
 
 
@@ -198,9 +201,12 @@ class RegionMembership:
         self._thread.start()
 
     @classmethod
-    def open(cls, url: str, name: str) -> Self:
-        """Take a name. ExitError(NAME_TAKEN) if another hub has it; else as `explain_error` says."""
-        session = HubSession(url, name)
+    def open(cls, url: str, name: str, release: str = "") -> Self:
+        """Take a name, for a program of this release.
+
+        ExitError(NAME_TAKEN) if another hub has it; else as `explain_error` says.
+        """
+        session = HubSession(url, name, release)
         try:
             session.take_name()
             return cls(session, url)
@@ -215,6 +221,11 @@ class RegionMembership:
     def name(self) -> str:
         """Name of the hub that holds this place."""
         return self._session.name
+
+    @property
+    def session(self) -> str:
+        """The session that holds it, drawn by this process."""
+        return self._session.id
 
     def close(self) -> None:
         """Give the name back."""

@@ -49,13 +49,13 @@ class _Synced(msgspec.Struct, frozen=True):
 
 
 class SharedFiles:
-    """The copy of a region's files in one state folder. `facts`: of the region."""
+    """The copy of a region's files in one state folder. `facts`: of the region; `vault`: what seals under its key."""
 
     def __init__(self, url: str, folder: Path, vault: RegionVault, facts: RegionFacts) -> None:
         self.facts = facts
+        self.vault = vault
         self._url = url
         self._folder = folder
-        self._vault = vault
         self._engine = connect_part(url, REGION)
         self._known: dict[str, tuple[tuple[int, int], bytes]] = {}  # digests of files by size and time of change
 
@@ -132,7 +132,7 @@ class SharedFiles:
     def _fetch(self, connection: sa.Connection, path: str) -> bytes:
         found = connection.execute(sa.select(shared_files.c.sealed).where(shared_files.c.path == path)).scalar_one()
         try:
-            return self._vault.unseal(path, bytes(found))
+            return self.vault.unseal(path, bytes(found))
         except WrongRegionKeyError:
             raise ExitError(
                 ExitCode.REGION_KEY, f"{path} in {describe_url(self._url)} was changed: restore a backup"
@@ -142,8 +142,8 @@ class SharedFiles:
         for path in plan.store:
             data = self._read(path)
             if data is not None:
-                sealed = self._vault.seal(path, data)
-                row = {"path": path, "digest": self._vault.digest(path, data), "sealed": sealed}
+                sealed = self.vault.seal(path, data)
+                row = {"path": path, "digest": self.vault.digest(path, data), "sealed": sealed}
                 write_rows(connection, shared_files, [row])
         for path in plan.withdraw:
             connection.execute(shared_files.delete().where(shared_files.c.path == path))
@@ -170,7 +170,7 @@ class SharedFiles:
             data = self._read(path)
             if data is None:
                 return None
-            known = self._known[path] = (mark, self._vault.digest(path, data))
+            known = self._known[path] = (mark, self.vault.digest(path, data))
         return known[1]
 
     def _list_paths(self) -> Iterator[str]:

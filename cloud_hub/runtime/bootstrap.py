@@ -5,6 +5,7 @@ for a real fleet.
 """
 
 import contextlib
+import importlib.metadata
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -112,7 +113,8 @@ def hold_place(config: HubConfig) -> Iterator[RegionMembership | None]:
     if not config.store.url:
         yield None
         return
-    with contextlib.closing(RegionMembership.open(config.database_urls().server, config.hub.member)) as place:
+    opened = RegionMembership.open(config.database_urls().server, config.hub.member, read_version())
+    with contextlib.closing(opened) as place:
         yield place
 
 
@@ -146,3 +148,11 @@ def create_demo_hub(config_file: Path, bundles: Sequence[Path], policies: Sequen
         ground = open_state(config)
         card = HubCard(config.hub.name, config.hub.region, ground.keys.hpke_public, ground.keys.signing_public)
         return create_demo_repository(ground.repository, card, bundles, policies, utc_now())
+
+
+def read_version() -> str:
+    """Return the installed version of this program, "0" in a checkout."""
+    try:
+        return importlib.metadata.version("skerry")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"

@@ -110,6 +110,7 @@ class EngineModelSection(ConfigSection):
     device: DeviceChoice | None = None
     precision: Precision | None = None
     allow_fallback: bool | None = None
+    compile: bool | None = None
 
 
 class EngineSection(ConfigSection):
@@ -124,6 +125,7 @@ class EngineSection(ConfigSection):
     device: DeviceChoice = DeviceChoice.AUTO
     precision: Precision = Precision.AUTO
     allow_fallback: bool = False
+    compile: bool = False
     loaded_gib: Annotated[float, Field(ge=0, le=65536)] = 0.0
     models: dict[str, EngineModelSection] = Field(default_factory=dict)
 
@@ -255,7 +257,7 @@ class HubConfig(ProcessConfig):
             pipeline=section.pipeline,
             replicas=section.replicas,
             ready_s=section.ready_s,
-            compute=ComputeOptions(section.device, section.precision, section.allow_fallback),
+            compute=ComputeOptions(section.device, section.precision, section.allow_fallback, section.compile),
             models={name: ComputeOverride(**own.model_dump()) for name, own in section.models.items()},
             remote={each.model: RemoteServer(**each.model_dump(exclude={"model"})) for each in self.remote},
             language_models={each.name: each.max_questions for each in self.llm},

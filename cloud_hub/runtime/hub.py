@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -27,16 +27,17 @@ from cloud_hub.llm.model import LlmRecord
 from cloud_hub.llm.questions import QuestionAsker
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.telemetry import describe_usage, is_computed_here
-from cloud_hub.region.lease_keeper import LeaseKeeper
+from cloud_hub.region.lease_keeper import LeaseKeeper, does_task
+from cloud_hub.region.leases import TASKS
 from cloud_hub.region.news import find_closing_time
 from cloud_hub.registry.device_states import DeviceLookup
-from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.presence import DeviceActivity, DevicePresence
 from cloud_hub.runtime.link import HubLink, OutboundPublisher, TransportFactory
+from cloud_hub.runtime.services import HubServices
 from cloud_hub.runtime.shard_server import LeasedShards
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.security.hub_keys import HubKeys
-from cloud_hub.serving.bundles import BundleCatalog, MemoryCatalog
+from cloud_hub.serving.bundles import MemoryCatalog
 from cloud_hub.serving.energy import EnergyMeter, EnergyUser
 from cloud_hub.serving.executor import BatchExecutor, EnginePool
 from cloud_hub.serving.telemetry import InferenceObserver
@@ -55,20 +56,6 @@ from wire.transport.base import IncomingMessage
 WAKE_S = 1.0
 LINGER_S = 2.0  # a draining hub stays this long at most to refuse late requests, ...
 QUIET_S = 0.2  # ... and stops once none came for this long
-
-
-class HubServices(NamedTuple):
-    """Optional services of a hub; each has a default that stores nothing."""
-
-    log: JsonLog | None = None
-    orders: Orders | None = None
-    stock: BundleCatalog | None = None
-    spoken: ModelUsageStore | None = None
-    observer: InferenceObserver | None = None  # records batch times, and traced work as spans
-    language_models: LanguageModels | None = None
-    energy: EnergyCounters | None = None  # of graphics cards
-    work: OrderedWork | None = None  # where statements of the registry run
-    leases: LeaseKeeper | None = None  # of the shards that it serves; without, it serves all of them
 
 
 _NO_SIDES = HubServices()
@@ -119,18 +106,22 @@ class Hub:
             self._core, self.engines, (self._handle_event, self._handle_and_flush), self._log, self._on_computed
         )
         self.voice = OutboundPublisher(self._link, self._envelopes, registry, self._now)
-        self.inference = WebInference(self._core, self._now, self._flush_events, self.observer)
+        self.inference = WebInference(self._core, self._now, self._flush_events, self.observer, sides.request_keys)
         self.versions = VersionManager(
             self._core.lineup, self.engines, self._handle_and_flush, sides.spoken or ModelUsageStore.open(None)
         )
         self.leases = sides.leases
-        self._shards = LeasedShards(self._core, self.store, self._link, self._handle_and_flush)
+        self._shards = self._open_shards()
         if self.leases is not None:
             self._serve_by_lease(self.leases)
         self._energy = self._open_energy(sides.energy) if sides.energy else None
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
         self._obey_one = self._command_handlers()
+
+    def _open_shards(self) -> LeasedShards:
+        models = self.language_models
+        return LeasedShards(self._core, self.store, self._link, self._handle_and_flush, models.divide_rates)
 
     def _serve_by_lease(self, leases: LeaseKeeper) -> None:
         self._core.served.serve_by_lease()
@@ -256,6 +247,7 @@ class Hub:
             "member": self._settings.member,
             "region": self._settings.region,
             "shards": len(self.leases.shards) if self.leases else SHARDS,
+            "tasks": [task.value for task in TASKS if does_task(self.leases, task)],
             "time_ms": int(now * 1000),
             "uptime_s": round(now - self._started_s, 1) if self._started_s else 0.0,
             "link_up": self._link.up,

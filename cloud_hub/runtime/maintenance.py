@@ -9,6 +9,8 @@ young.
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cloud_hub.region.leases import RegionTask
 from cloud_hub.repository.publish import publish_hub_keys
 from cloud_hub.repository.repository import Repository
 from cloud_hub.security.hub_keys import (
@@ -33,6 +36,7 @@ from wire.process.files import read_private_file, write_private_file
 from wire.process.logging import JsonLog, describe_error, safe_name
 
 RENEW_INTERVAL_S = 60.0
+_LOOK_S = 0.5
 _WARN_EVERY_S = 86_400.0
 
 
@@ -50,7 +54,7 @@ class RepositoryMaintainer:
     """Renews the repository's signatures and publishes the hub's keys before they expire.
 
     `now_ms` is hub time, which never runs backwards.
-    `turn` rotates them when it is time; it is only called where this hub can publish the new one. `committed` gives, on
+    `turn` rotates them when it is time; it is only called where a hub can publish the new one. `committed` gives, on
     the event loop, the version of each model family that the fleet has committed; None while that is not known.
     """
 
@@ -72,19 +76,38 @@ class RepositoryMaintainer:
         self._log = log
         self._spoke_s = -_WARN_EVERY_S
 
-    async def run(self, every_s: float = RENEW_INTERVAL_S, leads: Callable[[], bool] = lambda: True) -> None:
-        """Run `renew_once` every `every_s` seconds for ever, while `leads`: this hub is the one of its region to do it.
+    async def run(self, does: Callable[[RegionTask], bool], every_s: float = RENEW_INTERVAL_S) -> None:
+        """Rotate and renew every `every_s` seconds for ever; `does`: whether this hub does a task of its region.
 
-        A full disk or another writer at work is logged and tried again.
+        A hub that comes to do one begins at once. A full disk or another writer at work is logged and tried again.
         """
+        rotated_s = renewed_s = -math.inf
         while True:
-            if leads():
+            now_s = time.monotonic()
+            if now_s - rotated_s >= every_s and does(RegionTask.ROTATION):
+                rotated_s = now_s
+                await asyncio.to_thread(self.rotate_once)
+            if now_s - renewed_s >= every_s and does(RegionTask.KEEPER):
+                renewed_s = now_s
                 await asyncio.to_thread(self.renew_once, self._read_committed())
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(_LOOK_S)
 
     def use_card(self, card: NumberedCard) -> None:
         """Publish this card from now on: another hub of the region has changed the key."""
         self._card = card
+
+    def rotate_once(self) -> None:
+        """Rotate the hub's keys if it is time, where devices learn the next one by themselves."""
+        try:
+            if self._turn is None or not self._repository.has_root or not self._publishes_keys():
+                return
+            turned = self._turn(self._now_ms())
+        except (ExitError, RequestError, OSError) as error:
+            self._log.error("hub_keys", error=describe_error(error))
+            return
+        if turned is not None:
+            self._card = turned
+            self._log.info("hub_key_changed", serial=turned.serial)
 
     def _read_committed(self) -> Mapping[str, int] | None:
         try:
@@ -106,14 +129,13 @@ class RepositoryMaintainer:
         except (ExitError, RequestError, OSError) as error:
             self._log.error("repository", error=describe_error(error))
 
-    def _publish_keys(self, now: datetime, committed: Mapping[str, int] | None) -> None:
+    def _publishes_keys(self) -> bool:
         targets = self._repository.read_state().targets
-        if targets is None or KEYS not in self._repository.hub_signed_roles(targets):
+        return targets is not None and KEYS in self._repository.hub_signed_roles(targets)
+
+    def _publish_keys(self, now: datetime, committed: Mapping[str, int] | None) -> None:
+        if not self._publishes_keys():
             return
-        turned = self._turn(int(now.timestamp() * 1000)) if self._turn else None
-        if turned is not None:
-            self._card = turned
-            self._log.info("hub_key_changed", serial=turned.serial)
         published = publish_hub_keys(self._repository, self._card.card, self._card.serial, now, committed)
         if published:
             self._log.info("published", target=safe_name(published.path), version=published.version)

@@ -8,7 +8,7 @@ nothing new, finish open work, keep the rest for the next start.
 
 import asyncio
 import contextlib
-import importlib.metadata
+import functools
 import math
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
@@ -23,8 +23,11 @@ from cloud_hub.engine.base import Engine
 from cloud_hub.engine.card_energy import open_energy_counters
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.telemetry import trace_records
+from cloud_hub.region.lease_keeper import does_task
 from cloud_hub.region.leases import RegionTask
 from cloud_hub.region.membership import RegionMembership
+from cloud_hub.region.overview import RegionOverview
+from cloud_hub.region.schema_upgrade import SchemaUpgrade
 from cloud_hub.registry.access import ApiKeys
 from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import Orders
@@ -34,11 +37,11 @@ from cloud_hub.repository.repository import Repository
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.controller import RolloutController, RolloutDependencies
 from cloud_hub.rollout.store import RolloutStore
-from cloud_hub.runtime.bootstrap import HubState, open_leases, open_shared_files
+from cloud_hub.runtime.bootstrap import HubState, open_leases, open_shared_files, read_version
 from cloud_hub.runtime.broker import Broker
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.runtime.engines import bundle_catalog
-from cloud_hub.runtime.hub import Hub, HubServices
+from cloud_hub.runtime.hub import Hub
 from cloud_hub.runtime.identity import IdentityService
 from cloud_hub.runtime.language_models import open_language_models
 from cloud_hub.runtime.maintenance import (
@@ -50,7 +53,9 @@ from cloud_hub.runtime.maintenance import (
 )
 from cloud_hub.runtime.policies import PolicyWatcher, repository_reader
 from cloud_hub.runtime.region import FileFollower, list_readers
+from cloud_hub.runtime.services import HubServices
 from cloud_hub.security.hub_keys import HubCard, HubKeys, newest_key_number
+from cloud_hub.serving.region_idempotency import RegionKeys, RequestTable
 from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.storage.ledger_log import LedgerLog
 from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
@@ -125,6 +130,7 @@ class HubProcess:
         self._place = place
         self._shared = open_shared_files(config, config.store.url) if place else None
         self._files: FileFollower | None = None
+        self._overview = RegionOverview(config.database_urls().server) if place else None
         self._config = config
         self._ground = ground
         self._engines = engines
@@ -151,6 +157,8 @@ class HubProcess:
             open_parts.callback(self._work.close)
             if self._shared is not None:
                 open_parts.callback(self._shared.close)
+            if self._overview is not None:
+                open_parts.callback(self._overview.close)
             async with self._running_broker():
                 await self._serve_hub(registry)
         self._log.info("stopped")
@@ -186,7 +194,7 @@ class HubProcess:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(hub.run(), name="hub")
                 running.add_done_callback(lambda _: self._ended.set())
-                retires = lambda: hub.leases is None or hub.leases.does(RegionTask.RETIREMENTS)  # noqa: E731
+                retires = functools.partial(does_task, hub.leases, RegionTask.RETIREMENTS)
                 works = {**self._side_tasks(), **bureau.named_tasks(hub.now_ms, retires)}
                 works |= self._repository_tasks(hub, bureau, rolling, orders)
                 works |= self._region_tasks(hub, registry, orders)
@@ -220,10 +228,16 @@ class HubProcess:
             spoken,
             InferenceObserver(tracing.sink, tracing.counts),
             language_models=self._open_language_models(tracing),
+            request_keys=self._open_request_keys(),
             work=self._work,
             energy=open_energy_counters(),
             leases=open_leases(self._config, self._log),
         )
+
+    def _open_request_keys(self) -> RegionKeys | None:
+        if self._place is None or self._shared is None:
+            return None
+        return RegionKeys(RequestTable(self._urls.server, self._place.session, self._shared.vault))
 
     def _open_language_models(self, tracing: Tracing) -> LanguageModels:
         sinks = [trace_records(tracing.sink)] if tracing.sink else []
@@ -266,7 +280,13 @@ class HubProcess:
             return {}
         hub.on_caught_up(math.inf)
         readers = list_readers(hub, registry, self._keys, orders, self._files)
-        return {"region": self._place.run(readers, hub.on_caught_up), "region-files": self._files.run()}
+        schema = SchemaUpgrade(self._urls.server, self._log)
+        does = functools.partial(does_task, hub.leases, RegionTask.SCHEMA)
+        return {
+            "region": self._place.run(readers, hub.on_caught_up),
+            "region-files": self._files.run(),
+            "region-schema": schema.run(does),
+        }
 
     def _api_context(
         self,
@@ -306,6 +326,7 @@ class HubProcess:
             prices=self._config.price_list(),
             work=self._work,
             hears_region=hub.hears_region,
+            overview=self._overview,
         )
 
     def _open_ledger(self, hub: Hub, registry: Registry) -> LedgerLogService:
@@ -353,10 +374,8 @@ class HubProcess:
             self._files = FileFollower(self._shared, reload_keys, bureau.reload_authorities, log)
         herald = UpdateNotifier(repository, bureau.active_devices, hub.voice.publish_hint, log)
         watch = PolicyWatcher(self._config.policies, repository, log, self._settings.documents)
-        return {"keeper": keeper.run(leads=self._leads), "herald": herald.run(), "policies": watch.run(serve)}
-
-    def _leads(self) -> bool:
-        return self._place is None or self._place.leads
+        does = functools.partial(does_task, hub.leases)
+        return {"keeper": keeper.run(does), "herald": herald.run(), "policies": watch.run(serve)}
 
     def _api_limits(self) -> ApiLimits:
         return ApiLimits(read_version(), self._config.api.max_body_bytes, self._config.api.ready_timeout_s)
@@ -374,11 +393,3 @@ async def _feed_watchdog(every_s: float) -> None:
     while True:
         notify_systemd("WATCHDOG=1")
         await asyncio.sleep(every_s)
-
-
-def read_version() -> str:
-    """Return the installed version of this program, "0" in a checkout."""
-    try:
-        return importlib.metadata.version("skerry")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"

@@ -20,13 +20,25 @@ MAX_PARKED = 65_536  # messages; what is beyond is dropped, and the devices send
 
 
 class LeasedShards:
-    """Tells core, store and link which shards are served. `hear` passes an event to the core and flushes."""
+    """Tells core, store and link which shards are served. `hear` passes an event to the core and flushes.
 
-    def __init__(self, core: HubCore, store: StoreGateway, link: HubLink, hear: Callable[..., None]) -> None:
+    `on_hubs` is told when the number of hubs that share the region changes.
+    """
+
+    def __init__(
+        self,
+        core: HubCore,
+        store: StoreGateway,
+        link: HubLink,
+        hear: Callable[..., None],
+        on_hubs: Callable[[int], None],
+    ) -> None:
         self._core = core
         self._store = store
         self._link = link
         self._hear = hear
+        self._on_hubs = on_hubs
+        self._hubs = 1
         self._parked: dict[int, list[IncomingMessage]] = {}  # of shards that are being gained
         self._count = 0
 
@@ -48,6 +60,13 @@ class LeasedShards:
         self._link.remove_shards(shards)
         for shard in shards:
             self._count -= len(self._parked.pop(shard, ()))
+
+    def count_hubs(self, hubs: int) -> None:
+        """So many hubs of the region are alive, this one among them."""
+        if hubs != self._hubs:
+            self._hubs = hubs
+            self._hear(self._core.news.on_hubs, hubs)
+            self._on_hubs(hubs)
 
     async def gain_shards(self, terms: dict[int, int]) -> None:
         """Serve these shards, under the terms of their leases. SQLAlchemyError if what is owed cannot be read."""

@@ -1,15 +1,12 @@
 """Web inference: requests of the web API wait here until their samples are computed, refused or abandoned.
 
 Rule: every request ends with predictions or with one `InferRefusedError` that says when to retry. Requests repeated
-under one Idempotency-Key (`Idempotency`, pure) are computed once: a key belongs to its tenant and one payload; only
-answers are kept, for a day and within bounds, in memory alone.
+under one Idempotency-Key are computed once, see `idempotency`.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,91 +14,18 @@ from cloud_hub.core.commands import AnswerWebSample
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.web_requests import InferOptions, InferRefusedError, StillRunningError
 from cloud_hub.engine.types import ModelCard
+from cloud_hub.serving.idempotency import (
+    KeyConflict,
+    KeyStatus,
+    KeysUnavailableError,
+    MemoryKeys,
+    NewRequest,
+    RequestKeys,
+    RequestRunning,
+)
 from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.system.clock import LoopLagMonitor
 from wire.protocol.messages import Prediction, RefusalReason
-
-LIFE_S = 86_400.0
-MAX_KEYS = 4096
-MAX_ROWS = 65_536  # predictions remembered, of all keys together
-
-_KeyName = tuple[str, str]  # tenant, key
-
-
-class NewRequest(msgspec.Struct, frozen=True):
-    """A new request: compute it, then call `finish` or `abandon`."""
-
-
-class RequestRunning(msgspec.Struct, frozen=True):
-    """The same request is being computed right now."""
-
-
-class KeyConflict(msgspec.Struct, frozen=True):
-    """The key was used before with another payload."""
-
-
-class StoredAnswer(msgspec.Struct, frozen=True):
-    """The request was answered before, with these predictions."""
-
-    predictions: tuple[Prediction, ...]
-
-
-class _KnownKey(msgspec.Struct):
-    """One remembered key and, once computed, its answer."""
-
-    fingerprint: bytes
-    until_s: float
-    answer: tuple[Prediction, ...] | None = None
-
-
-class Idempotency:
-    """Remembers Idempotency-Keys with their answers. Times in seconds on one clock."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[_KeyName, _KnownKey] = OrderedDict()
-        self._rows = 0
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def begin(
-        self, name: _KeyName, fingerprint: bytes, now: float
-    ) -> NewRequest | RequestRunning | KeyConflict | StoredAnswer:
-        """Register a request under its key (tenant, key), or say what is known of it."""
-        known = self._known.get(name)
-        if known is not None and known.answer is not None and known.until_s <= now:
-            self.abandon(name)
-            known = None
-        if known is None:
-            self._known[name] = _KnownKey(fingerprint, now + LIFE_S)
-            self._drop_oldest()
-            return NewRequest()
-        if known.fingerprint != fingerprint:
-            return KeyConflict()
-        return RequestRunning() if known.answer is None else StoredAnswer(known.answer)
-
-    def finish(self, name: _KeyName, predictions: tuple[Prediction, ...], now: float) -> None:
-        """Keep the answer of a request for `LIFE_S`."""
-        known = self._known.get(name)
-        if known is not None:
-            known.answer, known.until_s = predictions, now + LIFE_S
-            self._rows += len(predictions)
-            self._known.move_to_end(name)
-            self._drop_oldest()
-
-    def abandon(self, name: _KeyName) -> None:
-        """Free the key: the request failed, or its answer has expired."""
-        known = self._known.pop(name, None)
-        self._rows -= len(known.answer or ()) if known else 0
-
-    def _drop_oldest(self) -> None:
-        """Forget the oldest answers above the bounds; running requests stay, the queue bounds them."""
-        while len(self._known) > MAX_KEYS or self._rows > MAX_ROWS:
-            oldest = next((name for name, known in self._known.items() if known.answer is not None), None)
-            if oldest is None:
-                return
-            self.abandon(oldest)
-
 
 # retry time of a request that was queued and then refused
 _RETRY_S = {RefusalReason.DRAINING: 5.0, RefusalReason.EXPIRED: 1.0}
@@ -112,10 +36,16 @@ class WebInference:
     """Answers web inference requests through the queue of `HubCore`.
 
     `now`: hub time in seconds; `round_`: executes the commands that the core has pending; `observer` counts requests.
+    `keys`: the Idempotency-Keys, without it those of this hub alone.
     """
 
     def __init__(
-        self, core: HubCore, now: Callable[[], float], round_: Callable[[], None], observer: InferenceObserver
+        self,
+        core: HubCore,
+        now: Callable[[], float],
+        round_: Callable[[], None],
+        observer: InferenceObserver,
+        keys: RequestKeys | None = None,
     ) -> None:
         self._core = core
         self._observer = observer
@@ -124,12 +54,14 @@ class WebInference:
         self._requests: dict[int, _WaitingRequest] = {}
         self._number = 0
         self._asked_s = 0.0
-        self._keys = Idempotency()
+        self._keys = keys or MemoryKeys(now)
         self._pulse = LoopLagMonitor()
 
     async def run(self) -> None:
-        """Measure the event loop's lag until cancelled."""
-        await self._pulse.run()
+        """Measure the event loop's lag and keep the Idempotency-Keys until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pulse.run(), name="hub-lag")
+            group.create_task(self._keys.run(), name="hub-request-keys")
 
     @property
     def cards(self) -> tuple[ModelCard, ...]:
@@ -188,22 +120,16 @@ class WebInference:
 
     async def _infer_once(self, model: str, inputs: npt.NDArray[np.generic], wish: InferOptions) -> list[Prediction]:
         name = wish.tenant, wish.idempotency
-        found = self._keys.begin(name, wish.fingerprint, self._now())
-        if isinstance(found, RequestRunning):
-            raise StillRunningError(RefusalReason.BUSY, 1.0)
-        if isinstance(found, KeyConflict):
-            raise InferRefusedError(RefusalReason.CONFLICT)
+        found = await _ask_keys(self._keys.begin(name, wish.fingerprint))
         if not isinstance(found, NewRequest):
-            return list(found.predictions)
+            return _read_answer(found)
         predictions: list[Prediction] = []
         try:
             predictions = await self._infer_queued(model, inputs, wish)
         finally:
-            if predictions:
-                self._keys.finish(name, tuple(predictions), self._now())
-            else:
+            if not predictions:
                 self._keys.abandon(name)
-        return predictions
+        return _read_answer(await _ask_keys(self._keys.finish(name, tuple(predictions))))
 
     async def _infer_queued(self, model: str, inputs: npt.NDArray[np.generic], wish: InferOptions) -> list[Prediction]:
         self._number += 1
@@ -225,6 +151,23 @@ class WebInference:
         request = self._requests.get(command.key.epoch)
         if request is not None:
             request.put_result(command.key.seq, command.result)
+
+
+async def _ask_keys(work: Awaitable[KeyStatus]) -> KeyStatus:
+    """What is known of a key. InferRefusedError(BUSY) if that cannot be found out now."""
+    try:
+        return await work
+    except KeysUnavailableError:
+        raise InferRefusedError(RefusalReason.BUSY, 1.0) from None
+
+
+def _read_answer(found: KeyStatus) -> list[Prediction]:
+    """The stored answer of a key. InferRefusedError if there is none, or its request was another one."""
+    if isinstance(found, KeyConflict):
+        raise InferRefusedError(RefusalReason.CONFLICT)
+    if isinstance(found, NewRequest | RequestRunning):
+        raise StillRunningError(RefusalReason.BUSY, 1.0)
+    return list(found.predictions)
 
 
 class _WaitingRequest:

@@ -2,6 +2,7 @@
 
 Rule: what held when the fence was passed holds until the transaction ends. The rows of the leases are locked so that
 whoever takes leases passes them by (`for update skip locked`), while their holder may renew them meanwhile.
+A row that somebody else has locked is not waited for: its shard alone is left out.
 Rule: while it holds them the connection bears a name by which other hubs find it. The server does not end a transaction
 by itself whose process was stopped between two statements that were sent together: for the server it is active.
 """
@@ -19,7 +20,7 @@ _HELD = sa.text(
     "join unnest(cast(:shards as bigint[]), cast(:terms as bigint[])) as claimed(number, term) "
     "on l.number = claimed.number and l.term = claimed.term "
     "where l.kind = 'shard' and l.session = :session "
-    "and l.until_ms > extract(epoch from clock_timestamp()) * 1000 for key share of l"
+    "and l.until_ms > extract(epoch from clock_timestamp()) * 1000 for key share of l skip locked"
 )
 
 

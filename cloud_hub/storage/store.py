@@ -12,9 +12,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from cloud_hub.core.commands import QuestionEnding, QuestionKey, QuestionRow, StoredQuestion, Stream, Tombstone
+from cloud_hub.database.arrays import KEY
 from cloud_hub.database.connection import connect_part, open_sound, read_snapshot, sqlite_file
 from cloud_hub.database.errors import DamagedDatabaseError, describe_fault, is_lost, is_unavailable, name_fault
 from cloud_hub.database.parts import QUESTIONS
+from cloud_hub.database.statements import change_rows, delete_rows, insert_rows
 from cloud_hub.database.tables import effects, meta, sealed
 from cloud_hub.storage.costs import DAY_MS, add_usages, describe_endings, purge_costs
 from cloud_hub.storage.fence import find_lost_claims
@@ -50,10 +52,6 @@ class Store:
         self.damaged = damaged
         self.session = ""
         self._uncertain: set[QuestionKey] = set()  # of transactions whose COMMIT had no answer
-        self._forget = [table.delete().where(_match_bound_key(table)) for table in (effects, sealed)]
-        self._unseal = self._forget[1]
-        values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in ("ended_ms", "refusal", "verdict")}
-        self._end = effects.update().where(_match_bound_key(effects), effects.c.ended_ms.is_(None)).values(values)
 
     @classmethod
     def open(cls, url: str) -> "Store":
@@ -122,9 +120,8 @@ class Store:
 
     def _write_jobs(self, connection: sa.Connection, dones: Sequence[JobResult]) -> None:
         forgets = [_key_parameters(key) for done in dones for key in done.job.forgets]
-        if forgets:
-            for statement in self._forget:
-                connection.execute(statement, forgets)
+        for table in (effects, sealed):
+            delete_rows(connection, table, forgets)
         keeps = [question for done in dones for question in done.job.keeps]
         endings = {
             ending.key: ending for done in reversed(dones) for ending in reversed(done.job.endings)
@@ -155,23 +152,20 @@ class Store:
         self, connection: sa.Connection, keeps: list[StoredQuestion], endings: dict[QuestionKey, QuestionEnding]
     ) -> None:
         """Insert new questions; one that has ended already needs no sealed frame. An existing row is an error."""
-        connection.execute(
-            effects.insert(), [_effect_values(question, endings.get(question.key)) for question in keeps]
-        )
+        insert_rows(connection, effects, [_effect_values(question, endings.get(question.key)) for question in keeps])
         waiting = [
             {**_key_values(q.key), "frame": q.sealed, "shard": compute_shard(q.key.device)}
             for q in keeps
             if q.key not in endings
         ]
-        if waiting:
-            connection.execute(sealed.insert(), waiting)
+        insert_rows(connection, sealed, waiting)
 
     def _write_endings(
         self, connection: sa.Connection, endings: list[QuestionEnding], dones: Sequence[JobResult]
     ) -> None:
-        done = connection.execute(self._end, [_ending_values(ending) for ending in endings])
-        connection.execute(self._unseal, [_key_parameters(ending.key) for ending in endings])
-        if done.rowcount != len(endings):
+        written = change_rows(connection, effects, [_ending_values(ending) for ending in endings], "ended_ms")
+        delete_rows(connection, sealed, [_key_parameters(ending.key) for ending in endings])
+        if written != len(endings):
             self._find_vanished(connection, endings, dones)
 
     def _drop_written(
@@ -201,9 +195,8 @@ class Store:
         old = sa.and_(effects.c.kept_ms < job.prune_before_ms, match_shards(effects, job.prune_shards))
         query = sa.select(*effects.primary_key).where(old).limit(_PRUNE_ROWS)
         keys = [_key_parameters(QuestionKey(row.device, row.epoch, row.seq)) for row in connection.execute(query)]
-        if keys:
-            for statement in self._forget:
-                connection.execute(statement, keys)
+        for table in (effects, sealed):
+            delete_rows(connection, table, keys)
         return len(keys) == _PRUNE_ROWS
 
     def _read_finds(self, connection: sa.Connection, done: JobResult) -> None:
@@ -270,16 +263,12 @@ def _split_parts(dones: Sequence[JobResult]) -> list[list[JobResult]]:
     return parts
 
 
-def _match_bound_key(table: sa.Table) -> sa.ColumnElement[bool]:
-    return sa.and_(*(column == sa.bindparam(f"key_{column.name}") for column in table.primary_key))
-
-
 def _key_values(key: QuestionKey) -> dict[str, Any]:
     return {"device": key.device, "epoch": key.epoch, "seq": key.seq}
 
 
 def _key_parameters(key: QuestionKey) -> dict[str, Any]:
-    return {"key_device": key.device, "key_epoch": key.epoch, "key_seq": key.seq}
+    return {f"{KEY}device": key.device, f"{KEY}epoch": key.epoch, f"{KEY}seq": key.seq}
 
 
 def _effect_values(question: StoredQuestion, ending: QuestionEnding | None) -> dict[str, Any]:
@@ -304,9 +293,9 @@ def _ending_values(ending: QuestionEnding) -> dict[str, Any]:
     refusal = _reason_text(ending.refusal)
     return {
         **_key_parameters(ending.key),
-        "new_ended_ms": ending.ended_ms,
-        "new_refusal": refusal,
-        "new_verdict": ending.verdict,
+        "ended_ms": ending.ended_ms,
+        "refusal": refusal,
+        "verdict": ending.verdict,
     }
 
 

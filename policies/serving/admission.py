@@ -73,6 +73,28 @@ class TokenBucket(msgspec.Struct, frozen=True, gc=False):
     at: float
 
 
+class RateLimit(msgspec.Struct, frozen=True, gc=False):
+    """Rate limit of a tenant at one of the `hubs` of its region, which share `rate_per_s` and `burst` evenly."""
+
+    rate_per_s: float
+    burst: float
+    hubs: int = 1
+
+    @property
+    def share_per_s(self) -> float:
+        """Tokens that one hub earns a second."""
+        return self.rate_per_s / self.hubs
+
+    @property
+    def share(self) -> float:
+        """Tokens that one hub may hold."""
+        return self.burst / self.hubs
+
+    def count_needed(self, count: float) -> float:
+        """Tokens that must be there for a request of `count`: a full bucket is enough for any."""
+        return min(count, self.share)
+
+
 class RetrySchedule(msgspec.Struct, frozen=True, gc=False):
     """Schedule of retry times: the next refused caller is sent a time not before `at` (seconds)."""
 
@@ -166,6 +188,24 @@ def take_token(
     earned = max(0.0, now - bucket.at) * rate_per_s
     tokens = min(burst, bucket.tokens + earned)
     return TokenBucket(tokens - count, max(now, bucket.at)) if tokens >= count else None
+
+
+def take_from_share(bucket: TokenBucket, limit: RateLimit, now: float, count: float) -> TokenBucket | None:
+    """Take `count` tokens at one of a region's hubs; None if they are not there.
+
+    A request of more than the hub may hold is let in when the bucket is full, and what is missing is owed: the hubs
+    together never give more than the rate for long. Of more than the whole burst the burst is charged.
+    """
+    needed = limit.count_needed(count)
+    left = take_token(bucket, limit.share_per_s, limit.share, now, needed)
+    owed = min(count, limit.burst) - needed
+    return left if left is None or owed <= 0 else TokenBucket(left.tokens - owed, left.at)
+
+
+def settle_bucket(bucket: TokenBucket, limit: RateLimit, now: float) -> TokenBucket:
+    """The bucket with what it has earned until now; to be called before its limit changes."""
+    earned = max(0.0, now - bucket.at) * limit.share_per_s
+    return TokenBucket(min(limit.share, bucket.tokens + earned), max(now, bucket.at))
 
 
 def seconds_until_token(bucket: TokenBucket, rate_per_s: float, now: float, count: float = 1.0) -> float:

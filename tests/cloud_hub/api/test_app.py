@@ -214,3 +214,11 @@ async def test_metrics_show_the_hub_and_name_no_caller(site):
     assert "skerry_hub_open 3.0" in text
     assert 'route="/v1/admin/devices/{device}"' in text
     assert "secret" not in text
+
+
+async def test_a_hub_that_is_alone_is_its_region_s_only_one(site):
+    status, answer = await site.ask("GET", "/v1/admin/hubs", headers=site.admin)
+    assert status == 200
+    (hub,) = answer["hubs"]
+    assert (hub["member"], hub["state"], hub["shards"], hub["ranges"]) == ("hub", "alive", 256, [[0, 255]])
+    assert {each["task"] for each in hub["tasks"]} >= {"retirements", "rollouts", "keeper", "rotation"}

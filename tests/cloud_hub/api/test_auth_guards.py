@@ -15,6 +15,7 @@ from wire.process.exit_codes import ExitCode, ExitError
 
 ADMIN_ROUTES = [
     ("GET", "/v1/admin/status"),
+    ("GET", "/v1/admin/hubs"),
     ("POST", "/v1/admin/invites"),
     ("GET", "/v1/admin/devices"),
     ("GET", f"/v1/admin/devices/{DEVICE}"),

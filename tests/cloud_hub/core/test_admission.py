@@ -127,3 +127,17 @@ def test_what_is_remembered_of_tenants_is_bounded(bench):
         web(bench, number, tenant=f"x{number}")
         bench.core.drop_web_request(number)
     assert len(bench.core._turnstile._buckets) == MAX_TENANTS
+
+
+def test_two_hubs_share_a_tenants_rate_and_one_that_is_left_alone_has_it_all_again():
+    bench = Bench(tenant_rate_per_s=2.0, tenant_burst=8.0)
+    bench.core.news.on_hubs(2, bench.now)
+    refused = [web(bench, number, tenant="t") for number in range(5)]
+    assert refused[:4] == [None] * 4
+    assert refused[4] == RefuseQuestion(RefusalReason.RATE, 1.0)  # of one token a second
+    bench.now += 1.0
+    assert web(bench, 10, tenant="t") is None
+    bench.core.news.on_hubs(1, bench.now)
+    bench.now += 1.0
+    assert [web(bench, number, tenant="t") for number in (11, 12)] == [None] * 2
+    assert web(bench, 13, tenant="t") is not None

@@ -115,10 +115,14 @@ class EchoHub:
         self.heard: dict[str, float] = {}
         self.facts: dict[str, Any] = {
             "hub": "hub-1",
+            "member": "hub",
+            "time_ms": 60_000,
+            "uptime_s": 1.5,
+            "draining": False,
+            "shards": 256,
             "link_up": True,
             "store_ok": True,
             "store_fault": "",
-            "uptime_s": 1.5,
             "open": 3,
             "queued": {},
         }

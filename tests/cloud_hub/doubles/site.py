@@ -10,7 +10,8 @@ from pathlib import Path
 
 from cloud_hub.engine.base import EchoEngine, Engine
 from cloud_hub.engine.card_energy import EnergyCounters
-from cloud_hub.runtime.hub import Hub, HubServices
+from cloud_hub.runtime.hub import Hub
+from cloud_hub.runtime.services import HubServices
 from cloud_hub.system.settings import HubSettings
 from tests.cloud_hub.doubles.devices import CARD, HUB, SimDevice, registry
 from wire.process.logging import JsonLog

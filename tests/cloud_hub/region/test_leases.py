@@ -149,6 +149,26 @@ def test_a_write_that_its_holder_does_not_end_is_ended_by_who_wants_the_lease_an
     engine.dispose()
 
 
+def test_a_row_that_somebody_has_locked_delays_its_own_lease_alone(table_of, questions: sa.Engine, url: str):
+    first, second = table_of("hub"), table_of("hub-2")
+    eight = LeaseId(LeaseKind.SHARD, 8)
+    held = first.renew_and_take([SEVEN, eight])
+    engine = open_part(url, QUESTIONS)
+    with engine.begin() as locker:
+        locker.execute(sa.text("select 1 from region.leases where kind = 'shard' and number = 7 for update"))
+        renewed = first.renew_and_take([])
+        assert renewed[SEVEN].until_ms == held[SEVEN].until_ms, "it waits for its locker until it ends"
+        assert renewed[eight].until_ms > held[eight].until_ms
+        with questions.begin() as connection:
+            claims = frozenset({ShardClaim(7, 1), ShardClaim(8, 1)})
+            assert find_lost_claims(connection, first.session, claims) == {ShardClaim(7, 1)}
+        first.give([SEVEN, eight])
+        assert eight in second.renew_and_take([SEVEN, eight])
+        assert {each.id for each in first.look().held()} == {SEVEN, eight}
+    assert first.renew_and_take([])[SEVEN].until_ms > held[SEVEN].until_ms
+    engine.dispose()
+
+
 def test_writes_of_who_renews_its_leases_are_never_ended(table_of, questions: sa.Engine):
     first, second = table_of("hub"), table_of("hub-2")
     with questions.begin() as connection:

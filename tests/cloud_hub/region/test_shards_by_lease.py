@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from cloud_hub.engine.base import EchoEngine
 from cloud_hub.region.lease_keeper import LeaseKeeper
 from cloud_hub.region.leases import LeaseKind, LeaseTable
-from cloud_hub.runtime.hub import Hub, HubServices
+from cloud_hub.runtime.hub import Hub
+from cloud_hub.runtime.services import HubServices
 from cloud_hub.storage.store import Store
 from policies.serving.shard_leases import SHARDS
 from simulations.postgres import PostgresServer
@@ -154,7 +155,8 @@ async def test_a_hub_that_believes_in_a_lease_it_lost_writes_nothing_and_forgets
     with engine.begin() as connection:  # as if it had slept: the table says another one has it
         connection.execute(
             sa.text(
-                "update region.leases set hub = 'hub-3', session = :session, term = term + 1, until_ms = until_ms + "
+                "update region.leases set hub = 'hub-3', session = :session, stated = :session, term = term + 1, "
+                "until_ms = until_ms + "
                 "3600000 where kind = 'shard' and number = :shard"
             ),
             {"session": thief.session, "shard": shard},

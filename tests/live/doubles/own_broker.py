@@ -21,12 +21,13 @@ from wire.transport.mqtt import MqttTransport
 class OwnBroker:
     """As a context it runs, and is gone at the end, however that comes about.
 
-    `folder` is the stage's: the hub's certificates are made there before the hub starts. `edits`: key -> value.
+    `folder` is the stage's, `state` the hub's if it is none of a stage: its certificates are made before it starts.
+    `edits`: key -> value.
     """
 
-    def __init__(self, folder: Path, edits: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, edits: dict[str, str] | None = None, state: Path | None = None) -> None:
         self.port = find_free_port()
-        self.state = folder / "hub" / "state"
+        self.state = state or folder / "hub" / "state"
         self.ground = open_state(HubConfig(state=self.state))
         settings = BrokerSettings(self.ground.state.broker, port=self.port)
         lines = render_config(settings, self.ground.ca_file, self.ground.server).splitlines()
