@@ -192,6 +192,9 @@ class AdminRoutes:
     async def step_ca(self, request: web.Request) -> web.Response:
         """Take one step of a CA rotation: 200 with its state, 409 if the step cannot be taken."""
         asked = await read_json(request, CaRequest)
+        fault = self._context.clock_fault()
+        if fault:
+            raise OipError(503, fault)
         try:
             return answer_json(await step_rotation(self._context.rotation, asked))
         except RotationError as error:

@@ -65,7 +65,7 @@ class ModelRoutes:
         if "@" not in model:
             raise OipError(400, "name one version: MODEL@VERSION")
         try:
-            spoke = self._versions.retire(model, self._now_ms(), force=asked.force)
+            spoke = await self._versions.retire(model, self._now_ms(), force=asked.force)
         except InferRefusedError:
             raise OipError(404, "this hub has no such version") from None
         except ModelInUseError as spoken:

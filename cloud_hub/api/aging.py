@@ -61,13 +61,20 @@ class AgingCollector(Collector):
         for state in ("valid", "ending", "expired"):
             family.add_metric([state], states[state])
         yield family
-        heard = self._context.hub.last_heard()
+        heard, served = self._context.hub.last_heard(), self._context.hub.served
         # what a process before this one heard is not known: the time counts from its start
         began_ms = now_ms - int(float(self._context.hub.status().get("uptime_s", 0.0)) * 1000)
         silent = sum(
-            max(heard.get(each.id, 0.0) * 1000, each.enrolled_ms, began_ms) < now_ms - SILENT_MS for each in active
+            max(
+                heard.get(each.id, 0.0) * 1000,
+                each.enrolled_ms,
+                began_ms,
+                served.find_beginning(each.id) * 1000,
+            )
+            < now_ms - SILENT_MS
+            for each in active
         )
-        text = "Active devices of which nothing was heard for a day, since this process began."
+        text = "Active devices served here of which nothing was heard for a day, since this process began."
         yield GaugeMetricFamily("skerry_hub_devices_silent", text, value=silent)
 
     def _engine_metrics(self) -> Iterator[Metric]:

@@ -55,8 +55,9 @@ class EnrollRoutes:
         if not self._gate.admit_attempt(address, time.monotonic()):
             return error_response(429, "too many enrolments are tried, wait a minute", {"Retry-After": "60"})
         asked = await read_json(request, EnrolRequest)
-        if not self._context.hears_region():
-            return refuse_unheard()
+        refusal = _refuse_unsure(self._context)
+        if refusal is not None:
+            return refusal
         reply = await self._context.work.run(self._issuer.enrol_device, asked, self._now_ms())
         if not isinstance(reply, Rejection):
             return answer_json(reply, headers={"Cache-Control": "no-store"})
@@ -103,8 +104,9 @@ class RenewRoutes:
         if not self._gate.admit_attempt(_address_of(request), time.monotonic()):
             return _refuse_rate()
         asked = await read_json(request, RenewRequest)
-        if not self._context.hears_region():
-            return refuse_unheard()
+        refusal = _refuse_unsure(self._context)
+        if refusal is not None:
+            return refusal
         run = self._context.work.run
         return self._answer_reply(request, await run(self._renewals.renew, asked, self._now_ms(), time.monotonic()))
 
@@ -124,6 +126,14 @@ class RenewRoutes:
         if reply.kind == "rate":
             return _refuse_rate()
         return error_response(400 if reply.kind == "request" else 403, reply.error)
+
+
+def _refuse_unsure(context: ApiContext) -> web.Response | None:
+    """Refuse a certificate where this hub may not know what others revoked, or what time it is; None: it does."""
+    if not context.hears_region():
+        return refuse_unheard()
+    fault = context.clock_fault()
+    return error_response(503, fault, {"Retry-After": "60"}) if fault else None
 
 
 def _address_of(request: web.Request) -> str:

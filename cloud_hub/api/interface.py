@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_hub.core.commands import Erasure, ErasureRequest
+from cloud_hub.core.shards import ServedShards
 from cloud_hub.core.web_requests import EngineProbe, InferOptions, StoredModel
 from cloud_hub.database.offload import OrderedWork
 from cloud_hub.engine.base import ModelCard
@@ -49,6 +50,10 @@ class HubStatusSource(Protocol):
     def last_heard(self) -> dict[str, float]:
         """Return the hub time (s) at which each device last signed something, since this process began."""
 
+    @property
+    def served(self) -> ServedShards:
+        """Shards that this hub serves."""
+
     def device_activity(self, device: str) -> DeviceActivity:
         """Return whether a device is connected, when it was last heard, and what models it announced."""
 
@@ -85,7 +90,7 @@ class ModelVersions(Protocol):
     def devices_using(self, model: str, now_ms: int) -> dict[str, int]:
         """Return the devices that use a version, with the time (ms) each was last heard."""
 
-    def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]:
+    async def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]:
         """Retire a version and return the devices that used it. ModelInUseError if some do, unless `force` is set."""
 
 
@@ -169,7 +174,8 @@ class ApiContext:
     `gate` limits the rate of enrolment, `renewal_gate` that of renewal. `evict` ends a device's broker session.
     `repository`: the folder with what devices fetch. `keys` and `audit`: who may use the web API, and who did.
     `work`: where statements of the registry, the keys and the orders run. `hears_region`: whether this hub would know
-    by now what other hubs have revoked. `overview`: of the region's hubs; None of a hub that is alone.
+    by now what other hubs have revoked. `clock_fault`: what is wrong with the machine's clock, "" if nothing is: no
+    certificates are issued by a wrong one. `overview`: of the region's hubs; None of a hub that is alone.
     """
 
     hub: HubStatusSource
@@ -200,4 +206,5 @@ class ApiContext:
     prices: PriceList = field(default_factory=PriceList)
     work: OrderedWork = field(default_factory=OrderedWork)
     hears_region: Callable[[], bool] = lambda: True
+    clock_fault: Callable[[], str] = str
     overview: RegionOverview | None = None

@@ -301,6 +301,8 @@ def _find_fault(status: dict[str, Any]) -> str:
         return str(status["store_fault"])
     if status.get("region_heard") is False:
         return "what other hubs change cannot be heard: the database does not answer"
+    if status.get("clock_fault"):
+        return str(status["clock_fault"])
     return "no link to the broker" if status.get("link_up") is False else ""
 
 

@@ -169,7 +169,7 @@ class HubCore:
 
     def on_gained(self, shards: Iterable[int], owed: Iterable[StoredQuestion], now: float) -> list[Command]:
         """These shards are served here from now on. `owed`: their questions that the store holds unanswered."""
-        self.served.add(shards)
+        self.served.add(shards, now)
         return reopen_questions(self._context, owed, now)
 
     def on_lost(self, shards: Iterable[int], now: float) -> list[Command]:

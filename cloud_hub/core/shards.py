@@ -7,6 +7,7 @@ all shards.
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from math import inf
 
 from cloud_hub.core.commands import QuestionKey, SendNote, Stream
 from wire.protocol.messages import Receipt
@@ -19,25 +20,33 @@ class ServedShards:
     """The shards that a hub serves: all of them, until `serve_by_lease` says that others serve the rest."""
 
     def __init__(self) -> None:
-        self._served: set[int] | None = None
+        self._served: dict[int, float] | None = None  # since when, in hub time
 
     def serve_by_lease(self) -> None:
         """Serve none but those that are added from now on."""
-        self._served = set()
+        self._served = {}
 
     def includes(self, device: str) -> bool:
         """Whether the devices of this one's shard are served here."""
         return self._served is None or compute_shard(device) in self._served
 
-    def add(self, shards: Iterable[int]) -> None:
+    def pick(self, devices: Iterable[str]) -> tuple[str, ...]:
+        """Those of the devices that are served here."""
+        return tuple(filter(self.includes, devices))
+
+    def find_beginning(self, device: str) -> float:
+        """Since when the devices of this one's shard are served here, in hub time; 0 = always, inf = they are not."""
+        return 0.0 if self._served is None else self._served.get(compute_shard(device), inf)
+
+    def add(self, shards: Iterable[int], now: float) -> None:
         """Serve these shards too."""
         if self._served is not None:
-            self._served.update(shards)
+            self._served.update(dict.fromkeys(shards, now))
 
     def forget_shards(self, shards: AbstractSet[int]) -> None:
         """Serve these shards no longer: another hub does."""
         if self._served is not None:
-            self._served -= shards
+            self._served = {shard: since for shard, since in self._served.items() if shard not in shards}
 
 
 class DueReceipts:

@@ -25,6 +25,9 @@ class Topic(StrEnum):
     ORDERS = "orders"  # notices that deny all, floors of policies
     ERASURES = "erasures"  # marks of tombstones, hex
     FILES = "files"  # of `region.shared_files`
+    MODELS = "models"  # retired versions, as `digits@7`
+    USES = "uses"  # ids of devices that use other models than before
+    FLAWS = "flaws"  # ids of devices whose ledger heads contradict one another
 
 
 def record_change(connection: sa.Connection, topic: Topic, subjects: Iterable[str] = ()) -> int:

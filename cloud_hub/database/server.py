@@ -4,6 +4,7 @@ Rule: what a server only promises is refused. With `fsync` off a power cut loses
 runs on such a server only where its configuration says so.
 """
 
+import time
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,6 +26,7 @@ _OPTIONS: dict[str, Any] = {
     "tcp_user_timeout": 10_000,
     "options": "-c lock_timeout=5s -c idle_in_transaction_session_timeout=30s -c plan_cache_mode=force_custom_plan",
 }
+MAX_CLOCK_OFF_S = 300.0  # certificates begin so much before they are issued, and questions may be asked so far ahead
 _FACTS = ("server_version_num", "server_encoding", "fsync", "full_page_writes", "transaction_read_only")
 
 
@@ -71,7 +73,7 @@ def check_server(url: str, *, allow_fsync_off: bool = False) -> None:
 
     ExitError: SERVER_DOWN if it cannot be reached, CREDENTIALS if it refuses the user, password or database, DATABASE
     if it is older than PostgreSQL 13 or its texts are not UTF-8, DISK if it is read-only, UNSAFE_SERVER if `fsync` or
-    `full_page_writes` is off.
+    `full_page_writes` is off, CLOCK if this machine's clock is too far from its own.
     """
     engine = sa.create_engine(
         check_url(url), poolclass=sa.NullPool, hide_parameters=True, connect_args=list_connection_options(url)
@@ -80,9 +82,25 @@ def check_server(url: str, *, allow_fsync_off: bool = False) -> None:
         with engine.connect() as connection:
             shown = sa.select(*(sa.func.current_setting(name).label(name) for name in _FACTS))
             found = dict(connection.execute(shown).mappings().one())
+            said_s = float(connection.exec_driver_sql("select extract(epoch from clock_timestamp())").scalar_one())
+            off_s = time.time() - said_s
     except sa.exc.DBAPIError as error:
         raise explain_error(error, url) from None
     _check_facts(found, describe_url(url), allow_fsync_off=allow_fsync_off)
+    wrong = describe_clock(off_s)
+    if wrong:
+        raise ExitError(ExitCode.CLOCK, f"{wrong}, or that of {describe_url(url)}")
+
+
+def describe_clock(off_s: float) -> str:
+    """Say that a machine's clock is too far from the server's, and what to do; "" if it is not.
+
+    `off_s`: how far it is ahead, negative if it is behind.
+    """
+    if abs(off_s) <= MAX_CLOCK_OFF_S:
+        return ""
+    way = "ahead of" if off_s > 0 else "behind"
+    return f"this machine's clock is {abs(off_s):.0f} s {way} the database's: set it right"
 
 
 def _check_facts(found: dict[str, str], where: str, *, allow_fsync_off: bool) -> None:

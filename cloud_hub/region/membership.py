@@ -24,6 +24,7 @@ from cloud_hub.database.parts import REGION
 from cloud_hub.database.server import list_connection_options
 from cloud_hub.database.statements import hold_for_session
 from cloud_hub.database.tables import hubs
+from cloud_hub.region.clock import RegionClock
 from cloud_hub.region.news import NewsState, StaleTopic
 from cloud_hub.region.releases import ALIVE_MS, SERVED_JSON
 from wire.process.exit_codes import ExitCode, ExitError
@@ -185,11 +186,15 @@ def refuse_name(name: str, url: str) -> ExitError:
 class RegionMembership:
     """Holds a hub's name from a thread of its own, which looks at the database once a second, and when it gets a hint.
 
-    `view`: what the last look showed. `run` serves on the event loop; what changes before is taken in then.
+    `view`: what the last look showed; `clock`: the server's. `run` serves on the event loop; what changes before is
+    taken in then.
     """
 
     def __init__(self, session: HubSession, url: str) -> None:
+        self.clock = RegionClock()
+        began_s = time.monotonic()
         self.view = session.look()
+        self.clock.follow(self.view.now_ms / 1000, began_s)
         self._news = NewsState(self.view.revisions)  # what is opened after this is at least as new
         self._follower: _NewsFollower | None = None
         self._session = session
@@ -233,11 +238,6 @@ class RegionMembership:
         self._thread.join()
         self._session.leave()
 
-    @property
-    def leads(self) -> bool:
-        """Whether this hub is the first of those that are alive, which does what one alone has to do."""
-        return not self.view.hubs or self.view.hubs[0].name == self.name
-
     async def run(self, readers: Sequence[NewsReader], on_caught_up: Callable[[float], None]) -> None:
         """Take in what others change; `on_caught_up` gets how many seconds ago all of it was known.
 
@@ -278,7 +278,9 @@ class RegionMembership:
     def _look(self) -> None:
         began_s = time.monotonic()
         if self._session.connect():
+            asked_s = time.monotonic()
             self.view, follower = self._session.look(), self._follower
+            self.clock.follow(self.view.now_ms / 1000, asked_s)
             if follower is not None:
                 follower.follow(self._session, self.view.revisions, began_s)
         elif self._session.find_holder() != self._session.id:  # else the server has not noticed our own end yet

@@ -4,10 +4,12 @@ Rule: for people alone; it decides nothing. The broker lets a device publish und
 names who sent a message; its content is not looked at here.
 """
 
+from collections.abc import Set as AbstractSet
+
 import msgspec
 
 from wire.errors import RemoteError
-from wire.protocol.topics import TopicChannel, parse_up_topic
+from wire.protocol.topics import TopicChannel, compute_shard, parse_up_topic
 
 MAX_DEVICES = 1_000_000  # whose activity is kept: a broker of others may let strangers in
 
@@ -34,6 +36,11 @@ class DevicePresence:
     def on_link(self) -> None:
         """The hub's own connection was made anew: who came and went meanwhile is not known."""
         self._online.clear()
+
+    def forget_shards(self, shards: AbstractSet[int]) -> None:
+        """Another hub hears the devices of these shards: whether they are connected is not known here any more."""
+        for device in [device for device in self._online if compute_shard(device) in shards]:
+            del self._online[device]
 
     def on_message(self, topic: str, now_ms: int) -> None:
         """A message arrived on `topic`; `now_ms`: ms since 1970. Other topics are left out."""

@@ -7,7 +7,7 @@ event is logged and counted and costs that event alone; what it left undone is h
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
@@ -17,6 +17,7 @@ from cloud_hub.core import commands as c
 from cloud_hub.core.commands import Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.lineup import ModelUse
+from cloud_hub.core.shards import ServedShards
 from cloud_hub.database.errors import name_fault
 from cloud_hub.database.offload import OrderedWork
 from cloud_hub.engine.base import Engine
@@ -34,7 +35,7 @@ from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.presence import DeviceActivity, DevicePresence
 from cloud_hub.runtime.link import HubLink, OutboundPublisher, TransportFactory
 from cloud_hub.runtime.services import HubServices
-from cloud_hub.runtime.shard_server import LeasedShards
+from cloud_hub.runtime.shard_server import LeasedShards, RateDivider
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.security.hub_keys import HubKeys
 from cloud_hub.serving.bundles import MemoryCatalog
@@ -56,8 +57,6 @@ from wire.transport.base import IncomingMessage
 WAKE_S = 1.0
 LINGER_S = 2.0  # a draining hub stays this long at most to refuse late requests, ...
 QUIET_S = 0.2  # ... and stops once none came for this long
-
-
 _NO_SIDES = HubServices()
 
 
@@ -90,7 +89,8 @@ class Hub:
         self._core = HubCore(settings, self.engines.cards, registry, self._envelopes, sides.orders)
         self._presence = DevicePresence()
         self._link = HubLink(connect, self._on_batch, random.random, self._log, self._presence.on_link)
-        self._clock = HubClock()
+        self._region_clock = sides.clock
+        self._clock = self._make_clock()
         self._started_s = 0.0
         self._drain_until = inf
         self.observer = sides.observer or InferenceObserver()
@@ -111,19 +111,22 @@ class Hub:
             self._core.lineup, self.engines, self._handle_and_flush, sides.spoken or ModelUsageStore.open(None)
         )
         self.leases = sides.leases
-        self._shards = self._open_shards()
-        if self.leases is not None:
-            self._serve_by_lease(self.leases)
+        self._shards = self._open_shards(sides.rated)
+        self._serve_by_lease(self.leases)
         self._energy = self._open_energy(sides.energy) if sides.energy else None
-        self._stop = asyncio.Event()
-        self._ready = asyncio.Event()
+        self._stop, self._ready = asyncio.Event(), asyncio.Event()
         self._obey_one = self._command_handlers()
 
-    def _open_shards(self) -> LeasedShards:
-        models = self.language_models
-        return LeasedShards(self._core, self.store, self._link, self._handle_and_flush, models.divide_rates)
+    def _open_shards(self, rated: Iterable[RateDivider]) -> LeasedShards:
+        told = ((self.language_models.divide_rates, *rated), self._presence.forget_shards)
+        return LeasedShards(self._core, self.store, self._link, self._handle_and_flush, told)
 
-    def _serve_by_lease(self, leases: LeaseKeeper) -> None:
+    def _make_clock(self, floor_s: float = 0.0) -> HubClock:
+        return HubClock(floor_s, self._region_clock.now if self._region_clock else time.time)
+
+    def _serve_by_lease(self, leases: LeaseKeeper | None) -> None:
+        if leases is None:
+            return
         self._core.served.serve_by_lease()
         self._link.serve_by_lease()
         self.store.serve_by_lease(leases.session, lambda shards: leases.on_fenced(self._shards, shards))
@@ -164,13 +167,18 @@ class Hub:
         """Event that is set once the store is open, open questions are restored and the engines are warm."""
         return self._ready
 
+    @property
+    def served(self) -> ServedShards:
+        """Shards that this hub serves."""
+        return self._core.served
+
     async def run(self) -> None:
         """Open the store, restore open questions, serve. ExitError(DATABASE) if a newer program wrote the store."""
         found = self.store.open(self._settings.database_url)
         if found.damaged:
             self._core.counts["store_damaged"] += 1
             self._log.error("store_damaged", kept_as=safe_name(found.damaged))
-        self._clock = HubClock(found.newest_ms / 1000)
+        self._clock = self._make_clock(found.newest_ms / 1000)
         self._started_s = self._clock.now()
         try:
             await self._runs.start()
@@ -254,6 +262,7 @@ class Hub:
             "store_ok": not self.store.fault,
             "store_fault": self.store.fault,
             "region_heard": self.hears_region(),
+            "clock_fault": self._region_clock.fault() if self._region_clock else "",
             "stores_damaged": self.store.list_damaged(),
             "open": self._open_work(),
             "draining": self._core.draining,

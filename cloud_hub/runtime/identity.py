@@ -6,6 +6,7 @@ Rule: it owns no rows (the registry does) and no keys (the authorities do); it i
 import asyncio
 import functools
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -34,8 +35,8 @@ _LOOPBACK_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where we
 class IdentityService:
     """Everything that issues, renews and ends the identity of a device.
 
-    `issuer`, `renewals` and `rotation` serve the web API, `doorman` ends broker sessions, `card` is the hub's public
-    keys.
+    `issuer`, `renewals` and `rotation` serve the web API, `gates` limit attempts to enrol and to renew, `doorman` ends
+    broker sessions, `card` is the hub's public keys.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class IdentityService:
         self.issuer = EnrollmentService(registry, authorities, place, hardware, log)
         self.renewals = RenewalService(registry, authorities, place, log)
         self.rotation = CaRotation(authorities, registry, self._reload_certificates)
+        self.gates = (self._new_limiter(), self._new_limiter())
         self.doorman = SessionEvictor(registry, self._take_over, log)
 
     def on_ca_change(self, *hooks: Callable[[], Awaitable[None]]) -> None:
@@ -74,7 +76,12 @@ class IdentityService:
         self.issuer.set_card(card)
         self.renewals.set_card(card)
 
-    def new_limiter(self) -> AttemptLimiter:
+    def divide_attempts(self, hubs: int) -> None:
+        """Allow so many hubs of the region together what one alone allows."""
+        for gate in self.gates:
+            gate.divide_rates(hubs, time.monotonic())
+
+    def _new_limiter(self) -> AttemptLimiter:
         """Return a new rate limiter with the configured rates."""
         tries = self._config.enrol
         return AttemptLimiter(tries.per_s, tries.burst, tries.failures_per_minute / _MINUTE_S, tries.failures)

@@ -190,6 +190,11 @@ class OutboundPublisher:
         for device in devices:
             self.publish_note(device, notice.to_message())
 
+    def take_flaws(self, devices: Iterable[str]) -> None:
+        """Other hubs have logged heads of these devices that contradict one another."""
+        if self.ledger is not None:
+            self.ledger.flawed.update(devices)
+
     def log_heads(self, command: commands.LogLedgerHead) -> None:
         if self.ledger is not None:
             self.ledger.add_head(ReceivedHead(command.device, command.key, command.heads, int(self._now() * 1000)))

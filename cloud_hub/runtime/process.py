@@ -232,6 +232,7 @@ class HubProcess:
             work=self._work,
             energy=open_energy_counters(),
             leases=open_leases(self._config, self._log),
+            clock=self._place.clock if self._place else None,
         )
 
     def _open_request_keys(self) -> RegionKeys | None:
@@ -250,7 +251,7 @@ class HubProcess:
             registry=bureau.doorman,
             engines=self._engines,
             connect=bureau.connect,
-            sides=sides,
+            sides=sides._replace(rated=(bureau.divide_attempts,)),
         )
 
     async def _open_api(self, api: ApiServer) -> None:
@@ -309,8 +310,8 @@ class HubProcess:
             issuer=bureau.issuer,
             renewals=bureau.renewals,
             rotation=bureau.rotation,
-            gate=bureau.new_limiter(),
-            renewal_gate=bureau.new_limiter(),
+            gate=bureau.gates[0],
+            renewal_gate=bureau.gates[1],
             now_ms=hub.now_ms,
             evict=bureau.doorman.queue_eviction,
             root_sha256=anchor.root_sha256,
@@ -326,6 +327,7 @@ class HubProcess:
             prices=self._config.price_list(),
             work=self._work,
             hears_region=hub.hears_region,
+            clock_fault=self._place.clock.fault if self._place else str,
             overview=self._overview,
         )
 
@@ -372,7 +374,9 @@ class HubProcess:
 
         if self._shared is not None:
             self._files = FileFollower(self._shared, reload_keys, bureau.reload_authorities, log)
-        herald = UpdateNotifier(repository, bureau.active_devices, hub.voice.publish_hint, log)
+        herald = UpdateNotifier(
+            repository, lambda: hub.served.pick(bureau.active_devices()), hub.voice.publish_hint, log
+        )
         watch = PolicyWatcher(self._config.policies, repository, log, self._settings.documents)
         does = functools.partial(does_task, hub.leases)
         return {"keeper": keeper.run(does), "herald": herald.run(), "policies": watch.run(serve)}

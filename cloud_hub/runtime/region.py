@@ -19,7 +19,9 @@ from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.orders_store import read_orders
 from cloud_hub.registry.registry import Registry, read_devices
 from cloud_hub.runtime.hub import Hub
+from cloud_hub.storage.ledger_log import read_flawed
 from cloud_hub.storage.retention import read_tombstones
+from cloud_hub.storage.versions import read_retired, read_uses
 from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog, describe_error, safe_name
 
@@ -35,6 +37,9 @@ def list_readers(
         NewsReader(Topic.KEYS, read_keys, keys.take_news),
         NewsReader(Topic.ORDERS, lambda rows, _: read_orders(rows), lambda state, _: orders.take_news(state)),
         NewsReader(Topic.ERASURES, read_tombstones, lambda stones, _: hub.on_erased_elsewhere(stones)),
+        NewsReader(Topic.MODELS, read_retired, lambda models, _: hub.versions.take_retired(models)),
+        NewsReader(Topic.USES, read_uses, lambda uses, _: hub.versions.take_uses(uses)),
+        NewsReader(Topic.FLAWS, lambda rows, _: read_flawed(rows), lambda devices, _: hub.voice.take_flaws(devices)),
         NewsReader(Topic.FILES, lambda _rows, _paths: None, lambda _nothing, _revision: files.wake()),
     )
 

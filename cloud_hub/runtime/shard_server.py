@@ -19,10 +19,13 @@ UNSUBSCRIBE_S = 0.2
 MAX_PARKED = 65_536  # messages; what is beyond is dropped, and the devices send it again
 
 
+RateDivider = Callable[[int], None]  # told by how many hubs the region's rates are divided
+
+
 class LeasedShards:
     """Tells core, store and link which shards are served. `hear` passes an event to the core and flushes.
 
-    `on_hubs` is told when the number of hubs that share the region changes.
+    `told`: who has rates of the whole region, and who is told which shards others serve now.
     """
 
     def __init__(
@@ -31,13 +34,13 @@ class LeasedShards:
         store: StoreGateway,
         link: HubLink,
         hear: Callable[..., None],
-        on_hubs: Callable[[int], None],
+        told: tuple[tuple[RateDivider, ...], Callable[[frozenset[int]], None]],
     ) -> None:
         self._core = core
         self._store = store
         self._link = link
         self._hear = hear
-        self._on_hubs = on_hubs
+        self._rated, self._on_lost = told
         self._hubs = 1
         self._parked: dict[int, list[IncomingMessage]] = {}  # of shards that are being gained
         self._count = 0
@@ -58,6 +61,7 @@ class LeasedShards:
         self._store.release_shards(shards)
         self._hear(self._core.on_lost, shards)
         self._link.remove_shards(shards)
+        self._on_lost(shards)
         for shard in shards:
             self._count -= len(self._parked.pop(shard, ()))
 
@@ -66,7 +70,8 @@ class LeasedShards:
         if hubs != self._hubs:
             self._hubs = hubs
             self._hear(self._core.news.on_hubs, hubs)
-            self._on_hubs(hubs)
+            for divide in self._rated:
+                divide(hubs)
 
     async def gain_shards(self, terms: dict[int, int]) -> None:
         """Serve these shards, under the terms of their leases. SQLAlchemyError if what is owed cannot be read."""

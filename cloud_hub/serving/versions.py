@@ -4,7 +4,7 @@ Rule: no request is lost by any of it: a version finishes its queue before it is
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from cloud_hub.core.lineup import ModelLineup, ModelUse
 from cloud_hub.core.queues import ModelState
@@ -89,18 +89,29 @@ class VersionManager:
         """
         return self._lineup.devices_using(self._resolve_name(model), now_ms)
 
-    def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]:
-        """Retire a version for good, also across restarts; returns the devices that used it.
+    async def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]:
+        """Retire a version for good, at every hub and also across restarts; returns the devices that used it.
 
-        ModelInUseError if there are any, unless forced.
+        ModelInUseError if there are any, unless forced; SQLAlchemyError if it cannot be written.
         """
         name = self._resolve_name(model)
         speaking = self._lineup.devices_using(name, now_ms)
         if speaking and not force:
             raise ModelInUseError(speaking)
-        self._spoken.retire(name, now_ms)
-        self._hear(self._lineup.retire, name)
+        await asyncio.to_thread(self._spoken.retire, name, now_ms)
+        self.take_retired((name,))
         return speaking
+
+    def take_retired(self, models: Iterable[str]) -> None:
+        """These versions were retired, here or by another hub: those that are known are removed."""
+        for name in models:
+            if name in self._lineup.known_models:
+                self._hear(self._lineup.retire, name)
+
+    def take_uses(self, found: Mapping[str, ModelUse]) -> None:
+        """Take in which models devices use that another hub has heard; what was heard later here stays."""
+        known = self._lineup.speakers
+        known.update({name: use for name, use in found.items() if name not in known or use.at_ms >= known[name].at_ms})
 
     async def remember_uses(self, speakers: Mapping[str, ModelUse]) -> None:
         """Store which models devices use. SQLAlchemyError if it cannot be written."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import sqlalchemy as sa
 
+from cloud_hub.database.changes import Topic, record_change
 from cloud_hub.database.connection import Location, open_part, read_snapshot
 from cloud_hub.database.parts import LEDGER
 from cloud_hub.database.statements import insert_missing, lock_exclusively, write_rows
@@ -63,8 +64,9 @@ class LedgerLog:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._nodes: dict[tuple[int, int], bytes] = {}  # complete subtrees that are committed: they never change
+        self.size, self._last = 0, b""  # hash of the last leaf of these
         with read_snapshot(engine) as connection:
-            self.size = _read_size(connection)
+            self._look(connection)
 
     @classmethod
     def open(cls, where: Location, now_ms: int) -> Self:
@@ -92,9 +94,12 @@ class LedgerLog:
         """
         with self._engine.begin() as connection:
             lock_exclusively(connection, "ledger")
-            writer = _LogWriter(connection, _read_size(connection), self._reader(connection))
+            writer = _LogWriter(connection, self._look(connection), self._reader(connection))
             logged = [writer.append_head(each) for each in received]
-        self.size = writer.size
+            flawed = {each.leaf.device for each in logged if each.flaw}
+            if flawed:
+                record_change(connection, Topic.FLAWS, flawed)
+        self.size, self._last = writer.size, writer.made.get((0, writer.size - 1), self._last)
         self._remember_nodes(writer.made)
         return logged
 
@@ -104,7 +109,7 @@ class LedgerLog:
         """Size and root hash of the tree now, or when it had `size` leaves. ValueError if it never had so many."""
         with read_snapshot(self._engine) as connection:
             if size is None or size > self.size:
-                self.size = _read_size(connection)
+                self._look(connection)
             size = self.size if size is None else size
             if not 0 <= size <= self.size:
                 raise ValueError(f"the log has {self.size} heads")
@@ -121,6 +126,14 @@ class LedgerLog:
         self._check_size(second)
         with read_snapshot(self._engine) as connection:
             return merkle.build_consistency_proof(first, second, self._reader(connection))
+
+    def _look(self, connection: sa.Connection) -> int:
+        """See how large the log is. What is remembered of one that went back is forgotten: a database was restored."""
+        if _read_leaf_hash(connection, self.size - 1) != self._last:
+            self._nodes.clear()
+        self.size = int(connection.execute(_SIZE).scalar_one())
+        self._last = _read_leaf_hash(connection, self.size - 1)
+        return self.size
 
     def _check_size(self, size: int) -> None:
         if not 0 <= size <= self.size:
@@ -169,8 +182,7 @@ class LedgerLog:
     def flawed_devices(self) -> tuple[str, ...]:
         """Devices that have contradicting heads."""
         with read_snapshot(self._engine) as connection:
-            found = connection.execute(sa.select(leaves.c.device).where(leaves.c.flaw != "").distinct())
-            return tuple(sorted(row.device for row in found))
+            return read_flawed(connection)
 
 
 class _LogWriter:
@@ -238,8 +250,15 @@ class _LogWriter:
             self._connection.execute(spend.delete().where(*mine, spend.c.period < period - KEPT_PERIODS))
 
 
-def _read_size(connection: sa.Connection) -> int:
-    return int(connection.execute(_SIZE).scalar_one())
+def read_flawed(connection: sa.Connection) -> tuple[str, ...]:
+    """Devices that have contradicting heads."""
+    found = connection.execute(sa.select(leaves.c.device).where(leaves.c.flaw != "").distinct())
+    return tuple(sorted(row.device for row in found))
+
+
+def _read_leaf_hash(connection: sa.Connection, place: int) -> bytes:
+    """Hash of a leaf, b"" where there is none."""
+    return bytes(connection.execute(_NODE, {"level": 0, "place": place}).scalar() or b"")
 
 
 def _parse_head(row: sa.Row[Any]) -> LoggedHead:

@@ -5,12 +5,13 @@ costs nothing, since the device says hello again.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
 from cloud_hub.core.lineup import ModelUse, find_model_users
+from cloud_hub.database.changes import Topic, record_change
 from cloud_hub.database.connection import IN_MEMORY, Location, open_part, read_snapshot
 from cloud_hub.database.parts import VERSIONS
 from cloud_hub.database.statements import lock_exclusively, write_rows
@@ -34,13 +35,7 @@ class ModelUsageStore:
     def read_uses(self) -> dict[str, ModelUse]:
         """Models used by device, with the time (hub ms) of its last recorded Hello."""
         with self._one, read_snapshot(self._engine) as connection:
-            rows = connection.execute(spoken.select().order_by(*spoken.primary_key)).all()
-        found: dict[str, ModelUse] = {}
-        for row in rows:
-            before = found.get(row.device, ModelUse((), 0))
-            model = ModelRef(row.name, row.version, row.cut, row.codec)
-            found[row.device] = ModelUse((*before.models, model), max(row.at_ms, before.at_ms))
-        return found
+            return read_uses(connection)
 
     def devices_using(self, model: str, now_ms: int, registry: DeviceLookup) -> dict[str, int]:
         """Devices that use a model; see `lineup.find_model_users`."""
@@ -56,20 +51,41 @@ class ModelUsageStore:
             lock_exclusively(connection, "spoken")  # else what two hubs write of one device would both remain
             connection.execute(gone, [{"named": device} for device in sorted(speakers)])
             write_rows(connection, spoken, rows)
+            record_change(connection, Topic.USES, speakers)
 
     def retired_models(self) -> frozenset[str]:
         """Names of the retired versions, as `digits@7`."""
         with self._one, read_snapshot(self._engine) as connection:
-            return frozenset(connection.execute(sa.select(retired.c.model)).scalars())
+            return read_retired(connection)
 
     def retire(self, model: str, at_ms: int) -> None:
         """Record a version as retired."""
         with self._one, self._engine.begin() as connection:
             write_rows(connection, retired, [{"model": model, "at_ms": at_ms}])
+            record_change(connection, Topic.MODELS, (model,))
 
     def close(self) -> None:
         with self._one:
             self._engine.dispose()
+
+
+def read_uses(connection: sa.Connection, devices: Collection[str] | None = None) -> dict[str, ModelUse]:
+    """Models used by these devices, or by all; those that announced none are left out."""
+    query = spoken.select() if devices is None else spoken.select().where(spoken.c.device.in_(devices))
+    found: dict[str, ModelUse] = {}
+    for row in connection.execute(query.order_by(*spoken.primary_key)):
+        before = found.get(row.device, ModelUse((), 0))
+        model = ModelRef(row.name, row.version, row.cut, row.codec)
+        found[row.device] = ModelUse((*before.models, model), max(row.at_ms, before.at_ms))
+    return found
+
+
+def read_retired(connection: sa.Connection, models: Collection[str] | None = None) -> frozenset[str]:
+    """Which of these versions are retired, or all that are."""
+    query = sa.select(retired.c.model)
+    return frozenset(
+        connection.execute(query if models is None else query.where(retired.c.model.in_(models))).scalars()
+    )
 
 
 def _use_row(device: str, ref: ModelRef, at_ms: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes. 10 to 23: what a person can configure or fix; 30 to 37: this machine; 40 on: a check's result."""
+    """Exit codes. 10 to 23: what a person can configure or fix; 30 to 38: this machine; 40 on: a check's result."""
 
     OK = 0
     INTERNAL = 1  # a defect of ours
@@ -32,6 +32,7 @@ class ExitCode(IntEnum):
     UNSAFE_SERVER = 35  # the database server may lose what it says it has written
     NAME_TAKEN = 36  # another hub of the region has this name
     REGION_KEY = 37  # `region.key` or CA missing or of another region
+    CLOCK = 38  # this machine's clock is not that of the database server
     CHECK_FAILED = 40  # a check ran and its answer is no
     NOT_FOUND = 41  # no such answer, device or model
     UNPROVEN = 42  # a property of a policy does not hold: a counter-example was shown

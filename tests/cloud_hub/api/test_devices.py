@@ -148,6 +148,23 @@ async def test_an_invite_is_refused_while_devices_would_refuse_the_hub(tmp_path)
         await site.close()
 
 
+async def test_a_hub_whose_clock_is_wrong_issues_no_certificate_until_it_is_right(tmp_path):
+    fault = ""
+    site = await Site(tmp_path, clock_fault=lambda: fault).open()
+    try:
+        joiner, token = Joiner(), site.token()
+        fault = "this machine's clock is 86400 s ahead of the database's: set it right"
+        for path, body in (("/v1/enrol", joiner.request(token)), ("/v1/renew", renewal(joiner))):
+            assert await site.ask("POST", path, json=body) == (503, {"error": fault})
+        status, _ = await site.ask("POST", "/v1/admin/ca", json={"step": "rotate"}, headers=site.admin)
+        assert (status, site.authority.coming) == (503, None)
+        fault = ""
+        assert (await site.ask("POST", "/v1/enrol", json=joiner.request(token)))[0] == 200
+        assert (await site.ask("POST", "/v1/renew", json=renewal(joiner)))[0] == 200
+    finally:
+        await site.close()
+
+
 @pytest.mark.parametrize("path", ["/v1/admin/ca"])
 async def test_the_ca_is_nobodys_without_the_admin_token(site, path):
     assert (await site.ask("GET", path))[0] == 401

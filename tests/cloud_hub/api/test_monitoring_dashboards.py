@@ -128,7 +128,14 @@ async def test_a_device_is_silent_after_a_day_and_its_certificate_is_seen_to_end
     site.hub.heard.clear()
     site.hub.facts["uptime_s"] = 60.0  # a hub that has just begun knows of nobody's silence
     _, begun = await site.ask("GET", "/metrics")
+    site.hub.facts["uptime_s"] = days * 86_400
+    site.hub.served.serve_by_lease()  # another hub of the region hears it, or did until a minute ago
+    _, elsewhere = await site.ask("GET", "/metrics")
+    site.hub.served.add(range(256), clock[0] / 1000 - 60)
+    _, gained = await site.ask("GET", "/metrics")
     await site.close()
+    for each in (elsewhere, gained):
+        assert "skerry_hub_devices_silent 0.0" in each
     assert f'skerry_hub_device_certificates{{state="{certificate}"}} 1.0' in text
     assert f"skerry_hub_devices_silent {float(days > 1)}" in text
     assert "skerry_hub_devices_silent 0.0" in heard

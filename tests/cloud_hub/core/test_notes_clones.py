@@ -3,6 +3,7 @@
 Restarts, lost databases and re-enrolments are not.
 """
 
+import itertools
 import secrets
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,7 +20,7 @@ from tests.cloud_hub.doubles.devices import CARD, HUB, NOW_S, MemoryRegistry, Si
 from wire.protocol.codec import encode_wire_message
 from wire.protocol.messages import HelloNote
 from wire.protocol.sealing import compute_key_id, sign_frame
-from wire.protocol.topics import TopicChannel
+from wire.protocol.topics import TopicChannel, compute_shard
 
 KEY = b"k" * 8
 
@@ -174,6 +175,30 @@ def hello(device: SimDevice, boot: str, created_s: float) -> bytes:
     header = device.header(0, created_s, key=compute_key_id(device.signing.public_key().public_bytes_raw()))
     note = HelloNote(device.epoch, boot, "agent/1", ())
     return sign_frame(header, encode_wire_message(note), by=device.signing, channel=TopicChannel.ASK)
+
+
+def test_a_clone_is_found_by_the_next_hub_although_nobody_tells_it_what_the_last_one_heard():
+    device = SimDevice()
+    registry = MemoryRegistry([device.enrolled()])
+    hubs = [HubCore(HubSettings(), [CARD], registry, HubEnvelopes(HUB)) for _ in range(2)]
+    for hub in hubs:
+        hub.served.serve_by_lease()
+    shard = frozenset({compute_shard(device.id)})
+    clock = itertools.count(1)
+
+    def hear(hub: HubCore, boot: str) -> type:
+        at_s = NOW_S + next(clock)
+        return type(hub.on_message(device.ask_topic, hello(device, boot, at_s), at_s)[0])
+
+    hubs[0].on_gained(shard, (), NOW_S)
+    assert [hear(hubs[0], boot) for boot in ("one", "two")] == [SendNote, SendNote]
+    hubs[0].on_lost(shard, NOW_S)
+    hubs[1].on_gained(shard, (), NOW_S)
+    # all devices of a shard are heard by one hub, so it meets both machines itself: as after its own restart
+    assert [hear(hubs[1], boot) for boot in ("one", "two", "one")] == [SendNote, SendNote, SuspendDevice]
+    # and what a hub heard before it lost the shard is forgotten: its device was restarted meanwhile, at the other one
+    hubs[0].on_gained(shard, (), NOW_S)
+    assert [hear(hubs[0], boot) for boot in ("three", "three")] == [SendNote, SendNote]
 
 
 def test_a_suspect_is_suspended_and_not_welcomed():

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.core.commands import Erasure, ErasureRequest
+from cloud_hub.core.shards import ServedShards
 from cloud_hub.core.web_requests import EngineProbe, InferOptions, InferRefusedError, StoredModel
 from cloud_hub.engine.base import EchoEngine, ModelCard, WorkItem
 from cloud_hub.engine.types import EngineSetup
@@ -94,7 +95,7 @@ class EchoVersions:
     def devices_using(self, _model: str, _now_ms: int) -> dict[str, int]:
         return {}
 
-    def retire(self, _model: str, _now_ms: int, *, force: bool = False) -> dict[str, int]:
+    async def retire(self, _model: str, _now_ms: int, *, force: bool = False) -> dict[str, int]:
         raise InferRefusedError(RefusalReason.MODEL_GONE)
 
 
@@ -113,6 +114,7 @@ class EchoHub:
         self.slow_s, self.gone = 0.0, 0
         self.announced: list[tuple[DenyNotice, tuple[str, ...]]] = []
         self.heard: dict[str, float] = {}
+        self.served = ServedShards()
         self.facts: dict[str, Any] = {
             "hub": "hub-1",
             "member": "hub",
@@ -197,6 +199,7 @@ class Site:
         now_ms = more.pop("now_ms", lambda: int(time.time() * 1000))
         models = more.pop("language_models", None) or LanguageModels()
         rolling = {name: more.pop(name, None) for name in ("rollouts", "catalog", "repository")}
+        trusted = {name: more.pop(name) for name in ("clock_fault", "hears_region") if name in more}
         rates = {"rate_per_s": 20.0, "burst": 2000.0, "failures_per_s": 0.1, "failures": 20.0}
         context = ApiContext(
             hub=self.hub,
@@ -221,6 +224,7 @@ class Site:
             language_models=models,
             prices=more.pop("prices", PriceList()),
             **rolling,
+            **trusted,
         )
         limits = ApiLimits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
         self.api = ApiServer(context, ServerAccess(token_file=str(self.token_file), **more), limits)

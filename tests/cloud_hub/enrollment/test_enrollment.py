@@ -201,6 +201,35 @@ def test_everybody_together_is_limited_too():
     assert [gate.admit_attempt(f"10.0.0.{n}", 0.0) for n in range(5)] == [True, True, True, False, False]
 
 
+def test_who_tries_at_every_hub_of_a_region_may_try_no_more_than_at_one():
+    def admitted(hubs: int) -> tuple[int, int]:
+        gates = [AttemptLimiter(rate_per_s=1.0, burst=60.0, failures_per_s=0.1, failures=12.0) for _ in range(hubs)]
+        for gate in gates:
+            gate.divide_rates(hubs, 0.0)
+        honest = sum(gate.admit_attempt(f"10.0.0.{n}", n / 10) for gate in gates for n in range(100))
+        guesses = 0
+        for gate in gates:
+            gate.divide_rates(hubs, 100.0)
+            for second in range(100, 130):
+                if gate.admit_attempt("10.9.9.9", float(second)):
+                    guesses += 1
+                    gate.record_failure("10.9.9.9", float(second))
+        return honest, guesses
+
+    alone, three = admitted(1), admitted(3)
+    assert abs(three[0] - alone[0]) <= 3
+    assert abs(three[1] - alone[1]) <= 3
+    assert alone[1] < 30
+
+
+def test_a_hub_that_is_left_alone_has_the_whole_rate_of_attempts_again():
+    gate = AttemptLimiter(rate_per_s=4.0, burst=4.0, failures_per_s=1.0, failures=2.0)
+    gate.divide_rates(4, 0.0)
+    assert [gate.admit_attempt("a", 0.0) for _ in range(2)] == [True, False]
+    gate.divide_rates(1, 0.0)
+    assert [gate.admit_attempt("a", 0.5) for _ in range(3)] == [True, True, False]
+
+
 @given(st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=200))
 def test_the_gate_remembers_a_bounded_number_of_addresses(tries):
     gate = AttemptLimiter(rate_per_s=1e9, burst=1e9, failures_per_s=0.01, failures=3.0)

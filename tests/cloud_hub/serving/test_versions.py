@@ -260,9 +260,9 @@ async def test_retiring_names_who_still_speaks_and_is_forced_or_refused(tmp_path
         await ear.heard()
         hub._core.take_model_uses(NOW_S)
         with pytest.raises(ModelInUseError) as spoken:
-            hub.versions.retire(CARD.name, NOW_MS)
+            await hub.versions.retire(CARD.name, NOW_MS)
         assert list(spoken.value.devices) == [device.id]
-        assert list(hub.versions.retire(CARD.name, NOW_MS, force=True)) == [device.id]
+        assert list(await hub.versions.retire(CARD.name, NOW_MS, force=True)) == [device.id]
         await hub.versions.refresh_known()
         assert [kept.version for kept in hub.versions.list_models()] == ["2"], (
             "a retired one does not come back by being found"

@@ -58,8 +58,10 @@ class Pair:
                 await asyncio.sleep(0.05)
         return time.monotonic() - began
 
-    async def serve_agents(self, folder: Path) -> list[AgentHandle]:
-        made = [await self.first.add_agent(name, self.bundle.path, policy(folder), QUICK) for name in AGENTS]
+    async def serve_agents(self, document: Path) -> list[AgentHandle]:
+        """Have both hubs serve agents under this policy, or under the usual one in this folder."""
+        document = policy(document) if document.is_dir() else document
+        made = [await self.first.add_agent(name, self.bundle.path, document, QUICK) for name in AGENTS]
         await self.second.launch_hub()  # it reads at its start who is enrolled
         await self.until_shards(hub=128, hub_2=128)
         for agent in made:
