@@ -25,6 +25,10 @@ OWNER = "skerry"  # the server's own superuser; the password is drawn for each s
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.02
+# A file system in memory that only the server sees, and that goes with it; a user who is not root may make it where the
+# kernel lets him have name spaces of his own.
+_IN_OWN_SPACE = ("unshare", "--user", "--map-current-user", "--keep-caps", "--mount")
+_MOUNT = 'mount -t tmpfs -o "size=$0,mode=700" none "$1" && shift && exec "$@"'
 _DEBIAN = Path("/usr/lib/postgresql")
 _SETTINGS = {
     "listen_addresses": "",
@@ -43,13 +47,23 @@ def find_programs() -> Path | None:
     return Path(found).resolve().parent if found else None
 
 
+def can_fill_disk() -> bool:
+    """Whether this machine lets a server have a disk of its own size."""
+    account = _find_account()
+    if shutil.which("unshare") is None:
+        return False
+    tried = subprocess.run([*_IN_OWN_SPACE, "true"], user=account, capture_output=True, check=False)
+    return tried.returncode == 0
+
+
 class PostgresServer:
     """One server in a folder of its own. A context: on leaving it the server is stopped and the folder removed.
 
-    `settings` go over the server's own (`fsync` is on). RuntimeError if it does not start.
+    `settings` go over the server's own (`fsync` is on). `disk_mib`: its databases lie on a disk of that size, which
+    can be full and goes with its process; 0 = beside the rest. RuntimeError if it does not start.
     """
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, disk_mib: int = 0) -> None:
         programs = find_programs()
         if programs is None:
             raise RuntimeError("PostgreSQL is not installed: ./setup.sh dev installs it")
@@ -58,6 +72,7 @@ class PostgresServer:
         self.folder = Path(tempfile.mkdtemp(prefix="skerry-pg-"))
         self._data, self._password = self.folder / "data", secrets.token_hex(16)
         self._account = _find_account()
+        self._disk = (self.folder / "disk", disk_mib) if disk_mib else None
         self._settings = {**_SETTINGS, "unix_socket_directories": str(self.folder), **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -100,7 +115,7 @@ class PostgresServer:
     def create_database(self) -> str:
         """URL of a new, empty database."""
         name = f"t{secrets.token_hex(6)}"
-        self.run_statement(f"create database {name}")
+        self.run_statement(f"create database {name}{' tablespace disk' if self._disk else ''}")
         return self.url_of(name)
 
     def drop_database(self, url: str) -> None:
@@ -116,13 +131,18 @@ class PostgresServer:
     def start(self) -> None:
         """Start the server and wait until it takes connections."""
         words = [f"-c{name}={value}" for name, value in self._settings.items()]
+        program: list[str | Path] = [self._programs / "postgres", "-D", self._data, *words]
+        if self._disk:
+            program = [*_IN_OWN_SPACE, "sh", "-c", _MOUNT, f"{self._disk[1]}m", self._disk[0], *program]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self._data, *words], stdout=log, stderr=log, user=self._account,
+                program, stdout=log, stderr=log, user=self._account,
                 group=None if self._account is None else pwd.getpwnam(self._account).pw_gid, start_new_session=True,
                 cwd=self.folder,
             )  # fmt: skip
         self.wait_ready()
+        if self._disk:
+            self.run_statement(f"create tablespace disk location '{self._disk[0]}'")
 
     def wait_ready(self) -> None:
         """Wait until the server takes connections. RuntimeError with its last line if it does not."""
@@ -167,8 +187,10 @@ class PostgresServer:
     def _create_cluster(self) -> None:
         secret = self.folder / "password"
         secret.write_text(self._password)
+        if self._disk:
+            self._disk[0].mkdir()
         if self._account is not None:
-            for path in (self.folder, secret):
+            for path in (self.folder, secret, *([self._disk[0]] if self._disk else [])):
                 shutil.chown(path, self._account)
         options = ["--auth=scram-sha-256", f"--username={OWNER}", f"--pwfile={secret}", "--encoding=UTF8", "--locale=C"]
         done = subprocess.run(

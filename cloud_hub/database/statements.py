@@ -21,6 +21,7 @@ from cloud_hub.database.arrays import (
 )
 
 _INSERTS: dict[str, Callable[[sa.Table], Any]] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+_MAY_TEMP = "select has_database_privilege(current_database(), 'TEMP')"
 _LOCK_SPACE = 0x5C3E  # of advisory locks, so that those of other programs in the same database are not met
 
 
@@ -123,6 +124,16 @@ def insert_missing(connection: sa.Connection, table: sa.Table, row: Mapping[str,
     """Insert a row unless there is one of its key."""
     insert = _INSERTS[connection.dialect.name](table)
     connection.execute(insert.on_conflict_do_nothing(), dict(row))
+
+
+def check_room(connection: sa.Connection) -> None:
+    """Write what a disk without room has no place for, on PostgreSQL; it is gone when the transaction ends.
+
+    A row that is there can be changed on a full disk. SQLite writes such a change into its log, which needs room.
+    """
+    if is_postgres(connection) and connection.exec_driver_sql(_MAY_TEMP).scalar_one():
+        connection.exec_driver_sql("create temporary table room (data text) on commit drop")
+        connection.exec_driver_sql("insert into pg_temp.room select repeat('x', 1500) from generate_series(1, 44)")
 
 
 def hold_for_session(connection: sa.Connection, name: str) -> bool:

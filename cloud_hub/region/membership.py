@@ -1,4 +1,4 @@
-"""A hub's place among those of its region: its name, held by one session, who is alive, and what the others change.
+"""A hub's place among those of its region: its name, held by one session, that it is there, and what others change.
 
 Rule: a name has one holder. The server itself ends the hold of a process that is gone, so a hub that was killed may be
 started again at once. Rule: every time here is by the server's clock; a hub whose own is wrong is as alive as others.
@@ -26,7 +26,7 @@ from cloud_hub.database.statements import hold_for_session
 from cloud_hub.database.tables import hubs
 from cloud_hub.region.clock import RegionClock
 from cloud_hub.region.news import NewsState, StaleTopic
-from cloud_hub.region.releases import ALIVE_MS, SERVED_JSON
+from cloud_hub.region.releases import SERVED_JSON
 from wire.process.exit_codes import ExitCode, ExitError
 
 BEAT_S = 1.0
@@ -36,27 +36,16 @@ _SLICE_S = 0.2  # of waiting for a hint, so that `close` is not kept waiting
 _HINTS_APART_S = 0.02
 # So that the server ends the session of a machine that is gone without a word.
 _NOTICE_DEATH = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"
-_LIVE = (hubs.c.name, hubs.c.session, hubs.c.since_ms, hubs.c.seen_ms)
 _NOW_MS = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()) * 1000, sa.BigInteger)
-
-
-class LiveHub(msgspec.Struct, frozen=True):
-    """A hub that is alive. Times in ms since 1970, by the server's clock."""
-
-    name: str
-    session: str
-    since_ms: int
-    seen_ms: int
 
 
 class RegionView(msgspec.Struct, frozen=True):
     """What one look at the database showed.
 
-    `now_ms`: the server's clock; `hubs`: who is alive, by name; `revisions`: of each topic that was ever changed.
+    `now_ms`: the server's clock; `revisions`: of each topic that was ever changed.
     """
 
     now_ms: int
-    hubs: tuple[LiveHub, ...]
     revisions: Mapping[Topic, int]
 
 
@@ -114,15 +103,11 @@ class HubSession:
         return True
 
     def look(self) -> RegionView:
-        """Say that this hub is there, and see who else is. SQLAlchemyError if the server cannot be asked."""
+        """Say that this hub is there, and see what changed. SQLAlchemyError if the server cannot be asked."""
         if self._connection is None:
             raise sa.exc.InvalidRequestError("not connected")
-        self._connection.execute(self._announcement())
-        alive = hubs.c.seen_ms > _NOW_MS - ALIVE_MS
-        found = self._connection.execute(sa.select(_NOW_MS.label("now_ms"), *_LIVE).where(alive).order_by(hubs.c.name))
-        rows = [dict(row) for row in found.mappings()]
-        there = tuple(LiveHub(**_without_now(row)) for row in rows)
-        return RegionView(rows[0]["now_ms"], there, read_revisions(self._connection))
+        now_ms = int(self._connection.execute(self._announcement()).scalar_one())
+        return RegionView(now_ms, read_revisions(self._connection))
 
     def hear(self, wait_s: float) -> bool:
         """Wait for a hint that something changed; whether one came. SQLAlchemyError if the connection is lost."""
@@ -156,7 +141,7 @@ class HubSession:
     def leave(self) -> None:
         """Say that this hub is gone, and give its name back."""
         if self._connection is not None:
-            with contextlib.suppress(sa.exc.SQLAlchemyError):  # it is taken for dead after `ALIVE_MS`
+            with contextlib.suppress(sa.exc.SQLAlchemyError):  # it is taken for dead after `releases.ALIVE_MS`
                 self._connection.execute(hubs.delete().where(hubs.c.name == self.name, hubs.c.session == self.id))
         self.disconnect()
         self._engine.dispose()
@@ -166,13 +151,10 @@ class HubSession:
         insert = postgresql.insert(hubs).values(name=self.name, since_ms=_NOW_MS, seen_ms=_NOW_MS, **mine)
         new = insert.excluded
         since = sa.case((hubs.c.session == new.session, hubs.c.since_ms), else_=new.since_ms)
-        return insert.on_conflict_do_update(
+        said = insert.on_conflict_do_update(
             index_elements=[hubs.c.name], set_={**mine, "since_ms": since, "seen_ms": new.seen_ms}
         )
-
-
-def _without_now(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "now_ms"}
+        return said.returning(hubs.c.seen_ms)
 
 
 def refuse_name(name: str, url: str) -> ExitError:

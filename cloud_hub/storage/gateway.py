@@ -116,6 +116,7 @@ class StoreGateway:
         idle, self._seen = self.commits == self._seen, self.commits
         if (self.fault or (idle and self._served)) and not self._probing:
             self._probing = self._job.probe = True
+            self._job.needs_room = bool(self.fault)
             self.submit_job()
 
     # -- leases
@@ -252,7 +253,9 @@ class StoreGateway:
             self._on_fenced(lost)
 
     def _on_done(self, done: JobResult) -> None:
-        self.fault, job = "", done.job
+        job = done.job
+        if job.probe or job.keeps:  # a look at rows, or a change of one, also succeeds on a full disk
+            self.fault = ""
         if done.vanished:
             self._hear(self._core.on_vanished, done.vanished)
         self._hear(self._core.on_ended, [e for e in job.endings if e.key not in done.vanished])

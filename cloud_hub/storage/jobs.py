@@ -45,6 +45,7 @@ class StoreJob(msgspec.Struct):
     prune_before_ms: int = 0
     purge_ms: int = 0
     probe: bool = False  # write something that changes nothing, to learn whether the database takes it
+    needs_room: bool = False  # beside `probe`: also what a full disk has no place for
     claims: set[ShardClaim] = msgspec.field(default_factory=set)  # under which its questions are written
     prune_shards: frozenset[int] | None = None  # whose rows are pruned and purged; None = all
     fenced: set[ShardClaim] = msgspec.field(default_factory=set)  # of its claims those that did not hold

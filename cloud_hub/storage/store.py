@@ -16,7 +16,7 @@ from cloud_hub.database.arrays import KEY
 from cloud_hub.database.connection import connect_part, open_sound, read_snapshot, sqlite_file
 from cloud_hub.database.errors import DamagedDatabaseError, describe_fault, is_lost, is_unavailable, name_fault
 from cloud_hub.database.parts import QUESTIONS
-from cloud_hub.database.statements import change_rows, delete_rows, insert_rows
+from cloud_hub.database.statements import change_rows, check_room, delete_rows, insert_rows
 from cloud_hub.database.tables import effects, meta, sealed
 from cloud_hub.storage.costs import DAY_MS, add_usages, describe_endings, purge_costs
 from cloud_hub.storage.fence import find_lost_claims
@@ -141,6 +141,8 @@ class Store:
         for done in dones:
             if done.job.probe:
                 connection.execute(_PROBE)
+            if done.job.needs_room:
+                check_room(connection)
             done.erased = [erase_subject_rows(connection, wish) for wish in done.job.erases]
             if done.job.purge_ms:
                 purge_expired(connection, done.job.purge_ms, done.job.prune_shards)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from cloud_hub.database.connection import open_part
 from cloud_hub.database.parts import QUESTIONS, DatabaseUrls
-from cloud_hub.database.statements import change_rows, delete_rows, insert_rows, write_rows
+from cloud_hub.database.statements import change_rows, check_room, delete_rows, insert_rows, write_rows
 from cloud_hub.database.tables import costs, effects, sealed, tallies, tombstones
 
 DEVICE = "demo--device"
@@ -85,6 +85,14 @@ def test_of_two_values_the_larger_remains_where_it_is_asked_for(engine: sa.Engin
         with engine.begin() as connection:
             write_rows(connection, tombstones, rows, raised=("before_ms",), added=("rows",))
     assert read(engine, tombstones, "before_ms", "rows", "at_ms") == [(5, 2, 3), (8, 2, 8)]
+
+
+def test_a_look_whether_there_is_room_leaves_nothing_behind_and_may_be_repeated(engine: sa.Engine):
+    for _ in range(2):
+        with engine.begin() as connection:
+            check_room(connection)
+    with engine.connect() as connection:
+        assert "room" not in sa.inspect(connection).get_temp_table_names()
 
 
 def test_a_text_that_is_too_long_is_refused_and_never_cut(engine: sa.Engine):

@@ -29,7 +29,11 @@ class Proxy:
         if self._cut:
             writer.transport.abort()
             return
-        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        try:
+            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:  # nobody is there, or not any more
+            writer.transport.abort()
+            return
         mine = {writer, there_writer}
         self._writers |= mine
         try:

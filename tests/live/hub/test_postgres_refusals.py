@@ -11,6 +11,8 @@ import sqlalchemy as sa
 
 from cloud_hub.database.connection import open_part
 from cloud_hub.database.parts import VERSIONS
+from cloud_hub.region.shared_files import KEY_FILE, RegionFacts, SharedFiles
+from cloud_hub.region.vault import create_region_key
 from models.bundle.bundle import Bundle
 from simulations.postgres import PostgresServer
 from simulations.processes import ProcessHarness
@@ -88,6 +90,21 @@ async def test_a_second_hub_of_one_name_ends_and_the_first_serves_on(
         assert response.status == 200
     await hub.child.kill()
     await stage.launch_hub()  # whoever is gone holds no name
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["another key", "no key"])
+async def test_a_hub_of_another_region_is_refused(postgres: PostgresServer, tmp_path: Path, known: bool):
+    url = postgres.create_database()
+    for name in ("first", "state"):
+        (tmp_path / name).mkdir()
+    facts = RegionFacts("hub-1", "local", "localhost", 18883)
+    SharedFiles.open(url, tmp_path / "first", facts).close()
+    if known:
+        create_region_key(tmp_path / "state" / KEY_FILE)
+    ended, said = await start(tmp_path, url)
+    assert ended == ExitCode.REGION_KEY, said
+    assert "copy region.key of its hubs" in said
+    assert said.count("\n") == 1, said
 
 
 async def test_a_server_that_may_lose_what_it_says_it_has_written(tmp_path: Path, postgres: PostgresServer):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.live.doubles.fleet import policy, settle
 from tests.live.doubles.wrong_clock import DAY_S, WrongClock
-from tests.live.regions.test_cut_off import until_ready
+from tests.live.region_faults.test_cut_off import until_ready
 from tests.live.regions.test_leases import SAMPLES, Pair, pair, server
 from wire.process.exit_codes import ExitCode
 
