@@ -27,6 +27,7 @@ class Topic(StrEnum):
     FILES = "files"  # of `region.shared_files`
     MODELS = "models"  # retired versions, as `digits@7`
     USES = "uses"  # ids of devices that use other models than before
+    ROLLOUTS = "rollouts"  # of whatever kind
     FLAWS = "flaws"  # ids of devices whose ledger heads contradict one another
 
 

@@ -3,25 +3,30 @@
 Rule: one task owns all cores, and every step is on disk before anything is sent. What the disk does not take, or
 another hub was faster to decide, did not happen: the rollout is read anew and the event judged again. A defect costs
 the rollouts a few seconds, the hub nothing.
+Rule: of several hubs that share a database each writes down what its own devices report and what people tell it, and
+one at a time decides what follows: assignments, gates, timeouts. A hub that comes to decide sends again whatever is
+unanswered, since the one before may have died before it had.
 """
 
 import asyncio
 import contextlib
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from cloud_hub.rollout.dependencies import RolloutDependencies, SteadyClock
 from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import (
     OPEN,
+    PAUSED,
     TERMINAL,
     TIMED_OUT_STATES,
+    UNDER_WAY,
     Approval,
     Assign,
     DeviceGoal,
@@ -33,8 +38,9 @@ from cloud_hub.rollout.types import (
     RolloutPlan,
 )
 from cloud_hub.rollout.view import RolloutDeviceView, RolloutView, build_device_view, build_view
-from policies.rollout_rules.plan import DeviceSelector, FleetMember
-from wire.process.logging import JsonLog, describe_error, safe_name
+from policies.rollout_rules.gate import evaluate_gate
+from policies.rollout_rules.plan import DeviceSelector
+from wire.process.logging import describe_error, safe_name
 from wire.protocol.rollout import Assignment, InstallReport
 
 T = TypeVar("T")
@@ -46,34 +52,6 @@ TRIES = 5
 REPEATED_MS = 40 * 86_400_000  # the last assignments of an ended rollout are repeated for so long
 _DISK_FULL = "it could not be written: the disk is full or damaged"
 CoreEvent = Callable[[RolloutCore, float], list[RolloutCommand]]
-
-
-class SteadyClock:
-    """Hub time that reads the wall clock once, at its start: setting that neither ends a soak nor frees a place."""
-
-    def __init__(
-        self, floor_s: float, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._monotonic = monotonic
-        self._began_s = max(floor_s, wall()) - monotonic()
-
-    def now(self) -> float:
-        """Return the time in seconds since 1970."""
-        return self._began_s + self._monotonic()
-
-
-class RolloutDependencies(NamedTuple):
-    """What the rollouts need of the hub.
-
-    `tell` sends an assignment, `seen` acknowledges a report, `members` lists the active devices, and `check` says why a
-    plan's targets cannot be assigned, "" if they can.
-    """
-
-    tell: Callable[[str, Assignment], None]
-    seen: Callable[[str, int], None]
-    members: Callable[[], Iterable[FleetMember]]
-    check: Callable[[RolloutPlan], str]
-    words: JsonLog
 
 
 class _PendingRequest(NamedTuple):
@@ -100,14 +78,24 @@ class RolloutController:
         self._heard: set[str] = set()
         self._news = asyncio.Event()
         self._looked_s = self._counted_s = 0.0
+        self._deciding = desk.decides is None
         self.is_loaded = False  # whether `views` are what the disk has
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-rollouts")
 
     # -- for the link
 
     def on_report(self, device: str, report: InstallReport) -> None:
-        """Take in a device's verified install report; `RolloutDependencies.seen` is called once it is on disk."""
+        """Take in a device's verified install report; `RolloutDependencies.seen` is called once it is on disk.
+
+        Of several hubs each writes what it heard once a tick, since all others read it then.
+        """
         self._reports.append((device, report))
+        if self._desk.decides is None:
+            self._news.set()
+
+    def on_changed_elsewhere(self) -> None:
+        """Another hub has changed a rollout: read it now."""
+        self._looked_s = 0.0
         self._news.set()
 
     def on_heard(self, device: str) -> None:
@@ -218,12 +206,26 @@ class RolloutController:
         reports, self._reports = self._reports, []
         heard, self._heard = self._heard, set()
         await self._apply_reports(reports, heard)
+        if await self._follow_task():
+            await self._decide()
+        if self._clock.now() >= self._looked_s + REFRESH_INTERVAL_S:
+            await self._refresh_cores()
+
+    async def _follow_task(self) -> bool:
+        """Whether this hub decides now. One that comes to it takes every rollout up as after a start of its own."""
+        deciding = self._desk.decides is None or self._desk.decides()
+        if deciding and not self._deciding:
+            for rollout in tuple(self._cores):
+                await self._reload_rollout(rollout, anew=True)
+            self._desk.words.info("rollouts_taken", rollouts=len(self._cores))
+        self._deciding = deciding
+        return deciding
+
+    async def _decide(self) -> None:
         for rollout in [each for each, core in self._cores.items() if core.wake_at <= self._clock.now()]:
             await self._try_event(rollout, lambda core, now: core.on_tick(now))
         if self._clock.now() >= self._counted_s + MEMBERS_INTERVAL_S:
             await self._follow_members()
-        if self._clock.now() >= self._looked_s + REFRESH_INTERVAL_S:
-            await self._refresh_cores()
 
     async def _follow_members(self) -> None:
         """Tell every open rollout which of its devices are still in the fleet and in what it selected."""
@@ -336,11 +338,14 @@ class RolloutController:
             if rollout not in revisions:
                 await self._reload_rollout(rollout)
 
-    async def _reload_rollout(self, rollout: str) -> None:
+    async def _reload_rollout(self, rollout: str, *, anew: bool = False) -> None:
+        """Read a rollout again. `anew`: what this process knows of it does not count."""
         record = await self._run_in_store(lambda store: store.read_record(rollout))
         if record is None:
             return
-        core = RolloutCore(record, now=self._clock.now(), before=self._cores.get(rollout))
+        core = RolloutCore(record, now=self._clock.now(), before=None if anew else self._cores.get(rollout))
+        if not self._deciding and core.state in UNDER_WAY | PAUSED:
+            core.gate = core.told.compare_cohorts(core.head, evaluate_gate)  # to be shown, and nothing else
         self._cores[rollout] = core
         words = ((device, core.assignment_for(device)) for device in core.fleet.rows)
         self._said[rollout] = {device: word for device, word in words if word is not None}

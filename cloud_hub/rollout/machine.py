@@ -57,18 +57,19 @@ class RolloutCore:
         """Restore a rollout from its stored record.
 
         `judge` compares a wave with its controls; `now` is hub time in seconds. `before`: this process's core of the
-        same rollout from before another hub was faster, so that its assignments are not counted twice.
+        same rollout from before another hub was faster, so that neither its assignments nor its looks count twice.
         """
         rules = parse_stored_rules(record.plan.rules)
         self.plan = record.plan
         self.rules = rules or RolloutRules()
-        self.gate: GateResult | None = None  # this wave's last comparison
+        known = before if before is not None and before.head.wave == record.head.wave else None
+        self.gate: GateResult | None = known.gate if known else None  # this wave's last comparison
+        self.looked_s: float = known.looked_s if known else -inf
         self.fleet = RolloutFleet(self.plan, self.rules, record.rows)
         self._judge = judge
         self.course = RolloutProgress(record, rules)
         self._out: list[RolloutCommand] = []
         self._asked = False
-        self._looked = -inf
         self.told = WaveDispatcher(RolloutContext(self.plan, self.rules, self.fleet, record.counters, self._out))
         self.told.resume_queues(record.head, now, before.told if before else None)
         self._steps: dict[RolloutState, Callable[[int], None]] = {
@@ -102,7 +103,7 @@ class RolloutCore:
         if self.fleet.news or self.state in {S.DRAFT, S.READY, S.EVALUATING}:
             return -inf
         watched = self.state in UNDER_WAY | PAUSED and not (self.head.held or self.course.block_reason)
-        looks = self._looked + self.rules.look_s if watched else inf
+        looks = self.looked_s + self.rules.look_s if watched else inf
         return min(self.fleet.due_at, self.told.free_at(self.head), looks, self.course.ends_ms / 1000)
 
     def assignment_for(self, device: str) -> Assignment | None:
@@ -241,9 +242,9 @@ class RolloutCore:
 
     def _evaluate_gate(self, ms: int) -> None:
         """Compare the wave with its controls: evidence of harm counts at any time, of none only after the soak."""
-        if ms < (self._looked + self.rules.look_s) * 1000 and self.state is not S.EVALUATING:
+        if ms < (self.looked_s + self.rules.look_s) * 1000 and self.state is not S.EVALUATING:
             return
-        self._looked = ms / 1000
+        self.looked_s = ms / 1000
         self.gate = self.told.compare_cohorts(self.head, self._judge)
         if self.gate is not None and self.gate.outcome is GateOutcome.FAIL:
             self._abort_rollout(BY_HUB, self.gate.why, ms)

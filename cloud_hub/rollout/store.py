@@ -11,6 +11,7 @@ from typing import Any, Self
 import msgspec
 import sqlalchemy as sa
 
+from cloud_hub.database.changes import Topic, record_change
 from cloud_hub.database.connection import Location, open_part, read_snapshot
 from cloud_hub.database.parts import ROLLOUTS
 from cloud_hub.database.statements import lock_exclusively, write_rows
@@ -76,6 +77,7 @@ class RolloutStore:
             other = _find_conflict(connection, plan)
             if other is not None:
                 raise RolloutError("conflict", f"rollout {other} of {plan.family} is under way on some of them")
+            record_change(connection, Topic.ROLLOUTS)
 
     def apply_changes(self, changes: RolloutChanges) -> bool:
         """Write changes, durable when it returns True. False: another hub was faster, nothing was written."""
@@ -94,6 +96,7 @@ class RolloutStore:
             _put_rows(connection, changes.id, changes.rows)
             _put_entries(connection, changes.id, changes.entries)
             _raise_counters(connection, family, ((row.device, row.counter) for row in changes.rows if row.counter))
+            record_change(connection, Topic.ROLLOUTS)
         return True
 
     def raise_counters(self, family: str, counters: Iterable[tuple[str, int]]) -> None:

@@ -11,13 +11,12 @@ import contextlib
 import functools
 import math
 import signal
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.database.offload import OrderedWork
 from cloud_hub.engine.base import Engine
 from cloud_hub.engine.card_energy import open_energy_counters
@@ -33,10 +32,8 @@ from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.orders_store import open_orders
 from cloud_hub.registry.registry import Registry
-from cloud_hub.repository.repository import Repository
 from cloud_hub.rollout.catalog import BundleTargets
-from cloud_hub.rollout.controller import RolloutController, RolloutDependencies
-from cloud_hub.rollout.store import RolloutStore
+from cloud_hub.rollout.controller import RolloutController
 from cloud_hub.runtime.bootstrap import HubState, open_leases, open_shared_files, read_version
 from cloud_hub.runtime.broker import Broker
 from cloud_hub.runtime.config import HubConfig
@@ -53,6 +50,7 @@ from cloud_hub.runtime.maintenance import (
 )
 from cloud_hub.runtime.policies import PolicyWatcher, repository_reader
 from cloud_hub.runtime.region import FileFollower, list_readers
+from cloud_hub.runtime.rollouts import follow_changes, open_rollouts
 from cloud_hub.runtime.services import HubServices
 from cloud_hub.security.hub_keys import HubCard, HubKeys, newest_key_number
 from cloud_hub.serving.region_idempotency import RegionKeys, RequestTable
@@ -62,7 +60,6 @@ from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.client import ApiAddress
 from policies.model.policy import Policy
-from policies.rollout_rules.plan import FleetMember
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.logging import JsonLog, describe_error, safe_name
 from wire.process.trace_export import Tracing
@@ -83,37 +80,6 @@ async def watch_file(file: Path, leave: asyncio.Event) -> None:
     while not await asyncio.to_thread(file.exists):  # noqa: ASYNC110 - a file rings no bell
         await asyncio.sleep(FILE_POLL_S)
     leave.set()
-
-
-def open_rollouts(
-    hub: Hub, registry: Registry, grounds: tuple[str, Repository], log: JsonLog
-) -> tuple[RolloutController, BundleTargets]:
-    """Open the rollouts (`grounds`: the URL of their database first) and attach a controller to the hub.
-
-    The caller starts its `run`.
-
-    ExitError(DATABASE) if it cannot be read.
-    """
-    where, repository = grounds
-
-    def members() -> Iterable[FleetMember]:
-        active = (each for each in registry.devices() if each.active)
-        return [FleetMember(each.id, each.device_class, each.region, each.tenant) for each in active]
-
-    def speaking(model: str) -> Mapping[str, int]:
-        try:
-            return hub.versions.devices_using(model, hub.now_ms())
-        except InferRefusedError:
-            return {}
-
-    catalog = BundleTargets(repository, speaking, hub.now_ms)
-    store = RolloutStore.open(where)
-    rollouts = RolloutController(
-        store,
-        RolloutDependencies(hub.voice.publish_note, hub.voice.acknowledge_report, members, catalog.check_plan, log),
-    )
-    hub.voice.attach_rollouts(rollouts)
-    return rollouts, catalog
 
 
 class HubProcess:
@@ -197,7 +163,7 @@ class HubProcess:
                 retires = functools.partial(does_task, hub.leases, RegionTask.RETIREMENTS)
                 works = {**self._side_tasks(), **bureau.named_tasks(hub.now_ms, retires)}
                 works |= self._repository_tasks(hub, bureau, rolling, orders)
-                works |= self._region_tasks(hub, registry, orders)
+                works |= self._region_tasks(hub, registry, orders, rolling[0])
                 works |= {"ledger": clerk.run(), "rollouts": rolling[0].run()}
                 beside = [group.create_task(work, name=title) for title, work in works.items()]
                 await _wait_first(hub.ready, self._ended)
@@ -275,12 +241,14 @@ class HubProcess:
             sides["watchdog"] = _feed_watchdog(every_s)
         return sides
 
-    def _region_tasks(self, hub: Hub, registry: Registry, orders: Orders) -> dict[str, Coroutine[Any, Any, None]]:
+    def _region_tasks(
+        self, hub: Hub, registry: Registry, orders: Orders, rollouts: RolloutController
+    ) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that take in what other hubs change; until they have, nothing new is taken."""
         if self._place is None or self._files is None:
             return {}
         hub.on_caught_up(math.inf)
-        readers = list_readers(hub, registry, self._keys, orders, self._files)
+        readers = (*list_readers(hub, registry, self._keys, orders, self._files), follow_changes(rollouts))
         schema = SchemaUpgrade(self._urls.server, self._log)
         does = functools.partial(does_task, hub.leases, RegionTask.SCHEMA)
         return {

@@ -15,7 +15,8 @@ from cloud_hub.engine.base import EchoEngine
 from cloud_hub.registry.access import Scope
 from cloud_hub.repository.publish import publish_bundle, publish_permit, revoke_published
 from cloud_hub.rollout.catalog import BundleTargets
-from cloud_hub.rollout.controller import RolloutController, RolloutDependencies
+from cloud_hub.rollout.controller import RolloutController
+from cloud_hub.rollout.dependencies import RolloutDependencies
 from cloud_hub.rollout.store import RolloutStore
 from models.signing.roles import Permit, model_path
 from policies.rollout_rules.plan import FleetMember

@@ -1,120 +1,28 @@
 """The rollout controller over a real database: one or two hubs, defects, clocks, and assignments that are repeated."""
 
-import asyncio
 import contextlib
-import io
 import sqlite3
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from cloud_hub.rollout.controller import RolloutController, RolloutDependencies, SteadyClock
-from cloud_hub.rollout.planning import RolloutOrder
-from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import TERMINAL, RolloutError, RolloutState
-from tests.cloud_hub.doubles.rollout_bench import BEGIN_S, NEW, QUICK, Device, members
-from wire.process.logging import JsonLog
+from tests.cloud_hub.doubles.rollout_bench import NEW, Device, members
+from tests.cloud_hub.doubles.rollout_site import ORDER, Site
 from wire.protocol.rollout import Assignment, InstallState
 
 S = RolloutState
-ORDER = RolloutOrder("digits", NEW, rules={**QUICK, "wave_deadline_s": 100_000.0}, id="r1")
 
 
 def refuse_writes(hub, refused):
     hub.store._engine.raw_connection().execute(f"pragma query_only={refused}")
 
 
-class Machine:
-    """Clocks of one machine: a wall clock that may be set, and a monotonic one."""
-
-    def __init__(self) -> None:
-        self.wall_s = BEGIN_S
-        self.runs_s = 0.0
-
-    def passes(self, seconds):
-        self.wall_s += seconds
-        self.runs_s += seconds
-
-
-class Site:
-    """Test bench: one or two hubs over one database, devices that obey, and time that the test moves."""
-
-    def __init__(self, path, fleet=20) -> None:
-        self.path = path
-        self.fleet = members(fleet)
-        self.devices = {each.device: Device(each.device) for each in self.fleet}
-        self.machine = Machine()
-        self.seen: list[Any] = []
-        self.unseen: dict[Any, Any] = {}
-        self.told: list[Any] = []
-        self.wrong = ""
-        self.hubs: list[Any] = []
-        self.tasks: list[Any] = []
-
-    def hub(self):
-        store = RolloutStore.open(self.path)
-        clock = SteadyClock(0.0, lambda: self.machine.wall_s, lambda: self.machine.runs_s)
-        desk = RolloutDependencies(self.tell, self.see, lambda: self.fleet, self.check, JsonLog(io.StringIO()))
-        rollouts: Any = RolloutController(store, desk, clock)
-        rollouts.store = store
-        self.hubs.append(rollouts)
-        self.tasks.append(asyncio.create_task(rollouts.run(0.002, 0.01)))
-        return rollouts
-
-    def see(self, device, seq):
-        self.seen.append((device, seq))
-        self.unseen.pop((device, seq), None)
-
-    def check(self, plan):
-        if self.wrong == "defect":
-            self.wrong = ""
-            raise ZeroDivisionError
-        return self.wrong
-
-    def tell(self, device, assignment):
-        self.told.append((self.machine.runs_s, device, assignment))
-        self.devices[device].hear(assignment, self.machine.runs_s)
-
-    def last(self, count):
-        return [device for wave in self.hubs[0]._find_core("r1").plan.waves for device in wave][-count:]
-
-    def candidates(self):
-        return [word for _, _, word in self.told if not word.withdraw and word.digest == NEW.digest]
-
-    async def passes(self, seconds, step=5.0):
-        for _ in range(int(seconds / step)):
-            self.machine.passes(step)
-            for device in self.devices.values():
-                self.unseen |= {(device.name, x.seq): x for x in device.step(self.machine.runs_s)}
-            for (device, _), report in self.unseen.items():  # again, until it is kept
-                for hub in self.hubs:
-                    hub.on_report(device, report)
-            await self.settled()
-
-    async def settled(self):
-        """Run a few rounds of every loop until their writes are done."""
-        for _ in range(3):
-            await asyncio.sleep(0.003)
-            for hub in self.hubs:
-                await hub._run_in_store(lambda _: None)
-
-    async def until(self, hub, states, seconds=5000):
-        for _ in range(int(seconds / 5)):
-            if hub.views() and hub.view("r1").state in states:
-                return hub.view("r1")
-            await self.passes(5)
-        raise AssertionError(hub.view("r1").state)
-
-
 @pytest.fixture
 async def site(tmp_path):
     made = Site(tmp_path / "rollouts.db")
     yield made
-    for task in made.tasks:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    await made.stop()
 
 
 async def test_a_rollout_from_its_start_to_its_end(site):
