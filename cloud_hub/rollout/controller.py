@@ -48,6 +48,7 @@ TICK_S = 1.0
 REFRESH_INTERVAL_S = 4.0  # how often the store is asked whether another hub has changed something
 MEMBERS_INTERVAL_S = 30.0  # how often the fleet is asked who is still in it
 RETRY_INTERVAL_S = 5.0  # after a defect
+FILES_WAIT_S = 10.0  # until what was published at another hub of the region has reached this one
 TRIES = 5
 REPEATED_MS = 40 * 86_400_000  # the last assignments of an ended rollout are repeated for so long
 _DISK_FULL = "it could not be written: the disk is full or damaged"
@@ -305,6 +306,9 @@ class RolloutController:
 
     async def _validate_plan(self, plan: RolloutPlan) -> None:
         why = await asyncio.to_thread(self._desk.check, plan)
+        if why and self._desk.decides is not None and self._clock.now() < plan.made_ms / 1000 + FILES_WAIT_S:
+            await self._reload_rollout(plan.id)  # it is asked for again with the next tick
+            return
         await self._apply_event(plan.id, lambda core, now: core.on_validated(why, now))
 
     # -- what is on disk

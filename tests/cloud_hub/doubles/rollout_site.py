@@ -104,12 +104,12 @@ class Site:
             for hub in self.hubs:
                 await hub._run_in_store(lambda _: None)
 
-    async def until(self, hub, states, seconds=5000):
+    async def until(self, hub, states, seconds=5000, rollout="r1"):
         for _ in range(int(seconds / 5)):
-            if hub.views() and hub.view("r1").state in states:
-                return hub.view("r1")
+            if any(each.id == rollout and each.state in states for each in hub.views()):
+                return hub.view(rollout)
             await self.passes(5)
-        raise AssertionError(hub.view("r1").state)
+        raise AssertionError(hub.view(rollout).state)
 
     async def stop(self):
         for task in self.tasks:

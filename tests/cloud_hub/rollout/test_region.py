@@ -2,6 +2,7 @@
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from cloud_hub.database.changes import Topic, read_revisions
 from cloud_hub.database.connection import open_part
@@ -115,6 +116,23 @@ async def test_people_command_at_any_hub_and_the_one_that_decides_obeys(site):
     with pytest.raises(RolloutError, match="start another one"):
         await one.abort("r1", "ann", "late")
     assert [entry.by for entry in await one.history("r1") if entry.what in {"paused_manual", "aborting"}] == ["bob"] * 2
+
+
+async def test_what_was_published_at_another_hub_is_waited_for_and_what_is_not_published_is_denied(site):
+    _, one, two = two_hubs(site)
+    site.wrong = "digits@2 is not published"
+    await two.start(ORDER, "ann")
+    await site.until(one, {S.VALIDATING})
+    site.wrong = ""
+    while one.view("r1").state is S.VALIDATING:  # before any more time passes
+        await site.settled()
+    await site.until(one, {S.RUNNING})
+    await one.abort("r1", "ann", "once more")
+    await site.until(one, {S.ABORTED})
+    site.wrong = "digits@2 is not published"
+    await two.start(replace(ORDER, id="r2"), "ann")
+    await site.until(one, {S.DENIED}, rollout="r2")
+    assert (one.view("r2").state, one.view("r2").why) == (S.DENIED, "digits@2 is not published")
 
 
 async def test_a_change_is_read_when_it_is_told_of_and_before_the_next_look(site):
