@@ -128,7 +128,7 @@ async def test_what_was_published_at_another_hub_is_waited_for_and_what_is_not_p
         await site.settled()
     await site.until(one, {S.RUNNING})
     await one.abort("r1", "ann", "once more")
-    await site.until(one, {S.ABORTED})
+    await site.until(two, {S.ABORTED})  # as it was written
     site.wrong = "digits@2 is not published"
     await two.start(replace(ORDER, id="r2"), "ann")
     await site.until(one, {S.DENIED}, rollout="r2")
