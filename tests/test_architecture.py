@@ -19,6 +19,7 @@ LOOPS = {
     "edge_agent/api/sources.py",
     "edge_agent/api/json_lines.py",
     "cloud_hub/runtime/hub.py",
+    "cloud_hub/jobs/runner.py",
 }
 TEST = re.compile(r"^ *(?:async )?def test_", re.MULTILINE)
 MOCK = re.compile(r"(?<![\w.\"'])(?:monkeypatch|MagicMock|AsyncMock|Mock|patch|mocker)\b")

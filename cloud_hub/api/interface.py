@@ -19,6 +19,7 @@ from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import EnrollmentService
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.renewal import RenewalService
+from cloud_hub.jobs.desk import JobDesk
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.region.overview import RegionOverview
 from cloud_hub.registry.access import ApiKeys
@@ -176,6 +177,7 @@ class ApiContext:
     `work`: where statements of the registry, the keys and the orders run. `hears_region`: whether this hub would know
     by now what other hubs have revoked. `clock_fault`: what is wrong with the machine's clock, "" if nothing is: no
     certificates are issued by a wrong one. `overview`: of the region's hubs; None of a hub that is alone.
+    `jobs`: work that outlives its request.
     """
 
     hub: HubStatusSource
@@ -208,3 +210,4 @@ class ApiContext:
     hears_region: Callable[[], bool] = lambda: True
     clock_fault: Callable[[], str] = str
     overview: RegionOverview | None = None
+    jobs: JobDesk | None = None

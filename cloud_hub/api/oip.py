@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-import numpy.typing as npt
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -26,11 +25,11 @@ from cloud_hub.api.routing import Route, RouteAccess, answer_json
 from cloud_hub.core.web_requests import InferOptions, InferRefusedError, StillRunningError
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.registry.access import Caller, Scope
+from cloud_hub.serving.infer_answers import encode_answer, read_samples
 from models.bundle.manifest import is_text_input
-from models.runtime.runner import SampleError
-from models.runtime.text import describe_input, parse_samples
+from models.runtime.text import describe_input
 from wire.http import oip
-from wire.http.answer_tensors import build_answer_tensors, list_answer_outputs
+from wire.http.answer_tensors import list_answer_outputs
 from wire.http.guards import error_response, read_body
 from wire.http.oip import (
     OipError,
@@ -38,9 +37,8 @@ from wire.http.oip import (
     shorten_name,
 )
 from wire.http.openapi import INFER_REPLY, MODEL_METADATA, SERVER_METADATA, Schema, describe_infer_body
-from wire.http.tensors import name_domain
 from wire.process.tracing import parse_traceparent
-from wire.protocol.messages import Prediction, RefusalReason
+from wire.protocol.messages import RefusalReason
 
 MAX_TIMEOUT_US = 3_600_000_000
 PARAMETERS = ("priority", "timeout")
@@ -60,7 +58,7 @@ def parse_options(
     for key in parameters:
         if key not in (*PARAMETERS, *oip.SEQUENCE_PARAMETERS):
             raise OipError(400, f"unknown parameter '{shorten_name(key)}': the hub takes {' and '.join(PARAMETERS)}")
-    key = _idempotency_key(request)
+    key = read_idempotency_key(request)
     fingerprint = sha256(request.path.encode(errors="surrogateescape") + b"\n" + body).digest() if key else b""
     return InferOptions(
         tenant=caller.tenant,
@@ -87,7 +85,7 @@ def extract_span(traceparent: str) -> str:
     return traceparent[36:52]
 
 
-def _idempotency_key(request: web.Request) -> str:
+def read_idempotency_key(request: web.Request) -> str:
     """Return the idempotency key, "" where none was sent. OipError(400) if it is malformed."""
     found = request.headers.getall("Idempotency-Key", [])
     if not found:
@@ -107,7 +105,6 @@ def _whole_number(parameters: Mapping[str, OipParameter], name: str, most: int) 
 
 
 INFER_BODY = describe_infer_body("priority (1 = highest, 0 = default), timeout (microseconds), binary_data_output")
-MAX_ROWS = 256  # of one request; larger batches are several requests
 EXTENSIONS = ("model_repository", "statistics", "schedule_policy", "parameters")
 _MODEL = "/v2/models/{model}"
 _VERSIONED = _MODEL + "/versions/{version}"
@@ -121,7 +118,7 @@ _STATUS = {
     RefusalReason.CONFLICT: 422,
     RefusalReason.ENGINE: 500,
 }
-_MESSAGES = {
+REFUSAL_MESSAGES = {
     RefusalReason.RATE: "this tenant asks for more than its share, ask again later",
     RefusalReason.BUSY: "the hub is busy, ask again",
     RefusalReason.DRAINING: "the hub is stopping, ask again",
@@ -191,7 +188,7 @@ class OipRoutes:
         400 schema, 404 no such model, 409 or 422 idempotency key, 429 rate, 503 busy or stopping, 504 the request's own
         timeout.
         """
-        engine, card = self._find_card(request)
+        engine = self._find_card(request)[0]
         began = time.time()
         wish = NO_OPTIONS
         try:
@@ -199,9 +196,10 @@ class OipRoutes:
             body = await read_body(request, *self._body)
             asked = oip.parse_infer_request(body, request.headers.get(oip.HEADER_LENGTH))
             wish = parse_options(request, asked.parameters, caller_of(request), body)
-            oip.validate_wanted_outputs(asked, [spec.name for spec in card.outputs])
-            inputs = _parse_samples(asked, engine)
-            reply = _encode_reply(asked, engine, await self._inference.infer(engine.name, inputs, wish))
+            inputs = read_samples(asked, engine)
+            predictions = await self._inference.infer(engine.name, inputs, wish)
+            encoded = encode_answer(asked, engine, predictions)
+            reply = web.Response(body=encoded.body, headers=encoded.headers())
         except InferRefusedError as refused:
             reply = answer_refused(refused)
         if wish.trace:
@@ -226,14 +224,6 @@ def describe_model(card: ModelCard, versions: Sequence[str]) -> oip.ModelMetadat
     return oip.ModelMetadata(card.ref.name, tuple(versions), "skerry_hub", (describe_input(spec),), outputs)
 
 
-def _parse_samples(asked: oip.InferRequest, card: ModelCard) -> npt.NDArray[Any]:
-    """Return the samples of a request. OipError(400) if they are not what the model takes."""
-    try:
-        return parse_samples(asked, card.input, MAX_ROWS)
-    except SampleError as error:
-        raise OipError(400, str(error)) from None
-
-
 def answer_refused(refused: InferRefusedError) -> web.Response:
     """Return a refusal as a response: status, one line, and how long to wait where asking again helps.
 
@@ -243,7 +233,7 @@ def answer_refused(refused: InferRefusedError) -> web.Response:
         return error_response(409, "the same Idempotency-Key is being computed, ask again", {"Retry-After": "1"})
     status = _STATUS.get(refused.reason, 503)
     wait = {"Retry-After": str(max(1, math.ceil(refused.retry_after_s)))} if status in (429, 503, 504) else None
-    response = error_response(status, _MESSAGES.get(refused.reason, refused.reason.value), wait)
+    response = error_response(status, REFUSAL_MESSAGES.get(refused.reason, refused.reason.value), wait)
     if refused.reason is RefusalReason.DRAINING:
         response.force_close()  # a retry then connects anew, to another hub or none
     return response
@@ -252,14 +242,3 @@ def answer_refused(refused: InferRefusedError) -> web.Response:
 def _read_route(path: str, handler: Handler, says: str, gives: Schema | None = None) -> Route:
     """Return a GET route that needs the scope `infer`, except on this machine."""
     return Route("GET", path, handler, says, RouteAccess.HERE, scope=Scope.INFER, gives=gives, tag="inference")
-
-
-def _encode_reply(asked: oip.InferRequest, card: ModelCard, predictions: Sequence[Prediction]) -> web.Response:
-    """Encode predictions as the protocol's response: JSON, with binary tensors if asked for."""
-    version = str(card.ref.version)
-    facts: dict[str, oip.OipParameter] = {"source": "hub", "model_version": version}
-    facts["in_domain"] = ",".join(name_domain(each.in_domain) for each in predictions)
-    outputs = build_answer_tensors(predictions, card.labels, text=is_text_input(card.input))
-    reply = oip.InferResponse(card.ref.name, version, asked.id, outputs, facts)
-    encoded = oip.encode_infer_response(reply, asked)
-    return web.Response(body=encoded.body, headers=encoded.headers())

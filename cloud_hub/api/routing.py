@@ -122,6 +122,7 @@ def answer_json(value: object, status: int = 200, headers: dict[str, str] | None
 
 _TAGS = {
     "inference": "Open Inference Protocol v2, with the extensions named in `GET /v2`",
+    "jobs": "Work that outlives its request: hand it over, come back for it",
     "language": "Language models, in the form of OpenAI's interface",
     "health": "Liveness, readiness and metrics",
     "devices": "Devices: enrolment, renewal, life cycle",

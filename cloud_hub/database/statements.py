@@ -136,6 +136,16 @@ def check_room(connection: sa.Connection) -> None:
         connection.exec_driver_sql("insert into pg_temp.room select repeat('x', 1500) from generate_series(1, 44)")
 
 
+def insert_or_leave(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
+    """Insert a row unless one has any of its unique values; returns whether it was inserted.
+
+    On PostgreSQL it waits for another transaction that is inserting the same.
+    """
+    insert = _INSERTS[connection.dialect.name](table)
+    inserted = insert.on_conflict_do_nothing().returning(*table.primary_key)
+    return connection.execute(inserted, dict(row)).first() is not None
+
+
 def hold_for_session(connection: sa.Connection, name: str) -> bool:
     """Hold a name for as long as this connection to PostgreSQL lives; False if another connection holds it."""
     held = sa.func.pg_try_advisory_lock(_LOCK_SPACE, sa.func.hashtext(name))

@@ -108,6 +108,50 @@ tombstones = _table(
     _needed("at_ms", sa.BigInteger),
 )
 
+# Work that outlives its request, see `jobs`. `shard`: of its id; whoever serves it runs it. `claims`: how often a hub
+# has begun it, so that what an earlier one says of it counts no more; `tries` of these failed, in `crashes` the hub
+# ended. `timer_ms`: while it is open the end of its own time, then of its retention. `known_by`: a keyed digest of its
+# Idempotency-Key, `fingerprint` one of its body. `hook`: sealed address that is told of its end, next at `notify_ms`.
+jobs = _table(
+    QUESTIONS,
+    "jobs",
+    _key("id"),
+    _needed("tenant"),
+    _needed("caller"),
+    _needed("shard", Int64),
+    _needed("model"),
+    _needed("state"),
+    _needed("made_ms", Int64),
+    _needed("not_before_ms", Int64),
+    _needed("timer_ms", Int64),
+    _needed("tries", Int64, "0"),
+    _needed("crashes", Int64, "0"),
+    _needed("claims", Int64, "0"),
+    _needed("why", default=""),
+    _needed("timeout_ms", Int64),
+    sa.Column("ended_ms", Int64),
+    sa.Column("known_by", sa.LargeBinary),
+    _needed("fingerprint", sa.LargeBinary),
+    _needed("batch", default=""),
+    _needed("line", Int64, "0"),
+    _needed("device", default=""),
+    sa.Column("subject", sa.LargeBinary),
+    sa.Column("hook", sa.LargeBinary),
+    sa.Column("notify_ms", Int64),
+    _needed("notify_tries", Int64, "0"),
+    sa.Index("jobs_due", "state", "tenant", "not_before_ms"),
+    sa.Index("jobs_timer", "timer_ms"),
+    sa.Index("jobs_known_by", "known_by", unique=True),
+    sa.Index("jobs_batch", "batch", "line"),
+    sa.Index("jobs_subject", "device", "subject"),
+    sa.Index("jobs_notify", "notify_ms"),
+)
+
+# What a job computes, until it is computed no more, and its answer; each sealed under the hub's or region's key.
+job_bodies = _table(
+    QUESTIONS, "job_bodies", _key("id"), sa.Column("body", sa.LargeBinary), sa.Column("answer", sa.LargeBinary)
+)
+
 # -- registry: devices, invites and standing orders, see `registry.registry` and `registry.orders_store`
 
 devices = _table(

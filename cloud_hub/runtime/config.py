@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.database.server import check_server, check_url
 from cloud_hub.engine.types import EngineOptions, RemoteServer
+from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.region.leases import LIFE_S
 from cloud_hub.runtime.broker import BrokerSettings
 from cloud_hub.runtime.language_models import LlmSection, check_names
@@ -26,6 +27,7 @@ from wire.protocol.topics import HUB_NAMES
 
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()
+_JOBS = JobSettings()
 _UNPUBLISHED = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
 
 
@@ -190,6 +192,24 @@ class CostsSection(ConfigSection):
     kwh: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
+class JobsSection(ConfigSection):
+    """Section [jobs]: work that outlives its request, see docs/jobs.md. Times in seconds.
+
+    `timeout_s`: a job's own time if it names none; `tries`: how often one is tried; `keep_s`: how long an ended one is
+    kept, `keep_dead_s` a dead one; `window`: how many a hub has in its queues at once.
+    """
+
+    timeout_s: Annotated[float, Field(ge=1, le=7 * 86_400)] = _JOBS.timeout_s
+    tries: Annotated[int, Field(ge=1, le=100)] = _JOBS.tries
+    keep_s: Annotated[float, Field(ge=1, le=31 * 86_400)] = _JOBS.keep_s
+    keep_dead_s: Annotated[float, Field(ge=1, le=31 * 86_400)] = _JOBS.keep_dead_s
+    window: Annotated[int, Field(ge=1, le=4096)] = _JOBS.window
+
+    def job_settings(self) -> JobSettings:
+        """Return the limits of jobs."""
+        return JobSettings(**self.model_dump())
+
+
 class TraceSection(ConfigSection):
     """Section [trace]: where spans go, a `file` of JSON lines or a collector's OTLP/HTTP `endpoint`. Off by default."""
 
@@ -217,6 +237,7 @@ class HubConfig(ProcessConfig):
     engine: EngineSection = EngineSection()
     store: StoreSection = StoreSection()
     costs: CostsSection = CostsSection()
+    jobs: JobsSection = JobsSection()
     trace: TraceSection = TraceSection()
     llm: tuple[LlmSection, ...] = ()
     remote: tuple[RemoteSection, ...] = ()

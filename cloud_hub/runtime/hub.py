@@ -21,30 +21,27 @@ from cloud_hub.core.shards import ServedShards
 from cloud_hub.database.errors import name_fault
 from cloud_hub.database.offload import OrderedWork
 from cloud_hub.engine.base import Engine
-from cloud_hub.engine.card_energy import EnergyCounters
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.engine.worker import BatchResult
-from cloud_hub.llm.model import LlmRecord
 from cloud_hub.llm.questions import QuestionAsker
 from cloud_hub.llm.service import LanguageModels
-from cloud_hub.llm.telemetry import describe_usage, is_computed_here
 from cloud_hub.region.lease_keeper import LeaseKeeper, does_task
 from cloud_hub.region.leases import TASKS
 from cloud_hub.region.news import find_closing_time
 from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.presence import DeviceActivity, DevicePresence
+from cloud_hub.runtime.billing import HubBilling
+from cloud_hub.runtime.jobs import HubJobs, JobServices
 from cloud_hub.runtime.link import HubLink, OutboundPublisher, TransportFactory
 from cloud_hub.runtime.services import HubServices
 from cloud_hub.runtime.shard_server import LeasedShards, RateDivider
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.security.hub_keys import HubKeys
 from cloud_hub.serving.bundles import MemoryCatalog
-from cloud_hub.serving.energy import EnergyMeter, EnergyUser
 from cloud_hub.serving.executor import BatchExecutor, EnginePool
 from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.serving.versions import VersionManager
 from cloud_hub.serving.web_inference import WebInference
-from cloud_hub.storage.costs import Usage, describe_batch
 from cloud_hub.storage.gateway import StoreGateway
 from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.clock import HubClock
@@ -82,7 +79,6 @@ class Hub:
         self._work = sides.work or OrderedWork()
         self._log = sides.log or JsonLog()
         self.language_models = sides.language_models or LanguageModels()
-        self.language_models.add_sink(self._bill_record)
         stock, asker = sides.stock or MemoryCatalog({}), QuestionAsker(self.language_models)
         self.engines = EnginePool(engines, stock, self._on_loaded, self._log, asker)
         self._envelopes = HubEnvelopes(keys)
@@ -107,15 +103,20 @@ class Hub:
         )
         self.voice = OutboundPublisher(self._link, self._envelopes, registry, self._now)
         self.inference = WebInference(self._core, self._now, self._flush_events, self.observer, sides.request_keys)
+        self.jobs = self._open_jobs(sides.jobs)
         self.versions = VersionManager(
             self._core.lineup, self.engines, self._handle_and_flush, sides.spoken or ModelUsageStore.open(None)
         )
         self.leases = sides.leases
         self._shards = self._open_shards(sides.rated)
         self._serve_by_lease(self.leases)
-        self._energy = self._open_energy(sides.energy) if sides.energy else None
+        self._billing = HubBilling(self.store, settings.region, self.language_models, self.engines.setups, sides.energy)
         self._stop, self._ready = asyncio.Event(), asyncio.Event()
         self._obey_one = self._command_handlers()
+
+    def _open_jobs(self, services: JobServices) -> HubJobs:
+        url = self._settings.database_url
+        return HubJobs(self.store, self.inference, url, services=services, now=self._now, log=self._log)
 
     def _open_shards(self, rated: Iterable[RateDivider]) -> LeasedShards:
         told = ((self.language_models.divide_rates, *rated), self._presence.forget_shards)
@@ -152,10 +153,6 @@ class Hub:
             c.ResendAssignments: self.voice.on_hello,
             c.RecordInstallReport: self.voice.on_report,
         }
-
-    def _open_energy(self, counters: EnergyCounters) -> EnergyMeter:
-        models, region = self.language_models, self._settings.region
-        return EnergyMeter(counters, region, self._bill_energy, lambda: models.oldest_begun_at, time.time)
 
     def _mark_suspect(self, command: c.SuspendDevice) -> None:
         self._work.submit(self._registry.suspect, command.device, int(self._clock.now() * 1000))
@@ -199,6 +196,7 @@ class Hub:
         if not self._core.draining:
             self._core.drain()
             self.language_models.drain()
+            self.jobs.drain()
             if self.leases is not None:
                 self.leases.drain()
             self._drain_until = time.monotonic() + self._settings.drain_s
@@ -211,6 +209,7 @@ class Hub:
         while self._open_work() and time.monotonic() < self._drain_until:  # noqa: ASYNC110 - once in a life
             await asyncio.sleep(0.01)
         self._handle_and_flush(self._core.refuse_web_requests)
+        await self.jobs.settle(LINGER_S)
         until = time.monotonic() + min(LINGER_S, self._settings.drain_s)
         while self.inference.idle_s() < QUIET_S and time.monotonic() < until:  # noqa: ASYNC110 - they are told so
             await asyncio.sleep(0.01)
@@ -289,7 +288,7 @@ class Hub:
         spans = self.observer.span_counts()
         own = {"commits": self.store.commits, "load_failed": self.engines.failed_loads}
         language = self.language_models.counters()
-        return {**self._core.counts, **self._link.counts, **ledger, **spans, **own, **language}
+        return {**self._core.counts, **self._link.counts, **ledger, **spans, **own, **language, **self.jobs.counts}
 
     # -- tasks
 
@@ -299,8 +298,9 @@ class Hub:
                 group.create_task(self._link.run(), name="hub-link"),
                 group.create_task(self._run_timer(), name="hub-wake"),
                 group.create_task(self.inference.run(), name="hub-pulse"),
+                group.create_task(self.jobs.run(), name="hub-jobs"),
                 group.create_task(self.language_models.run(), name="hub-language-models"),
-                *([group.create_task(self._energy.run(), name="hub-energy")] if self._energy else []),
+                group.create_task(self._billing.run(), name="hub-energy"),
             ]
             if self.leases is not None:
                 tasks.append(group.create_task(self._shards.run(self.leases), name="hub-leases"))
@@ -345,23 +345,7 @@ class Hub:
     def _on_computed(self, ticket: int, result: BatchResult) -> None:
         batch, now = self._core.running_batch(ticket), self._clock.now()
         self.observer.on_batch(batch, result, now)
-        if not result.error and not any(each.usage for each in result.predictions):  # a text is billed by its tokens
-            self.store.add_usages(describe_batch(batch, result.seconds, self._settings.region, now))
-            if self._energy:
-                self._energy.on_batch(batch, result.seconds, self.engines.setups().get(batch.model))
-
-    def _bill_record(self, record: LlmRecord) -> None:
-        if self._energy and is_computed_here(record):
-            user = EnergyUser(record.caller.tenant, record.model, record.region)
-            self._energy.ledger.on_computed(user, record.begun_at, record.ended_at)
-        if record.caller.question:
-            return  # a device's: billed in the commit that stores its answer
-        self.store.add_usages([describe_usage(record)])
-        self.store.submit_job()
-
-    def _bill_energy(self, used: list[Usage]) -> None:
-        self.store.add_usages(used)
-        self.store.submit_job()
+        self._billing.on_computed(batch, result, now)
 
     def _handle_event(self, event: Callable[..., list[c.Command]], *facts: Any) -> None:
         """Handle one event: call the core and execute its commands."""

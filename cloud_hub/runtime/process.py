@@ -40,6 +40,7 @@ from cloud_hub.runtime.config import HubConfig
 from cloud_hub.runtime.engines import bundle_catalog
 from cloud_hub.runtime.hub import Hub
 from cloud_hub.runtime.identity import IdentityService
+from cloud_hub.runtime.jobs import open_job_services
 from cloud_hub.runtime.language_models import open_language_models
 from cloud_hub.runtime.maintenance import (
     HubKeyRotation,
@@ -199,6 +200,7 @@ class HubProcess:
             energy=open_energy_counters(),
             leases=open_leases(self._config, self._log),
             clock=self._place.clock if self._place else None,
+            jobs=open_job_services(self._config, self._ground.state.keys, self._shared),
         )
 
     def _open_request_keys(self) -> RegionKeys | None:
@@ -297,6 +299,7 @@ class HubProcess:
             hears_region=hub.hears_region,
             clock_fault=self._place.clock.fault if self._place else str,
             overview=self._overview,
+            jobs=hub.jobs.desk,
         )
 
     def _open_ledger(self, hub: Hub, registry: Registry) -> LedgerLogService:

@@ -9,6 +9,7 @@ from cloud_hub.llm.service import LanguageModels
 from cloud_hub.region.clock import RegionClock
 from cloud_hub.region.lease_keeper import LeaseKeeper
 from cloud_hub.registry.orders import Orders
+from cloud_hub.runtime.jobs import JobServices
 from cloud_hub.serving.bundles import BundleCatalog
 from cloud_hub.serving.idempotency import RequestKeys
 from cloud_hub.serving.telemetry import InferenceObserver
@@ -31,3 +32,4 @@ class HubServices(NamedTuple):
     leases: LeaseKeeper | None = None  # of the shards that it serves; without, it serves all of them
     rated: tuple[Callable[[int], None], ...] = ()  # told by how many hubs the region's rates are divided
     clock: RegionClock | None = None  # that all hubs of the region go by; without, this machine's
+    jobs: JobServices = JobServices()

@@ -6,20 +6,21 @@ disk; two identical ones share one.
 """
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cloud_hub.core import commands
 from cloud_hub.core.commands import Erasure, ErasureRequest, Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.database.connection import is_server, sqlite_file
+from cloud_hub.jobs.runner import WorkFailedError
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.storage.costs import US_PER_S, CostEntry, Usage, merge_usages, read_costs_aside
-from cloud_hub.storage.jobs import NO_TERM, JobResult, ShardClaim, StoreError, StoreJob
+from cloud_hub.storage.jobs import NO_TERM, JobResult, ShardClaim, StoreError, StoreJob, StoreWork
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import Store, read_owed_aside, read_tallies_aside
+from cloud_hub.storage.writer import StoreWriter
 from wire.errors import LocalError
 from wire.process.files import list_set_aside
 from wire.process.logging import JsonLog, safe_name
@@ -73,6 +74,7 @@ class StoreGateway:
         self._writer: StoreWriter | None = None
         self._unbilled: list[Usage] = []
         self._erasing: dict[ErasureRequest, asyncio.Future[Erasure]] = {}
+        self._working: dict[int, asyncio.Future[Any]] = {}
         self._served = self._probing = False
         self._seen = 0  # commits when `probe` was called last
 
@@ -144,11 +146,36 @@ class StoreGateway:
         """Unanswered questions of these shards, as stored. SQLAlchemyError if the database cannot be asked."""
         return await asyncio.to_thread(read_owed_aside, self._url, shards)
 
+    @property
+    def terms(self) -> Mapping[int, int] | None:
+        """Shards that are served here, with the terms of their leases; None without leases."""
+        return self._terms
+
+    @property
+    def shared(self) -> bool:
+        """Whether other hubs may write to the database too."""
+        return self._terms is not None
+
     def _claim(self, device: str) -> None:
         """Note under which lease the gathered job writes about this device."""
         if self._terms is not None:
-            shard = compute_shard(device)
+            self._claim_shard(compute_shard(device))
+
+    def _claim_shard(self, shard: int) -> None:
+        if self._terms is not None:
             self._job.claims.add(ShardClaim(shard, self._terms.get(shard, NO_TERM)))
+
+    async def run_work(self, work: StoreWork) -> Any:
+        """Do a piece of work in the next commit; returns what it found. WorkFailedError if nothing was written."""
+        future = self._working[id(work)] = asyncio.get_running_loop().create_future()
+        for shard in work.shards:
+            self._claim_shard(shard)
+        self._job.works.append(work)
+        self.submit_job()
+        try:
+            return await asyncio.shield(future)
+        except StoreError as error:
+            raise WorkFailedError(str(error)) from None
 
     # -- requests of the web API
 
@@ -267,6 +294,8 @@ class StoreGateway:
         for wish, erasure in zip(job.erases, done.erased, strict=True):
             self._hear(self._core.on_erased, erasure.keys, erasure.stone)
             self._erasing.pop(wish).set_result(erasure)
+        for work, found in zip(job.works, done.found, strict=True):
+            self._working.pop(id(work)).set_result(found)
         if done.more:
             self._job.prune_before_ms = job.prune_before_ms
             self._prune_served()
@@ -284,6 +313,8 @@ class StoreGateway:
             self._hear(self._core.on_find_failed, find)
         for wish in done.job.erases:
             self._erasing.pop(wish).set_exception(StoreError(done.error, done.reason))
+        for work in done.job.works:
+            self._working.pop(id(work)).set_exception(StoreError(done.error, done.reason))
 
 
 def end_with_verdict(command: commands.SealVerdict, frame: bytes, now: float) -> commands.QuestionEnding:
@@ -300,80 +331,3 @@ def end_with_verdict(command: commands.SealVerdict, frame: bytes, now: float) ->
         question_bytes=command.question_bytes,
         usage=said.usage,
     )
-
-
-GROUP = 64  # jobs per transaction; a job is one round of the loop, up to 64 messages
-
-DoneCallback = Callable[[list[JobResult]], None]
-
-
-class StoreWriter:
-    """Runs store jobs on one thread.
-
-    Call `submit` on the event loop; `on_done` is called there with each commit's results.
-    """
-
-    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, on_done: DoneCallback) -> None:
-        self._store = store
-        self._loop = loop
-        self._on_done = on_done
-        self._jobs: queue.SimpleQueue[StoreJob | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run_thread, name="hub-store", daemon=True)
-        self.commits = 0
-        self._thread.start()
-
-    def submit(self, job: StoreJob) -> None:
-        """Queue a job for the next commit."""
-        self._jobs.put(job)
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    async def close(self) -> None:
-        """Write what was submitted, then end the thread and close the database."""
-        self._jobs.put(None)
-        await asyncio.to_thread(self._thread.join)
-        self._store.close()
-
-    def _run_thread(self) -> None:
-        while True:
-            jobs = self._collect_jobs()
-            work = [job for job in jobs if job is not None]
-            if work:
-                self._post_results(self._apply_jobs(work))
-            if len(work) != len(jobs):
-                return
-
-    def _collect_jobs(self) -> list[StoreJob | None]:
-        jobs = [self._jobs.get()]
-        while len(jobs) < GROUP and jobs[-1] is not None:
-            try:
-                jobs.append(self._jobs.get_nowait())
-            except queue.Empty:
-                break
-        return jobs
-
-    def _apply_jobs(self, jobs: list[StoreJob], *, again: bool = False) -> list[JobResult]:
-        self.commits += 1
-        try:
-            return self._store.apply_jobs(jobs)
-        except StoreError as error:
-            if error.fenced:  # nothing was written; without what is lost the rest is
-                for job in jobs:
-                    job.leave_out(error.fenced)
-                return self._apply_jobs(jobs, again=again)
-            if error.lost and not again:  # a new connection finds out whether they were executed
-                for job in jobs:
-                    job.used = []  # nobody could find out whether it was counted, and nothing is billed twice
-                return self._apply_jobs(jobs, again=True)
-            if len(jobs) == 1 or error.unavailable:
-                return [JobResult(job, error=str(error), reason=error.reason) for job in jobs]
-        # One of them fails the whole transaction: run each in its own.
-        return [done for job in jobs for done in self._apply_jobs([job])]
-
-    def _post_results(self, dones: list[JobResult]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._on_done, dones)
-        except RuntimeError:
-            return  # the event loop was closed: the results are not wanted any more

@@ -5,9 +5,10 @@ database; without leases it names none.
 """
 
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
+import sqlalchemy as sa
 
 from cloud_hub.core.commands import (
     Erasure,
@@ -33,6 +34,23 @@ class ShardClaim(NamedTuple):
     term: int
 
 
+class StoreWork(Protocol):
+    """A piece of work of another part of the hub, done in the transaction of a `StoreJob`, after its writes.
+
+    It may be done twice: of a lost COMMIT nobody knows whether it was carried out.
+    """
+
+    @property
+    def shards(self) -> AbstractSet[int]:
+        """Shards under whose leases it is done."""
+
+    def leave_out(self, shards: AbstractSet[int]) -> None:
+        """Do nothing of these shards."""
+
+    def run(self, connection: sa.Connection) -> Any:
+        """Do it, in the transaction under way; returns what it found."""
+
+
 class StoreJob(msgspec.Struct):
     """Writes and reads of one round of the event loop, executed in this order."""
 
@@ -42,6 +60,7 @@ class StoreJob(msgspec.Struct):
     finds: list[LookUpQuestions] = msgspec.field(default_factory=list)
     erases: list[ErasureRequest] = msgspec.field(default_factory=list)
     used: list[Usage] = msgspec.field(default_factory=list)  # beside what the endings used
+    works: list[StoreWork] = msgspec.field(default_factory=list)
     prune_before_ms: int = 0
     purge_ms: int = 0
     probe: bool = False  # write something that changes nothing, to learn whether the database takes it
@@ -51,7 +70,7 @@ class StoreJob(msgspec.Struct):
     fenced: set[ShardClaim] = msgspec.field(default_factory=set)  # of its claims those that did not hold
 
     def __bool__(self) -> bool:
-        writes = (self.forgets, self.keeps, self.endings, self.erases, self.used)
+        writes = (self.forgets, self.keeps, self.endings, self.erases, self.used, self.works)
         return any((*writes, self.finds, self.prune_before_ms, self.purge_ms, self.probe))
 
     def leave_out(self, lost: AbstractSet[ShardClaim]) -> None:
@@ -65,6 +84,8 @@ class StoreJob(msgspec.Struct):
         self.forgets = [key for key in self.forgets if compute_shard(key.device) not in gone]
         self.keeps = [question for question in self.keeps if compute_shard(question.key.device) not in gone]
         self.endings = [ending for ending in self.endings if compute_shard(ending.key.device) not in gone]
+        for work in self.works:
+            work.leave_out(gone)
         if self.prune_shards is not None:
             self.prune_shards -= gone
 
@@ -80,6 +101,7 @@ class JobResult(msgspec.Struct):
     highest: dict[Stream, int] = msgspec.field(default_factory=dict)
     vanished: set[QuestionKey] = msgspec.field(default_factory=set)
     erased: list[Erasure] = msgspec.field(default_factory=list)
+    found: list[Any] = msgspec.field(default_factory=list)  # by each of its works
     more: bool = False  # more rows are left to be pruned
     error: str = ""
     reason: str = ""

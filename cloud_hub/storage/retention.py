@@ -18,6 +18,7 @@ from cloud_hub.core.commands import Erasure, ErasureRequest, QuestionEnding, Que
 from cloud_hub.database.changes import Topic, record_change
 from cloud_hub.database.statements import write_rows
 from cloud_hub.database.tables import effects, sealed, tallies, tombstones
+from cloud_hub.jobs.table import erase_jobs
 from wire.protocol.messages import RefusalReason
 
 MIN_SHOWN_COUNT = 10
@@ -106,7 +107,8 @@ def erase_subject_rows(connection: sa.Connection, wish: ErasureRequest) -> Erasu
             effects.update().where(_match_key(effects, key)).values({**_ERASED_VALUES, "ended_ms": ended})
         )
         connection.execute(sealed.delete().where(_match_key(sealed, key)))
-    return Erasure(keys, len(wish.questions), _write_tombstone(connection, wish, len(keys)))
+    handed_over = erase_jobs(connection, wish.device, wish.subject, wish.before_ms)
+    return Erasure(keys, len(wish.questions), _write_tombstone(connection, wish, len(keys) + handed_over))
 
 
 def _write_tombstone(connection: sa.Connection, wish: ErasureRequest, rows: int) -> Tombstone:

@@ -102,6 +102,7 @@ class Store:
                     self._write_jobs(connection, part)
                 for done in dones:
                     self._read_finds(connection, done)
+                    done.found = [work.run(connection) for work in done.job.works]
         except sa.exc.SQLAlchemyError as error:
             lost = is_lost(error)
             self._uncertain |= _list_keys(jobs) if lost else set()

@@ -223,6 +223,7 @@ class Site:
             ledger=clerk,
             language_models=models,
             prices=more.pop("prices", PriceList()),
+            jobs=more.pop("jobs", None),
             **rolling,
             **trusted,
         )

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from cloud_hub.storage.gateway import StoreWriter
 from cloud_hub.storage.jobs import JobResult, StoreJob
 from cloud_hub.storage.store import Store
+from cloud_hub.storage.writer import StoreWriter
 from tests.cloud_hub.storage.test_store import ending, question
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.core.commands import QuestionEnding, QuestionKey
-from cloud_hub.storage.gateway import StoreWriter
 from cloud_hub.storage.jobs import JobResult, StoreError, StoreJob
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import Store, read_tallies_aside
+from cloud_hub.storage.writer import StoreWriter
 from simulations.postgres import PostgresServer
 from tests.cloud_hub.doubles.silent_commit import SilentCommit
 from tests.cloud_hub.storage.test_store import key, question

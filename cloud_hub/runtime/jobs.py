@@ -1,0 +1,77 @@
+"""The jobs of a hub: its runner, and the desk that the web API asks, over the hub's own store and queues."""
+
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from cloud_hub.jobs.decisions import JobSettings
+from cloud_hub.jobs.desk import JobDesk, JobReader
+from cloud_hub.jobs.runner import JobRunner
+from cloud_hub.jobs.sealing import JobVault
+from cloud_hub.region.shared_files import SharedFiles
+from cloud_hub.region.vault import KEY_BYTES, RegionVault
+from cloud_hub.runtime.config import HubConfig
+from cloud_hub.serving.job_computing import QueuedComputer
+from cloud_hub.serving.web_inference import WebInference
+from cloud_hub.storage.gateway import StoreGateway
+from wire.process.logging import JsonLog
+
+
+class JobServices(msgspec.Struct, frozen=True):
+    """What a hub is given for its jobs. `vault` None: bodies are sealed under a key that ends with the process."""
+
+    vault: JobVault | None = None
+    settings: JobSettings = JobSettings()
+
+
+def open_job_services(config: HubConfig, keys: Path, shared: SharedFiles | None) -> JobServices:
+    """Open the key of bodies: the region's, or this hub's own in its folder of keys. ExitError if it is none."""
+    return JobServices(JobVault(shared.vault) if shared else JobVault.open(keys), config.jobs.job_settings())
+
+
+class HubJobs:
+    """Runs the jobs of a hub, and takes new ones. `url`: of the questions' database; `now`: hub time in seconds."""
+
+    def __init__(
+        self,
+        store: StoreGateway,
+        inference: WebInference,
+        url: str,
+        *,
+        services: JobServices,
+        now: Callable[[], float],
+        log: JsonLog,
+    ) -> None:
+        vault = services.vault or JobVault(RegionVault(secrets.token_bytes(KEY_BYTES)))
+        self._runner = JobRunner(
+            store=store,
+            computer=QueuedComputer(inference),
+            vault=vault,
+            settings=services.settings,
+            now=now,
+            log=log,
+        )
+        self.desk = JobDesk(store, self._runner, JobReader(url), vault, lambda: int(now() * 1000))
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What was done, by name."""
+        return self._runner.counts
+
+    def drain(self) -> None:
+        """Begin no more jobs."""
+        self._runner.drain()
+
+    async def settle(self, within_s: float) -> None:
+        """Wait until what is in hand has ended or was given back."""
+        await self._runner.settle(within_s)
+
+    async def run(self) -> None:
+        """Run jobs until cancelled."""
+        try:
+            await self._runner.run()
+        finally:
+            self.desk.close()

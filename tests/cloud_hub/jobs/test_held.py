@@ -1,0 +1,66 @@
+"""Jobs in hand: tenants share the window evenly, and what a hub holds goes with its shards."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_hub.jobs.decisions import SUSPECT_CRASHES, JobSettings
+from cloud_hub.jobs.held import ClaimPlan, HeldJobs, share_window
+from tests.cloud_hub.jobs.making import NOW_MS, job
+
+NAMES = st.sets(st.sampled_from("abcdefghij"), max_size=10)
+
+
+@given(st.integers(1, 300), NAMES, st.dictionaries(st.sampled_from("abcdefghij"), st.integers(0, 400)))
+def test_no_tenant_has_more_than_its_share_and_nobody_who_waits_is_left_out(window, waiting, held):
+    quotas = share_window(ClaimPlan(NOW_MS, None, window, held, frozenset(), 1), waiting)
+    share = -(-window // max(1, len(waiting)))
+    for tenant in waiting:
+        assert quotas.get(tenant, 0) == max(0, share - held.get(tenant, 0))
+    assert set(quotas) <= waiting
+
+
+def test_a_backlog_of_one_tenant_leaves_another_its_half():
+    held = HeldJobs(JobSettings(window=8))
+    for number in range(8):
+        held.add(job(str(number)))
+    plan = held.plan_claim(NOW_MS)
+    assert plan is not None
+    assert share_window(plan, ["acme", "clinic"]) == {"clinic": 4}
+
+
+def test_jobs_go_with_their_shards_and_a_new_term_is_a_loss_and_a_gain():
+    held = HeldJobs(JobSettings())
+    assert held.follow_terms({1: 5, 2: 5}) == (True, [])
+    held.add(job("x", shard=1))
+    held.add(job("y", shard=2))
+    assert held.follow_terms({1: 5, 2: 5}) == (False, [])
+    assert held.follow_terms({1: 5, 2: 6}) == (True, ["y"])
+    assert held.follow_terms({}) == (False, ["x"])
+    assert held.plan_claim(NOW_MS) is None, "who serves nothing begins nothing"
+    assert len(held) == 0
+
+
+def test_without_leases_everything_is_gained_once():
+    held = HeldJobs(JobSettings())
+    assert [held.follow_terms(None), held.follow_terms(None)] == [(True, []), (False, [])]
+    assert held.shards is None
+
+
+def test_of_the_jobs_that_hubs_ended_with_one_is_in_hand_at_a_time():
+    held = HeldJobs(JobSettings())
+    plan = held.plan_claim(NOW_MS)
+    assert plan is not None
+    assert plan.suspects == 1
+    held.add(job("s", crashes=SUSPECT_CRASHES))
+    plan = held.plan_claim(NOW_MS)
+    assert plan is not None
+    assert plan.suspects == 0
+
+
+def test_a_model_that_has_enough_in_hand_lets_others_begin():
+    held = HeldJobs(JobSettings(window=2))
+    for number in range(2):
+        held.add(job(str(number), model="down"))
+    plan = held.plan_claim(NOW_MS)
+    assert plan is not None
+    assert plan.full == {"down"}
