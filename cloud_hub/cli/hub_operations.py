@@ -331,6 +331,7 @@ class HubOperations:
         while True:
             try:
                 with FolderLock(StateDir(self._state.root).prepare().root):
+                    self._config.check_database()
                     return alone()
             except ExitError as stop:
                 if stop.code is not ExitCode.LOCKED:

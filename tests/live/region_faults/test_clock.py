@@ -1,10 +1,13 @@
 """The clock of one of two hubs is set a day wrong: it says so, and no question is lost, refused, or kept too short."""
 
 import asyncio
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.live.doubles.fleet import policy, settle
 from tests.live.doubles.wrong_clock import DAY_S, WrongClock
 from tests.live.region_faults.test_cut_off import until_ready
@@ -36,6 +39,18 @@ async def refuse_start(pair: Pair) -> tuple[int, str]:
     return code, child.log.read_text().splitlines()[-1]
 
 
+async def type_invite(pair: Pair, clock: WrongClock) -> tuple[int, str]:
+    """`skerry hub invite` on the machine of the second hub: its exit code, and what it said."""
+    assert pair.second.hub is not None
+    words = (sys.executable, str(ROOT / "skerry.py"), "hub", "invite", "cam-9")
+    child = await asyncio.create_subprocess_exec(
+        *words, "--config", str(pair.second.hub.child.config),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **clock.environment},
+    )  # fmt: skip
+    said = (await child.communicate())[1].decode()
+    return child.returncode or 0, said
+
+
 @pytest.mark.parametrize("off_s", [DAY_S, -DAY_S], ids=["ahead", "behind"])
 async def test_a_hub_whose_clock_is_set_a_day_wrong_says_so_and_every_time_is_that_of_the_region(
     pair: Pair, tmp_path: Path, off_s: int
@@ -64,6 +79,8 @@ async def test_a_hub_whose_clock_is_set_a_day_wrong_says_so_and_every_time_is_th
 
     code, last = await refuse_start(pair)
     assert (code, SAID in last, "set it right" in last) == (ExitCode.CLOCK, True, True), last
+    invited = await type_invite(pair, clock)  # nor does a command write its own time, where no hub runs that could
+    assert (invited[0], SAID in invited[1]) == (ExitCode.CLOCK, True), invited
     clock.set_off(0)
     await pair.second.launch_hub()
     await pair.until_shards(hub=128, hub_2=128)

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from simulations.checking.databases import judge_run
-from simulations.postgres import PostgresServer, can_fill_disk, find_programs
+from simulations.postgres import OWNER, PostgresServer, can_fill_disk, find_programs
 from simulations.processes import AgentHandle, ProcessHarness
 from tests.live.doubles.fleet import BUSY_S, burst, samples, settle
 from tests.live.region_faults.test_cut_off import until_ready
@@ -92,10 +92,25 @@ def free_disk(pair: Pair, server: PostgresServer) -> None:
     server.run_statement("drop table public.ballast", pair.engine.url.render_as_string(hide_password=False))
 
 
+def change_password(pair: Pair, server: PostgresServer) -> None:
+    """Change the hubs' password and end their connections; they do not know the new one."""
+    others = f"datname = '{pair.engine.url.database}' and pid <> pg_backend_pid()"
+    with pair.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.exec_driver_sql(f"alter role {OWNER} password 'another'")
+        connection.exec_driver_sql(f"select pg_terminate_backend(pid) from pg_stat_activity where {others}")
+    assert server.pid
+
+
+def restore_password(pair: Pair, server: PostgresServer) -> None:
+    statement = f"alter role {OWNER} password '{pair.engine.url.password}'"
+    server.run_statement(statement, server.url_of("postgres", "another"))
+
+
 @pytest.mark.parametrize(
     ("server", "hamper", "mend", "reason"),
     [
         pytest.param(0, kill, start, "database", id="killed"),
+        pytest.param(0, change_password, restore_password, "the database refuses this hub", id="refuses"),
         pytest.param(0, set_read_only("on"), set_read_only("off"), "the database is read-only", id="read-only"),
         pytest.param(DISK_MIB, fill_disk, free_disk, "the disk of the database is full", id="full"),
     ],

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(600)]
 
 RATE_PER_S, BURST = 10.0, 10.0
 ASKED_S = 6.0
+CALLERS = 4  # of each hub: one alone waits for a busy machine longer than for the rate
 
 
 @pytest.fixture
@@ -44,12 +45,12 @@ async def count_answers(region: Region, stages: list[ProcessHarness], token: str
         answered = 0
         while time.monotonic() < began + ASKED_S:
             status = await region.infer(stage, token)
-            assert status in {200, 429}
+            assert status in {200, 429, 503}  # 503: a busy machine, which has not heard of the other hub for seconds
             answered += status == 200
         return answered
 
     began = time.monotonic()
-    answers = await asyncio.gather(*(ask(stage) for stage in stages))
+    answers = await asyncio.gather(*(ask(stage) for stage in stages for _ in range(CALLERS)))
     return sum(answers), time.monotonic() - began
 
 
@@ -72,5 +73,5 @@ async def test_a_tenants_rate_is_that_of_the_region_and_of_a_hub_that_is_left_al
             answered, took_s = await count_answers(region, [first], token)
             print(f"one hub: {answered / took_s:.1f}/s")
             assert answered <= BURST + RATE_PER_S * took_s
-            if answered > 0.6 * (BURST + RATE_PER_S * took_s):
+            if answered > (BURST + RATE_PER_S * took_s) / 2:  # more than it could ever give as one of two
                 break
