@@ -15,11 +15,11 @@ from cloud_hub.api.admin import AdminRoutes
 from cloud_hub.api.admin_models import DenyRoutes, KeyRoutes, ModelRoutes
 from cloud_hub.api.aging import AgingCollector
 from cloud_hub.api.auth import Authenticator, auth_middleware
+from cloud_hub.api.batches import list_job_routes
 from cloud_hub.api.costs import CostRoutes
 from cloud_hub.api.devices import EnrollRoutes, ErasureRoutes, RenewRoutes
 from cloud_hub.api.hubs import HubRoutes
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.jobs import JobRoutes
 from cloud_hub.api.language_models import LanguageModelRoutes, error_form_middleware
 from cloud_hub.api.llm_operation import LlmAdminRoutes, LlmCollector
 from cloud_hub.api.monitoring import HealthRoutes, MetricsRoutes, RolloutCollector
@@ -78,7 +78,7 @@ class ApiServer:
         rooms = [
             ModelRepositoryRoutes(context).routes(),
             OipRoutes(context, limits.version, (limits.max_body_bytes, limits.body_s)).routes(),
-            JobRoutes(context, context.jobs, (limits.max_body_bytes, limits.body_s)).routes() if context.jobs else [],
+            list_job_routes(context, context.jobs, (limits.max_body_bytes, limits.body_s)) if context.jobs else [],
             LanguageModelRoutes(context.language_models, context.observer, limits.body_s).routes(),
             health.routes(),
             metrics.routes(),

@@ -98,7 +98,7 @@ class JobRoutes:
         written.
         """
         caller = caller_of(request)
-        refused = self._refuse_early(caller)
+        refused = self.refuse_early(caller)
         if refused is not None:
             return refused
         key = read_idempotency_key(request)
@@ -112,7 +112,7 @@ class JobRoutes:
             return error_response(503, "the job was not stored: the hub cannot write, ask again", {"Retry-After": "5"})
         return answer_json(describe_job(job), 202, {"Location": f"/v1/jobs/{job.id}"})
 
-    def _refuse_early(self, caller: Caller) -> web.Response | None:
+    def refuse_early(self, caller: Caller) -> web.Response | None:
         """Return the refusal of a hub that stops, or cannot even read; None = go on."""
         if self._hub.status()["draining"]:
             response = error_response(503, "the hub is stopping, ask again", {"Retry-After": "5"})
@@ -150,20 +150,20 @@ class JobRoutes:
         states = [_read_state(text) for text in request.query.getall("state", [])]
         limit = _read_limit(request.query.get("limit", "100"))
         tenant, after = caller_of(request).tenant, request.query.get("after", "")[:64]
-        found = await _ask(self._desk.list(tenant, states, after, limit))
+        found = await ask_desk(self._desk.list(tenant, states, after, limit))
         following = found[-1].id if len(found) == limit else ""
         return answer_json({"jobs": [describe_job(job) for job in found], "next": following})
 
     async def show(self, request: web.Request) -> web.Response:
         """Answer with a job: 200, with its answer if there is one; 404."""
-        view = await _ask(self._desk.show(*_name_job(request)))
+        view = await ask_desk(self._desk.show(*_name_job(request)))
         if view is None:
             raise OipError(404, _NO_SUCH)
         return answer_json(_describe_view(view), headers={"Cache-Control": "no-store"})
 
     async def cancel(self, request: web.Request) -> web.Response:
         """Cancel a job: 200; 404; 409 if it has ended."""
-        before = await _ask(self._desk.cancel(*_name_job(request)))
+        before = await ask_desk(self._desk.cancel(*_name_job(request)))
         if before is None:
             raise OipError(404, _NO_SUCH)
         if before.state not in OPEN:
@@ -172,7 +172,7 @@ class JobRoutes:
 
     async def requeue(self, request: web.Request) -> web.Response:
         """Queue a dead job again: 200; 404; 409 if it is not dead."""
-        before = await _ask(self._desk.requeue(*_name_job(request)))
+        before = await ask_desk(self._desk.requeue(*_name_job(request)))
         if before is None:
             raise OipError(404, _NO_SUCH)
         if before.state is not JobState.DEAD:
@@ -201,7 +201,7 @@ def parse_job_request(payload: bytes) -> JobRequest:
     return asked
 
 
-async def _ask(work: Awaitable[T]) -> T:
+async def ask_desk(work: Awaitable[T]) -> T:
     """Return what the desk says. OipError(503) if the database cannot be asked."""
     try:
         return await work

@@ -17,6 +17,7 @@ from cloud_hub.cli.costs import costs
 from cloud_hub.cli.engines import models
 from cloud_hub.cli.fetch import fetch
 from cloud_hub.cli.hub_operations import HubOperations
+from cloud_hub.cli.jobs import jobs_app
 from cloud_hub.cli.join import fill_template, join, write_config
 from cloud_hub.cli.language_models import llm
 from cloud_hub.cli.options import (
@@ -148,6 +149,7 @@ app.command("llm")(llm)
 app.command("costs")(costs)
 app.command("fetch")(fetch)
 app.command("join")(join)
+app.add_typer(jobs_app, name="jobs", help="Work that outlives its request: list, show, cancel, queue again.")
 app.add_typer(store_app, name="store", help="The hub's database: copy it to another, see how far it is upgraded.")
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
 

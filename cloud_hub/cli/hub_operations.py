@@ -267,11 +267,15 @@ class HubOperations:
         """Return every language model of the running hub, with its replicas. ExitError(HUB) if none runs."""
         return list(self._ask_running("/v1/admin/language-models")["models"])
 
-    def _ask_running(self, path: str) -> dict[str, Any]:
+    def ask_jobs(self, method: str, path: str) -> dict[str, Any]:
+        """Ask the running hub about jobs: `path` below /v1/jobs. ExitError(HUB) if none runs."""
+        return self._ask_running(f"/v1/jobs{path}", method)
+
+    def _ask_running(self, path: str, method: str = "GET") -> dict[str, Any]:
         address = read_running_address(self._state.running)
         if address is None:
             raise ExitError(ExitCode.HUB, f"no hub runs on {self._state.root}: `skerry hub run` starts it")
-        return call_hub_api(address, "GET", path)
+        return call_hub_api(address, method, path)
 
     def _deny_all(self, scope: str, why: str) -> dict[str, Any]:
         try:

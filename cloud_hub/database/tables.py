@@ -152,6 +152,15 @@ job_bodies = _table(
     QUESTIONS, "job_bodies", _key("id"), sa.Column("body", sa.LargeBinary), sa.Column("answer", sa.LargeBinary)
 )
 
+# Files of jobs, a line each. `lines` 0: still coming in. `timer_ms`: then it goes, unless jobs of it are there.
+job_batches = _table(
+    QUESTIONS,
+    "job_batches",
+    *(_key("id"), _needed("tenant"), _needed("made_ms", Int64), _needed("timer_ms", Int64), _needed("lines", Int64)),
+    *(sa.Column("known_by", sa.LargeBinary), sa.Column("fingerprint", sa.LargeBinary)),
+    sa.Index("job_batches_known_by", "known_by", unique=True),
+)
+
 # -- registry: devices, invites and standing orders, see `registry.registry` and `registry.orders_store`
 
 devices = _table(

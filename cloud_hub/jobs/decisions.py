@@ -19,6 +19,14 @@ _FINAL = {RefusalReason.SCHEMA: JobState.FAILED, RefusalReason.ENGINE: JobState.
 MAX_WAIT_S = 30.0
 
 
+class BatchLimits(msgspec.Struct, frozen=True):
+    """Limits of a file, and of each of its lines."""
+
+    max_bytes: int = 256 << 20
+    max_lines: int = 50_000
+    max_line_bytes: int = 16 << 20
+
+
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of jobs. Times in seconds.
 
@@ -32,6 +40,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_s: float = 86_400.0
     keep_dead_s: float = 7 * 86_400.0
     window: int = 128
+    batches: BatchLimits = BatchLimits()
 
 
 class JobAnswer(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from cloud_hub.database.connection import connect_part, read_snapshot
 from cloud_hub.database.parts import QUESTIONS
+from cloud_hub.jobs.batch_table import Batch
 from cloud_hub.jobs.decisions import keep_ms
 from cloud_hub.jobs.runner import JobRunner, JobStore
 from cloud_hub.jobs.sealing import JobVault
@@ -116,10 +117,38 @@ class JobDesk:
             self._runner.expect(found.not_before_ms, found.timer_ms)
         return found
 
-    def prepare(self, order: JobOrder) -> NewJob:
-        """Return the row and the sealed body of an order."""
+    def prepare_batch(self, tenant: str, key: str, receive_s: float) -> Batch:
+        """Return the row of a batch that begins to come in."""
         now_ms = self._now_ms()
-        job_id = self._draw_id(now_ms)
+        known_by = self._vault.digest_key(tenant, f"batch {key}") if key else None
+        batch_id = make_job_id(now_ms, secrets.token_bytes(10))
+        timer_ms = now_ms + int(receive_s * 1000)
+        return Batch(id=batch_id, tenant=tenant, made_ms=now_ms, timer_ms=timer_ms, known_by=known_by)
+
+    async def run_work(self, work: Any) -> Any:
+        """Do a piece of work in the next commit. WorkFailedError if it could not be written."""
+        return await self._store.run_work(work)
+
+    async def read(self, query: Callable[[sa.Connection], T]) -> T:
+        """Return what a query finds. SQLAlchemyError if the database cannot be asked."""
+        return await self._reader.read(query)
+
+    def now_ms(self) -> int:
+        """Return hub time."""
+        return self._now_ms()
+
+    def open_answer(self, job_id: str, sealed: bytes) -> bytes:
+        """WrongRegionKeyError if it was not sealed here."""
+        return self._vault.open_answer(job_id, bytes(sealed))
+
+    def expect_now(self) -> None:
+        """Begin what was queued just now."""
+        self._runner.expect(self._now_ms(), self._now_ms())
+
+    def prepare(self, order: JobOrder, *, anywhere: bool = False) -> NewJob:
+        """Return the row and the sealed body of an order. `anywhere`: for whichever hub of the region."""
+        now_ms = self._now_ms()
+        job_id = make_job_id(now_ms, secrets.token_bytes(10)) if anywhere else self._draw_id(now_ms)
         timeout_ms = int(order.timeout_s * 1000)
         job = Job(
             id=job_id,

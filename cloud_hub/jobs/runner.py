@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from cloud_hub.jobs.batch_table import SweepBatches
 from cloud_hub.jobs.decisions import (
     JobAnswer,
     JobOutcome,
@@ -179,6 +180,7 @@ class JobRunner:
         if now_ms < self._sweep_ms:
             return
         self._sweep_ms = float("inf")
+        await self._store.run_work(SweepBatches(now_ms))
         found = await self._store.run_work(SweepJobs(now_ms, int(self.settings.keep_s * 1000)))
         self.counts["jobs.expired"] += found.expired
         later = now_ms + SWEEP_S * 1000 if self._store.shared else float("inf")

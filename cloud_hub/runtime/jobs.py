@@ -61,6 +61,11 @@ class HubJobs:
         """What was done, by name."""
         return self._runner.counts
 
+    @property
+    def in_hand(self) -> int:
+        """Jobs that are in the hub's queues, or whose ending is being written."""
+        return self._runner.in_hand
+
     def drain(self) -> None:
         """Begin no more jobs."""
         self._runner.drain()

@@ -262,7 +262,7 @@ class Site:
         """(status, body); the body parsed where it is JSON."""
         async with self.client.request(method, self.url + path, **options) as response:
             text = await response.text()
-            return response.status, json.loads(text) if "json" in response.content_type else text
+            return response.status, json.loads(text) if response.content_type == "application/json" else text
 
     async def invite(self, device: str = DEVICE) -> dict[str, Any]:
         status, invited = await self.ask("POST", "/v1/admin/invites", json={"device": device}, headers=self.admin)
