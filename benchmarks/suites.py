@@ -18,7 +18,7 @@ from benchmarks.hub import binary, overload, peers, sealed, swap
 from benchmarks.llm import counters, gateway, litellm, remote, trouble
 from benchmarks.region import goodput, intake, store, stories
 from benchmarks.sharding import run
-from benchmarks.simulator import fuzz, live, speed
+from benchmarks.simulator import fuzz, live, scaling, speed
 from models.forge.evaluation.outcomes import read_outcomes
 
 HUB_BENCHMARKS: dict[str, Benchmark] = {
@@ -58,6 +58,7 @@ REGION_BENCHMARKS: dict[str, Benchmark] = {
 
 SIM_BENCHMARKS: dict[str, Benchmark] = {
     "speed": speed.run_benchmark,
+    "scaling": scaling.run_benchmark,
     "fuzz": fuzz.run_benchmark,
     "live_held": live.measure_held,
     "live_against": live.measure_against,
