@@ -1,15 +1,14 @@
 """The clock of a region: its database server's, which every hub of it goes by, whatever its own machine's says.
 
 Rule: one clock for what hubs compare with one another: when a question was asked, how long it is kept, when a device
-retires. Only certificates are judged by the machine's own clock, so a hub whose clock is wrong issues none.
+retires. Rule: it is moved only where an answer shows that it is wrong, so that a busy server does not make time jump.
+Only certificates are judged by the machine's own clock, so a hub whose clock is wrong issues none.
 """
 
 import time
 from collections.abc import Callable
 
 from cloud_hub.database.server import describe_clock
-
-_MAX_WAIT_S = 1.0  # an answer that took longer says too little about the moment of it
 
 
 class RegionClock:
@@ -23,8 +22,9 @@ class RegionClock:
     def follow(self, said_s: float, asked_s: float) -> None:
         """The server said so, asked at `asked_s` of the monotonic clock and answering now."""
         answered_s = self._monotonic()
-        if self._ahead_s is None or answered_s - asked_s <= _MAX_WAIT_S:
-            self._ahead_s = said_s - (asked_s + answered_s) / 2
+        least_s, most_s = said_s - answered_s, said_s - asked_s  # it looked at its clock somewhere in between
+        known_s = (least_s + most_s) / 2 if self._ahead_s is None else self._ahead_s
+        self._ahead_s = min(max(known_s, least_s), most_s)
 
     def now(self) -> float:
         """Return the server's time in seconds since 1970; this machine's before the server was asked."""

@@ -3,6 +3,8 @@
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloud_hub.region.clock import RegionClock
 from cloud_hub.system.clock import HubClock
@@ -51,14 +53,25 @@ def test_a_machine_whose_clock_is_set_wrong_and_right_again_moves_no_hub(off_s: 
         assert bool(machine.clock.fault()) is bool(off)
 
 
-def test_what_a_busy_server_said_late_moves_the_clock_by_little():
+@given(st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 1.0)), max_size=50))
+def test_what_a_busy_server_says_late_moves_no_clock(looks: list[tuple[float, float]]):
     machine = Machine()
+    machine.look(0.0)
+    for took_s, moment in looks:
+        began_s, machine.at_s = machine.at_s, machine.at_s + took_s
+        machine.clock.follow(NOW_S + began_s + took_s * moment, began_s)
+        assert machine.clock.now() == pytest.approx(machine.true_s, abs=1e-3)
+
+
+def test_a_clock_that_was_learnt_from_a_late_answer_is_mended_by_a_quick_one_and_follows_a_server_that_drifts():
+    machine = Machine()
+    machine.clock.follow(machine.true_s - 4.0, machine.at_s - 4.0)  # said at once, and heard four seconds later
+    assert abs(machine.clock.now() - machine.true_s) == pytest.approx(2.0)
     machine.look()
-    machine.at_s += 20.0  # the answer lay about for long: nobody knows when it was right
-    machine.clock.follow(machine.true_s - 19.0, machine.at_s - 20.0)
-    assert machine.clock.now() == pytest.approx(machine.true_s)
-    machine.look(0.9)
-    assert machine.clock.now() == pytest.approx(machine.true_s, abs=0.5)
+    assert machine.clock.now() == pytest.approx(machine.true_s, abs=0.01)
+    machine.at_s += 1000.0
+    machine.clock.follow(machine.true_s + 0.1, machine.at_s)
+    assert machine.clock.now() == pytest.approx(machine.true_s + 0.1)
 
 
 def test_a_server_that_is_set_back_takes_no_hub_back():
