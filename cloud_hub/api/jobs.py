@@ -18,9 +18,10 @@ from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.oip import read_idempotency_key
 from cloud_hub.api.routing import Route, RouteAccess, answer_json
 from cloud_hub.core.web_requests import InferRefusedError
-from cloud_hub.jobs.desk import JobConflictError, JobDesk, JobOrder, JobView, describe_job
+from cloud_hub.jobs.addresses import MAX_URL, check_hook
+from cloud_hub.jobs.desk import JobConflictError, JobDesk, JobOrder, JobView
 from cloud_hub.jobs.runner import WorkFailedError
-from cloud_hub.jobs.states import OPEN, Job, JobState
+from cloud_hub.jobs.states import OPEN, Job, JobState, describe_job
 from cloud_hub.registry.access import Caller, Scope
 from policies.serving.fair_queue import extract_tenant
 from wire.http.guards import error_response, read_body
@@ -40,13 +41,14 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of a job.
 
     `model`: `NAME` or `NAME@VERSION`; `request`: an inference request of the Open Inference Protocol in JSON;
-    `timeout_s`: its own time, 0 = the hub's default. `device`, `subject`: the device and the keyed hash (hex) of the
-    person that it is about, so that an erasure finds it.
+    `timeout_s`: its own time, 0 = the hub's default; `webhook`: URL that is told of its end, "" = none. `device`,
+    `subject`: the device and the keyed hash (hex) of the person that it is about, so that an erasure finds it.
     """
 
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     request: msgspec.Raw
     timeout_s: Annotated[float, msgspec.Meta(ge=0, le=7 * 86_400)] = 0.0
+    webhook: Annotated[str, msgspec.Meta(max_length=MAX_URL)] = ""
     device: Annotated[str, msgspec.Meta(pattern=_DEVICE)] = ""
     subject: Annotated[str, msgspec.Meta(pattern=_SUBJECT)] = ""
 
@@ -131,6 +133,8 @@ class JobRoutes:
             raise OipError(400, "subject: a subject is named by the device that knows it: add device")
         if asked.device and not caller.sees_tenant(extract_tenant(asked.device)):
             raise OipError(403, "this key belongs to another tenant")
+        if asked.webhook:
+            check_hook(asked.webhook, inwards=self._desk.settings.webhooks_inwards)
         body = bytes(asked.request)
         self._desk.check(asked.model, body)
         return JobOrder(
@@ -143,6 +147,7 @@ class JobRoutes:
             payload=payload,
             device=asked.device,
             subject=bytes.fromhex(asked.subject) or None,
+            webhook=asked.webhook,
         )
 
     async def list(self, request: web.Request) -> web.Response:

@@ -4,7 +4,7 @@ Rule: jobs of a batch that is still coming in are `accepted`: nobody begins them
 line is there, in parts of some thousands; what a hub that ended left of that is found by the next sweep.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from cloud_hub.database.arrays import KEY
 from cloud_hub.database.statements import delete_rows, insert_or_leave
 from cloud_hub.database.tables import job_batches, job_bodies, jobs
 from cloud_hub.jobs.states import OPEN, JobState
-from cloud_hub.jobs.table import Unfenced
+from cloud_hub.jobs.table import Unfenced, notify_owner
 
 PART_ROWS = 1000
 _COMING_IN = jobs.c.state == JobState.ACCEPTED.value
@@ -107,7 +107,12 @@ class CancelBatch(Unfenced):
 
     def __init__(self, batch_id: str, now_ms: int, keep_ms: int) -> None:
         self._batch_id = batch_id
-        self._values = {"state": JobState.CANCELLED.value, "ended_ms": now_ms, "timer_ms": now_ms + keep_ms}
+        self._values: dict[str, Any] = {
+            "state": JobState.CANCELLED.value,
+            "ended_ms": now_ms,
+            "timer_ms": now_ms + keep_ms,
+        }
+        self._values |= notify_owner(now_ms)
 
     def run(self, connection: sa.Connection) -> int:
         """Cancel some."""

@@ -29,6 +29,7 @@ from cloud_hub.jobs.table import (
     read_answer,
     read_job,
 )
+from cloud_hub.jobs.webhooks import HookRunner
 from cloud_hub.region.vault import WrongRegionKeyError
 
 T = TypeVar("T")
@@ -89,14 +90,19 @@ class JobDesk:
     """Takes and shows jobs. `now_ms`: hub time."""
 
     def __init__(
-        self, store: JobStore, runner: JobRunner, reader: JobReader, vault: JobVault, now_ms: Callable[[], int]
+        self,
+        store: JobStore,
+        runners: tuple[JobRunner, HookRunner],
+        reader: JobReader,
+        vault: JobVault,
+        now_ms: Callable[[], int],
     ) -> None:
         self._store = store
-        self._runner = runner
+        self._runner, self._hooks = runners
         self._reader = reader
         self._vault = vault
         self._now_ms = now_ms
-        self.settings = runner.settings
+        self.settings = self._runner.settings
 
     def check(self, model: str, body: bytes) -> None:
         """OipError(404 or 400) if no such model is served, or it does not take the request."""
@@ -115,6 +121,8 @@ class JobDesk:
         if found is new.job:
             self._runner.counts["jobs.accepted"] += 1
             self._runner.expect(found.not_before_ms, found.timer_ms)
+            if order.webhook:
+                self._hooks.expect()
         return found
 
     def prepare_batch(self, tenant: str, key: str, receive_s: float) -> Batch:
@@ -143,6 +151,7 @@ class JobDesk:
 
     def expect_now(self) -> None:
         """Begin what was queued just now."""
+        self._hooks.expect()
         self._runner.expect(self._now_ms(), self._now_ms())
 
     def prepare(self, order: JobOrder, *, anywhere: bool = False) -> NewJob:
@@ -222,20 +231,3 @@ class JobDesk:
 
     def close(self) -> None:
         self._reader.close()
-
-
-def describe_job(job: Job) -> dict[str, Any]:
-    """Return the fields of a job that callers see."""
-    return {
-        "id": job.id,
-        "state": job.state.value,
-        "model": job.model,
-        "tenant": job.tenant,
-        "made_ms": job.made_ms,
-        "ended_ms": job.ended_ms,
-        "until_ms": job.timer_ms,
-        "tries": job.tries,
-        "why": job.why,
-        "batch": job.batch,
-        "line": job.line,
-    }

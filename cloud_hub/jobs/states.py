@@ -4,6 +4,7 @@ Rule: a job that has ended stays as it ended; only a dead one can be queued agai
 """
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -111,3 +112,20 @@ def make_job_id(now_ms: int, random: bytes) -> str:
 def shard_of_job(job_id: str) -> int:
     """Return the shard that a job belongs to."""
     return compute_shard(job_id)
+
+
+def describe_job(job: Job) -> dict[str, Any]:
+    """Return the fields of a job that callers see."""
+    return {
+        "id": job.id,
+        "state": job.state.value,
+        "model": job.model,
+        "tenant": job.tenant,
+        "made_ms": job.made_ms,
+        "ended_ms": job.ended_ms,
+        "until_ms": job.timer_ms,
+        "tries": job.tries,
+        "why": job.why,
+        "batch": job.batch,
+        "line": job.line,
+    }

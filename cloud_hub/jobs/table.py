@@ -20,7 +20,7 @@ from cloud_hub.jobs.decisions import DEAD_CRASHES, SUSPECT_CRASHES, describe_cra
 from cloud_hub.jobs.held import ClaimPlan, share_window
 from cloud_hub.jobs.states import OPEN, ClaimedJob, Job, JobMove, JobState
 
-_COLUMNS = [jobs.c[name] for name in Job.__struct_fields__]
+job_columns = [jobs.c[name] for name in Job.__struct_fields__]
 _CHUNK = 500
 _SWEEP_ROWS = 2000  # in a transaction, so that a backlog stalls nobody
 _OPEN = sorted(state.value for state in OPEN)
@@ -65,9 +65,9 @@ def _add_known(connection: sa.Connection, new: NewJob) -> Iterable[tuple[str, Jo
     if insert_or_leave(connection, jobs, _row_values(new.job)):
         insert_rows(connection, job_bodies, [_body_values(new)])
         return
-    row = connection.execute(sa.select(*_COLUMNS).where(jobs.c.known_by == new.job.known_by)).first()
+    row = connection.execute(sa.select(*job_columns).where(jobs.c.known_by == new.job.known_by)).first()
     if row is not None and row.id != new.job.id:
-        yield new.job.id, _parse_job(row)
+        yield new.job.id, parse_job(row)
 
 
 class ClaimJobs:
@@ -94,10 +94,10 @@ class ClaimJobs:
         found: list[ClaimedJob] = []
         for at in range(0, len(ids), _CHUNK):
             chunk = ids[at : at + _CHUNK]
-            marked = jobs.update().where(jobs.c.id.in_(chunk), waits).values(mark).returning(*_COLUMNS)
+            marked = jobs.update().where(jobs.c.id.in_(chunk), waits).values(mark).returning(*job_columns)
             rows = connection.execute(marked).all()
             bodies = _read_bodies(connection, [row.id for row in rows])
-            found += [ClaimedJob(_parse_job(row), bodies.get(row.id, b"")) for row in rows]
+            found += [ClaimedJob(parse_job(row), bodies.get(row.id, b"")) for row in rows]
         found.sort(key=lambda each: (each.job.not_before_ms, each.job.id))
         return found, None if found else self._next_due(connection)
 
@@ -193,7 +193,9 @@ class GiveBackJobs:
         for row in dead:
             ended = {"state": JobState.DEAD.value, "crashes": row.crashes + 1, "ended_ms": self._now_ms}
             ended |= {"why": describe_crashes(row.crashes + 1), "timer_ms": self._now_ms + self._keep_dead_ms}
-            connection.execute(jobs.update().where(jobs.c.id == row.id, runs).values(**ended, **_notify(self._now_ms)))
+            connection.execute(
+                jobs.update().where(jobs.c.id == row.id, runs).values(**ended, **notify_owner(self._now_ms))
+            )
         return len(queued), len(dead)
 
 
@@ -203,7 +205,7 @@ class CancelJob(Unfenced):
     def __init__(self, job_id: str, tenant: str, now_ms: int, keep_ms: int) -> None:
         self._job_id, self._tenant = job_id, tenant
         self._values = {"state": JobState.CANCELLED.value, "ended_ms": now_ms, "timer_ms": now_ms + keep_ms, "why": ""}
-        self._values |= _notify(now_ms)
+        self._values |= notify_owner(now_ms)
 
     def run(self, connection: sa.Connection) -> Job | None:
         """Cancel, unless it has ended."""
@@ -258,7 +260,7 @@ class SweepJobs(Unfenced):
         delete_rows(connection, jobs, [{f"{KEY}id": each} for each in gone])
         over = {row.id: row.timeout_ms for row in rows if row.state in _OPEN}
         for job_id, timeout_ms in over.items():
-            values = {"state": JobState.EXPIRED.value, "ended_ms": self._now_ms, **_notify(self._now_ms)}
+            values = {"state": JobState.EXPIRED.value, "ended_ms": self._now_ms, **notify_owner(self._now_ms)}
             values |= {"timer_ms": self._now_ms + self._keep_ms, "why": _describe_wait(timeout_ms)}
             still = sa.and_(jobs.c.id == job_id, jobs.c.state.in_(_OPEN))
             connection.execute(jobs.update().where(still).values(values))
@@ -278,9 +280,9 @@ def erase_jobs(connection: sa.Connection, device: str, subject: bytes, before_ms
 
 def read_job(connection: sa.Connection, job_id: str, tenant: str) -> Job | None:
     """Return a job of a tenant ("" = of any); None if there is none."""
-    query = sa.select(*_COLUMNS).where(jobs.c.id == job_id)
+    query = sa.select(*job_columns).where(jobs.c.id == job_id)
     row = connection.execute(query if not tenant else query.where(jobs.c.tenant == tenant)).first()
-    return _parse_job(row) if row is not None else None
+    return parse_job(row) if row is not None else None
 
 
 def read_answer(connection: sa.Connection, job_id: str) -> bytes | None:
@@ -292,12 +294,12 @@ def list_jobs(
     connection: sa.Connection, tenant: str, states: Sequence[JobState], *, after: str = "", limit: int = 100
 ) -> list[Job]:
     """Return jobs of a tenant ("" = of any) in these states (none named: in any), in the order of their making."""
-    query = sa.select(*_COLUMNS).where(jobs.c.id > after).order_by(jobs.c.id).limit(limit)
+    query = sa.select(*job_columns).where(jobs.c.id > after).order_by(jobs.c.id).limit(limit)
     if tenant:
         query = query.where(jobs.c.tenant == tenant)
     if states:
         query = query.where(jobs.c.state.in_([state.value for state in states]))
-    return [_parse_job(row) for row in connection.execute(query)]
+    return [parse_job(row) for row in connection.execute(query)]
 
 
 def count_states(connection: sa.Connection) -> dict[JobState, int]:
@@ -306,7 +308,7 @@ def count_states(connection: sa.Connection) -> dict[JobState, int]:
     return {JobState(state): int(count) for state, count in rows}
 
 
-def _notify(now_ms: int) -> dict[str, Any]:
+def notify_owner(now_ms: int) -> dict[str, Any]:
     """Have the owner told that a job has ended, if it names a webhook."""
     return {"notify_ms": sa.case((jobs.c.hook.is_not(None), now_ms), else_=None)}
 
@@ -327,8 +329,10 @@ def _list_tenants(connection: sa.Connection) -> list[str]:
 def _read_ids(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Job]:
     found: dict[str, Job] = {}
     for at in range(0, len(ids), _CHUNK):
-        query = sa.select(*_COLUMNS).where(jobs.c.id.in_(ids[at : at + _CHUNK])).order_by(jobs.c.id).with_for_update()
-        found |= {row.id: _parse_job(row) for row in connection.execute(query)}
+        query = (
+            sa.select(*job_columns).where(jobs.c.id.in_(ids[at : at + _CHUNK])).order_by(jobs.c.id).with_for_update()
+        )
+        found |= {row.id: parse_job(row) for row in connection.execute(query)}
     return found
 
 
@@ -337,7 +341,8 @@ def _read_bodies(connection: sa.Connection, ids: Sequence[str]) -> dict[str, byt
     return {row.id: bytes(row.body) for row in connection.execute(query) if row.body is not None}
 
 
-def _parse_job(row: Any) -> Job:
+def parse_job(row: Any) -> Job:
+    """Return the job that a row of `job_columns` is."""
     return Job(**{**row._mapping, "state": JobState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name for it
 
 

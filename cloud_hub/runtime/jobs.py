@@ -1,5 +1,6 @@
 """The jobs of a hub: its runner, and the desk that the web API asks, over the hub's own store and queues."""
 
+import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.jobs.desk import JobDesk, JobReader
 from cloud_hub.jobs.runner import JobRunner
 from cloud_hub.jobs.sealing import JobVault
+from cloud_hub.jobs.webhooks import HookRunner, HttpHooks
 from cloud_hub.region.shared_files import SharedFiles
 from cloud_hub.region.vault import KEY_BYTES, RegionVault
 from cloud_hub.runtime.config import HubConfig
@@ -25,11 +27,14 @@ class JobServices(msgspec.Struct, frozen=True):
 
     vault: JobVault | None = None
     settings: JobSettings = JobSettings()
+    hub: str = "hub"  # its name, as events say where they come from
 
 
 def open_job_services(config: HubConfig, keys: Path, shared: SharedFiles | None) -> JobServices:
     """Open the key of bodies: the region's, or this hub's own in its folder of keys. ExitError if it is none."""
-    return JobServices(JobVault(shared.vault) if shared else JobVault.open(keys), config.jobs.job_settings())
+    return JobServices(
+        JobVault(shared.vault) if shared else JobVault.open(keys), config.jobs.job_settings(), config.hub.name
+    )
 
 
 class HubJobs:
@@ -54,12 +59,15 @@ class HubJobs:
             now=now,
             log=log,
         )
-        self.desk = JobDesk(store, self._runner, JobReader(url), vault, lambda: int(now() * 1000))
+        sender = HttpHooks(inwards=services.settings.webhooks_inwards)
+        self._hooks = HookRunner(store, sender, vault, services.hub, now)
+        runners = self._runner, self._hooks
+        self.desk = JobDesk(store, runners, JobReader(url), vault, lambda: int(now() * 1000))
 
     @property
     def counts(self) -> Counter[str]:
         """What was done, by name."""
-        return self._runner.counts
+        return self._runner.counts + self._hooks.counts
 
     @property
     def in_hand(self) -> int:
@@ -77,6 +85,8 @@ class HubJobs:
     async def run(self) -> None:
         """Run jobs until cancelled."""
         try:
-            await self._runner.run()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._runner.run(), name="jobs")
+                group.create_task(self._hooks.run(), name="jobs-webhooks")
         finally:
             self.desk.close()
