@@ -136,4 +136,4 @@ def describe_expiry(job: Job) -> str:
 
 def describe_crashes(crashes: int) -> str:
     """Return why a job is dead whose hub ended again and again, for people."""
-    return f"the hub ended {crashes} times while it had this job in hand"
+    return f"its hub ended, or lost it to another one, {crashes} times while it had this job in hand"
