@@ -40,7 +40,7 @@ async def run_benchmark(_folder: Path, _bundle: Path) -> list[Figure]:
 def _run_all(start_s: float, curve: RateCurve, length_s: int) -> tuple[ReplayReport, ReplayReport, ReplayReport]:
     """Skerry's rule, the fixed pool, and the rule of requests under way whose target was late least often."""
     model = ReplicaModel(COST, MAX_BATCH, start_s, DEADLINE_S)
-    rules = ScalingRules(ceiling=CEILING, drain_s=max(10.0, start_s))
+    rules = ScalingRules(ceiling=CEILING)
 
     def run(rule: ReplicaRule) -> ReplayReport:
         return replay(rule, model, curve, length_s)

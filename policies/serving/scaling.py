@@ -22,7 +22,7 @@ class ScalingRules(msgspec.Struct, frozen=True):
 
     - `floor`, `ceiling`: fewest and most replicas. With a floor of 0 the last one goes after `idle_s` without work.
     - `busy_share`: share (0..1) of what replicas can do in time that may be in use, so that bursts find room.
-    - `drain_s`: a backlog is to be gone after so long. `down_after_s`: how long less has to be enough before one goes.
+    - `drain_s`: what waits is to be gone after so long. `down_after_s`: how long less has to be enough before one goes.
     - `room_items`, `room_s`: how many may wait for the first replica, and for how long.
     """
 
@@ -47,14 +47,15 @@ class ScalingRules(msgspec.Struct, frozen=True):
 
 
 class ModelLoad(msgspec.Struct, frozen=True):
-    """Load of one model: items that arrive a second, and items that wait or are being computed."""
+    """Load of one model: items that arrive a second, that wait for a replica, and that are being computed."""
 
     rate: float
-    backlog: float
+    waiting: float = 0.0
+    running: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot have been measured."""
-        for name in ("rate", "backlog"):
+        for name in ("rate", "waiting", "running"):
             if not 0 <= (value := getattr(self, name)) <= MAX_RATE_ITEMS:
                 raise ValueError(f"no model has a {name} of {value}")
 
@@ -92,7 +93,7 @@ def count_needed(rules: ScalingRules, load: ModelLoad, replica_rate: float) -> i
 
     `replica_rate`: items a second of one replica; 0 = no number of them is in time, and one more does not help.
     """
-    demand = load.rate + load.backlog / rules.drain_s
+    demand = load.rate + load.waiting / rules.drain_s
     if demand <= 0:
         return 0
     if not isfinite(replica_rate) or replica_rate <= 0:
@@ -108,7 +109,7 @@ def plan_replicas(
     `replica_rate`: items a second of one replica, see `rate_in_time`. Look about once a second.
     """
     needed = count_needed(rules, load, replica_rate)
-    worked_at = now if load.rate > 0 or load.backlog > 0 else before.worked_at
+    worked_at = now if max(load.rate, load.waiting, load.running) > 0 else before.worked_at
     peaks = _add_peak(rules, before.peaks, needed, now)
     kept = 1 if before.wanted and now - worked_at < rules.idle_s else 0  # one stays until there was no work for long
     wanted = min(rules.ceiling, max(rules.floor, kept, needed))

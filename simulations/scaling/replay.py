@@ -55,7 +55,7 @@ class _Replay:
         self._queue: deque[float] = deque()
         self._busy: list[tuple[float, int]] = []  # (end of the batch, its items)
         self._starting: list[float] = []
-        self._idle = self._wanted = self._most = rule.look(ModelLoad(0, 0), 0.0)
+        self._idle = self._wanted = self._most = rule.look(ModelLoad(0), 0.0)
         self._computing = self._items = self._late = self._changes = 0
         self._arrived: deque[int] = deque(maxlen=int(_RATE_S))
         self._leaving = 0  # replicas that go once their batch is done
@@ -83,7 +83,7 @@ class _Replay:
         return times
 
     def _look(self, now: float) -> None:
-        load = ModelLoad(sum(self._arrived) / len(self._arrived), len(self._queue) + self._computing)
+        load = ModelLoad(sum(self._arrived) / len(self._arrived), len(self._queue), self._computing)
         wanted = self._rule.look(load, now)
         self._changes += wanted != self._wanted
         self._wanted = wanted

@@ -39,7 +39,7 @@ class OngoingRequestsRule:
         self._rising = False
 
     def look(self, load: ModelLoad, now: float) -> int:
-        found = min(self._ceiling, max(self._floor, ceil(load.backlog / self._target)))
+        found = min(self._ceiling, max(self._floor, ceil((load.waiting + load.running) / self._target)))
         if found == self._now_wanted:
             self._since = None
             return found

@@ -20,7 +20,7 @@ from policies.serving.scaling import (
 
 RULES = ScalingRules(floor=1, ceiling=20, down_after_s=60.0, idle_s=120.0)
 RATE = 10.0  # items a second of one replica
-LOADS = st.builds(ModelLoad, st.floats(0, 500), st.floats(0, 5000))
+LOADS = st.builds(ModelLoad, st.floats(0, 500), st.floats(0, 5000), st.floats(0, 5000))
 LIMITS = st.builds(
     lambda floor, more, share: ScalingRules(floor, floor + more, share, down_after_s=60.0, idle_s=90.0),
     st.integers(0, 5),
@@ -48,7 +48,7 @@ def test_the_number_lies_between_floor_and_ceiling_and_is_never_below_the_need(r
 @given(LIMITS, LOADS, st.integers(1, 400))
 def test_on_constant_load_the_number_moves_once_and_never_again(rules, load, looks):
     numbers = [state.wanted for state in look_through(rules, [load] * looks)]
-    idle = load.rate == load.backlog == 0
+    idle = load.rate == load.waiting == load.running == 0
     assert numbers == sorted(numbers, reverse=True) if idle else len(set(numbers)) == 1
 
 
@@ -78,8 +78,8 @@ def test_a_load_that_swings_keeps_what_its_peaks_need():
     assert numbers[1:] == [8] * 399
 
 
-def test_a_backlog_is_to_be_gone_in_its_time():
-    assert count_needed(RULES, ModelLoad(0, 800), RATE) == ceil(800 / RULES.drain_s / (RATE * RULES.busy_share))
+def test_what_waits_is_to_be_gone_in_its_time_and_what_is_computed_needs_no_more():
+    assert count_needed(RULES, ModelLoad(0, 800, 90), RATE) == ceil(800 / RULES.drain_s / (RATE * RULES.busy_share))
 
 
 def test_a_replica_that_is_never_in_time_is_not_multiplied():
