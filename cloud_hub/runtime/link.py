@@ -162,6 +162,11 @@ class OutboundPublisher:
         self._registry = registry
         self._now = now
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether what is published goes to the broker now."""
+        return self._link.up
+
     def attach_ledger(self, ledger: LedgerLogService) -> None:
         """Pass devices' ledger heads to this log from now on."""
         self.ledger = ledger

@@ -1,7 +1,6 @@
 """Opens the rollouts of a hub: their store, their controller, the bundles they assign and the fleet they are for."""
 
-import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.database.changes import Topic
@@ -48,11 +47,22 @@ def open_rollouts(
         members=members,
         check=catalog.check_plan,
         words=log,
-        decides=functools.partial(does_task, hub.leases, RegionTask.ROLLOUTS) if hub.leases else None,
+        decides=decide_here(hub),
     )
     rollouts = RolloutController(store, desk, SteadyClock(store.newest_ms() / 1000, lambda: hub.now_ms() / 1000))
     hub.voice.attach_rollouts(rollouts)
     return rollouts, catalog
+
+
+def decide_here(hub: Hub) -> Callable[[], bool] | None:
+    """Whether a hub of a region decides at present: it has the task, and a link to the broker. None of one alone.
+
+    Without a link its decisions would be written and sent to nobody. Once it has one again it takes all rollouts up
+    anew, and sends again what may have been lost with the link before.
+    """
+    if hub.leases is None:
+        return None
+    return lambda: hub.voice.is_connected and does_task(hub.leases, RegionTask.ROLLOUTS)
 
 
 def follow_changes(rollouts: RolloutController) -> NewsReader:

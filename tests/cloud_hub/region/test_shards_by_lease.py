@@ -16,6 +16,7 @@ from cloud_hub.engine.base import EchoEngine
 from cloud_hub.region.lease_keeper import LeaseKeeper
 from cloud_hub.region.leases import LeaseKind, LeaseTable
 from cloud_hub.runtime.hub import Hub
+from cloud_hub.runtime.rollouts import decide_here
 from cloud_hub.runtime.services import HubServices
 from cloud_hub.storage.store import Store
 from policies.serving.shard_leases import SHARDS
@@ -180,3 +181,17 @@ async def test_two_hubs_that_both_write_one_question_leave_one_row_and_one_endin
     store.close()
     assert len(first.shards) == SHARDS
     assert region.count_rows() == (1, 0)
+
+
+async def test_a_hub_that_has_lost_the_broker_decides_no_rollout_until_it_is_back(region: Region):
+    site = await region.start("hub")
+    decides = decide_here(site.hub)
+    assert decides is not None
+    await wait_for(decides)
+    region.broker.kill()
+    await wait_for(lambda: not decides())
+    await asyncio.sleep(2 * LIFE_S)
+    assert not decides()
+    assert len(site.shards) == SHARDS  # it has its leases all the same
+    region.broker.up = True
+    await wait_for(decides)

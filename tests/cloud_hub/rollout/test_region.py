@@ -87,6 +87,22 @@ async def test_what_a_hub_wrote_and_did_not_live_to_send_is_sent_by_the_next_one
         assert len([word for word in device.contents.values() if word.digest == NEW.digest]) == 1
 
 
+async def test_what_was_decided_and_got_lost_with_the_link_is_sent_again_when_the_same_hub_decides_again(site):
+    task, one, two = two_hubs(site)
+    site.mute.add(0)
+    await one.start(ORDER, "ann")
+    while not one.views() or not one.view("r1").exposed:
+        await site.passes(5)
+    assert site.told == []
+    task.holder = 7  # it has no link
+    await site.passes(60)
+    site.mute.clear()
+    task.holder = 0
+    assert (await site.until(two, TERMINAL)).state is S.COMPLETED
+    for device in site.devices.values():
+        assert len([word for word in device.contents.values() if word.digest == NEW.digest]) == 1
+
+
 async def test_the_task_changes_hands_in_every_step_and_each_step_is_made_once(site):
     task, one, two = two_hubs(site)
     await two.start(ORDER, "ann")
