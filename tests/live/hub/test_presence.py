@@ -28,6 +28,9 @@ async def test_a_device_is_online_while_it_runs_and_not_after_a_stop_or_a_kill(s
         await wait_online(stage, agent, online=True)
         await end()
         await wait_online(stage, agent, online=False)
-    shown = await stage.call_admin("GET", f"/v1/admin/devices/{agent.device}")
-    assert shown["models"] == [bundle.manifest.model]
+    async with asyncio.timeout(60):  # what a device uses is written down some moments after it was heard
+        while (shown := await stage.call_admin("GET", f"/v1/admin/devices/{agent.device}"))["models"] != [
+            bundle.manifest.model
+        ]:
+            await asyncio.sleep(0.1)
     assert shown["last_seen_ms"] > shown["enrolled_ms"]
