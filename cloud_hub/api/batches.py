@@ -9,14 +9,16 @@ from collections.abc import AsyncIterator
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.api.auth import caller_of
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.jobs import JobRoutes, ask_desk
+from cloud_hub.api.jobs import JobRoutes, ask_desk, refuse_quota
 from cloud_hub.api.oip import read_idempotency_key
 from cloud_hub.api.routing import Route, RouteAccess, answer_json
 from cloud_hub.jobs.batches import RECEIVE_S, BatchDesk, BatchReceivingError, describe_batch
 from cloud_hub.jobs.desk import JobConflictError, JobDesk
+from cloud_hub.jobs.quota import JobQuotaError
 from cloud_hub.jobs.runner import WorkFailedError
 from cloud_hub.registry.access import Scope
 from wire.http.guards import error_response
@@ -65,7 +67,8 @@ class BatchRoutes:
     async def submit(self, request: web.Request) -> web.Response:
         """Store a file: 202 with its `Location`.
 
-        400, 403, 404 or 413 with the line that is wrong, 408 too slow, 409 or 422 Idempotency-Key, 503 as for a job.
+        400, 403, 404 or 413 with the line that is wrong, 408 too slow, 409 or 422 Idempotency-Key, 429 too many
+        open, 503 as for a job.
         """
         caller, key = caller_of(request), read_idempotency_key(request)
         refused = self._jobs.refuse_early(caller)
@@ -80,7 +83,9 @@ class BatchRoutes:
         except BatchReceivingError:
             headers = {"Retry-After": "5"}
             return error_response(409, "a file with this Idempotency-Key is coming in, ask again", headers)
-        except WorkFailedError:
+        except JobQuotaError as error:
+            return refuse_quota(error)
+        except (WorkFailedError, SQLAlchemyError):
             return error_response(503, "nothing was stored: the hub cannot write, ask again", {"Retry-After": "5"})
         view = await ask_desk(self._desk.show(batch.id, ""))
         told = describe_batch(view) if view is not None else {"id": batch.id}

@@ -4,6 +4,7 @@ Rule: a job is checked as an inference request is before it is stored, and answe
 to another tenant looks exactly like what does not exist.
 """
 
+import math
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
@@ -20,6 +21,7 @@ from cloud_hub.api.routing import Route, RouteAccess, answer_json
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.jobs.addresses import MAX_URL, check_hook
 from cloud_hub.jobs.desk import JobConflictError, JobDesk, JobOrder, JobView
+from cloud_hub.jobs.quota import JobQuotaError
 from cloud_hub.jobs.runner import WorkFailedError
 from cloud_hub.jobs.states import OPEN, Job, JobState, describe_job
 from cloud_hub.registry.access import Caller, Scope
@@ -96,8 +98,8 @@ class JobRoutes:
     async def submit(self, request: web.Request) -> web.Response:
         """Store a job: 202 with its `Location`.
 
-        400 wrong shape, 404 no such model, 413 too large, 422 the key was another request's, 503 busy, stopping or not
-        written.
+        400 wrong shape, 404 no such model, 413 too large, 422 the key was another request's, 429 too many open, 503
+        busy, stopping or not written.
         """
         caller = caller_of(request)
         refused = self.refuse_early(caller)
@@ -110,7 +112,9 @@ class JobRoutes:
             job: Job = await self._desk.submit(order)
         except JobConflictError:
             raise OipError(422, "this Idempotency-Key came with another job before") from None
-        except WorkFailedError:
+        except JobQuotaError as error:
+            return refuse_quota(error)
+        except (WorkFailedError, SQLAlchemyError):
             return error_response(503, "the job was not stored: the hub cannot write, ask again", {"Retry-After": "5"})
         return answer_json(describe_job(job), 202, {"Location": f"/v1/jobs/{job.id}"})
 
@@ -204,6 +208,11 @@ def parse_job_request(payload: bytes) -> JobRequest:
     except (ValueError, msgspec.DecodeError):
         raise OipError(400, "the body is not valid JSON, or has a duplicate key") from None
     return asked
+
+
+def refuse_quota(error: JobQuotaError) -> web.Response:
+    """Return the answer to a tenant that has as many open jobs as it may: 429, with the time to ask again."""
+    return error_response(429, str(error), {"Retry-After": str(math.ceil(error.retry_after_s))})
 
 
 async def ask_desk(work: Awaitable[T]) -> T:

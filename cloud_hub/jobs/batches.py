@@ -67,7 +67,8 @@ class BatchDesk:
         """Store a file of jobs, or find the one that the same Idempotency-Key stored.
 
         OipError(400 or 413) says which line is wrong; BatchReceivingError; JobConflictError if the key was another
-        file's; WorkFailedError if it could not be written. Then nothing of it is left.
+        file's; JobQuotaError if the tenant has too many open; WorkFailedError or SQLAlchemyError if it could not be
+        written. Then nothing of it is left.
         """
         batch = self._desk.prepare_batch(tenant, key, RECEIVE_S)
         known: Batch | None = await self._desk.run_work(OpenBatch(batch))
@@ -94,15 +95,23 @@ class BatchDesk:
             jobs += 1
             if jobs > self._limits.max_lines:
                 raise OipError(413, f"the file has more than {self._limits.max_lines} lines")
+            if jobs > self._desk.settings.tenant_open:
+                raise OipError(
+                    413, f"the file has more jobs than a tenant may have open, {self._desk.settings.tenant_open}"
+                )
             part.append(self._prepare(batch, line, number, read_line))
             size += len(line)
             if len(part) >= PART_JOBS or size >= PART_BYTES:
-                await self._desk.run_work(AddJobs(part))
+                await self._add_part(batch, part)
                 part, size = [], 0
         if not jobs:
             raise OipError(400, "the file has no line")
-        await self._desk.run_work(AddJobs(part))
+        await self._add_part(batch, part)
         return jobs, digest.digest()
+
+    async def _add_part(self, batch: Batch, part: list[NewJob]) -> None:
+        async with self._desk.reserve(batch.tenant, len(part)):
+            await self._desk.run_work(AddJobs(part))
 
     def _prepare(self, batch: Batch, line: bytes, number: int, read_line: ReadLine) -> NewJob:
         try:

@@ -32,7 +32,8 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `timeout_s`: a job's own time if it names none; `tries`: how often one is tried; `keep_s`: how long an ended one is
     kept, `keep_dead_s` a dead one; `window`: how many jobs a hub has in its queues at once.
-    `webhooks_inwards`: webhooks may be on this machine and in its own network.
+    `webhooks_inwards`: webhooks may be on this machine and in its own network. `tenant_open`: jobs of a tenant that
+    have not ended.
     """
 
     timeout_s: float = 86_400.0
@@ -41,6 +42,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_s: float = 86_400.0
     keep_dead_s: float = 7 * 86_400.0
     window: int = 128
+    tenant_open: int = 100_000
     webhooks_inwards: bool = False
     batches: BatchLimits = BatchLimits()
 

@@ -4,8 +4,11 @@ Rule: a job is answered for once it is stored. Rule: a caller sees its tenant's 
 """
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -16,6 +19,7 @@ from cloud_hub.database.connection import connect_part, read_snapshot
 from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.jobs.batch_table import Batch
 from cloud_hub.jobs.decisions import keep_ms
+from cloud_hub.jobs.quota import JobQuotaError, OpenJobs, needs_count, recount, refuse_jobs, take_jobs
 from cloud_hub.jobs.runner import JobRunner, JobStore
 from cloud_hub.jobs.sealing import JobVault
 from cloud_hub.jobs.states import OPEN, Job, JobState, make_job_id, shard_of_job
@@ -24,7 +28,9 @@ from cloud_hub.jobs.table import (
     CancelJob,
     NewJob,
     RequeueJob,
+    count_open,
     count_states,
+    has_key,
     list_jobs,
     read_answer,
     read_job,
@@ -103,6 +109,9 @@ class JobDesk:
         self._vault = vault
         self._now_ms = now_ms
         self.settings = self._runner.settings
+        self._open: dict[str, OpenJobs] = {}  # by tenant
+        self._unwritten: Counter[str] = Counter()  # jobs of a tenant that were taken, and are being written
+        self._counting = asyncio.Lock()
 
     def check(self, model: str, body: bytes) -> None:
         """OipError(404 or 400) if no such model is served, or it does not take the request."""
@@ -111,10 +120,11 @@ class JobDesk:
     async def submit(self, order: JobOrder) -> Job:
         """Store a job, or find the one that the same Idempotency-Key stored.
 
-        JobConflictError if that one was another request; WorkFailedError if it could not be written.
+        JobConflictError if that one was another request; JobQuotaError if the tenant has too many open; WorkFailedError
+        if it could not be written.
         """
         new = self.prepare(order)
-        known = await self._store.run_work(AddJobs([new]))
+        known = await self._add(new)
         found: Job = known.get(new.job.id, new.job)
         if found.fingerprint != new.job.fingerprint:
             raise JobConflictError
@@ -124,6 +134,49 @@ class JobDesk:
             if order.webhook:
                 self._hooks.expect()
         return found
+
+    async def _add(self, new: NewJob) -> dict[str, Job]:
+        """Store a job; returns the earlier one of its Idempotency-Key, which needs no room, by the id of this one."""
+        add, key = AddJobs([new]), new.job.known_by
+        try:
+            async with self.reserve(new.job.tenant, 1):
+                return dict(await self._store.run_work(add))
+        except JobQuotaError:
+            if key is None or not await self._reader.read(lambda rows: has_key(rows, key)):
+                raise
+        return dict(await self._store.run_work(add))
+
+    @contextlib.asynccontextmanager
+    async def reserve(self, tenant: str, jobs: int) -> AsyncIterator[None]:
+        """Have room for so many jobs more of a tenant, which are written inside. SQLAlchemyError if nobody can count.
+
+        JobQuotaError if it has as many open as it may.
+        """
+        most, known = self.settings.tenant_open, self._open.get(tenant)
+        if needs_count(known, jobs, most, time.monotonic(), shared=self._store.shared):
+            async with self._counting:
+                await self._recount(tenant, jobs)
+        known = self._open[tenant]
+        taken = take_jobs(known, jobs, most)
+        if taken is None:
+            self._open[tenant], refused = refuse_jobs(known, jobs, most, time.monotonic())
+            self._runner.counts["jobs.refused"] += 1
+            raise refused
+        self._open[tenant] = taken
+        self._unwritten[tenant] += jobs
+        try:
+            yield
+        finally:
+            self._unwritten[tenant] -= jobs
+
+    async def _recount(self, tenant: str, jobs: int) -> None:
+        """Count the open jobs of a tenant, unless somebody has just done so."""
+        known, now = self._open.get(tenant), time.monotonic()
+        if not needs_count(known, jobs, self.settings.tenant_open, now, shared=self._store.shared):
+            return
+        seen = known.taken - self._unwritten[tenant] if known else 0
+        counted = await self._reader.read(lambda rows: count_open(rows, tenant))
+        self._open[tenant] = recount(self._open.get(tenant), counted, seen, now)
 
     def prepare_batch(self, tenant: str, key: str, receive_s: float) -> Batch:
         """Return the row of a batch that begins to come in."""

@@ -308,6 +308,17 @@ def count_states(connection: sa.Connection) -> dict[JobState, int]:
     return {JobState(state): int(count) for state, count in rows}
 
 
+def count_open(connection: sa.Connection, tenant: str) -> int:
+    """Return how many jobs of a tenant have not ended."""
+    query = sa.select(sa.func.count()).where(jobs.c.state.in_(_OPEN), jobs.c.tenant == tenant)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def has_key(connection: sa.Connection, known_by: bytes) -> bool:
+    """Whether there is a job of this Idempotency-Key."""
+    return connection.execute(sa.select(jobs.c.id).where(jobs.c.known_by == known_by)).first() is not None
+
+
 def notify_owner(now_ms: int) -> dict[str, Any]:
     """Have the owner told that a job has ended, if it names a webhook."""
     return {"notify_ms": sa.case((jobs.c.hook.is_not(None), now_ms), else_=None)}

@@ -196,8 +196,8 @@ class JobsSection(ConfigSection):
     """Section [jobs]: work that outlives its request, see docs/jobs.md. Times in seconds.
 
     `timeout_s`: a job's own time if it names none; `tries`: how often one is tried; `keep_s`: how long an ended one is
-    kept, `keep_dead_s` a dead one; `window`: how many a hub has in its queues at once; `webhooks_inwards`: webhooks
-    may be on this machine and in its own network.
+    kept, `keep_dead_s` a dead one; `window`: how many a hub has in its queues at once; `tenant_open`: how many of a
+    tenant may be open; `webhooks_inwards`: webhooks may be on this machine and in its own network.
     """
 
     timeout_s: Annotated[float, Field(ge=1, le=7 * 86_400)] = _JOBS.timeout_s
@@ -205,6 +205,7 @@ class JobsSection(ConfigSection):
     keep_s: Annotated[float, Field(ge=1, le=31 * 86_400)] = _JOBS.keep_s
     keep_dead_s: Annotated[float, Field(ge=1, le=31 * 86_400)] = _JOBS.keep_dead_s
     window: Annotated[int, Field(ge=1, le=4096)] = _JOBS.window
+    tenant_open: Annotated[int, Field(ge=1, le=10_000_000)] = _JOBS.tenant_open
     webhooks_inwards: bool = _JOBS.webhooks_inwards
 
     def job_settings(self) -> JobSettings:

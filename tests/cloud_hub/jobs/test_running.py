@@ -72,7 +72,7 @@ async def test_a_hub_killed_while_jobs_run_loses_none_and_answers_none_twice(tmp
 
 
 async def test_a_hub_that_drains_gives_back_what_it_has_not_computed(tmp_path, urls):
-    engine = EchoEngine(CARD, compute_s=0.05)
+    engine = EchoEngine(CARD, compute_s=0.3)
     site = await JobSite(tmp_path, urls, JobSettings(window=16), engine=engine, max_batch=1, drain_s=0.2).open()
     handed = [await site.submit(number / 100) for number in range(40)]
     await until(lambda: len(engine.batches) > 2)
