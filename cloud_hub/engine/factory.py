@@ -133,15 +133,20 @@ def _build_sharded_engine(
     parts: tuple[Bundle, HubPart], form: HubModelDocument, decision: Placement, told: tuple[EngineOptions, str]
 ) -> Engine:
     from cloud_hub.engine.bundle import list_batch_sizes  # noqa: PLC0415
-    from cloud_hub.engine.sharded.engine import ShardedEngine, SupervisionLimits  # noqa: PLC0415
+    from cloud_hub.engine.sharded.engine import (  # noqa: PLC0415
+        ShardedEngine,
+        ShardedGraphRunner,
+        SupervisionLimits,
+    )
     from cloud_hub.engine.sharded.group import ShardingPlan  # noqa: PLC0415
+    from cloud_hub.engine.sharded.launcher import LocalLauncher  # noqa: PLC0415
     from cloud_hub.engine.sharded.protocol import RankConfig  # noqa: PLC0415
     from models.graph.hub_model import check_hub_document  # noqa: PLC0415
 
     (edge, part), (means, kind), need = parts, told, decision.need
     card = make_bundle_card(edge, means.max_batch)
     check_hub_document(form, edge.manifest, list_batch_sizes(means.max_batch))
-    files, graphs, recipes = open_verified_weights(part), part.read_file(part.manifest.graph), []
+    files, graphs, gangs = open_verified_weights(part), part.read_file(part.manifest.graph), []
     for replica in range(decision.replicas):
         device = f"cuda:{replica * need.ranks}" if kind == "cuda" else kind
         backend = "nccl" if kind == "cuda" else "gloo"
@@ -149,8 +154,10 @@ def _build_sharded_engine(
             1, 0, tensor=need.tensor, pipeline=need.pipeline, store="", backend=backend, device=device,
             timeout_s=means.ready_s, threads=means.threads,
         )  # fmt: skip
-        recipes.append(ShardingPlan(edge.manifest.model, charter, graphs, tuple(files.descriptors.values())))
-    return ShardedEngine(edge.manifest, card, recipes, SupervisionLimits(ready_s=means.ready_s), files)
+        plan = ShardingPlan(edge.manifest.model, charter, graphs)
+        launcher = LocalLauncher(tuple(files.descriptors.values()))
+        gangs.append(ShardedGraphRunner(plan, SupervisionLimits(ready_s=means.ready_s), launcher))
+    return ShardedEngine(edge.manifest, card, gangs, files)
 
 
 def open_verified_weights(part: HubPart) -> WeightFiles:

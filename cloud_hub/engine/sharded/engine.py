@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from cloud_hub.engine.base import Engine, EngineError, EngineHealth, EngineState
 from cloud_hub.engine.bundle import Array, BundleEngine
-from cloud_hub.engine.sharded.fork_server import ForkServer
 from cloud_hub.engine.sharded.group import RankGroup, RankLostError, ShardingPlan, StepResult
+from cloud_hub.engine.sharded.launcher import RankLauncher
 from cloud_hub.engine.types import EngineSetup, ModelCard, WorkItem
 from models.bundle.hub_part import WeightFiles
 from models.bundle.manifest import BundleError, Manifest
@@ -50,11 +50,11 @@ class ShardedGraphRunner:
 
     inline = False
 
-    def __init__(self, recipe: ShardingPlan, limits: SupervisionLimits) -> None:
+    def __init__(self, recipe: ShardingPlan, limits: SupervisionLimits, launcher: RankLauncher) -> None:
         self._recipe = recipe
+        self._launcher = launcher
         self._limits = limits
         self._gang: RankGroup | None = None
-        self._nursery: ForkServer | None = None
         self._generation = 0
         self._why = "not started"
         self._failures = 0
@@ -88,8 +88,8 @@ class ShardedGraphRunner:
 
     @property
     def fork_server_pid(self) -> int:
-        """Process that ranks are forked from; 0 if there is none."""
-        return self._nursery.pid if self._nursery else 0
+        """Process that starts the ranks; 0 if there is none."""
+        return self._launcher.pid
 
     def start(self) -> None:
         """Start the first group. BundleError or EngineError; then no process is left behind."""
@@ -117,12 +117,11 @@ class ShardedGraphRunner:
         return EngineHealth(state, "" if self._gang else self._why, max(1, self._generation))
 
     def stop(self) -> None:
-        """Kill the ranks and the fork server."""
+        """Kill the ranks and what started them."""
         if self._gang is not None:
             self._gang.kill()
-        if self._nursery is not None:
-            self._nursery.close()
-        self._gang = self._nursery = None
+        self._launcher.close()
+        self._gang = None
 
     def step_limit_s(self, graph: str, batch: int) -> float:
         """Seconds that a step of this graph and batch size may take before it counts as hung."""
@@ -187,7 +186,7 @@ class ShardedGraphRunner:
         told = msgspec.structs.replace(self._recipe.charter, generation=self._generation)
         until = time.monotonic() + self._limits.ready_s
         try:
-            self._gang = gang = RankGroup(self._recipe, told, self._ensure_fork_server(), until)
+            self._gang = gang = RankGroup(self._recipe, told, self._launcher, until)
             self._guard_call(lambda gang: gang.await_ready(until), gang)
             for key, columns in list(self._rehearsed.items()):
                 self._run_step(gang, key, columns)
@@ -198,18 +197,11 @@ class ShardedGraphRunner:
         self._failures, self._not_before = 0, 0.0
         return gang
 
-    def _ensure_fork_server(self) -> ForkServer:
-        if self._nursery is not None and not self._nursery.alive:
-            self._nursery.close()
-            self._nursery = None
-        self._nursery = self._nursery or ForkServer()
-        return self._nursery
-
 
 class ShardedEngine:
     """Engine of a model over several processes: one rank group per replica.
 
-    `files`: of weights, hashed; they stay open for later generations, until `stop`.
+    `files`: of weights, hashed; they stay open for later generations, until `stop`. None where ranks open their own.
     BundleError or EngineError from `start`, with no process left behind.
     """
 
@@ -219,12 +211,11 @@ class ShardedEngine:
         self,
         manifest: Manifest,
         card: ModelCard,
-        recipes: Sequence[ShardingPlan],
-        limits: SupervisionLimits,
-        files: WeightFiles,
+        gangs: Sequence[ShardedGraphRunner],
+        files: WeightFiles | None = None,
     ) -> None:
         self._files = files
-        self.gangs = tuple(ShardedGraphRunner(recipe, limits) for recipe in recipes)
+        self.gangs = tuple(gangs)
         slots = msgspec.structs.replace(card, slots=len(self.gangs))
         self._parts = tuple(BundleEngine(manifest, slots, gang) for gang in self.gangs)
         self.card = self._parts[0].card
@@ -276,7 +267,8 @@ class ShardedEngine:
     def stop(self) -> None:
         for part in self._parts:
             part.stop()
-        self._files.close()
+        if self._files is not None:
+            self._files.close()
 
     def sample(self) -> WorkItem:
         return self._parts[0].sample()

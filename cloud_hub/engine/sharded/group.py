@@ -1,16 +1,13 @@
 """Group of rank processes that run one sharded model: starts them, runs one batch at a time, kills all if one is lost.
 
 Rule: a group that lost one rank, dead or silent, is dead as a whole: all are killed before the error is raised, so that
-none of them can answer later. A new generation has new processes, new sockets and a new rendezvous file.
+none of them can answer later. A new generation has new processes, new sockets and a new rendezvous.
 """
 
 import selectors
-import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +15,7 @@ import numpy.typing as npt
 
 from cloud_hub.engine.base import EngineError
 from cloud_hub.engine.sharded import protocol
-from cloud_hub.engine.sharded.fork_server import ForkServer, ForkServerError, RankProcess, wait_for_death
+from cloud_hub.engine.sharded.launcher import LaunchedRanks, LaunchError, RankLauncher
 from cloud_hub.engine.sharded.protocol import (
     Array,
     BatchStep,
@@ -40,15 +37,11 @@ class RankLostError(EngineError):
 
 
 class ShardingPlan(msgspec.Struct, frozen=True):
-    """What each generation of a group is started from.
-
-    `graphs`: JSON; `files`: open weight files that every rank inherits.
-    """
+    """What each generation of a group is started from. `graphs`: JSON."""
 
     name: str
     charter: RankConfig
     graphs: bytes
-    files: tuple[int, ...] = ()
 
 
 class StepResult(NamedTuple):
@@ -63,24 +56,31 @@ class StepResult(NamedTuple):
 
 
 class RankGroup:
-    """One generation of rank processes, started by `until` (monotonic) or `RankLostError`; then call `await_ready`."""
+    """One generation of ranks, started by `until` (monotonic) or `RankLostError`; then call `await_ready`."""
 
-    def __init__(self, recipe: ShardingPlan, charter: RankConfig, nursery: ForkServer, until: float) -> None:
+    def __init__(self, recipe: ShardingPlan, charter: RankConfig, launcher: RankLauncher, until: float) -> None:
         self._name = recipe.name
         self._world = charter.tensor * charter.pipeline
-        self._folder = Path(tempfile.mkdtemp(prefix="skerry-gang-"))
-        self._charter = msgspec.structs.replace(charter, store=str(self._folder / "meet"))
-        self._graphs = recipe.graphs
-        self._ranks: list[RankProcess] = []
-        self._links: list[socket.socket] = []
+        self._charter = charter
         self._selector = selectors.DefaultSelector()
         self._ticket = 0
+        self._killed = False
         self.ready: tuple[RankReady, ...] = ()
-        self._spawn_ranks(nursery, recipe.files, until)
+        self._ranks = self._start_ranks(launcher, until)
+        for at, link in enumerate(self._links):
+            self._selector.register(link, selectors.EVENT_READ, at)
+        for at, link in enumerate(self._links):
+            own = msgspec.structs.replace(charter, rank=at, device=self._ranks.devices[at], store=self._ranks.store)
+            self._send_to(at, link, own, [recipe.graphs])
 
     @property
     def pids(self) -> tuple[int, ...]:
-        return tuple(rank.pid for rank in self._ranks)
+        """Process of each rank, on the machine that it runs on."""
+        return tuple(self._ranks.pids)
+
+    @property
+    def _links(self) -> Sequence[socket.socket]:
+        return self._ranks.links
 
     def await_ready(self, until: float) -> None:
         """Wait until all ranks have loaded their weights.
@@ -125,31 +125,18 @@ class RankGroup:
         self._await_all(PingReply, time.monotonic() + limit_s, f"silent for {limit_s:.1f} s")
 
     def kill(self) -> None:
-        """Kill all ranks now and remove the rendezvous folder."""
-        ranks, self._ranks = self._ranks, []
-        for rank in ranks:
-            rank.kill(_GONE_S)
-            rank.close()
-        for link in self._links:
-            link.close()
-        self._links = []
-        self._selector.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Kill all ranks now."""
+        if not self._killed:
+            self._killed = True
+            self._selector.close()
+            self._ranks.kill()
 
-    def _spawn_ranks(self, nursery: ForkServer, files: Sequence[int], until: float) -> None:
-        for at in range(self._world):
-            ours, theirs = socket.socketpair()
-            self._links.append(ours)
-            self._selector.register(ours, selectors.EVENT_READ, at)
-            try:
-                self._ranks.append(nursery.spawn(theirs, files, until))
-            except ForkServerError as error:
-                raise self._kill_as_lost(str(error), at) from None
-            finally:
-                theirs.close()
-        for at, link in enumerate(self._links):
-            own = msgspec.structs.replace(self._charter, rank=at, device=_rank_device(self._charter.device, at))
-            self._send_to(at, link, own, [self._graphs])
+    def _start_ranks(self, launcher: RankLauncher, until: float) -> LaunchedRanks:
+        try:
+            return launcher.start_ranks(self._charter, until)
+        except LaunchError as error:
+            self._selector.close()
+            raise self._make_lost(str(error), error.rank) from None
 
     def _send_to(self, at: int, link: socket.socket, word: protocol.RankMessage, body: Sequence[Any] = ()) -> None:
         link.settimeout(_GONE_S)
@@ -176,7 +163,7 @@ class RankGroup:
             raise self._kill_as_lost(str(error), at) from None
         if isinstance(word, RankFailed):
             if not word.bundle:
-                wait_for_death(self._ranks, _DYING_S)
+                self._ranks.find_lost(_DYING_S)
             lost = self._kill_as_lost(word.why, at)
             raise BundleError(f"{self._name}: {word.why}") if word.bundle else lost
         if not isinstance(word, kind):
@@ -185,14 +172,12 @@ class RankGroup:
 
     def _kill_as_lost(self, why: str, at: int) -> RankLostError:
         """Kill the group and return the error, which names a rank that died: the others only miss it."""
-        dead = [rank for rank, child in enumerate(self._ranks) if not child.alive]
-        if dead and at not in dead:
-            at, why = dead[0], "died"
+        lost = self._ranks.find_lost()
+        if lost and at not in {each.rank for each in lost}:
+            at, why = lost[0]
         self.kill()
-        return RankLostError(f"{self._name}: rank {at} of generation {self._charter.generation}: {why}")
+        return self._make_lost(why, at)
 
-
-def _rank_device(first: str, at: int) -> str:
-    """Device of the rank number `at`: graphics cards are counted up from the first; there is one CPU."""
-    kind, _, number = first.partition(":")
-    return f"{kind}:{int(number) + at}" if number else kind
+    def _make_lost(self, why: str, at: int) -> RankLostError:
+        of = f"generation {self._charter.generation}"
+        return RankLostError(f"{self._name}: {f'rank {at} of {of}' if at >= 0 else of}: {why}")

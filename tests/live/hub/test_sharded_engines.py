@@ -17,6 +17,7 @@ import pytest
 from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.sharded.engine import ShardedEngine
+from cloud_hub.engine.sharded.launcher import LocalLauncher
 from cloud_hub.engine.types import EngineOptions, WorkItem
 from cloud_hub.system.client import ApiAddress, call_hub_api, read_running_address
 from models.bundle.manifest import ParallelPlan
@@ -90,13 +91,14 @@ def test_a_pipeline_answers_alike_in_any_number_of_microbatches_and_measures_how
 
 
 @pytest.mark.heavy
-def test_a_dead_nursery_is_replaced(tmp_path):
+def test_a_dead_fork_server_is_replaced(tmp_path):
     engine = open_engine(gang_bundle(tmp_path, "echo").path, EngineOptions(tensor=2, devices=2, ready_s=READY_S))
     assert isinstance(engine, ShardedEngine)
-    nursery = engine.gangs[0]._nursery
-    assert nursery is not None
-    nursery._process.kill()
-    nursery._process.wait()
+    launcher = engine.gangs[0]._launcher
+    assert isinstance(launcher, LocalLauncher)
+    assert launcher._server is not None
+    launcher._server._process.kill()
+    launcher._server._process.wait()
     os.kill(ranks_of(engine)[0], signal.SIGKILL)
     with pytest.raises(EngineError):
         engine.infer(works("echo", 1))
@@ -109,7 +111,7 @@ def test_the_gang_ends_with_its_engine_and_leaves_no_process_and_no_folder(tmp_p
     assert isinstance(engine, ShardedEngine)
     gang = engine.gangs[0].rank_group
     assert gang is not None
-    mine, folder = gang.pids, gang._folder
+    mine, folder = gang.pids, Path(gang._ranks.store).parent
     assert folder.exists()
     engine.stop()
     assert not any(Path(f"/proc/{pid}").exists() for pid in mine)

@@ -8,6 +8,7 @@ import pytest
 from cloud_hub.engine.sharded import engine
 from cloud_hub.engine.sharded.engine import ShardedGraphRunner, SupervisionLimits
 from cloud_hub.engine.sharded.group import ShardingPlan
+from cloud_hub.engine.sharded.launcher import LocalLauncher
 from cloud_hub.engine.sharded.protocol import RankConfig
 
 BATCH = 32
@@ -36,5 +37,5 @@ def test_the_quickest_number_is_taken_whatever_the_first_step_of_a_shape_costs(m
     group: Any = TimedGroup(each_s)
     monkeypatch.setattr(engine, "time", group)
     plan = ShardingPlan("echo", RankConfig(1, 0, 1, 2, "", "gloo", "cpu", 1.0), b"")
-    runner = ShardedGraphRunner(plan, SupervisionLimits())
+    runner = ShardedGraphRunner(plan, SupervisionLimits(), LocalLauncher())
     assert runner._measure_pieces(group, "tail", [np.zeros((BATCH, 3))]) == BATCH // pieces
