@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything `make demo` and `make test` need, and nothing twice: .venv, the Python packages, the Mosquitto broker, and
-# for development the PostgreSQL server that tests start.
+# for development the PostgreSQL server and the Chromium browser that tests start.
 #
 #   ./setup.sh [-y] agent|demo|dev|broker
 #
@@ -170,6 +170,27 @@ database() {
     have_database || echo "setup: PostgreSQL is not installed: the tests that need it are skipped" >&2
 }
 
+# --- the browser of the tests --------------------------------------------------------------------------------------------
+# Tests alone start it, to look at the hub's console. Where it is missing and cannot be had, they are skipped and say so.
+
+have_browser() {
+    for name in chromium chromium-browser google-chrome-stable; do
+        ! command -v "$name" >/dev/null 2>&1 || return 0
+    done
+    return 1
+}
+
+browser() {
+    have_browser && return 0
+    if command -v apt-get >/dev/null 2>&1; then
+        (
+            agreed chromium "the browser that tests start; they are skipped without it" apt-get
+            apt chromium
+        ) || true
+    fi
+    have_browser || echo "setup: Chromium is not installed: the tests that need it are skipped" >&2
+}
+
 # --- Python ----------------------------------------------------------------------------------------------------------
 
 fits() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
@@ -245,6 +266,7 @@ packages() { # packages LEVEL
 [ "$level" = agent ] || broker # a device has none
 [ "$level" != broker ] || exit 0
 [ "$level" != dev ] || database
+[ "$level" != dev ] || browser
 fresh "$level" && exit 0
 
 mkdir -p .cache

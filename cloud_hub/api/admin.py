@@ -18,6 +18,7 @@ from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import encode_invite
 from cloud_hub.registry.access import Scope
 from cloud_hub.registry.device_states import DeviceState
+from cloud_hub.registry.health import judge_health
 from cloud_hub.registry.presence import DeviceActivity
 from cloud_hub.registry.registry import (
     MAX_HARDWARE,
@@ -164,7 +165,7 @@ class AdminRoutes:
         return answer_json({"devices": [self._describe_device(device) for device in shown]})
 
     def _describe_device(self, device: EnrolledDevice) -> dict[str, Any]:
-        return device_json(device, self._context.hub.device_activity(device.id))
+        return describe_device(self._context, device)
 
     async def show_device(self, request: web.Request) -> web.Response:
         """Answer with one device; 404 if it is unknown or another tenant's."""
@@ -254,6 +255,14 @@ async def step_rotation(rotation: CaRotation, asked: CaRequest) -> dict[str, Any
     return await rotation.finish(force=asked.force)
 
 
+def describe_device(context: ApiContext, device: EnrolledDevice) -> dict[str, Any]:
+    """Return a device as the API shows it now, with its health."""
+    activity = context.hub.device_activity(device.id)
+    flawed = context.ledger is not None and device.id in context.ledger.flawed
+    health = judge_health(device, activity, context.now_ms(), flawed=flawed)
+    return {**device_json(device, activity), "health": health.value}
+
+
 def device_json(device: EnrolledDevice, activity: DeviceActivity) -> dict[str, Any]:
     """Return a device as the API and the CLI show it; times in ms since 1970, 0 = never; `online` null: not known."""
     return {
@@ -263,6 +272,7 @@ def device_json(device: EnrolledDevice, activity: DeviceActivity) -> dict[str, A
         "online": activity.online,
         "last_seen_ms": activity.last_seen_ms,
         "models": activity.models,
+        "agent": activity.agent,
         "why": device.why,
         "enrolled_ms": device.enrolled_ms,
         "changed_ms": device.changed_ms,

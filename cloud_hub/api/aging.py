@@ -15,11 +15,9 @@ from prometheus_client.registry import Collector
 
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.registry.device_states import DeviceState
+from cloud_hub.registry.health import ENDING_MS, SILENT_MS
 from models.signing.roles import TOP_LEVEL
 
-DAY_MS = 86_400_000
-SILENT_MS = DAY_MS  # an agent that is connected signs the head of its ledger every six hours at least
-ENDING_MS = DAY_MS  # an agent renews its certificate with a third of its seven days left
 READ_EVERY_S = 60.0  # how often files are read for a scrape
 OTHER_ROLES = "delegated"
 

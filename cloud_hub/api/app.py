@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Protocol
 
 from aiohttp import web
 
@@ -16,6 +17,7 @@ from cloud_hub.api.admin_models import DenyRoutes, KeyRoutes, ModelRoutes
 from cloud_hub.api.aging import AgingCollector
 from cloud_hub.api.auth import Authenticator, auth_middleware
 from cloud_hub.api.batches import list_job_routes
+from cloud_hub.api.browser import SessionRoutes
 from cloud_hub.api.costs import CostRoutes
 from cloud_hub.api.devices import EnrollRoutes, ErasureRoutes, RenewRoutes
 from cloud_hub.api.hubs import HubRoutes
@@ -56,14 +58,30 @@ class ApiLimits:
     idle_s: float = IDLE_TIMEOUT_S
 
 
+class WebPages(Protocol):
+    """Pages for people that the same server serves beside the API; no part of its description."""
+
+    def routes(self) -> list[Route]:
+        """Return the pages' routes."""
+
+    async def close(self, app: web.Application) -> None:
+        """End what is still open, at shutdown."""
+
+
+PagesMaker = Callable[[Authenticator], WebPages]
+
+
 class ApiServer:
     """The web server: `start` returns the address opened, `stop` ends every request within 2 seconds.
 
-    `context` is what the routes need of the hub, `door` where to listen. `routes` are all described routes, `app` the
-    aiohttp application. There is no access log; every change and refusal is audited instead.
+    `context` is what the routes need of the hub, `door` where to listen, `make_pages`: of what people see, beside it.
+    `routes` are all described routes, `app` the aiohttp application. There is no access log; every change and refusal
+    is audited instead.
     """
 
-    def __init__(self, context: ApiContext, door: ServerAccess, limits: ApiLimits) -> None:
+    def __init__(
+        self, context: ApiContext, door: ServerAccess, limits: ApiLimits, make_pages: PagesMaker | None = None
+    ) -> None:
         self._door = door
         self._tls: ssl.SSLContext | None = None
         self._context = context
@@ -83,25 +101,21 @@ class ApiServer:
             health.routes(),
             metrics.routes(),
         ]
-        self.routes = [*(route for room in (*rooms, *self._build_routes(context, limits.version)) for route in room)]
+        self.entrance = entrance = _make_entrance(context, door)
+        rooms += [*self._build_routes(context, limits.version), SessionRoutes(entrance).routes()]
+        self.routes = [route for room in rooms for route in room]
         self.routes += OpenApiRoutes(self.routes, limits.version, local=door.local).routes()
-        entrance = Authenticator(
-            _token_digest(load_token(door)),
-            door.local,
-            context.keys,
-            context.audit,
-            context.now_ms,
-            context.hears_region,
-        )
+        pages = make_pages(entrance) if make_pages else None
+        served = [*self.routes, *(pages.routes() if pages else [])]
         checks = [
             metrics.counting_middleware(),
             error_form_middleware(),
             *security_middlewares(door, "", frozenset()),
-            auth_middleware(entrance, self.routes),
+            auth_middleware(entrance, served),
         ]
         self.app = web.Application(middlewares=checks, client_max_size=limits.max_body_bytes)
-        self.app.add_routes([route.aiohttp_route for route in self.routes])
-        self.app.on_shutdown.append(health.close)
+        self.app.add_routes([route.aiohttp_route for route in served])
+        self.app.on_shutdown.extend([health.close, *([pages.close] if pages else [])])
         # No access log: paths hold device names, and a line costs more than most answers.
         self._runner = web.AppRunner(
             self.app,
@@ -155,6 +169,18 @@ class ApiServer:
     async def stop(self) -> None:
         """Close the server and end open requests."""
         await self._runner.cleanup()
+
+
+def _make_entrance(context: ApiContext, door: ServerAccess) -> Authenticator:
+    return Authenticator(
+        _token_digest(load_token(door)),
+        door.local,
+        context.keys,
+        context.audit,
+        context.now_ms,
+        context.hears_region,
+        context.sessions,
+    )
 
 
 def _token_digest(token: str) -> bytes:

@@ -1,11 +1,16 @@
-"""Authentication and authorisation of the web API: bearer tokens, API keys, scopes, tenants, and the audit of both.
+"""Authentication and authorisation of the web API: bearer tokens, API keys, browser sessions, scopes, tenants, audit.
 
 Rule: closed unless a route says otherwise. 401 = not authenticated; 403 = not allowed; 404 = no such thing for this
 caller: what belongs to another tenant looks exactly like what does not exist. Every refusal and change is audited.
+Rule: a browser's session may do what its key may, by the same routes; what changes anything also takes the session's
+CSRF token, which only a page of this hub can know.
 """
 
+import hmac
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
+from urllib.parse import quote
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -13,10 +18,14 @@ from aiohttp.typedefs import Handler, Middleware
 from cloud_hub.api.routing import LOCAL_OPEN, Route, RouteAccess
 from cloud_hub.registry.access import ADMIN, LOCAL, NOBODY, ApiKeys, Caller, Scope
 from cloud_hub.registry.audit import AuditEntry, AuditLog
+from cloud_hub.registry.sessions import BrowserSession, BrowserSessions, SessionOwner, csrf_token
 from wire.http.guards import compare_token, error_response, parse_bearer_token
 from wire.http.oip import OipError, shorten_name
 
 _CALLER: "web.RequestKey[Caller]" = web.RequestKey("caller", Caller)
+CSRF_HEADER = "X-CSRF-Token"
+SIGN_IN_PATH = "/signin"
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
 _WHOLE_HUB = frozenset({RouteAccess.WHOLE, RouteAccess.WHOLE_HERE, RouteAccess.HIDDEN})
 _AUDITED_STATUSES = frozenset({401, 403})
 
@@ -39,7 +48,7 @@ class Authenticator:
 
     `admin_sha256` is of the admin token; `local`: the server is reached from this machine alone, so that routes marked
     HERE need no token; `keys` and `audit`: API keys, and where refusals and changes are written; `now_ms`: hub time;
-    `hears_region`: whether this hub would know of a key that another one has revoked.
+    `hears_region`: whether this hub would know of a key that another one has revoked. `sessions`: of browsers.
     """
 
     admin_sha256: bytes
@@ -48,12 +57,51 @@ class Authenticator:
     audit: AuditLog
     now_ms: Callable[[], int]
     hears_region: Callable[[], bool] = lambda: True
+    sessions: BrowserSessions = field(default_factory=BrowserSessions)
 
     def find_caller(self, token: str) -> Caller | None:
         """Return the caller of a token, None if no key has it."""
         if compare_token(token, self.admin_sha256):
             return ADMIN
         return self.keys.find_caller(token, self.now_ms())
+
+    def find_session(self, request: web.Request) -> tuple[BrowserSession, Caller] | None:
+        """Return the session of a request's cookie and the caller it is now; None without a valid one.
+
+        A session whose key was revoked, or whose admin token was replaced, is over with that.
+        """
+        token = request.cookies.get(cookie_name(request), "")
+        session = self.sessions.find(token, self.now_ms()) if token else None
+        if session is None:
+            return None
+        caller = self.find_owner(session.owner)
+        if caller is None:
+            self.sessions.end(session)
+            return None
+        return session, caller
+
+    def find_owner(self, owner: SessionOwner) -> Caller | None:
+        """Return the caller whose session it is; None if its key is not valid any more."""
+        if owner.caller != ADMIN.name:
+            return self.keys.find_key_caller(owner.caller, self.now_ms())
+        return ADMIN if hmac.compare_digest(owner.secret, self.admin_sha256.hex()) else None
+
+    def describe_owner(self, token: str, caller: Caller) -> SessionOwner:
+        """Return what a session keeps of the key that began it."""
+        return SessionOwner(caller.name, sha256(token.encode()).hexdigest())
+
+
+def cookie_name(request: web.Request) -> str:
+    """Return the name of the session's cookie: browsers share cookies between the ports of a machine."""
+    name = f"skerry-session-{request.url.port}"
+    return f"__Host-{name}" if request.secure else name
+
+
+def has_csrf_token(request: web.Request) -> bool:
+    """Whether a request carries the CSRF token of the session in its cookie."""
+    expected = csrf_token(request.cookies.get(cookie_name(request), ""))
+    given = request.headers.getall(CSRF_HEADER, [])
+    return len(given) == 1 and hmac.compare_digest(given[0].encode(errors="surrogateescape"), expected.encode())
 
 
 def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middleware:
@@ -73,6 +121,8 @@ def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middlew
             return await handler(request)
         found = _authorize_request(entrance, request, route)
         if isinstance(found, web.Response):
+            if route is not None and route.door is RouteAccess.PAGE and found.status == 401:
+                return _send_to_sign_in(request)
             _write_audit(entrance, request, NOBODY if found.status == 401 else caller_of(request), found.status)
             return error_response(404, "no such thing") if route and route.door is RouteAccess.HIDDEN else found
         if _depends_on_region(found, route) and not entrance.hears_region():
@@ -96,22 +146,41 @@ def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middlew
 def _authorize_request(entrance: Authenticator, request: web.Request, route: Route | None) -> Caller | web.Response:
     """Return the caller, or the refusal.
 
-    401 without a valid token, 403 without the route's scope, or with a tenant's key on a route of the whole hub.
+    401 without a valid token or session, 403 without the route's scope, with a tenant's key on a route of the whole
+    hub, or for a session's change without its CSRF token.
     """
     token = parse_bearer_token(request)
-    if token is None and route is not None and entrance.local and route.door in LOCAL_OPEN:
+    found = entrance.find_session(request) if token is None else None
+    if token is None and found is None and route is not None and entrance.local and route.door in LOCAL_OPEN:
         return LOCAL
-    caller = entrance.find_caller(token) if token else None
+    caller = found[1] if found else entrance.find_caller(token) if token else None
     if caller is None:
         return error_response(401, "this route needs the bearer token or a key", {"WWW-Authenticate": "Bearer"})
     request[_CALLER] = caller
-    if route is None:
-        return caller
+    if found is not None and request.method not in _SAFE_METHODS and not has_csrf_token(request):
+        return error_response(403, "a browser's session changes things from a page of this hub only")
+    refusal = _find_refusal(caller, route) if route is not None else ""
+    return error_response(403, refusal) if refusal else caller
+
+
+def _find_refusal(caller: Caller, route: Route) -> str:
+    """Return why a caller may not use a route, "" if it may."""
     if route.scope not in caller.scopes:
-        return error_response(403, f"this key lacks the scope '{route.scope}'")
+        return f"this key lacks the scope '{route.scope}'"
     if caller.tenant and route.door in _WHOLE_HUB:
-        return error_response(403, "this route is the whole hub's, and the key is one tenant's")
-    return caller
+        return "this route is the whole hub's, and the key is one tenant's"
+    return ""
+
+
+def _send_to_sign_in(request: web.Request) -> web.Response:
+    """Send a browser without a session to the page where it signs in, and from there back.
+
+    What asks for a part of a page (htmx) is told so by a header: a redirect would be followed into the part.
+    """
+    where = f"{SIGN_IN_PATH}?next={quote(request.path_qs if request.method in _SAFE_METHODS else '/', safe='/')}"
+    if request.headers.get("HX-Request"):
+        return web.Response(status=401, headers={"HX-Redirect": where, "Cache-Control": "no-store"})
+    return web.Response(status=303, headers={"Location": where, "Cache-Control": "no-store"})
 
 
 def _depends_on_region(caller: Caller, route: Route | None) -> bool:

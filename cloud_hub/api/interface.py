@@ -27,6 +27,7 @@ from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import DenyNotice, Orders
 from cloud_hub.registry.presence import DeviceActivity
 from cloud_hub.registry.registry import Registry
+from cloud_hub.registry.sessions import BrowserSessions
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.planning import RolloutOrder
 from cloud_hub.rollout.types import HistoryEntry
@@ -177,7 +178,7 @@ class ApiContext:
     `work`: where statements of the registry, the keys and the orders run. `hears_region`: whether this hub would know
     by now what other hubs have revoked. `clock_fault`: what is wrong with the machine's clock, "" if nothing is: no
     certificates are issued by a wrong one. `overview`: of the region's hubs; None of a hub that is alone.
-    `jobs`: work that outlives its request.
+    `jobs`: work that outlives its request. `sessions`: of browsers.
     """
 
     hub: HubStatusSource
@@ -211,3 +212,4 @@ class ApiContext:
     clock_fault: Callable[[], str] = str
     overview: RegionOverview | None = None
     jobs: JobDesk | None = None
+    sessions: BrowserSessions = field(default_factory=BrowserSessions)

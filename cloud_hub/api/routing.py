@@ -40,6 +40,7 @@ class RouteAccess(StrEnum):
     WHOLE = "whole"  # as KEY, but never a tenant's key: it concerns the whole hub
     WHOLE_HERE = "whole_here"  # as WHOLE, but no authentication on this machine
     HIDDEN = "hidden"  # as WHOLE, but everybody else is answered 404, as if there were nothing
+    PAGE = "page"  # as KEY, for a browser: who has no session is sent to sign in
 
 
 LOCAL_OPEN = frozenset({RouteAccess.HERE, RouteAccess.WHOLE_HERE})

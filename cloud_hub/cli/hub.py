@@ -13,6 +13,7 @@ import typer
 from rich.table import Column, Table
 
 from cloud_hub.api.admin import CaStep
+from cloud_hub.cli.console import console
 from cloud_hub.cli.costs import costs
 from cloud_hub.cli.engines import models
 from cloud_hub.cli.fetch import fetch
@@ -143,6 +144,7 @@ DAY_MS = 86_400_000
 
 app = typer.Typer(**TYPER_SETTINGS, help="A hub: create it, run it, invite devices.")
 app.add_typer(key_app, name="key", help="API keys of tenants: create, list, revoke.")
+app.command("console")(console)
 app.command("plan")(plan)
 app.command("models")(models)
 app.command("llm")(llm)

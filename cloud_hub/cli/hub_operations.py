@@ -271,11 +271,19 @@ class HubOperations:
         """Ask the running hub about jobs: `path` below /v1/jobs. ExitError(HUB) if none runs."""
         return self._ask_running(f"/v1/jobs{path}", method)
 
+    def make_console_code(self) -> dict[str, Any]:
+        """Return `url` of the running hub, and `path` with a one-time code for its console. ExitError(HUB) if none."""
+        address = self._find_running()
+        return {"url": address.url, **call_hub_api(address, "POST", "/v1/session/code", {})}
+
     def _ask_running(self, path: str, method: str = "GET") -> dict[str, Any]:
+        return call_hub_api(self._find_running(), method, path)
+
+    def _find_running(self) -> ApiAddress:
         address = read_running_address(self._state.running)
         if address is None:
             raise ExitError(ExitCode.HUB, f"no hub runs on {self._state.root}: `skerry hub run` starts it")
-        return call_hub_api(address, method, path)
+        return address
 
     def _deny_all(self, scope: str, why: str) -> dict[str, Any]:
         try:

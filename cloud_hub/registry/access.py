@@ -171,7 +171,12 @@ class ApiKeys:
         key, digest = found
         if not hmac.compare_digest(sha256(token.encode()).digest(), digest) or not key.is_valid(now_ms):
             return None
-        return Caller(key.id, key.tenant, frozenset(key.scopes))
+        return make_caller(key)
+
+    def find_key_caller(self, key_id: str, now_ms: int) -> Caller | None:
+        """Caller that a key of this id is; None if there is none, or it is revoked or expired."""
+        found = self._known.get(key_id)
+        return make_caller(found[0]) if found is not None and found[0].is_valid(now_ms) else None
 
     def _write_key(self, key: ApiKey, digest: bytes) -> None:
         row = {**msgspec.structs.asdict(key), "scopes": " ".join(key.scopes), "digest": digest}
@@ -179,6 +184,11 @@ class ApiKeys:
             write_rows(connection, api_keys, [row], raised=("revoked_ms",))
             self._written[key.id] = record_change(connection, Topic.KEYS, (key.id,))
         self._known[key.id] = (key, digest)
+
+
+def make_caller(key: ApiKey) -> Caller:
+    """Caller that a valid key is."""
+    return Caller(key.id, key.tenant, frozenset(key.scopes))
 
 
 def read_keys(connection: sa.Connection, ids: Collection[str] | None = None) -> list[tuple[ApiKey, bytes]]:

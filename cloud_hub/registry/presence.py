@@ -18,12 +18,13 @@ class DeviceActivity(msgspec.Struct, frozen=True):
     """What a hub knows of a device's activity.
 
     `online` None: not known, as nothing came since the hub's own connection was made. `last_seen_ms`: ms since 1970,
-    0 = never. `models`: those it announced, as MODEL@VERSION.
+    0 = never. `models`: those it announced, as MODEL@VERSION. `agent`: version of its software, "" = not known.
     """
 
     online: bool | None = None
     last_seen_ms: int = 0
     models: tuple[str, ...] = ()
+    agent: str = ""
 
 
 class DevicePresence:
@@ -55,6 +56,6 @@ class DevicePresence:
         if not gone:
             self._seen_ms[device] = now_ms
 
-    def describe(self, device: str, models: tuple[str, ...], before_ms: int) -> DeviceActivity:
+    def describe(self, device: str, models: tuple[str, ...], before_ms: int, agent: str = "") -> DeviceActivity:
         """Return what is known; `before_ms`: when it was heard in an earlier life of this hub, 0 = never."""
-        return DeviceActivity(self._online.get(device), self._seen_ms.get(device, before_ms), models)
+        return DeviceActivity(self._online.get(device), self._seen_ms.get(device, before_ms), models, agent)

@@ -280,7 +280,8 @@ class Hub:
     def device_activity(self, device: str) -> DeviceActivity:
         """Return whether a device is connected, when it was last heard, and what models it announced."""
         use = self._core.lineup.speakers.get(device, ModelUse((), 0))
-        return self._presence.describe(device, use.versions(), use.at_ms)
+        hello = self._core.hellos.get(device)
+        return self._presence.describe(device, use.versions(), use.at_ms, hello.agent if hello else "")
 
     def counters(self) -> dict[str, int]:
         """Return monotonic counts by dotted name, such as `accepted`, `verdicts`, `refused.busy`."""

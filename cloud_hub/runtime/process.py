@@ -17,6 +17,7 @@ from typing import Any
 
 from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
+from cloud_hub.console.app import Console
 from cloud_hub.database.offload import OrderedWork
 from cloud_hub.engine.base import Engine
 from cloud_hub.engine.card_energy import open_energy_counters
@@ -32,6 +33,7 @@ from cloud_hub.registry.audit import AuditLog
 from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.orders_store import open_orders
 from cloud_hub.registry.registry import Registry
+from cloud_hub.registry.sessions import BrowserSessions
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.controller import RolloutController
 from cloud_hub.runtime.bootstrap import HubState, open_leases, open_shared_files, read_version
@@ -153,9 +155,9 @@ class HubProcess:
         clerk = self._open_ledger(hub, registry)
         hub.voice.attach_ledger(clerk)
         rolling = open_rollouts(hub, registry, (self._urls.rollouts, self._ground.repository), self._log)
-        api = ApiServer(
-            self._api_context(hub, registry, bureau, orders, rolling), self._config.server_access(), self._api_limits()
-        )
+        context = self._api_context(hub, registry, bureau, orders, rolling)
+        pages = functools.partial(Console, context)
+        api = ApiServer(context, self._config.server_access(), self._api_limits(), pages)
         bureau.on_ca_change(*([self._broker.restart] if self._broker else []), api.reload_certificate)
         try:
             async with asyncio.TaskGroup() as group:
@@ -300,6 +302,7 @@ class HubProcess:
             clock_fault=self._place.clock.fault if self._place else str,
             overview=self._overview,
             jobs=hub.jobs.desk,
+            sessions=BrowserSessions.open(self._ground.state.sessions),
         )
 
     def _open_ledger(self, hub: Hub, registry: Registry) -> LedgerLogService:

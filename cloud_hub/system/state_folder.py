@@ -48,6 +48,11 @@ class StateDir:
         return self.root / "repository"
 
     @property
+    def sessions(self) -> Path:
+        """Sessions of browsers that are signed in."""
+        return self.root / "sessions.json"
+
+    @property
     def sources(self) -> Path:
         """What is known of other hubs' update repositories, from which versions are fetched."""
         return self.root / "sources"

@@ -26,7 +26,13 @@ BODIES = {
     "/v1/admin/ca": {"step": "rotate"},
     "/v2/repository/index": {},
 }
-SHARED = {"/v2", "/openapi.json", "/readyz"}  # and all below /v2/: models belong to no tenant
+SHARED = {
+    "/v2",
+    "/openapi.json",
+    "/readyz",
+    "/v1/session",
+    "/v1/session/code",
+}  # and all below /v2/: models belong to no tenant
 FILTERED = {"/v1/admin/devices", "/v1/costs", "/v1/models", "/v2/repository/index"}  # each shows the caller its own
 
 

@@ -1,6 +1,7 @@
 """A hub's web API on a free local port, a client, and a small double of the hub behind it."""
 
 import asyncio
+import functools
 import json
 import time
 from collections.abc import Iterable
@@ -13,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_hub.api.app import ApiLimits, ApiServer
+from cloud_hub.api.auth import Authenticator
 from cloud_hub.api.interface import ApiContext
+from cloud_hub.console.app import Console
 from cloud_hub.core.commands import Erasure, ErasureRequest
 from cloud_hub.core.shards import ServedShards
 from cloud_hub.core.web_requests import EngineProbe, InferOptions, InferRefusedError, StoredModel
@@ -227,21 +230,38 @@ class Site:
             **rolling,
             **trusted,
         )
-        limits = ApiLimits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
-        self.api = ApiServer(context, ServerAccess(token_file=str(self.token_file), **more), limits)
+        self.context = context
+        self._limits = ApiLimits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
+        self._pages = functools.partial(Console, context) if more.pop("console", False) else None
+        self._access = more
+        self.api = self._make_api()
         self.url = ""
         self.client: aiohttp.ClientSession
+
+    def _make_api(self) -> ApiServer:
+        access = ServerAccess(token_file=str(self.token_file), **self._access)
+        return ApiServer(self.context, access, self._limits, self._pages)
 
     async def open(self) -> "Site":
         self.url = await self.api.start(lambda port: f"http://127.0.0.1:{port}")
         self.client = aiohttp.ClientSession()
         return self
 
+    async def open_again(self) -> None:
+        """Serve again, after `api.stop`, under the address it had."""
+        self._access["port"] = int(self.url.rpartition(":")[2])
+        self.api = self._make_api()
+        await self.api.start(lambda port: f"http://127.0.0.1:{port}")
+
     async def close(self) -> None:
         await self.client.close()
         await self.api.stop()
         self.registry.close()
         self.keys.close()
+
+    @property
+    def entrance(self) -> Authenticator:
+        return self.api.entrance
 
     @property
     def admin(self) -> dict[str, str]:
