@@ -2,7 +2,7 @@
 
 Rule: a set is a module with `samples()` and `build_model()`, and `augment` or `edge_model` where it has them; it is
 forged under wishes by name. The wish `features` lets nothing but features leave, as a user gets it who says nothing;
-`sample` and `sample-N` (at most N bytes of codes) allow that the sample itself travels, coded.
+`sample` allows that the sample itself travels, coded; `sample-N` that too, and asks for what keeps most in N bytes.
 """
 
 import os
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from models.forge.data.types import Data
 
 BUNDLES = "SKERRY_ZOO_BUNDLES"
+# figures that runs leave beside this file, tracked, so that a run goes on in another checkout
+LINES_FILE, NETWORKS_FILE = "trials.jsonl", "unseen-nets.json"
 SIZES = (100, 300, 500)  # bytes of codes
 SAMPLE_LEVEL = "P2"  # as if a policy let a sample leave wherever features may
 
@@ -62,7 +64,7 @@ class ForgeCase:
 def _list_wishes(wish: ForgeSpec, sizes: tuple[int, ...] = ()) -> dict[str, ForgeSpec]:
     """The wish with features only, and with the sample itself: without a limit, or within each size."""
     allowed = replace(wish, sample_level=SAMPLE_LEVEL)
-    sized = {f"sample-{size}": replace(allowed, max_bytes=size) for size in sizes}
+    sized = {f"sample-{size}": replace(allowed, max_bytes=size, keep=1.0) for size in sizes}
     return {"features": wish, **(sized or {"sample": allowed})}
 
 
@@ -98,6 +100,11 @@ def bundles_folder() -> Path:
     return Path(os.environ.get(BUNDLES) or Path.home() / ".cache" / "skerry" / "zoo-bundles")
 
 
+def figures_folder() -> Path:
+    """Where the figures of finished trials are kept: this folder of the checkout that is measured."""
+    return Path(__file__).parent
+
+
 @cache
 def trial_digest() -> str:
     """Digest, twelve hex digits, of all code that decides a trial: the forge's recipe, the zoo and the sets here."""
@@ -110,10 +117,12 @@ def trial_digest() -> str:
 
 
 def read_commit() -> str:
-    """Short name of the commit that is measured, with a plus where tracked files differ from it."""
+    """Short name of the commit that is measured, with a plus where tracked files other than figures differ from it."""
     here = Path(__file__).parent
     name = _run_git(here, "rev-parse", "--short", "HEAD")
-    return f"{name}{'+' if _run_git(here, 'status', '--porcelain', '--untracked-files=no') else ''}" or "unknown"
+    kept = [f":(exclude){file}" for file in (LINES_FILE, NETWORKS_FILE)]
+    changed = _run_git(here, "status", "--porcelain", "--untracked-files=no", "--", ":/", *kept)
+    return f"{name}{'+' if changed else ''}" or "unknown"
 
 
 def _run_git(folder: Path, *arguments: str) -> str:

@@ -1,16 +1,15 @@
 """Figures that `make forge-unseen` leaves of networks the forge was not written for, and their rows in the table.
 
-Kept as one JSON file beside the bundles, a network an entry, so that the runs may be done in parts.
+Kept as one JSON file beside this module, a network an entry, so that the runs may be done in parts.
 """
 
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.forge.datasets import bundles_folder, read_commit
+from benchmarks.forge.datasets import NETWORKS_FILE, figures_folder, read_commit
 from benchmarks.forge.trial_table import TableRow
 
-NETWORKS_FILE = "unseen-nets.json"
 SOON_S = 60  # a refusal counts as told where it comes within a minute
 
 
@@ -27,8 +26,8 @@ class NetworkFigures(msgspec.Struct, frozen=True):
 
 
 def keep_network(name: str, figures: NetworkFigures, folder: Path | None = None) -> None:
-    """Add or replace the figures of one network. `folder`: of the bundles, if not the usual one."""
-    path = (folder or bundles_folder()) / NETWORKS_FILE
+    """Add or replace the figures of one network. `folder`: of the file, if not the usual one."""
+    path = (folder or figures_folder()) / NETWORKS_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     fresh.write_bytes(msgspec.json.format(msgspec.json.encode(read_networks(path) | {name: figures}), indent=1))

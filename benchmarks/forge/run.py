@@ -1,8 +1,13 @@
 """Command of `make bench-forge`: forges every set for several seeds, goes on after a kill, and writes the table.
 
-Rule: finished trials are kept as JSON lines in the bundles' folder (`SKERRY_ZOO_BUNDLES`), rows are printed as they
-come, and the part `forge` of RESULTS.md is written at the end of a run over all sets. `SKERRY_DATA` names the data,
-`SKERRY_ZOO_CACHE` the trained models. Seeds are of the forging; each given model is trained once.
+Rule: finished trials are kept as lines of `benchmarks/forge/trials.jsonl`, rows are printed as they come, and the part
+`forge` of RESULTS.md is written at the end of a run over all sets. `SKERRY_DATA` names the data, `SKERRY_ZOO_CACHE` the
+trained models, `SKERRY_ZOO_BUNDLES` the folder of bundles. Seeds are of the forging; each given model is trained once.
+
+A run of an older commit goes on in a checkout of that commit that is given the lines kept since:
+
+    git worktree add ../forge-run COMMIT && cp benchmarks/forge/trials.jsonl ../forge-run/benchmarks/forge/
+    make -C ../forge-run bench-forge
 """
 
 import argparse
@@ -12,15 +17,24 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.__main__ import replace_part
-from benchmarks.forge.datasets import CASES, COST, bundles_folder, read_commit, trial_digest
-from benchmarks.forge.networks import NETWORKS_FILE, build_network_rows, read_networks
+from benchmarks.forge.datasets import (
+    CASES,
+    COST,
+    LINES_FILE,
+    NETWORKS_FILE,
+    bundles_folder,
+    figures_folder,
+    read_commit,
+    trial_digest,
+)
+from benchmarks.forge.networks import build_network_rows, read_networks
 from benchmarks.forge.trial_table import TableRow, build_rows, format_record, format_values, render_table
 from benchmarks.forge.trials import (
-    LINES_FILE,
     TrialFailedError,
     TrialKey,
     TrialLedger,
     TrialRecord,
+    find_latest_recipe,
     find_or_run,
     run_in_process,
 )
@@ -62,20 +76,21 @@ def main() -> int:
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=list(SEEDS))
     parser.add_argument("--effort", type=Effort, choices=list(Effort), default=Effort.QUICK)
     parser.add_argument("--jobs", type=int, default=2, help="forgings at a time, of one thread each")
-    parser.add_argument("--table", action="store_true", help="forge nothing: write the table of what is kept")
+    parser.add_argument("--table", action="store_true", help="forge nothing: write the table of the latest recipe")
     given = parser.parse_args()
     if unknown := [name for name in given.sets if name not in CASES]:
         parser.error(f"--sets: {', '.join(unknown)}: there are {', '.join(CASES)}")
     began, load = time.monotonic(), read_load()
     keys = plan_trials(given.sets, given.seeds, given.effort)
-    ledger = TrialLedger(bundles_folder() / LINES_FILE, trial_digest())
+    lines = figures_folder() / LINES_FILE
+    ledger = TrialLedger(lines, find_latest_recipe(lines) if given.table else trial_digest())
     runner = TrialRunner(ledger)
     if given.table:
         runner.records = [found for key in keys if (found := ledger.find(key))]
     else:
         runner.run_all(keys, given.jobs)
     records = sorted(runner.records, key=lambda record: record.key)
-    rows = build_rows(records, build_network_rows(read_networks(bundles_folder() / NETWORKS_FILE)))
+    rows = build_rows(records, build_network_rows(read_networks(figures_folder() / NETWORKS_FILE)))
     for row in rows:
         print(f"{row.name}: {format_values(row)} (aim {row.aim or 'none'})", flush=True)
     if given.table or set(given.sets) == set(CASES):

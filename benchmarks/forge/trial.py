@@ -58,6 +58,7 @@ def run_trial(key: TrialKey, threads: int) -> TrialRecord:
         cache=bundles_folder() / STAGES,
         source=f"{case.module}:build_model",
     )
+    base = msgspec.structs.replace(base, model=_digest_weights(model))
     used = time.process_time()
     try:
         bundle = run_forge(model, data, wish, folder, StageLog(ready), aids=aids)
@@ -93,16 +94,20 @@ def _count_cost(ready: float, used: float) -> dict[str, float]:
 
 def _predict_whole(name: str, model: Any, data: Data) -> Floats:
     """The given model's answers to the held-out samples, kept beside the bundles: no seed of the forge changes them."""
-    digest = sha256()
-    for value in model.state_dict().values():
-        digest.update(value.detach().contiguous().numpy().tobytes())
-    path = bundles_folder() / f"{name}.{digest.hexdigest()[:12]}.whole.npy"
+    path = bundles_folder() / f"{name}.{_digest_weights(model)}.whole.npy"
     if not path.exists():
         answers = predict_batches(model, data.heldout.x[0]).numpy()
         fresh = path.with_suffix(".new.npy")
         np.save(fresh, answers, allow_pickle=False)
         fresh.replace(path)
     return np.asarray(np.load(path, allow_pickle=False), np.float64)
+
+
+def _digest_weights(model: Any) -> str:
+    digest = sha256()
+    for value in model.state_dict().values():
+        digest.update(value.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def measure_bundle(bundle: Bundle, data: Data, whole: Floats, share: float) -> dict[str, Any]:

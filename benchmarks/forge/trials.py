@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import msgspec
 
-LINES_FILE = "trials.jsonl"
 _TRIAL = "benchmarks.forge.trial"
 
 
@@ -40,6 +39,7 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
     - `lost`: what the pair loses against the given model if every sample is asked, a share; of an RMSE for a regressor.
     - `gained`: 95 % interval of pair less edge at the threshold; `warnings`: what the forge said of its own accord.
     - `leakage`: reconstruction row: score, floor (label alone), ceiling, metric; empty if there is none.
+    - `model`: twelve hex digits of the digest of the given model's weights.
     - `more`: figures that only this set has. `error`: the forge's refusal, "" if it made a bundle.
     """
 
@@ -49,6 +49,7 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
     effort: str
     recipe: str
     commit: str
+    model: str = ""
     seconds: float = math.nan
     cpu_s: float = math.nan
     peak_mib: float = math.nan
@@ -159,6 +160,11 @@ def read_records(path: Path) -> Iterator[TrialRecord]:
             yield msgspec.json.decode(line, type=TrialRecord)
         except msgspec.DecodeError:
             continue
+
+
+def find_latest_recipe(path: Path) -> str:
+    """Recipe of the last line of a file of trials; "" if it has none."""
+    return next((record.recipe for record in reversed(list(read_records(path)))), "")
 
 
 def find_or_run(key: TrialKey, ledger: TrialLedger, run: Callable[[TrialKey], TrialRecord]) -> TrialRecord:

@@ -79,6 +79,11 @@ _Time = _flag_option("Median latency of the device's half in milliseconds, on th
 _Loss = _flag_option(
     "Largest loss against your model if all is escalated: 0.01 = one point (or 1 % of an RMSE).", _LIMITS
 )
+_Keep = _flag_option(
+    "Share of what lossless features gain that codes are to keep; 1: as much as the limits allow.",
+    _LIMITS,
+    default=True,
+)
 _Share = _flag_option("Escalate at most this share.", _GATE, "0.25")
 _Accuracy = _flag_option("Escalate as little as reaches this accuracy (a regressor: this RMSE).", _GATE)
 _Risk = _flag_option("Kept answers are wrong in at most this share, guaranteed with --confidence.", _GATE)
@@ -117,6 +122,7 @@ class ForgeFlags:
     max_leakage: Annotated[float | None, _Leakage] = None
     target_ms: Annotated[float | None, _Time] = None
     max_loss: Annotated[float | None, _Loss] = None
+    keep: Annotated[float, _Keep] = 0.9
     leakage_aware: Annotated[float, _Aware] = 0.0
     max_share: Annotated[float | None, _Share] = None
     target_accuracy: Annotated[float | None, _Accuracy] = None

@@ -56,6 +56,8 @@ class ForgeSpec:
       latency of the device's half on this machine, milliseconds.
     - `max_loss`: what the pair may lose against the given model if every sample is escalated, as a share (0.01 = one
       point), or as a share of its RMSE for a regressor.
+    - `keep`: of what lossless features gain, the share that codes are to keep, 0..1; where nothing within the limits is
+      shown to keep so much, what keeps most ships (at 1, always).
     - `max_share`, `target_accuracy`, `max_risk` choose the threshold, one at most: escalate at most this share; reach
       at
       least this accuracy of the pair; keep at most this share of wrong answers on the device, with probability
@@ -74,6 +76,7 @@ class ForgeSpec:
     max_leakage: float | None = None
     target_ms: float | None = None
     max_loss: float | None = None
+    keep: float = 0.9
     leakage_aware: float = 0.0
     target: str = ""
     precision: str = ""
@@ -139,6 +142,7 @@ def _list_field_checks(w: ForgeSpec) -> tuple[tuple[str, bool, str], ...]:
         ("--false-alarm", 0 < w.false_alarm < 1, "a share between 0 and 1, such as 0.05"),
         ("--target-ms", w.target_ms is None or w.target_ms > 0, "more than 0 milliseconds"),
         ("--max-loss", _is_share(w.max_loss), "a share in 0..1 (0.01 = one point)"),
+        ("--keep", 0 < w.keep <= 1, "a share of the gain, more than 0 and at most 1"),
         ("--max-share", _is_share(w.max_share), "a share in 0..1"),
         ("--target-accuracy", _is_share(w.target_accuracy), "a share in 0..1"),
         ("--max-risk", _is_share(w.max_risk), "a share in 0..1"),
@@ -153,8 +157,14 @@ def _is_share(value: float | None) -> bool:
 
 EDITION = 2  # of the recipe, as a bundle's provenance states it
 _MODELS = Path(models.__file__).parent
-# files and folders below `models`
-_EXCLUDED_PATHS = ("cli", "huggingface", "signing", "update", "sharding", "forge/report", "forge/text", "zoo")
+# files and folders below `models` that nothing on the way to a bundle imports, or that only draw and read its report
+_EXCLUDED_PATHS = (
+    *("cli", "huggingface", "signing", "update", "sharding", "zoo", "forge/report", "forge/text", "forge/timing.py"),
+    *("forge/data/digits.py", "forge/evaluation/recalibrate.py", "forge/leakage/remeasure.py"),
+    *("forge/pipeline/cut_listing.py", "forge/pipeline/demo.py", "graph/precision.py"),
+    *("bundle/archive.py", "bundle/text_part.py", "bundle/thresholds.py", "runtime/text.py", "runtime/transforms.py"),
+    *("verification/compatibility.py", "verification/sandbox.py", "verification/sandbox_child.py"),
+)
 _DIGESTED_PACKAGES = (
     *("torch", "onnx", "onnxscript", "onnxruntime", "scikit-learn", "numpy", "safetensors", "msgspec", "constriction"),
 )

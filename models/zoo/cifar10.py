@@ -13,7 +13,7 @@ from models.zoo.resnet9 import ResNet9
 from models.zoo.training import ImageTraining, load_or_train
 
 AUGMENTATION = Augmentation(crop=4)
-TRAINING_PLANS = (ImageTraining(8, shake=AUGMENTATION),)
+TRAINING_PLANS = (ImageTraining(16, shake=AUGMENTATION),)
 
 
 def build_model() -> nn.Module:

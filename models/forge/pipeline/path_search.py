@@ -1,6 +1,6 @@
 """Search for the code path that ships over one trained edge: all routes judged side by side, larger learned codes last.
 
-Rule: what takes no teaching is always measured. While no path within the limits keeps nine tenths of the gain, or
+Rule: what takes no teaching is always measured. While no path within the limits keeps enough of the gain, or
 meets `--max-loss`, the hub's half of the best ones is tuned and they are judged again; then learned codes are taught at
 more and more bytes.
 """
@@ -24,7 +24,6 @@ from models.forge.routes.features.draft_codes import FittedTransform, fit_featur
 from models.forge.routes.features.learned import TAUGHT, TrainedEdge, train_learned_path
 from models.forge.routes.features.path_training import LearnedCourse
 from models.forge.routes.frontier import (
-    ENOUGH_RECOVERED,
     RoutePoint,
     choose_point,
     find_obstacle,
@@ -50,8 +49,7 @@ _OTHER_CUTS = {Effort.QUICK: 1, Effort.NORMAL: 2, Effort.THOROUGH: 4}
 _ATTACKED = {Effort.QUICK: 2, Effort.NORMAL: 5, Effort.THOROUGH: 9}  # paths that a quick attack is run on
 _ATTACKED_SAMPLES = 1500
 # share of the gain at which no larger codes are taught: what is near is brought nearer by tuning the hub
-_NEAR_ENOUGH = {Effort.QUICK: 0.7, Effort.NORMAL: ENOUGH_RECOVERED, Effort.THOROUGH: ENOUGH_RECOVERED}
-_MOST_FIRST = 128
+_NEAR_ENOUGH = {Effort.QUICK: 0.7, Effort.NORMAL: 0.9, Effort.THOROUGH: 1.0}
 
 
 class TuningPace(NamedTuple):
@@ -89,9 +87,8 @@ def plan_payloads(wish: ForgeSpec) -> tuple[int, ...]:
 
 
 def plan_first_payload(wish: ForgeSpec) -> int:
-    """Bytes of the codes that are taught together with the edge: few; `--max-bytes` itself where that is few."""
-    wanted = wish.max_bytes or PAYLOAD_SIZES[0]
-    return wanted if wanted <= _MOST_FIRST else PAYLOAD_SIZES[0]
+    """Bytes of the codes that are taught together with the edge: few, and the same for most wishes, which share it."""
+    return min(wish.max_bytes or PAYLOAD_SIZES[0], PAYLOAD_SIZES[0])
 
 
 def plan_larger_payloads(wish: ForgeSpec) -> tuple[int, ...]:
@@ -207,7 +204,7 @@ class PathSearch:
     def _is_superfluous(self, path: CodePath) -> bool:
         """True for more levels of a cut whose fewer levels keep enough already."""
         stem = path.name.rpartition("-")[0]
-        return any(is_enough(point) for point in self._points if point.name.rpartition("-")[0] == stem)
+        return any(is_enough(point, self._wish.keep) for point in self._points if point.name.rpartition("-")[0] == stem)
 
     def _iter_larger_codes(self) -> Iterator[CodePath]:
         """Learned codes of more and more bytes, while no path of as few bytes that may ship keeps enough."""
@@ -238,9 +235,9 @@ class PathSearch:
                 self._paths[name] = tuned
 
     def _has_enough(self) -> bool:
-        """Whether a path that may leave meets the wish for loss, or keeps nine tenths of the gain."""
+        """Whether a path that may leave meets the wish for loss, or keeps enough of the gain."""
         allowed = [point for point in self._points if not find_obstacle(point, self._wish)]
-        return any(self._wish.max_loss is not None or is_enough(point) for point in allowed)
+        return any(self._wish.max_loss is not None or is_enough(point, self._wish.keep) for point in allowed)
 
     def _best_of_routes(self) -> list[str]:
         """Names of the best path of each route, within all limits but that of loss; the best of all first."""
@@ -255,7 +252,8 @@ class PathSearch:
     def _fewest_enough(self) -> float:
         """Bytes of the smallest path that may ship and keeps enough for this effort, or meets the wish for loss."""
         allowed = [point for point in self._points if not find_obstacle(point, self._wish)]
-        near = [point for point in allowed if is_enough(point) or point.recovered >= _NEAR_ENOUGH[self._wish.effort]]
+        least = min(self._wish.keep, _NEAR_ENOUGH[self._wish.effort])
+        near = [point for point in allowed if is_enough(point, self._wish.keep) or point.recovered >= least]
         found = allowed if self._wish.max_loss is not None else near
         return min((point.payload_bytes for point in found), default=math.inf)
 

@@ -13,7 +13,7 @@ from models.bundle.measurements import QualityMetric
 from models.forge.report.charts import ChartAxis, ChartPoint, ChartRule, ChartSeries, draw_chart
 from models.forge.report.markup import format_share, metric_formatter, render_table
 from models.forge.report.trades import RouteTrade
-from models.forge.routes.frontier import ENOUGH_RECOVERED, RoutePoint
+from models.forge.routes.frontier import RoutePoint
 from models.forge.training.code_path import Route
 
 _WIDTH = 760
@@ -30,13 +30,14 @@ class FrontierView(NamedTuple):
     """What the section shows.
 
     `sealed_samples`: bytes of a question that carries the sample compressed by a method; `share`: of the calibration
-    samples that the hub is asked for, 0..1.
+    samples that the hub is asked for, 0..1. `keep`: share of the gain that is enough, 0..1.
     """
 
     points: tuple[RoutePoint, ...]
     trades: tuple[RouteTrade, ...]
     sealed_samples: Mapping[str, int]
     share: float
+    keep: float = 0.9
 
 
 def render_frontier(view: FrontierView, metric: QualityMetric) -> str:
@@ -54,7 +55,7 @@ def render_frontier(view: FrontierView, metric: QualityMetric) -> str:
         f"<h2>What a question may carry</h2><p>{words}</p>",
         f'<div class="scroll wide">{_draw_frontier(points, view.sealed_samples, metric)}</div>',
         _render_trades(view.trades, metric),
-        _render_points(points, metric),
+        _render_points(points, metric, view.keep),
     ]
     return "".join(parts)
 
@@ -114,7 +115,7 @@ def _render_trades(trades: Sequence[RouteTrade], metric: QualityMetric) -> str:
     return render_table(names, rows, [trade.point.chosen for trade in trades]) if rows else ""
 
 
-def _render_points(points: Sequence[RoutePoint], metric: QualityMetric) -> str:
+def _render_points(points: Sequence[RoutePoint], metric: QualityMetric, keep: float) -> str:
     shown = metric_formatter(metric)
     order = sorted(points, key=lambda p: (p.sealed_bytes, p.payload_bytes, p.name))
     rows = [
@@ -140,10 +141,9 @@ def _render_points(points: Sequence[RoutePoint], metric: QualityMetric) -> str:
     )
     note = (
         '<p class="why">Kept: share of what lossless features gain over the edge at the asked share; '
-        f"{ENOUGH_RECOVERED:.0%} are enough, and of what keeps so much the fewest bytes ship. Lost: against lossless "
-        "features, a share of "
-        "accuracy or of the RMSE. Leakage: upper bound of a quick reconstruction attack, run on the paths that could "
-        "ship; the strong attacks below are on what ships.</p>"
+        f"{keep:.0%}, less one standard error, are enough, and of what keeps so much the fewest bytes ship. Lost: "
+        "against lossless features, a share of accuracy or of the RMSE. Leakage: upper bound of a quick reconstruction "
+        "attack, run on the paths that could ship; the strong attacks below are on what ships.</p>"
     )
     return render_table(names, rows, [p.chosen for p in order]) + note
 

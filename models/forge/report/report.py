@@ -98,7 +98,7 @@ def _view_frontier(
         for name, size in sizes.items()
         if size <= MAX_FRAME_BYTES
     }
-    return FrontierView(points, list_trades(points, wish), sealed, wish.max_share or ASK_SHARE)
+    return FrontierView(points, list_trades(points, wish), sealed, wish.max_share or ASK_SHARE, wish.keep)
 
 
 def _message_bytes(bundle: Bundle, made: ForgedBundle) -> dict[str, float]:

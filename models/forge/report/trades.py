@@ -72,6 +72,7 @@ def _list_changes(point: RoutePoint, wish: ForgeSpec) -> Iterator[dict[str, Any]
         limits["max_leakage"] = min(1.0, _round_up(point.leakage))
     if label:
         yield label
+    yield label | {"keep": 1.0}
     for name, value in limits.items():
         yield label | {name: value}
     yield label | {"path": point.name}

@@ -13,7 +13,6 @@ from models.forge.data.types import ForgeError
 from models.forge.spec import ForgeSpec
 from models.forge.training.code_path import Route
 
-ENOUGH_RECOVERED = 0.9  # of what lossless features gain: a loss on asked samples of under a tenth of the gap
 _ALIKE = 0.01  # share of the gain that is within the noise of the calibration part
 
 
@@ -22,7 +21,8 @@ class RoutePoint(msgspec.Struct, frozen=True):
 
     - `payload_bytes`: of codes; `sealed_bytes`: of a whole question as it travels.
     - `quality`: of the pair at the asked share (accuracy, or RMSE), beside `edge` alone and `lossless` features;
-      `recovered`: share of the gain of lossless features, NaN where they gain nothing.
+      `recovered`: share of the gain of lossless features, NaN where they gain nothing; `recovered_low`: less one
+      standard error, NaN where there is none.
     - `lost_asked`: what codes lose against lossless features on asked samples, `lost`: on all of them; shares of
       accuracy, or of an RMSE. `leakage`: upper bound of a quick reconstruction attack, 0..1, None if not attacked.
     - `label`: sensitivity label of the codes. `chosen`: it ships; else `reason` says why not.
@@ -44,6 +44,7 @@ class RoutePoint(msgspec.Struct, frozen=True):
     leakage: float | None = None
     chosen: bool = False
     reason: str = ""
+    recovered_low: float = math.nan
 
 
 class UnmetPathError(ForgeError):
@@ -84,13 +85,17 @@ def _exceeds(found: float | None, limit: float | None) -> bool:
     return found is not None and limit is not None and found > limit
 
 
-def is_enough(point: RoutePoint) -> bool:
-    """Whether a path keeps nine tenths of what lossless features gain; also where these gain nothing."""
-    return math.isnan(point.recovered) or point.recovered >= ENOUGH_RECOVERED
+def is_enough(point: RoutePoint, keep: float) -> bool:
+    """Whether a path is shown to keep this share of what lossless features gain; also where these gain nothing.
+
+    Shown: less one standard error. Of many paths the one that just seems to keep enough is the one that chance favours.
+    """
+    shown = point.recovered if math.isnan(point.recovered_low) else point.recovered_low
+    return math.isnan(shown) or shown >= keep
 
 
 def choose_point(points: Sequence[RoutePoint], wish: ForgeSpec) -> RoutePoint:
-    """The path that ships: within all limits, the fewest bytes that keep nine tenths of the gain.
+    """The path that ships: within all limits, the fewest bytes that keep the wished share of the gain.
 
     A path that the wish names is taken if it is within the limits. With `max_loss` the fewest bytes that meet it. If
     none keeps so much, the one that keeps most; among equals the one
@@ -105,7 +110,7 @@ def choose_point(points: Sequence[RoutePoint], wish: ForgeSpec) -> RoutePoint:
         raise UnmetPathError(_describe_refusal(named, wish), points)
     if wish.max_loss is not None:
         return min(allowed, key=_cost)
-    enough = [point for point in allowed if is_enough(point)]
+    enough = [point for point in allowed if is_enough(point, wish.keep)]
     if enough:
         return min(enough, key=_cost)
     most = max(point.recovered for point in allowed)
@@ -150,13 +155,13 @@ def mark_chosen(points: Sequence[RoutePoint], chosen: str, wish: ForgeSpec) -> t
     found = []
     best = next(point for point in points if point.name == chosen)
     for point in points:
-        why = "" if point.name == chosen else find_obstacle(point, wish) or _compare_points(point, best)
+        why = "" if point.name == chosen else find_obstacle(point, wish) or _compare_points(point, best, wish.keep)
         found.append(msgspec.structs.replace(point, chosen=point.name == chosen, reason=why))
     return tuple(found)
 
 
-def _compare_points(point: RoutePoint, best: RoutePoint) -> str:
-    if not is_enough(point) and not point.recovered > best.recovered:
+def _compare_points(point: RoutePoint, best: RoutePoint, keep: float) -> str:
+    if not is_enough(point, keep) and not point.recovered > best.recovered:
         return f"keeps {point.recovered:.0%} of the gain"
     return f"takes {point.sealed_bytes} B, sealed" if point.sealed_bytes > best.sealed_bytes else "no better"
 

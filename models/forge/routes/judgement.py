@@ -102,6 +102,7 @@ class PathJudge:
             edge=self.value.quality(self.edge),
             lossless=self._pair_quality(self.whole),
             recovered=self.recovered(answers),
+            recovered_low=self.recovered(answers) - self.recovered_error(answers),
             lost_asked=self.value.loss(answers, self.whole, self.asked) if self.asked.any() else 0.0,
             lost=self.value.loss(answers, self.whole),
             head_share=head_share,
@@ -114,6 +115,13 @@ class PathJudge:
         own = self.value.of(self.edge)[self.asked]
         most = float((self.value.of(self.whole)[self.asked] - own).sum())
         return float((self.value.of(answers)[self.asked] - own).sum()) / most if most > _NO_GAIN else math.nan
+
+    def recovered_error(self, answers: Values) -> float:
+        """Standard error of `recovered`, a ratio of sums over the asked samples (Cochran 1977, section 6.4)."""
+        own = self.value.of(self.edge)[self.asked]
+        won, most = self.value.of(answers)[self.asked] - own, self.value.of(self.whole)[self.asked] - own
+        rest = won - self.recovered(answers) * most
+        return float(np.sqrt(np.square(rest).sum()) / most.sum()) if most.sum() > _NO_GAIN else math.nan
 
     def deliver_codes(self, path: CodePath, x: Values) -> npt.NDArray[np.uint8]:
         """Codes `[n, *path.shape]` of samples as they arrive, through the codec and its fixed length."""

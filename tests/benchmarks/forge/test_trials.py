@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.forge import networks, run, trial_table
-from benchmarks.forge.datasets import CASES, COST
+from benchmarks.forge.datasets import CASES, COST, NETWORKS_FILE
 from benchmarks.forge.trial import compare_lossless, replace_hub
 from benchmarks.forge.trials import (
     TrialFailedError,
@@ -198,7 +198,7 @@ def test_features_alone_leave_unless_the_wish_says_that_a_sample_may():
 
 
 def test_rows_of_unseen_networks_name_those_that_failed_and_a_late_refusal_is_no_success(tmp_path):
-    path = tmp_path / networks.NETWORKS_FILE
+    path = tmp_path / NETWORKS_FILE
     assert not networks.build_network_rows(networks.read_networks(path))[0].held
     for name, good, whole in (("swin", True, None), ("hubert", False, None), ("swin", True, True)):
         networks.keep_network(name, networks.NetworkFigures("abc", good, whole), tmp_path)
@@ -214,4 +214,4 @@ def test_rows_of_unseen_networks_name_those_that_failed_and_a_late_refusal_is_no
 def test_a_refusal_counts_where_it_comes_within_a_minute(tmp_path, monkeypatch, made, seconds, forged):
     monkeypatch.setenv("SKERRY_ZOO_BUNDLES", str(tmp_path))
     networks.record_run("swin", exported=True, made=made, seconds=seconds)
-    assert networks.read_networks(tmp_path / networks.NETWORKS_FILE)["swin"].forged is forged
+    assert networks.read_networks(tmp_path / NETWORKS_FILE)["swin"].forged is forged
