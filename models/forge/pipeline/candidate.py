@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import safetensors.torch
-from torch import Tensor, nn
+from torch import nn
 
 from models.forge.cache import StageCache, digest_parts
 from models.forge.data.types import OUT_OF_SCOPE, DataPart, ForgeError
@@ -21,11 +21,9 @@ from models.forge.evaluation.shipped import EdgeAnswers, HubAnswers, run_edge_gr
 from models.forge.export.benchmark import measure_p50_us
 from models.forge.export.codec_choice import (
     CodecChoice,
-    Codes,
     choose_codec,
     keep_option,
     measure_option,
-    round_trip_codes,
     smallest_option,
 )
 from models.forge.export.manifest import ENVELOPE_BYTES, FEATURE, build_field_specs
@@ -38,9 +36,8 @@ from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import BundleCost
 from models.forge.partition.split import copy_model
 from models.forge.pipeline.path_search import PathSearch, TrainedCut, plan_first_payload
-from models.forge.pipeline.path_tuning import weigh_gains
+from models.forge.pipeline.shipped_tuning import FeaturePayload, ShippedJudge, ShippedTuner, TuningPlan, copy_state
 from models.forge.report.result import CandidateSummary, EdgeResult, ForgedBundle
-from models.forge.routes.judgement import PathJudge
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec
 from models.forge.training.code_path import CodePath, Route
 from models.forge.training.distillation import (
@@ -50,12 +47,11 @@ from models.forge.training.distillation import (
     train_modules,
 )
 from models.forge.training.gate import collect_gate_samples, set_confidence
-from models.forge.training.hub_tuning import HubTuningConfig, ShippedSamples, fine_tune_hub
+from models.forge.training.hub_tuning import HubTuningConfig
 from models.forge.training.losses import LossConfig
 from models.forge.training.modules import (
     TrainedModules,
     build_edge_module,
-    build_hub_module,
     build_tail_module,
     edge_output_names,
 )
@@ -65,14 +61,14 @@ from wire.protocol.messages import FieldSpec, ModelRef
 StageCallback = Callable[[str, float], None]
 _HEAD_SHARE = 0.10
 _SHOWN = 512  # samples from which the quantiser takes the range of every activation
-_KEPT_ENOUGH = 0.99  # of what lossless features gain: the hub is not tuned any further
 
 
 class TrainingBudget(NamedTuple):
     """Length of training for one effort.
 
     `epochs`, `steps`: trained at least so long, but not for more epochs than `most`. `copies`: augmented copies of the
-    training set; `tuning`: epochs of tuning the hub on the shipped codes of `tuned` training samples.
+    training set; `tuning`: epochs of one round of tuning the hub on the shipped codes of `tuned` training samples;
+    `rounds`: at most so many.
     """
 
     epochs: int
@@ -81,6 +77,7 @@ class TrainingBudget(NamedTuple):
     copies: int
     tuning: int
     tuned: int
+    rounds: int = 3
 
 
 TRAINING_BUDGETS = {
@@ -88,17 +85,6 @@ TRAINING_BUDGETS = {
     Effort.NORMAL: TrainingBudget(12, 1500, 40, 4, 3, 30_000),
     Effort.THOROUGH: TrainingBudget(30, 9000, 150, 8, 4, 60_000),
 }
-
-
-class FeaturePayload(NamedTuple):
-    """The feature that travels to the hub, and the codec that makes its codes bytes."""
-
-    feature: FieldSpec
-    leaving: CodecChoice
-
-    def deliver(self, codes: Codes) -> Codes:
-        """Codes of samples as they arrive at the hub, through the codec and its fixed length."""
-        return round_trip_codes(self.leaving.chosen, self.feature, codes)
 
 
 class CandidateBuild:
@@ -130,7 +116,6 @@ class CandidateBuild:
         shown = run_edge_graph(edge.graph, self._found.data.training.x[0][: self._pace.tuned], FEATURE)
         sending = FeaturePayload(feature, self._choose_codec(found.path, feature, shown.codes, edge))
         judge = ShippedJudge(found.judge, edge.graph, found.path, sending)
-        shown = shown._replace(codes=sending.deliver(shown.codes))
         self._tune_hub(key, judge, shown, build_loss_config(self._found.data, teaching))
         return self._evaluate(key, cut, pieces, edge, sending)._replace(path=found.path, points=found.points)
 
@@ -231,30 +216,18 @@ class CandidateBuild:
             return float((logits[kept].argmax(1) == part.y[kept]).mean())
         return -float(np.sqrt(np.mean((logits[:, 0] - part.y) ** 2)) / max(float(part.y.std()), 1e-9))
 
-    def _tune_hub(self, key: str, judge: "ShippedJudge", seen: EdgeAnswers, aim: LossConfig) -> None:
-        """Tune decoder and tail on the codes that the shipped graph really makes, or load their cached weights.
-
-        Int8 arithmetic moves some codes by one level, and a codec may have coarsened others; the hub's half learns to
-        read them. Weights that answer the calibration samples no better than before are put back.
-        """
-        path = judge.path
-        modules = nn.ModuleDict({"decoder": path.decoder, "tail": path.tail})
+    def _tune_hub(self, key: str, judge: ShippedJudge, seen: EdgeAnswers, aim: LossConfig) -> None:
+        """Tune decoder and tail on the codes that the shipped graph makes, or load their cached weights."""
+        modules = nn.ModuleDict({"decoder": judge.path.decoder, "tail": judge.path.tail})
         kept = self._cache.find_stage("tail", key)
         if kept:
             modules.load_state_dict(safetensors.torch.load(kept["tail.safetensors"]))
             return
         self._timed("tuning", 0.0)
-        before, reached = _copy_state(modules), judge.score()
-        if reached < _KEPT_ENOUGH:
-            part = self._found.data.training
-            answers = predict_batches(self._found.traced.gm, part.x[0][: len(seen.codes)])
-            course = HubTuningConfig(aim, epochs=self._pace.tuning, seed=self._wish.seed, bf16=True)
-            weights = weigh_gains(answers, seen.logits, course)
-            shown = ShippedSamples(seen.codes, answers.numpy(), part.y[: len(seen.codes)], weights)
-            fine_tune_hub(path, shown, course, lambda share: self._timed("tuning", share))
-            if not judge.score() > reached:
-                modules.load_state_dict(before)
-        self._cache.store_stage("tail", key, {"tail.safetensors": safetensors.torch.save(_copy_state(modules))})
+        plan = TuningPlan(self._pace.rounds, self._pace.tuned, self._aids.augment)
+        course = HubTuningConfig(aim, epochs=self._pace.tuning, seed=self._wish.seed, bf16=True)
+        ShippedTuner(self._found, judge, plan, course).run(seen, lambda share: self._timed("tuning", share))
+        self._cache.store_stage("tail", key, {"tail.safetensors": safetensors.torch.save(copy_state(modules))})
         self._timed("tuning", 1.0)
 
     def _evaluate(
@@ -308,24 +281,6 @@ class CandidateBuild:
         found = found._replace(codes=sending.deliver(found.codes))
         asked = predict_batches(tail, found.codes.astype(np.float32)).numpy()
         return PartAnswers(part, found, HubAnswers(asked, predict_batches(self._found.traced.gm, part.x[0]).numpy()))
-
-
-class ShippedJudge:
-    """Scores a path's hub half on calibration samples, by the codes of the shipped graph as they arrive."""
-
-    def __init__(self, judge: PathJudge, graph: bytes, path: CodePath, sending: FeaturePayload) -> None:
-        self.path, self._judge = path, judge
-        self._codes = sending.deliver(run_edge_graph(graph, judge.x, FEATURE).codes).astype(np.float32)
-
-    def score(self) -> float:
-        """Share kept of what lossless features gain; where these gain nothing, 1 less the loss if all is asked."""
-        answers = predict_batches(build_hub_module(self.path), self._codes).numpy()
-        kept = self._judge.recovered(answers)
-        return 1 - self._judge.value.loss(answers, self._judge.whole) if math.isnan(kept) else kept
-
-
-def _copy_state(modules: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone().contiguous() for name, value in modules.state_dict().items()}
 
 
 def _select_profile(wish: ForgeSpec) -> TargetProfile:
