@@ -67,23 +67,24 @@ class TrainingBudget(NamedTuple):
     """Length of training for one effort.
 
     `epochs`, `steps`: trained at least so long, but not for more epochs than `most`. `copies`: augmented copies of the
-    training set; `tuning`: epochs of one round of tuning the hub on the shipped codes of `tuned` training samples;
-    `rounds`: at most so many.
+    training set; `coded`: share of each batch that the hub's half learns from; `tuning`: epochs of one round of tuning
+    the hub on the shipped codes of `tuned` training samples; `rounds`: at most so many.
     """
 
     epochs: int
     steps: int
     most: int
     copies: int
+    coded: float
     tuning: int
     tuned: int
     rounds: int = 3
 
 
 TRAINING_BUDGETS = {
-    Effort.QUICK: TrainingBudget(3, 260, 30, 1, 2, 20_000),
-    Effort.NORMAL: TrainingBudget(12, 1500, 40, 4, 3, 30_000),
-    Effort.THOROUGH: TrainingBudget(30, 9000, 150, 8, 4, 60_000),
+    Effort.QUICK: TrainingBudget(3, 260, 30, 1, 1 / 3, 2, 20_000),
+    Effort.NORMAL: TrainingBudget(12, 1500, 40, 4, 1.0, 3, 30_000),
+    Effort.THOROUGH: TrainingBudget(30, 9000, 150, 8, 1.0, 4, 60_000),
 }
 
 
@@ -152,6 +153,7 @@ class CandidateBuild:
             edge_model=self._aids.edge_model,
             augment=self._aids.augment,
             copies=pace.copies,
+            coded=pace.coded,
             leakage_weight=wish.leakage_aware,
             threads=wish.threads,
         )

@@ -52,7 +52,9 @@ class DistillationConfig(NamedTuple):
     of
     the device's half, as a share of the given model's. `edge_model`: the user's own small model as the early exit.
     `copies`: differently augmented copies of the training set, each answered by the given model once. `rate`: highest
-    learning rate. `leakage_weight`: of a bit that a code tells beyond the label (`LeakagePenalty`), 0: none counts.
+    learning rate. `coded`: share of each batch that decoder and tail learn from, 0..1; trunk and
+    early exit, of far less arithmetic, learn from all of it.
+    `leakage_weight`: of a bit that a code tells beyond the label (`LeakagePenalty`), 0: none counts.
     `folder`: for checkpoints; with the same settings, a second call goes on there, or ends at once.
     """
 
@@ -68,6 +70,7 @@ class DistillationConfig(NamedTuple):
     batch: int = 256
     rate: float = 3e-3
     copies: int = 4
+    coded: float = 1.0
     exit_weight: float = 0.2
     hard_weight: float = 0.3
     softness: float = 3.0
@@ -242,15 +245,16 @@ class _Trainer:
             found = as_tuple(pieces.head(batch))
         hidden = pieces.encoder.trunk(*found)
         local = pieces.exit(batch) if pieces.separate else pieces.exit(hidden)
-        codes = pieces.encoder.quantise(hidden)
+        count = min(len(y), max(_LEAST_BATCH, round(wish.coded * len(y))))  # of a batch in random order
+        codes = pieces.encoder.quantise(hidden[:count])
         features = as_tuple(pieces.decoder(codes))
-        loss = distillation_loss(as_tuple(pieces.tail(*features))[0], answers, y, self._aim)
+        loss = distillation_loss(as_tuple(pieces.tail(*features))[0], answers[:count], y[:count], self._aim)
         if self._penalty:
-            loss = loss + penalty_share(epoch, wish.epochs) * self._penalty(codes, y)
+            loss = loss + penalty_share(epoch, wish.epochs) * self._penalty(codes, y[:count])
         loss = loss + wish.exit_weight * exit_loss(local, answers, y, self._aim)
         if epoch < self._match_epochs:
             with torch.no_grad():
-                wanted = as_tuple(self._guide(batch))
+                wanted = as_tuple(self._guide(batch[:count]))
             loss = loss + feature_matching_loss(features, wanted)
         return loss
 

@@ -1,6 +1,7 @@
 """Tuning on the codes that ship: rounds go on while calibration gains, and what does not help is put back."""
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from torch import nn
 from models.forge.evaluation.shipped import EdgeAnswers
 from models.forge.partition.cuts import PreparedModel
 from models.forge.pipeline import shipped_tuning
-from models.forge.pipeline.shipped_tuning import ShippedTuner, TuningPlan
+from models.forge.pipeline.shipped_tuning import ShippedJudge, ShippedTuner, TuningPlan
 from models.forge.routes.judgement import PathJudge
 from models.forge.training.code_path import CodePath, Route, SampleCoder
 from models.forge.training.hub_tuning import HubTuningConfig, ShippedSamples
@@ -60,14 +61,15 @@ class Rounds:
         def tune(_path: CodePath, shown: ShippedSamples, _course: HubTuningConfig, _tell: Callable[..., None]) -> None:
             self.shown.append(shown)
             with torch.no_grad():
-                self.weight += 1
+                self.weight.add_(1)
 
         monkeypatch.setattr(shipped_tuning, "run_edge_graph", run_edge)
         monkeypatch.setattr(shipped_tuning, "fine_tune_hub", tune)
         self.x = data.training.x[0]
         found = PreparedModel(data, traced, (), None, "", "", "")
         course = HubTuningConfig(LossConfig(3), epochs=1)
-        tuner = ShippedTuner(found, ScriptedJudge(path, scores), plan, course)
+        scripted = cast("ShippedJudge", ScriptedJudge(path, scores))
+        tuner = ShippedTuner(found, scripted, plan, course)
         tuner.run(run_edge(b"", self.x[: plan.samples], ""), lambda _share: None)
 
 
