@@ -1,6 +1,6 @@
 """Child process of the hub's benchmarks: the hub's loop and web API around a cost model. Prints its address.
 
-`python -m benchmarks.hub.server FOLDER [PORT CA CERTIFICATE KEY]`: with a broker's port it serves MQTT too.
+`python -m benchmarks.hub.server FOLDER [PORT CA CERTIFICATE KEY [GATHER_S]]`: with a broker's port it serves MQTT too.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ from wire.transport.mqtt import MqttTransport
 PLENTY = 1_000_000
 
 
-def make_settings(root: Path) -> HubSettings:
+def make_settings(root: Path, gather_s: float = HubSettings().gather_s) -> HubSettings:
     limits: dict[str, Any] = {
         "max_queued": PLENTY,
         "device_open": PLENTY,
         "device_rate_per_s": PLENTY,
         "device_burst": PLENTY,
     }
-    return HubSettings(database_url=f"sqlite:///{root / 'bench.db'}", drain_s=0.0, **limits)
+    return HubSettings(database_url=f"sqlite:///{root / 'bench.db'}", drain_s=0.0, gather_s=gather_s, **limits)
 
 
 def make_transport(words: list[str]) -> TransportFactory:
@@ -57,7 +57,7 @@ def make_transport(words: list[str]) -> TransportFactory:
             return broker.connect()
 
         return nowhere  # type: ignore[return-value]
-    port, ca, certificate, key = words
+    port, ca, certificate, key = words[:4]
 
     async def connect() -> MqttTransport:
         return await MqttTransport.connect(
@@ -97,7 +97,7 @@ async def serve_hub(root: Path, words: list[str]) -> None:
     registry = Registry.open(DatabaseUrls(state.root).registry)
     engines = [CostEngine(), ImageEngine()]
     hub = Hub(
-        settings=make_settings(root),
+        settings=make_settings(root, *map(float, words[4:])),
         keys=hub_keys.load_or_create_keys(state.keys),
         registry=registry,
         engines=engines,

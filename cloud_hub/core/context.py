@@ -24,6 +24,7 @@ from cloud_hub.core.commands import (
     SuspendDevice,
 )
 from cloud_hub.core.policy_check import QuestionValidator
+from cloud_hub.core.rounds import QuestionRound
 from cloud_hub.core.scheduler import Batcher
 from cloud_hub.core.verification import DroppedFrame
 from cloud_hub.engine.types import WorkItem
@@ -208,6 +209,7 @@ class CoreContext:
     rules: QuestionValidator
     memory: QuestionMemory
     batcher: Batcher
+    round: QuestionRound
     counts: "Counter[str]"
 
     def decrypt_question(self, frame: Frame) -> DecryptedQuestion | RefusalReason:
@@ -250,6 +252,7 @@ class CoreContext:
             frame_bytes=opened.frame_bytes,
         )
         self.memory.add(question)
+        self.round.add(key.device, item.deadline, now)
         if work is not None:
             self.batcher.add_item(model, item)
         return question

@@ -35,6 +35,7 @@ from cloud_hub.core.notes import NoteHandler
 from cloud_hub.core.policy_check import PolicyRecheck, QuestionValidator
 from cloud_hub.core.queues import Batch
 from cloud_hub.core.region_news import RegionNews
+from cloud_hub.core.rounds import QuestionRound
 from cloud_hub.core.scheduler import Batcher
 from cloud_hub.core.shards import DueReceipts, ServedShards
 from cloud_hub.core.verification import FrameVerifier
@@ -47,6 +48,7 @@ from cloud_hub.system.settings import HubSettings
 from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
 from policies.serving.admission import RefuseQuestion
+from policies.serving.rounds import RoundLimits
 from wire.errors import RemoteError
 from wire.protocol.messages import HelloNote, Prediction, RefusalReason, Verdict
 from wire.protocol.topics import TopicChannel, compute_shard, parse_up_topic
@@ -79,22 +81,23 @@ class HubCore:
         memory = QuestionMemory()
         batcher = Batcher(cards, settings.max_batch, memory.is_waiting)
         self.counts: Counter[str] = Counter()
+        self.round = QuestionRound(RoundLimits(settings.gather_s), memory.__len__)
         self._context = CoreContext(
             settings=settings, registry=registry, envelopes=envelopes, rules=rules, memory=memory, batcher=batcher,
-            counts=self.counts,
+            round=self.round, counts=self.counts,
         )  # fmt: skip
         self._settings = settings
         self._memory = self._context.memory
         self._batcher = batcher
         self._gate = gate = FrameVerifier(settings, registry, envelopes)
         self._turnstile = AdmissionControl(settings, memory, batcher)
-        self._intake = QuestionIntake(self._context, gate, self._turnstile)
+        self.receipts = DueReceipts(self.counts)
+        self._intake = QuestionIntake(self._context, gate, self._turnstile, self.receipts)
         self._web = WebRequests(self._context, self._turnstile)
         self.news = RegionNews(self._context, self._turnstile)
         self.lineup = ModelLineup(self._context, tuple(cards))
         self._notes = NoteHandler(self._context, gate)
         self.served = ServedShards()
-        self._due = DueReceipts(self.counts)
         self._unwritten: dict[QuestionKey, QuestionEnding] = {}
         self._expire_at = self._prune_at = 0.0
 
@@ -176,7 +179,7 @@ class HubCore:
         """Another hub may serve these shards: forget their devices; nothing more is said or written of them."""
         del now
         lost, before = frozenset(shards), len(self._memory)
-        for part in (self.served, self._memory, self._intake, self._notes, self._due):
+        for part in (self.served, self._memory, self._intake, self._notes, self.receipts):
             part.forget_shards(lost)
         self._batcher.remove_dead()
         self.counts["handed_over"] += before - len(self._memory)
@@ -197,7 +200,7 @@ class HubCore:
             if question is not None:
                 question.stored = True
                 if not question.ending:  # decided already: the verdict follows at once and replaces the receipt
-                    self._due.add(key)
+                    self.receipts.add(key)
         return []
 
     def on_store_failed(self, questions: Iterable[StoredQuestion], now: float) -> list[Command]:
@@ -372,9 +375,8 @@ class HubCore:
 
     def flush(self, now: float) -> list[Command]:
         """Call after each round of events: sends the receipts due (at most 64 seqs each) and fills idle engines."""
-        for key in self._intake.take_receipts():
-            self._due.add(key)
-        return [*self._due.take_notes(), *self._dispatch(now)]
+        self.round.close()
+        return [*self.receipts.take_notes(now), *self._dispatch(now)]
 
     def _dispatch(self, now: float) -> list[Command]:
         """Batches for free engine slots, loads for requested models, refusals of web samples past their deadline."""

@@ -31,6 +31,7 @@ from cloud_hub.core.context import (
     refuse_question,
 )
 from cloud_hub.core.policy_check import DeviceFacts
+from cloud_hub.core.shards import DueReceipts
 from cloud_hub.core.verification import DroppedFrame, FrameVerifier
 from cloud_hub.registry.device_states import Device, Standing
 from wire.errors import RemoteError
@@ -57,17 +58,14 @@ class _ArrivedQuestion(msgspec.Struct, eq=False):
 class QuestionIntake:
     """Takes in question frames of devices; holds those whose store lookup is in progress."""
 
-    def __init__(self, context: CoreContext, gate: FrameVerifier, turnstile: AdmissionControl) -> None:
+    def __init__(
+        self, context: CoreContext, gate: FrameVerifier, turnstile: AdmissionControl, receipts: DueReceipts
+    ) -> None:
         self._context = context
         self._gate = gate
         self._turnstile = turnstile
+        self._receipts = receipts
         self._looking: dict[QuestionKey, _ArrivedQuestion] = {}
-        self._receipts: list[QuestionKey] = []
-
-    def take_receipts(self) -> list[QuestionKey]:
-        """Keys of stored questions that were sent again since the last call: each gets another receipt."""
-        taken, self._receipts = self._receipts, []
-        return taken
 
     def on_question(self, device: str, payload: bytes, now: float) -> list[Command]:
         """Handle one question frame of `device` up to its acceptance, refusal, repeat or lookup."""
@@ -110,7 +108,7 @@ class QuestionIntake:
         if differs:
             return self._refuse_arrival(arrival, differs)
         if question.stored and not question.ending:
-            self._receipts.append(question.key)
+            self._receipts.add(question.key)
         return []
 
     def _repeat_ended(self, arrival: _ArrivedQuestion, row: QuestionRow, now: float) -> list[Command]:
@@ -205,9 +203,8 @@ class QuestionIntake:
         return commands
 
     def forget_shards(self, shards: AbstractSet[int]) -> None:
-        """Forget the lookups and receipts of devices of these shards: another hub serves them."""
+        """Forget the lookups of devices of these shards: another hub serves them."""
         self._looking = {key: each for key, each in self._looking.items() if compute_shard(key.device) not in shards}
-        self._receipts = [key for key in self._receipts if compute_shard(key.device) not in shards]
 
     def on_find_failed(self, keys: tuple[QuestionKey, ...]) -> None:
         """The lookup failed: drop these questions without an answer; the devices send them again."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from math import inf
 
-from cloud_hub.core.commands import QuestionKey, SendNote, Stream
+from cloud_hub.core.commands import Command, QuestionKey, SendNote, Stream
 from wire.protocol.messages import Receipt
 from wire.protocol.topics import compute_shard
 
@@ -61,9 +61,10 @@ class DueReceipts:
         self._counts["receipts"] += 1
         self._due.setdefault((key.device, key.epoch), []).append(key.seq)
 
-    def take_notes(self) -> list[SendNote]:
-        """Commands that send what is due."""
-        notes = [
+    def take_notes(self, now: float) -> list[Command]:
+        """Commands that send what is due, which is possible while a round is being gathered."""
+        del now
+        notes: list[Command] = [
             SendNote(device, Receipt(epoch, tuple(seqs[at : at + RECEIPT_SEQS])))
             for (device, epoch), seqs in self._due.items()
             for at in range(0, len(seqs), RECEIPT_SEQS)

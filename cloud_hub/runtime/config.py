@@ -50,6 +50,7 @@ class HubSection(ConfigSection):
     max_wait_s: Annotated[float, Field(gt=0, le=3600)] = _DEFAULTS.max_wait_s
     held_back: Annotated[float, Field(ge=0, lt=1)] = _DEFAULTS.held_back
     max_batch: Annotated[int, Field(ge=1, le=4096)] = _DEFAULTS.max_batch
+    gather_s: Annotated[float, Field(ge=0, le=0.1)] = _DEFAULTS.gather_s
     max_loaded: Annotated[int, Field(ge=0)] = _DEFAULTS.max_loaded
     leave_file: Annotated[str, Field(max_length=4096)] = ""
     drain_s: Annotated[float, Field(ge=0, le=300)] = _DEFAULTS.drain_s

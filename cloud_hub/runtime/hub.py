@@ -33,6 +33,7 @@ from cloud_hub.registry.presence import DeviceActivity, DevicePresence
 from cloud_hub.runtime.billing import HubBilling
 from cloud_hub.runtime.jobs import HubJobs, JobServices
 from cloud_hub.runtime.link import HubLink, OutboundPublisher, TransportFactory
+from cloud_hub.runtime.rounds import RoundTimer
 from cloud_hub.runtime.services import HubServices
 from cloud_hub.runtime.shard_server import LeasedShards, RateDivider
 from cloud_hub.security.envelopes import HubEnvelopes
@@ -97,7 +98,9 @@ class Hub:
             hear=self._handle_event,
             on_ended=self._on_ended,
             log=self._log,
+            end_round=self._on_committed,
         )
+        self._rounds = RoundTimer(self._core, self._now, self._flush_events)
         self._runs = BatchExecutor(
             self._core, self.engines, (self._handle_event, self._handle_and_flush), self._log, self._on_computed
         )
@@ -371,8 +374,16 @@ class Hub:
 
     def _flush_events(self) -> None:
         """Flush after a group of events: receipts, batches, and one job for the store."""
+        self._rounds.on_flushed()
         self._handle_event(self._core.flush)
         self.store.submit_job()
+
+    def _on_committed(self) -> None:
+        """Flush after a commit, which does not end a round that is being gathered."""
+        if self._rounds.is_gathering:
+            self._handle_event(self._core.receipts.take_notes)
+        else:
+            self._flush_events()
 
     def _on_batch(self, batch: list[IncomingMessage]) -> None:
         now_ms = self.now_ms()
@@ -382,4 +393,4 @@ class Hub:
         for message in batch:
             self._presence.on_message(message.topic, now_ms)
             self._handle_event(self._core.on_message, message.topic, message.payload)
-        self._flush_events()
+        self._rounds.end_or_wait()

@@ -46,7 +46,8 @@ class StoreGateway:
     """Owns the writer's thread; all methods are called on the event loop.
 
     `hear` passes an event to the core and executes its commands; `on_ended` gets the key of each ending once it is on
-    disk; `now` is hub time in seconds. `fault`: why the last job could not be written, in words; "" if it was.
+    disk; `end_round` is called after each commit's results; `now` is hub time in seconds. `fault`: why the last job
+    could not be written, in words; "" if it was.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class StoreGateway:
         now: Callable[[], float],
         hear: CoreCall,
         on_ended: Callable[[commands.QuestionKey], None],
+        end_round: Callable[[], None],
         log: JsonLog,
     ) -> None:
         self.fault = ""
@@ -69,6 +71,7 @@ class StoreGateway:
         self._now = now
         self._hear = hear
         self._on_ended = on_ended
+        self._end_round = end_round
         self._log = log
         self._job = StoreJob()
         self._writer: StoreWriter | None = None
@@ -269,8 +272,7 @@ class StoreGateway:
                 self._on_unwritten(done)
             else:
                 self._on_done(done)
-        self._hear(self._core.flush)
-        self.submit_job()
+        self._end_round()
 
     def _on_claims_lost(self, claims: set[ShardClaim]) -> None:
         """Tell of shards that were lost, unless it is known already, or they were gained once more since."""

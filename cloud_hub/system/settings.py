@@ -31,6 +31,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_wait_s: float = 30.0  # what would wait longer at the present throughput is refused
     held_back: float = 0.3  # share of the queue that the lowest priority may not use
     max_batch: int = 32
+    gather_s: float = 0.01  # how long questions may wait to share a commit while the hub is busy, 0 = never
     max_loaded: int = 0  # models loaded at once, 0 = all; the others are loaded on demand
     max_loaded_bytes: int = 0  # of their weights together, 0 = no limit
     max_frame_bytes: int = MAX_FRAME_BYTES
