@@ -64,33 +64,8 @@ class CostEntry(msgspec.Struct, frozen=True, order=True):
     amount: int
 
 
-def describe_endings(endings: Iterable[QuestionEnding]) -> list[Usage]:
-    """Return what verdicts used; a question that was refused uses nothing.
-
-    A text is billed under the name of the language model that wrote it, by its tokens.
-    """
-    return [
-        Usage(
-            each.ended_ms // DAY_MS,
-            extract_tenant(each.key.device),
-            each.usage.model if each.usage else each.model,
-            each.region,
-            {CostKind.REQUESTS: 1, CostKind.ENGINE_US: each.engine_us, CostKind.BYTES: each.question_bytes}
-            | _count_tokens(each.usage),
-        )
-        for each in endings
-        if each.verdict
-    ]
-
-
-def _count_tokens(usage: TextUsage | None) -> dict[CostKind, int]:
-    if usage is None:
-        return {}
-    return {
-        CostKind.TOKENS_IN: usage.prompt_tokens - usage.cached_tokens,
-        CostKind.TOKENS_CACHED: usage.cached_tokens,
-        CostKind.TOKENS_OUT: usage.generated_tokens,
-    }
+_REQUESTS, _ENGINE_US, _BYTES = CostKind.REQUESTS.value, CostKind.ENGINE_US.value, CostKind.BYTES.value
+CostRow = tuple[int, str, str, str, str, int]  # the fields of a `CostEntry`
 
 
 def describe_batch(batch: Batch, compute_s: float, region: str, now: float) -> list[Usage]:
@@ -123,14 +98,41 @@ def merge_usages(used: Iterable[Usage]) -> list[Usage]:
     return [Usage(*key, dict(amounts)) for key, amounts in sums.items()]
 
 
-def add_usages(connection: sa.Connection, used: Iterable[Usage]) -> None:
-    """Add to the sums."""
-    sums: Counter[tuple[int, str, str, str, str]] = Counter()
-    for each in used:
-        for kind, amount in each.amounts.items():
-            sums[each.day, each.tenant, each.model, each.region, kind.value] += amount
-    rows = [CostEntry(*key, amount) for key, amount in sums.items() if amount]
+def add_costs(connection: sa.Connection, endings: Iterable[QuestionEnding], used: Iterable[Usage]) -> None:
+    """Add to the sums what these endings used, and what else was used."""
+    rows = (CostEntry(*row) for row in sum_costs(endings, used))
     write_rows(connection, costs, map(msgspec.structs.asdict, rows), added=("amount",))
+
+
+def sum_costs(endings: Iterable[QuestionEnding], used: Iterable[Usage]) -> list[CostRow]:
+    """Sums of what verdicts used and of what else was used; a question that was refused uses nothing.
+
+    A text is billed under the name of the language model that wrote it, by its tokens.
+    """
+    sums: Counter[tuple[int, str, str, str, str]] = Counter()
+    for each in endings:
+        if each.verdict:
+            model = each.usage.model if each.usage else each.model
+            day, tenant, region = each.ended_ms // DAY_MS, extract_tenant(each.key.device), each.region
+            sums[day, tenant, model, region, _REQUESTS] += 1
+            sums[day, tenant, model, region, _ENGINE_US] += each.engine_us
+            sums[day, tenant, model, region, _BYTES] += each.question_bytes
+            for kind, amount in _count_tokens(each.usage).items():
+                sums[day, tenant, model, region, kind.value] += amount
+    for usage in used:
+        for kind, amount in usage.amounts.items():
+            sums[usage.day, usage.tenant, usage.model, usage.region, kind.value] += amount
+    return [(*key, amount) for key, amount in sums.items() if amount]
+
+
+def _count_tokens(usage: TextUsage | None) -> dict[CostKind, int]:
+    if usage is None:
+        return {}
+    return {
+        CostKind.TOKENS_IN: usage.prompt_tokens - usage.cached_tokens,
+        CostKind.TOKENS_CACHED: usage.cached_tokens,
+        CostKind.TOKENS_OUT: usage.generated_tokens,
+    }
 
 
 def purge_costs(connection: sa.Connection, today: int) -> None:

@@ -81,11 +81,16 @@ def _close_days(connection: sa.Connection, today: int) -> None:
 
 def count_verdicts(connection: sa.Connection, endings: Iterable[QuestionEnding]) -> None:
     """Add verdicts that were just written to the daily counts."""
-    told = Counter(
-        (each.ended_ms // DAY_MS, each.model, each.label) for each in endings if each.verdict and each.label >= 0
-    )
+    told = sum_tallies(endings)
     rows = ({"day": day, "model": model, "label": label, "count": more} for (day, model, label), more in told.items())
     write_rows(connection, tallies, rows, added=("count",))
+
+
+def sum_tallies(endings: Iterable[QuestionEnding]) -> "Counter[tuple[int, str, int]]":
+    """How many verdicts of each day, model and label are among these endings."""
+    return Counter(
+        (each.ended_ms // DAY_MS, each.model, each.label) for each in endings if each.verdict and each.label >= 0
+    )
 
 
 def erase_subject_rows(connection: sa.Connection, wish: ErasureRequest) -> Erasure:

@@ -18,8 +18,9 @@ from cloud_hub.database.errors import DamagedDatabaseError, describe_fault, is_l
 from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.database.statements import change_rows, check_room, delete_rows, insert_rows
 from cloud_hub.database.tables import effects, meta, sealed
-from cloud_hub.storage.costs import DAY_MS, add_usages, describe_endings, purge_costs
+from cloud_hub.storage.costs import DAY_MS, add_costs, purge_costs
 from cloud_hub.storage.fence import find_lost_claims
+from cloud_hub.storage.hot_path import HotWriter, UnexpectedStateError, choose_writer, is_hot, make_group
 from cloud_hub.storage.jobs import FENCED, JobResult, StoreError, StoreJob
 from cloud_hub.storage.retention import (
     LabelTally,
@@ -49,6 +50,8 @@ class Store:
 
     def __init__(self, engine: sa.Engine, damaged: str = "") -> None:
         self._engine = engine
+        self._kept: sa.Connection | None = None
+        self._hot: HotWriter | None = None
         self.damaged = damaged
         self.session = ""
         self._uncertain: set[QuestionKey] = set()  # of transactions whose COMMIT had no answer
@@ -71,6 +74,8 @@ class Store:
         return cls(open_sound(url, QUESTIONS), name)
 
     def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
         self._engine.dispose()
 
     def newest_ms(self) -> int:
@@ -96,13 +101,10 @@ class Store:
         """
         dones = [JobResult(job) for job in jobs]
         try:
-            with self._engine.begin() as connection:
-                self._check_claims(connection, jobs)
-                for part in _split_parts(dones):
-                    self._write_jobs(connection, part)
-                for done in dones:
-                    self._read_finds(connection, done)
-                    done.found = [work.run(connection) for work in done.job.works]
+            if self._kept is None:
+                self._kept = self._engine.connect()
+            if not self._write_hot(self._kept, jobs):
+                self._write_all(self._kept, dones)
         except sa.exc.SQLAlchemyError as error:
             lost = is_lost(error)
             self._uncertain |= _list_keys(jobs) if lost else set()
@@ -111,6 +113,33 @@ class Store:
         if self._uncertain:
             self._uncertain -= _list_keys(jobs)
         return dones
+
+    def _write_hot(self, connection: sa.Connection, jobs: Sequence[StoreJob]) -> bool:
+        """Write ordinary jobs by the driver alone; False if they are none, or the database is not as they expect it."""
+        if self._uncertain or not all(map(is_hot, jobs)):
+            return False
+        self._hot = self._hot or choose_writer(self._engine, self.session)
+        driver: Any = connection.connection.driver_connection
+        try:
+            self._hot.write(driver, make_group(jobs))
+        except UnexpectedStateError:
+            return False
+        except self._engine.dialect.loaded_dbapi.Error as error:
+            if not self._engine.dialect.is_disconnect(error, driver, None):
+                return False
+            connection.invalidate(error)
+            raise sa.exc.OperationalError(None, None, error, connection_invalidated=True) from None
+        return True
+
+    def _write_all(self, connection: sa.Connection, dones: Sequence[JobResult]) -> None:
+        jobs = [done.job for done in dones]
+        with connection.begin():
+            self._check_claims(connection, jobs)
+            for part in _split_parts(dones):
+                self._write_jobs(connection, part)
+            for done in dones:
+                self._read_finds(connection, done)
+                done.found = [work.run(connection) for work in done.job.works]
 
     def _check_claims(self, connection: sa.Connection, jobs: Sequence[StoreJob]) -> None:
         """StoreError(FENCED) unless every claim holds; from then on it holds until the transaction ends."""
@@ -138,7 +167,7 @@ class Store:
         vanished = {key for done in dones for key in done.vanished}
         written = [ending for ending in endings.values() if ending.key not in vanished]
         count_verdicts(connection, written)
-        add_usages(connection, [*describe_endings(written), *(used for done in dones for used in done.job.used)])
+        add_costs(connection, written, (used for done in dones for used in done.job.used))
         for done in dones:
             if done.job.probe:
                 connection.execute(_PROBE)
