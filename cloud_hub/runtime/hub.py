@@ -88,8 +88,7 @@ class Hub:
         self._link = HubLink(connect, self._on_batch, random.random, self._log, self._presence.on_link)
         self._region_clock = sides.clock
         self._clock = self._make_clock()
-        self._started_s = 0.0
-        self._drain_until = inf
+        self._started_s, self._drain_until = 0.0, inf
         self.observer = sides.observer or InferenceObserver()
         self.store = StoreGateway(
             core=self._core,
@@ -97,8 +96,8 @@ class Hub:
             now=self._now,
             hear=self._handle_event,
             on_ended=self._on_ended,
-            log=self._log,
             end_round=self._on_committed,
+            log=self._log,
         )
         self._rounds = RoundTimer(self._core, self._now, self._flush_events)
         self._runs = BatchExecutor(
