@@ -9,6 +9,7 @@ import random
 import secrets
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -41,15 +42,20 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
     async with BenchmarkRig(folder, bundle) as rig:
         async with rig.run_hub():
             devices = await rig.enrol_devices(DEVICES)
-        for turn in range(ROUNDS):
-            for gathers in (True, False) if turn % 2 else (False, True):
-                for rate in RATES_PER_S:
-                    found.setdefault((rate, gathers), []).append(await _run_hub(rig, devices, rate, gathers=gathers))
+        for gathers, rate in _order_turns():
+            found.setdefault((rate, gathers), []).append(await _run_hub(rig, devices, rate, gathers=gathers))
     ratios = {rate: _compare(found[rate, True], found[rate, False]) for rate in RATES_PER_S}
     terms = tuple(_describe(rate, found[rate, True], found[rate, False]) for rate in RATES_PER_S)
     middle = RATES_PER_S[1]
     name = f"gathered rounds at {middle} questions/s: hub's processor time for a verdict over that without"
     return [Figure(name, ratios[middle], "x", LIMIT, terms=terms)]
+
+
+def _order_turns() -> Iterator[tuple[bool, int]]:
+    """Which hub is asked at which rate when: each comes first in every other round."""
+    for turn in range(ROUNDS):
+        pair = (True, False) if turn % 2 else (False, True)
+        yield from ((gathers, rate) for gathers in pair for rate in RATES_PER_S)
 
 
 def _compare(with_rounds: list[SteadyLoad], without: list[SteadyLoad]) -> float:

@@ -94,9 +94,8 @@ class Hub:
             core=self._core,
             envelopes=self._envelopes,
             now=self._now,
-            hear=self._handle_event,
+            hears=(self._handle_event, self._on_committed),
             on_ended=self._on_ended,
-            end_round=self._on_committed,
             log=self._log,
         )
         self._rounds = RoundTimer(self._core, self._now, self._flush_events)

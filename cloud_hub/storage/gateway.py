@@ -45,8 +45,8 @@ class StoredState:
 class StoreGateway:
     """Owns the writer's thread; all methods are called on the event loop.
 
-    `hear` passes an event to the core and executes its commands; `on_ended` gets the key of each ending once it is on
-    disk; `end_round` is called after each commit's results; `now` is hub time in seconds. `fault`: why the last job
+    `hears`: passes an event to the core and executes its commands; is called after the results of each commit.
+    `on_ended` gets the key of each ending once it is on disk; `now` is hub time in seconds. `fault`: why the last job
     could not be written, in words; "" if it was.
     """
 
@@ -56,9 +56,8 @@ class StoreGateway:
         core: HubCore,
         envelopes: HubEnvelopes,
         now: Callable[[], float],
-        hear: CoreCall,
+        hears: tuple[CoreCall, Callable[[], None]],
         on_ended: Callable[[commands.QuestionKey], None],
-        end_round: Callable[[], None],
         log: JsonLog,
     ) -> None:
         self.fault = ""
@@ -69,9 +68,8 @@ class StoreGateway:
         self._core = core
         self._envelopes = envelopes
         self._now = now
-        self._hear = hear
+        self._hear, self._end_round = hears
         self._on_ended = on_ended
-        self._end_round = end_round
         self._log = log
         self._job = StoreJob()
         self._writer: StoreWriter | None = None
