@@ -120,6 +120,9 @@ def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middlew
         if request.match_info.http_exception is not None or (route is not None and route.door is RouteAccess.OPEN):
             return await handler(request)
         found = _authorize_request(entrance, request, route)
+        if route is not None and route.door is RouteAccess.TOLD:
+            request[_CALLER] = NOBODY if isinstance(found, web.Response) else found
+            return await handler(request)
         if isinstance(found, web.Response):
             if route is not None and route.door is RouteAccess.PAGE and found.status == 401:
                 return _send_to_sign_in(request)

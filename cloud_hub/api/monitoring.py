@@ -3,7 +3,7 @@
 Rule: a label's values are known when the process starts (registered routes, loaded models, the core's counter names),
 never a device, a rollout, a path or anything else that a caller chooses.
 Rule: ready is measured, never remembered: one fresh engine round trip, shared by all who ask while it runs, so that
-asking often costs the engines nothing.
+asking often costs the engines nothing. Strangers get no reason, and have it measured once a second at most.
 """
 
 import asyncio
@@ -20,10 +20,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from cloud_hub.api.auth import caller_of
 from cloud_hub.api.interface import ApiContext, RolloutControl
 from cloud_hub.api.routing import Route, RouteAccess, answer_json
 from cloud_hub.core.web_requests import EngineProbe
-from cloud_hub.registry.access import Scope
+from cloud_hub.registry.access import NOBODY, Scope
 from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.rollout.types import PAUSED, TERMINAL, RolloutDeviceState, RolloutState
 from cloud_hub.rollout.view import RolloutView
@@ -31,6 +32,7 @@ from cloud_hub.serving.telemetry import BUCKETS_S, InferenceTimings, LatencyHist
 
 MAX_NAMES = 256  # of counters: more would be a defect of ours, and the rest is summed as "other"
 _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+STRANGERS_EVERY_S = 1.0  # between two engine round trips for callers without a token
 _GAUGES = ("open", "uptime_s", "link_up", "store_ok", "shards")
 
 
@@ -240,6 +242,7 @@ class HealthRoutes:
         self._language_models = context.language_models
         self._timeout_s = timeout_s
         self._probing: asyncio.Task[str] | None = None
+        self._probed_at = -STRANGERS_EVERY_S
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
@@ -254,34 +257,42 @@ class HealthRoutes:
                 scope=Scope.READ,
                 tag="health",
             ),
-            Route("GET", "/readyz", self.ready, ready, RouteAccess.HERE, scope=Scope.READ, tag="health"),
+            Route("GET", "/readyz", self.ready, ready, RouteAccess.TOLD, scope=Scope.READ, tag="health"),
         ]
 
     async def live(self, _request: web.Request) -> web.Response:
         """Answer 200: the process lives."""
         return answer_json({"live": True})
 
-    async def ready(self, _request: web.Request) -> web.Response:
-        """Answer 200 if the models answer, or 503 with the reason.
+    async def ready(self, request: web.Request) -> web.Response:
+        """Answer 200 if the models answer, or 503 with the reason, which strangers are not told.
 
         The database, the broker link and one sample through every engine are checked, each time anew.
         """
-        if self._probing is None or self._probing.done():
-            self._probing = asyncio.create_task(self._probe_hub(), name="readyz-probe")
+        stranger = caller_of(request) is NOBODY
+        reason = _find_fault(self._hub.status()) or await self._ask_engines(stranger)
+        told = {"ready": not reason} if stranger else {"ready": not reason, "reason": reason}
+        return answer_json(told, 503 if reason else 200)
+
+    async def _ask_engines(self, stranger: bool) -> str:
+        """Return why the models do not answer, "" if they do; a round trip under way is everybody's."""
+        now = time.monotonic()
+        if self._probing is None or (self._probing.done() and self._may_probe(stranger, now)):
+            self._probing = asyncio.create_task(self._probe_engines(), name="readyz-probe")
+            self._probed_at = now
         # Shielded: a caller that hangs up must not end the round trip of the others.
-        reason = await asyncio.shield(self._probing)
-        return answer_json({"ready": not reason, "reason": reason}, 503 if reason else 200)
+        return await asyncio.shield(self._probing)
+
+    def _may_probe(self, stranger: bool, now: float) -> bool:
+        """Whether the models are asked anew; what an earlier probe of strangers' found counts for a second."""
+        return not stranger or now - self._probed_at >= STRANGERS_EVERY_S
 
     async def close(self, _app: web.Application) -> None:
         """Cancel a probe that is under way, at shutdown."""
         if self._probing is not None:
             self._probing.cancel()
 
-    async def _probe_hub(self) -> str:
-        """Return why the hub is not ready, "" if it is."""
-        fault = _find_fault(self._hub.status())
-        if fault:
-            return fault
+    async def _probe_engines(self) -> str:
         try:
             async with asyncio.timeout(self._timeout_s):
                 probes = await self._engines.probe()

@@ -35,6 +35,7 @@ class RouteAccess(StrEnum):
     """Who may use a route: everybody, callers of this machine, holders of a key, or keys of the whole hub only."""
 
     OPEN = "open"  # no authentication; the route has its own proof, or nothing to hide
+    TOLD = "told"  # as OPEN; callers of this machine and holders of a key are told more
     HERE = "here"  # no authentication on this machine, from elsewhere as KEY
     KEY = "key"  # the admin token or a key with the route's scope
     WHOLE = "whole"  # as KEY, but never a tenant's key: it concerns the whole hub
@@ -43,7 +44,7 @@ class RouteAccess(StrEnum):
     PAGE = "page"  # as KEY, for a browser: who has no session is sent to sign in
 
 
-LOCAL_OPEN = frozenset({RouteAccess.HERE, RouteAccess.WHOLE_HERE})
+LOCAL_OPEN = frozenset({RouteAccess.TOLD, RouteAccess.HERE, RouteAccess.WHOLE_HERE})
 
 
 @dataclass(frozen=True)
@@ -191,4 +192,5 @@ def _describe_route(route: Route, named: Mapping[Any, dict[str, Any]], *, local:
 def _token_need(route: Route, *, local: bool) -> TokenNeed:
     if route.door is RouteAccess.OPEN:
         return TokenNeed.NEVER
-    return TokenNeed.OPTIONAL if local and route.door in LOCAL_OPEN else TokenNeed.ALWAYS
+    free = route.door is RouteAccess.TOLD or (local and route.door in LOCAL_OPEN)
+    return TokenNeed.OPTIONAL if free else TokenNeed.ALWAYS

@@ -22,7 +22,6 @@ ADMIN_ROUTES = [
     ("POST", f"/v1/admin/devices/{DEVICE}/state"),
 ]
 LOCAL_ROUTES = [
-    ("GET", "/readyz"),
     ("GET", "/metrics"),
     ("GET", "/v2"),
     ("GET", "/v2/health/live"),
@@ -34,7 +33,7 @@ LOCAL_ROUTES = [
     ("GET", "/v2/models/digits/versions/7/ready"),
     ("POST", "/v2/models/digits/versions/7/infer"),
 ]
-OPEN_ROUTES = [("GET", "/healthz"), ("POST", "/v1/enrol")]
+OPEN_ROUTES = [("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/v1/enrol")]
 
 
 @pytest.fixture
@@ -96,18 +95,47 @@ async def test_an_address_that_is_not_local_needs_tls(tmp_path):
     site.registry.close()
 
 
-async def test_from_elsewhere_every_route_but_health_and_enrolment_needs_the_token(tmp_path):
+@pytest.fixture
+async def reached_from_elsewhere(tmp_path: Path) -> AsyncIterator[Site]:
     (tmp_path / "tls").mkdir()
     pair = Authority.open(tmp_path / "tls", utc_now()).ensure_server(tmp_path / "tls", (), utc_now())
     site = Site(tmp_path, host="0.0.0.0", tls_cert=str(pair.certificate), tls_key=str(pair.key))
     await site.open()
     site.url = site.url.replace("0.0.0.0", "127.0.0.1")
+    yield site
+    await site.close()
+
+
+async def test_from_elsewhere_every_route_but_health_and_enrolment_needs_the_token(reached_from_elsewhere):
+    site = reached_from_elsewhere
     for method, path in [*LOCAL_ROUTES, *ADMIN_ROUTES]:
         assert (await site.ask(method, path, ssl=False))[0] == 401
     assert (await site.ask("GET", "/healthz", ssl=False))[0] == 200
     assert (await site.ask("POST", "/v1/enrol", ssl=False, json={}))[0] == 400
     assert (await site.ask("GET", "/v2", ssl=False, headers=site.admin))[0] == 200
-    await site.close()
+
+
+async def test_from_elsewhere_a_probe_without_a_token_learns_whether_the_hub_is_ready_and_not_why(
+    reached_from_elsewhere,
+):
+    site = reached_from_elsewhere
+    assert await site.ask("GET", "/readyz", ssl=False) == (200, {"ready": True})
+    site.hub.facts["store_fault"] = "the database is read-only"
+    for headers in ({}, {"Authorization": "Bearer x"}):
+        assert await site.ask("GET", "/readyz", ssl=False, headers=headers) == (503, {"ready": False})
+    told = await site.ask("GET", "/readyz", ssl=False, headers=site.admin)
+    assert told == (503, {"ready": False, "reason": "the database is read-only"})
+
+
+async def test_strangers_who_ask_again_and_again_cost_the_engines_one_round_trip_a_second(reached_from_elsewhere):
+    site = reached_from_elsewhere
+    began = time.monotonic()
+    for _ in range(50):
+        assert await site.ask("GET", "/readyz", ssl=False) == (200, {"ready": True})
+    assert site.hub.probes <= 2 + time.monotonic() - began
+    before = site.hub.probes
+    await site.ask("GET", "/readyz", ssl=False, headers=site.admin)
+    assert site.hub.probes == before + 1
 
 
 async def test_a_unix_socket_serves_whoever_may_open_its_file(tmp_path):
