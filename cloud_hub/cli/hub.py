@@ -13,6 +13,7 @@ import typer
 from rich.table import Column, Table
 
 from cloud_hub.api.admin import CaStep
+from cloud_hub.cli.broker import broker
 from cloud_hub.cli.console import console
 from cloud_hub.cli.costs import costs
 from cloud_hub.cli.engines import models
@@ -151,6 +152,7 @@ app.command("llm")(llm)
 app.command("costs")(costs)
 app.command("fetch")(fetch)
 app.command("join")(join)
+app.command("broker")(broker)
 app.add_typer(jobs_app, name="jobs", help="Work that outlives its request: list, show, cancel, queue again.")
 app.add_typer(store_app, name="store", help="The hub's database: copy it to another, see how far it is upgraded.")
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")

@@ -120,6 +120,15 @@ class SharedFiles:
         self._write_synced(before, _Synced(revision, {path: digest.hex() for path, digest in after.items()}))
         return plan
 
+    def read_stored(self, prefix: str) -> dict[str, bytes]:
+        """Content of the region's files whose path begins so, by path; the folder is left as it is.
+
+        ExitError(REGION_KEY) if one was changed; SQLAlchemyError if the server cannot be asked.
+        """
+        with self._engine.connect() as connection:
+            paths = connection.execute(sa.select(shared_files.c.path).where(shared_files.c.path.startswith(prefix)))
+            return {path: self._fetch(connection, path) for path in paths.scalars().all()}
+
     def _check_own_ca(self, before: _Synced, local: dict[str, bytes], stored: dict[str, bytes]) -> None:
         theirs = stored.get(CA_KEY)
         if not before.files and theirs is not None and local.get(CA_KEY, theirs) != theirs:
@@ -228,6 +237,21 @@ class SharedFiles:
     def _write_synced(self, before: _Synced, after: _Synced) -> None:
         if after != before:
             write_private_file(self._folder / SYNCED_FILE, msgspec.json.encode(after))
+
+
+def has_region(url: str) -> bool:
+    """Whether a database has a region's files, which begin with its first hub. ExitError as `explain_error` says."""
+    engine = open_part(url, REGION)
+    try:
+        with engine.connect() as connection:
+            return (
+                connection.execute(sa.select(shared_files.c.path).where(shared_files.c.path == _CHECK)).first()
+                is not None
+            )
+    except sa.exc.DBAPIError as error:
+        raise explain_error(error, url) from None
+    finally:
+        engine.dispose()
 
 
 def _check_key(key: bytes | None, check: bytes, file: Path, url: str) -> tuple[RegionVault, RegionFacts]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from cloud_hub.database.parts import DatabaseUrls
@@ -34,7 +34,8 @@ _UNPUBLISHED = "not published yet"  # no policy's hash: where policies are named
 class HubSection(ConfigSection):
     """Section [hub]: names, region, queue and rate limits. Each limit is explained at `HubSettings`.
 
-    `name`: of the region's hub, as devices know it; `member`: which of the region's hubs this one is.
+    `name`: of the region's hub, as devices know it; `member`: which of the region's hubs this one is, the first one
+    `hub` or, where they are numbered by a machine, `hub-1`.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")] = _DEFAULTS.name
@@ -54,6 +55,11 @@ class HubSection(ConfigSection):
     max_loaded: Annotated[int, Field(ge=0)] = _DEFAULTS.max_loaded
     leave_file: Annotated[str, Field(max_length=4096)] = ""
     drain_s: Annotated[float, Field(ge=0, le=300)] = _DEFAULTS.drain_s
+
+    @field_validator("member", mode="before")
+    @classmethod
+    def _name_first(cls, member: object) -> object:
+        return HUB_NAMES[0] if member == f"{HUB_NAMES[0]}-1" else member
 
 
 class ApiSection(ConfigSection):

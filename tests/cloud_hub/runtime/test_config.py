@@ -279,3 +279,10 @@ def test_the_key_of_an_engine_is_one_word_that_nobody_else_can_read(tmp_path):
         assert stop.value.code == ExitCode.CREDENTIALS
     key.chmod(0o600)
     assert [model.settings.region for model in open_language_models(sections, "eu", [], JsonLog()).models] == ["eu"]
+
+
+def test_the_first_hub_of_a_region_may_be_numbered_like_the_others(tmp_path):
+    assert loaded(tmp_path, '[hub]\nmember = "hub-1"\n').hub.member == "hub"
+    assert loaded(tmp_path, '[hub]\nmember = "hub-2"\n').hub.member == "hub-2"
+    for name in ("hub-0", "hub-17", "hub-01"):
+        assert "hub.member" in refused(tmp_path, f'[hub]\nmember = "{name}"\n')

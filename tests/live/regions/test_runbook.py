@@ -15,7 +15,6 @@ from simulations.postgres import PostgresServer, find_programs
 from simulations.processes import find_free_port
 from tests import ROOT
 from tests.blocks import Block, command, environment, of_mark
-from tests.live.doubles.own_broker import OwnBroker
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(900)]
 
@@ -63,20 +62,19 @@ class Reader:
 def test_every_block_of_the_runbook_runs_on_a_region_of_three(tmp_path: Path, bundle: Bundle, server: PostgresServer):
     (tmp_path / "digits").symlink_to(bundle.path)
     url = server.create_database()
-    with OwnBroker(tmp_path, state=tmp_path / "hub-1") as broker:
-        replaced = {
-            f"postgresql+psycopg://{NAMES}": url,
-            f"postgresql://{NAMES}": url.replace("postgresql+psycopg", "postgresql"),
-            "broker.example": "127.0.0.1",
-            "18883": str(broker.port),
-            "808": str(free_tens()),
-        }
-        reader = Reader(tmp_path, replaced)
-        try:
-            for block in of_mark(PAGE, "region"):
-                reader.type(block)
-        finally:
-            reader.end()
+    replaced = {
+        f"postgresql+psycopg://{NAMES}": url,
+        f"postgresql://{NAMES}": url.replace("postgresql+psycopg", "postgresql"),
+        "broker.example": "127.0.0.1",
+        "18883": str(find_free_port()),
+        "808": str(free_tens()),
+    }
+    reader = Reader(tmp_path, replaced)
+    try:
+        for block in of_mark(PAGE, "region"):
+            reader.type(block)
+    finally:
+        reader.end()
 
 
 def free_tens() -> int:
