@@ -216,7 +216,7 @@ venv_package() { # Debian and Ubuntu split venv off
 # The stamp covers what was asked for, where it lies (scripts in .venv hold the path) and the interpreter.
 stamp_text() {
     printf '%s %s\n' "$1" "$root"
-    .venv/bin/python -c 'import hashlib, sys; print(sys.version.split()[0], *(hashlib.sha256(open(name, "rb").read()).hexdigest() for name in ("pyproject.toml", "constraints.txt", "deploy/requirements/dev.txt")))'
+    .venv/bin/python -c 'import hashlib, sys; print(sys.version.split()[0], *(hashlib.sha256(open(name, "rb").read()).hexdigest() for name in ("pyproject.toml", "constraints.txt", "deploy/requirements/dev.txt", "clients/python/pyproject.toml")))'
 }
 
 fresh() { # fresh LEVEL
@@ -243,12 +243,18 @@ pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-ch
 
 install_packages() { # install_packages LEVEL
     if locked_here; then
-        pip_install --no-deps --require-hashes -r "deploy/requirements/$1.txt" &&
-            pip_install --no-deps --no-build-isolation -e .
+        pip_install --no-deps --require-hashes -r "deploy/requirements/$1.txt" || return 1
+        case $1 in
+        agent) pip_install --no-deps --no-build-isolation -e . ;;
+        *) pip_install --no-deps --no-build-isolation -e . -e clients/python ;;
+        esac
     else
         echo "setup: the lock has no hashes for this Python and system: its versions are taken without them"
         sed -n 's/ --hash=.*//p' deploy/requirements/dev.txt >.cache/versions.txt
-        case $1 in agent) pip_install -c .cache/versions.txt -e . ;; *) pip_install -c .cache/versions.txt -e ".[$1]" ;; esac
+        case $1 in
+        agent) pip_install -c .cache/versions.txt -e . ;;
+        *) pip_install -c .cache/versions.txt -e ".[$1]" -e clients/python ;;
+        esac
     fi
 }
 

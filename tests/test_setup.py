@@ -54,6 +54,8 @@ class System:
         for name in ("setup.sh", "pyproject.toml", "constraints.txt"):
             shutil.copy(ROOT / name, self.clone)
         shutil.copytree(ROOT / "deploy/requirements", self.clone / "deploy/requirements")
+        (self.clone / "clients/python").mkdir(parents=True)
+        shutil.copy(ROOT / "clients/python/pyproject.toml", self.clone / "clients/python")
         for tool in (*TOOLS, "cp", "flock"):
             if found := shutil.which(tool):
                 (self.bin / tool).symlink_to(found)
@@ -229,7 +231,7 @@ def test_packages_are_installed_once_as_locked_with_hashes(system):
     assert system.did() == [
         "venv",
         f"{PIP} --no-deps --require-hashes -r deploy/requirements/dev.txt",
-        f"{PIP} --no-deps --no-build-isolation -e .",
+        f"{PIP} --no-deps --no-build-isolation -e . -e clients/python",
     ]
 
 
@@ -241,7 +243,7 @@ def test_a_device_gets_its_own_packages_and_no_broker(system):
     ]
 
 
-@pytest.mark.parametrize(("level", "wanted"), [("agent", "."), ("demo", ".[demo]")])
+@pytest.mark.parametrize(("level", "wanted"), [("agent", "."), ("demo", ".[demo] -e clients/python")])
 def test_another_python_or_system_gets_the_locked_versions_and_is_told(system, level, wanted):
     done = system.with_mosquitto().with_python(OTHER).run(level)
     assert done.returncode == 0, done.stderr
@@ -254,17 +256,19 @@ def test_another_python_or_system_gets_the_locked_versions_and_is_told(system, l
 
 def test_whoever_asks_for_it_gets_other_builds_of_the_locked_versions(system):
     system.with_mosquitto().with_python(LOCKED).run("demo", UNLOCKED="1")
-    assert system.did()[1:] == [f"{PIP} -c .cache/versions.txt -e .[demo]"]
+    assert system.did()[1:] == [f"{PIP} -c .cache/versions.txt -e .[demo] -e clients/python"]
 
 
 def test_what_the_demo_needs_is_not_enough_for_the_tests(system):
     system.with_mosquitto().with_python()
     system.run("demo")
     system.run("dev")
-    assert [line.split()[-1] for line in system.did()[1:]] == [".[demo]", ".[dev]"]
+    assert [line.split()[-3] for line in system.did()[1:]] == [".[demo]", ".[dev]"]
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "deploy/requirements/dev.txt"])
+@pytest.mark.parametrize(
+    "name", ["pyproject.toml", "constraints.txt", "deploy/requirements/dev.txt", "clients/python/pyproject.toml"]
+)
 def test_changed_requirements_are_installed_again(system, name):
     system.with_mosquitto().with_python()
     system.run("demo")

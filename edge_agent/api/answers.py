@@ -131,7 +131,9 @@ class AnswerRoutes:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):
-            await response.write(b"retry: 2000\n\n")
+            await response.write(
+                b"retry: 2000\nid: %d\n\n" % after
+            )  # who is cut off before the first event goes on here
             async for record in add_heartbeats(self._service.events(after), self._heartbeat_s):
                 await response.write(b": beat\n\n" if record is None else self._encode_event(record))
         return response

@@ -3,6 +3,7 @@
 Rule: a text is refused, with one line that says why, rather than changed: empty, too long, no UTF-8, or with a zero.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,15 @@ def decode_text(codes: npt.NDArray[np.generic]) -> str:
 
 
 def describe_input(spec: InputSpec) -> TensorSpec:
-    """Describe an input to callers, with a free batch: a text model takes texts, not their bytes as numbers."""
+    """Describe an input to callers, with a free batch and the range of its values.
+
+    A text model takes texts, not their bytes as numbers.
+    """
     if is_text_input(spec):
         return TensorSpec(spec.name, BYTES_DATATYPE, (-1,))
-    return TensorSpec(spec.name, spec.dtype.value, (-1, *spec.shape))
+    known = math.isfinite(spec.low) and math.isfinite(spec.high)
+    told = {"low": spec.low, "high": spec.high} if known else None
+    return TensorSpec(spec.name, spec.dtype.value, (-1, *spec.shape), told)
 
 
 def parse_samples(asked: InferRequest, spec: InputSpec, max_batch: int) -> npt.NDArray[Any]:

@@ -101,11 +101,15 @@ OipParameter = bool | int | float | str
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
-    """An input or output in model metadata. A size of -1 is free (the batch). `datatype` as in `NUMPY_DTYPES`."""
+    """An input or output in model metadata. A size of -1 is free (the batch). `datatype` as in `NUMPY_DTYPES`.
+
+    `parameters`: what the protocol has no field for, such as the range of an input's values.
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    parameters: dict[str, float] | None = None
 
 
 class ModelMetadata(msgspec.Struct, frozen=True):
@@ -266,9 +270,14 @@ def build_model_metadata(card: ModelMetadata) -> dict[str, Any]:
         "name": card.name,
         "versions": list(card.versions),
         "platform": card.platform,
-        "inputs": [msgspec.to_builtins(spec) for spec in card.inputs],
-        "outputs": [msgspec.to_builtins(spec) for spec in card.outputs],
+        "inputs": [_describe_tensor(spec) for spec in card.inputs],
+        "outputs": [_describe_tensor(spec) for spec in card.outputs],
     }
+
+
+def _describe_tensor(spec: TensorSpec) -> dict[str, Any]:
+    facts = {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}
+    return facts if spec.parameters is None else {**facts, "parameters": spec.parameters}
 
 
 def _split_body(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:

@@ -71,7 +71,8 @@ async def test_it_is_described_and_answers_by_its_value(agent):
     async with serve_api(agent) as session:
         card = await reply(session.get("/v2/models/echo"))
         asked = await reply(session.post("/v2/models/echo/infer", json=body([[1, 2, 4], [9, 9, 9]])))
-    assert card["inputs"] == [{"name": "ids", "datatype": "INT64", "shape": [-1, 3]}]
+    told = {"low": 0.0, "high": 9.0}
+    assert card["inputs"] == [{"name": "ids", "datatype": "INT64", "shape": [-1, 3], "parameters": told}]
     assert [(output["name"], output["shape"]) for output in card["outputs"]] == [
         ("value", [-1, 1]),
         ("confidence", [-1]),

@@ -78,7 +78,8 @@ async def test_an_unmodified_triton_client_asks_the_device():
     assert seen["model_ready"]
     assert not seen["other_ready"]
     assert seen["server"] == {"name": "skerry-agent", "version": "1.2.3", "extensions": ["binary_tensor_data"]}
-    assert seen["metadata"]["inputs"] == [{"name": "scores", "datatype": "FP32", "shape": [-1, 3]}]
+    told = {"low": 0.0, "high": 1.0}
+    assert seen["metadata"]["inputs"] == [{"name": "scores", "datatype": "FP32", "shape": [-1, 3], "parameters": told}]
     assert seen["metadata"]["versions"] == ["7"]
     expected = {"same": True, "label": [1, 0], "names": ["1", "0"], "id": "mine"}
     assert seen["binary"] == expected

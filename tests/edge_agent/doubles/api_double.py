@@ -131,7 +131,8 @@ class MemoryAgent:
         return len(gone)
 
     def status(self) -> dict[str, Any]:
-        return {"mode": self.mode, "link": "up", "open": 0}
+        model = "" if self.manifest is None else self.manifest.model
+        return {"mode": self.mode, "link": "up", "open": 0, "model": model}
 
     @property
     def counts(self) -> dict[str, int]:

@@ -228,7 +228,9 @@ async def test_the_hubs_web_api_runs_the_whole_model_on_raw_samples(fleet: Fleet
 async def test_both_sides_describe_the_model_alike(fleet: Fleet, name: str):
     manifest = fleet.manifest(name)
     device, hub = [await get(fleet, f"{url}/v2/models/{manifest.name}") for url in (fleet.agents[name].url, fleet.hub)]
-    given = {"name": manifest.input.name, "datatype": manifest.input.dtype.value, "shape": [-1, *manifest.input.shape]}
+    spec = manifest.input
+    told = {"low": spec.low, "high": spec.high}
+    given = {"name": spec.name, "datatype": spec.dtype.value, "shape": [-1, *spec.shape], "parameters": told}
     assert device["inputs"] == hub["inputs"] == [given]
     assert device["outputs"] == hub["outputs"]
     regressor = ["value", "confidence"]

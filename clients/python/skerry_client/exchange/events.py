@@ -1,0 +1,121 @@
+"""Server-sent events (WHATWG HTML, section 9.2): a decoder, and a stream that goes on where it broke. No I/O."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from skerry_client.errors import APIConnectionError, APIResponseValidationError, make_status_error
+from skerry_client.exchange.commands import (
+    RETRIED,
+    Command,
+    Item,
+    Items,
+    Open,
+    Pause,
+    Read,
+    Reply,
+    Request,
+    read_error_line,
+)
+
+T = TypeVar("T")
+IDLE_S = 20.0  # the agent sends a comment every 5 s
+FIRST_PAUSE_S = 0.25
+MAX_PAUSE_S = 5.0
+MAX_EVENT_CHARS = 1 << 20
+
+
+@dataclass(frozen=True)
+class ServerEvent:
+    """One event of a stream."""
+
+    id: str
+    name: str
+    data: str
+
+
+class EventDecoder:
+    """Decoder of a stream's bytes, fed in pieces of any size. `last_id`: of the last event that was whole."""
+
+    def __init__(self) -> None:
+        self.last_id = ""
+        self._rest = b""
+        self._fields: dict[str, str] = {}
+        self._size = 0
+
+    def feed(self, piece: bytes) -> list[ServerEvent]:
+        """Return the events that this piece completes. APIResponseValidationError for one beyond all measure."""
+        *lines, self._rest = (self._rest + piece).replace(b"\r\n", b"\n").split(b"\n")
+        events = [event for line in lines if (event := self._take_line(line)) is not None]
+        if self._size + len(self._rest) > MAX_EVENT_CHARS:
+            raise APIResponseValidationError(f"an event of more than {MAX_EVENT_CHARS} characters came")
+        return events
+
+    def _take_line(self, line: bytes) -> ServerEvent | None:
+        if not line:
+            return self._end_event()
+        name, _, value = line.decode(errors="replace").partition(":")
+        value = value.removeprefix(" ")
+        self._size += len(value)
+        if name == "data" and "data" in self._fields:
+            value = f"{self._fields['data']}\n{value}"
+        self._fields[name] = value
+        return None
+
+    def _end_event(self) -> ServerEvent | None:
+        fields, self._fields, self._size = self._fields, {}, 0
+        self.last_id = fields.get("id", self.last_id)
+        return ServerEvent(self.last_id, fields.get("event", "message"), fields["data"]) if "data" in fields else None
+
+
+def follow_events(path: str, after: int | None, patience_s: float, read: Callable[[ServerEvent], T | None]) -> Items[T]:
+    """Yield what `read` makes of the events behind number `after` (None: new ones), over every break of the connection.
+
+    An event that came twice is given once; one of which `read` makes None is skipped. APIConnectionError after
+    `patience_s` in which no stream could be had; APIStatusError if the server refuses.
+    """
+    lost_s, pause_s, last = 0.0, FIRST_PAUSE_S, after
+    while True:
+        try:
+            decoder = EventDecoder()
+            yield from _open_stream(path, last)
+            while piece := (yield Read()):
+                lost_s, pause_s = 0.0, FIRST_PAUSE_S
+                last = yield from _give_events(decoder, piece, last, read)
+        except APIConnectionError as error:
+            lost_s += error.elapsed_s
+            if lost_s > patience_s:
+                raise
+        yield Pause(pause_s / 2, pause_s)
+        lost_s, pause_s = lost_s + pause_s, min(MAX_PAUSE_S, pause_s * 2)
+
+
+def _give_events(
+    decoder: EventDecoder, piece: bytes, last: int | None, read: Callable[[ServerEvent], T | None]
+) -> Generator[Item[T], Any, int | None]:
+    """Give what `read` makes of the events that a piece completes, those up to `last` apart; return the new last."""
+    for event in decoder.feed(piece):
+        number = _number_of(event.id)
+        fresh, last = last is None or number > last, max(number, last or 0)
+        if fresh and (value := read(event)) is not None:
+            yield Item(value)
+    return _number_of(decoder.last_id) if last is None and decoder.last_id else last  # where the stream began
+
+
+def _open_stream(path: str, last: int | None) -> Generator[Command, Any, None]:
+    """Open the stream. APIConnectionError if the server is busy or starting, APIStatusError if it refuses."""
+    headers = {"Accept": "text/event-stream"} | ({} if last is None else {"Last-Event-ID": str(last)})
+    reply: Reply = yield Open(Request("GET", path, headers=headers, safe=True), IDLE_S)
+    refused = make_status_error(reply.status, read_error_line(reply), f"GET {path}")
+    if reply.status in RETRIED:
+        raise APIConnectionError(str(refused))
+    if not reply.ok:
+        raise refused
+    if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+        raise APIResponseValidationError(f"GET {path}: the reply is no event stream; is this a Skerry agent?")
+
+
+def _number_of(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise APIResponseValidationError("an event without a number came; is this a Skerry agent?")
+    return int(text)
