@@ -24,6 +24,7 @@ from wire.process.config import ConfigSection, ProcessConfig, build_config, make
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
 from wire.protocol.topics import HUB_NAMES
+from wire.transport.clients import MqttClient
 
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()
@@ -86,7 +87,8 @@ class BrokerSection(ConfigSection):
     """Section [broker]: the MQTT broker.
 
     `start` false = somebody else runs the broker at `host`:`port` with certificates of this hub's CA.
-    `address` is the host name devices are given ("" = `host`); `devices` sizes the broker's queues.
+    `address` is the host name devices are given ("" = `host`); `devices` sizes the broker's queues. `mqtt_client`: of
+    this hub; "paho" takes the former one.
     """
 
     start: bool = True
@@ -96,6 +98,7 @@ class BrokerSection(ConfigSection):
     names: tuple[str, ...] = ()
     devices: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     program: str = ""
+    mqtt_client: MqttClient = MqttClient.BUILT_IN
 
 
 class EnrolSection(ConfigSection):

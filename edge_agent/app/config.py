@@ -25,6 +25,7 @@ from wire.process.config import (
 )
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
+from wire.transport.clients import MqttClient
 
 PREFIX = "SKERRY_AGENT_"
 _OUTBOX = OutboxLimits()
@@ -88,7 +89,12 @@ class RecordsSection(_Section):
 
 
 class LinkSection(_Section):
-    """How the connection to the broker is kept. Seconds; backoff pauses are drawn at random up to the current step."""
+    """How the connection to the broker is kept. Seconds; backoff pauses are drawn at random up to the current step.
+
+    `mqtt_client`: "paho" takes the former MQTT client.
+    """
+
+    mqtt_client: MqttClient = _AGENT.mqtt_client
 
     reconnect_base_s: float = Field(default=_AGENT.reconnect_base_s, gt=0, le=60)
     reconnect_cap_s: float = Field(default=_AGENT.reconnect_cap_s, gt=0, le=3600)

@@ -7,6 +7,7 @@ import msgspec
 from edge_agent.core.commands import OutboxLimits
 from edge_agent.system.environment import DeviceAttributes
 from wire.process.files import write_private_file
+from wire.transport.clients import MqttClient
 
 __all__ = ["AgentSettings", "OutboxLimits", "name_of"]
 TUF_PREFIX = "tuf:"  # prefix of the name of a model family or policy in the update repository
@@ -38,6 +39,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_base_s: float = 0.5
     reconnect_cap_s: float = 30.0
     connect_timeout_s: float = 10.0
+    mqtt_client: MqttClient = MqttClient.BUILT_IN
     silent_after_s: float = 45.0  # a connection without traffic while receipts are due is dropped
     watchdog_s: float = 1.0
     reopen_s: float = 10.0  # how often an unusable database is tried again

@@ -1,37 +1,39 @@
-"""MQTT 5 transport for devices and hubs, on aiomqtt and paho-mqtt.
+"""MQTT 5 transport for devices and hubs: `session` over a TCP or TLS socket of the event loop.
 
-It adds what aiomqtt drops: PUBACK reason codes, the limits of the CONNACK, and late refusals of TLS 1.3.
-Private hooks of aiomqtt 2.5 are overridden (docs/adr/0002), hence the version range in pyproject.toml.
+Rule: no thread, no task and no timer per message. What is said in one turn of the event loop leaves in one write, and
+everything that one read brings is taken in together.
 """
 
 import asyncio
 import contextlib
 import socket
 import ssl
-import struct
-import sys
-from typing import Any, ClassVar, cast
-
-import aiomqtt
-from paho.mqtt.client import ConnectFlags, DisconnectFlags
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
+from math import inf
+from typing import Any, ClassVar, Self
 
 from wire.errors import LocalError
 from wire.protocol.codec import MAX_FRAME_BYTES
 from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import MAX_DRAIN_MESSAGES, DeliveryOutcome, IncomingMessage, LinkLostError
+from wire.transport.packets import UNLIMITED_BYTES
+from wire.transport.reason_codes import FAILURE, ReasonCode
+from wire.transport.session import (
+    MqttSession,
+    PublishEnded,
+    RequestEnded,
+    SessionEnded,
+    SessionEvent,
+    SessionOpened,
+    SessionOptions,
+)
+from wire.transport.sockets import count_sent_bytes, dial_tcp, wrap_tls
 
-# Nagle's algorithm and delayed ACKs together cost 88 ms a round trip; this option brings it to 0.3 ms.
-_NODELAY = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
-_NO_SUBSCRIBERS = 0x10
-_FAILURE = 0x80
 _PACKET_OVERHEAD_BYTES = 64  # fixed header, topic length, packet id, properties
-_MAX_INFLIGHT = 1000
-_UNLIMITED_BYTES = 268_435_455  # the protocol's own largest packet
-_BYTES_SENT_AT = 200  # in struct tcp_info of linux/tcp.h: tcpi_bytes_sent, tcpi_bytes_retrans
-_BYTES_SENT = struct.Struct("=QQ")
+_LARGEST_RECEIVED_BYTES = MAX_FRAME_BYTES + 4096
+_READ_BYTES = 65_536
+_READS = 16  # at most, in one turn of the event loop
+_PAUSE_BYTES = 32 * 1024 * 1024  # received and not taken yet: then nothing more is read
+_GOODBYE_S = 1.0
 
 
 class MqttTransport:
@@ -39,8 +41,26 @@ class MqttTransport:
 
     has_will: ClassVar[bool] = False
 
-    def __init__(self, client: "_MqttClient") -> None:
-        self._client = client
+    def __init__(self, sock: socket.socket, session: MqttSession, timeout_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._session = session
+        self._timeout_s = timeout_s
+        self._fileno = sock.fileno()
+        self._unsent = b""
+        self._flush_due = self._blocked = self._paused = False
+        self._inbox: list[IncomingMessage] = []
+        self._inbox_bytes = 0
+        self._reader: asyncio.Future[None] | None = None
+        self._acks: dict[int, asyncio.Future[DeliveryOutcome]] = {}
+        self._answers: dict[int, asyncio.Future[tuple[int, ...]]] = {}
+        self._opened: asyncio.Future[SessionOpened] = self._loop.create_future()
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._why = ""
+        self._sent_before = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.session_present = False
+        self.max_packet_bytes = UNLIMITED_BYTES
 
     @classmethod
     async def connect(
@@ -52,71 +72,74 @@ class MqttTransport:
         *,
         session_expiry_s: int = 0,
         timeout_s: float = 5.0,
-    ) -> "MqttTransport":
+    ) -> Self:
         """Connect to a broker; raises LinkLostError with the reason that the broker or TLS gave.
 
         `session_expiry_s` > 0 resumes the session the broker kept. `tls` None: plain TCP.
-        `timeout_s`: how long to wait for the CONNACK.
+        `timeout_s`: how long to wait for the connection, and then for the CONNACK.
         """
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = session_expiry_s
-        client = _MqttClient(
-            host,
-            port,
-            identifier=client_id,
-            protocol=aiomqtt.ProtocolVersion.V5,
-            tls_context=tls,
-            socket_options=_NODELAY,
-            max_inflight_messages=_MAX_INFLIGHT,
-            max_queued_outgoing_messages=0,
-            timeout=timeout_s,
-            clean_start=session_expiry_s == 0,
-            properties=properties,
-            keepalive=20,
-            will=aiomqtt.Will(build_topic(client_id, TopicChannel.STATE), qos=1) if cls.has_will else None,
-        )
+        sock: socket.socket | None = None
         try:
-            await client.__aenter__()
-        except (aiomqtt.MqttError, OSError) as error:
-            lost = LinkLostError(str(error))
-            lost.sent_bytes = client.sent_bytes
-            raise lost from None
-        except asyncio.CancelledError:
-            client.abandon_connect()
+            async with asyncio.timeout(timeout_s):
+                sock = await dial_tcp(host, port)
+                sock = await wrap_tls(sock, tls, host) if tls else sock
+        except OSError as error:  # TimeoutError and ssl.SSLError too
+            raise _make_lost(str(error) or f"no connection within {timeout_s:g} s", sock) from None
+        will = build_topic(client_id, TopicChannel.STATE) if cls.has_will else ""
+        options = SessionOptions(client_id, session_expiry_s, will_topic=will, max_packet_bytes=_LARGEST_RECEIVED_BYTES)
+        made = cls(sock, MqttSession(options, asyncio.get_running_loop().time()), timeout_s)
+        await made._open()
+        return made
+
+    async def _open(self) -> None:
+        """Send CONNECT and wait for the CONNACK. LinkLostError if the broker refuses or does not answer."""
+        self._loop.add_reader(self._fileno, self._on_readable)
+        self._flush()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                opened = await self._opened
+        except TimeoutError:
+            self._lose(f"no CONNACK within {self._timeout_s:g} s")
+            raise _make_lost(self._why, None, self._sent_before) from None
+        except LinkLostError:
+            raise _make_lost(self._why, None, self._sent_before) from None
+        except asyncio.CancelledError:  # one that succeeded all the same would displace the next of this client id
+            self._lose("abandoned")
             raise
-        return cls(client)
+        self.session_present, self.max_packet_bytes = opened.session_present, opened.max_packet_bytes
+        self._set_timer()
 
     @property
     def sent_bytes(self) -> int:
         """Bytes sent, as the kernel counts them: TLS, MQTT and payloads, each byte once."""
-        return self._client.sent_bytes
+        return self._sent_before if self._over.done() else count_sent_bytes(self._sock)
 
-    @property
-    def session_present(self) -> bool:
-        """Whether the broker kept our subscriptions and queue since last time."""
-        return self._client.session_present
-
-    @property
-    def max_packet_bytes(self) -> int:
-        """Largest packet that the broker accepts: MaximumPacketSize of its CONNACK."""
-        return self._client.max_packet_bytes
+    # -- what we say
 
     async def subscribe(self, filters: tuple[str, ...]) -> None:
         """Subscribe at QoS 1. Raises LinkLostError if the link is gone or the broker refuses a filter."""
-        try:
-            codes = await self._client.subscribe([(pattern, 1) for pattern in filters])
-        except aiomqtt.MqttError as error:
-            raise LinkLostError(str(error)) from None
-        refused = [f for f, code in zip(filters, codes, strict=True) if _code_value(code) >= _FAILURE]
+        self._check_link()
+        codes = await self._wait_answer(self._session.subscribe(filters))
+        refused = [name for name, code in zip(filters, codes, strict=True) if code >= FAILURE]
         if refused:
             raise LinkLostError(f"the broker refused the subscription to {refused[0]}")
 
     async def unsubscribe(self, filters: tuple[str, ...]) -> None:
         """Unsubscribe. Raises LinkLostError if the link is gone."""
+        self._check_link()
+        await self._wait_answer(self._session.unsubscribe(filters))
+
+    async def _wait_answer(self, packet_id: int) -> tuple[int, ...]:
+        future = self._answers[packet_id] = self._loop.create_future()
+        self._flush_soon()
         try:
-            await self._client.unsubscribe(list(filters))
-        except aiomqtt.MqttError as error:
-            raise LinkLostError(str(error)) from None
+            async with asyncio.timeout(self._timeout_s):
+                codes: tuple[int, ...] = await future
+                return codes
+        except TimeoutError:
+            raise LinkLostError(f"the broker did not answer within {self._timeout_s:g} s") from None
+        finally:
+            self._answers.pop(packet_id, None)
 
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
         """Publish at QoS 1 without waiting for the PUBACK.
@@ -125,28 +148,168 @@ class MqttTransport:
         """
         size = len(payload) + len(topic) + _PACKET_OVERHEAD_BYTES
         # One message over the broker's limit makes it hang up, and again after each reconnect: never hand it over.
-        if len(payload) > MAX_FRAME_BYTES or size > self._client.max_packet_bytes:
-            limit = min(MAX_FRAME_BYTES, self._client.max_packet_bytes)
+        if len(payload) > MAX_FRAME_BYTES or size > self.max_packet_bytes:
+            limit = min(MAX_FRAME_BYTES, self.max_packet_bytes)
             raise LocalError(f"message of {len(payload)} bytes, the broker takes {limit}")
-        return self._client.post(topic, payload)
+        self._check_link()
+        try:
+            packet_id = self._session.publish(topic, payload)
+        except OverflowError as error:
+            raise LinkLostError(str(error)) from None
+        except ValueError as error:  # a topic that is none
+            raise LocalError(str(error)) from None
+        future = self._acks[packet_id] = self._loop.create_future()
+        self._flush_soon()
+        return future
+
+    def _check_link(self) -> None:
+        if self._over.done():
+            raise LinkLostError(self._why)
+
+    def _flush_soon(self) -> None:
+        """Send at the end of this turn of the event loop, with whatever else is said in it."""
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._over.done() or self._blocked:
+            return
+        data = self._unsent + self._session.data_to_send(self._loop.time())
+        try:
+            while data:
+                data = data[self._sock.send(data) :]
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError, BlockingIOError):
+            self._blocked = True
+            self._loop.add_writer(self._fileno, self._on_writable)
+        except OSError as error:
+            self._lose(str(error))
+            return
+        self._unsent = data
+
+    def _on_writable(self) -> None:
+        self._loop.remove_writer(self._fileno)
+        self._blocked = False
+        self._flush()
+
+    # -- what the broker says
+
+    def _on_readable(self) -> None:
+        for _ in range(_READS):
+            try:
+                data = self._sock.recv(_READ_BYTES)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                self._end_with(str(error))
+                return
+            if not data:
+                self._end_with("")
+                return
+            self._take_events(self._session.receive_data(data))
+            if self._over.done() or not (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()):
+                break
+        self._flush_soon()
+
+    def _end_with(self, why: str) -> None:
+        """The peer is gone. In TLS 1.3 the alert about our certificate comes after our side of the handshake."""
+        if why and not self._opened.done():
+            why = f"refused before CONNACK: {why}"
+        told = [event.reason for event in self._session.receive_end(why) if isinstance(event, SessionEnded)]
+        self._lose(told[0] if told else "connection ended")
+
+    def _take_events(self, events: list[SessionEvent]) -> None:
+        for event in events:
+            if type(event) is IncomingMessage:
+                self._inbox.append(event)
+                self._inbox_bytes += len(event.payload)
+            elif isinstance(event, PublishEnded):
+                self._settle(self._acks.pop(event.packet_id, None), _outcome_of(event.code))
+            elif isinstance(event, RequestEnded):
+                self._settle(self._answers.get(event.packet_id), event.codes)
+            elif isinstance(event, SessionOpened):
+                self._settle(self._opened, event)
+            elif isinstance(event, SessionEnded):
+                self._why = event.reason
+                self._flush()  # the DISCONNECT that says why, as far as the socket takes it
+                self._lose(event.reason)
+        if self._inbox:
+            self._wake_reader()
+            if self._inbox_bytes > _PAUSE_BYTES and not self._over.done():
+                self._paused = True
+                self._loop.remove_reader(self._fileno)
+
+    @staticmethod
+    def _settle(future: "asyncio.Future[Any] | None", value: object) -> None:
+        if future is not None and not future.done():
+            future.set_result(value)
 
     async def receive(self) -> list[IncomingMessage]:
         """Wait for a message, then take what else is in the inbox, at most `MAX_DRAIN_MESSAGES` in all."""
-        batch = [_to_incoming(await self._client.next_message())]
-        while len(batch) < MAX_DRAIN_MESSAGES and not self._client.inbox.empty():
-            message = self._client.inbox.get_nowait()
-            if message is None:
-                self._client.inbox.put_nowait(None)
-                break
-            batch.append(_to_incoming(message))
-        return batch
+        while not self._inbox:
+            self._check_link()
+            self._reader = self._loop.create_future()
+            await self._reader
+        if len(self._inbox) <= MAX_DRAIN_MESSAGES:
+            taken, self._inbox = self._inbox, []
+            self._inbox_bytes = 0
+        else:
+            taken, self._inbox = self._inbox[:MAX_DRAIN_MESSAGES], self._inbox[MAX_DRAIN_MESSAGES:]
+            self._inbox_bytes -= sum(len(message.payload) for message in taken)
+        if self._paused and self._inbox_bytes < _PAUSE_BYTES // 2 and not self._over.done():
+            self._paused = False
+            self._loop.add_reader(self._fileno, self._on_readable)
+        return taken
+
+    def _wake_reader(self) -> None:
+        self._settle(self._reader, None)
+
+    # -- time and end
+
+    def _set_timer(self) -> None:
+        due = self._session.next_tick()
+        self._timer = self._loop.call_at(due, self._tick) if due < inf and not self._over.done() else None
+
+    def _tick(self) -> None:
+        self._take_events(self._session.tick(self._loop.time(), deaf=self._paused))
+        self._flush()
+        self._set_timer()
+
+    def _lose(self, why: str) -> None:
+        """The connection has ended: close the socket and tell everybody who waits."""
+        if self._over.done():
+            return
+        self._over.set_result(None)
+        self._why = self._why or why
+        self._loop.remove_reader(self._fileno)
+        self._loop.remove_writer(self._fileno)
+        self._sent_before = count_sent_bytes(self._sock)
+        self._sock.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for ack in self._acks.values():
+            self._settle(ack, DeliveryOutcome.LOST)
+        self._acks.clear()
+        self._fail(self._opened)
+        for answer in self._answers.values():
+            self._fail(answer)
+        self._wake_reader()
+
+    def _fail(self, future: "asyncio.Future[Any]") -> None:
+        if not future.done():
+            future.set_exception(LinkLostError(self._why))
+            future.exception()  # nobody may be waiting for it
 
     async def close(self) -> None:
         """Send DISCONNECT if the link still stands; never raises."""
-        with contextlib.suppress(aiomqtt.MqttError, OSError):
-            if self.has_will:
-                self._client.release_will()
-            await self._client.__aexit__(None, None, None)
+        if self._over.done():
+            return
+        self._session.disconnect(with_will=self.has_will)
+        self._flush()
+        with contextlib.suppress(TimeoutError):  # what was posted before leaves first; the broker hangs up then
+            await asyncio.wait_for(asyncio.shield(self._over), _GOODBYE_S)
+        self._lose("closed")
 
 
 class DeviceMqttTransport(MqttTransport):
@@ -155,138 +318,17 @@ class DeviceMqttTransport(MqttTransport):
     has_will = True
 
 
-class _MqttClient(aiomqtt.Client):
-    """aiomqtt client with PUBACK reason codes and CONNACK limits.
-
-    It fails at once where TLS 1.3 refuses the certificate after the handshake.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.max_packet_bytes = _UNLIMITED_BYTES
-        self.session_present = False
-        self._socket: socket.socket | None = None
-        self._abandoned = False
-        self._sent_before = 0  # of sockets that are closed
-        self.inbox: asyncio.Queue[aiomqtt.Message | None] = cast("asyncio.Queue[aiomqtt.Message | None]", self._queue)
-        self._acks: dict[int, asyncio.Future[DeliveryOutcome]] = {}
-        # Whichever way the connection ends, a waiting reader is woken: no task and no timer per message.
-        self._disconnected.add_done_callback(self._wake_reader)
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes sent by the current and all earlier sockets of this client."""
-        return self._sent_before + (count_sent_bytes(self._socket) if self._socket is not None else 0)
-
-    def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
-        """Publish at QoS 1; the future ends with the PUBACK, or with LOST when the connection does."""
-        if self._disconnected.done():
-            raise LinkLostError("not connected")
-        # Not awaited: no task and no timer per message.
-        info = self._client.publish(topic, payload, 1)
-        if info.rc:
-            raise LinkLostError(f"publish refused here: {info.rc}")
-        future: asyncio.Future[DeliveryOutcome] = self._loop.create_future()
-        self._acks[info.mid] = future
-        return future
-
-    def _wake_reader(self, ended: "asyncio.Future[None]") -> None:
-        """Wake a waiting reader when the connection ends."""
-        if not ended.cancelled():
-            ended.exception()  # retrieved here: the reader learns of it as LinkLostError
-        self.inbox.put_nowait(None)
-
-    async def next_message(self) -> aiomqtt.Message:
-        """Next received message. Raises LinkLostError when the connection has ended."""
-        message = await self.inbox.get()
-        if message is None:
-            self.inbox.put_nowait(None)  # so that every later call raises, too
-            raise LinkLostError("connection ended")
-        return message
-
-    def abandon_connect(self) -> None:
-        """Abandon a connection attempt.
-
-        One that succeeded all the same would displace the next connection of this client id.
-        """
-        self._abandoned = True
-        self._client._sock_close()  # noqa: SLF001
-
-    def release_will(self) -> None:
-        """Say goodbye so that the broker publishes the will all the same."""
-        self._client.disconnect(ReasonCode(PacketTypes.DISCONNECT, "Disconnect with will message"))
-
-    def _on_socket_open(self, client: Any, userdata: Any, sock: Any) -> None:
-        if self._abandoned:  # a TLS handshake cannot be interrupted: its thread ends only now
-            sock.close()
-            return
-        self._socket = sock
-        super()._on_socket_open(client, userdata, sock)
-
-    def _on_socket_close(self, client: Any, userdata: Any, sock: Any) -> None:
-        self._sent_before, self._socket = self._sent_before + count_sent_bytes(sock), None
-        super()._on_socket_close(client, userdata, sock)
-
-    def _on_connect(
-        self, client: Any, userdata: Any, flags: ConnectFlags, reason_code: ReasonCode, properties: Any = None
-    ) -> None:
-        self.max_packet_bytes = getattr(properties, "MaximumPacketSize", _UNLIMITED_BYTES)
-        self.session_present = flags.session_present
-        super()._on_connect(client, userdata, flags, reason_code, properties)
-
-    def _on_disconnect(
-        self, client: Any, userdata: Any, flags: DisconnectFlags, reason_code: ReasonCode, properties: Any = None
-    ) -> None:
-        for future in self._acks.values():
-            if not future.done():
-                future.set_result(DeliveryOutcome.LOST)
-        self._acks.clear()
-        if not self._connected.done():
-            # In TLS 1.3 the alert about our certificate comes after our side of the handshake.
-            self._connected.set_exception(aiomqtt.MqttError(f"refused before CONNACK: {reason_code}"))
-            return
-        super()._on_disconnect(client, userdata, flags, reason_code, properties)
-
-    def _on_publish(
-        self, client: Any, userdata: Any, mid: int, reason_code: ReasonCode, properties: Properties
-    ) -> None:
-        future = self._acks.pop(mid, None)
-        if future is None:
-            super()._on_publish(client, userdata, mid, reason_code, properties)
-        elif not future.done():
-            future.set_result(_delivery_from_code(_code_value(reason_code)))
-
-
-def count_sent_bytes(sock: socket.socket) -> int:
-    """Bytes that a TCP socket has sent, retransmissions not counted.
-
-    Read from `tcp_info` (Linux 4.19 and later); 0 on other systems and for a closed socket.
-    """
-    option = getattr(socket, "TCP_INFO", None)
-    if option is None or not sys.platform.startswith("linux"):
-        return 0
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, option, _BYTES_SENT.size + _BYTES_SENT_AT)
-    except OSError:
-        return 0
-    if len(info) < _BYTES_SENT.size + _BYTES_SENT_AT:
-        return 0
-    sent, repeated = _BYTES_SENT.unpack_from(info, _BYTES_SENT_AT)
-    return int(sent - repeated)
-
-
-def _delivery_from_code(code: int) -> DeliveryOutcome:
+def _outcome_of(code: int) -> DeliveryOutcome:
     """Outcome of a PUBACK reason code."""
-    if code >= _FAILURE:
+    if code >= FAILURE:
         return DeliveryOutcome.DENIED
-    return DeliveryOutcome.NOBODY if code == _NO_SUBSCRIBERS else DeliveryOutcome.TAKEN
+    return DeliveryOutcome.NOBODY if code == ReasonCode.NO_MATCHING_SUBSCRIBERS else DeliveryOutcome.TAKEN
 
 
-def _code_value(code: Any) -> int:
-    """Number of a reason code, whichever class paho gave."""
-    return int(code.value) if isinstance(code, ReasonCode) else int(code)
-
-
-def _to_incoming(message: aiomqtt.Message) -> IncomingMessage:
-    payload = message.payload
-    return IncomingMessage(message.topic.value, payload if isinstance(payload, bytes) else b"")
+def _make_lost(why: str, sock: socket.socket | None, sent_bytes: int = 0) -> LinkLostError:
+    """The error of a connection attempt, with what it had sent."""
+    lost = LinkLostError(why)
+    lost.sent_bytes = sent_bytes or (count_sent_bytes(sock) if sock is not None else 0)
+    if sock is not None:
+        sock.close()
+    return lost

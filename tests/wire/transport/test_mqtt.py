@@ -1,15 +1,25 @@
-"""An abandoned MQTT connection attempt leaves nothing behind that could displace the next connection."""
+"""MQTT connections over real sockets: what an abandoned attempt leaves behind, ends, keep-alive and back-pressure."""
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import mqtt5
 import pytest
 
 from cloud_hub.security.authority import Authority, utc_now
-from wire.transport.mqtt import MqttTransport
+from wire.errors import LocalError
+from wire.transport import mqtt
+from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError
+from wire.transport.mqtt import DeviceMqttTransport, MqttTransport
+from wire.transport.paho import PahoTransport
+
+TOPIC = "v1/00/demo--a/down/r"
+BOTH = pytest.mark.parametrize("transport", [MqttTransport, PahoTransport])
 
 
 @pytest.fixture
@@ -34,25 +44,232 @@ def said_until_the_end(connection: socket.socket) -> bytes:
     return found
 
 
-async def test_who_gives_up_before_the_broker_answers_leaves_no_connection_behind(listener: socket.socket):
+@BOTH
+async def test_who_gives_up_before_the_broker_answers_leaves_no_connection_behind(listener, transport):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
-            await MqttTransport.connect("127.0.0.1", listener.getsockname()[1], "demo--a", None)
+            await transport.connect("127.0.0.1", listener.getsockname()[1], "demo--a", None)
     assert b"MQTT" in await asyncio.to_thread(said_until_the_end, await accepted(listener))
 
 
-async def test_who_gives_up_in_the_middle_of_a_handshake_never_says_who_it_is(listener: socket.socket, tmp_path: Path):
-    """The handshake's thread cannot be broken off; when it is done the connection is over."""
-    authority = Authority.open(tmp_path, utc_now())
-    pair = authority.ensure_server(tmp_path, (), utc_now())
+def make_contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    authority = Authority.open(folder, utc_now())
+    pair = authority.ensure_server(folder, (), utc_now())
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
     server.load_cert_chain(pair.certificate, pair.key)
     client.load_verify_locations(cadata=authority.certificate_pem.decode())
-    port = listener.getsockname()[1]
-    connecting = asyncio.create_task(MqttTransport.connect("127.0.0.1", port, "demo--a", client))
+    return server, client
+
+
+async def test_who_gives_up_in_the_middle_of_a_handshake_hangs_up_at_once(listener: socket.socket, tmp_path: Path):
+    _, client = make_contexts(tmp_path)
+    connecting = asyncio.create_task(MqttTransport.connect("127.0.0.1", listener.getsockname()[1], "demo--a", client))
+    connection = await accepted(listener)
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    assert b"MQTT" not in await asyncio.to_thread(said_until_the_end, connection)
+
+
+async def test_with_paho_who_gives_up_in_the_middle_of_a_handshake_never_says_who_it_is(listener, tmp_path):
+    """The handshake's thread cannot be broken off; when it is done the connection is over."""
+    server, client = make_contexts(tmp_path)
+    connecting = asyncio.create_task(PahoTransport.connect("127.0.0.1", listener.getsockname()[1], "demo--a", client))
     connection = await accepted(listener)
     connecting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await connecting
     sealed = await asyncio.to_thread(server.wrap_socket, connection, server_side=True)
     assert await asyncio.to_thread(said_until_the_end, sealed) == b""
+
+
+@BOTH
+async def test_where_nobody_listens_the_reason_is_told(transport):
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with pytest.raises(LinkLostError, match=r"(?i)refused"):
+        await transport.connect("127.0.0.1", port, "demo--a", None)
+
+
+async def test_a_name_that_does_not_exist_is_told():
+    with pytest.raises(LinkLostError):
+        await MqttTransport.connect("nowhere.invalid", 1, "demo--a", None)
+
+
+class Peer:
+    """A broker of a few lines: accepts, then says what a test tells it to."""
+
+    def __init__(self) -> None:
+        self.reader: asyncio.StreamReader
+        self.writer: asyncio.StreamWriter
+        self.heard: list[mqtt5.Packet] = []
+        self.more = asyncio.Condition()
+        self.ended = asyncio.Event()
+        self.connack = mqtt5.ConnAckPacket()
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer, data = reader, writer, b""
+        while piece := await self._read():
+            data += piece
+            while data:
+                try:
+                    packet, size = mqtt5.read(memoryview(data))
+                except IndexError:
+                    break
+                data = data[size:]
+                if isinstance(packet, mqtt5.ConnectPacket):
+                    writer.write(self.connack.write())
+                async with self.more:
+                    self.heard.append(packet)
+                    self.more.notify_all()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        self.ended.set()
+
+    async def _read(self) -> bytes:
+        with suppress(ConnectionError):
+            return await self.reader.read(65536)
+        return b""
+
+    async def hears(self, kind: type, count: int = 1) -> list[Any]:
+        """The first `count` packets of a kind, once they have come."""
+        async with asyncio.timeout(10), self.more:
+            await self.more.wait_for(lambda: sum(isinstance(each, kind) for each in self.heard) >= count)
+        return [each for each in self.heard if isinstance(each, kind)][:count]
+
+    def says(self, *packets: mqtt5.Packet) -> None:
+        self.writer.write(b"".join(packet.write() for packet in packets))
+
+
+@asynccontextmanager
+async def peer() -> AsyncIterator[Peer]:
+    made = Peer()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        server.close()
+        made.writer.close()
+        await asyncio.wait_for(made.ended.wait(), 10)
+
+
+async def connect(broker: Peer, kind: type[MqttTransport] = MqttTransport) -> MqttTransport:
+    return await kind.connect("127.0.0.1", broker.port, "demo--a", None, timeout_s=10.0)
+
+
+def is_paused(link: MqttTransport) -> bool:
+    return link._paused
+
+
+async def test_a_device_that_closes_has_its_will_published_and_a_hub_does_not():
+    for kind, code in ((DeviceMqttTransport, 4), (MqttTransport, 0)):
+        async with peer() as broker:
+            link = await connect(broker, kind)
+            link.post(TOPIC, b"last")
+            await link.close()
+            (goodbye,) = await broker.hears(mqtt5.DisconnectPacket)
+            assert int(goodbye.reason_code) == code
+            assert [type(each) for each in broker.heard[1:]] == [mqtt5.PublishPacket, mqtt5.DisconnectPacket]
+            with pytest.raises(LinkLostError):
+                link.post(TOPIC, b"later")
+
+
+async def test_when_the_link_ends_everybody_who_waits_is_told_after_what_had_come():
+    async with peer() as broker:
+        link = await connect(broker)
+        posted = link.post(TOPIC, b"x")
+        subscribing = asyncio.create_task(link.subscribe(("a",)))
+        await broker.hears(mqtt5.SubscribePacket)
+        broker.says(mqtt5.PublishPacket(TOPIC, b"before the end"))
+        broker.writer.close()
+        assert await posted is DeliveryOutcome.LOST
+        with pytest.raises(LinkLostError):
+            await subscribing
+        assert await link.receive() == [IncomingMessage(TOPIC, b"before the end")]
+        for _ in range(2):
+            with pytest.raises(LinkLostError, match="connection ended"):
+                await link.receive()
+
+
+async def test_a_broker_that_says_why_it_ends_is_quoted():
+    async with peer() as broker:
+        link = await connect(broker)
+        broker.says(mqtt5.DisconnectPacket(reason_code=mqtt5.DisconnectReasonCode.SESSION_TAKEN_OVER))
+        with pytest.raises(LinkLostError, match=r"session taken over, 0x8e"):
+            await link.receive()
+
+
+async def test_a_broker_that_sends_nonsense_is_told_so_and_left():
+    async with peer() as broker:
+        link = await connect(broker)
+        broker.writer.write(b"\x30\xff\xff\xff\xff\x7f")
+        with pytest.raises(LinkLostError, match="without a length"):
+            await link.receive()
+        (goodbye,) = await broker.hears(mqtt5.DisconnectPacket)
+        assert goodbye.reason_code == mqtt5.DisconnectReasonCode.MALFORMED_PACKET
+
+
+async def test_a_refusal_is_quoted_and_what_had_been_sent_is_counted():
+    async with peer() as broker:
+        broker.connack = mqtt5.ConnAckPacket(reason_code=mqtt5.ConnAckReasonCode.NOT_AUTHORIZED)
+        with pytest.raises(LinkLostError, match=r"not authorized, 0x87") as caught:
+            await connect(broker)
+        assert caught.value.sent_bytes > 20
+
+
+async def test_a_broker_that_says_nothing_is_not_waited_for_longer_than_asked(listener):
+    with pytest.raises(LinkLostError, match="no CONNACK"):
+        await MqttTransport.connect("127.0.0.1", listener.getsockname()[1], "demo--a", None, timeout_s=0.2)
+
+
+async def test_more_than_the_broker_takes_is_refused_here():
+    async with peer() as broker:
+        broker.connack = mqtt5.ConnAckPacket(max_packet_size=1000)
+        link = await connect(broker)
+        with pytest.raises(LocalError, match="the broker takes 1000"):
+            link.post(TOPIC, bytes(1000))
+        with pytest.raises(LocalError):
+            link.post("a/#", b"")
+        assert link.max_packet_bytes == 1000
+        await link.close()
+
+
+async def test_a_reader_that_does_not_keep_up_stops_the_broker_and_loses_nothing(monkeypatch):
+    monkeypatch.setattr(mqtt, "_PAUSE_BYTES", 200_000)
+    async with peer() as broker:
+        link = await connect(broker)
+        for _ in range(3000):
+            broker.says(mqtt5.PublishPacket(TOPIC, bytes(2000)))
+        async with asyncio.timeout(10):
+            while not is_paused(link):
+                await asyncio.sleep(0.01)
+        assert link._inbox_bytes < 2_000_000
+        got = 0
+        async with asyncio.timeout(30):
+            while got < 3000:
+                got += len(await link.receive())
+        assert not is_paused(link)
+        await link.close()
+
+
+async def test_a_peer_that_reads_slowly_gets_everything_in_order():
+    async with peer() as broker:
+        link = await connect(broker)
+        for number in range(300):
+            link.post(TOPIC, b"%06d" % number + bytes(20_000))
+        found = await broker.hears(mqtt5.PublishPacket, 300)
+        assert [each.payload[:6] for each in found] == [b"%06d" % number for number in range(300)]
+        assert link.sent_bytes > 6_000_000
+        await link.close()
+
+
+async def test_a_silent_link_is_pinged(monkeypatch):
+    async with peer() as broker:
+        broker.connack = mqtt5.ConnAckPacket(server_keep_alive=1)
+        link = await connect(broker)
+        await broker.hears(mqtt5.PingReqPacket)
+        with pytest.raises(LinkLostError, match="does not answer"):
+            await asyncio.wait_for(link.receive(), 10)
