@@ -378,7 +378,7 @@ async def drain_questions(parts: StartupState, settings: AgentSettings, within_s
     """
     clock = HubClock(parts.identity.hub_time_ms)
     credentials = Renewer(parts.identity, clock, JsonLog(least="error"))
-    connect = make_connector(credentials, settings.connect_timeout_s, settings.mqtt_client)
+    connect = make_connector(credentials, settings)
     agent = Agent(settings, parts.identity, parts.runner, parts.standing.policy, connect, clock=clock)
     await agent.open()
     if parts.installed.hubs:

@@ -20,7 +20,7 @@ from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog, LinkLog, safe_name
 from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, Transport
-from wire.transport.clients import MqttClient, find_transport
+from wire.transport.clients import find_transport
 
 Connect = Callable[[], Awaitable[Transport]]
 MAX_SPREAD_S = 300.0
@@ -238,19 +238,19 @@ class Credentials(Protocol):
         ...
 
 
-def make_connector(credentials: Credentials, timeout_s: float, client: MqttClient = MqttClient.BUILT_IN) -> Connect:
+def make_connector(credentials: Credentials, settings: AgentSettings) -> Connect:
     """A factory of TLS connections to the broker, each with the certificate that is valid at that moment.
 
-    `timeout_s`: limit of the MQTT handshake. The returned function raises LinkLostError if it cannot connect.
+    The returned function raises LinkLostError if it cannot connect.
     """
-    transport = find_transport(client, of_device=True)
+    transport = find_transport(settings.mqtt_client, of_device=True)
 
     async def connect() -> Transport:
         identity = credentials.identity
         try:
             context = identity.tls_context()
             where = (identity.broker_host, identity.broker_port, identity.device)
-            return await transport.connect(*where, context, timeout_s=timeout_s)
+            return await transport.connect(*where, context, timeout_s=settings.connect_timeout_s)
         except ExitError as stop:
             raise LinkLostError(str(stop)) from None
         except LinkLostError as lost:

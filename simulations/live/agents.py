@@ -60,7 +60,7 @@ class LiveAgent(Agent):
     def __init__(self, number: int, identity: FleetIdentity, common: FleetSettings) -> None:
         self.number = number
         settings = make_agent_settings(identity.folder or Path(), common)
-        connect = make_connector(_FixedCredentials(identity), settings.connect_timeout_s)
+        connect = make_connector(_FixedCredentials(identity), settings)
         clock = make_device_clock(identity.hub_time_ms, common.climate, Random(f"{common.seed} {number}"))  # noqa: S311
         super().__init__(settings, identity, common.runner, common.policy, connect, clock=clock)
 
