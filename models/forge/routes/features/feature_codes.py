@@ -70,6 +70,10 @@ class FeatureCoder(nn.Module):
         rounded = self.rounding(scaled) if self.training and self.rounding else torch.round(scaled)
         return rounded.clamp(-CENTRE, LEVELS - 1 - CENTRE) + CENTRE
 
+    def count_steps(self, codes: Tensor) -> Tensor:
+        """Codes of the latest batch in units of the step each sample was rounded to, around 0: what they can be told apart by."""
+        return (codes - CENTRE) / self.rounding.multiples if self.rounding else codes - CENTRE
+
 
 class FeatureDecoder(nn.Module):
     """Decoder: codes `[n, k]` -> the cut's features, one tensor or a tuple of them."""

@@ -20,6 +20,7 @@ WEIGHTED = 0.05  # damping: share of the mean information that every direction h
 UNWEIGHTED = math.inf  # damping at which all directions count alike: principal components
 _MOST_NUMBERS = 2048  # numbers of one vector up to which all principal axes are computed
 _CHUNK = 64
+_SUMMED = 256  # samples of one product in double precision
 
 
 class TransformBasis(NamedTuple):
@@ -97,9 +98,7 @@ def _weigh_mode(gradients: Tensor, mode: int, damping: float) -> tuple[Tensor, T
         strength = gradients.square().mean(0)
         root = (strength / strength.mean().clamp(min=1e-30) + damping).sqrt()
         return torch.diag(root), torch.diag(1 / root)
-    flat = gradients.transpose(1, mode).flatten(2) if gradients.dim() > 2 else gradients.unsqueeze(2)
-    rows = flat.transpose(0, 1).flatten(1).double()
-    information = rows @ rows.T
+    information = _sum_products(gradients, mode)
     information = information * (size / information.trace().clamp(min=1e-30)) + damping * torch.eye(size)
     values, vectors = torch.linalg.eigh(information)
     root = values.clamp(min=1e-9).sqrt()
@@ -112,11 +111,22 @@ def _principal_axes(centred: Tensor, mode: int) -> Tensor:
         count = min(_MOST_NUMBERS, len(centred))
         axes: Tensor = torch.linalg.svd(centred[:count].double(), full_matrices=False).Vh.T.float()
         return axes
-    flat = centred.transpose(1, mode).flatten(2) if centred.dim() > 2 else centred.unsqueeze(2)
-    rows = flat.transpose(0, 1).flatten(1).double()
-    _, vectors = torch.linalg.eigh(rows @ rows.T)
+    _, vectors = torch.linalg.eigh(_sum_products(centred, mode))
     found: Tensor = vectors.flip(1).float()
     return found
+
+
+def _sum_products(x: Tensor, mode: int) -> Tensor:
+    """Products of every two places of a mode, summed over samples and all other modes: `[size, size]`, float64.
+
+    A few samples at a time: in double precision all of them take four times the memory of the features.
+    """
+    total = torch.zeros(x.shape[mode], x.shape[mode], dtype=torch.float64)
+    for part in x.split(_SUMMED):
+        flat = part.transpose(1, mode).flatten(2) if part.dim() > 2 else part.unsqueeze(2)
+        rows = flat.transpose(0, 1).flatten(1).double()
+        total += rows @ rows.T
+    return total
 
 
 def count_transform_macs(shape: Sequence[int], axes: Sequence[int]) -> int:

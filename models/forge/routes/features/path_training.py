@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from models.forge import cache
 from models.forge.data.types import Data
 from models.forge.partition.cuts import TracedModel
+from models.forge.routes.features.feature_codes import FeatureCoder
 from models.forge.training.calibration import fit_temperature
 from models.forge.training.distillation import DistillationConfig, build_loss_config, choose_batch
 from models.forge.training.leakage_penalty import LeakagePenalty, penalty_share
@@ -139,7 +140,10 @@ class PathTrainer:
         codes = coder(batch, features, None)
         outputs = as_tuple(self._models["tail"](*as_tuple(self._models["decoder"](codes))))[0]
         loss = distillation_loss(outputs, answers, y, self._aim, course.doubt + (1 - course.doubt) * gains)
-        return loss + penalty_share(epoch, course.epochs) * self._penalty(codes, y) if self._penalty else loss
+        if self._penalty is None:
+            return loss
+        told = coder.count_steps(codes) if isinstance(coder, FeatureCoder) else codes  # what can be told apart
+        return loss + penalty_share(epoch, course.epochs) * self._penalty(told, y)
 
     def _set_rate(self, share: float) -> None:
         """Learning rate: up for a tenth of the time, then down to nothing along a cosine."""

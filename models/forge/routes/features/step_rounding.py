@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from models.forge.routes.sample.transform_code import CENTRE, LEVELS, fit_grids
-from models.runtime.codec_steps import StepClass, StepSettings, build_step_tables, most_payload_bytes, read_step_tables
+from models.runtime.codec_steps import (
+    MULTIPLES,
+    StepClass,
+    StepSettings,
+    build_step_tables,
+    most_payload_bytes,
+    read_step_tables,
+)
 
 MOST_PLACES = 4096  # codes of one sample: more take longer to code than a device has
 _END_BITS = 8.0  # step number and the coder's end
@@ -51,7 +58,10 @@ def fit_grid(rows: Tensor, max_bytes: int) -> PlaceGrid:
 
 
 class StepRounding:
-    """Rounds coefficients in units of their grids as the codec with these tables does."""
+    """Rounds coefficients in units of their grids as the codec with these tables does.
+
+    `multiples` `[n, 1]`: of the grid, to which each sample of the latest batch was rounded.
+    """
 
     def __init__(self, tables: bytes) -> None:
         (table,) = read_step_tables(tables)
@@ -60,6 +70,8 @@ class StepRounding:
         nothing = np.full_like(table.lookups.rounded[:1], CENTRE)
         self._rounded = torch.from_numpy(np.concatenate([table.lookups.rounded, nothing]))
         self._places = torch.from_numpy(np.asarray(table.class_rows, np.int64))
+        self._widths = torch.tensor([*MULTIPLES, 1], dtype=torch.float32)[:, None]  # of a sample of zeros, any will do
+        self.multiples = torch.ones(1, 1)
         self._room = 8 * table.settings.payload_bytes - _END_BITS
 
     def __call__(self, scaled: Tensor) -> Tensor:
@@ -67,6 +79,7 @@ class StepRounding:
         with torch.no_grad():
             index = self._index_codes(scaled)
             steps = self._choose_steps(index)
+            self.multiples = self._widths[steps]
             rounded = self._rounded[steps[:, None], index].to(scaled.dtype) - CENTRE
         return scaled + (rounded - scaled).detach()
 

@@ -18,6 +18,7 @@ from models.forge.routes.features.feature_transform import apply_modes, fit_basi
 from models.forge.routes.features.learned import TrainedEdge, train_learned_path
 from models.forge.routes.features.path_training import LearnedCourse, expected_gains
 from models.forge.routes.features.step_rounding import StepRounding, fit_grid
+from models.forge.training.leakage_penalty import LeakagePenalty
 from models.forge.training.losses import LossConfig, distillation_loss
 from models.forge.training.modules import as_tuple, build_edge_module, build_hub_module
 from models.graph.hub_model import export_graph
@@ -113,6 +114,22 @@ def test_training_rounds_as_the_codec_does(max_bytes):
     alike = (found.numpy() == np.stack(arrived)).all(1)
     assert alike.mean() > 0.4  # where the last bits of a payload decide, training takes the next coarser step
     assert np.abs(found.numpy() - np.stack(arrived)).mean() < 0.3 * np.abs(np.stack(arrived)).mean()
+
+
+def test_a_sample_rounded_to_a_coarser_step_tells_fewer_bits_not_more():
+    """The leakage penalty counts what can be told apart: levels of the step that is sent, not of the fine grid."""
+    chance = torch.Generator().manual_seed(0)
+    rows = torch.randn(300, 64, generator=chance) * torch.logspace(1, -1, 64)
+    layout = FeatureLayout(AxisOrder.NUMBERS, ((64,),), (64,))
+    basis = fit_basis(rows, torch.randn(60, 64, generator=chance))
+    grid = fit_grid(apply_modes(rows - basis.mean, basis.analysis).flatten(1), 24)
+    coder = FeatureCoder(FeatureReader(layout), basis, grid).train()
+    fine = coder(None, (rows,), None)
+    coder.rounding = StepRounding(grid.build_tables(fine.detach()))
+    codes = coder(None, (rows,), None)
+    penalty, y = LeakagePenalty(1.0, 2), torch.arange(300) % 2
+    assert coder.rounding.multiples.mean() > 2
+    assert penalty(coder.count_steps(codes), y) < 0.7 * penalty(codes, y)
 
 
 def test_a_gradient_passes_through_the_rounding():
