@@ -65,7 +65,7 @@ def _list_wishes(wish: ForgeSpec, sizes: tuple[int, ...] = ()) -> dict[str, Forg
     """The wish with features only, and with the sample itself: without a limit, or within each size."""
     allowed = replace(wish, sample_level=SAMPLE_LEVEL)
     sized = {f"sample-{size}": replace(allowed, max_bytes=size, keep=1.0) for size in sizes}
-    return {"features": wish, **(sized or {"sample": allowed})}
+    return {**sized, "features": wish} if sized else {"features": wish, "sample": allowed}
 
 
 _QUARTER = ForgeSpec(max_share=0.25)

@@ -60,6 +60,7 @@ from wire.protocol.messages import FieldSpec, ModelRef
 
 StageCallback = Callable[[str, float], None]
 _HEAD_SHARE = 0.10
+_MANY = 20_000  # training samples: with fewer, a part of each batch is too few, and all of it takes little time
 _SHOWN = 512  # samples from which the quantiser takes the range of every activation
 
 
@@ -67,8 +68,8 @@ class TrainingBudget(NamedTuple):
     """Length of training for one effort.
 
     `epochs`, `steps`: trained at least so long, but not for more epochs than `most`. `copies`: augmented copies of the
-    training set; `coded`: share of each batch that the hub's half learns from; `tuning`: epochs of one round of tuning
-    the hub on the shipped codes of `tuned` training samples; `rounds`: at most so many.
+    training set; `coded`: share of each batch that the hub's half learns from, of `_MANY` samples or more; `tuning`:
+    epochs of one round of tuning the hub on the shipped codes of `tuned` training samples; `rounds`: at most so many.
     """
 
     epochs: int
@@ -153,7 +154,7 @@ class CandidateBuild:
             edge_model=self._aids.edge_model,
             augment=self._aids.augment,
             copies=pace.copies,
-            coded=pace.coded,
+            coded=pace.coded if len(self._found.data.training) >= _MANY else 1.0,
             leakage_weight=wish.leakage_aware,
             threads=wish.threads,
         )

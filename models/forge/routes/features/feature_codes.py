@@ -71,7 +71,7 @@ class FeatureCoder(nn.Module):
         return rounded.clamp(-CENTRE, LEVELS - 1 - CENTRE) + CENTRE
 
     def count_steps(self, codes: Tensor) -> Tensor:
-        """Codes of the latest batch in units of the step each sample was rounded to, around 0: what they can be told apart by."""
+        """Codes of the latest batch in units of the step that each sample was rounded to, around 0."""
         return (codes - CENTRE) / self.rounding.multiples if self.rounding else codes - CENTRE
 
 

@@ -122,7 +122,7 @@ def _sum_products(x: Tensor, mode: int) -> Tensor:
     A few samples at a time: in double precision all of them take four times the memory of the features.
     """
     total = torch.zeros(x.shape[mode], x.shape[mode], dtype=torch.float64)
-    for part in x.split(_SUMMED):
+    for part in torch.split(x, _SUMMED):
         flat = part.transpose(1, mode).flatten(2) if part.dim() > 2 else part.unsqueeze(2)
         rows = flat.transpose(0, 1).flatten(1).double()
         total += rows @ rows.T
