@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure, find_median
 from benchmarks.sharding.baseline import HandShardedModel
 from benchmarks.sharding.nets import LENGTH, PIECE, LargeStack, bundle_of, transformer
-from cloud_hub.engine.base import EngineError
+from cloud_hub.engine.base import Engine, EngineError
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.sharded.engine import ShardedEngine, ShardedGraphRunner
 from cloud_hub.engine.types import EngineOptions, WorkItem
@@ -30,6 +31,7 @@ from cloud_hub.engine.worker import EngineWorker
 MS = 1e3
 BATCH, ROUNDS, STEPS = 8, 12, 12
 WIDE = 32
+QUEUED = 8
 LOSSES = 3
 ASKED = 160
 TENSOR = EngineOptions(max_batch=BATCH, tensor=2, devices=2)
@@ -77,29 +79,36 @@ def _step_cost(path: Path, kind: str, means: EngineOptions) -> Figure:
 
 
 def measure_pipeline_throughput(path: Path) -> Figure:
-    """One process over a pipeline of two, batch by batch in turns: how many times more the pipeline answers."""
-    x = np.random.default_rng(0).integers(0, 16, (WIDE, LENGTH, PIECE)).astype(np.float32)
+    """One process over a pipeline of two, some batches of each in turns: how many times more the pipeline answers.
+
+    Batches come as a hub's queue gives them: as many at once as the engine takes.
+    """
     alone = open_engine(path, EngineOptions(max_batch=WIDE, tensor=1, pipeline=1, replicas=1))
-    batch = [WorkItem({"features": row.astype(np.uint8)}) for row in x]
     with open_started(path, EngineOptions(max_batch=WIDE, pipeline=2, devices=2)) as engine:
         pieces = engine.gangs[0].count_pieces("tail", WIDE)
-        single, double = ([_time_call(lambda: alone.infer(batch))], [_time_call(lambda: engine.infer(batch))])
-        for _ in range(2 * ROUNDS):
-            single.append(_time_call(lambda: alone.infer(batch)))
-            double.append(_time_call(lambda: engine.infer(batch)))
+        single, double = list[float](), list[float]()
+        for turn in range(ROUNDS + 1):
+            for each, seconds in ((alone, single), (engine, double)):
+                found = _time_queue(each)
+                seconds.extend([found] if turn else [])  # the first round warms both
     alone.stop()
     terms = (
-        f"batch {WIDE} in {pieces} microbatches: p50 {find_median(double) * MS:.1f} ms, one process of one thread "
-        f"{find_median(single) * MS:.1f} ms, in turns; two free cores are needed to show it",
+        f"batch {WIDE} in {pieces} microbatches, {engine.depth} on the way: {find_median(double) * MS:.1f} ms a batch, "
+        f"one process of one thread {find_median(single) * MS:.1f} ms, in turns; two free cores are needed to show it",
     )
     value = find_median(single) / find_median(double)
     return Figure("pipeline 2, throughput over one process", value, "x", 1.6, more_is_better=True, terms=terms)
 
 
-def _time_call(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
+def _time_queue(engine: Engine) -> float:
+    """Seconds a batch, of some that wait from the start."""
+    x = np.random.default_rng(0).integers(0, 16, (WIDE, LENGTH, PIECE)).astype(np.uint8)
+    batch = [WorkItem({"features": row}) for row in x]
+    with ThreadPoolExecutor(engine.depth) as threads:
+        began = time.perf_counter()
+        for _ in threads.map(engine.infer, [batch] * QUEUED):
+            pass
+        return (time.perf_counter() - began) / QUEUED
 
 
 def _time_alternating(first: Step, second: Step) -> tuple[list[float], list[float]]:

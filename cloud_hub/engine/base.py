@@ -75,10 +75,15 @@ class Engine(Protocol):
 
     @property
     def replicas(self) -> "Sequence[Engine]":
-        """The replicas that compute in parallel, each called by its own thread.
+        """The replicas that compute in parallel, each called by threads of its own.
 
         An engine of one process is its own replica.
         """
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Batches that a replica has on the way at once, each called for by a thread: 1 = one after the other."""
         ...
 
     def start(self) -> None:
@@ -118,6 +123,7 @@ class EchoEngine:
     """
 
     inline = True
+    depth = 1
     ranks: tuple[tuple[int, float], ...] = ()
     setup = EngineSetup()
 

@@ -56,11 +56,15 @@ TAIL, WHOLE = "tail", "whole"
 class GraphRunner(Protocol):
     """Runs the two graphs of a bundle.
 
-    `tail` takes codes as float32, one column per feature; `whole` takes raw samples.
+    `tail` takes codes as float32, one column per feature; `whole` takes raw samples. `depth`: threads that may run
+    batches at once.
     """
 
     @property
     def inline(self) -> bool: ...
+
+    @property
+    def depth(self) -> int: ...
 
     @property
     def ranks(self) -> tuple[tuple[int, float], ...]: ...
@@ -104,6 +108,10 @@ class BundleEngine:
     @property
     def replicas(self) -> Sequence[Engine]:
         return (self,)
+
+    @property
+    def depth(self) -> int:
+        return self._graphs.depth
 
     def start(self) -> None:
         self._graphs.start()

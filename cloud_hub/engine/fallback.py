@@ -45,6 +45,11 @@ class FallbackGraphRunner:
         return self._runner.inline
 
     @property
+    def depth(self) -> int:
+        """Batches that the present runner takes at once."""
+        return self._runner.depth
+
+    @property
     def setup(self) -> EngineSetup:
         """Setup of the present runner, with why it is not the first."""
         found = self._runner.setup

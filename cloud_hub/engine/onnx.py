@@ -31,6 +31,7 @@ class OnnxGraphRunner:
     BundleError at `start` if a graph does not load, run or fit the manifest.
     """
 
+    depth = 1
     ranks = ()
 
     def __init__(self, bundle: Bundle, threads: int = 1, options: ComputeOptions | None = None) -> None:

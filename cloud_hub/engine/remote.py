@@ -75,6 +75,7 @@ class RemoteGraphRunner:
     """
 
     inline = False
+    depth = 1
     ranks: tuple[tuple[int, float], ...] = ()
     setup = EngineSetup("remote")
 

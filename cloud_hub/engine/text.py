@@ -18,6 +18,7 @@ class TextEngine:
     """A text model as the hub serves it. `slots`: questions that are asked at once, by language model."""
 
     inline = False
+    depth = 1
     ranks: tuple[tuple[int, float], ...] = ()
     setup = EngineSetup(device="llm")
 

@@ -73,6 +73,7 @@ class TorchGraphRunner:
     while they serve, for each batch size that the warm-up runs; on a card each is recorded then.
     """
 
+    depth = 1
     ranks = ()
 
     def __init__(self, bundle: Bundle, target: ComputeTarget, threads: int = 1, *, compiles: bool = False) -> None:

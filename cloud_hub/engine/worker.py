@@ -1,7 +1,7 @@
-"""Worker threads of an engine, one per replica; short batches run inline instead (a thread hop costs 100 to 300 us).
+"""Worker threads of an engine; short batches run inline instead (a thread hop costs 100 to 300 us).
 
-Rule: never two batches at once on one replica. Nothing runs inline while a thread has work. An idle thread checks the
-health of its replica.
+Rule: a replica has as many threads as it takes batches at once (`Engine.depth`), one for all but pipelines. Nothing
+runs inline while a thread has work. An idle thread checks the health of its replica.
 """
 
 import asyncio
@@ -45,17 +45,20 @@ class EngineWorker:
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
+        name = engine.card.name
         self._tasks: queue.SimpleQueue[_WorkerTask | None] = queue.SimpleQueue()
         self._under_way = 0
         self._base_s = self._item_s = float("inf")  # cost of a batch: base + items, measured by `warm_up`
         self._replicas = tuple(engine.replicas)
-        self._together = threading.Barrier(len(self._replicas))
+        places = [place for place in range(len(self._replicas)) for _ in range(engine.depth)]
+        self._together = threading.Barrier(len(places))
+        self._warming = [threading.Lock() for _ in self._replicas]
+        self._warm: set[int] = set()
         self._health = [EngineHealth(each.health().state) for each in self._replicas]
+        self._ended_s = [0.0] * len(self._replicas)  # when each answered its last batch
         self._threads = [
-            threading.Thread(
-                target=self._run_thread, args=(at,), name=f"hub-engine-{engine.card.name}-{at}", daemon=True
-            )
-            for at in range(len(self._replicas))
+            threading.Thread(target=self._run_thread, args=(place,), name=f"hub-engine-{name}-{at}", daemon=True)
+            for at, place in enumerate(places)
         ]
         for thread in self._threads:
             thread.start()
@@ -90,7 +93,7 @@ class EngineWorker:
 
         The measured cost tells `inline` what is short enough to run between two messages.
         """
-        warmed = await asyncio.gather(*(self._run_task([], warm=True) for _ in self._replicas))
+        warmed = await asyncio.gather(*(self._run_task([], warm=True) for _ in self._threads))
         cold = next((result.error for result in warmed if result.error), "")
         if cold:
             return cold
@@ -153,17 +156,27 @@ class EngineWorker:
             if task is None:
                 return
             batch, callback, warm = task
-            self._post_result(callback, self._warm_replica(replica) if warm else _time_batch(replica, batch))
+            self._post_result(callback, self._warm_replica(at) if warm else self._time_batch(at, batch))
 
-    def _warm_replica(self, replica: Engine) -> BatchResult:
-        """Warm up one replica; all wait for each other first, so that no thread warms the same one twice."""
+    def _warm_replica(self, at: int) -> BatchResult:
+        """Warm up one replica; all threads wait for each other, so that each takes its own."""
         started = time.perf_counter()
         try:
             self._together.wait()
-            replica.warm()
+            with self._warming[at]:
+                if at not in self._warm:
+                    self._replicas[at].warm()
+                self._warm.add(at)
         except (*ENGINE_FAULTS, BundleError) as error:
             return BatchResult([], 0.0, str(error) or type(error).__name__)
         return BatchResult([], time.perf_counter() - started)
+
+    def _time_batch(self, at: int, batch: Sequence[WorkItem]) -> BatchResult:
+        """Run a batch. Its seconds do not count those of the batch before, which it waited for."""
+        started = time.perf_counter()
+        result = _time_batch(self._replicas[at], batch)
+        waited, self._ended_s[at] = max(0.0, self._ended_s[at] - started), time.perf_counter()
+        return msgspec.structs.replace(result, seconds=max(0.0, result.seconds - waited))
 
     def _post_result(self, callback: ResultCallback, result: BatchResult) -> None:
         try:

@@ -2,12 +2,15 @@
 
 Rule: a lost group costs the batch it had, which is reported as an `EngineError` once all its processes are dead, so
 that a retry is answered once. The next call, or the next idle moment, starts a new generation and warms it up.
+Of a pipeline two batches are on the way at once: its first stage would wait for the last one otherwise.
 """
 
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -25,6 +28,7 @@ from policies.monitoring.backoff import compute_delay
 from policies.serving.computing import Precision
 from wire.protocol.messages import Prediction
 
+_PIPELINE_DEPTH = 2
 _KEPT = 256  # step times remembered per graph and batch size
 _KNOWN = 8  # step times needed before their percentile is used as a limit
 _REBUILD_CAP_S = 30.0
@@ -51,9 +55,11 @@ class ShardedGraphRunner:
     inline = False
 
     def __init__(self, recipe: ShardingPlan, limits: SupervisionLimits, launcher: RankLauncher) -> None:
+        self.depth = _PIPELINE_DEPTH if recipe.charter.pipeline > 1 else 1
         self._recipe = recipe
         self._launcher = launcher
         self._limits = limits
+        self._choosing = threading.Lock()  # of the group that a batch goes to: one thread starts or measures it
         self._gang: RankGroup | None = None
         self._generation = 0
         self._why = "not started"
@@ -97,24 +103,32 @@ class ShardedGraphRunner:
             self._build_group()
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
-        """Run one batch through the ranks, after a restart if the group was lost."""
+        """Run one batch through the ranks, after a restart if the group was lost; `depth` threads may call at once."""
         key = (graph, len(columns[0]))
-        gang = self._gang or self._rebuild_group()
-        self._rehearsed.setdefault(key, [column.copy() for column in columns])
+        with self._choosing:
+            gang = self._gang or self._rebuild_group()
+            self._rehearsed.setdefault(key, [column.copy() for column in columns])
+            self._measure_new_graph(gang, key, columns)
         outputs: npt.NDArray[np.float32] = self._run_step(gang, key, columns).outputs[0]
         return outputs
 
     def health(self) -> EngineHealth:
-        """Ping every rank; start a new group if the old one is lost."""
-        try:
-            if self._gang is None and self._generation and time.monotonic() >= self._not_before:
-                self._rebuild_group()
-            elif self._gang is not None:
-                self._guard_call(lambda gang: gang.ping(self._limits.silence_s - 0.25), self._gang)
-        except (EngineError, BundleError) as error:
-            self._why = str(error)
+        """Ping every rank; start a new group if the old one is lost. What other threads do with it goes first."""
+        if self._choosing.acquire(blocking=False):
+            try:
+                self._check_group()
+            except (EngineError, BundleError) as error:
+                self._why = str(error)
+            finally:
+                self._choosing.release()
         state = EngineState.READY if self._gang else EngineState.LOST if self._generation else EngineState.NEW
         return EngineHealth(state, "" if self._gang else self._why, max(1, self._generation))
+
+    def _check_group(self) -> None:
+        if self._gang is None and self._generation and time.monotonic() >= self._not_before:
+            self._rebuild_group()
+        elif self._gang is not None and not self._gang.busy:
+            self._guard_call(lambda gang: gang.ping(self._limits.silence_s - 0.25), self._gang)
 
     def stop(self) -> None:
         """Kill the ranks and what started them."""
@@ -135,9 +149,11 @@ class ShardedGraphRunner:
         """Microbatches that a batch of this size is divided into; 1 until a batch of the graph was measured."""
         return -(-batch // self._piece_rows.get(graph, batch))
 
-    def _run_step(self, gang: RankGroup, key: tuple[str, int], columns: Sequence[Array]) -> StepResult:
+    def _measure_new_graph(self, gang: RankGroup, key: tuple[str, int], columns: Sequence[Array]) -> None:
         if gang.stages > 1 and key[1] > 1 and key[0] not in self._piece_rows:
             self._piece_rows[key[0]] = self._measure_pieces(gang, key[0], columns)
+
+    def _run_step(self, gang: RankGroup, key: tuple[str, int], columns: Sequence[Array]) -> StepResult:
         pieces = self.count_pieces(*key)
         started = time.monotonic()
         answer: StepResult = self._guard_call(
@@ -148,7 +164,7 @@ class ShardedGraphRunner:
         return answer
 
     def _measure_pieces(self, gang: RankGroup, graph: str, columns: Sequence[Array]) -> int:
-        """Find the rows of a microbatch with which a batch of this graph takes least time.
+        """Find the rows of a microbatch with which as many batches as are on the way at once take least time.
 
         Many small ones keep all stages busy (of `n` stages, m microbatches take (m + n - 1) / (m n) of the time of one
         process; Huang et al. 2019, "GPipe"), but small ones use a processor badly: how badly is measured, not guessed.
@@ -159,18 +175,27 @@ class ShardedGraphRunner:
         for turn in range(1 + _TRIALS):  # the first run of a shape plans and allocates: it does not count
             for pieces in list(tried):
                 started = time.monotonic()
-                self._guard_call(lambda gang, n=pieces: gang.step(graph, columns, self._limits.ready_s, n), gang)
+                self._run_together(gang, graph, columns, pieces)
                 if turn:
                     seconds[pieces] = min(seconds.get(pieces, math.inf), time.monotonic() - started)
             if turn:
                 tried = [pieces for pieces in tried if seconds[pieces] < _HOPELESS * min(seconds.values())]
         return -(-batch // min(seconds, key=lambda pieces: seconds[pieces]))
 
+    def _run_together(self, gang: RankGroup, graph: str, columns: Sequence[Array], pieces: int) -> None:
+        """Run as many batches as are on the way at once."""
+        limit_s = self._limits.ready_s
+        with ThreadPoolExecutor(self.depth) as threads:
+            running = [threads.submit(gang.step, graph, columns, limit_s, pieces) for _ in range(self.depth)]
+        for each in running:
+            self._guard_call(lambda _, step=each: step.result(), gang)
+
     def _guard_call(self, call: Any, gang: RankGroup) -> Any:
         try:
             return call(gang)
         except (RankLostError, BundleError) as error:
-            self._gang, self._why = None, str(error)
+            if self._gang is gang:  # another thread may have started the next one
+                self._gang, self._why = None, str(error)
             raise
 
     def _rebuild_group(self) -> RankGroup:
@@ -189,6 +214,7 @@ class ShardedGraphRunner:
             self._gang = gang = RankGroup(self._recipe, told, self._launcher, until)
             self._guard_call(lambda gang: gang.await_ready(until), gang)
             for key, columns in list(self._rehearsed.items()):
+                self._measure_new_graph(gang, key, columns)
                 self._run_step(gang, key, columns)
         except (RankLostError, BundleError):
             self._failures += 1
@@ -234,6 +260,10 @@ class ShardedEngine:
     @property
     def replicas(self) -> Sequence[Engine]:
         return self._parts
+
+    @property
+    def depth(self) -> int:
+        return self._parts[0].depth
 
     @property
     def rebuilds(self) -> int:

@@ -1,13 +1,19 @@
-"""Group of rank processes that run one sharded model: starts them, runs one batch at a time, kills all if one is lost.
+"""Group of rank processes that run one sharded model: starts them, runs batches in turn, kills all if one is lost.
 
 Rule: a group that lost one rank, dead or silent, is dead as a whole: all are killed before the error is raised, so that
 none of them can answer later. A new generation has new processes, new sockets and a new rendezvous.
+
+Several threads may step at once: their batches wait at the ranks, so that a pipeline's first stage begins a batch while
+its last still computes the one before. Answers are read in the order in which batches were sent.
 """
 
 import selectors
 import socket
+import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -63,15 +69,20 @@ class RankGroup:
         self._world = charter.tensor * charter.pipeline
         self._charter = charter
         self._selector = selectors.DefaultSelector()
-        self._ticket = 0
-        self._killed = False
+        self._sending, self._state = threading.Lock(), threading.Condition()
+        self._sent = self._read = 0  # batches and pings: the last one sent, and the last one whose answers were read
+        self._users, self._closed = 0, False
+        self._lost = ""
         self.ready: tuple[RankReady, ...] = ()
         self._ranks = self._start_ranks(launcher, until)
+        self._inbox = [deque[_RankAnswer]() for _ in self._links]
+        self._senders = [link.dup() for link in self._links]  # a time limit belongs to one of the two threads
         for at, link in enumerate(self._links):
             self._selector.register(link, selectors.EVENT_READ, at)
-        for at, link in enumerate(self._links):
-            own = msgspec.structs.replace(charter, rank=at, device=self._ranks.devices[at], store=self._ranks.store)
-            self._send_to(at, link, own, [recipe.graphs])
+        with self._use():
+            for at in range(self._world):
+                own = msgspec.structs.replace(charter, rank=at, device=self._ranks.devices[at], store=self._ranks.store)
+                self._send_to(at, own, [recipe.graphs])
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -88,7 +99,8 @@ class RankGroup:
         RankLostError if it takes longer, BundleError if weights or plan are at fault; the ranks are killed in both
         cases.
         """
-        words = self._await_all(RankReady, until, "was not ready in time")
+        with self._use():
+            words = self._await_all(RankReady, until, "was not ready in time")
         self.ready = tuple(word for word, _ in words if isinstance(word, RankReady))
 
     @property
@@ -96,40 +108,109 @@ class RankGroup:
         """Stages of the pipeline."""
         return self._charter.pipeline
 
-    def step(self, graph: str, columns: Sequence[Array], limit_s: float, pieces: int = 1) -> StepResult:
-        """Run one batch in `pieces` microbatches.
+    @property
+    def busy(self) -> bool:
+        """Whether anything was sent whose answers were not read."""
+        return self._sent != self._read
 
-        RankLostError if a rank dies, or any takes longer than `limit_s` seconds.
+    def step(self, graph: str, columns: Sequence[Array], limit_s: float, pieces: int = 1) -> StepResult:
+        """Run one batch in `pieces` microbatches, after those that other threads have sent.
+
+        RankLostError if a rank dies, or any takes longer than `limit_s` seconds once the batch before is done.
         """
-        self._ticket += 1
-        until = time.monotonic() + limit_s
         batch = len(columns[0])
-        for at, link in enumerate(self._links):
-            fed = at < self._charter.tensor
-            forms = protocol.describe_arrays(columns) if fed else ()
-            word = BatchStep(self._ticket, graph, batch, forms, pieces)
-            self._send_to(at, link, word, protocol.pack_arrays(columns) if fed else ())
-        words = self._await_all(StepDone, until, f"silent for {limit_s:.1f} s")
+
+        def send(number: int) -> None:
+            for at in range(self._world):
+                fed = at < self._charter.tensor
+                forms = protocol.describe_arrays(columns) if fed else ()
+                word = BatchStep(number, graph, batch, forms, pieces)
+                self._send_to(at, word, protocol.pack_arrays(columns) if fed else (), limit_s)
+
+        words = self._exchange(send, StepDone, limit_s)
         dones = [word for word, _ in words if isinstance(word, StepDone)]
-        if any(done.ticket != self._ticket for done in dones):
-            raise self._kill_as_lost("answered for another batch", 0)
         last = self._world - self._charter.tensor
         outputs = protocol.parse_arrays(dones[last].forms, words[last][1])
         return StepResult(outputs, tuple(done.seconds for done in dones), dones[0].meetings)
 
     def ping(self, limit_s: float) -> None:
         """Check that every rank answers within `limit_s` seconds; RankLostError otherwise."""
-        self._ticket += 1
-        for at, link in enumerate(self._links):
-            self._send_to(at, link, PingRequest(self._ticket))
-        self._await_all(PingReply, time.monotonic() + limit_s, f"silent for {limit_s:.1f} s")
+
+        def send(number: int) -> None:
+            for at in range(self._world):
+                self._send_to(at, PingRequest(number))
+
+        self._exchange(send, PingReply, limit_s)
 
     def kill(self) -> None:
-        """Kill all ranks now."""
-        if not self._killed:
-            self._killed = True
-            self._selector.close()
-            self._ranks.kill()
+        """Kill all ranks now; what other threads have on the way fails."""
+        self._give_up(f"{self._name}: was stopped")
+        with suppress(RankLostError), self._use(lost=True):
+            pass
+
+    def _exchange(self, send: Callable[[int], None], kind: type, limit_s: float) -> list["_RankAnswer"]:
+        """Send a message to every rank by `send`, which is told its number, and await the answers in turn."""
+        with self._use():
+            with self._sending:
+                self._sent += 1
+                number = self._sent
+                send(number)
+            with self._await_turn(number):
+                words = self._await_all(kind, time.monotonic() + limit_s, f"silent for {limit_s:.1f} s")
+                if any(isinstance(word, StepDone | PingReply) and word.number != number for word, _ in words):
+                    raise self._kill_as_lost("answered for another batch", 0)
+                return words
+
+    @contextmanager
+    def _use(self, *, lost: bool = False) -> Iterator[None]:
+        """Keep the sockets open for as long as it lasts. RankLostError if the group is lost.
+
+        Whoever leaves a lost group last kills its ranks; the others leave when that is done.
+        """
+        with self._state:
+            if self._lost and (self._closed or not lost):
+                raise RankLostError(self._lost)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._state:
+                self._users -= 1
+                if self._lost and not self._users and not self._closed:
+                    self._close()
+                self._state.wait_for(lambda: not self._lost or self._closed)
+
+    @contextmanager
+    def _await_turn(self, number: int) -> Iterator[None]:
+        """Wait until the answers to all that was sent before were read. RankLostError if the group is lost."""
+        with self._state:
+            self._state.wait_for(lambda: bool(self._lost) or self._read == number - 1)
+            if self._lost:
+                raise RankLostError(self._lost)
+        try:
+            yield
+        finally:
+            with self._state:
+                self._read = number
+                self._state.notify_all()
+
+    def _give_up(self, why: str) -> None:
+        """Declare the group lost and wake every thread that waits for it. The first reason stays."""
+        with self._state:
+            self._lost = self._lost or why
+            for link in () if self._closed else self._senders:
+                with suppress(OSError):
+                    link.shutdown(socket.SHUT_RDWR)
+            self._state.notify_all()
+
+    def _close(self) -> None:
+        """Kill the ranks and close the sockets, when no thread uses them any more."""
+        for link in self._senders:
+            link.close()
+        self._selector.close()
+        self._ranks.kill()
+        self._closed = True
+        self._state.notify_all()
 
     def _start_ranks(self, launcher: RankLauncher, until: float) -> LaunchedRanks:
         try:
@@ -138,25 +219,28 @@ class RankGroup:
             self._selector.close()
             raise self._make_lost(str(error), error.rank) from None
 
-    def _send_to(self, at: int, link: socket.socket, word: protocol.RankMessage, body: Sequence[Any] = ()) -> None:
-        link.settimeout(_GONE_S)
+    def _send_to(self, at: int, word: protocol.RankMessage, body: Sequence[Any] = (), limit_s: float = _GONE_S) -> None:
+        """Send a message; a rank reads it when it has computed what it has, within `limit_s`."""
         try:
-            protocol.send_message(link, word, body)
+            protocol.send_message(self._senders[at], word, body, limit_s)
         except protocol.PipeError as error:
             raise self._kill_as_lost(str(error), at) from None
 
-    def _await_all(self, kind: type, until: float, silent: str) -> list[tuple[protocol.RankMessage, bytearray]]:
+    def _await_all(self, kind: type, until: float, silent: str) -> list["_RankAnswer"]:
         """One message of `kind` from every rank, in rank order; the first failure is raised."""
-        found: dict[int, tuple[protocol.RankMessage, bytearray]] = {}
-        while len(found) < self._world:
+        while not all(self._inbox):
             events = self._selector.select(max(0.0, until - time.monotonic()))
             if not events:
-                raise self._kill_as_lost(silent, min(set(range(self._world)) - found.keys()))
+                raise self._kill_as_lost(silent, next(at for at, box in enumerate(self._inbox) if not box))
             for key, _ in events:
-                found[key.data] = self._receive_from(key.data, kind, until)
-        return [found[at] for at in range(self._world)]
+                self._inbox[key.data].append(self._receive_from(key.data, until))
+        words = [box.popleft() for box in self._inbox]
+        odd = [at for at, (word, _) in enumerate(words) if not isinstance(word, kind)]
+        if odd:
+            raise self._kill_as_lost("sent an unexpected message", odd[0])
+        return words
 
-    def _receive_from(self, at: int, kind: type, until: float) -> tuple[protocol.RankMessage, bytearray]:
+    def _receive_from(self, at: int, until: float) -> "_RankAnswer":
         try:
             word, body = protocol.receive_message(self._links[at], until)
         except protocol.PipeError as error:
@@ -166,18 +250,26 @@ class RankGroup:
                 self._ranks.find_lost(_DYING_S)
             lost = self._kill_as_lost(word.why, at)
             raise BundleError(f"{self._name}: {word.why}") if word.bundle else lost
-        if not isinstance(word, kind):
-            raise self._kill_as_lost("sent an unexpected message", at)
-        return word, body
+        return _RankAnswer(word, body)
 
     def _kill_as_lost(self, why: str, at: int) -> RankLostError:
-        """Kill the group and return the error, which names a rank that died: the others only miss it."""
+        """Give the group up and return the error, which names a rank that died: the others only miss it.
+
+        The ranks are dead once the error leaves this module: see `_use`.
+        """
         lost = self._ranks.find_lost()
         if lost and at not in {each.rank for each in lost}:
             at, why = lost[0]
-        self.kill()
-        return self._make_lost(why, at)
+        self._give_up(str(self._make_lost(why, at)))
+        return RankLostError(self._lost)
 
     def _make_lost(self, why: str, at: int) -> RankLostError:
         of = f"generation {self._charter.generation}"
         return RankLostError(f"{self._name}: {f'rank {at} of {of}' if at >= 0 else of}: {why}")
+
+
+class _RankAnswer(NamedTuple):
+    """A message of a rank with its body."""
+
+    word: protocol.RankMessage
+    body: bytearray

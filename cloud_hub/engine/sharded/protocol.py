@@ -57,7 +57,7 @@ class BatchStep(msgspec.Struct, frozen=True, tag="step"):
     `pieces`: microbatches that it is divided into, so that the stages of a pipeline compute at the same time.
     """
 
-    ticket: int
+    number: int
     graph: str
     batch: int
     forms: tuple[ArrayForm, ...] = ()
@@ -87,7 +87,7 @@ class StepDone(msgspec.Struct, frozen=True, tag="done"):
     `meetings`: collectives so far, by kind.
     """
 
-    ticket: int
+    number: int
     seconds: float
     forms: tuple[ArrayForm, ...] = ()
     meetings: dict[str, int] = {}
@@ -111,14 +111,17 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(RankMessage)
 
 
-def send_message(link: socket.socket, word: RankMessage, body: Sequence[bytes | memoryview] = ()) -> None:
+def send_message(
+    link: socket.socket, word: RankMessage, body: Sequence[bytes | memoryview] = (), limit_s: float | None = None
+) -> None:
     """Send a message with its body.
 
-    PipeError if the other side is gone or reads nothing within the socket's timeout.
+    PipeError if the other side is gone or does not read it within `limit_s` seconds (None = without limit).
     """
     head = _encoder.encode(word)
     size = sum(memoryview(part).nbytes for part in body)
     try:
+        link.settimeout(limit_s)
         link.sendall(_LENGTHS.pack(len(head), size) + head)
         for part in body:
             link.sendall(part)

@@ -119,7 +119,7 @@ class _RankWorker:
         if self._last and self._charter.rank % self._charter.tensor == 0:
             arrays = [made.float().cpu().numpy() for made in outputs]
         done = protocol.StepDone(
-            step.ticket, time.perf_counter() - started, protocol.describe_arrays(arrays), dict(self._stage.counts)
+            step.number, time.perf_counter() - started, protocol.describe_arrays(arrays), dict(self._stage.counts)
         )
         protocol.send_message(self._link, done, protocol.pack_arrays(arrays))
 

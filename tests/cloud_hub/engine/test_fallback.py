@@ -17,6 +17,7 @@ GONE = DeviceFaultError("digits@7: cannot compute in bfloat16 on a graphics card
 class StubRunner:
     """Graph runner that adds up its inputs until it is told to fail."""
 
+    depth = 1
     ranks = ()
 
     def __init__(self, device: str, refuses: Exception | None = None) -> None:
