@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.__main__ import BenchmarkSuite, render_part, replace_part
 from benchmarks.harness.figures import Figure, format_line
 from benchmarks.harness.machine import read_load
-from benchmarks.large import cards, devices, encoders, loading, ranks
+from benchmarks.large import cards, devices, encoders, loading, ranks, tensor_parallel
 from benchmarks.sharding import run as sharding
 
 KEPT = Path(".cache/bench-large")
@@ -27,6 +27,7 @@ ROWS: dict[str, Callable[[Path], list[Figure]]] = {
     "two-ranks": loading.measure_two_ranks,
     "parallel": sharding.measure_parallel,
     "encoders": encoders.measure_encoders,
+    "dtensor": tensor_parallel.measure_tensor_parallel,
     "lost-ranks": ranks.measure_lost_ranks,
     "cards": cards.measure_cards,
 }

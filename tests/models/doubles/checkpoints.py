@@ -108,15 +108,18 @@ class _Levels(nn.Module):
         return codes / self.get_buffer("step")
 
 
-def sample_edge(folder: Path, kind: str, *, features: bool = False) -> Bundle:
-    """A version whose codes are the sample itself, or features of its own hub model, which nothing else reads."""
+def sample_edge(folder: Path, kind: str, *, features: bool = False, length: int = LENGTH) -> Bundle:
+    """A version whose codes are the sample itself, or features of its own hub model, which nothing else reads.
+
+    `length`: of texts, in tokens.
+    """
     pictures = KINDS[kind].pictures
-    shape = (3, SIDE, SIDE) if pictures else (LENGTH,)
+    shape = (3, SIDE, SIDE) if pictures else (length,)
     torch.manual_seed(1)
     small = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, LABELS)) if pictures else _SmallText()
     tail = nn.Sequential(_Levels(), small) if pictures else _Coded(Tensor.long, small)
     if features:
-        tail = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE if pictures else LENGTH, LABELS))
+        tail = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE if pictures else length, LABELS))
     raw = torch.zeros(2, *shape, dtype=torch.float32 if pictures else torch.int64)
     graph, weights = encode_graphs(
         {"tail": export_graph(tail, (torch.zeros(2, *shape),)), "whole": export_graph(small, (raw,))}
