@@ -42,10 +42,36 @@ _PUBLISH = {
     "models": Subcommand("cloud_hub.cli.publish:models_publish", "Put a bundle into the hub's update repository."),
     "policy": Subcommand("cloud_hub.cli.publish:policy_publish", "Put a policy into the hub's update repository."),
 }
+_HUB = {
+    "key": Subcommand("cloud_hub.cli.keys:key_app", "API keys of tenants: create, list, revoke."),
+    "console": Subcommand(
+        "cloud_hub.cli.console:console",
+        "Print an address that opens the console, signed in with the admin token: once, within a minute.",
+    ),
+    "plan": Subcommand("cloud_hub.cli.plan:plan", "Show the size of a model and its placement on devices."),
+    "models": Subcommand("cloud_hub.cli.engines:models", "Show every model version of the running hub."),
+    "llm": Subcommand("cloud_hub.cli.language_models:llm", "Show the language models of the running hub."),
+    "costs": Subcommand(
+        "cloud_hub.cli.costs:costs", "Show what was used and what it costs, by day, tenant, model and region."
+    ),
+    "fetch": Subcommand(
+        "cloud_hub.cli.fetch:fetch",
+        "Fetch a version from another hub, both parts, into the folder this hub serves from.",
+    ),
+    "join": Subcommand("cloud_hub.cli.join:join", "Make one more hub of a region."),
+    "broker": Subcommand("cloud_hub.cli.broker:broker", "Write what a Mosquitto needs that is no hub's child."),
+    "jobs": Subcommand(
+        "cloud_hub.cli.jobs:jobs_app", "Work that outlives its request: list, show, cancel, queue again."
+    ),
+    "store": Subcommand(
+        "cloud_hub.cli.store:store_app", "The hub's database: copy it to another, see how far it is upgraded."
+    ),
+    "ca": Subcommand("cloud_hub.cli.ca:ca_app", "The hub's CA: show, rotate, finish."),
+}
 SUBCOMMANDS = {
     "demo": Subcommand("simulations.cli.demo:app", "Run a demo fleet of five devices and a hub on this machine."),
     "agent": Subcommand("edge_agent.cli.agent:app", "A device: enrol it, run it, show its status."),
-    "hub": Subcommand("cloud_hub.cli.hub:app", "A hub: run it, invite devices, replace its CA."),
+    "hub": Subcommand("cloud_hub.cli.hub:app", "A hub: run it, invite devices, replace its CA.", _HUB),
     "devices": Subcommand(
         "cloud_hub.cli.devices:app",
         "Devices of a hub: list, show, suspend, resume, retire, revoke; their ledgers' heads.",

@@ -269,3 +269,19 @@ def test_in_a_pipe_a_row_is_one_line_however_long(capsys):
     table.add_row(long, long)
     open_console().print(table)
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("words", [("--help",), ("agent", "--help"), ("hub", "--help"), ("devices", "--help")])
+def test_a_help_text_imports_none_of_the_heavy_packages(words):
+    code = (
+        "import sys, skerry\n"
+        "try: skerry.app(sys.argv[1:], prog_name='skerry')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'sqlalchemy', 'aiohttp', 'tuf', 'onnxruntime', 'paho'}\n"
+        "print(*(heavy & {*sys.modules}), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == "\n"
+    assert "Usage" in done.stdout

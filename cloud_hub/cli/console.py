@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config
+from cloud_hub.cli.options import AsJson, ConfigFile, State, open_hub
 from wire.process.exit_codes import ExitCode, ExitError
 
 
@@ -24,7 +23,7 @@ def console(
 
     Example: skerry hub console --open
     """
-    made = HubOperations(load_config(config, state)).make_console_code()
+    made = open_hub(config, state).make_console_code()
     address = console_address(made)
     if as_json:
         typer.echo(json.dumps({"address": address, "seconds": made["seconds"]}))

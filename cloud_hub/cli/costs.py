@@ -7,8 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config
+from cloud_hub.cli.options import AsJson, ConfigFile, State, open_hub
 from cloud_hub.storage.costs import KEPT_DAYS, US_PER_S, CostKind
 from wire.process.terminal import open_console
 
@@ -24,7 +23,7 @@ def costs(
 
     Example: skerry hub costs --days 7
     """
-    bill = HubOperations(load_config(config, state)).read_costs(days)
+    bill = open_hub(config, state).read_costs(days)
     if as_json:
         typer.echo(json.dumps(bill))
         return

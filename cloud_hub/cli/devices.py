@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.options import AsJson, ConfigFile, State, format_time, load_config, parse_span, print_record
+from cloud_hub.cli.options import AsJson, ConfigFile, State, format_time, open_hub, parse_span, print_record
 from cloud_hub.registry.device_states import DeviceState
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.terminal import TYPER_SETTINGS, open_console
@@ -23,7 +22,7 @@ def list_devices(*, config: ConfigFile = None, state: State = None, as_json: AsJ
 
     Example: skerry devices list
     """
-    found = HubOperations(load_config(config, state)).list_devices()
+    found = open_hub(config, state).list_devices()
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -42,7 +41,7 @@ def show(device: Device, *, config: ConfigFile = None, state: State = None, as_j
 
     Example: skerry devices show cam-7
     """
-    print_record(HubOperations(load_config(config, state)).find_device(device), as_json=as_json)
+    print_record(open_hub(config, state).find_device(device), as_json=as_json)
 
 
 @app.command()
@@ -51,7 +50,7 @@ def suspend(device: Device, *, config: ConfigFile = None, state: State = None, a
 
     Example: skerry devices suspend cam-7
     """
-    print_record(HubOperations(load_config(config, state)).set_state(device, DeviceState.SUSPENDED), as_json=as_json)
+    print_record(open_hub(config, state).set_state(device, DeviceState.SUSPENDED), as_json=as_json)
 
 
 @app.command()
@@ -60,7 +59,7 @@ def resume(device: Device, *, config: ConfigFile = None, state: State = None, as
 
     Example: skerry devices resume cam-7
     """
-    print_record(HubOperations(load_config(config, state)).set_state(device, DeviceState.ACTIVE), as_json=as_json)
+    print_record(open_hub(config, state).set_state(device, DeviceState.ACTIVE), as_json=as_json)
 
 
 @app.command()
@@ -80,7 +79,7 @@ def retire(
 
     Example: skerry devices retire cam-7 --drain 30m
     """
-    office = HubOperations(load_config(config, state))
+    office = open_hub(config, state)
     print_record(office.set_state(device, DeviceState.RETIRING, parse_span(drain, "--drain")), as_json=as_json)
 
 
@@ -90,7 +89,7 @@ def revoke(device: Device, *, config: ConfigFile = None, state: State = None, as
 
     Example: skerry devices revoke demo--cam-7
     """
-    print_record(HubOperations(load_config(config, state)).set_state(device, DeviceState.REVOKED), as_json=as_json)
+    print_record(open_hub(config, state).set_state(device, DeviceState.REVOKED), as_json=as_json)
 
 
 def heads(
@@ -105,7 +104,7 @@ def heads(
 
     Example: skerry devices heads cam-7 --out heads.json
     """
-    found = HubOperations(load_config(config, state)).export_heads(device)
+    found = open_hub(config, state).export_heads(device)
     if not found["heads"]:
         raise ExitError(ExitCode.NOT_FOUND, f"no head of '{device}' is in the log")
     text = json.dumps(found, indent=1)

@@ -7,8 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config
+from cloud_hub.cli.options import AsJson, ConfigFile, State, open_hub
 from policies.serving.placement import format_size
 from wire.process.terminal import open_console
 
@@ -18,7 +17,7 @@ def models(*, config: ConfigFile = None, state: State = None, as_json: AsJson = 
 
     Example: skerry hub models
     """
-    found = HubOperations(load_config(config, state)).list_models()
+    found = open_hub(config, state).list_models()
     if as_json:
         typer.echo(json.dumps(found))
         return

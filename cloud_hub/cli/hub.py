@@ -1,6 +1,6 @@
-"""`skerry hub ...`: create and run a hub, invite devices, API keys (`hub key`), CA rotation (`hub ca`), status.
+"""`skerry hub ...`: create and run a hub, invite devices, status. Its other commands stand in the table of `skerry.py`.
 
-Text for people, `--json` for programs. docs/trust.md tells when and in which order to rotate the CA.
+Text for people, `--json` for programs. Rule: what only one command needs is imported in it, so that help costs little.
 """
 
 import json
@@ -10,18 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.table import Column, Table
 
-from cloud_hub.api.admin import CaStep
-from cloud_hub.cli.broker import broker
-from cloud_hub.cli.console import console
-from cloud_hub.cli.costs import costs
-from cloud_hub.cli.engines import models
-from cloud_hub.cli.fetch import fetch
-from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.jobs import jobs_app
-from cloud_hub.cli.join import fill_template, join, write_config
-from cloud_hub.cli.language_models import llm
 from cloud_hub.cli.options import (
     DEFAULT_FILE,
     AsJson,
@@ -31,111 +20,12 @@ from cloud_hub.cli.options import (
     format_time,
     full_device_id,
     load_config,
+    open_hub,
     parse_span,
     print_record,
 )
-from cloud_hub.cli.plan import plan
-from cloud_hub.cli.store import store_app
-from cloud_hub.registry.access import KeyRequest, Scope
-from cloud_hub.registry.registry import DeviceInvitation
-from cloud_hub.runtime.config import PREFIX, load_hub_config
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.terminal import TYPER_SETTINGS, open_console
-
-key_app = typer.Typer(**TYPER_SETTINGS)
-
-
-@key_app.command()
-def create(
-    name: Annotated[str, typer.Argument(help="What the key is for, as people call it.", show_default=False)],
-    *,
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose key it is; without, the whole hub's.")] = "",
-    scope: Annotated[
-        list[Scope] | None, typer.Option("--scope", help="infer, read or operate; once for each. Without: infer.")
-    ] = None,
-    expires: Annotated[str, typer.Option("--expires", help="How long it is good: 30m, 12h, 90d.")] = "365d",
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print a new key. It is shown this once: the hub keeps only its SHA-256.
-
-    Example: skerry hub key create ward-7 --tenant clinic --scope infer
-    """
-    wanted = KeyRequest(name, tuple(scope or (Scope.INFER,)), tenant, parse_span(expires, "--expires"))
-    made = HubOperations(load_config(config, state)).create_key(wanted)
-    typer.echo(json.dumps(made) if as_json else made["token"])
-
-
-@key_app.command("list")
-def list_keys(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """List every key that was ever made, without its token.
-
-    Example: skerry hub key list
-    """
-    found = HubOperations(load_config(config, state)).list_keys()
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    table = Table(Column("key", no_wrap=True), "name", "tenant", "scopes", "state", "made", "until")
-    for row in found:
-        times = (format_time(row["made_ms"]), format_time(row["ends_ms"]))
-        table.add_row(
-            row["key"], row["name"], row["tenant"] or "whole hub", " ".join(row["scopes"]), row["state"], *times
-        )
-    open_console().print(table if found else "no keys yet: `skerry hub key create NAME --tenant TENANT` makes one")
-
-
-@key_app.command()
-def revoke(
-    key: Annotated[str, typer.Argument(help="Id of the key, as `list` shows it.", show_default=False)],
-    *,
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Revoke a key: requests with it are refused from now on.
-
-    Example: skerry hub key revoke 3f9a2c
-    """
-    print_record(HubOperations(load_config(config, state)).revoke_key(key), as_json=as_json)
-
-
-ca_app = typer.Typer(**TYPER_SETTINGS)
-
-
-@ca_app.command()
-def show(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Show the CA, its successor during a rotation, and the devices that have not renewed since.
-
-    Example: skerry hub ca show
-    """
-    print_record(HubOperations(load_config(config, state)).ca_status(), as_json=as_json)
-
-
-@ca_app.command()
-def rotate(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Begin a rotation: make a new CA and trust both; devices learn it when they renew. Disconnects no device.
-
-    Example: skerry hub ca rotate
-    """
-    print_record(HubOperations(load_config(config, state)).step_ca(CaStep.ROTATE), as_json=as_json)
-
-
-@ca_app.command()
-def finish(
-    *,
-    force: Annotated[bool, typer.Option("--force", help="Even though devices will be cut off.")] = False,
-    config: ConfigFile = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """End a rotation: destroy the old CA's key; its certificates and open invites expire. Restarts the broker once.
-
-    Example: skerry hub ca finish
-    """
-    print_record(HubOperations(load_config(config, state)).step_ca(CaStep.FINISH, force=force), as_json=as_json)
-
+from wire.process.terminal import TYPER_SETTINGS
 
 _NO_UPDATES = (
     "note: this hub has no signing keys yet, so {device} gets no updates; make them first (docs/trust.md, the first"
@@ -144,18 +34,6 @@ _NO_UPDATES = (
 DAY_MS = 86_400_000
 
 app = typer.Typer(**TYPER_SETTINGS, help="A hub: create it, run it, invite devices.")
-app.add_typer(key_app, name="key", help="API keys of tenants: create, list, revoke.")
-app.command("console")(console)
-app.command("plan")(plan)
-app.command("models")(models)
-app.command("llm")(llm)
-app.command("costs")(costs)
-app.command("fetch")(fetch)
-app.command("join")(join)
-app.command("broker")(broker)
-app.add_typer(jobs_app, name="jobs", help="Work that outlives its request: list, show, cancel, queue again.")
-app.add_typer(store_app, name="store", help="The hub's database: copy it to another, see how far it is upgraded.")
-app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
 
 
 @app.command()
@@ -172,7 +50,9 @@ def init(
 
     Example: skerry hub init --model digits
     """
+    from cloud_hub.cli.join import fill_template, write_config  # noqa: PLC0415
     from cloud_hub.runtime.bootstrap import open_state  # noqa: PLC0415 - the hub's parts, for this command alone
+    from cloud_hub.runtime.config import load_hub_config  # noqa: PLC0415
     from wire.http.guards import load_token  # noqa: PLC0415
     from wire.process.daemon import FolderLock  # noqa: PLC0415
 
@@ -211,6 +91,8 @@ def run(
 
     Example: skerry hub run --config hub.toml
     """
+    from cloud_hub.runtime.config import PREFIX  # noqa: PLC0415
+
     load_config(config, state)
     file = find_config(config)
     words = [sys.executable, "-P", "-m", "cloud_hub", *(["--config", str(file)] if file else [])]
@@ -245,8 +127,10 @@ def invite(
 
     Example: skerry hub invite cam-7 --class camera --region eu-de
     """
+    from cloud_hub.registry.registry import DeviceInvitation  # noqa: PLC0415
+
     welcome = DeviceInvitation(full_device_id(tenant, device), tuple(serial or ()), replace, device_class, region)
-    made = HubOperations(load_config(config, state)).create_invite(welcome, parse_span(expires, "--expires"))
+    made = open_hub(config, state).create_invite(welcome, parse_span(expires, "--expires"))
     if not made.get("updates", True):
         typer.echo(_NO_UPDATES.format(device=made["device"]), err=True)
     if qr:
@@ -274,7 +158,7 @@ def deny_all(
     """
     if device and tenant:
         raise ExitError(ExitCode.USAGE, "--device and --tenant exclude each other: a device's id names its tenant")
-    print_record(HubOperations(load_config(config, state)).deny_all(device or tenant, why), as_json=as_json)
+    print_record(open_hub(config, state).deny_all(device or tenant, why), as_json=as_json)
 
 
 @app.command()
@@ -283,7 +167,7 @@ def aggregates(*, config: ConfigFile = None, state: State = None, as_json: AsJso
 
     Example: skerry hub aggregates --json
     """
-    found = HubOperations(load_config(config, state)).list_aggregates()
+    found = open_hub(config, state).list_aggregates()
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -300,7 +184,7 @@ def audit(*, config: ConfigFile = None, state: State = None, as_json: AsJson = F
 
     Example: skerry hub audit
     """
-    found = HubOperations(load_config(config, state)).read_audit()
+    found = open_hub(config, state).read_audit()
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -315,7 +199,7 @@ def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = 
 
     Example: skerry hub status
     """
-    found = HubOperations(load_config(config, state)).status()
+    found = open_hub(config, state).status()
     if as_json:
         typer.echo(json.dumps(found))
         return

@@ -8,8 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.options import AsJson, ConfigFile, State, format_time, load_config, print_record
+from cloud_hub.cli.options import AsJson, ConfigFile, State, format_time, open_hub, print_record
 from cloud_hub.jobs.states import JobState
 from wire.process.terminal import TYPER_SETTINGS, open_console
 
@@ -32,7 +31,7 @@ def list_jobs(
     Example: skerry hub jobs list --in dead
     """
     named = "".join(f"&state={each.value}" for each in state_of_job or ())
-    found = HubOperations(load_config(config, state)).ask_jobs("GET", f"?limit={limit}&after={quote(after)}{named}")
+    found = open_hub(config, state).ask_jobs("GET", f"?limit={limit}&after={quote(after)}{named}")
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -53,7 +52,7 @@ def show(job: JobId, *, config: ConfigFile = None, state: State = None, as_json:
 
     Example: skerry hub jobs show 01a20db6b2d9409c7d9980a5109d69c3
     """
-    found = HubOperations(load_config(config, state)).ask_jobs("GET", f"/{quote(job, safe='')}")
+    found = open_hub(config, state).ask_jobs("GET", f"/{quote(job, safe='')}")
     _print_job(found, as_json=as_json)
 
 
@@ -63,7 +62,7 @@ def cancel(job: JobId, *, config: ConfigFile = None, state: State = None, as_jso
 
     Example: skerry hub jobs cancel 01a20db6b2d9409c7d9980a5109d69c3
     """
-    found = HubOperations(load_config(config, state)).ask_jobs("DELETE", f"/{quote(job, safe='')}")
+    found = open_hub(config, state).ask_jobs("DELETE", f"/{quote(job, safe='')}")
     _print_job(found, as_json=as_json)
 
 
@@ -73,7 +72,7 @@ def requeue(job: JobId, *, config: ConfigFile = None, state: State = None, as_js
 
     Example: skerry hub jobs requeue 01a20db6b2d9409c7d9980a5109d69c3
     """
-    found = HubOperations(load_config(config, state)).ask_jobs("POST", f"/{quote(job, safe='')}/requeue")
+    found = open_hub(config, state).ask_jobs("POST", f"/{quote(job, safe='')}/requeue")
     _print_job(found, as_json=as_json)
 
 

@@ -7,8 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config
+from cloud_hub.cli.options import AsJson, ConfigFile, State, open_hub
 from wire.process.terminal import open_console
 
 
@@ -17,7 +16,7 @@ def llm(*, config: ConfigFile = None, state: State = None, as_json: AsJson = Fal
 
     Example: skerry hub llm
     """
-    found = HubOperations(load_config(config, state)).list_language_models()
+    found = open_hub(config, state).list_language_models()
     if as_json:
         typer.echo(json.dumps(found))
         return

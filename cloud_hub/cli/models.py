@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from cloud_hub.cli.hub_operations import HubOperations
-from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config, parse_span, print_record
+from cloud_hub.cli.options import AsJson, ConfigFile, State, open_hub, parse_span, print_record
 from cloud_hub.cli.publish import Out, map_publish_errors, open_repository, print_published, utc_moment
 from cloud_hub.registry.device_states import GONE
 from cloud_hub.repository.publish import publish_permit
@@ -50,7 +50,7 @@ def permit(
     """
     if device and all_devices:
         raise ExitError(ExitCode.USAGE, "give --device or --all-devices")
-    named = () if all_devices else _name_devices(HubOperations(load_config(config, state)), device or ())
+    named = () if all_devices else _name_devices(open_hub(config, state), device or ())
     moment = utc_moment()
     ends_ms = int((moment + timedelta(seconds=parse_span(lasts, "--for"))).timestamp() * 1000)
     asked = Permit(family, below, to, ends_ms, why, named)
@@ -84,7 +84,7 @@ def retire(
 
     Example: skerry models retire digits@6
     """
-    found = HubOperations(load_config(config, state)).retire_model(model, force=force)
+    found = open_hub(config, state).retire_model(model, force=force)
     spoke = [row["device"] for row in found["spoke"]]
     print_record(found if as_json else {"retired": found["retired"], "spoke": spoke}, as_json=as_json)
 

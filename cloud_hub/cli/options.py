@@ -4,14 +4,17 @@ import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloud_hub.runtime.config import HubConfig, load_hub_config
 from wire.errors import LocalError
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.protocol.topics import join_device_id
+
+if TYPE_CHECKING:
+    from cloud_hub.cli.hub_operations import HubOperations
+    from cloud_hub.runtime.config import HubConfig
 
 DEFAULT_FILE = Path("hub.toml")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -24,13 +27,22 @@ State = Annotated[Path | None, typer.Option("--state", help="State folder, over 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
 
 
-def load_config(config: Path | None, state: Path | None) -> HubConfig:
+def load_config(config: Path | None, state: Path | None) -> "HubConfig":
     """Load the hub's configuration from a file, or ./hub.toml if it exists, and the environment.
 
     `state` overrides its state folder. ExitError(CONFIG) with the key that is wrong.
     """
+    from cloud_hub.runtime.config import load_hub_config  # noqa: PLC0415 - not for a help text
+
     loaded = load_hub_config(find_config(config))
     return loaded.model_copy(update={"state": state}) if state else loaded
+
+
+def open_hub(config: Path | None, state: Path | None) -> "HubOperations":
+    """Operations on the hub of a configuration, see `load_config`."""
+    from cloud_hub.cli.hub_operations import HubOperations  # noqa: PLC0415 - not for a help text
+
+    return HubOperations(load_config(config, state))
 
 
 def find_config(config: Path | None) -> Path | None:

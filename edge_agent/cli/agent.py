@@ -22,7 +22,6 @@ from rich.text import Text
 from edge_agent.cli import explain
 from edge_agent.cli.client import find_running_agent, request_json
 from edge_agent.cli.explain import explain_answer
-from edge_agent.storage.answers import explain_from_file
 from edge_agent.system.settings import ApiAddress
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_new_file
@@ -367,6 +366,8 @@ def _fetch_facts(answer: str, state: Path | None, config: Path | None, url: str 
     address = ApiAddress(url) if url else find_running_agent(folder) if folder else None
     if address is not None:
         return request_json(address, f"/v1/answers/{quote(answer)}/why")
+    from edge_agent.storage.answers import explain_from_file  # noqa: PLC0415 - not for a help text
+
     facts = explain_from_file((folder or Path()) / DATABASE_FILE, answer)
     if not facts:
         raise ExitError(ExitCode.NOT_FOUND, f"no answer {answer} is recorded in {folder}")

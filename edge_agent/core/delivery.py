@@ -9,7 +9,6 @@ from edge_agent.core.commands import (
     Command,
     Finish,
     MarkState,
-    OutboxLimits,
     OutboxState,
     Reseal,
     SendAsk,
@@ -18,6 +17,7 @@ from edge_agent.core.commands import (
     WakeAt,
 )
 from edge_agent.core.hubs import HubConnection, HubConnections
+from edge_agent.core.limits import OutboxLimits
 from edge_agent.core.pending import PendingQuestion, PendingQuestions
 from edge_agent.core.permissions import ClassPermissions, PermissionCache
 from edge_agent.core.records import Outcome

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
 
-from edge_agent.core.commands import Answer, Correction, OutboxLimits, OutboxState, RandomDraws, StoredQuestion
+from edge_agent.core.commands import Answer, Correction, OutboxState, RandomDraws, StoredQuestion
+from edge_agent.core.limits import OutboxLimits
 from edge_agent.core.records import AnswerSource
 from policies.decisions.budget import AccountCharge, BudgetSpend
 from policies.decisions.permit import Permit

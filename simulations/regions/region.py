@@ -15,7 +15,8 @@ import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 
 from cloud_hub.core.commands import QuestionKey
-from edge_agent.core.commands import CoreSetup, OutboxLimits
+from edge_agent.core.commands import CoreSetup
+from edge_agent.core.limits import OutboxLimits
 from policies.decisions.routing import HubSite
 from policies.language.document import parse_policy
 from policies.model.context import DecisionContext

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from cloud_hub.cli.devices import app as devices_app
-from cloud_hub.cli.hub import app as hub_app
+import skerry
 from cloud_hub.core.lineup import ModelUse
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest
@@ -41,8 +40,8 @@ class Person:
 
     def types(self, *words: str) -> str:
         """Return what is printed. ExitError as the process would end with it."""
-        app, words = (devices_app, words[1:]) if words[0] == "devices" else (hub_app, words)
-        result = CliRunner().invoke(app, [*words, "--config", str(self.file)])
+        command = words if words[0] == "devices" else ("hub", *words)
+        result = CliRunner().invoke(skerry.app, [*command, "--config", str(self.file)])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == 0, result.output
@@ -111,7 +110,7 @@ def test_init_explains_every_key_and_says_that_keys_come_before_devices(tmp_path
 
 
 def test_an_invite_before_the_first_keys_says_what_its_device_will_lack(person):
-    result = CliRunner().invoke(hub_app, ["invite", "cam-7", "--config", str(person.file)])
+    result = CliRunner().invoke(skerry.app, ["hub", "invite", "cam-7", "--config", str(person.file)])
     assert result.stdout.startswith("skerry1:")
     assert "demo--cam-7 gets no updates; make them first" in result.stderr
     assert person.json("invite", "cam-8")["updates"] is False

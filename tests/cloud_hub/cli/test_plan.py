@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from cloud_hub.cli.hub import app
+import skerry
 from cloud_hub.engine import devices
 from policies.serving.capacity import CardMemory
 from policies.serving.placement import GIB
@@ -19,7 +19,7 @@ def path(tmp_path_factory):
 
 
 def told(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["plan", *words])
+    result = CliRunner().invoke(skerry.app, ["hub", "plan", *words])
     if isinstance(result.exception, ExitError):
         raise result.exception
     return result.exit_code, result.output

@@ -14,7 +14,6 @@ from edge_agent.core.commands import (
     Correction,
     Finish,
     MarkState,
-    OutboxLimits,
     OutboxState,
     RandomDraws,
     SampleAttributes,
@@ -26,6 +25,7 @@ from edge_agent.core.commands import (
     WakeAt,
 )
 from edge_agent.core.core import EdgeCore
+from edge_agent.core.limits import OutboxLimits
 from edge_agent.core.records import AnswerSource, Outcome
 from models.runtime import chain
 from models.runtime.runner import echo_manifest

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from edge_agent.app.agent import Agent
-from edge_agent.core.commands import OutboxLimits
+from edge_agent.core.limits import OutboxLimits
 from edge_agent.core.records import Sample
 from edge_agent.identity.identity import HubKeys, Identity
 from edge_agent.system.clock import HubClock

@@ -18,7 +18,6 @@ from edge_agent.core.commands import (
     Correction,
     Finish,
     MarkState,
-    OutboxLimits,
     OutboxState,
     RandomDraws,
     Reseal,
@@ -29,6 +28,7 @@ from edge_agent.core.commands import (
     WakeAt,
 )
 from edge_agent.core.core import EdgeCore
+from edge_agent.core.limits import OutboxLimits
 from edge_agent.core.records import Outcome
 from policies.decisions.budget import BudgetSpend
 from policies.model.reasons import DecisionReason

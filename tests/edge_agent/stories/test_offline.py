@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edge_agent.core.commands import OutboxLimits
+from edge_agent.core.limits import OutboxLimits
 from edge_agent.core.records import AnswerKind
 from edge_agent.storage.database import prune_tables
 from policies.model.reasons import DecisionReason
