@@ -143,8 +143,16 @@ def _plan_bundle(flags: PlanFlags, seen: DevicesSeen) -> dict[str, Any]:
         **msgspec.to_builtins(sized.sizes),
         **_describe_decision(seen, sized.needs, sized.decision),
         "advice": msgspec.to_builtins(_advise(load, seen, ())),
-        "engine": "this hub, in one process" if ranks < 2 else "this hub, in ranks on one machine, in float32",
+        "engine": _name_own_engine(ranks, sized.decision, seen.devices),
     }
+
+
+def _name_own_engine(ranks: int, decision: Placement | DoesNotFit, devices: DeviceMemory) -> str:
+    if ranks < 2:
+        return "this hub, in one process"
+    nodes = _count_nodes(decision, devices)
+    where = "one machine" if nodes == 1 else f"{nodes} machines ([ray], docs/engines.md)"
+    return f"this hub, in ranks on {where}, in float32"
 
 
 def _size_bundle(flags: PlanFlags, seen: DevicesSeen) -> "tuple[str, PlacementPlan]":
@@ -271,6 +279,13 @@ def _describe_decoder(
 # -- output
 
 
+def _count_nodes(decision: Placement | DoesNotFit, devices: DeviceMemory) -> int:
+    """Nodes that one replica takes; 0 if it does not fit."""
+    if isinstance(decision, DoesNotFit):
+        return 0
+    return devices.count_nodes(decision.need.tensor, decision.need.pipeline)
+
+
 def _describe_decision(
     seen: DevicesSeen, needs: tuple[MemoryNeed, ...], decision: Placement | DoesNotFit
 ) -> dict[str, Any]:
@@ -280,6 +295,7 @@ def _describe_decision(
     return {
         "devices": devices.count,
         "nodes": devices.nodes,
+        "nodes_taken": _count_nodes(decision, devices),
         "memory_bytes": devices.memory_bytes,
         "process_bytes": devices.process_bytes,
         "ways": [
@@ -310,6 +326,7 @@ def _format_plan(facts: dict[str, Any]) -> str:
             "",
             f"chosen       {chosen} (tensor x pipeline x replicas)",
             f"why          {facts['why']}",
+            *_format_nodes(facts),
             f"engine       {facts['engine']}",
             "",
             *(f"{question} {facts['advice'][key]}" for key, question in _QUESTIONS.items()),
@@ -337,6 +354,15 @@ def _format_decoder(facts: dict[str, Any]) -> list[str]:
             " tensor parallel crossed the line"
         )
     return lines
+
+
+def _format_nodes(facts: dict[str, Any]) -> list[str]:
+    """Say how many of several machines a replica takes."""
+    taken = facts["nodes_taken"]
+    if facts["nodes"] == 1 or not taken:
+        return []
+    needed = "one machine is enough" if taken == 1 else f"{taken} machines, a stage or more on each"
+    return [f"machines     {needed}, of {facts['nodes']}"]
 
 
 def _format_machine(facts: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from wire.protocol.messages import Prediction
 
 __all__ = [
     "ENGINE_FAULTS",
+    "ClusterError",
     "EchoEngine",
     "Engine",
     "EngineError",
@@ -28,6 +29,10 @@ __all__ = [
 
 class EngineError(Exception):
     """A batch could not be computed, or an engine did not get ready. The core tries again, then item by item."""
+
+
+class ClusterError(EngineError):
+    """The machines that a model is to be spread over are not there, or have no room. It may go well later."""
 
 
 # What running a model can raise beside EngineError: out of memory, an error of an operator, a wrong shape.

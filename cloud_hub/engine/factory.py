@@ -6,7 +6,7 @@ Rule: one process, unless the bundle's plan, the hub's options or the memory of 
 import os
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -30,9 +30,12 @@ from policies.serving.placement import (
     DoesNotFit,
     MemoryNeed,
     Placement,
-    list_layouts,
+    list_node_layouts,
     place_model,
 )
+
+if TYPE_CHECKING:
+    from cloud_hub.engine.sharded.launcher import RankLauncher
 
 
 def open_engine(path: Path, means: EngineOptions) -> Engine:
@@ -103,7 +106,7 @@ def _require_one_process(part: HubPart, means: EngineOptions) -> str:
 
 def _shard_if_needed(edge: Bundle, part: HubPart, means: EngineOptions) -> Engine | None:
     """Build a sharded engine if the model needs several devices, else None."""
-    kind = choose_rank_device(means.compute_options(edge.manifest.ref), edge.manifest)
+    kind = choose_rank_device(means.compute_options(edge.manifest.ref), edge.manifest, elsewhere=means.ray is not None)
     form = read_hub_form(part)
     decision = _require_placement(
         plan_placement(form, part.manifest.parallel, means, find_devices(means, kind)).decision, edge.manifest
@@ -111,12 +114,17 @@ def _shard_if_needed(edge: Bundle, part: HubPart, means: EngineOptions) -> Engin
     return _build_sharded_engine((edge, part), form, decision, (means, kind)) if decision.devices > 1 else None
 
 
-def choose_rank_device(options: ComputeOptions, manifest: Manifest) -> str:
-    """Choose "cuda" or "cpu" for the ranks of a model, which compute in float32. EngineError if that is not allowed."""
+def choose_rank_device(options: ComputeOptions, manifest: Manifest, *, elsewhere: bool = False) -> str:
+    """Choose "cuda" or "cpu" for the ranks of a model, which compute in float32. EngineError if that is not allowed.
+
+    `elsewhere`: on other machines, where cards are what the options say, whatever this one has.
+    """
     if options.precision not in (Precision.AUTO, Precision.FLOAT32):
         raise EngineError(
             f"{manifest.model}: a model on several devices computes in float32, not in {options.precision}"
         )
+    if elsewhere and options.device is DeviceChoice.CUDA:
+        return "cuda"
     chosen = choose_targets(options, cards=count_usable_cards(), bfloat16_cards=False)
     if isinstance(chosen, NoTarget):
         raise EngineError(f"{manifest.model}: {chosen.why}")
@@ -139,25 +147,35 @@ def _build_sharded_engine(
         SupervisionLimits,
     )
     from cloud_hub.engine.sharded.group import ShardingPlan  # noqa: PLC0415
-    from cloud_hub.engine.sharded.launcher import LocalLauncher  # noqa: PLC0415
     from cloud_hub.engine.sharded.protocol import RankConfig  # noqa: PLC0415
     from models.graph.hub_model import check_hub_document  # noqa: PLC0415
 
     (edge, part), (means, kind), need = parts, told, decision.need
     card = make_bundle_card(edge, means.max_batch)
     check_hub_document(form, edge.manifest, list_batch_sizes(means.max_batch))
-    files, graphs, gangs = open_verified_weights(part), part.read_file(part.manifest.graph), []
+    files = None if means.ray else open_verified_weights(part)
+    graphs, gangs = part.read_file(part.manifest.graph), []
     for replica in range(decision.replicas):
-        device = f"cuda:{replica * need.ranks}" if kind == "cuda" else kind
-        backend = "nccl" if kind == "cuda" else "gloo"
+        first = 0 if means.ray else replica * need.ranks  # a node's cards are counted for each stage by itself
         charter = RankConfig(
-            1, 0, tensor=need.tensor, pipeline=need.pipeline, store="", backend=backend, device=device,
-            timeout_s=means.ready_s, threads=means.threads,
+            1, 0, tensor=need.tensor, pipeline=need.pipeline, store="", backend="nccl" if kind == "cuda" else "gloo",
+            device=f"cuda:{first}" if kind == "cuda" else kind, timeout_s=means.ready_s, threads=means.threads,
         )  # fmt: skip
         plan = ShardingPlan(edge.manifest.model, charter, graphs)
-        launcher = LocalLauncher(tuple(files.descriptors.values()))
+        launcher = _make_launcher(part, means, files)
         gangs.append(ShardedGraphRunner(plan, SupervisionLimits(ready_s=means.ready_s), launcher))
     return ShardedEngine(edge.manifest, card, gangs, files)
+
+
+def _make_launcher(part: HubPart, means: EngineOptions, files: WeightFiles | None) -> "RankLauncher":
+    """Make the launcher of one replica: here from files that are open, or on the machines of a cluster."""
+    if means.ray is None:
+        from cloud_hub.engine.sharded.launcher import LocalLauncher  # noqa: PLC0415
+
+        return LocalLauncher(tuple(files.descriptors.values()) if files else ())
+    from cloud_hub.engine.sharded.cluster.launcher import make_cluster_launcher  # noqa: PLC0415
+
+    return make_cluster_launcher(part, means.ray, means.threads)
 
 
 def open_verified_weights(part: HubPart) -> WeightFiles:
@@ -190,8 +208,12 @@ class PlacementPlan(NamedTuple):
 def find_devices(means: EngineOptions, kind: str) -> DeviceMemory:
     """The devices to use: as many as configured, else all graphics cards or all CPU cores. `kind`: "cuda" or "cpu".
 
-    EngineError if more graphics cards are configured than there are.
+    On a cluster as many as configured of each node, else one. EngineError if more graphics cards are configured than
+    there are here.
     """
+    if means.ray is not None:
+        process = _CARD_PROCESS if kind == "cuda" else _PROCESS
+        return DeviceMemory((means.devices or 1) * means.ray.nodes, means.memory_bytes, process, means.ray.nodes)
     if kind == "cuda":
         cards = find_usable_cards()
         if means.devices > len(cards):
@@ -206,7 +228,7 @@ def plan_placement(
 ) -> PlacementPlan:
     """Measure the model and choose its placement on `devices`. BundleError if its graphs do not fit together."""
     wanted = make_placement_request(plan, means)
-    pairs = [pair for pair in list_layouts(devices.count // devices.nodes) if wanted.allows_layout(*pair)]
+    pairs = [pair for pair in list_node_layouts(devices, wanted.pipeline) if wanted.allows_layout(*pair)]
     needs = tuple(_estimate_need(form, tensor, stages, means.max_batch) for tensor, stages in pairs)
     return PlacementPlan(measure_model(form, means.max_batch), needs, devices, place_model(needs, devices, wanted))
 

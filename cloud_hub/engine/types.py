@@ -112,13 +112,33 @@ class RemoteServer(msgspec.Struct, frozen=True):
     answer_s: float = 10.0
 
 
+class RayOptions(msgspec.Struct, frozen=True):
+    """Ray cluster that models are spread over. `address`: of its head, as `10.0.0.1:6379`.
+
+    `nodes`: machines that a plan may count on; `host`: address of this hub that they reach, "" = the one that leads to
+    the head; `first_port`, `last_port`: where ranks connect to this hub, 0 = any.
+    """
+
+    address: str
+    nodes: int = 1
+    host: str = ""
+    first_port: int = 0
+    last_port: int = 0
+
+    @property
+    def ports(self) -> range:
+        """Ports that a generation may listen at."""
+        return range(self.first_port, self.last_port + 1)
+
+
 class EngineOptions(msgspec.Struct, frozen=True):
     """Hub options for engines: batch size, threads, devices and sharding; 0 = not set.
 
     `max_batch`: items at most; `threads`: of torch, in each process; `memory_bytes`: per device; `ready_s`: time limit
     for an engine to become ready. `compute`: of every model; `models`: what differs for one, by `digits@7` or `digits`;
     `remote`: servers that compute a model instead of this machine, named likewise. `language_models`: those of the hub,
-    each with the questions of devices that it is asked at once.
+    each with the questions of devices that it is asked at once. `ray`: machines that models are spread over; `devices`
+    are of each of them then.
     """
 
     max_batch: int = 32
@@ -133,6 +153,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     models: dict[str, ComputeOverride] = {}
     remote: dict[str, RemoteServer] = {}
     language_models: dict[str, int] = {}
+    ray: RayOptions | None = None
 
     def compute_options(self, ref: ModelRef) -> ComputeOptions:
         """Device and precision of one version: its own entry, else its model's, over those of every model."""
@@ -170,4 +191,4 @@ def needs_sharding(plan: ParallelPlan, means: EngineOptions) -> bool:
     """Whether the model may need several processes, so that a placement has to be computed."""
     wanted = make_placement_request(plan, means)
     several = max(wanted.tensor, wanted.pipeline, wanted.replicas) > 1
-    return several or means.devices > 1 or means.memory_bytes > 0
+    return several or means.devices * (means.ray.nodes if means.ray else 1) > 1 or means.memory_bytes > 0

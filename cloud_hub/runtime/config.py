@@ -3,21 +3,22 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.database.server import check_server, check_url
-from cloud_hub.engine.types import EngineOptions, RemoteServer
+from cloud_hub.engine.types import EngineOptions
 from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.region.leases import LIFE_S
 from cloud_hub.runtime.broker import BrokerSettings
+from cloud_hub.runtime.engine_config import EngineSection, RaySection, RemoteSection, read_engine_options
 from cloud_hub.runtime.language_models import LlmSection, check_names
 from cloud_hub.runtime.policies import TUF_PREFIX, PolicyEntry, PolicyReader, compile_policies, read_nothing
 from cloud_hub.storage.prices import PriceList, UnitPrices
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
-from policies.serving.computing import ComputeOptions, ComputeOverride, DeviceChoice, Precision
 from policies.serving.placement import GIB
 from wire.http.guards import WILDCARD_HOSTS, ServerAccess, validate_access
 from wire.process.config import ConfigSection, ProcessConfig, build_config, make_absolute
@@ -116,56 +117,6 @@ class EnrolSection(ConfigSection):
     certificate_days: Annotated[float, Field(gt=0, le=90)] = 7.0
 
 
-class EngineModelSection(ConfigSection):
-    """Section [engine.models."NAME"] or "NAME@VERSION": what one model has otherwise than [engine] says."""
-
-    device: DeviceChoice | None = None
-    precision: Precision | None = None
-    allow_fallback: bool | None = None
-    compile: bool | None = None
-
-
-class EngineSection(ConfigSection):
-    """Section [engine]: what models compute on, and how they are spread over devices.
-
-    See docs/engines.md. 0 = the bundle's plan, else one process.
-
-    `devices`: graphics cards, or processes on CPUs; `memory_gib`: of each; `loaded_gib`: weights of all loaded models
-    together, 0 = no limit; `threads`: of torch, in each process; `ready_s`: for an engine to get ready.
-    """
-
-    device: DeviceChoice = DeviceChoice.AUTO
-    precision: Precision = Precision.AUTO
-    allow_fallback: bool = False
-    compile: bool = False
-    loaded_gib: Annotated[float, Field(ge=0, le=65536)] = 0.0
-    models: dict[str, EngineModelSection] = Field(default_factory=dict)
-
-    devices: Annotated[int, Field(ge=0, le=64)] = 0
-    memory_gib: Annotated[float, Field(ge=0, le=4096)] = 0.0
-    tensor: Annotated[int, Field(ge=0, le=64)] = 0
-    pipeline: Annotated[int, Field(ge=0, le=64)] = 0
-    replicas: Annotated[int, Field(ge=0, le=64)] = 0
-    threads: Annotated[int, Field(ge=1, le=256)] = 1
-    ready_s: Annotated[float, Field(ge=5, le=3600)] = 60.0
-
-
-_V2_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-
-
-class RemoteSection(ConfigSection):
-    """Table [[remote]]: a server that computes one model or version. Each key is explained at `RemoteServer`."""
-
-    model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}(@[1-9][0-9]{0,18})?$")]
-    url: Annotated[str, Field(pattern=r"^https?://[^\s/@?#]{1,255}(/[^\s@?#]{0,200})?$")]
-    tail: Annotated[str, Field(pattern=_V2_NAME)]
-    whole: Annotated[str, Field(pattern=_V2_NAME)]
-    token_file: Annotated[str, Field(max_length=4096)] = ""
-    ca_file: Annotated[str, Field(max_length=4096)] = ""
-    connect_s: Annotated[float, Field(gt=0, le=600)] = 5.0
-    answer_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
-
-
 class RepositorySection(ConfigSection):
     """Section [repository].
 
@@ -254,6 +205,7 @@ class HubConfig(ProcessConfig):
     trace: TraceSection = TraceSection()
     llm: tuple[LlmSection, ...] = ()
     remote: tuple[RemoteSection, ...] = ()
+    ray: RaySection = RaySection()
 
     def state_dir(self) -> StateDir:
         """Return the state folder, absolute."""
@@ -280,22 +232,10 @@ class HubConfig(ProcessConfig):
         return HubSettings(**told, documents=documents, database_url=self.database_urls().questions)
 
     def engine_options(self) -> EngineOptions:
-        """Return what engines may use on this machine."""
-        section = self.engine
-        return EngineOptions(
-            max_batch=self.hub.max_batch,
-            threads=section.threads,
-            devices=section.devices,
-            memory_bytes=int(section.memory_gib * GIB),
-            tensor=section.tensor,
-            pipeline=section.pipeline,
-            replicas=section.replicas,
-            ready_s=section.ready_s,
-            compute=ComputeOptions(section.device, section.precision, section.allow_fallback, section.compile),
-            models={name: ComputeOverride(**own.model_dump()) for name, own in section.models.items()},
-            remote={each.model: RemoteServer(**each.model_dump(exclude={"model"})) for each in self.remote},
-            language_models={each.name: each.max_questions for each in self.llm},
-        )
+        """Return what engines may use on this machine, and on others."""
+        told = read_engine_options(self.engine, self.remote, self.ray)
+        questions = {each.name: each.max_questions for each in self.llm}
+        return msgspec.structs.replace(told, max_batch=self.hub.max_batch, language_models=questions)
 
     def price_list(self) -> PriceList:
         """Return the prices of what is used."""

@@ -6,7 +6,7 @@ Rule: a configured bundle that cannot be used ends the start; one of a folder is
 import contextlib
 from pathlib import Path
 
-from cloud_hub.engine.base import Engine, EngineError
+from cloud_hub.engine.base import ClusterError, Engine, EngineError
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.serving.bundles import BundleFolders
@@ -18,6 +18,7 @@ from wire.process.logging import JsonLog, safe_name, safe_text
 def open_engines(config: HubConfig, log: JsonLog) -> list[Engine]:
     """Start one engine per version. ExitError(MODEL) naming a configured one that cannot be used.
 
+    ExitError(CLUSTER) if the machines that a model is spread over are not there.
     A version of `models_folder` that cannot be used is left out with a line in the log; the one before it serves on.
     """
     from models.bundle.manifest import BundleError  # noqa: PLC0415
@@ -30,6 +31,8 @@ def open_engines(config: HubConfig, log: JsonLog) -> list[Engine]:
 
     try:
         return bundle_catalog(config).open_initial(_read_retired(config), report)
+    except ClusterError as error:
+        raise ExitError(ExitCode.CLUSTER, str(error)) from None
     except (BundleError, EngineError) as error:
         raise ExitError(ExitCode.MODEL, str(error)) from None
 

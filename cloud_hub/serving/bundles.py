@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from cloud_hub.engine.base import Engine, EngineError
+from cloud_hub.engine.base import ClusterError, Engine, EngineError
 from cloud_hub.engine.types import ModelCard, make_bundle_card
 from cloud_hub.system.settings import HubSettings
 from models.bundle.bundle import open_edge_part
@@ -101,7 +101,7 @@ class BundleFolders:
 
         A version of `folder` that cannot be used, as its hub part is missing, damaged or of another version, is told to
         `report` with one line, and the version before it is taken. BundleError or EngineError if a configured one
-        cannot be used.
+        cannot be used; ClusterError whatever the version, for the one before it needs the same machines.
         """
         for path, why in self.list_damaged().items():
             if path not in self._named:
@@ -111,7 +111,7 @@ class BundleFolders:
             try:
                 opened[left[0]] = self._make(left[0])
             except (BundleError, EngineError) as error:
-                if left[0] in self._named:
+                if left[0] in self._named or isinstance(error, ClusterError):
                     _stop_engines(opened.values())
                     raise
                 report(left[0], str(error))

@@ -107,6 +107,16 @@ def list_layouts(devices: int) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair[1])))
 
 
+def list_node_layouts(devices: DeviceMemory, pipeline: int = 0) -> tuple[tuple[int, int], ...]:
+    """List the layouts that pay: all inside one node; across nodes those that fill each, or of `pipeline` stages."""
+    node = devices.count // devices.nodes
+    return tuple(
+        (tensor, stages)
+        for tensor, stages in list_layouts(devices.count)
+        if tensor * stages <= node or ((tensor == node or stages == pipeline) and devices.count_nodes(tensor, stages))
+    )
+
+
 def place_model(needs: Sequence[MemoryNeed], devices: DeviceMemory, asked: PlacementRequest) -> Placement | DoesNotFit:
     """Choose a layout for a model. `needs`: memory of every layout that the model can have; [] = none."""
     ranks = max(1, asked.tensor) * max(1, asked.pipeline) * max(1, asked.replicas)

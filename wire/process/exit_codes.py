@@ -9,7 +9,10 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes. 10 to 23: what a person can configure or fix; 30 to 38: this machine; 40 on: a check's result."""
+    """Exit codes.
+
+    10 to 23: what a person can configure or fix; 30 to 39: this machine and those it needs; 40 on: a check's result.
+    """
 
     OK = 0
     INTERNAL = 1  # a defect of ours
@@ -33,6 +36,7 @@ class ExitCode(IntEnum):
     NAME_TAKEN = 36  # another hub of the region has this name
     REGION_KEY = 37  # `region.key` or CA missing or of another region
     CLOCK = 38  # this machine's clock is not that of the database server
+    CLUSTER = 39  # the machines that a model is spread over are not there, or have no room
     CHECK_FAILED = 40  # a check ran and its answer is no
     NOT_FOUND = 41  # no such answer, device or model
     UNPROVEN = 42  # a property of a policy does not hold: a counter-example was shown

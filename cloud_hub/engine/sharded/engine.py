@@ -216,7 +216,8 @@ class ShardedGraphRunner:
             for key, columns in list(self._rehearsed.items()):
                 self._measure_new_graph(gang, key, columns)
                 self._run_step(gang, key, columns)
-        except (RankLostError, BundleError):
+        except (EngineError, BundleError) as error:
+            self._why = str(error)
             self._failures += 1
             self._not_before = time.monotonic() + compute_delay(self._failures, 1.0, 0.5, _REBUILD_CAP_S)
             raise

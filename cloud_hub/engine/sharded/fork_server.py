@@ -58,14 +58,22 @@ def wait_for_death(ranks: Sequence[RankProcess], patience_s: float) -> None:
 
 
 class ForkServer:
-    """Starts the fork server process and requests ranks from it."""
+    """Starts the fork server process and requests ranks from it.
 
-    def __init__(self) -> None:
+    `interface`: of the network that ranks talk to each other over; "" = this machine alone.
+    """
+
+    def __init__(self, interface: str = "") -> None:
         self._link, theirs = socket.socketpair()
         words = [sys.executable, "-P", "-m", "cloud_hub.engine.sharded.fork_server", str(theirs.fileno())]
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen(
-            words, cwd=PACKAGES_FOLDER, env=_child_environment(), stdin=quiet, stdout=quiet, pass_fds=[theirs.fileno()]
+            words,
+            cwd=PACKAGES_FOLDER,
+            env=_child_environment(interface),
+            stdin=quiet,
+            stdout=quiet,
+            pass_fds=[theirs.fileno()],
         )
         theirs.close()
 
@@ -132,9 +140,9 @@ def main(descriptor: int) -> None:
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 
-def _child_environment() -> dict[str, str]:
-    """Environment of the child: without SKERRY_ secrets, and with gloo and NCCL bound to the loopback interface."""
-    loop = "lo" if sys.platform == "linux" else "lo0"
+def _child_environment(interface: str) -> dict[str, str]:
+    """Environment of the child: without SKERRY_ secrets, with gloo and NCCL bound to one interface, else loopback."""
+    loop = interface or ("lo" if sys.platform == "linux" else "lo0")
     kept = {key: value for key, value in os.environ.items() if not key.startswith("SKERRY_")}
     return kept | {"GLOO_SOCKET_IFNAME": loop, "NCCL_SOCKET_IFNAME": loop, "OMP_NUM_THREADS": "1"} | _ALLOCATOR
 

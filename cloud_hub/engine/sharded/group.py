@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy.typing as npt
 
-from cloud_hub.engine.base import EngineError
+from cloud_hub.engine.base import ClusterError, EngineError
 from cloud_hub.engine.sharded import protocol
 from cloud_hub.engine.sharded.launcher import LaunchedRanks, LaunchError, RankLauncher
 from cloud_hub.engine.sharded.protocol import (
@@ -29,12 +29,15 @@ from cloud_hub.engine.sharded.protocol import (
     PingRequest,
     RankConfig,
     RankFailed,
+    RankLink,
     RankReady,
     StepDone,
 )
 from models.bundle.manifest import BundleError
 
 _GONE_S = 5.0
+_LOOK_S = 0.05
+_NEWS = -1  # in place of a rank: what the launcher hears of all of them
 _DYING_S = 0.5  # a rank that dies closes its sockets, which the others report, before it counts as dead
 
 
@@ -79,6 +82,9 @@ class RankGroup:
         self._senders = [link.dup() for link in self._links]  # a time limit belongs to one of the two threads
         for at, link in enumerate(self._links):
             self._selector.register(link, selectors.EVENT_READ, at)
+        self._news = self._ranks.news
+        if self._news is not None:
+            self._selector.register(self._news, selectors.EVENT_READ, _NEWS)
         with self._use():
             for at in range(self._world):
                 own = msgspec.structs.replace(charter, rank=at, device=self._ranks.devices[at], store=self._ranks.store)
@@ -90,7 +96,7 @@ class RankGroup:
         return tuple(self._ranks.pids)
 
     @property
-    def _links(self) -> Sequence[socket.socket]:
+    def _links(self) -> Sequence[RankLink]:
         return self._ranks.links
 
     def await_ready(self, until: float) -> None:
@@ -217,7 +223,8 @@ class RankGroup:
             return launcher.start_ranks(self._charter, until)
         except LaunchError as error:
             self._selector.close()
-            raise self._make_lost(str(error), error.rank) from None
+            lost = self._make_lost(str(error), error.rank)
+            raise ClusterError(str(lost)) if error.cluster else lost from None
 
     def _send_to(self, at: int, word: protocol.RankMessage, body: Sequence[Any] = (), limit_s: float = _GONE_S) -> None:
         """Send a message; a rank reads it when it has computed what it has, within `limit_s`."""
@@ -233,7 +240,10 @@ class RankGroup:
             if not events:
                 raise self._kill_as_lost(silent, next(at for at, box in enumerate(self._inbox) if not box))
             for key, _ in events:
-                self._inbox[key.data].append(self._receive_from(key.data, until))
+                if key.data == _NEWS:
+                    self._take_news()
+                else:
+                    self._inbox[key.data].append(self._receive_from(key.data, until))
         words = [box.popleft() for box in self._inbox]
         odd = [at for at, (word, _) in enumerate(words) if not isinstance(word, kind)]
         if odd:
@@ -248,9 +258,30 @@ class RankGroup:
         if isinstance(word, RankFailed):
             if not word.bundle:
                 self._ranks.find_lost(_DYING_S)
-            lost = self._kill_as_lost(word.why, at)
-            raise BundleError(f"{self._name}: {word.why}") if word.bundle else lost
+                ended = self._find_ended(at)
+                raise self._kill_as_lost(*((word.why, at) if ended is None else ("gone", ended)))
+            self._kill_as_lost(word.why, at)
+            raise BundleError(f"{self._name}: {word.why}")
         return _RankAnswer(word, body)
+
+    def _take_news(self) -> None:
+        """Take in what the launcher heard of the ranks. RankLostError if one of them is dead."""
+        if lost := self._ranks.find_lost():
+            raise self._kill_as_lost(lost[0].why, lost[0].rank)
+        if self._ranks.news is None and self._news is not None:
+            self._selector.unregister(self._news)
+            self._news = None
+
+    def _find_ended(self, but: int) -> int | None:
+        """A rank whose link has ended, as that of a rank that another one misses."""
+        for key, _ in self._selector.select(0):
+            try:
+                if key.data not in (but, _NEWS):
+                    protocol.receive_message(self._links[key.data], time.monotonic() + _LOOK_S)
+            except protocol.PipeError as error:
+                if str(error).startswith("gone"):
+                    return int(key.data)
+        return None
 
     def _kill_as_lost(self, why: str, at: int) -> RankLostError:
         """Give the group up and return the error, which names a rank that died: the others only miss it.
@@ -260,12 +291,13 @@ class RankGroup:
         lost = self._ranks.find_lost()
         if lost and at not in {each.rank for each in lost}:
             at, why = lost[0]
-        self._give_up(str(self._make_lost(why, at)))
+        place = self._ranks.places[at]
+        self._give_up(str(self._make_lost(why, at, f" on {place}" if place else "")))
         return RankLostError(self._lost)
 
-    def _make_lost(self, why: str, at: int) -> RankLostError:
+    def _make_lost(self, why: str, at: int, place: str = "") -> RankLostError:
         of = f"generation {self._charter.generation}"
-        return RankLostError(f"{self._name}: {f'rank {at} of {of}' if at >= 0 else of}: {why}")
+        return RankLostError(f"{self._name}: {f'rank {at} of {of}' if at >= 0 else of}{place}: {why}")
 
 
 class _RankAnswer(NamedTuple):

@@ -1,7 +1,7 @@
 """Launcher seam of a rank group: how the ranks of one generation come to life, and `LocalLauncher`, which forks them.
 
 Rule: a launcher gives every rank a connection to the supervisor and a place where torch.distributed meets; from there
-on a rank group is the same wherever its ranks run.
+on a rank group is the same wherever its ranks run. Several machines: `cloud_hub/engine/sharded/cluster/launcher.py`.
 """
 
 import shutil
@@ -12,17 +12,21 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from cloud_hub.engine.sharded.fork_server import ForkServer, ForkServerError, RankProcess, wait_for_death
-from cloud_hub.engine.sharded.protocol import RankConfig
+from cloud_hub.engine.sharded.protocol import RankConfig, RankLink
 
 _GONE_S = 5.0
 
 
 class LaunchError(OSError):
-    """The ranks of a generation could not be started; none is left. `rank`: which one, -1 if it is not of one rank."""
+    """The ranks of a generation could not be started; none is left. `rank`: which one, -1 if it is not of one rank.
 
-    def __init__(self, why: str, rank: int = -1) -> None:
+    `cluster`: the machines are at fault, not bundle or installation, so that it may go well later.
+    """
+
+    def __init__(self, why: str, rank: int = -1, *, cluster: bool = False) -> None:
         super().__init__(why)
         self.rank = rank
+        self.cluster = cluster
 
 
 class LostRank(NamedTuple):
@@ -35,11 +39,12 @@ class LostRank(NamedTuple):
 class LaunchedRanks(Protocol):
     """The ranks of one generation, connected, before they were configured. All sequences are in the order of ranks.
 
-    `store`: where torch.distributed meets, a file or `tcp://host:port`; `devices`: what each rank computes on.
+    `store`: where torch.distributed meets, a file or `tcp://host:port`; `devices`: what each rank computes on;
+    `places`: the machine of each, "" for this one; `news`: readable when `find_lost` may know more, None if never.
     """
 
     @property
-    def links(self) -> Sequence[socket.socket]: ...
+    def links(self) -> Sequence[RankLink]: ...
 
     @property
     def pids(self) -> Sequence[int]: ...
@@ -48,7 +53,13 @@ class LaunchedRanks(Protocol):
     def devices(self) -> Sequence[str]: ...
 
     @property
+    def places(self) -> Sequence[str]: ...
+
+    @property
     def store(self) -> str: ...
+
+    @property
+    def news(self) -> socket.socket | None: ...
 
     def find_lost(self, patience_s: float = 0.0) -> Sequence[LostRank]:
         """The ranks that are known to be dead, after waiting up to `patience_s` seconds for the first one."""
@@ -115,6 +126,8 @@ class LocalLauncher:
 class LocalRanks:
     """Ranks that are processes of this machine, with socket pairs as links and a file of their own to meet at."""
 
+    news = None  # the links end at once
+
     def __init__(self, charter: RankConfig) -> None:
         self._first = charter.device
         self._folder = Path(tempfile.mkdtemp(prefix="skerry-gang-"))
@@ -126,7 +139,7 @@ class LocalRanks:
         return str(self._folder / "meet")
 
     @property
-    def links(self) -> Sequence[socket.socket]:
+    def links(self) -> Sequence[RankLink]:
         return self._links
 
     @property
@@ -136,6 +149,10 @@ class LocalRanks:
     @property
     def devices(self) -> Sequence[str]:
         return tuple(number_device(self._first, at) for at in range(len(self._links)))
+
+    @property
+    def places(self) -> Sequence[str]:
+        return ("",) * len(self._links)
 
     def add(self, server: ForkServer, files: Sequence[int], until: float) -> None:
         """Fork the next rank. ForkServerError if it is not there by `until`."""

@@ -5,11 +5,10 @@ any other form, or above `MAX_BYTES`, ends the connection.
 """
 
 import math
-import socket
 import struct
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -18,8 +17,29 @@ import numpy.typing as npt
 from models.bundle.manifest import BundleError
 
 MAX_BYTES = 1 << 31
+_SMALL = 1 << 16  # a body up to this size is sent with its message, in one piece
 _LENGTHS = struct.Struct("<IQ")  # bytes of the message, bytes of the body
 Array = npt.NDArray[np.generic]
+
+
+class RankLink(Protocol):
+    """Connection of a supervisor and a rank: a socket, or TLS over one (`tls_link.TlsLink`)."""
+
+    def fileno(self) -> int: ...
+
+    def settimeout(self, value: float | None, /) -> None: ...
+
+    def sendall(self, data: bytes | memoryview, /) -> None: ...
+
+    def recv_into(self, buffer: memoryview, /) -> int: ...
+
+    def dup(self) -> "RankLink":
+        """The same connection with a time limit of its own: one thread sends by it while another one receives."""
+        ...
+
+    def shutdown(self, how: int, /) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class PipeError(OSError):
@@ -36,8 +56,8 @@ class ArrayForm(msgspec.Struct, frozen=True):
 class RankConfig(msgspec.Struct, frozen=True, tag="charter"):
     """Start-up configuration of a rank; the graphs' JSON is the body, the weights are inherited files.
 
-    `rank`: counted within a stage first; `store`: the rendezvous file of torch.distributed; `timeout_s`: of
-    collectives.
+    `rank`: counted within a stage first; `store`: where torch.distributed meets, a file or `tcp://host:port`, which
+    rank 0 holds; `timeout_s`: of collectives.
     """
 
     generation: int
@@ -106,13 +126,40 @@ class RankFailed(msgspec.Struct, frozen=True, tag="failed"):
     bundle: bool = False
 
 
-RankMessage = RankConfig | BatchStep | PingRequest | RankReady | StepDone | PingReply | RankFailed
+class JoinOrder(msgspec.Struct, frozen=True, tag="join"):
+    """First message to a rank of another machine: where its supervisor listens, and what proves that both are right.
+
+    `certificate`: SHA-256 of the supervisor's TLS certificate (DER); `token`: of this generation, for its ranks alone.
+    `address`: of the rank's machine, where the other ranks reach it.
+    """
+
+    rank: int
+    generation: int
+    host: str
+    port: int
+    certificate: bytes
+    token: bytes
+    address: str = ""
+
+
+class RankJoined(msgspec.Struct, frozen=True, tag="joined"):
+    """First message of a rank that connected. `store`: where it listens for torch.distributed, "" unless rank 0."""
+
+    token: bytes
+    rank: int
+    pid: int
+    store: str = ""
+
+
+RankMessage = (
+    RankConfig | BatchStep | PingRequest | RankReady | StepDone | PingReply | RankFailed | JoinOrder | RankJoined
+)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(RankMessage)
 
 
 def send_message(
-    link: socket.socket, word: RankMessage, body: Sequence[bytes | memoryview] = (), limit_s: float | None = None
+    link: RankLink, word: RankMessage, body: Sequence[bytes | memoryview] = (), limit_s: float | None = None
 ) -> None:
     """Send a message with its body.
 
@@ -120,19 +167,26 @@ def send_message(
     """
     head = _encoder.encode(word)
     size = sum(memoryview(part).nbytes for part in body)
+    pieces: Sequence[bytes | memoryview] = (_LENGTHS.pack(len(head), size) + head, *body)
+    if size <= _SMALL:
+        pieces = (b"".join(pieces),)
     try:
         link.settimeout(limit_s)
-        link.sendall(_LENGTHS.pack(len(head), size) + head)
-        for part in body:
-            link.sendall(part)
+        for piece in pieces:
+            link.sendall(piece)
     except OSError as error:
         raise PipeError(f"gone ({error.strerror or type(error).__name__})") from None
 
 
-def receive_message(link: socket.socket, until: float = math.inf) -> tuple[RankMessage, bytearray]:
-    """Receive the next message and its body, by `until` on the monotonic clock. PipeError otherwise."""
+def receive_message(
+    link: RankLink, until: float = math.inf, max_bytes: int = MAX_BYTES
+) -> tuple[RankMessage, bytearray]:
+    """Receive the next message and its body, by `until` on the monotonic clock. PipeError otherwise.
+
+    `max_bytes`: of each of the two; nothing is allocated for more.
+    """
     head_bytes, body_bytes = _LENGTHS.unpack(_receive_exactly(link, _LENGTHS.size, until))
-    if head_bytes > MAX_BYTES or body_bytes > MAX_BYTES:
+    if head_bytes > max_bytes or body_bytes > max_bytes:
         raise PipeError("malformed message")
     head = _receive_exactly(link, head_bytes, until)
     try:
@@ -176,7 +230,7 @@ def parse_arrays(forms: Sequence[ArrayForm], body: bytearray) -> list[npt.NDArra
     return found
 
 
-def _receive_exactly(link: socket.socket, size: int, until: float) -> bytearray:
+def _receive_exactly(link: RankLink, size: int, until: float) -> bytearray:
     data = bytearray(size)
     view = memoryview(data)
     while view:

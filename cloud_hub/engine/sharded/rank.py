@@ -4,6 +4,7 @@ Rule: it knows the supervisor's socket and the other ranks only: no key, no stor
 socket closes. Gradients are off.
 """
 
+import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -14,9 +15,10 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, fx, nn
-from torch._C._distributed_c10d import FileStore  # torch.distributed has it too, unmarked
+from torch._C._distributed_c10d import FileStore, Store, TCPStore  # torch.distributed has them too, unmarked
 
 from cloud_hub.engine.sharded import protocol
+from cloud_hub.engine.sharded.rank_links import dial_supervisor
 from cloud_hub.engine.sharded.stage import ModelStage
 from models.bundle.manifest import BundleError
 from models.graph.format import decode_hub_model
@@ -46,13 +48,33 @@ def main(descriptor: int, files: Sequence[int] = ()) -> int:
     """
     link = socket.socket(fileno=descriptor)
     try:
-        _RankWorker(link, files).serve_batches()
+        word, body = protocol.receive_message(link)
+        meeting: socket.socket | None = None
+        if isinstance(word, protocol.JoinOrder):
+            link, meeting = _join_supervisor(word)
+            word, body = protocol.receive_message(link)
+        if not isinstance(word, protocol.RankConfig):
+            return 1
+        _RankWorker(link, files, word, bytes(body), meeting).serve_batches()
     except protocol.PipeError:
         return 0
     except _TELL as error:
         protocol.send_message(link, protocol.make_failure(error))
         return 1
     return 0
+
+
+def _join_supervisor(order: protocol.JoinOrder) -> tuple[socket.socket, socket.socket | None]:
+    """Connect to the supervisor; rank 0 listens for the others first. PipeError if there is no such supervisor.
+
+    Returns the link, and the listening socket of rank 0.
+    """
+    link, meeting, store = dial_supervisor(order), None, ""
+    if order.rank == 0:
+        meeting = socket.create_server((order.address, 0))
+        store = f"tcp://{order.address}:{meeting.getsockname()[1]}"
+    protocol.send_message(link, protocol.RankJoined(order.token, order.rank, os.getpid(), store))
+    return link, meeting
 
 
 def preheat_torch() -> None:
@@ -68,13 +90,20 @@ def preheat_torch() -> None:
 
 
 class _RankWorker:
-    """State of one rank: configuration, process groups and its stage of the model."""
+    """State of one rank: configuration, process groups and its stage of the model.
 
-    def __init__(self, link: socket.socket, files: Sequence[int]) -> None:
+    `graphs`: JSON; `meeting`: where rank 0 listens for the other ranks, None if they meet by a file.
+    """
+
+    def __init__(
+        self,
+        link: socket.socket,
+        files: Sequence[int],
+        word: protocol.RankConfig,
+        graphs: bytes,
+        meeting: socket.socket | None,
+    ) -> None:
         started, baseline = time.monotonic(), measure_private_bytes()
-        word, body = protocol.receive_message(link)
-        if not isinstance(word, protocol.RankConfig):
-            raise protocol.PipeError("no configuration")
         self._link, self._charter = link, word
         self._first, self._last = word.rank < word.tensor, word.rank >= word.tensor * (word.pipeline - 1)
         self._device = torch.device(word.device)
@@ -82,16 +111,15 @@ class _RankWorker:
         torch.set_num_interop_threads(1)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-        self._stage = ModelStage(decode_hub_model(bytes(body)), files, word, self._join_groups())
+        self._stage = ModelStage(decode_hub_model(graphs), files, word, self._join_groups(meeting))
         taken = max(0, measure_private_bytes() - baseline)
         protocol.send_message(link, protocol.RankReady(self._stage.shard_bytes, taken, time.monotonic() - started))
 
-    def _join_groups(self) -> dist.ProcessGroup:
+    def _join_groups(self, meeting: socket.socket | None) -> dist.ProcessGroup:
         """Join torch.distributed and return the process group of the rank's own stage."""
         told = self._charter
         world, patience = told.tensor * told.pipeline, timedelta(seconds=told.timeout_s)
-        store = FileStore(told.store, world)
-        store.set_timeout(patience)
+        store = open_store(told.store, world, patience, meeting)
         dist.init_process_group(told.backend, store=store, rank=told.rank, world_size=world, timeout=patience)
         own: dist.ProcessGroup | None = None
         for stage in range(told.pipeline):
@@ -176,6 +204,24 @@ class _RankWorker:
         after = self._charter.rank + self._charter.tensor
         wanted = [made.contiguous() for edge, made in zip(gives, outputs, strict=True) if edge.dtype is not None]
         return [_Sent(made, _start_send(made, after, _HANDED + sent + at)) for at, made in enumerate(wanted)]
+
+
+def open_store(place: str, world: int, patience: timedelta, meeting: socket.socket | None) -> Store:
+    """Open the store by which `world` ranks find each other: a file, or `tcp://host:port` that rank 0 holds.
+
+    `meeting`: the listening socket of rank 0, which bound it to one address; torch's own would be bound to all.
+    """
+    if not place.startswith("tcp://"):
+        store: Store = FileStore(place, world)
+    else:
+        host, _, port = place.removeprefix("tcp://").rpartition(":")
+        listen = meeting.detach() if meeting is not None else None
+        store = TCPStore(
+            host, int(port), world, is_master=listen is not None, timeout=patience, wait_for_workers=False,
+            master_listen_fd=listen,
+        )  # fmt: skip
+    store.set_timeout(patience)
+    return store
 
 
 class _Coming(NamedTuple):

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import skerry
 from cloud_hub.engine import devices
 from policies.serving.capacity import CardMemory
-from policies.serving.placement import GIB
+from policies.serving.placement import GIB, MIB
 from tests.cloud_hub.doubles.gangs import gang_bundle
 from wire.process.exit_codes import ExitCode, ExitError
 
@@ -148,3 +148,21 @@ def test_a_latent_cache_is_named_as_such(tmp_path):
     path = decoder(tmp_path / "latent", model_type="deepseek_v3", kv_lora_rank=512, q_lora_rank=1536, **widths)
     said = told(path, "--cards", "8", "--memory-gib", "140", "--batch", "16")[1]
     assert "cache        11.25 GiB for 16 sequences of 8,192 tokens (80 layers, a latent vector of 576)" in said
+
+
+def test_a_bundle_is_planned_over_machines_and_one_that_is_enough_is_said(path):
+    three = ("--devices", "1", "--nodes", "3", "--batch", "4")
+    assert "machines     one machine is enough, of 3" in told(path, *three)[1]
+    ways = json.loads(told(path, *three, "--json")[1])["ways"]
+    needs = sorted(256 * MIB + way["weight_bytes"] + way["activation_bytes"] for way in ways)
+    assert {way["tensor"] for way in ways} == {1}, "tensor parallel stays inside a machine"
+    code, said = told(path, *three, "--memory-gib", repr((needs[-1] - 1) / GIB), "--json")
+    facts = json.loads(said)
+    assert (code, facts["tensor"]) == (0, 1)
+    assert facts["nodes_taken"] == facts["pipeline"] > 1
+    said = told(path, *three, "--memory-gib", repr((needs[-1] - 1) / GIB))[1]
+    assert f"machines     {facts['pipeline']} machines, a stage or more on each, of 3" in said
+    assert f"this hub, in ranks on {facts['pipeline']} machines ([ray], docs/engines.md)" in said
+    code, said = told(path, *three, "--memory-gib", repr((needs[0] - 1) / GIB))
+    assert code == ExitCode.CHECK_FAILED
+    assert "machines     " not in said

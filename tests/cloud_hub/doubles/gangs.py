@@ -2,12 +2,14 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
+from cloud_hub.engine.sharded.engine import ShardedEngine
 from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, InputSpec, Manifest, ParallelPlan
 from models.graph.hub_model import encode_graphs, export_graph
@@ -121,3 +123,19 @@ def gang_bundle(folder: Path, kind: str = "transformer", plan: ParallelPlan | No
     contents = {HUB_GRAPH_FILE: graph, HUB_FILE: weights, EDGE_FILE: b"edge", GOLDEN_FILE: b"golden"}
     path = folder / f"{kind}-{version}"
     return write_bundle(path, manifest_of(kind, plan or ParallelPlan(), version), contents)
+
+
+class Borrowed:
+    """A module's engine lent to one hub or worker, which does not stop it."""
+
+    def __init__(self, engine: ShardedEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def drain(self) -> None:
+        """It serves on."""
+
+    def stop(self) -> None:
+        """It serves on."""

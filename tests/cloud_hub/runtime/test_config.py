@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from cloud_hub.__main__ import main
-from cloud_hub.runtime.config import HubConfig, RemoteSection, load_hub_config
+from cloud_hub.runtime.config import HubConfig, load_hub_config
+from cloud_hub.runtime.engine_config import RemoteSection
 from cloud_hub.runtime.language_models import LlmSection, open_language_models
 from models.runtime.runner import echo_manifest
 from tests import ROOT

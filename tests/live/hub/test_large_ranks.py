@@ -5,7 +5,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.sharded.engine import ShardedEngine
 from cloud_hub.engine.types import EngineOptions
 from cloud_hub.engine.worker import EngineWorker
+from tests.cloud_hub.doubles.gangs import Borrowed
 from tests.live.doubles.stack import LAYER_BYTES, make_stack_version
 
 pytestmark = [pytest.mark.live, pytest.mark.heavy, pytest.mark.timeout(900)]
@@ -48,19 +48,3 @@ async def test_a_rank_with_a_shard_of_1_gib_that_is_lost_costs_no_answer_and_dou
     await lane.close()
     assert answers == [wanted] * BATCHES
     assert engine.rebuilds > before
-
-
-class Borrowed:
-    """The module's engine lent to one worker, which does not stop it."""
-
-    def __init__(self, engine: ShardedEngine) -> None:
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def drain(self) -> None:
-        """Nothing: it is asked again."""
-
-    def stop(self) -> None:
-        """Nothing: the module stops it."""

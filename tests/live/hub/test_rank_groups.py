@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from cloud_hub.engine.sharded.group import RankLostError
 from cloud_hub.engine.types import EngineOptions, WorkItem
 from cloud_hub.engine.worker import EngineWorker
 from tests.cloud_hub.doubles.devices import SimDevice
-from tests.cloud_hub.doubles.gangs import SHAPES, gang_bundle
+from tests.cloud_hub.doubles.gangs import SHAPES, Borrowed, gang_bundle
 from tests.cloud_hub.doubles.site import Ear, serving
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -149,19 +148,3 @@ async def test_a_batch_of_a_lost_gang_is_a_failed_result_and_the_next_one_works(
     assert not result.error
     assert lane.health[0].state is EngineState.READY
     await lane.close()
-
-
-class Borrowed:
-    """The module's engine lent to one hub, which does not stop it."""
-
-    def __init__(self, engine: ShardedEngine) -> None:
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def drain(self) -> None:
-        """It serves on."""
-
-    def stop(self) -> None:
-        """It serves on."""
