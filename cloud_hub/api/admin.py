@@ -31,6 +31,7 @@ from cloud_hub.registry.registry import (
 )
 from cloud_hub.security.authorities import RotationError
 from cloud_hub.security.authority import chain_contains, utc_now
+from cloud_hub.storage.question_history import HOUR_MS
 from wire.http.guards import ServerAccess
 from wire.http.oip import OipError, shorten_name
 from wire.http.openapi import ApiLink
@@ -39,6 +40,9 @@ from wire.protocol.topics import DEVICE_ID_PATTERN, MAX_ID_CHARS
 MAX_INVITE_S = 30 * 86_400.0
 MIN_INVITE_S = 1.0
 DRAIN_S = 86_400.0
+DEFAULT_HOURS = 24
+MAX_HOURS = 9 * 24  # so long are endings kept
+_HOURS = {"type": "integer", "minimum": 1, "maximum": MAX_HOURS, "default": DEFAULT_HOURS}
 _Word = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^[ -~]{{1,{MAX_HARDWARE_CHARS}}}$"})]
 _OptionalWord = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^[ -~]{{0,{MAX_HARDWARE_CHARS}}}$"})]
 
@@ -117,6 +121,10 @@ class AdminRoutes:
             ),
             Route("GET", device, self.show_device, "One device", key, scope=read, tag="devices"),
             Route(
+                "GET", device + "/questions", self.list_questions, "What became of a device's questions",
+                key, scope=read, tag="devices", parameters={"hours": _HOURS},
+            ),
+            Route(
                 "POST", device + "/state", self.set_state, "Suspend, revoke, retire a device, or let it in again",
                 key, scope=operate, takes=StateRequest, tag="devices",
             ),
@@ -171,6 +179,12 @@ class AdminRoutes:
         """Answer with one device; 404 if it is unknown or another tenant's."""
         return answer_json(self._describe_device(self._find_device(request)))
 
+    async def list_questions(self, request: web.Request) -> web.Response:
+        """Answer with a device's newest questions, and counts by hour, outcome and model. `hours`: of the last ones."""
+        device = self._find_device(request)
+        since_ms = self._now_ms() - read_hours(request) * HOUR_MS
+        return answer_json(await self._context.store.read_history(device.id, since_ms))
+
     async def set_state(self, request: web.Request) -> web.Response:
         """Change a device's state: 200 with the device, 409 if its state may not change so.
 
@@ -207,6 +221,14 @@ class AdminRoutes:
         if device is None or not caller_of(request).sees_tenant(device.tenant):
             raise OipError(404, f"no device '{shorten_name(request.match_info['device'])}'")
         return device
+
+
+def read_hours(request: web.Request) -> int:
+    """Return the number of hours that a query asks for. OipError(400) for another text."""
+    text = request.query.get("hours", str(DEFAULT_HOURS))
+    if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_HOURS):
+        raise OipError(400, f"hours is a whole number from 1 to {MAX_HOURS}")
+    return int(text)
 
 
 def _tenant_of(device: str) -> str:

@@ -36,7 +36,9 @@ from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.storage.costs import CostEntry
 from cloud_hub.storage.ledger_service import LedgerLogService
 from cloud_hub.storage.prices import PriceList
+from cloud_hub.storage.question_history import QuestionHistory
 from cloud_hub.storage.retention import LabelTally
+from policies.model.policy import Policy
 from wire.protocol.messages import Prediction
 
 
@@ -48,6 +50,10 @@ class HubStatusSource(Protocol):
 
     def counters(self) -> dict[str, int]:
         """Return monotonic counts by dotted name."""
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """Policies whose questions this hub serves and that it has in full."""
 
     def last_heard(self) -> dict[str, float]:
         """Return the hub time (s) at which each device last signed something, since this process began."""
@@ -120,6 +126,9 @@ class StoreRecords(Protocol):
 
     async def read_costs(self, since_day: int, tenant: str | None) -> list[CostEntry]:
         """Return what was used since a day, of one tenant or of all."""
+
+    async def read_history(self, device: str, since_ms: int) -> QuestionHistory:
+        """Return what became of a device's questions since a time."""
 
     def sign_statement(self, text: bytes) -> bytes:
         """Sign a text with the hub's key."""

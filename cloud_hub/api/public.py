@@ -198,6 +198,7 @@ class LedgerRoutes:
         grown = "Proof that the log only grew from `first` to `second` heads (RFC 9162, 2.1.4)"
         held = "Proof that a leaf is in the log when it had `size` heads (RFC 9162, 2.1.3)"
         said = "The heads that a device has signed, as they stand in the log"
+        shown = "A device's newest heads with whether each is proven, and what it spent"
         return [
             Route(
                 "GET", "/v1/ledger/checkpoint", self.show_checkpoint, "The log's size and root, signed (C2SP)",
@@ -215,6 +216,7 @@ class LedgerRoutes:
                 "GET", "/v1/admin/ledger/{device}", self.list_heads, said, RouteAccess.KEY, scope=Scope.READ,
                 parameters={"after": {**_NUMBER, "default": -1}},
             ),
+            Route("GET", "/v1/admin/ledger/{device}/state", self.show_state, shown, RouteAccess.KEY, scope=Scope.READ),
         ]  # fmt: skip
 
     async def show_checkpoint(self, _request: web.Request) -> web.Response:
@@ -238,6 +240,13 @@ class LedgerRoutes:
         except ValueError as error:
             raise OipError(404, str(error)) from None
         return answer_json({"index": index, "size": size, "proof": [encode_base64(each) for each in proof]})
+
+    async def show_state(self, request: web.Request) -> web.Response:
+        """Answer with a device's newest heads, whether each is proven, and its spending; 404 of another tenant's."""
+        device = request.match_info["device"]
+        if not caller_of(request).sees_tenant(extract_tenant(device)):
+            raise OipError(404, "no such device")
+        return answer_json(await self._log_service.describe_ledger(device))
 
     async def list_heads(self, request: web.Request) -> web.Response:
         """Answer with a device's heads after the index `after`, each with its proof against one signed checkpoint."""

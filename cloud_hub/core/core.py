@@ -78,6 +78,7 @@ class HubCore:
         rules = QuestionValidator(
             tuple(cards), PolicyRecheck(site, settings.policies, settings.documents, orders), orders
         )
+        self.book = rules.book  # policies whose questions are served
         memory = QuestionMemory()
         batcher = Batcher(cards, settings.max_batch, memory.is_waiting)
         self.counts: Counter[str] = Counter()

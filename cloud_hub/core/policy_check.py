@@ -85,6 +85,11 @@ class PolicyRecheck:
         self._orders.learn_documents(self._parts.values())
         self._partly.clear()
 
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """The policies that the hub has in full, the first served first."""
+        return tuple(self._policies.values())
+
     def replace_policies(self, policies: Iterable[Policy]) -> None:
         """Serve these policies instead: questions under the replaced ones are refused as too old."""
         self._policies, self._parts, self._any = {}, {}, False

@@ -274,6 +274,11 @@ class Hub:
             "counters": self.counters(),
         }
 
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """Policies whose questions this hub serves and that it has in full."""
+        return self._core.book.policies
+
     def last_heard(self) -> dict[str, float]:
         """Return the hub time (s) at which each device last signed something, since this process began."""
         return self._core.last_heard()

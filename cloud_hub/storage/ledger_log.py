@@ -166,6 +166,12 @@ class LedgerLog:
         with read_snapshot(self._engine) as connection:
             return [_parse_head(row) for row in connection.execute(query)]
 
+    def newest_heads(self, device: str, limit: int) -> list[LoggedHead]:
+        """The newest logged heads of a device, newest first."""
+        query = _LOGGED.where(leaves.c.device == device).order_by(leaves.c.place.desc()).limit(limit)
+        with read_snapshot(self._engine) as connection:
+            return [_parse_head(row) for row in connection.execute(query)]
+
     def leaf_at(self, index: int) -> HeadLeaf | None:
         """The leaf at this index, or None."""
         with read_snapshot(self._engine) as connection:

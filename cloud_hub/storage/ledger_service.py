@@ -17,8 +17,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.database.errors import name_fault
 from cloud_hub.storage.ledger_log import LedgerLog, LoggedHead, ReceivedHead
+from wire.ledger.chain import verify_head
 from wire.ledger.checkpoint import build_origin, sign_checkpoint
-from wire.ledger.merkle import TreeHead
+from wire.ledger.merkle import TreeHead, hash_leaf, verify_inclusion
 from wire.process.logging import JsonLog, safe_name
 from wire.protocol.messages import CheckpointNote, DownNote, SpendMirror, SpendTotals
 
@@ -48,6 +49,43 @@ def _head_record(logged: LoggedHead, proof: tuple[bytes, ...]) -> dict[str, Any]
 def encode_base64(data: bytes) -> str:
     """Encode bytes as base64 text."""
     return base64.b64encode(data).decode()
+
+
+SHOWN_HEADS = 20
+
+
+def describe_ledger(log: LedgerLog, device: str) -> dict[str, Any]:
+    """What the log shows of a device, JSON-able: its newest heads, each proven or not, and its spending.
+
+    `proven`: the device signed the head, and it is in the tree of `size` heads. `flaw`: how it contradicts earlier
+    ones, "" for nothing. `spend`: the highest totals that the device ever reported.
+    """
+    tree = log.tree()
+    heads = [
+        {
+            "index": each.place,
+            "epoch": f"{each.leaf.epoch:x}",
+            "entries": each.leaf.entries,
+            "at_ms": each.leaf.at_ms,
+            "received_ms": each.leaf.received_ms,
+            "flaw": each.flaw,
+            "proven": _is_proven(log, tree, each),
+        }
+        for each in log.newest_heads(device, SHOWN_HEADS)
+    ]
+    totals = [
+        {"account": account, "period": period, "amount": amount} for account, period, amount in log.spend_mirror(device)
+    ]
+    return {"size": tree.size, "root": encode_base64(tree.root), "heads": heads, "spend": totals[:MIRRORED]}
+
+
+def _is_proven(log: LedgerLog, tree: TreeHead, logged: LoggedHead) -> bool:
+    """Whether the device's signature holds and the head's proof leads to the tree's root."""
+    leaf = logged.leaf
+    if not verify_head(leaf.signed_head, leaf.signature, leaf.key):
+        return False
+    proof = log.prove_inclusion(logged.place, tree.size)
+    return verify_inclusion(tree, logged.place, hash_leaf(leaf.encode_leaf()), proof)
 
 
 T = TypeVar("T")
@@ -127,6 +165,10 @@ class LedgerLogService:
         """Logged heads of a device with proofs, as JSON-able values; see `export_heads`."""
         desk = self._desk
         return await self.query_log(lambda log: export_heads(log, desk.hub, desk.key, device, after))
+
+    async def describe_ledger(self, device: str) -> dict[str, Any]:
+        """What the log shows of a device, JSON-able; see `describe_ledger`."""
+        return await self.query_log(lambda log: describe_ledger(log, device))
 
     async def _log_group(self, group: list[ReceivedHead]) -> None:
         try:

@@ -190,6 +190,7 @@ Idiomorph.defaults.callbacks.beforeNodeMorphed = (now, next) => {
     if (next.hasAttribute?.("aria-label")) now.setAttribute("aria-label", next.getAttribute("aria-label"));
     return false;
   }
+  if (now.matches("dialog[open]")) return false;
   if (now.matches("details") && now.open) next.setAttribute("open", "");
   return true;
 };

@@ -41,7 +41,9 @@ from cloud_hub.storage.costs import CostEntry
 from cloud_hub.storage.jobs import StoreError
 from cloud_hub.storage.ledger_service import LedgerLogService
 from cloud_hub.storage.prices import PriceList
+from cloud_hub.storage.question_history import QuestionHistory
 from cloud_hub.storage.retention import LabelTally
+from policies.model.policy import Policy
 from policies.serving.computing import Precision
 from tests.cloud_hub.doubles.joiner import Joiner
 from wire.http.guards import ServerAccess
@@ -57,6 +59,7 @@ class EmptyStore:
 
     def __init__(self) -> None:
         self.entries: list[CostEntry] = []
+        self.history = QuestionHistory([], [])
 
     async def erase_subject(self, wish: ErasureRequest) -> Erasure:
         raise StoreError(f"nothing is kept of {wish.subject.hex()}")
@@ -66,6 +69,9 @@ class EmptyStore:
 
     async def read_costs(self, since_day: int, tenant: str | None) -> list[CostEntry]:
         return [each for each in self.entries if each.day >= since_day and tenant in (None, each.tenant)]
+
+    async def read_history(self, device: str, since_ms: int) -> QuestionHistory:
+        return self.history
 
     def sign_statement(self, text: bytes) -> bytes:
         return text
@@ -117,6 +123,7 @@ class EchoHub:
         self.slow_s, self.gone = 0.0, 0
         self.announced: list[tuple[DenyNotice, tuple[str, ...]]] = []
         self.heard: dict[str, float] = {}
+        self.served_policies: tuple[Policy, ...] = ()
         self.served = ServedShards()
         self.facts: dict[str, Any] = {
             "hub": "hub-1",
@@ -171,6 +178,10 @@ class EchoHub:
 
     def status(self) -> dict[str, Any]:
         return self.facts
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        return self.served_policies
 
     def last_heard(self) -> dict[str, float]:
         return self.heard
