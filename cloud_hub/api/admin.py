@@ -31,7 +31,7 @@ from cloud_hub.registry.registry import (
 )
 from cloud_hub.security.authorities import RotationError
 from cloud_hub.security.authority import chain_contains, utc_now
-from cloud_hub.storage.question_history import HOUR_MS
+from cloud_hub.storage.question_history import HOUR_MS, MINUTE_MS
 from wire.http.guards import ServerAccess
 from wire.http.oip import OipError, shorten_name
 from wire.http.openapi import ApiLink
@@ -180,10 +180,11 @@ class AdminRoutes:
         return answer_json(self._describe_device(self._find_device(request)))
 
     async def list_questions(self, request: web.Request) -> web.Response:
-        """Answer with a device's newest questions, and counts by hour, outcome and model. `hours`: of the last ones."""
-        device = self._find_device(request)
-        since_ms = self._now_ms() - read_hours(request) * HOUR_MS
-        return answer_json(await self._context.store.read_history(device.id, since_ms))
+        """Answer with a device's newest questions of the last `hours`, and counts by hour; of one hour, by minute."""
+        device, hours = self._find_device(request), read_hours(request)
+        since_ms = self._now_ms() - hours * HOUR_MS
+        period_ms = MINUTE_MS if hours == 1 else HOUR_MS
+        return answer_json(await self._context.store.read_history(device.id, since_ms, period_ms))
 
     async def set_state(self, request: web.Request) -> web.Response:
         """Change a device's state: 200 with the device, 409 if its state may not change so.

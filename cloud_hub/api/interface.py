@@ -29,6 +29,7 @@ from cloud_hub.registry.presence import DeviceActivity
 from cloud_hub.registry.registry import Registry
 from cloud_hub.registry.sessions import BrowserSessions
 from cloud_hub.rollout.catalog import BundleTargets
+from cloud_hub.rollout.looks import GateLook
 from cloud_hub.rollout.planning import RolloutOrder
 from cloud_hub.rollout.types import HistoryEntry
 from cloud_hub.rollout.view import RolloutDeviceView, RolloutView
@@ -127,8 +128,8 @@ class StoreRecords(Protocol):
     async def read_costs(self, since_day: int, tenant: str | None) -> list[CostEntry]:
         """Return what was used since a day, of one tenant or of all."""
 
-    async def read_history(self, device: str, since_ms: int) -> QuestionHistory:
-        """Return what became of a device's questions since a time."""
+    async def read_history(self, device: str, since_ms: int, period_ms: int) -> QuestionHistory:
+        """Return what became of a device's questions since a time; counts by periods of so many ms."""
 
     def sign_statement(self, text: bytes) -> bytes:
         """Sign a text with the hub's key."""
@@ -155,6 +156,9 @@ class RolloutControl(Protocol):
 
     def devices(self, rollout: str) -> Sequence[RolloutDeviceView]:
         """Return the state of every device of a rollout."""
+
+    def looks(self, rollout: str) -> Sequence[GateLook]:
+        """Return what each look of a rollout's gate saw, oldest first."""
 
     async def history(self, rollout: str) -> Sequence[HistoryEntry]:
         """Return a rollout's history, oldest first."""

@@ -84,6 +84,7 @@ class RolloutRoutes:
             self._read_route("/{rollout}", self.show_one, "Progress of a rollout, and the result of its gate"),
             self._read_route("/{rollout}/devices", self.list_devices, "Every device of a rollout"),
             self._read_route("/{rollout}/history", self.show_history, "Who did what in a rollout, and when"),
+            self._read_route("/{rollout}/looks", self.list_looks, "What each look of a rollout's gate saw"),
             self._action_route(
                 "/{rollout}/pause", self.pause, "Pause: no further device is assigned anything", ReasonRequest
             ),
@@ -124,6 +125,11 @@ class RolloutRoutes:
         """Answer with the state of every device of a rollout."""
         found = _map_errors(lambda: self._controller.devices(_rollout_id(request)))
         return answer_json({"devices": [msgspec.to_builtins(each) for each in found]})
+
+    async def list_looks(self, request: web.Request) -> web.Response:
+        """Answer with what each look of the gate saw since this hub was started, oldest first."""
+        found = _map_errors(lambda: self._controller.looks(_rollout_id(request)))
+        return answer_json({"looks": [msgspec.to_builtins(each) for each in found]})
 
     async def show_history(self, request: web.Request) -> web.Response:
         """Answer with a rollout's history, oldest first."""

@@ -20,6 +20,7 @@ from cloud_hub.console.fleet import FleetIndex, FleetPages
 from cloud_hub.console.live import LIVE_PATH, LiveFeed
 from cloud_hub.console.pages import ConsolePage, PageContent, Viewer
 from cloud_hub.console.rendering import STATIC, digest_static, make_environment
+from cloud_hub.console.rollouts import RolloutPages
 from cloud_hub.console.sign_in import SignInPages
 from cloud_hub.registry.access import NOBODY, Scope
 from cloud_hub.registry.sessions import csrf_token
@@ -57,7 +58,10 @@ class NavEntry(NamedTuple):
     whole: bool = True
 
 
-NAV = (NavEntry("fleet", "/", "Fleet", whole=False),)
+NAV = (
+    NavEntry("fleet", "/", "Fleet", whole=False),
+    NavEntry("rollouts", "/rollouts", "Rollouts"),
+)
 
 
 class Console:
@@ -69,7 +73,11 @@ class Console:
         self._static = digest_static()
         self._templates = make_environment({"static": f"/static/{self._static}"})
         self._sign_in = SignInPages(context, entrance)
-        groups = [FleetPages(context, FleetIndex(context)).group(), DevicePages(context).group()]
+        groups = [
+            FleetPages(context, FleetIndex(context)).group(),
+            DevicePages(context).group(),
+            RolloutPages(context).group(),
+        ]
         self._pages = [page for group in groups for page in group.pages]
         topics = {name: digest for group in groups for name, digest in group.topics.items()}
         self._live = LiveFeed(topics, self._is_still_valid)

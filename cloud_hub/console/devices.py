@@ -12,15 +12,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from cloud_hub.api.admin import describe_device
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.console.pages import ConsolePage, PageContent, PageGroup, Viewer, read_choice
-from cloud_hub.console.wording import describe_spending, explain_question, explain_refusal
+from cloud_hub.console.wording import describe_spending, explain_question, explain_refusal, summarise_question
 from cloud_hub.registry.device_states import DeviceState, may_become
 from cloud_hub.registry.registry import EnrolledDevice
-from cloud_hub.storage.question_history import HOUR_MS, QuestionHistory, QuestionOutcome, QuestionRecord
+from cloud_hub.storage.question_history import HOUR_MS, MINUTE_MS, QuestionHistory, QuestionOutcome, QuestionRecord
 from policies.analysis.summary import summarise_policy
 from policies.model.policy import Policy
 from wire.http.oip import OipError, shorten_name
 
-_SPANS = {"24": "a day", "1": "an hour", "216": "nine days"}
+_SPANS = {"1": "an hour", "24": "a day", "216": "nine days"}
 _NO_HISTORY = QuestionHistory([], [])
 
 
@@ -55,9 +55,9 @@ class DevicePages:
             "device": describe_device(self._context, device),
             "history": history,
             "fault": fault,
-            "plot": plot_hours(history, self._context.now_ms(), int(hours)),
+            "plot": plot_periods(history, self._context.now_ms(), int(hours)),
             "totals": _count_outcomes(history),
-            "explain": explain_question,
+            "explain": summarise_question,
             "hours": hours,
             "spans": _SPANS,
             "ledger": ledger,
@@ -94,7 +94,8 @@ class DevicePages:
     async def _read_history(self, device: str, hours: int) -> tuple[QuestionHistory, str]:
         """Return what became of a device's questions, and why that is not known, "" if it is."""
         try:
-            return await self._context.store.read_history(device, self._context.now_ms() - hours * HOUR_MS), ""
+            since_ms, period_ms = self._context.now_ms() - hours * HOUR_MS, MINUTE_MS if hours == 1 else HOUR_MS
+            return await self._context.store.read_history(device, since_ms, period_ms), ""
         except SQLAlchemyError:
             return _NO_HISTORY, "The hub's database does not answer: what became of questions is not known now."
 
@@ -124,17 +125,18 @@ def _count_outcomes(history: QuestionHistory) -> dict[str, int]:
     return totals
 
 
-def plot_hours(history: QuestionHistory, now_ms: int, hours: int) -> dict[str, Any]:
-    """Return the plot of questions by hour: a line for answered, open, and each reason of a refusal."""
-    first = (now_ms - hours * HOUR_MS) // HOUR_MS * HOUR_MS
-    times = list(range(first, now_ms + 1, HOUR_MS))
+def plot_periods(history: QuestionHistory, now_ms: int, hours: int) -> dict[str, Any]:
+    """Return the plot of questions by period: a line for answered, open, and each reason of a refusal."""
+    step_ms = history.period_ms
+    first = (now_ms - hours * HOUR_MS) // step_ms * step_ms
+    times = list(range(first, now_ms + 1, step_ms))
     lines: dict[str, dict[int, int]] = {}
     for count in history.counts:
         name = explain_line(count.outcome, count.reason)
         line = lines.setdefault(name, {})
-        line[count.hour_ms] = line.get(count.hour_ms, 0) + count.count
+        line[count.begin_ms] = line.get(count.begin_ms, 0) + count.count
     series = [{"label": name, "values": [line.get(at, 0) for at in times]} for name, line in sorted(lines.items())]
-    return {"kind": "bars", "times": [at // 1000 for at in times], "series": series, "unit": "questions an hour"}
+    return {"kind": "bars", "times": [at // 1000 for at in times], "series": series, "unit": "questions"}
 
 
 def explain_line(outcome: QuestionOutcome, reason: str) -> str:

@@ -37,6 +37,11 @@ def explain_question(record: QuestionRecord) -> str:
     return f"Refused: {_REFUSALS.get(record.reason, record.reason)}, {took}."
 
 
+def summarise_question(record: QuestionRecord) -> str:
+    """Say in a few words how a question ended; "" where its outcome says all."""
+    return _REFUSALS.get(record.reason, record.reason) if record.reason else ""
+
+
 def explain_refusal(reason: str) -> str:
     """Say why a question was refused."""
     return _REFUSALS.get(reason, reason.replace("_", " "))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.rollout.dependencies import RolloutDependencies, SteadyClock
+from cloud_hub.rollout.looks import GateLook, GateLooks
 from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.store import RolloutStore
@@ -81,6 +82,7 @@ class RolloutController:
         self._looked_s = self._counted_s = 0.0
         self._deciding = desk.decides is None
         self.is_loaded = False  # whether `views` are what the disk has
+        self._looks = GateLooks()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-rollouts")
 
     # -- for the link
@@ -161,6 +163,10 @@ class RolloutController:
     def devices(self, rollout: str) -> tuple[RolloutDeviceView, ...]:
         """Return the state of every device of a rollout."""
         return tuple(build_device_view(row) for row in self._find_core(rollout).fleet.rows.values())
+
+    def looks(self, rollout: str) -> tuple[GateLook, ...]:
+        """Return what each look of a rollout's gate saw since this start, oldest first."""
+        return self._looks.of_rollout(self._find_core(rollout).plan.id)
 
     async def history(self, rollout: str) -> list[HistoryEntry]:
         """Return a rollout's history, oldest entry first."""
@@ -288,6 +294,7 @@ class RolloutController:
                 raise
             if written:
                 core.told.pace.settle_times(self._clock.now())
+                self._looks.record(core)
                 await self._execute(core, commands)
                 return core
             await self._reload_rollout(rollout)

@@ -197,9 +197,9 @@ class StoreGateway:
         """Daily counts as stored; `retention.publish_tallies` says which of them may be shown."""
         return await asyncio.to_thread(read_tallies_aside, self._url)
 
-    async def read_history(self, device: str, since_ms: int) -> QuestionHistory:
-        """What became of a device's questions since a time, as stored."""
-        return await asyncio.to_thread(read_history_aside, self._url, device, since_ms)
+    async def read_history(self, device: str, since_ms: int, period_ms: int) -> QuestionHistory:
+        """What became of a device's questions since a time, as stored; counts by periods of so many ms."""
+        return await asyncio.to_thread(read_history_aside, self._url, device, since_ms, period_ms)
 
     def sign_statement(self, text: bytes) -> bytes:
         """Sign a statement (an erasure receipt) with the hub's reply key."""

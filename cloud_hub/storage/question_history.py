@@ -1,4 +1,4 @@
-"""What became of one device's questions, for people: the newest ones, and counts by hour, outcome and model.
+"""What became of one device's questions, for people: the newest ones, and counts by period, outcome and model.
 
 Rule: read over a connection of its own, beside the store's writer; nothing of a sample or an answer is in it, as the
 hub keeps none in the clear.
@@ -15,6 +15,7 @@ from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.database.tables import effects
 
 HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
 MAX_QUESTIONS = 200
 
 
@@ -44,10 +45,10 @@ class QuestionRecord(msgspec.Struct, frozen=True):
     reason: str
 
 
-class HourCount(msgspec.Struct, frozen=True):
-    """Questions of one hour with the same outcome, reason and model. `hour_ms`: its begin, ms since 1970."""
+class PeriodCount(msgspec.Struct, frozen=True):
+    """Questions of one period with the same outcome, reason and model. `begin_ms`: of the period, ms since 1970."""
 
-    hour_ms: int
+    begin_ms: int
     outcome: QuestionOutcome
     reason: str
     model: str
@@ -55,48 +56,49 @@ class HourCount(msgspec.Struct, frozen=True):
 
 
 class QuestionHistory(msgspec.Struct, frozen=True):
-    """The newest questions of a device, newest first, and counts by hour."""
+    """The newest questions of a device, newest first, and counts by periods of `period_ms`."""
 
     questions: list[QuestionRecord]
-    counts: list[HourCount]
+    counts: list[PeriodCount]
+    period_ms: int = HOUR_MS
 
 
-def read_history_aside(url: str, device: str, since_ms: int, limit: int = MAX_QUESTIONS) -> QuestionHistory:
+def read_history_aside(url: str, device: str, since_ms: int, period_ms: int = HOUR_MS) -> QuestionHistory:
     """Read what became of a device's questions since a time, over a connection of its own."""
     engine = connect_part(url, QUESTIONS)
     try:
         with read_snapshot(engine) as connection:
             return QuestionHistory(
-                _select_newest(connection, device, since_ms, limit), _count_hours(connection, device, since_ms)
+                _select_newest(connection, device, since_ms), _count(connection, device, since_ms, period_ms), period_ms
             )
     finally:
         engine.dispose()
 
 
-def _select_newest(connection: sa.Connection, device: str, since_ms: int, limit: int) -> list[QuestionRecord]:
+def _select_newest(connection: sa.Connection, device: str, since_ms: int) -> list[QuestionRecord]:
     names = ("epoch", "seq", "model", "policy", "created_ms", "kept_ms", "ended_ms", "refusal")
     query = (
         sa.select(*(effects.c[name] for name in names))
         .where(effects.c.device == device, effects.c.kept_ms >= since_ms)
         .order_by(effects.c.kept_ms.desc(), effects.c.seq.desc())
-        .limit(limit)
+        .limit(MAX_QUESTIONS)
     )
     return [_parse_question(row) for row in connection.execute(query)]
 
 
-def _count_hours(connection: sa.Connection, device: str, since_ms: int) -> list[HourCount]:
-    hour = (effects.c.kept_ms - effects.c.kept_ms % HOUR_MS).label("hour_ms")
+def _count(connection: sa.Connection, device: str, since_ms: int, period_ms: int) -> list[PeriodCount]:
+    begin = (effects.c.kept_ms - effects.c.kept_ms % period_ms).label("begin_ms")
     ended = effects.c.ended_ms.is_not(None).label("ended")
-    parts = (hour, ended, effects.c.refusal, effects.c.model)
+    parts = (begin, ended, effects.c.refusal, effects.c.model)
     query = (
         sa.select(*parts, sa.func.count().label("questions"))
         .where(effects.c.device == device, effects.c.kept_ms >= since_ms)
         .group_by(*parts)
-        .order_by(hour)
+        .order_by(begin)
     )
     return [
-        HourCount(
-            int(row.hour_ms), _name_outcome(row.ended, row.refusal), row.refusal or "", row.model, int(row.questions)
+        PeriodCount(
+            int(row.begin_ms), _name_outcome(row.ended, row.refusal), row.refusal or "", row.model, int(row.questions)
         )
         for row in connection.execute(query)
     ]

@@ -70,7 +70,7 @@ class EmptyStore:
     async def read_costs(self, since_day: int, tenant: str | None) -> list[CostEntry]:
         return [each for each in self.entries if each.day >= since_day and tenant in (None, each.tenant)]
 
-    async def read_history(self, device: str, since_ms: int) -> QuestionHistory:
+    async def read_history(self, device: str, since_ms: int, period_ms: int) -> QuestionHistory:
         return self.history
 
     def sign_statement(self, text: bytes) -> bytes:
