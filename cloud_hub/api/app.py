@@ -15,6 +15,7 @@ from aiohttp import web
 from cloud_hub.api.admin import AdminRoutes
 from cloud_hub.api.admin_models import DenyRoutes, KeyRoutes, ModelRoutes
 from cloud_hub.api.aging import AgingCollector
+from cloud_hub.api.alarms import AlarmRoutes
 from cloud_hub.api.auth import Authenticator, auth_middleware
 from cloud_hub.api.batches import list_job_routes
 from cloud_hub.api.browser import SessionRoutes
@@ -63,6 +64,9 @@ class WebPages(Protocol):
 
     def routes(self) -> list[Route]:
         """Return the pages' routes."""
+
+    async def open(self, app: web.Application) -> None:
+        """Begin what goes on beside the requests."""
 
     async def close(self, app: web.Application) -> None:
         """End what is still open, at shutdown."""
@@ -115,7 +119,10 @@ class ApiServer:
         ]
         self.app = web.Application(middlewares=checks, client_max_size=limits.max_body_bytes)
         self.app.add_routes([route.aiohttp_route for route in served])
-        self.app.on_shutdown.extend([health.close, *([pages.close] if pages else [])])
+        self.app.on_shutdown.append(health.close)
+        if pages:
+            self.app.on_startup.append(pages.open)
+            self.app.on_shutdown.append(pages.close)
         # No access log: paths hold device names, and a line costs more than most answers.
         self._runner = web.AppRunner(
             self.app,
@@ -140,6 +147,7 @@ class ApiServer:
             ModelRoutes(context).routes(),
             CostRoutes(context).routes(),
             HubRoutes(context, release).routes(),
+            AlarmRoutes(context).routes(),
             LlmAdminRoutes(context.language_models).routes(),
             RolloutRoutes(context).routes(),
         ]

@@ -1,6 +1,7 @@
 """Route `GET /v1/admin/hubs`: the hubs of the region, who holds what, since when, and how late each is."""
 
 import asyncio
+from collections.abc import Sequence
 
 from aiohttp import web
 from sqlalchemy.exc import SQLAlchemyError
@@ -26,11 +27,15 @@ class HubRoutes:
 
     async def list_hubs(self, _request: web.Request) -> web.Response:
         """Answer with every hub: 200; 503 while the database of the region does not answer."""
+        return answer_json({"hubs": await self.read_hubs()})
+
+    async def read_hubs(self) -> Sequence[HubEntry]:
+        """Return every hub of the region. OipError(503) while its database does not answer."""
         overview = self._context.overview
         if overview is None:
-            return answer_json({"hubs": [self._describe_alone()]})
+            return [self._describe_alone()]
         try:
-            return answer_json({"hubs": await asyncio.to_thread(overview.read)})
+            return await asyncio.to_thread(overview.read)
         except SQLAlchemyError:
             raise OipError(503, "the database of the region does not answer") from None
 

@@ -4,13 +4,16 @@ Rule: a page shows what the API shows to the same caller, and nothing on it chan
 API's own requests. Rule: no page runs or loads anything that does not come from this hub.
 """
 
+import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from cloud_hub.api.alarms import list_alarms
 from cloud_hub.api.auth import SIGN_IN_PATH, Authenticator, caller_of, cookie_name
 from cloud_hub.api.browser import ENTER_PATH
 from cloud_hub.api.interface import ApiContext
@@ -18,6 +21,8 @@ from cloud_hub.api.routing import Route, RouteAccess
 from cloud_hub.console.devices import DevicePages
 from cloud_hub.console.fleet import FleetIndex, FleetPages
 from cloud_hub.console.live import LIVE_PATH, LiveFeed
+from cloud_hub.console.load import LoadHistory
+from cloud_hub.console.operation import OperationPages
 from cloud_hub.console.pages import ConsolePage, PageContent, Viewer
 from cloud_hub.console.rendering import STATIC, digest_static, make_environment
 from cloud_hub.console.rollouts import RolloutPages
@@ -46,6 +51,7 @@ _SECURITY = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+ALARMS_S = 3.0
 _FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -61,6 +67,11 @@ class NavEntry(NamedTuple):
 NAV = (
     NavEntry("fleet", "/", "Fleet", whole=False),
     NavEntry("rollouts", "/rollouts", "Rollouts"),
+    NavEntry("hub", "/hub", "Hub"),
+    NavEntry("jobs", "/jobs", "Jobs", whole=False),
+    NavEntry("costs", "/costs", "Costs", whole=False),
+    NavEntry("alarms", "/alarms", "Alarms"),
+    NavEntry("activity", "/activity", "Activity"),
 )
 
 
@@ -71,16 +82,22 @@ class Console:
         self._context = context
         self._entrance = entrance
         self._static = digest_static()
+        status = context.hub.status()
+        self._hub = {"name": status["hub"], "region": status.get("region", "")}
         self._templates = make_environment({"static": f"/static/{self._static}"})
         self._sign_in = SignInPages(context, entrance)
+        self._load = LoadHistory(context.hub, context.now_ms)
+        self._alarms = AlarmCount(context)
         groups = [
             FleetPages(context, FleetIndex(context)).group(),
             DevicePages(context).group(),
             RolloutPages(context).group(),
+            OperationPages(context, self._load).group(),
         ]
         self._pages = [page for group in groups for page in group.pages]
         topics = {name: digest for group in groups for name, digest in group.topics.items()}
         self._live = LiveFeed(topics, self._is_still_valid)
+        self._sampling: asyncio.Task[None] | None = None
 
     def routes(self) -> list[Route]:
         """Return the pages' routes."""
@@ -101,8 +118,14 @@ class Console:
             Route("GET", "/favicon.ico", self.send_icon, "Icon", open_),
         ]
 
+    async def open(self, _app: web.Application) -> None:
+        """Begin to sample the hub's load."""
+        self._sampling = asyncio.create_task(self._load.run(), name="console-load")
+
     async def close(self, _app: web.Application) -> None:
         """End the streams of open pages."""
+        if self._sampling is not None:
+            self._sampling.cancel()
         await self._live.close()
 
     async def send_static(self, request: web.Request) -> web.StreamResponse:
@@ -163,7 +186,8 @@ class Console:
             "viewer": viewer,
             "nav": [entry for entry in NAV if viewer.whole or not entry.whole],
             "here": nav,
-            "hub": self._describe_hub(),
+            "hub": self._hub,
+            "alarms": self._alarms.read() if viewer.whole and nav else 0,
         }
         text = self._templates.get_template(content.template).render(shown)
         return web.Response(
@@ -173,6 +197,17 @@ class Console:
             headers={**_SECURITY, "Cache-Control": "no-store"},
         )
 
-    def _describe_hub(self) -> dict[str, Any]:
-        status = self._context.hub.status()
-        return {"name": status["hub"], "region": status.get("region", ""), "time_ms": self._context.now_ms()}
+
+class AlarmCount:
+    """How many alarms there are, counted anew once a few seconds at most."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._counted_s = float("-inf")
+        self._count = 0
+
+    def read(self) -> int:
+        """Return the number of alarms."""
+        if time.monotonic() - self._counted_s >= ALARMS_S:
+            self._counted_s, self._count = time.monotonic(), len(list_alarms(self._context))
+        return self._count

@@ -56,7 +56,7 @@
         y: { range: (_plot, low, high) => rangeOf(data, low, high) },
       },
       axes: [
-        { ...axis, values: [[86400, "{D} {MMM}"], [3600, "{HH}:{mm}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]] },
+        { ...axis, space: 76, values: [[86400, "{D} {MMM}"], [3600, "{HH}:{mm}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]] },
         { ...axis, size: 56, values: (_plot, ticks) => ticks.map((tick) => short(tick)) },
       ],
     };
