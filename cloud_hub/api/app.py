@@ -28,6 +28,7 @@ from cloud_hub.api.llm_operation import LlmAdminRoutes, LlmCollector
 from cloud_hub.api.monitoring import HealthRoutes, MetricsRoutes, RolloutCollector
 from cloud_hub.api.oip import OipRoutes
 from cloud_hub.api.oip_repository import ModelRepositoryRoutes
+from cloud_hub.api.policies import PolicyRoutes
 from cloud_hub.api.public import LedgerRoutes, TufRoutes
 from cloud_hub.api.rollouts import RolloutRoutes
 from cloud_hub.api.routing import OpenApiRoutes, Route
@@ -148,6 +149,7 @@ class ApiServer:
             CostRoutes(context).routes(),
             HubRoutes(context, release).routes(),
             AlarmRoutes(context).routes(),
+            PolicyRoutes(context).routes(),
             LlmAdminRoutes(context.language_models).routes(),
             RolloutRoutes(context).routes(),
         ]

@@ -28,6 +28,7 @@ from cloud_hub.registry.orders import DenyNotice, Orders
 from cloud_hub.registry.presence import DeviceActivity
 from cloud_hub.registry.registry import Registry
 from cloud_hub.registry.sessions import BrowserSessions
+from cloud_hub.repository.publish import PublishResult
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.looks import GateLook
 from cloud_hub.rollout.planning import RolloutOrder
@@ -89,6 +90,9 @@ class ModelVersions(Protocol):
 
     def list_models(self) -> list[StoredModel]:
         """Return every version, loaded or not."""
+
+    def describe(self, model: str) -> ModelCard:
+        """Return the card of a version, loaded or not. InferRefusedError if it is unknown."""
 
     async def load(self, model: str) -> None:
         """Load a model, `NAME` or `NAME@VERSION`; returns once it is ready. InferRefusedError if it cannot be."""
@@ -191,6 +195,7 @@ class ApiContext:
     `work`: where statements of the registry, the keys and the orders run. `hears_region`: whether this hub would know
     by now what other hubs have revoked. `clock_fault`: what is wrong with the machine's clock, "" if nothing is: no
     certificates are issued by a wrong one. `overview`: of the region's hubs; None of a hub that is alone.
+    `publish_policy`: puts a policy document into the update repository; None: there is none.
     `jobs`: work that outlives its request. `sessions`: of browsers.
     """
 
@@ -224,5 +229,6 @@ class ApiContext:
     hears_region: Callable[[], bool] = lambda: True
     clock_fault: Callable[[], str] = str
     overview: RegionOverview | None = None
+    publish_policy: Callable[[bytes], PublishResult] | None = None
     jobs: JobDesk | None = None
     sessions: BrowserSessions = field(default_factory=BrowserSessions)

@@ -22,8 +22,10 @@ from cloud_hub.console.devices import DevicePages
 from cloud_hub.console.fleet import FleetIndex, FleetPages
 from cloud_hub.console.live import LIVE_PATH, LiveFeed
 from cloud_hub.console.load import LoadHistory
+from cloud_hub.console.models import ModelPages
 from cloud_hub.console.operation import OperationPages
 from cloud_hub.console.pages import ConsolePage, PageContent, Viewer
+from cloud_hub.console.policies import PolicyPages
 from cloud_hub.console.rendering import STATIC, digest_static, make_environment
 from cloud_hub.console.rollouts import RolloutPages
 from cloud_hub.console.sign_in import SignInPages
@@ -67,6 +69,8 @@ class NavEntry(NamedTuple):
 NAV = (
     NavEntry("fleet", "/", "Fleet", whole=False),
     NavEntry("rollouts", "/rollouts", "Rollouts"),
+    NavEntry("models", "/models", "Models"),
+    NavEntry("policies", "/policies", "Policies"),
     NavEntry("hub", "/hub", "Hub"),
     NavEntry("jobs", "/jobs", "Jobs", whole=False),
     NavEntry("costs", "/costs", "Costs", whole=False),
@@ -92,6 +96,8 @@ class Console:
             FleetPages(context, FleetIndex(context)).group(),
             DevicePages(context).group(),
             RolloutPages(context).group(),
+            ModelPages(context).group(),
+            PolicyPages(context).group(),
             OperationPages(context, self._load).group(),
         ]
         self._pages = [page for group in groups for page in group.pages]
@@ -103,7 +109,8 @@ class Console:
         """Return the pages' routes."""
         page, open_ = RouteAccess.PAGE, RouteAccess.OPEN
         found = [
-            Route("GET", each.path, self._make_handler(each), each.nav, page, scope=Scope.READ) for each in self._pages
+            Route(each.method, each.path, self._make_handler(each), each.nav, page, scope=Scope.READ)
+            for each in self._pages
         ]
         opened = {
             SIGN_IN_PATH: self._sign_in.show,

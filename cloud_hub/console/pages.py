@@ -2,11 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 import msgspec
 from aiohttp import web
 
 from cloud_hub.registry.access import Caller, Scope
+from wire.http.guards import read_body
 from wire.http.oip import OipError
 
 PAGE_ROWS = 50  # rows of a table on one page
@@ -49,12 +51,16 @@ LiveDigest = Callable[[str, Viewer], object]
 
 
 class ConsolePage(NamedTuple):
-    """A page. `nav`: the entry of the navigation that it belongs to; `whole`: never for a tenant's key."""
+    """A page. `nav`: the entry of the navigation that it belongs to; `whole`: never for a tenant's key.
+
+    `method` POST: of a form that only shows something; it changes nothing.
+    """
 
     path: str
     handler: PageHandler
     nav: str
     whole: bool = True
+    method: str = "GET"
 
 
 class PageGroup(NamedTuple):
@@ -92,6 +98,16 @@ def cut_page(request: web.Request, rows: int) -> PageCut:
         raise OipError(400, "page is a whole number from 1")
     pages = max(1, -(-rows // PAGE_ROWS))
     return PageCut(min(int(text), pages), pages, rows)
+
+
+async def read_form(request: web.Request, max_bytes: int, within_s: float) -> dict[str, str]:
+    """Return the fields of a form in the request's body. OipError(413 or 408) as `read_body`, 400 if it is none."""
+    body = await read_body(request, max_bytes, within_s)
+    try:
+        fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=8)
+    except ValueError:
+        raise OipError(400, "the form has too many fields") from None
+    return {name: values[0] for name, values in fields.items()}
 
 
 def read_choice(request: web.Request, key: str, allowed: tuple[str, ...]) -> str:

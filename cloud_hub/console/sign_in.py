@@ -5,16 +5,14 @@ those of the API are; how fast they may be tried is limited as for enrolment.
 """
 
 import time
-from urllib.parse import parse_qs
 
 from aiohttp import web
 
 from cloud_hub.api.auth import SIGN_IN_PATH, Authenticator
 from cloud_hub.api.browser import begin_session, enter_by_code, safe_next, set_session_cookie
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.console.pages import PageContent
+from cloud_hub.console.pages import PageContent, read_form
 from cloud_hub.registry.audit import AuditEntry
-from wire.http.guards import read_body
 
 MAX_FORM_BYTES = 4096
 FORM_TIMEOUT_S = 10.0
@@ -36,17 +34,16 @@ class SignInPages:
 
     async def sign_in(self, request: web.Request) -> PageContent | web.Response:
         """Take a key: a redirect with the session's cookie, or the form again with why not."""
-        body = await read_body(request, MAX_FORM_BYTES, FORM_TIMEOUT_S)
-        form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=4)
+        form = await read_form(request, MAX_FORM_BYTES, FORM_TIMEOUT_S)
         gate, where = self._context.gate, request.remote or "unix"
         if not gate.admit_attempt(where, time.monotonic()):
             return self._form(request, _TOO_MANY, 429)
-        token = begin_session(self._entrance, form.get("key", [""])[0].strip())
+        token = begin_session(self._entrance, form.get("key", "").strip())
         if not token:
             gate.record_failure(where, time.monotonic())
             self._audit(request, 401)
             return self._form(request, _NOT_VALID, 401)
-        return _go_in(request, token, safe_next(form.get("next", ["/"])[0]))
+        return _go_in(request, token, safe_next(form.get("next", "/")))
 
     async def enter(self, request: web.Request) -> PageContent | web.Response:
         """Use a one-time code (`?code=...`): a redirect with the session's cookie, or the form with why not."""

@@ -36,6 +36,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     buckets: tuple[int, ...] = ()  # batch sizes that are computed; a batch is padded to the next one
     weight_bytes: int = 0  # of its weights: as stored, once it is loaded as they are in memory; 0 = unknown
     slots: int = 1  # batches that may run at once, one per replica
+    manifest: Manifest | None = None  # of the bundle that it was made of
 
     @property
     def name(self) -> str:
@@ -83,6 +84,7 @@ def make_model_card(manifest: Manifest, max_batch: int = 32, tables: bytes = b""
         max_batch=max_batch,
         tables=tables,
         leakage=manifest.leakage,
+        manifest=manifest,
     )
 
 

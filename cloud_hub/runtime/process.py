@@ -34,6 +34,7 @@ from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.orders_store import open_orders
 from cloud_hub.registry.registry import Registry
 from cloud_hub.registry.sessions import BrowserSessions
+from cloud_hub.repository.publish import publish_policy
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.controller import RolloutController
 from cloud_hub.runtime.bootstrap import HubState, open_leases, open_shared_files, read_version
@@ -55,6 +56,7 @@ from cloud_hub.runtime.policies import PolicyWatcher, repository_reader
 from cloud_hub.runtime.region import FileFollower, list_readers
 from cloud_hub.runtime.rollouts import follow_changes, open_rollouts
 from cloud_hub.runtime.services import HubServices
+from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard, HubKeys, newest_key_number
 from cloud_hub.serving.region_idempotency import RegionKeys, RequestTable
 from cloud_hub.serving.telemetry import InferenceObserver
@@ -302,6 +304,7 @@ class HubProcess:
             clock_fault=self._place.clock.fault if self._place else str,
             overview=self._overview,
             jobs=hub.jobs.desk,
+            publish_policy=lambda document: publish_policy(self._ground.repository, document, utc_now()),
             sessions=BrowserSessions.open(self._ground.state.sessions),
         )
 

@@ -61,6 +61,10 @@ class VersionManager:
             for name, card in sorted(self._lineup.known_models.items())
         ]
 
+    def describe(self, model: str) -> ModelCard:
+        """Card of a version, loaded or not. InferRefusedError(MODEL_GONE) if it is unknown."""
+        return self._lineup.known_models[self._resolve_name(model)]
+
     async def load(self, model: str) -> None:
         """Load a version and wait until it is ready.
 

@@ -161,7 +161,7 @@ htmx.defineExtension("api-json", {
 
 document.body.addEventListener("htmx:afterRequest", (event) => {
   const form = event.target.closest?.("form");
-  if (!form || event.detail.requestConfig.verb === "get") return;
+  if (!form || event.detail.requestConfig.verb === "get" || form.dataset.shows !== undefined) return;
   const line = form.querySelector(".error");
   const fault = event.detail.successful ? "" : faultOf(event.detail.xhr) || "The hub did not answer: try again.";
   if (line) { line.textContent = fault; line.hidden = !fault; } else if (fault) toast(fault);

@@ -89,6 +89,10 @@ class EchoVersions:
             for c in self._hub.cards
         ]
 
+    def describe(self, model: str) -> ModelCard:
+        self._named(model)
+        return self._hub.engines[model].card
+
     async def load(self, model: str) -> None:
         self._named(model)
         self._hub.unloaded.discard(model)
