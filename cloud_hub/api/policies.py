@@ -41,15 +41,17 @@ class PolicyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PolicyComparison(msgspec.Struct, frozen=True):
     """What a document would change. `before`: hash of the policy that it takes the place of, "" for none.
 
-    `changes`: each with a case in which it is so; `findings`: of the linter; `words`: the new policy in sentences.
+    `error`: why it is no policy or was not compared, "" if it was. `changes`: each with a case in which it is so;
+    `findings`: of the linter; `words`: the new policy in sentences.
     """
 
-    name: str
-    version: int
-    before: str
-    words: list[str]
-    findings: list[PolicyFinding]
-    changes: list[PolicyChange]
+    error: str = ""
+    name: str = ""
+    version: int = 0
+    before: str = ""
+    words: list[str] = []
+    findings: list[PolicyFinding] = []
+    changes: list[PolicyChange] = []
 
 
 class PolicyRoutes:
@@ -77,14 +79,14 @@ class PolicyRoutes:
         return answer_json({"policies": [describe_policy(policy) for policy in self._context.hub.policies]})
 
     async def compare(self, request: web.Request) -> web.Response:
-        """Answer with what a document would change: 200; 400 says what is wrong with it."""
+        """Answer with what a document would change: 200, also with `error`: what is wrong with it."""
         document = await read_document(request)
         return answer_json(await compare_document(self._context, document))
 
     async def publish(self, request: web.Request) -> web.Response:
         """Publish a document: 201 with its path and version.
 
-        400 says what is wrong with it, 409 why it may not be published, or that its key is not at this hub.
+        422 says what is wrong with it, 409 why it may not be published, or that its key is not at this hub.
         """
         document = await read_document(request)
         publish = self._context.publish_policy
@@ -93,7 +95,7 @@ class PolicyRoutes:
         try:
             published = await asyncio.to_thread(publish, document.encode())
         except PolicyError as error:
-            raise OipError(400, str(error)) from None
+            raise OipError(422, str(error)) from None
         except (RequestError, ExitError) as error:
             raise OipError(409, str(error)) from None
         if published.request is not None:
@@ -116,7 +118,7 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
 
 
 async def compare_document(context: ApiContext, document: str) -> PolicyComparison:
-    """Compare a document with what is served now. OipError(400) says what is wrong with it."""
+    """Compare a document with what is served now."""
     day, served = context.now_ms() // DAY_MS, context.hub.policies
     return await asyncio.to_thread(_compare, served, document, day)
 
@@ -129,9 +131,9 @@ def _compare(served: tuple[Policy, ...], document: str, day: int) -> PolicyCompa
         after = _put_in_place(before, alone) if before else alone
         changes = diff_policies(before, after) if before else ()
     except PolicyError as error:
-        raise OipError(400, str(error)) from None
+        return PolicyComparison(error=str(error))
     except TooManyCasesError as error:
-        raise OipError(400, f"not compared: {error}") from None
+        return PolicyComparison(error=f"not compared: {error}")
     findings = list(check_documents([parsed], day))
     if before is not None and alone.version <= _version_of(before, alone):
         words = f"version {alone.version} is not above the one served, {_version_of(before, alone)}: devices ignore it"

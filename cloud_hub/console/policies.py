@@ -45,6 +45,8 @@ class PolicyPages:
             found = await compare_document(self._context, document)
         except OipError as error:
             return self._show({"fault": str(error)})
+        if found.error:
+            return self._show({"fault": found.error, "document": document})
         return self._show({"comparison": msgspec.to_builtins(found), "document": document})
 
     def _show(self, found: dict[str, Any]) -> PageContent:

@@ -14,12 +14,15 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from edge_agent.api.explanation import explain_answer
 from edge_agent.api.service import AnswerService, find_label_name, is_answer_id, make_answer_json, parse_truth
 from edge_agent.core.records import EventRecord
 from wire.http.guards import read_body
 from wire.http.oip import OipError, shorten_name
 
 MAX_WAIT_S = 60.0
+DEFAULT_LISTED, MAX_LISTED = 100, 1000
+LIST_S = 2.0
 MAX_STREAMS = 16
 HEARTBEAT_S = 5.0  # also how soon a client that went away is noticed
 MAX_FEEDBACK_BYTES = 1024
@@ -47,12 +50,30 @@ class AnswerRoutes:
     def route_table(self) -> list[web.RouteDef]:
         """All routes with their handlers, for `web.Application.add_routes`."""
         return [
+            web.get("/v1/answers", self.list_answers),
             web.get("/v1/answers/{id}", self.get_answer),
             web.get("/v1/answers/{id}/why", self.explain_answer),
             web.post("/v1/answers/{id}/feedback", self.post_feedback),
             web.get("/v1/events", self.stream_events),
             web.post("/v1/subjects/{subject}/erase", self.erase_subject),
         ]
+
+    async def list_answers(self, request: web.Request) -> web.Response:
+        """`GET /v1/answers`: the newest records, oldest first, at most `?limit=` (100, up to 1000).
+
+        `last_event`: number of the newest one; `/v1/events?after=` goes on from there.
+        """
+        limit, last = _parse_limit(request), await self._service.last_event()
+        found: list[EventRecord] = []
+        if last:
+            with contextlib.suppress(TimeoutError):  # the newest one was erased meanwhile
+                async with asyncio.timeout(LIST_S):
+                    async for record in self._service.events(max(0, last - limit)):
+                        found.append(record)
+                        if record.event >= last:
+                            break
+        rows = [{**make_answer_json(each.answer, self._service.manifest), "event": each.event} for each in found]
+        return _json_response({"records": rows, "last_event": last})
 
     async def get_answer(self, request: web.Request) -> web.Response:
         """`GET /v1/answers/{id}`: all records of an answer, that is the answer and then its correction.
@@ -68,13 +89,15 @@ class AnswerRoutes:
     async def explain_answer(self, request: web.Request) -> web.Response:
         """`GET /v1/answers/{id}/why`: everything kept about one answer.
 
-        Its records, what left the device for it, and how its question ended. 404 for an unknown id.
+        Its records, what left the device for it, how its question ended, and `words`: the same in sentences. 404 for an
+        unknown id.
         """
         facts = await self._service.explain(_parse_answer_id(request))
         if not facts:
             raise _unknown_answer(request)
         for record in facts.get("records", []):
             record["label_name"] = find_label_name(record["prediction"]["label"], self._service.manifest)
+        facts["words"] = [{"about": line.about, "text": line.text} for line in explain_answer(facts)]
         return _json_response(facts)
 
     async def erase_subject(self, request: web.Request) -> web.Response:
@@ -177,6 +200,13 @@ def _parse_answer_id(request: web.Request) -> str:
 
 def _unknown_answer(request: web.Request) -> OipError:
     return OipError(404, f"no answer {request.match_info['id']} is known here")
+
+
+def _parse_limit(request: web.Request) -> int:
+    text = request.query.get("limit", str(DEFAULT_LISTED))
+    if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_LISTED):
+        raise OipError(400, f"limit is a whole number from 1 to {MAX_LISTED}")
+    return int(text)
 
 
 def _parse_wait_s(request: web.Request) -> float:

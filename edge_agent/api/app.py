@@ -1,8 +1,10 @@
 """The local HTTP API as one aiohttp application behind its access checks, and the server that runs it.
 
-Rule: every route passes the same middlewares (host name, token, TLS); only `/healthz` never needs a token.
+Rule: every route passes the same middlewares (host name, token, TLS); only `/healthz` and the console's
+empty page never need a token.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -11,10 +13,13 @@ from edge_agent.api.answers import HEARTBEAT_S, AnswerRoutes
 from edge_agent.api.health import HealthRoutes
 from edge_agent.api.oip import InferLimits, OipRoutes
 from edge_agent.api.openapi import OpenApiRoutes
+from edge_agent.api.policy import PolicyRoutes
 from edge_agent.api.service import AnswerService
+from edge_agent.console.pages import PAGE_ROUTES, page_table
+from policies.model.policy import Policy
 from wire.http.guards import IDLE_TIMEOUT_S, ServerAccess, load_token, open_site, security_middlewares
 
-OPEN_ROUTES = frozenset({"/healthz"})
+OPEN_ROUTES = frozenset({"/healthz"}) | PAGE_ROUTES
 SHUTDOWN_S = 2.0
 
 
@@ -25,11 +30,12 @@ def build_app(
     limits: InferLimits | None = None,
     version: str = "0",
     heartbeat_s: float = HEARTBEAT_S,
+    policy: Callable[[], Policy | None] = lambda: None,
 ) -> web.Application:
     """Assemble the application of all routes. `version`: the server version that it reports.
 
-    `door`: who may call, and from where. `limits`: of inference requests. Raises ExitError(CREDENTIALS) if the token
-    file is not private.
+    `door`: who may call, and from where. `limits`: of inference requests. `policy`: returns the one obeyed now. Raises
+    ExitError(CREDENTIALS) if the token file is not private.
     """
     limits = limits or InferLimits()
     token = load_token(door)
@@ -39,6 +45,8 @@ def build_app(
     answers = AnswerRoutes(service, heartbeat_s)
     app.add_routes(OipRoutes(service, version, limits).route_table())
     app.add_routes(answers.route_table())
+    app.add_routes(PolicyRoutes(policy).route_table())
+    app.add_routes(page_table())
     app.add_routes(HealthRoutes(service).route_table())
     app.add_routes(OpenApiRoutes(service, version, protected=bool(token)).route_table())
     app.on_shutdown.append(answers.close_streams)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from edge_agent.api.answers import DEFAULT_LISTED, MAX_LISTED
 from edge_agent.api.service import AnswerService
 from models.bundle.manifest import Manifest, ModelKind
 from wire.http.openapi import (
@@ -65,6 +66,7 @@ _RECORDS: Schema = {
     "properties": {"answer_id": _ID, "records": {"type": "array", "items": _RECORD, "minItems": 1}},
 }
 _WAIT: Schema = {"type": "number", "minimum": 0, "default": 0, "description": "Seconds to wait for a correction"}
+_LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": DEFAULT_LISTED}
 _AFTER: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "default": 0, "description": "Event number"}
 _SUBJECT: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "Keyed hash of a data subject"}
 
@@ -128,6 +130,7 @@ def _list_answers(manifest: Manifest | None, token: TokenNeed) -> list[ApiOperat
     records = "An answer and its correction"
     events = "Answers and corrections as server-sent events; `Last-Event-ID` goes on where a stream ended"
     return [
+        describe("GET", "/v1/answers", "The newest records, oldest first", parameters={"limit": _LIMIT}),
         describe("GET", _ANSWER, records, parameters={"id": _ID, "wait_s": _WAIT}, gives=_RECORDS),
         describe("GET", _ANSWER + "/why", "Why an answer is what it is, and what left for it", parameters={"id": _ID}),
         describe(
@@ -152,6 +155,7 @@ def _list_health(token: TokenNeed) -> list[ApiOperation]:
         describe("GET", "/healthz", "Whether the event loop runs", TokenNeed.NEVER, gives=_flag("live")),
         describe("GET", "/readyz", "Whether a sample would be answered now", gives=_flag("ready")),
         describe("GET", "/v1/status", "The agent's whole status"),
+        describe("GET", "/v1/policy", "The policy that this device obeys now, in sentences"),
         describe("POST", "/v1/refresh", "Look for updates soon", status=202),
         describe("GET", "/metrics", "Metrics for Prometheus", content_type="text/plain", gives=TEXT),
         describe("GET", "/openapi.json", "This description"),

@@ -287,7 +287,7 @@ class AgentProcess:
             return None
         door = self._config.api_access()
         limits = self._config.infer_limits()
-        app = build_app(self._agent, door, limits=limits, version=read_version())
+        app = build_app(self._agent, door, limits=limits, version=read_version(), policy=lambda: self._standing.policy)
         server = ApiServer(app, door)
         url = await server.start()
         ApiAddress(url, door.token_file, door.tls_cert if url.startswith("https") else "").save(self._state)

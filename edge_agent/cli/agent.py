@@ -19,9 +19,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from edge_agent.cli import explain
+from edge_agent.api import explanation as explain
+from edge_agent.api.explanation import explain_answer
 from edge_agent.cli.client import find_running_agent, request_json
-from edge_agent.cli.explain import explain_answer
 from edge_agent.system.settings import ApiAddress
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_new_file

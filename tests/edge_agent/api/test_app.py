@@ -293,7 +293,7 @@ def routes() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("method", "route"), routes())
 async def test_denied_a_stranger_is_kept_out_of_every_route(method, route, tmp_path):
     agent = MemoryAgent()
-    path = route.format(model="echo", version="7", id="0" * 32, subject="0" * 64)
+    path = route.format(model="echo", version="7", id="0" * 32, subject="0" * 64, name="agent.js")
     async with serve_api(agent) as session:
         assert (await session.request(method, path, headers={"Host": "evil.example"})).status == 403
         assert (await session.request(method, path, headers={"Origin": "http://evil.example"})).status == 403
@@ -311,7 +311,7 @@ def test_every_route_of_the_protocol_and_of_ours_is_there():
     paths = {path for _, path in routes()}
     assert paths > OPEN_ROUTES
     assert {"/v2", "/v2/models/{model}/versions/{version}/infer", "/v1/events", "/v1/answers/{id}/why"} < paths
-    assert len(routes()) == 20
+    assert len(routes()) == 24
 
 
 async def test_a_unix_socket_serves_and_is_gone_afterwards(tmp_path):

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge_agent.api.explanation import explain_answer
 from edge_agent.api.json_lines import JsonLines
 from edge_agent.api.service import find_value
 from edge_agent.api.sources import FolderWatcher, SampleFeed
-from edge_agent.cli.explain import explain_answer
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource
 from edge_agent.storage import answers, schema
 from models.bundle.manifest import InputSpec, ModelKind

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge_agent.api.explanation import explain_answer
 from edge_agent.api.service import make_answer_json, make_parameters
-from edge_agent.cli.explain import explain_answer
 from edge_agent.core.records import AnswerKind, AnswerSource
 from models.runtime.runner import EchoRunner
 from policies.model.reasons import DecisionReason

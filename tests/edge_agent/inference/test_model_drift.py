@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.cli.explain import format_drift
+from edge_agent.api.explanation import format_drift
 from edge_agent.inference.model import AbsentRunner, ServingModel
 from edge_agent.system.clock import HubClock
 from models.bundle.measurements import GateFigures
