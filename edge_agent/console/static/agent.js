@@ -1,7 +1,7 @@
 // The device's console: asks the local API and shows what it says. Every text is set as text, never as HTML.
 "use strict";
 
-const KEPT = 500, SHOWN = 40, AGAIN_MS = 1500, STATUS_MS = 2000, SVG = "http://www.w3.org/2000/svg";
+const KEPT = 500, SHOWN = 15, AGAIN_MS = 1500, STATUS_MS = 2000, SVG = "http://www.w3.org/2000/svg";
 const byId = (id) => document.getElementById(id);
 const answers = new Map(); // by answer_id, in the order in which they came: {answer, correction}
 let token = "", dirty = true;
