@@ -56,7 +56,7 @@ class ModelPages:
             }
             for kept in versions.list_models()
         ]
-        return PageContent("models.html", {"models": rows}, "Models", topic="models")
+        return PageContent("model_list.html", {"models": rows}, "Models", topic="models")
 
     async def show(self, request: web.Request, _viewer: Viewer) -> PageContent:
         """Show one version; 404 if this hub has none of this name."""

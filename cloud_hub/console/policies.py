@@ -32,7 +32,7 @@ class PolicyPages:
         """Show the policies served, in words."""
         policies, now_ms = self._context.hub.policies, self._context.now_ms()
         shown = [{**describe_policy(each), "days": days_left(each, now_ms)} for each in policies]
-        return PageContent("policies.html", {"policies": shown}, "Policies", topic="policies")
+        return PageContent("policy_list.html", {"policies": shown}, "Policies", topic="policies")
 
     async def show_form(self, _request: web.Request, _viewer: Viewer) -> PageContent:
         """Show the form that takes a document."""

@@ -67,13 +67,15 @@ class AnswerRoutes:
         found: list[EventRecord] = []
         if last:
             with contextlib.suppress(TimeoutError):  # the newest one was erased meanwhile
-                async with asyncio.timeout(LIST_S):
-                    async for record in self._service.events(max(0, last - limit)):
-                        found.append(record)
-                        if record.event >= last:
-                            break
+                await asyncio.wait_for(self._collect(found, max(0, last - limit), last), LIST_S)
         rows = [{**make_answer_json(each.answer, self._service.manifest), "event": each.event} for each in found]
         return _json_response({"records": rows, "last_event": last})
+
+    async def _collect(self, found: list[EventRecord], after: int, last: int) -> None:
+        async for record in self._service.events(after):
+            found.append(record)
+            if record.event >= last:
+                return
 
     async def get_answer(self, request: web.Request) -> web.Response:
         """`GET /v1/answers/{id}`: all records of an answer, that is the answer and then its correction.
