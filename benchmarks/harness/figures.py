@@ -48,6 +48,8 @@ def format_amount(figure: Figure) -> str:
 
 
 def format_line(figure: Figure) -> str:
+    if not math.isfinite(figure.value):
+        return f"{figure.name}: not measured (aim {figure.aim})"
     verdict = "held" if figure.held else "NOT HELD"
     return f"{figure.name}: {format_amount(figure)} (aim {figure.aim}: {verdict})"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.__main__ import BenchmarkSuite, render_part, replace_part
 from benchmarks.harness.figures import Figure, format_line
 from benchmarks.harness.machine import read_load
-from benchmarks.large import cards, devices, encoders, loading, ranks, tensor_parallel
+from benchmarks.large import cards, devices, encoders, escalation, loading, ranks, tensor_parallel
 from benchmarks.sharding import run as sharding
 
 KEPT = Path(".cache/bench-large")
@@ -29,6 +29,7 @@ ROWS: dict[str, Callable[[Path], list[Figure]]] = {
     "encoders": encoders.measure_encoders,
     "dtensor": tensor_parallel.measure_tensor_parallel,
     "lost-ranks": ranks.measure_lost_ranks,
+    "escalation": escalation.measure_cpu_escalation,
     "cards": cards.measure_cards,
 }
 SUITE = BenchmarkSuite("Large models on the hub", "make bench-large", {})

@@ -1,4 +1,4 @@
-"""Benchmarks on a graphics card: bfloat16 over eager float32, and the share of the card's own measured peak.
+"""Benchmarks on a graphics card: bfloat16 over eager float32, the share of its own measured peak, and an escalation.
 
 Without a card nothing is measured, and the figures say so.
 """
@@ -12,25 +12,28 @@ import torch
 from torch import nn
 
 from benchmarks.harness.figures import Figure, find_median
+from benchmarks.large.escalation import measure_escalation
+from cloud_hub.engine.card import RecordedStep
 from cloud_hub.engine.devices import count_usable_cards
-from cloud_hub.engine.steps import RecordedStep
+from policies.serving.computing import DeviceChoice
 
 NO_CARD = ("no card here: `make bench-large ARGS='--only cards'` on a machine with one",)
+STEP = "card: bfloat16 and CUDA graph step over torch eager float32"
 SHARE = "card: share of its measured peak at the best batch"
+ROWS = ((STEP, "x", 0.35), (SHARE, "%", 60.0), ("cuda: p50 of a sealed escalation over the model's own time", "x", 1.3))
 WIDTH, LAYERS, LENGTH = 1024, 24, 128  # a BERT-Large
 BATCHES = (1, 8, 32, 64, 128, 256)
 ROUNDS, STEPS = 5, 10
 PEAK_SIDE = 8192
 
 
-def measure_cards(_folder: Path) -> list[Figure]:
-    """Time of a step beside eager float32, and the share of the peak of a large product at the best batch."""
+def measure_cards(folder: Path) -> list[Figure]:
+    """Time of a step beside eager float32, the share of the peak of a large product, and a sealed escalation."""
     if not count_usable_cards():
         return [
-            Figure("card: bfloat16 and CUDA graph step over torch eager float32", math.nan, "x", 0.35, terms=NO_CARD),
-            Figure(SHARE, math.nan, "%", 60.0, more_is_better=True),
+            Figure(name, math.nan, unit, aim, more_is_better=unit == "%", terms=NO_CARD) for name, unit, aim in ROWS
         ]
-    return [_compare_steps(), _measure_share()]
+    return [_compare_steps(), _measure_share(), measure_escalation(folder, DeviceChoice.CUDA)]
 
 
 def _make_encoder(dtype: torch.dtype) -> nn.Module:
@@ -60,7 +63,7 @@ def _compare_steps() -> Figure:
         quick_s.append(_time_steps(lambda: recorded(narrow)))
     ours, theirs = find_median(quick_s), find_median(slow_s)
     terms = (f"{ours * 1e3:.2f} ms over {theirs * 1e3:.2f} ms, batch 8",)
-    return Figure("card: bfloat16 and CUDA graph step over torch eager float32", ours / theirs, "x", 0.35, terms=terms)
+    return Figure(STEP, ours / theirs, "x", 0.35, terms=terms)
 
 
 @torch.inference_mode()
@@ -76,6 +79,4 @@ def _measure_share() -> Figure:
         best, at = max((best, at), (rate, batch))
     terms = (f"{best / 1e12:.0f} of {peak / 1e12:.0f} TFLOP/s, at a batch of {at}",)
     share = 100 * best / peak
-    return Figure(
-        "card: share of its measured peak at the best batch", share, "%", 60.0, more_is_better=True, terms=terms
-    )
+    return Figure(SHARE, share, "%", 60.0, more_is_better=True, terms=terms)

@@ -2,9 +2,11 @@
 
 Rule: only what the options allow is ever tried, and whoever looks sees it (`setup.fallback`). A batch that meets a
 fault is computed again by the next runner, so that it is answered once; without a next one it fails, and the core
-keeps its items.
+keeps its items. Several threads may run batches at once: the first that meets a fault replaces the runner, and those
+that had a batch there go on with the next one too.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -38,6 +40,7 @@ class FallbackGraphRunner:
         self._runner = self._makers.pop(0)()
         self._why = fallback
         self._started = False
+        self._replacing = threading.RLock()
 
     @property
     def inline(self) -> bool:
@@ -57,25 +60,33 @@ class FallbackGraphRunner:
 
     def start(self) -> None:
         """Start the first runner that can be. EngineError or BundleError of the last one tried."""
-        while not self._started:
-            try:
-                self._runner.start()
-                self._started = True
-            except _GIVES_WAY as fault:
-                self._replace_runner(fault)
+        with self._replacing:
+            while not self._started:
+                try:
+                    self._runner.start()
+                    self._started = True
+                except _GIVES_WAY as fault:
+                    self._replace_runner(fault)
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
         """Run a batch; after a fault on the next runner, which is loaded first."""
+        runner = self._ensure_runner()
         try:
-            self.start()
-            return self._runner.run(graph, columns)
+            return runner.run(graph, columns)
         except DeviceFaultError as fault:
-            self._replace_runner(fault)
+            with self._replacing:
+                if self._runner is runner:
+                    self._replace_runner(fault)
+        return self._ensure_runner().run(graph, columns)
+
+    def _ensure_runner(self) -> GraphRunner:
+        """The present runner, started. EngineError if none can be."""
         try:
-            self.start()
+            with self._replacing:
+                self.start()
+                return self._runner
         except BundleError as error:  # its files were sound at the start
             raise EngineError(str(error)) from None
-        return self._runner.run(graph, columns)
 
     def health(self) -> EngineHealth:
         """Health of the present runner."""

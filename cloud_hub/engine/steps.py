@@ -2,9 +2,8 @@
 
 Rule: a step is made on the golden set's samples and serves only where it gives what the graph itself gives there, by
 the tolerance of the precisions; until it is made, and where it cannot be, the graph serves. No batch waits for a
-compiler: it works on a thread of its own, one step at a time in the whole process. A recording takes milliseconds and
-is made where it is first asked for, at the warm-up, by the thread that owns the card.
-Source of recordings: torch's notes "CUDA semantics", CUDA graphs.
+compiler: it works on a thread of its own, one step at a time in the whole process. A recording (`card.StepRecorder`)
+takes milliseconds and is made where it is first asked for, at the warm-up.
 """
 
 import copy
@@ -12,13 +11,14 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, fx
 
+from cloud_hub.engine.card import first_output
 from cloud_hub.engine.precision import GoldenColumns, compare_outputs
 from models.bundle.bundle import Bundle
 from models.graph.module import TORCH_ERRORS
@@ -26,7 +26,6 @@ from models.graph.precision import GraphNumbers, compute_in
 
 GraphStep = Callable[..., Tensor]
 StepMaker = Callable[[fx.GraphModule, Sequence[Tensor]], GraphStep]
-_WARM_ROUNDS = 3  # before a recording: libraries choose their algorithms in the first runs
 _compiling = threading.Lock()  # TorchInductor is not made for two threads at once
 
 
@@ -54,41 +53,7 @@ def compile_step(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> GraphStep:
                 made = inductor.compile(fx.GraphModule(graph, copy.deepcopy(graph.graph)), list(inputs))
     except Exception as error:  # noqa: BLE001 - whatever a compiler raises: the graph goes on as it is
         raise StepRefusedError(_describe_error(error)) from None
-    return lambda *given: _first_output(made(*given))
-
-
-class RecordedStep:
-    """A step recorded as a CUDA graph: inputs are copied to where the recording reads them, the result lies in it.
-
-    Used by the one thread that owns the card; the result holds until the next call.
-    """
-
-    def __init__(self, graph: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
-        self._inputs = [given.clone() for given in inputs]
-        side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_ROUNDS):
-                graph(*self._inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        self._recording = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._recording):
-            self._output: Tensor = _first_output(graph(*self._inputs))
-
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """Play the recording on other inputs of the same shapes."""
-        for place, given in zip(self._inputs, inputs, strict=True):
-            place.copy_(given, non_blocking=True)
-        self._recording.replay()
-        return self._output
-
-
-def record_step(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> GraphStep:
-    """Record a graph for inputs of these shapes. StepRefusedError if the card cannot."""
-    try:
-        return RecordedStep(graph, inputs)
-    except (RuntimeError, NotImplementedError) as error:
-        raise StepRefusedError(_describe_error(error)) from None
+    return lambda *given: first_output(made(*given))
 
 
 class StepCheck:
@@ -178,12 +143,8 @@ class StepTable:
             self.why = _describe_error(error)
 
 
-def _first_output(made: Tensor | Sequence[Tensor]) -> Tensor:
-    return made if isinstance(made, Tensor) else made[0]
-
-
 def _read_output(made: Tensor | Sequence[Tensor]) -> npt.NDArray[np.float32]:
-    found = _first_output(made).float().cpu().numpy()
+    found = first_output(made).float().cpu().numpy()
     return np.array(found.reshape(len(found), -1))  # a copy: a recording writes its next result there
 
 

@@ -4,8 +4,10 @@ Rule: everything runs in evaluation mode without gradients, on the device and in
 name; the device's half has no say. A precision other than float32 is checked on the golden set before it serves.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -17,10 +19,11 @@ from torch import fx
 
 from cloud_hub.engine.base import EngineError, EngineHealth, EngineState
 from cloud_hub.engine.bundle import TAIL, WHOLE, Array, BundleEngine, GraphRunner
+from cloud_hub.engine.card import CARD_DEPTH, CardStreams, StepRecorder, TorchCard
 from cloud_hub.engine.devices import cards_compute_bfloat16, count_usable_cards
 from cloud_hub.engine.fallback import DeviceFaultError, FallbackGraphRunner
 from cloud_hub.engine.precision import GoldenColumns, PrecisionError
-from cloud_hub.engine.steps import GraphStep, StepCheck, StepTable, compile_step, record_step
+from cloud_hub.engine.steps import GraphStep, StepCheck, StepTable, compile_step
 from cloud_hub.engine.types import EngineSetup, make_bundle_card
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError
@@ -41,7 +44,7 @@ _TRIES = 3
 class ServedGraphs(NamedTuple):
     """Graphs that serve: `checks` judge a batch before it runs, `graphs` compute it in `numbers`.
 
-    `steps`: what they take the place of, where there is a quicker step for a batch size.
+    `steps`: what they take the place of, where there is a quicker step for a batch size. `streams`: of the card.
     """
 
     checks: Mapping[str, HubGraphModule]
@@ -49,6 +52,7 @@ class ServedGraphs(NamedTuple):
     numbers: GraphNumbers
     precision: Precision
     steps: Mapping[str, GraphStep] | None = None
+    streams: CardStreams | None = None
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
         """Run a batch. BundleError if it does not fit the graph; what torch raises goes through."""
@@ -56,13 +60,14 @@ class ServedGraphs(NamedTuple):
         self.checks[graph].check_inputs(inputs)
         compute = (self.steps or self.graphs)[graph]
         with torch.inference_mode(), compute_in(self.numbers):
-            made: torch.Tensor = compute(*(self._move_input(tensor) for tensor in inputs))
-            found: npt.NDArray[np.float32] = made.float().cpu().numpy()
-        return found
+            if self.streams:
+                return _as_array(self.streams.run(inputs, compute))
+            return _as_array(compute(*(each.to(self.numbers.device) for each in inputs)).float().cpu())
 
-    def _move_input(self, tensor: torch.Tensor) -> torch.Tensor:
-        device = self.numbers.device
-        return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+def _as_array(made: torch.Tensor) -> npt.NDArray[np.float32]:
+    found: npt.NDArray[np.float32] = made.numpy()
+    return found
 
 
 class TorchGraphRunner:
@@ -73,11 +78,12 @@ class TorchGraphRunner:
     while they serve, for each batch size that the warm-up runs; on a card each is recorded then.
     """
 
-    depth = 1
     ranks = ()
 
     def __init__(self, bundle: Bundle, target: ComputeTarget, threads: int = 1, *, compiles: bool = False) -> None:
-        self.inline = not target.cuda  # an accelerator belongs to one thread
+        self.inline = not target.cuda  # the event loop never waits for a card
+        self.depth = CARD_DEPTH if target.cuda else 1
+        self._room = threading.BoundedSemaphore(self.depth)
         self._bundle = bundle
         self._target = target
         self._threads = threads
@@ -104,18 +110,20 @@ class TorchGraphRunner:
         self._setup = EngineSetup(str(served.numbers.device), served.precision, count_weight_bytes(served.graphs))
         if self._compiles or self._target.cuda:
             self._steps = steps = self._open_steps(served)
-            self._served = served._replace(steps=steps.graphs)
+            streams = CardStreams(TorchCard(served.numbers.device)) if self._target.cuda else None
+            self._served = served._replace(steps=steps.graphs, streams=streams)
 
     def _open_steps(self, served: ServedGraphs) -> StepTable:
         on_card = served.numbers.device != _CPU
-        make = record_step if on_card else compile_step
+        make = StepRecorder() if on_card else compile_step
         return StepTable(served.graphs, StepCheck(self._bundle, served.numbers), make, behind=not on_card)
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
         if self._served is None:
             raise EngineError("the engine is not started")
         try:
-            return self._served.run(graph, columns)
+            with self._room:
+                return self._served.run(graph, columns)
         except BundleError as error:
             raise EngineError(str(error)) from None
         except TORCH_ERRORS as error:
@@ -131,7 +139,8 @@ class TorchGraphRunner:
         if self._steps is not None:
             self._steps.close()
         if self._target.cuda:
-            torch.cuda.empty_cache()
+            with suppress(*TORCH_ERRORS):  # a card that is gone has nothing to give back, and another runner waits
+                torch.cuda.empty_cache()
 
     def _prepare_graphs(self, stored: ServedGraphs) -> ServedGraphs:
         precision = self._target.precision

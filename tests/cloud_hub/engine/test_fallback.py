@@ -1,14 +1,21 @@
 """What a hub computes on when a card vanishes or is full, and when a precision breaks the golden set."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
 from cloud_hub.engine.base import EngineError, EngineHealth, EngineState
 from cloud_hub.engine.fallback import DeviceFaultError, FallbackGraphRunner
 from cloud_hub.engine.precision import PrecisionError
+from cloud_hub.engine.torch import TorchGraphRunner
 from cloud_hub.engine.types import EngineSetup
 from models.bundle.manifest import BundleError
-from policies.serving.computing import Precision
+from policies.serving.computing import ComputeTarget, Precision
 
 ONE = [np.ones((2, 3), np.float32)]
 GONE = DeviceFaultError("digits@7: cannot compute in bfloat16 on a graphics card: CUDA error: unspecified")
@@ -122,3 +129,30 @@ def test_what_was_asked_for_and_is_not_there_from_the_start_is_said():
     runner = FallbackGraphRunner([lambda: StubRunner("cpu")], "no graphics card is there")
     runner.start()
     assert runner.setup.fallback == "no graphics card is there"
+
+
+def test_two_batches_that_meet_a_vanished_card_replace_it_once_and_both_are_answered(monkeypatch):
+    card, host = StubRunner("cuda:0"), StubRunner("cpu")
+    both = threading.Barrier(2, timeout=30)
+
+    def fail(graph, columns):
+        both.wait()  # both are on the card when it goes
+        raise GONE
+
+    runner = FallbackGraphRunner([lambda: card, lambda: host])
+    runner.start()
+    monkeypatch.setattr(card, "run", fail)
+    with ThreadPoolExecutor(2) as threads:
+        found = [each.tolist() for each in threads.map(lambda _: runner.run("tail", ONE), range(2))]
+    assert found == [[[3.0], [3.0]]] * 2
+    assert (card.stopped, host.started, host.batches) == (1, 1, 2)
+    assert runner.setup.fallback == str(GONE)
+
+
+def test_a_card_that_cannot_even_be_let_go_gives_way(monkeypatch):
+    def refuse() -> None:
+        raise RuntimeError("CUDA error: device not found")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
+    bundle: Any = SimpleNamespace(manifest=SimpleNamespace(model="digits@7"))
+    TorchGraphRunner(bundle, ComputeTarget(cuda=True, precision=Precision.BFLOAT16)).stop()

@@ -22,13 +22,15 @@ LAYERS_A_FILE = 16  # 1 GiB
 _LINEAR = "aten.linear.default"
 
 
-def make_stack_version(folder: Path, layers: int, *, sparse: bool = True) -> Bundle:
-    """Write a version with `layers` layers into `folder`."""
+def make_stack_version(folder: Path, layers: int, *, sparse: bool = True, rounds: int = 1) -> Bundle:
+    """Write a version with `layers` layers into `folder`; a sample passes them `rounds` times."""
+    folder.mkdir(parents=True, exist_ok=True)
     shapes = {"w0": (WIDTH, LABELS), **{f"w{at}": (WIDTH, WIDTH) for at in range(1, layers + 1)}}
     last = f"w{layers + 1}"
     shapes[last] = (LABELS, WIDTH)
     names = list(shapes)
-    files: dict[str, bytes | Path] = {"hub.json": _build_graphs(shapes)}
+    order = [names[0], *names[1:-1] * rounds, last]
+    files: dict[str, bytes | Path] = {"hub.json": _build_graphs(shapes, order)}
     for number, begin in enumerate(range(0, len(names), LAYERS_A_FILE), 1):
         path = folder / f"hub-{number:05d}.safetensors"
         _write_file(path, {name: shapes[name] for name in names[begin : begin + LAYERS_A_FILE]}, last, sparse=sparse)
@@ -41,10 +43,10 @@ def make_stack_version(folder: Path, layers: int, *, sparse: bool = True) -> Bun
     return made
 
 
-def _build_graphs(shapes: dict[str, tuple[int, int]]) -> bytes:
+def _build_graphs(shapes: dict[str, tuple[int, int]], order: list[str]) -> bytes:
     """Build both graphs: linear and relu in turns, and the input added to what comes out."""
     nodes: list[GraphNode] = []
-    for name in shapes:
+    for name in order:
         taken = {"node": len(nodes) - 1} if nodes else {"input": 0}
         nodes += [GraphNode(_LINEAR, [taken, {"weight": name}]), GraphNode("aten.relu.default", [{"node": len(nodes)}])]
     nodes.append(GraphNode("aten.add.Tensor", [{"input": 0}, {"node": len(nodes) - 1}]))
