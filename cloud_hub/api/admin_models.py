@@ -34,6 +34,7 @@ class ModelRoutes:
     """Routes that list model versions and retire them, for operators of the whole hub."""
 
     def __init__(self, context: ApiContext) -> None:
+        self._hub = context.hub
         self._versions = context.versions
         self._engines = context.engines
         self._now_ms = context.now_ms
@@ -73,12 +74,16 @@ class ModelRoutes:
         return answer_json({"retired": model, "spoke": users_json(spoke)})
 
     def _model_json(self, kept: StoredModel) -> dict[str, Any]:
-        """Return a version as the API shows it; `speaking`: how many devices use it, `setup`: what it runs on."""
+        """Return a version as the API shows it.
+
+        `speaking`: how many devices use it; `setup`: what it runs on; `replicas`: of one that follows its load.
+        """
         model = f"{kept.name}@{kept.version}"
         spoke = self._versions.devices_using(model, self._now_ms())
         setup = self._engines.setups().get(model)
         runs_on = msgspec.to_builtins(setup) if setup else None
-        return {"model": model, "state": kept.state, "reason": kept.reason, "speaking": len(spoke), "setup": runs_on}
+        found = {"model": model, "state": kept.state, "reason": kept.reason, "speaking": len(spoke), "setup": runs_on}
+        return found | {"replicas": self._hub.status().get("replicas", {}).get(model)}
 
 
 def users_json(spoke: dict[str, int]) -> list[dict[str, Any]]:

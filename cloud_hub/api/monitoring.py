@@ -9,7 +9,7 @@ asking often costs the engines nothing. Strangers get no reason, and have it mea
 import asyncio
 import time
 from collections import Counter as Counted
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -66,6 +66,7 @@ class HubCollector(Collector):
         for card in self._context.inference.cards:
             queued.add_metric([card.name], float(waiting.get(card.name, 0)) if isinstance(waiting, dict) else 0.0)
         yield queued
+        yield from collect_replicas(status.get("replicas", {}))
         yield from self._device_metrics()
         yield from collect_batches(self._context.observer.timings)
 
@@ -144,6 +145,21 @@ class MetricsRoutes:
             return response
 
         return middleware
+
+
+def collect_replicas(replicas: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield how many replicas of each scaled model are wanted and run, and what its load takes in parts of one."""
+    wanted = GaugeMetricFamily("skerry_hub_replicas_wanted", "Replicas that its load asks for.", labels=["model"])
+    running = GaugeMetricFamily("skerry_hub_replicas", "Replicas that run here.", labels=["model"])
+    need = GaugeMetricFamily(
+        "skerry_hub_replicas_needed", "What its load here takes, in parts of a replica: to be summed over hubs.",
+        labels=["model"],
+    )  # fmt: skip
+    for model, found in replicas.items():
+        wanted.add_metric([model], found["wanted"])
+        running.add_metric([model], found["running"])
+        need.add_metric([model], found["need"])
+    yield from (wanted, running, need)
 
 
 def collect_batches(timings: InferenceTimings) -> Iterator[Metric]:
@@ -301,6 +317,9 @@ class HealthRoutes:
         if not probes and self._language_models.models:
             ready = any(model.ready for model in self._language_models.models)
             return "" if ready else "no language model has an engine that is ready"
+        if not probes and (status := self._hub.status()).get("replicas"):
+            down = status.get("engines_down")
+            return f"{down[0]} failed" if down else ""  # its models rest, and are loaded for whoever asks
         return _find_failed(probes)
 
 

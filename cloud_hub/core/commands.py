@@ -246,6 +246,13 @@ class UnloadModel(msgspec.Struct, frozen=True):
     model: str
 
 
+class SetReplicas(msgspec.Struct, frozen=True):
+    """Command: run so many replicas of a loaded model; `ModelLineup.on_replicas` is told when the number changes."""
+
+    model: str
+    count: int
+
+
 class SendNote(msgspec.Struct, frozen=True):
     """Command: sign a note and send it to the device."""
 
@@ -278,6 +285,6 @@ class AnswerWebSample(msgspec.Struct, frozen=True):
 
 Command = (
     StoreQuestion | SealVerdict | StoreEnding | DeleteQuestion | LookUpQuestions | PruneRows | RunBatch | CheckEngine
-    | LoadModel | UnloadModel | SendNote | SendFrame | SuspendDevice | AnswerWebSample | LogLedgerHead
+    | LoadModel | UnloadModel | SetReplicas | SendNote | SendFrame | SuspendDevice | AnswerWebSample | LogLedgerHead
     | RecordInstallReport | ResendAssignments
 )  # fmt: skip

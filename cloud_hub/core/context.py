@@ -24,6 +24,7 @@ from cloud_hub.core.commands import (
     SuspendDevice,
 )
 from cloud_hub.core.policy_check import QuestionValidator
+from cloud_hub.core.replica_scaling import ReplicaScaling
 from cloud_hub.core.rounds import QuestionRound
 from cloud_hub.core.scheduler import Batcher
 from cloud_hub.core.verification import DroppedFrame
@@ -210,6 +211,7 @@ class CoreContext:
     memory: QuestionMemory
     batcher: Batcher
     round: QuestionRound
+    scaling: ReplicaScaling
     counts: "Counter[str]"
 
     def decrypt_question(self, frame: Frame) -> DecryptedQuestion | RefusalReason:

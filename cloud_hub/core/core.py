@@ -35,6 +35,7 @@ from cloud_hub.core.notes import NoteHandler
 from cloud_hub.core.policy_check import PolicyRecheck, QuestionValidator
 from cloud_hub.core.queues import Batch
 from cloud_hub.core.region_news import RegionNews
+from cloud_hub.core.replica_scaling import ReplicaScaling
 from cloud_hub.core.rounds import QuestionRound
 from cloud_hub.core.scheduler import Batcher
 from cloud_hub.core.shards import DueReceipts, ServedShards
@@ -85,7 +86,7 @@ class HubCore:
         self.round = QuestionRound(RoundLimits(settings.gather_s), memory.__len__)
         self._context = CoreContext(
             settings=settings, registry=registry, envelopes=envelopes, rules=rules, memory=memory, batcher=batcher,
-            round=self.round, counts=self.counts,
+            round=self.round, scaling=ReplicaScaling(settings, batcher), counts=self.counts,
         )  # fmt: skip
         self._settings = settings
         self._memory = self._context.memory
@@ -388,7 +389,7 @@ class HubCore:
         """Periodic work, about once a second: unwritten endings, engines that are down, expired questions, pruning."""
         commands: list[Command] = [StoreEnding(ending) for ending in self._unwritten.values()]
         self._unwritten.clear()
-        commands += self.lineup.make_room(self._batcher.on_wake(now), now)
+        commands += [*self.lineup.on_wake(now), *self._web.refuse_overdue(now)]
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_EVERY_S
             oldest_ms = int((now - self._settings.created_max_age_s) * 1000)

@@ -150,8 +150,11 @@ class QuestionIntake:
         if isinstance(opened, RefusalReason):
             return self._refuse_arrival(arrival, opened)
         place = (self._context.rules.served_name(opened.question.model) or "", band_of_question(opened.question))
-        refused = self._turnstile.admit_band(arrival.key.device, place, now)
+        refused = self._context.scaling.refuse_entry(place[0]) or self._turnstile.admit_band(
+            arrival.key.device, place, now
+        )
         if refused is not None:
+            self._context.batcher.count_refused(place[0], 1, refused.reason)
             return self._refuse_arrival(arrival, refused.reason, refused.retry_after_s)
         return self._accept_question(arrival, opened, now)
 

@@ -12,6 +12,7 @@ import msgspec
 from cloud_hub.core.commands import LOCAL, AnswerWebSample, Command, UnloadModel
 from cloud_hub.core.context import CoreContext, end_question
 from cloud_hub.core.queues import ModelState
+from cloud_hub.core.replica_scaling import ReplicaScaling
 from cloud_hub.core.residency import ModelResidency
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.registry.device_states import GONE, DeviceLookup
@@ -52,6 +53,12 @@ class ModelLineup:
         """Cards of the loaded versions: they take work at once."""
         state = self._context.batcher.model_state
         return tuple(card for name, card in self._cards.items() if state(name) is ModelState.READY)
+
+    @property
+    def resting(self) -> tuple[ModelCard, ...]:
+        """Cards of the versions that were scaled to zero, and are not loaded yet: they take work and wait."""
+        state, resting = self._context.batcher.model_state, self._context.scaling.resting
+        return tuple(self._cards[name] for name in sorted(resting) if state(name) is not ModelState.READY)
 
     def model_states(self) -> Mapping[str, tuple[ModelState, str]]:
         """By model: its state, and why its last load failed ("" = it did not)."""
@@ -95,10 +102,27 @@ class ModelLineup:
         """The commands, with the unloads that their loads need, and without loads that wait for room."""
         return self._residency.make_room(commands, now)
 
+    def on_wake(self, now: float) -> list[Command]:
+        """Periodic, about once a second: engines that are down are checked, and replicas follow their models' load."""
+        batcher, scaling = self._context.batcher, self._context.scaling
+        return self.make_room([*batcher.on_wake(now), *scaling.look(now)], now)
+
+    def on_replicas(self, model: str, count: int, why: str, now: float) -> list[Command]:
+        """So many replicas of a model run now. `why`: one could not be started, "" if that is not so."""
+        self._context.counts["replica_failures"] += bool(why)
+        self._context.scaling.on_replicas(model, count, why, now)
+        return []
+
+    @property
+    def scaling(self) -> ReplicaScaling:
+        """How many replicas models are to have."""
+        return self._context.scaling
+
     @property
     def displaced(self) -> tuple[ModelCard, ...]:
-        """Cards of versions that were unloaded to make room: loaded again when anything asks for them."""
-        return tuple(card for name, card in self._cards.items() if name in self._residency.displaced)
+        """Cards of versions that were unloaded to make room or scaled to zero: loaded again when anything asks."""
+        away = self._residency.displaced | self._context.scaling.resting
+        return tuple(card for name, card in self._cards.items() if name in away)
 
     def retire(self, model: str, now: float) -> list[Command]:
         """Remove a version for good.

@@ -60,6 +60,7 @@ class ModelQueue:
         self.down = 0  # checks, or loads, failed in a row
         self.check_at = 0.0
         self.used_s = 0.0  # arrival of its last item, hub seconds
+        self.arrived = 0  # items since this process began, refused ones too
         self._waiting: FairQueue[BatchItem] = FairQueue()
         self._most = min(max_batch, card.max_batch)
         self._alive = alive
@@ -83,6 +84,26 @@ class ModelQueue:
         works = works and not self.checking and not self.down
         running, slots = len(self.running), self.card.slots
         return works and (running < slots or (running < 2 * slots and len(self._waiting) >= self._most))
+
+    @property
+    def cost(self) -> BatchCost:
+        """Cost of a batch, as learnt."""
+        return self._learnt.cost
+
+    @property
+    def max_batch(self) -> int:
+        """Items in one batch at most."""
+        return self._most
+
+    @property
+    def replica_bytes(self) -> int:
+        """Bytes of weights of one replica; 0 = unknown."""
+        return self.card.weight_bytes // max(1, self.card.slots)
+
+    def set_replicas(self, count: int) -> None:
+        """So many replicas compute from now on, a batch each."""
+        if count != self.card.slots:
+            self.card = msgspec.structs.replace(self.card, slots=count, weight_bytes=self.replica_bytes * count)
 
     @property
     def pressed(self) -> bool:
@@ -117,6 +138,7 @@ class ModelQueue:
     def put_item(self, item: BatchItem) -> None:
         """Add an item in its fair turn."""
         self.used_s = item.arrived_s
+        self.arrived += 1
         self._waiting.put(_place_in_queue(item), item.weight, item)
 
     def on_abandoned(self) -> None:

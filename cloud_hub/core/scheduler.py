@@ -14,6 +14,7 @@ from cloud_hub.core.queues import Batch, ModelQueue, ModelState
 from cloud_hub.engine.types import ModelCard
 from policies.monitoring.backoff import compute_delay
 from policies.serving.batching import BatchCost
+from wire.protocol.messages import RefusalReason
 
 __all__ = ["Batch", "Batcher", "ModelState"]
 
@@ -50,6 +51,10 @@ class Batcher:
     def down_models(self) -> tuple[str, ...]:
         """Models whose engine fails its self test or cannot be loaded."""
         return tuple(name for name, queue in self._queues.items() if queue.down)
+
+    def find_queue(self, model: str) -> ModelQueue | None:
+        """The queue of a known model; None if it is unknown."""
+        return self._queues.get(model)
 
     def model_state(self, model: str) -> ModelState:
         """Loading state of a known model. KeyError if it is unknown."""
@@ -143,6 +148,11 @@ class Batcher:
     def add_item(self, model: str, item: BatchItem) -> None:
         """Queue an item of a device's question."""
         self._queues[model].put_item(item)
+
+    def count_refused(self, model: str, items: int, reason: RefusalReason) -> None:
+        """Count items that were refused since there was no room for them: they arrived all the same."""
+        if reason is RefusalReason.BUSY and (queue := self._queues.get(model)):
+            queue.arrived += items
 
     @property
     def web_open(self) -> int:

@@ -95,9 +95,12 @@ class WebRequests:
         Each sample is answered by an `AnswerWebSample` command with the key (LOCAL, request, index).
         """
         band, budget_s = priority_to_band(wish.priority), wish.timeout_s if wish.timeout_s > 0 else inf
-        refused = self._turnstile.admit_web(wish.tenant, (model, band), len(samples), budget_s, now)
+        refused = self._context.scaling.refuse_entry(model, len(samples)) or self._turnstile.admit_web(
+            wish.tenant, (model, band), len(samples), budget_s, now
+        )
         if refused is not None:
             self._context.counts[f"web_refused.{refused.reason}"] += 1
+            self._context.batcher.count_refused(model, len(samples), refused.reason)
             return refused
         self._open[request] = model, len(samples)
         for index, sample in enumerate(samples):
@@ -126,6 +129,17 @@ class WebRequests:
             for item in self._context.batcher.take_expired()
             for command in self.answer_sample(item, RefusalReason.EXPIRED)
         ]
+
+    def refuse_overdue(self, now: float) -> list[Command]:
+        """Commands that refuse samples whose model has had no replica for too long, with `RefusalReason.BUSY`."""
+        overdue, commands = self._context.scaling.find_overdue(now), list[Command]()
+        for item in self._context.batcher.open_web_items() if overdue else ():
+            model, _ = self._open.get(item.key.epoch, ("", 0))
+            if item.arrived_s <= overdue.get(model, -inf):
+                commands += self.answer_sample(item, RefusalReason.BUSY)
+        if commands:
+            self._context.batcher.remove_dead()  # they leave their places to others
+        return commands
 
     def refuse_all(self) -> list[Command]:
         """Commands that refuse all samples in progress because the hub stops, with `RefusalReason.DRAINING`."""

@@ -44,7 +44,7 @@ def open_engine(path: Path, means: EngineOptions) -> Engine:
     BundleError or EngineError, one line, in bounded time: also where the two parts of the version are not of one.
     """
     edge = open_edge_part(path)
-    part = open_hub_part(path, edge.manifest)
+    part, means = open_hub_part(path, edge.manifest), means.for_model(edge.manifest.ref)
     kind, plan, model = part.manifest.kind, part.manifest.parallel, edge.manifest.model
     if kind is HubKind.TEXT:
         text = TextEngine(make_bundle_card(edge, 1), read_text_template(part), means.language_models)

@@ -140,7 +140,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     for an engine to become ready. `compute`: of every model; `models`: what differs for one, by `digits@7` or `digits`;
     `remote`: servers that compute a model instead of this machine, named likewise. `language_models`: those of the hub,
     each with the questions of devices that it is asked at once. `ray`: machines that models are spread over; `devices`
-    are of each of them then.
+    are of each of them then. `scaled`: models whose replicas follow their load.
     """
 
     max_batch: int = 32
@@ -156,6 +156,12 @@ class EngineOptions(msgspec.Struct, frozen=True):
     remote: dict[str, RemoteServer] = {}
     language_models: dict[str, int] = {}
     ray: RayOptions | None = None
+    scaled: frozenset[str] = frozenset()
+
+    def for_model(self, ref: ModelRef) -> "EngineOptions":
+        """The options of one version: an engine of one whose replicas follow its load is one replica."""
+        scaled = bool(self.scaled & {f"{ref.name}@{ref.version}", ref.name})
+        return msgspec.structs.replace(self, replicas=1) if scaled else self
 
     def compute_options(self, ref: ModelRef) -> ComputeOptions:
         """Device and precision of one version: its own entry, else its model's, over those of every model."""

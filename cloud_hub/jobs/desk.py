@@ -30,6 +30,7 @@ from cloud_hub.jobs.table import (
     RequeueJob,
     count_open,
     count_states,
+    count_waiting,
     has_key,
     list_jobs,
     read_answer,
@@ -264,6 +265,12 @@ class JobDesk:
     async def count(self) -> dict[JobState, int]:
         """Return how many jobs are in each state."""
         return await self._reader.read(count_states)
+
+    async def count_waiting(self) -> dict[str, int]:
+        """Return how many jobs wait for their turn in the shards that are served here, by the model they name."""
+        terms = self._store.terms
+        shards = None if terms is None else frozenset(terms)
+        return await self._reader.read(lambda rows: count_waiting(rows, shards))
 
     async def cancel(self, job_id: str, tenant: str) -> Job | None:
         """Cancel a job; returns it as it was: one that had ended stays as it is. None if there is none."""

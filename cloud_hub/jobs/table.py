@@ -314,6 +314,15 @@ def count_open(connection: sa.Connection, tenant: str) -> int:
     return int(connection.execute(query).scalar() or 0)
 
 
+def count_waiting(connection: sa.Connection, shards: AbstractSet[int] | None) -> dict[str, int]:
+    """Return how many jobs of these shards (None: of all) wait for their turn, by model."""
+    mine = [jobs.c.state == JobState.QUEUED.value]
+    if shards is not None:
+        mine.append(jobs.c.shard.in_(sorted(shards)))
+    rows = connection.execute(sa.select(jobs.c.model, sa.func.count()).where(*mine).group_by(jobs.c.model))
+    return {model: int(count) for model, count in rows}
+
+
 def has_key(connection: sa.Connection, known_by: bytes) -> bool:
     """Whether there is a job of this Idempotency-Key."""
     return connection.execute(sa.select(jobs.c.id).where(jobs.c.known_by == known_by)).first() is not None

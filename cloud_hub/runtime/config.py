@@ -16,6 +16,7 @@ from cloud_hub.runtime.broker import BrokerSettings
 from cloud_hub.runtime.engine_config import EngineSection, RaySection, RemoteSection, read_engine_options
 from cloud_hub.runtime.language_models import LlmSection, check_names
 from cloud_hub.runtime.policies import TUF_PREFIX, PolicyEntry, PolicyReader, compile_policies, read_nothing
+from cloud_hub.runtime.scaling import ScalingSection
 from cloud_hub.storage.prices import PriceList, UnitPrices
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
@@ -30,6 +31,7 @@ from wire.transport.clients import MqttClient
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()
 _JOBS = JobSettings()
+_V2_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 _UNPUBLISHED = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
 
 
@@ -200,6 +202,7 @@ class HubConfig(ProcessConfig):
     repository: RepositorySection = RepositorySection()
     engine: EngineSection = EngineSection()
     store: StoreSection = StoreSection()
+    scaling: ScalingSection = ScalingSection()
     costs: CostsSection = CostsSection()
     jobs: JobsSection = JobsSection()
     trace: TraceSection = TraceSection()
@@ -229,13 +232,15 @@ class HubConfig(ProcessConfig):
         documents = compile_policies(self.policies, published)
         named = {_UNPUBLISHED} if self.policies else set()
         told["policies"] = self.hub.policies | {document.hash for document in documents} | named
+        told |= {"scaling": self.scaling.scaling_rules(), "obeys_scaling": self.scaling.obey}
         return HubSettings(**told, documents=documents, database_url=self.database_urls().questions)
 
     def engine_options(self) -> EngineOptions:
         """Return what engines may use on this machine, and on others."""
         told = read_engine_options(self.engine, self.remote, self.ray)
         questions = {each.name: each.max_questions for each in self.llm}
-        return msgspec.structs.replace(told, max_batch=self.hub.max_batch, language_models=questions)
+        scaled = frozenset(self.scaling.models) if self.scaling.obey else frozenset[str]()
+        return msgspec.structs.replace(told, max_batch=self.hub.max_batch, language_models=questions, scaled=scaled)
 
     def price_list(self) -> PriceList:
         """Return the prices of what is used."""
@@ -323,6 +328,7 @@ def load_hub_config(path: Path | None) -> HubConfig:
     validate_access(config.server_access())
     config.broker_host()
     check_names(config.llm)
+    config.scaling.scaling_rules()
     named = [each.model for each in config.remote]
     if twice := next((name for name in named if named.count(name) > 1), ""):
         raise ExitError(ExitCode.CONFIG, f"two [[remote]] tables are for {twice}")

@@ -17,6 +17,7 @@ from cloud_hub.core import commands as c
 from cloud_hub.core.commands import Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.lineup import ModelUse
+from cloud_hub.core.replica_scaling import describe_replicas
 from cloud_hub.core.shards import ServedShards
 from cloud_hub.database.errors import name_fault
 from cloud_hub.database.offload import OrderedWork
@@ -81,7 +82,7 @@ class Hub:
         self._log = sides.log or JsonLog()
         self.language_models = sides.language_models or LanguageModels()
         stock, asker = sides.stock or MemoryCatalog({}), QuestionAsker(self.language_models)
-        self.engines = EnginePool(engines, stock, self._on_loaded, self._log, asker)
+        self.engines = EnginePool(engines, stock, self._on_loaded, self._log, asker, on_replicas=self._on_replicas)
         self._envelopes = HubEnvelopes(keys)
         self._core = HubCore(settings, self.engines.cards, registry, self._envelopes, sides.orders)
         self._presence = DevicePresence()
@@ -116,8 +117,10 @@ class Hub:
         self._obey_one = self._command_handlers()
 
     def _open_jobs(self, services: JobServices) -> HubJobs:
-        url = self._settings.database_url
-        return HubJobs(self.store, self.inference, url, services=services, now=self._now, log=self._log)
+        url, scaling = self._settings.database_url, self._core.lineup.scaling if self._settings.scaling else None
+        return HubJobs(
+            self.store, self.inference, url, services=services, now=self._now, log=self._log, scaling=scaling
+        )
 
     def _open_shards(self, rated: Iterable[RateDivider]) -> LeasedShards:
         told = ((self.language_models.divide_rates, *rated), self._presence.forget_shards)
@@ -147,6 +150,7 @@ class Hub:
             c.CheckEngine: self._runs.check_engine,
             c.LoadModel: lambda x: self.engines.load(x.model),
             c.UnloadModel: lambda x: self.engines.unload(x.model),
+            c.SetReplicas: lambda x: self.engines.set_replicas(x.model, x.count),
             c.SendNote: lambda x: self.voice.publish_note(x.device, x.note),
             c.SendFrame: self.voice.publish_stored,
             c.AnswerWebSample: self.inference.answer_sample,
@@ -268,6 +272,7 @@ class Hub:
             "draining": self._core.draining,
             "queued": self._core.queued_by_model(),
             "engines_down": list(self._core.engines_down()),
+            "replicas": describe_replicas(self._core.lineup.scaling.views()),
             "language_models": self.language_models.status(),
             "devices": {device: hello.agent for device, hello in self._core.hellos.items()},
             "ledger_flaws": sorted(self.voice.ledger.flawed) if self.voice.ledger else [],
@@ -345,6 +350,9 @@ class Hub:
 
     def _on_loaded(self, model: str, why: str, card: ModelCard | None) -> None:
         self._runs.on_loaded(model, why, card)
+
+    def _on_replicas(self, model: str, count: int, why: str) -> None:
+        self._runs.on_replicas(model, count, why)
 
     def _on_ended(self, key: c.QuestionKey) -> None:
         self.observer.on_stored(key, self._clock.now())

@@ -3,11 +3,14 @@
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
 
+from cloud_hub.core.replica_scaling import ReplicaScaling
+from cloud_hub.database.errors import name_fault
 from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.jobs.desk import JobDesk, JobReader
 from cloud_hub.jobs.runner import JobRunner
@@ -19,7 +22,9 @@ from cloud_hub.runtime.config import HubConfig
 from cloud_hub.serving.job_computing import QueuedComputer
 from cloud_hub.serving.web_inference import WebInference
 from cloud_hub.storage.gateway import StoreGateway
-from wire.process.logging import JsonLog
+from wire.process.logging import JsonLog, safe_name
+
+BACKLOG_S = 5.0  # how late scaling hears of jobs that wait
 
 
 class JobServices(msgspec.Struct, frozen=True):
@@ -38,7 +43,10 @@ def open_job_services(config: HubConfig, keys: Path, shared: SharedFiles | None)
 
 
 class HubJobs:
-    """Runs the jobs of a hub, and takes new ones. `url`: of the questions' database; `now`: hub time in seconds."""
+    """Runs the jobs of a hub, and takes new ones. `url`: of the questions' database; `now`: hub time in seconds.
+
+    `scaling`: is told of the jobs that wait in the database.
+    """
 
     def __init__(
         self,
@@ -49,6 +57,7 @@ class HubJobs:
         services: JobServices,
         now: Callable[[], float],
         log: JsonLog,
+        scaling: ReplicaScaling | None = None,
     ) -> None:
         vault = services.vault or JobVault(RegionVault(secrets.token_bytes(KEY_BYTES)))
         self._runner = JobRunner(
@@ -62,6 +71,7 @@ class HubJobs:
         sender = HttpHooks(inwards=services.settings.webhooks_inwards)
         self._hooks = HookRunner(store, sender, vault, services.hub, now)
         runners = self._runner, self._hooks
+        self._inference, self._scaling, self._log = inference, scaling, log
         self.desk = JobDesk(store, runners, JobReader(url), vault, lambda: int(now() * 1000))
 
     @property
@@ -82,11 +92,31 @@ class HubJobs:
         """Wait until what is in hand has ended or was given back."""
         await self._runner.settle(within_s)
 
+    async def _follow_backlog(self, scaling: ReplicaScaling) -> None:
+        """Tell scaling how many jobs wait in the database here, by model, until cancelled."""
+        while True:
+            try:
+                scaling.on_backlog(self._name_versions(await self.desk.count_waiting()))
+            except SQLAlchemyError as error:
+                self._log.warning("jobs_uncounted", error=safe_name(name_fault(error)))
+            await asyncio.sleep(BACKLOG_S)
+
+    def _name_versions(self, waiting: Mapping[str, int]) -> Counter[str]:
+        """Jobs by the version that would compute them now."""
+        found: Counter[str] = Counter()
+        for model, count in waiting.items():
+            card = self._inference.card_for(model)
+            if card is not None:
+                found[card.name] += count
+        return found
+
     async def run(self) -> None:
         """Run jobs until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._runner.run(), name="jobs")
                 group.create_task(self._hooks.run(), name="jobs-webhooks")
+                if self._scaling is not None:
+                    group.create_task(self._follow_backlog(self._scaling), name="jobs-backlog")
         finally:
             self.desk.close()

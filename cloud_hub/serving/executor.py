@@ -20,6 +20,7 @@ from cloud_hub.engine.text import TextEngine
 from cloud_hub.engine.types import EngineSetup, ModelCard
 from cloud_hub.engine.worker import BatchResult, EngineWorker
 from cloud_hub.serving.bundles import BundleCatalog
+from cloud_hub.serving.replicas import ReplicaLauncher, ReplicasCallback
 from cloud_hub.serving.text import NO_LANGUAGE_MODELS, TextAsker, TextWorker
 from models.bundle.manifest import BundleError
 from policies.serving.batching import BatchCost
@@ -38,8 +39,11 @@ class EnginePool:
         on_loaded: LoadedCallback,
         log: JsonLog,
         asker: TextAsker = NO_LANGUAGE_MODELS,
+        *,
+        on_replicas: ReplicasCallback = lambda _model, _count, _why: None,
     ) -> None:
         self._asker = asker
+        self._replicas = ReplicaLauncher(stock, self._find_worker, on_replicas, log)
         self._given = tuple(engines)
         self._stock = stock
         self._on_loaded = on_loaded
@@ -80,8 +84,17 @@ class EnginePool:
         """Start loading a model; the result goes to `on_loaded`."""
         self._spawn_task(self._load_engine(model), f"hub-load-{model}")
 
+    def set_replicas(self, model: str, count: int) -> None:
+        """Run so many replicas of a loaded model; each change of the number goes to `on_replicas`."""
+        self._replicas.set_replicas(model, count)
+
+    def _find_worker(self, model: str) -> EngineWorker | None:
+        lane = self._lanes.get(model)
+        return lane if isinstance(lane, EngineWorker) else None
+
     def unload(self, model: str) -> None:
-        """Remove a model's engine and close it once it has finished."""
+        """Remove a model's engines and close them once they have finished."""
+        self._replicas.forget(model)
         lane = self._lanes.pop(model, None)
         if lane is not None:
             self._log.info("unloaded", model=safe_name(model))
@@ -123,6 +136,7 @@ class EnginePool:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._replicas.close()
         for lane in self._lanes.values():
             await lane.close()
 
@@ -236,6 +250,10 @@ class BatchExecutor:
         await self._engines.start()
         for card in self._engines.cards:
             self._hear(self._core.lineup.on_measured, card.name, self._engines.batch_cost(card.name))
+
+    def on_replicas(self, model: str, count: int, why: str) -> None:
+        """So many replicas of a model run now; `why`: one could not be started. Reported to the core."""
+        self._told(self._core.lineup.on_replicas, model, count, why)
 
     def _no_event(self, now: float) -> list[commands.Command]:
         """An empty event, to end a round."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from cloud_hub.core.commands import AnswerWebSample
 from cloud_hub.core.core import HubCore
+from cloud_hub.core.replica_scaling import ROOM_RETRY_S
 from cloud_hub.core.web_requests import InferOptions, InferRefusedError, StillRunningError
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.serving.idempotency import (
@@ -28,7 +29,7 @@ from cloud_hub.system.clock import LoopLagMonitor
 from wire.protocol.messages import Prediction, RefusalReason
 
 # retry time of a request that was queued and then refused
-_RETRY_S = {RefusalReason.DRAINING: 5.0, RefusalReason.EXPIRED: 1.0}
+_RETRY_S = {RefusalReason.DRAINING: 5.0, RefusalReason.EXPIRED: 1.0, RefusalReason.BUSY: ROOM_RETRY_S}
 _DEFAULT_OPTIONS = InferOptions()
 
 
@@ -65,8 +66,8 @@ class WebInference:
 
     @property
     def cards(self) -> tuple[ModelCard, ...]:
-        """Cards of the models that take work now."""
-        return self._core.lineup.ready
+        """Cards of the models that take work now: loaded, or scaled to zero and loaded for whoever asks."""
+        return (*self._core.lineup.ready, *self._core.lineup.resting)
 
     def card_for(self, model: str) -> ModelCard | None:
         """Card of `digits@7`, or of the newest loaded version of `digits`; None if there is none.

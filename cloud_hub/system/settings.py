@@ -3,6 +3,7 @@
 import msgspec
 
 from policies.model.policy import Policy
+from policies.serving.scaling import ScalingRules
 from wire.protocol.codec import MAX_FRAME_BYTES
 from wire.protocol.topics import HUB_NAME
 
@@ -34,6 +35,8 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     gather_s: float = 0.01  # how long questions may wait to share a commit while the hub is busy, 0 = never
     max_loaded: int = 0  # models loaded at once, 0 = all; the others are loaded on demand
     max_loaded_bytes: int = 0  # of their weights together, 0 = no limit
+    scaling: dict[str, ScalingRules] = {}  # of models whose replicas follow their load, by `digits` or `digits@7`
+    obeys_scaling: bool = True  # False: the number is told to whoever starts replicas elsewhere
     max_frame_bytes: int = MAX_FRAME_BYTES
     created_max_age_s: float = 7 * DAY_S  # inclusive
     created_max_ahead_s: float = 300.0  # inclusive

@@ -22,14 +22,18 @@ class ScalingRules(msgspec.Struct, frozen=True):
 
     - `floor`, `ceiling`: fewest and most replicas. With a floor of 0 the last one goes after `idle_s` without work.
     - `busy_share`: share (0..1) of what replicas can do in time that may be in use, so that bursts find room.
-    - `drain_s`: what waits is to be gone after so long. `down_after_s`: how long less has to be enough before one goes.
+    - `deadline_s`: of an answer; what one replica can do in time is counted by it.
+    - `drain_s`: what waits is to be gone after so long, and after `backlog_s` what nobody waits for.
+    - `down_after_s`: how long less has to be enough before one goes.
     - `room_items`, `room_s`: how many may wait for the first replica, and for how long.
     """
 
     floor: int = 1
     ceiling: int = 8
     busy_share: float = 0.8
+    deadline_s: float = 1.0
     drain_s: float = 10.0
+    backlog_s: float = 900.0
     down_after_s: float = 600.0
     idle_s: float = 900.0
     room_items: int = 1000
@@ -41,21 +45,25 @@ class ScalingRules(msgspec.Struct, frozen=True):
             raise ValueError(f"floor {self.floor} and ceiling {self.ceiling}: 0 <= floor <= ceiling and ceiling >= 1")
         if not 0 < self.busy_share <= 1:
             raise ValueError(f"busy_share {self.busy_share}: above 0, at most 1")
-        for name in ("drain_s", "down_after_s", "idle_s", "room_s"):
+        for name in ("deadline_s", "drain_s", "backlog_s", "down_after_s", "idle_s", "room_s"):
             if not 0 < (value := getattr(self, name)) < inf:
                 raise ValueError(f"{name} {value}: above 0")
 
 
 class ModelLoad(msgspec.Struct, frozen=True):
-    """Load of one model: items that arrive a second, that wait for a replica, and that are being computed."""
+    """Load of one model: items that arrive a second, that wait for a replica, and that are being computed.
+
+    `backlog`: what waits elsewhere and has time, as jobs in the database do.
+    """
 
     rate: float
     waiting: float = 0.0
     running: float = 0.0
+    backlog: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot have been measured."""
-        for name in ("rate", "waiting", "running"):
+        for name in ("rate", "waiting", "running", "backlog"):
             if not 0 <= (value := getattr(self, name)) <= MAX_RATE_ITEMS:
                 raise ValueError(f"no model has a {name} of {value}")
 
@@ -88,17 +96,23 @@ def rate_in_time(cost: BatchCost, max_batch: int, deadline_s: float) -> float:
     return cost.predict_rate(most) if most >= 1 else 0.0
 
 
-def count_needed(rules: ScalingRules, load: ModelLoad, replica_rate: float) -> int:
-    """Replicas that hold the target under this load, floor and ceiling not counted.
+def measure_need(rules: ScalingRules, load: ModelLoad, replica_rate: float) -> float:
+    """What the load takes, in replicas and parts of one: of several hubs it is added up before it is rounded.
 
     `replica_rate`: items a second of one replica; 0 = no number of them is in time, and one more does not help.
     """
-    demand = load.rate + load.waiting / rules.drain_s
+    demand = load.rate + load.waiting / rules.drain_s + load.backlog / rules.backlog_s
     if demand <= 0:
-        return 0
+        return 0.0
     if not isfinite(replica_rate) or replica_rate <= 0:
-        return 1
-    return max(1, ceil(demand / (replica_rate * rules.busy_share) - 1e-9))
+        return 1.0
+    return demand / (replica_rate * rules.busy_share)
+
+
+def count_needed(rules: ScalingRules, load: ModelLoad, replica_rate: float) -> int:
+    """Replicas that hold the target under this load, floor and ceiling not counted; see `measure_need`."""
+    need = measure_need(rules, load, replica_rate)
+    return max(1, ceil(need - 1e-9)) if need > 0 else 0
 
 
 def plan_replicas(
@@ -109,7 +123,7 @@ def plan_replicas(
     `replica_rate`: items a second of one replica, see `rate_in_time`. Look about once a second.
     """
     needed = count_needed(rules, load, replica_rate)
-    worked_at = now if max(load.rate, load.waiting, load.running) > 0 else before.worked_at
+    worked_at = now if max(load.rate, load.waiting, load.running, load.backlog) > 0 else before.worked_at
     peaks = _add_peak(rules, before.peaks, needed, now)
     kept = 1 if before.wanted and now - worked_at < rules.idle_s else 0  # one stays until there was no work for long
     wanted = min(rules.ceiling, max(rules.floor, kept, needed))

@@ -176,6 +176,22 @@ async def test_ready_is_a_fresh_round_trip_each_time(site):
     assert site.hub.probes == 2
 
 
+async def test_a_hub_whose_models_rest_is_ready_for_whoever_asks_unless_one_cannot_be_loaded(site: Site):
+    site.hub.engines.clear()
+    assert await site.ask("GET", "/readyz") == (200, {"ready": True, "reason": ""})
+    site.hub.facts["engines_down"] = ["digits@7"]
+    assert await site.ask("GET", "/readyz") == (503, {"ready": False, "reason": "digits@7 failed"})
+    site.hub.facts["replicas"] = {}
+    assert await site.ask("GET", "/readyz") == (503, {"ready": False, "reason": "no model is loaded"})
+
+
+async def test_replicas_that_are_wanted_are_exported(site: Site):
+    _, text = await site.ask("GET", "/metrics")
+    for line in ("replicas_wanted", "replicas", "replicas_needed"):
+        assert f'skerry_hub_{line}{{model="digits@7"}}' in text
+    assert 'skerry_hub_replicas_wanted{model="digits@7"} 3.0' in text
+
+
 async def test_many_who_ask_at_once_share_one_round_trip(site):
     answers = await asyncio.gather(*(site.ask("GET", "/readyz") for _ in range(20)))
     assert {status for status, _ in answers} == {200}

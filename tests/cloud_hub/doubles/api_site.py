@@ -141,6 +141,7 @@ class EchoHub:
             "store_fault": "",
             "open": 3,
             "queued": {},
+            "replicas": {"digits@7": {"wanted": 3, "running": 2, "need": 2.25, "why": ""}},
         }
 
     @property
