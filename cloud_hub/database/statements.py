@@ -65,14 +65,14 @@ def insert_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Row])
 def change_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Row], unset: str) -> int:
     """Give rows, found by the columns named with `KEY` before them, the other values, where `unset` is null.
 
-    Returns how many were changed. No two rows have the same key.
+    Returns how many were changed: a key that names more than the primary one may find no row. No two rows are alike.
     """
     if not rows:
         return 0
     if is_postgres(connection):
         statement = build_array_update(table, tuple(rows[0]), unset)
         return connection.exec_driver_sql(statement, transpose_rows(rows)).rowcount
-    return connection.execute(_build_update(table, unset), rows).rowcount
+    return connection.execute(_build_update(table, tuple(rows[0]), unset), rows).rowcount
 
 
 def delete_rows(connection: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
@@ -89,8 +89,10 @@ def _build_insert(table: sa.Table) -> sa.Insert:
 
 
 @functools.lru_cache
-def _build_update(table: sa.Table, unset: str) -> sa.Update:
-    return table.update().where(_match_key(table), table.c[unset].is_(None))
+def _build_update(table: sa.Table, names: tuple[str, ...], unset: str) -> sa.Update:
+    keys = [name.removeprefix(KEY) for name in names if name.startswith(KEY)]
+    found = [table.c[name] == sa.bindparam(f"{KEY}{name}") for name in keys]
+    return table.update().where(*found, table.c[unset].is_(None))
 
 
 @functools.lru_cache

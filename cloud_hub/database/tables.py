@@ -25,6 +25,12 @@ def _key(name: str, kind: Any = sa.Text) -> sa.Column[Any]:
     return sa.Column(name, kind, primary_key=True, autoincrement=False)
 
 
+def _index_part(name: str, where: str, *columns: str, unique: bool = False) -> sa.Index:
+    """An index of the rows of which `where` is true; a statement that is to use it says so too."""
+    part = sa.text(where)
+    return sa.Index(name, *columns, unique=unique, postgresql_where=part, sqlite_where=part)
+
+
 def _needed(name: str, kind: Any = sa.Text, default: str | None = None) -> sa.Column[Any]:
     return sa.Column(name, kind, nullable=False, server_default=default)
 
@@ -139,12 +145,14 @@ jobs = _table(
     sa.Column("hook", sa.LargeBinary),
     sa.Column("notify_ms", Int64),
     _needed("notify_tries", Int64, "0"),
-    sa.Index("jobs_due", "state", "tenant", "not_before_ms"),
+    # A job is written three times, each of them in every index that has it: these have the few that they are for.
+    _index_part("jobs_due", "ended_ms is null", "state", "tenant", "not_before_ms"),
+    _index_part("jobs_suspects", "ended_ms is null and crashes >= 2", "not_before_ms", "id"),
     sa.Index("jobs_timer", "timer_ms"),
-    sa.Index("jobs_known_by", "known_by", unique=True),
-    sa.Index("jobs_batch", "batch", "line"),
-    sa.Index("jobs_subject", "device", "subject"),
-    sa.Index("jobs_notify", "notify_ms"),
+    _index_part("jobs_known_by", "known_by is not null", "known_by", unique=True),
+    _index_part("jobs_batch", "batch <> ''", "batch", "line"),
+    _index_part("jobs_subject", "subject is not null", "device", "subject"),
+    _index_part("jobs_notify", "notify_ms is not null", "notify_ms"),
 )
 
 # What a job computes, until it is computed no more, and its answer; each sealed under the hub's or region's key.

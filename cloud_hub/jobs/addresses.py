@@ -20,9 +20,8 @@ def is_outward(address: str) -> bool:
     except ValueError:
         return False
     inner = list_inner(found) if isinstance(found, IPv6Address) else ()
-    return all(each.is_global and not each.is_multicast for each in (found, *inner) if each not in _NAT64) or (
-        found in _NAT64 and all(each.is_global for each in inner)
-    )
+    judged = inner if found in _NAT64 else (found, *inner)  # the prefix itself is nobody's
+    return all(each.is_global and not each.is_multicast for each in judged)
 
 
 def list_inner(address: IPv6Address) -> tuple[IPv4Address, ...]:

@@ -17,6 +17,7 @@ from cloud_hub.jobs.table import Unfenced, notify_owner
 
 PART_ROWS = 1000
 _COMING_IN = jobs.c.state == JobState.ACCEPTED.value
+_IN_BATCH = jobs.c.batch != ""  # said beside a batch, since its index has such rows alone
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +78,7 @@ class ReleaseJobs(Unfenced):
 
     def run(self, connection: sa.Connection) -> bool:
         """Queue some."""
-        mine = sa.select(jobs.c.id).where(jobs.c.batch == self._batch_id, _COMING_IN).order_by(jobs.c.line)
+        mine = sa.select(jobs.c.id).where(jobs.c.batch == self._batch_id, _IN_BATCH, _COMING_IN).order_by(jobs.c.line)
         ids = list(connection.execute(mine.limit(PART_ROWS)).scalars())
         values = {"state": JobState.QUEUED.value, "timer_ms": self._now_ms + jobs.c.timeout_ms}
         connection.execute(jobs.update().where(jobs.c.id.in_(ids), _COMING_IN).values(values))
@@ -92,7 +93,7 @@ class DropBatch(Unfenced):
 
     def run(self, connection: sa.Connection) -> bool:
         """Delete some jobs, and the batch with the last of them."""
-        mine = sa.select(jobs.c.id).where(jobs.c.batch == self._batch_id).limit(PART_ROWS)
+        mine = sa.select(jobs.c.id).where(jobs.c.batch == self._batch_id, _IN_BATCH).limit(PART_ROWS)
         ids = list(connection.execute(mine).scalars())
         for table in (jobs, job_bodies):
             delete_rows(connection, table, [{f"{KEY}id": each} for each in ids])
@@ -117,7 +118,7 @@ class CancelBatch(Unfenced):
     def run(self, connection: sa.Connection) -> int:
         """Cancel some."""
         still = jobs.c.state.in_(sorted(state.value for state in OPEN))
-        mine = sa.select(jobs.c.id).where(jobs.c.batch == self._batch_id, still).limit(PART_ROWS)
+        mine = sa.select(jobs.c.id).where(jobs.c.batch == self._batch_id, _IN_BATCH, still).limit(PART_ROWS)
         ids = list(connection.execute(mine.with_for_update()).scalars())
         connection.execute(jobs.update().where(jobs.c.id.in_(ids), still).values(self._values))
         delete_rows(connection, job_bodies, [{f"{KEY}id": each} for each in ids])
@@ -139,7 +140,7 @@ class SweepBatches(Unfenced):
                 DropBatch(row.id).run(connection)
                 continue
             ReleaseJobs(row.id, self._now_ms).run(connection)
-            left = sa.exists().where(jobs.c.batch == row.id)
+            left = sa.exists().where(jobs.c.batch == row.id, _IN_BATCH)
             connection.execute(job_batches.delete().where(job_batches.c.id == row.id, ~left))
 
 
@@ -149,7 +150,7 @@ def read_batch(connection: sa.Connection, batch_id: str, tenant: str) -> BatchVi
     row = connection.execute(query if not tenant else query.where(job_batches.c.tenant == tenant)).first()
     if row is None:
         return None
-    counted = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.batch == batch_id).group_by(jobs.c.state)
+    counted = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.batch == batch_id, _IN_BATCH).group_by(jobs.c.state)
     states = {JobState(state): int(count) for state, count in connection.execute(counted)}
     return BatchView(Batch(**row._mapping), states)  # noqa: SLF001
 
@@ -157,6 +158,6 @@ def read_batch(connection: sa.Connection, batch_id: str, tenant: str) -> BatchVi
 def read_answers(connection: sa.Connection, batch_id: str, after: int, limit: int) -> list[tuple[str, int, bytes]]:
     """Return id, line and sealed answer of a batch's answered jobs, in the order of their lines, after a line."""
     joined = jobs.join(job_bodies, job_bodies.c.id == jobs.c.id)
-    mine = (jobs.c.batch == batch_id, jobs.c.line > after, job_bodies.c.answer.is_not(None))
+    mine = (jobs.c.batch == batch_id, _IN_BATCH, jobs.c.line > after, job_bodies.c.answer.is_not(None))
     query = sa.select(jobs.c.id, jobs.c.line, job_bodies.c.answer).select_from(joined).where(*mine)
     return [tuple(row) for row in connection.execute(query.order_by(jobs.c.line).limit(limit))]

@@ -20,14 +20,7 @@ from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.jobs.batch_table import Batch
 from cloud_hub.jobs.decisions import keep_ms
 from cloud_hub.jobs.quota import JobQuotaError, OpenJobs, needs_count, recount, refuse_jobs, take_jobs
-from cloud_hub.jobs.runner import JobRunner, JobStore
-from cloud_hub.jobs.sealing import JobVault
-from cloud_hub.jobs.states import OPEN, Job, JobState, make_job_id, shard_of_job
-from cloud_hub.jobs.table import (
-    AddJobs,
-    CancelJob,
-    NewJob,
-    RequeueJob,
+from cloud_hub.jobs.reading import (
     count_open,
     count_states,
     count_waiting,
@@ -36,6 +29,10 @@ from cloud_hub.jobs.table import (
     read_answer,
     read_job,
 )
+from cloud_hub.jobs.runner import JobRunner, JobStore
+from cloud_hub.jobs.sealing import JobVault
+from cloud_hub.jobs.states import OPEN, Job, JobState, make_job_id, shard_of_job
+from cloud_hub.jobs.table import AddJobs, CancelJob, NewJob, RequeueJob
 from cloud_hub.jobs.webhooks import HookRunner
 from cloud_hub.region.vault import WrongRegionKeyError
 

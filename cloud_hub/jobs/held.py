@@ -45,6 +45,7 @@ class HeldJobs:
         self._jobs: dict[str, Job] = {}
         self._tenants: Counter[str] = Counter()
         self._models: Counter[str] = Counter()
+        self._ending: set[str] = set()  # their results are being written: they take no place in the queues any more
         self._terms: dict[int, int] | None = None
         self._synced = False
 
@@ -82,7 +83,7 @@ class HeldJobs:
     def plan_claim(self, now_ms: int) -> ClaimPlan | None:
         """Return what to begin now; None while nothing is served or the window is full."""
         window = self._settings.window
-        if self._terms == {} or len(self._jobs) >= 2 * window:
+        if self._terms == {} or len(self._jobs) >= 3 * window or len(self._jobs) - len(self._ending) >= 2 * window:
             return None
         full = frozenset(model for model, count in self._models.items() if count >= window)
         suspects = sum(job.crashes >= SUSPECT_CRASHES for job in self._jobs.values())
@@ -94,10 +95,24 @@ class HeldJobs:
         self._tenants[job.tenant] += 1
         self._models[job.model] += 1
 
+    def end(self, job_id: str) -> None:
+        """Note that a job's result is being written: another one may take its place in the queues."""
+        job = self._jobs.get(job_id)
+        if job is not None and job_id not in self._ending:
+            self._ending.add(job_id)
+            self._leave_queue(job)
+
     def remove(self, job_id: str) -> Job | None:
         """Forget a job; returns it if it was in hand."""
         job = self._jobs.pop(job_id, None)
-        if job is not None:
-            self._tenants -= Counter([job.tenant])
-            self._models -= Counter([job.model])
+        if job is not None and job_id in self._ending:
+            self._ending.remove(job_id)
+        elif job is not None:
+            self._leave_queue(job)
         return job
+
+    def _leave_queue(self, job: Job) -> None:
+        for counts, name in ((self._tenants, job.tenant), (self._models, job.model)):
+            counts[name] -= 1
+            if not counts[name]:
+                del counts[name]

@@ -5,8 +5,9 @@ from collections.abc import Set as AbstractSet
 import sqlalchemy as sa
 
 from cloud_hub.database.tables import jobs
+from cloud_hub.jobs.reading import job_columns, parse_job
 from cloud_hub.jobs.states import Job
-from cloud_hub.jobs.table import Unfenced, job_columns, parse_job
+from cloud_hub.jobs.table import Unfenced
 
 AT_ONCE = 32
 HOLD_MS = 60_000  # after which an ending is told again whose hub has ended in the middle
@@ -32,7 +33,8 @@ class ClaimHooks:
         held = {"notify_ms": self._now_ms + HOLD_MS, "notify_tries": jobs.c.notify_tries + 1}
         taken = jobs.update().where(jobs.c.id.in_(ids), jobs.c.notify_ms.is_not(None)).values(held)
         rows = connection.execute(taken.returning(*job_columns)).all()
-        following = connection.execute(sa.select(sa.func.min(jobs.c.notify_ms)).where(mine)).scalar()
+        waits = sa.select(sa.func.min(jobs.c.notify_ms)).where(mine, jobs.c.notify_ms.is_not(None))
+        following = connection.execute(waits).scalar()
         return [parse_job(row) for row in rows], None if following is None else int(following)
 
 

@@ -9,7 +9,7 @@ import asyncio
 import random
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from cloud_hub.jobs.batch_table import SweepBatches
@@ -257,6 +257,7 @@ class JobRunner:
             self._moved.clear()
             moves, self._moves = self._moves, []
             moves = [move for move in moves if self._held.find(move.job.id) == move.job]
+            self._make_room(moves)
             try:
                 counted = await self._store.run_work(EndJobs(moves)) if moves else frozenset()
             except WorkFailedError:
@@ -269,13 +270,21 @@ class JobRunner:
                 self._note_move(move, counts=move.job.id in counted)
             self._wake.set()
 
+    def _make_room(self, moves: Sequence[JobMove]) -> None:
+        """Let others be begun in the commit that ends these."""
+        for move in moves:
+            self._held.end(move.job.id)
+        if any(move.ends for move in moves):
+            self._claim_ms = 0.0
+            self._wake.set()
+
     def _note_move(self, move: JobMove, *, counts: bool) -> None:
         if not counts:
             self.counts["jobs.overtaken"] += 1  # cancelled, erased, or another hub's by now
             return
         self.counts["jobs.again" if move.state is JobState.QUEUED else f"jobs.{move.state}"] += 1
         due_ms = move.not_before_ms if move.state is JobState.QUEUED else float("inf")
-        self._claim_ms = min(self._claim_ms, due_ms, 0.0 if move.ends else float("inf"))
+        self._claim_ms = min(self._claim_ms, due_ms)
         self._sweep_ms = min(self._sweep_ms, move.timer_ms)
 
     # -- budgets of retries

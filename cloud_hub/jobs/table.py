@@ -18,12 +18,27 @@ from cloud_hub.database.statements import change_rows, delete_rows, insert_or_le
 from cloud_hub.database.tables import job_bodies, jobs
 from cloud_hub.jobs.decisions import DEAD_CRASHES, SUSPECT_CRASHES, describe_crashes
 from cloud_hub.jobs.held import ClaimPlan, share_window
+from cloud_hub.jobs.reading import NOT_ENDED, OPEN_STATES, SUSPECT, job_columns, parse_job, read_job
 from cloud_hub.jobs.states import OPEN, ClaimedJob, Job, JobMove, JobState
 
-job_columns = [jobs.c[name] for name in Job.__struct_fields__]
 _CHUNK = 500
 _SWEEP_ROWS = 2000  # in a transaction, so that a backlog stalls nobody
-_OPEN = sorted(state.value for state in OPEN)
+
+
+class _JobPlace(NamedTuple):
+    """Where a job is in its life."""
+
+    id: str
+    state: JobState
+    claims: int
+    ended_ms: int | None
+    not_before_ms: int
+
+    def is_after(self, move: JobMove) -> bool:
+        """Whether a move has led here."""
+        if (self.claims, self.state) != (move.job.claims, move.state):
+            return False
+        return self.ended_ms == move.at_ms if move.ends else self.not_before_ms == _not_before(move)
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -51,7 +66,7 @@ class AddJobs(Unfenced):
     def run(self, connection: sa.Connection) -> dict[str, Job]:
         """Insert rows and bodies. A job that is there already is left as it is."""
         plain = [each for each in self._added if each.job.known_by is None]
-        there = _read_ids(connection, [each.job.id for each in plain])
+        there = _read_places(connection, [each.job.id for each in plain])
         new = [each for each in plain if each.job.id not in there]
         insert_rows(connection, jobs, [_row_values(each.job) for each in new])
         insert_rows(connection, job_bodies, [_body_values(each) for each in new])
@@ -94,15 +109,15 @@ class ClaimJobs:
         found: list[ClaimedJob] = []
         for at in range(0, len(ids), _CHUNK):
             chunk = ids[at : at + _CHUNK]
-            marked = jobs.update().where(jobs.c.id.in_(chunk), waits).values(mark).returning(*job_columns)
-            rows = connection.execute(marked).all()
-            bodies = _read_bodies(connection, [row.id for row in rows])
-            found += [ClaimedJob(parse_job(row), bodies.get(row.id, b"")) for row in rows]
+            marked = jobs.update().where(jobs.c.id.in_(chunk), waits).values(mark)
+            begun = [parse_job(row) for row in connection.execute(marked.returning(*job_columns))]
+            bodies = _read_bodies(connection, [job.id for job in begun])
+            found += [ClaimedJob(job, bodies.get(job.id, b"")) for job in begun]
         found.sort(key=lambda each: (each.job.not_before_ms, each.job.id))
         return found, None if found else self._next_due(connection)
 
     def _mine(self) -> list[sa.ColumnElement[bool]]:
-        mine = [jobs.c.state == JobState.QUEUED.value]
+        mine = [jobs.c.state == JobState.QUEUED.value, NOT_ENDED]
         if self._plan.shards is not None:
             mine.append(jobs.c.shard.in_(sorted(self._plan.shards)))
         if self._plan.full:
@@ -116,7 +131,7 @@ class ClaimJobs:
 
     def _select_suspects(self) -> sa.Select[Any]:
         due = jobs.c.not_before_ms <= self._plan.now_ms
-        query = sa.select(jobs.c.id).where(*self._mine(), due, jobs.c.crashes >= SUSPECT_CRASHES)
+        query = sa.select(jobs.c.id).where(*self._mine(), due, SUSPECT)
         return query.order_by(jobs.c.not_before_ms, jobs.c.id)
 
     def _next_due(self, connection: sa.Connection) -> int | None:
@@ -138,27 +153,18 @@ class EndJobs:
 
     def run(self, connection: sa.Connection) -> frozenset[str]:
         """Write each move whose job is still running under the same claim."""
-        counted, written = self._find_counting(connection)
-        change_rows(connection, jobs, [_move_values(move) for move in counted], "ended_ms")
+        changed = change_rows(connection, jobs, [_move_values(move) for move in self._moves], "ended_ms")
+        counted = self._moves if changed == len(self._moves) else self._find_counting(connection)
         answered = [{f"{KEY}id": m.job.id, "answer": m.answer, "body": None} for m in counted if m.answer is not None]
-        change_rows(connection, job_bodies, answered, "answer")
+        change_rows(connection, job_bodies, answered, "answer")  # where a try before this one has not
         kept = (JobState.QUEUED, JobState.ANSWERED, JobState.DEAD)
         delete_rows(connection, job_bodies, [{f"{KEY}id": m.job.id} for m in counted if m.state not in kept])
-        return frozenset(move.job.id for move in counted) | written
+        return frozenset(move.job.id for move in counted)
 
-    def _find_counting(self, connection: sa.Connection) -> tuple[list[JobMove], frozenset[str]]:
-        """Moves that count, and the ids of those that an earlier try of this very work has written."""
-        now = _read_ids(connection, [move.job.id for move in self._moves])
-        counted, written = [], set()
-        for move in self._moves:
-            row = now.get(move.job.id)
-            if row is None or row.claims != move.job.claims:
-                continue
-            if row.state is JobState.RUNNING:
-                counted.append(move)
-            elif move.ends and (row.state, row.ended_ms) == (move.state, move.at_ms):
-                written.add(move.job.id)
-        return counted, frozenset(written)
+    def _find_counting(self, connection: sa.Connection) -> list[JobMove]:
+        """Moves that were written just now, or by an earlier try of this very work."""
+        now = _read_places(connection, [move.job.id for move in self._moves])
+        return [move for move in self._moves if (place := now.get(move.job.id)) and place.is_after(move)]
 
 
 class GiveBackJobs:
@@ -180,7 +186,7 @@ class GiveBackJobs:
 
     def run(self, connection: sa.Connection) -> tuple[int, int]:
         """Find and queue them, with one crash more."""
-        runs = jobs.c.state == JobState.RUNNING.value
+        runs = sa.and_(jobs.c.state == JobState.RUNNING.value, NOT_ENDED)
         mine = sa.true() if self._all else jobs.c.shard.in_(sorted(self.shards))
         rows = connection.execute(sa.select(jobs.c.id, jobs.c.crashes).where(runs, mine)).all()
         lost = [row for row in rows if row.id not in self._held]
@@ -212,7 +218,7 @@ class CancelJob(Unfenced):
         found = read_job(connection, self._job_id, self._tenant)
         if found is None or found.state not in OPEN:
             return found
-        still = sa.and_(jobs.c.id == found.id, jobs.c.state.in_(_OPEN))
+        still = sa.and_(jobs.c.id == found.id, jobs.c.state.in_(OPEN_STATES))
         if not connection.execute(jobs.update().where(still).values(self._values)).rowcount:
             return read_job(connection, self._job_id, self._tenant)
         delete_rows(connection, job_bodies, [{f"{KEY}id": found.id}])
@@ -256,13 +262,13 @@ class SweepJobs(Unfenced):
         """Expire and delete, at most some thousands."""
         query = sa.select(jobs.c.id, jobs.c.state, jobs.c.timeout_ms).where(jobs.c.timer_ms <= self._now_ms)
         rows = connection.execute(query.order_by(jobs.c.timer_ms).limit(_SWEEP_ROWS)).all()
-        gone = [row.id for row in rows if row.state not in _OPEN]
+        gone = [row.id for row in rows if row.state not in OPEN_STATES]
         delete_rows(connection, jobs, [{f"{KEY}id": each} for each in gone])
-        over = {row.id: row.timeout_ms for row in rows if row.state in _OPEN}
+        over = {row.id: row.timeout_ms for row in rows if row.state in OPEN_STATES}
         for job_id, timeout_ms in over.items():
             values = {"state": JobState.EXPIRED.value, "ended_ms": self._now_ms, **notify_owner(self._now_ms)}
             values |= {"timer_ms": self._now_ms + self._keep_ms, "why": _describe_wait(timeout_ms)}
-            still = sa.and_(jobs.c.id == job_id, jobs.c.state.in_(_OPEN))
+            still = sa.and_(jobs.c.id == job_id, jobs.c.state.in_(OPEN_STATES))
             connection.execute(jobs.update().where(still).values(values))
         delete_rows(connection, job_bodies, [{f"{KEY}id": each} for each in (*gone, *over)])
         following = connection.execute(sa.select(sa.func.min(jobs.c.timer_ms))).scalar()
@@ -278,56 +284,6 @@ def erase_jobs(connection: sa.Connection, device: str, subject: bytes, before_ms
     return len(ids)
 
 
-def read_job(connection: sa.Connection, job_id: str, tenant: str) -> Job | None:
-    """Return a job of a tenant ("" = of any); None if there is none."""
-    query = sa.select(*job_columns).where(jobs.c.id == job_id)
-    row = connection.execute(query if not tenant else query.where(jobs.c.tenant == tenant)).first()
-    return parse_job(row) if row is not None else None
-
-
-def read_answer(connection: sa.Connection, job_id: str) -> bytes | None:
-    """Return the sealed answer of a job."""
-    return connection.execute(sa.select(job_bodies.c.answer).where(job_bodies.c.id == job_id)).scalar()
-
-
-def list_jobs(
-    connection: sa.Connection, tenant: str, states: Sequence[JobState], *, after: str = "", limit: int = 100
-) -> list[Job]:
-    """Return jobs of a tenant ("" = of any) in these states (none named: in any), in the order of their making."""
-    query = sa.select(*job_columns).where(jobs.c.id > after).order_by(jobs.c.id).limit(limit)
-    if tenant:
-        query = query.where(jobs.c.tenant == tenant)
-    if states:
-        query = query.where(jobs.c.state.in_([state.value for state in states]))
-    return [parse_job(row) for row in connection.execute(query)]
-
-
-def count_states(connection: sa.Connection) -> dict[JobState, int]:
-    """Return how many jobs are in each state."""
-    rows = connection.execute(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state))
-    return {JobState(state): int(count) for state, count in rows}
-
-
-def count_open(connection: sa.Connection, tenant: str) -> int:
-    """Return how many jobs of a tenant have not ended."""
-    query = sa.select(sa.func.count()).where(jobs.c.state.in_(_OPEN), jobs.c.tenant == tenant)
-    return int(connection.execute(query).scalar() or 0)
-
-
-def count_waiting(connection: sa.Connection, shards: AbstractSet[int] | None) -> dict[str, int]:
-    """Return how many jobs of these shards (None: of all) wait for their turn, by model."""
-    mine = [jobs.c.state == JobState.QUEUED.value]
-    if shards is not None:
-        mine.append(jobs.c.shard.in_(sorted(shards)))
-    rows = connection.execute(sa.select(jobs.c.model, sa.func.count()).where(*mine).group_by(jobs.c.model))
-    return {model: int(count) for model, count in rows}
-
-
-def has_key(connection: sa.Connection, known_by: bytes) -> bool:
-    """Whether there is a job of this Idempotency-Key."""
-    return connection.execute(sa.select(jobs.c.id).where(jobs.c.known_by == known_by)).first() is not None
-
-
 def notify_owner(now_ms: int) -> dict[str, Any]:
     """Have the owner told that a job has ended, if it names a webhook."""
     return {"notify_ms": sa.case((jobs.c.hook.is_not(None), now_ms), else_=None)}
@@ -339,31 +295,26 @@ def _describe_wait(timeout_ms: int) -> str:
 
 def _list_tenants(connection: sa.Connection) -> list[str]:
     """Tenants that have jobs waiting: a step in the index for each of them, however many jobs there are."""
-    waits = jobs.c.state == JobState.QUEUED.value
+    waits = sa.and_(jobs.c.state == JobState.QUEUED.value, NOT_ENDED)
     owners = sa.select(sa.func.min(jobs.c.tenant).label("tenant")).where(waits).cte("owners", recursive=True)
     following = sa.select(sa.func.min(jobs.c.tenant)).where(waits, jobs.c.tenant > owners.c.tenant).scalar_subquery()
     owners = owners.union_all(sa.select(following).where(owners.c.tenant.is_not(None)))
     return [row.tenant for row in connection.execute(sa.select(owners.c.tenant)) if row.tenant is not None]
 
 
-def _read_ids(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Job]:
-    found: dict[str, Job] = {}
+def _read_places(connection: sa.Connection, ids: Sequence[str]) -> dict[str, _JobPlace]:
+    """Where these jobs are in their lives; until the transaction ends nobody else moves them."""
+    columns = [jobs.c[name] for name in _JobPlace._fields]
+    found: dict[str, _JobPlace] = {}
     for at in range(0, len(ids), _CHUNK):
-        query = (
-            sa.select(*job_columns).where(jobs.c.id.in_(ids[at : at + _CHUNK])).order_by(jobs.c.id).with_for_update()
-        )
-        found |= {row.id: parse_job(row) for row in connection.execute(query)}
+        query = sa.select(*columns).where(jobs.c.id.in_(ids[at : at + _CHUNK])).order_by(jobs.c.id).with_for_update()
+        found |= {row.id: _JobPlace(row.id, JobState(row.state), *row[2:]) for row in connection.execute(query)}
     return found
 
 
 def _read_bodies(connection: sa.Connection, ids: Sequence[str]) -> dict[str, bytes]:
     query = sa.select(job_bodies.c.id, job_bodies.c.body).where(job_bodies.c.id.in_(ids))
     return {row.id: bytes(row.body) for row in connection.execute(query) if row.body is not None}
-
-
-def parse_job(row: Any) -> Job:
-    """Return the job that a row of `job_columns` is."""
-    return Job(**{**row._mapping, "state": JobState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name for it
 
 
 def _row_values(job: Job) -> dict[str, Any]:
@@ -374,14 +325,20 @@ def _body_values(new: NewJob) -> dict[str, Any]:
     return {"id": new.job.id, "body": new.body, "answer": None}
 
 
+def _not_before(move: JobMove) -> int:
+    return move.not_before_ms or move.job.not_before_ms
+
+
 def _move_values(move: JobMove) -> dict[str, Any]:
     return {
         f"{KEY}id": move.job.id,
+        f"{KEY}state": JobState.RUNNING.value,
+        f"{KEY}claims": move.job.claims,
         "state": move.state.value,
         "ended_ms": move.at_ms if move.ends else None,
         "timer_ms": move.timer_ms,
         "tries": move.tries,
-        "not_before_ms": move.not_before_ms or move.job.not_before_ms,
+        "not_before_ms": _not_before(move),
         "why": move.why,
         "notify_ms": move.at_ms if move.ends and move.job.hook is not None else None,
     }

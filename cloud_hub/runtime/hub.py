@@ -117,10 +117,11 @@ class Hub:
         self._obey_one = self._command_handlers()
 
     def _open_jobs(self, services: JobServices) -> HubJobs:
-        url, scaling = self._settings.database_url, self._core.lineup.scaling if self._settings.scaling else None
-        return HubJobs(
-            self.store, self.inference, url, services=services, now=self._now, log=self._log, scaling=scaling
-        )
+        url = self._settings.database_url
+        jobs = HubJobs(self.store, self.inference, url, services=services, now=self._now, log=self._log)
+        if self._settings.scaling:
+            jobs.follow_backlog(self._core.lineup.scaling)
+        return jobs
 
     def _open_shards(self, rated: Iterable[RateDivider]) -> LeasedShards:
         told = ((self.language_models.divide_rates, *rated), self._presence.forget_shards)

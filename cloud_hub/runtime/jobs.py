@@ -43,10 +43,7 @@ def open_job_services(config: HubConfig, keys: Path, shared: SharedFiles | None)
 
 
 class HubJobs:
-    """Runs the jobs of a hub, and takes new ones. `url`: of the questions' database; `now`: hub time in seconds.
-
-    `scaling`: is told of the jobs that wait in the database.
-    """
+    """Runs the jobs of a hub, and takes new ones. `url`: of the questions' database; `now`: hub time in seconds."""
 
     def __init__(
         self,
@@ -57,7 +54,6 @@ class HubJobs:
         services: JobServices,
         now: Callable[[], float],
         log: JsonLog,
-        scaling: ReplicaScaling | None = None,
     ) -> None:
         vault = services.vault or JobVault(RegionVault(secrets.token_bytes(KEY_BYTES)))
         self._runner = JobRunner(
@@ -71,7 +67,8 @@ class HubJobs:
         sender = HttpHooks(inwards=services.settings.webhooks_inwards)
         self._hooks = HookRunner(store, sender, vault, services.hub, now)
         runners = self._runner, self._hooks
-        self._inference, self._scaling, self._log = inference, scaling, log
+        self._inference, self._log = inference, log
+        self._scaling: ReplicaScaling | None = None
         self.desk = JobDesk(store, runners, JobReader(url), vault, lambda: int(now() * 1000))
 
     @property
@@ -84,6 +81,10 @@ class HubJobs:
         """Jobs that are in the hub's queues, or whose ending is being written."""
         return self._runner.in_hand
 
+    def follow_backlog(self, scaling: ReplicaScaling) -> None:
+        """Tell scaling of the jobs that wait in the database, while this runs."""
+        self._scaling = scaling
+
     def drain(self) -> None:
         """Begin no more jobs."""
         self._runner.drain()
@@ -92,7 +93,7 @@ class HubJobs:
         """Wait until what is in hand has ended or was given back."""
         await self._runner.settle(within_s)
 
-    async def _follow_backlog(self, scaling: ReplicaScaling) -> None:
+    async def _tell_backlog(self, scaling: ReplicaScaling) -> None:
         """Tell scaling how many jobs wait in the database here, by model, until cancelled."""
         while True:
             try:
@@ -117,6 +118,6 @@ class HubJobs:
                 group.create_task(self._runner.run(), name="jobs")
                 group.create_task(self._hooks.run(), name="jobs-webhooks")
                 if self._scaling is not None:
-                    group.create_task(self._follow_backlog(self._scaling), name="jobs-backlog")
+                    group.create_task(self._tell_backlog(self._scaling), name="jobs-backlog")
         finally:
             self.desk.close()

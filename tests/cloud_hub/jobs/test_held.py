@@ -57,6 +57,29 @@ def test_of_the_jobs_that_hubs_ended_with_one_is_in_hand_at_a_time():
     assert plan.suspects == 0
 
 
+def plan(held: HeldJobs) -> ClaimPlan:
+    found = held.plan_claim(NOW_MS)
+    assert found is not None
+    return found
+
+
+def test_a_job_whose_result_is_being_written_leaves_its_place_to_another():
+    held = HeldJobs(JobSettings(window=2))
+    for name in "ab":
+        held.add(job(name))
+    assert plan(held).held == {"acme": 2}
+    held.end("a")
+    held.end("a")
+    assert plan(held).held == {"acme": 1}
+    assert (len(held), held.ids) == (2, frozenset({"a", "b"})), "it is in hand until it is written"
+    assert held.remove("a") is not None
+    assert plan(held).held == {"acme": 1}
+    for at in range(6):
+        held.add(job(f"w{at}"))
+        held.end(f"w{at}")
+    assert held.plan_claim(NOW_MS) is None, "so many are being written that nothing more is begun"
+
+
 def test_a_model_that_has_enough_in_hand_lets_others_begin():
     held = HeldJobs(JobSettings(window=2))
     for number in range(2):

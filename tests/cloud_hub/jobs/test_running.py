@@ -53,7 +53,7 @@ async def test_poisoned_jobs_are_found_alone_and_lie_dead_with_a_reason_until_qu
 
 
 async def test_a_hub_killed_while_jobs_run_loses_none_and_answers_none_twice(tmp_path, urls):
-    engine = EchoEngine(CARD, compute_s=0.1)
+    engine = EchoEngine(CARD, compute_s=0.4)
     site = await JobSite(tmp_path, urls, JobSettings(window=8), engine=engine, max_batch=1).open()
     handed = [await site.submit(number / 100) for number in range(60)]
     for _ in range(3):

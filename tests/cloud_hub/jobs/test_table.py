@@ -2,9 +2,12 @@
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 
 from cloud_hub.core.commands import ErasureRequest
 from cloud_hub.database.parts import DatabaseUrls
+from cloud_hub.database.tables import job_bodies
+from cloud_hub.jobs import reading as r
 from cloud_hub.jobs import table as t
 from cloud_hub.jobs.held import ClaimPlan
 from cloud_hub.jobs.states import Job, JobMove, JobState
@@ -34,7 +37,7 @@ class Rows:
 
     def find(self, job_id: str, tenant: str = "") -> Job | None:
         with self.store._engine.connect() as connection:
-            return t.read_job(connection, job_id, tenant)
+            return r.read_job(connection, job_id, tenant)
 
     def state(self, job_id: str) -> JobState | None:
         found = self.find(job_id)
@@ -46,6 +49,12 @@ def rows(urls):
     rows = Rows(urls)
     yield rows
     rows.store.close()
+
+
+def read_bodies(connection) -> dict[str, bytes]:
+    """Bodies that are there, by the ids of their jobs."""
+    rows = connection.execute(sa.select(job_bodies.c.id, job_bodies.c.body))
+    return {row.id: bytes(row.body) for row in rows if row.body is not None}
 
 
 def end(running: Job, state: JobState = JobState.ANSWERED, **changes) -> JobMove:
@@ -64,8 +73,8 @@ def test_a_job_is_begun_once_and_ends_once(rows):
     found = rows.find("a")
     assert (found.state, found.ended_ms, found.tries) == (JobState.ANSWERED, NOW_MS + 5, 1)
     with rows.store._engine.connect() as connection:
-        assert t.read_answer(connection, "a") == b"answer"
-        assert t._read_bodies(connection, ["a", "b"]) == {"b": b"body of b"}
+        assert r.read_answer(connection, "a") == b"answer"
+        assert read_bodies(connection) == {"b": b"body of b"}
 
 
 def test_a_commit_whose_answer_was_lost_may_be_given_again(rows):
@@ -182,7 +191,7 @@ def test_time_ends_open_jobs_and_takes_ended_ones_with_their_bodies(rows):
     assert (found.expired, found.deleted) == (1, 1)
     assert rows.find("a") is None
     with rows.store._engine.connect() as connection:
-        assert t._read_bodies(connection, ["a", "b"]) == {}
+        assert read_bodies(connection) == {}
     assert rows.do(t.SweepJobs(NOW_MS + 9_000, 1_000)).next_ms is None
 
 
@@ -203,11 +212,11 @@ def test_an_erasure_reaches_waiting_and_running_and_answered_jobs_of_that_subjec
 def test_lists_are_of_a_tenant_and_of_states_in_pages(rows):
     rows.add(*(job(f"a{n}") for n in range(5)), job("z", tenant="clinic"))
     with rows.store._engine.connect() as connection:
-        first = t.list_jobs(connection, "acme", [], limit=3)
-        rest = t.list_jobs(connection, "acme", [JobState.QUEUED], after=first[-1].id)
+        first = r.list_jobs(connection, "acme", [], limit=3)
+        rest = r.list_jobs(connection, "acme", [JobState.QUEUED], after=first[-1].id)
         assert [each.id for each in first + rest] == [f"a{n}" for n in range(5)]
-        assert t.list_jobs(connection, "", [JobState.DEAD]) == []
-        assert t.count_states(connection) == {JobState.QUEUED: 6}
+        assert r.list_jobs(connection, "", [JobState.DEAD]) == []
+        assert r.count_states(connection) == {JobState.QUEUED: 6}
 
 
 def test_a_job_is_read_as_it_was_written(rows):
