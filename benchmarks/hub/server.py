@@ -88,6 +88,7 @@ def make_api(hub: Hub, registry: Registry, root: Path, access: ApiKeys | None = 
         now_ms=lambda: int(time.time() * 1000),
         evict=lambda _device: None,
         keys=access or ApiKeys.in_memory(),
+        jobs=hub.jobs.desk,
     )
     return ApiServer(context, ServerAccess(token_file=str(root / "admin.token")), ApiLimits(max_body_bytes=16 << 20))
 

@@ -35,7 +35,7 @@ class BatchItem(msgspec.Struct, frozen=True, eq=False):
     `band`: priority of `policies.serving.fair_queue`. `deadline`: hub seconds; with `hard` nobody wants the answer
     after it. `tenant` and `flow`: of a web request only (a device's tenant is part of its name). `trace`: W3C
     traceparent or ""; `about`: the id of the question in that trace. `created_s`: when the device sealed it, hub
-    seconds.
+    seconds. `background`: nobody waits for it, and it delays nobody who does.
     """
 
     key: QuestionKey
@@ -50,6 +50,7 @@ class BatchItem(msgspec.Struct, frozen=True, eq=False):
     trace: str = ""
     about: str = ""
     created_s: float = 0.0
+    background: bool = False
 
 
 class StoredQuestion(msgspec.Struct, frozen=True):

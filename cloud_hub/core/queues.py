@@ -1,6 +1,8 @@
 """Queue of one model: waiting items in fair order, cost estimate of its batches, and forming of the next batch. Pure.
 
 Rule: an item that nobody waits for any more is removed before a batch forms; it is neither computed nor charged.
+Rule: background items (jobs) fill what others leave of a batch, as long as it takes hardly longer; they are alone in
+one while no others wait. One a second is computed whatever the others ask.
 """
 
 from collections import deque
@@ -13,9 +15,12 @@ import msgspec
 from cloud_hub.core.commands import LOCAL, BatchItem
 from cloud_hub.engine.types import ModelCard
 from policies.serving import batching
-from policies.serving.batching import BatchCost, BatchLimits, CostModel, WaitingItem
+from policies.serving.batching import BatchCost, BatchLimits, CostModel, GrowingBatch, WaitingItem
 from policies.serving.fair_queue import FairQueue, FlowKey, extract_tenant
 
+QUIET_S = 5.0  # without others for so long, background items have full batches
+BACKGROUND_WAIT_S = 1.0  # after which one of them has a place in the next batch
+_USUAL = 0.1  # weight of the newest batch in what is usual
 SWEEP_AT = 64  # abandoned items in a queue before it is searched for them
 
 
@@ -62,6 +67,10 @@ class ModelQueue:
         self.used_s = 0.0  # arrival of its last item, hub seconds
         self.arrived = 0  # items since this process began, refused ones too
         self._waiting: FairQueue[BatchItem] = FairQueue()
+        self._background: FairQueue[BatchItem] = FairQueue()
+        self._usual = 0.0  # weight of a batch of others than background items
+        self._foreground_s = 0.0  # arrival of the last of them
+        self._background_s = 0.0  # when one of these was last sent, or came and found none
         self._most = min(max_batch, card.max_batch)
         self._alive = alive
         self._dead = 0
@@ -71,7 +80,12 @@ class ModelQueue:
     def __len__(self) -> int:
         """Number of waiting items, retries included."""
         again = sum(len(items) for _, items in self.again) if self.again else 0
-        return len(self._waiting) + again
+        return len(self._waiting) + len(self._background) + again
+
+    @property
+    def background(self) -> int:
+        """Number of waiting items that nobody waits for."""
+        return len(self._background)
 
     @property
     def idle(self) -> bool:
@@ -83,7 +97,8 @@ class ModelQueue:
         works = self.state is ModelState.READY or (self.state is ModelState.CLOSING and not self._has_finished)
         works = works and not self.checking and not self.down
         running, slots = len(self.running), self.card.slots
-        return works and (running < slots or (running < 2 * slots and len(self._waiting) >= self._most))
+        gathered = len(self._waiting) or (0 if self._usual else len(self._background))
+        return works and (running < slots or (running < 2 * slots and gathered >= self._most))
 
     @property
     def cost(self) -> BatchCost:
@@ -118,12 +133,12 @@ class ModelQueue:
 
     @property
     def _has_finished(self) -> bool:
-        return not self.again and (self._closing_items <= 0 or not len(self._waiting))
+        return not self.again and (self._closing_items <= 0 or not len(self))
 
     def close(self) -> None:
         """Begin to close: as many items as wait now are still computed, what comes later waits for the next load."""
         self.state = ModelState.CLOSING
-        self._closing_items = len(self._waiting)
+        self._closing_items = len(self._waiting) + len(self._background)
 
     @property
     def served_per_s(self) -> float:
@@ -138,19 +153,25 @@ class ModelQueue:
     def put_item(self, item: BatchItem) -> None:
         """Add an item in its fair turn."""
         self.used_s = item.arrived_s
+        if item.background:
+            self._background_s = self._background_s if len(self._background) else item.arrived_s
+            self._background.put(_place_in_queue(item), item.weight, item)
+            return
         self.arrived += 1
+        self._foreground_s = item.arrived_s
         self._waiting.put(_place_in_queue(item), item.weight, item)
 
     def on_abandoned(self) -> None:
         """Note that nobody waits for one of the items any more; the queue is searched when many are so."""
         self._dead += 1
-        if self._dead > max(SWEEP_AT, len(self._waiting) // 2):
+        if self._dead > max(SWEEP_AT, len(self) // 2):
             self.remove_dead()
 
     def remove_dead(self) -> None:
         """Remove the items that nobody waits for any more."""
         self._dead = 0
         self._waiting.remove_unless(self._alive)
+        self._background.remove_unless(self._alive)
 
     def form_batch(self, now: float) -> tuple[int, tuple[BatchItem, ...], list[BatchItem]]:
         """Form the next batch: (attempt, its items, items past their deadline). No items: nothing is left to send."""
@@ -174,24 +195,60 @@ class ModelQueue:
 
     def _fill_batch(self, now: float) -> tuple[tuple[BatchItem, ...], list[BatchItem]]:
         """Fill a new batch from the queue while it can still meet the deadlines of its items."""
+        if now - self._foreground_s > QUIET_S:
+            self._usual = 0.0
         free = max(1, self.card.slots - len(self.running))
-        most = batching.choose_batch_size(len(self._waiting), self._most, free)
+        kept = bool(len(self._background)) and now - self._background_s >= BACKGROUND_WAIT_S
+        most = batching.choose_batch_size(len(self._waiting), max(1, self._most - kept), free)
         room = BatchLimits(most, self._learnt.cost, self._start_time_s(now), self.pressed)
-        batch, taken, over = batching.GrowingBatch(), [], []
-        while len(self._waiting):
-            item = self._waiting.peek()
-            waiting = WaitingItem(item.weight, item.deadline)
+        batch, taken, over = self._take_items(self._waiting, room)
+        if batch.items:
+            self._usual += _USUAL * (batch.weight - self._usual) if self._usual else batch.weight
+        limit = batching.limit_background(batch.weight, self._usual, self._learnt.cost)
+        filled = self._fill_background(batch, max(limit, batch.weight + kept), room, over)
+        return (*taken, *filled), over
+
+    def _take_items(
+        self, waiting: FairQueue[BatchItem], room: BatchLimits
+    ) -> tuple[GrowingBatch, list[BatchItem], list[BatchItem]]:
+        """Take items in their turn while the batch can grow: the batch, its items, those past their deadline."""
+        batch, taken, over = GrowingBatch(), list[BatchItem](), list[BatchItem]()
+        while len(waiting):
+            item = waiting.peek()
+            wanted = WaitingItem(item.weight, item.deadline)
             if not self._alive(item):
-                self._waiting.drop_next()
-            elif item.hard and batching.is_hopeless(waiting, room):
-                over.append(self._waiting.drop_next())
+                waiting.drop_next()
+            elif item.hard and batching.is_hopeless(wanted, room):
+                over.append(waiting.drop_next())
             else:
-                after = batching.grow_batch(batch, waiting, room)
+                after = batching.grow_batch(batch, wanted, room)
                 if after is None:
                     break
                 batch = after
-                taken.append(self._waiting.take_next())
-        return tuple(taken), over
+                taken.append(waiting.take_next())
+        return batch, taken, over
+
+    def _fill_background(
+        self, batch: GrowingBatch, limit: float, room: BatchLimits, over: list[BatchItem]
+    ) -> list[BatchItem]:
+        """Take background items up to a weight, and one at least where the batch has no others."""
+        taken, weight = list[BatchItem](), batch.weight
+        free = 1 if batch.items else max(1, self.card.slots - len(self.running))
+        most = batching.choose_batch_size(batch.items + len(self._background), self._most, free)
+        while len(self._background) and batch.items + len(taken) < most:
+            item = self._background.peek()
+            if not self._alive(item):
+                self._background.drop_next()
+            elif item.hard and batching.is_hopeless(WaitingItem(item.weight, item.deadline), room):
+                over.append(self._background.drop_next())
+            elif (batch.items or taken) and weight + item.weight > limit:
+                break
+            else:
+                weight += item.weight
+                taken.append(self._background.take_next())
+        if taken:
+            self._background_s = room.now
+        return taken
 
     def _start_time_s(self, now: float) -> float:
         """When a batch sent now would start: at once, or after the running batch it waits for."""

@@ -162,7 +162,8 @@ class ReplicaScaling:
     def _plan(self, model: _ScaledModel, queue: ModelQueue, now: float) -> None:
         rate = model.measure_rate(queue.arrived, now)
         running = sum(len(batch.items) for batch in queue.running.values())
-        load = ModelLoad(rate, len(queue), running, model.backlog)
+        backlog = model.backlog + queue.background
+        load = ModelLoad(rate, len(queue) - queue.background, running, backlog)
         replica_rate = rate_in_time(queue.cost, queue.max_batch, model.rules.deadline_s)
         model.need = measure_need(model.rules, load, replica_rate)
         model.state = plan_replicas(model.rules, model.state, load, replica_rate, now)

@@ -40,7 +40,7 @@ class InferOptions(msgspec.Struct, frozen=True):
 
     `priority` as in the protocol: 1 = highest, 0 = the default. `timeout_s` 0 = none. `trace`: W3C traceparent or "".
     `idempotency`: the caller's key within its tenant, "" = none; `fingerprint`: hash of its payload. `flow`: the caller
-    within the tenant; the flows of a tenant are served in turns.
+    within the tenant; the flows of a tenant are served in turns. `background`: nobody waits for it.
     """
 
     tenant: str = ""
@@ -50,6 +50,7 @@ class InferOptions(msgspec.Struct, frozen=True):
     idempotency: str = ""
     fingerprint: bytes = b""
     flow: str = ""
+    background: bool = False
 
 
 class StoredModel(msgspec.Struct, frozen=True):
@@ -108,7 +109,7 @@ class WebRequests:
             item = BatchItem(
                 QuestionKey(LOCAL, request, index), work, now, band=band, weight=work.weight,
                 deadline=now + (1.0 - REPLY_SHARE) * budget_s, hard=True, tenant=wish.tenant, flow=wish.flow,
-                trace=wish.trace, about=str(index),
+                trace=wish.trace, about=str(index), background=wish.background,
             )  # fmt: skip
             self._context.batcher.add_web_item(model, item)
         return None

@@ -43,7 +43,8 @@ class QueuedComputer:
         try:
             asked = oip.parse_infer_request(body)
             # The queue keeps a share of the time for the reply; nobody waits for this one, so it has all of it.
-            wish = InferOptions(job.tenant, LOWEST, math.ceil(timeout_s / (1.0 - REPLY_SHARE)), flow=job.caller)
+            patience_s = math.ceil(timeout_s / (1.0 - REPLY_SHARE))
+            wish = InferOptions(job.tenant, LOWEST, patience_s, flow=job.caller, background=True)
             predictions = await self._inference.infer(card.name, read_samples(asked, card), wish)
             return JobAnswer(encode_answer(asked, card, predictions).body)
         except OipError as error:

@@ -10,6 +10,7 @@ from math import inf
 import msgspec
 
 COST_WINDOW = 64  # batches a cost is learnt from
+BACKGROUND_SHARE = 0.05  # by which items that nobody waits for may lengthen a batch of others
 USEFUL_RATE = 0.9  # share of the engine's rate that no deadline may cost while more than a batch waits
 
 
@@ -113,6 +114,18 @@ def grow_batch(batch: GrowingBatch, item: WaitingItem, room: BatchLimits) -> Gro
         return None
     meets = room.now + room.cost.predict_seconds(weight) <= tightest
     return after if meets or (room.pressed and not _keeps_useful_rate(batch, room)) else None
+
+
+def limit_background(weight: float, usual: float, cost: BatchCost) -> float:
+    """Weight up to which items that nobody waits for may fill a batch, so that it takes hardly longer.
+
+    `weight`: of the others in it; `usual`: where there are none, that of a usual batch of others, who may come while it
+    is computed; 0 = none come.
+    """
+    others = weight or usual
+    if others <= 0 or cost.item_s <= 0:
+        return inf
+    return others + BACKGROUND_SHARE * cost.predict_seconds(others) / cost.item_s
 
 
 def is_hopeless(item: WaitingItem, room: BatchLimits) -> bool:
