@@ -19,7 +19,7 @@ from benchmarks.harness.figures import Figure, format_number
 from benchmarks.harness.rig import ROOT
 from simulations.postgres import PostgresServer
 
-JOBS, BYTES, ROUNDS = 2000, 1024, 1
+JOBS, BYTES, ROUNDS = 20_000, 1024, 3
 BATCHES = (10, 128)  # its default, and as many as the hub has in its queues at once
 OWN = "own table"
 TIMEOUT_S = 300.0

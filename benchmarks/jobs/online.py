@@ -23,7 +23,7 @@ from benchmarks.harness.rig import read_line, run_child
 from benchmarks.hub.open_load import OpenLoad, RequestKind
 from benchmarks.hub.slow_hub import CAPACITY_PER_S, VALUES, HubAddressLine
 
-JOBS, ROUNDS, SPAN_S = 10_000, 2, 6.0
+JOBS, ROUNDS, SPAN_S = 10_000, 4, 20.0
 SHARE = 0.4
 CALLERS = (RequestKind("online", 0, 4.0, 1.0),)
 
@@ -67,15 +67,20 @@ async def run_benchmark(folder: Path, _bundle: Path) -> list[Figure]:
         await _ask(told.url, online, 3.0)  # the cost of a batch is learnt
         for number in range(ROUNDS):
             for beside in (False, True) if number % 2 else (True, False):
-                if beside:
-                    async with backlog.waiting() as progress:
-                        load = await _ask(told.url, online, SPAN_S)
-                    done += int(progress["jobs"]["answered"])
-                else:
-                    load = await _ask(told.url, online, SPAN_S)
+                load, answered = await _take_turn(told.url, online, backlog if beside else None)
+                done += answered
                 taken[beside] += [each.seconds for each in load.outcomes if each.status == 200]
                 late += load.lags
     return [_judge(taken, done, late, time.perf_counter() - began)]
+
+
+async def _take_turn(url: str, keys: list[str], backlog: Backlog | None) -> tuple[OpenLoad, int]:
+    """Requests, with a backlog or without, and how many of its jobs were answered."""
+    if backlog is None:
+        return await _ask(url, keys, SPAN_S), 0
+    async with backlog.waiting() as progress:
+        load = await _ask(url, keys, SPAN_S)
+    return load, int(progress["jobs"]["answered"])
 
 
 async def _ask(url: str, keys: list[str], seconds: float) -> OpenLoad:

@@ -89,8 +89,7 @@ class HubCore:
             round=self.round, scaling=ReplicaScaling(settings, batcher), counts=self.counts,
         )  # fmt: skip
         self._settings = settings
-        self._memory = self._context.memory
-        self._batcher = batcher
+        self._memory, self._batcher = memory, batcher
         self._gate = gate = FrameVerifier(settings, registry, envelopes)
         self._turnstile = AdmissionControl(settings, memory, batcher)
         self.receipts = DueReceipts(self.counts)

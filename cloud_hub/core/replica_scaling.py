@@ -80,6 +80,11 @@ class ReplicaScaling:
         self._resting: set[str] = set()
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no model is scaled."""
+        return not self._rules
+
+    @property
     def resting(self) -> frozenset[str]:
         """Models that were scaled to zero: loaded again when anything asks for them."""
         return frozenset(self._resting)

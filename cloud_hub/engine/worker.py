@@ -74,6 +74,12 @@ class _Station:
         waited, self.ended_s = max(0.0, self.ended_s - started), time.perf_counter()
         return msgspec.structs.replace(result, seconds=max(0.0, result.seconds - waited))
 
+    def leave(self) -> bool:
+        """Have all its threads end; False if they are to already."""
+        with self.lock:
+            before, self.leaving = self.leaving, True
+            return not before
+
     def end_thread(self) -> bool:
         """Note that one of its threads ends; whether it was the last."""
         with self.lock:
@@ -224,9 +230,8 @@ class EngineWorker:
                 station.health = _check_health(station.replica)
                 continue
             if task is None:
-                if station.leaving:
-                    self._tasks.put(None)  # another replica is to go, too
-                station.leaving = True
+                if not station.leave():
+                    self._tasks.put(None)  # it goes already: another replica is to go, too
                 break
             batch, callback, warm = task
             result = self._warm_replica(station) if warm else station.run(batch)

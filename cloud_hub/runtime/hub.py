@@ -82,7 +82,7 @@ class Hub:
         self._log = sides.log or JsonLog()
         self.language_models = sides.language_models or LanguageModels()
         stock, asker = sides.stock or MemoryCatalog({}), QuestionAsker(self.language_models)
-        self.engines = EnginePool(engines, stock, self._on_loaded, self._log, asker, on_replicas=self._on_replicas)
+        self.engines = EnginePool(engines, stock, self._on_loaded, self._log, asker)
         self._envelopes = HubEnvelopes(keys)
         self._core = HubCore(settings, self.engines.cards, registry, self._envelopes, sides.orders)
         self._presence = DevicePresence()
@@ -119,8 +119,7 @@ class Hub:
     def _open_jobs(self, services: JobServices) -> HubJobs:
         url = self._settings.database_url
         jobs = HubJobs(self.store, self.inference, url, services=services, now=self._now, log=self._log)
-        if self._settings.scaling:
-            jobs.follow_backlog(self._core.lineup.scaling)
+        jobs.follow_backlog(self._core.lineup.scaling)
         return jobs
 
     def _open_shards(self, rated: Iterable[RateDivider]) -> LeasedShards:
@@ -351,9 +350,6 @@ class Hub:
 
     def _on_loaded(self, model: str, why: str, card: ModelCard | None) -> None:
         self._runs.on_loaded(model, why, card)
-
-    def _on_replicas(self, model: str, count: int, why: str) -> None:
-        self._runs.on_replicas(model, count, why)
 
     def _on_ended(self, key: c.QuestionKey) -> None:
         self.observer.on_stored(key, self._clock.now())

@@ -82,8 +82,8 @@ class HubJobs:
         return self._runner.in_hand
 
     def follow_backlog(self, scaling: ReplicaScaling) -> None:
-        """Tell scaling of the jobs that wait in the database, while this runs."""
-        self._scaling = scaling
+        """Tell scaling of the jobs that wait in the database, while this runs, if any model is scaled."""
+        self._scaling = None if scaling.is_empty else scaling
 
     def drain(self) -> None:
         """Begin no more jobs."""

@@ -39,11 +39,9 @@ class EnginePool:
         on_loaded: LoadedCallback,
         log: JsonLog,
         asker: TextAsker = NO_LANGUAGE_MODELS,
-        *,
-        on_replicas: ReplicasCallback = lambda _model, _count, _why: None,
     ) -> None:
         self._asker = asker
-        self._replicas = ReplicaLauncher(stock, self._find_worker, on_replicas, log)
+        self._replicas = ReplicaLauncher(stock, self._find_worker, log)
         self._given = tuple(engines)
         self._stock = stock
         self._on_loaded = on_loaded
@@ -85,8 +83,12 @@ class EnginePool:
         self._spawn_task(self._load_engine(model), f"hub-load-{model}")
 
     def set_replicas(self, model: str, count: int) -> None:
-        """Run so many replicas of a loaded model; each change of the number goes to `on_replicas`."""
+        """Run so many replicas of a loaded model; each change of the number is told to whoever follows it."""
         self._replicas.set_replicas(model, count)
+
+    def follow_replicas(self, told: ReplicasCallback) -> None:
+        """Tell of each change of the number of a model's replicas."""
+        self._replicas.on_replicas = told
 
     def _find_worker(self, model: str) -> EngineWorker | None:
         lane = self._lanes.get(model)
@@ -212,6 +214,7 @@ class BatchExecutor:
         self._computed = computed
         self._inlined = False
         self._checks: set[asyncio.Task[None]] = set()
+        engines.follow_replicas(self.on_replicas)
 
     def run_batch(self, command: commands.RunBatch) -> None:
         """Run a batch: inline if it is short, else on a thread."""

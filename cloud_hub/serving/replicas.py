@@ -30,19 +30,18 @@ class EngineSource(Protocol):
 class ReplicaLauncher:
     """Brings each model's worker to the number of replicas that was set. Used on the event loop only.
 
-    `find`: the worker of a loaded model, None if it is not loaded.
+    `find`: the worker of a loaded model, None if it is not loaded. `on_replicas` is told when a number has changed.
     """
 
     def __init__(
         self,
         source: EngineSource,
         find: Callable[[str], EngineWorker | None],
-        on_replicas: ReplicasCallback,
         log: JsonLog,
     ) -> None:
+        self.on_replicas: ReplicasCallback = lambda _model, _count, _why: None
         self._source = source
         self._find = find
-        self._on_replicas = on_replicas
         self._log = log
         self._wanted: dict[str, int] = {}
         self._starting: Counter[str] = Counter()
@@ -86,7 +85,7 @@ class ReplicaLauncher:
             worker.add_engine(engine)
             self._log.info("replica_started", model=safe_name(model), replicas=worker.count)
         if self._find(model) is worker:
-            self._on_replicas(model, worker.count, why)
+            self.on_replicas(model, worker.count, why)
 
     def _open_warm(self, model: str) -> Engine:
         engine = self._source.open(model)
@@ -107,7 +106,7 @@ class ReplicaLauncher:
             removed = True
         if removed:
             self._log.info("replica_stopped", model=safe_name(model), replicas=worker.count)
-            self._on_replicas(model, worker.count, "")
+            self.on_replicas(model, worker.count, "")
 
     def _on_gone(self, engine: Engine) -> None:
         self._spawn(asyncio.to_thread(_stop_engine, engine))

@@ -47,9 +47,8 @@ class Floor:
         self.gate = threading.Event()
         self.gate.set()
         self.worker: EngineWorker | None = EngineWorker(self.open(MODEL), asyncio.get_running_loop())
-        self.launcher = ReplicaLauncher(
-            self, lambda _model: self.worker, lambda _model, count, why: self.told.append((count, why)), JsonLog()
-        )
+        self.launcher = ReplicaLauncher(self, lambda _model: self.worker, JsonLog())
+        self.launcher.on_replicas = lambda _model, count, why: self.told.append((count, why))
 
     def open(self, model: str) -> Engine:
         self.gate.wait(30)

@@ -134,7 +134,7 @@ def test_case_96_a_damaged_database_is_set_aside_whole_and_a_new_one_begun(url, 
     before.apply_jobs([StoreJob(keeps=[question(1)])])
     before.close()
     whole = (tmp_path / "hub.db").read_bytes()
-    hurt = whole[:1000] + b"\x5a" * 3000 + whole[4000:]
+    hurt = whole[:1000] + b"\x5a" * 9000 + whole[10_000:]
     (tmp_path / "hub.db").write_bytes(hurt)
     (tmp_path / "hub.db-wal").write_bytes(b"its log")
     after = Store.open(url)
