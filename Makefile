@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-large bench-llm bench-llm-peers bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -97,6 +97,10 @@ fuzz-policies: setup ## 100,000 random policies and samples through each propert
 bench-hub: setup ## the hub beside LitServe, MLServer, BentoML and Ray Serve, each in an environment of its own (1.5 GB)
 	@$(python) -m benchmarks.hub.peers --install
 	@$(python) -m benchmarks hub $(ARGS)
+
+bench-jobs: setup ## jobs beside pgqueuer in an environment of its own, beside online work, under kills; scaling; a notice (ARGS='--only scaling')
+	@$(python) -m benchmarks.harness.environments pgqueuer
+	@$(python) -m benchmarks jobs $(ARGS)
 
 bench-large: setup ## large models: bytes of devices, starts, ranks, encoders, cards; goes on after a kill (ARGS='--only cards --json')
 	@$(python) -m benchmarks.large $(ARGS)

@@ -55,6 +55,7 @@ SUITES = {
         "Other people's servers: vLLM, MLServer, litellm", "make bench-llm-peers", suites.LLM_PEER_BENCHMARKS
     ),
     "region": BenchmarkSuite("A region of several hubs", "make bench-region", suites.REGION_BENCHMARKS),
+    "jobs": BenchmarkSuite("Jobs and capacity", "make bench-jobs", suites.JOBS_BENCHMARKS),
     "sim": BenchmarkSuite("The simulator", "make bench-sim", suites.SIM_BENCHMARKS),
     "rollout": BenchmarkSuite(
         "Rollouts", "make bench-rollout", {"fleet": run.run_benchmark, "device": crash_loop.run_benchmark}

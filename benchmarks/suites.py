@@ -15,6 +15,7 @@ from benchmarks.forge.parts import quantisation, risk, routing
 from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.figures import Figure
 from benchmarks.hub import binary, overload, peers, sealed, swap
+from benchmarks.jobs import claims, kills, notice, online
 from benchmarks.llm import counters, gateway, litellm, remote, trouble
 from benchmarks.region import goodput, intake, store, stories
 from benchmarks.sharding import run
@@ -53,6 +54,16 @@ REGION_BENCHMARKS: dict[str, Benchmark] = {
     "intake": intake.run_benchmark,
     "goodput": goodput.run_benchmark,
     "stories": stories.run_benchmark,
+}
+
+
+# Work that outlives its request, and capacity that follows it; about twelve minutes on two cores.
+JOBS_BENCHMARKS: dict[str, Benchmark] = {
+    "claims": claims.run_benchmark,
+    "online": online.run_benchmark,
+    "kills": kills.run_benchmark,
+    "scaling": scaling.run_benchmark,
+    "notice": notice.run_benchmark,
 }
 
 

@@ -17,6 +17,7 @@ import msgspec
 from benchmarks.hub.server import make_transport
 from cloud_hub.engine.base import EchoEngine
 from cloud_hub.engine.types import ModelCard, WorkItem
+from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.jobs.sealing import JobVault
 from cloud_hub.region.lease_keeper import LeaseKeeper
 from cloud_hub.region.leases import LeaseTable
@@ -30,7 +31,7 @@ from cloud_hub.system.settings import HubSettings
 from wire.process.logging import JsonLog
 from wire.protocol.messages import ModelRef, Prediction
 
-MOST, VALUES = 16, 4
+MOST, VALUES, WINDOW = 16, 4, 32
 CARD = ModelCard(ModelRef("wait", 1, "cut", "pack8"), (), ("a", "b"), input_shape=(VALUES,), max_batch=MOST)
 
 
@@ -48,7 +49,7 @@ async def serve_hub(member: str, url: str, key: bytes, compute_s: float, lease_s
     """Serve until SIGTERM."""
     settings = HubSettings(member=member, database_url=url, max_batch=MOST, drain_s=15.0)
     leases = LeaseKeeper(LeaseTable.open(url, member, lease_s), JsonLog())
-    services = JobServices(JobVault(RegionVault(key)))
+    services = JobServices(JobVault(RegionVault(key)), JobSettings(window=WINDOW))
     engine = WaitingEngine(CARD)
     engine.compute_s = 0.0
     hub = Hub(

@@ -36,12 +36,13 @@ _COUNT_SHARDS = (
 class RegionStage:
     """`members`: one harness of each hub, in the order of their names. The first one's also has the agents."""
 
-    def __init__(self, rig: BenchmarkRig, server: PostgresServer, bundle: Bundle) -> None:
+    def __init__(self, rig: BenchmarkRig, server: PostgresServer, bundle: Bundle, drain_s: float | None = None) -> None:
         self.server, self.bundle = server, bundle
         self.url = server.create_database()
         self.members: list[ProcessHarness] = [rig.stage]
         self.agents: list[AgentHandle] = []
         self._rig = rig
+        self._told: dict[str, Any] = {} if drain_s is None else {"drain_s": drain_s}
         self._engine = sa.create_engine(self.url, poolclass=sa.NullPool)
         self._x = corrupt_pictures(load_heldout()[0], np.random.default_rng(3), 0.5)
 
@@ -49,6 +50,7 @@ class RegionStage:
         """Start hubs and agents."""
         broker = {"start": False, "host": "127.0.0.1", "port": self._rig.broker.port}
         shared: dict[str, dict[str, Any]] = {"broker": broker, "store": {"url": self.url, "lease_s": LEASE_S}}
+        shared |= {"hub": self._told}
         first = await self.members[0].start_hub(self._rig.bundle, shared)
         for name in HUB_NAMES[1:HUBS]:
             folder = self._rig.folder / name
@@ -57,7 +59,7 @@ class RegionStage:
             extra: dict[str, dict[str, Any]] = {
                 "broker": broker,
                 "store": {"url": self.url, "lease_s": LEASE_S},
-                "hub": {"member": name},
+                "hub": {"member": name, **self._told},
             }
             _share_keys(first, await member.configure_hub(self._rig.bundle, extra))
             await member.launch_hub()
@@ -162,10 +164,10 @@ def _share_keys(one: HubHandle, two: HubHandle) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_stage(folder: Path, bundle: Path) -> AsyncIterator[RegionStage]:
-    """Yield a region whose hubs are ready and whose agents are connected."""
+async def open_stage(folder: Path, bundle: Path, drain_s: float | None = None) -> AsyncIterator[RegionStage]:
+    """Yield a region whose hubs are ready and whose agents are connected. `drain_s`: theirs, None = as they come."""
     async with BenchmarkRig(folder, bundle) as rig, AsyncExitStack() as stack:
         server = stack.enter_context(PostgresServer())
-        stage = RegionStage(rig, server, open_bundle(bundle))
+        stage = RegionStage(rig, server, open_bundle(bundle), drain_s)
         await stage.start(stack)
         yield stage
