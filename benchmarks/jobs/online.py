@@ -23,7 +23,7 @@ from benchmarks.harness.rig import read_line, run_child
 from benchmarks.hub.open_load import OpenLoad, RequestKind
 from benchmarks.hub.slow_hub import CAPACITY_PER_S, VALUES, HubAddressLine
 
-JOBS, ROUNDS, SPAN_S = 10_000, 4, 20.0
+JOBS, ROUNDS, SPAN_S = 10_000, 3, 20.0
 SHARE = 0.4
 CALLERS = (RequestKind("online", 0, 4.0, 1.0),)
 

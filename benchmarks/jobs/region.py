@@ -27,6 +27,7 @@ from wire.protocol.topics import HUB_NAMES
 
 LEASE_S = 2.0
 PATIENCE_S = 120.0
+STARTS = 3
 DAY_MS = 86_400_000
 _WATCH = (
     "create table public.endings (id text, state text)",
@@ -86,7 +87,17 @@ class JobsRegion:
             return [tuple(row) for row in connection.exec_driver_sql(text)]
 
     async def start(self, name: str) -> None:
-        """Start a hub, and wait until it serves."""
+        """Start a hub, and wait until it serves; again, as a service manager would, if it ends before."""
+        for number in range(1, STARTS + 1):
+            try:
+                await self._start_once(name)
+                break
+            except RuntimeError as error:
+                if number == STARTS:
+                    raise
+                print(error, file=sys.stderr)
+
+    async def _start_once(self, name: str) -> None:
         words = (name, self._url, str(self._key_file), str(self._compute_s), str(LEASE_S))
         with (self._folder / f"{name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
