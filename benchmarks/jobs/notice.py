@@ -67,18 +67,22 @@ async def _call(stage: RegionStage, number: int, answers: list[int]) -> None:
     hub, asked = stage.hub(number), _make_request(stage)
     url = f"{hub.url}/v2/models/{stage.bundle.manifest.name}/infer"
     headers = {"Authorization": f"Bearer {hub.token}"}
-    while True:
-        try:
-            async with stage.members[0].session.post(url, json=asked, headers=headers) as response:
-                await response.read()
-                answers.append(response.status)
-                if response.status == 503:
-                    return
-        except aiohttp.ClientConnectorError:
-            return
-        except aiohttp.ClientError:
-            answers.append(0)
-            return
+    status = 200
+    while status == 200:
+        status = await _ask_once(stage.members[0].session, url, asked, headers)
+        answers += [status] if status >= 0 else []
+
+
+async def _ask_once(session: aiohttp.ClientSession, url: str, asked: dict[str, Any], headers: dict[str, str]) -> int:
+    """Status of an answer; 0 if it broke off, -1 if nobody listens any more."""
+    try:
+        async with session.post(url, json=asked, headers=headers) as response:
+            await response.read()
+            return response.status
+    except aiohttp.ClientConnectorError:
+        return -1
+    except aiohttp.ClientError:
+        return 0
 
 
 def _make_request(stage: RegionStage) -> dict[str, Any]:
