@@ -88,8 +88,7 @@ class HubCore:
             settings=settings, registry=registry, envelopes=envelopes, rules=rules, memory=memory, batcher=batcher,
             round=self.round, scaling=ReplicaScaling(settings, batcher), counts=self.counts,
         )  # fmt: skip
-        self._settings = settings
-        self._memory, self._batcher = memory, batcher
+        self._settings, self._memory, self._batcher = settings, memory, batcher
         self._gate = gate = FrameVerifier(settings, registry, envelopes)
         self._turnstile = AdmissionControl(settings, memory, batcher)
         self.receipts = DueReceipts(self.counts)

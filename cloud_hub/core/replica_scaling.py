@@ -102,6 +102,13 @@ class ReplicaScaling:
             found[name] = ReplicaView(model.state.wanted, running, model.need, model.why)
         return found
 
+    def describe(self) -> dict[str, Any]:
+        """Return what callers see of them, by model."""
+        return {
+            name: {"wanted": view.wanted, "running": view.running, "need": round(view.need, 3), "why": view.why}
+            for name, view in self.views().items()
+        }
+
     # -- events
 
     def look(self, now: float) -> list[Command]:
@@ -200,11 +207,3 @@ class ReplicaScaling:
             self._batcher.weight_bytes(name) for name, (state, _) in states.items() if state is not ModelState.COLD
         )
         return max(running, min(wanted, running + max(0, self._most_bytes - held) // each))
-
-
-def describe_replicas(views: Mapping[str, ReplicaView]) -> dict[str, Any]:
-    """Return what callers see of them, by model."""
-    return {
-        name: {"wanted": view.wanted, "running": view.running, "need": round(view.need, 3), "why": view.why}
-        for name, view in views.items()
-    }

@@ -31,7 +31,6 @@ from wire.transport.clients import MqttClient
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()
 _JOBS = JobSettings()
-_V2_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 _UNPUBLISHED = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
 
 

@@ -17,7 +17,6 @@ from cloud_hub.core import commands as c
 from cloud_hub.core.commands import Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.lineup import ModelUse
-from cloud_hub.core.replica_scaling import describe_replicas
 from cloud_hub.core.shards import ServedShards
 from cloud_hub.database.errors import name_fault
 from cloud_hub.database.offload import OrderedWork
@@ -32,7 +31,7 @@ from cloud_hub.region.news import find_closing_time
 from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.presence import DeviceActivity, DevicePresence
 from cloud_hub.runtime.billing import HubBilling
-from cloud_hub.runtime.jobs import HubJobs, JobServices
+from cloud_hub.runtime.jobs import HubJobs
 from cloud_hub.runtime.link import HubLink, OutboundPublisher, TransportFactory
 from cloud_hub.runtime.rounds import RoundTimer
 from cloud_hub.runtime.services import HubServices
@@ -76,8 +75,7 @@ class Hub:
         connect: TransportFactory,
         sides: HubServices = _NO_SIDES,
     ) -> None:
-        self._settings = settings
-        self._registry = registry
+        self._settings, self._registry = settings, registry
         self._work = sides.work or OrderedWork()
         self._log = sides.log or JsonLog()
         self.language_models = sides.language_models or LanguageModels()
@@ -85,9 +83,8 @@ class Hub:
         self.engines = EnginePool(engines, stock, self._on_loaded, self._log, asker)
         self._envelopes = HubEnvelopes(keys)
         self._core = HubCore(settings, self.engines.cards, registry, self._envelopes, sides.orders)
-        self._presence = DevicePresence()
+        self._presence, self._region_clock = DevicePresence(), sides.clock
         self._link = HubLink(connect, self._on_batch, random.random, self._log, self._presence.on_link)
-        self._region_clock = sides.clock
         self._clock = self._make_clock()
         self._started_s, self._drain_until = 0.0, inf
         self.observer = sides.observer or InferenceObserver()
@@ -105,7 +102,10 @@ class Hub:
         )
         self.voice = OutboundPublisher(self._link, self._envelopes, registry, self._now)
         self.inference = WebInference(self._core, self._now, self._flush_events, self.observer, sides.request_keys)
-        self.jobs = self._open_jobs(sides.jobs)
+        self.jobs = HubJobs(
+            self.store, self.inference, settings.database_url, services=sides.jobs, now=self._now, log=self._log
+        )
+        self.jobs.follow_backlog(self._core.lineup.scaling)
         self.versions = VersionManager(
             self._core.lineup, self.engines, self._handle_and_flush, sides.spoken or ModelUsageStore.open(None)
         )
@@ -115,12 +115,6 @@ class Hub:
         self._billing = HubBilling(self.store, settings.region, self.language_models, self.engines.setups, sides.energy)
         self._stop, self._ready = asyncio.Event(), asyncio.Event()
         self._obey_one = self._command_handlers()
-
-    def _open_jobs(self, services: JobServices) -> HubJobs:
-        url = self._settings.database_url
-        jobs = HubJobs(self.store, self.inference, url, services=services, now=self._now, log=self._log)
-        jobs.follow_backlog(self._core.lineup.scaling)
-        return jobs
 
     def _open_shards(self, rated: Iterable[RateDivider]) -> LeasedShards:
         told = ((self.language_models.divide_rates, *rated), self._presence.forget_shards)
@@ -272,7 +266,7 @@ class Hub:
             "draining": self._core.draining,
             "queued": self._core.queued_by_model(),
             "engines_down": list(self._core.engines_down()),
-            "replicas": describe_replicas(self._core.lineup.scaling.views()),
+            "replicas": self._core.lineup.scaling.describe(),
             "language_models": self.language_models.status(),
             "devices": {device: hello.agent for device, hello in self._core.hellos.items()},
             "ledger_flaws": sorted(self.voice.ledger.flawed) if self.voice.ledger else [],
