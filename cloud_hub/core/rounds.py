@@ -19,6 +19,11 @@ class QuestionRound:
         self._earlier = 0  # how many asked in the `max_wait_s` before that
         self._began_s = 0.0
 
+    @property
+    def max_wait_s(self) -> float:
+        """The longest that any round may gather."""
+        return self._limits.max_wait_s
+
     def add(self, device: str, deadline: float, now: float) -> None:
         """A question of this device was accepted and waits for its round to end."""
         if not self._gathered.questions:

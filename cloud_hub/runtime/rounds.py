@@ -27,12 +27,14 @@ class RoundTimer:
     def end_or_wait(self) -> None:
         """Call after each batch of messages: flush now, or when the round ends."""
         self._measure_busy()
-        now = self._now()
-        left_s = self._core.round.find_end(self._busy) - now
+        loop = asyncio.get_running_loop()
+        # The hub's clock may be set back meanwhile; no round outlasts the limit for that.
+        left_s = min(self._core.round.find_end(self._busy) - self._now(), self._core.round.max_wait_s)
         if left_s <= 0.0:
             self._end()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._end)
+        elif self._timer is None or loop.time() + left_s < self._timer.when():
+            self.on_flushed()
+            self._timer = loop.call_later(left_s, self._end)
 
     @property
     def is_gathering(self) -> bool:
@@ -40,7 +42,7 @@ class RoundTimer:
         return self._timer is not None
 
     def on_flushed(self) -> None:
-        """What was gathered has been flushed by somebody else."""
+        """Forget the timer: what was gathered has been flushed by somebody else, or is to end earlier."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -17,7 +17,8 @@ class Rig:
 
     def __init__(self, bench: Bench, busy: float) -> None:
         self.core, self.flushes, self.ended = bench.core, 0, asyncio.Event()
-        self.timer = RoundTimer(self.core, lambda: NOW, self.flush)
+        self.now = NOW
+        self.timer = RoundTimer(self.core, lambda: self.now, self.flush)
         self.timer._busy, self.timer._seen_s = busy, time.monotonic() + 1e6  # no sample is taken meanwhile
 
     def flush(self) -> None:
@@ -25,9 +26,9 @@ class Rig:
         self.core.round.close()
         self.ended.set()
 
-    def ask(self, *devices: str) -> None:
+    def ask(self, *devices: str, deadline: float = inf) -> None:
         for device in devices:
-            self.core.round.add(device, inf, NOW)
+            self.core.round.add(device, deadline, NOW)
         self.timer.end_or_wait()
 
     def make_expected(self) -> None:
@@ -86,3 +87,23 @@ async def test_what_somebody_else_flushed_is_not_flushed_again(bench):
     rig.timer.on_flushed()
     await asyncio.sleep(0.03)
     assert rig.flushes == 0
+
+
+async def test_a_clock_that_is_set_back_an_hour_holds_no_round(bench):
+    rig = Rig(bench, busy=1.0)
+    rig.make_expected()
+    rig.now = NOW - 3600.0
+    rig.ask("demo--a")
+    await asyncio.wait_for(rig.ended.wait(), 10)
+
+
+async def test_an_urgent_question_brings_the_end_forward(bench):
+    rig = Rig(bench, busy=1.0)
+    rig.make_expected()
+    rig.ask("demo--a")
+    assert rig.timer._timer is not None
+    before = rig.timer._timer.when()
+    rig.ask("demo--b", deadline=NOW + 0.05)
+    assert rig.timer._timer.when() < before
+    await asyncio.wait_for(rig.ended.wait(), 10)
+    assert rig.flushes == 1
