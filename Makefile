@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts chart setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -50,6 +50,9 @@ heavy-ci: setup ## of those, what `.ci/run` has time for: all examples, further 
 live: setup ## the tests against the real Mosquitto, a real PostgreSQL, real processes and sockets
 	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) --ignore=tests/live/hub/test_alerts.py -m 'not heavy' --timeout=600 -n 2 --dist loadscope --durations=25)
 	@$(if $(ARGS),true,$(python) -m pytest tests/cloud_hub -m postgres --timeout=600 -n 2 --dist loadfile --durations=10)
+
+chart: setup ## the Helm chart by helm and the schemas of Kubernetes, its pods as processes, the container files (docs/kubernetes.md)
+	@$(python) -m pytest tests/test_chart.py tests/live/kubernetes tests/live/packages --timeout=900 --durations=10 $(ARGS)
 
 live-llm: setup ## the tests against vLLM (on this processor) and MLServer, each in an environment of its own (4 GB, kept)
 	@$(python) -m benchmarks.harness.environments vllm mlserver

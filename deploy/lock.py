@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "requirements"
-LEVELS = {"agent": "", "hub": "hub", "demo": "demo", "dev": "dev"}  # level: extra of pyproject.toml
+LEVELS = {"agent": "", "hub": "hub", "region": "region", "demo": "demo", "dev": "dev"}  # level: extra of pyproject.toml
 TOOLS = frozenset({"pip", "skerry", "skerry-client", "wheel"})  # what an environment has beside the lock
 BUILD = "setuptools"  # builds the project itself, so it is part of each level
 PLATFORM = "Python 3.11 on x86-64 Linux"
