@@ -70,6 +70,10 @@ _HUB = {
 }
 SUBCOMMANDS = {
     "demo": Subcommand("simulations.cli.demo:app", "Run a demo fleet of five devices and a hub on this machine."),
+    "new": Subcommand("simulations.cli.projects:new", "Make a project that trains, forges, tests and runs at once."),
+    "up": Subcommand(
+        "simulations.cli.projects:up", "Run a project on this machine: its hub, its devices, its program."
+    ),
     "agent": Subcommand("edge_agent.cli.agent:app", "A device: enrol it, run it, show its status."),
     "hub": Subcommand("cloud_hub.cli.hub:app", "A hub: run it, invite devices, replace its CA.", _HUB),
     "devices": Subcommand(
@@ -137,6 +141,7 @@ _EXTRAS = {
     "onnxscript": "forge",
     "sklearn": "forge",
     "plotly": "sim",
+    "httpx2": "client",
 }
 _OWN = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")
 

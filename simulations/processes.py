@@ -236,11 +236,11 @@ class ProcessHarness:
         await self._wait_until_ready(self.hub.child, f"{self.hub.url}/readyz")
 
     async def add_agent(
-        self, name: str, bundle: Path | str, policy: Path | str, extra: Mapping[str, Mapping[str, Any]] | None = None
+        self, name: str, bundle: Path | str, policy: Path | str, extra: Mapping[str, Any] | None = None
     ) -> AgentHandle:
         """Invite an agent, enrol it with keys of its own, and write its configuration. Not started yet.
 
-        `bundle`, `policy`: paths, or `tuf:NAME`. `extra`: tables of its configuration.
+        `bundle`, `policy`: paths, or `tuf:NAME`. `extra`: tables and keys of its configuration.
         """
         folder = self.folder / name
         invite = await self.create_invite(f"demo--{name}")
@@ -248,7 +248,7 @@ class ProcessHarness:
         port = find_free_port()
         config = folder / "agent.toml"
         values = {"state": str(folder), "bundle": str(bundle), "policy": str(policy), "data_class": "open"}
-        tables: dict[str, Mapping[str, Any]] = {"api": {"port": port}, **(extra or {})}
+        tables: dict[str, Any] = {"api": {"port": port}, **(extra or {})}
         config.write_text(tomli_w.dumps({**values, **tables}))
         child = ChildProcess("edge_agent", config, folder / "agent.log")
         handle = AgentHandle(name, identity.device, folder, f"http://127.0.0.1:{port}", child)

@@ -15,7 +15,7 @@ from tests import ROOT
 PACKAGES = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")  # lower floors first
 CLIENT = "clients/python/skerry_client"
 SOURCES = (
-    *(path for name in (*PACKAGES, CLIENT, "benchmarks") for path in sorted((ROOT / name).rglob("*.py"))),
+    *(path for name in (*PACKAGES, CLIENT, "benchmarks", "examples") for path in sorted((ROOT / name).rglob("*.py"))),
     *sorted(ROOT.glob("*.py")),
 )
 TESTS = tuple(sorted((ROOT / "tests").rglob("*.py")))

@@ -25,6 +25,7 @@ from wire.process.exit_codes import ExitCode
 ALL_PAGES = (*PAGES, *sorted((ROOT / "docs" / "adr").glob("*.md")), ROOT / "CHANGELOG.md")
 FURTHER = {"policies.md"}  # a dozen commands: 3 seconds of processor time
 HEAVY = {"engines.md"}  # starts whole gangs of ranks: 40 seconds of processor time
+READ_ELSEWHERE = {"simulator.md", "projects.md"}  # tests/simulations reads scenarios and project files
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -142,7 +143,7 @@ def test_blocks_of_configuration_have_only_keys_that_exist():
     tables = {kind: {key.partition(".")[0] for key in found} for kind, found in keys.items()}
     for page in PAGES:
         for block in blocks(page):
-            if block.language != "toml" or page.name == "simulator.md":  # scenarios: tests/simulations reads them
+            if block.language != "toml" or page.name in READ_ELSEWHERE:
                 continue
             text = tomllib.loads(block.text)
             flat = {f"{k}.{i}" for k, v in text.items() if isinstance(v, dict) for i in v}

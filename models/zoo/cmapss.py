@@ -4,6 +4,7 @@ Rule: no engine of the calibration part is in training; a window is normalised i
 """
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -45,6 +46,11 @@ class TurbofanNet(nn.Module):
             nn.Linear(64, 1),
         )
 
+    def set_scale(self, x: npt.NDArray[np.float32]) -> None:
+        """Take mean and spread of each column from rows `[n, 15]`."""
+        self.mean.copy_(torch.from_numpy(x.mean(0)))
+        self.spread.copy_(torch.from_numpy(np.maximum(x.std(0), 1e-6)))
+
     def forward(self, x: Tensor) -> Tensor:
         scaled = ((x - self.mean) / self.spread).transpose(1, 2)
         life: Tensor = self.body(scaled) * RUL_CAP
@@ -62,7 +68,5 @@ def samples() -> Data:
 
 
 def _set_normalisation(net: TurbofanNet) -> TurbofanNet:
-    x = samples().training.x[0].reshape(-1, _COLUMNS)
-    net.mean.copy_(torch.from_numpy(x.mean(0)))
-    net.spread.copy_(torch.from_numpy(np.maximum(x.std(0), 1e-6)))
+    net.set_scale(samples().training.x[0].reshape(-1, _COLUMNS))
     return net

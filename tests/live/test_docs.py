@@ -18,7 +18,7 @@ from tests.blocks import PAGES, Block, command, environment, execute, inline_com
 
 SERVE_TIMEOUT_S = 400.0  # forging the reference model on a busy machine
 BLOCK_TIMEOUT_S = 400.0
-HEAVY_PAGES = {"forge.md", "rollout.md"}  # forges bundles; a rollout with soaks, twice
+HEAVY_PAGES = {"forge.md", "projects.md", "rollout.md"}  # forges bundles; a rollout with soaks, twice
 OWN_TESTS = {"two-machines.md"}  # test_two_machines.py
 LIVE_PAGES = [
     pytest.param(page, marks=[pytest.mark.heavy] if page.name in HEAVY_PAGES else [], id=str(page.relative_to(ROOT)))

@@ -76,11 +76,18 @@ def _speak_all() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     rng = np.random.default_rng(_SEED)
     x, y = [], []
     for accent, voice, number, _ in product(_ACCENTS, _VOICES, range(len(COMMANDS)), range(_TAKES)):
-        speed, pitch = int(rng.integers(120, 260)), int(rng.integers(20, 80))
-        sound = _add_room(_speak(COMMANDS[number], accent + voice, speed, pitch), rng)
-        x.append(np.rint(255 * make_spectrogram(sound)).astype(np.uint8)[None])
+        x.append(np.rint(255 * speak_spectrogram(COMMANDS[number], accent + voice, rng)).astype(np.uint8)[None])
         y.append(number)
     return np.stack(x), np.array(y, np.int64)
+
+
+def speak_spectrogram(word: str, voice: str, rng: np.random.Generator) -> Floats:
+    """Spectrogram `[40, 64]` of a word in a voice of espeak-ng, at some speed and pitch, in some room.
+
+    Raises ForgeError if espeak-ng is not installed.
+    """
+    speed, pitch = int(rng.integers(120, 260)), int(rng.integers(20, 80))
+    return make_spectrogram(_add_room(_speak(word, voice, speed, pitch), rng))
 
 
 def _speak(word: str, voice: str, speed: int, pitch: int) -> Floats:

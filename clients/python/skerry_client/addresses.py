@@ -1,6 +1,7 @@
 """Where a server is and how a client proves who it is: a URL, a Unix socket, or the state folder of a local agent."""
 
 import json
+import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,6 +47,16 @@ class Address:
             return ssl.create_default_context(cafile=self.ca_file) if self.ca_file else True
         except (OSError, ssl.SSLError) as error:
             raise SkerryError(f"{self.certificate_file or self.ca_file}: {error}") from None
+
+
+def default_agent() -> str:
+    """Return where the agent is if nobody says it: `SKERRY_AGENT`, else the port that an agent has as it is shipped."""
+    return os.environ.get("SKERRY_AGENT") or "http://127.0.0.1:8090"
+
+
+def default_hub() -> str:
+    """Return where the hub is if nobody says it: `SKERRY_HUB`, else the port that a hub has as it is shipped."""
+    return os.environ.get("SKERRY_HUB") or "http://127.0.0.1:8080"
 
 
 def find_agent(where: str | Path, token: str = "", token_file: str | Path = "", ca_file: str | Path = "") -> Address:

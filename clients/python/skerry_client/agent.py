@@ -5,8 +5,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from skerry_client.addresses import find_agent
-from skerry_client.answers import Answer, Answers, AsyncAnswers, fetch_records, read_inference
+from skerry_client.addresses import default_agent, find_agent
+from skerry_client.answers import Answer, Answers, AsyncAnswers, WaitBudget, fetch_records, read_inference
 from skerry_client.errors import (
     APIResponseValidationError,
     NotFoundError,
@@ -20,7 +20,6 @@ from skerry_client.exchange.transports import AsyncTransport, BlockingTransport
 from skerry_client.inference import ServedModel, build_inference, fetch_model
 from skerry_client.samples import BYTES, ModelInput
 
-DEFAULT_URL = "http://127.0.0.1:8090"
 TIMEOUT_S = 90.0  # a device's policy may have its callers wait for the hub
 MAX_BATCH = 256  # the most samples, and about the most bytes, that an agent takes in one request as it is shipped
 MAX_BATCH_BYTES = 3 << 20
@@ -64,7 +63,7 @@ class AgentOperations:
         SampleError if it does not fit the model; UnsureError: see `AskMode`; else APIStatusError, APIConnectionError.
         """
         [answer] = yield from self._infer([sample], _parameters(data_class, subject))
-        return (yield from _settle(answer, AskMode(mode), wait_s))
+        return (yield from _settle(answer, AskMode(mode), WaitBudget(wait_s)))
 
     @operation
     def ask_batch(
@@ -78,15 +77,16 @@ class AgentOperations:
     ) -> Steps[list[Answer]]:
         """Ask about many samples in as few requests as the agent takes; their answers, in their order.
 
-        `wait_s`: for each answer that is owed a correction. All else as in `ask`.
+        `wait_s`: for all of them together. All else as in `ask`.
         """
         told, answers = _parameters(data_class, subject), []
         served = yield from self._find_model()
         size = _batch_size(samples, served.input)
         for at in range(0, len(samples), size):
             answers += yield from self._infer(samples[at : at + size], told)
+        budget = WaitBudget(wait_s)
         for at, answer in enumerate(answers):
-            answers[at] = yield from _settle(answer, AskMode(mode), wait_s)
+            answers[at] = yield from _settle(answer, AskMode(mode), budget)
         return answers
 
     @operation
@@ -145,14 +145,14 @@ def _request_inference(served: ServedModel, samples: Sequence[object], told: dic
     return answers
 
 
-def _settle(answer: Answer, mode: AskMode, wait_s: float) -> Steps[Answer]:
+def _settle(answer: Answer, mode: AskMode, budget: WaitBudget) -> Steps[Answer]:
     """Wait for the hub's answer as the caller wishes."""
     if mode is AskMode.NOW or not answer.may_be_corrected:
         sure = mode is not AskMode.SURE or answer.source == "hub" or answer.reason == "confident"
         if not sure:
             raise UnsureError(answer)
         return answer
-    best = answer if wait_s <= 0 else (yield from fetch_records(answer.answer_id, wait_s))[-1]
+    best = answer if budget.left_s <= 0 else (yield from fetch_records(answer.answer_id, budget))[-1]
     if mode is AskMode.SURE and best.may_be_corrected:
         raise UnsureError(answer)
     return best
@@ -174,20 +174,21 @@ class Agent(AgentOperations, BlockingCalls):
     """A device's agent; each call blocks until its reply is there.
 
     `where`: its URL, `unix:PATH`, or the state folder of an agent on this machine, which names address, token and
-    certificate by itself. `token` or `token_file`: from another machine; `ca_file`: PEM of the CA of its certificate.
-    Calls may be made from several threads. SkerryError if `where` is no address, or no agent runs there.
+    certificate by itself; left out: what `SKERRY_AGENT` says, else http://127.0.0.1:8090. `token` or `token_file`: from
+    another machine; `ca_file`: PEM of the CA of its certificate. Calls may be made from several threads. SkerryError
+    if `where` is no address, or no agent runs there.
     """
 
     def __init__(
         self,
-        where: str | Path = DEFAULT_URL,
+        where: str | Path | None = None,
         *,
         token: str = "",
         token_file: str | Path = "",
         ca_file: str | Path = "",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(BlockingTransport(find_agent(where, token, token_file, ca_file), timeout_s))
+        super().__init__(BlockingTransport(find_agent(where or default_agent(), token, token_file, ca_file), timeout_s))
         self.answers = Answers(self._transport)
 
     def __enter__(self) -> Self:
@@ -206,14 +207,14 @@ class AsyncAgent(AgentOperations, AsyncCalls):
 
     def __init__(
         self,
-        where: str | Path = DEFAULT_URL,
+        where: str | Path | None = None,
         *,
         token: str = "",
         token_file: str | Path = "",
         ca_file: str | Path = "",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(AsyncTransport(find_agent(where, token, token_file, ca_file), timeout_s))
+        super().__init__(AsyncTransport(find_agent(where or default_agent(), token, token_file, ca_file), timeout_s))
         self.answers = AsyncAnswers(self._transport)
 
     async def __aenter__(self) -> Self:

@@ -126,17 +126,17 @@ class AnswerOperations:
 
         Waits up to `wait_s` seconds while a correction is owed. NotFoundError for an unknown id.
         """
-        return (yield from fetch_records(id_of(answer), wait_s))[-1]
+        return (yield from fetch_records(id_of(answer), WaitBudget(wait_s)))[-1]
 
     @operation
     def records(self, answer: "Answer | str", *, wait_s: float = 0.0) -> Steps[tuple[Answer, ...]]:
         """Return all records of an answer: the answer, and behind it its correction."""
-        return (yield from fetch_records(id_of(answer), wait_s))
+        return (yield from fetch_records(id_of(answer), WaitBudget(wait_s)))
 
     @operation
     def correction(self, answer: "Answer | str", *, wait_s: float = 10.0) -> Steps[Answer | None]:
         """Return the hub's correction of an answer; None if none came within `wait_s`, or none is owed any more."""
-        last = (yield from fetch_records(id_of(answer), wait_s))[-1]
+        last = (yield from fetch_records(id_of(answer), WaitBudget(wait_s)))[-1]
         return last if last.kind is AnswerKind.CORRECTION else None
 
     @iteration
@@ -181,26 +181,32 @@ def id_of(answer: Answer | str) -> str:
     return answer.answer_id if isinstance(answer, Answer) else answer
 
 
-def fetch_records(answer_id: str, wait_s: float = 0.0) -> Steps[tuple[Answer, ...]]:
-    """Fetch the records of an answer, waiting up to `wait_s` while a correction is owed."""
-    left_s = wait_s
+@dataclass
+class WaitBudget:
+    """How long a call may still wait, in seconds; several answers may share one."""
+
+    left_s: float
+
+
+def fetch_records(answer_id: str, budget: WaitBudget) -> Steps[tuple[Answer, ...]]:
+    """Fetch the records of an answer, waiting within the budget while a correction is owed."""
     while True:
-        this_s = min(left_s, MAX_WAIT_S)
+        this_s = max(0.0, min(budget.left_s, MAX_WAIT_S))
         path = build_path("v1", "answers", answer_id, wait_s=f"{this_s:g}" if this_s > 0 else None)
         request = Request("GET", path, timeout_s=this_s + _SLACK_S, safe=True)
         reply = yield from send(request)
         records = read_list(Answer, parse_object(reply.body, request.where), "records", request.where)
         if not records:
             raise APIResponseValidationError(f"{request.where}: the reply has no record")
-        left_s -= this_s
-        if left_s <= 0 or len(records) > 1 or reply.elapsed_s < this_s:
+        budget.left_s -= reply.elapsed_s
+        if budget.left_s <= 0 or len(records) > 1 or reply.elapsed_s < this_s:
             return records
 
 
 def _follow(after: Answer | int | None, patience_s: float, kind: AnswerKind | None) -> Items[Answer]:
     number = after if after is None or isinstance(after, int) else after.event
     if isinstance(after, Answer) and number is None:
-        number = (yield from fetch_records(after.answer_id))[0].event
+        number = (yield from fetch_records(after.answer_id, WaitBudget(0.0)))[0].event
 
     def read(event: ServerEvent) -> Answer | None:
         if kind is not None and event.name != kind:

@@ -3,11 +3,12 @@
 Inference and language models it has under the interfaces of others: use `tritonclient` and `openai` for them.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from skerry_client.addresses import parse_address
+from skerry_client.addresses import Address, default_hub, parse_address
 from skerry_client.errors import ServiceUnavailableError
 from skerry_client.exchange.commands import Request, Steps, build_path, fetch_object, send
 from skerry_client.exchange.operations import AsyncCalls, BlockingCalls, operation
@@ -17,7 +18,6 @@ from skerry_client.jobs import AsyncBatches, AsyncJobs, Batches, Jobs
 from skerry_client.reading import read_value
 from skerry_client.rollouts import AsyncRollouts, Rollouts
 
-DEFAULT_HUB_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 30.0
 
 
@@ -69,23 +69,29 @@ class HubOperations:
         return True
 
 
+def _find_hub(where: str | None, token: str, token_file: str | Path, ca_file: str | Path) -> Address:
+    key_file = token_file or ("" if token or where else os.environ.get("SKERRY_KEY", ""))
+    return parse_address(where or default_hub(), "hub", token, key_file, ca_file)
+
+
 class Hub(HubOperations, BlockingCalls):
     """A hub; each call blocks until its reply is there.
 
-    `token` or `token_file`: a key (`skerry hub key create`) or the admin token (`admin.token` in its state folder).
-    `ca_file`: PEM of the CA of its certificate. SkerryError if `where` is no address.
+    `where`: its URL; left out: what `SKERRY_HUB` says (its key then is in the file that `SKERRY_KEY` names), else
+    http://127.0.0.1:8080. `token` or `token_file`: a key (`skerry hub key create`) or the admin token (`admin.token` in
+    its state folder). `ca_file`: PEM of the CA of its certificate. SkerryError if `where` is no address.
     """
 
     def __init__(
         self,
-        where: str = DEFAULT_HUB_URL,
+        where: str | None = None,
         *,
         token: str = "",
         token_file: str | Path = "",
         ca_file: str | Path = "",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(BlockingTransport(parse_address(where, "hub", token, token_file, ca_file), timeout_s))
+        super().__init__(BlockingTransport(_find_hub(where, token, token_file, ca_file), timeout_s))
         self.jobs = Jobs(self._transport)
         self.batches = Batches(self._transport)
         self.devices = Devices(self._transport)
@@ -108,14 +114,14 @@ class AsyncHub(HubOperations, AsyncCalls):
 
     def __init__(
         self,
-        where: str = DEFAULT_HUB_URL,
+        where: str | None = None,
         *,
         token: str = "",
         token_file: str | Path = "",
         ca_file: str | Path = "",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(AsyncTransport(parse_address(where, "hub", token, token_file, ca_file), timeout_s))
+        super().__init__(AsyncTransport(_find_hub(where, token, token_file, ca_file), timeout_s))
         self.jobs = AsyncJobs(self._transport)
         self.batches = AsyncBatches(self._transport)
         self.devices = AsyncDevices(self._transport)

@@ -1,0 +1,53 @@
+"""The TypeScript client: compiled strictly, typed by the servers' own documents, run by node against an agent's API."""
+
+import asyncio
+import json
+
+import pytest
+
+from cloud_hub.database.parts import DatabaseUrls
+from tests import ROOT
+from tests.clients.calls import address_of
+from tests.clients.typescript import SOURCE, WORKSPACE, compile_client, prepare_workspace, run
+from tests.cloud_hub.doubles.job_site import job_site
+from tests.edge_agent.doubles.api_double import MemoryAgent, serve_api
+
+pytestmark = [pytest.mark.further, pytest.mark.timeout(900)]
+EXPECTED = {
+    "asked": True,
+    "correction": "correction",
+    "streamed": True,
+    "why": True,
+    "refused": 400,
+}
+
+
+def test_it_compiles_strictly():
+    compile_client()
+    assert (WORKSPACE / "dist" / "index.d.ts").exists()
+
+
+async def test_its_types_are_those_of_the_servers_documents(tmp_path):
+    prepare_workspace()
+    memory = MemoryAgent()
+    memory.mode = "no model"  # what feedback takes is then of any model
+    async with serve_api(memory) as session, job_site(tmp_path, DatabaseUrls(tmp_path)) as site:
+        await asyncio.to_thread(run, "node", "generate.mjs", address_of(session), site.api.url, str(tmp_path))
+    for name in ("agent.ts", "hub.ts"):
+        assert (tmp_path / name).read_text() == (SOURCE / "src" / name).read_text(), (
+            f"{name}: the routes have changed: npm run generate (clients/typescript/README.md)"
+        )
+
+
+async def test_node_asks_and_reads_a_correction():
+    await asyncio.to_thread(compile_client)
+    memory = MemoryAgent()
+    async with serve_api(memory) as session:
+        script = str(ROOT / "tests" / "clients" / "ask.mjs")
+        words = ("node", script, str(WORKSPACE / "dist" / "index.js"), address_of(session), "0.4", "0.3", "0.3")
+        asking = asyncio.create_task(asyncio.to_thread(run, *words))
+        while not memory.records:
+            await asyncio.sleep(0.05)
+            assert not asking.done() or asking.result()
+        await memory.verdict(memory.records[0].id, 1)
+        assert json.loads(await asking) == EXPECTED
