@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts chart setup setup-agent lock lock-check release setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -28,6 +28,9 @@ lock-check: setup ## the lock is what is installed here and what pyproject.toml 
 
 release: setup ## the wheel in dist/, beside it a CycloneDX bill of materials and the licences for each lock
 	@$(python) deploy/release.py
+
+deb: setup ## Debian packages of agent and hub in dist/, with their Python packages (ARGS='agent --quick')
+	@$(python) deploy/debian.py $(ARGS)
 
 setup-demo:
 	@./setup.sh demo
