@@ -52,7 +52,8 @@ class VirtualClock(Generic[F]):
 
     def start_tag(self, flow: F) -> float:
         """Start tag of a flow; one that was away begins at the present time at the earliest."""
-        return max(self.now, self._tags.get(flow, 0.0))
+        tag = self._tags.get(flow, 0.0)
+        return tag if tag > self.now else self.now  # noqa: FURB136 - twenty times an item, twice as quick
 
     def charge(self, flow: F, weight: float) -> None:
         """Charge a flow for served weight."""
@@ -140,6 +141,7 @@ class FairQueue(Generic[T]):
         self._flows: dict[tuple[int, str], _TenantFlow[T]] = {}
         self._count = [0] * BAND_COUNT
         self._size = 0
+        self._peeked: FlowKey | None = None  # whose turn it is, until something changes
 
     def __len__(self) -> int:
         return self._size
@@ -164,6 +166,7 @@ class FairQueue(Generic[T]):
 
     def put(self, place: FlowKey, weight: float, item: T) -> None:
         """Append an item to its flow. `weight`: what the flow is charged when it is taken."""
+        self._peeked = None
         band, tenant, device = place
         flow = self._flows.setdefault((band, tenant), _TenantFlow())
         flow.count += 1
@@ -176,7 +179,7 @@ class FairQueue(Generic[T]):
 
     def peek(self) -> T:
         """The item that `take_next` would return. Raises IndexError if nothing waits."""
-        place = self._next_flow()
+        place = self._peeked = self._next_flow()
         return self._flows[place[:2]].items[place.device][0][1]
 
     def take_next(self) -> T:
@@ -192,6 +195,7 @@ class FairQueue(Generic[T]):
 
     def remove_unless(self, keep: Callable[[T], bool]) -> list[T]:
         """Remove and return all items that `keep` refuses; nobody is charged."""
+        self._peeked = None
         gone: list[T] = []
         for (band, tenant), flow in list(self._flows.items()):
             for device, queue in list(flow.items.items()):
@@ -202,7 +206,7 @@ class FairQueue(Generic[T]):
         return gone
 
     def _pop(self, *, charged: bool) -> T:
-        place = self._next_flow()
+        place, self._peeked = self._next_flow(), None
         flow = self._flows[place[:2]]
         weight, item = flow.items[place.device].popleft()
         if charged:
@@ -211,6 +215,8 @@ class FairQueue(Generic[T]):
         return item
 
     def _next_flow(self) -> FlowKey:
+        if self._peeked is not None:
+            return self._peeked
         band = self._bands.first()
         tenant = self._turns[band].first()
         return FlowKey(band, tenant, self._flows[band, tenant].turns.first())
