@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-ray bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -117,6 +117,9 @@ bench-llm: setup ## the hub before the double of an engine: what it adds to a st
 bench-llm-peers: setup ## vLLM and MLServer behind the hub, litellm's proxy beside it, each in an environment of its own (4.5 GB, kept)
 	@$(python) -m benchmarks.harness.environments vllm mlserver litellm
 	@$(python) -m benchmarks llm-peers $(ARGS)
+
+bench-ray: setup ## ranks on three nodes of a Ray cluster of this machine beside ranks forked here; nodes lost under load (ARGS='--only steps')
+	@$(python) -m benchmarks ray $(ARGS)
 
 bench-region: setup ## hubs that share one PostgreSQL: the store, intake before and after, two and three hubs, what faults cost (ARGS='--only store --json')
 	@$(python) -m benchmarks region $(ARGS)

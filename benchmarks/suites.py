@@ -18,7 +18,7 @@ from benchmarks.hub import binary, overload, peers, sealed, swap
 from benchmarks.jobs import claims, kills, notice, online
 from benchmarks.llm import counters, gateway, litellm, remote, trouble
 from benchmarks.region import goodput, intake, store, stories
-from benchmarks.sharding import run
+from benchmarks.sharding import machines, run
 from benchmarks.simulator import fuzz, live, scaling, speed
 from models.forge.evaluation.outcomes import read_outcomes
 
@@ -65,6 +65,10 @@ JOBS_BENCHMARKS: dict[str, Benchmark] = {
     "scaling": scaling.run_benchmark,
     "notice": notice.run_benchmark,
 }
+
+
+# Of ranks on the nodes of a Ray cluster of this machine; about four minutes on two cores.
+RAY_BENCHMARKS: dict[str, Benchmark] = {"steps": machines.run_steps, "losses": machines.run_losses}
 
 
 SIM_BENCHMARKS: dict[str, Benchmark] = {

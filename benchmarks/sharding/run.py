@@ -64,9 +64,9 @@ def open_started(path: Path, means: EngineOptions) -> Iterator[ShardedEngine]:
 
 def _step_cost(path: Path, kind: str, means: EngineOptions) -> Figure:
     with open_started(path, means) as engine, HandShardedModel(kind) as hand:
-        gang, x = engine.gangs[0], _draw_sample()
+        gang, x = engine.gangs[0], draw_sample()
         error = float(np.abs(hand.step(x) - gang.run("tail", [x])).max())
-        ours, theirs = _time_alternating(lambda x: gang.run("tail", [x]), hand.step)
+        ours, theirs = time_alternating(lambda x: gang.run("tail", [x]), hand.step)
         meetings = gang.last.meetings if gang.last else {}
     terms = (
         f"gang p50 {find_median(ours) * MS:.2f} ms, by hand {find_median(theirs) * MS:.2f} ms, "
@@ -111,7 +111,7 @@ def _time_queue(engine: Engine) -> float:
         return (time.perf_counter() - began) / QUEUED
 
 
-def _time_alternating(first: Step, second: Step) -> tuple[list[float], list[float]]:
+def time_alternating(first: Step, second: Step) -> tuple[list[float], list[float]]:
     taken: tuple[list[float], list[float]] = ([], [])
     for turn in range(ROUNDS + 1):
         for step, seconds in zip((first, second), taken, strict=True):
@@ -121,12 +121,12 @@ def _time_alternating(first: Step, second: Step) -> tuple[list[float], list[floa
 
 
 def _time_step(step: Step) -> float:
-    x, began = _draw_sample(), time.perf_counter()
+    x, began = draw_sample(), time.perf_counter()
     step(x)
     return time.perf_counter() - began
 
 
-def _draw_sample() -> npt.NDArray[np.float32]:
+def draw_sample() -> npt.NDArray[np.float32]:
     return np.random.default_rng().integers(0, 16, (BATCH, LENGTH, PIECE)).astype(np.float32)
 
 
@@ -136,7 +136,7 @@ def _time_whole() -> float:
     with torch.no_grad():
         for _ in range(2 * STEPS):
             began = time.perf_counter()
-            net(torch.from_numpy(_draw_sample()))
+            net(torch.from_numpy(draw_sample()))
             taken.append(time.perf_counter() - began)
     return find_median(taken[STEPS:])
 
@@ -148,10 +148,10 @@ async def _measure_losses(path: Path) -> list[Figure]:
     with open_started(path, TENSOR) as engine:
         gang = engine.gangs[0]
         for _ in range(2 * STEPS):
-            gang.run("tail", [_draw_sample()])
+            gang.run("tail", [draw_sample()])
         limit_s = gang.step_limit_s("tail", BATCH)
-        killed = [_time_loss(gang, signal.SIGKILL) for _ in range(LOSSES)]
-        hung = [_time_loss(gang, signal.SIGSTOP) for _ in range(LOSSES)]
+        killed = [time_loss(gang, signal.SIGKILL) for _ in range(LOSSES)]
+        hung = [time_loss(gang, signal.SIGSTOP) for _ in range(LOSSES)]
         lost, doubled, retried = await _under_load(engine)
     rebuilt = [rebuild for _, rebuild in (*killed, *hung)]
     terms = (f"each {LOSSES} times; {ASKED} batches asked for while ranks were lost, {retried} asked for again",)
@@ -164,16 +164,16 @@ async def _measure_losses(path: Path) -> list[Figure]:
     ]
 
 
-def _time_loss(gang: ShardedGraphRunner, number: signal.Signals) -> tuple[float, float]:
+def time_loss(gang: ShardedGraphRunner, number: signal.Signals) -> tuple[float, float]:
     """Seconds to the error, and from there to a gang that answers."""
     assert gang.rank_group is not None
     os.kill(gang.rank_group.pids[1], number)
     began = time.monotonic()
     try:
-        gang.run("tail", [_draw_sample()])
+        gang.run("tail", [draw_sample()])
     except EngineError:
         noticed = time.monotonic()
-        gang.run("tail", [_draw_sample()])
+        gang.run("tail", [draw_sample()])
         return noticed - began, time.monotonic() - noticed
     raise RuntimeError("nobody noticed")
 

@@ -236,14 +236,16 @@ class RankGroup:
     def _await_all(self, kind: type, until: float, silent: str) -> list["_RankAnswer"]:
         """One message of `kind` from every rank, in rank order; the first failure is raised."""
         while not all(self._inbox):
-            events = self._selector.select(max(0.0, until - time.monotonic()))
-            if not events:
+            ready = self._ranks.list_pending() or [
+                int(key.data) for key, _ in self._selector.select(max(0.0, until - time.monotonic()))
+            ]
+            if not ready:
                 raise self._kill_as_lost(silent, next(at for at, box in enumerate(self._inbox) if not box))
-            for key, _ in events:
-                if key.data == _NEWS:
+            for at in ready:
+                if at == _NEWS:
                     self._take_news()
                 else:
-                    self._inbox[key.data].append(self._receive_from(key.data, until))
+                    self._inbox[at].append(self._receive_from(at, until))
         words = [box.popleft() for box in self._inbox]
         odd = [at for at, (word, _) in enumerate(words) if not isinstance(word, kind)]
         if odd:

@@ -61,6 +61,10 @@ class LaunchedRanks(Protocol):
     @property
     def news(self) -> socket.socket | None: ...
 
+    def list_pending(self) -> Sequence[int]:
+        """Ranks whose links hold something that was taken from the network already, and that no selector shows."""
+        ...
+
     def find_lost(self, patience_s: float = 0.0) -> Sequence[LostRank]:
         """The ranks that are known to be dead, after waiting up to `patience_s` seconds for the first one."""
         ...
@@ -162,6 +166,9 @@ class LocalRanks:
             self._ranks.append(server.spawn(theirs, files, until))
         finally:
             theirs.close()
+
+    def list_pending(self) -> Sequence[int]:
+        return ()
 
     def find_lost(self, patience_s: float = 0.0) -> Sequence[LostRank]:
         if patience_s:

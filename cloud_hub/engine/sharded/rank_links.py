@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from cloud_hub.engine.sharded import protocol
-from cloud_hub.engine.sharded.protocol import JoinOrder, PipeError, RankJoined, RankLink
-from cloud_hub.engine.sharded.tls_link import accept_tls
+from cloud_hub.engine.sharded.protocol import JoinOrder, PipeError, RankJoined
+from cloud_hub.engine.sharded.tls_link import TlsLink, accept_tls
 
 _HANDSHAKE_S = 5.0
 _LOOK_S = 0.02
@@ -41,7 +41,7 @@ _KEEPALIVE = ((socket.TCP_NODELAY, 1), (socket.TCP_KEEPIDLE, 10), (socket.TCP_KE
 class JoinedLink(NamedTuple):
     """The connection of a rank that proved to be of this generation, and what it said of itself."""
 
-    link: RankLink
+    link: TlsLink
     said: RankJoined
 
 

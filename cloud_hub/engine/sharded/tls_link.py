@@ -30,6 +30,12 @@ class TlsLink:
         self._plain = plain
         self._state = state
 
+    @property
+    def pending(self) -> bool:
+        """Whether something was taken from the network that was not received yet: no selector shows that."""
+        with self._state.lock:
+            return bool(self._state.incoming.pending or self._state.tls.pending())
+
     def fileno(self) -> int:
         return self._plain.fileno()
 

@@ -51,7 +51,7 @@ class RayCluster:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._process.communicate(json.dumps(["end"]) + "\n")
+        self._process.communicate()
         self._log.close()
         os.environ.clear()
         os.environ.update(self._before)
@@ -132,6 +132,9 @@ def _descendants(pids: Iterable[int]) -> Iterator[int]:
 if __name__ == "__main__":
     answers, sys.stdout = sys.stdout, sys.stderr
     cluster = _ClusterProcess()
-    for order in sys.stdin:
-        word, *arguments = json.loads(order)
-        print(json.dumps(getattr(cluster, word)(*arguments)), file=answers, flush=True)
+    try:
+        for order in sys.stdin:
+            word, *arguments = json.loads(order)
+            print(json.dumps(getattr(cluster, word)(*arguments)), file=answers, flush=True)
+    finally:
+        cluster.end()  # also where the process that it serves is gone

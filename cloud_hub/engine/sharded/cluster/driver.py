@@ -9,11 +9,11 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
-from ray.util.placement_group import PlacementGroup, placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cloud_hub.engine.sharded.cluster.host import RankHost
@@ -38,6 +38,8 @@ from policies.serving.cluster import explain_shortage
 _HEAD_EVERY_S = 1.0
 _HEAD_TRIES = 3
 _CONNECT_S = 2.0
+_ROOM_S = 20.0  # until a generation before has given its room back, or Ray says that a node is gone
+_NODE_LABEL = "ray.io/node-id"
 _THREADS = 8  # of a host: one holds, one watches, the others are for the calls of generations
 
 
@@ -55,7 +57,15 @@ class RemoteHost(Protocol):
     hold: Any
 
 
-def place_hosts(order: PlaceHosts) -> tuple[list[RemoteHost], tuple[HostFacts, ...]]:
+class PlacedHosts(NamedTuple):
+    """Hosts that run, what their nodes say of themselves, and Ray's ids of the nodes; all by stage."""
+
+    hosts: list[RemoteHost]
+    facts: tuple[HostFacts, ...]
+    nodes: tuple[str, ...]
+
+
+def place_hosts(order: PlaceHosts) -> PlacedHosts:
     """Connect to the cluster and start one prepared host a stage. PlacementFailedError if that cannot be done."""
     if not reach_head(order.address):
         raise PlacementFailedError(f"no Ray head at {order.address}")
@@ -63,22 +73,29 @@ def place_hosts(order: PlaceHosts) -> tuple[list[RemoteHost], tuple[HostFacts, .
         ray.init(address=order.address, namespace="skerry", log_to_driver=False, configure_logging=False)
         group = _reserve_stages(order)
         hosts = [_start_host(group, stage, order.resources) for stage in range(order.stages)]
-        found = ray.get([host.prepare.remote(order.bundle) for host in hosts], timeout=order.limit_s)
+        facts = ray.get([host.prepare.remote(order.bundle) for host in hosts], timeout=order.limit_s)
+        nodes = placement_group_table(group)["bundles_to_node_id"]
     except GetTimeoutError:
         raise PlacementFailedError(f"the nodes were not ready in {order.limit_s:.0f} s") from None
     except (RayError, OSError, RuntimeError, ValueError) as error:
         raise PlacementFailedError(f"Ray at {order.address}: {_first_line(error)}") from None
-    return hosts, tuple(found)
+    return PlacedHosts(hosts, tuple(facts), tuple(nodes[stage] for stage in range(order.stages)))
 
 
 def _reserve_stages(order: PlaceHosts) -> PlacementGroup:
     """Reserve one bundle of resources a stage, spread over the nodes. PlacementFailedError if there is no room."""
-    alive: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    nodes = [dict(node["Resources"]) for node in alive if node["Alive"]]
-    if why := explain_shortage(nodes, order.stages, order.resources):
+    every: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    alive = {str(node["NodeID"]): dict(node["Resources"]) for node in every if node["Alive"]}
+    if why := explain_shortage(list(alive.values()), order.stages, order.resources):
         raise PlacementFailedError(why)
-    group: PlacementGroup = placement_group([order.resources] * order.stages, strategy="SPREAD")
-    if not group.wait(timeout_seconds=order.limit_s):
+    kept = {node: has for node, has in alive.items() if node not in order.avoid}
+    if explain_shortage(list(kept.values()), order.stages, order.resources):
+        kept = alive  # rather a node that may answer again than none
+    where = {_NODE_LABEL: f"in({','.join(kept)})"}
+    group: PlacementGroup = placement_group(
+        [order.resources] * order.stages, strategy="SPREAD", bundle_label_selector=[where] * order.stages
+    )
+    if not group.wait(timeout_seconds=min(order.limit_s, _ROOM_S)):
         raise PlacementFailedError("the nodes have what the plan takes, but others use it")
     return group
 
@@ -138,10 +155,13 @@ class HostWatch:
             self._begin(self._watch_ranks(order.generation, stage))
 
     async def kill_ranks(self, order: KillRanks) -> None:
-        """Kill all ranks; reported only if every host could be asked."""
-        await asyncio.gather(*(self._call(stage, host.kill.remote()) for stage, host in enumerate(self._hosts)))
-        if not self._lost:
-            self._report(RanksKilled(order.generation))
+        """Kill all ranks; each host that did so is reported."""
+        await asyncio.gather(*(self._kill_stage(order.generation, stage) for stage in range(len(self._hosts))))
+
+    async def _kill_stage(self, generation: int, stage: int) -> None:
+        await self._call(stage, self._hosts[stage].kill.remote())
+        if stage not in self._lost:
+            self._report(RanksKilled(generation, stage))
 
     def _begin(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -194,14 +214,14 @@ async def serve_hub(link: socket.socket) -> None:
     first = decode_order(await orders.get())
     assert isinstance(first, PlaceHosts)
     try:
-        hosts, facts = await asyncio.to_thread(place_hosts, first)
+        placed = await asyncio.to_thread(place_hosts, first)
     except PlacementFailedError as error:
         report(DriverFailed(str(error)))
         await receiving
         return
-    watch = HostWatch(hosts, first.address, report)
+    watch = HostWatch(placed.hosts, first.address, report)
     watch.start()
-    report(HostsPlaced(facts))
+    report(HostsPlaced(placed.facts, placed.nodes))
     while True:
         word = decode_order(await orders.get())
         if isinstance(word, SpawnRanks):

@@ -8,7 +8,7 @@ come over its own links, which are closed before it is given up, and only ranks 
 import importlib.util
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 
 from cloud_hub.engine.base import ClusterError
@@ -17,9 +17,13 @@ from cloud_hub.engine.sharded.cluster.session import DriverSession
 from cloud_hub.engine.sharded.launcher import LaunchedRanks, LaunchError, LostRank, number_device
 from cloud_hub.engine.sharded.protocol import RankConfig, RankLink
 from cloud_hub.engine.sharded.rank_links import JoinedLink, RankListener, find_own_address
+from cloud_hub.engine.sharded.tls_link import TlsLink
 from cloud_hub.engine.types import RayOptions
 from models.bundle.hub_part import HubPart
 from models.bundle.manifest import HUB_FOLDER
+
+_TOLD = 0.9
+_AVOID_S = 60.0  # after that Ray knows whether a node is gone
 
 
 class RayLauncher:
@@ -30,6 +34,7 @@ class RayLauncher:
         self._bundle = bundle
         self._threads = threads
         self._session: DriverSession | None = None
+        self._silent: dict[str, float] = {}  # nodes that did not answer, by Ray's ids, and when
 
     @property
     def pid(self) -> int:
@@ -59,7 +64,7 @@ class RayLauncher:
             raise
         finally:
             listener.close()
-        return ClusterRanks(session, charter, joined)
+        return ClusterRanks(session, charter, joined, self._abandon)
 
     def close(self) -> None:
         session, self._session = self._session, None
@@ -67,8 +72,12 @@ class RayLauncher:
             session.close()
 
     def _abandon(self, session: DriverSession, charter: RankConfig) -> None:
-        if not session.kill_ranks(charter.generation):
-            self.close()
+        """Kill a generation. Where a host does not say that its ranks are dead, the session ends and its node waits."""
+        silent = session.kill_ranks(charter.generation)
+        for stage in silent:
+            self._silent[session.nodes[stage]] = time.monotonic()
+        if silent or not session.sound:
+            session.close()
 
     def _ensure_session(self, charter: RankConfig, until: float) -> DriverSession:
         """The present session if it can start another generation, else a new one whose nodes agree with this hub."""
@@ -79,8 +88,11 @@ class RayLauncher:
                 raise LaunchError("[ray] needs Ray on this machine: pip install 'skerry[ray]'")
             kind = "GPU" if charter.device.startswith("cuda") else "CPU"
             each = charter.tensor * (self._threads if kind == "CPU" else 1)
-            limit_s = max(0.0, until - time.monotonic())
-            order = PlaceHosts(self._cluster.address, charter.pipeline, {kind: float(each)}, self._bundle, limit_s)
+            limit_s = max(0.0, until - time.monotonic()) * _TOLD  # so that the driver says what it waited for
+            avoid = tuple(node for node, since in self._silent.items() if time.monotonic() - since < _AVOID_S)
+            order = PlaceHosts(
+                self._cluster.address, charter.pipeline, {kind: float(each)}, self._bundle, limit_s, avoid
+            )
             session = DriverSession(order, until)
             if why := compare_hosts(session.hosts, metadata.version("torch"), metadata.version("skerry")):
                 session.close()
@@ -136,13 +148,19 @@ def _require_hosts(session: DriverSession, charter: RankConfig) -> None:
         raise LaunchError(session.describe_end(), cluster=True)
 
 
+AbandonCallback = Callable[[DriverSession, RankConfig], None]
+
+
 class ClusterRanks:
     """Ranks of one generation on the nodes of a cluster."""
 
-    def __init__(self, session: DriverSession, charter: RankConfig, joined: Sequence[JoinedLink]) -> None:
+    def __init__(
+        self, session: DriverSession, charter: RankConfig, joined: Sequence[JoinedLink], abandon: AbandonCallback
+    ) -> None:
         self._session = session
         self._charter = charter
-        self._links: Sequence[RankLink] = tuple(each.link for each in joined)
+        self._abandon = abandon
+        self._links: Sequence[TlsLink] = tuple(each.link for each in joined)
         self._said = tuple(each.said for each in joined)
 
     @property
@@ -172,6 +190,9 @@ class ClusterRanks:
     def news(self) -> socket.socket | None:
         return self._session.news
 
+    def list_pending(self) -> Sequence[int]:
+        return [at for at, link in enumerate(self._links) if link.pending]
+
     def find_lost(self, patience_s: float = 0.0) -> Sequence[LostRank]:
         self._session.read_reports(patience_s)
         dead = self._session.list_dead(self._charter.generation)
@@ -184,5 +205,5 @@ class ClusterRanks:
         links, self._links = self._links, ()
         for link in links:
             link.close()
-        if links and not (self._session.sound and self._session.kill_ranks(self._charter.generation)):
-            self._session.close()
+        if links:
+            self._abandon(self._session, self._charter)

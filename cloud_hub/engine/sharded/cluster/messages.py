@@ -29,13 +29,17 @@ class HostFacts(msgspec.Struct, frozen=True):
 
 
 class PlaceHosts(msgspec.Struct, frozen=True, tag="place"):
-    """First order: place one host a stage, each with `resources`, on nodes of the cluster at `address`."""
+    """First order: place one host a stage, each with `resources`, on nodes of the cluster at `address`.
+
+    `avoid`: nodes that did not answer lately, by Ray's ids; they are taken only if the others have no room.
+    """
 
     address: str
     stages: int
     resources: dict[str, float]
     bundle: BundleOrder
     limit_s: float
+    avoid: tuple[str, ...] = ()
 
 
 class SpawnRanks(msgspec.Struct, frozen=True, tag="spawn"):
@@ -53,15 +57,17 @@ class KillRanks(msgspec.Struct, frozen=True, tag="kill"):
 
 
 class HostsPlaced(msgspec.Struct, frozen=True, tag="placed"):
-    """All hosts run; what each node says of itself, by stage."""
+    """All hosts run; what each node says of itself, and Ray's id of it, by stage."""
 
     hosts: tuple[HostFacts, ...]
+    nodes: tuple[str, ...]
 
 
 class RanksKilled(msgspec.Struct, frozen=True, tag="killed"):
-    """All ranks of a generation are dead."""
+    """The ranks of one stage are dead."""
 
     generation: int
+    stage: int
 
 
 class RankDied(msgspec.Struct, frozen=True, tag="died"):

@@ -36,7 +36,7 @@ from wire.process.files import PACKAGES_FOLDER
 
 _START = "from cloud_hub.engine.sharded.cluster.driver import main; main({descriptor})"
 _ENDING_S = 2.0
-_KILL_S = 1.0  # hosts that live kill their ranks in milliseconds; of one that is gone Ray hears after seconds
+_KILL_S = 2.0  # hosts that live kill their ranks in milliseconds; of one that is gone Ray hears after seconds
 
 
 class DriverSession:
@@ -56,10 +56,11 @@ class DriverSession:
         self._reading = threading.Lock()  # a thread that sends and one that receives may both miss a rank
         self._received = b""
         self._ended = self._head_lost = False
-        self._killed = 0
+        self._killed: set[tuple[int, int]] = set()  # generation and stage
         self._dead: list[RankDied] = []
         self.lost_hosts: dict[int, str] = {}
         self.hosts: Sequence[HostFacts] = ()
+        self.nodes: Sequence[str] = ()  # Ray's ids, by stage
         try:
             self._place(until)
         except LaunchError:
@@ -85,13 +86,18 @@ class DriverSession:
         """Have all ranks started; they connect by themselves."""
         self._send(SpawnRanks(generation, tuple(tuple(stage) for stage in orders), limit_s))
 
-    def kill_ranks(self, generation: int) -> bool:
-        """Have all ranks killed; whether the hosts said that they are dead, within a second."""
+    def kill_ranks(self, generation: int) -> list[int]:
+        """Have all ranks killed; the stages whose hosts did not say within two seconds that they are dead."""
         self._send(KillRanks(generation))
         until = time.monotonic() + _KILL_S
-        while self._killed != generation and not (self._ended or self.lost_hosts) and time.monotonic() < until:
+        while (left := self._list_silent(generation)) and not self._ended and time.monotonic() < until:
+            if set(left) <= self.lost_hosts.keys():
+                break
             self.read_reports(until - time.monotonic())
-        return self._killed == generation
+        return [] if self._ended else left  # without a driver nothing is known of them
+
+    def _list_silent(self, generation: int) -> list[int]:
+        return [stage for stage in range(self._order.stages) if (generation, stage) not in self._killed]
 
     def list_dead(self, generation: int) -> list[RankDied]:
         """Ranks of a generation that hosts reported dead."""
@@ -154,9 +160,9 @@ class DriverSession:
 
     def _take(self, report: DriverReport) -> None:
         if isinstance(report, HostsPlaced):
-            self.hosts = report.hosts
+            self.hosts, self.nodes = report.hosts, report.nodes
         elif isinstance(report, RanksKilled):
-            self._killed = report.generation
+            self._killed.add((report.generation, report.stage))
         elif isinstance(report, RankDied):
             self._dead.append(report)
         elif isinstance(report, HostLost):

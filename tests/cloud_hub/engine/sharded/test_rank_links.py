@@ -1,6 +1,7 @@
 """Who may join a generation over the network: its own ranks, and nobody else, whatever a stranger says."""
 
 import os
+import select
 import socket
 import ssl
 import struct
@@ -52,6 +53,13 @@ class Accepting:
         return self.joined
 
 
+def close_all(accepting: Accepting, *ranks: socket.socket) -> None:
+    for rank in ranks:
+        rank.close()
+    for each in accepting.joined:
+        each.link.close()
+
+
 def test_ranks_join_in_any_order_and_arrays_pass_in_both_directions(listener):
     accepting = Accepting(listener, 2)
     ranks = {at: join(listener.make_order(at)) for at in (1, 0)}
@@ -64,8 +72,7 @@ def test_ranks_join_in_any_order_and_arrays_pass_in_both_directions(listener):
         assert (word, bytes(found)) == (protocol.PingRequest(at), body)
         protocol.send_message(ranks[at], protocol.PingReply(at), [body])
         assert bytes(protocol.receive_message(link, time.monotonic() + LIMIT_S)[1]) == body
-    for link in (*ranks.values(), *(each.link for each in joined)):
-        link.close()
+    close_all(accepting, *ranks.values())
 
 
 def test_one_thread_sends_while_another_receives_and_a_shutdown_wakes_it(listener):
@@ -88,6 +95,23 @@ def test_one_thread_sends_while_another_receives_and_a_shutdown_wakes_it(listene
         protocol.receive_message(link, time.monotonic() + LIMIT_S)
     for each in (rank, link, sender):
         each.close()
+
+
+def test_a_second_message_that_came_with_the_first_is_seen_though_no_selector_shows_it(listener):
+    accepting = Accepting(listener, 1)
+    rank = join(listener.make_order(0))
+    link = accepting.end()[0].link
+    assert not link.pending
+    for number in range(2):
+        protocol.send_message(rank, protocol.PingReply(number))
+    assert select.select([link], [], [], LIMIT_S)[0]
+    time.sleep(0.1)  # until both have come: the assertions hold if they have not, too
+    assert protocol.receive_message(link, time.monotonic() + LIMIT_S)[0] == protocol.PingReply(0)
+    assert link.pending or select.select([link], [], [], LIMIT_S)[0]
+    assert protocol.receive_message(link, time.monotonic() + LIMIT_S)[0] == protocol.PingReply(1)
+    assert not link.pending
+    rank.close()
+    link.close()
 
 
 def echo(rank: socket.socket, count: int) -> None:
@@ -115,8 +139,7 @@ def test_a_rank_of_an_older_generation_and_a_second_rank_of_one_number_are_refus
         with pytest.raises(PipeError, match="gone"):
             protocol.receive_message(refused, time.monotonic() + LIMIT_S)
         refused.close()
-    for link in (*ranks, *(each.link for each in accepting.joined)):
-        link.close()
+    close_all(accepting, *ranks)
     older.close()
 
 
