@@ -25,6 +25,9 @@ from tests import ROOT
 
 POD_IP = "127.0.0.1"
 UNTIL_S = 240.0  # for what takes seconds on a quiet machine
+# What an image would have, one by one: the folder of a checkout may be closed to everybody but its owner.
+_PACKAGES = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations", "skerry.py", ".venv")
+_PROGRAM = tuple(ROOT / name for name in _PACKAGES)
 _TINI = '#!/bin/sh\n[ "$1" != -- ] || shift\nexec "$@"\n'
 # $1: the new root; then SOURCE TARGET MODE for each mount, --, and what runs in it.
 _ENTER = """
@@ -98,7 +101,7 @@ class Container:
         return ["setpriv", f"--reuid={user}", f"--regid={group}", f"--groups={groups}", *limits, "--"]
 
     def _mounts(self) -> list[tuple[Path, Path, str]]:
-        shown = (Path("/usr"), Path(sys.base_prefix), ROOT, Path("/etc/ld.so.cache"), Path("/etc/nsswitch.conf"))
+        shown = (Path("/usr"), Path(sys.base_prefix), *_PROGRAM, Path("/etc/ld.so.cache"), Path("/etc/nsswitch.conf"))
         image = [(path, path, "ro") for path in shown if path.exists() and Path("/usr") not in path.parents]
         image += [(Path("/proc"), Path("/proc"), "rw"), (Path("/dev"), Path("/dev"), "rw")]
         image += [(self.pod.kubelet.folder / name, Path(where), "ro") for name, where in _OWN.items()]
