@@ -97,13 +97,18 @@ def _load_graphs(form: HubModelDocument, load: Callable[[], Mapping[str, Tensor]
         building = thread.submit(_build_graphs, form)
         held = load()
         found = building.result()
-    for name, graph in found.items():
-        try:
-            graph.place_weights(held)
-            graph.run_zero_sample()
-        except BundleError as error:
-            raise BundleError(f"graph {name}: {error}") from None
+    with ThreadPoolExecutor(len(found)) as threads:  # each reads all weights once more: side by side
+        for placed in [threads.submit(_place_weights, name, graph, held) for name, graph in found.items()]:
+            placed.result()
     return found
+
+
+def _place_weights(name: str, graph: HubGraphModule, held: Mapping[str, Tensor]) -> None:
+    try:
+        graph.place_weights(held)
+        graph.run_zero_sample()
+    except BundleError as error:
+        raise BundleError(f"graph {name}: {error}") from None
 
 
 def _build_graphs(form: HubModelDocument) -> dict[str, HubGraphModule]:

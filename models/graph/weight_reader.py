@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from hashlib import sha256
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import msgspec
 import torch
@@ -27,6 +27,7 @@ from models.bundle.manifest import BundleError
 from models.graph.aten_operations import DTYPES
 from models.graph.format import TensorSignature, source_names
 from models.graph.weight_memory import allocate_weight
+from models.graph.weight_source import BytesSource, FileSource, WeightSource, make_source_error
 from models.graph.weights import WEIGHT_NAME
 
 MAX_HEADER_BYTES = 100_000_000  # as safetensors itself limits it
@@ -60,54 +61,6 @@ class StoredTensor(NamedTuple):
     shape: tuple[int, ...]
     begin: int
     end: int
-
-
-class WeightSource(Protocol):
-    """Bytes of one safetensors file. `name` is shown in messages, "" = none."""
-
-    name: str
-    size: int
-
-    def read_into(self, begin: int, view: memoryview) -> None:
-        """Fill `view` with the bytes from `begin` on. BundleError if they end before."""
-        ...
-
-
-class FileSource:
-    """Source on an open file; the descriptor stays the caller's."""
-
-    def __init__(self, descriptor: int, name: str = "") -> None:
-        self.name = name
-        self._descriptor = descriptor
-        try:
-            self.size = os.fstat(descriptor).st_size
-        except OSError as error:
-            raise _fault(self, f"cannot be read ({error.strerror})") from None
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-
-    def read_into(self, begin: int, view: memoryview) -> None:
-        while view:
-            try:
-                count = os.preadv(self._descriptor, [view], begin)
-            except OSError as error:
-                raise _fault(self, f"cannot be read ({error.strerror})") from None
-            if not count:
-                raise _fault(self, "ends too early")
-            view, begin = view[count:], begin + count
-
-
-class BytesSource:
-    """Source on bytes in memory."""
-
-    name = ""
-
-    def __init__(self, data: bytes) -> None:
-        self.size = len(data)
-        self._data = memoryview(data)
-
-    def read_into(self, begin: int, view: memoryview) -> None:
-        view[:] = self._data[begin : begin + len(view)]
 
 
 class WeightTable:
@@ -166,25 +119,25 @@ _header_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def read_header(source: WeightSource) -> FileHeader:
     """Read and check the header of a file: every tensor inside it, none over another, no byte that is none's."""
     if source.size < _LENGTH_BYTES:
-        raise _fault(source, "is not a safetensors file: too short")
+        raise make_source_error(source, "is not a safetensors file: too short")
     length = int.from_bytes(_read_bytes(source, 0, _LENGTH_BYTES), "little")
     begin = _LENGTH_BYTES + length
     if length > MAX_HEADER_BYTES or begin > source.size:
-        raise _fault(source, f"is not a safetensors file: a header of {length} bytes")
+        raise make_source_error(source, f"is not a safetensors file: a header of {length} bytes")
     data = _read_bytes(source, 0, begin)
     try:
         entries = _header_decoder.decode(data[_LENGTH_BYTES:])
         entries.pop(_METADATA, None)
         found = {name: _place_tensor(_entry_decoder.decode(raw), begin) for name, raw in entries.items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise _fault(source, f"is not a safetensors file: {' '.join(str(error).split())[:200]}") from None
+        raise make_source_error(source, f"is not a safetensors file: {' '.join(str(error).split())[:200]}") from None
     tensors = dict(sorted(found.items(), key=lambda item: (item[1].begin, item[1].end)))
     for name, tensor in tensors.items():
         if tensor.begin != begin:
-            raise _fault(source, f"its header lies: {name[:40]} overlaps another tensor or leaves a hole")
+            raise make_source_error(source, f"its header lies: {name[:40]} overlaps another tensor or leaves a hole")
         begin = tensor.end
     if begin != source.size:
-        raise _fault(source, f"its header lies: tensors up to byte {begin} of {source.size}")
+        raise make_source_error(source, f"its header lies: tensors up to byte {begin} of {source.size}")
     return FileHeader(data, tensors)
 
 
@@ -212,9 +165,12 @@ def load_weights(files: WeightFiles, ports: Mapping[str, TensorSignature]) -> di
 
     BundleError if the files are not what their manifest promises, or not what the graphs want.
     """
-    table = WeightTable([FileSource(handle, name) for name, handle in files.descriptors.items()], ports)
-    digests = [files.file_digest(name) for name in files.descriptors]
-    return _load_table(table, digests)
+    sources = [FileSource(handle, name, once=True) for name, handle in files.descriptors.items()]
+    try:
+        return _load_table(WeightTable(sources, ports), [files.file_digest(name) for name in files.descriptors])
+    finally:
+        for source in sources:
+            source.close()
 
 
 def load_packed_weights(files: Sequence[bytes], ports: Mapping[str, TensorSignature]) -> dict[str, Tensor]:
@@ -388,7 +344,3 @@ def _read_bytes(source: WeightSource, begin: int, count: int) -> bytes:
     data = bytearray(count)
     source.read_into(begin, memoryview(data))
     return bytes(data)
-
-
-def _fault(source: WeightSource, why: str) -> BundleError:
-    return BundleError(f"weights: {source.name}: {why}" if source.name else f"weights: {why}")

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from models.bundle.manifest import FILE_NAME, BundleError
 from models.forge.data.types import ForgeError
-from models.graph.weight_reader import FileSource, read_header
+from models.graph.weight_reader import read_header
+from models.graph.weight_source import FileSource
 
 CONFIG_FILE = "config.json"
 INDEX_FILE = "model.safetensors.index.json"
