@@ -1,14 +1,16 @@
 """Sources of weights: bytes of one safetensors file, by their place in it, from the disk or from memory.
 
-A large file is read past the page cache (`O_DIRECT`) where it does not lie in it: keeping pages that nobody reads again
-costs a processor five times as much as reading them, and takes memory from everybody else. What is in the cache, as
-after a publication or a restart, is taken from there; a system or a file system without direct reads is read as ever.
+A large file on a fast disk is read past the page cache (`O_DIRECT`) where it does not lie in it: filling the cache
+costs a processor five times as much as reading. What is in the cache, as after a publication, is taken from there. A
+slow disk is the limit itself, and a filled cache spares the next start its reading: there, and on systems and file
+systems without direct reads, a file is read as ever.
 """
 
 import ctypes
 import mmap
 import os
 import sys
+import time
 from contextlib import suppress
 from typing import Protocol
 
@@ -19,6 +21,8 @@ from models.bundle.manifest import BundleError
 BLOCK_BYTES = 4096  # of a direct read: its place in the file and in memory
 PIECE_BYTES = 1 << 22  # of one direct read
 MIN_DIRECT_BYTES = 1 << 26  # of a file: below it there is nothing to gain
+SLOW_BYTES_PER_S = 100e6  # of a file, of which up to four are read at once
+_JUDGED_BYTES = 1 << 26
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
@@ -70,9 +74,13 @@ class FileSource:
         """Read some bytes; returns how many."""
         if self._direct is not None and self._direct.wants(begin, len(view)):
             try:
-                return self._direct.read_into(begin, view)
+                count = self._direct.read_into(begin, view)
             except OSError:  # a file system that takes the flag and not the read
                 self.close()
+            else:
+                if self._direct.is_slow:
+                    self.close()
+                return count
         return os.preadv(self._descriptor, [view], begin)
 
 
@@ -84,6 +92,12 @@ class DirectFile:
         self._cached = cached
         self._buffer = mmap.mmap(-1, PIECE_BYTES + 2 * BLOCK_BYTES)  # begins at a page
         self._bytes = np.frombuffer(self._buffer, np.uint8)
+        self._read_bytes, self._waited_s = 0, 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the disk is known to be slower than `SLOW_BYTES_PER_S`."""
+        return self._read_bytes >= _JUDGED_BYTES and self._read_bytes < SLOW_BYTES_PER_S * self._waited_s
 
     def wants(self, begin: int, count: int) -> bool:
         """Whether any of these bytes are not in the page cache."""
@@ -95,7 +109,10 @@ class DirectFile:
         skip = begin % BLOCK_BYTES
         wanted = min(len(view), PIECE_BYTES)
         blocks = -(-(skip + wanted) // BLOCK_BYTES) * BLOCK_BYTES
+        began = time.monotonic()
         count = os.preadv(self._descriptor, [memoryview(self._buffer)[:blocks]], begin - skip) - skip
+        self._waited_s += time.monotonic() - began
+        self._read_bytes += count
         count = max(0, min(count, wanted))
         np.copyto(np.frombuffer(view, np.uint8)[:count], self._bytes[skip : skip + count])  # without Python's lock
         return count

@@ -88,6 +88,19 @@ def test_a_file_that_shrinks_is_refused_by_its_name(path, handle):
         read(source, 0, SIZE)
 
 
+@pytest.mark.parametrize(("disk", "direct"), [(0.0, True), (1e18, False)], ids=["fast disk", "slow disk"])
+def test_a_slow_disk_fills_the_cache_for_the_next_start_and_a_fast_one_does_not(
+    path, handle, monkeypatch, disk, direct
+):
+    monkeypatch.setattr(weight_source, "SLOW_BYTES_PER_S", disk)
+    monkeypatch.setattr(weight_source, "_JUDGED_BYTES", SIZE // 2)
+    forget(handle)
+    source = FileSource(handle, "w", once=True)
+    assert read(source, 0, SIZE) == path.read_bytes()
+    assert (source._direct is not None) is direct
+    source.close()
+
+
 def test_where_direct_reads_fail_the_file_is_read_as_ever(path, handle, monkeypatch):
     forget(handle)
     source = FileSource(handle, "w", once=True)
