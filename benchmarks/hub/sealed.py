@@ -58,9 +58,9 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
         async with run_child("benchmarks.hub.server", *words, log=folder / "hub.log") as hub:
             url = f"{await read_line(hub)}/v2/models/{CARD.ref.name}/infer"
             for _ in range(ROUNDS):
-                http.append(await _measure_http(HttpTarget(url, json.dumps(V2).encode()), hub.pid))
-                mqtt.append(await _measure_mqtt(rig, devices, hub.pid, WINDOW))
-                few.append(await _measure_mqtt(rig, devices, hub.pid, CLIENTS // DEVICES))
+                http.append(await measure_http(HttpTarget(url, json.dumps(V2).encode()), hub.pid))
+                mqtt.append(await measure_mqtt(rig, devices, hub.pid, WINDOW))
+                few.append(await measure_mqtt(rig, devices, hub.pid, CLIENTS // DEVICES))
         parts = _format_parts(folder)
     over, ours = median(each.per_s for each in http), median(each.per_s for each in mqtt)
     fewer = format_number(median(each.per_s for each in few))
@@ -73,13 +73,13 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
     return [Figure(name, ours / over * 100, "%", SHARE, more_is_better=True, terms=terms)]
 
 
-async def _measure_http(target: HttpTarget, pid: int) -> CpuSpent:
+async def measure_http(target: HttpTarget, pid: int) -> CpuSpent:
     before = read_cpu_s(pid)
     seen = await run_closed_loop(target, CLIENTS, SECONDS, warm_s=0.0)
     return CpuSpent(seen.per_s, (read_cpu_s(pid) - before) / len(seen.taken), 0.0)
 
 
-async def _measure_mqtt(rig: BenchmarkRig, devices: list[Identity], pid: int, window: int) -> CpuSpent:
+async def measure_mqtt(rig: BenchmarkRig, devices: list[Identity], pid: int, window: int) -> CpuSpent:
     senders = [await _connect_sender(rig, device) for device in devices]
     broker = rig.broker.pid or 0
     before, began = (read_cpu_s(pid), read_cpu_s(broker)), time.perf_counter()
