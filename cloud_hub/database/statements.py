@@ -75,6 +75,16 @@ def change_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Row],
     return connection.execute(_build_update(table, tuple(rows[0]), unset), rows).rowcount
 
 
+def match_any(connection: sa.Connection, column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+    """Condition that a column has one of these values.
+
+    On PostgreSQL they travel as one array: the statement is the same for any number of them, and built once.
+    """
+    if is_postgres(connection):
+        return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(column.type)))
+    return column.in_(values)
+
+
 def delete_rows(connection: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
     """Delete the rows of these keys, whose columns are named with `KEY` before them."""
     if keys and is_postgres(connection):

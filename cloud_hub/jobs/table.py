@@ -14,7 +14,7 @@ import msgspec
 import sqlalchemy as sa
 
 from cloud_hub.database.arrays import KEY
-from cloud_hub.database.statements import change_rows, delete_rows, insert_or_leave, insert_rows
+from cloud_hub.database.statements import change_rows, delete_rows, insert_or_leave, insert_rows, match_any
 from cloud_hub.database.tables import job_bodies, jobs
 from cloud_hub.jobs.decisions import DEAD_CRASHES, SUSPECT_CRASHES, describe_crashes
 from cloud_hub.jobs.held import ClaimPlan, share_window
@@ -109,7 +109,7 @@ class ClaimJobs:
         found: list[ClaimedJob] = []
         for at in range(0, len(ids), _CHUNK):
             chunk = ids[at : at + _CHUNK]
-            marked = jobs.update().where(jobs.c.id.in_(chunk), waits).values(mark)
+            marked = jobs.update().where(match_any(connection, jobs.c.id, chunk), waits).values(mark)
             begun = [parse_job(row) for row in connection.execute(marked.returning(*job_columns))]
             bodies = _read_bodies(connection, [job.id for job in begun])
             found += [ClaimedJob(job, bodies.get(job.id, b"")) for job in begun]
@@ -313,7 +313,7 @@ def _read_places(connection: sa.Connection, ids: Sequence[str]) -> dict[str, _Jo
 
 
 def _read_bodies(connection: sa.Connection, ids: Sequence[str]) -> dict[str, bytes]:
-    query = sa.select(job_bodies.c.id, job_bodies.c.body).where(job_bodies.c.id.in_(ids))
+    query = sa.select(job_bodies.c.id, job_bodies.c.body).where(match_any(connection, job_bodies.c.id, ids))
     return {row.id: bytes(row.body) for row in connection.execute(query) if row.body is not None}
 
 
