@@ -23,7 +23,7 @@ from benchmarks.hub.peers import V2
 from edge_agent.identity.identity import Identity
 
 DEVICES, ROUNDS, LIMIT = 8, 4, 1.03
-ROWS = {"8 x 32 under way": (8, 32), "8 x 4 under way": (8, 4), "one at a time": (1, 1)}
+ROWS = {"8 x 32 under way": (8, 32, 200), "8 x 4 under way": (8, 4, 200), "one at a time": (1, 1, 60)}
 HTTP = "an HTTP answer"
 
 
@@ -51,10 +51,10 @@ async def _measure_hub(rig: BenchmarkRig, devices: Sequence[Identity], tree: Pat
     words = (str(rig.state.root), *rig.as_hub)
     async with run_child("benchmarks.hub.server", *words, log=rig.folder / "compare.log", tree=tree) as hub:
         target = HttpTarget(f"{await read_line(hub)}/v2/models/{CARD.ref.name}/infer", json.dumps(V2).encode())
-        await sealed.measure_mqtt(rig, list(devices[:2]), hub.pid, 8)  # the first questions are looked up
+        await sealed.measure_mqtt(rig, list(devices[:2]), hub.pid, 8, 60)  # the first questions are looked up
         spent = {
-            row: (await sealed.measure_mqtt(rig, list(devices[:count]), hub.pid, window)).hub_s
-            for row, (count, window) in ROWS.items()
+            row: (await sealed.measure_mqtt(rig, list(devices[:count]), hub.pid, window, each)).hub_s
+            for row, (count, window, each) in ROWS.items()
         }
         return {**spent, HTTP: (await sealed.measure_http(target, hub.pid)).hub_s}
 

@@ -79,8 +79,9 @@ async def measure_http(target: HttpTarget, pid: int) -> CpuSpent:
     return CpuSpent(seen.per_s, (read_cpu_s(pid) - before) / len(seen.taken), 0.0)
 
 
-async def measure_mqtt(rig: BenchmarkRig, devices: list[Identity], pid: int, window: int) -> CpuSpent:
-    senders = [await _connect_sender(rig, device) for device in devices]
+async def measure_mqtt(rig: BenchmarkRig, devices: list[Identity], pid: int, window: int, each: int = EACH) -> CpuSpent:
+    """`each`: questions of each device; `window`: of these under way at once."""
+    senders = [await _connect_sender(rig, device, each) for device in devices]
     broker = rig.broker.pid or 0
     before, began = (read_cpu_s(pid), read_cpu_s(broker)), time.perf_counter()
     done = sum(await asyncio.gather(*(_ask_all(sender, window) for sender in senders)))
@@ -91,8 +92,8 @@ async def measure_mqtt(rig: BenchmarkRig, devices: list[Identity], pid: int, win
     return CpuSpent(done / took, *spent)
 
 
-async def _connect_sender(rig: BenchmarkRig, identity: Identity) -> QuestionSender:
-    asked = seal_questions(identity, secrets.randbits(63), EACH)
+async def _connect_sender(rig: BenchmarkRig, identity: Identity, each: int) -> QuestionSender:
+    asked = seal_questions(identity, secrets.randbits(63), each)
     link = await MqttTransport.connect("127.0.0.1", rig.broker.port, identity.device, identity.tls_context())
     await link.subscribe((build_topic(identity.device, TopicChannel.REPLY),))
     return QuestionSender(identity, link, asked)
