@@ -1,0 +1,33 @@
+"""Rows of graphics cards on a machine without one: nothing is measured, and each row says which command does."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.figures import format_line
+from benchmarks.large import __main__ as command
+from benchmarks.large import cards
+
+
+@pytest.fixture(autouse=True)
+def no_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cards, "count_usable_cards", lambda: 0)
+
+
+def test_without_a_card_each_row_names_the_command_and_its_aim(tmp_path: Path) -> None:
+    figures = cards.measure_cards(tmp_path)
+    assert [format_line(figure) for figure in figures] == [
+        "card: bfloat16 and CUDA graph step over torch eager float32: not measured (aim <= 0.35 x)",
+        "card: share of its measured peak at the best batch: not measured (aim >= 60 %)",
+        "cuda: p50 of a sealed escalation over the model's own time: not measured (aim <= 1.3 x)",
+    ]
+    assert all("make bench-large ARGS='--only cards'" in term for figure in figures for term in figure.terms)
+
+
+def test_what_was_not_measured_is_kept_as_null_and_read_again(tmp_path: Path) -> None:
+    kept = tmp_path / "cards.json"
+    assert command._measure_row("cards", kept) == 0
+    found = json.loads(kept.read_text(encoding="utf-8"))
+    assert [each["value"] for each in found] == [None, None, None]
+    assert not any(command._load(each).held for each in found)
