@@ -111,7 +111,8 @@ def make_cluster_launcher(part: HubPart, cluster: RayOptions, threads: int) -> R
         supervisor = cluster.host or find_own_address(cluster.address.rpartition(":")[0])
     except OSError as error:
         raise ClusterError(f"{part.manifest.model}: no way to the Ray head at {cluster.address} ({error})") from None
-    return RayLauncher(cluster, BundleOrder(part.manifest.model, str(version), part.digest, supervisor), threads)
+    order = BundleOrder(part.manifest.model, str(version.absolute()), part.digest, supervisor)
+    return RayLauncher(cluster, order, threads)
 
 
 def compare_hosts(hosts: Sequence[HostFacts], torch: str, skerry: str) -> str:

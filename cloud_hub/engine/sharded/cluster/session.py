@@ -118,7 +118,9 @@ class DriverSession:
             self._ended = self._ended or not data or len(self._received) > MAX_LINE_BYTES
 
     def describe_end(self) -> str:
-        """Why the driver is not there any more: the last line that it wrote."""
+        """Why the session is of no more use: its head is gone, or the last line that its driver wrote."""
+        if self._head_lost:
+            return f"the Ray head at {self._order.address} does not answer any more"
         self._said.seek(0)
         lines = [line.strip() for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
         return f"the driver of Ray ended ({lines[-1][:200]})" if lines else "the driver of Ray ended"
