@@ -220,14 +220,14 @@ def explain_answer(db: sqlite3.Connection, id: str) -> dict[str, Any]:  # noqa: 
     ended = read_outcome(db, id)
     return {
         "id": id,
-        "records": [_encode_record(record) for record in records],
+        "records": [encode_explained(record) for record in records],
         "ledger": left,
         "outcome": None if ended is None else dict(zip(("outcome", "reason", "at_ms"), ended, strict=True)),
         "truth": read_truth(db, id),
     }
 
 
-def _encode_record(record: AnswerRecord) -> dict[str, Any]:
+def encode_explained(record: AnswerRecord) -> dict[str, Any]:
     """The record as JSON-able values, the prediction by field names (on the link it is positional)."""
     built: dict[str, Any] = msgspec.to_builtins(record)
     said = record.prediction

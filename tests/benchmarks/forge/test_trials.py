@@ -212,6 +212,6 @@ def test_rows_of_unseen_networks_name_those_that_failed_and_a_late_refusal_is_no
     ("made", "seconds", "forged"), [("", 3, None), ("refused: x", 9, True), ("refused", 99, False)]
 )
 def test_a_refusal_counts_where_it_comes_within_a_minute(tmp_path, monkeypatch, made, seconds, forged):
-    monkeypatch.setenv("SKERRY_ZOO_BUNDLES", str(tmp_path))
+    monkeypatch.setattr(networks, "figures_folder", lambda: tmp_path)
     networks.record_run("swin", exported=True, made=made, seconds=seconds)
     assert networks.read_networks(tmp_path / NETWORKS_FILE)["swin"].forged is forged

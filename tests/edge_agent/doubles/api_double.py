@@ -12,6 +12,7 @@ from edge_agent.api.app import ApiServer, build_app
 from edge_agent.api.oip import InferLimits
 from edge_agent.api.service import AnswerService
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, DisabledError, EventRecord, Sample
+from edge_agent.storage.answers import encode_explained
 from models.bundle.manifest import InputSpec, Manifest
 from models.runtime.runner import EchoRunner, SampleError, echo_manifest
 from policies.model.reasons import DecisionReason
@@ -123,7 +124,9 @@ class MemoryAgent:
         return known
 
     async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002
-        return {"id": id} if any(r.id == id for r in self.records) else {}
+        records = [encode_explained(record) for record in self.records if record.id == id]
+        told = {"id": id, "records": records, "ledger": [], "outcome": None, "truth": self.truths.get(id)}
+        return told if records else {}
 
     async def erase(self, subject: bytes) -> int:
         gone = [record for record in self.records if subject and record.subject == subject]

@@ -85,7 +85,7 @@ class RayLauncher:
             self.close()
         if self._session is None:
             if importlib.util.find_spec("ray") is None:
-                raise LaunchError("[ray] needs Ray on this machine: pip install 'skerry[ray]'")
+                raise LaunchError("[ray] needs Ray on this machine: install the extra 'ray' beside 'hub'")
             kind = "GPU" if charter.device.startswith("cuda") else "CPU"
             each = charter.tensor * (self._threads if kind == "CPU" else 1)
             limit_s = max(0.0, until - time.monotonic()) * _TOLD  # so that the driver says what it waited for
