@@ -36,7 +36,7 @@ STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 _LAST_LINES = 3
 # The child asks the kernel to end it with us (PR_SET_PDEATHSIG = 1, Linux), then becomes the program.
-_FOLLOW_PARENT = (
+FOLLOW_PARENT = (
     "import ctypes,os,sys\n"
     "if sys.platform=='linux':\n"
     " ctypes.CDLL(None).prctl(1,15)\n"
@@ -59,7 +59,7 @@ class ChildProcess:
         """Start the process with a session of its own; its standard error is appended to the log."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", _FOLLOW_PARENT, str(os.getpid())),
+                *(sys.executable, "-P", "-c", FOLLOW_PARENT, str(os.getpid())),
                 *("-P", "-m", self.module, "--config", str(self.config)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,

@@ -5,6 +5,7 @@ The database itself writes down every ending (a trigger), so that one that came 
 
 import asyncio
 import json
+import os
 import secrets
 import signal
 import sys
@@ -23,6 +24,7 @@ from cloud_hub.region.vault import KEY_BYTES, RegionVault
 from cloud_hub.storage.jobs import StoreJob
 from cloud_hub.storage.store import Store
 from simulations.postgres import PostgresServer
+from simulations.processes import FOLLOW_PARENT
 from wire.protocol.topics import HUB_NAMES
 
 LEASE_S = 2.0
@@ -101,7 +103,7 @@ class JobsRegion:
         words = (name, self._url, str(self._key_file), str(self._compute_s), str(LEASE_S))
         with (self._folder / f"{name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "benchmarks.jobs.hub", *words),
+                *(sys.executable, "-c", FOLLOW_PARENT, str(os.getpid()), "-m", "benchmarks.jobs.hub", *words),
                 cwd=ROOT, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
             )  # fmt: skip
         self._processes[name] = process
