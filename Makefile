@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-ray bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -35,7 +35,7 @@ deb: setup ## Debian packages of agent and hub in dist/, with their Python packa
 setup-demo:
 	@./setup.sh demo
 
-demo: setup-demo ## set up what is missing, then watch a small fleet do the job (ARGS='--json FILE', '--keep')
+demo: setup-demo ## set up what is missing, then watch a small fleet do the job (ARGS='--json FILE', '--keep', '--open')
 	@.venv/bin/skerry demo $(ARGS)
 
 test: setup ## set up what is missing, then run the tests that need no broker (ARGS='-k name')
@@ -126,6 +126,9 @@ bench-region: setup ## hubs that share one PostgreSQL: the store, intake before 
 
 bench-rollout: setup ## good and bad versions through a simulated fleet, beside newest-wins and status alone (SKERRY_DATA=folder)
 	@$(python) -m benchmarks rollout $(ARGS)
+
+bench-console: setup ## the console in Chromium with 10,000 devices, and from a clone to an answer in the browser (ARGS='--only pages')
+	@$(python) -m benchmarks console $(ARGS)
 
 bench-sim: setup ## the simulator's figures: steady and million in virtual time, live agents on this machine
 	@$(python) -m benchmarks sim $(ARGS)

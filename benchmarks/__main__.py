@@ -57,6 +57,7 @@ SUITES = {
     "region": BenchmarkSuite("A region of several hubs", "make bench-region", suites.REGION_BENCHMARKS),
     "jobs": BenchmarkSuite("Jobs and capacity", "make bench-jobs", suites.JOBS_BENCHMARKS),
     "ray": BenchmarkSuite("A model over several machines", "make bench-ray", suites.RAY_BENCHMARKS),
+    "console": BenchmarkSuite("The console", "make bench-console", suites.CONSOLE_BENCHMARKS),
     "sim": BenchmarkSuite("The simulator", "make bench-sim", suites.SIM_BENCHMARKS),
     "rollout": BenchmarkSuite(
         "Rollouts", "make bench-rollout", {"fleet": run.run_benchmark, "device": crash_loop.run_benchmark}

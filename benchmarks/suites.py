@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.console import first_sight, pages
 from benchmarks.forge import datasets
 from benchmarks.forge.parts import quantisation, risk, routing
 from benchmarks.harness.benchmark import Benchmark
@@ -69,6 +70,13 @@ JOBS_BENCHMARKS: dict[str, Benchmark] = {
 
 # Of ranks on the nodes of a Ray cluster of this machine; about four minutes on two cores.
 RAY_BENCHMARKS: dict[str, Benchmark] = {"steps": machines.run_steps, "losses": machines.run_losses}
+
+
+# The hub's pages in Chromium; the second sets everything up anew, from the packages' index.
+CONSOLE_BENCHMARKS: dict[str, Benchmark] = {
+    "pages": pages.run_benchmark,
+    "first_sight": first_sight.run_benchmark,
+}
 
 
 SIM_BENCHMARKS: dict[str, Benchmark] = {

@@ -38,7 +38,7 @@ from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.storage.costs import CostEntry
 from cloud_hub.storage.ledger_service import LedgerLogService
 from cloud_hub.storage.prices import PriceList
-from cloud_hub.storage.question_history import QuestionHistory
+from cloud_hub.storage.question_history import QuestionHistory, QuestionRecord
 from cloud_hub.storage.retention import LabelTally
 from policies.model.policy import Policy
 from wire.protocol.messages import Prediction
@@ -134,6 +134,9 @@ class StoreRecords(Protocol):
 
     async def read_history(self, device: str, since_ms: int, period_ms: int) -> QuestionHistory:
         """Return what became of a device's questions since a time; counts by periods of so many ms."""
+
+    async def read_newest(self, limit: int) -> list[QuestionRecord]:
+        """Return the newest questions of all devices, newest first."""
 
     def sign_statement(self, text: bytes) -> bytes:
         """Sign a text with the hub's key."""

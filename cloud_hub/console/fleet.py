@@ -3,21 +3,26 @@
 Rule: what is shown of a device is what `GET /v1/admin/devices` says of it to the same caller.
 """
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from aiohttp import web
+from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.api.admin import describe_device
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.console.pages import ConsolePage, PageContent, PageGroup, Viewer, cut_page, read_choice
+from cloud_hub.console.wording import summarise_question
 from cloud_hub.registry.health import URGENT, WORRYING, DeviceHealth, judge_health
+from cloud_hub.storage.question_history import QuestionRecord
 
 LEAST_S, MOST_S = 1.0, 10.0  # between two indexes
 S_PER_DEVICE = 0.0005
 MAX_SEARCH = 64
+NEWEST = 6  # questions of all devices
 MAX_NAMED = 1000  # devices whose names stand in the map
 NO_SITE = "no site"
 _SORTS = ("device", "health", "seen", "site")
@@ -98,6 +103,8 @@ class FleetPages:
     def __init__(self, context: ApiContext, index: FleetIndex) -> None:
         self._context = context
         self._index = index
+        self._newest: list[QuestionRecord] = []
+        self._read_s = float("-inf")
 
     def group(self) -> PageGroup:
         """Return the pages of this group."""
@@ -122,6 +129,8 @@ class FleetPages:
             "urgent": sum(counts.health[each] for each in URGENT),
             "worrying": sum(counts.health[each] for each in WORRYING),
             "map": _draw_map(rows),
+            "newest": await self._read_newest() if viewer.whole else [],
+            "explain": summarise_question,
             "rows": [self._describe(row.device) for row in picked[cut.start : cut.stop]],
             "cut": cut,
             "query": {key: request.query.get(key, "")[:MAX_SEARCH] for key in ("q", "site", "health", "sort")},
@@ -129,6 +138,14 @@ class FleetPages:
             "healths": [each for each in DeviceHealth if counts.health[each]],
         }
         return PageContent("fleet.html", values, "Fleet", topic="fleet")
+
+    async def _read_newest(self) -> list[QuestionRecord]:
+        """Return the newest questions of all devices, read once a second at most; as read before if that fails."""
+        if time.monotonic() - self._read_s >= LEAST_S:
+            self._read_s = time.monotonic()
+            with contextlib.suppress(SQLAlchemyError):
+                self._newest = await self._context.store.read_newest(NEWEST)
+        return self._newest
 
     async def find(self, request: web.Request, viewer: Viewer) -> PageContent:
         """Redirect to the device at a place of the map (`?site=eu&n=3`), or to the fleet if there is none."""

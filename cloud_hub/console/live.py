@@ -59,8 +59,8 @@ class LiveFeed:
 
     async def _follow(self, request: web.Request, look: Callable[[], object]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-        await response.prepare(request)
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError):  # the browser may be gone before it begins
+            await response.prepare(request)
             seen, quiet_s = look(), 0.0
             await response.write(_RETRY + b"event: open\ndata:\n\n")
             while self._still_valid(request):

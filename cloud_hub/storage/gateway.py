@@ -18,7 +18,7 @@ from cloud_hub.jobs.runner import WorkFailedError
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.storage.costs import US_PER_S, CostEntry, Usage, merge_usages, read_costs_aside
 from cloud_hub.storage.jobs import NO_TERM, JobResult, ShardClaim, StoreError, StoreJob, StoreWork
-from cloud_hub.storage.question_history import QuestionHistory, read_history_aside
+from cloud_hub.storage.question_history import QuestionHistory, QuestionRecord, read_history_aside, read_newest_aside
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import Store, read_owed_aside, read_tallies_aside
 from cloud_hub.storage.writer import StoreWriter
@@ -200,6 +200,10 @@ class StoreGateway:
     async def read_history(self, device: str, since_ms: int, period_ms: int) -> QuestionHistory:
         """What became of a device's questions since a time, as stored; counts by periods of so many ms."""
         return await asyncio.to_thread(read_history_aside, self._url, device, since_ms, period_ms)
+
+    async def read_newest(self, limit: int) -> list[QuestionRecord]:
+        """The newest questions of all devices, newest first, as stored."""
+        return await asyncio.to_thread(read_newest_aside, self._url, limit)
 
     def sign_statement(self, text: bytes) -> bytes:
         """Sign a statement (an erasure receipt) with the hub's reply key."""

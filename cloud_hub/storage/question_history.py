@@ -17,6 +17,10 @@ from cloud_hub.database.tables import effects
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 MAX_QUESTIONS = 200
+_COLUMNS = [
+    effects.c[name]
+    for name in ("device", "epoch", "seq", "model", "policy", "created_ms", "kept_ms", "ended_ms", "refusal")
+]
 
 
 class QuestionOutcome(StrEnum):
@@ -28,12 +32,13 @@ class QuestionOutcome(StrEnum):
 
 
 class QuestionRecord(msgspec.Struct, frozen=True):
-    """One question. `epoch`, `seq`: its number among the device's; `reason`: of a refusal, "" for none.
+    """One question of `device`. `epoch`, `seq`: its number among the device's; `reason`: of a refusal, "" for none.
 
     `created_ms`: by the device's clock, hub time; `kept_ms`: stored here; `ended_ms`: 0 while it is open.
     `policy`: hash of the policy that let it leave.
     """
 
+    device: str
     epoch: str
     seq: int
     model: str
@@ -75,10 +80,20 @@ def read_history_aside(url: str, device: str, since_ms: int, period_ms: int = HO
         engine.dispose()
 
 
+def read_newest_aside(url: str, limit: int) -> list[QuestionRecord]:
+    """Read the newest questions of all devices, newest first, over a connection of its own."""
+    engine = connect_part(url, QUESTIONS)
+    try:
+        with read_snapshot(engine) as connection:
+            query = sa.select(*_COLUMNS).order_by(effects.c.kept_ms.desc()).limit(limit)
+            return [_parse_question(row) for row in connection.execute(query)]
+    finally:
+        engine.dispose()
+
+
 def _select_newest(connection: sa.Connection, device: str, since_ms: int) -> list[QuestionRecord]:
-    names = ("epoch", "seq", "model", "policy", "created_ms", "kept_ms", "ended_ms", "refusal")
     query = (
-        sa.select(*(effects.c[name] for name in names))
+        sa.select(*_COLUMNS)
         .where(effects.c.device == device, effects.c.kept_ms >= since_ms)
         .order_by(effects.c.kept_ms.desc(), effects.c.seq.desc())
         .limit(MAX_QUESTIONS)
@@ -106,6 +121,7 @@ def _count(connection: sa.Connection, device: str, since_ms: int, period_ms: int
 
 def _parse_question(row: sa.Row[Any]) -> QuestionRecord:
     return QuestionRecord(
+        device=row.device,
         epoch=f"{row.epoch:x}",
         seq=row.seq,
         model=row.model,

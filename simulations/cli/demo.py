@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 import time
+import webbrowser
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,9 @@ def demo(
         str, typer.Option("--template", metavar="NAME", help=f"Run under a shipped policy: {', '.join(SCENES)}.")
     ] = "",
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the hub's console in a browser, and leave everything running.")
+    ] = False,
 ) -> None:
     """Train and bundle a model (cached), start hub, broker and five agents, act out the five acts, sum up.
 
@@ -58,7 +62,7 @@ def demo(
     bundle = _load_bundle(console)
     with _temporary_folder() as folder:
         try:
-            stay = _DemoRun(console, folder, began, keep=keep)
+            stay = _DemoRun(console, folder, began, keep=keep or open_browser, open_browser=open_browser)
             play = _run_tour(stay, bundle, SCENES[template]) if template else _run_play(stay, bundle)
             result = asyncio.run(_run_with_signals(play))
         except KeyboardInterrupt:
@@ -103,12 +107,24 @@ async def _run_with_signals(play: Any) -> Any:
 
 @dataclass(frozen=True)
 class _DemoRun:
-    """Context of a demo run. `began`: monotonic seconds; `keep`: leave all running until Ctrl-C."""
+    """Context of a demo run. `began`: monotonic seconds; `keep`: leave all running until Ctrl-C.
+
+    `open_browser`: show the hub's console in a browser.
+    """
 
     console: Console
     folder: Path
     began: float
     keep: bool
+    open_browser: bool
+
+    async def show_console(self, stage: ProcessHarness) -> None:
+        """Print the address of the hub's console with a one-time code, and open it if that was asked for."""
+        made = await stage.call_admin("POST", "/v1/session/code", {})
+        address = f"{stage.hub.url if stage.hub else ''}{made['path']}"
+        self.console.print(f"  console  {address}  (signs you in once, within a minute)", soft_wrap=True)
+        if self.open_browser and not await asyncio.to_thread(webbrowser.open, address):
+            self.console.print("  no browser is known here: open the address above yourself")
 
     async def wait_if_kept(self, stage: ProcessHarness) -> None:
         """Print the addresses and wait for Ctrl-C, if everything is to be kept running."""
@@ -129,7 +145,7 @@ class _FleetSetup:
 async def _run_play(stay: _DemoRun, bundle: Bundle) -> dict[str, Any]:
     """Run the five acts with the demo's policy and return their figures."""
     async with ProcessHarness(stay.folder) as stage:
-        await _set_up_fleet(stay.console, stage, bundle, _FleetSetup(POLICY, {}, dict.fromkeys(AGENTS, _QUICK_LINK)))
+        await _set_up_fleet(stay, stage, bundle, _FleetSetup(POLICY, {}, dict.fromkeys(AGENTS, _QUICK_LINK)))
         play = DemoPlay(stay.console, stage, bundle, stay.began)
         await play.run()
         result = collect_figures(play, stage)
@@ -149,7 +165,7 @@ async def _run_tour(stay: _DemoRun, bundle: Bundle, scene: DemoScene) -> dict[st
     agents = {cast.name: {**_QUICK_LINK, "device": _device_table(cast, stay.folder)} for cast in scene.cast}
     async with ProcessHarness(stay.folder) as stage:
         setting = _FleetSetup(document, {"hub": {"name": scene.hub, "region": scene.region}}, agents)
-        await _set_up_fleet(stay.console, stage, bundle, setting)
+        await _set_up_fleet(stay, stage, bundle, setting)
         result = await PolicyTour(
             console=stay.console,
             stage=stage,
@@ -168,13 +184,15 @@ def _device_table(cast: DemoDevice, folder: Path) -> dict[str, Any]:
     return {**cast.device, "power_supply": write_low_battery(folder)} if cast.low_battery else dict(cast.device)
 
 
-async def _set_up_fleet(console: Console, stage: ProcessHarness, bundle: Bundle, setting: _FleetSetup) -> None:
-    """Start the hub, enrol and start the agents, with a progress bar."""
+async def _set_up_fleet(stay: _DemoRun, stage: ProcessHarness, bundle: Bundle, setting: _FleetSetup) -> None:
+    """Start the hub, show its console, enrol and start the agents, with a progress bar."""
+    console = stay.console
     name = setting.policy.stem if setting.policy != POLICY else "demo"
     with screen.make_progress(console) as bar:
         task = bar.add_task("hub and broker", total=1 + 2 * len(setting.agents))
         hub = await stage.start_hub(bundle.path, setting.hub, policies=[setting.policy])
         bar.advance(task)
+        await stay.show_console(stage)
         for agent, tables in setting.agents.items():
             bar.update(task, description=f"enrol {agent}")
             await stage.add_agent(agent, f"tuf:{bundle.manifest.name}", f"tuf:{name}", tables)
@@ -194,6 +212,9 @@ def _print_addresses(console: Console, stage: ProcessHarness) -> None:
     if stage.hub is not None:
         console.print(
             f"  hub      {stage.hub.url}   broker 127.0.0.1:{stage.hub.broker_port}   state {stage.hub.folder}"
+        )
+        console.print(
+            f"  console  skerry hub console --open --config {stage.hub.child.config}   (each device has its own page)"
         )
     for agent in stage.agents:
         console.print(f"  {agent.name:<8} {agent.url}   folder {agent.folder}")

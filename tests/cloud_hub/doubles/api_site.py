@@ -41,7 +41,7 @@ from cloud_hub.storage.costs import CostEntry
 from cloud_hub.storage.jobs import StoreError
 from cloud_hub.storage.ledger_service import LedgerLogService
 from cloud_hub.storage.prices import PriceList
-from cloud_hub.storage.question_history import QuestionHistory
+from cloud_hub.storage.question_history import QuestionHistory, QuestionRecord
 from cloud_hub.storage.retention import LabelTally
 from policies.model.policy import Policy
 from policies.serving.computing import Precision
@@ -72,6 +72,9 @@ class EmptyStore:
 
     async def read_history(self, device: str, since_ms: int, period_ms: int) -> QuestionHistory:
         return self.history
+
+    async def read_newest(self, limit: int) -> list[QuestionRecord]:
+        return self.history.questions[:limit]
 
     def sign_statement(self, text: bytes) -> bytes:
         return text
