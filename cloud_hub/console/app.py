@@ -53,7 +53,7 @@ _SECURITY = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-ALARMS_S = 3.0
+ALARMS_S = 10.0
 _FOREVER = "public, max-age=31536000, immutable"
 
 

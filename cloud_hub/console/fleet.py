@@ -22,6 +22,7 @@ from cloud_hub.storage.question_history import QuestionRecord
 LEAST_S, MOST_S = 1.0, 10.0  # between two indexes
 S_PER_DEVICE = 0.0005
 MAX_SEARCH = 64
+MAX_OVERVIEWS = 50  # of tenants
 NEWEST = 6  # questions of all devices
 MAX_NAMED = 1000  # devices whose names stand in the map
 NO_SITE = "no site"
@@ -58,6 +59,7 @@ class FleetIndex:
         self._made_s = float("-inf")
         self._rows: tuple[FleetRow, ...] = ()
         self.revision = 0  # grows when a row has changed
+        self._overviews: dict[str, tuple[int, FleetOverview | None]] = {}  # by tenant
 
     def rows(self) -> tuple[FleetRow, ...]:
         """Return every device, by id."""
@@ -72,6 +74,17 @@ class FleetIndex:
         """Return the devices that a caller may see."""
         rows = self.rows()
         return rows if viewer.whole else tuple(row for row in rows if viewer.caller.sees_tenant(row.tenant))
+
+    def overview_for(self, viewer: Viewer) -> "FleetOverview":
+        """Return what the page shows of all devices that a caller may see; made once for each state of the fleet."""
+        rows, tenant = self.rows_for(viewer), viewer.caller.tenant
+        revision, known = self._overviews.get(tenant, (-1, None))
+        if known is None or revision != self.revision:
+            if len(self._overviews) >= MAX_OVERVIEWS:
+                self._overviews.clear()
+            known = FleetOverview(rows, self.count(rows), _draw_map(rows))
+            self._overviews[tenant] = self.revision, known
+        return known
 
     def count(self, rows: tuple[FleetRow, ...]) -> FleetCounts:
         """Count devices by what the page shows."""
@@ -97,6 +110,14 @@ class FleetIndex:
         return tuple(rows)
 
 
+class FleetOverview(NamedTuple):
+    """The devices that a caller may see, their counts, and their map."""
+
+    rows: tuple[FleetRow, ...]
+    counts: FleetCounts
+    sites: "list[MapSite]"
+
+
 class FleetPages:
     """The page of the fleet."""
 
@@ -120,15 +141,14 @@ class FleetPages:
 
     async def show(self, request: web.Request, viewer: Viewer) -> PageContent:
         """Show counts, the map by site, and one page of the devices that the query picks."""
-        rows = self._index.rows_for(viewer)
-        counts = self._index.count(rows)
+        rows, counts, sites = self._index.overview_for(viewer)
         picked = _pick_rows(rows, request)
         cut = cut_page(request, len(picked))
         values = {
             "counts": counts,
             "urgent": sum(counts.health[each] for each in URGENT),
             "worrying": sum(counts.health[each] for each in WORRYING),
-            "map": _draw_map(rows),
+            "map": sites,
             "newest": await self._read_newest() if viewer.whole else [],
             "explain": summarise_question,
             "rows": [self._describe(row.device) for row in picked[cut.start : cut.stop]],

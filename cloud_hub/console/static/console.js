@@ -23,12 +23,12 @@ function showTimes() {
 
 // -- the map by site: a square for each device
 
-const SQUARE = 11, GAP = 3;
+const STEPS_OF = [[20000, 3], [3000, 5], [600, 8], [0, 14]]; // pixels from one square to the next, by size of the fleet
 
 function drawMap(canvas) {
   const letters = canvas.dataset.map, width = canvas.parentElement.clientWidth;
-  const step = letters.length > 600 ? 7 : SQUARE + GAP, size = letters.length > 600 ? 5.5 : SQUARE;
-  const columns = Math.max(1, Math.floor((width + GAP) / step));
+  const [, step] = STEPS_OF.find(([above]) => Number(canvas.dataset.total) > above) ?? [0, 14], size = step * 0.8;
+  const columns = Math.max(1, Math.floor((width + step - size) / step));
   const height = Math.ceil(letters.length / columns) * step, ratio = window.devicePixelRatio || 1;
   canvas.columns = columns; canvas.step = step;
   canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;

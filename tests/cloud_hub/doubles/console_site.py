@@ -94,7 +94,7 @@ class ConsoleSite(Site):
     def add_hostile_devices(self) -> str:
         """Devices whose every text is hostile, as if the registry had let them in; the id of one that has a page."""
         facts = {"region": self.word, "device_class": self.word, "hardware": self.word}
-        self.registry.take_news([make_device(name, **facts) for name in (self.word, EVIL_ID)], 0)
+        self.registry.take_news([make_device(name, DeviceState.ACTIVE, **facts) for name in (self.word, EVIL_ID)], 0)
         seen = DeviceActivity(online=True, last_seen_ms=now_ms(), models=(self.word,), agent=self.word)
         self.activities |= dict.fromkeys((self.word, EVIL_ID), seen)
         return EVIL_ID
