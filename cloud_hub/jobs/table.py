@@ -22,6 +22,10 @@ from cloud_hub.jobs.reading import NOT_ENDED, OPEN_STATES, SUSPECT, job_columns,
 from cloud_hub.jobs.states import OPEN, ClaimedJob, Job, JobMove, JobState
 
 _CHUNK = 500
+WAITS = jobs.c.state == JobState.QUEUED.value
+# Said so that the index of states does not serve: SQLite knows nothing of how few suspects are, and would look at all
+# that wait.
+WAITS_BESIDE = jobs.c.state.concat("") == JobState.QUEUED.value
 _SWEEP_ROWS = 2000  # in a transaction, so that a backlog stalls nobody
 
 
@@ -105,19 +109,18 @@ class ClaimJobs:
         if self._plan.suspects:
             ids += connection.execute(self._select_suspects().limit(self._plan.suspects)).scalars()
         mark = {"state": JobState.RUNNING.value, "claims": jobs.c.claims + 1}
-        waits = jobs.c.state == JobState.QUEUED.value
         found: list[ClaimedJob] = []
         for at in range(0, len(ids), _CHUNK):
             chunk = ids[at : at + _CHUNK]
-            marked = jobs.update().where(match_any(connection, jobs.c.id, chunk), waits).values(mark)
+            marked = jobs.update().where(match_any(connection, jobs.c.id, chunk), WAITS).values(mark)
             begun = [parse_job(row) for row in connection.execute(marked.returning(*job_columns))]
             bodies = _read_bodies(connection, [job.id for job in begun])
             found += [ClaimedJob(job, bodies.get(job.id, b"")) for job in begun]
         found.sort(key=lambda each: (each.job.not_before_ms, each.job.id))
         return found, None if found else self._next_due(connection)
 
-    def _mine(self) -> list[sa.ColumnElement[bool]]:
-        mine = [jobs.c.state == JobState.QUEUED.value, NOT_ENDED]
+    def _mine(self, waits: sa.ColumnElement[bool] = WAITS) -> list[sa.ColumnElement[bool]]:
+        mine = [waits, NOT_ENDED]
         if self._plan.shards is not None:
             mine.append(jobs.c.shard.in_(sorted(self._plan.shards)))
         if self._plan.full:
@@ -131,7 +134,7 @@ class ClaimJobs:
 
     def _select_suspects(self) -> sa.Select[Any]:
         due = jobs.c.not_before_ms <= self._plan.now_ms
-        query = sa.select(jobs.c.id).where(*self._mine(), due, SUSPECT)
+        query = sa.select(jobs.c.id).where(*self._mine(WAITS_BESIDE), due, SUSPECT)
         return query.order_by(jobs.c.not_before_ms, jobs.c.id)
 
     def _next_due(self, connection: sa.Connection) -> int | None:
@@ -295,7 +298,7 @@ def _describe_wait(timeout_ms: int) -> str:
 
 def _list_tenants(connection: sa.Connection) -> list[str]:
     """Tenants that have jobs waiting: a step in the index for each of them, however many jobs there are."""
-    waits = sa.and_(jobs.c.state == JobState.QUEUED.value, NOT_ENDED)
+    waits = sa.and_(WAITS, NOT_ENDED)
     owners = sa.select(sa.func.min(jobs.c.tenant).label("tenant")).where(waits).cte("owners", recursive=True)
     following = sa.select(sa.func.min(jobs.c.tenant)).where(waits, jobs.c.tenant > owners.c.tenant).scalar_subquery()
     owners = owners.union_all(sa.select(following).where(owners.c.tenant.is_not(None)))

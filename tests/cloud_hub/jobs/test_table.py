@@ -142,6 +142,25 @@ def test_tenants_share_what_is_begun_and_the_oldest_goes_first(rows):
     assert [each.job.id for each in begun] == ["a7", "a6", "b", "c"]
 
 
+def test_jobs_of_one_large_batch_are_begun_without_sorting_all_that_wait(tmp_path):
+    rows = Rows(DatabaseUrls(tmp_path))
+    rows.add(*(job(f"{number:03}") for number in range(50)))  # all due at once, as the lines of a file are
+    statements: list[tuple[str, tuple[object, ...]]] = []
+
+    def note(_connection, _cursor, statement, parameters, *_):
+        statements.append((statement, parameters))
+
+    sa.event.listen(rows.store._engine, "before_cursor_execute", note)
+    assert [each.job.id for each in rows.claim()[0]] == [f"{number:03}" for number in range(10)]
+    plans = []
+    with rows.store._engine.connect() as connection:
+        for statement, parameters in [each for each in statements if "ORDER BY" in each[0]]:
+            plans.append(str(connection.exec_driver_sql(f"explain query plan {statement}", parameters).all()))
+    assert len(plans) == 2
+    assert not [plan for plan in plans if "TEMP B-TREE" in plan]
+    rows.store.close()
+
+
 def test_a_shard_that_is_not_served_is_left_alone(rows):
     rows.add(job("a", shard=1), job("b", shard=2))
     work = t.ClaimJobs(ClaimPlan(NOW_MS, frozenset({1, 2}), 10, {}, frozenset({"other"}), 1))
