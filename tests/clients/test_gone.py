@@ -9,7 +9,8 @@ from aiohttp import web
 import skerry_client
 from edge_agent.api.app import ApiServer, build_app
 from edge_agent.system.settings import ApiAddress
-from tests.clients.calls import AGENTS, KINDS, call, close, take
+from skerry_client.addresses import find_agent, find_hub
+from tests.clients.calls import AGENTS, HUBS, KINDS, call, close, take
 from tests.clients.test_agent import SURE, UNSURE, take_and_keep
 from tests.edge_agent.doubles.api_double import MemoryAgent
 from wire.http.guards import ServerAccess
@@ -84,15 +85,39 @@ async def test_a_state_folder_names_address_and_token_by_itself(kind, tmp_path):
     ("where", "line"),
     [
         ("ftp://somewhere", "no agent runs with this state folder"),
-        ("http://", "is no address of a agent"),
+        ("http://", "is no address of an agent"),
         ("http://127.0.0.1:99999", "is no address"),
-        ("", "no agent runs with this state folder"),
+        ("", "'' is no address of an agent"),  # a variable that was not set is not the agent of this machine
     ],
 )
 def test_what_is_no_address_is_refused_at_once(where, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(skerry_client.SkerryError, match=line):
-        skerry_client.Agent(where)
+    monkeypatch.setenv("SKERRY_AGENT", "http://127.0.0.1:1")  # says where only if nobody else does
+    for agent in AGENTS.values():
+        with pytest.raises(skerry_client.SkerryError, match=line):
+            agent(where)
+
+
+@pytest.mark.parametrize("where", ["", "somewhere", "ftp://somewhere", "http://", "http://[::1"])
+def test_what_is_no_address_of_a_hub_is_refused_at_once(where, monkeypatch):
+    monkeypatch.setenv("SKERRY_HUB", "http://127.0.0.1:1")
+    for hub in HUBS.values():
+        with pytest.raises(skerry_client.SkerryError, match="is no address of a hub"):
+            hub(where, token="t")
+
+
+def test_nobody_says_where_and_the_environment_does(monkeypatch, tmp_path):
+    (tmp_path / "admin.token").write_text("key-of-this-hub\n")
+    for name, text in {
+        "AGENT": "http://127.0.0.1:1",
+        "HUB": "http://127.0.0.1:2",
+        "KEY": tmp_path / "admin.token",
+    }.items():
+        monkeypatch.setenv(f"SKERRY_{name}", str(text))
+    assert find_agent(None).base == "http://127.0.0.1:1"
+    hub = find_hub(None)
+    assert (hub.base, hub.token) == ("http://127.0.0.1:2", "key-of-this-hub")
+    assert find_hub("http://127.0.0.1:2").token == ""  # the key is of the hub that the environment names
 
 
 def test_a_broken_state_folder_and_missing_files_are_named(tmp_path):

@@ -1,8 +1,9 @@
 """A hub's own routes through the client, blocking and on asyncio: jobs, batches, devices, models, rollouts, costs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import skerry_client
 from cloud_hub.database.parts import DatabaseUrls
-from cloud_hub.engine.base import EchoEngine, WorkItem
+from cloud_hub.engine.base import EchoEngine, Prediction, WorkItem
 from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.registry.access import Scope
 from cloud_hub.storage.costs import CostEntry
@@ -19,7 +20,7 @@ from tests.clients.calls import HUBS, KINDS, call, take
 from tests.cloud_hub.api.test_rollouts import site as rollout_site  # noqa: F401 - a fixture
 from tests.cloud_hub.doubles.api_site import DEVICE, Site
 from tests.cloud_hub.doubles.devices import CARD
-from tests.cloud_hub.doubles.job_site import POISON, job_site
+from tests.cloud_hub.doubles.job_site import PATIENCE_S, POISON, job_site
 
 SAMPLE = np.arange(10, dtype=np.float32) / 10
 
@@ -40,12 +41,29 @@ async def client_of(kind: str, site: Site, key: dict[str, str] | None = None) ->
 
 
 @asynccontextmanager
-async def job_hub(kind: str, folder: Path, settings: JobSettings | None = None) -> AsyncIterator[Any]:
+async def job_hub(
+    kind: str, folder: Path, settings: JobSettings | None = None, engine: EchoEngine | None = None
+) -> AsyncIterator[Any]:
     """A client with a tenant's key of a hub that has jobs for the model `echo`, and says what that takes."""
-    async with job_site(folder, DatabaseUrls(folder), settings) as site:
+    async with job_site(folder, DatabaseUrls(folder), settings, engine=engine) as site:
         site.api.hub.engines[CARD.name] = EchoEngine(CARD)
         async with client_of(kind, site.api, site.key) as hub:
             yield hub
+
+
+class HeldEngine(EchoEngine):
+    """One that computes in a thread, and none of whose batches ends while `free` is clear."""
+
+    inline = False
+
+    def __init__(self) -> None:
+        super().__init__(CARD, poison=POISON)
+        self.free = Event()
+        self.free.set()
+
+    def infer(self, batch: Sequence[WorkItem]) -> list[Prediction]:
+        assert self.free.wait(PATIENCE_S)
+        return super().infer(batch)
 
 
 @pytest.fixture
@@ -78,15 +96,18 @@ async def test_a_job_is_handed_over_and_come_back_for(kind, tmp_path):
 
 
 async def test_a_dead_job_is_queued_again_and_a_wait_has_an_end(kind, tmp_path):
-    settings = JobSettings(tries=1)
-    async with job_hub(kind, tmp_path, settings) as hub:
+    engine = HeldEngine()
+    async with job_hub(kind, tmp_path, JobSettings(tries=1), engine) as hub:
         poisoned = await call(hub.jobs.submit, "echo", np.frombuffer(POISON * 5, np.float32))
         dead = await call(hub.jobs.wait, poisoned.id)
         assert (dead.state, dead.predictions) == (JobState.DEAD, ())
+        engine.free.clear()  # no try ends from here on: the job cannot be dead again before the wait looks
         again = await call(hub.jobs.requeue, dead)
         assert not again.ended
         with pytest.raises(skerry_client.APITimeoutError, match="ask again, or cancel it"):
             await call(hub.jobs.wait, again, wait_s=0.0)
+        engine.free.set()
+        assert (await call(hub.jobs.wait, again)).state == JobState.DEAD
 
 
 async def test_a_batch_is_handed_over_and_its_answers_come_in_order(kind, tmp_path):

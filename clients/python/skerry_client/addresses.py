@@ -59,12 +59,18 @@ def default_hub() -> str:
     return os.environ.get("SKERRY_HUB") or "http://127.0.0.1:8080"
 
 
-def find_agent(where: str | Path, token: str = "", token_file: str | Path = "", ca_file: str | Path = "") -> Address:
+def find_agent(
+    where: str | Path | None, token: str = "", token_file: str | Path = "", ca_file: str | Path = ""
+) -> Address:
     """Return the address of an agent: a URL, `unix:PATH`, or its state folder, which names all by itself.
 
-    SkerryError if the folder's agent does not run, a file cannot be read, or `where` is no address.
+    None: the default. SkerryError if the folder's agent does not run, a file cannot be read, or `where` is no address:
+    an empty one is none, as it is mostly a variable that was not set.
     """
+    where = default_agent() if where is None else where
     text = str(where)
+    if not text:
+        raise _no_address(text, "agent")
     if text.startswith((_UNIX, "http://", "https://")):
         return parse_address(text, "agent", token, token_file, ca_file)
     try:
@@ -77,6 +83,15 @@ def find_agent(where: str | Path, token: str = "", token_file: str | Path = "", 
     address = parse_address(url, "agent", token, token_file or own_token_file, ca_file)
     trusted = "" if address.ca_file else certificate
     return Address(address.base, "agent", address.unix, address.token, address.ca_file, trusted)
+
+
+def find_hub(where: str | None, token: str = "", token_file: str | Path = "", ca_file: str | Path = "") -> Address:
+    """Return the address of a hub: a URL; None: the default, with the key in the file that `SKERRY_KEY` names.
+
+    SkerryError if a file cannot be read, or `where` is no address.
+    """
+    key_file = token_file or ("" if token or where is not None else os.environ.get("SKERRY_KEY", ""))
+    return parse_address(default_hub() if where is None else where, "hub", token, key_file, ca_file)
 
 
 def parse_address(
@@ -96,8 +111,13 @@ def parse_address(
     except ValueError:
         sound = False
     if not sound:
-        raise SkerryError(f"{url!r} is no address of a {server}: http://127.0.0.1:8090, for example")
+        raise _no_address(url, server)
     return Address(url.rstrip("/"), server, "", token, str(ca_file))
+
+
+def _no_address(text: str, server: str) -> SkerryError:
+    article, port = ("an", 8090) if server == "agent" else ("a", 8080)
+    return SkerryError(f"{text!r} is no address of {article} {server}: http://127.0.0.1:{port}, for example")
 
 
 def _trust_certificate(path: Path) -> ssl.SSLContext:

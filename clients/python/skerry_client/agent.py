@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from skerry_client.addresses import default_agent, find_agent
+from skerry_client.addresses import find_agent
 from skerry_client.answers import Answer, Answers, AsyncAnswers, WaitBudget, fetch_records, read_inference
 from skerry_client.errors import (
     APIResponseValidationError,
@@ -188,7 +188,7 @@ class Agent(AgentOperations, BlockingCalls):
         ca_file: str | Path = "",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(BlockingTransport(find_agent(where or default_agent(), token, token_file, ca_file), timeout_s))
+        super().__init__(BlockingTransport(find_agent(where, token, token_file, ca_file), timeout_s))
         self.answers = Answers(self._transport)
 
     def __enter__(self) -> Self:
@@ -214,7 +214,7 @@ class AsyncAgent(AgentOperations, AsyncCalls):
         ca_file: str | Path = "",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(AsyncTransport(find_agent(where or default_agent(), token, token_file, ca_file), timeout_s))
+        super().__init__(AsyncTransport(find_agent(where, token, token_file, ca_file), timeout_s))
         self.answers = AsyncAnswers(self._transport)
 
     async def __aenter__(self) -> Self:

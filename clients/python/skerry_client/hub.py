@@ -3,12 +3,11 @@
 Inference and language models it has under the interfaces of others: use `tritonclient` and `openai` for them.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from skerry_client.addresses import Address, default_hub, parse_address
+from skerry_client.addresses import find_hub
 from skerry_client.errors import ServiceUnavailableError
 from skerry_client.exchange.commands import Request, Steps, build_path, fetch_object, send
 from skerry_client.exchange.operations import AsyncCalls, BlockingCalls, operation
@@ -69,11 +68,6 @@ class HubOperations:
         return True
 
 
-def _find_hub(where: str | None, token: str, token_file: str | Path, ca_file: str | Path) -> Address:
-    key_file = token_file or ("" if token or where else os.environ.get("SKERRY_KEY", ""))
-    return parse_address(where or default_hub(), "hub", token, key_file, ca_file)
-
-
 class Hub(HubOperations, BlockingCalls):
     """A hub; each call blocks until its reply is there.
 
@@ -91,7 +85,7 @@ class Hub(HubOperations, BlockingCalls):
         ca_file: str | Path = "",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(BlockingTransport(_find_hub(where, token, token_file, ca_file), timeout_s))
+        super().__init__(BlockingTransport(find_hub(where, token, token_file, ca_file), timeout_s))
         self.jobs = Jobs(self._transport)
         self.batches = Batches(self._transport)
         self.devices = Devices(self._transport)
@@ -121,7 +115,7 @@ class AsyncHub(HubOperations, AsyncCalls):
         ca_file: str | Path = "",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(AsyncTransport(_find_hub(where, token, token_file, ca_file), timeout_s))
+        super().__init__(AsyncTransport(find_hub(where, token, token_file, ca_file), timeout_s))
         self.jobs = AsyncJobs(self._transport)
         self.batches = AsyncBatches(self._transport)
         self.devices = AsyncDevices(self._transport)
