@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci live live-llm check lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci live live-llm check client-types lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -135,6 +135,9 @@ bench-sim: setup ## the simulator's figures: steady and million in virtual time,
 
 sim: setup ## ask a simulated fleet a question (ARGS='partition --seed 2'; `skerry sim list` names them)
 	@.venv/bin/skerry sim run $(or $(ARGS),storm)
+
+client-types: setup ## the types of the TypeScript client, from the routes as they are (node 20; packages from npm, kept in .cache)
+	@PYTHONPATH=clients/python $(python) -m tests.clients.typescript
 
 clean: ## remove .venv and every cache of this folder
 	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -5,11 +5,9 @@ import json
 
 import pytest
 
-from cloud_hub.database.parts import DatabaseUrls
 from tests import ROOT
 from tests.clients.calls import address_of
-from tests.clients.typescript import SOURCE, WORKSPACE, compile_client, prepare_workspace, run
-from tests.cloud_hub.doubles.job_site import job_site
+from tests.clients.typescript import SOURCE, WORKSPACE, compile_client, run, write_types
 from tests.edge_agent.doubles.api_double import MemoryAgent, serve_api
 
 pytestmark = [pytest.mark.further, pytest.mark.timeout(900)]
@@ -28,15 +26,10 @@ def test_it_compiles_strictly():
 
 
 async def test_its_types_are_those_of_the_servers_documents(tmp_path):
-    prepare_workspace()
-    memory = MemoryAgent()
-    memory.mode = "no model"  # what feedback takes is then of any model
-    async with serve_api(memory) as session, job_site(tmp_path, DatabaseUrls(tmp_path)) as site:
-        await asyncio.to_thread(run, "node", "generate.mjs", address_of(session), site.api.url, str(tmp_path))
+    await write_types(tmp_path, tmp_path)
     for name in ("agent.ts", "hub.ts"):
-        assert (tmp_path / name).read_text() == (SOURCE / "src" / name).read_text(), (
-            f"{name}: the routes have changed: npm run generate (clients/typescript/README.md)"
-        )
+        fresh, kept = (tmp_path / name).read_text(), (SOURCE / "src" / name).read_text()
+        assert fresh == kept, f"{name}: the routes have changed: make client-types"
 
 
 async def test_node_asks_and_reads_a_correction():

@@ -1,13 +1,22 @@
-"""The TypeScript client's workspace: its packages as locked, in `.cache/typescript`, installed once."""
+"""The TypeScript client's workspace: its packages as locked, in `.cache/typescript`, installed once.
 
+`python -m tests.clients.typescript` (`make client-types`) writes the types of the present routes.
+"""
+
+import asyncio
 import shutil
 import subprocess
+import tempfile
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from cloud_hub.database.parts import DatabaseUrls
 from tests import ROOT
+from tests.clients.calls import address_of
+from tests.cloud_hub.doubles.job_site import job_site
+from tests.edge_agent.doubles.api_double import MemoryAgent, serve_api
 
 SOURCE = ROOT / "clients" / "typescript"
 WORKSPACE = ROOT / ".cache" / "typescript"
@@ -46,6 +55,20 @@ def run(*words: str) -> str:
     return done.stdout
 
 
+async def write_types(folder: Path, into: Path) -> None:
+    """Write the types of both servers' documents; the servers' own state lies in `folder`."""
+    prepare_workspace()
+    memory = MemoryAgent()
+    memory.mode = "no model"  # what feedback takes is then of any model
+    async with serve_api(memory) as session, job_site(folder, DatabaseUrls(folder)) as site:
+        await asyncio.to_thread(run, "node", "generate.mjs", address_of(session), site.api.url, str(into))
+
+
 def compile_client() -> None:
     """Compile the client with tsc, strictly, into `dist`."""
     run(str(prepare_workspace() / "node_modules" / ".bin" / "tsc"))
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        asyncio.run(write_types(Path(place), SOURCE / "src"))
