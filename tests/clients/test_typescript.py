@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 
 import pytest
 
+from edge_agent.core.records import EventRecord
 from tests import ROOT
 from tests.clients.calls import address_of
 from tests.clients.typescript import SOURCE, WORKSPACE, compile_client, run, write_types
@@ -32,15 +34,19 @@ async def test_its_types_are_those_of_the_servers_documents(tmp_path):
         assert fresh == kept, f"{name}: the routes have changed: make client-types"
 
 
+class AgentHeard(MemoryAgent):
+    """An agent whose first answer is corrected once somebody listens for it, not before."""
+
+    async def events(self, after: int) -> AsyncIterator[EventRecord]:
+        if len(self.records) == 1:
+            await self.verdict(self.records[0].id, 1)
+        async for event in super().events(after):
+            yield event
+
+
 async def test_node_asks_and_reads_a_correction():
     await asyncio.to_thread(compile_client)
-    memory = MemoryAgent()
-    async with serve_api(memory) as session:
+    async with serve_api(AgentHeard()) as session:
         script = str(ROOT / "tests" / "clients" / "ask.mjs")
         words = ("node", script, str(WORKSPACE / "dist" / "index.js"), address_of(session), "0.4", "0.3", "0.3")
-        asking = asyncio.create_task(asyncio.to_thread(run, *words))
-        while not memory.records:
-            await asyncio.sleep(0.05)
-            assert not asking.done() or asking.result()
-        await memory.verdict(memory.records[0].id, 1)
-        assert json.loads(await asking) == EXPECTED
+        assert json.loads(await asyncio.to_thread(run, *words)) == EXPECTED
