@@ -11,7 +11,7 @@ import pytest
 
 import skerry_client
 from cloud_hub.database.parts import DatabaseUrls
-from cloud_hub.engine.base import EchoEngine, Prediction, WorkItem
+from cloud_hub.engine.base import EchoEngine, WorkItem
 from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.registry.access import Scope
 from cloud_hub.storage.costs import CostEntry
@@ -21,6 +21,7 @@ from tests.cloud_hub.api.test_rollouts import site as rollout_site  # noqa: F401
 from tests.cloud_hub.doubles.api_site import DEVICE, Site
 from tests.cloud_hub.doubles.devices import CARD
 from tests.cloud_hub.doubles.job_site import PATIENCE_S, POISON, job_site
+from wire.protocol.messages import Prediction
 
 SAMPLE = np.arange(10, dtype=np.float32) / 10
 
