@@ -120,7 +120,7 @@ def test_the_page_shows_a_project_file_that_is_one(tmp_path):
 
 def test_the_examples_are_there_and_the_architecture_names_them():
     names = {path.name for path in EXAMPLES}
-    assert names >= {"clinic", "telecom-probe"}
+    assert names >= {"clinic", "factory", "telecom-probe"}
     page = (ROOT / "docs" / "architecture.md").read_text()
     assert "`examples`" in page
 
