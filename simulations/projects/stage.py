@@ -16,6 +16,9 @@ from simulations.projects.project_file import Project
 from wire.process.exit_codes import ExitCode, ExitError
 
 STATE_FOLDER = ".skerry"
+MODEL_START_S = 900.0  # a large language model is read for minutes
+_TELL_EVERY_S = 10.0
+_POLL_S = 0.2
 Tell = Callable[[str], None]
 
 
@@ -37,7 +40,7 @@ async def make_missing(project: Project, folder: Path, tell: Tell) -> None:
 
 
 async def start_fleet(project: Project, folder: Path, stage: ProcessHarness, tell: Tell) -> None:
-    """Start the hub, and then the devices, enrolled anew. ExitError if one does not start."""
+    """Start the hub, then the devices, enrolled anew; language models are ready then. ExitError if one is not."""
     bundles = list(dict.fromkeys(folder / device.bundle for device in project.device))
     tell("hub and broker")
     await stage.start_hub(bundles, project.hub.tables, llm=project.hub.llm)
@@ -46,6 +49,33 @@ async def start_fleet(project: Project, folder: Path, stage: ProcessHarness, tel
         tables = {**device.agent, "data_class": device.data_class}
         handle = await stage.add_agent(device.name, folder / device.bundle, folder / device.policy, tables)
         await stage.start_agent(handle)
+    if project.hub.llm:
+        await await_language_models(stage, tell)
+
+
+async def await_language_models(stage: ProcessHarness, tell: Tell) -> None:
+    """Wait until every language model of the hub answers. ExitError(HUB) with what is wrong if one does not.
+
+    Without it the first questions of the program meet an engine that still loads, and are refused.
+    """
+    clock = asyncio.get_running_loop().time
+    began, told = clock(), 0.0
+    while late := await _list_late_models(stage):
+        if clock() - began > MODEL_START_S:
+            raise ExitError(ExitCode.HUB, f"not ready after {MODEL_START_S:g} s: {'; '.join(late)}")
+        if clock() - began >= told:
+            tell(f"waits for {'; '.join(late)}")
+            told += _TELL_EVERY_S
+        await asyncio.sleep(_POLL_S)
+
+
+async def _list_late_models(stage: ProcessHarness) -> list[str]:
+    """Language models of the hub that do not answer yet, and why."""
+    found = await stage.call_admin("GET", "/v1/admin/language-models")
+    late = [model for model in found["models"] if not model["ready"]]
+    return [
+        f"{model['model']} ({', '.join(each['why'] for each in model['replicas']) or 'starting'})" for model in late
+    ]
 
 
 async def run_app(project: Project, folder: Path, hub: HubHandle, agents: Sequence[AgentHandle]) -> int:

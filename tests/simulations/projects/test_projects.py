@@ -3,13 +3,15 @@
 import ast
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from policies.analysis.check import check_documents
 from policies.language.document import parse_policy
+from simulations.processes import ProcessHarness
 from simulations.projects.project_file import PROJECT_FILE, Project, read_project
-from simulations.projects.stage import clear_state, is_made, make_missing
+from simulations.projects.stage import await_language_models, clear_state, is_made, make_missing
 from simulations.projects.templates import ProjectKind, write_project
 from tests import ROOT
 from tests.blocks import blocks
@@ -105,6 +107,27 @@ async def test_what_is_missing_is_made_by_its_commands_in_their_order(tmp_path):
 async def test_a_command_that_fails_ends_the_run_with_what_it_was(command, line, tmp_path):
     with pytest.raises(ExitError, match=line):
         await make_missing(project(command), tmp_path, lambda _: None)
+
+
+class LoadingHub(ProcessHarness):
+    """A hub whose language model is looked at so many times before it is ready."""
+
+    looks = 2
+
+    async def call_admin(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        self.looks -= 1
+        replica = {"why": "no completion of one token: ClientConnectorError"}
+        return {"models": [{"model": "chat", "ready": self.looks < 0, "replicas": [replica]}]}
+
+
+async def test_the_program_waits_for_the_language_models_and_says_so(tmp_path, monkeypatch):
+    said: list[str] = []
+    await await_language_models(LoadingHub(tmp_path), said.append)
+    assert said == ["waits for chat (no completion of one token: ClientConnectorError)"]
+    monkeypatch.setattr("simulations.projects.stage.MODEL_START_S", 0.0)
+    with pytest.raises(ExitError, match=r"not ready after 0 s: chat \(no completion") as ended:
+        await await_language_models(LoadingHub(tmp_path), said.append)
+    assert ended.value.code == ExitCode.HUB
 
 
 def test_each_run_begins_with_an_empty_state(tmp_path):
