@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from cloud_hub.api.admin import AdminRoutes
 from cloud_hub.api.admin_models import DenyRoutes, KeyRoutes, ModelRoutes
@@ -66,6 +67,9 @@ class WebPages(Protocol):
     def routes(self) -> list[Route]:
         """Return the pages' routes."""
 
+    def make_middleware(self) -> Middleware:
+        """Return the middleware that answers a person who opened an address that there is not."""
+
     async def open(self, app: web.Application) -> None:
         """Begin what goes on beside the requests."""
 
@@ -114,6 +118,7 @@ class ApiServer:
         served = [*self.routes, *(pages.routes() if pages else [])]
         checks = [
             metrics.counting_middleware(),
+            *([pages.make_middleware()] if pages else []),
             error_form_middleware(),
             *security_middlewares(door, "", frozenset()),
             auth_middleware(entrance, served),

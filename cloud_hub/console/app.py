@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from cloud_hub.api.alarms import list_alarms
 from cloud_hub.api.auth import SIGN_IN_PATH, Authenticator, caller_of, cookie_name
@@ -125,6 +125,19 @@ class Console:
             Route("GET", "/favicon.ico", self.send_icon, "Icon", open_),
         ]
 
+    def make_middleware(self) -> Middleware:
+        """Return the middleware that shows a page, not JSON, where a browser opened what there is not."""
+
+        @web.middleware
+        async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+            response = await handler(request)
+            opened = request.method == "GET" and request.headers.get("Sec-Fetch-Dest") == "document"
+            if response.status != 404 or not opened or response.content_type == "text/html":
+                return response
+            return self._render_fault(self._find_viewer(request), 404, "There is nothing at this address.")
+
+        return middleware
+
     async def open(self, _app: web.Application) -> None:
         """Begin to sample the hub's load."""
         self._sampling = asyncio.create_task(self._load.run(), name="console-load")
@@ -172,6 +185,12 @@ class Console:
             return self._render(found, Viewer(NOBODY), "")
 
         return handle
+
+    def _find_viewer(self, request: web.Request) -> Viewer:
+        """Return who looks at an address that no route has: whose session it is, or nobody."""
+        found = self._entrance.find_session(request)
+        token = request.cookies.get(cookie_name(request), "")
+        return Viewer(found[1], csrf_token(token)) if found else Viewer(NOBODY)
 
     def _viewer_of(self, request: web.Request) -> Viewer:
         token = request.cookies.get(cookie_name(request), "")

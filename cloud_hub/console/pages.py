@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 import msgspec
 from aiohttp import web
 
-from cloud_hub.registry.access import Caller, Scope
+from cloud_hub.registry.access import NOBODY, Caller, Scope
 from wire.http.guards import read_body
 from wire.http.oip import OipError
 
@@ -19,6 +19,11 @@ class Viewer(msgspec.Struct, frozen=True):
 
     caller: Caller
     csrf: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether somebody is signed in."""
+        return self.caller is not NOBODY
 
     @property
     def whole(self) -> bool:

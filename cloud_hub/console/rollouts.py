@@ -95,7 +95,7 @@ class RolloutPages:
 
 
 class EvidenceBar(NamedTuple):
-    """The last look as a drawing on an axis from 0 to 1000: where zero, the bounds and the interval are."""
+    """The last look as a drawing on an axis from 0 to 100 %: where zero, the bounds and the interval are."""
 
     zero: float
     low: float
@@ -111,7 +111,7 @@ def draw_evidence(look: GateLook) -> EvidenceBar:
     reach = max(look.margin * 1.6, 0.02)
 
     def place(value: float) -> float:
-        return round(500 + 500 * max(-1.0, min(1.0, value / reach)), 1)
+        return round(50 + 50 * max(-1.0, min(1.0, value / reach)), 2)
 
     return EvidenceBar(
         zero=place(0.0),

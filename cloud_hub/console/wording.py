@@ -4,6 +4,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
+from cloud_hub.console.rendering import format_bytes
 from cloud_hub.storage.question_history import QuestionOutcome, QuestionRecord
 from policies.model.policy import AccountUnit, BudgetAccount, Policy
 
@@ -23,7 +24,6 @@ _REFUSALS = {
     "engine": "the model failed on it",
     "policy_old": "it came under a policy that was replaced, or while a notice denied all",
 }
-_COINS = {"bytes": "bytes", "cost": "cost", "privacy": "privacy loss"}
 _EPOCH = dt.date(1970, 1, 1)
 
 
@@ -66,11 +66,21 @@ def _describe_account(total: Mapping[str, Any], account: BudgetAccount | None) -
         since = "unknown"
     limit = account.limit if account else 0
     unit = account.coin if account else AccountUnit.BYTES if "bytes" in total["account"] else None
+    share = min(1.0, total["amount"] / limit) if limit else 0.0
     return {
         "account": total["account"],
-        "amount": total["amount"],
-        "limit": limit,
-        "share": min(1.0, total["amount"] / limit) if limit else 0.0,
+        "amount": format_amount(total["amount"], unit, limit),
+        "limit": format_amount(limit, unit, limit) if limit else "none known",
+        "has_limit": limit > 0,
+        "share": share,
         "since": since,
-        "unit": _COINS.get(unit or "", "units"),
     }
+
+
+def format_amount(amount: int, unit: AccountUnit | None, limit: int) -> str:
+    """Format what an account counts: bytes; cost, counted in millionths; privacy loss as a share of its limit."""
+    if unit is AccountUnit.BYTES:
+        return format_bytes(amount)
+    if unit is AccountUnit.PRIVACY and limit:
+        return f"{100 * amount / limit:.1f} %"
+    return f"{amount / 1e6:,.4f} of cost" if unit is AccountUnit.COST else f"{amount:,} units"

@@ -176,7 +176,7 @@ def _describe_base(base: Terms) -> list[str]:
         f"of data classes: {classes or 'none'}",
         f"to hubs: {', '.join(base.hubs) or 'none'}; in regions: {', '.join(base.regions) or 'none'}",
         f"only if measured for leakage{f', within {limits}' if limits else ''}",
-        f"at most {spending}; {base.max_open} open questions",
+        f"at most {spending}; {base.max_open:,} open questions",
         *([f"used for {retention_words(base.retention)}"] if base.retention else []),
         *([dp_words(base.dp)] if base.dp else []),
     ]

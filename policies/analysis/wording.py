@@ -120,7 +120,7 @@ def account_words(account: BudgetAccount) -> str:
     span = "a day" if account.period_days == 1 else f"in {account.period_days} days"
     about = account.key.partition("/")[2]
     whose = f" of {_TOPICS.get(about, about)}" if account.topic else f" under {about}" if about else ""
-    return f"{account.limit} {what} {span}{whose}"
+    return f"{account.limit:,} {what} {span}{whose}"
 
 
 _TOPICS = {"q": "questions", "ask": "asks", "report": "reports", "state": "states"}

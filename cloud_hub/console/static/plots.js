@@ -43,14 +43,20 @@
     } } };
   }
 
+  // Without a pointer over it, a plot's legend has the newest values.
+  function newestPlugin(newest) {
+    const show = (plot) => { if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: newest }, false); };
+    return { hooks: { ready: show, setCursor: show } };
+  }
+
   function optionsOf(data, width) {
     const grid = { stroke: colour("--plot-grid"), width: 1 }, ink = colour("--soft");
     const axis = { stroke: ink, grid, ticks: { ...grid, size: 4 }, font: "11px system-ui, sans-serif" };
     const bars = data.kind === "bars";
     const step = data.times.length > 1 ? data.times[1] - data.times[0] : 3600;
     return {
-      width, height: HEIGHT, plugins: [marksPlugin(data.marks ?? [])], cursor: { y: false, points: { show: !bars } },
-      legend: { live: true }, padding: [14, 8, 0, 0],
+      width, height: HEIGHT, plugins: [marksPlugin(data.marks ?? []), newestPlugin(data.times.length - 1)], cursor: { y: false, points: { show: !bars } },
+      legend: { live: true }, padding: [14, 20, 0, 0],
       scales: {
         x: { time: true, range: bars ? (_plot, low, high) => [low - step / 2, high + step / 2] : undefined },
         y: { range: (_plot, low, high) => rangeOf(data, low, high) },
@@ -91,7 +97,7 @@
       series.push({ label: each.label, stroke: tone, width: 2, spanGaps: false, points: { show: each.values.length < 40, size: 5, fill: tone }, value: (_plot, value) => short(value) });
       if (!each.low) return;
       columns.push(each.high, each.low);
-      for (const edge of ["high", "low"]) series.push({ label: `${each.label}, ${edge}`, stroke: tone, width: 1, dash: [3, 3], points: { show: false }, value: (_plot, value) => short(value) });
+      for (const edge of ["at most", "at least"]) series.push({ label: edge, stroke: tone, width: 1, dash: [3, 3], points: { show: false }, value: (_plot, value) => short(value) });
       bands.push({ series: [columns.length - 2, columns.length - 1], fill: `${tone}22` });
     });
     return { columns, series, bands };

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cloud_hub.engine.base import EchoEngine
+from cloud_hub.engine.types import ModelCard
 from cloud_hub.jobs.states import Job, JobState
 from cloud_hub.registry.device_states import DeviceState, StateReason
 from cloud_hub.registry.presence import DeviceActivity
@@ -32,6 +33,9 @@ from cloud_hub.storage.question_history import (
     QuestionOutcome,
     QuestionRecord,
 )
+from models.bundle.manifest import Provenance
+from models.bundle.measurements import LeakageRow, LeakKind
+from models.runtime.runner import echo_manifest
 from policies.language.document import parse_policy
 from policies.rollout_rules.gate import GateOutcome, GateResult
 from tests import ROOT
@@ -73,8 +77,9 @@ class ConsoleSite(Site):
             for day in range(3)
             for kind in ("requests", "engine_us", "bytes", "tokens_in", "tokens_out")
         ]
-        self.store.history = make_history(word)
-        card = msgspec.structs.replace(CARD, labels=(word, "one"))
+        served = self.hub.served_policies[1].hash
+        self.store.history = make_history(word, word if word == EVIL else served)
+        card = make_card(word)
         self.hub.engines[card.name] = EchoEngine(card)
 
     def activities_of(self, device: str) -> DeviceActivity:
@@ -100,12 +105,27 @@ class ConsoleSite(Site):
         return EVIL_ID
 
 
-def make_history(word: str) -> QuestionHistory:
-    """Questions of each outcome."""
+def make_card(word: str) -> ModelCard:
+    """A model with a bundle's report, of which a forge chose every text that it may choose."""
+    manifest = echo_manifest()
+    rows = (
+        LeakageRow(manifest.leakage[0].chain, LeakKind.RECONSTRUCTION, "", word, word, 400, 0.31, 0.36, 0.02, 1.0),
+        LeakageRow(manifest.leakage[0].chain, LeakKind.ATTRIBUTE, word, word, word, 400, 0.55, 0.6, 0.5, 0.9),
+    )
+    evil = {"labels": (word, "one"), "leakage": rows, "codec": word, "cut": word, "files": {word: "0" * 64}}
+    provenance = Provenance(model=word, torch=word)
+    manifest = msgspec.structs.replace(manifest, name="digits", version=7, provenance=provenance, **evil)
+    return msgspec.structs.replace(
+        CARD, labels=(word, "one"), leakage=rows, manifest=manifest, features=manifest.features
+    )
+
+
+def make_history(word: str, policy: str) -> QuestionHistory:
+    """Questions of each outcome, under this policy."""
     outcomes = ((QuestionOutcome.ANSWERED, ""), (QuestionOutcome.REFUSED, word), (QuestionOutcome.OPEN, ""))
     questions = [
         QuestionRecord(
-            device="demo--cam-000000", epoch="ab", seq=n, model=word, policy=word, created_ms=now_ms() - 900,
+            device="demo--cam-000000", epoch="ab", seq=n, model=word, policy=policy, created_ms=now_ms() - 900,
             kept_ms=now_ms() - 800, ended_ms=0 if outcome is QuestionOutcome.OPEN else now_ms(), outcome=outcome,
             reason=reason,
         )
@@ -167,7 +187,7 @@ class Rollouts:
         states = (RolloutDeviceState.SUCCEEDED, RolloutDeviceState.ROLLED_BACK)
         return [
             RolloutDeviceView(
-                f"{self.word}-{n}", n % 3 + 1, states[n % 2], DeviceGoal.CANDIDATE, self.word, self.word, 1, 7
+                f"{self.word}-{n}", n % 3 + 1, states[n % 2], DeviceGoal.CANDIDATE, self.word, self.word, 1, now_ms()
             )
             for n in range(120)
         ]
@@ -219,8 +239,8 @@ class Ledgers:
     async def describe_ledger(self, _device: str) -> dict[str, Any]:
         head = {"index": 1, "epoch": "ab", "entries": 9, "at_ms": now_ms(), "received_ms": now_ms(), "flaw": self._word}
         spend = [
-            {"account": self._word, "period": 20_000, "amount": 5},
-            {"account": "bytes", "period": 20_000, "amount": 9},
+            {"account": self._word, "period": now_ms() // DAY_MS, "amount": 5},
+            {"account": "bytes", "period": now_ms() // DAY_MS, "amount": 9},
         ]
         return {
             "size": 5,

@@ -125,6 +125,20 @@ async def test_a_wrong_page_number_is_said_and_no_fault(site, query):
     assert "page is a whole number" in text
 
 
+async def test_an_address_that_there_is_not_is_said_on_a_page_and_to_programs_in_json(chromium, site):
+    visitor = await visit(chromium, site)
+    await visitor.open("/nothing")
+    assert "There is nothing at this address." in await visitor.text()
+    assert await visitor.page.get_by_role("link", name="Rollouts").count() == 1
+    stranger = await chromium.visit(site.url)
+    await stranger.open("/nothing")
+    assert "There is nothing at this address." in await stranger.text()
+    assert await stranger.page.get_by_role("link", name="Rollouts").count() == 0
+    assert await find_barriers(stranger) == []
+    status, text = await site.ask("GET", "/nothing", headers=site.admin)
+    assert (status, text) == (404, {"error": "not found"})
+
+
 async def test_a_person_pauses_by_the_button_what_the_command_line_would(chromium, site):
     site.fill(3)
     visitor = await visit(chromium, site)
