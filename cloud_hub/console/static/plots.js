@@ -70,7 +70,7 @@
 
   function rangeOf(data, low, high) {
     const levels = (data.marks ?? []).map((mark) => mark.at);
-    const least = Math.min(data.floor ?? 0, low ?? 0, ...levels), most = Math.max(high ?? 1, ...levels);
+    const least = Math.min(data.floor ?? 0, low ?? 0, ...levels), most = Math.max(high || 1, ...levels);
     const room = (most - least || 1) * 0.08;
     return [least < 0 ? least - room : least, most + room];
   }

@@ -1,6 +1,7 @@
 // The device's console: asks the local API and shows what it says. Every text is set as text, never as HTML.
 "use strict";
 
+const FIRST = ["device, confident", "hub, verdict"]; // their colours stay the same, whatever else comes
 const KEPT = 500, SHOWN = 15, AGAIN_MS = 1500, STATUS_MS = 2000, SVG = "http://www.w3.org/2000/svg";
 const byId = (id) => document.getElementById(id);
 const answers = new Map(); // by answer_id, in the order in which they came: {answer, correction}
@@ -102,7 +103,8 @@ const svg = (name, facts, text) => {
 function drawChart() {
   const records = [...answers.values()].map(({ answer, correction }) => answer ?? correction);
   const nameOf = (record) => `${record.source === "hub" ? "hub" : "device"}, ${words(record.reason)}`;
-  const names = [...new Set(records.map(nameOf))].sort().slice(0, 6);
+  const rank = (name) => FIRST.indexOf(name) < 0 ? FIRST.length : FIRST.indexOf(name);
+  const names = [...new Set(records.map(nameOf))].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1)).slice(0, 6);
   fill("legend", names.map((name, at) => { const key = el("span", "", `f${at}`); key.append(el("b", name)); return key; }));
   if (!records.length) { fill("chart", [el("p", "No answer yet.", "none")]); byId("span").textContent = ""; return; }
   const first = records[0].at_ms, last = Math.max(...records.map((record) => record.at_ms));

@@ -176,7 +176,7 @@ def test_arbitrary_facts_raise_facts_error_and_nothing_else(values):
 
 def test_summary_says_what_may_leave_and_where_to():
     text = "\n".join(summarise_policy(with_base(expires="2030-12-31")))
-    for word in ("demo@1", "2030-12-31", "answer_now", "features up to P2", "open", "hub-1", "local", "10000000"):
+    for word in ("demo@1", "2030-12-31", "answer_now", "features up to P2", "open", "hub-1", "local", "10,000,000"):
         assert word in text
     assert "private" not in text
 
