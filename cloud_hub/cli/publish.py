@@ -69,7 +69,7 @@ def models_publish(
     if finish is not None:
         _install_request(repository, finish, as_json=as_json)
     elif bundle is not None:
-        with byte_progress("hash hub part") as progress:
+        with byte_progress("check hub part") as progress:
             options = BundleOptions(new_interface, progress, _list_language_models(config))
             published = map_publish_errors(lambda: publish_bundle(repository, bundle, utc_moment(), options))
         print_published(published, request, as_json=as_json)
@@ -246,7 +246,7 @@ def prepare_bundle(folder: Path, config: Path | None, state: Path | None, out: P
     """
     try:
         manifest = open_bundle(folder).manifest
-        with byte_progress("hash hub part") as progress:
+        with byte_progress("check hub part") as progress:
             options = BundleOptions(progress=progress, language_models=_list_language_models(config))
             published = publish_bundle(open_repository(config), folder, utc_moment(), options)
     except BundleError as error:

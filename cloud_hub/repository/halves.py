@@ -9,10 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cloud_hub.repository.parts import ByteProgress, PartMismatchError, PartStore, ignore_progress
+from cloud_hub.repository.parts import ByteProgress, PartMismatchError, PartStore
 from models.bundle.bundle import Bundle
-from models.bundle.hub_part import HubPart, encode_hub_manifest, open_hub_part
-from models.bundle.manifest import BundleError
+from models.bundle.hub_part import HubKind, HubPart, encode_hub_manifest, open_hub_part
+from models.bundle.manifest import BundleError, Manifest
 from models.signing.roles import EDGE_FIELD, FILES_FIELD, HUB_PART, PART_FIELD, SIZE_FIELD
 from wire.process.exit_codes import ExitError
 
@@ -59,27 +59,45 @@ def read_hub_target(folder: Path, bundle: Bundle) -> HubTarget | None:
     return HubTarget(part, data)
 
 
-def place_hub_files(store: PartStore, target: HubTarget, progress: ByteProgress = ignore_progress) -> None:
-    """Take every file of a hub part into the store, hashed in a stream.
+class ByteCount:
+    """Bytes done of `total_bytes` over several steps, told to `progress`."""
 
-    BundleError if a file is not what the part says, ExitError(DISK) if it cannot be read or taken in. What came in
-    before the one that failed is removed again.
+    def __init__(self, progress: ByteProgress, total_bytes: int) -> None:
+        self._progress = progress
+        self._total_bytes = total_bytes
+        self._done_bytes = 0
+
+    def tick(self, size_bytes: int) -> None:
+        """Count so many bytes more."""
+        self._done_bytes += size_bytes
+        self._progress(self._done_bytes, self._total_bytes)
+
+
+def take_hub_part(store: PartStore, target: HubTarget, checked_as: Manifest | None, progress: ByteProgress) -> None:
+    """Take every file of a hub part into the store, hashed in a stream, and check its graphs and weights.
+
+    `checked_as`: the edge part that they have to fit; None = they are not looked at. BundleError if a file is not what
+    the part says, or no hub could serve it; ExitError(DISK) if it cannot be read or taken in. What came in before is
+    removed again.
     """
+    manifest = checked_as if target.part.manifest.kind is HubKind.GRAPHS else None
+    count = ByteCount(progress, target.size_bytes + (target.part.manifest.weight_bytes if manifest else 0))
     fresh: list[str] = []
-    done = 0
-
-    def tick(size_bytes: int) -> None:
-        nonlocal done
-        done += size_bytes
-        progress(done, target.size_bytes)
-
     try:
         for name, file in target.part.manifest.files.items():
-            if store.place_file(target.part.path / name, file.sha256, file.size_bytes, tick):
+            if store.place_file(target.part.path / name, file.sha256, file.size_bytes, count.tick):
                 fresh.append(file.sha256)
+        if manifest:
+            _check_model(target.part, manifest, count)
     except PartMismatchError as error:
         store.drop_parts(fresh)
         raise BundleError(str(error)) from None
-    except ExitError:
+    except (BundleError, ExitError):
         store.drop_parts(fresh)
         raise
+
+
+def _check_model(part: HubPart, manifest: Manifest, count: ByteCount) -> None:
+    from models.graph.hub_model import check_hub_part  # noqa: PLC0415 - torch takes seconds: only where one is published
+
+    check_hub_part(part, manifest, count.tick)

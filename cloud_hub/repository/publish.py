@@ -18,7 +18,7 @@ import msgspec
 from securesystemslib.signer import CryptoSigner, Key
 from tuf.api.metadata import TargetFile, Targets
 
-from cloud_hub.repository.halves import HubTarget, place_hub_files, read_hub_target
+from cloud_hub.repository.halves import HubTarget, read_hub_target, take_hub_part
 from cloud_hub.repository.parts import ByteProgress, ignore_progress
 from cloud_hub.repository.repository import Repository, TargetsEdit
 from cloud_hub.repository.signing_keys import DEFAULT_ROLES
@@ -89,13 +89,15 @@ class BundleOptions:
     """Options of publishing a bundle.
 
     `new_interface`: its signers allow devices to install it although its input, kind or labels differ from those of the
-    model they run. `progress`: told how far the hashing of a hub part is. `language_models`: names of those that the
-    hub has, None = not known; a text model that asks another one is not published.
+    model they run. `progress`: told how far the hashing and checking of a hub part is. `language_models`: names of
+    those that the hub has, None = not known; a text model that asks another one is not published. `check_weights`
+    false: the hub that loads it next checks its graphs and weights.
     """
 
     new_interface: bool = False
     progress: ByteProgress = ignore_progress
     language_models: Collection[str] | None = None
+    check_weights: bool = True
 
 
 DEFAULT_OPTIONS = BundleOptions()
@@ -114,7 +116,8 @@ def publish_bundle(
     hub, role = read_hub_target(folder, bundle), _family_role(bundle.manifest.name)
     if hub:
         _check_language_model(hub.part, options.language_models)
-        place_hub_files(repository.shelf.parts, hub, options.progress)  # before the lock: it may take minutes
+        checked_as = bundle.manifest if options.check_weights else None
+        take_hub_part(repository.shelf.parts, hub, checked_as, options.progress)  # before the lock: it may take minutes
     with repository.write_lock():
         if hub and not hub.is_placed(repository.shelf.parts):
             raise RequestError(f"{bundle.manifest.model}: files of its hub part went meanwhile: publish it again")
@@ -293,7 +296,7 @@ def create_demo_repository(
     repository.install_request(request, now)
     publish_hub_keys(repository, card, 1, now)
     for folder in bundles:
-        publish_bundle(repository, folder, now)
+        publish_bundle(repository, folder, now, BundleOptions(check_weights=False))
     for document in policies:
         publish_policy(repository, document, now)
     return repository.read_root()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from models.bundle.bundle import Bundle
+from models.bundle.folder import ByteCallback
 from models.bundle.hub_part import HubPart, open_hub_part
 from models.bundle.manifest import BundleError, Manifest
 from models.forge.data.types import ForgeError
@@ -22,7 +23,7 @@ from models.graph.exporter import export_graph
 from models.graph.format import FORMAT, HubModelDocument, decode_hub_model, encode_hub_model
 from models.graph.module import HubGraphModule, InputSlot
 from models.graph.shapes import build_meta_graph, make_blank_weights
-from models.graph.weight_reader import load_packed_weights, load_weights
+from models.graph.weight_reader import check_weights, load_packed_weights, load_weights
 from models.graph.weights import SignatureCollector, WeightCollector, pack_weights, split_weights
 from models.graph.writer import write_graph
 from models.runtime.feature_codec import NUMPY_DTYPES
@@ -159,6 +160,20 @@ def load_hub_graphs(part: HubPart, manifest: Manifest) -> HubGraphs:
     except BundleError as error:
         raise BundleError(f"{manifest.model}: {error}") from None
     return HubGraphs(found[TAIL], found[WHOLE])
+
+
+def check_hub_part(part: HubPart, manifest: Manifest, tick: ByteCallback | None = None) -> None:
+    """Check the graphs and weights of a hub part as a hub that loads it does; no weight is kept in memory, none hashed.
+
+    `tick`: told the bytes of weights as they are read. BundleError, one line, naming the model.
+    """
+    try:
+        form = decode_hub_model(part.read_file(part.manifest.graph))
+        with part.open_weights() as files:
+            check_weights(files, form.weights, tick)
+    except BundleError as error:
+        raise BundleError(f"{manifest.model}: {error}") from None
+    check_hub_document(form, manifest, _REHEARSED_BATCHES)
 
 
 def check_hub_document(form: HubModelDocument, manifest: Manifest, batches: Sequence[int]) -> None:

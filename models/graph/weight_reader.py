@@ -22,6 +22,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from models.bundle.folder import ByteCallback
 from models.bundle.hub_part import WeightFiles, check_file_digest
 from models.bundle.manifest import BundleError
 from models.graph.aten_operations import DTYPES
@@ -171,6 +172,25 @@ def load_weights(files: WeightFiles, ports: Mapping[str, TensorSignature]) -> di
     finally:
         for source in sources:
             source.close()
+
+
+def check_weights(files: WeightFiles, ports: Mapping[str, TensorSignature], tick: ByteCallback | None = None) -> None:
+    """Check headers and values of every weight as a load does, through one small buffer; nothing is kept or hashed.
+
+    `tick`: told the bytes of each piece. BundleError as `load_weights`.
+    """
+    sources = [FileSource(handle, name) for name, handle in files.descriptors.items()]
+    table, scratch = WeightTable(sources, ports), torch.empty(CHUNK_BYTES, dtype=torch.uint8)
+    if tick:
+        tick(sum(len(header.data) for header in table.headers))
+    for name, port in ports.items():
+        source, stored = table.find(name)
+        for at in range(stored.begin, stored.end, CHUNK_BYTES):
+            piece = scratch[: min(CHUNK_BYTES, stored.end - at)]
+            source.read_into(at, _byte_view(piece))
+            _check_values(name, piece.view(DTYPES[port.dtype]))
+            if tick:
+                tick(len(piece))
 
 
 def load_packed_weights(files: Sequence[bytes], ports: Mapping[str, TensorSignature]) -> dict[str, Tensor]:

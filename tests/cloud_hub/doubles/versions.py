@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from safetensors.numpy import save
 
 from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.hub_part import HubManifest
@@ -18,12 +20,39 @@ from models.bundle.manifest import (
     HubModel,
 )
 from models.bundle.version import write_version
+from models.graph.format import FORMAT as GRAPH_FORMAT
+from models.graph.format import GraphDocument, GraphNode, HubModelDocument, TensorSignature, encode_hub_model
 from models.runtime.runner import echo_manifest
 from tests.models.conftest import contents
 
-WEIGHTS = bytes(range(256)) * 40
+LABELS = 10
+_LINEAR = "aten.linear.default"
+
+
+def build_hub_files(*widths: int, labels: int = LABELS) -> dict[str, bytes]:
+    """Build a hub part's graphs, and a shard for each width: linear layers from the labels to it and back.
+
+    A shard is the same bytes wherever it has the same place and width.
+    """
+    files: dict[str, bytes] = {}
+    signatures: dict[str, TensorSignature] = {}
+    nodes: list[GraphNode] = []
+    for at, width in enumerate(widths):
+        chance = np.random.default_rng(at)
+        shapes = {f"w{2 * at}": (width, labels), f"w{2 * at + 1}": (labels, width)}
+        files[f"hub-{at + 1}.safetensors"] = save(
+            {name: (chance.random(shape, np.float32) - 0.5) / width for name, shape in shapes.items()}
+        )
+        for name, shape in shapes.items():
+            signatures[name] = TensorSignature("float32", shape)
+            nodes.append(GraphNode(_LINEAR, [{"node": len(nodes) - 1} if nodes else {"input": 0}, {"weight": name}]))
+    graph = GraphDocument([TensorSignature("float32", (labels,))], nodes, [{"node": len(nodes) - 1}])
+    graphs = encode_hub_model(HubModelDocument(GRAPH_FORMAT, signatures, {"tail": graph, "whole": graph}))
+    return {"hub.json": graphs, **files}
+
+
 SHARDS = ("hub-1.safetensors", "hub-2.safetensors")
-HUB_FILES = {"hub.json": b"{}", SHARDS[0]: WEIGHTS, SHARDS[1]: WEIGHTS[::-1]}
+HUB_FILES = build_hub_files(256, 256)
 HUB_BYTES = sum(map(len, HUB_FILES.values()))
 
 

@@ -15,12 +15,13 @@ from cloud_hub.repository.source import VersionSource
 from models.bundle.bundle import open_bundle
 from models.bundle.hub_part import open_hub_part
 from tests.cloud_hub.doubles.fleet import NOW, Holder, Hub
-from tests.cloud_hub.doubles.versions import HUB_BYTES, HUB_FILES, SHARDS, make_joint, make_version
+from tests.cloud_hub.doubles.versions import HUB_BYTES, SHARDS, build_hub_files, make_joint, make_version
 from tests.models.doubles.mirror import Faults, Mirror
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 
-BIG = bytes(range(251)) * 20_000  # 5 MB: many pieces
+FILES = build_hub_files(256, 256, 65_536)
+BIG = FILES["hub-3.safetensors"]  # 5 MB: many pieces
 DIGEST = sha256(BIG).hexdigest()
 
 
@@ -39,7 +40,7 @@ def hub(tmp_path):
 
 @pytest.fixture
 def version(tmp_path, hub):
-    made = make_version(tmp_path / "made", {**HUB_FILES, "hub-3.safetensors": BIG})
+    made = make_version(tmp_path / "made", FILES)
     publish_bundle(hub.repository, made.path, NOW)
     return made
 
@@ -132,7 +133,7 @@ def test_a_download_that_is_cut_again_and_again_is_put_together(source, mirror, 
 
 def test_what_other_versions_on_the_disk_have_is_not_fetched_again(tmp_path, hub, source, mirror, models):
     fetch_version(source, models, "echo@1")
-    tuned = {**HUB_FILES, "hub.json": b'{"tuned": 1}', "hub-3.safetensors": BIG}
+    tuned = {**FILES, "hub.json": FILES["hub.json"] + b"\n"}
     publish_bundle(hub.repository, make_version(tmp_path / "echo-2", tuned, version=2).path, NOW)
     mirror.files = served(hub)
     found = fetch_version(source, models, "echo@2")
@@ -144,7 +145,7 @@ def test_what_other_versions_on_the_disk_have_is_not_fetched_again(tmp_path, hub
 def test_a_file_that_is_damaged_in_another_version_is_fetched_and_not_linked(tmp_path, hub, source, mirror, models):
     fetch_version(source, models, "echo@1")
     (models / "echo@1" / "hub" / "hub-3.safetensors").write_bytes(bytes(len(BIG)))
-    tuned = {**HUB_FILES, "hub.json": b'{"tuned": 1}', "hub-3.safetensors": BIG}
+    tuned = {**FILES, "hub.json": FILES["hub.json"] + b"\n"}
     publish_bundle(hub.repository, make_version(tmp_path / "echo-2", tuned, version=2).path, NOW)
     mirror.files = served(hub)
     assert fetch_version(source, models, "echo@2").received_bytes > len(BIG)

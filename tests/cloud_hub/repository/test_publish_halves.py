@@ -9,7 +9,9 @@ import shutil
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from cloud_hub.cli.publish import prepare_bundle
 from cloud_hub.repository import files
@@ -28,7 +30,7 @@ from models.update.client import RepositorySource, UpdateClient
 from models.update.poll import PollRequest, list_available_targets, poll_repository
 from models.update.slots import Store
 from tests.cloud_hub.doubles.fleet import NOW, Device, FolderFetcher, Holder, Hub, carried
-from tests.cloud_hub.doubles.versions import HUB_BYTES, HUB_FILES, SHARDS, make_joint, make_version
+from tests.cloud_hub.doubles.versions import HUB_BYTES, HUB_FILES, SHARDS, build_hub_files, make_joint, make_version
 from tests.cloud_hub.repository.test_publish_crash import CrashError, dying
 from tests.live.doubles.texts import make_bundle
 from wire.process.exit_codes import ExitCode, ExitError
@@ -100,7 +102,8 @@ def test_the_same_version_again_is_no_change_and_mends_what_was_lost(hub, versio
 def test_progress_is_told_in_bytes_of_the_hub_part(hub, version):
     told = []
     publish_bundle(hub.repository, version.path, NOW, BundleOptions(progress=lambda *each: told.append(each)))
-    assert told[-1] == (HUB_BYTES, HUB_BYTES)
+    looked_at = sum(len(HUB_FILES[name]) for name in SHARDS)
+    assert told[-1] == (HUB_BYTES + looked_at, HUB_BYTES + looked_at), "hashed, and the weights looked at"
 
 
 def test_withdrawing_and_revoking_take_both_halves(tmp_path, hub, version):
@@ -158,6 +161,47 @@ def test_a_version_whose_hub_part_is_wrong_is_not_published(tmp_path, hub, versi
         publish_bundle(hub.repository, version.path, NOW)
     assert len(str(caught.value).splitlines()) == 1
     assert EDGE not in listed(hub)
+    assert parts_of(hub) == {}
+
+
+def lie_in_header(weights):
+    return weights.replace(b'"data_offsets":[0,', b'"data_offsets":[4,', 1)
+
+
+def hold_nan(weights):
+    return weights[:-4] + np.float32("nan").tobytes()
+
+
+def leave_a_tensor_out(weights):
+    return save({"w0": load(weights)["w0"]})
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lie_in_header, rf"echo@1: weights: {SHARDS[0]}: is not a safetensors file: bytes 4 to"),
+        (hold_nan, "echo@1: weights: w1 holds NaN"),
+        (leave_a_tensor_out, "echo@1: weights: missing or too many: w1"),
+    ],
+)
+def test_a_version_that_no_hub_could_load_is_not_published_however_well_it_is_signed(tmp_path, hub, damage, why):
+    sound, shard = build_hub_files(256, 256), SHARDS[0]
+    version = make_version(tmp_path / "echo-1", {**sound, shard: damage(sound[shard])})
+    with pytest.raises(BundleError, match=why) as caught:
+        publish_bundle(hub.repository, version.path, NOW)
+    assert len(str(caught.value).splitlines()) == 1
+    assert EDGE not in listed(hub)
+    assert parts_of(hub) == {}
+    publish_bundle(hub.repository, version.path, NOW, BundleOptions(check_weights=False))
+    assert listed(hub).keys() == {EDGE, HUB}
+
+
+def test_graphs_for_another_edge_part_are_not_published(tmp_path, hub):
+    made = make_version(tmp_path / "other", build_hub_files(256, labels=11))
+    with pytest.raises(
+        BundleError, match=r"echo@1: graph tail: takes float32 \[11\], the manifest says float32 \[10\]"
+    ):
+        publish_bundle(hub.repository, made.path, NOW)
     assert parts_of(hub) == {}
 
 
@@ -247,8 +291,8 @@ def test_where_the_familys_key_is_elsewhere_the_request_shows_both_halves_and_in
 def test_pruning_keeps_the_files_of_listed_versions_and_nothing_else(tmp_path, hub, version, monkeypatch):
     publish_bundle(hub.repository, version.path, NOW)
     kept = parts_of(hub).keys()
-    other = {"hub.json": b'{"other": 1}', SHARDS[0]: b"x" * 500, SHARDS[1]: HUB_FILES[SHARDS[1]]}
-    publish_bundle(hub.repository, make_version(tmp_path / "echo-2", other, version=2).path, NOW)
+    other = make_version(tmp_path / "echo-2", build_hub_files(64, 256), version=2)
+    publish_bundle(hub.repository, other.path, NOW)
     unlist_target(hub.repository, "models/echo/echo-2.skb", NOW)
     monkeypatch.setattr(files, "UNLISTED_LIFE_S", -1.0)
     for _ in range(files.KEPT_VERSIONS - 1):  # until no kept metadata lists version 2
