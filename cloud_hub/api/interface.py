@@ -75,6 +75,9 @@ class Inference(Protocol):
     def cards(self) -> tuple[ModelCard, ...]:
         """Descriptions of the models served now."""
 
+    def card_for(self, model: str) -> ModelCard | None:
+        """Description of `digits@7`, or of the newest of `digits`, also where a request would load it first."""
+
     async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: InferOptions) -> list[Prediction]:
         """Compute predictions for a batch of inputs (rows first).
 

@@ -179,8 +179,11 @@ class OipRoutes:
         return answer_json(oip.build_model_metadata(self._find_card(request)[1]))
 
     async def model_ready(self, request: web.Request) -> web.Response:
-        """Answer whether a model is ready; 404 if it is not served."""
-        return answer_json({"name": self._find_card(request)[1].name, "ready": True})
+        """Answer whether a model is ready; 404 if it is not served, or not loaded."""
+        card, described = self._find_card(request)
+        if card not in self._inference.cards:
+            raise OipError(404, "it is not loaded: a request for it loads it")
+        return answer_json({"name": described.name, "ready": True})
 
     async def infer(self, request: web.Request) -> web.Response:
         """Compute one request: 200 with tensors, or a status by the reason of the refusal.
@@ -208,13 +211,17 @@ class OipRoutes:
         return reply
 
     def _find_card(self, request: web.Request) -> tuple[ModelCard, oip.ModelMetadata]:
-        """Return the engine's and the protocol's card of the model in the path, the newest version by default."""
+        """Return the engine's and the protocol's card of the model in the path, the newest version by default.
+
+        One that made room for others counts where no loaded one is meant: a request loads it.
+        """
         name, version = request.match_info["model"], request.match_info.get("version")
         served = sorted((c for c in self._inference.cards if c.ref.name == name), key=lambda c: c.ref.version)
         found = [c for c in served if version is None or str(c.ref.version) == version]
-        if not found:
+        card = found[-1] if found else self._inference.card_for(name if version is None else f"{name}@{version}")
+        if card is None or card.ref.name != name:
             raise OipError(404, "this hub serves no such model or version")
-        return found[-1], describe_model(found[-1], [str(c.ref.version) for c in served])
+        return card, describe_model(card, [str(c.ref.version) for c in served])
 
 
 def describe_model(card: ModelCard, versions: Sequence[str]) -> oip.ModelMetadata:

@@ -118,9 +118,14 @@ class ModelLineup:
         """How many replicas models are to have."""
         return self._context.scaling
 
+    def displace_unloaded(self) -> None:
+        """Count known versions for which there was no room at the start as displaced."""
+        for name in self._cards:
+            self._residency.displace_unloaded(name)
+
     @property
     def displaced(self) -> tuple[ModelCard, ...]:
-        """Cards of versions that were unloaded to make room or scaled to zero: loaded again when anything asks."""
+        """Cards of versions without room, or scaled to zero: loaded when anything asks."""
         away = self._residency.displaced | self._context.scaling.resting
         return tuple(card for name, card in self._cards.items() if name in away)
 

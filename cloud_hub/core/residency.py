@@ -31,6 +31,15 @@ class ModelResidency:
             found += self._admit_load(command.model, now) if isinstance(command, LoadModel) else [command]
         return [*found, *self._begin_waiting()]
 
+    def displace_unloaded(self, model: str) -> None:
+        """Count a version that is not loaded after the start as displaced, where it was the limit that kept it out.
+
+        By its stored size, as the start counts; what is loaded by then may take less, in a narrower precision.
+        """
+        limited = bool(self._most or self._most_bytes) and not self._exceeds({model})
+        if limited and model not in self._names(ModelState.READY):
+            self.displaced.add(model)
+
     def forget(self, model: str) -> None:
         """Drop a model that was removed for good."""
         self.displaced.discard(model)

@@ -178,7 +178,7 @@ class Hub:
         self._started_s = self._clock.now()
         try:
             await self._runs.start()
-            await self.versions.refresh_known()
+            await self.versions.read_initial()
             for stone in found.tombstones:
                 self._handle_event(self._core.on_erased, (), stone)
             self._handle_event(self._core.restore_questions, found.owed)

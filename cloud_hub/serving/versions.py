@@ -122,6 +122,11 @@ class VersionManager:
         if speakers:
             await asyncio.to_thread(self._spoken.put_uses, speakers)
 
+    async def read_initial(self) -> None:
+        """Make the versions in the bundle folders known at the start; those without room wait to be asked for."""
+        await self.refresh_known()
+        self._lineup.displace_unloaded()
+
     async def refresh_known(self) -> None:
         """Make the versions in the bundle folders known, except retired ones."""
         retired = self._spoken.retired_models()

@@ -40,6 +40,19 @@ async def test_priority_and_timeout_reach_the_queue(site):
     assert (site.hub.wishes[-1].priority, site.hub.wishes[-1].timeout_s) == (0, 0.0)
 
 
+async def test_a_version_that_made_room_is_not_ready_and_a_request_for_it_is_taken(site):
+    site.hub.displaced = {"digits@6"}
+    assert (await site.ask("GET", "/v2/models/digits/versions/6/ready"))[0] == 404
+    status, described = await site.ask("GET", "/v2/models/digits/versions/6")
+    assert (status, described["name"], described["versions"]) == (200, "digits", ["7"])
+    status, answer = await site.ask("POST", "/v2/models/digits/versions/6/infer", json=infer_body())
+    assert (status, answer["model_version"]) == (200, "6")
+    status, answer = await site.ask("POST", INFER, json=infer_body())
+    assert (status, answer["model_version"]) == (200, "7")
+    assert (await site.ask("POST", "/v2/models/digits/versions/5/infer", json=infer_body()))[0] == 404
+    assert (await site.ask("POST", "/v2/models/digits@6/infer", json=infer_body()))[0] == 404
+
+
 @pytest.mark.parametrize("parameters", [{"priority": -1}, {"priority": True}, {"timeout": "1s"}, {"timeout": 10**12}])
 async def test_a_schedule_that_means_nothing_is_refused_by_name(site, parameters):
     status, said = await site.ask("POST", INFER, json={**infer_body(), "parameters": parameters})

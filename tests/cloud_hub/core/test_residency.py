@@ -123,6 +123,16 @@ def test_a_load_waits_until_the_one_that_makes_room_has_answered_what_it_had():
     assert turns.answered == [1]
 
 
+def test_what_is_not_loaded_at_the_start_for_lack_of_room_is_displaced_and_what_never_fits_is_not():
+    turns = Turns(10, {"a": 6, "b": 4, "c": 5, "d": 11})
+    turns.ask("a")
+    for _ in range(3):
+        turns.step()
+    for name in NAMES:
+        turns.residency.displace_unloaded(turns.names[name])
+    assert turns.residency.displaced == {turns.names["b"], turns.names["c"]}
+
+
 def test_a_model_larger_than_all_there_may_be_is_one_line_and_the_others_serve_on():
     turns = Turns(10, {"a": 4, "b": 11, "c": 1, "d": 1})
     turns.ask("a")

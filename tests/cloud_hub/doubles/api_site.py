@@ -127,6 +127,7 @@ class EchoHub:
         self.wishes: list[InferOptions] = []
         self.observer = InferenceObserver()
         self.unloaded: set[str] = set()
+        self.displaced: set[str] = set()  # a request loads them
         self.slow_s, self.gone = 0.0, 0
         self.announced: list[tuple[DenyNotice, tuple[str, ...]]] = []
         self.heard: dict[str, float] = {}
@@ -149,7 +150,10 @@ class EchoHub:
 
     @property
     def cards(self) -> tuple[ModelCard, ...]:
-        return tuple(engine.card for engine in self.engines.values())
+        return tuple(engine.card for name, engine in self.engines.items() if name not in self.displaced)
+
+    def card_for(self, model: str) -> ModelCard | None:
+        return next((e.card for e in self.engines.values() if model in (e.card.name, e.card.ref.name)), None)
 
     async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: InferOptions) -> list[Prediction]:
         self.wishes.append(wish)

@@ -281,6 +281,22 @@ async def test_a_version_that_made_room_is_loaded_again_by_a_web_request_and_not
         assert swapper.made == 4
 
 
+async def test_a_version_without_room_at_the_start_is_loaded_by_a_web_request(tmp_path: Path):
+    swapper = Swapper(tmp_path, max_loaded=1)
+    async with swapper as hub:
+        assert [card.name for card in hub.inference.cards] == [CARD.name]
+        assert (await hub.inference.infer(CARD.ref.name, SAMPLES))[0].model == CARD.name, "by name: what is loaded"
+        assert (await hub.inference.infer(NEWER.name, SAMPLES))[0].model == NEWER.name
+        assert swapper.made == 1
+
+
+async def test_a_version_that_room_would_not_keep_out_is_no_business_of_the_web(tmp_path: Path):
+    async with Swapper(tmp_path) as hub:
+        with pytest.raises(InferRefusedError) as refused:
+            await hub.inference.infer(NEWER.name, SAMPLES)
+    assert refused.value.reason is RefusalReason.MODEL_GONE
+
+
 def test_at_the_start_as_many_versions_are_loaded_as_memory_allows_the_newest_of_each_model_first(tmp_path: Path):
     paths = [bundle(tmp_path / str(version), version=version).path for version in (1, 2, 3)]
     size = BundleFolders(paths[:1], None, HubSettings(), EchoEngine).cards()[0].weight_bytes  # type: ignore[arg-type]
