@@ -41,7 +41,7 @@ def _compare(folder: Path, kind: str) -> Figure:
         worst = max([worst, *(float(np.abs(a - b).max()) for a, b in zip(found, wanted, strict=True))])
     terms = (
         f"{weight_bytes / (1 << 30):.2f} GiB, tensor 2 and pipeline 2, batches of {', '.join(map(str, BUCKETS))}, "
-        "short samples",
+        f"short samples; largest difference of a logit {worst:.1e}",
     )
     return Figure(f"{kind}-large from its configuration: split against whole", worst, "", TOLERANCE, terms=terms)
 

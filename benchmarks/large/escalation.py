@@ -7,16 +7,19 @@ the same row can be measured on any card and on a processor.
 import asyncio
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.harness.figures import Figure, find_median
+from cloud_hub.engine.base import Engine
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.types import EngineOptions
 from models.bundle.bundle import Bundle
-from policies.serving.computing import ComputeOptions, DeviceChoice
+from policies.serving.computing import ComputeOptions, DeviceChoice, Precision
 from simulations.processes import ProcessHarness
 from tests.live.doubles.fleet import PATIENT_S, QUICK, ask, policy
 from tests.live.doubles.stack import make_stack_version
@@ -25,18 +28,26 @@ LAYERS = 4  # of 64 MiB
 OWN_S = 0.03  # of the model alone, at least
 TIMES, WARM = 60, 10
 READY_S = 600.0
+PRECISIONS = {
+    DeviceChoice.CPU: Precision.FLOAT32,
+    DeviceChoice.CUDA: Precision.BFLOAT16,
+}  # the same for hub and engine alone
 
 
 def measure_escalation(folder: Path, device: DeviceChoice) -> Figure:
-    """The median of escalations, one at a time, over the median of the engine alone in this process."""
-    once_s, _ = _time_alone(make_stack_version(folder / "once", LAYERS), device)
+    """The median of escalations, one at a time, over the median of the engine alone in this process, in turns."""
+    with _open_alone(make_stack_version(folder / "once", LAYERS), device) as engine:
+        once_s = find_median([_time_alone(engine) for _ in range(WARM)])
     rounds = max(1, math.ceil(OWN_S / once_s))
     made = make_stack_version(folder / "stack", LAYERS, rounds=rounds)
-    own_s, setup = _time_alone(made, device)
-    asked_s = asyncio.run(_time_escalations(folder, made, device))
+    with _open_alone(made, device) as engine:
+        asked, alone = asyncio.run(_time_in_turns(folder, made, engine, device))
+        setup = engine.setup
+    asked_s, own_s = find_median(asked), find_median(alone)
     terms = (
-        f"escalation p50 {asked_s * 1e3:.1f} ms by the agent's own API, the model alone {own_s * 1e3:.1f} ms, {setup}, "
-        f"{LAYERS * rounds} layers of {LAYERS} x 64 MiB, one sample; {TIMES} of each",
+        f"escalation p50 {asked_s * 1e3:.1f} ms by the agent's own API, the model alone {own_s * 1e3:.1f} ms, "
+        f"{setup.precision} on {setup.device}, {LAYERS * rounds} layers of {LAYERS} x 64 MiB, one sample; "
+        f"{TIMES} of each in turns",
     )
     name = f"{device.value}: p50 of a sealed escalation over the model's own time"
     return Figure(name, asked_s / own_s, "x", 1.3, terms=terms)
@@ -47,33 +58,40 @@ def measure_cpu_escalation(folder: Path) -> list[Figure]:
     return [measure_escalation(folder, DeviceChoice.CPU)]
 
 
-def _time_alone(made: Bundle, device: DeviceChoice) -> tuple[float, str]:
-    """Seconds of one sample in an engine of this process, and what it computes on."""
-    engine = open_engine(made.path, EngineOptions(max_batch=1, ready_s=READY_S, compute=ComputeOptions(device)))
+@contextmanager
+def _open_alone(made: Bundle, device: DeviceChoice) -> Iterator[Engine]:
+    compute = ComputeOptions(device, PRECISIONS[device])
+    engine = open_engine(made.path, EngineOptions(max_batch=1, ready_s=READY_S, compute=compute))
     try:
         engine.warm()
-        taken = []
-        for _ in range(WARM + TIMES):
-            began = time.perf_counter()
-            engine.infer([engine.sample()])
-            taken.append(time.perf_counter() - began)
-        return find_median(taken[WARM:]), f"{engine.setup.precision} on {engine.setup.device}"
+        yield engine
     finally:
         engine.stop()
 
 
-async def _time_escalations(folder: Path, made: Bundle, device: DeviceChoice) -> float:
-    """Seconds of a question to an agent that asks the hub about every sample."""
-    settings: dict[str, dict[str, Any]] = {"engine": {"ready_s": READY_S, "device": device.value}}
+def _time_alone(engine: Engine) -> float:
+    began = time.perf_counter()
+    engine.infer([engine.sample()])
+    return time.perf_counter() - began
+
+
+async def _time_in_turns(
+    folder: Path, made: Bundle, engine: Engine, device: DeviceChoice
+) -> tuple[list[float], list[float]]:
+    """Seconds of questions to an agent that asks the hub about every sample, and of the engine in this process."""
+    told = {"ready_s": READY_S, "device": device.value, "precision": PRECISIONS[device].value}
+    settings: dict[str, dict[str, Any]] = {"engine": told}
+    asked, alone = list[float](), list[float]()
     async with ProcessHarness(folder / "stage") as stage:
         await stage.start_hub(made.path, settings, [policy(folder, budget_s=PATIENT_S)])
         agent = await stage.add_agent("a", "tuf:echo", "tuf:live", QUICK)
         await stage.start_agent(agent)
-        x, taken = np.full(10, 0.1, np.float32), list[float]()
+        x = np.full(10, 0.1, np.float32)
         for _ in range(WARM + TIMES):
+            alone.append(_time_alone(engine))
             began = time.perf_counter()
             answer = await ask(stage, agent, made, x)
-            taken.append(time.perf_counter() - began)
+            asked.append(time.perf_counter() - began)
             if answer["source"] != "hub":
                 raise RuntimeError(f"asked the hub, got {answer}")
-    return find_median(taken[WARM:])
+    return asked[WARM:], alone[WARM:]

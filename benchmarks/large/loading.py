@@ -34,7 +34,7 @@ def measure_one_process(folder: Path) -> list[Figure]:
     files, size = _make_weights(folder)
     starts, reads = [], []
     for _ in range(ROUNDS):
-        reads.append(_time_reading(files))
+        reads.append(time_reading(files))
         starts.append(_start_apart(folder / "echo@1", 1, files))
     peak = max(start["peak_bytes"] for start in starts)
     spent, read = find_median([start["seconds"] for start in starts]), find_median(reads)
@@ -73,7 +73,7 @@ def _make_weights(folder: Path) -> tuple[list[Path], int]:
     return files, sum(file.stat().st_size for file in files)
 
 
-def _drop_pages(files: list[Path]) -> None:
+def drop_pages(files: list[Path]) -> None:
     """Ask the kernel to forget the contents of files."""
     for file in files:
         handle = os.open(file, os.O_RDONLY)
@@ -81,9 +81,9 @@ def _drop_pages(files: list[Path]) -> None:
         os.close(handle)
 
 
-def _time_reading(files: list[Path]) -> float:
+def time_reading(files: list[Path]) -> float:
     """Seconds that reading every file once takes, into one buffer."""
-    _drop_pages(files)
+    drop_pages(files)
     buffer, started = bytearray(_PIECE), time.perf_counter()
     for path in files:
         with path.open("rb", buffering=0) as file:
@@ -94,7 +94,7 @@ def _time_reading(files: list[Path]) -> float:
 
 def _start_apart(path: Path, ranks: int, files: list[Path]) -> dict[str, Any]:
     """Start an engine in a process of its own; what it measured."""
-    _drop_pages(files)
+    drop_pages(files)
     words = [sys.executable, "-m", "benchmarks.large.loading", str(path), str(ranks)]
     done = subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

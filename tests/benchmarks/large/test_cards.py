@@ -29,5 +29,7 @@ def test_what_was_not_measured_is_kept_as_null_and_read_again(tmp_path: Path) ->
     kept = tmp_path / "cards.json"
     assert command._measure_row("cards", kept) == 0
     found = json.loads(kept.read_text(encoding="utf-8"))
-    assert [each["value"] for each in found] == [None, None, None]
-    assert not any(command._load(each).held for each in found)
+    assert [each["value"] for each in found["figures"]] == [None, None, None]
+    row = command.read_kept_row(kept, command.describe_code())
+    assert row is not None
+    assert not any(figure.held for figure in row.figures)

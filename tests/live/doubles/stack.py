@@ -22,7 +22,7 @@ LAYERS_A_FILE = 16  # 1 GiB
 _LINEAR = "aten.linear.default"
 
 
-def make_stack_version(folder: Path, layers: int, *, sparse: bool = True, rounds: int = 1) -> Bundle:
+def make_stack_version(folder: Path, layers: int, *, version: int = 1, sparse: bool = True, rounds: int = 1) -> Bundle:
     """Write a version with `layers` layers into `folder`; a sample passes them `rounds` times."""
     folder.mkdir(parents=True, exist_ok=True)
     shapes = {"w0": (WIDTH, LABELS), **{f"w{at}": (WIDTH, WIDTH) for at in range(1, layers + 1)}}
@@ -36,7 +36,7 @@ def make_stack_version(folder: Path, layers: int, *, sparse: bool = True, rounds
         _write_file(path, {name: shapes[name] for name in names[begin : begin + LAYERS_A_FILE]}, last, sparse=sparse)
         files[path.name] = path
     target = TargetPlatform("onnxruntime", 20, Precision.FLOAT32, "any")
-    made = make_version(folder / "echo@1", files, target=target)
+    made = make_version(folder / f"echo@{version}", files, version=version, target=target)
     for file in files.values():
         if isinstance(file, Path):
             file.unlink()
