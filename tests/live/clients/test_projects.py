@@ -37,6 +37,7 @@ def test_a_new_project_trains_forges_runs_and_passes_its_own_test(kind, tmp_path
     folder = tmp_path / "line-7"
     said = run(folder, "skerry", "up")
     assert "stayed: denied_data_class" in said
+    run(folder, sys.executable, "test_project.py")
     run(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder))
     left = run(folder, "skerry", "ledger", "show", "--dir", ".skerry/device-1")
     assert left
