@@ -63,6 +63,11 @@ class BoundsChecker:
         if limits.bytes_per_day is not None and spent > limits.bytes_per_day:
             self._blame(Flaw.OVERSPENT, f"{event.key}: {spent} bytes on that day, at most {limits.bytes_per_day}")
 
+    def take_over(self, device: str, day: int, spent_bytes: int) -> None:
+        """Know what a device has spent on a day by questions that are over and were counted elsewhere."""
+        if day >= self._spent.get(device, (0, 0))[0]:
+            self._spent[device] = day, spent_bytes
+
     def on_ended(self, accepted: QuestionAccepted, *, free: bool) -> None:
         """A question has ended. `free`: it never left, so its charge may be refunded."""
         device = accepted.key.device

@@ -4,7 +4,7 @@ Rule: a fact is reported once, when it has happened; which component reported it
 """
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -158,7 +158,15 @@ class Flaw(StrEnum):
 
 
 class HistoryReport(msgspec.Struct, frozen=True):
-    """Report on one history. `late` = corrections; `open` = accepted and still within its time."""
+    """Report on one history. `late` = corrections; `open` = accepted and still within its time.
+
+    `SUMS`: the numbers that reports of several histories add up to.
+    """
+
+    SUMS: ClassVar[tuple[str, ...]] = (
+        "events", "accepted", "answered", "expired", "refused", "denied", "open", "answers", "answers_by_hub", "late",
+        "effects", "lost", "doubled",
+    )  # fmt: skip
 
     events: int
     accepted: int

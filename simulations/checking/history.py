@@ -47,6 +47,11 @@ _RECENT = 1024  # answers without a question that are remembered, to notice a se
 _ANSWER, _CORRECTION, _HUB, _BACKED = 1, 2, 4, 8
 
 _Stream = tuple[str, int]
+_COUNTED = {
+    "events": "events", "accepted": "accepted", "answered": Outcome.ANSWERED, "expired": Outcome.EXPIRED,
+    "refused": Outcome.REFUSED, "denied": Outcome.DENIED, "answers": AnswerKind.ANSWER, "answers_by_hub": "by_hub",
+    "late": AnswerKind.CORRECTION, "effects": "effects",
+}  # fmt: skip
 
 
 class _QuestionState(msgspec.Struct, gc=False):
@@ -105,6 +110,18 @@ class HistoryChecker:
         self._counts["events"] += count
         self._counts[AnswerKind.ANSWER] += count
         self._whys[why] += count
+
+    def add_report(self, report: HistoryReport, times: int) -> None:
+        """Count a history that was checked elsewhere, so many times; it has no flaw and nothing open."""
+        for name, kept in _COUNTED.items():
+            self._counts[kept] += times * getattr(report, name)
+        for why, count in report.whys.items():
+            self._whys[why] += times * count
+
+    def take_over(self, stream: _Stream, highest: int, day: int, spent_bytes: int) -> None:
+        """Know of a stream that its questions up to this number were accepted and are over, and what it spent."""
+        self._highest[stream] = max(highest, self._highest.get(stream, -1))
+        self.bounds.take_over(stream[0], day, spent_bytes)
 
     def add_flaw(self, flaw: Flaw, story: str) -> None:
         """Report a flaw that a fact alone does not show."""

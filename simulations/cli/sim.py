@@ -35,11 +35,18 @@ app = typer.Typer(
     **TYPER_SETTINGS,
     help="Simulate a fleet in virtual time with the production cores: policies, rollouts, bad networks and faults.",
 )
-_LARGE = 1_000_000  # samples from which several processes are worth their start
+_LARGE = 1_000_000  # samples from which several processes are worth their start, and the bulk lane its spread
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Another seed than the scenario's.")]
 Processes = Annotated[
     int, typer.Option("--processes", min=0, help="Worker processes, at most one per region; 0 = automatic.")
 ]
+Exact = Annotated[
+    bool | None,
+    typer.Option(
+        "--exact/--bulk", show_default=False,
+        help="Every sample through the cores, or ordinary ones in bulk; by default bulk from a million samples on.",
+    ),
+]  # fmt: skip
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for NAME.html and NAME.json.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -51,6 +58,7 @@ def run(
     processes: Processes = 0,
     out: Out = Path("reports"),
     *,
+    exact: Exact = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario and write its report; exit 0 if all that it expects held, 45 if not, 40 if a law was broken.
@@ -63,8 +71,11 @@ def run(
         prepare_folder(out)
         from simulations.regions.run import run_scenario  # noqa: PLC0415 - the other commands need no cores
 
-        outcome = run_scenario(wanted, processes or _choose_processes(wanted), make_progress_callback(ticker, wanted))
-    outcome = set_replay_command(judge_expectations(outcome, wanted.expect), f"skerry sim run {scenario}")
+        exact = _count_samples(wanted) < _LARGE if exact is None else exact
+        told = make_progress_callback(ticker, wanted)
+        outcome = run_scenario(wanted, processes or _choose_processes(wanted), told, bulk=not exact)
+    again = f"skerry sim run {scenario} {'--exact' if exact else '--bulk'}"
+    outcome = set_replay_command(judge_expectations(outcome, wanted.expect), again)
     print_report(outcome, save_report(outcome, wanted, out), as_json=as_json)
     raise typer.Exit(exit_code_of(outcome))
 
@@ -146,5 +157,9 @@ def _load_or_exit(wanted: str) -> Scenario:
 
 def _choose_processes(scenario: Scenario) -> int:
     """As many processes as there are regions and processors, where the run is long enough to be worth it."""
-    samples = scenario.devices * scenario.load.samples_per_s * scenario.duration_s
-    return 1 if samples < _LARGE else min(len(scenario.regions), os.cpu_count() or 1)
+    return 1 if _count_samples(scenario) < _LARGE else min(len(scenario.regions), os.cpu_count() or 1)
+
+
+def _count_samples(scenario: Scenario) -> float:
+    """About how many samples the fleet takes."""
+    return scenario.devices * scenario.load.samples_per_s * scenario.duration_s

@@ -7,6 +7,8 @@ of seed, device and number alone, so that nobody has to store what was drawn. Pu
 from functools import cache
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from policies.model.policy import EscalationMode
 from wire.protocol.messages import FieldSpec, ModelRef, Prediction, SensitivityLevel, TensorDType
@@ -57,6 +59,7 @@ def build_hub_prediction(label: int, model: str) -> Prediction:
 __all__ = ["EscalationMode"]
 
 
+Bits = npt.NDArray[np.uint64]
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _STEP = 0x9E37_79B9_7F4A_7C15  # the generator SplitMix64 (Steele, Lea and Flood 2014), used as a hash
 
@@ -73,6 +76,29 @@ def draw_bits(seed: int, device: int, which: int) -> int:
 def draw_share(seed: int, device: int, which: int) -> float:
     """Uniform random number from [0, 1) of a device, the same whenever asked; parameters as `draw_bits`."""
     return (draw_bits(seed, device, which) >> 11) * 2.0**-53
+
+
+def draw_shares(seed: int, devices: npt.NDArray[np.int64], which: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The same number as `draw_share` for each of many devices: draw `which[i]` of device `devices[i]`.
+
+    `seed` is below 2**64, the others below 2**32.
+    """
+    bits = _step_and_mix(np.full(len(devices), seed, np.uint64), devices)
+    bits = _step_and_mix(bits, which)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _step_and_mix(bits: Bits, count: npt.NDArray[np.int64]) -> Bits:
+    """`_mix_bits(bits + _STEP * (count + 1))` of each, with the bits beyond the 64th that the sum may have."""
+    half, times = np.uint64(32), (count + 1).astype(np.uint64)
+    low = np.uint64(_STEP & 0xFFFF_FFFF) * times
+    high = np.uint64(_STEP >> 32) * times + (low >> half)
+    low = (high << half) | (low & np.uint64(0xFFFF_FFFF))
+    total = low + bits
+    over = (high >> half) + (total < low)
+    bits = (total ^ ((total >> np.uint64(30)) | (over << np.uint64(34)))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    return bits ^ (bits >> np.uint64(31))
 
 
 def _mix_bits(bits: int) -> int:

@@ -60,16 +60,22 @@ class SimulatedBroker:
         self.gone += 1
 
     def deliver(
-        self, target: ClientConnection, hear: Callable[..., None], *message: object, extra_s: float = 0.0
+        self,
+        target: ClientConnection,
+        hear: Callable[..., None],
+        *message: object,
+        extra_s: float = 0.0,
+        delays: tuple[float, ...] | None = None,
     ) -> None:
-        """Deliver `message` to `target` by calling `hear(*message)` after drawn delays.
+        """Deliver `message` to `target` by calling `hear(*message)` after `delays` (None = drawn now).
 
         The sender is known to be up. `extra_s`: transmission time of the bytes themselves.
         """
         if not self.up:
             self.gone += 1
             return
-        delays = self._weather.draw_delays()
+        if delays is None:
+            delays = self._weather.draw_delays()
         if not delays:
             self.gone += 1
         for delay_s in delays:

@@ -267,9 +267,13 @@ class SimulatedDevice:
     def _store_question(self, store: Store) -> None:
         ground = self._ground
         sampled = self._born.pop(store.seq)
-        if ground.weather.disk_fails():
+        fate = sampled.fate
+        fails = ground.weather.disk_fails() if fate is None or fate.disk_fails is None else fate.disk_fails
+        if fails:
             self.writer.submit((_do_nothing, ()), (self._on_store_failed, (store.seq, sampled, DecisionReason.NO_DISK)))
             return
+        if fate is not None:
+            ground.weather.fates[self._key(store.seq)] = fate
         frame = self._seal(store, store.permit.targets[0].region, sampled)
         put = StoreWrite(store, frame, sha256(frame).digest(), ground.kernel.now + ground.max_age_s, sampled)
         self.writer.submit((self._commit_question, (put,)), (self._on_stored, (put,)))

@@ -28,14 +28,15 @@ from policies.decisions.routing import HubSite
 from policies.model.policy import AccountUnit
 from simulations.checking.events import AnswerRecorded, HistoryEvent, QuestionAccepted, QuestionEnded, QuestionKey
 from simulations.kernel.process_clock import Scheduler
-from simulations.scenario.conditions import DeviceClock
+from simulations.scenario.conditions import DeviceClock, QuestionFate
 
 
 class SampleTruth(msgspec.Struct, frozen=True, gc=False):
     """What the run knows of a sample and no core does: when it was taken, and which answer is right.
 
     `at_s`: true time. `edge`, `hub`: the labels that the two models give it. `data_class`: what it really is.
-    `committed`: where it is audited for a rollout, the label of the model that is committed; -1 elsewhere.
+    `committed`: where it is audited for a rollout, the label of the model that is committed; -1 elsewhere. `fate`: what
+    was drawn for its question before it was asked.
     """
 
     at_s: float
@@ -44,6 +45,7 @@ class SampleTruth(msgspec.Struct, frozen=True, gc=False):
     hub: int
     data_class: str
     committed: int = -1
+    fate: QuestionFate | None = None
 
 
 class StoreWrite(msgspec.Struct, frozen=True, gc=False):

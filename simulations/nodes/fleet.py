@@ -5,8 +5,8 @@ restored from that answers as if it had never rested. A sample that need not be 
 core that many devices share, since that changes nothing in it.
 """
 
-from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from edge_agent.core.commands import Answer, CoreSnapshot, IdleSnapshot, RandomDraws, SampleAttributes
 from edge_agent.core.core import EdgeCore
@@ -17,40 +17,54 @@ from simulations.nodes.connections import Connections
 from simulations.nodes.device import SimulatedDevice
 from simulations.nodes.device_disk import SampleTruth
 from simulations.nodes.predictions import Predictions
+from simulations.nodes.resting import ODD, RestingDevices
 from simulations.nodes.services import RegionServices
 from simulations.scenario.arrivals import ArrivalSlice
-from simulations.scenario.conditions import DeviceClock
+from simulations.scenario.conditions import DeviceClock, QuestionFate
 from wire.protocol import codec
 from wire.protocol.messages import CipherSuite, DownNote, Prediction, Receipt, Refusal, StatusReply, WelcomeNote
 
 _BYTES = AccountUnit.BYTES.value
-_EPOCH, _METERED, _CLOCK = 0, 1, 16  # numbers of the draws of `draw_bits` and `draw_share`
-_ODD = 2  # bit of `_kind`: it has a policy of its own, so no shared core may answer for it
+_EPOCH, _METERED = 0, 1  # numbers of the draws of `draw_bits` and `draw_share`
+CLOCK = 16  # and of the first of a device's clocks
 _SETTLES_S = 61.0  # by then another Ask may be sent, and a measured line counts for nothing
 _REPLIES = Receipt | Refusal | StatusReply | WelcomeNote  # of no use to whoever waits for nothing
+
+
+class SampleBatch(NamedTuple):
+    """Samples of a slice for the full path, as lists of one length.
+
+    `luck`: of each, the draws for audits and for retries; `ids`: of their answers; `fates`: of some, by their place
+    here, what was drawn for their questions before.
+    """
+
+    some: ArrivalSlice
+    drawn: Predictions
+    luck: Sequence[Sequence[float]]
+    ids: Sequence[int]
+    fates: Mapping[int, QuestionFate] = {}
 
 
 class SimulatedFleet:
     """Devices of a region by number; `fleet[number]` wakes one.
 
-    `numbers`: all of them, as the whole fleet counts. Mass events go by number, so that devices at rest stay at
-    rest.
+    `numbers`: all of them, as the whole fleet counts; `rest`: what is kept of those at rest. Mass events go by number,
+    so that devices at rest stay at rest. `told_awake`, `told_asleep`: called for a device that has just been woken, or
+    is about to be put to rest.
     """
 
     def __init__(self, ground: RegionServices, numbers: range) -> None:
-        count = len(numbers)
         self.ground = ground
         self.numbers = numbers
         self.wires = Connections(numbers, ground.brokers, ground.kernel, ground.dice, self._on_link)
         self._first = numbers.start
-        self._next_seq = array("l", [1]) * count
-        self._day = array("l", [0]) * count
-        self._spent = array("q", [0]) * count  # bytes on that day
+        self.rest = RestingDevices(draw_share(ground.seed, n, _METERED) < ground.metered_share for n in numbers)
+        self.told_awake: Callable[[SimulatedDevice], None] | None = None
+        self.told_asleep: Callable[[SimulatedDevice], None] | None = None
+        self._next_seq, self._day, self._spent = self.rest.next_seq, self.rest.day, self.rest.spent
+        self._offset, self._kind = self.rest.offset_s, self.rest.kind
         self._spends: dict[int, BudgetSpend] = {}  # of those with other accounts too
-        self._offset = array("d", [0.0]) * count  # of hub time to their own; 0 = as at the start
-        self._kind = bytearray(draw_share(ground.seed, n, _METERED) < ground.metered_share for n in numbers)
         self._awake: dict[int, SimulatedDevice] = {}
-        self._boots: dict[int, int] = {}
         self._policies: dict[int, Policy | None] = {}
         self._idle: dict[object, list[EdgeCore]] = {}
         self._lookers: dict[object, EdgeCore] = {}
@@ -66,21 +80,22 @@ class SimulatedFleet:
         """Number of devices that are awake."""
         return len(self._awake)
 
+    def busy_places(self) -> list[int]:
+        """Places of the devices that are awake, or have accounts that the numbers of `rest` do not show."""
+        return [number - self._first for number in (*self._awake, *self._spends)]
+
     # Samples
 
-    def make_sampler(self, some: ArrivalSlice, drawn: Predictions, first_id: int) -> Callable[[int], None]:
-        """Function that processes the k-th sample of a slice.
-
-        `drawn`: the models' predictions for the same samples; `first_id`: id of the first one.
-        """
+    def make_sampler(self, batch: SampleBatch) -> Callable[[int], None]:
+        """Function that processes the k-th of these samples."""
         awake, ground, first = self._awake, self.ground, self._first
         off, kind, recorder = self.wires.off, self._kind, ground.recorder
-        at_s, devices, classes = some
-        truth, confidence, edge, hub = drawn
-        luck = ground.rng.random((2, len(at_s))).tolist()
+        at_s, devices, classes = batch.some
+        truth, confidence, edge, hub = batch.drawn
+        luck, ids, fates = batch.luck, batch.ids, batch.fates
         facts = {name: SampleAttributes(name) for name in ground.classes}
         model = ground.model_name
-        shared = [self._resting_core(0, ()), self._resting_core(1, ())]
+        shared = [self.resting_core(0, ()), self.resting_core(1, ())]
 
         def sample(k: int) -> None:
             number = devices[k]
@@ -94,17 +109,17 @@ class SimulatedFleet:
             if device is not None and device.trial is not None:
                 label, says, committed = device.trial.apply_candidate((truth[k], label, says), sure, luck[0][k])
             local = Prediction(label, sure, (sure,), model)
-            dice = RandomDraws(f"{first_id + k:032x}", luck[0][k], luck[1][k])
+            dice = RandomDraws(f"{ids[k]:032x}", luck[0][k], luck[1][k])
             if device is not None:
                 if device.core is None:
                     return
                 looker, now = device.core, device.now()
-            elif kind[number - first] < _ODD:
+            elif kind[number - first] < ODD:
                 place, now = number - first, 0.0
                 looker = (
                     shared[kind[place]]
                     if not off[place]
-                    else self._resting_core(kind[place], self.wires.links_up(number))
+                    else self.resting_core(kind[place], self.wires.links_up(number))
                 )
             else:
                 device = self._wake_device(number)
@@ -114,19 +129,27 @@ class SimulatedFleet:
                 recorder.count_local(found.why, label == truth[k])
             else:
                 asked = SampleTruth(
-                    at_s=at_s[k], truth=truth[k], edge=label, hub=says, data_class=classes[k], committed=committed
-                )
+                    at_s=at_s[k], truth=truth[k], edge=label, hub=says, data_class=classes[k], committed=committed,
+                    fate=fates.get(k) if fates else None,
+                )  # fmt: skip
                 (device or self._wake_device(number)).on_sample(local, classes[k], dice, asked)
 
         return sample
 
-    def _resting_core(self, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
-        """A resting core that answers for all devices of this kind."""
+    def resting_core(self, kind: int, ups: tuple[bool, ...] = ()) -> EdgeCore:
+        """A resting core that answers for all devices of this kind; `ups`: which of its lines are up, () = all.
+
+        Only `evaluate_sample` may be called, since others share it.
+        """
         ups = ups or (True,) * len(self.wires.lines)
         found = self._lookers.get((kind, ups))
         if found is None:
-            found = self._lookers[kind, ups] = self._new_core(self.ground.policy, kind, ups)
+            found = self._lookers[kind, ups] = self.new_core(self.ground.policy, kind, ups)
         return found
+
+    def fresh_core(self, kind: int) -> EdgeCore:
+        """A core at rest of its own, of a device of this kind with all lines up."""
+        return self.new_core(self.ground.policy, kind, (True,) * len(self.wires.lines))
 
     # At rest and awake
 
@@ -138,7 +161,7 @@ class SimulatedFleet:
         device, place = SimulatedDevice(number, self), number - self._first
         ups = ups or self.wires.links_up(number)
         idle = self._idle.get((_policy_hash(device.policy), self._kind[place] & 1, ups))
-        core = idle.pop() if idle else self._new_core(device.policy, self._kind[place] & 1, ups)
+        core = idle.pop() if idle else self.new_core(device.policy, self._kind[place] & 1, ups)
         disk = device.disk = self.ground.cores.disk(device.name, self.epoch_of(number), self.ground.judge.on_event)
         disk.next_seq = self._next_seq[place]
         disk.spend = self._spends.pop(number) if number in self._spends else self._stored_spend(place)
@@ -146,13 +169,15 @@ class SimulatedFleet:
         device.core = core
         device.writer = device.new_writer()
         self._awake[number] = device
+        if self.told_awake is not None:
+            self.told_awake(device)
         return device
 
     def _stored_spend(self, place: int) -> BudgetSpend:
         spent = self._spent[place]
         return BudgetSpend(self._day[place], {(_BYTES, self._day[place]): spent}) if spent else BudgetSpend()
 
-    def _new_core(self, policy: Policy | None, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
+    def new_core(self, policy: Policy | None, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
         """A core at rest that has been welcomed on the lines that are up."""
         core = self.ground.cores.edge(self.ground.setup, policy)
         core.restore(CoreSnapshot(0, 1, BudgetSpend()), 0.0)
@@ -182,6 +207,8 @@ class SimulatedFleet:
 
     def _put_to_rest(self, device: SimulatedDevice, core: EdgeCore, rest: IdleSnapshot) -> None:
         number, place = device.number, device.number - self._first
+        if self.told_asleep is not None:
+            self.told_asleep(device)
         self._next_seq[place], self._day[place] = rest.next_seq, rest.day
         self._offset[place] = device.offset_s
         self._spent[place] = rest.spend.bytes
@@ -200,13 +227,13 @@ class SimulatedFleet:
 
     def clock_of(self, number: int) -> DeviceClock:
         """Clock of a device in its current boot."""
-        climate, seed, which = self.ground.climate, self.ground.seed, _CLOCK + 2 * self._boots.get(number, 0)
+        climate, seed, which = self.ground.climate, self.ground.seed, CLOCK + 2 * self.rest.boots[number - self._first]
         drift = climate.drift * (2 * draw_share(seed, number, which + 1) - 1) if climate.drift else 0.0
         return DeviceClock(climate.skew_s * draw_share(seed, number, which) if climate.skew_s else 0.0, 1.0 + drift)
 
     def next_clock(self, number: int) -> DeviceClock:
         """Clock of a device after one more reboot."""
-        self._boots[number] = self._boots.get(number, 0) + 1
+        self.rest.boots[number - self._first] += 1
         return self.clock_of(number)
 
     def offset_s(self, number: int, clock: DeviceClock) -> float:
@@ -263,13 +290,13 @@ class SimulatedFleet:
             self._lookers.clear()
             self._idle.clear()
             for place in range(len(self._kind)):
-                self._kind[place] &= ~_ODD
+                self._kind[place] &= ~ODD
             for device in list(self._awake.values()):
                 device.use_policy(policy)
             return
         for number in numbers:
             self._policies[number] = policy
-            self._kind[number - self._first] |= _ODD
+            self._kind[number - self._first] |= ODD
             if number in self._awake:
                 self._awake[number].use_policy(policy)
 

@@ -60,11 +60,14 @@ class SimulatedHub:
         for each in self.members:
             each.lose_link()
 
-    def send_up(self, topic: str, frame: bytes, extra_s: float) -> None:
-        """Send a device's frame through the broker. `extra_s`: transmission time of its bytes."""
+    def send_up(self, topic: str, frame: bytes, extra_s: float, delays: tuple[float, ...] | None = None) -> None:
+        """Send a device's frame through the broker. `extra_s`: transmission time of its bytes.
+
+        `delays`: after which it arrives where one process serves all; None = drawn now.
+        """
         if len(self.members) == 1:
             (only,) = self.members
-            self.air.deliver(only.line, only.on_message, topic, frame, extra_s=extra_s)
+            self.air.deliver(only.line, only.on_message, topic, frame, extra_s=extra_s, delays=delays)
         else:
             self.air.publish(self.hear, topic, frame, extra_s=extra_s)
 

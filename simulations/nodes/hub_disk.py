@@ -127,6 +127,11 @@ class HubDisk:
                 self._since.append(ending.key)
         return Written.DONE
 
+    def raise_highest(self, stream: Stream, seq: int) -> None:
+        """Know of a stream that it has come so far, though its rows are deleted already."""
+        if seq > self._highest.get(stream, -1):
+            self._highest[stream] = seq
+
     def forget_question(self, key: QuestionKey) -> Written:
         """Delete the row of a question."""
         self._rows.pop(key, None)

@@ -26,6 +26,7 @@ from cloud_hub.core.commands import (
     SuspendDevice,
 )
 from cloud_hub.core.core import HubCore
+from cloud_hub.core.intake import QUESTION_TICKET
 from cloud_hub.engine.types import ModelCard
 from cloud_hub.security.envelopes import PlainEnvelopes
 from cloud_hub.system.settings import HubSettings
@@ -39,6 +40,7 @@ from simulations.nodes.hub_shards import SimulatedShards
 from simulations.nodes.hub_store import DatabaseLink, HubStore, ProcessContext
 from simulations.nodes.services import RegionServices
 from simulations.scenario.types import Region
+from wire.protocol.codec import split_frame
 from wire.protocol.messages import Prediction
 
 WAKE_S = 1.0
@@ -50,7 +52,7 @@ LINGERS_S = 2.0  # and for so long it stays afterwards, to refuse what comes lat
 class HubProcess:
     """One process of hub `hub`. `shares`: it has its shards by lease, under its own name `member`.
 
-    `counts` sums over all its lives; `subscribed`: shards whose messages its connection gets.
+    `counts` sums over all its lives, `life` counts these; `subscribed`: shards whose messages its connection gets.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class HubProcess:
         self._envelopes = PlainEnvelopes()
         self._past: Counter[str] = Counter()
         self._forgotten = False  # by the broker, which ended the connection
-        self._life = 0
+        self.life = 0
         self._reset_process()
 
     @property
@@ -87,12 +89,23 @@ class HubProcess:
 
     # Life
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it runs, is connected and admits questions, and has no more of them than its engines take at once."""
+        usual = self.alive and self.line.up and not (self._clock.stopped or self.line.cut or self.link.cut)
+        return usual and not self._core.draining and self._core.open_count <= self._is.slots * self._is.max_batch
+
+    def learn_stream(self, stream: Stream, highest: int) -> None:
+        """Remember how far a stream has come, as after a lookup in the store."""
+        if self.alive:
+            self._core.on_found(LookUpQuestions(QUESTION_TICKET, (), (stream,)), {}, {stream: highest}, self.hub_now())
+
     def start(self) -> None:
         """Start the process, over what the store holds."""
         if self.alive:
             return
         self.alive = True
-        self._life += 1
+        self.life += 1
         self._past += self._core.counts
         self._reset_process()
         if self._shards is None:
@@ -187,15 +200,10 @@ class HubProcess:
         """Reset memory, writer and engines to those of a new process."""
         limits = self._is.limits
         settings = HubSettings(
-            name=self.hub,
-            region=self._is.name,
-            max_queued=limits.max_queued,
-            device_open=limits.device_open,
-            device_rate_per_s=limits.device_rate_per_s,
-            tenant_rate_per_s=limits.tenant_rate_per_s,
-            max_wait_s=limits.max_wait_s,
-            max_batch=self._is.max_batch,
-        )
+            name=self.hub, region=self._is.name, max_queued=limits.max_queued, device_open=limits.device_open,
+            device_rate_per_s=limits.device_rate_per_s, tenant_rate_per_s=limits.tenant_rate_per_s,
+            max_wait_s=limits.max_wait_s, max_batch=self._is.max_batch,
+        )  # fmt: skip
         ground, pace = self._ground, self._ground.pace
         self._core = ground.cores.hub(settings, (self._card,), ground.registry, self._envelopes)
         self._clock = ProcessClock(self._kernel)
@@ -208,7 +216,7 @@ class HubProcess:
         self._free_s = [0.0] * self._is.slots  # when each engine has done what it has
         if self._shares:
             self._core.served.serve_by_lease()
-            self.store.session = f"{self.member}/{self._life}"
+            self.store.session = f"{self.member}/{self.life}"
             self._shards = SimulatedShards(context, self.member, self)
 
     @property
@@ -287,7 +295,7 @@ class HubProcess:
                 frame = self._envelopes.seal_verdict(device, key, verdict, binding, self.hub_now())
                 self.store.store_ending(QuestionEnding(key, int(self.hub_now() * 1000), verdict=frame))
             case SendFrame(device, frame):
-                self._publish(device, frame)
+                self._publish(device, frame, self._foreseen_delays(frame))
             case RunBatch():
                 self._run_batch(command)
             case SendNote(device, note):
@@ -357,7 +365,7 @@ class HubProcess:
         self._clock.schedule_at(done_s, self._on_computed, infer, cost_s)
 
     def _on_computed(self, infer: RunBatch, cost_s: float) -> None:
-        if self._ground.weather.batch_fails():
+        if self._ground.weather.batch_with_fails(item.key for item in infer.items):
             self._execute_all(self._core.on_engine_failed(infer.ticket, self.hub_now()))
             self._flush_core()
             return
@@ -371,11 +379,19 @@ class HubProcess:
         self._execute_all(self._core.on_checked(model, works=True, now=self.hub_now()))
         self._flush_core()
 
-    def _publish(self, device: str, frame: bytes) -> None:
+    def _foreseen_delays(self, verdict: bytes) -> tuple[float, ...] | None:
+        """Delays of a verdict that were drawn before its question was asked; None = there are none."""
+        weather = self._ground.weather
+        if not weather.fates:
+            return None
+        header = split_frame(verdict).header
+        return weather.draw_down(QuestionKey(header.device, header.epoch, header.seq))
+
+    def _publish(self, device: str, frame: bytes, delays: tuple[float, ...] | None = None) -> None:
         if not self.store.serves(device):
             self._ground.judge.add_flaw(Flaw.SAID_UNLEASED, f"{self.hub} {self.member} to {device}")
         if self.line.up:
-            self._ground.send_down(self.hub, device, frame)
+            self._ground.send_down(self.hub, device, frame, delays)
         else:
             self.air.count_lost()
 

@@ -191,7 +191,8 @@ class HubStore:
             known = result is Written.DONE
             (self._results.on_stored if known else self._results.on_store_failed)(question)
 
-        self._submit(question.key, lambda: self._disk.store_question(question), tell)
+        fails = self._weather.store_fails(question.key)
+        self._submit(question.key, lambda: self._disk.store_question(question), tell, fails=fails)
 
     def store_ending(self, ending: QuestionEnding) -> None:
         """Store the ending of a question."""
@@ -202,11 +203,12 @@ class HubStore:
             else:
                 (self._results.on_ended if result is Written.DONE else self._results.on_end_failed)(ending)
 
-        self._submit(ending.key, lambda: self._disk.store_ending(ending), tell)
+        fails = self._weather.ending_fails(ending.key)
+        self._submit(ending.key, lambda: self._disk.store_ending(ending), tell, fails=fails)
 
     def delete_question(self, key: QuestionKey) -> None:
         """Delete a question."""
-        self._submit(key, lambda: self._disk.forget_question(key), _tell_nobody, fails=False)
+        self._submit(key, lambda: self._disk.forget_question(key), _tell_nobody)
 
     def look_up(self, find: LookUpQuestions) -> None:
         """Look up rows, after what was submitted before."""
@@ -225,14 +227,14 @@ class HubStore:
             self._results.on_found(find, *found)
 
     def _submit(
-        self, key: QuestionKey, act: Callable[[], Written], tell: Callable[[Written], None], *, fails: bool = True
+        self, key: QuestionKey, act: Callable[[], Written], tell: Callable[[Written], None], *, fails: bool = False
     ) -> None:
         claim = None
         if self.session:
             shard = compute_shard(key.device)
             claim = ShardClaim(shard, self._terms.get(shard, NO_TERM))
         write = _Write(self, claim, act, tell)
-        if fails and self._weather.disk_fails():
+        if fails:
             write.result = Written.FAILED
         self.writer.submit((write.commit, ()), (write.report, ()))
 

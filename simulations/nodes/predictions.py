@@ -29,6 +29,20 @@ class Predictions(NamedTuple):
     hub: list[int]
 
 
+class PredictionArrays(NamedTuple):
+    """The same as arrays."""
+
+    truth: npt.NDArray[np.int64]
+    confidence: Floats
+    edge: npt.NDArray[np.int64]
+    hub: npt.NDArray[np.int64]
+
+    def select(self, which: npt.NDArray[np.int64]) -> Predictions:
+        """Those at these places, as lists."""
+        truth, confidence, edge, hub = (each[which].tolist() for each in self)
+        return Predictions(truth, confidence, edge, hub)
+
+
 class _JudgedSamples(NamedTuple):
     """Confidence (0..1) and correctness of both models for a number of samples."""
 
@@ -52,10 +66,14 @@ class PredictionSampler:
 
     def draw_predictions(self, count: int) -> Predictions:
         """Draw the predictions for the next `count` samples."""
+        return self.draw_arrays(count).select(np.arange(count))
+
+    def draw_arrays(self, count: int) -> PredictionArrays:
+        """Draw the predictions for the next `count` samples as arrays."""
         judged = self._draw_judged(count)
         truth = self._rng.integers(0, self._model.labels, count)
         edge, hub = (self._pick_labels(truth, right) for right in (judged.edge_right, judged.hub_right))
-        return Predictions(truth.tolist(), judged.confidence.tolist(), edge, hub)
+        return PredictionArrays(truth, judged.confidence, edge, hub)
 
     def _draw_judged(self, count: int) -> _JudgedSamples:
         if self._recorded is not None:
@@ -78,8 +96,7 @@ class PredictionSampler:
         right = luck[2] < np.where(unsure, model.accuracy_unsure, model.accuracy_edge)
         return _JudgedSamples(confidence, right, luck[3] < model.accuracy_hub)
 
-    def _pick_labels(self, truth: npt.NDArray[np.int64], right: Flags) -> list[int]:
+    def _pick_labels(self, truth: npt.NDArray[np.int64], right: Flags) -> npt.NDArray[np.int64]:
         """The truth where the answer is right, any other label elsewhere."""
         other = (truth + self._rng.integers(1, self._model.labels, len(truth))) % self._model.labels
-        found: list[int] = np.where(right, truth, other).tolist()
-        return found
+        return np.where(right, truth, other)

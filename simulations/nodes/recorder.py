@@ -94,13 +94,37 @@ class RegionRecorder:
         which = find_latency_bin(self._kernel.now - sampled.at_s)
         bins[which] = bins.get(which, 0) + 1
 
+    def add_answers(self, bucket: int, series: str, count: int, right: int) -> None:
+        """Count answers of a series (`source.why`) in a bucket; their latencies are added apart."""
+        for rows, more in ((self.record.answers, count), (self.record.right, right)):
+            self._row_for(rows, series)[bucket] += more
+
+    def add_latencies(self, bucket: int, source: str, bins: Bins) -> None:
+        """Add latencies to the histogram of a source in a bucket."""
+        kept = self.record.latency[source][bucket]
+        for number, count in bins.items():
+            kept[number] = kept.get(number, 0) + count
+
+    def count_alone(self, why: DecisionReason, count: int, right: int) -> None:
+        """Count answers of this moment that were given at once, without a question to a hub."""
+        self._alone[why, True] += right
+        self._alone[why, False] += count - right
+
+    def add_bytes(self, bucket: int, rule: str, size_bytes: int) -> None:
+        """Count bytes that left in a bucket."""
+        self._row_for(self.record.bytes_by_rule, rule)[bucket] += size_bytes
+
     def count_bytes(self, rule: str, size_bytes: int) -> None:
         """Count bytes that left a device, under the policy rule that permitted it."""
         self._row_for(self.record.bytes_by_rule, rule)[self.bucket] += size_bytes
 
     def record_queue(self, hub: str, queued: Mapping[str, int]) -> None:
         """Record the questions waiting at a hub; each bucket keeps the maximum."""
-        row, waiting = self._row_for(self.record.queues, hub), sum(queued.values())
+        self.record_peak(hub, sum(queued.values()))
+
+    def record_peak(self, hub: str, waiting: int) -> None:
+        """Record that so many questions waited at a hub at once."""
+        row = self._row_for(self.record.queues, hub)
         row[self.bucket] = max(row[self.bucket], waiting)
 
     def record_states(self, states: Iterable[tuple[str, int]]) -> None:

@@ -117,8 +117,8 @@ class RegionServices(Protocol):
     def send_up(self, key: QuestionKey, line: str, channel: TopicChannel, frame: bytes) -> None:
         """Send a frame of a device to the hub of a line."""
 
-    def send_down(self, hub: str, device: str, frame: bytes) -> None:
-        """Send a frame of a hub to a device."""
+    def send_down(self, hub: str, device: str, frame: bytes, delays: tuple[float, ...] | None = None) -> None:
+        """Send a frame of a hub to a device. `delays`: after which it arrives; None = drawn now."""
 
     def on_effect(self, hub: str, key: QuestionKey) -> None:
         """A hub stored the verdict of this question."""

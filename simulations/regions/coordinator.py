@@ -49,10 +49,10 @@ class SliceHandover(msgspec.Struct, frozen=True):
 
 
 class RegionGroup:
-    """Regions that share a process."""
+    """Regions that share a process. `bulk`: ordinary questions are decided in bulk."""
 
-    def __init__(self, scenario: Scenario, numbers: Sequence[int], cores: CoreClasses) -> None:
-        self.grounds = {number: SimulatedRegion(scenario, number, cores) for number in numbers}
+    def __init__(self, scenario: Scenario, numbers: Sequence[int], cores: CoreClasses, *, bulk: bool = False) -> None:
+        self.grounds = {number: SimulatedRegion(scenario, number, cores, bulk=bulk) for number in numbers}
         if scenario.devices >= _MANY:  # at rest they need not be looked at again
             gc.unfreeze()
             gc.collect()
@@ -91,7 +91,7 @@ class RegionGroup:
 
 
 def _collect_result(ground: SimulatedRegion, *, complete: bool) -> RegionResult:
-    report = ground.judge.make_report(None if complete else ground.kernel.now)
+    report = ground.make_report(complete=complete)
     seen = (ground.rollout.rollout_record(),) if ground.rollout else ()
     return RegionResult(
         record=ground.recorder.record,

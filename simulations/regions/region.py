@@ -8,10 +8,12 @@ import traceback
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.random import PCG64, Generator, SeedSequence
 
 from cloud_hub.core.commands import QuestionKey
@@ -21,8 +23,9 @@ from policies.decisions.routing import HubSite
 from policies.language.document import parse_policy
 from policies.model.context import DecisionContext
 from policies.model.policy import Policy
+from simulations.bulk.lane import BulkLane, LeftSamples, SamplePortion
 from simulations.checking.egress import EgressAuditor
-from simulations.checking.events import Flaw, VerdictStored, VerdictUndone
+from simulations.checking.events import Flaw, HistoryReport, VerdictStored, VerdictUndone
 from simulations.checking.events import QuestionKey as Name
 from simulations.checking.history import HistoryChecker
 from simulations.kernel.kernel import Kernel
@@ -38,7 +41,7 @@ from simulations.kernel.world import (
 )
 from simulations.nodes import connections
 from simulations.nodes.broker import SimulatedBroker
-from simulations.nodes.fleet import SimulatedFleet
+from simulations.nodes.fleet import SampleBatch, SimulatedFleet
 from simulations.nodes.hub import SimulatedHub
 from simulations.nodes.predictions import PredictionSampler
 from simulations.nodes.recorder import RegionRecorder
@@ -48,13 +51,14 @@ from simulations.regions.borders import EFFECT, UNDONE, RegionBorder, RemoteBrok
 from simulations.regions.faults import FaultInjector
 from simulations.rollout.region import RegionRollout
 from simulations.scenario.arrivals import ArrivalProcess
-from simulations.scenario.conditions import ConditionSampler
+from simulations.scenario.conditions import IDEAL_CONDITIONS, ConditionSampler
 from simulations.scenario.types import Region, Scenario
 from wire.protocol.topics import TopicChannel, build_topic
 
 LOOK_AROUND_S = 60.0
 _ROUNDING_S = 1e-9
 PORTION_S = 60.0  # samples are drawn for at most so long at once
+_LANE = 1  # the bulk lane's draws are its own
 
 
 class DefectError(Exception):
@@ -64,7 +68,7 @@ class DefectError(Exception):
 class SimulatedRegion:
     """Region `number` of a scenario. `rng`, `dice`: random generators of this region alone."""
 
-    def __init__(self, scenario: Scenario, number: int, cores: CoreClasses) -> None:
+    def __init__(self, scenario: Scenario, number: int, cores: CoreClasses, *, bulk: bool = False) -> None:
         region = scenario.regions[number]
         seeds = SeedSequence([scenario.seed, number]).generate_state(4, np.uint64).tolist()
         self.name = region.name
@@ -106,6 +110,7 @@ class SimulatedRegion:
         self._storms: list[tuple[frozenset[int] | range, float]] = []
         self.rollout = RegionRollout(self, self.herd, scenario.rollout) if scenario.rollout else None
         self._faults = FaultInjector(self, scenario, Random(self.dice.getrandbits(64)))  # noqa: S311
+        self.lane = self._make_lane(number) if bulk else None
 
     # State for the nodes
 
@@ -171,27 +176,54 @@ class SimulatedRegion:
         recorder = self.recorder
         self._storms = [each for each in self._storms if each[1] > begin_s]
         recorder.bucket = min(int(begin_s // self.scenario.step_s), self.scenario.buckets - 1)
-        if begin_s >= self._drawn_s - _ROUNDING_S:
-            self._draw_samples(begin_s)
-        first, last = self._taken, bisect_left(self._at_s, end_s + _ROUNDING_S, self._taken)
-        if first < last:
-            recorder.count_samples(last - first)
-            self.kernel.run_merged(self._at_s[first:last], self._sample, first)
-            self._taken = last
+        self._take_samples(end_s)
+        while self._drawn_s < end_s - _ROUNDING_S:
+            self._draw_samples()
+            self._take_samples(end_s)
         self.kernel.run(end_s)
+        if self.lane is not None:
+            self.lane.settle(end_s)
         for why, count in recorder.close_bucket().items():
             self.judge.count_local(why, count)
         if end_s >= (recorder.bucket + 1) * self.scenario.step_s - _ROUNDING_S:
             recorder.record_states(self.herd.count_states().items())
 
-    def _draw_samples(self, begin_s: float) -> None:
-        """Draw the samples of the next while; however short slices are, they are drawn in the same portions."""
-        bucket_ends_s = (self.recorder.bucket + 1) * self.scenario.step_s
+    def _take_samples(self, end_s: float) -> None:
+        """Let devices take what is drawn of this slice."""
+        first, last = self._taken, bisect_left(self._at_s, end_s + _ROUNDING_S, self._taken)
+        if first < last:
+            self.recorder.count_samples(last - first)
+            self.kernel.run_merged(self._at_s[first:last], self._sample, first)
+            self._taken = last
+
+    def _draw_samples(self) -> None:
+        """Draw the samples of the next while; however short slices are, they are drawn in the same portions.
+
+        None is left over of those before.
+        """
+        begin_s, bucket_ends_s = self._drawn_s, (self.recorder.bucket + 1) * self.scenario.step_s
         self._drawn_s = min(begin_s + PORTION_S, bucket_ends_s)
-        some = self._arrivals.draw_between(begin_s, self._drawn_s)
-        self._at_s, self._taken = some.at_s, 0
-        self._sample = self.herd.make_sampler(some, self._drawn.draw_predictions(len(some.at_s)), self._ids)
-        self._ids += len(some.at_s)
+        some = self._arrivals.draw_arrays(begin_s, self._drawn_s)
+        count = len(some.at_s)
+        drawn, luck = self._drawn.draw_arrays(count), self.rng.random((2, count))
+        left = self.lane.take(SamplePortion(begin_s, self._drawn_s, some, drawn, luck)) if self.lane else None
+        if left is None:
+            left = LeftSamples(np.arange(count), {})
+        which, fates = left
+        ids = [self._ids + each for each in which.tolist()]
+        batch = SampleBatch(
+            self._arrivals.to_lists(some.select(which)), drawn.select(which), luck[:, which].tolist(), ids, fates
+        )
+        self._at_s, self._taken = batch.some.at_s, 0
+        self._sample = self.herd.make_sampler(batch)
+        self._ids += count
+
+    def make_report(self, *, complete: bool) -> HistoryReport:
+        """Report of the history; `complete` False: questions that are still open are judged as of now."""
+        now_s = self.kernel.now
+        report = self.judge.make_report(None if complete else now_s)
+        still_open = self.lane.open_at(now_s) if self.lane else 0
+        return replace(report, accepted=report.accepted + still_open, open=report.open + still_open)
 
     def collect_counts(self) -> dict[str, int]:
         """Totals of whatever else was counted, by dotted name."""
@@ -202,6 +234,8 @@ class SimulatedRegion:
         found["customs.looked"] = self.customs.looked
         if self.rollout is not None:
             found |= {f"orders.{name}": count for name, count in self.rollout.orders.counts.items()}
+        if self.lane is not None:
+            found |= {name: found.get(name, 0) + count for name, count in self.lane.counts.items()}
         return found
 
     def broker_states(self) -> dict[str, RemoteBroker]:
@@ -228,16 +262,19 @@ class SimulatedRegion:
         if hub is None:
             self.abroad.send_up(name, key, channel, frame, extra_s)
         else:
-            hub.send_up(build_topic(key.device, channel), frame, extra_s)
+            asks = channel is TopicChannel.QUESTION and self.weather.fates
+            delays = self.weather.draw_up(key) if asks else None
+            hub.send_up(build_topic(key.device, channel), frame, extra_s, delays)
 
-    def send_down(self, hub: str, device: str, frame: bytes) -> None:
-        """Send a frame of a hub of this region to a device anywhere."""
+    def send_down(self, hub: str, device: str, frame: bytes, delays: tuple[float, ...] | None = None) -> None:
+        """Send a frame of a hub of this region to a device anywhere. `delays`: of one of this region; None = drawn."""
         number = parse_device_number(device)
         if number not in self.herd.numbers:
             self.abroad.send_down(hub, device, frame)
             return
         line = self._lines[hub]
-        self.hubs[hub].air.deliver(self.herd.wires.get(number, line), self.herd.on_frame, number, line, frame)
+        wire = self.herd.wires.get(number, line)
+        self.hubs[hub].air.deliver(wire, self.herd.on_frame, number, line, frame, delays=delays)
 
     # Facts
 
@@ -257,6 +294,7 @@ class SimulatedRegion:
 
     def on_ended(self, key: QuestionKey) -> None:
         """A device has recorded the outcome of this question: no hub will be asked for it any more."""
+        self.weather.fates.pop(key, None)
         for hub in self.hubs.values():
             hub.disk.mark_over(key)
         self.abroad.send_over(key)
@@ -298,6 +336,27 @@ class SimulatedRegion:
         """Confidence of a device in a sample: as drawn, or below the threshold during a storm."""
         now = self.kernel.now
         return self._unsure if any(number in some and now < until_s for some, until_s in self._storms) else drawn
+
+    def _make_lane(self, number: int) -> BulkLane | None:
+        """The bulk lane, where one process of one hub serves the region and there is no rollout."""
+        region = self.scenario.regions[number]
+        if self.rollout is not None or len(self._names) > 1 or region.members > 1:
+            return None
+        return BulkLane(self, partial(self._make_specimen, region), np.random.default_rng([self.seed, number, _LANE]))
+
+    def _make_specimen(self, region: Region, kind: int) -> "SimulatedRegion":
+        """A region of one device in calm weather, at this time of the week, with the same hub, policy and model."""
+        calm = replace(region.link, climate=IDEAL_CONDITIONS, metered_share=float(kind))
+        scenario = replace(
+            self.scenario,
+            devices=1,
+            duration_s=LOOK_AROUND_S,
+            regions=(replace(region, share=1.0, link=calm),),
+            events=(),
+            begins_minute=int(self.scenario.begins_minute + self.kernel.now // 60) % 10_080,
+            policy=self.scenario.policy_text,
+        )
+        return SimulatedRegion(scenario, 0, self.cores)
 
     def _core_setup(self, scenario: Scenario) -> CoreSetup:
         regions = {name: region.name for region in scenario.regions for name in region.hub_names}

@@ -29,20 +29,26 @@ STORIES_AT_MOST = 100
 
 
 def run_scenario(
-    scenario: Scenario, processes: int = 1, progress: Progress | None = None, cores: CoreClasses | None = None
+    scenario: Scenario,
+    processes: int = 1,
+    progress: Progress | None = None,
+    cores: CoreClasses | None = None,
+    *,
+    bulk: bool = False,
 ) -> Outcome:
     """Run a scenario to its end and return its outcome.
 
-    `processes`: at most one per region is used. `progress` is called after every slice; False = stop soon and
-    return what there is (`complete` is False then). `cores`: other core classes, in one process only. WorkerError
-    if a process of the run dies. A core that raises ends the run with a flaw `defect`, not with an exception.
+    `processes`: at most one per region is used. `progress` is called after every slice; False = stop soon and return
+    what there is (`complete` is False then). `cores`: other core classes, in one process only. `bulk`: ordinary
+    questions are decided in bulk. WorkerError if a process of the run dies. A core that raises ends the run with a
+    flaw `defect`, not with an exception.
     """
     began, told = time.monotonic(), progress or _continue_always
     if processes > 1 and len(scenario.regions) > 1 and cores is None:
-        with RegionWorkers(scenario, processes) as workers:
+        with RegionWorkers(scenario, processes, bulk=bulk) as workers:
             ended = workers.run(told)
     else:
-        ended = [_run_inline(scenario, told, cores or CoreClasses())]
+        ended = [_run_inline(scenario, told, cores or CoreClasses(), bulk=bulk)]
     peak = sum(each.peak_rss_bytes for each in ended) + (measure_peak_rss_bytes() if len(ended) > 1 else 0)
     wall = RunCost(time.monotonic() - began, len(ended), peak)
     shares = {number: share for each in ended for number, share in each.shares.items()}
@@ -54,9 +60,9 @@ def _continue_always(_passed: RunProgress) -> bool:
     return True
 
 
-def _run_inline(scenario: Scenario, progress: Progress, cores: CoreClasses) -> WorkerResult:
+def _run_inline(scenario: Scenario, progress: Progress, cores: CoreClasses, *, bulk: bool) -> WorkerResult:
     """Run all regions in this process, slice by slice, until the end, a defect or a stop."""
-    team, borders = RegionGroup(scenario, range(len(scenario.regions)), cores), has_borders(scenario)
+    team, borders = RegionGroup(scenario, range(len(scenario.regions)), cores, bulk=bulk), has_borders(scenario)
     until_s = 0.0
     for begin_s, end_s in iterate_slices(scenario):
         try:
@@ -137,17 +143,11 @@ def _merge_reports(reports: Sequence[HistoryReport]) -> HistoryReport:
         flaws.update(report.flaws)
         whys.update(report.whys)
     stories = [story for report in reports for story in report.stories]
-    sums = {name: total(name) for name in _SUMS}
+    sums = {name: total(name) for name in HistoryReport.SUMS}
     return HistoryReport(
         **sums, flaws=dict(sorted(flaws.items())), whys=dict(sorted(whys.items())),
         stories=tuple(stories[:STORIES_AT_MOST]),
     )  # fmt: skip
-
-
-_SUMS = (
-    "events", "accepted", "answered", "expired", "refused", "denied", "open", "answers", "answers_by_hub", "late",
-    "effects", "lost", "doubled",
-)  # fmt: skip
 
 
 def _mark_event(event: ScenarioEvent) -> TimelineMark:

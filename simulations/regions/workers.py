@@ -44,13 +44,13 @@ class WorkerError(Exception):
     """A worker process has died."""
 
 
-def run_worker(pipe: Connection, scenario: Scenario, numbers: tuple[int, ...]) -> None:
+def run_worker(pipe: Connection, scenario: Scenario, numbers: tuple[int, ...], bulk: bool) -> None:
     """Main function of a worker process: runs its regions slice by slice and sends what each hands over.
 
     It ends at the scenario's end, or when `pipe` tells it to stop; its last message is an `WorkerResult`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    team, borders = RegionGroup(scenario, numbers, CoreClasses()), has_borders(scenario)
+    team, borders = RegionGroup(scenario, numbers, CoreClasses(), bulk=bulk), has_borders(scenario)
     until_s, complete = 0.0, True
     for begin_s, end_s in iterate_slices(scenario):
         try:
@@ -72,7 +72,7 @@ def run_worker(pipe: Connection, scenario: Scenario, numbers: tuple[int, ...]) -
 class RegionWorkers:
     """Worker processes of one run, as a context manager that leaves no process behind."""
 
-    def __init__(self, scenario: Scenario, processes: int) -> None:
+    def __init__(self, scenario: Scenario, processes: int, *, bulk: bool = False) -> None:
         regions = range(len(scenario.regions))
         self._borders = has_borders(scenario)
         self._pipes: list[Connection] = []
@@ -83,7 +83,7 @@ class RegionWorkers:
         for place in range(min(processes, len(regions))):
             ours, theirs = context.Pipe()
             numbers = tuple(regions[place::processes])
-            process = context.Process(target=run_worker, args=(theirs, scenario, numbers), name=f"region-{place}")
+            process = context.Process(target=run_worker, args=(theirs, scenario, numbers, bulk), name=f"region-{place}")
             process.start()
             theirs.close()
             self._pipes.append(ours)

@@ -30,6 +30,18 @@ class ArrivalSlice(NamedTuple):
     data_class: list[str]
 
 
+class ArrivalArrays(NamedTuple):
+    """Samples of one slice of time as arrays: virtual seconds (sorted), device, place of the class in the load's."""
+
+    at_s: Floats
+    device: Whole
+    place: Whole
+
+    def select(self, which: Whole) -> "ArrivalArrays":
+        """Those at these places."""
+        return ArrivalArrays(self.at_s[which], self.device[which], self.place[which])
+
+
 class _UnsortedArrivals(NamedTuple):
     """Arrivals that are not sorted by time yet."""
 
@@ -71,13 +83,22 @@ class ArrivalProcess:
 
     def draw_between(self, begin_s: float, end_s: float) -> ArrivalSlice:
         """Draw the samples of [begin_s, end_s); none after the scenario's duration."""
+        return self.to_lists(self.draw_arrays(begin_s, end_s))
+
+    def to_lists(self, some: ArrivalArrays) -> ArrivalSlice:
+        """The same samples as lists, with the names of their classes."""
+        names: list[str] = self._names[some.place].tolist()
+        return ArrivalSlice(some.at_s.tolist(), some.device.tolist(), names)
+
+    def draw_arrays(self, begin_s: float, end_s: float) -> ArrivalArrays:
+        """Draw the samples of [begin_s, end_s) as arrays; none after the scenario's duration."""
         end_s = min(end_s, self._until_s)
         if end_s <= begin_s or not self._devices:
-            return ArrivalSlice([], [], [])
+            return ArrivalArrays(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
         parts = [self._draw_usual(begin_s, end_s), *(self._draw_surge(event, begin_s, end_s) for event in self._surges)]
         at_s, device = np.concatenate([p.at_s for p in parts]), np.concatenate([p.device for p in parts])
         order = np.argsort(at_s, kind="stable")
-        return ArrivalSlice(at_s[order].tolist(), device[order].tolist(), self._draw_classes(len(order)))
+        return ArrivalArrays(at_s[order], device[order], self._draw_classes(len(order)))
 
     def _draw_usual(self, begin_s: float, end_s: float) -> _UnsortedArrivals:
         """Samples of [begin_s, end_s) without surges, by the kind of the load."""
@@ -151,11 +172,8 @@ class ArrivalProcess:
     def _draw_devices(self, count: int) -> Whole:
         return self._rng.integers(self._devices.start, self._devices.stop, count)
 
-    def _draw_classes(self, count: int) -> list[str]:
-        """Data classes of `count` samples, drawn by their shares."""
+    def _draw_classes(self, count: int) -> Whole:
+        """Data classes of `count` samples, drawn by their shares, as places in the load's list."""
         if len(self._names) == 1:
-            return [str(self._names[0])] * count
-        found: list[str] = self._names[
-            np.searchsorted(self._class_edges, self._rng.random(count), side="right")
-        ].tolist()
-        return found
+            return np.zeros(count, np.int64)
+        return np.searchsorted(self._class_edges, self._rng.random(count), side="right")

@@ -1,9 +1,10 @@
 """Network and disk conditions of a run, drawn from one seeded generator: latency, loss, repeats, failures, clock skew.
 
 Rule: it knows no device and no core. It is asked once per message, always in the order of virtual time, so that the
-same seed gives the same conditions.
+same seed gives the same conditions. What was drawn before for a question (`QuestionFate`) happens to it instead.
 """
 
+from collections.abc import Hashable, Iterable
 from random import Random
 
 import msgspec
@@ -50,13 +51,29 @@ class DeviceClock(msgspec.Struct, frozen=True, gc=False):
         return (own_s - self.skew_s) / self.rate
 
 
+class QuestionFate(msgspec.Struct, gc=False):
+    """Conditions of one question that were drawn before it was asked; None = to be drawn, or used up.
+
+    `disk_fails`: on the device. `up_s`, `down_s`: after how many seconds its frame and its verdict arrive: none if the
+    message is lost, two if it is repeated. `store_fails`, `ending_fails`: writes of the hub; `batch_fails`: its batch.
+    """
+
+    disk_fails: bool | None = None
+    up_s: tuple[float, ...] | None = None
+    store_fails: bool | None = None
+    batch_fails: bool | None = None
+    ending_fails: bool | None = None
+    down_s: tuple[float, ...] | None = None
+
+
 class ConditionSampler:
     """Sampler of the conditions in force: the usual ones of a region, or those of the newest event.
 
-    All draws come from `rng`, in the order of calls.
+    All draws come from `rng`, in the order of calls. `fates`: by question, what was drawn for it before.
     """
 
     def __init__(self, climate: EnvironmentConditions, rng: Random) -> None:
+        self.fates: dict[Hashable, QuestionFate] = {}
         self._climate = self._usual = climate
         self._spells: list[EnvironmentConditions] = []
         self._rng = rng
@@ -107,6 +124,48 @@ class ConditionSampler:
     def batch_fails(self) -> bool:
         """Draw whether one batch of the hub's engine fails."""
         return self._rng.random() < self._climate.bad_batch
+
+    # Of one question, the first time as was drawn for it before
+
+    def store_fails(self, key: Hashable) -> bool:
+        """Whether the hub's write of a question fails."""
+        fate = self.fates.get(key) if self.fates else None
+        if fate is None or fate.store_fails is None:
+            return self.disk_fails()
+        fails, fate.store_fails = fate.store_fails, None
+        return fails
+
+    def ending_fails(self, key: Hashable) -> bool:
+        """Whether the hub's write of a question's ending fails."""
+        fate = self.fates.get(key) if self.fates else None
+        if fate is None or fate.ending_fails is None:
+            return self.disk_fails()
+        fails, fate.ending_fails = fate.ending_fails, None
+        return fails
+
+    def batch_with_fails(self, keys: Iterable[Hashable]) -> bool:
+        """Whether a batch of these questions fails."""
+        fates = [fate for key in keys if (fate := self.fates.get(key))] if self.fates else []
+        drawn = [fate.batch_fails for fate in fates if fate.batch_fails is not None]
+        for fate in fates:
+            fate.batch_fails = None
+        return any(drawn) if drawn else self.batch_fails()
+
+    def draw_up(self, key: Hashable) -> tuple[float, ...]:
+        """Delays of a question's frame to the hub, as `draw_delays`."""
+        fate = self.fates.get(key) if self.fates else None
+        if fate is None or fate.up_s is None:
+            return self.draw_delays()
+        delays, fate.up_s = fate.up_s, None
+        return delays
+
+    def draw_down(self, key: Hashable) -> tuple[float, ...]:
+        """Delays of a question's verdict to its device, as `draw_delays`."""
+        fate = self.fates.get(key) if self.fates else None
+        if fate is None or fate.down_s is None:
+            return self.draw_delays()
+        delays, fate.down_s = fate.down_s, None
+        return delays
 
     def _draw_delay_s(self) -> float:
         half = self._climate.latency_s / 2

@@ -66,6 +66,22 @@ def test_the_same_seed_twice_is_the_same_json_but_for_wall_time(sim):
     assert first.to_plain(wall=False) != other.to_plain(wall=False)
 
 
+def test_the_bulk_lane_is_for_large_runs_unless_it_is_asked_for(sim):
+    small, bulk, exact = (
+        msgspec.json.decode(sim("run", "small.toml", "--json", *more).stdout, type=Outcome)
+        for more in ((), ("--bulk",), ("--exact",))
+    )
+    assert "bulk.samples" not in small.counts
+    assert small.to_plain(wall=False) == exact.to_plain(wall=False)
+    assert bulk.counts["bulk.samples"] > 0
+    assert bulk.samples == exact.samples
+
+
+def test_the_summary_says_how_much_was_decided_in_bulk(sim):
+    assert "in bulk: " in sim("run", "small.toml", "--bulk").output
+    assert "in bulk: " not in sim("run", "small.toml").output
+
+
 def test_an_unreadable_scenario_runs_nothing_and_writes_nothing(sim, tmp_path):
     done = sim("run", "small.toml", least="nan")
     assert isinstance(done.exception, ExitError)

@@ -1,0 +1,184 @@
+"""What one ordinary question leaves in a report, measured: it is asked in a region of one device on the full path.
+
+Rule: nothing of what a core says, counts or charges is written down here; a question that leaves anything but one
+verdict of the hub is not ordinary. Receipts are left out, since a verdict may come before its receipt.
+"""
+
+from collections import Counter
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from edge_agent.core.commands import Answer, RandomDraws, SampleAttributes, Store
+from edge_agent.core.core import EdgeCore
+from edge_agent.core.permissions import ClassPermissions
+from policies.decisions.budget import AccountCharge
+from policies.model.policy import AccountUnit
+from simulations.checking.events import HistoryReport
+from simulations.checking.history import HistoryChecker
+from simulations.kernel.kernel import Kernel
+from simulations.nodes.fleet import SampleBatch, SimulatedFleet
+from simulations.nodes.predictions import Predictions
+from simulations.nodes.recorder import RegionRecorder
+from simulations.nodes.services import CoreClasses
+from simulations.scenario.arrivals import ArrivalSlice
+from simulations.scenario.conditions import QuestionFate
+from wire.protocol.messages import Prediction
+
+_WARM_S, _ASKED_S, _OVER_S = 1.0, 20.0, 50.0  # within one minute, since rules may speak of the time
+_RIGHT, _WRONG = 0, 1
+_DAY = 1  # whole days since 1970, of a period of one day
+MOST_OPEN = 8  # a policy that permits fewer open questions is near that limit with any
+RECEIPTS = "hub.receipts"
+CARRIED = "air.carried"
+
+
+class SpecimenRegion(Protocol):
+    """A region of one device in calm weather, on the full path."""
+
+    kernel: Kernel
+    herd: SimulatedFleet
+    recorder: RegionRecorder
+    judge: HistoryChecker
+    cores: CoreClasses
+
+    def start_region(self) -> None:
+        """Start its hub."""
+
+    def collect_counts(self) -> dict[str, int]:
+        """Totals of whatever else was counted, by dotted name."""
+
+
+class SpecimenSample(NamedTuple):
+    """The sample that is asked about."""
+
+    data_class: str
+    confidence: float
+    audit: float
+
+
+class AnswerTariff(msgspec.Struct, frozen=True):
+    """One answer of a question. `series`: `source.why`; `early`: once it is stored; `by_hub`: right if the hub is."""
+
+    series: str
+    early: bool
+    by_hub: bool
+
+
+class QuestionTariff(msgspec.Struct, frozen=True):
+    """What an ordinary question leaves.
+
+    `sums`, `whys`: in the history; `counts`: of region and hub, without its receipt; `rule`: that permitted its
+    `frame_bytes`. `charge`: to the account of bytes; `target`: hub that it goes to; `budget_s`: how long its caller
+    waits; `last_day`: of its terms, days since 1970.
+    """
+
+    answers: tuple[AnswerTariff, ...]
+    history: HistoryReport
+    counts: dict[str, int]
+    rule: str
+    frame_bytes: int
+    charge: AccountCharge
+    target: str
+    budget_s: float
+    last_day: int
+
+
+class _Seen(NamedTuple):
+    """State of the specimen's counters."""
+
+    answers: Counter[str]
+    right: Counter[str]
+    bytes_by_rule: Counter[str]
+    counts: Counter[str]
+    history: HistoryReport
+
+
+def read_outcome(core: EdgeCore, sample: SpecimenSample, day: int = 0) -> Store | Answer:
+    """What a core at rest says to a sample: the question that it stores, or its local answer. It is changed by it."""
+    local = Prediction(_WRONG, sample.confidence, (sample.confidence,), "")
+    facts, dice = SampleAttributes(sample.data_class, day), RandomDraws("0" * 32, sample.audit)
+    found = core.on_prediction(local, facts, dice, 0.0)[0]
+    assert isinstance(found, Store | Answer)
+    return found
+
+
+def measure_tariff(region: SpecimenRegion, core: EdgeCore, sample: SpecimenSample) -> QuestionTariff | None:
+    """Ask one question in a region that was not started yet; None if it is not ordinary.
+
+    `core`: one at rest, which is changed by it. The first question makes the device known to the hub, the second
+    counts.
+    """
+    store = read_outcome(core, sample, _DAY)
+    if not isinstance(store, Store):
+        return None
+    charges = store.permit.charges
+    ruled = core.ruling.for_class(sample.data_class)
+    if not isinstance(ruled, ClassPermissions) or ruled.terms.max_open < MOST_OPEN:
+        return None
+    if len(charges) != 1 or charges[0].key != AccountUnit.BYTES or charges[0].period != _DAY:
+        return None
+    region.start_region()
+    _ask(region, sample, _WARM_S)
+    _ask(region, sample, _ASKED_S)
+    before = _see(region)
+    region.kernel.run(_ASKED_S + 3 * core_commit_s(region))
+    early = _see(region)
+    region.kernel.run(_OVER_S)
+    after = _see(region)
+    answers = [*_list_answers(before, early, early=True), *_list_answers(early, after, early=False)]
+    told = after.bytes_by_rule - before.bytes_by_rule
+    history = _difference(before.history, after.history)
+    counts = after.counts - before.counts
+    usual = history.answered == history.accepted == 1 and counts.pop(RECEIPTS, 0) == 1 and len(told) == 1
+    if not usual or [each.by_hub for each in answers if not each.early] != [True] or history.flaws:
+        return None
+    counts[CARRIED] -= 1
+    ((rule, frame_bytes),) = told.items()
+    return QuestionTariff(
+        tuple(answers), history, dict(counts), rule, frame_bytes, charges[0], store.permit.targets[0].name,
+        store.budget_s, ruled.terms.expires_day,
+    )  # fmt: skip
+
+
+def core_commit_s(region: SpecimenRegion) -> float:
+    """How long a commit takes in the region."""
+    return region.herd.ground.pace.commit_s
+
+
+def _ask(region: SpecimenRegion, sample: SpecimenSample, at_s: float) -> None:
+    """Let the device take the sample at this time; its messages take longer than its commits."""
+    region.kernel.run(at_s)
+    number, trip_s = region.herd.numbers.start, (max(0.05, 4 * core_commit_s(region)),)
+    some = ArrivalSlice([at_s], [number], [sample.data_class])
+    drawn = Predictions([_RIGHT], [sample.confidence], [_WRONG], [_RIGHT])
+    fate = QuestionFate(
+        disk_fails=False, up_s=trip_s, store_fails=False, batch_fails=False, ending_fails=False, down_s=trip_s
+    )
+    batch = SampleBatch(some, drawn, ([sample.audit], [0.5]), (int(at_s),), {0: fate})
+    region.herd.make_sampler(batch)(0)
+
+
+def _see(region: SpecimenRegion) -> _Seen:
+    record = region.recorder.record
+
+    def total(rows: dict[str, list[int]]) -> Counter[str]:
+        return Counter({name: sum(row) for name, row in rows.items()})
+
+    return _Seen(
+        total(record.answers), total(record.right), total(record.bytes_by_rule), Counter(region.collect_counts()),
+        region.judge.make_report(region.kernel.now),
+    )  # fmt: skip
+
+
+def _list_answers(before: _Seen, after: _Seen, *, early: bool) -> list[AnswerTariff]:
+    """Answers between two moments; the hub's label was the right one, the device's was not."""
+    told, right = after.answers - before.answers, after.right - before.right
+    return [AnswerTariff(name, early, bool(right[name])) for name in told.elements()]
+
+
+def _difference(before: HistoryReport, after: HistoryReport) -> HistoryReport:
+    """What a history has gained."""
+    whys = Counter(after.whys) - Counter(before.whys)
+    sums = {name: getattr(after, name) - getattr(before, name) for name in HistoryReport.SUMS}
+    return HistoryReport(**sums, flaws=dict(after.flaws), whys=dict(whys), stories=())
