@@ -53,9 +53,12 @@ def test_the_applications_wheel_ships_neither_clients_nor_examples():
     assert shipped == {"wire", "policies", "models", "edge_agent", "cloud_hub"}
 
 
-def test_a_program_asks_and_gets_the_correction_in_five_lines():
+def test_a_program_asks_and_gets_the_correction_in_five_lines_and_without_the_client_in_twelve():
     [block] = [each for each in of_mark(ROOT / "README.md", "live") if each.language == "python"]
     lines = [line for line in block.text.splitlines() if line.strip()]
     assert len(lines) == 5
     assert "skerry_client" in lines[0]
     assert {".ask(", ".correction("} <= {part for part in (".ask(", ".correction(") if part in block.text}
+    [plain] = [each for each in of_mark(ROOT / "docs" / "clients.md", "live") if "/v2/models/" in each.text]
+    assert len([line for line in plain.text.splitlines() if line.strip()]) == 12
+    assert "skerry_client" not in plain.text
