@@ -93,11 +93,11 @@ class QuestionMemory:
 
     def count_for_device(self, device: str) -> int:
         """Number of open questions of a device."""
-        return self._per_device[device]
+        return self._per_device.get(device, 0)  # not [...]: a Counter's default is a call in Python
 
     def count_for_tenant(self, tenant: str) -> int:
         """Number of open questions of all devices of a tenant."""
-        return self._per_tenant[tenant]
+        return self._per_tenant.get(tenant, 0)
 
     @property
     def tenants(self) -> int:

@@ -13,6 +13,7 @@ from wire.protocol.topics import compute_shard
 
 Whole = npt.NDArray[np.int64]
 _EPOCH = 2**62  # a random number of 63 bits: its size is that of nearly all
+_TENS = 10 ** np.arange(1, 18)
 _STEPS = np.array([128, 256, 65_536])  # from here on a number takes a byte more, or two
 _SEQS = (1, 128, 256, 65_536)  # the least of each size
 
@@ -33,14 +34,20 @@ class FrameSizes:
         for unknown in np.unique(place[self._shard[place] < 0]).tolist():
             self._shard[unknown] = compute_shard(format_device_name(self._first + unknown))
         shard, size = self._shard[place], np.searchsorted(_STEPS, seq, side="right")
-        digits = np.char.str_len((place + self._first).astype(np.str_))
-        keys, which = np.unique(np.stack([shard >= 128, digits, size]), axis=1, return_inverse=True)
-        sizes = [_measure_header(200 if high else 0, int(long), int(big)) for high, long, big in keys.T.tolist()]
-        found: Whole = np.array(sizes, np.int64)[which.reshape(-1)] - self._base
+        digits = 1 + np.searchsorted(_TENS, place + self._first, side="right")
+        keys, which = np.unique((2 * digits + (shard >= 128)) * len(_SEQS) + size, return_inverse=True)
+        found: Whole = np.array([_measure_key(key) for key in keys.tolist()], np.int64)[which] - self._base
         return found
 
 
 @cache
+def _measure_key(key: int) -> int:
+    """Bytes of a clear part by number of digits, half of the shards, and size class of the seq."""
+    rest, size = divmod(key, len(_SEQS))
+    digits, high = divmod(rest, 2)
+    return _measure_header(200 if high else 0, digits, size)
+
+
 def _measure_header(shard: int, digits: int, size: int) -> int:
     """Bytes of a question's clear part: of a device whose number has so many digits, a seq of size class `size`."""
     header = FrameHeader(

@@ -52,6 +52,7 @@ from wire.protocol.messages import (
 )
 from wire.protocol.topics import TopicChannel, compute_shard
 
+_WRITES = frozenset((Answer, Correction, Finish, RaiseSpend))
 TIMER_S = 1e-3  # timers fire late, never early
 _UNSIGNED = bytes(codec.SIGNATURE_BYTES)
 
@@ -236,14 +237,14 @@ class SimulatedDevice:
         """Execute the core's commands; what must be durable goes through the writer in one commit."""
         writes: list[Write] = []
         for command in commands:
-            if isinstance(command, WakeAt):
+            if type(command) in _WRITES:
+                writes.append(command)  # type: ignore[arg-type]
+            elif isinstance(command, WakeAt):
                 self._ground.kernel.schedule_at(
                     self.clock.true_time_at(command.when) + TIMER_S, self.on_alarm, self.core
                 )
             elif isinstance(command, MarkState):
                 self._marks[command.seq] = command
-            elif isinstance(command, Answer | Correction | Finish | RaiseSpend):
-                writes.append(command)
             else:
                 self._execute(command)
         if writes:

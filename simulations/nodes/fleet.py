@@ -160,8 +160,7 @@ class SimulatedFleet:
         """
         device, place = SimulatedDevice(number, self), number - self._first
         ups = ups or self.wires.links_up(number)
-        idle = self._idle.get((_policy_hash(device.policy), self._kind[place] & 1, ups))
-        core = idle.pop() if idle else self.new_core(device.policy, self._kind[place] & 1, ups)
+        core = self._take_core(device.policy, self._kind[place] & 1, ups)
         disk = device.disk = self.ground.cores.disk(device.name, self.epoch_of(number), self.ground.judge.on_event)
         disk.next_seq = self._next_seq[place]
         disk.spend = self._spends.pop(number) if number in self._spends else self._stored_spend(place)
@@ -172,6 +171,21 @@ class SimulatedFleet:
         if self.told_awake is not None:
             self.told_awake(device)
         return device
+
+    def _take_core(self, policy: Policy | None, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
+        """A core at rest for a device of this kind: one that another device left, or a new one."""
+        name, all_up = _policy_hash(policy), (True,) * len(ups)
+        idle = self._idle.get((name, kind, ups))
+        if idle:
+            return idle.pop()
+        idle = self._idle.get((name, kind, all_up))
+        if not idle:
+            return self.new_core(policy, kind, ups)
+        core = idle.pop()
+        for line, up in zip(self.wires.lines, ups, strict=True):
+            if not up:
+                core.on_link(up=False, now=0.0, name=line)
+        return core
 
     def _stored_spend(self, place: int) -> BudgetSpend:
         spent = self._spent[place]

@@ -27,6 +27,7 @@ TEXT_CLASS_BYTES = 512
 _PREFIX_BYTES = 4
 _DETAIL_CHARS = 120
 
+_SUITES = {int(suite): suite for suite in CipherSuite}
 _encoder = msgspec.msgpack.Encoder()
 _header_decoder = msgspec.msgpack.Decoder(FrameHeader)
 _escalation_decoder = msgspec.msgpack.Decoder(Escalation)
@@ -82,10 +83,10 @@ def split_frame(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
 
 
 def parse_suite(value: int) -> CipherSuite:
-    try:
-        return CipherSuite(value)
-    except ValueError:
-        raise RemoteError(Fault.SUITE, f"suite {value:#04x} is not spoken here") from None
+    suite = _SUITES.get(value)
+    if suite is None:
+        raise RemoteError(Fault.SUITE, f"suite {value:#04x} is not spoken here")
+    return suite
 
 
 class _PlainPrediction(msgspec.Struct, frozen=True, array_like=True, gc=False):
