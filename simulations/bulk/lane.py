@@ -276,7 +276,8 @@ class BulkLane:
         usual = times.peak <= min(self._region.max_batch, _CALM * limits.max_queued)
         usual = usual and times.busy_s <= _CALM * slots * lasts_s
         usual = usual and len(asked.which) <= _CALM * lasts_s * limits.tenant_rate_per_s
-        return usual and int(np.bincount(asked.place).max()) <= _CALM * lasts_s * limits.device_rate_per_s
+        most = int(np.unique(asked.place, return_counts=True)[1].max())
+        return usual and most <= max(1.0, _CALM * lasts_s * limits.device_rate_per_s)
 
     def _count_questions(
         self, portion: SamplePortion, asked: _Questions, lives: _Lives, taken: tuple[Flags, Whole], table: DecisionTable

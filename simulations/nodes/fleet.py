@@ -231,6 +231,7 @@ class SimulatedFleet:
         key = _policy_hash(device.policy), self._kind[place] & 1, self.wires.links_up(number)
         self._idle.setdefault(key, []).append(core)
         device.core = None
+        del device.writer  # which refers to the device: without it nothing keeps what rests until a collection
         del self._awake[number]
 
     # What a device is asked for when it wakes
