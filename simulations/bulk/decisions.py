@@ -17,6 +17,7 @@ from edge_agent.core.permissions import ClassPermissions
 from policies.decisions.escalation import EscalationAction
 from policies.model.reasons import DecisionReason
 from simulations.bulk.boundaries import CELLS, CellDecision, ClassBoundaries, find_boundaries
+from simulations.bulk.repeats import MEASURED
 from simulations.bulk.tariff import QuestionTariff, SpecimenRegion, SpecimenSample, measure_tariff, read_outcome
 from simulations.scenario.arrivals import ArrivalArrays
 
@@ -37,8 +38,8 @@ class CoreMaker(Protocol):
 class DecisionTable:
     """Decisions of one moment. A code is (kind * classes + class) * 4 + cell.
 
-    `usable`, `asks`, `budget_s`, `charge_bytes`, `limit_bytes`, `last_day`: by code. `tariffs`, `cells`: of those that
-    are usable.
+    `usable`, `asks`, `budget_s`, `charge_bytes`, `limit_bytes`, `last_day`: by code; `repeats`: by code and case,
+    whether a second copy is ordinary. `tariffs`, `cells`: of those that are usable.
     """
 
     def __init__(self, classes: int) -> None:
@@ -52,6 +53,7 @@ class DecisionTable:
         self.charge_bytes = np.zeros(size, np.int64)
         self.limit_bytes = np.zeros(size, np.int64)
         self.last_day = np.zeros(size, np.int64)
+        self.repeats = np.zeros((size, len(MEASURED)), np.bool_)
         self.cells: dict[int, CellDecision] = {}
         self.tariffs: dict[int, QuestionTariff] = {}
 
@@ -68,6 +70,7 @@ class DecisionTable:
                 self.budget_s[code] = tariff.budget_s
                 self.charge_bytes[code], self.limit_bytes[code] = tariff.charge.amount, tariff.charge.limit
                 self.last_day[code] = tariff.last_day
+                self.repeats[code, list(tariff.repeats)] = True
 
     def find_codes(
         self, kind: Whole, some: ArrivalArrays, confidence: npt.NDArray[np.float64], audit: npt.NDArray[np.float64]

@@ -49,8 +49,8 @@ class QuestionDraws(NamedTuple):
 
     @property
     def fails(self) -> Flags:
-        """Questions that something happens to beyond being answered: a loss, a frame that comes twice, a failure."""
-        return self.up.lost | self.up.twice | self.down.lost | self.disk_fails | self.store_fails | self.ending_fails
+        """Questions that something happens to beyond being answered: a loss or a failure."""
+        return self.up.lost | self.down.lost | self.disk_fails | self.store_fails | self.ending_fails
 
     def fate_of(self, which: int, *, batch_fails: bool) -> QuestionFate:
         """The same conditions for the full path; of a lost frame those that come after it are drawn there."""

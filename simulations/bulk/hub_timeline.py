@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from cloud_hub.core.context import STREAMS
 from policies.serving.batching import choose_batch_size
+from simulations.nodes.services import RegionServices
+from simulations.scenario.types import Region
 
 _FOUND, _STORED, _ENDED = range(3)
 
@@ -32,12 +34,21 @@ class HubPace(msgspec.Struct, frozen=True):
     max_batch: int
 
 
+def build_pace(ground: RegionServices, region: Region) -> HubPace:
+    """Pace of a region's hub."""
+    pace = ground.pace
+    return HubPace(pace.commit_s, pace.round_s, region.cost_base_s, region.cost_item_s, region.slots, region.max_batch)
+
+
 class HubTimes(msgspec.Struct):
     """Times of each question in virtual seconds; `receipted_s` inf = its verdict came first.
 
+    `admitted_s`: after the lookup, if there was one; `stored_s`, `computed_s`, `sent_s`: the question, its verdict.
     `batch`: number of its batch; `peak`: most that waited at once; `busy_s`: of all engines together.
     """
 
+    admitted_s: npt.NDArray[np.float64]
+    stored_s: npt.NDArray[np.float64]
     computed_s: npt.NDArray[np.float64]
     sent_s: npt.NDArray[np.float64]
     receipted_s: npt.NDArray[np.float64]
@@ -87,7 +98,8 @@ class HubTimeline:
         """Times of questions that arrive at these sorted times from these devices."""
         count = len(arrivals_s)
         self._places = places
-        self._computed, self._sent, self._receipted = [inf] * count, [inf] * count, [inf] * count
+        self._admitted, self._stored, self._receipted = [inf] * count, [inf] * count, [inf] * count
+        self._computed, self._sent = [inf] * count, [inf] * count
         self._batch_of, self._peak, self._busy_s = [0] * count, 0, 0.0
         self._group: list[tuple[int, int]] = []  # what is in the next commit
         self._flush_s = self._round_s = inf
@@ -98,8 +110,8 @@ class HubTimeline:
             self._arrive(question, at_s)
         self._run_until(inf)
         return HubTimes(
-            np.array(self._computed), np.array(self._sent), np.array(self._receipted),
-            np.array(self._batch_of, np.int64), self._peak, self._busy_s,
+            np.array(self._admitted), np.array(self._stored), np.array(self._computed), np.array(self._sent),
+            np.array(self._receipted), np.array(self._batch_of, np.int64), self._peak, self._busy_s,
         )  # fmt: skip
 
     def _run_until(self, until_s: float) -> None:
@@ -121,12 +133,16 @@ class HubTimeline:
 
     def _arrive(self, question: int, now_s: float) -> None:
         if self._known.touch(self._places[question]):
-            self._submit(_STORED, question, now_s)
-            self._waiting.append(question)
+            self._admit(question, now_s)
         else:
             self._submit(_FOUND, question, now_s)
         if self._round_s == inf:
             self._round_s = now_s + self._pace.round_s
+
+    def _admit(self, question: int, now_s: float) -> None:
+        self._admitted[question] = now_s
+        self._submit(_STORED, question, now_s)
+        self._waiting.append(question)
 
     def _submit(self, what: int, question: int, now_s: float) -> None:
         if not self._group:
@@ -142,12 +158,12 @@ class HubTimeline:
                 continue
             due = True
             if what == _STORED:
+                self._stored[question] = now_s
                 if self._computed[question] == inf:
                     self._receipted[question] = now_s
             else:
                 self._known.add(self._places[question])
-                self._submit(_STORED, question, now_s)
-                self._waiting.append(question)
+                self._admit(question, now_s)
         if due:
             self._form_batches(now_s)
 

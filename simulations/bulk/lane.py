@@ -17,10 +17,11 @@ from simulations.bulk.checks import LaneChecker, LaneSamples
 from simulations.bulk.decisions import DecisionBook, DecisionTable
 from simulations.bulk.draws import QuestionDraws, draw_questions
 from simulations.bulk.frame_sizes import FrameSizes
-from simulations.bulk.hub_timeline import HubPace, HubTimeline, HubTimes, KnownStreams
+from simulations.bulk.hub_timeline import HubTimeline, HubTimes, KnownStreams, build_pace
+from simulations.bulk.repeats import RepeatCase, find_cases
 from simulations.bulk.resting_state import AskedQuestions, DeviceClocks, charge_questions
 from simulations.bulk.tally import AnswerFacts, BulkTally, QuestionFacts
-from simulations.bulk.tariff import CARRIED, RECEIPTS, SpecimenRegion
+from simulations.bulk.tariff import CARRIED, RECEIPTS, QuestionTariff, SpecimenRegion
 from simulations.bulk.windows import EventWindows
 from simulations.nodes.device import SimulatedDevice
 from simulations.nodes.fleet import SimulatedFleet
@@ -35,6 +36,7 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]
 
+_ECHO_S = 1.0  # for so long what a hub says to a second copy may be on its way
 _TAIL_S = 5.0  # before the end of the load, when conditions change: all on the full path
 _MINUTE_S = 60.0  # cores look around so often where rules speak of the time
 _IN_TIME = 0.95  # of its caller's time and of the retry a verdict may take
@@ -76,7 +78,10 @@ class _Questions(NamedTuple):
 
 
 class _Lives(NamedTuple):
-    """What would become of them: verdict made, arrived first and last, outcome on disk, receipt sent; inf = never."""
+    """What would become of them: verdict made, arrived first and last, outcome on disk, receipt sent; inf = never.
+
+    `case`: of the second copy of a frame; `quiet_s`: when nothing more is on its way.
+    """
 
     draws: QuestionDraws
     batch_fails: Flags
@@ -85,6 +90,8 @@ class _Lives(NamedTuple):
     heard_last_s: Floats
     over_s: Floats
     receipted: Flags
+    case: Whole
+    quiet_s: Floats
 
 
 class BulkLane:
@@ -105,15 +112,7 @@ class BulkLane:
         self._known = KnownStreams()
         self._life = 0
         self._region = region = next(each for each in scenario.regions if each.name == ground.name)
-        pace = HubPace(
-            ground.pace.commit_s,
-            ground.pace.round_s,
-            region.cost_base_s,
-            region.cost_item_s,
-            region.slots,
-            region.max_batch,
-        )
-        self._timeline = HubTimeline(pace, self._known)
+        self._timeline = HubTimeline(build_pace(ground, region), self._known)
         self._windows = EventWindows(scenario, ground.name, herd.numbers)
         self._book = DecisionBook(ground.classes, herd, specimen, rng)
         self._checker = LaneChecker(herd, ground.classes, rng)
@@ -218,10 +217,12 @@ class BulkLane:
         """Ask what is ordinary; returns the fates of the others, and which were asked."""
         lives = self._foresee(asked, portion.end_s - portion.begin_s, table)
         device = asked.place + self._first
-        ordinary = ~(lives.draws.fails | lives.batch_fails) & (lives.over_s < until_s)
+        ordinary = ~(lives.draws.fails | lives.batch_fails) & (lives.quiet_s < until_s)
         in_time_s = _IN_TIME * np.minimum(table.budget_s[asked.code], self._ground.setup.limits.resend_base_s)
         ordinary &= lives.heard_s - asked.at_s < in_time_s
-        ordinary &= ~self._is_struck(device, asked.at_s, np.where(np.isfinite(lives.over_s), lives.over_s, asked.at_s))
+        until_quiet_s = np.where(np.isfinite(lives.quiet_s), lives.quiet_s, asked.at_s)
+        ordinary &= ~self._is_struck(device, asked.at_s, until_quiet_s)
+        ordinary &= np.where(lives.case >= 0, table.repeats[asked.code, lives.case], lives.case == RepeatCase.NONE)
         order = np.lexsort((asked.at_s, asked.place))
         place, at_s, code = asked.place[order], asked.at_s[order], asked.code[order]
         alone = ~_overlap(place, at_s, lives.over_s[order])
@@ -267,8 +268,16 @@ class BulkLane:
         receipted[come] = np.isfinite(times.receipted_s)
         if not self._is_calm(asked, lasts_s, times):
             sent_s[:] = np.inf
+        again_s = (arrives_s - draws.up.earliest_s + draws.up.latest_s)[come]
+        case = np.full(count, RepeatCase.NONE, np.int64)
+        case[come] = np.where(draws.up.twice[come], find_cases(times, again_s), RepeatCase.NONE)
         heard_s, last_s = sent_s + draws.down.earliest_s, sent_s + draws.down.latest_s
-        return _Lives(draws, batch_fails, computed_s, heard_s, last_s, heard_s + ground.pace.commit_s, receipted)
+        said_again = come[case[come] == RepeatCase.ENDED]  # the verdict is sent once more
+        echo_s = draws.down.second_s[said_again] + again_s[case[come] == RepeatCase.ENDED]
+        last_s[said_again] = np.maximum(last_s[said_again], echo_s)
+        over_s = heard_s + ground.pace.commit_s
+        quiet_s = over_s + np.where(case == RepeatCase.NONE, 0.0, draws.up.latest_s + _ECHO_S)
+        return _Lives(draws, batch_fails, computed_s, heard_s, last_s, over_s, receipted, case, quiet_s)
 
     def _is_calm(self, asked: _Questions, lasts_s: float, times: HubTimes) -> bool:
         """Whether a hub is far from what it may admit and can compute in a portion of `lasts_s`."""
@@ -284,6 +293,7 @@ class BulkLane:
     ) -> None:
         """Count what is asked in bulk. `taken`: which these are, and the number of each question."""
         lane, seq = taken
+        messages = 0
         answers, questions, commit_s = list[AnswerFacts](), list[QuestionFacts](), self._ground.pace.commit_s
         extra = self._sizes.find_extra(asked.place, seq)
         truth = portion.drawn.truth[asked.which]
@@ -297,20 +307,30 @@ class BulkLane:
                 answers.append(AnswerFacts(each.series, said_s, said_s - at_s, right))
             questions.append(QuestionFacts(tariff, over_s, at_s + commit_s, tariff.frame_bytes + extra[here]))
             self.counts.update({name: count * len(at_s) for name, count in tariff.counts.items()})
+            messages += self._count_repeats(tariff, lives.case[here])
         self._tally.add(answers, questions)
-        self._count_messages(lives, lane)
-
-    def _count_messages(self, lives: _Lives, lane: Flags) -> None:
-        """Count receipts, which nothing depends on once the verdict has come, and verdicts that come twice."""
-        climate, receipts = self._ground.climate, int((lives.receipted & lane).sum())
-        luck = self._rng.random(receipts)
-        lost, twice = (
-            int((luck < climate.loss).sum()),
-            int(((luck >= climate.loss) & (luck < climate.loss + climate.repeats)).sum()),
-        )
+        receipts = int((lives.receipted & lane).sum())
         self.counts["bulk.questions"] += int(lane.sum())
         self.counts[RECEIPTS] += receipts
-        self.counts[CARRIED] += receipts - lost + twice + int((lives.draws.down.twice & lane).sum())
+        self.counts[CARRIED] += int((lives.draws.down.twice & lane).sum())
+        self._count_messages(receipts + messages)
+
+    def _count_repeats(self, tariff: QuestionTariff, case: Whole) -> int:
+        """Count what second copies add, and the copies; returns how many messages the hub sends for them."""
+        messages = 0
+        for each, added in tariff.repeats.items():
+            times = int((case == each).sum())
+            self.counts.update({name: count * times for name, count in added.counts.items()})
+            self.counts[CARRIED] += times
+            messages += added.messages * times
+        return messages
+
+    def _count_messages(self, sent: int) -> None:
+        """Count messages of the hub that nothing depends on: receipts before a verdict, and what it says again."""
+        climate, luck = self._ground.climate, self._rng.random(sent)
+        lost = int((luck < climate.loss).sum())
+        twice = int((luck < climate.loss + climate.repeats).sum()) - lost
+        self.counts[CARRIED] += sent - lost + twice
         self.counts["air.gone"] += lost
 
 

@@ -8,12 +8,15 @@ from collections import Counter
 from typing import NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from edge_agent.core.commands import Answer, RandomDraws, SampleAttributes, Store
 from edge_agent.core.core import EdgeCore
 from edge_agent.core.permissions import ClassPermissions
 from policies.decisions.budget import AccountCharge
 from policies.model.policy import AccountUnit
+from simulations.bulk.hub_timeline import HubTimeline, KnownStreams, build_pace
+from simulations.bulk.repeats import RepeatCase, RepeatTariff, choose_delays
 from simulations.checking.events import HistoryReport
 from simulations.checking.history import HistoryChecker
 from simulations.kernel.kernel import Kernel
@@ -25,7 +28,9 @@ from simulations.scenario.arrivals import ArrivalSlice
 from simulations.scenario.conditions import QuestionFate
 from wire.protocol.messages import Prediction
 
-_WARM_S, _ASKED_S, _OVER_S = 1.0, 20.0, 50.0  # within one minute, since rules may speak of the time
+# within one minute, since rules may speak of the time
+_WARM_S, _ASKED_S, _OVER_S = 1.0, 10.0, 20.0
+_AGAIN_S, _PAUSE_S = 20.0, 8.0
 _RIGHT, _WRONG = 0, 1
 _DAY = 1  # whole days since 1970, of a period of one day
 MOST_OPEN = 8  # a policy that permits fewer open questions is near that limit with any
@@ -70,7 +75,7 @@ class QuestionTariff(msgspec.Struct, frozen=True):
 
     `sums`, `whys`: in the history; `counts`: of region and hub, without its receipt; `rule`: that permitted its
     `frame_bytes`. `charge`: to the account of bytes; `target`: hub that it goes to; `budget_s`: how long its caller
-    waits; `last_day`: of its terms, days since 1970.
+    waits; `last_day`: of its terms, days since 1970. `repeats`: what a second copy of its frame adds.
     """
 
     answers: tuple[AnswerTariff, ...]
@@ -82,6 +87,7 @@ class QuestionTariff(msgspec.Struct, frozen=True):
     target: str
     budget_s: float
     last_day: int
+    repeats: dict[RepeatCase, RepeatTariff] = {}
 
 
 class _Seen(NamedTuple):
@@ -135,10 +141,35 @@ def measure_tariff(region: SpecimenRegion, core: EdgeCore, sample: SpecimenSampl
         return None
     counts[CARRIED] -= 1
     ((rule, frame_bytes),) = told.items()
-    return QuestionTariff(
+    tariff = QuestionTariff(
         tuple(answers), history, dict(counts), rule, frame_bytes, charges[0], store.permit.targets[0].name,
         store.budget_s, ruled.terms.expires_day,
     )  # fmt: skip
+    return replace(tariff, repeats=_measure_repeats(region, sample, tariff))
+
+
+def _measure_repeats(
+    region: SpecimenRegion, sample: SpecimenSample, tariff: QuestionTariff
+) -> dict[RepeatCase, RepeatTariff]:
+    """What a second copy adds in each case in which it changes nothing else."""
+    ground, known = region.herd.ground, KnownStreams()
+    known.add(0)
+    alone = HubTimeline(build_pace(ground, ground.scenario.regions[0]), known).follow([0.0], [0])
+    found: dict[RepeatCase, RepeatTariff] = {}
+    for turn, (case, delay_s) in enumerate(choose_delays(alone).items()):
+        at_s = _AGAIN_S + turn * _PAUSE_S
+        region.kernel.run(at_s)
+        before = _see(region)
+        _ask(region, sample, at_s, delay_s)
+        region.kernel.run(at_s + _PAUSE_S)
+        after = _see(region)
+        more = Counter(after.counts)
+        more.subtract(before.counts)
+        more.subtract({**tariff.counts, RECEIPTS: 1, CARRIED: tariff.counts[CARRIED] + 2})
+        if _difference(before.history, after.history) == tariff.history and min(more.values()) >= 0:
+            messages = more.pop(CARRIED)
+            found[case] = RepeatTariff({name: count for name, count in more.items() if count}, messages)
+    return found
 
 
 def core_commit_s(region: SpecimenRegion) -> float:
@@ -146,14 +177,18 @@ def core_commit_s(region: SpecimenRegion) -> float:
     return region.herd.ground.pace.commit_s
 
 
-def _ask(region: SpecimenRegion, sample: SpecimenSample, at_s: float) -> None:
-    """Let the device take the sample at this time; its messages take longer than its commits."""
+def _ask(region: SpecimenRegion, sample: SpecimenSample, at_s: float, again_s: float = 0.0) -> None:
+    """Let the device take the sample at this time; its messages take longer than its commits.
+
+    `again_s`: so much later the question's frame arrives once more; 0 = it does not.
+    """
     region.kernel.run(at_s)
     number, trip_s = region.herd.numbers.start, (max(0.05, 4 * core_commit_s(region)),)
     some = ArrivalSlice([at_s], [number], [sample.data_class])
     drawn = Predictions([_RIGHT], [sample.confidence], [_WRONG], [_RIGHT])
+    up_s = (*trip_s, trip_s[0] + again_s) if again_s else trip_s
     fate = QuestionFate(
-        disk_fails=False, up_s=trip_s, store_fails=False, batch_fails=False, ending_fails=False, down_s=trip_s
+        disk_fails=False, up_s=up_s, store_fails=False, batch_fails=False, ending_fails=False, down_s=trip_s
     )
     batch = SampleBatch(some, drawn, ([sample.audit], [0.5]), (int(at_s),), {0: fate})
     region.herd.make_sampler(batch)(0)

@@ -129,6 +129,15 @@ def test_rules_that_speak_of_the_time_are_asked_again_every_minute() -> None:
     assert lane.counts["bulk.questions"] > 300
 
 
+def test_frames_that_come_twice_change_no_answer_and_add_what_was_measured() -> None:
+    full, lane = both_ways(fleet(climate=msgspec.structs.replace(CALM, repeats=0.5)))
+    assert totals(full.answers) == totals(lane.answers)
+    assert full.history == lane.history
+    assert lane.counts["bulk.questions"] > 0.7 * lane.history.accepted
+    for name in ("hub.duplicates", "hub.receipts", "air.carried"):
+        assert lane.counts[name] == pytest.approx(full.counts[name], rel=0.15)
+
+
 def mean_bin(outcomes: list[Outcome]) -> float:
     """Mean latency bin of the hub's answers."""
     bins = [

@@ -12,7 +12,8 @@ from policies.model.reasons import DecisionReason
 from simulations.bulk.boundaries import CellDecision, ClassBoundaries, find_boundaries
 from simulations.bulk.decisions import deny_question
 from simulations.bulk.draws import draw_questions
-from simulations.bulk.hub_timeline import HubPace, HubTimeline, KnownStreams
+from simulations.bulk.hub_timeline import HubPace, HubTimeline, HubTimes, KnownStreams
+from simulations.bulk.repeats import RepeatCase, choose_delays, find_cases
 from simulations.bulk.tally import find_latency_bins
 from simulations.bulk.tariff import SpecimenSample
 from simulations.bulk.windows import EventWindows
@@ -111,6 +112,23 @@ def test_a_stream_that_is_not_remembered_is_looked_up_first_and_then_gets_no_rec
     assert times.computed_s[0] == pytest.approx(1.005 + 0.0045)
     assert times.receipted_s[0] == np.inf  # the verdict is in the commit that stores the question
     assert times.sent_s[0] == pytest.approx(1.010)
+
+
+def test_a_second_copy_meets_its_question_as_far_as_it_has_come() -> None:
+    timeline, known = HubTimeline(PACE, KnownStreams()), KnownStreams()
+    known.add(7)
+    looked_up, remembered = timeline.follow([1.0], [7]), HubTimeline(PACE, known).follow([1.0], [7])
+    assert find_cases(looked_up, np.array([1.001])) == [RepeatCase.LOOKING]
+    after_s = {case: np.array([1.0 + delay_s]) for case, delay_s in choose_delays(_from_zero(remembered)).items()}
+    assert set(after_s) == {RepeatCase.OPEN, RepeatCase.STORED, RepeatCase.ENDING, RepeatCase.ENDED}
+    assert all(find_cases(remembered, again_s) == [case] for case, again_s in after_s.items())
+
+
+def _from_zero(times: HubTimes) -> HubTimes:
+    """The same times of a question that arrived a second earlier."""
+    return msgspec.structs.replace(
+        times, stored_s=times.stored_s - 1, computed_s=times.computed_s - 1, sent_s=times.sent_s - 1
+    )
 
 
 def test_questions_that_find_all_engines_busy_gather_into_a_batch() -> None:
