@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness.figures import Figure, find_median
-from benchmarks.large.loading import drop_pages, time_reading
+from benchmarks.large.loading import back_memory, drop_pages, time_reading
 from models.bundle.hub_part import open_hub_part
 from simulations.processes import ProcessHarness
 from tests.live.doubles.stack import LAYER_BYTES, make_stack_version
@@ -31,7 +31,7 @@ def measure_on_demand(folder: Path) -> list[Figure]:
     terms = (
         f"{spent:.2f} s over {read_s:.2f} s for weights of {parts[0].manifest.weight_bytes / GIB:.2f} GiB, the longest "
         f"{max(cold_s):.2f} s; {len(cold_s)} questions over the web, page cache dropped before each; the next question "
-        f"took {find_median(warm_s) * 1e3:.0f} ms; loaded_gib = 1.5",
+        f"took {find_median(warm_s) * 1e3:.0f} ms; loaded_gib = 1.5, max_batch = 1",
     )
     return [
         Figure("version that is away, 1 GiB: answer over reading its file once", spent / read_s, "x", 2.0, terms=terms)
@@ -44,10 +44,12 @@ async def _ask_in_turns(
     """Seconds of questions for versions that have to be loaded first, and of those right after them."""
     cold, warm = list[float](), list[float]()
     async with ProcessHarness(stage_folder) as stage:
-        await stage.start_hub(paths, {"engine": {"ready_s": READY_S, "loaded_gib": 1.5, "precision": "float32"}})
+        engine = {"ready_s": READY_S, "loaded_gib": 1.5, "precision": "float32"}
+        await stage.start_hub(paths, {"engine": engine, "hub": {"max_batch": 1}})
         await _time_question(stage, VERSIONS[-1])  # the newest is the one that is loaded
         for version, own in [*zip(VERSIONS, files, strict=True)] * ROUNDS:
             drop_pages(own)
+            back_memory(GIB)
             cold.append(await _time_question(stage, version))
             warm.append(await _time_question(stage, version))
     return cold, warm
