@@ -128,10 +128,12 @@ class _TenantFlow(Generic[T]):
 class FairQueue(Generic[T]):
     """Queue of items of many tenants and devices; `take_next` returns them in fair order.
 
-    Items of one device keep theirs.
+    Items of one device keep theirs. An item that comes and goes alone touches no clock: with the last item all of the
+    past is forgotten anyway.
     """
 
     def __init__(self) -> None:
+        self._lone: tuple[FlowKey, float, T] | None = None  # the only item, as long as no other came to it
         self._reset()
 
     def _reset(self) -> None:
@@ -148,6 +150,7 @@ class FairQueue(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Everything that waits, in no order."""
+        self._place_lone()
         return (item for flow in self._flows.values() for queue in flow.items.values() for _, item in queue)
 
     def estimate_ahead(self, band: int, tenant: str) -> float:
@@ -156,6 +159,7 @@ class FairQueue(Generic[T]):
         Its own, what it had lately more than the others, and as many of each other tenant that waits in the band; for
         each of these, what the other bands have of turns.
         """
+        self._place_lone()
         flow, turns = self._flows.get((band, tenant)), self._turns[band]
         own, tenants = flow.count if flow else 0, len(turns) + (flow is None)
         shares = BAND_SHARES[band]
@@ -166,6 +170,20 @@ class FairQueue(Generic[T]):
 
     def put(self, place: FlowKey, weight: float, item: T) -> None:
         """Append an item to its flow. `weight`: what the flow is charged when it is taken."""
+        if not self._size:
+            self._lone, self._size = (place, weight, item), 1
+            return
+        self._place_lone()
+        self._place(place, weight, item)
+        self._size += 1
+
+    def _place_lone(self) -> None:
+        """Put the item that was alone where all others are."""
+        if self._lone is not None:
+            lone, self._lone = self._lone, None
+            self._place(*lone)
+
+    def _place(self, place: FlowKey, weight: float, item: T) -> None:
         self._peeked = None
         band, tenant, device = place
         flow = self._flows.setdefault((band, tenant), _TenantFlow())
@@ -175,10 +193,11 @@ class FairQueue(Generic[T]):
         self._turns[band].enter(tenant)
         self._bands.enter(band)
         self._count[band] += 1
-        self._size += 1
 
     def peek(self) -> T:
         """The item that `take_next` would return. Raises IndexError if nothing waits."""
+        if self._lone is not None:
+            return self._lone[2]
         place = self._peeked = self._next_flow()
         return self._flows[place[:2]].items[place.device][0][1]
 
@@ -195,6 +214,7 @@ class FairQueue(Generic[T]):
 
     def remove_unless(self, keep: Callable[[T], bool]) -> list[T]:
         """Remove and return all items that `keep` refuses; nobody is charged."""
+        self._place_lone()
         self._peeked = None
         gone: list[T] = []
         for (band, tenant), flow in list(self._flows.items()):
@@ -206,6 +226,9 @@ class FairQueue(Generic[T]):
         return gone
 
     def _pop(self, *, charged: bool) -> T:
+        if self._lone is not None:
+            (_, _, item), self._lone, self._size = self._lone, None, 0
+            return item
         place, self._peeked = self._next_flow(), None
         flow = self._flows[place[:2]]
         weight, item = flow.items[place.device].popleft()

@@ -174,7 +174,7 @@ def pad_plaintext(data: bytes, fixed_bytes: int = 0) -> bytes:
 def unpad_plaintext(padded: bytes) -> bytes:
     """Remove the padding. Raises RemoteError(PADDING) if the length is wrong or a filling byte is not zero."""
     size = int.from_bytes(padded[:4], "big")
-    if len(padded) < 4 or size > len(padded) - 4 or any(padded[4 + size :]):
+    if len(padded) < 4 or size > len(padded) - 4 or padded.count(0, 4 + size) < len(padded) - 4 - size:
         raise RemoteError(Fault.PADDING)
     return padded[4 : 4 + size]
 
