@@ -1,6 +1,8 @@
 """When and where something but ordinary happens: the events of a scenario as stretches of time and ranges of devices.
 
-Rule: in doubt everything is struck: of an event whose kind is not listed here the whole region is.
+Rule: in doubt everything is struck: of an event whose kind is not listed here the whole region is. When devices come
+back from an event at once, their hub has more to do for a while than the lane knows of: then the whole region is struck
+too.
 """
 
 from typing import NamedTuple
@@ -13,9 +15,9 @@ _HARMLESS = frozenset({EventKind.SURGE, EventKind.SLICES, EventKind.ROLLOUT})
 # these strike the devices that they select, and nothing of the hubs
 _OF_DEVICES = frozenset({
     EventKind.KILL_AGENTS, EventKind.POWER_LOSS, EventKind.PARTITION, EventKind.HALF_OPEN, EventKind.RESETS,
-    EventKind.CERTIFICATES, EventKind.RECALL, EventKind.POLICY, EventKind.REGRESSED, EventKind.POISONED,
-    EventKind.STORM, EventKind.MOVED, EventKind.REPLAYED,
+    EventKind.RECALL, EventKind.POLICY, EventKind.REGRESSED, EventKind.POISONED, EventKind.MOVED, EventKind.REPLAYED,
 })  # fmt: skip
+_BACK_S = 120.0  # devices try again after a minute at the latest
 
 
 class StruckDevices(NamedTuple):
@@ -32,7 +34,8 @@ class EventWindows:
 
     def __init__(self, scenario: Scenario, region: str, devices: range) -> None:
         here = [each for each in scenario.events if each.region in {"", region} and each.kind not in _HARMLESS]
-        self._everywhere = sorted(_stretch(each) for each in here if not _strikes_devices(each))
+        backs = [(each.ends_s, each.ends_s + _BACK_S) for each in here if each.lasts_s]
+        self._everywhere = sorted([_stretch(each) for each in here if not _strikes_devices(each)] + backs)
         self._struck = [_strike(each, devices) for each in here if _strikes_devices(each)]
 
     def calm_until(self, now_s: float) -> float:

@@ -155,14 +155,16 @@ def test_the_hub_forgets_the_stream_that_was_used_least_lately(monkeypatch: pyte
 def test_a_backup_that_is_restored_is_near_from_when_it_was_taken() -> None:
     events = (ScenarioEvent(EventKind.RESTORE, 100.0, 10.0, amount=30.0), ScenarioEvent(EventKind.SURGE, 10.0, 50.0))
     windows = EventWindows(Scenario(events=events), "local", range(100))
-    assert [windows.calm_until(at_s) for at_s in (0.0, 69.0, 80.0, 105.0, 111.0)] == [70.0, 70.0, 80.0, 105.0, np.inf]
+    assert [windows.calm_until(at_s) for at_s in (0.0, 69.0, 80.0, 105.0, 111.0)] == [70.0, 70.0, 80.0, 105.0, 111.0]
+    assert windows.calm_until(231.0) == np.inf
 
 
 def test_events_of_devices_strike_those_alone_and_of_hubs_all() -> None:
     cut = ScenarioEvent(EventKind.PARTITION, 100.0, 10.0, share=0.2)
     elsewhere = ScenarioEvent(EventKind.KILL_HUB, 100.0, 10.0, region="other")
     windows = EventWindows(Scenario(events=(cut, elsewhere)), "local", range(50, 100))
-    assert windows.calm_until(100.0) == np.inf
+    assert windows.calm_until(100.0) == 110.0  # then they come back all at once
+    assert windows.calm_until(231.0) == np.inf
     assert [(each.first, each.last) for each in windows.strikes_between(90.0, 101.0)] == [(50, 60)]
     assert windows.strikes_between(0.0, 99.0) == windows.strikes_between(111.0, 200.0) == []
 
