@@ -37,7 +37,13 @@ OPEN_PAGES = 10
 WATCH_S = 40.0
 EVERY_S = 0.3
 PAGES = ("/", "/?page=100", "/rollouts", "/models", "/policies", "/hub", "/jobs", "/costs", "/alarms", "/activity")
-_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+_PAINT = """async () => {
+  for (;;) {
+    const [paint] = performance.getEntriesByName("first-contentful-paint");
+    if (paint) return paint.startTime;
+    await new Promise((done) => setTimeout(done, 20));
+  }
+}"""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -139,7 +145,6 @@ async def _measure_paints(stage: ProcessHarness, chromium: Chromium) -> tuple[di
         for path in PAGES:
             visitor = await _visit(stage, chromium, "/signin")
             await visitor.open(path)
-            await visitor.page.wait_for_function(f"{_PAINT} !== null")
             paints[path].append(float(await visitor.page.evaluate(_PAINT)))
             strangers += visitor.strangers
             await visitor.context.close()

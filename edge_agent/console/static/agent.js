@@ -241,7 +241,7 @@ setInterval(() => {
   drawChart();
   const rows = [...answers].slice(-SHOWN).reverse();
   const focused = document.activeElement?.getAttribute?.("aria-label");
-  fill("answers", rows.length ? rows.map(rowOf) : [el("tr")]);
+  fill("answers", rows.length ? rows.map(rowOf) : []);
   if (focused) document.querySelector(`#answers button[aria-label="${CSS.escape(focused)}"]`)?.focus();
 }, 500);
 

@@ -82,6 +82,13 @@ class ConsoleSite(Site):
         card = make_card(word)
         self.hub.engines[card.name] = EchoEngine(card)
 
+    async def open_again(self) -> None:
+        """Serve again, after `api.stop`, under the address it had."""
+        jobs = self.context.jobs
+        object.__setattr__(self.context, "jobs", None)
+        await super().open_again()
+        object.__setattr__(self.context, "jobs", jobs)
+
     def activities_of(self, device: str) -> DeviceActivity:
         return self.activities.get(device, DeviceActivity())
 

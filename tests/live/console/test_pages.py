@@ -125,6 +125,26 @@ async def test_a_wrong_page_number_is_said_and_no_fault(site, query):
     assert "page is a whole number" in text
 
 
+async def test_every_open_page_that_follows_the_hub_recovers_after_a_restart(chromium, site):
+    """Each in a browser of its own, as of so many people."""
+    site.fill(3)
+    visitors = []
+    for path in list_pages(site, "demo--cam-000000"):
+        visitor = await visit(chromium, site)
+        page = await visitor.open(path)
+        if await page.locator("meta[name=topic]:not([content=''])").count():
+            visitors.append(visitor)
+    assert len(visitors) >= 10
+    await site.api.stop()
+    for visitor in visitors:
+        await visitor.page.get_by_text("The hub does not answer").wait_for()
+    await site.open_again()
+    for visitor in visitors:
+        await visitor.page.get_by_text("The hub does not answer").wait_for(state="hidden")
+        assert await visitor.page.locator("h1").count() == 1
+        assert "/signin" not in visitor.page.url
+
+
 async def test_an_address_that_there_is_not_is_said_on_a_page_and_to_programs_in_json(chromium, site):
     visitor = await visit(chromium, site)
     await visitor.open("/nothing")
