@@ -1,4 +1,4 @@
-"""The console of a real hub with 10,000 devices, in Chromium: first paint, processor time of open pages, requests.
+"""The console of a real hub with 10,000 devices, in Chromium: first paint, processor time, requests, barriers.
 
 `python -m benchmarks console --only pages`. Three agents answer all the while, so that the fleet moves; the other
 devices are rows of the registry. First paint is the browser's own figure (first contentful paint of the Paint Timing
@@ -54,6 +54,7 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
         raise ExitError(ExitCode.NOT_FOUND, "Chromium is not installed: ./setup.sh dev installs it")
     async with _open_fleet(folder, bundle) as stage, open_chromium(program) as chromium:
         paints, strangers = await _measure_paints(stage, chromium)
+        barriers = await _find_barriers(stage, chromium)
         quiet = await _watch_cpu(stage)
         visitors = [await _visit(stage, chromium) for _ in range(OPEN_PAGES)]
         await asyncio.sleep(3.0)
@@ -78,6 +79,10 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
             ),
         ),
         Figure("console: requests that leave the browser for anything but the hub", len(strangers), "requests", 0.0),
+        Figure(
+            "console: violations of WCAG 2.2 AA that axe-core finds", len(barriers), "violations", 0.0,
+            terms=(f"{len(PAGES) + 1} pages, light and dark",),
+        ),
     ]  # fmt: skip
 
 
@@ -127,10 +132,10 @@ async def _feed(stage: ProcessHarness, manifest: object, digits: list[Digit]) ->
         await asyncio.sleep(EVERY_S)
 
 
-async def _visit(stage: ProcessHarness, chromium: Chromium, path: str = "/") -> Visitor:
-    """A visitor with a session of its own, on a page."""
+async def _visit(stage: ProcessHarness, chromium: Chromium, path: str = "/", **more: str) -> Visitor:
+    """A visitor with a session of its own, on a page. `more`: options of Playwright's context."""
     assert stage.hub is not None
-    visitor = await chromium.visit(stage.hub.url)
+    visitor = await chromium.visit(stage.hub.url, **more)
     await visitor.page.goto(await session_code(stage.hub.url, stage.hub.token))
     if path != "/":
         await visitor.open(path)
@@ -149,6 +154,18 @@ async def _measure_paints(stage: ProcessHarness, chromium: Chromium) -> tuple[di
             strangers += visitor.strangers
             await visitor.context.close()
     return paints, strangers
+
+
+async def _find_barriers(stage: ProcessHarness, chromium: Chromium) -> list[str]:
+    """What axe-core finds on every page, in light and in dark."""
+    found: list[str] = []
+    for scheme in ("light", "dark"):
+        visitor = await _visit(stage, chromium, color_scheme=scheme)
+        for path in (*PAGES, "/devices/fleet--cam-000001"):
+            await visitor.open(path)
+            found += await visitor.find_barriers()
+        await visitor.context.close()
+    return found
 
 
 async def _watch_cpu(stage: ProcessHarness) -> float:

@@ -14,7 +14,6 @@ from policies.language.document import parse_policy
 from tests import ROOT
 from tests.cloud_hub.doubles.console_site import EVIL
 from tests.edge_agent.doubles.api_double import MemoryAgent
-from tests.live.console.test_pages import find_barriers
 from tests.live.doubles.chromium import PHONE, Visitor
 from wire.http.guards import ServerAccess
 
@@ -101,7 +100,7 @@ async def test_everybody_can_use_the_devices_page_and_nothing_leaves_it(chromium
     await see_answers(visitor)
     await page.get_by_role("button", name="Why answer").first.click()
     await page.locator("#why dd").first.wait_for()
-    assert await find_barriers(visitor) == []
+    assert await visitor.find_barriers() == []
     assert await page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert "triage" in await page.locator("#policy").inner_text()
     assert (visitor.faults, visitor.strangers) == ([], [])

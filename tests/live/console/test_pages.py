@@ -11,8 +11,6 @@ from tests.cloud_hub.doubles.console_site import EVIL, ConsoleSite, list_pages
 from tests.live.doubles.chromium import PHONE, Chromium, Visitor, session_code
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
-AXE = Path(__file__).with_name("axe.min.js")
-WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
 
 
 @pytest.fixture
@@ -37,13 +35,6 @@ async def visit(chromium: Chromium, site: ConsoleSite, **more: Any) -> Visitor:
     return visitor
 
 
-async def find_barriers(visitor: Visitor) -> list[str]:
-    """What axe-core finds against WCAG 2.2, levels A and AA, on the page as it is."""
-    await visitor.page.evaluate(AXE.read_text())
-    found = await visitor.page.evaluate("options => axe.run(document, options)", WCAG)
-    return [f"{each['id']}: {node['html'][:200]}" for each in found["violations"] for node in each["nodes"]]
-
-
 @pytest.mark.parametrize("devices", [3, 10_000])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_everybody_can_use_every_page_and_nothing_on_it_fails(chromium, site, devices, scheme):
@@ -51,7 +42,7 @@ async def test_everybody_can_use_every_page_and_nothing_on_it_fails(chromium, si
     visitor = await visit(chromium, site, color_scheme=scheme)
     for path in list_pages(site, "demo--cam-000000"):
         await visitor.open(path)
-        assert await find_barriers(visitor) == [], path
+        assert await visitor.find_barriers() == [], path
     assert visitor.faults == []
     assert visitor.strangers == []
 
@@ -154,7 +145,7 @@ async def test_an_address_that_there_is_not_is_said_on_a_page_and_to_programs_in
     await stranger.open("/nothing")
     assert "There is nothing at this address." in await stranger.text()
     assert await stranger.page.get_by_role("link", name="Rollouts").count() == 0
-    assert await find_barriers(stranger) == []
+    assert await stranger.find_barriers() == []
     status, text = await site.ask("GET", "/nothing", headers=site.admin)
     assert (status, text) == (404, {"error": "not found"})
 

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ FLAGS = [
     "--no-first-run",
     "--metrics-recording-only",
 ]
+AXE = Path(__file__).parents[1] / "console/axe.min.js"
+WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 900}
 
@@ -57,6 +60,12 @@ class Visitor:
         """Open a page of the hub and return it."""
         await self.page.goto(self.url + path)
         return self.page
+
+    async def find_barriers(self) -> list[str]:
+        """What axe-core finds against WCAG 2.2, levels A and AA, on the page as it is."""
+        await self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = await self.page.evaluate("options => axe.run(document, options)", WCAG)
+        return [f"{each['id']}: {node['html'][:200]}" for each in found["violations"] for node in each["nodes"]]
 
     async def text(self) -> str:
         """What a person reads on the page."""
