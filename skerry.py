@@ -128,6 +128,7 @@ SUBCOMMANDS = {
             ),
         },
     ),
+    "doctor": Subcommand("edge_agent.cli.doctor:doctor", "Look for what is wrong with a device, and say what to do."),
     "erase": Subcommand("edge_agent.cli.agent:erase", "Forget a subject, on the device and at its hubs."),
 }
 

@@ -23,10 +23,11 @@ _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server boun
 
 
 class HttpReply(msgspec.Struct, frozen=True):
-    """Status and body of a reply."""
+    """Status and body of a reply. `date`: its `Date` header, when the server made it by its own clock; "" without."""
 
     status: int
     body: bytes
+    date: str = ""
 
     @property
     def ok(self) -> bool:
@@ -74,15 +75,15 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
         if self.token_file:
             headers["Authorization"] = f"Bearer {read_private_file(Path(self.token_file)).decode('latin-1').strip()}"
         try:
-            status, reply = self._exchange(method, path, body, headers)
+            reply = self._exchange(method, path, body, headers)
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ExitError(
                 ExitCode.HUB, f"no {self.server} answers at {self.url}: {_make_printable(reason)}; {self.hint}"
             ) from None
-        if len(reply) > self.max_reply_bytes:
+        if len(reply.body) > self.max_reply_bytes:
             raise ExitError(ExitCode.HUB, f"{self.url}: the reply is longer than {self.max_reply_bytes} bytes")
-        return HttpReply(status, reply)
+        return reply
 
     def read_object(self, reply: HttpReply) -> dict[str, Any]:
         """The JSON object of a reply, whatever its status.
@@ -94,12 +95,12 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
             raise ExitError(ExitCode.HUB, f"{self.url} is no {self.server}: it answers {reply.status} and no JSON")
         return found
 
-    def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+    def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> HttpReply:
         connection, prefix = self._connection()
         try:
             connection.request(method, prefix + path, body, headers)
             response = connection.getresponse()
-            return response.status, response.read(self.max_reply_bytes + 1)
+            return HttpReply(response.status, response.read(self.max_reply_bytes + 1), response.headers["Date"] or "")
         finally:
             connection.close()
 
