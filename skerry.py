@@ -48,6 +48,7 @@ _HUB = {
         "cloud_hub.cli.console:console",
         "Print an address that opens the console, signed in with the admin token: once, within a minute.",
     ),
+    "doctor": Subcommand("cloud_hub.cli.doctor:doctor", "Look for what is wrong with a hub, and say what to do."),
     "plan": Subcommand("cloud_hub.cli.plan:plan", "Show the size of a model and its placement on devices."),
     "models": Subcommand("cloud_hub.cli.engines:models", "Show every model version of the running hub."),
     "llm": Subcommand("cloud_hub.cli.language_models:llm", "Show the language models of the running hub."),

@@ -7,7 +7,7 @@ import typer
 
 from edge_agent.cli.agent import AsJson, ConfigOption, StateOption
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.findings import Finding, Severity, encode_findings, exit_code_of, find_worst, format_findings
+from wire.process.findings import Finding, Severity, report_findings
 
 DEFAULT_FILE = Path("agent.toml")
 
@@ -36,11 +36,5 @@ def doctor(
         found = list(checkup.run())
     except ExitError as error:  # a configuration that cannot be used is a finding too, and the last one
         found = [Finding("configuration", Severity.PROBLEM, str(error))]
-    if as_json:
-        typer.echo(encode_findings(found))
-    else:
-        typer.echo("\n".join(format_findings(found)))
-        count = sum(each.severity is find_worst(found) for each in found)
-        typer.echo({Severity.FINE: "all is well"}.get(find_worst(found), f"{find_worst(found)}s: {count}"))
-    if code := exit_code_of(found):
+    if code := report_findings(found, as_json=as_json):
         raise typer.Exit(code)

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import socket
-import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +24,7 @@ from policies.model.policy import PolicyError
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import list_set_aside
 from wire.process.findings import Finding, Severity, judge_certificate, judge_disk
+from wire.process.probes import DatabaseCondition, probe_database, probe_port
 
 DATABASE_FILE = "agent.db"
 _SECRETS = (SIGNING_KEY_FILE, HPKE_KEY_FILE, PAYLOAD_KEY_FILE, CERTIFICATE_FILE, CERTIFICATE_KEY_FILE)
@@ -80,28 +79,15 @@ def check_database(folder: Path) -> Iterator[Finding]:
     if aside:
         text = f"a damaged one was set aside: {', '.join(aside)}"
         yield Finding("database", Severity.WARNING, text, "keep it for its ledger, or delete it; look at the disk")
-    if not path.exists():
-        yield Finding("database", Severity.FINE, "none yet: it is made at the first start")
-        return
-    try:
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            version = int(db.execute("pragma user_version").fetchone()[0])
-            whole = db.execute("pragma quick_check(1)").fetchone() == ("ok",)
-        finally:
-            db.close()
-    except sqlite3.DatabaseError as error:
-        text = f"{path} cannot be read ({error})"
-        yield Finding("database", Severity.PROBLEM, text, "the agent sets it aside at its next start; look at the disk")
-        return
+    condition, version = probe_database(path)
     if version > len(SCHEMA):
         text = f"{path}: written by a newer version (schema {version}, here {len(SCHEMA)})"
         yield Finding("database", Severity.PROBLEM, text, "install that version again")
-    elif not whole:
+    elif condition is DatabaseCondition.DAMAGED:
         advice = "the agent sets it aside at its next start; look at the disk"
         yield Finding("database", Severity.PROBLEM, f"{path} is damaged", advice)
     else:
-        yield Finding("database", Severity.FINE, f"whole, {path.stat().st_size // 1024:,} KiB")
+        yield Finding("database", Severity.FINE, condition)
 
 
 def check_model(config: AgentConfig) -> Iterator[Finding]:
@@ -113,7 +99,7 @@ def check_model(config: AgentConfig) -> Iterator[Finding]:
         found = open_bundle(config.bundle).manifest
     except BundleError as error:
         raise ExitError(ExitCode.MODEL, str(error)) from None
-    yield Finding("model", Severity.FINE, f"{found.model}@{found.version}")
+    yield Finding("model", Severity.FINE, found.model)
 
 
 def check_policy(config: AgentConfig, now_ms: int) -> Iterator[Finding]:
@@ -139,13 +125,8 @@ def check_address(config: AgentConfig) -> Iterator[Finding]:
     if not api.enabled or api.unix or not api.port:
         yield Finding("address", Severity.FINE, api.unix or ("any free port" if api.enabled else "no local API"))
         return
-    family = socket.AF_INET6 if ":" in api.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((api.host, api.port))
-        except OSError as error:
-            text = f"{api.host}:{api.port}: {error.strerror}"
-            yield Finding("address", Severity.PROBLEM, text, "another program has it: choose another [api] port")
-            return
+    if why := probe_port(api.host, api.port):
+        text = f"{api.host}:{api.port}: {why}"
+        yield Finding("address", Severity.PROBLEM, text, "another program has it: choose another [api] port")
+        return
     yield Finding("address", Severity.FINE, f"{api.host}:{api.port} is free")

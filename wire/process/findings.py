@@ -79,6 +79,17 @@ def judge_clock(check: str, off_s: float, whose: str) -> Finding:
     )
 
 
+def report_findings(findings: Sequence[Finding], *, as_json: bool) -> ExitCode:
+    """Print findings and what they come to; returns the exit code: 40 where there is a problem, a warning is none."""
+    worst = find_worst(findings)
+    if as_json:
+        print(json.dumps({"worst": worst, "findings": [found._asdict() for found in findings]}, indent=2))
+    else:
+        count = sum(each.severity is worst for each in findings)
+        print(*format_findings(findings), "all is well" if worst is Severity.FINE else f"{worst}s: {count}", sep="\n")
+    return ExitCode.CHECK_FAILED if worst is Severity.PROBLEM else ExitCode.OK
+
+
 def format_findings(findings: Sequence[Finding]) -> Iterator[str]:
     """One line each: severity, check, text, advice."""
     width = max((len(found.check) for found in findings), default=0)
@@ -87,18 +98,7 @@ def format_findings(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{found.severity:<8} {found.check:<{width}}  {found.text}{advice}"
 
 
-def encode_findings(findings: Sequence[Finding]) -> str:
-    """The findings as a JSON object."""
-    worst = find_worst(findings)
-    return json.dumps({"worst": worst, "findings": [found._asdict() for found in findings]}, indent=2)
-
-
 def find_worst(findings: Sequence[Finding]) -> Severity:
     """The severity that counts: a problem, else a warning, else fine."""
     found = {each.severity for each in findings}
     return next((each for each in (Severity.PROBLEM, Severity.WARNING) if each in found), Severity.FINE)
-
-
-def exit_code_of(findings: Sequence[Finding]) -> ExitCode:
-    """40 where there is a problem; warnings are none."""
-    return ExitCode.CHECK_FAILED if find_worst(findings) is Severity.PROBLEM else ExitCode.OK
