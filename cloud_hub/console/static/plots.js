@@ -36,8 +36,8 @@
         pen.strokeStyle = pen.fillStyle = colour(mark.bad ? "--bad" : "--soft");
         pen.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
         pen.beginPath(); pen.moveTo(plot.bbox.left, y); pen.lineTo(plot.bbox.left + plot.bbox.width, y); pen.stroke();
-        pen.textAlign = "right";
-        pen.fillText(mark.label, plot.bbox.left + plot.bbox.width - 4, y - 4 * devicePixelRatio);
+        pen.textAlign = "right"; pen.textBaseline = "bottom";
+        pen.fillText(mark.label, plot.bbox.left + plot.bbox.width - 4, y - 2 * devicePixelRatio);
       }
       pen.restore();
     } } };
