@@ -49,6 +49,9 @@ _HUB = {
         "Print an address that opens the console, signed in with the admin token: once, within a minute.",
     ),
     "doctor": Subcommand("cloud_hub.cli.doctor:doctor", "Look for what is wrong with a hub, and say what to do."),
+    "support": Subcommand(
+        "cloud_hub.cli.doctor:support", "Make an archive of a hub for whoever helps, without secrets."
+    ),
     "plan": Subcommand("cloud_hub.cli.plan:plan", "Show the size of a model and its placement on devices."),
     "models": Subcommand("cloud_hub.cli.engines:models", "Show every model version of the running hub."),
     "llm": Subcommand("cloud_hub.cli.language_models:llm", "Show the language models of the running hub."),
@@ -130,6 +133,9 @@ SUBCOMMANDS = {
         },
     ),
     "doctor": Subcommand("edge_agent.cli.doctor:doctor", "Look for what is wrong with a device, and say what to do."),
+    "support": Subcommand(
+        "edge_agent.cli.doctor:support", "Make an archive of a device for whoever helps, without secrets."
+    ),
     "erase": Subcommand("edge_agent.cli.agent:erase", "Forget a subject, on the device and at its hubs."),
 }
 
