@@ -1,6 +1,6 @@
 """Lineup of model versions: which are known, which are loaded, and which devices use them. Pure.
 
-Rule: a version is unloaded only after it has finished its queue, and loaded again when a device asks for it; only
+Rule: a version is unloaded only after it has finished its queue, and loaded again when somebody asks for it; only
 `retire` (an administrator) removes it. Which stay loaded where not all fit is decided by `residency`.
 """
 

@@ -160,4 +160,4 @@ class VersionManager:
 
 
 def _explain_state(state: ModelState) -> str:
-    return "unloaded: it is loaded when a device asks for it" if state is ModelState.COLD else ""
+    return "unloaded: it is loaded when somebody asks for it" if state is ModelState.COLD else ""
