@@ -52,7 +52,7 @@ export class Agent {
     this.api = createClient<AgentPaths>({ baseUrl: place.url, headers: headersOf(place) });
   }
 
-  /** Ask about one sample: its values in the model's shape, flat, or a text. Resolves to the best answer in time. */
+  /** Ask about one sample: its values in the model's shape, flat, or a text. Resolves to the best answer in `waitS`. */
   async ask(sample: readonly number[] | string, options: AskOptions = {}): Promise<Answer> {
     const input = (this.#input ??= await this.input());
     const data = typeof sample === "string" ? [sample] : [...sample];
@@ -68,8 +68,10 @@ export class Agent {
       }),
     );
     const id = String((reply.parameters as Record<string, unknown> | undefined)?.["answer_id"] ?? "");
-    const records = await this.records(id, options.waitS ?? 0);
-    return records[records.length - 1]!;
+    const waitS = options.waitS ?? 0;
+    const records = await this.records(id, waitS);
+    // the device's own is the one that corrections come behind, also where one is there already
+    return records[waitS > 0 ? records.length - 1 : 0]!;
   }
 
   /** The model that answers now, and what it takes. */
