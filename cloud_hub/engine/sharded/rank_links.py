@@ -56,6 +56,7 @@ class RankListener:
         self._host = host
         self._joined: queue.SimpleQueue[JoinedLink | None] = queue.SimpleQueue()
         self._strangers = 0
+        self._closed = False
 
     def make_order(self, rank: int) -> JoinOrder:
         """What a rank of this generation is told, and nobody else may know."""
@@ -82,7 +83,17 @@ class RankListener:
         return [found[at] for at in range(world)]
 
     def close(self) -> None:
+        """Listen no more. A link that joined when nobody waited any longer is closed, now or once it has joined."""
+        self._closed = True
         self._socket.close()
+        self._close_late()
+
+    def _close_late(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                joined = self._joined.get_nowait()
+                if joined is not None:
+                    joined.link.close()
 
     def _accept_strangers(self) -> None:
         if self._strangers >= _MAX_STRANGERS:
@@ -119,6 +130,8 @@ class RankListener:
             self._joined.put(None)
             return
         self._joined.put(JoinedLink(link, said))
+        if self._closed:
+            self._close_late()
 
 
 def dial_supervisor(order: JoinOrder, patience_s: float = 30.0) -> socket.socket:
