@@ -35,8 +35,8 @@ MOST, VALUES, WINDOW = 16, 4, 32
 CARD = ModelCard(ModelRef("wait", 1, "cut", "pack8"), (), ("a", "b"), input_shape=(VALUES,), max_batch=MOST)
 
 
-class WaitingEngine(EchoEngine):
-    """Waits on a thread of its own."""
+class ConstantTimeEngine(EchoEngine):
+    """Computes any batch in the same time, on a thread of its own."""
 
     inline = False
 
@@ -50,7 +50,7 @@ async def serve_hub(member: str, url: str, key: bytes, compute_s: float, lease_s
     settings = HubSettings(member=member, database_url=url, max_batch=MOST, drain_s=15.0)
     leases = LeaseKeeper(LeaseTable.open(url, member, lease_s), JsonLog())
     services = JobServices(JobVault(RegionVault(key)), JobSettings(window=WINDOW))
-    engine = WaitingEngine(CARD)
+    engine = ConstantTimeEngine(CARD)
     engine.compute_s = 0.0
     hub = Hub(
         settings=settings, keys=generate_keys(), registry=Registry.open(url), engines=[engine],

@@ -20,7 +20,7 @@ _COMING_IN = jobs.c.state == JobState.ACCEPTED.value
 _IN_BATCH = jobs.c.batch != ""  # said beside a batch, since its index has such rows alone
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class JobBatch(msgspec.Struct, frozen=True, kw_only=True):
     """A batch as it is stored. `lines` 0: it is still coming in. Times in hub milliseconds."""
 
     id: str
@@ -32,29 +32,29 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: bytes | None = None
 
 
-_COLUMNS = [job_batches.c[name] for name in Batch.__struct_fields__]
+_COLUMNS = [job_batches.c[name] for name in JobBatch.__struct_fields__]
 
 
 class BatchView(NamedTuple):
     """A batch, and how many of its jobs are in each state."""
 
-    batch: Batch
+    batch: JobBatch
     states: dict[JobState, int]
 
 
 class OpenBatch(Unfenced):
     """Begins a batch; returns the earlier one of the same Idempotency-Key, None if there is none."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: JobBatch) -> None:
         self._batch = batch
 
-    def run(self, connection: sa.Connection) -> Batch | None:
+    def run(self, connection: sa.Connection) -> JobBatch | None:
         """Insert the row, unless there is one of this key."""
         if insert_or_leave(connection, job_batches, msgspec.structs.asdict(self._batch)):
             return None
         same = sa.or_(job_batches.c.known_by == self._batch.known_by, job_batches.c.id == self._batch.id)
         row = connection.execute(sa.select(*_COLUMNS).where(same)).first()
-        return None if row is None or row.id == self._batch.id else Batch(**row._mapping)  # noqa: SLF001
+        return None if row is None or row.id == self._batch.id else JobBatch(**row._mapping)  # noqa: SLF001
 
 
 class CloseBatch(Unfenced):
@@ -152,7 +152,7 @@ def read_batch(connection: sa.Connection, batch_id: str, tenant: str) -> BatchVi
         return None
     counted = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.batch == batch_id, _IN_BATCH).group_by(jobs.c.state)
     states = {JobState(state): int(count) for state, count in connection.execute(counted)}
-    return BatchView(Batch(**row._mapping), states)  # noqa: SLF001
+    return BatchView(JobBatch(**row._mapping), states)  # noqa: SLF001
 
 
 def read_answers(connection: sa.Connection, batch_id: str, after: int, limit: int) -> list[tuple[str, int, bytes]]:

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from cloud_hub.jobs.batch_table import (
-    Batch,
     BatchView,
     CancelBatch,
     CloseBatch,
     DropBatch,
+    JobBatch,
     OpenBatch,
     ReleaseJobs,
     read_answers,
@@ -63,7 +63,7 @@ class BatchDesk:
         self._desk = desk
         self._limits = limits
 
-    async def submit(self, chunks: AsyncIterator[bytes], read_line: ReadLine, tenant: str, key: str) -> Batch:
+    async def submit(self, chunks: AsyncIterator[bytes], read_line: ReadLine, tenant: str, key: str) -> JobBatch:
         """Store a file of jobs, or find the one that the same Idempotency-Key stored.
 
         OipError(400 or 413) says which line is wrong; BatchReceivingError; JobConflictError if the key was another
@@ -71,7 +71,7 @@ class BatchDesk:
         written. Then nothing of it is left.
         """
         batch = self._desk.prepare_batch(tenant, key, RECEIVE_S)
-        known: Batch | None = await self._desk.run_work(OpenBatch(batch))
+        known: JobBatch | None = await self._desk.run_work(OpenBatch(batch))
         if known is not None:
             return await self._compare(known, chunks)
         whole = False
@@ -84,7 +84,7 @@ class BatchDesk:
         await self._release(batch)
         return msgspec.structs.replace(batch, lines=lines)
 
-    async def _receive(self, batch: Batch, lines: AsyncIterator[bytes], read_line: ReadLine) -> tuple[int, bytes]:
+    async def _receive(self, batch: JobBatch, lines: AsyncIterator[bytes], read_line: ReadLine) -> tuple[int, bytes]:
         """Store the lines in parts; returns how many there are, and their digest."""
         digest, part, size, number, jobs = sha256(), list[NewJob](), 0, 0, 0
         async for line in lines:
@@ -109,11 +109,11 @@ class BatchDesk:
         await self._add_part(batch, part)
         return jobs, digest.digest()
 
-    async def _add_part(self, batch: Batch, part: list[NewJob]) -> None:
+    async def _add_part(self, batch: JobBatch, part: list[NewJob]) -> None:
         async with self._desk.reserve(batch.tenant, len(part)):
             await self._desk.run_work(AddJobs(part))
 
-    def _prepare(self, batch: Batch, line: bytes, number: int, read_line: ReadLine) -> NewJob:
+    def _prepare(self, batch: JobBatch, line: bytes, number: int, read_line: ReadLine) -> NewJob:
         try:
             new = self._desk.prepare(read_line(line), anywhere=True)
         except OipError as error:
@@ -121,7 +121,7 @@ class BatchDesk:
         changes: dict[str, Any] = {"state": JobState.ACCEPTED, "batch": batch.id, "line": number}
         return NewJob(msgspec.structs.replace(new.job, timer_ms=batch.timer_ms + 60_000, **changes), new.body)
 
-    async def _compare(self, known: Batch, chunks: AsyncIterator[bytes]) -> Batch:
+    async def _compare(self, known: JobBatch, chunks: AsyncIterator[bytes]) -> JobBatch:
         """Return the earlier batch if this is the same file."""
         if not known.lines:
             raise BatchReceivingError
@@ -133,12 +133,12 @@ class BatchDesk:
         await self._release(known)  # its hub may have ended in the middle of it
         return known
 
-    async def _release(self, batch: Batch) -> None:
+    async def _release(self, batch: JobBatch) -> None:
         while await self._desk.run_work(ReleaseJobs(batch.id, self._desk.now_ms())):
             self._desk.expect_now()
         self._desk.expect_now()
 
-    async def _drop(self, batch: Batch) -> None:
+    async def _drop(self, batch: JobBatch) -> None:
         while await self._desk.run_work(DropBatch(batch.id)):
             pass
 

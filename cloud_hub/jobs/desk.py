@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from cloud_hub.database.connection import connect_part, read_snapshot
 from cloud_hub.database.parts import QUESTIONS
-from cloud_hub.jobs.batch_table import Batch
+from cloud_hub.jobs.batch_table import JobBatch
 from cloud_hub.jobs.decisions import keep_ms
 from cloud_hub.jobs.quota import JobQuotaError, OpenJobs, needs_count, recount, refuse_jobs, take_jobs
 from cloud_hub.jobs.reading import (
@@ -176,13 +176,13 @@ class JobDesk:
         counted = await self._reader.read(lambda rows: count_open(rows, tenant))
         self._open[tenant] = recount(self._open.get(tenant), counted, seen, now)
 
-    def prepare_batch(self, tenant: str, key: str, receive_s: float) -> Batch:
+    def prepare_batch(self, tenant: str, key: str, receive_s: float) -> JobBatch:
         """Return the row of a batch that begins to come in."""
         now_ms = self._now_ms()
         known_by = self._vault.digest_key(tenant, f"batch {key}") if key else None
         batch_id = make_job_id(now_ms, secrets.token_bytes(10))
         timer_ms = now_ms + int(receive_s * 1000)
-        return Batch(id=batch_id, tenant=tenant, made_ms=now_ms, timer_ms=timer_ms, known_by=known_by)
+        return JobBatch(id=batch_id, tenant=tenant, made_ms=now_ms, timer_ms=timer_ms, known_by=known_by)
 
     async def run_work(self, work: Any) -> Any:
         """Do a piece of work in the next commit. WorkFailedError if it could not be written."""
