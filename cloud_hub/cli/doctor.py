@@ -1,8 +1,5 @@
 """Commands `skerry hub doctor` and `skerry hub support`: a checkup of a hub, and an archive of it for whoever helps."""
 
-import json
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -40,23 +37,18 @@ def support(
     Example: skerry hub support --config hub.toml --out hub.tar.gz
     """
     from cloud_hub.cli.hub_operations import HubOperations  # noqa: PLC0415 - as above
-    from wire.process.support import collect_files, offer_archive  # noqa: PLC0415
+    from wire.process.support import collect_files, hand_over  # noqa: PLC0415
 
     findings = _examine(config, state)
-    loaded = load_config(config, state)
+    folder = None
     try:
+        loaded = load_config(config, state)
+        folder = loaded.state_dir().root
         status = HubOperations(loaded).status()
     except ExitError as error:
         status = {"error": str(error)}
-    files = collect_files(findings, find_config(config), loaded.state_dir().root, status)
-    for line in offer_archive(files, out, lambda line: yes or _confirm(line), datetime.now(UTC)):
-        typer.echo(line, err=as_json)
-    if as_json:
-        typer.echo(json.dumps({"archive": str(out), "files": {file.name: len(file.data) for file in files}}))
-
-
-def _confirm(question: str) -> bool:
-    return sys.stdin.isatty() and typer.confirm(question)
+    files = collect_files(findings, find_config(config), folder, status)
+    hand_over(files, out, yes=yes, as_json=as_json)
 
 
 def _examine(config: Path | None, state: Path | None) -> list[Finding]:

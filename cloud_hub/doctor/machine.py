@@ -1,7 +1,6 @@
 """Checks of what lies on a hub's machine: folder, authority, databases, models, policies, repository, broker, ports."""
 
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -23,19 +22,13 @@ from models.bundle.manifest import BundleError
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import list_set_aside, read_private_file
 from wire.process.findings import Finding, Severity, judge_certificate, judge_disk
-from wire.process.probes import DatabaseCondition, probe_database, probe_port
+from wire.process.probes import DatabaseCondition, measure_free_bytes, probe_database, probe_port
 
 _SCHEMA = "select value from meta where key = 'schema'"
 _NEW_KEYS = "make the signing keys before the first device enrols (docs/trust.md, the first keys)"
-FreeBytes = Callable[[Path], int]
 
 
-def measure_free_bytes(folder: Path) -> int:
-    """Bytes that this user may still write where a folder lies."""
-    return shutil.disk_usage(folder).free
-
-
-def check_folder(state: StateDir, free_bytes: FreeBytes = measure_free_bytes) -> Iterator[Finding]:
+def check_folder(state: StateDir, free_bytes: Callable[[Path], int] = measure_free_bytes) -> Iterator[Finding]:
     """Whether the state folder is there, private and writable, and how much room its disk has."""
     root = state.root
     if not root.is_dir():

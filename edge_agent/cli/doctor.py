@@ -1,8 +1,5 @@
 """Commands `skerry doctor` and `skerry support`: a checkup of a device, and an archive of it for whoever helps."""
 
-import json
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -51,26 +48,19 @@ def support(
     """
     from edge_agent.cli.agent import find_state_folder  # noqa: PLC0415 - as above
     from edge_agent.cli.client import find_running_agent, request_json  # noqa: PLC0415
-    from wire.process.support import collect_files, offer_archive  # noqa: PLC0415
+    from wire.process.support import collect_files, hand_over  # noqa: PLC0415
 
     config = _find_config(config, state)
     findings = _examine(state, config, online=not offline)
-    folder = find_state_folder(state, config)
-    status = None
+    folder, status = None, None
     try:
+        folder = find_state_folder(state, config)
         address = find_running_agent(folder)
         status = request_json(address, "/v1/status") if address else None
     except ExitError as error:
         status = {"error": str(error)}
     files = collect_files(findings, config, folder, status)
-    for line in offer_archive(files, out, lambda line: yes or _confirm(line), datetime.now(UTC)):
-        typer.echo(line, err=as_json)
-    if as_json:
-        typer.echo(json.dumps({"archive": str(out), "files": {file.name: len(file.data) for file in files}}))
-
-
-def _confirm(question: str) -> bool:
-    return sys.stdin.isatty() and typer.confirm(question)
+    hand_over(files, out, yes=yes, as_json=as_json)
 
 
 def _find_config(config: Path | None, state: Path | None) -> Path | None:

@@ -1,7 +1,6 @@
 """Checks of what lies on a device: its folder, keys, certificate, records, model, policy, and its own address."""
 
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,21 +23,15 @@ from policies.model.policy import PolicyError
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import list_set_aside
 from wire.process.findings import Finding, Severity, judge_certificate, judge_disk
-from wire.process.probes import DatabaseCondition, probe_database, probe_port
+from wire.process.probes import DatabaseCondition, measure_free_bytes, probe_database, probe_port
 
 DATABASE_FILE = "agent.db"
 _SECRETS = (SIGNING_KEY_FILE, HPKE_KEY_FILE, PAYLOAD_KEY_FILE, CERTIFICATE_FILE, CERTIFICATE_KEY_FILE)
 _DAY_MS = 86_400_000
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-FreeBytes = Callable[[Path], int]
 
 
-def measure_free_bytes(folder: Path) -> int:
-    """Bytes that this user may still write where a folder lies."""
-    return shutil.disk_usage(folder).free
-
-
-def check_folder(folder: Path, free_bytes: FreeBytes = measure_free_bytes) -> Iterator[Finding]:
+def check_folder(folder: Path, free_bytes: Callable[[Path], int] = measure_free_bytes) -> Iterator[Finding]:
     """Whether the state folder is there and this user may write to it, and how much room its disk has."""
     if not folder.is_dir():
         raise ExitError(ExitCode.ENROLMENT, f"{folder} is not there: skerry agent enrol INVITE --dir {folder}")

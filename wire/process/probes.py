@@ -1,5 +1,6 @@
 """Probes of this machine for checkups: whether a port is free, a SQLite database whole. Nothing is changed."""
 
+import shutil
 import socket
 import sqlite3
 from enum import StrEnum
@@ -12,6 +13,11 @@ class DatabaseCondition(StrEnum):
     ABSENT = "none yet: it is made at the first start"
     WHOLE = "whole"
     DAMAGED = "damaged"
+
+
+def measure_free_bytes(folder: Path) -> int:
+    """Bytes that this user may still write where a folder lies."""
+    return shutil.disk_usage(folder).free
 
 
 def probe_port(host: str, port: int) -> str:

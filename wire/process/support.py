@@ -52,9 +52,13 @@ def redact(text: str) -> str:
 
 
 def collect_files(
-    findings: Sequence[Finding], config: Path | None, folder: Path, status: Mapping[str, Any] | None
+    findings: Sequence[Finding], config: Path | None, folder: Path | None, status: Mapping[str, Any] | None
 ) -> list[SupportFile]:
-    """Everything that goes in. `folder`: the state folder; `status`: of the running process, None if none runs."""
+    """Everything that goes in.
+
+    `folder`: the state folder, None where a configuration that cannot be read would name it; `status`: of the running
+    process, None if none runs.
+    """
     versions = {
         "skerry": importlib.metadata.version("skerry"), "python": sys.version, "system": platform.platform(),
         "packages": sorted(f"{each.name}=={each.version}" for each in importlib.metadata.distributions()),
@@ -63,8 +67,8 @@ def collect_files(
         "checkup.json": _encode([found._asdict() for found in findings]),
         "versions.json": _encode(versions),
         "status.json": _encode(status if status is not None else {"running": False}),
-        "rows.json": _encode(count_rows(folder)),
-        "folder.txt": "\n".join(list_folder(folder)) + "\n",
+        "rows.json": _encode(count_rows(folder) if folder else {}),
+        "folder.txt": "\n".join(list_folder(folder) if folder else ()) + "\n",
     }
     if config is not None and config.is_file():
         texts["configuration.toml"] = config.read_text(encoding="utf-8", errors="replace")
@@ -86,6 +90,18 @@ def offer_archive(
         raise ExitError(ExitCode.USAGE, "nothing was written: add --yes to write it")
     write_archive(target, files, now)
     yield f"wrote {target}"
+
+
+def hand_over(files: Sequence[SupportFile], target: Path, *, yes: bool, as_json: bool) -> None:
+    """Offer the archive to the person at the terminal. `yes`: write it unasked; `as_json`: stdout has JSON alone."""
+    for line in offer_archive(files, target, lambda question: yes or _confirm(question), datetime.now(UTC)):
+        print(line, file=sys.stderr if as_json else sys.stdout)
+    if as_json:
+        print(json.dumps({"archive": str(target), "files": {file.name: len(file.data) for file in files}}))
+
+
+def _confirm(question: str) -> bool:
+    return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
 
 
 def count_rows(folder: Path) -> dict[str, dict[str, int] | str]:

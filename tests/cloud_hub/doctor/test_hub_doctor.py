@@ -218,3 +218,12 @@ def test_servers_are_named_that_take_no_connection(world: World) -> None:
     config = load_hub_config(world.config)
     [found] = doctor_of_hub.check_servers(config, 0.5)
     assert found.severity is Severity.PROBLEM
+
+
+def test_an_archive_is_made_also_where_the_configuration_cannot_be_used(world: World, tmp_path: Path) -> None:
+    world.write("prot = 1\n")
+    out = tmp_path / "support.tar.gz"
+    done = skerry("hub", "support", "--config", str(world.config), "--out", str(out), "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "configuration.toml" in json.loads(done.stdout)["files"]
+    assert skerry("hub", "support", "--config", str(world.config), "--out", str(out)).returncode == ExitCode.USAGE

@@ -309,3 +309,12 @@ def test_certificates_and_clocks_are_judged_at_their_limits() -> None:
     assert judge_certificate("c", 10, 60, 9, "renew").severity is Severity.WARNING
     assert judge_clock("clock", 60.0, "the hub").severity is Severity.FINE
     assert judge_clock("clock", -60.5, "the hub").severity is Severity.WARNING
+
+
+def test_an_archive_is_made_also_where_the_configuration_cannot_be_used(world: World, tmp_path: Path) -> None:
+    world.append("prot = 1\n")
+    out = tmp_path / "support.tar.gz"
+    done = skerry("support", "--config", str(world.config), "--out", str(out), "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "configuration.toml" in json.loads(done.stdout)["files"]
+    assert out.exists()
