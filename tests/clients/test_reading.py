@@ -1,5 +1,7 @@
 """Replies of another schema: refused by the name of the field that does not fit; what is new is left out."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,7 +76,7 @@ def test_no_reply_of_any_shape_makes_another_error(kind, found):
 @given(found=st.dictionaries(st.sampled_from(["outputs", "parameters", "model_name"]), JSON))
 def test_no_inference_reply_of_any_shape_makes_another_error(found):
     assert "\n" not in refusal_of(lambda: read_predictions(found, "reply"))
-    assert "\n" not in refusal_of(lambda: read_inference(Reply(200, {}, encode_json(found)), "reply"))
+    assert "\n" not in refusal_of(lambda: read_inference(Reply(200, {}, json.dumps(found).encode()), "reply"))
 
 
 def test_a_list_that_is_none_is_named():
