@@ -78,9 +78,11 @@ def _describe_account(total: Mapping[str, Any], account: BudgetAccount | None) -
 
 
 def format_amount(amount: int, unit: AccountUnit | None, limit: int) -> str:
-    """Format what an account counts: bytes; cost, counted in millionths; privacy loss as a share of its limit."""
+    """Format what an account counts: bytes, cost in millionths, millijoules, privacy loss as a share of its limit."""
     if unit is AccountUnit.BYTES:
         return format_bytes(amount)
     if unit is AccountUnit.PRIVACY and limit:
         return f"{100 * amount / limit:.1f} %"
+    if unit is AccountUnit.ENERGY:
+        return f"{amount / 1000:,.1f} J"
     return f"{amount / 1e6:,.4f} of cost" if unit is AccountUnit.COST else f"{amount:,} units"

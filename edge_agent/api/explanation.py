@@ -259,6 +259,27 @@ def format_budget(held: dict[str, int]) -> str:
     return f"{held['left']:,} of {held['limit']:,} left ({held['left'] / max(1, held['limit']):.0%})"
 
 
+def take_status_parts(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Take those parts out of a status that have words of their own, and return their rows."""
+    told = [("drift", format_drift(facts.pop("drift")))] if "drift" in facts else []
+    told += explain_updates(facts.pop("updates")) if "updates" in facts else []
+    told += explain_install(facts.pop("install")) if "install" in facts else []
+    told += [(f"budget {key}", format_budget(held)) for key, held in facts.pop("budgets", {}).items()]
+    return told + (explain_energy(facts.pop("energy")) if "energy" in facts else [])
+
+
+def explain_energy(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Rows of the status: where the figures of energy are from, and what each rule has spent."""
+    link, meters = found["link"], "; ".join(f"{name}: {told}" for name, told in found["meters"].items())
+    stated = f"{found['watts']:g} W of inference by {found['source']}"
+    message = f"a question {link['message_j']:g} J and {link['byte_uj']:g} uJ a byte ({link['kind']})"
+    rules = ", ".join(f"{rule} {joules:.3g} J" for rule, joules in sorted(found["by_rule"].items()))
+    spent = f"inference {found['inference_j']:.3g} J, questions {found['questions_j']:.3g} J"
+    return [("energy", f"{stated}; {message}" + (f"; {meters}" if meters else "")), ("energy spent", spent)] + (
+        [("energy by rule", rules)] if rules else []
+    )
+
+
 def format_drift(found: dict[str, Any]) -> str:
     """The state of drift detection as one sentence."""
     if "since_ms" not in found:

@@ -102,6 +102,7 @@ class _AgentCollector(Collector):
             yield GaugeMetricFamily("skerry_agent_drift", text, value=drift["level"])
         yield from _sent_metrics(status.get("sent"))
         yield from _budget_metrics(status.get("budgets"))
+        yield from _energy_metrics(status.get("energy"))
         yield from _span_metrics(status.get("trace"))
         alarms = GaugeMetricFamily("skerry_agent_alarm", "1 while a person has to look at it.", labels=["alarm"])
         for alarm in status.get("alarms", ()):
@@ -154,6 +155,17 @@ def _budget_metrics(budgets: Any) -> Iterator[Metric]:
         for account, held in sorted(budgets.items()):
             metric.add_metric([account], held[key])
         yield metric
+
+
+def _energy_metrics(energy: Any) -> Iterator[Metric]:
+    """Joules by the rules that applied; where they are from is a label, as a stated figure is no measured one."""
+    if not isinstance(energy, dict):
+        return
+    text = "Joules of inference and of sending questions, by rule; source: a meter, or the configured model."
+    metric = CounterMetricFamily("skerry_agent_energy_joules", text, labels=["rule", "source"])
+    for rule, joules in sorted(energy["by_rule"].items()):
+        metric.add_metric([rule, energy["source"]], joules)
+    yield metric
 
 
 def _parse_number(value: object) -> float | None:

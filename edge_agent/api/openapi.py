@@ -72,6 +72,7 @@ _RECORD: Schema = {
         "escalation_id": {"type": "string", "description": "Not empty: the hub was asked"},
         "trace_id": TEXT,
         "timings": {"type": "object", "additionalProperties": {"type": "number"}},
+        "energy_j": {"type": "number"},
         "at_ms": {"type": "integer"},
         "event": {"type": "integer", "description": "Number of the event of this record"},
         "in_domain": {

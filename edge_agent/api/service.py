@@ -80,7 +80,7 @@ class AnswerService(Protocol):
 
 
 def make_answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[str, Any]:
-    """One record for a caller. Durations in seconds, `at_ms` hub time in milliseconds.
+    """One record for a caller. Durations in seconds, energy in joules, `at_ms` hub time in milliseconds.
 
     `value`: a regressor's, None for a classifier, whose `label` is its class number (-1 for a regressor).
     `label_name` is "" where the model has no names. `in_domain`: false if whoever answered says that the sample is
@@ -109,6 +109,7 @@ def make_answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[st
         "escalation_id": record.seq,
         "trace_id": parse_trace_id(record.trace),
         "timings": record.timings,
+        "energy_j": record.energy_j,
         "at_ms": record.at_ms,
         "event": record.event,
     }

@@ -1,8 +1,7 @@
 """The agent: assembles the core, models, database and connections of one device, and supervises their tasks.
 
 Rule: an exception in a handler is counted and logged without its text, and the task lives on; a task that ended all the
-same is started again within a second or two. Local answers depend on the model alone: no link, hub or disk is waited
-for.
+same is started again within a second or two. Local answers depend on the model alone, on no link, hub or disk.
 """
 
 import asyncio
@@ -30,6 +29,7 @@ from edge_agent.storage.database import Database
 from edge_agent.storage.journal import Journal
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.system.clock import HubClock
+from edge_agent.system.energy import EnergyMonitor
 from edge_agent.system.settings import AgentSettings
 from edge_agent.update.installer import Installer
 from edge_agent.uplink.connection import Connect, ConnectionPool, Credentials, make_connector
@@ -120,6 +120,7 @@ class Agent:
             core=self._core, database=self._db, journal=self._journal, clock=self._clock, counts=self._counts,
             sealer=EscalationSealer(envelopes, vault, self._clock, model.form, max_age_s=settings.outbox.max_age_s),
             pending=PendingVerdicts(settings.frames_cache_bytes), connections=self._connections, envelopes=envelopes,
+            energy=EnergyMonitor(settings.energy),
         )  # fmt: skip
         self._executor = executor = CommandExecutor(
             parts, HelloNote(0, secrets.token_hex(8), AGENT_VERSION, model.refs)
@@ -186,8 +187,7 @@ class Agent:
     def answer_now(self, sample: Sample) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
         """Answer a sample synchronously, without await or disk.
 
-        A confident answer comes back at once, others as a future. Raises SampleError if the sample does not fit the
-        model, DisabledError if the policy's mode answers nothing.
+        A confident answer comes back at once, others as a future. Raises SampleError or DisabledError, as `infer`.
         """
         return self.answering.answer_now(sample)
 
@@ -263,7 +263,7 @@ class Agent:
         await self.answering.set_model(runner)
 
     def _make_setup(self, form: ModelFormat) -> CoreSetup:
-        return make_core_setup(form, self._hub_sites(), self._envelopes, self._settings.outbox)
+        return make_core_setup(form, self._hub_sites(), self._envelopes, self._settings)
 
     def _hub_sites(self) -> tuple[HubSite, ...]:
         """Every hub on every line, as policies see it."""

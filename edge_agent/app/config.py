@@ -9,6 +9,8 @@ from pydantic import ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
 
 from edge_agent.api.oip import InferLimits
+from edge_agent.core.limits import LinkEnergy
+from edge_agent.system.energy import STATED_LINKS, EnergySettings, LinkKind, MeterKind
 from edge_agent.system.environment import POWER_SUPPLY, DeviceAttributes
 from edge_agent.system.policy_layers import PolicyLayers, parse_layers
 from edge_agent.system.settings import AgentSettings, OutboxLimits, name_of
@@ -31,6 +33,7 @@ PREFIX = "SKERRY_AGENT_"
 _OUTBOX = OutboxLimits()
 _AGENT = AgentSettings(state_dir=Path())
 _LIMITS = InstallLimits()
+_ENERGY = EnergySettings()
 _DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
 
 
@@ -142,6 +145,30 @@ class DeviceSection(_Section):
     power_supply: str = POWER_SUPPLY
 
 
+class EnergySection(_Section):
+    """What the device's energy is counted by. `meters`: tried in this order; "card" comes on top of the others.
+
+    `watts`: joules of one core's second at work, where no meter tells. `link`: whose stated figures a message has;
+    `link_message_j` and `link_byte_uj` replace them. "unknown" counts as the dearest, LTE.
+    """
+
+    meters: tuple[MeterKind, ...] = _ENERGY.meters
+    watts: float = Field(default=_ENERGY.watts, gt=0, le=500)
+    link: LinkKind = LinkKind.UNKNOWN
+    link_message_j: float | None = Field(default=None, ge=0, le=1000)
+    link_byte_uj: float | None = Field(default=None, ge=0, le=10_000)
+
+    def settings(self, cores: int) -> EnergySettings:
+        """The values as the agent takes them. `cores`: that inference uses."""
+        stated = STATED_LINKS[self.link]
+        link = LinkEnergy(
+            stated.message_j if self.link_message_j is None else self.link_message_j,
+            stated.byte_uj if self.link_byte_uj is None else self.link_byte_uj,
+        )
+        kind = self.link.value if link == stated else "configured"
+        return EnergySettings(self.meters, self.watts, cores, link, kind)
+
+
 class TraceSection(_Section):
     """Where spans of answered questions go: `endpoint` of an OpenTelemetry collector (OTLP over HTTP); "" = nowhere.
 
@@ -175,6 +202,7 @@ class AgentConfig(ProcessConfig):
     link: LinkSection = LinkSection()
     updates: UpdatesSection = UpdatesSection()
     device: DeviceSection = DeviceSection()
+    energy: EnergySection = EnergySection()
     trace: TraceSection = TraceSection()
     hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
 
@@ -206,7 +234,7 @@ class AgentConfig(ProcessConfig):
         metered = None if d.metered == "" else d.metered
         attributes = DeviceAttributes(d.kind, d.region, "", d.tags or None, metered, d.metered_file, d.power_supply)
         return AgentSettings(
-            state_dir=Path(self.state), outbox=outbox, attributes=attributes,
+            state_dir=Path(self.state), outbox=outbox, attributes=attributes, energy=self.energy.settings(self.threads),
             **self.records.model_dump(), **self.link.model_dump(),
         )  # fmt: skip
 

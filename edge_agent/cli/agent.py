@@ -242,10 +242,7 @@ def status(
     if as_json:
         print(json.dumps({"url": address.url, **facts}, indent=2))
         return
-    told = [("drift", explain.format_drift(facts.pop("drift")))] if "drift" in facts else []
-    told += explain.explain_updates(facts.pop("updates")) if "updates" in facts else []
-    told += explain.explain_install(facts.pop("install")) if "install" in facts else []
-    told += [(f"budget {key}", explain.format_budget(held)) for key, held in facts.pop("budgets", {}).items()]
+    told = explain.take_status_parts(facts)
     _print_rows(
         [*((key, explain.format_value(value)) for key, value in {"address": address.url, **facts}.items()), *told]
     )

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import msgspec
 
-from edge_agent.core.limits import OutboxLimits
+from edge_agent.core.limits import LinkEnergy, OutboxLimits
 from edge_agent.core.records import AnswerSource, Outcome
 from policies.decisions.budget import AccountCharge, BudgetSpend
 from policies.decisions.egress import EgressPlan
@@ -50,6 +50,7 @@ class CoreSetup(msgspec.Struct, frozen=True):
     lines: dict[str, str] = {}  # hub -> its connection; hubs not named use the home connection, ""
     padded_bytes: int = 0
     longest: Escalation | None = None
+    link_energy: LinkEnergy = LinkEnergy()  # what sending a question costs the device
 
 
 class QuestionLabels(msgspec.Struct, frozen=True):

@@ -1,4 +1,6 @@
-"""Limits of the outbox, apart from the commands that obey them: settings need no arrays."""
+"""Limits of the outbox and energy of the link, apart from the commands that obey them: settings need no arrays."""
+
+import math
 
 import msgspec
 
@@ -21,3 +23,14 @@ class OutboxLimits(msgspec.Struct, frozen=True, gc=False):
     resend_cap_s: float = 30.0
     ask_interval_s: float = 60.0
     quiet_cap_s: float = 3600.0  # the longest pause that a hub may ask for
+
+
+class LinkEnergy(msgspec.Struct, frozen=True, gc=False):
+    """Energy that the device spends on sending one message: `message_j` joules, and `byte_uj` microjoules a byte."""
+
+    message_j: float = 0.0
+    byte_uj: float = 0.0
+
+    def count_mj(self, size_bytes: int) -> int:
+        """Energy of a message of this size in whole millijoules, rounded up."""
+        return math.ceil(1e3 * self.message_j + 1e-3 * self.byte_uj * size_bytes)

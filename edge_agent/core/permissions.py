@@ -212,9 +212,15 @@ class PermissionCache:
         """Bytes of one question on the link: equal for all samples and rules, so that the size reveals nothing."""
         return self.setup.frame_bytes + self._padded_bytes - self.setup.padded_bytes
 
+    @property
+    def question_mj(self) -> int:
+        """Energy of sending one question, in millijoules, as the device states it."""
+        return self.setup.link_energy.count_mj(self.frame_bytes)
+
     def permit_question(self, data_class: str, *, audit: bool, subject: str = "") -> Permit | Denied:
         """A permit with charges for a new question, or why it is denied."""
-        return self._decide_permit(data_class, MessageCost(self.frame_bytes, audit=audit, subject=subject))
+        cost = MessageCost(self.frame_bytes, audit=audit, subject=subject, energy_mj=self.question_mj)
+        return self._decide_permit(data_class, cost)
 
     def permit_resend(self, data_class: str) -> Permit | Denied:
         """A permit for a question that was charged when it was stored; it charges nothing."""

@@ -64,7 +64,7 @@ class Timings(msgspec.Struct, frozen=True, gc=False):
 
 
 class SampleOrigin(msgspec.Struct, frozen=True, gc=False):
-    """Where an escalated sample came from: its trace, arrival time, inference time and subject.
+    """Where an escalated sample came from: its trace, arrival time, inference time, energy and subject.
 
     `started`: seconds on the core's clock, 0 after a restart, when the original caller is gone. `subject`: keyed hash
     of the person it is about.
@@ -74,13 +74,15 @@ class SampleOrigin(msgspec.Struct, frozen=True, gc=False):
     started: float = 0.0
     infer_s: float = 0.0
     subject: bytes = b""
+    energy_j: float = 0.0
 
 
 class AnswerRecord(msgspec.Struct, frozen=True, gc=False):
     """One row of the answer record in agent.db.
 
     `seq`: the escalation id `{epoch:x}-{seq}`, "" if the hub was not asked. `at_ms`: estimated hub time in milliseconds
-    since 1970. `event`: position in the event stream, 0 while the row is not committed yet.
+    since 1970. `event`: position in the event stream, 0 while the row is not committed yet. `energy_j`: joules of the
+    inference, and of sending the question if there was one; 0 of a correction.
     """
 
     id: str
@@ -96,6 +98,7 @@ class AnswerRecord(msgspec.Struct, frozen=True, gc=False):
     at_ms: int = 0
     event: int = 0
     subject: bytes = b""  # keyed hash of the person it is about, used for erasure only: no interface shows it
+    energy_j: float = 0.0
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):

@@ -11,9 +11,9 @@ from time import perf_counter
 from typing import Any
 
 from edge_agent.core.commands import CoreSetup
-from edge_agent.core.limits import OutboxLimits
 from edge_agent.core.records import NoModelError, Sample
 from edge_agent.system.clock import HubClock
+from edge_agent.system.settings import AgentSettings
 from edge_agent.uplink.envelope import Envelopes
 from edge_agent.uplink.sealing import ModelFormat, blank_sample
 from models.bundle.manifest import ModelKind
@@ -128,9 +128,9 @@ class ServingModel:
 
 
 def make_core_setup(
-    form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits
+    form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes, settings: AgentSettings
 ) -> CoreSetup:
-    """The core's configuration for this model: schema, hubs, frame size, measured leakage."""
+    """The core's configuration for this model: schema, hubs, frame size, measured leakage, limits, energy."""
     manifest = form.manifest
     derived = egress.list_derived_fields(regressor=manifest.kind is ModelKind.REGRESSOR)
     evidence = LeakageEvidence(manifest.leakage, partial(digest_sent_chain, manifest.cut, manifest.codec))
@@ -138,8 +138,8 @@ def make_core_setup(
     region = max((hub.region for hub in hubs), key=len, default="")
     schema, longest = (*manifest.features, *derived), _make_longest(form, derived, region)
     return CoreSetup(
-        schema=schema, hubs=hubs, frame_bytes=frame_bytes, limits=limits, evidence=evidence, lines=envelopes.lines,
-        padded_bytes=manifest.fixed_bytes, longest=longest,
+        schema=schema, hubs=hubs, frame_bytes=frame_bytes, limits=settings.outbox, evidence=evidence,
+        lines=envelopes.lines, padded_bytes=manifest.fixed_bytes, longest=longest, link_energy=settings.energy.link,
     )  # fmt: skip
 
 

@@ -165,13 +165,14 @@ class InferenceService:
         self._count_answer(sample, given, commands[0])
         first = commands[0]
         spent_s = given.done - given.began
+        energy_j = parts.energy.watts * spent_s
         if type(first) is Answer:
             return parts.journal.record_local(
-                first, sample.trace, Timings(spent_s, perf_counter() - given.began), subject
+                first, sample.trace, Timings(spent_s, perf_counter() - given.began), subject, energy_j
             )
         answer = parts.journal.expect_answer(dice.id)
         sent, form = (given.committed, self.committed.form) if given.committed and self.committed else (inference, None)
-        origin = SampleOrigin(sample.trace, now - (perf_counter() - given.began), spent_s, subject)
+        origin = SampleOrigin(sample.trace, now - (perf_counter() - given.began), spent_s, subject, energy_j)
         self._means.executor.execute(commands, EscalationSource(sent, origin, form))
         return answer
 
@@ -181,6 +182,8 @@ class InferenceService:
         ruled = self._parts.core.ruling.for_class(sample.data_class)
         terms = ruled.terms if isinstance(ruled, ClassPermissions) else None
         said = given.inference.prediction
+        asked_mj = self._parts.core.ruling.question_mj if isinstance(first, Store) else 0
+        self._parts.energy.count_answer(terms.rules if terms else (), given.done - given.began, asked_mj)
         unsure = terms is not None and said.confidence < terms.threshold
         self.trial.seen.add_answer(sample.data_class, said.confidence, given.done - given.began, unsure=unsure)
         if self.threshold is not None and isinstance(first, Store) and first.audit:

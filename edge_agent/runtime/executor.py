@@ -135,8 +135,9 @@ class CommandExecutor:
             return self._parts.journal.make_record(said, "", source.origin if source else _UNKNOWN_ORIGIN)
         pending = self._parts.pending.get(said.seq)
         return self._parts.journal.make_record(
-            said, f"{self._core.epoch:x}-{said.seq}", pending.origin if pending else _UNKNOWN_ORIGIN
-        )
+            said, f"{self._core.epoch:x}-{said.seq}", pending.origin if pending else _UNKNOWN_ORIGIN,
+            self._core.ruling.question_mj,
+        )  # fmt: skip
 
     def _finish_operations(self, end: Finish) -> tuple[DatabaseOperation, ...]:
         parts = self._parts

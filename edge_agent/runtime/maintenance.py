@@ -51,10 +51,11 @@ class PolicyContextMonitor:
         self._why = ""
 
     def refresh_context(self, *, at_once: bool = False) -> None:
-        """Read the device's attributes and local time every few seconds, or `at_once`."""
+        """Read the device's attributes, energy meters and local time every few seconds, or `at_once`."""
         now = self._parts.clock.now()
         if at_once or now - self._looked_at >= _CONTEXT_INTERVAL_S:
             self._looked_at = now
+            self._parts.energy.sample_meters(now)
             self._update_context(self._core.policy)
 
     def prepare_policy(self, policy: Policy | None) -> None:
@@ -89,7 +90,7 @@ class PolicyContextMonitor:
     # For the status
 
     def status_fields(self) -> dict[str, Any]:
-        """JSON-able fields of the agent's status: policy, layers, budgets and notice."""
+        """JSON-able fields of the agent's status: policy, layers, budgets, notice and energy."""
         ruling, policy = self._core.ruling, self._core.policy
         accounts = policy.base.accounts if policy else ()
         left = budget.list_remaining(accounts, ruling.purse.spend, ruling.day)
@@ -100,6 +101,7 @@ class PolicyContextMonitor:
             "budgets": {key: {"left": rest, "limit": limit} for key, (rest, limit) in left.items()},
             "notice": ruling.notice if ruling.notice_in_force else 0,
             "notice_why": self._why if ruling.notice_in_force else "",
+            **self._parts.energy.status_fields(),
         }
 
     def alarms(self) -> set[str]:

@@ -21,7 +21,7 @@ from wire.protocol.messages import Prediction, TextUsage
 
 _COLUMNS = (
     "event,id,kind,at_ms,source,why,label,confidence,scores,model,policy,seq,data_class,trace,"
-    "infer_s,total_s,queue_s,compute_s,subject,in_domain,text,usage"
+    "infer_s,total_s,queue_s,compute_s,subject,in_domain,text,usage,energy_j"
 )
 _scores_encoder = msgspec.msgpack.Encoder()
 _scores_decoder = msgspec.msgpack.Decoder(tuple[float, ...])
@@ -32,11 +32,11 @@ def insert_answer(db: sqlite3.Connection, r: AnswerRecord) -> None:
     """Insert one answer record; ignored if the id has one of this kind."""
     p, t = r.prediction, r.timings
     db.execute(
-        f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 21})",
+        f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 22})",
         (
             r.id, r.kind, r.at_ms, r.source, r.why, p.label, _storable_confidence(p), _scores_encoder.encode(p.scores),
             p.model, r.policy, r.seq, r.data_class, r.trace, t.infer_s, t.total_s, t.queue_s, t.compute_s,
-            r.subject, p.in_domain, p.text, _scores_encoder.encode(p.usage) if p.usage else None,
+            r.subject, p.in_domain, p.text, _scores_encoder.encode(p.usage) if p.usage else None, r.energy_j,
         ),
     )  # fmt: skip
 

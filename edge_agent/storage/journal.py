@@ -55,12 +55,14 @@ class Journal:
 
     # Writing
 
-    def record_local(self, answer: Answer, trace: str, timings: Timings, subject: bytes = b"") -> AnswerRecord:
+    def record_local(
+        self, answer: Answer, trace: str, timings: Timings, subject: bytes = b"", energy_j: float = 0.0
+    ) -> AnswerRecord:
         """Record an answer that needs no hub (the hot path); it is written later, and nobody waits for that."""
         # by position, as every local answer passes here: eleven keywords cost 3 % of the agent's added time
         record = AnswerRecord(
             answer.id, AnswerKind.ANSWER, answer.source, answer.why, answer.prediction, answer.policy,
-            answer.data_class, "", trace, timings, self._clock.hub_ms(), subject=subject,
+            answer.data_class, "", trace, timings, self._clock.hub_ms(), 0, subject, energy_j,
         )  # fmt: skip
         counts = self._counts
         counts["answers_local"] += 1
@@ -77,8 +79,11 @@ class Journal:
             self.flush()
         return record
 
-    def make_record(self, said: Answer | Correction, seq: str, origin: SampleOrigin) -> AnswerRecord:
-        """Make the record of an answer or correction that the core returned for a question."""
+    def make_record(self, said: Answer | Correction, seq: str, origin: SampleOrigin, asked_mj: int = 0) -> AnswerRecord:
+        """Make the record of an answer or correction that the core returned for a question.
+
+        `asked_mj`: energy of sending the question, in millijoules.
+        """
         kind, source, why = AnswerKind.CORRECTION, AnswerSource.HUB, said.why
         if isinstance(said, Answer):
             kind, source = AnswerKind.ANSWER, said.source
@@ -90,6 +95,7 @@ class Journal:
             data_class=said.data_class, seq=seq, trace=origin.trace,
             timings=Timings(origin.infer_s, total_s, said.queue_s, said.compute_s),
             at_ms=self._clock.hub_ms(), subject=origin.subject,
+            energy_j=origin.energy_j + asked_mj / 1e3 if kind is AnswerKind.ANSWER else 0.0,
         )  # fmt: skip
 
     def deliver_record(self, record: AnswerRecord) -> None:

@@ -110,6 +110,10 @@ SCHEMA = (
     alter table answers add column text text;
     alter table answers add column usage blob;
     """,
+    # version 8: joules of an answer
+    """
+    alter table answers add column energy_j real not null default 0;
+    """,
 )
 
 

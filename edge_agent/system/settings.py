@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.core.limits import OutboxLimits
+from edge_agent.system.energy import EnergySettings
 from edge_agent.system.environment import DeviceAttributes
 from wire.process.files import write_private_file
 from wire.transport.clients import MqttClient
@@ -28,6 +29,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "warning"  # least that is logged: info, warning or error
     outbox: OutboxLimits = OutboxLimits()
     attributes: DeviceAttributes = DeviceAttributes()
+    energy: EnergySettings = EnergySettings()
     answers_max_rows: int = 200_000  # oldest go first, counted
     outcomes_max_rows: int = 1_000_000
     ledger_max_rows: int = 1_000_000  # oldest go first; the newest row is always kept: it numbers the next question

@@ -7,13 +7,14 @@ from edge_agent.core.core import EdgeCore
 from edge_agent.storage.database import Database
 from edge_agent.storage.journal import Journal
 from edge_agent.system.clock import HubClock
+from edge_agent.system.energy import EnergyMonitor
 from edge_agent.uplink.connection import ConnectionPool
 from edge_agent.uplink.envelope import Envelopes
 from edge_agent.uplink.sealing import EscalationSealer, PendingVerdicts
 
 
 class AgentServices(NamedTuple):
-    """Core, database, sealer, connections, clock and counters of one agent; each is used on the event loop only."""
+    """Core, database, sealer, connections, clock, energy and counters of one agent, used on the event loop only."""
 
     core: EdgeCore
     database: Database
@@ -23,4 +24,5 @@ class AgentServices(NamedTuple):
     connections: ConnectionPool
     envelopes: Envelopes
     clock: HubClock
+    energy: EnergyMonitor
     counts: Counter[str]

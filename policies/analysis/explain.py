@@ -125,7 +125,7 @@ def _run_decisions(case: _SampleCase, found: Terms) -> Iterator[tuple[Explanatio
         "leakage", _check_leakage(found, out, facts.leakage), "measured for exactly this, and within the limits"
     )
     noised = 0 if isinstance(out, Denied) else out.releases
-    cost = MessageCost(facts.size_bytes, facts.price, noised, decision.audit)
+    cost = MessageCost(facts.size_bytes, facts.price, noised, decision.audit, energy_mj=facts.energy_mj)
     yield _build_step(
         "budget",
         budget.charge_accounts(found, _build_spend(found, case), cost, case.day),
@@ -135,7 +135,7 @@ def _run_decisions(case: _SampleCase, found: Terms) -> Iterator[tuple[Explanatio
 
 def _build_spend(found: Terms, case: _SampleCase) -> BudgetSpend:
     """Spend that the facts describe, charged to every account that it would have been charged to."""
-    spent = {AccountUnit.BYTES: case.facts.spent_bytes, AccountUnit.COST: 0}
+    spent = {AccountUnit.BYTES: case.facts.spent_bytes, AccountUnit.COST: 0, AccountUnit.ENERGY: case.facts.spent_mj}
     totals = {
         (each.key, case.day // each.period_days): spent.get(each.coin, case.facts.spent_releases * each.each)
         for each in found.accounts

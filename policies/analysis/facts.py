@@ -53,7 +53,8 @@ class SampleFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `fields` and `hubs` left out = exactly those that the policy lists. `audit_dice` 1.0 = not drawn for an audit.
     `leakage` left out = the bundle is measured for this policy, and within its limits. `spent_bytes` today,
-    `spent_releases` of noised fields in this period; `price`: the hub's, in millionths of its unit. Attributes of the
+    `spent_releases` of noised fields in this period; `price`: the hub's, in millionths of its unit. `energy_mj`: of
+    sending one question, `spent_mj`: today, in millijoules. Attributes of the
     device and its place are unknown where they are left out. `time`: "wed 23:30", local time there. `in_domain` false =
     unlike what the model knows.
     """
@@ -69,6 +70,8 @@ class SampleFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spent_bytes: int = 0
     spent_releases: int = 0
     price: int = 0
+    energy_mj: int = 0
+    spent_mj: int = 0
     leakage: tuple[SampleLeakage, ...] | None = None
     device_class: str = ""
     region: str = ""

@@ -119,7 +119,7 @@ def _describe_classes(one: _Either) -> str | None:
 
 
 def _describe_accounts(one: _Either) -> str | None:
-    """Accounts of bytes and cost; None without any."""
+    """Accounts of bytes, cost and energy; None without any."""
     return "; ".join(account_words(each) for each in one.accounts if each.coin != "privacy") or None
 
 

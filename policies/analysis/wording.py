@@ -115,14 +115,20 @@ def field_words(rule: FieldRule) -> str:
 
 
 def account_words(account: BudgetAccount) -> str:
-    """Phrase of an account of bytes or cost; privacy accounts are described by `dp_words`."""
-    what = "bytes" if account.coin is AccountUnit.BYTES else "millionths of cost"
+    """Phrase of an account of bytes, cost or energy; privacy accounts are described by `dp_words`."""
+    what = _UNITS[account.coin]
+    limit = account.limit // 1000 if account.coin is AccountUnit.ENERGY else account.limit
     span = "a day" if account.period_days == 1 else f"in {account.period_days} days"
     about = account.key.partition("/")[2]
     whose = f" of {_TOPICS.get(about, about)}" if account.topic else f" under {about}" if about else ""
-    return f"{account.limit:,} {what} {span}{whose}"
+    return f"{limit:,} {what} {span}{whose}"
 
 
+_UNITS = {
+    AccountUnit.BYTES: "bytes",
+    AccountUnit.COST: "millionths of cost",
+    AccountUnit.ENERGY: "joules of sending questions",
+}
 _TOPICS = {"q": "questions", "ask": "asks", "report": "reports", "state": "states"}
 
 

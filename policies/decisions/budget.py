@@ -1,4 +1,4 @@
-"""Budgets: accounts of bytes, cost and privacy, charged before anything is sent and never refunded. Pure.
+"""Budgets: accounts of bytes, cost, energy and privacy, charged before anything is sent and never refunded. Pure.
 
 Rule: every account that the terms name must hold the charge, or nothing leaves and none is charged. A clock that goes
 back opens no older period; an account whose past is not known holds nothing.
@@ -43,7 +43,7 @@ class MessageCost(msgspec.Struct, frozen=True, gc=False):
     """Cost of one message. `size_bytes`: the whole frame on the link, 0 for one that was charged before.
 
     `price`: the hub's, in millionths; `releases`: noised fields; `audit`: asked at random alone; `subject`: whom it is
-    about, as a keyed hash in hex, or "".
+    about, as a keyed hash in hex, or "". `energy_mj`: what the device spends on sending it, in millijoules.
     """
 
     size_bytes: int
@@ -52,6 +52,7 @@ class MessageCost(msgspec.Struct, frozen=True, gc=False):
     audit: bool = False
     topic: str = QUESTIONS_TOPIC
     subject: str = ""
+    energy_mj: int = 0
 
 
 class AccountCharge(msgspec.Struct, frozen=True, gc=False):
@@ -74,7 +75,8 @@ def charge_accounts(terms: Terms, spend: BudgetSpend, cost: MessageCost, day: in
     """Charge a message to all accounts that apply, or deny it.
 
     `day`: days since 1970, UTC. Denied (budget) if one account would exceed its limit or the past is not known; denied
-    (too big) above `MAX_FRAME_BYTES`. Bytes count whole frames, cost millionths, privacy units of the account.
+    (too big) above `MAX_FRAME_BYTES`. Bytes count whole frames, cost millionths, energy millijoules, privacy
+    units of the account.
     """
     try:
         return _charge_accounts(terms, spend, cost, max(day, spend.day))
@@ -83,7 +85,7 @@ def charge_accounts(terms: Terms, spend: BudgetSpend, cost: MessageCost, day: in
 
 
 def _charge_accounts(terms: Terms, spend: BudgetSpend, cost: MessageCost, day: int) -> ChargeResult | Denied:
-    if cost.size_bytes < 0 or cost.price < 0 or cost.releases < 0:
+    if min(cost.size_bytes, cost.price, cost.releases, cost.energy_mj) < 0:
         return Denied(DecisionReason.DENIED_POLICY_ERROR, "budget: a negative count")
     if cost.size_bytes > MAX_FRAME_BYTES:
         return Denied(
@@ -139,6 +141,8 @@ def _amount_charged(account: BudgetAccount, cost: MessageCost) -> int:
         return cost.size_bytes
     if account.coin is AccountUnit.COST:
         return cost.price
+    if account.coin is AccountUnit.ENERGY:
+        return cost.energy_mj
     if account.coin is AccountUnit.PRIVACY and type(account.each) is int and account.each > 0:
         return account.each * cost.releases
     raise TypeError

@@ -140,21 +140,30 @@ class BudgetSection(ClosedTable):
     bytes_per_day: Count  # whole messages, as they are on the link; narrower: lower
     max_open: Count = 1000  # questions in the outbox without an outcome; narrower: lower
     cost_per_day: Count | None = None  # in the millionths in which devices state their hubs' prices; narrower: lower
+    joules_per_day: Count | None = None  # that sending questions takes of the device; narrower: lower
     topics: TopicBudgets | None = None  # narrower: lower, or stated at all
 
     def compile(self) -> tuple[BudgetAccount, ...]:
-        """The accounts: bytes, cost, and one per limited topic."""
+        """The accounts: bytes, cost, energy, and one per limited topic."""
         said = {} if self.topics is None else self.topics.model_dump(exclude_none=True)
         by_topic = [
             BudgetAccount(f"bytes/{topic}", AccountUnit.BYTES, limit, topic=topic) for topic, limit in said.items()
         ]
-        return (*build_spend_accounts("", self.bytes_per_day, self.cost_per_day), *by_topic)
+        return (*build_spend_accounts("", self), *by_topic)
 
 
-def build_spend_accounts(of: str, bytes_per_day: int | None, cost_per_day: int | None) -> tuple[BudgetAccount, ...]:
-    """Accounts of bytes and cost, of the base (`of` = "") or of a rule; None = no limit."""
-    said = {AccountUnit.BYTES: bytes_per_day, AccountUnit.COST: cost_per_day}
+def build_spend_accounts(of: str, said_by: "BudgetSection | RuleTable") -> tuple[BudgetAccount, ...]:
+    """Accounts of bytes, cost and energy, of the base (`of` = "") or of a rule; None = no limit."""
+    joules = said_by.joules_per_day
+    said = {
+        AccountUnit.BYTES: said_by.bytes_per_day,
+        AccountUnit.COST: said_by.cost_per_day,
+        AccountUnit.ENERGY: None if joules is None else joules * _MILLIJOULES,
+    }
     return tuple(BudgetAccount(f"{coin}{of}", coin, limit) for coin, limit in said.items() if limit is not None)
+
+
+_MILLIJOULES = 1000  # of one joule
 
 
 class PrivacySection(ClosedTable):
@@ -317,6 +326,7 @@ class RuleTable(ClosedTable):
     regions: list[Name] | None = None
     bytes_per_day: Count | None = None  # an account of its own, beside the base's
     cost_per_day: Count | None = None  # the same
+    joules_per_day: Count | None = None  # the same
     dp: NoiseSection | None = None
     privacy: PrivacySection | None = None
     retention: RetentionSection | None = None
@@ -347,7 +357,7 @@ class RuleTable(ClosedTable):
             max_open=self.max_open, ceiling=self.ceiling, fields=fields, drop=tuple(self.drop),
             transforms={name: compile_transforms(each) for name, each in self.transforms.items()},
             hubs=_to_tuple(self.hubs), regions=_to_tuple(self.regions),
-            accounts=build_spend_accounts(f"/{owner}/{self.name}", self.bytes_per_day, self.cost_per_day),
+            accounts=build_spend_accounts(f"/{owner}/{self.name}", self),
             privacy=() if self.privacy is None else (self.privacy.compile(),),
             dp=None if self.dp is None else self.dp.compile(),
             retention=None if self.retention is None else self.retention.compile(),

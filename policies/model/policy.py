@@ -144,6 +144,7 @@ class AccountUnit(StrEnum):
 
     BYTES = "bytes"  # whole messages, as they are on the link
     COST = "cost"  # in the millionths in which devices state their hubs' prices
+    ENERGY = "energy"  # millijoules that the device states for sending one question
     # 1e-10 of squared sensitivity over noise: see `policies.model.differential_privacy`
     PRIVACY = "privacy"
 

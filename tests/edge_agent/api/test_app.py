@@ -254,6 +254,7 @@ class WholeStatus(MemoryAgent):
         budgets = {"bytes": {"left": 1, "limit": 2}}
         sent = {"by_rule": {"base": 5}, "sockets": 9, "overhead": 4}
         more = {"notice": 1, "policy_days_left": 3, "drift": {"level": 0.5}, "sent": sent, "budgets": budgets}
+        more["energy"] = {"source": "model", "by_rule": {"base": 0.5}}
         more["trace"] = {"spans_sent": 1, "spans_lost": 0}
         more |= {"certificate_ends_ms": 2 * DAY_MS, "hub_time_ms": DAY_MS}
         return super().status() | more | {"alarms": ["freeze"]}

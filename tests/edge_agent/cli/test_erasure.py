@@ -132,7 +132,8 @@ def test_a_database_of_schema_4_is_brought_over_and_names_what_it_erases(tmp_pat
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.executescript(
             "drop table erased; alter table answers drop column in_domain; "
-            "alter table answers drop column text; alter table answers drop column usage; pragma user_version=4;"
+            "alter table answers drop column text; alter table answers drop column usage; "
+            "alter table answers drop column energy_j; pragma user_version=4;"
         )
     with contextlib.closing(open_connection(path).db) as db:
         assert answers.erase_subject(db, b"s" * 32, 10) == 1

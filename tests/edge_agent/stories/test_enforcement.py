@@ -13,6 +13,7 @@ from edge_agent.core.permissions import ClassPermissions
 from edge_agent.core.records import AnswerSource
 from edge_agent.storage import accounts
 from edge_agent.storage.schema import MARKER_FILE
+from edge_agent.system.energy import STATED_LINKS, EnergySettings, LinkKind
 from edge_agent.system.environment import DeviceAttributes
 from models.runtime.feature_codec import build_codec
 from models.runtime.runner import EchoRunner
@@ -92,6 +93,20 @@ async def test_what_leaves_names_the_rules_that_applied_and_how_long_it_may_be_k
         await rig.agent.infer(sample())
         question = rig.hub.questions[0][2]
         assert (question.rule, question.data_class, question.keep_days) == ("open-ward", "open", 7)
+
+
+async def test_a_day_of_joules_pays_for_so_many_questions_and_the_rest_is_answered_here(tmp_path: Path):
+    rules = ruled(bytes_per_day="100000000\njoules_per_day = 30")
+    lte = EnergySettings(link=STATED_LINKS[LinkKind.LTE], meters=())
+    async with AgentRig(tmp_path, rules, energy=lte) as rig:
+        given = [await rig.agent.infer(sample()) for _ in range(3)]
+        assert [each.source for each in given] == [AnswerSource.HUB, AnswerSource.HUB, AnswerSource.LOCAL]
+        assert given[2].why is DecisionReason.DENIED_BUDGET
+        assert all(12.6 < each.energy_j < 12.7 for each in given[:2])
+        assert 0 < given[2].energy_j < 0.1
+        status = rig.agent.status()
+        assert status["energy"]["questions_j"] == (30_000 - status["budgets"]["energy"]["left"]) / 1000
+        assert (await rig.agent.wait(given[0].id, 0.0))[0].energy_j == given[0].energy_j  # as the database has it
 
 
 async def test_a_question_is_of_one_size_whatever_rule_applies(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Budget accounts of bytes, cost and privacy: none is ever exceeded, and nothing is refunded.
+"""Budget accounts of bytes, cost, energy and privacy: none is ever exceeded, and nothing is refunded.
 
 Compare security case 106.
 """
@@ -96,6 +96,15 @@ def test_one_account_that_is_full_leaves_the_others_untouched():
     two = policy(accounts=(BASE, BudgetAccount("cost", AccountUnit.COST, 5)))
     assert why(charge_accounts(two, UNSPENT, MessageCost(10, price=6), TODAY)) is DecisionReason.DENIED_BUDGET
     assert list_remaining(two.accounts, UNSPENT, TODAY) == {"bytes": (10_000, 10_000), "cost": (5, 5)}
+
+
+def test_the_energy_of_questions_has_an_account_in_millijoules():
+    under = policy(accounts=(BASE, BudgetAccount("energy", AccountUnit.ENERGY, 25_000)))
+    held = spent(charge_accounts(under, UNSPENT, MessageCost(700, energy_mj=12_603), TODAY))
+    assert held.totals["energy", TODAY] == 12_603
+    assert why(charge_accounts(under, held, MessageCost(700, energy_mj=12_603), TODAY)) is DecisionReason.DENIED_BUDGET
+    assert isinstance(charge_accounts(under, held, MessageCost(700), TODAY), ChargeResult)  # over a wire
+    assert why(charge_accounts(under, held, MessageCost(1, energy_mj=-1), TODAY)) is DecisionReason.DENIED_POLICY_ERROR
 
 
 @pytest.mark.parametrize(("topic", "limit"), [("q", 100), ("ask", 50)])

@@ -62,7 +62,7 @@ def narrowing(dice: Random) -> dict[str, Any]:
         "ceiling": dice.choice(("P0", "P1", "P2", "P3")),
         "hubs": some(dice, HUBS), "regions": some(dice, REGIONS), "fields": some(dice, FIELDS),
         "drop": some(dice, FIELDS, 1), "bytes_per_day": dice.randint(0, 99), "max_open": dice.randint(0, 99),
-        "cost_per_day": dice.randint(0, 99),
+        "cost_per_day": dice.randint(0, 99), "joules_per_day": dice.randint(0, 99),
         "transforms": {dice.choice(FIELDS): [dice.choice(({"kind": "drop"}, {"kind": "quantise", "step": 2.0}))]},
         "retention": {"purpose": dice.choice(("p", "q")), "keep_days": dice.randint(0, 7)},
         "privacy": {"max_leakage": dice.random()}, "dp": private(dice),
