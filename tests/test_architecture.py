@@ -16,8 +16,9 @@ STRANGERS_OF_THE_EDGE = {
 # They outlive a defect of one task, message, file or line, and say so.
 LOOPS = {
     "edge_agent/app/agent.py",
-    "edge_agent/api/sources.py",
-    "edge_agent/api/json_lines.py",
+    "edge_agent/sources/folder.py",
+    "edge_agent/sources/json_lines.py",
+    "edge_agent/sources/supervisor.py",
     "cloud_hub/runtime/hub.py",
     "cloud_hub/jobs/runner.py",
 }

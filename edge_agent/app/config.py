@@ -15,6 +15,7 @@ from edge_agent.system.environment import POWER_SUPPLY, DeviceAttributes
 from edge_agent.system.policy_layers import PolicyLayers, parse_layers
 from edge_agent.system.settings import AgentSettings, OutboxLimits, name_of
 from edge_agent.update.types import InstallLimits
+from models.bundle.preparation import Preparation, parse_preparation
 from wire.http.guards import ServerAccess, is_loopback, validate_access
 from wire.process.config import (
     ConfigSection,
@@ -183,7 +184,8 @@ class AgentConfig(ProcessConfig):
 
     `policy` "" means that nothing may leave. `bundle` and `policy` are paths, or `tuf:NAME`: a family and a policy of
     the update repository. A list of policies: layers, each of which narrows the others. `airgap`: nothing leaves at
-    all, there is not even a link. `thresholds`: a file of `skerry models calibrate`.
+    all, there is not even a link. `thresholds`: a file of `skerry models calibrate`. `input`: how a picture becomes a
+    sample, where the bundle does not say it itself (`models/bundle/preparation.py` has its keys).
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, allow_inf_nan=False)
@@ -205,6 +207,14 @@ class AgentConfig(ProcessConfig):
     energy: EnergySection = EnergySection()
     trace: TraceSection = TraceSection()
     hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
+    input: dict[str, Any] = Field(default={})
+
+    def preparation(self) -> Preparation | None:
+        """How raw material becomes a sample, `[input]`; None without it. ExitError(CONFIG) that names a faulty key."""
+        try:
+            return parse_preparation(self.input) if self.input else None
+        except ValueError as error:
+            raise ExitError(ExitCode.CONFIG, f"input: {error}") from None
 
     def policy_layers(self) -> PolicyLayers:
         """The policy layers that the configuration names."""
@@ -259,6 +269,7 @@ def load_config(file: Path | None, environment: Mapping[str, str] | None = None)
         make_absolute(data, _PATHS, file.absolute().parent, lambda text: bool(text) and not name_of(text))
     config = build_config(AgentConfig, data, file, environment)
     validate_access(config.api_access())
+    config.preparation()
     _check_trace(config)
     return config
 

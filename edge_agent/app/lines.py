@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.api.json_lines import JsonLines, LinesResult, read_lines
-from edge_agent.api.sources import SampleFeed
+from edge_agent.sources.feed import SampleFeed
+from edge_agent.sources.json_lines import JsonLines, LinesResult, read_lines
 from policies.model.policy import EscalationMode
 from wire.process.logging import JsonLog, safe_name
 

@@ -15,17 +15,17 @@ from typing import Any
 import msgspec
 
 from edge_agent.api.app import ApiServer, build_app
-from edge_agent.api.json_lines import LinesResult
-from edge_agent.api.sources import FolderWatcher, SampleFeed
 from edge_agent.app.agent import Agent
 from edge_agent.app.config import AgentConfig
 from edge_agent.app.lines import AgentPrerequisites, LinesOptions, answer_stdin
+from edge_agent.app.sources import check_input, make_feed, start_sources
 from edge_agent.app.status import start_tracing
 from edge_agent.core.hubs import HOME
 from edge_agent.identity.hubs import AdditionalHubs, load_additional_hubs
 from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.identity.renewal import Renewer
 from edge_agent.inference.class_threshold import CalibratedThreshold, load_thresholds
+from edge_agent.sources.json_lines import LinesResult
 from edge_agent.system.clock import HubClock
 from edge_agent.system.policy_layers import PolicyLayers, PolicyStack, read_policy_files
 from edge_agent.system.settings import ADDRESS_FILE, AgentSettings, ApiAddress, name_of
@@ -82,11 +82,13 @@ def prepare_startup(config: AgentConfig, *, starting: bool = False) -> StartupSt
     names = _repository_names(config, identity)
     core, shun = _recover_machine(config, identity, names) if names and starting else (None, "")
     try:
-        return _load_startup(config, identity, names, core, shun)
+        parts = _load_startup(config, identity, names, core, shun)
+        check_input(config, parts.runner.manifest if parts.runner else None)
     except ExitError:
         if core:
             forgive_failed_start(Path(config.state) / UPDATES_FOLDER_NAME, core.row)
         raise
+    return parts
 
 
 def _load_startup(
@@ -257,10 +259,7 @@ class AgentProcess:
             sides["install"] = self._install.run()
         if self._updates:
             sides["updates"] = self._updates.run(self._agent, self._config.updates.every_s)
-        folder = self._config.folder
-        if folder.path:
-            feed = self._make_feed(folder.data_class or self._config.data_class)
-            sides["folder"] = FolderWatcher(Path(folder.path), feed, folder.every_s, self._log).run()
+        sides |= start_sources(self._config, self._agent, self._log)
         if self._lines:
             sides["lines"] = self._answer_lines(self._lines)
         every_s = read_watchdog_interval()
@@ -276,11 +275,8 @@ class AgentProcess:
         """Answer stdin's lines, then end."""
         names = self._parts.names
         needed = AgentPrerequisites(policy=names is not None and bool(names.policies), link=not self._config.airgap)
-        self._answered = await answer_stdin(self._make_feed(self._config.data_class), needed, options, self._log)
+        self._answered = await answer_stdin(make_feed(self._config, self._agent), needed, options, self._log)
         self._ended.set()
-
-    def _make_feed(self, data_class: str) -> SampleFeed:
-        return SampleFeed(self._agent, data_class)
 
     async def _open_api(self) -> ApiServer | None:
         if not self._config.api.enabled:

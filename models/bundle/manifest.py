@@ -6,6 +6,7 @@ Rule: an unknown key, a newer format or an impossible value is a `BundleError` o
 
 import math
 import re
+from contextlib import suppress
 from enum import StrEnum
 from hashlib import sha256
 
@@ -22,6 +23,7 @@ from models.bundle.measurements import (
     guarantee_fits,
     leakage_fits,
 )
+from models.bundle.preparation import Preparation, check_preparation, preparation_shape
 from wire.protocol.codec import MAX_FRAME_BYTES, SIZE_CLASS_BYTES
 from wire.protocol.messages import FieldSpec, ModelRef, TensorDType
 
@@ -167,7 +169,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     `fixed_bytes`: padded plaintext size of every escalation from level P2 up. `outputs`: logits of the hub's half, one
     a label, or the values of a regressor. `temperature`, `hub_temperature`: softmax temperatures. `golden`: file of the
     golden set. `files`: name to SHA-256 in hex of every file of the edge part but the manifest. `hub_part`: SHA-256 in
-    hex of `hub/part.json`.
+    hex of `hub/part.json`. `preparation`: how a picture becomes a sample; None where nobody said, and then no key of
+    the file.
 
     In format 2 there is no `hub_part`: `hub` and `parallel` describe the hub's half, whose files are among `files`.
     """
@@ -179,6 +182,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     labels: tuple[str, ...]
     outputs: int  # logits of the hub's half: one a label, or the values of a regressor
     input: InputSpec
+    preparation: Preparation | None = None
     features: tuple[FieldSpec, ...]
     cut: str
     codec: str
@@ -229,6 +233,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     values = msgspec.to_builtins(read_back, order="deterministic")
     for key in _OTHER_FORMAT_KEYS.get(manifest.format, ()):
         del values[key]
+    if manifest.preparation is None:  # a bundle without one stays readable to versions that know none
+        del values["preparation"]
     return msgspec.json.format(msgspec.json.encode(values), indent=1) + b"\n"
 
 
@@ -285,6 +291,7 @@ def _manifest_rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
         ("labels", _labels_fit(m)),
         ("outputs", 0 < m.outputs <= MAX_LABELS if m.kind is ModelKind.REGRESSOR else m.outputs == len(m.labels)),
         ("input", _range_fits(m.input.low, m.input.high) and _shape_fits(m.input.shape) and bool(m.input.name)),
+        ("preparation: not of the input's shape", m.preparation is None or _preparation_fits(m.preparation, m.input)),
         ("features", 0 < len(m.features) == len({f.name for f in m.features})),
         ("kind: a text has one labelled field, the text itself", m.kind is not ModelKind.TEXT or _text_fits(m)),
         ("cut", bool(_NAME.fullmatch(m.cut))),
@@ -352,6 +359,14 @@ def is_text_input(spec: InputSpec) -> bool:
 
 def _shape_fits(shape: tuple[int, ...]) -> bool:
     return 0 < len(shape) <= 8 and all(size > 0 for size in shape) and math.prod(shape) <= MAX_ELEMENTS
+
+
+def _preparation_fits(preparation: Preparation, spec: InputSpec) -> bool:
+    with suppress(ValueError):
+        check_preparation(preparation, complete=True)
+        typed = spec.dtype in (TensorDType.FP32, TensorDType.UINT8)
+        return typed and preparation_shape(preparation) == spec.shape
+    return False
 
 
 def _range_fits(low: float, high: float) -> bool:

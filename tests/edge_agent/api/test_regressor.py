@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 
 from edge_agent.api.explanation import explain_answer
-from edge_agent.api.json_lines import JsonLines
 from edge_agent.api.service import find_value
-from edge_agent.api.sources import FolderWatcher, SampleFeed
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource
+from edge_agent.sources.feed import SampleFeed
+from edge_agent.sources.folder import FolderWatcher
+from edge_agent.sources.json_lines import JsonLines
 from edge_agent.storage import answers, schema
 from models.bundle.manifest import InputSpec, ModelKind
 from models.bundle.measurements import GateFigures
 from models.runtime.runner import EchoRunner, Inference, check_sample
 from policies.model.reasons import DecisionReason
-from tests.edge_agent.api.test_image_files import npy
 from tests.edge_agent.doubles.api_double import MemoryAgent, serve_api
+from tests.edge_agent.sources.test_image_files import npy
 from wire.process.logging import JsonLog
 from wire.protocol.messages import Prediction, TensorDType
 

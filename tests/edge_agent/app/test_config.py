@@ -126,7 +126,7 @@ def test_the_template_explains_every_key_and_its_default():
     keys = (line.removeprefix("# ") for line in text.splitlines() if re.match(r"(# )?[a-z_]+ += |\[", line))
     shown = tomllib.loads("\n".join(keys))
     flat = {f"{k}.{i}": v for k, table in shown.items() if isinstance(table, dict) for i, v in table.items()}
-    flat |= {k: v for k, v in shown.items() if not isinstance(v, dict)}
+    flat |= {k: v for k, v in shown.items() if not isinstance(v, dict) or not v}
     assert set(flat) == set(list_known_keys(AgentConfig))
     defaults: dict[str, Any] = AgentConfig(bundle="b").model_dump(mode="json", by_alias=True)
     changed = {"state", "bundle", "policy"}

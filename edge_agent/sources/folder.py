@@ -1,4 +1,4 @@
-"""Sample sources beside the HTTP API: what each is fed by, and a watched folder of files. JSON lines: `json_lines.py`.
+"""A watched folder of sample files.
 
 Rule: every file ends in `done/` or `failed/`, with the answer or a one-line reason; a correction follows as
 NAME.correction.json. A crash between answer and move answers a file again, under a new id: at least once.
@@ -10,18 +10,18 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from edge_agent.api.corrections import MAX_OWED, OwedCorrections
-from edge_agent.api.image_files import SAMPLE_SUFFIXES, limit_file_bytes, parse_sample_file
-from edge_agent.api.service import AnswerService, make_answer_json
-from edge_agent.core.records import AnswerRecord, AnswerSource, DisabledError, NoModelError, Sample
-from models.bundle.manifest import InputSpec, Manifest
+from edge_agent.api.service import make_answer_json
+from edge_agent.core.records import AnswerRecord, AnswerSource, DisabledError, Sample
+from edge_agent.sources.corrections import MAX_OWED, OwedCorrections
+from edge_agent.sources.feed import SampleFeed
+from edge_agent.sources.image_files import SAMPLE_SUFFIXES, limit_file_bytes, parse_sample_file
+from models.bundle.manifest import InputSpec
 from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_values
 from wire.process.logging import JsonLog, describe_error
@@ -33,28 +33,6 @@ _NUMBER_BYTES = 8  # for the number that a second file of one name gets
 _RESULT_SUFFIX = ".json"
 _CORRECTION_SUFFIX = ".correction.json"
 _OWED_S = 8 * 86_400.0  # longer than any question stays open; corrections of older answers are not looked for
-
-
-class SampleFeed(msgspec.Struct, frozen=True):
-    """The agent that answers the samples, and the data class of samples that name none."""
-
-    service: AnswerService
-    data_class: str
-
-    @property
-    def manifest(self) -> Manifest:
-        """Manifest of the model that answers now. NoModelError if there is none."""
-        if self.service.manifest is None:
-            raise NoModelError
-        return self.service.manifest
-
-    def parse_sample(self, parse: Callable[[InputSpec], SampleArray]) -> SampleArray:
-        """Read a sample for the input of the model that answers. SampleError, of which the agent hears, if unfit."""
-        try:
-            return parse(self.manifest.input)
-        except SampleError:
-            self.service.on_sample_refused(parse)
-            raise
 
 
 class FolderWatcher:

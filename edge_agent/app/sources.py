@@ -1,0 +1,63 @@
+"""Composition of the sources of samples that a configuration names: the watched folder, and what the supervisor runs.
+
+To add a source: make it in `_make_sources`.
+"""
+
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+from edge_agent.api.service import AnswerService
+from edge_agent.app.config import AgentConfig
+from edge_agent.app.status import StatusProvider
+from edge_agent.sources.feed import PreparationError, SampleFeed, choose_preparation
+from edge_agent.sources.folder import FolderWatcher
+from edge_agent.sources.source import SampleSource
+from edge_agent.sources.supervisor import SourceSupervisor
+from models.bundle.manifest import Manifest
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog
+
+
+class SourcedAgent(AnswerService, Protocol):
+    """The agent, as far as its sources need it."""
+
+    def add_status_provider(self, side: StatusProvider) -> None:
+        """Add a component's fields to the status."""
+        ...
+
+
+def check_input(config: AgentConfig, manifest: Manifest | None) -> None:
+    """Raise ExitError(CONFIG) if `[input]` contradicts the bundle that the agent starts with, or is not its input."""
+    try:
+        if manifest is not None:
+            choose_preparation(manifest, config.preparation())
+    except PreparationError as error:
+        raise ExitError(ExitCode.CONFIG, str(error)) from None
+
+
+def make_feed(config: AgentConfig, agent: AnswerService, data_class: str = "") -> SampleFeed:
+    """The feed of a source. `data_class` "": the agent's."""
+    return SampleFeed(agent, data_class or config.data_class, config.preparation())
+
+
+def start_sources(config: AgentConfig, agent: SourcedAgent, log: JsonLog) -> dict[str, Coroutine[Any, Any, None]]:
+    """The work of all sources, by name of its task; what they count appears in the agent's status."""
+    tasks: dict[str, Coroutine[Any, Any, None]] = {}
+    folder = config.folder
+    if folder.path:
+        feed = make_feed(config, agent, folder.data_class)
+        tasks["folder"] = FolderWatcher(Path(folder.path), feed, folder.every_s, log).run()
+    supervisor = SourceSupervisor(log)
+    for source, data_class in _make_sources(config, agent):
+        supervisor.add(source, make_feed(config, agent, data_class))
+    if supervisor.sources:
+        agent.add_status_provider(supervisor)
+        tasks["sources"] = supervisor.run()
+    return tasks
+
+
+def _make_sources(config: AgentConfig, agent: AnswerService) -> list[tuple[SampleSource, str]]:
+    """Sources with a device behind them, each with the data class of its samples."""
+    del config, agent
+    return []

@@ -1,0 +1,170 @@
+"""The interface of a source of samples with a device behind it, and the bounded queue between the two.
+
+Rule: whatever a source received was answered, waits, or is counted as dropped under one of the reasons below:
+`received == answered + waiting + sum(dropped)`, at any moment. Nothing here is named by a device: reasons and states
+are fixed words, and the name of a source comes from the configuration.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+from models.bundle.manifest import InputSpec
+from models.runtime.runner import Sample as SampleArray
+
+
+class DropReason(StrEnum):
+    """Why something that a source received was not answered."""
+
+    STILL = "still"  # a camera's picture like the one before: the motion gate
+    PACED = "paced"  # above the rate that the configuration asks for
+    NEWER = "newer"  # something newer came while answering was busy
+    FULL = "full"  # the device could not be made to wait
+    GARBLED = "garbled"  # not what this source delivers: broken frames, no JSON
+    TOO_LARGE = "too_large"
+    UNFIT = "unfit"  # sound, but no sample of this model
+    UNPREPARED = "unprepared"  # neither bundle nor configuration says how it becomes a sample
+    NO_MODEL = "no_model"
+    DISABLED = "disabled"  # the policy's mode answers nothing
+    DEFECT = "defect"  # of ours; the log has its place
+
+
+class Overflow(StrEnum):
+    """What happens where a source is faster than answering.
+
+    `newest`: what waited is dropped for what is newer. `wait`: the source is made to wait, and with it its device.
+    """
+
+    NEWEST = "newest"
+    WAIT = "wait"
+
+
+class SourceState(StrEnum):
+    """Whether the device is there."""
+
+    STARTING = "starting"
+    UP = "up"
+    AWAY = "away"
+
+
+class SourceError(Exception):
+    """The device is away or of no use; `reason` is a fixed word for status and log. The source is started again."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """One thing that a source received. `parse`: makes the sample for a model's input; SampleError if it is unfit.
+
+    `data_class` "" is the source's own.
+    """
+
+    parse: Callable[[InputSpec], SampleArray]
+    data_class: str = ""
+
+
+class SourceCounts(msgspec.Struct):
+    """What became of everything that a source received since the agent started. `restarts`: of the source itself."""
+
+    received: int = 0
+    answered: int = 0
+    restarts: int = 0
+    dropped: Counter[str] = msgspec.field(default_factory=Counter)
+
+    def drop(self, reason: DropReason, count: int = 1) -> None:
+        """Count what is not answered, and why."""
+        if count:
+            self.dropped[reason.value] += count
+
+    def to_json(self) -> dict[str, Any]:
+        """The counters as the status shows them."""
+        return {
+            "received": self.received, "answered": self.answered, "dropped": dict(sorted(self.dropped.items())),
+            "restarts": self.restarts,
+        }  # fmt: skip
+
+
+class Intake:
+    """The bounded queue of one source: it puts readings in, the supervisor takes them out.
+
+    `size`: readings that may wait. All methods are called on the agent's event loop.
+    """
+
+    def __init__(self, counts: SourceCounts, overflow: Overflow, size: int) -> None:
+        self._counts = counts
+        self._overflow = overflow
+        self._size = size
+        self._waiting: deque[Reading] = deque()
+        self._changed = asyncio.Condition()
+        self._on_alive: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def watch(self, on_alive: Callable[[], None]) -> None:
+        """Call `on_alive` with each sign of life of the device."""
+        self._on_alive = on_alive
+
+    def note_alive(self) -> None:
+        """The device is there and gave a sign of life."""
+        self._on_alive()
+
+    def skip(self, reason: DropReason, count: int = 1) -> None:
+        """Count readings that the source received and did not put in."""
+        self._counts.received += count
+        self._counts.drop(reason, count)
+        self._on_alive()
+
+    async def put(self, reading: Reading) -> None:
+        """Hand a reading over. A source that waits is held here until there is room."""
+        self._on_alive()
+        async with self._changed:
+            if self._overflow is Overflow.WAIT:
+                await self._changed.wait_for(lambda: len(self._waiting) < self._size)
+            self._counts.received += 1
+            while len(self._waiting) >= self._size:
+                self._waiting.popleft()
+                self._counts.drop(DropReason.NEWER)
+            self._waiting.append(reading)
+            self._changed.notify_all()
+
+    async def wait_for_room(self) -> None:
+        """Return when a reading could be put in without another being dropped for it."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self._waiting) < self._size)
+
+    async def take(self) -> Reading:
+        """The oldest reading that waits; waits for one."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(self._waiting))
+            reading = self._waiting.popleft()
+            self._changed.notify_all()
+            return reading
+
+
+class SampleSource(Protocol):
+    """A source of samples.
+
+    `name`: in status, metrics and log, such as "camera-1"; plain ASCII without spaces. `overflow`: what a slow device
+    of answers costs. `queue_size`: readings that may wait. `parallel`: how many are answered at once.
+    """
+
+    name: str
+    overflow: Overflow
+    queue_size: int
+    parallel: int
+
+    async def run(self, intake: Intake) -> None:
+        """Open the device and put what it gives into `intake`, until cancelled.
+
+        Raises SourceError when the device goes away or is of no use, or returns when it has come to its end: in both
+        cases the supervisor calls it again, after a pause that grows. It never blocks the event loop, and leaves
+        nothing behind when it is cancelled.
+        """
+        ...

@@ -1,0 +1,169 @@
+"""The preparation of a model's samples: closed values that say how raw material, such as a picture, becomes a sample.
+
+It stands in the manifest under `preparation` and in an agent's configuration as `[input]`; `models/runtime` has the
+code that does it, the same in forge, calibration and agent. Rule: whatever does not fit is a ValueError of one line.
+
+To add a kind of raw material (a signal, a recording): a frozen struct beside `PicturePreparation` with a `tag` of its
+own and a list of rules, joined to `Preparation`; its shape in `preparation_shape`; its code in `models/runtime`.
+"""
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+MAX_SIDE = 8192  # pixels of a prepared picture
+KIND = "kind"  # the key that names the raw material
+
+
+class PictureFit(StrEnum):
+    """How a picture of another shape gets the model's size.
+
+    `stretch`: both sides scaled by themselves. `letterbox`: all of it, with bars. `cover`: its centre, without bars.
+    """
+
+    STRETCH = "stretch"
+    LETTERBOX = "letterbox"
+    COVER = "cover"
+
+
+class PictureChannels(StrEnum):
+    """Colours of a prepared picture, in their order. `grey`: luma of ITU-R BT.601."""
+
+    RGB = "rgb"
+    BGR = "bgr"
+    GREY = "grey"
+
+
+class AxisOrder(StrEnum):
+    """Order of the axes of a prepared picture: channels first, channels last, or a grey picture without that axis."""
+
+    CHW = "chw"
+    HWC = "hwc"
+    HW = "hw"
+
+
+class PicturePreparation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=KIND, tag="picture"):
+    """How a picture becomes a sample: cut, scale, take the channels, turn 0..255 into the model's numbers.
+
+    `height`, `width`: pixels of the sample; 0 in a configuration means the model's. `crop`: left, top, right and bottom
+    edge of what is looked at, as shares of the picture; () is all of it. `fill`: value 0..255 of a letterbox's bars.
+    A pixel p becomes `black + (white - black) * p / 255`, then `mean` is subtracted and it is divided by `std` (one for
+    all channels, or one each). A model of uint8 takes pixels as they are: `white = 255`, no `mean` or `std`.
+    """
+
+    height: int = 0
+    width: int = 0
+    fit: PictureFit = PictureFit.STRETCH
+    crop: tuple[float, ...] = ()
+    fill: int = 0
+    channels: PictureChannels = PictureChannels.RGB
+    order: AxisOrder = AxisOrder.CHW
+    black: float = 0.0
+    white: float = 1.0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @property
+    def channel_count(self) -> int:
+        """Number of channels of a sample: 1 or 3."""
+        return 1 if self.channels is PictureChannels.GREY else 3
+
+
+Preparation = PicturePreparation
+
+
+def parse_preparation(values: Mapping[str, Any]) -> Preparation:
+    """Parse the table `[input]` of a configuration or a file. ValueError, one line, that names the faulty key."""
+    if KIND not in values:
+        raise ValueError(f'{KIND} is missing: "picture"')
+    try:
+        found = msgspec.convert(dict(values), Preparation)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+    check_preparation(found)
+    return found
+
+
+def check_preparation(preparation: Preparation, *, complete: bool = False) -> None:
+    """Check every value. ValueError that names the first impossible key. `complete`: its sizes have to be given."""
+    for key, fits in _picture_rules(preparation, 1 if complete else 0):
+        if not fits:
+            raise ValueError(f"{key} is impossible")
+
+
+def _picture_rules(p: PicturePreparation, least: int) -> tuple[tuple[str, bool], ...]:
+    """List (key, whether its value is possible)."""
+    numbers = (*p.mean, *p.std, p.black, p.white)
+    return (
+        ("height", least <= p.height <= MAX_SIDE),
+        ("width", least <= p.width <= MAX_SIDE),
+        ("crop: left, top, right, bottom as shares 0..1", not p.crop or _is_crop(p.crop)),
+        ("fill: 0..255", 0 <= p.fill <= 255),
+        ('order: "hw" has no channels: channels = "grey"', p.order is not AxisOrder.HW or p.channel_count == 1),
+        ("black, white, mean or std: a number", all(map(math.isfinite, numbers)) and p.black != p.white),
+        ("mean: one number, or one a channel", len(p.mean) in {0, 1, p.channel_count}),
+        ("std: one number, or one a channel", len(p.std) in {0, 1, p.channel_count}),
+        ("std: above 0", min(p.std, default=1.0) > 0),
+    )
+
+
+def _is_crop(crop: tuple[float, ...]) -> bool:
+    if len(crop) != 4 or not all(0 <= edge <= 1 for edge in crop):
+        return False
+    left, top, right, bottom = crop
+    return left < right and top < bottom
+
+
+def preparation_shape(preparation: Preparation) -> tuple[int, ...]:
+    """Shape of a prepared sample, without the batch axis."""
+    height, width, channels = preparation.height, preparation.width, preparation.channel_count
+    match preparation.order:
+        case AxisOrder.CHW:
+            return channels, height, width
+        case AxisOrder.HWC:
+            return height, width, channels
+    return height, width
+
+
+def complete_preparation(preparation: Preparation, shape: tuple[int, ...]) -> Preparation:
+    """The preparation with the sizes that it leaves to the model, whose input has this shape.
+
+    ValueError if what it makes is not of that shape.
+    """
+    axes = {AxisOrder.CHW: (1, 2), AxisOrder.HWC: (0, 1), AxisOrder.HW: (0, 1)}[preparation.order]
+    made = preparation
+    if len(shape) == len(preparation.order):
+        height, width = (shape[axis] for axis in axes)
+        made = msgspec.structs.replace(
+            preparation, height=preparation.height or height, width=preparation.width or width
+        )
+    if preparation_shape(made) != shape:
+        raise ValueError(
+            f"a picture of {made.height} x {made.width} as {made.channels.value} {made.order.value} is"
+            f" {list(preparation_shape(made))}, the model takes {list(shape)}"
+        )
+    return made
+
+
+def encode_preparation(preparation: Preparation) -> bytes:
+    """Canonical JSON: every key in order, whole numbers in places for others as such; the same bytes for one value."""
+    read_back = msgspec.convert(msgspec.to_builtins(preparation), Preparation)
+    return msgspec.json.encode(read_back, order="sorted")
+
+
+def digest_preparation(preparation: Preparation) -> str:
+    """SHA-256 (hex) of the canonical form: two samples are comparable only where this is the same."""
+    return sha256(encode_preparation(preparation)).hexdigest()
+
+
+def find_difference(one: Preparation, other: Preparation) -> str:
+    """The first key in which two preparations differ, with both values; "" if they are the same."""
+    left, right = (msgspec.json.decode(encode_preparation(each)) for each in (one, other))
+    for key in left:
+        if left[key] != right.get(key):
+            return f"{key} = {left[key]!r} and {right.get(key)!r}"
+    return ""
