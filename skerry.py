@@ -71,6 +71,16 @@ _HUB = {
         "cloud_hub.cli.store:store_app", "The hub's database: copy it to another, see how far it is upgraded."
     ),
     "ca": Subcommand("cloud_hub.cli.ca:ca_app", "The hub's CA: show, rotate, finish."),
+    "backup": Subcommand(
+        "cloud_hub.cli.backup:backup", "Write one file with a hub's databases, keys and repository; it may run."
+    ),
+    "restore": Subcommand("cloud_hub.cli.backup:restore_app", "Put a hub's backup into its state folder."),
+}
+_AGENT = {
+    "backup": Subcommand(
+        "edge_agent.cli.backup:backup", "Write one file with a device's keys and records; it may run."
+    ),
+    "restore": Subcommand("edge_agent.cli.backup:restore_app", "Put a device's backup into its state folder."),
 }
 SUBCOMMANDS = {
     "demo": Subcommand("simulations.cli.demo:app", "Run a demo fleet of five devices and a hub on this machine."),
@@ -78,7 +88,7 @@ SUBCOMMANDS = {
     "up": Subcommand(
         "simulations.cli.projects:up", "Run a project on this machine: its hub, its devices, its program."
     ),
-    "agent": Subcommand("edge_agent.cli.agent:app", "A device: enrol it, run it, show its status."),
+    "agent": Subcommand("edge_agent.cli.agent:app", "A device: enrol it, run it, show its status.", _AGENT),
     "hub": Subcommand("cloud_hub.cli.hub:app", "A hub: run it, invite devices, replace its CA.", _HUB),
     "devices": Subcommand(
         "cloud_hub.cli.devices:app",
@@ -117,7 +127,14 @@ SUBCOMMANDS = {
         "cloud_hub.cli.rollout:app",
         "Roll a model version out to a fleet in waves: start, status, pause, resume, abort, approve, undo.",
     ),
-    "keys": Subcommand("models.cli.keys:app", "Offline signing keys: make, show, rotate them; sign requests."),
+    "keys": Subcommand(
+        "models.cli.keys:app",
+        "Offline signing keys: make, show, rotate them; sign requests; backup.",
+        {
+            "backup": Subcommand("models.cli.keys_backup:backup", "Write one file with the keys of a folder."),
+            "restore": Subcommand("models.cli.keys_backup:restore", "Put a backup of keys into a folder."),
+        },
+    ),
     "repository": Subcommand("cloud_hub.cli.publish:app", "The hub's update repository: export, install, status."),
     "why": Subcommand("edge_agent.cli.agent:why", "Explain one answer of a running device."),
     "sim": Subcommand(

@@ -3,6 +3,7 @@
 ```sh run     executed by `make test`, all blocks of one page in order, in one empty folder
 ```sh live    the same, but by `make live`: needs a broker, a hub, or seconds of processor time
 ```sh region  the same, on a PostgreSQL server and a broker that run already (tests/live/regions/test_runbook.py)
+```sh drill   the same, once what it restores was destroyed (tests/live/hub/test_backup_drill.py)
 ```sh dry     make targets: `make -n` must know each
 ```sh shown   only shown; the words behind `shown` say why it cannot run
 """
@@ -18,7 +19,7 @@ from tests import ROOT
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 LANGUAGES = ("sh", "python")
-MARKS = ("run", "live", "serve", "region", "dry", "shown")
+MARKS = ("run", "live", "serve", "region", "drill", "dry", "shown")
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 _INLINE = re.compile(r"`(skerry [^`]+)`")

@@ -85,7 +85,7 @@ def test_usage_errors_end_with_2():
 STAND_IN = """
 import sys, skerry
 sys.path.insert(0, sys.argv.pop(1))
-skerry.SUBCOMMANDS["agent"] = skerry.SUBCOMMANDS["agent"]._replace(target="strange_command:app")
+skerry.SUBCOMMANDS["agent"] = skerry.SUBCOMMANDS["agent"]._replace(target="strange_command:app", nested={})
 enter = skerry._make_loader("agent", skerry.SUBCOMMANDS["agent"])
 next(c for c in skerry.app.registered_commands if c.name == "agent").callback = enter
 skerry.main()

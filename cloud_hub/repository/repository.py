@@ -46,6 +46,7 @@ from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 
 PATIENCE_S = 10.0  # for another command, or the hub itself, at work on the same repository
+RESTORE_JUMP = 1_000_000  # versions; the timestamp takes one a day, and one with each publication
 _POLL_S = 0.05
 _LIMITS = UpdaterConfig()  # a device refuses longer metadata
 TargetsEdit = Callable[[Targets], object]
@@ -197,6 +198,25 @@ class Repository:
                 self._commit_changes(self.read_state(), changes, now, snapshot=SNAPSHOT in late)
             return tuple(late)
 
+    def raise_versions(self, now: datetime) -> tuple[str, ...]:
+        """Sign the hub's own roles again, under versions that it cannot have given since a backup was made.
+
+        Returns the names of the roles; () without a root. Other roles keep the versions that their owners gave.
+        """
+        with self.write_lock():
+            standing = self.current_metadata()
+            targets = standing[TARGETS].signed if standing else None
+            if not isinstance(targets, Targets):
+                return ()
+            own = sorted(self.hub_signed_roles(targets))
+            changes: dict[str, ChangedMetadata] = {
+                role: self._renew_role(targets, role, standing[role], now, RESTORE_JUMP)
+                for role in own
+                if role in standing
+            }
+            self._commit_changes(self.read_state(), changes, now, rise=RESTORE_JUMP)
+            return (*ONLINE, *changes)
+
     def role_expiry(self) -> dict[str, datetime]:
         """Return when each role expires; {} without a repository."""
         return {role: metadata.signed.expires for role, metadata in self.current_metadata().items()}
@@ -214,9 +234,18 @@ class Repository:
         }
 
     def _commit_changes(
-        self, state: RepositoryState, changes: Mapping[str, ChangedMetadata], now: datetime, *, snapshot: bool = True
+        self,
+        state: RepositoryState,
+        changes: Mapping[str, ChangedMetadata],
+        now: datetime,
+        *,
+        snapshot: bool = True,
+        rise: int = 1,
     ) -> None:
-        """Sign snapshot and timestamp over the changes and write all files, the timestamp last."""
+        """Sign snapshot and timestamp over the changes and write all files, the timestamp last.
+
+        `rise`: by how much the versions of the two go up.
+        """
         root = changes.get(ROOT, state.roots[-1] if state.roots else None)
         if root is None or not isinstance(root.signed, Root):
             raise RequestError("there is no root yet")
@@ -227,10 +256,10 @@ class Repository:
         }
         current = self._read_snapshot()
         if snapshot or changes:
-            current = self._next_snapshot(current, changes, now)
+            current = self._next_snapshot(current, changes, now, rise)
             self._sign_online(current, signing)
             files[f"{current.signed.version}.snapshot.json"] = encode_metadata(current)
-        timestamp = self._next_timestamp(current, now)
+        timestamp = self._next_timestamp(current, now, rise)
         self._sign_online(timestamp, signing)
         files[TIMESTAMP_FILE] = encode_metadata(timestamp)
         _check_sizes(files)
@@ -241,22 +270,25 @@ class Repository:
         self.shelf.prune_files()
 
     def _next_snapshot(
-        self, before: Metadata[Snapshot], changes: Mapping[str, ChangedMetadata], now: datetime
+        self, before: Metadata[Snapshot], changes: Mapping[str, ChangedMetadata], now: datetime, rise: int
     ) -> Metadata[Snapshot]:
         fresh = build_successor(before) if self.has_root else Metadata(Snapshot(meta={}))
+        fresh.signed.version += rise - 1
         fresh.signed.expires = expiry_for(SNAPSHOT, now)
         for role, changed in changes.items():
             if role != ROOT:
                 fresh.signed.meta[f"{role}.json"] = _describe_file(changed.signed.version, encode_metadata(changed))
         return fresh
 
-    def _next_timestamp(self, snapshot: Metadata[Snapshot], now: datetime) -> Metadata[Timestamp]:
+    def _next_timestamp(self, snapshot: Metadata[Snapshot], now: datetime, rise: int) -> Metadata[Timestamp]:
         data = self.shelf.read_metadata(TIMESTAMP_FILE)
         version = decode_metadata(data, Timestamp).signed.version if data else 0
         meta = _describe_file(snapshot.signed.version, encode_metadata(snapshot))
         signed_ms = {SIGNED_MS_FIELD: int(now.timestamp() * 1000)}
         return Metadata(
-            Timestamp(version + 1, None, expiry_for(TIMESTAMP, now), snapshot_meta=meta, unrecognized_fields=signed_ms)
+            Timestamp(
+                version + rise, None, expiry_for(TIMESTAMP, now), snapshot_meta=meta, unrecognized_fields=signed_ms
+            )
         )
 
     def _sign_online(self, metadata: Metadata[Any], roots: Iterable[Root]) -> None:
@@ -278,9 +310,10 @@ class Repository:
         return self._renew_role(request.targets, role, standing, now)
 
     def _renew_role(
-        self, targets: Targets, role: str, standing: Metadata[Targets] | None, now: datetime
+        self, targets: Targets, role: str, standing: Metadata[Targets] | None, now: datetime, rise: int = 1
     ) -> Metadata[Targets]:
         fresh = build_successor(standing) if standing else Metadata(Targets())
+        fresh.signed.version += rise - 1
         fresh.signed.expires = expiry_for(role, now)
         self._sign_delegated(targets, role, fresh)
         return fresh

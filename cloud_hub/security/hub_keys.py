@@ -79,6 +79,19 @@ def rotate_hpke_key(folder: Path) -> HubKeys:
     return load_or_create_keys(folder)
 
 
+RESTORE_JUMP = 100  # keys; one is added a week
+_MAX_NUMBER = 9999
+
+
+def add_key_after_restore(folder: Path) -> None:
+    """Add an HPKE key under a number that the hub cannot have given since the backup: devices refuse a lower one."""
+    load_or_create_keys(folder)
+    number = newest_key_number(folder) + RESTORE_JUMP
+    if number > _MAX_NUMBER:
+        raise ExitError(ExitCode.CREDENTIALS, f"{folder}: it was restored too often, there are no numbers left")
+    _add_hpke_key(folder, number)
+
+
 def retire_hpke_key(folder: Path, old: bytes) -> HubKeys:
     """Destroy the HPKE key with id `old`: questions sealed to it are refused as KEY_EXPIRED.
 

@@ -128,7 +128,7 @@ def run(
 
     Example: skerry agent run --config cam-7.toml
     """
-    config = _find_config(config)
+    config = find_config(config)
     given = ["--config", str(config)] if config else []
     flags = [flag for flag, wanted in (("--check", check), ("--lines", stdin_lines)) if wanted]
     flags += [] if wait is None else ["--wait", str(wait)]
@@ -184,7 +184,7 @@ def retire(
     if not yes and not (sys.stdin.isatty() and typer.confirm(f"wipe the keys and records in {folder} for good?")):
         raise ExitError(ExitCode.USAGE, "nothing was done: add --yes to wipe the keys and records for good")
     with FolderLock(folder):
-        file = _find_config(config)
+        file = find_config(config)
         if file and drain > 0 and (folder / DATABASE_FILE).exists():
             typer.echo(f"open questions left: {_drain_questions(file, drain)}", err=as_json)
         done = retire_device(folder, ledger, offline=offline)
@@ -375,7 +375,7 @@ def find_state_folder(state: Path | None, config: Path | None) -> Path:
     """The state folder that the options name. ExitError(USAGE) if they name none."""
     if state:
         return state
-    config = _find_config(config)
+    config = find_config(config)
     if config is None:
         raise ExitError(ExitCode.USAGE, "name the agent: --dir FOLDER, --config FILE or --url ADDRESS")
     from edge_agent.app.config import load_config  # noqa: PLC0415 - pydantic is slow to import, and often not needed
@@ -383,7 +383,7 @@ def find_state_folder(state: Path | None, config: Path | None) -> Path:
     return Path(load_config(config).state)
 
 
-def _find_config(config: Path | None) -> Path | None:
+def find_config(config: Path | None) -> Path | None:
     return config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
 
 

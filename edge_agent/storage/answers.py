@@ -177,16 +177,31 @@ def prune_answers(db: sqlite3.Connection, answers_max_rows: int, outcomes_max_ro
     Of answers a hundredth more is deleted than needs be: whole pages are given back at little cost, where a few rows
     a minute would rewrite the pages they stand on. Returns how many answers were deleted.
     """
-    newest, oldest = db.execute("select coalesce(max(event),0), coalesce(min(event),0) from answers").fetchone()
     gone = 0
-    if oldest <= newest - answers_max_rows:
-        gone = db.execute(
-            "delete from answers where event <= ? and id not in (select id from outbox)",
-            (newest - answers_max_rows + answers_max_rows // 100,),
-        ).rowcount
-    db.execute("delete from outcomes where seq <= (select max(seq) from outcomes) - ?", (outcomes_max_rows,))
+    bound = _find_prune_bound(db, "answers", "event", answers_max_rows, answers_max_rows // 100)
+    if bound is not None:
+        query = "delete from answers where event <= ? and id not in (select id from outbox)"
+        gone = db.execute(query, (bound,)).rowcount
+    bound = _find_prune_bound(db, "outcomes", "seq", outcomes_max_rows, 0)
+    if bound is not None:
+        db.execute("delete from outcomes where seq <= ?", (bound,))
     db.execute("delete from feedback where id not in (select id from answers)")
     return max(0, gone)
+
+
+def _find_prune_bound(db: sqlite3.Connection, table: str, key: str, max_rows: int, more: int) -> int | None:
+    """The highest number among the oldest rows beyond `max_rows`, and `more` than these; None if there are none.
+
+    Rows are counted only where their numbers span as many: after a restore the numbers have a wide gap.
+    """
+    newest, oldest = db.execute(f"select coalesce(max({key}),0), coalesce(min({key}),0) from {table}").fetchone()  # noqa: S608 - our own names
+    if newest - oldest < max_rows:
+        return None
+    beyond = db.execute(f"select count(*) from {table}").fetchone()[0] - max_rows  # noqa: S608
+    if beyond <= 0:
+        return None
+    query = f"select {key} from {table} order by {key} limit 1 offset ?"  # noqa: S608
+    return int(db.execute(query, (beyond + more - 1,)).fetchone()[0])
 
 
 def _decode_record(row: tuple[Any, ...]) -> AnswerRecord:

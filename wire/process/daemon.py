@@ -84,15 +84,19 @@ def read_watchdog_interval() -> float | None:
     return int(limit_us) / 2_000_000 or None
 
 
+RESTORING_MARK = "restoring"  # stands in a state folder while a restore renames files into it
+
+
 class FolderLock:
     """File lock that keeps a folder to one process: `with FolderLock(folder):`.
 
     A second process gets ExitError(LOCKED) with the owner's id; a dead owner's lock is free. Raises ExitError(DISK) if
-    the lock file cannot be created.
+    the lock file cannot be created, and for a folder in which a restore was cut off half way, unless `restoring`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, restoring: bool = False) -> None:
         self._path = folder / "lock"
+        self._restoring = restoring
         self._fd = -1
 
     def __enter__(self) -> Self:
@@ -110,6 +114,11 @@ class FolderLock:
             raise ExitError(
                 ExitCode.LOCKED, f"{self._path.parent} is in use by process {owner}; stop it first"
             ) from None
+        if not self._restoring and self._path.with_name(RESTORING_MARK).exists():
+            os.close(self._fd)
+            raise ExitError(
+                ExitCode.DISK, f"a restore of {self._path.parent} was cut off half way: run it again, with --force"
+            )
         with suppress(OSError):  # a full disk: the lock holds all the same, it only does not say by whom
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.toml import parse_toml
@@ -35,6 +35,11 @@ def write_private_file(path: Path, data: bytes) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
+
+
+def create_private_file(path: Path) -> BinaryIO:
+    """Create a file to write and read, mode 0600 from the first byte on. OSError if it is there, or cannot be."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w+b")
 
 
 def read_private_file(path: Path, max_bytes: int = 65536) -> bytes:

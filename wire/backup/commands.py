@@ -1,0 +1,92 @@
+"""What the commands of all backups share: their options, and what they say when they are done."""
+
+import importlib.metadata
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wire.backup.archive import BackupPlan, BackupResult, write_backup
+from wire.backup.restoring import RestoredState
+from wire.backup.sealing import choose_seal
+from wire.process.exit_codes import ExitCode, ExitError
+
+BackupFile = Annotated[Path, typer.Argument(help="The backup, one file.", show_default=False)]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option("--passphrase-file", help="Seal under, or open with, its first line; - asks.", show_default=False),
+]
+Recipient = Annotated[
+    Path | None,
+    typer.Option("--recipient", help="Seal to this X25519 public key, in PEM.", show_default=False),
+]
+IdentityFile = Annotated[
+    Path | None,
+    typer.Option("--identity", help="The recipient's private key, in PEM, mode 0600.", show_default=False),
+]
+Force = Annotated[bool, typer.Option("--force", help="Put aside what is in the folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def read_release() -> str:
+    """The installed version of the software; "0" outside an installation."""
+    try:
+        return importlib.metadata.version("skerry")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+def run_backup(
+    target: Path, plan: BackupPlan, passphrase: Path | None, recipient: Path | None, *, as_json: bool
+) -> None:
+    """Write a backup and say what it is. ExitError as `write_backup` says."""
+    seal = choose_seal(passphrase, recipient)
+    result = write_backup(target, plan, seal, int(time.time() * 1000))
+    facts = describe_backup(target, result)
+    if as_json:
+        typer.echo(json.dumps({**facts, "sealed": seal is not None}))
+        return
+    typer.echo(f"backup  {target}: {facts['files']} files of {plan.name}, {result.size:,} bytes")
+    typer.echo("sealed  yes" if seal else "sealed  no: keys are in it; keep it like a key, or seal it (--recipient)")
+    for told in plan.notes.values():
+        typer.echo(f"note    {told}")
+
+
+def describe_backup(target: Path, result: BackupResult) -> dict[str, Any]:
+    """What a program wants to know of a backup."""
+    manifest = result.manifest
+    return {
+        "backup": str(target), "kind": manifest.kind, "name": manifest.name, "files": len(manifest.files),
+        "bytes": result.size, "created_ms": manifest.created_ms, "notes": manifest.notes,
+    }  # fmt: skip
+
+
+def print_restored(folder: Path, restored: RestoredState, facts: dict[str, Any], *, as_json: bool) -> None:
+    """Say what was restored, and what is to be known of it. `facts`: of the owner, by a word each."""
+    manifest, aside = restored
+    if as_json:
+        known = {"state": str(folder), "kind": manifest.kind, "name": manifest.name, "created_ms": manifest.created_ms}
+        typer.echo(json.dumps({**known, "aside": str(aside) if aside else None, "notes": manifest.notes, **facts}))
+        return
+    when = datetime.fromtimestamp(manifest.created_ms / 1000, UTC)
+    typer.echo(f"restored  {manifest.name} into {folder}, as of {when:%Y-%m-%d %H:%M:%S} UTC")
+    for word, fact in facts.items():
+        typer.echo(f"{word:<8}  {fact}")
+    for told in manifest.notes.values():
+        typer.echo(f"note      {told}")
+    if aside:
+        typer.echo(f"aside     {aside}: what was there; delete it once all is well")
+
+
+def write_missing_config(file: Path, text: bytes) -> None:
+    """Write the configuration that a backup holds where there is none. ExitError(CONFIG) if the backup has none."""
+    if not text:
+        raise ExitError(ExitCode.CONFIG, f"{file} is not there, and the backup holds none: write it first")
+    try:
+        file.write_bytes(text)
+        file.chmod(0o600)
+    except OSError as error:
+        raise ExitError(ExitCode.DISK, f"{file}: {error.strerror}") from None
