@@ -104,6 +104,7 @@ class _AgentCollector(Collector):
         yield from _budget_metrics(status.get("budgets"))
         yield from _energy_metrics(status.get("energy"))
         yield from _span_metrics(status.get("trace"))
+        yield from _output_metrics(status.get("outputs"))
         alarms = GaugeMetricFamily("skerry_agent_alarm", "1 while a person has to look at it.", labels=["alarm"])
         for alarm in status.get("alarms", ()):
             alarms.add_metric([alarm], 1)
@@ -143,6 +144,17 @@ def _span_metrics(counts: Any) -> Iterator[Metric]:
     metric = CounterMetricFamily("skerry_agent_spans", "Spans for the collector, by outcome.", labels=["outcome"])
     for outcome in ("sent", "lost"):
         metric.add_metric([outcome], counts[f"spans_{outcome}"])
+    yield metric
+
+
+def _output_metrics(outputs: Any) -> Iterator[Metric]:
+    """Records of each output by what became of them: `sent`, or the reason why one was dropped."""
+    if not isinstance(outputs, dict):
+        return
+    metric = CounterMetricFamily("skerry_agent_output_records", "Records, by outcome.", labels=["output", "outcome"])
+    for name, output in sorted(outputs.items()):
+        for outcome, count in ("sent", output["sent"]), *sorted(output["dropped"].items()):
+            metric.add_metric([name, outcome], count)
     yield metric
 
 

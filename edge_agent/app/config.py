@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from edge_agent.api.oip import InferLimits
 from edge_agent.core.limits import LinkEnergy
+from edge_agent.outputs.settings import MAX_OUTPUTS, OUTPUT_PATHS, OutputSection, validate_outputs
 from edge_agent.system.energy import STATED_LINKS, EnergySettings, LinkKind, MeterKind
 from edge_agent.system.environment import POWER_SUPPLY, DeviceAttributes
 from edge_agent.system.policy_layers import PolicyLayers, parse_layers
@@ -207,6 +208,7 @@ class AgentConfig(ProcessConfig):
     energy: EnergySection = EnergySection()
     trace: TraceSection = TraceSection()
     hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
+    output: tuple[OutputSection, ...] = Field(default=(), max_length=MAX_OUTPUTS)
     input: dict[str, Any] = Field(default={})
 
     def preparation(self) -> Preparation | None:
@@ -255,6 +257,7 @@ _PATHS = (
     ("folder", "path"),
     ("device", "metered_file"),
     ("hub", "state"),
+    *(("output", key) for key in OUTPUT_PATHS),
 )
 
 
@@ -271,6 +274,7 @@ def load_config(file: Path | None, environment: Mapping[str, str] | None = None)
     validate_access(config.api_access())
     config.preparation()
     _check_trace(config)
+    validate_outputs(config.output, airgap=config.airgap)
     return config
 
 

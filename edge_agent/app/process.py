@@ -25,10 +25,11 @@ from edge_agent.identity.hubs import AdditionalHubs, load_additional_hubs
 from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.identity.renewal import Renewer
 from edge_agent.inference.class_threshold import CalibratedThreshold, load_thresholds
+from edge_agent.outputs.supervisor import OutputOwner, Outputs
 from edge_agent.sources.json_lines import LinesResult
 from edge_agent.system.clock import HubClock
 from edge_agent.system.policy_layers import PolicyLayers, PolicyStack, read_policy_files
-from edge_agent.system.settings import ADDRESS_FILE, AgentSettings, ApiAddress, name_of
+from edge_agent.system.settings import ADDRESS_FILE, ApiAddress, name_of
 from edge_agent.update.actions import InstallDependencies
 from edge_agent.update.installed import (
     UPDATES_FOLDER_NAME,
@@ -42,7 +43,6 @@ from edge_agent.update.machine import InstallMachine
 from edge_agent.update.poller import Updates
 from edge_agent.update.recovery import InstallTable, forgive_failed_start, recover_install
 from edge_agent.update.worker_protocol import FollowMode, UpdateJob
-from edge_agent.uplink.connection import make_connector
 from models.bundle.bundle import open_bundle
 from models.bundle.manifest import BundleError
 from models.runtime.onnx_runner import OnnxRunner
@@ -201,6 +201,13 @@ class AgentProcess:
             self._agent.add_status_provider(self._updates)
             self._attach_installer(self._updates)
         self._state = Path(config.state)
+        owner = OutputOwner(
+            service=self._agent, gate=self._agent.answering, device=identity.device, software=read_version(),
+            state=self._state, airgap=config.airgap,
+        )  # fmt: skip
+        self._outputs = Outputs(config.output, owner, log)
+        if config.output:
+            self._agent.add_status_provider(self._outputs)
 
     async def run(self) -> None:
         """Run until a signal, the end of the lines, or a defect. ExitError(PORT, DATABASE, ...) if it cannot start.
@@ -260,6 +267,8 @@ class AgentProcess:
         if self._updates:
             sides["updates"] = self._updates.run(self._agent, self._config.updates.every_s)
         sides |= start_sources(self._config, self._agent, self._log)
+        if self._outputs.has_work:
+            sides["outputs"] = self._outputs.run()
         if self._lines:
             sides["lines"] = self._answer_lines(self._lines)
         every_s = read_watchdog_interval()
@@ -362,28 +371,3 @@ def read_version() -> str:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("skerry")
     return "0"
-
-
-_DRAIN_POLL_S = 0.1
-
-
-async def drain_questions(parts: StartupState, settings: AgentSettings, within_s: float) -> int:
-    """Run an agent for its open questions alone: no samples and no API, until none is open or the time is over.
-
-    Returns how many questions are still open. The caller holds the folder's lock.
-    """
-    clock = HubClock(parts.identity.hub_time_ms)
-    credentials = Renewer(parts.identity, clock, JsonLog(least="error"))
-    connect = make_connector(credentials, settings)
-    agent = Agent(settings, parts.identity, parts.runner, parts.standing.policy, connect, clock=clock)
-    await agent.open()
-    if parts.installed.hubs:
-        agent.use_hubs(parts.installed.hubs)
-    running = asyncio.create_task(agent.run(), name="agent")
-    deadline = asyncio.get_running_loop().time() + within_s
-    while agent.status()["open"] and asyncio.get_running_loop().time() < deadline and not running.done():
-        await asyncio.wait({running}, timeout=_DRAIN_POLL_S)
-    left = int(agent.status()["open"])
-    agent.stop()
-    await running
-    return left

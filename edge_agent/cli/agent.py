@@ -221,7 +221,8 @@ def _drain_questions(config: Path, within_s: int) -> int:
     import asyncio  # noqa: PLC0415
 
     from edge_agent.app.config import load_config  # noqa: PLC0415
-    from edge_agent.app.process import drain_questions, prepare_startup  # noqa: PLC0415
+    from edge_agent.app.draining import drain_questions  # noqa: PLC0415
+    from edge_agent.app.process import prepare_startup  # noqa: PLC0415
 
     loaded = load_config(config)
     return asyncio.run(drain_questions(prepare_startup(loaded), loaded.agent_settings(), within_s))

@@ -14,7 +14,7 @@ import msgspec
 from edge_agent.core.commands import KEEP_DAYS, CoreSetup, QuestionLabels
 from policies.decisions import budget
 from policies.decisions.budget import SUBJECT_SEPARATOR, AccountCharge, BudgetSpend, MessageCost
-from policies.decisions.egress import QUALITY_FIELD, SIGNALS_FIELD, find_highest_level, may_report
+from policies.decisions.egress import QUALITY_FIELD, SIGNALS_FIELD, decide_output, find_highest_level, may_report
 from policies.decisions.leakage import LeakageCache, LeakageFinding
 from policies.decisions.permit import Permit, PermitPrice, decide_permit
 from policies.model.context import DecisionContext
@@ -236,6 +236,13 @@ class PermissionCache:
             terms=ruled.terms, schema=setup.schema, hubs=setup.hubs, data_class=data_class, price=price,
             cleared=ruled.cleared,
         )  # fmt: skip
+
+    def check_output(self, data_class: str, day: int) -> Denied | None:
+        """Why an answer to a sample of this class may not be handed to another machine on `day`; None if it may."""
+        ruled = self.for_class(data_class)
+        if isinstance(ruled, Denied) or ruled.denied:
+            return ruled if isinstance(ruled, Denied) else ruled.denied
+        return decide_output(ruled.terms, data_class, max(day, self.day))
 
     def charge_message(self, topic: str, size_bytes: int) -> tuple[AccountCharge, ...] | Denied:
         """Charge a message that carries no sample data to the account of its topic.

@@ -28,6 +28,7 @@ from edge_agent.uplink.services import AgentServices
 from models.bundle.manifest import InputSpec
 from models.runtime.runner import Inference, Runner, RunnerError, SampleError, check_sample
 from policies.model.policy import ASKING_MODES, EscalationMode
+from policies.model.reasons import Denied
 from wire.protocol.messages import ModelRef, Prediction
 
 _AUDIT_ERRORS = (SampleError, RunnerError)  # raised by the committed model on a sample that another answers: no audit
@@ -78,6 +79,14 @@ class InferenceService:
     def listen(self, listener: Callable[[AnswerRecord], None]) -> None:
         """Call `listener` with every answer and correction of a question from now on."""
         self._parts.journal.listen(listener)
+
+    def check_output(self, data_class: str) -> Denied | None:
+        """Why an answer to a sample of this class may not be handed to another machine now; None if it may."""
+        return self._parts.core.ruling.check_output(data_class, self._parts.clock.hub_day())
+
+    def hub_ms(self) -> int:
+        """Hub time in milliseconds since 1970."""
+        return self._parts.clock.hub_ms()
 
     # Samples
 

@@ -143,7 +143,7 @@ def build_context(policy: Policy, facts: SampleFacts, clock: Mapping[str, int] =
 def build_schema(policy: Policy, facts: SampleFacts) -> tuple[FieldSpec, ...]:
     """Schema of the sample's fields; where it names none, those of the policy with the labels it accepts."""
     if facts.fields is None:
-        rules = (each for each in policy.base.fields.values() if each.name not in _OF_REPORTS)
+        rules = (each for each in policy.base.fields.values() if each.name not in _OF_NO_QUESTION)
         return tuple(_DERIVED.get(each.name) or _build_plain_field(each.name, each.level) for each in rules)
     return tuple(
         FieldSpec(each.name, each.dtype, each.shape, each.low, each.high, SensitivityLevel[each.level], each.category)
@@ -151,7 +151,7 @@ def build_schema(policy: Policy, facts: SampleFacts) -> tuple[FieldSpec, ...]:
     )
 
 
-_OF_REPORTS = (egress.QUALITY_FIELD, egress.SIGNALS_FIELD)  # sums over samples: no question ever holds them
+_OF_NO_QUESTION = (egress.QUALITY_FIELD, egress.SIGNALS_FIELD, egress.ANSWERS_FIELD)  # of reports and outputs
 _DERIVED = {spec.name: spec for spec in egress.DERIVED_FIELDS}
 
 

@@ -29,6 +29,10 @@ OPTIONAL_FIELDS = frozenset({LOCAL_ANSWER_FIELD, LOCAL_VALUE_FIELD, CONFIDENCE_F
 QUALITY_FIELD = "quality"
 SIGNALS_FIELD = "signals"
 
+# Answers and corrections that the device hands to another machine of its site; labelled as the answer itself.
+ANSWERS_FIELD = "answers"
+ANSWERS_LEVEL = SensitivityLevel.P2
+
 # How these travel and how they are labelled, on both sides of the link. A regressor answers with a value.
 DERIVED_FIELDS = (
     FieldSpec(LOCAL_ANSWER_FIELD, TensorDType.INT32, (1,), -1, 2**31 - 1, SensitivityLevel.P2, "answer"),
@@ -126,6 +130,39 @@ def may_report(terms: Terms, name: str) -> bool:
         return min(rule.level, terms.ceiling, HARD_CEILING_LEVEL) >= SensitivityLevel.P1
     except EVALUATION_ERRORS:
         return False
+
+
+def decide_output(terms: Terms, data_class: str, day: int) -> Denied | None:
+    """Whether an answer to a sample of `data_class` may be handed to another machine that is no hub; None: it may.
+
+    The class may leave, `ANSWERS_FIELD` is listed at P2 or above with neither transforms nor noise asked for, which
+    cannot be applied to it, a purpose is stated, no rule denies, and the policy has not expired on `day` (days since
+    1970, UTC). The escalation mode says nothing here: it is about hubs. Any failure denies.
+    """
+    try:
+        if not (type(terms.expires_day) is int and day <= terms.expires_day):
+            return Denied(DecisionReason.DENIED_POLICY_EXPIRED, f"the policy expired on {terms.expires}")
+        if terms.denied_by != "":
+            return Denied(DecisionReason.DENIED_RULE, f"rule {terms.denied_by!r} lets nothing leave")
+        if terms.data_classes.get(data_class) is not True:
+            return Denied(DecisionReason.DENIED_DATA_CLASS, f"data class {data_class[:64]!r} may not leave")
+        return _deny_answers(terms)
+    except EVALUATION_ERRORS as error:
+        return Denied(DecisionReason.DENIED_POLICY_ERROR, f"output: {type(error).__name__}")
+
+
+def _deny_answers(terms: Terms) -> Denied | None:
+    """Denial of `ANSWERS_FIELD` by its rule, its label or for want of a purpose; None if it may leave."""
+    rule = terms.fields.get(ANSWERS_FIELD)
+    if rule is None or rule.transforms or terms.dp is not None:
+        return Denied(DecisionReason.DENIED_UNLISTED_FIELD, f"{ANSWERS_FIELD!r} is not listed, or is to be changed")
+    if type(rule.level) is not SensitivityLevel or type(terms.ceiling) is not SensitivityLevel:
+        raise TypeError
+    if min(rule.level, terms.ceiling, HARD_CEILING_LEVEL) < ANSWERS_LEVEL:
+        return Denied(DecisionReason.DENIED_LABEL, f"field {ANSWERS_FIELD!r} is {ANSWERS_LEVEL.name}")
+    if not (terms.retention and terms.retention.purpose):
+        return Denied(DecisionReason.DENIED_PURPOSE, "no purpose is stated: retention.purpose")
+    return None
 
 
 def find_highest_level(schema: tuple[FieldSpec, ...]) -> SensitivityLevel:

@@ -15,7 +15,7 @@ from wire.errors import LocalError
 from wire.protocol.codec import MAX_FRAME_BYTES
 from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import MAX_DRAIN_MESSAGES, DeliveryOutcome, IncomingMessage, LinkLostError
-from wire.transport.packets import UNLIMITED_BYTES
+from wire.transport.packets import UNLIMITED_BYTES, SessionOptions
 from wire.transport.reason_codes import FAILURE, ReasonCode
 from wire.transport.session import (
     MqttSession,
@@ -24,7 +24,6 @@ from wire.transport.session import (
     SessionEnded,
     SessionEvent,
     SessionOpened,
-    SessionOptions,
 )
 from wire.transport.sockets import count_sent_bytes, dial_tcp, wrap_tls
 
@@ -79,6 +78,15 @@ class MqttTransport:
         `session_expiry_s` > 0 resumes the session the broker kept. `tls` None: plain TCP.
         `timeout_s`: how long to wait for the connection, and then for the CONNACK.
         """
+        will = build_topic(client_id, TopicChannel.STATE) if cls.has_will else ""
+        options = SessionOptions(client_id, session_expiry_s, will_topic=will, max_packet_bytes=_LARGEST_RECEIVED_BYTES)
+        return await cls.open_session(host, port, tls, options, timeout_s=timeout_s)
+
+    @classmethod
+    async def open_session(
+        cls, host: str, port: int, tls: ssl.SSLContext | None, options: SessionOptions, *, timeout_s: float = 5.0
+    ) -> Self:
+        """As `connect`, with everything that CONNECT can say."""
         sock: socket.socket | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -86,8 +94,6 @@ class MqttTransport:
                 sock = await wrap_tls(sock, tls, host) if tls else sock
         except OSError as error:  # TimeoutError and ssl.SSLError too
             raise _make_lost(str(error) or f"no connection within {timeout_s:g} s", sock) from None
-        will = build_topic(client_id, TopicChannel.STATE) if cls.has_will else ""
-        options = SessionOptions(client_id, session_expiry_s, will_topic=will, max_packet_bytes=_LARGEST_RECEIVED_BYTES)
         made = cls(sock, MqttSession(options, asyncio.get_running_loop().time()), timeout_s)
         await made._open()
         return made
@@ -142,8 +148,8 @@ class MqttTransport:
         finally:
             self._answers.pop(packet_id, None)
 
-    def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
-        """Publish at QoS 1 without waiting for the PUBACK.
+    def post(self, topic: str, payload: bytes, *, retained: bool = False) -> "asyncio.Future[DeliveryOutcome]":
+        """Publish at QoS 1 without waiting for the PUBACK. `retained`: the broker keeps it for later subscribers.
 
         Raises LocalError for a message over the size limit of the frame or the broker, LinkLostError without a link.
         """
@@ -154,7 +160,7 @@ class MqttTransport:
             raise LocalError(f"message of {len(payload)} bytes, the broker takes {limit}")
         self._check_link()
         try:
-            packet_id = self._session.publish(topic, payload)
+            packet_id = self._session.publish(topic, payload, retained=retained)
         except OverflowError as error:
             raise LinkLostError(str(error)) from None
         except ValueError as error:  # a topic that is none

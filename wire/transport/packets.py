@@ -38,6 +38,24 @@ _ALLOWED = {
 Properties = dict[int, int | str | bytes]
 
 
+class SessionOptions(NamedTuple):
+    """What CONNECT says. `will_topic`: where the broker publishes the will when we are gone; "" = nowhere.
+
+    `session_expiry_s` > 0 resumes the session that the broker kept. `max_packet_bytes`: largest that is received.
+    `username` "" and `password` b"": none is sent.
+    """
+
+    client_id: str
+    session_expiry_s: int = 0
+    keep_alive_s: int = 20
+    will_topic: str = ""
+    max_packet_bytes: int = UNLIMITED_BYTES
+    will_payload: bytes = b""
+    will_retained: bool = False
+    username: str = ""
+    password: bytes = b""
+
+
 class PacketError(Exception):
     """A packet that a broker must not send; `code` says so to it."""
 
@@ -91,25 +109,26 @@ ReceivedPacket = Message | Acknowledgement | ConnectAnswer | PingAnswer | Goodby
 # -- writing
 
 
-def write_connect(
-    client_id: str, *, keep_alive_s: int, session_expiry_s: int, will_topic: str, max_packet_bytes: int
-) -> bytes:
-    """CONNECT. With `will_topic` the broker publishes an empty message of QoS 1 there once the connection has ended."""
-    properties = b"\x11" + _LONG.pack(session_expiry_s) if session_expiry_s else b""
-    if max_packet_bytes < UNLIMITED_BYTES:
-        properties += b"\x27" + _LONG.pack(max_packet_bytes)
-    flags = (0 if session_expiry_s else 2) | (0x0C if will_topic else 0)
-    will = b"\x00" + _text(will_topic) + b"\x00\x00" if will_topic else b""
-    head = _text("MQTT") + bytes((5, flags)) + _SHORT.pack(keep_alive_s)
-    return _frame(0x10, head + _length(len(properties)) + properties + _text(client_id) + will)
+def write_connect(options: SessionOptions) -> bytes:
+    """CONNECT. With a will topic the broker publishes the will there, of QoS 1, once the connection has ended."""
+    expiry_s, will, user = options.session_expiry_s, options.will_topic, options.username
+    properties = b"\x11" + _LONG.pack(expiry_s) if expiry_s else b""
+    if options.max_packet_bytes < UNLIMITED_BYTES:
+        properties += b"\x27" + _LONG.pack(options.max_packet_bytes)
+    flags = (0 if expiry_s else 2) | (0x0C if will else 0) | (0x20 if will and options.will_retained else 0)
+    flags |= (0x80 if user else 0) | (0x40 if options.password else 0)
+    last = b"\x00" + _text(will) + _binary(options.will_payload) if will else b""
+    last += (_text(user) if user else b"") + (_binary(options.password) if options.password else b"")
+    head = _text("MQTT") + bytes((5, flags)) + _SHORT.pack(options.keep_alive_s)
+    return _frame(0x10, head + _length(len(properties)) + properties + _text(options.client_id) + last)
 
 
-def write_publish(topic: str, payload: bytes, packet_id: int) -> bytes:
-    """PUBLISH of QoS 1. ValueError for a topic that is none."""
+def write_publish(topic: str, payload: bytes, packet_id: int, *, retained: bool = False) -> bytes:
+    """PUBLISH of QoS 1. `retained`: the broker keeps it for later subscribers. ValueError for a topic that is none."""
     if not topic or any(each in topic for each in "+#\x00"):
         raise ValueError(f"{topic!r} is no topic to publish to")
     head = _text(topic) + _SHORT.pack(packet_id) + b"\x00"
-    return b"".join((b"\x32", _length(len(head) + len(payload)), head, payload))
+    return b"".join((b"\x33" if retained else b"\x32", _length(len(head) + len(payload)), head, payload))
 
 
 def write_acknowledgement(packet_id: int) -> bytes:
@@ -138,7 +157,11 @@ def _frame(first: int, body: bytes) -> bytes:
 
 def _text(text: str) -> bytes:
     """UTF-8 after its length. ValueError if it is too long, or no text."""
-    data = text.encode()
+    return _binary(text.encode())
+
+
+def _binary(data: bytes) -> bytes:
+    """Bytes after their length. ValueError if there are too many."""
     if len(data) > 0xFFFF:
         raise ValueError(f"a text of {len(data)} bytes, MQTT takes 65,535")
     return _SHORT.pack(len(data)) + data

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from wire.transport import packets
 from wire.transport.base import IncomingMessage
 from wire.transport.packets import (
-    UNLIMITED_BYTES,
     Acknowledgement,
     ConnectAnswer,
     Goodbye,
@@ -21,25 +20,13 @@ from wire.transport.packets import (
     PacketError,
     PingAnswer,
     ReceivedPacket,
+    SessionOptions,
 )
 from wire.transport.reason_codes import FAILURE, ReasonCode, describe_code
 
 MAX_IN_FLIGHT = 1000  # of our own, however many more the broker would take
 _PING_AT = 0.75  # of the keep-alive time
 _IDS = 65_535
-
-
-class SessionOptions(NamedTuple):
-    """What CONNECT says. `will_topic`: where the broker publishes an empty message when we are gone; "" = nowhere.
-
-    `session_expiry_s` > 0 resumes the session that the broker kept. `max_packet_bytes`: largest that is received.
-    """
-
-    client_id: str
-    session_expiry_s: int = 0
-    keep_alive_s: int = 20
-    will_topic: str = ""
-    max_packet_bytes: int = UNLIMITED_BYTES
 
 
 class SessionOpened(NamedTuple):
@@ -90,26 +77,18 @@ class MqttSession:
         self._keep_alive_s = float(options.keep_alive_s)
         self._sent_s = now
         self._answer_by_s = inf  # of a PINGREQ
-        self._out.append(
-            packets.write_connect(
-                options.client_id,
-                keep_alive_s=options.keep_alive_s,
-                session_expiry_s=options.session_expiry_s,
-                will_topic=options.will_topic,
-                max_packet_bytes=options.max_packet_bytes,
-            )
-        )
+        self._out.append(packets.write_connect(options))
 
     # -- what we say
 
-    def publish(self, topic: str, payload: bytes) -> int:
+    def publish(self, topic: str, payload: bytes, *, retained: bool = False) -> int:
         """Publish at QoS 1 once the broker's receive maximum allows it; returns the packet id.
 
         ValueError for a topic that is none; OverflowError if as many wait as there are packet ids.
         """
         packet_id = self._take_id()
         try:
-            packet = packets.write_publish(topic, payload, packet_id)
+            packet = packets.write_publish(topic, payload, packet_id, retained=retained)
         except ValueError:
             self._used.discard(packet_id)
             raise

@@ -256,6 +256,7 @@ class WholeStatus(MemoryAgent):
         more = {"notice": 1, "policy_days_left": 3, "drift": {"level": 0.5}, "sent": sent, "budgets": budgets}
         more["energy"] = {"source": "model", "by_rule": {"base": 0.5}}
         more["trace"] = {"spans_sent": 1, "spans_lost": 0}
+        more["outputs"] = {"log": {"sent": 7, "dropped": {"too_old": 2}}}
         more |= {"certificate_ends_ms": 2 * DAY_MS, "hub_time_ms": DAY_MS}
         return super().status() | more | {"alarms": ["freeze"]}
 
@@ -267,6 +268,7 @@ async def test_every_page_and_rule_names_only_figures_that_the_agent_has():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.yml")]
     named = {page.name: set(re.findall(r"\bskerry_agent_[a-z_]+", page.read_text(encoding="utf-8"))) for page in pages}
     assert {page: names - exposed for page, names in named.items() if names - exposed} == {}
+    assert 'skerry_agent_output_records_total{outcome="too_old",output="log"} 2.0' in text
     assert "skerry_agent_sent_bytes_total" in named["ledger.md"]
     assert "skerry_agent_certificate_left_seconds 86400.0" in text
     board = (ROOT / "deploy" / "grafana" / "skerry-agent.json").read_text(encoding="utf-8")

@@ -17,6 +17,7 @@ from wire.transport.packets import (
     PacketError,
     PingAnswer,
     ReceivedPacket,
+    SessionOptions,
     measure_packet,
     read_packet,
 )
@@ -43,24 +44,38 @@ def by_peer(data: bytes) -> mqtt5.Packet:
     return packet
 
 
-@given(texts, st.binary(max_size=70_000), ids)
-def test_a_message_is_written_as_the_peer_reads_it(topic, payload, packet_id):
-    packet = by_peer(packets.write_publish(topic, payload, packet_id))
+@given(texts, st.binary(max_size=70_000), ids, st.booleans())
+def test_a_message_is_written_as_the_peer_reads_it(topic, payload, packet_id, retained):
+    packet = by_peer(packets.write_publish(topic, payload, packet_id, retained=retained))
     assert isinstance(packet, mqtt5.PublishPacket)
     assert (packet.topic, packet.payload, packet.packet_id, int(packet.qos)) == (topic, payload, packet_id, 1)
+    assert packet.retain is retained
 
 
 @given(texts, st.integers(0, 65_535), st.integers(0, 2**32 - 1), texts | st.just(""), st.integers(1, 2**28))
 def test_connect_is_written_as_the_peer_reads_it(client, keep_alive, expiry, will, limit):
-    data = packets.write_connect(
-        client, keep_alive_s=keep_alive, session_expiry_s=expiry, will_topic=will, max_packet_bytes=limit
-    )
+    data = packets.write_connect(SessionOptions(client, expiry, keep_alive, will, limit))
     packet = by_peer(data)
     assert isinstance(packet, mqtt5.ConnectPacket)
     assert (packet.client_id, packet.keep_alive, packet.session_expiry_interval) == (client, keep_alive, expiry)
     assert packet.clean_start is (expiry == 0)
     assert packet.max_packet_size == (limit if limit < UNLIMITED_BYTES else None)
     assert (packet.will.topic if packet.will else "") == will
+    assert (packet.username, packet.password) == (None, None)
+
+
+@given(texts, texts | st.just(""), st.binary(max_size=99), texts, st.binary(max_size=300), st.booleans())
+def test_a_name_a_password_and_a_will_are_written_as_the_peer_reads_them(client, user, password, topic, said, kept):
+    data = packets.write_connect(
+        SessionOptions(
+            client, will_topic=topic, will_payload=said, will_retained=kept, username=user, password=password
+        )
+    )
+    packet = by_peer(data)
+    assert isinstance(packet, mqtt5.ConnectPacket)
+    assert (packet.username or "", packet.password or b"") == (user, password)
+    assert packet.will is not None
+    assert (packet.will.topic, packet.will.payload or b"", packet.will.retain) == (topic, said, kept)
 
 
 @given(ids, st.lists(texts, min_size=1, max_size=9))

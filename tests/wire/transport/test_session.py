@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.transport.base import IncomingMessage
+from wire.transport.packets import SessionOptions
 from wire.transport.reason_codes import ReasonCode, describe_code
 from wire.transport.session import (
     MAX_IN_FLIGHT,
@@ -22,7 +23,6 @@ from wire.transport.session import (
     SessionEnded,
     SessionEvent,
     SessionOpened,
-    SessionOptions,
 )
 
 TOPIC = "v1/00/demo--a/down/r"

@@ -6,7 +6,8 @@ import mqtt5
 import pytest
 
 from wire.transport.base import IncomingMessage
-from wire.transport.session import MqttSession, PublishEnded, SessionEnded, SessionEvent, SessionOptions
+from wire.transport.packets import SessionOptions
+from wire.transport.session import MqttSession, PublishEnded, SessionEnded, SessionEvent
 
 WEEK_S = 604_800.0
 TOPIC = "v1/00/demo--a/up/q"

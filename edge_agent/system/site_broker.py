@@ -1,0 +1,126 @@
+"""MQTT broker of the device's own site, as sensors and outputs name it in the configuration, and connections to it.
+
+Rule: it is never the hub's broker, and fails closed: another machine is reached by TLS unless the configuration says
+otherwise in so many words, and not at all from an air-gapped device.
+"""
+
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from wire.http.guards import is_loopback
+from wire.process.config import ConfigSection
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import read_private_file
+from wire.transport.base import LinkLostError
+from wire.transport.mqtt import MqttTransport
+from wire.transport.packets import SessionOptions
+
+_PORTS = {"mqtt": 1883, "mqtts": 8883}
+MAX_MESSAGE_BYTES = 1 << 20  # of one message that is received from a broker of the site
+
+
+class BrokerSection(ConfigSection):
+    """Keys that name a broker of the site: `broker` = `mqtt://HOST[:1883]` or `mqtts://HOST[:8883]`.
+
+    `password_file`: readable by its owner alone. `tls_ca` "": the system's authorities. `tls_cert`, `tls_key`: a client
+    certificate. `allow_plaintext`: `mqtt://` may be another machine.
+    """
+
+    broker: str = Field(default="", pattern=r"^(mqtts?://[^\s/@]+/?)?$", max_length=300)
+    username: str = Field(default="", max_length=200)
+    password_file: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    allow_plaintext: bool = False
+
+
+BROKER_PATHS = ("password_file", "tls_ca", "tls_cert", "tls_key")
+
+
+class SiteAddress(NamedTuple):
+    """Host and port of a broker or web server, whether it is reached by TLS, and whether it is this machine."""
+
+    host: str
+    port: int
+    tls: bool
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is this machine: a loopback address, or "localhost"."""
+        return is_loopback(self.host)
+
+
+def parse_broker(url: str) -> SiteAddress:
+    """The address that `mqtt://HOST:PORT` names. ValueError if it names none."""
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError(f"'{url[:80]}' is no address of the form mqtts://HOST:PORT")
+    return SiteAddress(parts.hostname, parts.port or _PORTS[parts.scheme], parts.scheme == "mqtts")
+
+
+def check_reach(where: str, address: SiteAddress, *, airgap: bool, allow_plaintext: bool, tls_name: str) -> None:
+    """Raise ExitError(CONFIG) for a target that this device may not reach, or not in clear.
+
+    `where`: the key, for the message. `tls_name`: the scheme that has TLS.
+    """
+    if address.is_local:
+        return
+    if airgap:
+        raise ExitError(
+            ExitCode.CONFIG, f"{where}: airgap = true reaches this machine alone, '{address.host}' is another"
+        )
+    if not address.tls and not allow_plaintext:
+        raise ExitError(
+            ExitCode.CONFIG, f"{where}: another machine has to be {tls_name}://; allow_plaintext = true sends in clear"
+        )
+
+
+def validate_broker(section: BrokerSection, where: str, *, airgap: bool) -> None:
+    """Raise ExitError(CONFIG) for a broker that cannot be meant, or that this device may not reach."""
+    try:
+        address = parse_broker(section.broker)
+    except ValueError as error:
+        raise ExitError(ExitCode.CONFIG, f"{where}.broker: {error}") from None
+    check_reach(f"{where}.broker", address, airgap=airgap, allow_plaintext=section.allow_plaintext, tls_name="mqtts")
+    if section.password_file and not section.username:
+        raise ExitError(ExitCode.CONFIG, f"{where}.password_file: a password without a username")
+    if bool(section.tls_cert) is not bool(section.tls_key):
+        raise ExitError(ExitCode.CONFIG, f"{where}.tls_cert: tls_cert and tls_key belong together")
+
+
+def make_client_context(tls_ca: str, tls_cert: str = "", tls_key: str = "") -> ssl.SSLContext:
+    """TLS of a client that trusts `tls_ca`, or the system's authorities. OSError if a file cannot be used."""
+    context = ssl.create_default_context(cafile=tls_ca or None)
+    if tls_cert:
+        context.load_cert_chain(tls_cert, tls_key)
+    return context
+
+
+def read_secret(file: str) -> bytes:
+    """A password, token or key in a file of its owner's, without the line's end. ExitError(CREDENTIALS)."""
+    return read_private_file(Path(file)).rstrip(b"\r\n")
+
+
+async def connect_broker(
+    section: BrokerSection, client_id: str, *, will_topic: str = "", will_payload: bytes = b""
+) -> MqttTransport:
+    """Connect to a broker of the site, with the credentials that lie there now. Raises LinkLostError.
+
+    `will_topic`: where the broker publishes `will_payload`, retained, once we are gone without a word.
+    """
+    address = parse_broker(section.broker)
+    try:
+        password = read_secret(section.password_file) if section.password_file else b""
+        tls = make_client_context(section.tls_ca, section.tls_cert, section.tls_key) if address.tls else None
+    except (ExitError, OSError) as error:
+        raise LinkLostError(str(error)) from None
+    options = SessionOptions(
+        client_id, will_topic=will_topic, will_payload=will_payload, will_retained=bool(will_topic),
+        max_packet_bytes=MAX_MESSAGE_BYTES, username=section.username, password=password,
+    )  # fmt: skip
+    return await MqttTransport.open_session(address.host, address.port, tls, options)

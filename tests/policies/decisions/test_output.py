@@ -1,0 +1,70 @@
+"""Answers handed to another machine that is no hub: an allow-list as for everything that leaves."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.decisions.egress import ANSWERS_FIELD, QUALITY_FIELD, decide_output
+from policies.model.policy import EscalationMode, FieldRule, NoiseTerms, RetentionTerms, TransformKind, TransformSpec
+from policies.model.reasons import DecisionReason, Denied
+from tests.policies.doubles.given import DEMO, JUNK, TODAY, policy
+from wire.protocol.messages import SensitivityLevel
+
+LISTED = FieldRule(ANSWERS_FIELD, SensitivityLevel.P2, ())
+FIELDS = DEMO.fields | {ANSWERS_FIELD: LISTED}
+ALLOWING = policy(fields=FIELDS, retention=RetentionTerms("alarms"), expires_day=TODAY)
+KEYS = ("fields", "ceiling", "data_classes", "expires_day", "denied_by", "retention", "dp")
+
+
+def why(under, data_class="open", day=TODAY):
+    found = decide_output(under, data_class, day)
+    return found.why if isinstance(found, Denied) else None
+
+
+def changed(**changes):
+    return msgspec.structs.replace(ALLOWING, **changes)
+
+
+def test_listed_answers_leave_whatever_the_mode_says_about_hubs():
+    for mode in EscalationMode:
+        assert why(changed(mode=mode)) is None
+
+
+def test_the_shipped_policy_of_a_demo_lets_no_answer_leave():
+    assert why(DEMO) is DecisionReason.DENIED_UNLISTED_FIELD
+
+
+DROPPED = FieldRule(ANSWERS_FIELD, SensitivityLevel.P3, (TransformSpec(TransformKind.DROP),))
+LOW = FieldRule(ANSWERS_FIELD, SensitivityLevel.P1, ())
+NOISE = NoiseTerms("record", 1.0, 1.0, 1e-6, 1.0, 30, 0.0, None, 1, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("under", "reason"),
+    [
+        (changed(expires_day=TODAY - 1), DecisionReason.DENIED_POLICY_EXPIRED),
+        (changed(denied_by="night"), DecisionReason.DENIED_RULE),
+        (changed(data_classes={"open": False}), DecisionReason.DENIED_DATA_CLASS),
+        (changed(data_classes={}), DecisionReason.DENIED_DATA_CLASS),
+        (changed(fields={QUALITY_FIELD: LISTED}), DecisionReason.DENIED_UNLISTED_FIELD),
+        (changed(fields={ANSWERS_FIELD: DROPPED}), DecisionReason.DENIED_UNLISTED_FIELD),
+        (changed(dp=NOISE), DecisionReason.DENIED_UNLISTED_FIELD),
+        (changed(ceiling=SensitivityLevel.P1), DecisionReason.DENIED_LABEL),
+        (changed(fields={ANSWERS_FIELD: LOW}), DecisionReason.DENIED_LABEL),
+        (changed(retention=None), DecisionReason.DENIED_PURPOSE),
+    ],
+)  # fmt: skip
+def test_each_thing_that_is_not_allowed_keeps_answers_here(under, reason):
+    assert why(under) is reason
+
+
+@given(st.sampled_from(KEYS), JUNK)
+def test_a_damaged_policy_never_lets_more_leave(key, junk):
+    found = decide_output(changed(**{key: junk}), "open", TODAY)
+    harmless = (key == "dp" and junk is None) or (key == "expires_day" and type(junk) is int and junk >= TODAY)
+    assert isinstance(found, Denied) or harmless
+
+
+def test_the_class_of_the_sample_is_what_is_asked_about():
+    assert why(ALLOWING, "private") is DecisionReason.DENIED_DATA_CLASS
