@@ -235,15 +235,20 @@ make_venv() {
     printf '%s\n' "$root" >.venv/made-in
 }
 
-locked_here() { # the lock holds the hashes of one Python on one system
-    [ -z "${UNLOCKED:-}" ] && .venv/bin/python -c 'import platform, sys; sys.exit((*sys.version_info[:2], platform.system(), platform.machine()) != (3, 11, "Linux", "x86_64"))'
+lock_here() { # lock_here LEVEL: print the lock with the hashes of this Python and system, or fail if there is none
+    [ -z "${UNLOCKED:-}" ] || return 1
+    case $1:$(.venv/bin/python -c 'import platform, sys; print("%d.%d" % sys.version_info[:2], platform.system(), platform.machine())') in
+    *:"3.11 Linux x86_64") echo "deploy/requirements/$1.txt" ;;
+    agent:"3.11 Linux aarch64") echo deploy/requirements/agent-aarch64.txt ;;
+    *) return 1 ;;
+    esac
 }
 
 pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@"; }
 
 install_packages() { # install_packages LEVEL
-    if locked_here; then
-        pip_install --no-deps --require-hashes -r "deploy/requirements/$1.txt" || return 1
+    if lock=$(lock_here "$1"); then
+        pip_install --no-deps --require-hashes -r "$lock" || return 1
         case $1 in
         agent) pip_install --no-deps --no-build-isolation -e . ;;
         *) pip_install --no-deps --no-build-isolation -e . -e clients/python ;;

@@ -24,7 +24,12 @@ FOLDER = ROOT / "deploy" / "requirements"
 LEVELS = {"agent": "", "hub": "hub", "region": "region", "demo": "demo", "dev": "dev"}  # level: extra of pyproject.toml
 TOOLS = frozenset({"pip", "skerry", "skerry-client", "wheel"})  # what an environment has beside the lock
 BUILD = "setuptools"  # builds the project itself, so it is part of each level
-PLATFORM = "Python 3.11 on x86-64 Linux"
+PYTHON = "3.11"
+PLATFORM = f"Python {PYTHON} on x86-64 Linux"
+ARM = "agent-aarch64"  # the level `agent` for 64-bit ARM: the same versions, proven by tests under an emulator
+ARM_PLATFORM = f"Python {PYTHON} on 64-bit ARM Linux (glibc 2.28 or newer)"
+_ARM_TAGS = ("manylinux2014_aarch64", *(f"manylinux_2_{minor}_aarch64" for minor in (17, 24, 26, 27, 28)))
+_ARM_MARKERS = {"platform_machine": "aarch64", "sys_platform": "linux"}
 
 
 class LockedPackage(NamedTuple):
@@ -76,8 +81,11 @@ def strip_build(version: str) -> str:
     return version.partition("+")[0]
 
 
-def find_closure(needs: Mapping[str, list[str]], extra: str) -> set[str]:
-    """Names of all packages that `skerry[extra]` needs. `needs`: requirements of each package by canonical name."""
+def find_closure(needs: Mapping[str, list[str]], extra: str, machine: Mapping[str, str] | None = None) -> set[str]:
+    """Names of all packages that `skerry[extra]` needs. `needs`: requirements of each package by canonical name.
+
+    `machine`: values of environment markers that are not this machine's.
+    """
     found: set[tuple[str, str]] = set()
     waiting = [("skerry", extra), ("skerry", ""), (BUILD, "")]
     while waiting:
@@ -87,7 +95,7 @@ def find_closure(needs: Mapping[str, list[str]], extra: str) -> set[str]:
         found.add((name, wanted))
         for text in needs[name]:
             one = Requirement(text)
-            if one.marker is None or one.marker.evaluate({"extra": wanted}):
+            if one.marker is None or one.marker.evaluate({**(machine or {}), "extra": wanted}):
                 waiting += [(canonicalize_name(one.name), more) for more in ("", *one.extras)]
     return {name for name, _ in found} - {"skerry"}
 
@@ -104,15 +112,34 @@ def make_lock() -> None:
         if (name := canonicalize_name(each["metadata"]["name"])) != "skerry"
     }
     for level, extra in LEVELS.items():
-        lines = [
-            f"# Every package of `{level}`, for {PLATFORM}: `make lock` made it from what was tested.",
-            f"# for {digest_requirements()}",
-            *(
-                f"{one.name}=={one.version} --hash=sha256:{one.digest}"
-                for one in sorted(packages[name] for name in find_closure(needs, extra))
-            ),
-        ]
-        (FOLDER / f"{level}.txt").write_text("\n".join(lines) + "\n", encoding="ascii")
+        _write_lock(level, level, [packages[name] for name in find_closure(needs, extra)])
+    _write_lock(ARM, "agent", _find_arm_wheels([packages[name] for name in find_closure(needs, "", _ARM_MARKERS)]))
+
+
+def _write_lock(file: str, level: str, packages: Iterable[LockedPackage]) -> None:
+    platform = ARM_PLATFORM if file == ARM else PLATFORM
+    lines = [
+        f"# Every package of `{level}`, for {platform}: `make lock` made it from what was tested.",
+        f"# for {digest_requirements()}",
+        *(f"{one.name}=={one.version} --hash=sha256:{one.digest}" for one in sorted(packages)),
+    ]
+    (FOLDER / f"{file}.txt").write_text("\n".join(lines) + "\n", encoding="ascii")
+
+
+def _find_arm_wheels(packages: Iterable[LockedPackage]) -> list[LockedPackage]:
+    """The same packages with the digests of their wheels for 64-bit ARM; pip fails if one has none."""
+    with tempfile.TemporaryDirectory() as folder:
+        pins, report = Path(folder) / "pins.txt", Path(folder) / "report.json"
+        pins.write_text("".join(f"{one.name}=={one.version}\n" for one in packages), encoding="ascii")
+        words = ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report), "--no-deps"]
+        tags = [word for tag in _ARM_TAGS for word in ("--platform", tag)]
+        where = ["--python-version", PYTHON, "--only-binary", ":all:", "--target", folder, "-r", str(pins)]
+        subprocess.run([sys.executable, "-m", "pip", *words, *tags, *where], check=True, cwd=ROOT)
+        found = json.loads(report.read_text(encoding="utf-8"))["install"]
+    return [
+        LockedPackage(canonicalize_name(each["metadata"]["name"]), each["metadata"]["version"], _file_digest(each))
+        for each in found
+    ]
 
 
 def _resolve_installed() -> list[dict[str, Any]]:
@@ -134,7 +161,7 @@ def check_lock() -> list[str]:
     """Why the lock is not what is installed here, or not what pyproject.toml asks for; nothing if it is both."""
     stale = [
         f"{level}.txt was made for other requirements than pyproject.toml and constraints.txt name: `make lock`"
-        for level in LEVELS
+        for level in (*LEVELS, ARM)
         if read_lock(level)[0] != digest_requirements()
     ]
     return stale + compare_installed(read_lock("dev")[1], list_installed())

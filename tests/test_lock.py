@@ -49,6 +49,15 @@ def test_a_device_needs_nothing_of_the_hub_and_less_is_locked_for_less(lock: Mod
     assert names["agent"].isdisjoint({"torch", "sqlalchemy", "onnx", "scikit-learn", "plotly", "pytest"})
 
 
+def test_the_lock_for_arm_has_the_same_versions_without_what_has_no_package_there(lock: ModuleType):
+    made_for, arm = lock.read_lock(lock.ARM)
+    here = {one.name: one.version for one in lock.read_lock("agent")[1]}
+    assert made_for == lock.digest_requirements()
+    assert {one.name: one.version for one in arm} == {name: here[name] for name in here if name != "constriction"}
+    pins = (lock.FOLDER / f"{lock.ARM}.txt").read_text(encoding="ascii").splitlines()[2:]
+    assert all(LINE.fullmatch(pin) for pin in pins)
+
+
 def test_a_package_that_differs_is_missing_or_was_added_is_named(lock: ModuleType):
     pins = [lock.LockedPackage(name, "1.0", "0" * 64) for name in ("same", "other", "gone", "torch")]
     faults = lock.compare_installed(pins, {"same": "1.0", "other": "2.0", "torch": "1.0+cpu", "new": "3", "pip": "4"})

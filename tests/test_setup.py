@@ -35,10 +35,10 @@ fi
 if [ "$1 $2" = "-m pip" ]; then
     [ "$3" != install ] || echo "pip $*" >>"$LOG"; exit ${PIP_EXIT:-0}
 fi
-case "$*" in *platform.machine*) PLATFORM ;; esac
+case "$*" in *platform.machine*) PLATFORM; exit 0 ;; esac
 exec "REAL" "$@"
 """
-LOCKED, OTHER = "exit 0", "exit 1"
+LOCKED, ARM, OTHER = (f"echo {facts}" for facts in ("3.11 Linux x86_64", "3.11 Linux aarch64", "3.13 Linux x86_64"))
 PIP = "pip -m pip install --quiet --disable-pip-version-check --no-input"
 
 
@@ -76,7 +76,7 @@ class System:
         return self
 
     def with_python(self, platform: str = "exit 1") -> "System":
-        """`platform`: what the interpreter does when it is asked whether it is the lock's."""
+        """`platform`: what the interpreter does when it is asked what it is."""
         self.program("python3", PYTHON.replace("REAL", sys.executable).replace("PLATFORM", platform))
         return self
 
@@ -241,6 +241,11 @@ def test_a_device_gets_its_own_packages_and_no_broker(system):
         f"{PIP} --no-deps --require-hashes -r deploy/requirements/agent.txt",
         f"{PIP} --no-deps --no-build-isolation -e .",
     ]
+
+
+def test_a_device_with_a_64_bit_arm_processor_has_a_lock_of_its_own(system):
+    assert system.with_apt().with_python(ARM).run("agent").returncode == 0
+    assert f"{PIP} --no-deps --require-hashes -r deploy/requirements/agent-aarch64.txt" in system.did()
 
 
 @pytest.mark.parametrize(("level", "wanted"), [("agent", "."), ("demo", ".[demo] -e clients/python")])

@@ -4,10 +4,11 @@ Rule: tables are counts, whole numbers; they are checked once, strictly, and the
 every machine. A decoded payload is encoded again and must come out as it came in: all other bytes are a `CodecError`.
 
 Range coding (Martin 1979) by the library `constriction` (Bamler 2022, "Understanding entropy coding with asymmetric
-numeral systems"). It takes probabilities as floats, and yet the two sides agree: counts sum to 2**16, so each
-probability is a whole multiple of 2**-16 and exact in single precision, and the library turns it into a whole number by
-additions and one multiplication, which IEEE 754 rounds alike everywhere (no logarithm, no exponential, no order of
-summation that could matter: every partial sum is exact). From there on the coder is integer arithmetic.
+numeral systems"), or where it is not installed by `range_coder`, which makes the same bytes. The library takes
+probabilities as floats, and yet the two sides agree: counts sum to 2**16, so each probability is a whole multiple of
+2**-16 and exact in single precision, and the library turns it into a whole number by additions and one multiplication,
+which IEEE 754 rounds alike everywhere (no logarithm, no exponential, no order of summation that could matter: every
+partial sum is exact). From there on the coder is integer arithmetic.
 
 A payload's length would reveal something about the sample. So every payload is padded with zeros to the length in
 which nearly all training samples fit. The codes of a longer one are replaced, from the last backwards, by the most
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.bundle.bit_packing import ANS_LEVELS, CodecError, Codes
+from models.runtime.range_coder import CategoricalModel, RangeDecoder, RangeEncoder
 
 COUNT_SUM = 1 << 16  # of the counts of one position
 MAX_POSITIONS = 1 << 16
@@ -103,12 +105,12 @@ def decode_ans(data: bytes, table: AnsTable) -> Codes:
 
 
 def new_encoder() -> Any:
-    """Start an empty range coder. CodecError if the library is not installed."""
+    """Start an empty range coder."""
     return _ans_library().encoder()
 
 
 def load_decoder(data: bytes) -> Any:
-    """Start decoding a payload, zeros behind it. CodecError if the library is not installed."""
+    """Start decoding a payload, zeros behind it."""
     return _ans_library().decoder(np.frombuffer(_pad_words(data), ">u4").astype(np.uint32))
 
 
@@ -118,7 +120,7 @@ def build_model(counts: npt.NDArray[Any]) -> Any:
 
 
 class _AnsLibrary(NamedTuple):
-    """The entry points of the `constriction` library that are used."""
+    """The entry points that are used, of the `constriction` library or of our own coder."""
 
     encoder: Any
     decoder: Any
@@ -127,17 +129,17 @@ class _AnsLibrary(NamedTuple):
 
 
 def load_library() -> None:
-    """Load the library now: later this process may be unable to open files. CodecError if it is not installed."""
+    """Load the library now: later this process may be unable to open files."""
     _ans_library()
 
 
 @cache
 def _ans_library() -> _AnsLibrary:
-    """Import `constriction` on first use: only models with this codec need it."""
+    """Import `constriction` on first use: only models with this codec need it. Our own coder if it is not installed."""
     try:
         import constriction  # noqa: PLC0415
     except ImportError:
-        raise CodecError("codec ans needs the package constriction: pip install 'constriction>=0.4'") from None
+        return _AnsLibrary(RangeEncoder, RangeDecoder, CategoricalModel, CategoricalModel())
     stream = constriction.stream
     categorical = stream.model.Categorical
     return _AnsLibrary(stream.queue.RangeEncoder, stream.queue.RangeDecoder, categorical, categorical(perfect=False))

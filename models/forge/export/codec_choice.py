@@ -59,7 +59,7 @@ def choose_codec(features: Sequence[FieldSpec], codes: Codes, ref: ModelRef, hea
     plain = measure_option(smallest_codec(round(spec.high) + 1), b"", spec, codes, ref)
     dense = _entropy_option(spec, codes, ref)
     if dense is None:
-        return CodecChoice(plain, (plain,), "no entropy coder is installed: pip install constriction")
+        return CodecChoice(plain, (plain,), "no tables of an entropy coder can be made of these codes")
     ways = (plain, dense)
     if dense.question_bytes >= plain.question_bytes:
         return CodecChoice(
