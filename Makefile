@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci live live-llm check client-types lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts arm chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci live live-llm check client-types lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -31,6 +31,9 @@ release: setup ## the wheel in dist/, beside it a CycloneDX bill of materials an
 
 deb: setup ## Debian packages of agent and hub in dist/, with their Python packages (ARGS='agent --quick')
 	@$(python) deploy/debian.py $(ARGS)
+
+arm: setup ## the tests of a device on 64-bit ARM, under an emulator (root; debootstrap, qemu-user-static; an hour; ARGS=tests/wire)
+	@$(python) deploy/arm.py $(ARGS)
 
 setup-demo:
 	@./setup.sh demo

@@ -28,7 +28,10 @@ PYTHON = "3.11"
 PLATFORM = f"Python {PYTHON} on x86-64 Linux"
 ARM = "agent-aarch64"  # the level `agent` for 64-bit ARM: the same versions, proven by tests under an emulator
 ARM_PLATFORM = f"Python {PYTHON} on 64-bit ARM Linux (glibc 2.28 or newer)"
-_ARM_TAGS = ("manylinux2014_aarch64", *(f"manylinux_2_{minor}_aarch64" for minor in (17, 24, 26, 27, 28)))
+_ARM_TAGS = ("any", "manylinux2014_aarch64", *(f"manylinux_2_{minor}_aarch64" for minor in (17, 24, 26, 27, 28)))
+ARM_WORDS = (  # of pip, for wheels of another machine
+    *(word for tag in _ARM_TAGS for word in ("--platform", tag)), "--python-version", PYTHON, "--only-binary", ":all:",
+)  # fmt: skip
 _ARM_MARKERS = {"platform_machine": "aarch64", "sys_platform": "linux"}
 
 
@@ -132,9 +135,8 @@ def _find_arm_wheels(packages: Iterable[LockedPackage]) -> list[LockedPackage]:
         pins, report = Path(folder) / "pins.txt", Path(folder) / "report.json"
         pins.write_text("".join(f"{one.name}=={one.version}\n" for one in packages), encoding="ascii")
         words = ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report), "--no-deps"]
-        tags = [word for tag in _ARM_TAGS for word in ("--platform", tag)]
-        where = ["--python-version", PYTHON, "--only-binary", ":all:", "--target", folder, "-r", str(pins)]
-        subprocess.run([sys.executable, "-m", "pip", *words, *tags, *where], check=True, cwd=ROOT)
+        where = [*ARM_WORDS, "--target", folder, "-r", str(pins)]
+        subprocess.run([sys.executable, "-m", "pip", *words, *where], check=True, cwd=ROOT)
         found = json.loads(report.read_text(encoding="utf-8"))["install"]
     return [
         LockedPackage(canonicalize_name(each["metadata"]["name"]), each["metadata"]["version"], _file_digest(each))
