@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help alerts arm chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci live live-llm check client-types lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
+.PHONY: help alerts arm chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs live live-llm check client-types lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -48,9 +48,15 @@ heavy: setup ## the tests that take many seconds each: whole runs of the forge, 
 	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'heavy or further or hypothesis or examples' --timeout=900 -n auto --dist loadscope $(ARGS)
 	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy --timeout=900 $(ARGS)
 
-heavy-ci: setup ## of those, what `.ci/run` has time for: all examples, further cases, a pipeline, replicas, a mixed gang, a forge run, two pages
+heavy-ci: heavy-ci-gangs heavy-ci-forge heavy-ci-examples ## of those, what `.ci/run` runs as far as its time suffices
+
+heavy-ci-examples: setup ## all examples of property tests, and further cases
 	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'further or hypothesis or examples' --timeout=600 -n auto --dist loadscope $(ARGS)
+
+heavy-ci-forge: setup ## a forge run whose outcome is known, and the page of engines
 	@$(python) -m pytest -m heavy --timeout=900 -k '$(ci_forge) or engines.md' tests/models/forge/pipeline/test_forge.py tests/test_docs.py $(ARGS)
+
+heavy-ci-gangs: setup ## a pipeline, replicas and a mixed gang, and the page of rollouts
 	@$(python) -m pytest -m heavy --timeout=900 -k '$(ci_gangs) or rollout.md' tests/live/hub/test_sharded_engines.py tests/live/test_docs.py $(ARGS)
 
 live: setup ## the tests against the real Mosquitto, a real PostgreSQL, real processes and sockets
