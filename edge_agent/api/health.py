@@ -105,6 +105,7 @@ class _AgentCollector(Collector):
         yield from _energy_metrics(status.get("energy"))
         yield from _span_metrics(status.get("trace"))
         yield from _output_metrics(status.get("outputs"))
+        yield from _source_metrics(status.get("sources"))
         alarms = GaugeMetricFamily("skerry_agent_alarm", "1 while a person has to look at it.", labels=["alarm"])
         for alarm in status.get("alarms", ()):
             alarms.add_metric([alarm], 1)
@@ -156,6 +157,22 @@ def _output_metrics(outputs: Any) -> Iterator[Metric]:
         for outcome, count in ("sent", output["sent"]), *sorted(output["dropped"].items()):
             metric.add_metric([name, outcome], count)
     yield metric
+
+
+def _source_metrics(sources: Any) -> Iterator[Metric]:
+    """Sources of samples: whether each is there, and what became of what it received. Names: the configuration's."""
+    if not isinstance(sources, dict):
+        return
+    up = GaugeMetricFamily("skerry_agent_source_up", "1 while the source gives something.", labels=["source"])
+    text = "What a source received, by what became of it: answered, or dropped for a reason."
+    readings = CounterMetricFamily("skerry_agent_source_readings", text, labels=["source", "outcome"])
+    restarts = CounterMetricFamily("skerry_agent_source_restarts", "Restarts of a source.", labels=["source"])
+    for name, source in sorted(sources.items()):
+        up.add_metric([name], source["state"] == "up")
+        restarts.add_metric([name], source["restarts"])
+        for outcome, count in {"answered": source["answered"], **source["dropped"]}.items():
+            readings.add_metric([name, outcome], count)
+    yield from (up, readings, restarts)
 
 
 def _budget_metrics(budgets: Any) -> Iterator[Metric]:

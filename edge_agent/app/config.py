@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
 
 from edge_agent.api.oip import InferLimits
+from edge_agent.app.source_config import CameraSection
 from edge_agent.core.limits import LinkEnergy
 from edge_agent.outputs.settings import MAX_OUTPUTS, OUTPUT_PATHS, OutputSection, validate_outputs
 from edge_agent.system.energy import STATED_LINKS, EnergySettings, LinkKind, MeterKind
@@ -210,6 +211,7 @@ class AgentConfig(ProcessConfig):
     hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
     output: tuple[OutputSection, ...] = Field(default=(), max_length=MAX_OUTPUTS)
     input: dict[str, Any] = Field(default={})
+    camera: tuple[CameraSection, ...] = Field(default=(), max_length=16)
 
     def preparation(self) -> Preparation | None:
         """How raw material becomes a sample, `[input]`; None without it. ExitError(CONFIG) that names a faulty key."""
@@ -256,6 +258,7 @@ _PATHS = (
     *(("api", key) for key in ("unix", "tls_cert", "tls_key", "token_file")),
     ("folder", "path"),
     ("device", "metered_file"),
+    ("camera", "password_file"),
     ("hub", "state"),
     *(("output", key) for key in OUTPUT_PATHS),
 )

@@ -18,7 +18,7 @@ from edge_agent.api.app import ApiServer, build_app
 from edge_agent.app.agent import Agent
 from edge_agent.app.config import AgentConfig
 from edge_agent.app.lines import AgentPrerequisites, LinesOptions, answer_stdin
-from edge_agent.app.sources import check_input, make_feed, start_sources
+from edge_agent.app.sources import check_input, check_sources, make_feed, start_sources
 from edge_agent.app.status import start_tracing
 from edge_agent.core.hubs import HOME
 from edge_agent.identity.hubs import AdditionalHubs, load_additional_hubs
@@ -83,6 +83,7 @@ def prepare_startup(config: AgentConfig, *, starting: bool = False) -> StartupSt
     core, shun = _recover_machine(config, identity, names) if names and starting else (None, "")
     try:
         parts = _load_startup(config, identity, names, core, shun)
+        check_sources(config)
         check_input(config, parts.runner.manifest if parts.runner else None)
     except ExitError:
         if core:

@@ -3,13 +3,15 @@
 To add a source: make it in `_make_sources`.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from edge_agent.api.service import AnswerService
 from edge_agent.app.config import AgentConfig
 from edge_agent.app.status import StatusProvider
+from edge_agent.sources.camera import Camera
 from edge_agent.sources.feed import PreparationError, SampleFeed, choose_preparation
 from edge_agent.sources.folder import FolderWatcher
 from edge_agent.sources.source import SampleSource
@@ -36,6 +38,15 @@ def check_input(config: AgentConfig, manifest: Manifest | None) -> None:
         raise ExitError(ExitCode.CONFIG, str(error)) from None
 
 
+def check_sources(config: AgentConfig) -> None:
+    """Raise ExitError(CONFIG) for two sources of one name, and for cameras without the library that decodes them."""
+    names = [section.to_settings(number).name for number, section in enumerate(config.camera, 1)]
+    if len(set(names)) < len(names):
+        raise ExitError(ExitCode.CONFIG, "camera: two of them have one name")
+    if names and find_spec("av") is None:
+        raise ExitError(ExitCode.CONFIG, "camera: PyAV is not installed: pip install 'skerry[camera]'")
+
+
 def make_feed(config: AgentConfig, agent: AnswerService, data_class: str = "") -> SampleFeed:
     """The feed of a source. `data_class` "": the agent's."""
     return SampleFeed(agent, data_class or config.data_class, config.preparation())
@@ -49,15 +60,16 @@ def start_sources(config: AgentConfig, agent: SourcedAgent, log: JsonLog) -> dic
         feed = make_feed(config, agent, folder.data_class)
         tasks["folder"] = FolderWatcher(Path(folder.path), feed, folder.every_s, log).run()
     supervisor = SourceSupervisor(log)
-    for source, data_class in _make_sources(config, agent):
-        supervisor.add(source, make_feed(config, agent, data_class))
+    for source, feed in _make_sources(config, agent, log):
+        supervisor.add(source, feed)
     if supervisor.sources:
         agent.add_status_provider(supervisor)
         tasks["sources"] = supervisor.run()
     return tasks
 
 
-def _make_sources(config: AgentConfig, agent: AnswerService) -> list[tuple[SampleSource, str]]:
-    """Sources with a device behind them, each with the data class of its samples."""
-    del config, agent
-    return []
+def _make_sources(config: AgentConfig, agent: AnswerService, log: JsonLog) -> Iterator[tuple[SampleSource, SampleFeed]]:
+    """Sources with a device behind them, each with its feed."""
+    for number, section in enumerate(config.camera, 1):
+        feed = make_feed(config, agent, section.data_class)
+        yield Camera(section.to_settings(number), feed, log), feed

@@ -1,36 +1,21 @@
 """The interface of a source of samples with a device behind it, and the bounded queue between the two.
 
-Rule: whatever a source received was answered, waits, or is counted as dropped under one of the reasons below:
+Rule: whatever a source received was answered, waits, or is counted as dropped under a reason of `counts`:
 `received == answered + waiting + sum(dropped)`, at any moment. Nothing here is named by a device: reasons and states
 are fixed words, and the name of a source comes from the configuration.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
+from edge_agent.sources.counts import DropReason, SourceCounts
 from models.bundle.manifest import InputSpec
 from models.runtime.runner import Sample as SampleArray
-
-
-class DropReason(StrEnum):
-    """Why something that a source received was not answered."""
-
-    STILL = "still"  # a camera's picture like the one before: the motion gate
-    PACED = "paced"  # above the rate that the configuration asks for
-    NEWER = "newer"  # something newer came while answering was busy
-    FULL = "full"  # the device could not be made to wait
-    GARBLED = "garbled"  # not what this source delivers: broken frames, no JSON
-    TOO_LARGE = "too_large"
-    UNFIT = "unfit"  # sound, but no sample of this model
-    UNPREPARED = "unprepared"  # neither bundle nor configuration says how it becomes a sample
-    NO_MODEL = "no_model"
-    DISABLED = "disabled"  # the policy's mode answers nothing
-    DEFECT = "defect"  # of ours; the log has its place
 
 
 class Overflow(StrEnum):
@@ -41,14 +26,6 @@ class Overflow(StrEnum):
 
     NEWEST = "newest"
     WAIT = "wait"
-
-
-class SourceState(StrEnum):
-    """Whether the device is there."""
-
-    STARTING = "starting"
-    UP = "up"
-    AWAY = "away"
 
 
 class SourceError(Exception):
@@ -67,27 +44,6 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
 
     parse: Callable[[InputSpec], SampleArray]
     data_class: str = ""
-
-
-class SourceCounts(msgspec.Struct):
-    """What became of everything that a source received since the agent started. `restarts`: of the source itself."""
-
-    received: int = 0
-    answered: int = 0
-    restarts: int = 0
-    dropped: Counter[str] = msgspec.field(default_factory=Counter)
-
-    def drop(self, reason: DropReason, count: int = 1) -> None:
-        """Count what is not answered, and why."""
-        if count:
-            self.dropped[reason.value] += count
-
-    def to_json(self) -> dict[str, Any]:
-        """The counters as the status shows them."""
-        return {
-            "received": self.received, "answered": self.answered, "dropped": dict(sorted(self.dropped.items())),
-            "restarts": self.restarts,
-        }  # fmt: skip
 
 
 class Intake:
@@ -114,6 +70,10 @@ class Intake:
     def note_alive(self) -> None:
         """The device is there and gave a sign of life."""
         self._on_alive()
+
+    def note_size_change(self) -> None:
+        """The device's pictures changed their size in the middle of its stream."""
+        self._counts.size_changes += 1
 
     def skip(self, reason: DropReason, count: int = 1) -> None:
         """Count readings that the source received and did not put in."""

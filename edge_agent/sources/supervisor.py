@@ -13,16 +13,9 @@ from typing import Any
 import msgspec
 
 from edge_agent.core.records import AnswerRecord, DisabledError, NoModelError, Sample
+from edge_agent.sources.counts import DropReason, SourceCounts, SourceState
 from edge_agent.sources.feed import PreparationError, SampleFeed
-from edge_agent.sources.source import (
-    DropReason,
-    Intake,
-    Reading,
-    SampleSource,
-    SourceCounts,
-    SourceError,
-    SourceState,
-)
+from edge_agent.sources.source import Intake, Reading, SampleSource, SourceError
 from models.runtime.runner import SampleError
 from policies.monitoring.backoff import compute_delay
 from wire.process.logging import JsonLog, describe_error, safe_name

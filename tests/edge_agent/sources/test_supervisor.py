@@ -12,16 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.core.records import DisabledError
+from edge_agent.sources.counts import DropReason, SourceCounts, SourceState
 from edge_agent.sources.feed import PreparationError, SampleFeed
-from edge_agent.sources.source import (
-    DropReason,
-    Intake,
-    Overflow,
-    Reading,
-    SourceCounts,
-    SourceError,
-    SourceState,
-)
+from edge_agent.sources.source import Intake, Overflow, Reading, SourceError
 from edge_agent.sources.supervisor import RestartPauses, SourceSupervisor, SupervisedSource
 from models.bundle.manifest import InputSpec
 from models.runtime.runner import SampleError
@@ -110,6 +103,7 @@ async def test_what_a_source_gives_is_answered_in_its_data_class():
     assert world.answers == ["scripted"] * 2
     assert world.supervisor.status_fields()["sources"]["scripted"] == {
         "state": "up", "error": "", "waiting": 0, "received": 2, "answered": 2, "dropped": {}, "restarts": 0,
+        "size_changes": 0,
     }  # fmt: skip
 
 
