@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything `make demo` and `make test` need, and nothing twice: .venv, the Python packages, the Mosquitto broker, and
-# for development the PostgreSQL server and the Chromium browser that tests start.
+# for development what tests start: the PostgreSQL server, the Chromium browser and GStreamer's RTSP server.
 #
 #   ./setup.sh [-y] agent|demo|dev|broker
 #
@@ -191,6 +191,30 @@ browser() {
     have_browser || echo "setup: Chromium is not installed: the tests that need it are skipped" >&2
 }
 
+# --- the camera of the tests ---------------------------------------------------------------------------------------------
+# GStreamer's RTSP server plays recorded frames as a camera would. Where it cannot be had, those tests are skipped and say so.
+
+camera_packages="gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good python3-gi"
+
+have_camera() {
+    for file in "$sys"/usr/lib/*/girepository-1.0/GstRtspServer-1.0.typelib "$sys"/usr/lib/girepository-1.0/GstRtspServer-1.0.typelib; do
+        [ ! -e "$file" ] || return 0
+    done
+    return 1
+}
+
+camera() {
+    have_camera && return 0
+    if command -v apt-get >/dev/null 2>&1; then
+        (
+            agreed gir1.2-gst-rtsp-server-1.0 "the RTSP server that plays a camera in tests; they are skipped without it" apt-get
+            # shellcheck disable=SC2086 # three packages
+            apt $camera_packages
+        ) || true
+    fi
+    have_camera || echo "setup: GStreamer's RTSP server is not installed: the tests that need it are skipped" >&2
+}
+
 # --- Python ----------------------------------------------------------------------------------------------------------
 
 fits() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
@@ -278,6 +302,7 @@ packages() { # packages LEVEL
 [ "$level" != broker ] || exit 0
 [ "$level" != dev ] || database
 [ "$level" != dev ] || browser
+[ "$level" != dev ] || camera
 fresh "$level" && exit 0
 
 mkdir -p .cache

@@ -17,6 +17,11 @@ case "$*" in *chromium*)
     [ -z "${APT_FAILS:-}" ] || exit 100
     printf '#!/bin/sh\\n' >"${0%/*}/chromium"; chmod 755 "${0%/*}/chromium"; exit 0 ;;
 esac
+case "$*" in *gst-rtsp*)
+    [ -z "${APT_FAILS:-}" ] || exit 100
+    place=$SKERRY_SETUP_SYSROOT/usr/lib/x86_64-linux-gnu/girepository-1.0
+    mkdir -p "$place"; printf '' >"$place/GstRtspServer-1.0.typelib"; exit 0 ;;
+esac
 for service in mosquitto mosquitto.service postgresql cron; do
     "$SKERRY_SETUP_SYSROOT/usr/sbin/policy-rc.d" --quiet $service start 2>/dev/null
     echo "policy $service $?" >>"$LOG"
@@ -166,6 +171,7 @@ def test_under_systemd_the_service_is_masked_until_the_package_lies_there_and_ne
 
 
 MISSING = "setup: PostgreSQL is not installed: the tests that need it are skipped"
+NO_CAMERA = "setup: GStreamer's RTSP server is not installed: the tests that need it are skipped"
 NO_BROWSER = "setup: Chromium is not installed: the tests that need it are skipped"
 
 
@@ -176,6 +182,7 @@ def test_for_development_the_database_server_is_installed_once_and_never_started
         assert done.returncode == 0, done.stderr
         assert MISSING not in done.stderr
         assert NO_BROWSER not in done.stderr
+        assert NO_CAMERA not in done.stderr
     assert [line for line in system.did() if not line.startswith(("pip", "venv"))] == [
         "apt-get -q -y --no-install-recommends install postgresql",
         "policy mosquitto 0",
@@ -183,6 +190,7 @@ def test_for_development_the_database_server_is_installed_once_and_never_started
         "policy postgresql 101",
         "policy cron 0",
         "apt-get -q -y --no-install-recommends install chromium",
+        "apt-get -q -y --no-install-recommends install gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good python3-gi",
     ]
     assert not system.policy.exists()
 
@@ -194,6 +202,7 @@ def test_without_a_database_server_and_a_browser_all_else_is_set_up_and_their_te
     assert [line for line in done.stderr.splitlines() if "skipped" in line and "not installed" in line] == [
         MISSING,
         NO_BROWSER,
+        NO_CAMERA,
     ]
     assert any(line.startswith("pip") for line in system.did())
     assert not system.policy.exists()

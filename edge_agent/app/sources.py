@@ -44,7 +44,7 @@ def check_sources(config: AgentConfig) -> None:
     if len(set(names)) < len(names):
         raise ExitError(ExitCode.CONFIG, "camera: two of them have one name")
     if names and find_spec("av") is None:
-        raise ExitError(ExitCode.CONFIG, "camera: PyAV is not installed: pip install 'skerry[camera]'")
+        raise ExitError(ExitCode.CONFIG, "camera: PyAV is not installed: pip install av")
 
 
 def make_feed(config: AgentConfig, agent: AnswerService, data_class: str = "") -> SampleFeed:

@@ -5,6 +5,9 @@ answers the lines of a pipe; both pass corrections on by `corrections`. Sources 
 sensors) are written to the interface in `source` and run by `supervisor`: one bounded queue, counters by reason,
 restarts with backoff, an entry in status, metrics and alarms.
 
+`camera` is one; `camera_worker` is the process that decodes it, with `motion`, its gate; `camera_messages` is what the
+two say to each other.
+
 To add a source: a class with the four attributes and `run` of `source.SampleSource`, a section in `app/config.py`, and
 one line in `app/sources.py` that makes it. Everything else is here already.
 """

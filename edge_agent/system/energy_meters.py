@@ -108,7 +108,7 @@ class CardMeter:
             cards = map(driver.nvmlDeviceGetHandleByIndex, range(driver.nvmlDeviceGetCount()))
             return sum(float(driver.nvmlDeviceGetTotalEnergyConsumption(card)) for card in cards) / 1e3
         except ImportError:
-            raise MeterError("the package nvidia-ml-py is not installed: pip install 'skerry[cards]'") from None
+            raise MeterError("the package nvidia-ml-py is not installed: pip install nvidia-ml-py") from None
         except Exception as error:  # noqa: BLE001 - errors of the driver have classes of its own
             self._driver = None
             raise MeterError(f"no card tells: {type(error).__name__}") from None
