@@ -75,12 +75,14 @@ _HUB = {
         "cloud_hub.cli.backup:backup", "Write one file with a hub's databases, keys and repository; it may run."
     ),
     "restore": Subcommand("cloud_hub.cli.backup:restore_app", "Put a hub's backup into its state folder."),
+    "reload": Subcommand("cloud_hub.cli.reload:reload", "Have a running hub read its configuration again."),
 }
 _AGENT = {
     "backup": Subcommand(
         "edge_agent.cli.backup:backup", "Write one file with a device's keys and records; it may run."
     ),
     "restore": Subcommand("edge_agent.cli.backup:restore_app", "Put a device's backup into its state folder."),
+    "reload": Subcommand("edge_agent.cli.reload:reload", "Have a running agent read its configuration again."),
 }
 SUBCOMMANDS = {
     "demo": Subcommand("simulations.cli.demo:app", "Run a demo fleet of five devices and a hub on this machine."),

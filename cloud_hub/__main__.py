@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     def work() -> int:
         config = load_hub_config(asked.config)
-        return _check_config(config) if asked.check else _serve_hub(config)
+        return _check_config(config) if asked.check else _serve_hub(config, asked.config)
 
     return run_to_exit("skerry hub", work)
 
@@ -52,23 +52,25 @@ def _check_config(config: HubConfig) -> int:
     return ExitCode.OK
 
 
-def _serve_hub(config: HubConfig) -> int:
+def _serve_hub(config: HubConfig, file: Path | None) -> int:
     log = JsonLog()
     log.capture_logging()
     disable_core_dumps()
     with FolderLock(config.state_dir().prepare().root):
         ground = open_state(config)
         with hold_place(config) as place:
-            asyncio.run(_run_hub(config, ground, place, log))
+            asyncio.run(_run_hub(config, ground, place, log, file))
     return ExitCode.OK
 
 
-async def _run_hub(config: HubConfig, ground: HubState, place: RegionMembership | None, log: JsonLog) -> None:
+async def _run_hub(
+    config: HubConfig, ground: HubState, place: RegionMembership | None, log: JsonLog, file: Path | None
+) -> None:
     if config.broker.start:
         find_program(config.broker.program)  # fail before loading the models, which takes seconds
     engines = open_engines(config, log)
     try:
-        await HubProcess(config, ground, engines, log, place).run()
+        await HubProcess(config, ground, engines, log, place, file=file).run()
     finally:
         for engine in engines:
             engine.stop()

@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     def work() -> int:
         config = load_config(asked.config)
-        return _check_start(config) if asked.check else _serve_agent(config, lines)
+        return _check_start(config) if asked.check else _serve_agent(config, lines, asked.config)
 
     return run_to_exit("skerry agent", work)
 
@@ -63,7 +63,7 @@ def _check_start(config: AgentConfig) -> int:
     return ExitCode.OK
 
 
-def _serve_agent(config: AgentConfig, lines: LinesOptions | None) -> int:
+def _serve_agent(config: AgentConfig, lines: LinesOptions | None, file: Path | None) -> int:
     """Run the agent under the lock of its state folder until it is told to stop."""
     log = JsonLog(least=config.log_level)
     log.capture_logging()
@@ -71,12 +71,14 @@ def _serve_agent(config: AgentConfig, lines: LinesOptions | None) -> int:
     load_identity(Path(config.state))
     with FolderLock(Path(config.state)):
         parts = prepare_startup(config, starting=True)
-        asyncio.run(_run_process(config, parts, log, lines))
+        asyncio.run(_run_process(config, parts, log, lines=lines, file=file))
     return ExitCode.OK
 
 
-async def _run_process(config: AgentConfig, parts: StartupState, log: JsonLog, lines: LinesOptions | None) -> None:
-    await AgentProcess(config, parts, log, lines=lines).run()
+async def _run_process(
+    config: AgentConfig, parts: StartupState, log: JsonLog, *, lines: LinesOptions | None, file: Path | None
+) -> None:
+    await AgentProcess(config, parts, log, lines=lines, file=file).run()
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ class AdminRoutes:
                 "ledger_flaw": sorted(context.ledger.flawed) if context.ledger else [],
             },
         }
-        return answer_json({**context.hub.status(), **more})
+        return answer_json({**context.hub.status(), **context.reload_status(), **more})
 
     async def create_invite(self, request: web.Request) -> web.Response:
         """Create a one-time invite: 201 with its text.

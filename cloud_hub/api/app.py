@@ -120,7 +120,7 @@ class ApiServer:
             metrics.counting_middleware(),
             *([pages.make_middleware()] if pages else []),
             error_form_middleware(),
-            *security_middlewares(door, "", frozenset()),
+            *security_middlewares(door, None, frozenset()),
             auth_middleware(entrance, served),
         ]
         self.app = web.Application(middlewares=checks, client_max_size=limits.max_body_bytes)

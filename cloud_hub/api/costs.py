@@ -43,7 +43,7 @@ class CostRoutes:
         """Answer with the bill: 200; 400 for a wrong number of days."""
         since_day = self._now_ms() // DAY_MS - _read_days(request) + 1
         entries = await self._store.read_costs(since_day, caller_of(request).tenant or None)
-        return answer_json(bill_json(entries, self._prices))
+        return answer_json(bill_json(entries, self._prices()))
 
 
 def bill_json(entries: list[CostEntry], prices: PriceList) -> dict[str, Any]:

@@ -230,7 +230,8 @@ class ApiContext:
     rollouts: RolloutControl | None = None
     catalog: BundleTargets | None = None
     language_models: LanguageModels = field(default_factory=LanguageModels)
-    prices: PriceList = field(default_factory=PriceList)
+    prices: Callable[[], PriceList] = PriceList
+    reload_status: Callable[[], dict[str, Any]] = dict
     work: OrderedWork = field(default_factory=OrderedWork)
     hears_region: Callable[[], bool] = lambda: True
     clock_fault: Callable[[], str] = str

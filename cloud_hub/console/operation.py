@@ -124,10 +124,10 @@ class OperationPages:
         """Show the bill, that of a tenant to its key."""
         days = int(read_choice(request, "days", _DAYS))
         today = self._context.now_ms() // DAY_MS
-        fault, bill = "", bill_json([], self._context.prices)
+        fault, bill = "", bill_json([], self._context.prices())
         try:
             entries = await self._context.store.read_costs(today - days + 1, viewer.caller.tenant or None)
-            bill = bill_json(entries, self._context.prices)
+            bill = bill_json(entries, self._context.prices())
         except SQLAlchemyError:
             fault = _DATABASE
         values = {

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from math import inf
 from typing import Any, Protocol, TypeVar
 
+from cloud_hub.core.verification import FrameVerifier
 from cloud_hub.system.settings import HubSettings
 from policies.serving.admission import (
     AdmissionLimits,
@@ -89,13 +90,18 @@ class AdmissionControl:
         self._settings = settings
         self._memory = memory
         self._batcher = batcher
-        most = settings.max_queued
-        self._limits = AdmissionLimits(
-            most, settings.device_open, max_wait_s=settings.max_wait_s, held_back=settings.held_back
-        )
+        self._limits = _make_limits(settings)
         self._lines: OrderedDict[str, RetrySchedule] = OrderedDict()
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
         self._rate = RateLimit(settings.tenant_rate_per_s, settings.tenant_burst)
+
+    def replace_limits(self, settings: HubSettings, now: float) -> None:
+        """Admit by these limits from now on; what tenants have earned until now stays theirs."""
+        for tenant, bucket in self._buckets.items():
+            self._buckets[tenant] = settle_bucket(bucket, self._rate, now)
+        self._settings = settings
+        self._limits = _make_limits(settings)
+        self._rate = RateLimit(settings.tenant_rate_per_s, settings.tenant_burst, self._rate.hubs)
 
     def drain(self) -> None:
         """Refuse everything new from now on, with `RefusalReason.DRAINING`."""
@@ -221,3 +227,22 @@ def _remember_tenant(known: "OrderedDict[str, V]", tenant: str, value: V) -> Non
     known.move_to_end(tenant)
     if len(known) > MAX_TENANTS:
         known.popitem(last=False)
+
+
+def _make_limits(settings: HubSettings) -> AdmissionLimits:
+    return AdmissionLimits(
+        settings.max_queued, settings.device_open, max_wait_s=settings.max_wait_s, held_back=settings.held_back
+    )
+
+
+class LiveLimits:
+    """The limits that a running hub may change: of its queue, of tenants, and of each device."""
+
+    def __init__(self, admission: AdmissionControl, verifier: FrameVerifier) -> None:
+        self._admission = admission
+        self._verifier = verifier
+
+    def replace(self, settings: HubSettings, now: float) -> None:
+        """Go by these from now on; `now` in hub seconds."""
+        self._admission.replace_limits(settings, now)
+        self._verifier.replace_limits(settings)

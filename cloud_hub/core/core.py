@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.core.admission import AdmissionControl
+from cloud_hub.core.admission import AdmissionControl, LiveLimits
 from cloud_hub.core.commands import (
     LOCAL,
     BatchItem,
@@ -76,9 +76,8 @@ class HubCore:
         orders: Orders | None = None,
     ) -> None:
         site, orders = HubSite(settings.name, settings.region), orders or Orders()
-        rules = QuestionValidator(
-            tuple(cards), PolicyRecheck(site, settings.policies, settings.documents, orders), orders
-        )
+        recheck = PolicyRecheck(site, settings.policies, settings.documents, orders)
+        rules = QuestionValidator(tuple(cards), recheck, orders)
         self.book = rules.book  # policies whose questions are served
         memory = QuestionMemory()
         batcher = Batcher(cards, settings.max_batch, memory.is_waiting)
@@ -91,6 +90,7 @@ class HubCore:
         self._settings, self._memory, self._batcher = settings, memory, batcher
         self._gate = gate = FrameVerifier(settings, registry, envelopes)
         self._turnstile = AdmissionControl(settings, memory, batcher)
+        self.limits = LiveLimits(self._turnstile, gate)
         self.receipts = DueReceipts(self.counts)
         self._intake = QuestionIntake(self._context, gate, self._turnstile, self.receipts)
         self._web = WebRequests(self._context, self._turnstile)

@@ -75,6 +75,10 @@ class FrameVerifier:
         self._envelopes = envelopes
         self._buckets: dict[str, _DeviceBuckets] = {}
 
+    def replace_limits(self, settings: HubSettings) -> None:
+        """Go by these rates from now on."""
+        self._settings = settings
+
     def last_heard(self) -> dict[str, float]:
         """Hub time (s) of the last good signature of each device, since this process began."""
         return {device: buckets.heard_s for device, buckets in self._buckets.items() if buckets.heard_s}

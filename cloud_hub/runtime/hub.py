@@ -83,7 +83,7 @@ class Hub:
         self.engines = EnginePool(engines, stock, self._on_loaded, self._log, asker)
         self._envelopes = HubEnvelopes(keys)
         self._core = HubCore(settings, self.engines.cards, registry, self._envelopes, sides.orders)
-        self._presence, self._region_clock = DevicePresence(), sides.clock
+        self._presence, self._region_clock, self.limits = DevicePresence(), sides.clock, self._core.limits
         self._link = HubLink(connect, self._on_batch, random.random, self._log, self._presence.on_link)
         self._clock = self._make_clock()
         self._started_s, self._drain_until = 0.0, inf

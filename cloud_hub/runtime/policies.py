@@ -88,9 +88,14 @@ class PolicyWatcher:
         self._known = -1
         self._served = served
 
+    def follow(self, entries: Sequence[PolicyEntry], served: tuple[Policy, ...]) -> tuple[Policy, ...]:
+        """Watch for these entries from now on, of which `served` are served; returns those served before."""
+        before, self._entries, self._served = self._served, entries, served
+        return before
+
     async def run(self, serve: PolicySink, every_s: float = POLICY_WATCH_S) -> None:
         """Watch for ever, calling `serve` with every new set; returns at once if no entry comes from the repository."""
-        if not any(each.startswith(TUF_PREFIX) for entry in self._entries for each in _split_layers(entry)):
+        if not is_published(self._entries):
             return
         while True:
             found = await asyncio.to_thread(self._read_news)
@@ -113,6 +118,11 @@ class PolicyWatcher:
             return None
         self._known = version
         return found
+
+
+def is_published(entries: Sequence[PolicyEntry]) -> bool:
+    """Whether any of these policies has a layer that comes from the update repository."""
+    return any(each.startswith(TUF_PREFIX) for entry in entries for each in _split_layers(entry))
 
 
 def _split_layers(entry: PolicyEntry) -> tuple[str, ...]:

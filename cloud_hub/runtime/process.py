@@ -54,6 +54,7 @@ from cloud_hub.runtime.maintenance import (
 )
 from cloud_hub.runtime.policies import PolicyWatcher, repository_reader
 from cloud_hub.runtime.region import FileFollower, list_readers
+from cloud_hub.runtime.reloading import HubReload, LivePolicies
 from cloud_hub.runtime.rollouts import follow_changes, open_rollouts
 from cloud_hub.runtime.services import HubServices
 from cloud_hub.security.authority import utc_now
@@ -88,7 +89,10 @@ async def watch_file(file: Path, leave: asyncio.Event) -> None:
 
 
 class HubProcess:
-    """One running hub process. The caller holds the lock of the state folder, and the hub's `place` in its region."""
+    """One running hub process. The caller holds the lock of the state folder, and the hub's `place` in its region.
+
+    `file`: where the configuration is read from again.
+    """
 
     def __init__(
         self,
@@ -97,8 +101,11 @@ class HubProcess:
         engines: list[Engine],
         log: JsonLog,
         place: RegionMembership | None = None,
+        *,
+        file: Path | None = None,
     ) -> None:
         self._place = place
+        self._reload = HubReload(file, config, repository_reader(ground.repository), log)
         self._shared = open_shared_files(config, config.store.url) if place else None
         self._files: FileFollower | None = None
         self._overview = RegionOverview(config.database_urls().server) if place else None
@@ -122,6 +129,7 @@ class HubProcess:
     async def run(self) -> None:
         """Serve until a signal or a defect. ExitError(BROKER, PORT, DATABASE, ...) if it cannot start."""
         register_signals(self._ended)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload.told.set)
         with contextlib.ExitStack() as open_parts:
             registry = open_parts.enter_context(contextlib.closing(Registry.open(self._urls.registry)))
             open_parts.callback(self._keys.close)
@@ -167,7 +175,7 @@ class HubProcess:
                 running.add_done_callback(lambda _: self._ended.set())
                 retires = functools.partial(does_task, hub.leases, RegionTask.RETIREMENTS)
                 works = {**self._side_tasks(), **bureau.named_tasks(hub.now_ms, retires)}
-                works |= self._repository_tasks(hub, bureau, rolling, orders)
+                works |= self._repository_tasks(hub, bureau, rolling, orders, api)
                 works |= self._region_tasks(hub, registry, orders, rolling[0])
                 works |= {"ledger": clerk.run(), "rollouts": rolling[0].run()}
                 beside = [group.create_task(work, name=title) for title, work in works.items()]
@@ -298,7 +306,8 @@ class HubProcess:
             rollouts=rolling[0],
             catalog=rolling[1],
             language_models=hub.language_models,
-            prices=self._config.price_list(),
+            prices=self._reload.read_prices,
+            reload_status=self._reload.status_fields,
             work=self._work,
             hears_region=hub.hears_region,
             clock_fault=self._place.clock.fault if self._place else str,
@@ -322,7 +331,12 @@ class HubProcess:
         )
 
     def _repository_tasks(
-        self, hub: Hub, bureau: IdentityService, rolling: tuple[RolloutController, BundleTargets], orders: Orders
+        self,
+        hub: Hub,
+        bureau: IdentityService,
+        rolling: tuple[RolloutController, BundleTargets],
+        orders: Orders,
+        api: ApiServer,
     ) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that renew the update repository and notify devices of changes."""
         repository, log = self._ground.repository, self._log
@@ -356,7 +370,8 @@ class HubProcess:
         )
         watch = PolicyWatcher(self._config.policies, repository, log, self._settings.documents)
         does = functools.partial(does_task, hub.leases)
-        return {"keeper": keeper.run(does), "herald": herald.run(), "policies": watch.run(serve)}
+        reload = self._reload.run(hub.limits, LivePolicies(serve, watch), (api.reload_certificate, hub.now_ms))
+        return {"keeper": keeper.run(does), "herald": herald.run(), "policies": watch.run(serve), "reload": reload}
 
     def _api_limits(self) -> ApiLimits:
         return ApiLimits(read_version(), self._config.api.max_body_bytes, self._config.api.ready_timeout_s)

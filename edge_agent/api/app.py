@@ -4,6 +4,7 @@ Rule: every route passes the same middlewares (host name, token, TLS); only `/he
 empty page never need a token.
 """
 
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,10 +18,19 @@ from edge_agent.api.policy import PolicyRoutes
 from edge_agent.api.service import AnswerService
 from edge_agent.console.pages import PAGE_ROUTES, page_table
 from policies.model.policy import Policy
-from wire.http.guards import IDLE_TIMEOUT_S, ServerAccess, load_token, open_site, security_middlewares
+from wire.http.guards import (
+    IDLE_TIMEOUT_S,
+    BearerToken,
+    ServerAccess,
+    build_tls_context,
+    load_token,
+    open_site,
+    security_middlewares,
+)
 
 OPEN_ROUTES = frozenset({"/healthz"}) | PAGE_ROUTES
 SHUTDOWN_S = 2.0
+TOKEN = web.AppKey("token", BearerToken)
 
 
 def build_app(
@@ -39,9 +49,12 @@ def build_app(
     """
     limits = limits or InferLimits()
     token = load_token(door)
+    held = BearerToken(token) if token else None
     app = web.Application(
-        middlewares=security_middlewares(door, token, OPEN_ROUTES), client_max_size=limits.max_body_bytes
+        middlewares=security_middlewares(door, held, OPEN_ROUTES), client_max_size=limits.max_body_bytes
     )
+    if held:
+        app[TOKEN] = held
     answers = AnswerRoutes(service, heartbeat_s)
     app.add_routes(OipRoutes(service, version, limits).route_table())
     app.add_routes(answers.route_table())
@@ -64,12 +77,26 @@ class ApiServer:
         self._runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False, keepalive_timeout=idle_s
         )
+        self._app = app
         self._door = door
+        self._tls: ssl.SSLContext | None = None
+
+    def reload_access(self) -> tuple[str, ...]:
+        """Read certificate and token files again, for new connections and requests; the names of those that are new.
+
+        ExitError(CREDENTIALS), with nothing changed, if one cannot be used.
+        """
+        token, fresh = load_token(self._door), build_tls_context(self._door)
+        held = self._app.get(TOKEN)
+        if self._tls is not None and fresh is not None:
+            self._tls.load_cert_chain(self._door.tls_cert, self._door.tls_key)
+        return ("api.token_file",) if held is not None and held.replace(token) else ()
 
     async def start(self) -> str:
         """Begin to listen, and return the server's URL. ExitError(PORT, CONFIG or CREDENTIALS) if it cannot."""
         await self._runner.setup()
-        return await open_site(self._runner, self._door)
+        self._tls = build_tls_context(self._door)
+        return await open_site(self._runner, self._door, self._tls)
 
     async def stop(self) -> None:
         """Stop listening; running requests are ended within 2 seconds, and a Unix socket is removed."""

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from edge_agent.app.status import StatusProvider, make_status
 from edge_agent.core.commands import CoreSetup
 from edge_agent.core.core import EdgeCore
@@ -28,7 +30,7 @@ from edge_agent.storage import answers
 from edge_agent.storage.database import Database
 from edge_agent.storage.journal import Journal
 from edge_agent.storage.outbox import PayloadVault
-from edge_agent.system.clock import HubClock
+from edge_agent.system.clock import HubClock, sleep_unless
 from edge_agent.system.energy import EnergyMonitor
 from edge_agent.system.settings import AgentSettings
 from edge_agent.update.installer import Installer
@@ -54,15 +56,6 @@ async def cancel_tasks(tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
         _, tasks = await asyncio.wait(tasks, timeout=0.5)
-
-
-async def sleep_unless(stopping: asyncio.Event, seconds: float) -> None:
-    """Sleep for so many seconds, but no longer than until `stopping` is set."""
-    try:
-        async with asyncio.timeout(seconds):
-            await stopping.wait()
-    except TimeoutError:
-        return
 
 
 AGENT_VERSION = "skerry-agent/1"
@@ -160,7 +153,7 @@ class Agent:
         """
         await self.open()
         async with asyncio.TaskGroup() as group:
-            works = {_task_title(each.line): partial(each.run, self) for each in self._connections}
+            works = {each.title: partial(each.run, self) for each in self._connections}
             works["upkeep"] = partial(self._upkeep.run, self._on_database_opened)
             while not self._stopping.is_set():
                 for title, work in works.items():
@@ -240,7 +233,16 @@ class Agent:
         await recorded
         return await self._db.read(partial(answers.erase_subject, subject=subject, at_ms=at_ms))
 
-    # Policies, hubs, models
+    # Settings, policies, hubs, models
+
+    def use_settings(self, settings: AgentSettings) -> None:
+        """Go by these limits from now on; `app.reloading` says which of them a running agent takes."""
+        self._settings = settings
+        self._log.set_level(settings.log_level)
+        for each in (self._journal, self._upkeep, self._connections, self._guard, self._witness):
+            each.use_settings(settings)
+        self._core.on_model(msgspec.structs.replace(self._core.ruling.setup, limits=settings.outbox))
+        self.answering.refresh_setup()
 
     def use_policy(self, policy: Policy | None) -> None:
         """Decide by this policy from now on; None: nothing may leave."""
@@ -317,8 +319,8 @@ class Agent:
         """The agent's status, JSON-able: device, epoch, model, policy, mode, link, disk, open questions, alarms."""
         manifest = self.manifest
         named = (self._identity.device, manifest.model if manifest else "")
-        sides = [self.answering.model, *self._sides]
-        return make_status(self._parts, named, self._executor.unrecorded, self._upkeep.alarms(), sides)
+        told = (self._upkeep.alarms(), [self.answering.model, *self._sides])
+        return make_status(self._parts, named, self._executor.unrecorded, *told)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -392,9 +394,4 @@ class Agent:
         self.outgoing.send_due()
         for line in self._connections.find_silent_lines(self._core.open_questions, self._settings.silent_after_s):
             self._counts["link_silent"] += 1
-            self._tasks[_task_title(line)].cancel()  # its successor connects anew
-
-
-def _task_title(line: str) -> str:
-    """Name of the task that keeps this line's connection."""
-    return f"link-{line}" if line else "link"
+            self._tasks[self._connections.connection_for(line).title].cancel()  # its successor connects anew

@@ -18,6 +18,7 @@ from edge_agent.api.app import ApiServer, build_app
 from edge_agent.app.agent import Agent
 from edge_agent.app.config import AgentConfig
 from edge_agent.app.lines import AgentPrerequisites, LinesOptions, answer_stdin
+from edge_agent.app.reloading import AgentReload
 from edge_agent.app.sources import check_input, check_sources, make_feed, start_sources
 from edge_agent.app.status import start_tracing
 from edge_agent.core.hubs import HOME
@@ -52,7 +53,7 @@ from policies.model.policy import PolicyError
 from wire.http.guards import build_tls_context, load_token
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.logging import JsonLog, describe_error, safe_name
+from wire.process.logging import JsonLog, safe_name
 from wire.transport.base import LinkLostError, Transport
 
 
@@ -163,13 +164,19 @@ async def _refuse_link() -> Transport:
 
 
 class AgentProcess:
-    """One running agent with its API, updates and renewals.
+    """One running agent with its API, updates and renewals. `file`: where the configuration is read from again.
 
     `lines`: also answer JSON lines from stdin, and end with them.
     """
 
     def __init__(
-        self, config: AgentConfig, parts: StartupState, log: JsonLog, *, lines: LinesOptions | None = None
+        self,
+        config: AgentConfig,
+        parts: StartupState,
+        log: JsonLog,
+        *,
+        lines: LinesOptions | None = None,
+        file: Path | None = None,
     ) -> None:
         self._config = config
         self._parts = parts
@@ -179,7 +186,7 @@ class AgentProcess:
         self._standing = parts.standing
         self._ended = asyncio.Event()
         identity = parts.identity
-        settings = msgspec.structs.replace(
+        self._settings = settings = msgspec.structs.replace(
             config.agent_settings(), prices=parts.hubs.prices, log_level=config.log_level
         )
         clock = HubClock(identity.hub_time_ms)
@@ -189,6 +196,8 @@ class AgentProcess:
         connect = _refuse_link if config.airgap else {HOME: self._renewer, **self._renewers}
         self._agent = Agent(settings, identity, parts.runner, parts.standing.policy, connect, clock=clock)
         self._agent.add_status_provider(self._renewer)
+        self._reload = AgentReload(file, config, self._agent, log)
+        self._server: ApiServer | None = None
         if config.thresholds:
             kept = Path(config.state)
             self._agent.set_threshold(
@@ -220,7 +229,7 @@ class AgentProcess:
             await self._agent.open()
             if self._parts.installed.hubs:
                 self._agent.use_hubs(self._parts.installed.hubs)  # they replace those of the enrolment
-            server = await self._open_api()
+            server = self._server = await self._open_api()
         except ExitError:
             if self._install:
                 self._install.close()
@@ -304,7 +313,7 @@ class AgentProcess:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload_policy)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_config)
 
     def _make_updates(self, names: RepositoryNames) -> Updates:
         return Updates(
@@ -338,26 +347,9 @@ class AgentProcess:
         if committed is not None:
             self._agent.answering.restore_trial(committed)
 
-    def _reload_policy(self) -> None:
-        """SIGHUP: read the policy files again.
-
-        One that is unsound, older, or changed under the same version changes nothing.
-        """
-        layers = self._config.policy_layers()
-        if layers.published:
-            self._agent.refresh()
-        if not layers.files:
-            return
-        try:
-            taken = self._standing.replace_files(read_policy_files(layers))
-        except (ExitError, PolicyError) as error:
-            self._log.error("policy_refused", error=describe_error(error))
-            return
-        if taken is None:
-            self._log.error("policy_refused", error=safe_name("not_newer"))
-            return
-        self._agent.use_policy(taken)
-        self._log.info("policy_taken", policy=safe_name(taken.hash))
+    def _reload_config(self) -> None:
+        """SIGHUP: read the configuration again."""
+        self._settings = self._reload.reload(self._settings, self._standing, self._server)
 
 
 async def _feed_watchdog(every_s: float) -> None:

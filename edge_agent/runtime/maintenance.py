@@ -46,9 +46,15 @@ class PolicyContextMonitor:
         self._parts = parts
         self._core = parts.core
         self._executor = executor
-        self._around = DeviceEnvironment(attributes.with_tenant(extract_tenant(device)), parts.clock)
+        self._tenant = extract_tenant(device)
+        self._around = DeviceEnvironment(attributes.with_tenant(self._tenant), parts.clock)
         self._looked_at = float("-inf")
         self._why = ""
+
+    def use_settings(self, settings: AgentSettings) -> None:
+        """Read the device's attributes as these settings say, from now on."""
+        self._around = DeviceEnvironment(settings.attributes.with_tenant(self._tenant), self._parts.clock)
+        self.refresh_context(at_once=True)
 
     def refresh_context(self, *, at_once: bool = False) -> None:
         """Read the device's attributes, energy meters and local time every few seconds, or `at_once`."""
@@ -132,14 +138,19 @@ class Maintenance:
         self.classes = SampleAttributesCache(parts.clock)
         self._log_lost = False
 
+    def use_settings(self, settings: AgentSettings) -> None:
+        """Prune by these limits, from the next time on."""
+        self._settings = settings
+
     async def run(self, opened: Callable[[], Any]) -> None:
         """Prune, keep the time floor and reopen the database, until cancelled.
 
         `opened`: called after the database was opened late.
         """
-        parts, s = self._parts, self._settings
-        limits = (s.answers_max_rows, s.outcomes_max_rows, s.ledger_max_rows)
+        parts = self._parts
         while True:
+            s = self._settings
+            limits = (s.answers_max_rows, s.outcomes_max_rows, s.ledger_max_rows)
             await asyncio.sleep(s.upkeep_s if parts.database.is_open else s.reopen_s)
             self.classes.clear()
             parts.core.on_day(parts.clock.hub_day())

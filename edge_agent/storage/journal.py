@@ -45,6 +45,10 @@ class Journal:
         self._listener: Callable[[AnswerRecord], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    def use_settings(self, settings: AgentSettings) -> None:
+        """Go by these limits from now on."""
+        self._settings = settings
+
     def open(self) -> None:
         """Bind it to the running event loop, which flushes it from now on."""
         self._loop = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ Rule: what ends a question counts by `sure_ms` alone: the last signed hub time p
 is never ahead of the hub, whatever the wall clock says.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -108,3 +109,12 @@ class HubClock:
 
     def _mono_ms(self) -> int:
         return int(self.now() * 1000)
+
+
+async def sleep_unless(stopping: asyncio.Event, seconds: float) -> None:
+    """Sleep for so many seconds, but no longer than until `stopping` is set."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+    except TimeoutError:
+        return

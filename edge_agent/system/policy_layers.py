@@ -84,6 +84,16 @@ class PolicyStack:
         """
         return self._replace_documents(files, self._published)
 
+    def refuses_files(self, files: PolicyDocuments) -> bool:
+        """Whether these documents may not replace the local ones: older, or changed under the same version.
+
+        PolicyError if the documents cannot be composed.
+        """
+        candidate = _compose_layers(files, self._published)
+        if candidate is None or self.policy is None or candidate == self.policy:
+            return False
+        return not may_replace_policy(self.policy, candidate)
+
     def replace_published(self, published: PolicyDocuments | None) -> Policy | None:
         """Replace the published documents; returns and errors as `replace_files`."""
         return self._replace_documents(self._files, published)

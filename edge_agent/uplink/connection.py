@@ -81,6 +81,15 @@ class Connection:
         self.last_error = ""
 
     @property
+    def title(self) -> str:
+        """Name of the task that keeps it."""
+        return f"link-{self.line}" if self.line else "link"
+
+    def use_settings(self, settings: AgentSettings) -> None:
+        """Go by these pauses and limits from now on."""
+        self._settings = settings
+
+    @property
     def up(self) -> bool:
         """Whether it is connected and subscribed."""
         return self._transport is not None
@@ -191,6 +200,12 @@ class ConnectionPool:
         """Create the connection of one more line. `device`: our name on it."""
         self._by_line[line] = Connection(device, connect, self._settings, self._counts, log=self._log, line=line)
         self._heard_at[line] = 0.0
+
+    def use_settings(self, settings: AgentSettings) -> None:
+        """Go by these pauses and limits from now on, on all lines."""
+        self._settings = settings
+        for connection in self:
+            connection.use_settings(settings)
 
     def connection_for(self, line: str) -> Connection:
         """The connection of a line. KeyError if there is none."""

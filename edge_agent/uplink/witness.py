@@ -14,6 +14,7 @@ from typing import Any
 from edge_agent.identity.identity import HubKeys, Identity
 from edge_agent.storage import ledger_heads, tables
 from edge_agent.storage.ledger_heads import HeadHistory, HeadRequest, HubLogView, PendingHead, SignedHead, WitnessedHead
+from edge_agent.system.settings import AgentSettings
 from edge_agent.uplink.outbound import LedgeredSender, read_result
 from edge_agent.uplink.services import AgentServices
 from wire.errors import RemoteError
@@ -77,6 +78,10 @@ class WitnessClient:
         self._newest: SignedHead | None = None
         self._seen: WitnessedHead | None = None
         self._forked = False
+
+    def use_settings(self, settings: AgentSettings) -> None:
+        """Sign heads as often as these settings say, from now on."""
+        self._every_s = settings.heads_every_s
 
     def on_connected(self) -> None:
         """The home hub is connected and may not have had a head for long: send one."""

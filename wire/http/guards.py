@@ -142,7 +142,24 @@ async def open_site(runner: web.AppRunner, access: ServerAccess, tls: ssl.SSLCon
     return f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def security_middlewares(access: ServerAccess, token: str, open_routes: frozenset[str]) -> list[Middleware]:
+class BearerToken:
+    """The token that callers have to show, by its digest; a reload replaces it. ValueError for an empty one."""
+
+    def __init__(self, token: str) -> None:
+        self.sha256 = b""
+        self.replace(token)
+
+    def replace(self, token: str) -> bool:
+        """Ask for this token from now on. True if it is another one."""
+        if not token:
+            raise ValueError("an empty token would open every route")
+        before, self.sha256 = self.sha256, sha256(token.encode()).digest()
+        return before != self.sha256
+
+
+def security_middlewares(
+    access: ServerAccess, token: BearerToken | None, open_routes: frozenset[str]
+) -> list[Middleware]:
     """All middlewares of this module in their order; the bearer check only with a `token`.
 
     A local server without a token is open to everybody on this machine. `open_routes`: as in `make_bearer_middleware`.
@@ -204,19 +221,16 @@ def make_encoding_middleware() -> Middleware:
     return middleware
 
 
-def make_bearer_middleware(token: str, open_routes: frozenset[str]) -> Middleware:
+def make_bearer_middleware(token: BearerToken, open_routes: frozenset[str]) -> Middleware:
     """Middleware that answers 401 without the token, except on `open_routes`.
 
-    `open_routes`: patterns as registered, e.g. "/v1/x/{id}". Raises ValueError for an empty token.
+    `open_routes`: patterns as registered, e.g. "/v1/x/{id}".
     """
-    if not token:
-        raise ValueError("an empty token would open every route")
-    expected = sha256(token.encode()).digest()
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         known = request.match_info.http_exception is None  # else 404 or 405: which routes there are is no secret
-        if known and _route_pattern(request) not in open_routes and not has_token(request, expected):
+        if known and _route_pattern(request) not in open_routes and not has_token(request, token.sha256):
             return error_response(401, "this route needs the bearer token", {"WWW-Authenticate": "Bearer"})
         return await handler(request)
 

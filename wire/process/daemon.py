@@ -126,3 +126,19 @@ class FolderLock:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._fd)
+
+
+def read_lock_owner(folder: Path) -> int | None:
+    """Process that holds the lock of a folder; None if none does, or it does not say."""
+    try:
+        fd = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(fd, 20).decode(errors="replace").strip()
+        return int(owner) if owner.isdigit() else None
+    finally:
+        os.close(fd)
+    return None

@@ -63,6 +63,10 @@ class JsonLog:
         self._clock = clock
         self._buckets: dict[str, tuple[float, float, int]] = {}
 
+    def set_level(self, least: str) -> None:
+        """Write lines of this level and above from now on."""
+        self._silent = LOG_LEVELS[: LOG_LEVELS.index(least)]
+
     def info(self, event: str, **values: SafeValue) -> None:
         """Write an "info" line; `values` become its further keys."""
         self._write("info", event, values)

@@ -20,7 +20,7 @@ NOW_MS = 20_000 * DAY_MS
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     prices = PriceList("EUR", models={"chat": UnitPrices(request=0.25)})
-    opened = await Site(tmp_path, now_ms=lambda: NOW_MS, prices=prices).open()
+    opened = await Site(tmp_path, now_ms=lambda: NOW_MS, prices=lambda: prices).open()
     for day, tenant in ((19_960, "acme"), (19_999, "acme"), (20_000, "clinic")):
         opened.store.entries.append(CostEntry(day, tenant, "chat", "eu", "requests", 4))
     yield opened

@@ -28,7 +28,7 @@ class Site:
         self.mirror = TufRoutes(folder, limits)
 
     async def __aenter__(self):
-        app = web.Application(middlewares=security_middlewares(ServerAccess(), "", frozenset()))
+        app = web.Application(middlewares=security_middlewares(ServerAccess(), None, frozenset()))
         app.add_routes([route.aiohttp_route for route in self.mirror.routes()])
         self.runner = web.AppRunner(app, access_log=None)
         await self.runner.setup()

@@ -248,7 +248,7 @@ class Site:
             audit=self.audit,
             ledger=clerk,
             language_models=models,
-            prices=more.pop("prices", PriceList()),
+            prices=more.pop("prices", PriceList),
             jobs=more.pop("jobs", None),
             **rolling,
             **trusted,

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from yarl import URL
 
 from wire.http.guards import (
+    BearerToken,
     ServerAccess,
     load_token,
-    make_bearer_middleware,
     make_host_middleware,
     open_site,
     read_body,
@@ -54,7 +54,7 @@ async def serving(door: ServerAccess, middlewares: list[Middleware]) -> AsyncIte
 async def local(token: str = "", open_routes: frozenset[str] = frozenset()) -> AsyncIterator[aiohttp.ClientSession]:
     door = ServerAccess(names=("edge-7.local",))
     async with (
-        serving(door, security_middlewares(door, token, open_routes)) as url,
+        serving(door, security_middlewares(door, BearerToken(token) if token else None, open_routes)) as url,
         aiohttp.ClientSession(url) as session,
     ):
         yield session
@@ -157,7 +157,7 @@ async def test_the_token_opens_every_route_and_an_open_route_needs_none():
 
 def test_an_empty_token_guards_nothing_and_so_is_refused():
     with pytest.raises(ValueError, match="empty token"):
-        make_bearer_middleware("", frozenset())
+        BearerToken("")
 
 
 async def test_case_116_a_compressed_bomb_is_refused():
@@ -186,7 +186,7 @@ async def test_a_caller_that_hangs_up_in_its_body_is_no_error_in_the_log(caplog,
         reading.set()
         return web.Response(body=await read_body(request, 100))
 
-    app = web.Application(middlewares=security_middlewares(door, "", frozenset()))
+    app = web.Application(middlewares=security_middlewares(door, None, frozenset()))
     app.add_routes([web.post("/read", read)])
     runner = web.AppRunner(app, access_log=None, auto_decompress=False)
     await runner.setup()
@@ -277,7 +277,10 @@ async def test_an_open_address_serves_tls_with_the_token_and_nothing_else(tmp_pa
     door = ServerAccess(host="0.0.0.0", tls_cert=cert, tls_key=key, token_file=str(tmp_path / "token"))
     token = load_token(door)
     trust = ssl.create_default_context(cafile=cert)
-    async with serving(door, security_middlewares(door, token, frozenset())) as url, aiohttp.ClientSession() as session:
+    async with (
+        serving(door, security_middlewares(door, BearerToken(token) if token else None, frozenset())) as url,
+        aiohttp.ClientSession() as session,
+    ):
         at = url.replace("0.0.0.0", "localhost")
         assert at.startswith("https://")
         assert await status(session.get(f"{at}/open", ssl=trust)) == 401
