@@ -12,6 +12,7 @@ from edge_agent.api.oip import InferLimits
 from edge_agent.app.source_config import CameraSection
 from edge_agent.core.limits import LinkEnergy
 from edge_agent.outputs.settings import MAX_OUTPUTS, OUTPUT_PATHS, OutputSection, validate_outputs
+from edge_agent.sources.sensor_settings import MAX_SENSORS, SENSOR_PATHS, SensorSection, validate_sensors
 from edge_agent.system.energy import STATED_LINKS, EnergySettings, LinkKind, MeterKind
 from edge_agent.system.environment import POWER_SUPPLY, DeviceAttributes
 from edge_agent.system.policy_layers import PolicyLayers, parse_layers
@@ -209,6 +210,7 @@ class AgentConfig(ProcessConfig):
     energy: EnergySection = EnergySection()
     trace: TraceSection = TraceSection()
     hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
+    sensor: tuple[SensorSection, ...] = Field(default=(), max_length=MAX_SENSORS)
     output: tuple[OutputSection, ...] = Field(default=(), max_length=MAX_OUTPUTS)
     input: dict[str, Any] = Field(default={})
     camera: tuple[CameraSection, ...] = Field(default=(), max_length=16)
@@ -261,6 +263,7 @@ _PATHS = (
     ("camera", "password_file"),
     ("hub", "state"),
     *(("output", key) for key in OUTPUT_PATHS),
+    *(("sensor", key) for key in SENSOR_PATHS),
 )
 
 
@@ -278,6 +281,7 @@ def load_config(file: Path | None, environment: Mapping[str, str] | None = None)
     config.preparation()
     _check_trace(config)
     validate_outputs(config.output, airgap=config.airgap)
+    validate_sensors(config.sensor, airgap=config.airgap)
     return config
 
 

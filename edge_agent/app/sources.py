@@ -14,6 +14,7 @@ from edge_agent.app.status import StatusProvider
 from edge_agent.sources.camera import Camera
 from edge_agent.sources.feed import PreparationError, SampleFeed, choose_preparation
 from edge_agent.sources.folder import FolderWatcher
+from edge_agent.sources.sensor import SensorSource
 from edge_agent.sources.source import SampleSource
 from edge_agent.sources.supervisor import SourceSupervisor
 from models.bundle.manifest import Manifest
@@ -41,8 +42,9 @@ def check_input(config: AgentConfig, manifest: Manifest | None) -> None:
 def check_sources(config: AgentConfig) -> None:
     """Raise ExitError(CONFIG) for two sources of one name, and for cameras without the library that decodes them."""
     names = [section.to_settings(number).name for number, section in enumerate(config.camera, 1)]
-    if len(set(names)) < len(names):
-        raise ExitError(ExitCode.CONFIG, "camera: two of them have one name")
+    sensors = [f"sensor-{section.name}" for section in config.sensor]
+    if len({*names, *sensors}) < len(names) + len(sensors):
+        raise ExitError(ExitCode.CONFIG, "camera: two of them have one name, or one that of a sensor")
     if names and find_spec("av") is None:
         raise ExitError(ExitCode.CONFIG, "camera: PyAV is not installed: pip install av")
 
@@ -73,3 +75,6 @@ def _make_sources(config: AgentConfig, agent: AnswerService, log: JsonLog) -> It
     for number, section in enumerate(config.camera, 1):
         feed = make_feed(config, agent, section.data_class)
         yield Camera(section.to_settings(number), feed, log), feed
+    for sensor in config.sensor:
+        feed = make_feed(config, agent, sensor.data_class)
+        yield SensorSource(sensor, feed, str(agent.status()["device"]), log), feed

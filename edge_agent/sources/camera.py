@@ -31,7 +31,7 @@ from edge_agent.sources.counts import DropReason
 from edge_agent.sources.feed import PreparationError, SampleFeed
 from edge_agent.sources.source import Intake, Overflow, Reading, SourceError
 from models.bundle.manifest import InputSpec
-from models.bundle.preparation import Preparation, preparation_shape
+from models.bundle.preparation import PicturePreparation, Preparation, preparation_shape
 from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_values
@@ -110,7 +110,7 @@ class Camera:
             raise SourceError(DropReason.NO_MODEL.value) from None
         except PreparationError:
             raise SourceError(DropReason.UNPREPARED.value) from None
-        if preparation is None:
+        if not isinstance(preparation, PicturePreparation):
             raise SourceError(DropReason.UNPREPARED.value)
         return preparation, spec
 

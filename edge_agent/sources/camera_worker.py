@@ -31,7 +31,7 @@ from edge_agent.sources.camera_messages import (
 )
 from edge_agent.sources.counts import DropReason
 from edge_agent.sources.motion import Grey, MotionGate, shrink_grey
-from models.bundle.preparation import parse_preparation
+from models.bundle.preparation import PicturePreparation, parse_preparation
 from models.runtime.preparation import MAX_PICTURE_PIXELS, prepare_picture
 
 MAX_MEMORY_BYTES = 2 << 30  # of address space: a hostile stream may ask the decoder for any size
@@ -48,7 +48,10 @@ class CameraDecoder:
         self._job = job
         self._out = to_agent
         self._in = from_agent
-        self._preparation = parse_preparation(job.preparation)
+        preparation = parse_preparation(job.preparation)
+        if not isinstance(preparation, PicturePreparation):
+            raise TypeError("a camera's pictures are prepared as pictures")
+        self._preparation = preparation
         self._gate = MotionGate(job.motion)
         self._counts: Counter[str] = Counter()
         self._begun_at = self._told_at = time.monotonic()

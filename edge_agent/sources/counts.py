@@ -18,6 +18,10 @@ class DropReason(StrEnum):
     TOO_LARGE = "too_large"
     UNFIT = "unfit"  # sound, but no sample of this model
     UNPREPARED = "unprepared"  # neither bundle nor configuration says how it becomes a sample
+    LATE = "late"  # a sensor's reading that came after the window it belongs to
+    CLOCK = "clock"  # a sensor's reading with a time far from the others
+    GAP = "gap"  # a sensor's readings beside which too many are missing
+    TOPICS = "topics"  # of a new topic, when as many as allowed are heard
     NO_MODEL = "no_model"
     DISABLED = "disabled"  # the policy's mode answers nothing
     DEFECT = "defect"  # of ours; the log has its place

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -106,6 +106,15 @@ class Intake:
             reading = self._waiting.popleft()
             self._changed.notify_all()
             return reading
+
+
+@runtime_checkable
+class DetailedSource(Protocol):
+    """A source that counts more than every source does."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Further entries of the source in the status."""
+        ...
 
 
 class SampleSource(Protocol):

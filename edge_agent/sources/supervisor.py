@@ -15,7 +15,7 @@ import msgspec
 from edge_agent.core.records import AnswerRecord, DisabledError, NoModelError, Sample
 from edge_agent.sources.counts import DropReason, SourceCounts, SourceState
 from edge_agent.sources.feed import PreparationError, SampleFeed
-from edge_agent.sources.source import Intake, Reading, SampleSource, SourceError
+from edge_agent.sources.source import DetailedSource, Intake, Reading, SampleSource, SourceError
 from models.runtime.runner import SampleError
 from policies.monitoring.backoff import compute_delay
 from wire.process.logging import JsonLog, describe_error, safe_name
@@ -64,7 +64,14 @@ class SupervisedSource:
     def to_json(self) -> dict[str, Any]:
         """Its entry in the status."""
         waiting = len(self._intake) + self._in_hand
-        return {"state": self.state.value, "error": self.last_error, "waiting": waiting, **self.counts.to_json()}
+        more = self._source.to_json() if isinstance(self._source, DetailedSource) else {}
+        return {
+            "state": self.state.value,
+            "error": self.last_error,
+            "waiting": waiting,
+            **self.counts.to_json(),
+            **more,
+        }
 
     async def run(self) -> None:
         """Run the source and answer what it gives, until cancelled."""

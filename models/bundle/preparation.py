@@ -5,6 +5,7 @@ code that does it, the same in forge, calibration and agent. Rule: whatever does
 
 To add a kind of raw material (a signal, a recording): a frozen struct beside `PicturePreparation` with a `tag` of its
 own and a list of rules, joined to `Preparation`; its shape in `preparation_shape`; its code in `models/runtime`.
+Signals and sounds: `signal_preparation.py`.
 """
 
 import math
@@ -14,6 +15,17 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
+
+from models.bundle.signal_preparation import (
+    SignalPreparation,
+    SoundPreparation,
+    complete_signal,
+    complete_sound,
+    signal_rules,
+    signal_shape,
+    sound_rules,
+    sound_shape,
+)
 
 MAX_SIDE = 8192  # pixels of a prepared picture
 KIND = "kind"  # the key that names the raw material
@@ -73,15 +85,16 @@ class PicturePreparation(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         return 1 if self.channels is PictureChannels.GREY else 3
 
 
-Preparation = PicturePreparation
+Preparation = PicturePreparation | SignalPreparation | SoundPreparation
+KINDS = '"picture", "signal" or "sound"'
 
 
 def parse_preparation(values: Mapping[str, Any]) -> Preparation:
     """Parse the table `[input]` of a configuration or a file. ValueError, one line, that names the faulty key."""
     if KIND not in values:
-        raise ValueError(f'{KIND} is missing: "picture"')
+        raise ValueError(f"{KIND} is missing: {KINDS}")
     try:
-        found = msgspec.convert(dict(values), Preparation)
+        found: Preparation = msgspec.convert(dict(values), Preparation)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
     check_preparation(found)
@@ -90,9 +103,18 @@ def parse_preparation(values: Mapping[str, Any]) -> Preparation:
 
 def check_preparation(preparation: Preparation, *, complete: bool = False) -> None:
     """Check every value. ValueError that names the first impossible key. `complete`: its sizes have to be given."""
-    for key, fits in _picture_rules(preparation, 1 if complete else 0):
+    for key, fits in _list_rules(preparation, 1 if complete else 0):
         if not fits:
             raise ValueError(f"{key} is impossible")
+
+
+def _list_rules(preparation: Preparation, least: int) -> tuple[tuple[str, bool], ...]:
+    match preparation:
+        case SignalPreparation():
+            return signal_rules(preparation, least)
+        case SoundPreparation():
+            return sound_rules(preparation, least)
+    return _picture_rules(preparation, least)
 
 
 def _picture_rules(p: PicturePreparation, least: int) -> tuple[tuple[str, bool], ...]:
@@ -120,6 +142,11 @@ def _is_crop(crop: tuple[float, ...]) -> bool:
 
 def preparation_shape(preparation: Preparation) -> tuple[int, ...]:
     """Shape of a prepared sample, without the batch axis."""
+    match preparation:
+        case SignalPreparation():
+            return signal_shape(preparation)
+        case SoundPreparation():
+            return sound_shape(preparation)
     height, width, channels = preparation.height, preparation.width, preparation.channel_count
     match preparation.order:
         case AxisOrder.CHW:
@@ -134,6 +161,8 @@ def complete_preparation(preparation: Preparation, shape: tuple[int, ...]) -> Pr
 
     ValueError if what it makes is not of that shape.
     """
+    if not isinstance(preparation, PicturePreparation):
+        return _complete_signal_or_sound(preparation, shape)
     axes = {AxisOrder.CHW: (1, 2), AxisOrder.HWC: (0, 1), AxisOrder.HW: (0, 1)}[preparation.order]
     made = preparation
     if len(shape) == len(preparation.order):
@@ -146,6 +175,18 @@ def complete_preparation(preparation: Preparation, shape: tuple[int, ...]) -> Pr
             f"a picture of {made.height} x {made.width} as {made.channels.value} {made.order.value} is"
             f" {list(preparation_shape(made))}, the model takes {list(shape)}"
         )
+    return made
+
+
+def _complete_signal_or_sound(
+    preparation: SignalPreparation | SoundPreparation, shape: tuple[int, ...]
+) -> SignalPreparation | SoundPreparation:
+    signal = isinstance(preparation, SignalPreparation)
+    made = complete_signal(preparation, shape) if signal else complete_sound(preparation, shape)  # type: ignore[arg-type]
+    if preparation_shape(made) != shape:
+        what = f"a {'signal' if signal else 'sound'} as {made.order.value}"
+        raise ValueError(f"{what} is {list(preparation_shape(made))}, the model takes {list(shape)}")
+    check_preparation(made, complete=True)
     return made
 
 

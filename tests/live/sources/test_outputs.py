@@ -1,57 +1,19 @@
 """Results out of a real agent process: an MQTT topic of a real Mosquitto with Home Assistant's discovery, files."""
 
 import asyncio
-import contextlib
 import json
-import os
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from edge_agent.cli.client import find_running_agent
-from tests import ROOT
 from tests.edge_agent.doubles.device import DEVICE, write_device
+from tests.live.doubles.site_agent import ask, running, until
 from tests.live.doubles.site_broker import Heard, SiteMosquitto
-from wire.http.client import HttpClient
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 TOPIC = f"skerry/{DEVICE}/answers"
 LABEL = f"homeassistant/sensor/skerry_{DEVICE}_ha_label/config"
 AVAILABLE = f"skerry/{DEVICE}/ha/availability"
-SURE = [1.0] + [0.0] * 9
-
-
-@contextlib.asynccontextmanager
-async def running(config: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
-    words = [sys.executable, "-m", "edge_agent", "--config", str(config)]
-    with (config.parent / "agent.log").open("ab") as log:
-        process = subprocess.Popen(
-            words, cwd=ROOT, env={**os.environ}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-    try:
-        await until(lambda: find_running_agent(config.parent / "device") is not None)
-        yield process
-    finally:
-        process.terminate()
-        await asyncio.to_thread(process.wait, 60)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(90):
-        while not holds():
-            await asyncio.sleep(0.05)
-
-
-async def ask(config: Path, x: list[float] = SURE) -> str:
-    address = find_running_agent(config.parent / "device")
-    assert address is not None
-    asked = {"inputs": [{"name": "scores", "datatype": "FP32", "shape": [1, 10], "data": x}]}
-    client = HttpClient(url=address.url, server="agent")
-    reply = await asyncio.to_thread(client.send, "POST", "/v2/models/echo/infer", json.dumps(asked).encode())
-    return str(client.read_object(reply)["parameters"]["answer_id"])
 
 
 async def test_home_assistant_finds_the_device_sees_its_answers_and_forgets_it_when_the_output_is_gone(tmp_path: Path):

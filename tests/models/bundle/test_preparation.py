@@ -98,7 +98,7 @@ def test_a_preparation_that_makes_something_else_than_the_models_input_is_refuse
     ("values", "line"),
     [
         ({}, "kind is missing"),
-        ({"kind": "sound"}, "kind"),
+        ({"kind": "smell"}, "kind"),
         ({"kind": "picture", "hight": 3}, "hight"),
         ({"kind": "picture", "fit": "squeeze"}, "fit"),
         ({"kind": "picture", "height": -1}, "height"),
