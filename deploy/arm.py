@@ -22,13 +22,14 @@ _MAGIC = r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x
 _MASK = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
 # what the tests of a device import beside its own packages: hubs that play the other side, ONNX graphs, references
 _TEST_PACKAGES = (
-    "absl-py", "certifi", "charset-normalizer", "dp-accounting", "dm-tree", "execnet", "googleapis-common-protos",
-    "greenlet", "hypothesis", "importlib-metadata", "iniconfig", "jinja2", "joblib", "markupsafe", "ml-dtypes",
-    "mpmath", "mqtt5", "onnx", "opentelemetry-api", "opentelemetry-exporter-otlp-proto-common",
-    "opentelemetry-exporter-otlp-proto-http", "opentelemetry-proto", "opentelemetry-sdk",
-    "opentelemetry-semantic-conventions", "pluggy", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist",
-    "requests", "safetensors", "scikit-learn", "scipy", "segno", "sortedcontainers", "sqlalchemy", "sympy",
-    "threadpoolctl", "tomli-w", "wrapt", "zipp",
+    "absl-py", "brotli", "certifi", "charset-normalizer", "dp-accounting", "dm-tree", "execnet", "gevent",
+    "geventhttpclient", "googleapis-common-protos", "greenlet", "hypothesis", "importlib-metadata", "iniconfig",
+    "jinja2", "joblib", "markupsafe", "ml-dtypes", "mpmath", "mqtt5", "onnx", "opentelemetry-api",
+    "opentelemetry-exporter-otlp-proto-common", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-proto",
+    "opentelemetry-sdk", "opentelemetry-semantic-conventions", "pluggy", "pytest", "pytest-asyncio", "pytest-timeout",
+    "pytest-xdist", "python-rapidjson", "requests", "safetensors", "scikit-learn", "scipy", "segno",
+    "sortedcontainers", "sqlalchemy", "sympy", "threadpoolctl", "tomli-w", "tritonclient", "wrapt", "zipp",
+    "zope-event", "zope-interface",
 )  # fmt: skip
 
 

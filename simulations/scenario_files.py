@@ -4,7 +4,7 @@ Rule: nothing is read half. What is unreadable, unknown, impossible or missing i
 names the key, before anything runs; every file that a scenario names is read here, and never again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +38,7 @@ MAX_CHARS = 64 << 20  # a trace or a recorded run may stand in the file itself
 MOST_BUCKETS = 20_000
 BUCKETS = 120  # of a scenario that does not say
 MOST_RECORDED = 1_000_000
+MAX_EVENTS = 10_000  # of a scenario, each time that one comes again counted
 _OF_MEMBERS = frozenset({types.EventKind.STALE_LEASES})
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -110,7 +111,7 @@ class _ScenarioBuilder:
             load=self._build_load(table.load),
             model=self._build_model(table.model),
             policy=_build_with_key("policy", self._read_policy, table.policy),
-            events=tuple(self._build_event(place, each) for place, each in enumerate(table.event)),
+            events=self._build_events(table),
             expect=tuple(each.to_expect() for each in table.expect),
             heal_s=table.heal,
             grace_s=table.grace,
@@ -185,10 +186,21 @@ class _ScenarioBuilder:
             deciles=tuple(deciles),
         )
 
-    def _build_event(self, place: int, table: EventTable) -> types.ScenarioEvent:
+    def _build_events(self, table: ScenarioTable) -> tuple[types.ScenarioEvent, ...]:
+        """All events; one that comes again stands once for each time."""
+        found = [
+            self._build_event(place, each, at_s)
+            for place, each in enumerate(table.event)
+            for at_s in _list_times(each, table.duration)
+        ]
+        if len(found) > MAX_EVENTS:
+            raise ScenarioError(f"event: {len(found)} events with those that come again, {MAX_EVENTS} at most")
+        return tuple(found)
+
+    def _build_event(self, place: int, table: EventTable, at_s: float) -> types.ScenarioEvent:
         return types.ScenarioEvent(
             kind=table.kind,
-            at_s=table.at,
+            at_s=at_s,
             lasts_s=table.lasts,
             region=table.region,
             share=table.share,
@@ -289,6 +301,15 @@ def _validate_trace(scenario: types.Scenario) -> None:
         raise ScenarioError(
             f"load.trace: ends at {rows[-1].at_s:g} s, the scenario at {scenario.duration_s:g} s: a gap"
         )
+
+
+def _list_times(event: EventTable, duration_s: float) -> Iterator[float]:
+    """When an event comes, in seconds: once, or again and again until its end or that of the samples."""
+    yield event.at
+    if event.every is not None:
+        last = duration_s if event.until is None else min(duration_s, event.until)
+        times = min(MAX_EVENTS, int(max(0.0, last - event.at) / event.every))
+        yield from (event.at + event.every * (count + 1) for count in range(times))
 
 
 def _validate_event(scenario: types.Scenario, event: types.ScenarioEvent, key: str) -> None:

@@ -1,4 +1,4 @@
-"""Monitor of a live run: connected agents, the hub's queue, and CPU time and memory of each process.
+"""Monitor of a live run: connected agents, the hub's queue, and CPU time, memory and descriptors of each process.
 
 Rule: it changes nothing; what it cannot see at a moment counts as not there.
 """
@@ -9,6 +9,8 @@ import re
 import time
 from collections import Counter
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import aiohttp
 
@@ -21,6 +23,13 @@ EVERY_S = 1.0
 _QUEUED = re.compile(rb"^skerry_hub_queued\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessSize(NamedTuple):
+    """Resident memory in KiB and open descriptors of the processes of one role at a moment."""
+
+    rss_kib: int
+    descriptors: int
 
 
 class RunMonitor:
@@ -37,6 +46,7 @@ class RunMonitor:
         self.states: dict[str, Counter[int]] = {state: Counter() for state in ("online", "offline", "down")}
         self.queued: Counter[int] = Counter()
         self._before: dict[int, int] = {}  # processor time by process, when the run began
+        self._sizes: dict[str, list[ProcessSize]] = {}  # by role, a look each; none while it is down
 
     @property
     def open_questions(self) -> int:
@@ -49,6 +59,9 @@ class RunMonitor:
         while True:
             bucket = int((time.monotonic() - began) // self._scenario.step_s)
             self._count_states(bucket)
+            for role, pids in self._process_ids().items():
+                if pids and (size := _read_size(pids)) is not None:
+                    self._sizes.setdefault(role, []).append(size)
             self.queued[bucket] = max(self.queued[bucket], await self._read_queue())
             await asyncio.sleep(EVERY_S)
 
@@ -73,16 +86,20 @@ class RunMonitor:
     async def collect_counts(self) -> dict[str, int]:
         """Totals by dotted name.
 
-        The agents' counters, the proxies' counters, CPU time (ms) and memory (MB) by process.
+        The agents' counters, the proxies' counters, CPU time (ms) and memory (MB) by process, and by how much its
+        memory (KiB) and descriptors grew from the second quarter of the looks to the last, medians of both.
         """
         agents: Counter[str] = Counter()
         for agent in self._crew.living:
             agents.update(agent.counts)
+        sizes = sorted(self._sizes.items())
         return {
             **{f"agent.{name}": count for name, count in sorted(agents.items())},
             **{f"proxy.{name}": count for name, count in (await self._proxies.read_counts()).items()},
             **{f"cpu_ms.{name}": sum(map(self._cpu_spent_ms, pids)) for name, pids in self._process_ids().items()},
             **{f"rss_mb.{name}": _rss_mb(pids) for name, pids in self._process_ids().items()},
+            **{f"growth_kib.{name}": _find_growth([each.rss_kib for each in seen]) for name, seen in sizes},
+            **{f"growth_fds.{name}": _find_growth([each.descriptors for each in seen]) for name, seen in sizes},
         }
 
     def _cpu_spent_ms(self, pid: int) -> int:
@@ -105,6 +122,21 @@ def _cpu_ms(pid: int) -> int:
     except OSError:
         return 0
     return (int(words[11]) + int(words[12])) * 1000 // _TICKS
+
+
+def _read_size(pids: list[int]) -> ProcessSize | None:
+    """Sum over the processes; None if one of them is gone."""
+    try:
+        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+        return ProcessSize(pages * _PAGE // 1024, sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids))
+    except OSError:
+        return None
+
+
+def _find_growth(seen: list[int]) -> int:
+    """By how much the last quarter of the looks is above the second, medians of both; the first is the warming up."""
+    quarter = len(seen) // 4
+    return round(median(seen[-quarter:]) - median(seen[quarter : 2 * quarter])) if quarter else 0
 
 
 def _rss_mb(pids: list[int]) -> int:

@@ -5,7 +5,6 @@ Rule: shapes and limits of single tables stand here; what needs files, or severa
 it, and what to write instead.
 """
 
-import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -15,65 +14,26 @@ from policies.language.values import (
     ClosedTable,
     Name,
     Names,
-    Share,
     describe_error,
     format_error,
     require_unique,
-    shorten_value,
-    suggest_known,
 )
 from simulations.scenario import types
 from simulations.scenario.conditions import EnvironmentConditions
-
-_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_TIME = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?) ?(ms|s|min|h|d|w)")
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_MOMENT = re.compile(r"(mon|tue|wed|thu|fri|sat|sun) ([01][0-9]|2[0-3]):([0-5][0-9])")
-_LONGEST_S = 400 * 86_400.0
-
-
-def _parse_duration(value: object) -> object:
-    """Parse `"90 s"`, `"1.5h"`, or a number of seconds."""
-    if not isinstance(value, str):
-        return value
-    found = _TIME.fullmatch(value)
-    if found is None:
-        raise ValueError(f"{value[:40]!r} is no time: write seconds, or '250ms', '90s', '5min', '1h', '7d', '2w'")
-    return float(found[1].replace("_", "")) * _UNITS[found[2]]
-
-
-def _parse_moment(value: object) -> object:
-    """Parse `"mon 08:30"` as the minute of the week."""
-    found = _MOMENT.fullmatch(value) if isinstance(value, str) else None
-    if found is not None:
-        return _DAYS.index(found[1]) * 1440 + int(found[2]) * 60 + int(found[3])
-    if isinstance(value, int):
-        return value
-    raise ValueError(f"{str(value)[:40]!r} is no moment: write 'mon 08:30' (UTC)")
-
-
-def _parse_kind(value: object) -> types.EventKind:
-    """Parse the kind of an event; ValueError with a suggestion for another word."""
-    if isinstance(value, str) and value in set(types.EventKind):
-        return types.EventKind(value)
-    raise ValueError(f"{shorten_value(value)} is no kind of event; {suggest_known(str(value), types.EventKind)}")
-
-
-def _int_to_float(value: object) -> object:
-    """Whole numbers as floats, so that `5` and `5.0` mean the same; booleans are left for pydantic to refuse."""
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Time = Annotated[float, BeforeValidator(_int_to_float), BeforeValidator(_parse_duration), Field(ge=0, le=_LONGEST_S)]
-Span = Annotated[float, BeforeValidator(_int_to_float), BeforeValidator(_parse_duration), Field(gt=0, le=_LONGEST_S)]
-Real = Annotated[float, BeforeValidator(_int_to_float)]
-Rate = Annotated[float, BeforeValidator(_int_to_float), Field(gt=0, le=1e6)]
-Few = Annotated[int, Field(ge=1, le=1000)]
-Many = Annotated[int, Field(ge=1, le=10_000_000)]
-RegionName = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
-Part = Annotated[Share, BeforeValidator(_int_to_float)]
-Kind = Annotated[types.EventKind, BeforeValidator(_parse_kind)]
-DataClass = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+from simulations.scenario.values import (
+    DataClass,
+    Few,
+    Kind,
+    Many,
+    Part,
+    Rate,
+    Real,
+    RegionName,
+    Span,
+    Time,
+    parse_duration,
+    parse_moment,
+)
 
 
 class LinkTable(ClosedTable):
@@ -137,7 +97,7 @@ class RegionTable(ClosedTable):
     max_batch: Annotated[int, Field(ge=1, le=4096)] = 32
     cost_base: Span = types.Region().cost_base_s
     cost_item: Time = types.Region().cost_item_s
-    shift: Annotated[Real, BeforeValidator(_parse_duration), Field(ge=-86_400, le=86_400)] = 0.0
+    shift: Annotated[Real, BeforeValidator(parse_duration), Field(ge=-86_400, le=86_400)] = 0.0
     failover: list[RegionName] = Field(default_factory=list)
     limits: LimitsTable = LimitsTable()
     link: LinkTable | None = None
@@ -231,11 +191,16 @@ class ModelTable(ClosedTable):
 
 
 class EventTable(ClosedTable):
-    """Table `event`: one fault or change; see `simulations.scenario.types.ScenarioEvent`."""
+    """Table `event`: one fault or change; see `simulations.scenario.types.ScenarioEvent`.
+
+    `every`: it comes again so often, until the last sample, or until `until`.
+    """
 
     kind: Kind
     at: Time
     lasts: Time = 0.0
+    every: Span | None = None
+    until: Time | None = None
     region: RegionName | Literal[""] = ""
     share: Annotated[Part, Field(gt=0)] = 1.0
     device: Annotated[int, Field(ge=0)] | None = None
@@ -254,6 +219,10 @@ class EventTable(ClosedTable):
             raise ValueError("link: required for kind 'weather' and allowed for no other")
         if (self.kind == "policy") != bool(self.policy):
             raise ValueError("policy: required for kind 'policy' and allowed for no other")
+        if self.until is not None and self.every is None:
+            raise ValueError("until: allowed beside every alone")
+        if self.every is not None and self.every <= self.lasts:
+            raise ValueError("every: longer than lasts, or it would come again before it is over")
         if self.kind in ("surge", "storm") and self.amount < 1:
             raise ValueError(f"amount: a {self.kind} multiplies the usual sample rate: 1 or more")
         return self
@@ -328,7 +297,7 @@ class ScenarioTable(ClosedTable):
     heal: Time = types.HEAL_S
     grace: Time = types.GRACE_S
     commit: Annotated[Span, Field(le=10)] = types.Scenario().commit_s
-    begins: Annotated[int, BeforeValidator(_parse_moment), Field(ge=0, lt=7 * 1440)] = 0
+    begins: Annotated[int, BeforeValidator(parse_moment), Field(ge=0, lt=7 * 1440)] = 0
     policy: str = ""
     region: Annotated[list[RegionTable], Field(min_length=1, max_length=64)] = Field(
         default_factory=lambda: [RegionTable(name=types.Region().name)]

@@ -51,12 +51,24 @@ def test_a_link_of_the_whole_is_that_of_regions_that_say_none():
     assert scenario.regions[1].link.climate == replace(EnvironmentConditions(), loss=0.2)
 
 
+AGAIN = TOP + '[[event]]\nkind = "kill_broker"\nat = "1min"\nlasts = "5s"\nevery = "2min"\n'
+
+
+def test_an_event_that_comes_again_stands_once_for_each_time_until_its_end_or_that_of_the_samples():
+    assert [each.at_s for each in parse_scenario(AGAIN).events] == [60.0, 180.0, 300.0, 420.0, 540.0]
+    assert [each.at_s for each in parse_scenario(AGAIN + 'until = "5min"').events] == [60.0, 180.0, 300.0]
+    assert [each.at_s for each in parse_scenario(AGAIN + 'until = "30s"').events] == [60.0]
+
+
 EVENT = TOP + "[[event]]\nat = 1\n"
 TRACE = TOP + '[load]\nkind = "trace"\ntrace = '
 WRONG = {
     "not TOML": ("schema = ", "not TOML"),
     "no question": ('schema = 1\ndevices = 1\nduration = "1s"', "question: is missing"),
     "a later format": (TOP.replace("schema = 1", "schema = 2"), "schema: must be 1, not 2"),
+    "again before it is over": (AGAIN.replace('"5s"', '"2min"'), "every: longer than lasts"),
+    "an end of what comes once": (EVENT + 'kind = "kill_hub"\nuntil = 5\n', "until: allowed beside every alone"),
+    "again without end": (AGAIN.replace('"2min"', '"6ms"').replace('"5s"', "0"), "event: 10001 events"),
     "misspelt key": (TOP + "devcies = 3", "unknown key 'devcies'; did you mean 'devices'?"),
     "misspelt key of a table": (TOP + "[load]\nswign = 0.3", "load: unknown key 'swign'; did you mean 'swing'?"),
     "no devices": (TOP.replace("100", "0"), "devices: "),
