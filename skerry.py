@@ -209,6 +209,8 @@ def _explain_missing(error: ModuleNotFoundError) -> ExitError:
     package = name.partition(".")[0]
     if name == "simulations":
         return ExitError(ExitCode.CONFIG, "this part needs a checkout of the repository; run `make demo` there")
+    if package == "cloud_hub":
+        return ExitError(ExitCode.CONFIG, "this build is a device's and has no hub: install the whole wheel, or +hub")
     if package in _OWN:
         return ExitError(ExitCode.CONFIG, f"{name} is not part of this installation")
     return ExitError(ExitCode.CONFIG, f"{name} is not installed; run: {_advise_install(_EXTRAS.get(package))}")

@@ -1,8 +1,8 @@
-"""Release artefacts in `dist/`: the wheel, and for each lock a software bill of materials and the licences.
+"""Release artefacts in `dist/`: the wheels, and for each lock a software bill of materials and the licences.
 
-`python deploy/release.py`. The bill (`skerry-VERSION-LEVEL.cdx.json`) is CycloneDX 1.6, equal for equal locks; the
-licences are the texts that the packages carry. Rule: nothing is written unless the lock is what is installed here,
-which is what the tests ran with.
+`python deploy/release.py`. The wheel has everything; `builds` makes those of agent and hub of it. The bill
+(`skerry-VERSION-LEVEL.cdx.json`) is CycloneDX 1.6, equal for equal locks; the licences are the texts that the packages
+carry. Rule: nothing is written unless the lock is what is installed here, which is what the tests ran with.
 """
 
 import json
@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import builds
 import lock
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -104,7 +105,10 @@ def main() -> int:
         return 1
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(DIST), "."]
     subprocess.run(build, check=True, cwd=lock.ROOT)
-    wheel = max(DIST.glob("skerry-*.whl"), key=lambda path: path.stat().st_mtime)
+    whole = [path for path in DIST.glob("skerry-*.whl") if "+" not in path.name]
+    wheel = max(whole, key=lambda path: path.stat().st_mtime)
+    for role in builds.BUILDS:
+        builds.make_role_wheel(wheel, role)
     stem = "-".join(wheel.name.split("-")[:2])
     for level in RELEASED:
         bill = json.dumps(make_bill(level, wheel), indent=1) + "\n"
