@@ -48,6 +48,7 @@ def make_system() -> None:
     words = ["--arch=arm64", "--foreign", "--variant=minbase", "--include=python3.11,ca-certificates,sqlite3"]
     _run("debootstrap", *words, "bookworm", str(HOME))
     _run("chroot", str(HOME), "/debootstrap/debootstrap", "--second-stage")
+    (HOME / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n", encoding="ascii")
 
 
 def install_packages() -> None:
