@@ -14,6 +14,7 @@ import msgspec
 from edge_agent.app.agent import Agent
 from edge_agent.identity.identity import Identity
 from edge_agent.system.clock import HubClock, read_boot_clock, read_wall_ms
+from edge_agent.system.energy import EnergySettings
 from edge_agent.system.environment import DeviceAttributes
 from edge_agent.system.settings import AgentSettings, OutboxLimits
 from edge_agent.uplink.connection import make_connector
@@ -157,6 +158,7 @@ def make_agent_settings(folder: Path, common: FleetSettings) -> AgentSettings:
     return AgentSettings(
         state_dir=folder,
         attributes=DeviceAttributes(power_supply=""),  # on mains: this machine's battery is not theirs
+        energy=EnergySettings(meters=()),  # nor are its meters, which thousands would read every few seconds
         connect_timeout_s=60.0,
         outbox=OutboxLimits(ask_interval_s=common.ask_s),
         watchdog_s=common.pulse_s,
