@@ -44,7 +44,7 @@ class SensorSource:
 
     overflow = Overflow.NEWEST  # a broker cannot be made to wait: it would drop by itself, and count nothing
     queue_size = QUEUED_WINDOWS
-    parallel = 1
+    parallel = 32  # answers that wait for the disk or the hub share its time
 
     def __init__(self, section: SensorSection, feed: SampleFeed, device: str, log: JsonLog) -> None:
         self.name = f"sensor-{section.name}"

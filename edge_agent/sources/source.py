@@ -6,7 +6,6 @@ are fixed words, and the name of a source comes from the configuration.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
@@ -55,13 +54,12 @@ class Intake:
     def __init__(self, counts: SourceCounts, overflow: Overflow, size: int) -> None:
         self._counts = counts
         self._overflow = overflow
-        self._size = size
-        self._waiting: deque[Reading] = deque()
-        self._changed = asyncio.Condition()
+        self._waiting: asyncio.Queue[Reading] = asyncio.Queue(size)  # it wakes one taker for a reading, not all
+        self._room = asyncio.Event()
         self._on_alive: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._waiting.qsize()
 
     def watch(self, on_alive: Callable[[], None]) -> None:
         """Call `on_alive` with each sign of life of the device."""
@@ -84,28 +82,26 @@ class Intake:
     async def put(self, reading: Reading) -> None:
         """Hand a reading over. A source that waits is held here until there is room."""
         self._on_alive()
-        async with self._changed:
-            if self._overflow is Overflow.WAIT:
-                await self._changed.wait_for(lambda: len(self._waiting) < self._size)
-            self._counts.received += 1
-            while len(self._waiting) >= self._size:
-                self._waiting.popleft()
+        if self._overflow is Overflow.WAIT:
+            await self._waiting.put(reading)
+        else:
+            if self._waiting.full():
+                self._waiting.get_nowait()
                 self._counts.drop(DropReason.NEWER)
-            self._waiting.append(reading)
-            self._changed.notify_all()
+            self._waiting.put_nowait(reading)
+        self._counts.received += 1
 
     async def wait_for_room(self) -> None:
         """Return when a reading could be put in without another being dropped for it."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: len(self._waiting) < self._size)
+        while self._waiting.full():
+            self._room.clear()
+            await self._room.wait()
 
     async def take(self) -> Reading:
         """The oldest reading that waits; waits for one."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: bool(self._waiting))
-            reading = self._waiting.popleft()
-            self._changed.notify_all()
-            return reading
+        reading = await self._waiting.get()
+        self._room.set()
+        return reading
 
 
 @runtime_checkable

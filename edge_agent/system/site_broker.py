@@ -119,8 +119,11 @@ async def connect_broker(
         tls = make_client_context(section.tls_ca, section.tls_cert, section.tls_key) if address.tls else None
     except (ExitError, OSError) as error:
         raise LinkLostError(str(error)) from None
+    # QoS 0: a broker hands only so many messages of QoS 1 (20, Mosquitto) to a client that has not acknowledged them
+    # yet, and drops what it may not queue; without a session to resume, QoS 1 would save nothing either.
     options = SessionOptions(
         client_id, will_topic=will_topic, will_payload=will_payload, will_retained=bool(will_topic),
         max_packet_bytes=MAX_MESSAGE_BYTES, username=section.username, password=password,
+        subscribe_qos=0,
     )  # fmt: skip
     return await MqttTransport.open_session(address.host, address.port, tls, options)

@@ -16,9 +16,10 @@ _KIND = "kind"
 
 
 class SignalOrder(StrEnum):
-    """Axes of a prepared signal: channels and time in either order, time alone, or all steps in one row."""
+    """Axes of a prepared signal: channels and time in either order, both in one plane, time alone, or all in a row."""
 
     CT = "ct"
+    PLANE = "1ct"
     TC = "tc"
     T = "t"
     FLAT = "flat"
@@ -151,6 +152,8 @@ def signal_shape(p: SignalPreparation) -> tuple[int, ...]:
     match p.order:
         case SignalOrder.CT:
             return p.channels, p.window
+        case SignalOrder.PLANE:
+            return 1, p.channels, p.window
         case SignalOrder.TC:
             return p.window, p.channels
         case SignalOrder.T:
@@ -171,7 +174,9 @@ def sound_shape(p: SoundPreparation) -> tuple[int, ...]:
 def complete_signal(p: SignalPreparation, shape: tuple[int, ...]) -> SignalPreparation:
     """The preparation with the sizes that it leaves to the model, whose input has this shape."""
     channels, window = p.channels, p.window
-    if len(shape) == 2 and p.order in (SignalOrder.CT, SignalOrder.TC):
+    if p.order is SignalOrder.PLANE and len(shape) == 3:
+        channels, window = channels or shape[1], window or shape[2]
+    elif len(shape) == 2 and p.order in (SignalOrder.CT, SignalOrder.TC):
         axis = 0 if p.order is SignalOrder.CT else 1
         channels, window = channels or shape[axis], window or shape[1 - axis]
     elif len(shape) == 1:

@@ -31,11 +31,18 @@ def prepare_signal(
         values = (values - values.mean(axis=0)) / np.where(spread > 0, spread, np.float32(1))
     if not np.isfinite(values).all():
         raise ValueError("a value is no number")
-    match preparation.order:
+    return np.ascontiguousarray(_order_axes(values, preparation.order), np.float32)
+
+
+def _order_axes(values: npt.NDArray[Any], order: SignalOrder) -> npt.NDArray[Any]:
+    """A window `[steps, channels]` in the model's order."""
+    match order:
         case SignalOrder.CT:
-            values = values.T
+            return values.T
+        case SignalOrder.PLANE:
+            return values.T[None]
         case SignalOrder.T:
-            values = values[:, 0]
+            return values[:, 0]
         case SignalOrder.FLAT:
-            values = values.reshape(-1)
-    return np.ascontiguousarray(values, np.float32)
+            return values.reshape(-1)
+    return values

@@ -124,7 +124,10 @@ class MqttTransport:
     # -- what we say
 
     async def subscribe(self, filters: tuple[str, ...]) -> None:
-        """Subscribe at QoS 1. Raises LinkLostError if the link is gone or the broker refuses a filter."""
+        """Subscribe, at QoS 1 unless the options say otherwise.
+
+        Raises LinkLostError if the link is gone or the broker refuses a filter.
+        """
         self._check_link()
         codes = await self._wait_answer(self._session.subscribe(filters))
         refused = [name for name, code in zip(filters, codes, strict=True) if code >= FAILURE]

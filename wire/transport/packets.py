@@ -42,7 +42,7 @@ class SessionOptions(NamedTuple):
     """What CONNECT says. `will_topic`: where the broker publishes the will when we are gone; "" = nowhere.
 
     `session_expiry_s` > 0 resumes the session that the broker kept. `max_packet_bytes`: largest that is received.
-    `username` "" and `password` b"": none is sent.
+    `username` "" and `password` b"": none is sent. `subscribe_qos`: of its subscriptions, 0 or 1; not in the packet.
     """
 
     client_id: str
@@ -54,6 +54,7 @@ class SessionOptions(NamedTuple):
     will_retained: bool = False
     username: str = ""
     password: bytes = b""
+    subscribe_qos: int = 1
 
 
 class PacketError(Exception):
@@ -136,9 +137,10 @@ def write_acknowledgement(packet_id: int) -> bytes:
     return b"\x40\x02" + _SHORT.pack(packet_id)
 
 
-def write_subscribe(packet_id: int, filters: Iterable[str]) -> bytes:
-    """SUBSCRIBE at QoS 1."""
-    return _frame(0x82, _SHORT.pack(packet_id) + b"\x00" + b"".join(_text(each) + b"\x01" for each in filters))
+def write_subscribe(packet_id: int, filters: Iterable[str], qos: int = 1) -> bytes:
+    """SUBSCRIBE at QoS 0 or 1."""
+    wanted = bytes((qos,))
+    return _frame(0x82, _SHORT.pack(packet_id) + b"\x00" + b"".join(_text(each) + wanted for each in filters))
 
 
 def write_unsubscribe(packet_id: int, filters: Iterable[str]) -> bytes:

@@ -100,10 +100,10 @@ class MqttSession:
         return packet_id
 
     def subscribe(self, filters: tuple[str, ...]) -> int:
-        """Subscribe at QoS 1; returns the packet id."""
+        """Subscribe, at QoS 1 unless the options say otherwise; returns the packet id."""
         packet_id = self._take_id()
         self._asked[packet_id] = len(filters)
-        self._out.append(packets.write_subscribe(packet_id, filters))
+        self._out.append(packets.write_subscribe(packet_id, filters, self._options.subscribe_qos))
         return packet_id
 
     def unsubscribe(self, filters: tuple[str, ...]) -> int:

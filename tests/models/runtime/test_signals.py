@@ -23,7 +23,12 @@ def signal(**keys):
 
 @pytest.mark.parametrize(
     ("order", "shape", "first"),
-    [("ct", (2, 3), [[0, 2, 4], [1, 3, 5]]), ("tc", (3, 2), WINDOW.tolist()), ("flat", (6,), [0, 1, 2, 3, 4, 5])],
+    [
+        ("1ct", (1, 2, 3), [[[0, 2, 4], [1, 3, 5]]]),
+        ("ct", (2, 3), [[0, 2, 4], [1, 3, 5]]),
+        ("tc", (3, 2), WINDOW.tolist()),
+        ("flat", (6,), [0, 1, 2, 3, 4, 5]),
+    ],
 )
 def test_a_window_gets_the_models_order(order, shape, first):
     made = complete_preparation(signal(order=order, channels=2), shape)

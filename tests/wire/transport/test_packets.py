@@ -85,6 +85,9 @@ def test_requests_are_written_as_the_peer_reads_them(packet_id, filters):
     assert [(each.pattern, int(each.max_qos), each.no_local) for each in subscribe.topic_filters] == [
         (each, 1, False) for each in filters
     ]
+    once = by_peer(packets.write_subscribe(packet_id, filters, 0))
+    assert isinstance(once, mqtt5.SubscribePacket)
+    assert {int(each.max_qos) for each in once.topic_filters} == {0}
     unsubscribe = by_peer(packets.write_unsubscribe(packet_id, filters))
     assert isinstance(unsubscribe, mqtt5.UnsubscribePacket)
     assert unsubscribe.patterns == filters
