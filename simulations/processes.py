@@ -47,19 +47,23 @@ FOLLOW_PARENT = (
 
 @dataclass
 class ChildProcess:
-    """Child process `python -m module --config FILE`, its standard error in a file. `environment`: beside our own."""
+    """Child process `python -m module --config FILE`, its standard error in a file. `environment`: beside our own.
+
+    `python`: of the environment whose Skerry it runs.
+    """
 
     module: str
     config: Path
     log: Path
     process: asyncio.subprocess.Process | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
 
     async def start(self) -> None:
         """Start the process with a session of its own; its standard error is appended to the log."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", FOLLOW_PARENT, str(os.getpid())),
+                *(self.python, "-P", "-c", FOLLOW_PARENT, str(os.getpid())),
                 *("-P", "-m", self.module, "--config", str(self.config)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cloud_hub.security.authorities import TRUSTED_FILE
 from cloud_hub.security.authority import CertificateFiles
 from policies.monitoring.backoff import compute_delay
 from wire.process.exit_codes import ExitCode, ExitError
@@ -56,6 +57,7 @@ class BrokerSettings:
     """Settings of the child broker.
 
     `devices` sizes the queues; `program` "" = look for mosquitto; port 0 = a free one, chosen once.
+    `websocket_port`: of one more listener, for MQTT over WebSocket; 0 = none.
     """
 
     folder: Path
@@ -64,6 +66,7 @@ class BrokerSettings:
     devices: int = 1000
     program: str = ""
     session_days: int = 7
+    websocket_port: int = 0
 
 
 def render_config(settings: BrokerSettings, ca: Path, server: CertificateFiles) -> str:
@@ -85,6 +88,7 @@ def render_config(settings: BrokerSettings, ca: Path, server: CertificateFiles) 
         "require_certificate true",
         "use_identity_as_username true",
         "use_username_as_clientid true",  # without it a device takes over another's session by naming its client id
+        *_render_websocket(settings, ca, server),
         "allow_anonymous false",
         f"acl_file {settings.folder / 'acl'}",
         "set_tcp_nodelay true",
@@ -107,6 +111,24 @@ def render_config(settings: BrokerSettings, ca: Path, server: CertificateFiles) 
         "connection_messages false",
     )
     return "\n".join(lines) + "\n"
+
+
+def _render_websocket(settings: BrokerSettings, ca: Path, server: CertificateFiles) -> tuple[str, ...]:
+    """The second listener, with the same doors closed as the first; Mosquitto takes its CAs as one file alone."""
+    if not settings.websocket_port:
+        return ()
+    return (
+        f"listener {settings.websocket_port} {settings.host}",
+        f"socket_domain {'ipv6' if ':' in settings.host else 'ipv4'}",
+        "protocol websockets",
+        f"cafile {ca.parent / TRUSTED_FILE if ca.is_dir() else ca}",
+        f"certfile {server.certificate}",
+        f"keyfile {server.key}",
+        "tls_version tlsv1.2",
+        "require_certificate true",
+        "use_identity_as_username true",
+        "use_username_as_clientid true",
+    )
 
 
 def find_program(wanted: str = "", path: str | None = None) -> str:

@@ -90,7 +90,8 @@ class BrokerSection(ConfigSection):
 
     `start` false = somebody else runs the broker at `host`:`port` with certificates of this hub's CA.
     `address` is the host name devices are given ("" = `host`); `devices` sizes the broker's queues. `mqtt_client`: of
-    this hub; "paho" takes the former one.
+    this hub; "paho" takes the former one. `websocket_port`: where a broker that is started here also speaks MQTT over
+    WebSocket (0 = nowhere), for devices behind a proxy.
     """
 
     start: bool = True
@@ -100,6 +101,7 @@ class BrokerSection(ConfigSection):
     names: tuple[str, ...] = ()
     devices: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     program: str = ""
+    websocket_port: Annotated[int, Field(ge=0, le=65535)] = 0
     mqtt_client: MqttClient = MqttClient.BUILT_IN
 
 
@@ -251,8 +253,9 @@ class HubConfig(ProcessConfig):
         """Return the settings of the broker that the hub starts."""
         section = self.broker
         return BrokerSettings(
-            self.state_dir().broker, section.host, section.port, devices=section.devices, program=section.program
-        )
+            self.state_dir().broker, section.host, section.port, devices=section.devices, program=section.program,
+            websocket_port=section.websocket_port,
+        )  # fmt: skip
 
     def server_access(self) -> ServerAccess:
         """Return where the web API listens; its certificate is the hub's own unless files are named."""

@@ -98,7 +98,7 @@ class Agent:
         if not isinstance(connect, Mapping):
             self._connections.add_line(HOME, identity.device, connect)
         for line, each in lines.items():
-            self._connections.add_line(line, each.identity.device, make_connector(each, settings))
+            self._connections.add_line(line, each.identity.device, make_connector(each, settings.for_line(line)))
         self._assemble(model, PayloadVault(identity.payload_key))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()

@@ -32,12 +32,14 @@ from wire.process.config import (
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
 from wire.transport.clients import MqttClient
+from wire.transport.routes import DIRECT, LinkRoute, check_route
 
 PREFIX = "SKERRY_AGENT_"
 _OUTBOX = OutboxLimits()
 _AGENT = AgentSettings(state_dir=Path())
 _LIMITS = InstallLimits()
 _ENERGY = EnergySettings()
+_ROUTE = {"websocket", "proxy", "proxy_credentials_file"}
 _DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
 
 
@@ -98,7 +100,8 @@ class RecordsSection(_Section):
 class LinkSection(_Section):
     """How the connection to the broker is kept. Seconds; backoff pauses are drawn at random up to the current step.
 
-    `mqtt_client`: "paho" takes the former MQTT client.
+    `mqtt_client`: "paho" takes the former MQTT client. `websocket`: MQTT over WebSocket at this URL, in place of the
+    broker's own port; `proxy`: an HTTP proxy on the way; `proxy_credentials_file`: a private file with USER:PASSWORD.
     """
 
     mqtt_client: MqttClient = _AGENT.mqtt_client
@@ -107,6 +110,13 @@ class LinkSection(_Section):
     reconnect_cap_s: float = Field(default=_AGENT.reconnect_cap_s, gt=0, le=3600)
     connect_timeout_s: float = Field(default=_AGENT.connect_timeout_s, gt=0, le=120)
     silent_after_s: float = Field(default=_AGENT.silent_after_s, ge=5, le=3600)
+    websocket: str = Field(default="", max_length=500)
+    proxy: str = Field(default="", max_length=500)
+    proxy_credentials_file: str = Field(default="", max_length=500)
+
+    def link_route(self) -> LinkRoute:
+        """The way to the home broker."""
+        return LinkRoute(self.websocket, self.proxy, self.proxy_credentials_file)
 
 
 class UpdatesSection(_Section):
@@ -251,7 +261,7 @@ class AgentConfig(ProcessConfig):
         attributes = DeviceAttributes(d.kind, d.region, "", d.tags or None, metered, d.metered_file, d.power_supply)
         return AgentSettings(
             state_dir=Path(self.state), outbox=outbox, attributes=attributes, energy=self.energy.settings(self.threads),
-            **self.records.model_dump(), **self.link.model_dump(),
+            **self.records.model_dump(), **self.link.model_dump(exclude=_ROUTE), route=self.link.link_route(),
         )  # fmt: skip
 
 
@@ -260,6 +270,7 @@ _PATHS = (
     *(("api", key) for key in ("unix", "tls_cert", "tls_key", "token_file")),
     ("folder", "path"),
     ("device", "metered_file"),
+    ("link", "proxy_credentials_file"),
     ("camera", "password_file"),
     ("hub", "state"),
     *(("output", key) for key in OUTPUT_PATHS),
@@ -279,6 +290,9 @@ def load_config(file: Path | None, environment: Mapping[str, str] | None = None)
     config = build_config(AgentConfig, data, file, environment)
     validate_access(config.api_access())
     config.preparation()
+    check_route(config.link.link_route())
+    if config.link.link_route() != DIRECT and config.link.mqtt_client is MqttClient.PAHO:
+        raise ExitError(ExitCode.CONFIG, "link.mqtt_client: paho knows neither websocket nor proxy")
     _check_trace(config)
     validate_outputs(config.output, airgap=config.airgap)
     validate_sensors(config.sensor, airgap=config.airgap)

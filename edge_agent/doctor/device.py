@@ -11,6 +11,7 @@ from edge_agent.identity.identity import Identity, load_identity
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.findings import Check, Finding, Severity, run_checks
+from wire.transport.routes import DIRECT
 
 
 class DeviceCheckup:
@@ -67,8 +68,12 @@ class DeviceCheckup:
     def _list_remote(self, identity: Identity) -> Iterable[tuple[str, Check]]:
         now_s = time.time()
         yield "clock", partial(network.check_clock, identity, now_s)
-        yield "name", partial(network.check_name, identity)
-        yield "broker", partial(network.check_broker, identity)
+        route = self._config.link.link_route() if self._config else DIRECT
+        if route == DIRECT:
+            yield "name", partial(network.check_name, identity)
+            yield "broker", partial(network.check_broker, identity)
+        else:
+            yield "broker", partial(network.check_route, identity, route)
         yield "hub", partial(network.check_hub, identity, now_s)
         yield "repository", partial(network.check_repository, identity, now_s)
 

@@ -3,6 +3,7 @@
 Rule: no MQTT session is opened, since a second one of the same device would end that of its agent.
 """
 
+import asyncio
 import email.utils
 import importlib.metadata
 import json
@@ -18,6 +19,7 @@ from edge_agent.system.http import make_tls_context
 from wire.http.client import HttpClient, HttpReply
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.findings import Finding, Severity, judge_clock
+from wire.transport.routes import LinkRoute, open_route
 
 TIMEOUT_S = 5.0
 _SLOW_S = 1.0
@@ -61,6 +63,28 @@ def check_broker(identity: Identity, timeout_s: float = TIMEOUT_S) -> Iterator[F
         text = f"{where}: {error.strerror or error}"
         raise ExitError(ExitCode.BROKER, f"{text}; is the hub's broker running there? skerry hub status") from None
     yield _judge_time("broker", took_s, f"{where} takes this device's certificate")
+
+
+def check_route(identity: Identity, route: LinkRoute, timeout_s: float = TIMEOUT_S) -> Iterator[Finding]:
+    """Whether the way to the broker stands: the proxy lets through, what answers is of our CA, and speaks WebSocket."""
+    way = route.websocket or f"{identity.broker_host}:{identity.broker_port}"
+    where = f"{way} through {route.proxy}" if route.proxy else way
+
+    async def open_once() -> None:
+        async with asyncio.timeout(timeout_s):
+            sock = await open_route(route, identity.broker_host, identity.broker_port, identity.tls_context())
+            sock.close()
+
+    began = time.monotonic()
+    try:
+        asyncio.run(open_once())
+    except TimeoutError:
+        raise ExitError(ExitCode.BROKER, f"{where} does not answer within {timeout_s:g} s; {_FIREWALL}") from None
+    except OSError as error:
+        raise ExitError(
+            ExitCode.BROKER, f"{where}: {error.strerror or error}; correct link.websocket or link.proxy"
+        ) from None
+    yield _judge_time("broker", time.monotonic() - began, where)
 
 
 def _read_refusal(sock: ssl.SSLSocket) -> None:

@@ -9,6 +9,7 @@ from edge_agent.system.energy import EnergySettings
 from edge_agent.system.environment import DeviceAttributes
 from wire.process.files import write_private_file
 from wire.transport.clients import MqttClient
+from wire.transport.routes import DIRECT, LinkRoute
 
 __all__ = ["AgentSettings", "OutboxLimits", "name_of"]
 TUF_PREFIX = "tuf:"  # prefix of the name of a model family or policy in the update repository
@@ -42,6 +43,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_cap_s: float = 30.0
     connect_timeout_s: float = 10.0
     mqtt_client: MqttClient = MqttClient.BUILT_IN
+    route: LinkRoute = DIRECT  # to the home broker
     silent_after_s: float = 45.0  # a connection without traffic while receipts are due is dropped
     watchdog_s: float = 1.0
     reopen_s: float = 10.0  # how often an unusable database is tried again
@@ -50,6 +52,12 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     recent_records: int = 1024
     prices: dict[str, int] = {}  # price of one question by hub name; 0 for others
     look_s: float = 5.0  # how often battery, link cost and local time are read
+
+    def for_line(self, line: str) -> "AgentSettings":
+        """The settings of a line: the address of a WebSocket is of the home broker ("") alone, a proxy serves all."""
+        if not line or not self.route.websocket:
+            return self
+        return msgspec.structs.replace(self, route=self.route._replace(websocket=""))
 
 
 ADDRESS_FILE = "api.json"

@@ -265,7 +265,7 @@ def make_connector(credentials: Credentials, settings: AgentSettings) -> Connect
         try:
             context = identity.tls_context()
             where = (identity.broker_host, identity.broker_port, identity.device)
-            return await transport.connect(*where, context, timeout_s=settings.connect_timeout_s)
+            return await transport.connect_by(settings.route, *where, context, timeout_s=settings.connect_timeout_s)
         except ExitError as stop:
             raise LinkLostError(str(stop)) from None
         except LinkLostError as lost:

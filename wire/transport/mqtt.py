@@ -17,6 +17,7 @@ from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import MAX_DRAIN_MESSAGES, DeliveryOutcome, IncomingMessage, LinkLostError
 from wire.transport.packets import UNLIMITED_BYTES, SessionOptions
 from wire.transport.reason_codes import FAILURE, ReasonCode
+from wire.transport.routes import DIRECT, LinkRoute, open_route
 from wire.transport.session import (
     MqttSession,
     PublishEnded,
@@ -25,7 +26,7 @@ from wire.transport.session import (
     SessionEvent,
     SessionOpened,
 )
-from wire.transport.sockets import count_sent_bytes, dial_tcp, wrap_tls
+from wire.transport.sockets import ByteSocket, count_sent_bytes
 
 _PACKET_OVERHEAD_BYTES = 64  # fixed header, topic length, packet id, properties
 _LARGEST_RECEIVED_BYTES = MAX_FRAME_BYTES + 4096
@@ -40,13 +41,13 @@ class MqttTransport:
 
     has_will: ClassVar[bool] = False
 
-    def __init__(self, sock: socket.socket, session: MqttSession, timeout_s: float) -> None:
+    def __init__(self, sock: ByteSocket, session: MqttSession, timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._session = session
         self._timeout_s = timeout_s
         self._fileno = sock.fileno()
-        self._is_tls = isinstance(sock, ssl.SSLSocket)
+        self._reads_pieces = not isinstance(sock, socket.socket) or isinstance(sock, ssl.SSLSocket)
         self._unsent = b""
         self._flush_due = self._blocked = self._paused = False
         self._inbox: list[IncomingMessage] = []
@@ -78,22 +79,39 @@ class MqttTransport:
         `session_expiry_s` > 0 resumes the session the broker kept. `tls` None: plain TCP.
         `timeout_s`: how long to wait for the connection, and then for the CONNACK.
         """
+        return await cls.open_session(
+            host, port, tls, cls._make_options(client_id, session_expiry_s), timeout_s=timeout_s
+        )
+
+    @classmethod
+    async def connect_by(
+        cls, route: LinkRoute, host: str, port: int, client_id: str, tls: ssl.SSLContext | None, *, timeout_s: float
+    ) -> Self:
+        """As `connect`, by a route that need not be the direct one."""
+        return await cls.open_session(host, port, tls, cls._make_options(client_id), timeout_s=timeout_s, route=route)
+
+    @classmethod
+    def _make_options(cls, client_id: str, session_expiry_s: int = 0) -> SessionOptions:
         will = build_topic(client_id, TopicChannel.STATE) if cls.has_will else ""
-        options = SessionOptions(client_id, session_expiry_s, will_topic=will, max_packet_bytes=_LARGEST_RECEIVED_BYTES)
-        return await cls.open_session(host, port, tls, options, timeout_s=timeout_s)
+        return SessionOptions(client_id, session_expiry_s, will_topic=will, max_packet_bytes=_LARGEST_RECEIVED_BYTES)
 
     @classmethod
     async def open_session(
-        cls, host: str, port: int, tls: ssl.SSLContext | None, options: SessionOptions, *, timeout_s: float = 5.0
+        cls,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        options: SessionOptions,
+        *,
+        timeout_s: float = 5.0,
+        route: LinkRoute = DIRECT,
     ) -> Self:
         """As `connect`, with everything that CONNECT can say."""
-        sock: socket.socket | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                sock = await dial_tcp(host, port)
-                sock = await wrap_tls(sock, tls, host) if tls else sock
+                sock = await open_route(route, host, port, tls)
         except OSError as error:  # TimeoutError and ssl.SSLError too
-            raise _make_lost(str(error) or f"no connection within {timeout_s:g} s", sock) from None
+            raise _make_lost(str(error) or f"no connection within {timeout_s:g} s") from None
         made = cls(sock, MqttSession(options, asyncio.get_running_loop().time()), timeout_s)
         await made._open()
         return made
@@ -107,9 +125,9 @@ class MqttTransport:
                 opened = await self._opened
         except TimeoutError:
             self._lose(f"no CONNACK within {self._timeout_s:g} s")
-            raise _make_lost(self._why, None, self._sent_before) from None
+            raise _make_lost(self._why, self._sent_before) from None
         except LinkLostError:
-            raise _make_lost(self._why, None, self._sent_before) from None
+            raise _make_lost(self._why, self._sent_before) from None
         except asyncio.CancelledError:  # one that succeeded all the same would displace the next of this client id
             self._lose("abandoned")
             raise
@@ -219,7 +237,7 @@ class MqttTransport:
                 return
             self._take_events(self._session.receive_data(data))
             # A broker sends each message as a TLS record, and a read takes one: all that lie there are one round.
-            if self._over.done() or self._paused or (not self._is_tls and len(data) < _READ_BYTES):
+            if self._over.done() or self._paused or (not self._reads_pieces and len(data) < _READ_BYTES):
                 break
         self._flush_soon()
 
@@ -336,10 +354,8 @@ def _outcome_of(code: int) -> DeliveryOutcome:
     return DeliveryOutcome.NOBODY if code == ReasonCode.NO_MATCHING_SUBSCRIBERS else DeliveryOutcome.TAKEN
 
 
-def _make_lost(why: str, sock: socket.socket | None, sent_bytes: int = 0) -> LinkLostError:
+def _make_lost(why: str, sent_bytes: int = 0) -> LinkLostError:
     """The error of a connection attempt, with what it had sent."""
     lost = LinkLostError(why)
-    lost.sent_bytes = sent_bytes or (count_sent_bytes(sock) if sock is not None else 0)
-    if sock is not None:
-        sock.close()
+    lost.sent_bytes = sent_bytes
     return lost

@@ -20,6 +20,7 @@ from wire.errors import LocalError
 from wire.protocol.codec import MAX_FRAME_BYTES
 from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import MAX_DRAIN_MESSAGES, DeliveryOutcome, IncomingMessage, LinkLostError
+from wire.transport.routes import DIRECT, LinkRoute
 from wire.transport.sockets import count_sent_bytes
 
 # Nagle's algorithm and delayed ACKs together cost 88 ms a round trip; this option brings it to 0.3 ms.
@@ -38,6 +39,15 @@ class PahoTransport:
 
     def __init__(self, client: "_MqttClient") -> None:
         self._client = client
+
+    @classmethod
+    async def connect_by(
+        cls, route: LinkRoute, host: str, port: int, client_id: str, tls: ssl.SSLContext | None, *, timeout_s: float
+    ) -> "PahoTransport":
+        """As `connect`; LinkLostError for any route but the direct one."""
+        if route != DIRECT:
+            raise LinkLostError("this client knows neither WebSocket nor proxies: link.mqtt_client")
+        return await cls.connect(host, port, client_id, tls, timeout_s=timeout_s)
 
     @classmethod
     async def connect(

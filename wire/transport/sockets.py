@@ -8,12 +8,38 @@ import ssl
 import struct
 import sys
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+
+class ByteSocket(Protocol):
+    """What a transport needs of a connected socket that does not block, or of what stands for one."""
+
+    def fileno(self) -> int:
+        """Descriptor, for the event loop."""
+        ...
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        """As of a socket."""
+        ...
+
+    def send(self, data: bytes, /) -> int:
+        """Send some bytes; how many. BlockingIOError, or ssl's, if none can be taken now."""
+        ...
+
+    def recv(self, size: int, /) -> bytes:
+        """Receive some bytes, b"" at the end. BlockingIOError, or ssl's, if there are none now."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
 
 _BYTES_SENT_AT = 200  # in struct tcp_info of linux/tcp.h: tcpi_bytes_sent, tcpi_bytes_retrans
 _BYTES_SENT = struct.Struct("=QQ")
 
 
-def count_sent_bytes(sock: socket.socket) -> int:
+def count_sent_bytes(sock: ByteSocket) -> int:
     """Bytes that a TCP socket has sent, retransmissions not counted.
 
     Read from `tcp_info` (Linux 4.19 and later); 0 on other systems and for a closed socket.
@@ -81,6 +107,59 @@ async def wrap_tls(sock: socket.socket, tls: ssl.SSLContext, host: str) -> ssl.S
     except BaseException:
         wrapped.close()
         raise
+
+
+class HttpHead(NamedTuple):
+    """Status and fields (names in small letters) of an HTTP answer."""
+
+    status: int
+    fields: dict[str, str]
+
+
+_MAX_HEAD_BYTES = 16_384
+
+
+async def exchange_head(sock: socket.socket, request: bytes) -> tuple[HttpHead, bytes]:
+    """Send an HTTP request without a body; returns the head of the answer, and the bytes behind it.
+
+    OSError for what is no HTTP answer, or is too long.
+    """
+    await _send_whole(sock, request)
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = await _receive_some(sock)
+        data += more
+        if not more or len(data) > _MAX_HEAD_BYTES:
+            raise OSError("the connection ended" if not more else "an answer without an end")
+    head, _, rest = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, status = first.partition(" ")
+    if not version.startswith("HTTP/1.") or not status[:3].isdigit():
+        raise OSError("what answers speaks no HTTP")
+    pairs = (line.partition(":") for line in lines)
+    return HttpHead(int(status[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}), rest
+
+
+async def _send_whole(sock: socket.socket, data: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    while data:
+        try:
+            data = data[sock.send(data) :]
+        except (ssl.SSLWantWriteError, BlockingIOError):
+            await _wait_until(loop.add_writer, loop.remove_writer, sock)
+        except ssl.SSLWantReadError:
+            await _wait_until(loop.add_reader, loop.remove_reader, sock)
+
+
+async def _receive_some(sock: socket.socket) -> bytes:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return sock.recv(4096)
+        except (ssl.SSLWantReadError, BlockingIOError):
+            await _wait_until(loop.add_reader, loop.remove_reader, sock)
+        except ssl.SSLWantWriteError:
+            await _wait_until(loop.add_writer, loop.remove_writer, sock)
 
 
 async def _wait_until(add: Callable[..., None], remove: Callable[[int], bool], sock: socket.socket) -> None:

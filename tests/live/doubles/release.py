@@ -1,0 +1,48 @@
+"""An earlier release of Skerry in an environment of its own: from the newest tag, or the commit that a drill names."""
+
+import io
+import os
+import site
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+
+from tests import ROOT
+
+FIRST_COMMIT = "9fde26d"  # what was released before there were tags
+VARIABLE = "SKERRY_UPGRADE_FROM"
+
+
+def find_release() -> str:
+    """The tag or commit to upgrade from."""
+    if named := os.environ.get(VARIABLE):
+        return named
+    tags = subprocess.run(
+        ["git", "tag", "--sort=-creatordate"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    return tags[0] if tags else FIRST_COMMIT
+
+
+def install_release(release: str, folder: Path) -> Path:
+    """Install a release into an environment of its own, with this environment's packages; returns its Python."""
+    packed = subprocess.run(["git", "archive", release], cwd=ROOT, capture_output=True, check=False)
+    assert packed.returncode == 0, f"{release} is not in this clone (git fetch --unshallow): {packed.stderr.decode()}"
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as tar:
+        tar.extractall(folder / "source", filter="data")
+    venv.EnvBuilder(symlinks=True).create(folder / "venv")
+    packages = folder / "venv" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    (packages / "packages.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    words = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run(
+        [*words, "--target", str(packages), str(folder / "source")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    python = folder / "venv" / "bin" / "python"
+    where = subprocess.run(
+        [str(python), "-P", "-c", "import edge_agent; print(edge_agent.__file__)"], cwd=folder, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert str(packages) in where.stdout, "the old release runs, and not this tree"
+    return python
