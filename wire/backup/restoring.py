@@ -37,6 +37,7 @@ from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import create_private_file, sync_folder, write_private_file
 
 _MAX_MANIFEST_BYTES = 64 << 20
+_MAX_CONFIG_BYTES = 1 << 20
 _LOCK = "lock"
 
 
@@ -83,13 +84,19 @@ def restore_state(request: RestoreRequest, folder: Path, prepare: Preparation) -
 
 
 def read_configuration(request: RestoreRequest) -> bytes:
-    """The configuration file that a backup holds, b"" if it has none. Only its own digest is checked here."""
+    """The configuration file that a backup holds, b"" if it has none; ExitError as `restore_state` says.
+
+    Its digest is checked by the restore that follows.
+    """
+    found = b""
     with _open_archive(request) as tar:
         for entry in tar:
-            if entry.name == CONFIGURATION and entry.isreg() and entry.size <= 1 << 20:
+            if entry.name == MANIFEST:
+                _read_manifest(tar.extractfile(entry), request)
+            elif entry.name == CONFIGURATION and entry.isreg() and entry.size <= _MAX_CONFIG_BYTES:
                 file = tar.extractfile(entry)
-                return file.read() if file else b""
-    return b""
+                found = file.read() if file else b""
+    return found
 
 
 @contextmanager
