@@ -16,6 +16,7 @@ from wire.backup.commands import (
     Recipient,
     print_restored,
     read_release,
+    report_progress,
     run_backup,
     write_missing_config,
 )
@@ -77,7 +78,7 @@ def restore(
 
     Example: skerry hub restore hub.backup --config hub.toml
     """
-    request = RestoreRequest(file, BackupKind.HUB, Secrets(passphrase_file, identity), force)
+    request = RestoreRequest(file, BackupKind.HUB, Secrets(passphrase_file, identity), force, report_progress())
     wrote = config is not None and not config.exists()
     if config is not None and wrote:
         write_missing_config(config, read_configuration(request))

@@ -15,6 +15,7 @@ from wire.backup.commands import (
     Recipient,
     print_restored,
     read_release,
+    report_progress,
     run_backup,
     write_missing_config,
 )
@@ -71,7 +72,7 @@ def restore(
 
     Example: skerry agent restore cam-7.backup --config cam-7.toml
     """
-    request = RestoreRequest(file, BackupKind.AGENT, Secrets(passphrase_file, identity), force)
+    request = RestoreRequest(file, BackupKind.AGENT, Secrets(passphrase_file, identity), force, report_progress())
     wrote = config is not None and not config.exists()
     if config is not None and wrote:
         write_missing_config(config, read_configuration(request))

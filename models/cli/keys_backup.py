@@ -15,6 +15,7 @@ from wire.backup.commands import (
     Recipient,
     print_restored,
     read_release,
+    report_progress,
     run_backup,
 )
 from wire.backup.restoring import RestoreRequest, restore_state
@@ -57,7 +58,7 @@ def restore(
 
     Example: skerry keys restore ring.backup --dir ring
     """
-    request = RestoreRequest(file, BackupKind.KEYS, Secrets(passphrase_file, identity), force)
+    request = RestoreRequest(file, BackupKind.KEYS, Secrets(passphrase_file, identity), force, report_progress())
     restored = restore_state(request, folder, _prepare)
     facts = {"keys": ", ".join(sorted(path.stem for path in folder.glob("*.key")))}
     print_restored(folder, restored, facts, as_json=as_json)

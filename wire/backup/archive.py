@@ -68,6 +68,13 @@ class BackupManifest(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
+ProgressReport = Callable[[int], None]  # bytes that were copied since the last call
+
+
+def ignore_progress(_size: int) -> None:
+    """Report nothing."""
+
+
 class BackupPlan(NamedTuple):
     """What to back up. `config`: the process's file, if any; `left_out`: folders of `folder` that can be made anew."""
 
@@ -78,6 +85,7 @@ class BackupPlan(NamedTuple):
     config: Path | None = None
     left_out: tuple[str, ...] = ()
     notes: dict[str, str] = {}  # noqa: RUF012 - never changed
+    report: ProgressReport = ignore_progress
 
 
 class BackupResult(NamedTuple):
@@ -136,7 +144,7 @@ def _write_archive(file: BinaryIO, where: Path, plan: BackupPlan, seal: Seal | N
     # Nothing of a sealed backup lies in the clear elsewhere than it does already.
     scratch = plan.folder if seal else where
     with tarfile.open(fileobj=sink, mode="w|", bufsize=_BLOCK) as tar:  # type: ignore[call-overload]  # only written
-        archive = _ArchiveWriter(tar, now_ms, scratch)
+        archive = _ArchiveWriter(tar, now_ms, scratch, plan.report)
         try:
             for name in sorted(before):
                 archive.add_entry(STATE + name, plan.folder / name)
@@ -186,11 +194,12 @@ def _settled(entries: dict[str, os.stat_result]) -> dict[str, tuple[int, int, in
 class _ArchiveWriter:
     """Adds entries to a tar, and knows what it has added."""
 
-    def __init__(self, tar: tarfile.TarFile, now_ms: int, scratch: Path) -> None:
+    def __init__(self, tar: tarfile.TarFile, now_ms: int, scratch: Path, report: ProgressReport) -> None:
         self.files: dict[str, FileFacts] = {}
         self._tar = tar
         self._now_s = now_ms // 1000
         self._scratch = scratch
+        self._report = report
 
     def add_entry(self, name: str, path: Path) -> None:
         """Add a file, a database or a symbolic link. FileNotFoundError if it has gone meanwhile."""
@@ -222,7 +231,7 @@ class _ArchiveWriter:
         self.files[name] = FileFacts(0, hashlib.sha256(target.encode()).hexdigest(), 0o777, target)
 
     def _add_stream(self, name: str, file: BinaryIO, size: int, mode: int) -> None:
-        counted = _HashingReader(file, size)
+        counted = _HashingReader(file, size, self._report)
         self._tar.addfile(self._entry(name, size, mode), counted)  # type: ignore[arg-type]  # it reads, no more
         if counted.left:
             raise _UnsettledError  # it was cut while it was copied
@@ -248,8 +257,9 @@ class _ArchiveWriter:
 class _HashingReader:
     """Reads `size` bytes of a file, from its beginning, and hashes them."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
+    def __init__(self, file: BinaryIO, size: int, report: ProgressReport) -> None:
         file.seek(0)
+        self._report = report
         self._file = file
         self.left = size
         self.hash = hashlib.sha256()
@@ -258,6 +268,7 @@ class _HashingReader:
         data = self._file.read(min(size, self.left))
         self.left -= len(data)
         self.hash.update(data)
+        self._report(len(data))
         return data
 
 

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from wire.backup.archive import BackupPlan, BackupResult, write_backup
+from wire.backup.archive import BackupPlan, BackupResult, ProgressReport, write_backup
 from wire.backup.restoring import RestoredState
 from wire.backup.sealing import choose_seal
 from wire.process.exit_codes import ExitCode, ExitError
 
+_SAY_EVERY_S = 2.0
 BackupFile = Annotated[Path, typer.Argument(help="The backup, one file.", show_default=False)]
 PassphraseFile = Annotated[
     Path | None,
@@ -44,7 +45,7 @@ def run_backup(
 ) -> None:
     """Write a backup and say what it is. ExitError as `write_backup` says."""
     seal = choose_seal(passphrase, recipient)
-    result = write_backup(target, plan, seal, int(time.time() * 1000))
+    result = write_backup(target, plan._replace(report=report_progress()), seal, int(time.time() * 1000))
     facts = describe_backup(target, result)
     if as_json:
         typer.echo(json.dumps({**facts, "sealed": seal is not None}))
@@ -53,6 +54,20 @@ def run_backup(
     typer.echo("sealed  yes" if seal else "sealed  no: keys are in it; keep it like a key, or seal it (--recipient)")
     for told in plan.notes.values():
         typer.echo(f"note    {told}")
+
+
+def report_progress() -> ProgressReport:
+    """Say on standard error how far a large backup is, about every two seconds."""
+    said_at, copied = time.monotonic(), 0
+
+    def report(size: int) -> None:
+        nonlocal said_at, copied
+        copied += size
+        if time.monotonic() - said_at >= _SAY_EVERY_S:
+            said_at = time.monotonic()
+            typer.echo(f"{copied / 1e6:,.0f} MB", err=True)
+
+    return report
 
 
 def describe_backup(target: Path, result: BackupResult) -> dict[str, Any]:

@@ -29,6 +29,8 @@ from wire.backup.archive import (
     BackupKind,
     BackupManifest,
     FileFacts,
+    ProgressReport,
+    ignore_progress,
     read_blocks,
 )
 from wire.backup.sealing import Secrets, open_source
@@ -48,6 +50,7 @@ class RestoreRequest(NamedTuple):
     kind: BackupKind
     opening: Secrets = Secrets()
     force: bool = False
+    report: ProgressReport = ignore_progress
 
 
 class RestoredState(NamedTuple):
@@ -143,6 +146,7 @@ def _extract(request: RestoreRequest, staged: Path) -> BackupManifest:
                 manifest = _read_manifest(tar.extractfile(entry), request)
             else:
                 written[entry.name] = _write_entry(tar, entry, staged, name)
+                request.report(entry.size)
     if manifest is None:
         raise ExitError(ExitCode.DATABASE, f"{name} is no backup, or was cut off: it has no manifest")
     for path in sorted({*written, *manifest.files}):
