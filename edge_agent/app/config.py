@@ -67,7 +67,7 @@ class ApiSection(_Section):
 
 
 class FolderSection(_Section):
-    """A watched folder of `.npy` and `.png` files; "" watches none. `data_class` "" means the agent's."""
+    """A watched folder of `.npy` files and pictures; "" watches none. `data_class` "" means the agent's."""
 
     path: str = ""
     data_class: str = Field(default="", pattern=_DATA_CLASS)

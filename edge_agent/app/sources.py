@@ -57,15 +57,17 @@ def make_feed(config: AgentConfig, agent: AnswerService, data_class: str = "") -
 def start_sources(config: AgentConfig, agent: SourcedAgent, log: JsonLog) -> dict[str, Coroutine[Any, Any, None]]:
     """The work of all sources, by name of its task; what they count appears in the agent's status."""
     tasks: dict[str, Coroutine[Any, Any, None]] = {}
+    supervisor = SourceSupervisor(log)
     folder = config.folder
     if folder.path:
-        feed = make_feed(config, agent, folder.data_class)
-        tasks["folder"] = FolderWatcher(Path(folder.path), feed, folder.every_s, log).run()
-    supervisor = SourceSupervisor(log)
+        watcher = FolderWatcher(Path(folder.path), make_feed(config, agent, folder.data_class), folder.every_s, log)
+        supervisor.show("folder", watcher.to_json)
+        tasks["folder"] = watcher.run()
     for source, feed in _make_sources(config, agent, log):
         supervisor.add(source, feed)
-    if supervisor.sources:
+    if supervisor.sources or tasks:
         agent.add_status_provider(supervisor)
+    if supervisor.sources:
         tasks["sources"] = supervisor.run()
     return tasks
 

@@ -8,9 +8,7 @@ import asyncio
 import contextlib
 import os
 import secrets
-import stat
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,10 @@ import msgspec
 from edge_agent.api.service import make_answer_json
 from edge_agent.core.records import AnswerRecord, AnswerSource, DisabledError, Sample
 from edge_agent.sources.corrections import MAX_OWED, OwedCorrections
-from edge_agent.sources.feed import SampleFeed
-from edge_agent.sources.image_files import SAMPLE_SUFFIXES, limit_file_bytes, parse_sample_file
-from models.bundle.manifest import InputSpec
-from models.runtime.runner import Sample as SampleArray
-from models.runtime.runner import SampleError, check_values
+from edge_agent.sources.counts import DropReason, SourceCounts, SourceState
+from edge_agent.sources.feed import PreparationError, SampleFeed
+from edge_agent.sources.files import FILE_SUFFIXES, read_sample_file
+from models.runtime.runner import SampleError
 from wire.process.logging import JsonLog, describe_error
 from wire.process.tracing import begin_trace
 
@@ -47,6 +44,8 @@ class FolderWatcher:
         self._feed = feed
         self._every_s = every_s
         self._log = log
+        self._counts = SourceCounts()
+        self._usable = True
         self._seen: dict[str, tuple[int, int]] = {}
         self._told: dict[str, tuple[str, dict[str, Any], AnswerRecord | None]] = {}
         self._owed = OwedCorrections(feed.service)
@@ -69,9 +68,24 @@ class FolderWatcher:
                     await self.restore_owed()
                 restored = True
                 await self.scan_once()
+                self._usable = True
             except OSError:
+                self._usable = False
                 self._log.warning("folder_unusable")
             await asyncio.sleep(self._every_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """The folder's entry in the status."""
+        state = SourceState.UP if self._usable else SourceState.AWAY
+        return {"state": state.value, "error": "" if self._usable else "folder_unusable", **self._counts.to_json()}
+
+    def _count(self, reason: DropReason | None) -> None:
+        """Count a file that was answered (None), or that was not, and why."""
+        self._counts.received += 1
+        if reason is None:
+            self._counts.answered += 1
+        else:
+            self._counts.drop(reason)
 
     async def restore_owed(self) -> None:
         """Expect the corrections of answers in `done/` that have none yet, and take those that came meanwhile."""
@@ -111,7 +125,7 @@ class FolderWatcher:
         found: dict[str, tuple[int, int]] = {}
         with os.scandir(self._path) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or not entry.name.lower().endswith(SAMPLE_SUFFIXES):
+                if entry.name.startswith(".") or not entry.name.lower().endswith(FILE_SUFFIXES):
                     continue
                 facts = entry.stat(follow_symlinks=False)
                 found[entry.name] = (facts.st_mtime_ns, facts.st_size)
@@ -141,17 +155,20 @@ class FolderWatcher:
         """
         name = _printable_name(file)
         try:
-            x = self._feed.parse_sample(partial(_read_sample_file, file))
+            x = self._feed.parse_sample(await read_sample_file(file, self._feed))
             record = await self._feed.service.infer(
                 Sample(x, self._feed.data_class, begin_trace(secrets.token_hex(16)))
             )
         except DisabledError:
             return None
         except SampleError as error:
+            self._count(DropReason.UNPREPARED if isinstance(error, PreparationError) else DropReason.UNFIT)
             return "failed", {"file": name, "error": str(error)}, None
         except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the next file has its turn
+            self._count(DropReason.DEFECT)
             self._log.error("sample_defect", error=describe_error(error))
             return "failed", {"file": name, "error": f"defect: {type(error).__name__}"}, None
+        self._count(None)
         return "done", {"file": name, **make_answer_json(record, self._feed.service.manifest)}, record
 
     def _move_file(self, file: Path, where: str, result: dict[str, Any], answer: AnswerRecord | None) -> None:
@@ -218,13 +235,6 @@ def _find_uncorrected(done: Path) -> list[tuple[Path, str]]:
     return found
 
 
-def _read_sample_file(file: Path, spec: InputSpec) -> SampleArray:
-    """The sample in a file, for this input. SampleError if it does not fit it."""
-    x = parse_sample_file(file.name, _read_plain_file(file, limit_file_bytes(spec)), spec)
-    check_values(x, spec)
-    return x
-
-
 def _shorten_name(file: Path) -> str:
     """The name of a file, its stem cut where a number and the longest suffix of ours would make it too long a name."""
     stem, suffix = os.fsencode(file.stem), os.fsencode(file.suffix)
@@ -238,19 +248,3 @@ def _find_free_path(path: Path) -> Path:
         count += 1
         free = path.with_name(f"{path.stem}.{count}{path.suffix}")
     return free
-
-
-def _read_plain_file(file: Path, max_bytes: int) -> bytes:
-    """Read a plain file. SampleError for links, pipes, devices, and for what is too large for any sample."""
-    try:
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise SampleError(f"cannot be read: {error.strerror}") from None
-    facts = os.fstat(handle)
-    if not stat.S_ISREG(facts.st_mode):
-        os.close(handle)
-        raise SampleError("is not a plain file")
-    with os.fdopen(handle, "rb") as opened:
-        if facts.st_size > max_bytes:
-            raise SampleError(f"{facts.st_size} bytes, more than any sample of this model")
-        return opened.read(max_bytes)

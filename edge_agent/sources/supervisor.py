@@ -166,6 +166,7 @@ class SourceSupervisor:
         self._pauses = pauses
         self._listen = listen
         self._sources: dict[str, SupervisedSource] = {}
+        self._others: dict[str, Callable[[], dict[str, Any]]] = {}
 
     @property
     def sources(self) -> Sequence[SupervisedSource]:
@@ -178,6 +179,10 @@ class SourceSupervisor:
             raise ValueError(f"two sources are called {source.name}")
         self._sources[source.name] = SupervisedSource(source, feed, self._log, self._listen, self._pauses)
 
+    def show(self, name: str, entry: Callable[[], dict[str, Any]]) -> None:
+        """Show a source that runs by itself, such as the watched folder, among the others."""
+        self._others[name] = entry
+
     async def run(self) -> None:
         """Run every source until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -186,12 +191,16 @@ class SourceSupervisor:
 
     def status_fields(self) -> dict[str, Any]:
         """`sources`: each source's state and counters."""
-        return {"sources": {name: source.to_json() for name, source in self._sources.items()}}
+        return {"sources": self._entries()}
+
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        supervised = {name: source.to_json() for name, source in self._sources.items()}
+        return supervised | {name: entry() for name, entry in self._others.items()}
 
     def alarms(self) -> set[str]:
         """`source_away`: a device gives nothing. `source_unfit`: the last thing it gave was no sample of this model."""
         found = set()
-        if any(source.state is SourceState.AWAY for source in self._sources.values()):
+        if any(entry["state"] == SourceState.AWAY.value for entry in self._entries().values()):
             found.add("source_away")
         if any(source.unfit for source in self._sources.values()):
             found.add("source_unfit")

@@ -1,0 +1,84 @@
+"""Reader of the files of a watched folder: samples as they are, or pictures that a preparation makes samples of.
+
+`.npy` files, and `.png` files where nobody says how pictures are prepared, are read by `image_files` as the very sample
+of the model. Other pictures are decoded by Pillow, in a thread: a large one takes half a second.
+"""
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from edge_agent.sources.feed import PreparationError, SampleFeed
+from edge_agent.sources.image_files import limit_file_bytes, parse_sample_file
+from models.bundle.manifest import InputSpec
+from models.bundle.preparation import Preparation
+from models.runtime.picture_files import MAX_PICTURE_FILE_BYTES, PICTURE_SUFFIXES, decode_picture
+from models.runtime.preparation import prepare_picture
+from models.runtime.runner import Sample as SampleArray
+from models.runtime.runner import SampleError, check_values
+
+FILE_SUFFIXES = (".npy", *PICTURE_SUFFIXES)
+_NOBODY_SAYS = (
+    'neither the bundle nor the configuration says how a picture becomes a sample: [input] with kind = "picture" does'
+)
+Parse = Callable[[InputSpec], SampleArray]
+
+
+async def read_sample_file(file: Path, feed: SampleFeed) -> Parse:
+    """What makes the sample of a file for a model's input. SampleError if the file is none, or broken.
+
+    NoModelError while there is no model, PreparationError where `[input]` and bundle contradict each other.
+    """
+    suffix, preparation = file.suffix.lower(), feed.preparation
+    if suffix not in PICTURE_SUFFIXES or (suffix == ".png" and preparation is None):
+        return partial(_parse_plain, file)
+    if preparation is None:
+        raise PreparationError(_NOBODY_SAYS)
+    sample = await asyncio.to_thread(_prepare_file, file, preparation, feed.manifest.input)
+    return partial(_check_prepared, sample)
+
+
+def _parse_plain(file: Path, spec: InputSpec) -> SampleArray:
+    """The sample in a file, for this input. SampleError if it does not fit it."""
+    x = parse_sample_file(file.name, _read_plain_file(file, limit_file_bytes(spec)), spec)
+    check_values(x, spec)
+    return x
+
+
+def _prepare_file(file: Path, preparation: Preparation, spec: InputSpec) -> SampleArray:
+    try:
+        pixels = decode_picture(_read_plain_file(file, MAX_PICTURE_FILE_BYTES))
+        return prepare_picture(pixels, preparation, spec.dtype)
+    except ImportError:
+        raise SampleError("Pillow, which reads pictures, is not installed: pip install pillow") from None
+    except SampleError:
+        raise
+    except ValueError as error:
+        raise SampleError(str(error)) from None
+
+
+def _check_prepared(sample: SampleArray, spec: InputSpec) -> SampleArray:
+    """A prepared sample, if it is one of this input."""
+    if sample.shape != spec.shape:
+        raise SampleError(f"{spec.name}: shape {list(sample.shape)}, the model takes {list(spec.shape)}")
+    check_values(sample, spec)
+    return sample
+
+
+def _read_plain_file(file: Path, max_bytes: int) -> bytes:
+    """Read a plain file. SampleError for links, pipes, devices, and for what is too large for any sample."""
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise SampleError(f"cannot be read: {error.strerror}") from None
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
+        os.close(handle)
+        raise SampleError("is not a plain file")
+    with os.fdopen(handle, "rb") as opened:
+        if facts.st_size > max_bytes:
+            raise SampleError(f"{facts.st_size} bytes, more than any sample of this model")
+        return opened.read(max_bytes)
