@@ -196,6 +196,15 @@ def encode_preparation(preparation: Preparation) -> bytes:
     return msgspec.json.encode(read_back, order="sorted")
 
 
+def decode_preparation(text: str | bytes) -> Preparation:
+    """The preparation of its canonical JSON. ValueError as `parse_preparation`."""
+    try:
+        values = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+    return parse_preparation(values)
+
+
 def digest_preparation(preparation: Preparation) -> str:
     """SHA-256 (hex) of the canonical form: two samples are comparable only where this is the same."""
     return sha256(encode_preparation(preparation)).hexdigest()

@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
 DataFrom = Annotated[
-    str, typer.Option("--data", metavar="PKG:FUNCTION", help="Returns the samples.", show_default=False)
+    str,
+    typer.Option(
+        "--data",
+        metavar="PKG:FUNCTION",
+        help="Returns the samples; or pictures:FOLDER, one a label.",
+        show_default=False,
+    ),
 ]
 DeviceClass = Annotated[str, typer.Option("--class", metavar="NAME", help="Device class that the threshold is for.")]
 Target = Annotated[
@@ -148,7 +154,7 @@ def _recalibrate_bundle(bundle: Bundle, where: str, wish: "ForgeSpec", risk_of: 
         raise ExitError(ExitCode.USAGE, f"--risk-of {risk_of}: one of {', '.join(RiskKind)}")
     _check_shares(wish)
     try:
-        data = load_data(where, Path.cwd())
+        data = load_data(where, Path.cwd(), bundle.manifest.preparation, bundle.manifest.labels)
     except ForgeError as error:
         raise ExitError(ExitCode.SAMPLE, str(error)) from None
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())

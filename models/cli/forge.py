@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from models.bundle.bundle import Bundle
+from models.bundle.preparation import Preparation, encode_preparation
 from models.cli.flags import accepts_flags
 from models.cli.forge_result import print_measured, print_result
+from models.cli.input_file import read_preparation
 from models.cli.progress import stage_progress
 from models.forge.data.types import ForgeError
 from models.forge.spec import MAX_THREADS, Effort, ForgeInputs, ForgeSpec, validate_spec
@@ -51,7 +53,16 @@ _Model = typer.Argument(
     help="Returns your torch model, or is one; or hf:FOLDER, a Hugging Face checkpoint.",
     show_default=False,
 )
-_Data = typer.Option("--data", metavar=_FUNCTION, help="Returns (x, y), (x, y, labels) or a Data.", show_default=False)
+_Data = typer.Option(
+    "--data",
+    metavar=_FUNCTION,
+    help="Returns (x, y), (x, y, labels) or a Data; or pictures:FOLDER, a folder of pictures for each label.",
+    show_default=False,
+)
+_Input = _flag_option(
+    "TOML file with [input]: how a picture becomes a sample. It goes into the bundle, and devices do the same.",
+    metavar="FILE",
+)
 _Out = typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write the bundle to.", show_default=False)
 _Small = _flag_option("Your own small model as the device's answer, instead of a learned one.", metavar=_FUNCTION)
 _Augment = _flag_option("(samples, torch generator) -> samples: augmentation of training samples.", metavar=_FUNCTION)
@@ -113,6 +124,7 @@ class ForgeFlags:
     ] = 1
     edge_model: Annotated[str, _Small] = ""
     augment: Annotated[str, _Augment] = ""
+    input: Annotated[Path | None, _Input] = None
     cut: Annotated[str, _Cut] = ""
     path: Annotated[str, _Path] = ""
     max_bytes: Annotated[int | None, _Bytes] = None
@@ -148,8 +160,15 @@ class ForgeFlags:
         own = {field.name for field in fields(self)}
         given = {field.name: getattr(self, field.name) for field in fields(ForgeSpec) if field.name in own}
         return ForgeSpec(
-            **given | {"name": self.name or _derive_name(self.out), "threads": self.threads or _count_processors()}
+            **given
+            | {"name": self.name or _derive_name(self.out), "threads": self.threads or _count_processors()}
+            | {"preparation": encode_preparation(self.preparation).decode() if self.preparation else ""}
         )
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """How pictures become samples, from the file of `--input`; ForgeError if it cannot be used."""
+        return read_preparation(self.input) if self.input else None
 
     @property
     def cache_folder(self) -> Path | None:
@@ -207,7 +226,7 @@ def run_forge(flags: ForgeFlags) -> Bundle:
         with translate_errors(ExitCode.MODEL):
             model, aids = _load_inputs(flags)
         with translate_errors(ExitCode.SAMPLE):
-            data = _load_samples(flags.data)
+            data = _load_samples(flags)
         tell("loading", 1.0)
         with translate_errors(ExitCode.MODEL):
             return forged(model, data, flags.forge_spec, flags.out, tell, aids=aids)
@@ -224,11 +243,11 @@ def _load_inputs(flags: ForgeFlags) -> "tuple[nn.Module, ForgeInputs]":
     return load_model(flags.model, here), added
 
 
-def _load_samples(where: str) -> "Data":
+def _load_samples(flags: ForgeFlags) -> "Data":
     """Load the user's samples."""
     from models.forge.pipeline.loading import load_data  # noqa: PLC0415 - see `run_forge`
 
-    return load_data(where, Path.cwd())
+    return load_data(flags.data, Path.cwd(), flags.preparation)
 
 
 @contextmanager

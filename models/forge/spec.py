@@ -62,6 +62,8 @@ class ForgeSpec:
       at
       least this accuracy of the pair; keep at most this share of wrong answers on the device, with probability
       `confidence`. `false_alarm`: share of in-scope samples that may be called novel.
+    - `preparation`: how a picture becomes a sample, as canonical JSON (`encode_preparation`), for the manifest; "" for
+      samples that are made elsewhere.
     - `seed`: of every random choice; `threads`: of torch and ONNX Runtime.
     """
 
@@ -86,6 +88,7 @@ class ForgeSpec:
     confidence: float = 0.95
     false_alarm: float = 0.05
     effort: Effort = Effort.NORMAL
+    preparation: str = ""
     seed: int = 11
     threads: int = 1
 
@@ -162,7 +165,9 @@ _EXCLUDED_PATHS = (
     *("cli", "huggingface", "signing", "update", "sharding", "zoo", "forge/report", "forge/text", "forge/timing.py"),
     *("forge/data/digits.py", "forge/evaluation/recalibrate.py", "forge/leakage/remeasure.py"),
     *("forge/pipeline/cut_listing.py", "forge/pipeline/demo.py", "graph/precision.py"),
-    *("bundle/archive.py", "bundle/text_part.py", "bundle/thresholds.py", "runtime/text.py", "runtime/transforms.py"),
+    *("bundle/preparation.py", "runtime/preparation.py", "runtime/resampling.py", "runtime/picture_files.py"),
+    *("forge/pipeline/pictures.py", "bundle/archive.py"),
+    *("bundle/text_part.py", "bundle/thresholds.py", "runtime/text.py", "runtime/transforms.py"),
     *("verification/compatibility.py", "verification/sandbox.py", "verification/sandbox_child.py"),
 )
 _DIGESTED_PACKAGES = (

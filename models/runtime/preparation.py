@@ -96,6 +96,12 @@ def _inner_size(rows: int, columns: int, height: int, width: int) -> tuple[int, 
     return height, min(width, max(1, (columns * height + rows // 2) // rows))
 
 
+def prepared_range(preparation: PicturePreparation) -> tuple[float, float]:
+    """Lowest and highest number that a prepared sample of float32 can hold."""
+    tables = _value_tables(preparation, TensorDType.FP32)
+    return float(min(table.min() for table in tables)), float(max(table.max() for table in tables))
+
+
 def _scale(pixels: Pixels, preparation: PicturePreparation, dtype: TensorDType) -> npt.NDArray[Any]:
     """The model's numbers, looked up for each of the 256 values and each channel."""
     tables = _value_tables(preparation, dtype)

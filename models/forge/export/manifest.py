@@ -15,6 +15,9 @@ import torch
 from torch import fx
 
 from models.bundle.manifest import InputSpec, PipelineStage
+from models.bundle.preparation import decode_preparation, preparation_shape
+from models.forge.data.types import ForgeError
+from models.runtime.preparation import prepared_range
 from wire.protocol.codec import encode_wire_message, pad_plaintext
 from wire.protocol.messages import Escalation, FieldSpec, ModelRef, SensitivityLevel, Tensor, TensorDType
 
@@ -71,6 +74,23 @@ def build_input_spec(parts: Sequence[npt.NDArray[Any]], rows: int = 0) -> InputS
     elif rows:
         low, high = 0.0, float(rows - 1)
     return InputSpec(INPUT, dtype, first.shape[1:], low, max(high, low + 1.0))
+
+
+def check_prepared_input(spec: InputSpec, preparation: str) -> InputSpec:
+    """The input with room for every number that the preparation (canonical JSON, "" for none) can make.
+
+    Raises ForgeError if it makes samples of another shape than the data has, or the data has other numbers.
+    """
+    if not preparation:
+        return spec
+    made = decode_preparation(preparation)
+    shape, (low, high) = preparation_shape(made), prepared_range(made)
+    if shape != spec.shape or spec.dtype is not TensorDType.FP32:
+        raise ForgeError(
+            f"--input: it makes float32 {list(shape)}, the data has {spec.dtype} {list(spec.shape)} a sample:"
+            " prepare the data with it too"
+        )
+    return msgspec.structs.replace(spec, low=min(spec.low, low), high=max(spec.high, high))
 
 
 _DTYPES = {

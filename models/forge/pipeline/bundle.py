@@ -29,6 +29,7 @@ from models.bundle.manifest import (
     Provenance,
     TargetPlatform,
 )
+from models.bundle.preparation import decode_preparation
 from models.bundle.version import write_version
 from models.forge.evaluation.shipped import run_edge_graph
 from models.forge.export.manifest import FEATURE, find_stages
@@ -71,6 +72,7 @@ def write_forged_bundle(
         labels=found.data.labels,
         outputs=len(found.data.labels) or found.traced.outputs,
         input=found.spec,
+        preparation=decode_preparation(asked.wish.preparation) if asked.wish.preparation else None,
         features=(made.feature,),
         cut=made.cut.name,
         codec=way.name,

@@ -19,7 +19,7 @@ from models.bundle.bundle import Bundle
 from models.forge.cache import StageCache, digest_parts
 from models.forge.data.coerce import coerce_data
 from models.forge.data.types import DataPart
-from models.forge.export.manifest import build_input_spec, vocabulary_size
+from models.forge.export.manifest import build_input_spec, check_prepared_input, vocabulary_size
 from models.forge.leakage.measure import attack_cuts
 from models.forge.partition import cost
 from models.forge.partition.cost import decode_costs, encode_costs
@@ -122,7 +122,16 @@ class _ForgeRun:
         spec = build_input_spec(
             [part.x[0] for part in (data.training, data.calibration, data.heldout)], vocabulary_size(traced.gm)
         )
-        key = digest_parts(recipe_digest(), weights, numbers, traced.gm.code, self._wish.seed, self._wish.threads)
+        spec = check_prepared_input(spec, self._wish.preparation)
+        key = digest_parts(
+            recipe_digest(),
+            weights,
+            numbers,
+            traced.gm.code,
+            self._wish.seed,
+            self._wish.threads,
+            self._wish.preparation,
+        )
         self._record_progress("cutting", 1.0)
         return PreparedModel(data, traced, cuts, spec, numbers, weights, key)
 

@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from models.bundle.preparation import Preparation
 from models.forge.data.coerce import check_data, check_outputs, coerce_data
 from models.forge.data.packing import PackedInputs, pack_inputs
 from models.forge.data.types import Data, ForgeError
 from models.forge.partition.trace import TracedModel, check_finite_weights, wrap_user_errors
+from models.forge.pipeline.pictures import PICTURES_PREFIX, load_pictures
 
 __all__ = [
     "PackedInputs",
@@ -58,14 +60,19 @@ def _load_checkpoint(path: Path) -> nn.Module:
     return load_network(read_checkpoint(path))
 
 
-def load_data(where: str, folder: Path) -> Data:
+def load_data(where: str, folder: Path, preparation: Preparation | None = None, labels: tuple[str, ...] = ()) -> Data:
     """Import and call `pkg.mod:function` in `folder`; returns its samples as validated `Data`.
+
+    `pictures:PATH` are the pictures at that path, a folder for each label, as `preparation` makes samples of them;
+    `labels`: the model's, where there is one already.
 
     Accepted: a `Data` (or anything with training, calibration and heldout), or `(x, y)`, `(x, y, labels)`,
     `(x, y, labels, sensitive)`, `(x, y, labels, sensitive, groups)`, which a fixed seed splits 70 : 15 : 15, whole
     groups (patients, users, machines) at a time. `x`: an array `[n, ...]` or one per input;
     numpy, torch or nested lists. `y`: whole numbers or names = a classifier, floating point = a regressor.
     """
+    if where.startswith(PICTURES_PREFIX):
+        return check_data(load_pictures(folder / where.removeprefix(PICTURES_PREFIX), preparation, labels))
     function = _resolve_name(where, folder)
     with wrap_user_errors(f"{where}: it raised an error", "call it in Python without arguments first"):
         given = function() if callable(function) else function
