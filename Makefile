@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs live live-llm check client-types lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
+.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs live live-llm check client-types lint docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -145,6 +145,9 @@ bench-console: setup ## the console in Chromium with 10,000 devices, and from a 
 bench-soak: setup ## a day of faults in virtual time, and an hour of them live, whose memory and descriptors are judged (70 minutes)
 	@.venv/bin/skerry sim run soak $(ARGS)
 	@.venv/bin/skerry sim live soak --minutes 60 $(ARGS)
+
+bench-sources: setup ## what a camera costs over a real RTSP server, a still and a moving scene
+	@$(python) -m benchmarks sources $(ARGS)
 
 bench-sim: setup ## the simulator's figures: steady and million in virtual time, live agents on this machine
 	@$(python) -m benchmarks sim $(ARGS)

@@ -14,7 +14,7 @@ from pathlib import Path
 from edge_agent.sources.feed import PreparationError, SampleFeed
 from edge_agent.sources.image_files import limit_file_bytes, parse_sample_file
 from models.bundle.manifest import InputSpec
-from models.bundle.preparation import Preparation
+from models.bundle.preparation import PicturePreparation
 from models.runtime.picture_files import MAX_PICTURE_FILE_BYTES, PICTURE_SUFFIXES, decode_picture
 from models.runtime.preparation import prepare_picture
 from models.runtime.runner import Sample as SampleArray
@@ -35,7 +35,7 @@ async def read_sample_file(file: Path, feed: SampleFeed) -> Parse:
     suffix, preparation = file.suffix.lower(), feed.preparation
     if suffix not in PICTURE_SUFFIXES or (suffix == ".png" and preparation is None):
         return partial(_parse_plain, file)
-    if preparation is None:
+    if not isinstance(preparation, PicturePreparation):
         raise PreparationError(_NOBODY_SAYS)
     sample = await asyncio.to_thread(_prepare_file, file, preparation, feed.manifest.input)
     return partial(_check_prepared, sample)
@@ -48,7 +48,7 @@ def _parse_plain(file: Path, spec: InputSpec) -> SampleArray:
     return x
 
 
-def _prepare_file(file: Path, preparation: Preparation, spec: InputSpec) -> SampleArray:
+def _prepare_file(file: Path, preparation: PicturePreparation, spec: InputSpec) -> SampleArray:
     try:
         pixels = decode_picture(_read_plain_file(file, MAX_PICTURE_FILE_BYTES))
         return prepare_picture(pixels, preparation, spec.dtype)

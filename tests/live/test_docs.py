@@ -19,7 +19,7 @@ from tests.blocks import PAGES, Block, command, environment, execute, inline_com
 SERVE_TIMEOUT_S = 400.0  # forging the reference model on a busy machine
 BLOCK_TIMEOUT_S = 400.0
 HEAVY_PAGES = {"forge.md", "projects.md", "rollout.md"}  # forges bundles; a rollout with soaks, twice
-OWN_TESTS = {"two-machines.md"}  # test_two_machines.py
+OWN_TESTS = {"two-machines.md", "cameras.md"}  # test_two_machines.py, cameras/test_rtsp.py
 LIVE_PAGES = [
     pytest.param(page, marks=[pytest.mark.heavy] if page.name in HEAVY_PAGES else [], id=str(page.relative_to(ROOT)))
     for page in PAGES
@@ -77,7 +77,11 @@ def wait_until_served(process: subprocess.Popen[bytes], url: str, log: Path) -> 
 
 @pytest.mark.parametrize("page", LIVE_PAGES)
 def test_blocks_run_as_a_reader_would_run_them(page, tmp_path):
-    more = ports()
+    type_blocks(page, tmp_path, ports())
+
+
+def type_blocks(page: Path, tmp_path: Path, more: dict[str, str]) -> None:
+    """Run a page's blocks in `tmp_path`, those that serve each in a terminal of its own. `more`: of the environment."""
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])  # in the README a reader is in the clone
     (tmp_path / "policies").symlink_to(ROOT / "policies")
     with ExitStack() as terminals:

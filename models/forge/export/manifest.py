@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from models.bundle.manifest import InputSpec, PipelineStage
-from models.bundle.preparation import decode_preparation, preparation_shape
+from models.bundle.preparation import PicturePreparation, decode_preparation, preparation_shape
 from models.forge.data.types import ForgeError
 from models.runtime.preparation import prepared_range
 from wire.protocol.codec import encode_wire_message, pad_plaintext
@@ -84,12 +84,15 @@ def check_prepared_input(spec: InputSpec, preparation: str) -> InputSpec:
     if not preparation:
         return spec
     made = decode_preparation(preparation)
-    shape, (low, high) = preparation_shape(made), prepared_range(made)
+    shape = preparation_shape(made)
     if shape != spec.shape or spec.dtype is not TensorDType.FP32:
         raise ForgeError(
             f"--input: it makes float32 {list(shape)}, the data has {spec.dtype} {list(spec.shape)} a sample:"
             " prepare the data with it too"
         )
+    if not isinstance(made, PicturePreparation):
+        return spec  # what a signal can be is not known beforehand: what was seen, with room
+    low, high = prepared_range(made)
     return msgspec.structs.replace(spec, low=min(spec.low, low), high=max(spec.high, high))
 
 

@@ -123,15 +123,8 @@ class _ForgeRun:
             [part.x[0] for part in (data.training, data.calibration, data.heldout)], vocabulary_size(traced.gm)
         )
         spec = check_prepared_input(spec, self._wish.preparation)
-        key = digest_parts(
-            recipe_digest(),
-            weights,
-            numbers,
-            traced.gm.code,
-            self._wish.seed,
-            self._wish.threads,
-            self._wish.preparation,
-        )
+        span, wish = f"{spec.low} {spec.high}", self._wish
+        key = digest_parts(recipe_digest(), weights, numbers, traced.gm.code, wish.seed, wish.threads, span)
         self._record_progress("cutting", 1.0)
         return PreparedModel(data, traced, cuts, spec, numbers, weights, key)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.bundle.preparation import Preparation
+from models.bundle.preparation import PicturePreparation, Preparation
 from models.forge.data.coerce import coerce_data
 from models.forge.data.types import Data, ForgeError
 from models.runtime.picture_files import MAX_PICTURE_FILE_BYTES, PICTURE_SUFFIXES, decode_picture
@@ -23,7 +23,7 @@ def load_pictures(folder: Path, preparation: Preparation | None, labels: Sequenc
     `labels`: names in the model's order; () takes those of the folders, sorted. Raises ForgeError for a folder without
     two labels, of a label that the model does not have, or with a file that cannot be read.
     """
-    if preparation is None:
+    if not isinstance(preparation, PicturePreparation):
         raise ForgeError("data: pictures: say how they become samples, with --input FILE, or forge the bundle with it")
     named = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
     if len(named) < 2:
@@ -36,7 +36,7 @@ def load_pictures(folder: Path, preparation: Preparation | None, labels: Sequenc
     return coerce_data((x, np.array([label for _, label in files], np.int64), names))
 
 
-def _read_sample(file: Path, preparation: Preparation) -> "np.typing.NDArray[np.float32]":
+def _read_sample(file: Path, preparation: PicturePreparation) -> "np.typing.NDArray[np.float32]":
     if file.suffix.lower() not in PICTURE_SUFFIXES:
         raise ForgeError(f"data: {file}: only {', '.join(PICTURE_SUFFIXES)} are read; move it elsewhere")
     try:

@@ -16,6 +16,7 @@ from tests import ROOT
 from tests.edge_agent.doubles.device import write_device
 from tests.edge_agent.doubles.videos import write_video
 from tests.live.doubles.rtsp import RtspServer
+from tests.live.test_docs import ports, type_blocks
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 PASSWORD = "s3cret camera/p@ss"
@@ -117,3 +118,9 @@ def test_a_camera_is_answered_goes_away_comes_back_and_its_password_stays_in_its
         assert "s3cret" not in text
         assert "p%40ss" not in text
     assert server.url not in json.dumps([lines, back])
+
+
+@pytest.mark.timeout(900)
+def test_the_page_about_cameras_leads_from_nothing_to_answers_and_corrections(tmp_path):
+    with RtspServer(write_video(tmp_path / "recorded.mkv", 300)) as camera:
+        type_blocks(ROOT / "docs" / "cameras.md", tmp_path, ports() | {"CAMERA": camera.url})

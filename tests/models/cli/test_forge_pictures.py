@@ -1,7 +1,6 @@
 """A folder of pictures becomes a bundle that says how its samples are made, and calibration makes them the same way."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +8,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from models.bundle.bundle import open_bundle
-from models.bundle.preparation import PictureFit, PicturePreparation
+from models.bundle.preparation import PictureChannels, PictureFit, PicturePreparation, encode_preparation
 from models.cli.models import app
-from models.runtime.onnx_runner import OnnxRunner
+from models.forge.data import digits
+from models.forge.data.types import ForgeError
+from models.forge.pipeline.loading import load_data
 from models.runtime.picture_files import decode_picture
 from models.runtime.preparation import prepare_picture
 from tests.models.conftest import KEPT
+from tests.models.conftest import forge as forge_tiny
 from wire.process.exit_codes import ExitCode, ExitError
 
 NET = """
@@ -83,24 +85,39 @@ def test_what_cannot_be_a_folder_of_pictures_is_one_line(run, home):
     assert (code, "leaf/broken.jpg" in line) == (ExitCode.SAMPLE, True)
 
 
+def test_a_folder_of_pictures_is_prepared_as_a_device_does_it(home):
+    asked = PicturePreparation(16, 20, fit=PictureFit.COVER, mean=(0.5,), std=(0.25,))
+    data = load_data("pictures:photos", home, asked)
+    assert data.labels == ("apple", "leaf")
+    made = np.concatenate([part.x[0] for part in (data.training, data.calibration, data.heldout)])
+    own = {
+        prepare_picture(decode_picture(file.read_bytes()), asked).tobytes() for file in (home / "photos").rglob("*.*g")
+    }
+    assert {sample.tobytes() for sample in made} == own
+    assert data.training.x[0].shape[1:] == (3, 16, 20)
+
+
 @pytest.mark.further
-@pytest.mark.timeout(600)
-def test_forge_calibration_and_agent_make_the_same_sample_of_a_picture(run, home):
-    done = forge(run, "--data", "pictures:photos", "--input", "input.toml")
-    assert done.exit_code == 0, done.output
-    bundle = open_bundle(home / "net-1")
-    made = bundle.manifest.preparation
-    assert made == PicturePreparation(16, 20, fit=PictureFit.COVER, mean=(0.5,), std=(0.25,))
-    assert bundle.manifest.labels == ("apple", "leaf")
-    assert (bundle.manifest.input.low, bundle.manifest.input.high) <= (-2.0, 2.0)
-    runner = OnnxRunner(bundle)
-    for name in ("apple/0.jpg", "leaf/1.png"):
-        pixels = decode_picture((home / "photos" / name).read_bytes())
-        runner.infer_one(prepare_picture(pixels, made))  # within the range of the manifest
-    told = run("calibrate", "net-1", "--data", "pictures:photos", "--max-share", "0.2", "--json")
+@pytest.mark.timeout(900)
+def test_a_bundle_says_how_its_samples_were_made_and_calibration_reads_pictures_so(run, home):
+    grey = PicturePreparation(8, 8, channels=PictureChannels.GREY)
+    forge_tiny(home / "tiny-3", kept=True, preparation=encode_preparation(grey).decode())
+    bundle = open_bundle(home / "tiny-3")
+    assert bundle.manifest.preparation == grey
+    x, y = digits.load_training()
+    for number, (sample, label) in enumerate(zip(x[:300, 0], y[:300], strict=True)):
+        folder = home / "digits" / str(label)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.rint(sample * 255).astype(np.uint8)).save(folder / f"{number}.png")
+    told = run("calibrate", "tiny-3", "--data", "pictures:digits", "--max-share", "0.2", "--json")
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout)["threshold"] >= 0
-    (home / "photos" / "stone").mkdir()
-    code, line = refusal(run("calibrate", "net-1", "--data", "pictures:photos", "--max-share", "0.2"))
-    (home / "photos" / "stone").rmdir()
-    assert (code, "'stone' is no label" in line) == (ExitCode.SAMPLE, True)
+    (home / "digits" / "ten").mkdir()
+    code, line = refusal(run("calibrate", "tiny-3", "--data", "pictures:digits", "--max-share", "0.2"))
+    assert (code, "'ten' is no label" in line) == (ExitCode.SAMPLE, True)
+
+
+def test_a_preparation_that_makes_other_samples_than_the_data_has_is_refused(home):
+    wide = PicturePreparation(9, 8, channels=PictureChannels.GREY)
+    with pytest.raises(ForgeError, match=r"it makes float32 \[1, 9, 8\], the data has FP32 \[1, 8, 8\]"):
+        forge_tiny(home / "wide", preparation=encode_preparation(wide).decode())
