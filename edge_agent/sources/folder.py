@@ -9,8 +9,9 @@ import contextlib
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,16 +21,26 @@ from edge_agent.sources.corrections import MAX_OWED, OwedCorrections
 from edge_agent.sources.counts import DropReason, SourceCounts, SourceState
 from edge_agent.sources.feed import PreparationError, SampleFeed
 from edge_agent.sources.files import FILE_SUFFIXES, read_sample_file
+from models.bundle.manifest import InputSpec
+from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError
 from wire.process.logging import JsonLog, describe_error
 from wire.process.tracing import begin_trace
 
 MAX_FILES_PER_SCAN = 64  # in one scan of the folder
 _MAX_NAME_BYTES = 255  # of one file name, on every file system that counts bytes
-_NUMBER_BYTES = 8  # for the number that a second file of one name gets
+_NUMBER_BYTES = 14  # for the numbers that a second file of one name gets, and each of its samples
 _RESULT_SUFFIX = ".json"
 _CORRECTION_SUFFIX = ".correction.json"
 _OWED_S = 8 * 86_400.0  # longer than any question stays open; corrections of older answers are not looked for
+
+
+class _FileAnswer(NamedTuple):
+    """The folder that a file goes to, a result for each of its samples, and the answers if it has any."""
+
+    where: str
+    results: list[dict[str, Any]]
+    answers: list[AnswerRecord]
 
 
 class FolderWatcher:
@@ -47,7 +58,7 @@ class FolderWatcher:
         self._counts = SourceCounts()
         self._usable = True
         self._seen: dict[str, tuple[int, int]] = {}
-        self._told: dict[str, tuple[str, dict[str, Any], AnswerRecord | None]] = {}
+        self._told: dict[str, _FileAnswer] = {}
         self._owed = OwedCorrections(feed.service)
         self._corrections: list[tuple[Path, dict[str, Any]]] = []  # to be written by the next scan
 
@@ -148,40 +159,51 @@ class FolderWatcher:
         self._move_file(file, *told)
         del self._told[file.name]
 
-    async def _answer_file(self, file: Path) -> tuple[str, dict[str, Any], AnswerRecord | None] | None:
-        """The folder that the file goes to, its result, and its answer if any; None while nothing is answered.
+    async def _answer_file(self, file: Path) -> _FileAnswer | None:
+        """The folder that the file goes to, its results, and its answers if any; None while nothing is answered.
 
         Rule: whatever a file holds, it ends in `failed/` and never the process, which would meet it again at its start.
         """
         name = _printable_name(file)
         try:
-            x = self._feed.parse_sample(await read_sample_file(file, self._feed))
-            record = await self._feed.service.infer(
-                Sample(x, self._feed.data_class, begin_trace(secrets.token_hex(16)))
-            )
+            records = [await self._answer_sample(parse) for parse in await read_sample_file(file, self._feed)]
         except DisabledError:
             return None
         except SampleError as error:
             self._count(DropReason.UNPREPARED if isinstance(error, PreparationError) else DropReason.UNFIT)
-            return "failed", {"file": name, "error": str(error)}, None
+            return _FileAnswer("failed", [{"file": name, "error": str(error)}], [])
         except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the next file has its turn
             self._count(DropReason.DEFECT)
             self._log.error("sample_defect", error=describe_error(error))
-            return "failed", {"file": name, "error": f"defect: {type(error).__name__}"}, None
-        self._count(None)
-        return "done", {"file": name, **make_answer_json(record, self._feed.service.manifest)}, record
+            return _FileAnswer("failed", [{"file": name, "error": f"defect: {type(error).__name__}"}], [])
+        for _ in records:
+            self._count(None)
+        manifest = self._feed.service.manifest
+        return _FileAnswer(
+            "done", [{"file": name, **make_answer_json(record, manifest)} for record in records], records
+        )
 
-    def _move_file(self, file: Path, where: str, result: dict[str, Any], answer: AnswerRecord | None) -> None:
-        """Write the result first: a file in `done/` always has its answer beside it.
+    async def _answer_sample(self, parse: Callable[[InputSpec], SampleArray]) -> AnswerRecord:
+        x = self._feed.parse_sample(parse)
+        trace = begin_trace(secrets.token_hex(16))
+        return await self._feed.service.infer(Sample(x, self._feed.data_class, trace))
 
-        An older file of that name is kept.
+    def _move_file(self, file: Path, where: str, results: list[dict[str, Any]], answers: list[AnswerRecord]) -> None:
+        """Write the results first: a file in `done/` always has its answers beside it.
+
+        Those of a file of several samples are numbered: NAME.1.json. An older file of that name is kept.
         """
         target = _find_free_path(file.parent / where / _shorten_name(file))
-        _write_json(target.with_name(target.name + _RESULT_SUFFIX), result)
+        count = len(results)
+        names = [
+            target.with_name(f"{target.name}.{place}" if count > 1 else target.name) for place in range(1, count + 1)
+        ]
+        for name, result in zip(names, results, strict=True):
+            _write_json(name.with_name(name.name + _RESULT_SUFFIX), result)
         file.rename(target)
         self._seen.pop(file.name, None)
-        if answer is not None:
-            self._expect_correction(answer, target)
+        for name, answer in zip(names, answers, strict=False):
+            self._expect_correction(answer, name)
 
     def _expect_correction(self, answer: AnswerRecord, target: Path) -> None:
         """Have the correction of the answer to `target`, a file in `done/`, written by the scan after it came."""

@@ -39,14 +39,15 @@ def prepare_sound(
     if dtype is not TensorDType.FP32:
         raise ValueError(f"a sound cannot become {dtype}")
     bands = np.maximum(_measure_power(sound, p) @ mel_filters(p).T, p.floor)  # [frames, mels]
-    levels = {SoundLog.LN: np.log, SoundLog.LOG10: np.log10, SoundLog.DB: _decibel}[p.log](bands)
-    values = ((levels - p.mean) / p.std).astype(np.float32)
+    values: npt.NDArray[Any] = ((_take_log(bands, p.log) - p.mean) / p.std).astype(np.float32)
     values = values if p.order is SoundOrder.TM else values.T
     return np.ascontiguousarray(values[None] if p.order is SoundOrder.CMT else values)
 
 
-def _decibel(power: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.asarray(10 * np.log10(power))
+def _take_log(power: npt.NDArray[np.float64], log: SoundLog) -> npt.NDArray[np.float64]:
+    if log is SoundLog.LN:
+        return np.asarray(np.log(power))
+    return np.asarray(np.log10(power) * (10 if log is SoundLog.DB else 1))
 
 
 def _measure_power(sound: Sound, p: SoundPreparation) -> npt.NDArray[np.float64]:
