@@ -30,6 +30,7 @@ _SECRET_KEY = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/@\s\"']+@", re.IGNORECASE)
+_URL_PATH = re.compile(r"""^(?P<head>\s*["']?url["']?\s*[=:]\s*["']https?://[^/"']+/)[^"']+""", re.MULTILINE)
 _BEARER = re.compile(r"(?P<word>bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 _OWN_SECRETS = re.compile(
     r"skerry1:[\w=.:-]+|sk-[\w-]{8,}|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*-----", re.DOTALL
@@ -44,10 +45,11 @@ class SupportFile(NamedTuple):
 
 
 def redact(text: str) -> str:
-    """A text without what could be a secret: values of keys that are called so, users of URLs, invites, keys."""
+    """A text without what could be a secret: values of keys called so, users and paths of URLs, invites, keys."""
     text = _OWN_SECRETS.sub(REDACTED, text)
     text = _SECRET_KEY.sub(lambda found: f'{found["head"]}"{REDACTED}"{found["tail"]}', text)
     text = _URL_USER.sub(lambda found: f"{found['scheme']}{REDACTED}@", text)
+    text = _URL_PATH.sub(lambda found: f"{found['head']}{REDACTED}", text)  # a webhook's path is often its secret
     return _BEARER.sub(lambda found: f"{found['word']}{REDACTED}", text)
 
 

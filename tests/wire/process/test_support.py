@@ -88,3 +88,9 @@ def test_the_archive_is_listed_first_and_written_only_if_confirmed(tmp_path: Pat
     with pytest.raises(ExitError) as full:
         list(offer_archive(files, tmp_path / "none" / "x", lambda _: True, NOW))
     assert full.value.code is ExitCode.DISK
+
+
+def test_the_path_of_a_webhook_is_left_out_and_its_host_stays():
+    told = redact('[[output]]\nurl = "https://hooks.example/services/T0/B1/s3cr3tword"\nname = "a"\n')
+    assert "s3cr3tword" not in told
+    assert "https://hooks.example/[redacted]" in told
