@@ -105,18 +105,29 @@ def request_reload(folder: Path, read_status: Callable[[], Mapping[str, Any]]) -
     pid = read_lock_owner(folder)
     if pid is None:
         raise ExitError(ExitCode.NOT_FOUND, f"nothing runs on {folder}: its next start reads the configuration")
-    before = _read_count(read_status())
+    known = _try_status(read_status)
+    before = _read_count(known) if known is not None else -1
     try:
         os.kill(pid, signal.SIGHUP)
     except PermissionError:
         raise ExitError(ExitCode.CREDENTIALS, f"process {pid} is another user's: `systemctl reload`, as root") from None
     end = time.monotonic() + _WAIT_S
     while time.monotonic() < end:
-        found = read_status()
-        if _read_count(found) > before:
+        found = _try_status(read_status)
+        if found is not None and _read_count(found) > before:
             return dict(found[STATUS_FIELD])
         time.sleep(_POLL_S)
     raise ExitError(ExitCode.HUB, f"process {pid} did not say within {_WAIT_S:g} s how its reload ended; see its log")
+
+
+def _try_status(read_status: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The status; None while the process asks for another token than its file has: that is what a reload is for."""
+    try:
+        return read_status()
+    except ExitError as error:
+        if error.code is ExitCode.CREDENTIALS:
+            return None
+        raise
 
 
 def _read_count(status: Mapping[str, Any]) -> int:
