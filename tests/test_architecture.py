@@ -18,7 +18,7 @@ LOOPS = {
     "edge_agent/app/agent.py",
     "edge_agent/outputs/delivery.py",
     "edge_agent/outputs/supervisor.py",
-    "edge_agent/sources/folder.py",
+    "edge_agent/sources/files/folder.py",
     "edge_agent/sources/json_lines.py",
     "edge_agent/sources/supervisor.py",
     "cloud_hub/runtime/hub.py",

@@ -114,7 +114,7 @@ async def _measure_decoding(url: str) -> float:
 def _find_decoders(parent: int) -> Iterator[int]:
     for task in Path(f"/proc/{parent}/task").iterdir():
         for pid in (task / "children").read_text().split():
-            if b"camera_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"sources.cameras.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 yield int(pid)
 
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, model_validator
 
-from edge_agent.sources.camera import CameraSettings
+from edge_agent.sources.cameras.camera import CameraSettings
 from wire.process.config import ConfigSection
 
 NAME = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"

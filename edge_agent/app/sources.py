@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from edge_agent.api.service import AnswerService
 from edge_agent.app.config import AgentConfig
 from edge_agent.app.status import StatusProvider
-from edge_agent.sources.camera import Camera
+from edge_agent.sources.cameras.camera import Camera
 from edge_agent.sources.feed import PreparationError, SampleFeed, choose_preparation
-from edge_agent.sources.folder import FolderWatcher
+from edge_agent.sources.files.folder import FolderWatcher
 from edge_agent.sources.sensor import SensorSource
 from edge_agent.sources.source import SampleSource
 from edge_agent.sources.supervisor import SourceSupervisor

@@ -4,7 +4,7 @@ import pytest
 
 from edge_agent.app.config import load_config
 from edge_agent.app.sources import check_input, check_sources
-from edge_agent.sources.camera import CameraSettings, make_camera_job
+from edge_agent.sources.cameras.camera import CameraSettings, make_camera_job
 from edge_agent.sources.source import SourceError
 from models.bundle.preparation import PicturePreparation
 from models.runtime.runner import echo_manifest

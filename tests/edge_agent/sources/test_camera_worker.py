@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.sources.camera import WORKER
-from edge_agent.sources.camera_messages import (
+from edge_agent.sources.cameras.camera import WORKER
+from edge_agent.sources.cameras.messages import (
     LENGTH_BYTES,
     ROOM,
     CameraCounts,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from edge_agent.sources.feed import SampleFeed
-from edge_agent.sources.folder import FolderWatcher
-from edge_agent.sources.image_files import limit_file_bytes
+from edge_agent.sources.files.folder import FolderWatcher
+from edge_agent.sources.files.image_files import limit_file_bytes
 from edge_agent.sources.json_lines import MAX_LINE_BYTES, JsonLines, read_lines
 from tests.edge_agent.doubles.api_double import MemoryAgent
 from tests.edge_agent.sources.test_image_files import HOSTILE_NPY, npy

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sources import image_files
-from edge_agent.sources.image_files import PngError, parse_sample_file
+from edge_agent.sources.files import image_files
+from edge_agent.sources.files.image_files import PngError, parse_sample_file
 from models.bundle.manifest import InputSpec
 from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.runner import SampleError

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sources.motion import GRID, MotionGate, shrink_grey
+from edge_agent.sources.cameras.motion import GRID, MotionGate, shrink_grey
 
 
 def scene(seed: int = 0, height: int = 480, width: int = 640) -> np.ndarray:

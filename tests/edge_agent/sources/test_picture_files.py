@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from edge_agent.sources.feed import SampleFeed
-from edge_agent.sources.folder import FolderWatcher
+from edge_agent.sources.files.folder import FolderWatcher
 from models.bundle.preparation import AxisOrder, PictureChannels, PicturePreparation
 from models.runtime.picture_files import decode_picture
 from models.runtime.preparation import prepare_picture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_agent.sources.feed import SampleFeed
-from edge_agent.sources.folder import FolderWatcher
+from edge_agent.sources.files.folder import FolderWatcher
 from models.bundle.signal_preparation import SoundPreparation
 from models.runtime.sounds import prepare_sound
 from tests.edge_agent.doubles.api_double import MemoryAgent

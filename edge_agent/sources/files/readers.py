@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from edge_agent.sources.feed import PreparationError, SampleFeed
-from edge_agent.sources.image_files import limit_file_bytes, parse_sample_file
+from edge_agent.sources.files.image_files import limit_file_bytes, parse_sample_file
 from models.bundle.manifest import InputSpec
 from models.bundle.preparation import PicturePreparation
 from models.bundle.signal_preparation import SoundPreparation

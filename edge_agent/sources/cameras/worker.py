@@ -19,7 +19,7 @@ import av.error
 import msgspec
 import numpy as np
 
-from edge_agent.sources.camera_messages import (
+from edge_agent.sources.cameras.messages import (
     ROOM,
     CameraCounts,
     CameraEnd,
@@ -29,8 +29,8 @@ from edge_agent.sources.camera_messages import (
     CameraSize,
     encode_camera_message,
 )
+from edge_agent.sources.cameras.motion import Grey, MotionGate, shrink_grey
 from edge_agent.sources.counts import DropReason
-from edge_agent.sources.motion import Grey, MotionGate, shrink_grey
 from models.bundle.preparation import PicturePreparation, parse_preparation
 from models.runtime.preparation import MAX_PICTURE_PIXELS, prepare_picture
 

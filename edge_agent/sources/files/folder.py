@@ -20,7 +20,7 @@ from edge_agent.core.records import AnswerRecord, AnswerSource, DisabledError, S
 from edge_agent.sources.corrections import MAX_OWED, OwedCorrections
 from edge_agent.sources.counts import DropReason, SourceCounts, SourceState
 from edge_agent.sources.feed import PreparationError, SampleFeed
-from edge_agent.sources.files import FILE_SUFFIXES, read_sample_file
+from edge_agent.sources.files.readers import FILE_SUFFIXES, read_sample_file
 from models.bundle.manifest import InputSpec
 from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError

@@ -1,4 +1,4 @@
-"""A camera as a source of samples: RTSP, MJPEG over HTTP, or V4L2, decoded by a process of its own (`camera_worker`).
+"""A camera as a source of samples: RTSP, MJPEG over HTTP, or V4L2, decoded by a process of its own (`worker`).
 
 Rule: the newest picture wins, a still scene is answered once, and a camera that is silent has its process killed and
 started again. Nothing of the address is logged or shown.
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from edge_agent.core.records import NoModelError
-from edge_agent.sources.camera_messages import (
+from edge_agent.sources.cameras.messages import (
     LENGTH_BYTES,
     MAX_MESSAGE_BYTES,
     ROOM,
@@ -38,7 +38,7 @@ from models.runtime.runner import SampleError, check_values
 from wire.process.files import PACKAGES_FOLDER
 from wire.process.logging import JsonLog, safe_name
 
-WORKER = "edge_agent.sources.camera_worker"
+WORKER = "edge_agent.sources.cameras.worker"
 MAX_PASSWORD_BYTES = 1024
 _START_S = 10.0  # for the process to come up, beside the camera's own time
 _PROTOCOLS = {
