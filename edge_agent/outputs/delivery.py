@@ -69,6 +69,8 @@ class DeliveryError(Exception):
 class OutputTarget(Protocol):
     """What an output hands records to."""
 
+    trouble: str  # why nothing could be sent now, also while there is nothing to send; "" = it could
+
     async def run(self) -> None:
         """Keep what the target needs, such as a connection, until cancelled."""
         ...
@@ -162,12 +164,17 @@ class OutputDelivery:
         self._save()
         return event
 
+    @property
+    def trouble(self) -> str:
+        """Why nothing is taken now; "" if nothing is known to be wrong."""
+        return self.error or self._target.trouble
+
     def status_fields(self) -> dict[str, Any]:
         """What the status says of this output."""
         return {
             "kind": self._section.kind,
-            "state": "away" if self.error else "ok",
-            "error": self.error,
+            "state": "away" if self.trouble else "ok",
+            "error": self.trouble,
             "event": self._at.event,
             "sent": self.counts["sent"],
             "filtered": self.counts["filtered"],

@@ -23,6 +23,7 @@ class FolderOutput:
     """
 
     def __init__(self, section: OutputSection) -> None:
+        self.trouble = ""
         self._folder = Path(section.path)
         self._max_files = section.max_files
 
@@ -60,6 +61,7 @@ class LinesOutput:
     """Appends each record as one line; a file of `max_bytes` becomes `PATH.1`, and `keep` former ones are kept."""
 
     def __init__(self, section: OutputSection) -> None:
+        self.trouble = ""
         self._path = Path(section.path)
         self._max_bytes = section.max_bytes
         self._keep = section.keep

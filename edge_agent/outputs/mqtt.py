@@ -47,7 +47,7 @@ class MqttOutput:
         self._owner = owner
         self._transport: MqttTransport | None = None
         self._up = asyncio.Event()
-        self._error = "not connected yet"
+        self.trouble = "not connected yet"
         self._described = ""  # the model that was announced
         self._link = LinkLog(log, safe_name(f"output:{section.name}:broker"))
         self._base = f"skerry/{make_id(owner.device)}/{section.name}"
@@ -62,8 +62,8 @@ class MqttOutput:
             try:
                 await self._keep_connection()
             except (LinkLostError, ExitError) as error:
-                self._error = str(error)[:200]
-                self._link.on_failed(self._error)
+                self.trouble = str(error)[:200]
+                self._link.on_failed(self.trouble)
             attempt = 0 if loop.time() - began > _LASTED_S else attempt + 1
             pause = backoff.compute_delay(attempt, random.random(), _RETRY_BASE_S, _RETRY_CAP_S)  # noqa: S311 - jitter
             await asyncio.sleep(pause)
@@ -78,6 +78,7 @@ class MqttOutput:
                 await self._announce(transport)
             self._transport = transport
             self._up.set()
+            self.trouble = ""
             self._link.on_up()
             while True:
                 await transport.receive()  # nothing is subscribed to: it returns when the link ends
@@ -96,10 +97,10 @@ class MqttOutput:
             async with asyncio.timeout(_WAIT_S):
                 await self._up.wait()
         except TimeoutError:
-            raise DeliveryError(self._error, waited=True) from None
+            raise DeliveryError(self.trouble or "not connected", waited=True) from None
         transport = self._transport
         if transport is None:
-            raise DeliveryError(self._error)
+            raise DeliveryError(self.trouble or "not connected")
         try:
             if self._availability and self._describe_model() != self._described:
                 await self._announce(transport)

@@ -113,7 +113,7 @@ class Outputs:
         """`output_away` while the target of an output does not take anything for more than a minute."""
         now = asyncio.get_running_loop().time()
         for name, each in self._deliveries.items():
-            if not each.error:
+            if not each.trouble:
                 self._away_since.pop(name, None)
             else:
                 self._away_since.setdefault(name, now)

@@ -33,6 +33,7 @@ class WebhookOutput:
     """
 
     def __init__(self, section: OutputSection) -> None:
+        self.trouble = ""
         self._section = section
         self._session: aiohttp.ClientSession | None = None
 

@@ -43,6 +43,7 @@ class MemoryTarget:
     """Takes what it is sent, or fails as it is told."""
 
     def __init__(self) -> None:
+        self.trouble = ""
         self.taken: list[dict[str, Any]] = []
         self.fails: list[DeliveryError] = []
         self.refuses: dict[str, int] = {}

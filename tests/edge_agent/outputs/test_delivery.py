@@ -92,6 +92,14 @@ async def test_a_target_that_is_away_gets_everything_later(tmp_path: Path):
         assert (output.counts["retries"], output.error, sum(output.dropped.values())) == (5, "", 0)
 
 
+async def test_a_target_without_a_connection_is_away_also_while_there_is_nothing_to_send(tmp_path: Path):
+    target = MemoryTarget()
+    target.trouble = "no link"
+    async with delivering(BenchAgent(), target, tmp_path) as output:
+        shown = output.status_fields()
+        assert (shown["state"], shown["error"]) == ("away", "no link")
+
+
 async def test_an_error_that_comes_again_and_again_drops_those_records_alone(tmp_path: Path):
     agent, target = BenchAgent(), MemoryTarget()
     target.fails = [DeliveryError("status 500", counted=True) for _ in range(3)]
