@@ -34,7 +34,8 @@ def decode_picture(data: bytes) -> Pixels:
     try:
         with Image.open(BytesIO(data), formats=_FORMATS) as image:
             _check_size(image)
-            return _read_pixels(ImageOps.exif_transpose(image))
+            ImageOps.exif_transpose(image, in_place=True)  # without a second copy of a large picture
+            return _read_pixels(image)
     except UnidentifiedImageError:
         raise ValueError("this is no JPEG, PNG or TIFF file") from None
     except _PictureRefused as refused:
@@ -63,7 +64,7 @@ def _read_pixels(image: "Image") -> Pixels:
     if image.mode in _TRANSPARENT or "transparency" in image.info:
         image = _lay_on_white(image)
     plain = image if image.mode in ("L", "RGB") else image.convert("L" if image.mode == "1" else "RGB")
-    pixels: Pixels = np.array(plain)
+    pixels: Pixels = np.asarray(plain)
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
