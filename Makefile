@@ -146,7 +146,7 @@ bench-soak: setup ## a day of faults in virtual time, and an hour of them live, 
 	@.venv/bin/skerry sim run soak $(ARGS)
 	@.venv/bin/skerry sim live soak --minutes 60 $(ARGS)
 
-bench-sources: setup ## what a camera costs over a real RTSP server, a still and a moving scene
+bench-sources: setup ## what a camera costs over a real RTSP server, a still and a moving scene; and sensors at 1,000 messages a second
 	@$(python) -m benchmarks sources $(ARGS)
 
 bench-sim: setup ## the simulator's figures: steady and million in virtual time, live agents on this machine

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import suites
-from benchmarks.agent import camera, first_answer, flash_writes, local_answer, memory, round_trip
+from benchmarks.agent import camera, first_answer, flash_writes, local_answer, memory, round_trip, sensor_rate
 from benchmarks.harness.benchmark import Benchmark, print_figures, run_measured
 from benchmarks.harness.figures import Figure, render_markdown
 from benchmarks.harness.machine import describe_machine, read_load
@@ -58,7 +58,9 @@ SUITES = {
     "jobs": BenchmarkSuite("Jobs and capacity", "make bench-jobs", suites.JOBS_BENCHMARKS),
     "ray": BenchmarkSuite("A model over several machines", "make bench-ray", suites.RAY_BENCHMARKS),
     "console": BenchmarkSuite("The console", "make bench-console", suites.CONSOLE_BENCHMARKS),
-    "sources": BenchmarkSuite("Sources", "make bench-sources", {"camera": camera.run_benchmark}),
+    "sources": BenchmarkSuite(
+        "Sources", "make bench-sources", {"camera": camera.run_benchmark, "sensors": sensor_rate.run_benchmark}
+    ),
     "sim": BenchmarkSuite("The simulator", "make bench-sim", suites.SIM_BENCHMARKS),
     "rollout": BenchmarkSuite(
         "Rollouts", "make bench-rollout", {"fleet": run.run_benchmark, "device": crash_loop.run_benchmark}

@@ -10,7 +10,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ RATE = 1000
 CHANNELS, STEPS = 8, 8
 TOPICS = 10
 KEPT = 256
-SECONDS = 30
+SECONDS = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdigit() else 30
 LIMIT_SHARE = 50.0
 
 
@@ -58,7 +57,7 @@ def make_loads() -> tuple[SensorLoad, ...]:
     )
 
 
-async def run_benchmark(seconds: int, folder: Path, bundle: Path) -> list[Figure]:
+async def run_benchmark(folder: Path, bundle: Path, seconds: int = SECONDS) -> list[Figure]:
     """Share of a core, and messages that no counter knows."""
     figures: list[Figure] = []
     for number, load in enumerate(make_loads()):
@@ -127,4 +126,4 @@ async def _wait(config: Path, holds: Callable[[dict[str, Any]], bool]) -> dict[s
 
 
 if __name__ == "__main__":
-    sys.exit(run_alone(partial(run_benchmark, int(sys.argv[1]) if len(sys.argv) > 1 else SECONDS)))
+    sys.exit(run_alone(run_benchmark))
