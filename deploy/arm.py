@@ -14,7 +14,12 @@ from pathlib import Path
 import lock
 
 HOME = lock.ROOT / ".cache" / "arm"
-SUITE = ("tests/wire", "tests/policies", "tests/edge_agent", "-m", "not heavy and not further and not postgres")
+_FOLDERS = ("api", "core", "inference", "storage", "stories", "system")
+SUITE = (
+    *(f"tests/edge_agent/{each}" for each in _FOLDERS), "tests/wire/protocol", "tests/wire/ledger",
+    "-m", "not heavy and not further and not postgres",
+)  # fmt: skip
+_SITE = HOME / "usr/local/lib/python3.11/dist-packages"  # where Debian's Python looks, whatever its environment
 _TOOLS = ("debootstrap", "qemu-aarch64-static", "mount", "chroot")
 _HANDLER = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 # the ELF header of an executable or library for EM_AARCH64 (183), and the bits of it that count
@@ -52,16 +57,18 @@ def make_system() -> None:
 
 
 def install_packages() -> None:
-    """The agent's wheels by their hashes, and those of the tests at their locked versions."""
-    site, pins = HOME / "opt/site", HOME / "opt/pins.txt"
-    shutil.rmtree(site, ignore_errors=True)
-    site.mkdir(parents=True)
+    """The agent's wheels by their hashes, those of the tests at their locked versions, and the project."""
+    pins = HOME / "opt/pins.txt"
+    shutil.rmtree(_SITE, ignore_errors=True)
+    _SITE.mkdir(parents=True)
     tests = [each for each in lock.read_lock("dev")[1] if each.name in _TEST_PACKAGES]
     pins.write_text("".join(f"{each.name}=={each.version}\n" for each in tests), encoding="ascii")
     locked = lock.FOLDER / f"{lock.ARM}.txt"
     for more in (["--require-hashes", "-r", str(locked)], ["-r", str(pins)]):
-        words = ["install", "--quiet", "--no-deps", *lock.ARM_WORDS, "--target", str(site), *more]
+        words = ["install", "--quiet", "--no-deps", *lock.ARM_WORDS, "--target", str(_SITE), *more]
         _run(sys.executable, "-m", "pip", *words)
+    words = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(_SITE), str(lock.ROOT)]
+    _run(sys.executable, "-m", "pip", *words)
 
 
 def copy_tree() -> None:
@@ -81,8 +88,7 @@ def run_tests(words: list[str]) -> int:
     _run("mount", "-t", "proc", "proc", str(mounts[0]))
     _run("mount", "--bind", "/dev", str(mounts[1]))
     try:
-        path = "PYTHONPATH=/opt/skerry:/opt/site"
-        start = f"cd /opt/skerry && exec env {path} PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8 python3.11 -m pytest"
+        start = "cd /opt/skerry && exec env PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8 python3.11 -m pytest"
         given = ["sh", "-c", f'{start} "$@"', "pytest", *(words or SUITE), "--timeout=1800", "-n", str(os.cpu_count())]
         return subprocess.run(["chroot", str(HOME), *given], check=False).returncode
     finally:
