@@ -256,6 +256,7 @@ class WholeStatus(MemoryAgent):
         more = {"notice": 1, "policy_days_left": 3, "drift": {"level": 0.5}, "sent": sent, "budgets": budgets}
         more["energy"] = {"source": "model", "by_rule": {"base": 0.5}}
         more["trace"] = {"spans_sent": 1, "spans_lost": 0}
+        more["sources"] = {"gate": {"state": "up", "restarts": 1, "answered": 3, "dropped": {"newer": 2}}}
         more["outputs"] = {"log": {"sent": 7, "dropped": {"too_old": 2}}}
         more |= {"certificate_ends_ms": 2 * DAY_MS, "hub_time_ms": DAY_MS}
         return super().status() | more | {"alarms": ["freeze"]}

@@ -18,7 +18,9 @@ from wire.ledger.chain import EntryForm, EntryKind
 
 EPOCH = 2**62 + 5
 FORM = EntryForm({}, {}, "demo@1", "p", "hub-1", "local")
-ANSWER = "insert into answers values(null,?,?,0,?,?,3,0.5,x'90','digits@7','p',?,'open','',0,0,0,0,x'',null,null,null)"
+ANSWER = (
+    "insert into answers values(null,?,?,0,?,?,3,0.5,x'90','digits@7','p',?,'open','',0,0,0,0,x'',null,null,null,0)"
+)
 OUTCOME = "insert into outcomes values(?,?,?,?,'verdict',2000)"
 
 
