@@ -14,15 +14,15 @@ from wire.backup.commands import (
     IdentityFile,
     PassphraseFile,
     Recipient,
+    bring_configuration,
     print_restored,
-    read_release,
     report_progress,
     run_backup,
-    write_missing_config,
 )
-from wire.backup.restoring import RestoreRequest, read_configuration, restore_state
+from wire.backup.restoring import RestoreRequest, restore_state
 from wire.backup.sealing import Secrets
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.packages import read_version
 from wire.process.terminal import TYPER_SETTINGS
 
 _ON_SERVER = "database"  # the note of a hub whose databases are on a server
@@ -50,7 +50,7 @@ def backup(
         raise ExitError(ExitCode.NOT_FOUND, f"no hub has its state in {folder}")
     notes = {_ON_SERVER: "its databases are on a server and not in it: pg_dump them"} if settings.store.url else {}
     plan = BackupPlan(
-        BackupKind.HUB, settings.hub.name, read_release(), folder, config=find_config(config), left_out=_MADE_ANEW,
+        BackupKind.HUB, settings.hub.name, read_version(), folder, config=find_config(config), left_out=_MADE_ANEW,
         notes=notes,
     )  # fmt: skip
     run_backup(file, plan, passphrase_file, recipient, as_json=as_json)
@@ -79,16 +79,9 @@ def restore(
     Example: skerry hub restore hub.backup --config hub.toml
     """
     request = RestoreRequest(file, BackupKind.HUB, Secrets(passphrase_file, identity), force, report_progress())
-    wrote = config is not None and not config.exists()
-    if config is not None and wrote:
-        write_missing_config(config, read_configuration(request))
-    try:
+    with bring_configuration(config, request):
         folder = load_config(config, state).state_dir().root
         restored = restore_state(request, folder, _prepare)
-    except ExitError:
-        if config is not None and wrote:
-            config.unlink(missing_ok=True)
-        raise
     facts = {"again": "what was revoked, retired or denied since the backup", "next": "skerry hub run"}
     print_restored(folder, restored, facts, as_json=as_json)
 

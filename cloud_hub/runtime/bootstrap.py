@@ -5,7 +5,6 @@ for a real fleet.
 """
 
 import contextlib
-import importlib.metadata
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -31,6 +30,7 @@ from cloud_hub.system.state_folder import StateDir
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog
+from wire.process.packages import read_version
 
 
 class HubState(msgspec.Struct, frozen=True):
@@ -148,11 +148,3 @@ def create_demo_hub(config_file: Path, bundles: Sequence[Path], policies: Sequen
         ground = open_state(config)
         card = HubCard(config.hub.name, config.hub.region, ground.keys.hpke_public, ground.keys.signing_public)
         return create_demo_repository(ground.repository, card, bundles, policies, utc_now())
-
-
-def read_version() -> str:
-    """Return the installed version of this program, "0" in a checkout."""
-    try:
-        return importlib.metadata.version("skerry")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"

@@ -37,7 +37,7 @@ from cloud_hub.registry.sessions import BrowserSessions
 from cloud_hub.repository.publish import publish_policy
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.controller import RolloutController
-from cloud_hub.runtime.bootstrap import HubState, open_leases, open_shared_files, read_version
+from cloud_hub.runtime.bootstrap import HubState, open_leases, open_shared_files
 from cloud_hub.runtime.broker import Broker
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.runtime.engines import bundle_catalog
@@ -68,6 +68,7 @@ from cloud_hub.system.client import ApiAddress
 from policies.model.policy import Policy
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.logging import JsonLog, describe_error, safe_name
+from wire.process.packages import read_version
 from wire.process.trace_export import Tracing
 
 FILE_POLL_S = 0.5

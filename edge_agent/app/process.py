@@ -5,8 +5,6 @@ only a signal, the end of the lines or a defect ends it.
 """
 
 import asyncio
-import contextlib
-import importlib.metadata
 import signal
 from functools import partial
 from pathlib import Path
@@ -54,6 +52,7 @@ from wire.http.guards import build_tls_context, load_token
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog, safe_name
+from wire.process.packages import read_version
 from wire.transport.base import LinkLostError, Transport
 
 
@@ -357,10 +356,3 @@ async def _feed_watchdog(every_s: float) -> None:
     while True:
         notify_systemd("WATCHDOG=1")
         await asyncio.sleep(every_s)
-
-
-def read_version() -> str:
-    """The installed version of the software; "0" outside an installation."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version("skerry")
-    return "0"

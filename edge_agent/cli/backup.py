@@ -13,15 +13,15 @@ from wire.backup.commands import (
     IdentityFile,
     PassphraseFile,
     Recipient,
+    bring_configuration,
     print_restored,
-    read_release,
     report_progress,
     run_backup,
-    write_missing_config,
 )
-from wire.backup.restoring import RestoreRequest, read_configuration, restore_state
+from wire.backup.restoring import RestoreRequest, restore_state
 from wire.backup.sealing import Secrets
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.packages import read_version
 from wire.process.terminal import TYPER_SETTINGS
 
 MARKER = "agent.mark"  # says which database is the valid one: never that of a backup
@@ -46,7 +46,7 @@ def backup(
 
     folder = find_state_folder(state, config)
     name = load_identity(folder).device
-    plan = BackupPlan(BackupKind.AGENT, name, read_release(), folder, config=find_config(config), left_out=(MARKER,))
+    plan = BackupPlan(BackupKind.AGENT, name, read_version(), folder, config=find_config(config), left_out=(MARKER,))
     run_backup(file, plan, passphrase_file, recipient, as_json=as_json)
 
 
@@ -73,17 +73,10 @@ def restore(
     Example: skerry agent restore cam-7.backup --config cam-7.toml
     """
     request = RestoreRequest(file, BackupKind.AGENT, Secrets(passphrase_file, identity), force, report_progress())
-    wrote = config is not None and not config.exists()
-    if config is not None and wrote:
-        write_missing_config(config, read_configuration(request))
     waiting: list[int] = []
-    try:
+    with bring_configuration(config, request):
         folder = find_state_folder(state, config)
         restored = restore_state(request, folder, lambda staged, _: waiting.append(_prepare(staged)))
-    except ExitError:
-        if config is not None and wrote:
-            config.unlink(missing_ok=True)
-        raise
     facts = {"open": sum(waiting), "next": "start the agent; its budgets wait for the hub's word"}
     print_restored(folder, restored, facts, as_json=as_json)
 

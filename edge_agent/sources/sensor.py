@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from edge_agent.core.records import NoModelError
 from edge_agent.sources.counts import DropReason
 from edge_agent.sources.feed import PreparationError, SampleFeed
-from edge_agent.sources.sensor_payload import BinaryPayload, JsonPayload, PayloadError, spread_times
+from edge_agent.sources.sensor_payload import BinaryPayload, JsonPayload, SensorPayloadError, spread_times
 from edge_agent.sources.sensor_settings import SensorSection
 from edge_agent.sources.source import Intake, Overflow, Reading, SourceError
 from edge_agent.system.site_broker import connect_broker
@@ -90,7 +90,7 @@ class SensorSource:
             _check_size(message.payload, self._section.max_bytes)
             stream = self._find_stream(message.topic, preparation)
             windows = self._read_windows(message.payload, stream, preparation)
-        except PayloadError as error:
+        except SensorPayloadError as error:
             self._refuse(intake, DropReason.GARBLED, error.reason)
         except _RefusedError as error:
             self._refuse(intake, error.drop, error.reason)

@@ -1,6 +1,7 @@
 """Payloads of MQTT sensors: steps of several channels, and their event times, out of JSON or a binary layout. Pure.
 
-Rule: whatever a message holds, reading it gives steps or a `PayloadError` of fixed words, in bounded time and memory.
+Rule: whatever a message holds, reading it gives steps or a `SensorPayloadError` of fixed words, in bounded time and
+memory.
 """
 
 import math
@@ -35,7 +36,7 @@ _PER_SECOND = {TimeUnit.S: 1.0, TimeUnit.MS: 1e3, TimeUnit.US: 1e6, TimeUnit.NS:
 JsonPath = tuple[str | int, ...]
 
 
-class PayloadError(Exception):
+class SensorPayloadError(Exception):
     """A message that holds no steps; `reason` is a fixed word."""
 
     def __init__(self, reason: str) -> None:
@@ -94,11 +95,11 @@ class JsonPayload:
             steps = _join_columns(columns) if len(columns) == channels else _split_rows(columns, channels)
             times = () if self._time is None else self._read_times(_follow(content, self._time))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise PayloadError("no_json") from None
+            raise SensorPayloadError("no_json") from None
         except (KeyError, IndexError, TypeError):
-            raise PayloadError("path_not_there") from None
+            raise SensorPayloadError("path_not_there") from None
         except (ValueError, OverflowError):
-            raise PayloadError("no_numbers") from None
+            raise SensorPayloadError("no_numbers") from None
         return PayloadSteps(steps, times)
 
     def _read_times(self, value: Any) -> list[float]:
@@ -173,7 +174,7 @@ class BinaryPayload:
         """The steps of a message."""
         size = self._layout.size
         if not payload or len(payload) % size or len(payload) // size > MAX_STEPS_A_MESSAGE:
-            raise PayloadError("not_of_this_size")
+            raise SensorPayloadError("not_of_this_size")
         rows = list(self._layout.iter_unpack(payload))
         times: list[float] = []
         if self._time_field >= 0:
@@ -183,23 +184,23 @@ class BinaryPayload:
             flat = len(rows) == 1 and channels and not len(rows[0]) % channels
             steps = _to_steps(np.array(rows, np.float64).reshape(-1, channels) if flat else np.array(rows, np.float64))
         except ValueError:
-            raise PayloadError("no_numbers") from None
+            raise SensorPayloadError("no_numbers") from None
         if steps.shape[1] != channels:
-            raise PayloadError("other_channels")
+            raise SensorPayloadError("other_channels")
         return PayloadSteps(steps, times)
 
 
 def spread_times(given: PayloadSteps, rate_hz: float, arrived_s: float) -> Sequence[float]:
     """An event time for each step: those given, or one given or the time of arrival, and 1/`rate_hz` on for each.
 
-    PayloadError for another number of times than steps, or one that is no number.
+    SensorPayloadError for another number of times than steps, or one that is no number.
     """
     count, times = len(given.steps), given.times_s
     if len(times) == count:
         return times
     if len(times) > 1:
-        raise PayloadError("times_and_steps_differ")
+        raise SensorPayloadError("times_and_steps_differ")
     first = times[0] if times else arrived_s - (count - 1) / rate_hz
     if not math.isfinite(first):
-        raise PayloadError("no_numbers")
+        raise SensorPayloadError("no_numbers")
     return [first + place / rate_hz for place in range(count)]

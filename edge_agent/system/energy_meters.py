@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from edge_agent.system.environment import POWER_SUPPLY
+from edge_agent.system.environment import POWER_SUPPLY, read_line
 
 POWERCAP = "/sys/class/powercap"
 _JIFFIES_S = os.sysconf("SC_CLK_TCK")
@@ -87,7 +87,7 @@ class BatteryMeter:
     def _read_watts(self) -> float:
         drained = []
         with suppress(OSError):
-            drained = [each for each in sorted(self._folder.iterdir()) if _read_word(each / "status") == "Discharging"]
+            drained = [each for each in sorted(self._folder.iterdir()) if read_line(each / "status") == "Discharging"]
         if not drained:
             raise MeterError("no battery is discharging")
         return sum(map(_read_battery_watts, drained))
@@ -133,12 +133,6 @@ def _read_battery_watts(battery: Path) -> float:
     with suppress(MeterError):
         return abs(_read_number(battery / "power_now")) / 1e6
     return abs(_read_number(battery / "current_now") * _read_number(battery / "voltage_now")) / 1e12
-
-
-def _read_word(file: Path) -> str:
-    with suppress(OSError):
-        return file.read_text(encoding="ascii", errors="replace").strip()
-    return ""
 
 
 def _read_number(file: Path) -> int:

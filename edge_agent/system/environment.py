@@ -80,7 +80,7 @@ def _read_metered(a: DeviceAttributes) -> bool | None:
     """Whether the link is metered: as configured, else from the file; None if neither says."""
     if a.metered is not None or not a.metered_file:
         return a.metered
-    word = _read_line(Path(a.metered_file)).lower()
+    word = read_line(Path(a.metered_file)).lower()
     return True if word in _YES else False if word in _NO else None
 
 
@@ -96,8 +96,8 @@ def read_battery(folder: str) -> float | None:
         supplies = sorted(Path(folder).iterdir())
     except OSError:
         return None
-    kinds = {supply: _read_line(supply / "type") for supply in supplies}
-    if any(kind in _MAINS and _read_line(supply / "online") == "1" for supply, kind in kinds.items()):
+    kinds = {supply: read_line(supply / "type") for supply in supplies}
+    if any(kind in _MAINS and read_line(supply / "online") == "1" for supply, kind in kinds.items()):
         return 1.0
     charges = [_read_charge(supply) for supply, kind in kinds.items() if kind == "Battery"]
     return min(charges, default=None)
@@ -105,12 +105,12 @@ def read_battery(folder: str) -> float | None:
 
 def _read_charge(supply: Path) -> float:
     try:
-        return int(_read_line(supply / "capacity")) / 100
+        return int(read_line(supply / "capacity")) / 100
     except ValueError:
         return nan
 
 
-def _read_line(file: Path) -> str:
+def read_line(file: Path) -> str:
     """The first line of a file, at most 64 characters; "" if it cannot be read."""
     try:
         with file.open(encoding="ascii", errors="replace") as opened:

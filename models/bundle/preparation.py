@@ -50,7 +50,7 @@ class PictureChannels(StrEnum):
     GREY = "grey"
 
 
-class AxisOrder(StrEnum):
+class PictureAxes(StrEnum):
     """Order of the axes of a prepared picture: channels first, channels last, or a grey picture without that axis."""
 
     CHW = "chw"
@@ -73,7 +73,7 @@ class PicturePreparation(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     crop: tuple[float, ...] = ()
     fill: int = 0
     channels: PictureChannels = PictureChannels.RGB
-    order: AxisOrder = AxisOrder.CHW
+    order: PictureAxes = PictureAxes.CHW
     black: float = 0.0
     white: float = 1.0
     mean: tuple[float, ...] = ()
@@ -125,7 +125,7 @@ def _picture_rules(p: PicturePreparation, least: int) -> tuple[tuple[str, bool],
         ("width", least <= p.width <= MAX_SIDE),
         ("crop: left, top, right, bottom as shares 0..1", not p.crop or _is_crop(p.crop)),
         ("fill: 0..255", 0 <= p.fill <= 255),
-        ('order: "hw" has no channels: channels = "grey"', p.order is not AxisOrder.HW or p.channel_count == 1),
+        ('order: "hw" has no channels: channels = "grey"', p.order is not PictureAxes.HW or p.channel_count == 1),
         ("black, white, mean or std: a number", all(map(math.isfinite, numbers)) and p.black != p.white),
         ("mean: one number, or one a channel", len(p.mean) in {0, 1, p.channel_count}),
         ("std: one number, or one a channel", len(p.std) in {0, 1, p.channel_count}),
@@ -149,9 +149,9 @@ def preparation_shape(preparation: Preparation) -> tuple[int, ...]:
             return sound_shape(preparation)
     height, width, channels = preparation.height, preparation.width, preparation.channel_count
     match preparation.order:
-        case AxisOrder.CHW:
+        case PictureAxes.CHW:
             return channels, height, width
-        case AxisOrder.HWC:
+        case PictureAxes.HWC:
             return height, width, channels
     return height, width
 
@@ -163,7 +163,7 @@ def complete_preparation(preparation: Preparation, shape: tuple[int, ...]) -> Pr
     """
     if not isinstance(preparation, PicturePreparation):
         return _complete_signal_or_sound(preparation, shape)
-    axes = {AxisOrder.CHW: (1, 2), AxisOrder.HWC: (0, 1), AxisOrder.HW: (0, 1)}[preparation.order]
+    axes = {PictureAxes.CHW: (1, 2), PictureAxes.HWC: (0, 1), PictureAxes.HW: (0, 1)}[preparation.order]
     made = preparation
     if len(shape) == len(preparation.order):
         height, width = (shape[axis] for axis in axes)

@@ -14,13 +14,13 @@ from wire.backup.commands import (
     PassphraseFile,
     Recipient,
     print_restored,
-    read_release,
     report_progress,
     run_backup,
 )
 from wire.backup.restoring import RestoreRequest, restore_state
 from wire.backup.sealing import Secrets
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.packages import read_version
 
 RingFolder = Annotated[Path, typer.Option("--dir", help="The folder of the keys.")]
 
@@ -39,7 +39,7 @@ def backup(
     """
     if not list(folder.glob("*.key")):
         raise ExitError(ExitCode.NOT_FOUND, f"{folder} holds no keys")
-    plan = BackupPlan(BackupKind.KEYS, folder.name, read_release(), folder)
+    plan = BackupPlan(BackupKind.KEYS, folder.name, read_version(), folder)
     run_backup(file, plan, passphrase_file, recipient, as_json=as_json)
 
 

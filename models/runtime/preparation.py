@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.bundle.preparation import AxisOrder, PictureChannels, PictureFit, PicturePreparation
+from models.bundle.preparation import PictureAxes, PictureChannels, PictureFit, PicturePreparation
 from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.resampling import Pixels, resize_pixels
 from wire.protocol.messages import TensorDType
@@ -34,9 +34,9 @@ def prepare_picture(
     fitted = _fit(_take_channels(pixels, preparation.channels), preparation)
     sample = _scale(fitted, preparation, dtype)
     match preparation.order:
-        case AxisOrder.CHW:
+        case PictureAxes.CHW:
             sample = sample.transpose(2, 0, 1)
-        case AxisOrder.HW:
+        case PictureAxes.HW:
             sample = sample[:, :, 0]
     return np.ascontiguousarray(sample)
 

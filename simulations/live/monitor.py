@@ -127,8 +127,8 @@ def _cpu_ms(pid: int) -> int:
 def _read_size(pids: list[int]) -> ProcessSize | None:
     """Sum over the processes; None if one of them is gone."""
     try:
-        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
-        return ProcessSize(pages * _PAGE // 1024, sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids))
+        held = sum(map(_read_rss_bytes, pids))
+        return ProcessSize(held // 1024, sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids))
     except OSError:
         return None
 
@@ -143,7 +143,12 @@ def _rss_mb(pids: list[int]) -> int:
     total = 0
     for pid in pids:
         try:
-            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            total += _read_rss_bytes(pid)
         except OSError:
             continue
-    return total * _PAGE // 1_000_000
+    return total // 1_000_000
+
+
+def _read_rss_bytes(pid: int) -> int:
+    """Resident memory of a process. OSError if it is gone."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE

@@ -1,8 +1,9 @@
 """What the commands of all backups share: their options, and what they say when they are done."""
 
-import importlib.metadata
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from wire.backup.archive import BackupPlan, BackupResult, ProgressReport, write_backup
-from wire.backup.restoring import RestoredState
+from wire.backup.restoring import RestoredState, RestoreRequest, read_configuration
 from wire.backup.sealing import choose_seal
 from wire.process.exit_codes import ExitCode, ExitError
 
@@ -30,14 +31,6 @@ IdentityFile = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Put aside what is in the folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
-
-def read_release() -> str:
-    """The installed version of the software; "0" outside an installation."""
-    try:
-        return importlib.metadata.version("skerry")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"
 
 
 def run_backup(
@@ -96,8 +89,22 @@ def print_restored(folder: Path, restored: RestoredState, facts: dict[str, Any],
         typer.echo(f"aside     {aside}: what was there; delete it once all is well")
 
 
-def write_missing_config(file: Path, text: bytes) -> None:
-    """Write the configuration that a backup holds where there is none. ExitError(CONFIG) if the backup has none."""
+@contextlib.contextmanager
+def bring_configuration(config: Path | None, request: RestoreRequest) -> Iterator[None]:
+    """Write the backup's configuration where `config` names a file that is not there; taken away if the block fails."""
+    if config is None or config.exists():
+        yield
+        return
+    _write_configuration(config, read_configuration(request))
+    try:
+        yield
+    except ExitError:
+        config.unlink(missing_ok=True)
+        raise
+
+
+def _write_configuration(file: Path, text: bytes) -> None:
+    """Write the configuration of a backup. ExitError(CONFIG) if the backup has none."""
     if not text:
         raise ExitError(ExitCode.CONFIG, f"{file} is not there, and the backup holds none: write it first")
     try:

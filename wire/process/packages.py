@@ -1,15 +1,24 @@
-"""Refuse to start where somebody else's module, of the current folder or of PYTHONPATH, hides one of Skerry's packages.
+"""Skerry's own packages: their installed version, and a refusal to start where another module hides one of them.
 
 Rule: standard library only. Programs run this file by its path before they import anything of Skerry, because `wire`
 itself may be hidden; nothing of the other module is run.
 """
 
+import importlib.metadata
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 PACKAGES = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")
 _CONFIG = 10  # ExitCode.CONFIG
+
+
+def read_version() -> str:
+    """The installed version of the software; "0" outside an installation."""
+    try:
+        return importlib.metadata.version("skerry")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
 
 
 def find_hidden_package(home: Path) -> tuple[str, Path] | None:

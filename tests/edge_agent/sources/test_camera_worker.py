@@ -24,13 +24,13 @@ from edge_agent.sources.cameras.messages import (
     CameraSize,
     decode_camera_message,
 )
-from models.bundle.preparation import AxisOrder, PictureChannels, PicturePreparation
+from models.bundle.preparation import PictureAxes, PictureChannels, PicturePreparation
 from models.runtime.preparation import prepare_picture
 from tests import ROOT
 from tests.edge_agent.doubles.videos import draw_scene, write_video
 from wire.protocol.messages import TensorDType
 
-PREPARATION = PicturePreparation(12, 16, channels=PictureChannels.GREY, order=AxisOrder.HW)
+PREPARATION = PicturePreparation(12, 16, channels=PictureChannels.GREY, order=PictureAxes.HW)
 FAST = 1e9  # frames a second: a file is read as quickly as it can be
 
 

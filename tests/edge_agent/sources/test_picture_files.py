@@ -14,13 +14,13 @@ from PIL import Image
 
 from edge_agent.sources.feed import SampleFeed
 from edge_agent.sources.files.folder import FolderWatcher
-from models.bundle.preparation import AxisOrder, PictureChannels, PicturePreparation
+from models.bundle.preparation import PictureAxes, PictureChannels, PicturePreparation
 from models.runtime.picture_files import decode_picture
 from models.runtime.preparation import prepare_picture
 from tests.edge_agent.doubles.api_double import MemoryAgent
 from wire.process.logging import JsonLog
 
-THREE = PicturePreparation(1, 3, channels=PictureChannels.GREY, order=AxisOrder.HW)
+THREE = PicturePreparation(1, 3, channels=PictureChannels.GREY, order=PictureAxes.HW)
 COLOURS = np.random.default_rng(3).integers(0, 256, (24, 32, 3), dtype=np.uint8)
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from edge_agent.sources.sensor_payload import (
     BinaryPayload,
     JsonPayload,
-    PayloadError,
     PayloadSteps,
+    SensorPayloadError,
     TimeUnit,
     check_layout,
     parse_path,
@@ -37,7 +37,7 @@ def read(payload, paths, channels=None, time="", unit=TimeUnit.S):
 
 
 def refused(payload, *rest, **keys):
-    with pytest.raises(PayloadError) as found:
+    with pytest.raises(SensorPayloadError) as found:
         read(payload, *rest, **keys)
     assert found.value.reason in WORDS
     return found.value.reason
@@ -48,7 +48,7 @@ def steps_or_word(reading, channels):
     try:
         found = reading()
         spread_times(found, 10.0, 0.0)
-    except PayloadError as error:
+    except SensorPayloadError as error:
         word = error.reason
     assert word in WORDS or (found.steps.shape[1] == channels and np.isfinite(found.steps).all())
 
@@ -143,5 +143,5 @@ def test_steps_without_times_are_spread_before_the_time_of_arrival():
     steps = np.zeros((3, 1), np.float32)
     assert list(spread_times(PayloadSteps(steps, ()), 10.0, 5.0)) == pytest.approx([4.8, 4.9, 5.0])
     assert list(spread_times(PayloadSteps(steps, [1.0]), 10.0, 5.0)) == pytest.approx([1.0, 1.1, 1.2])
-    with pytest.raises(PayloadError):
+    with pytest.raises(SensorPayloadError):
         spread_times(PayloadSteps(steps, [1.0, 2.0]), 10.0, 5.0)

@@ -4,7 +4,6 @@ import time
 
 import pytest
 
-from edge_agent.app.process import read_version
 from edge_agent.update.recovery import InstallTable
 from models.update.floors import FloorDatabase, Quarantine
 from models.update.slots import Store
@@ -13,6 +12,7 @@ from tests.edge_agent.app.test_process_updates import waited
 from tests.edge_agent.doubles.deadly import DEADLY, assign_deadly, crash_once, request_answer
 from tests.edge_agent.doubles.installing import make_assignment
 from tests.edge_agent.doubles.updates_bench import open_bench
+from wire.process.packages import read_version
 from wire.protocol.rollout import InstallState
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.bundle.manifest import BundleError, InputSpec, decode_manifest, encode_manifest
 from models.bundle.preparation import (
-    AxisOrder,
+    PictureAxes,
     PictureChannels,
     PictureFit,
     PicturePreparation,
@@ -27,7 +27,7 @@ from wire.protocol.messages import TensorDType
 @st.composite
 def preparations(draw):
     channels = draw(st.sampled_from(PictureChannels))
-    orders = AxisOrder if channels is PictureChannels.GREY else (AxisOrder.CHW, AxisOrder.HWC)
+    orders = PictureAxes if channels is PictureChannels.GREY else (PictureAxes.CHW, PictureAxes.HWC)
     count = 1 if channels is PictureChannels.GREY else 3
     per_channel = st.one_of(st.just(0), st.just(1), st.just(count))
     numbers = st.floats(-4, 4, width=32)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from models.bundle.preparation import (
-    AxisOrder,
+    PictureAxes,
     PictureChannels,
     PictureFit,
     PicturePreparation,
@@ -71,7 +71,7 @@ def test_grey_is_the_luma_that_pillow_computes():
 def test_letterbox_keeps_all_and_cover_fills_all():
     picture = np.full((10, 40, 1), 200, np.uint8)
     picture[:, :4], picture[:, -4:] = 100, 100  # the ends
-    asked = PicturePreparation(20, 20, channels=PictureChannels.GREY, order=AxisOrder.HW, fill=7, white=255)
+    asked = PicturePreparation(20, 20, channels=PictureChannels.GREY, order=PictureAxes.HW, fill=7, white=255)
     boxed = prepare_picture(picture, msgspec.structs.replace(asked, fit=PictureFit.LETTERBOX))
     assert (boxed[:7] == 7).all()
     assert (boxed[-7:] == 7).all()
@@ -83,7 +83,7 @@ def test_letterbox_keeps_all_and_cover_fills_all():
 def test_a_crop_is_cut_before_anything_else():
     picture = np.zeros((8, 8, 3), np.uint8)
     picture[:4, 4:] = (10, 20, 30)
-    asked = PicturePreparation(4, 4, crop=(0.5, 0.0, 1.0, 0.5), order=AxisOrder.HWC, white=255)
+    asked = PicturePreparation(4, 4, crop=(0.5, 0.0, 1.0, 0.5), order=PictureAxes.HWC, white=255)
     assert prepare_picture(picture, asked)[0, 0].tolist() == [10, 20, 30]
     turned = msgspec.structs.replace(asked, channels=PictureChannels.BGR)
     assert prepare_picture(picture, turned)[0, 0].tolist() == [30, 20, 10]
@@ -91,7 +91,7 @@ def test_a_crop_is_cut_before_anything_else():
 
 def test_a_model_of_bytes_gets_the_pixels_themselves():
     picture = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
-    asked = PicturePreparation(8, 8, order=AxisOrder.HWC, white=255)
+    asked = PicturePreparation(8, 8, order=PictureAxes.HWC, white=255)
     sample = prepare_picture(picture, asked, TensorDType.UINT8)
     assert sample.dtype == np.uint8
     assert np.array_equal(sample, picture)
