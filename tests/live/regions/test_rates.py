@@ -62,7 +62,12 @@ async def test_a_tenants_rate_is_that_of_the_region_and_of_a_hub_that_is_left_al
     async def known() -> bool:
         return await region.infer(second, token) == 200
 
+    async def divided() -> bool:  # the first has given half away, and so has heard that there are two
+        hubs = (await first.call_admin("GET", "/v1/admin/hubs"))["hubs"]
+        return [hub["shards"] for hub in hubs] == [128, 128]
+
     await until(known)
+    await until(divided)
     answered, took_s = await count_answers(region, [first, second], token)
     assert 0 < answered <= BURST + RATE_PER_S * took_s
     print(f"\ntwo hubs: {answered / took_s:.1f}/s of {RATE_PER_S:.0f}")
