@@ -13,6 +13,10 @@ from pathlib import Path
 
 runpy.run_path(str(Path(__file__).parents[1] / "wire" / "process" / "packages.py"))["refuse_clashes"]("skerry agent")
 
+from wire.http.deferred_client import defer_http_client
+
+defer_http_client()  # before anything imports aiohttp
+
 from edge_agent.app.config import AgentConfig, load_config
 from edge_agent.app.lines import LinesOptions
 from edge_agent.app.process import AgentProcess, StartupState, prepare_startup

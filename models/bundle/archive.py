@@ -9,7 +9,6 @@ blocks of 512 bytes at the end.
 """
 
 import os
-import tarfile
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -117,6 +116,8 @@ def _parse_header(header: bytes) -> tuple[str, int]:
 
 
 def _build_header(name: str, size: int) -> bytes:
+    import tarfile  # noqa: PLC0415 - a running agent hardly ever makes or reads an archive
+
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, 0o644
     return member.tobuf(tarfile.USTAR_FORMAT, "ascii")

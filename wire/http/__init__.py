@@ -5,6 +5,7 @@
 - `openapi`: OpenAPI documents of both servers (pure)
 - `guards`: listening addresses, TLS, bearer tokens and aiohttp middlewares
 - `client`: a blocking client over TCP, TLS or a Unix socket
+- `deferred_client`: aiohttp without its own client, in a process that serves
 
 Not pure. It may import `wire.protocol`, `wire.process` and `wire.errors`.
 """
