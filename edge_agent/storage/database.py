@@ -152,7 +152,7 @@ class Database:
         else:
             self._soon.append(unit)
             if len(self._soon) == 1:
-                asyncio.get_running_loop().call_later(SOON_S, self.flush)
+                self._flush_soon()
 
     def read(self, op: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
         """The operation's value, after everything queued before it. sqlite3.Error if it fails."""
@@ -162,6 +162,9 @@ class Database:
         else:
             self._enqueue_units(WriteUnit((op,), future=future))
         return future
+
+    def _flush_soon(self) -> None:
+        asyncio.get_running_loop().call_later(SOON_S, self.flush)
 
     def flush(self) -> None:
         """Pass units that were held back to the writer now."""
@@ -197,7 +200,7 @@ class Database:
             self._db.rollback()
         held, self._in_hand = self._in_hand, deque()
         self._kept.extend(unit._replace(must=False) for unit in held if unit.must)
-        _report_results([(unit, DatabaseTrouble.DEAD, None) for unit in held if not unit.must])
+        report_results([(unit, DatabaseTrouble.DEAD, None) for unit in held if not unit.must])
         self._start_writer()
 
     def _start_writer(self) -> None:
@@ -208,14 +211,18 @@ class Database:
 
     def _run_writer(self) -> None:
         """Main loop of the writer thread."""
-        while True:
-            units, more = self._take_units()
-            self._in_hand.extend(units)
-            results = self._retry_kept() + self._process_units(units)
-            self._in_hand.clear()
+        more = True
+        while more:
+            results, more = self._write_waiting()
             self._post_results(results)
-            if not more:
-                return
+
+    def _write_waiting(self) -> "tuple[list[UnitResult], bool]":
+        """Wait for units and commit all there are, those kept before them first. False: it was asked to end."""
+        units, more = self._take_units()
+        self._in_hand.extend(units)
+        results = self._retry_kept() + self._process_units(units)
+        self._in_hand.clear()
+        return results, more
 
     def _take_units(self) -> tuple[list[WriteUnit], bool]:
         """Wait for units (1 s at most while some are kept), then drain the queue. False: it was asked to end."""
@@ -231,9 +238,9 @@ class Database:
             return units, True
         return units, group is not None
 
-    def _process_units(self, units: list[WriteUnit]) -> "list[_UnitResult]":
+    def _process_units(self, units: list[WriteUnit]) -> "list[UnitResult]":
         """Commit writes in groups and run reads in between, so that a read sees all that came before it."""
-        results: list[_UnitResult] = []
+        results: list[UnitResult] = []
         group: list[WriteUnit] = []
         for unit in units:
             if unit.future is None:
@@ -244,7 +251,7 @@ class Database:
             results.append(self._run_read(unit))
         return results + self._commit_units(group)
 
-    def _commit_units(self, units: list[WriteUnit]) -> "list[_UnitResult]":
+    def _commit_units(self, units: list[WriteUnit]) -> "list[UnitResult]":
         """Commit units as one transaction; if that fails, each alone."""
         if not units:
             return []
@@ -258,7 +265,7 @@ class Database:
             return []
         return [(units[0], trouble, None)]
 
-    def _retry_kept(self) -> "list[_UnitResult]":
+    def _retry_kept(self) -> "list[UnitResult]":
         """Retry the kept units."""
         if not self._kept:
             return []
@@ -283,7 +290,7 @@ class Database:
         self.trouble = None
         return None
 
-    def _run_read(self, unit: WriteUnit) -> "_UnitResult":
+    def _run_read(self, unit: WriteUnit) -> "UnitResult":
         db = self._connection()
         try:
             return unit, None, unit.ops[0](db)
@@ -294,18 +301,18 @@ class Database:
         assert self._db is not None
         return self._db
 
-    def _post_results(self, results: "list[_UnitResult]") -> None:
+    def _post_results(self, results: "list[UnitResult]") -> None:
         if results and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the event loop has ended: nobody waits any more
-                self._loop.call_soon_threadsafe(_report_results, results)
+                self._loop.call_soon_threadsafe(report_results, results)
 
 
 # sqlite3 raises the last three for values it cannot bind (an integer of 65 bits, a lone surrogate)
 _SQL_ERRORS = (sqlite3.Error, OverflowError, TypeError, ValueError)
-_UnitResult = tuple[WriteUnit, DatabaseTrouble | None, object]
+UnitResult = tuple[WriteUnit, DatabaseTrouble | None, object]
 
 
-def _report_results(results: list[_UnitResult]) -> None:
+def report_results(results: list[UnitResult]) -> None:
     """Call back with results, on the event loop."""
     for unit, trouble, value in results:
         if unit.future is None:

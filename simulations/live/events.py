@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 
-from simulations.live.agents import LiveFleet
+from simulations.live.fleet.agents import LiveFleet
 from simulations.live.links import LINKS, ProxyProcesses, compute_conditions, list_change_times, plan_lanes
 from simulations.processes import ProcessHarness
 from simulations.scenario.arrivals import select_devices

@@ -26,11 +26,11 @@ from models.forge.pipeline.demo import load_demo_bundle, locate_cache_folder
 from models.runtime.onnx_runner import OnnxRunner
 from policies.language.document import parse_policy
 from simulations.live import events as live_events
-from simulations.live.agents import AT_ONCE, FleetSettings, LiveFleet
-from simulations.live.enrollment import FleetConfig, FleetIdentity, enrol_fleet, find_device_folder
+from simulations.live.fleet.agents import AT_ONCE, FleetSettings, LiveFleet
+from simulations.live.fleet.enrollment import FleetConfig, FleetIdentity, enrol_fleet, find_device_folder
+from simulations.live.fleet.load import LoadDriver, SamplePools, load_sample_pools
 from simulations.live.limits import freeze_objects, ignore_closed_sockets, raise_descriptor_limit, relax_collector
 from simulations.live.links import ProxyProcesses, compute_conditions, plan_lanes
-from simulations.live.load import LoadDriver, SamplePools, load_sample_pools
 from simulations.live.monitor import RunMonitor
 from simulations.live.results import RecordReader, RunFiles, build_series
 from simulations.processes import HubHandle, ProcessHarness
@@ -52,7 +52,7 @@ class LiveRunConfig(msgspec.Struct, frozen=True):
     """Configuration of a live run.
 
     `folder`: keeps everything the run wrote (None: a temporary one, cleared away). `pulse_s`, `ask_s`: see
-    `simulations.live.agents.FleetSettings`. `bundle`: the agents' model (None: the demo's digits).
+    `simulations.live.fleet.agents.FleetSettings`. `bundle`: the agents' model (None: the demo's digits).
     """
 
     folder: Path | None = None
@@ -120,7 +120,7 @@ class _LiveRun:
                 pulse_s=self._wish.pulse_s,
                 ask_s=self._wish.ask_s,
             )
-            crew = LiveFleet(identities, common)
+            crew = LiveFleet(dict(enumerate(identities)), common)
             stack.push_async_callback(crew.stop_all)
             self._say(f"{len(crew)} agents connect")
             await crew.start_all()

@@ -8,7 +8,7 @@ from cryptography.x509.oid import NameOID
 
 from cloud_hub.registry.registry import Registry
 from cloud_hub.runtime.config import load_hub_config
-from simulations.live.enrollment import FleetConfig, enrol_fleet, format_live_device_id
+from simulations.live.fleet.enrollment import FleetConfig, enrol_fleet, format_live_device_id
 from simulations.live.run import LiveRunConfig, run_live_scenario
 from simulations.report.outcome import Outcome, RunProgress
 from simulations.scenario.conditions import IDEAL_CONDITIONS

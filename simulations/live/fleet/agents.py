@@ -1,11 +1,12 @@
 """Agents of a live run: the product's own, thousands in one event loop, each with certificate, keys and connection.
 
-Rule: nothing of an agent is replaced: core, executor, sealing, database, connection and TLS are those of a device. They
-share the model's session, which keeps no state.
+Rule: core, executor, sealing, statements of the database, connection and TLS are those of a device. What a process has
+once for all its agents: the model's session, which keeps no state, and the writer of their databases.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -20,8 +21,8 @@ from edge_agent.system.settings import AgentSettings, OutboxLimits
 from edge_agent.uplink.connection import make_connector
 from models.runtime.runner import Runner
 from policies.model.policy import Policy
-from simulations.live.database import LiveDatabase
-from simulations.live.enrollment import FleetIdentity
+from simulations.live.fleet.database import InlineWriter, LiveDatabase
+from simulations.live.fleet.enrollment import FleetIdentity
 from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions
 
 AT_ONCE = 24  # agents that connect side by side at the start
@@ -56,10 +57,9 @@ class _FixedCredentials:
 class LiveAgent(Agent):
     """One agent of a live run. `number`: in the whole fleet."""
 
-    _database = LiveDatabase
-
-    def __init__(self, number: int, identity: FleetIdentity, common: FleetSettings) -> None:
+    def __init__(self, number: int, identity: FleetIdentity, common: FleetSettings, writer: InlineWriter) -> None:
         self.number = number
+        self._database = partial(LiveDatabase, writer=writer)
         settings = make_agent_settings(identity.folder or Path(), common)
         connect = make_connector(_FixedCredentials(identity), settings)
         clock = make_device_clock(identity.hub_time_ms, common.climate, Random(f"{common.seed} {number}"))  # noqa: S311
@@ -87,12 +87,13 @@ class LiveAgent(Agent):
 
 
 class LiveFleet:
-    """All agents of a live run, and the task that each runs in."""
+    """Agents of one process by number, None for one that is down, and the task that each runs in."""
 
-    def __init__(self, identities: Iterable[FleetIdentity], common: FleetSettings) -> None:
-        self._identities = list(identities)
+    def __init__(self, identities: Mapping[int, FleetIdentity], common: FleetSettings) -> None:
+        self._identities = identities
         self._common = common
-        self.agents: list[LiveAgent | None] = [None] * len(self._identities)
+        self._writer = InlineWriter()
+        self.agents: dict[int, LiveAgent | None] = dict.fromkeys(identities)
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
@@ -101,11 +102,11 @@ class LiveFleet:
     @property
     def living(self) -> Iterator[LiveAgent]:
         """The agents that are running."""
-        return (agent for agent in self.agents if agent is not None)
+        return (agent for agent in self.agents.values() if agent is not None)
 
     async def start_agent(self, number: int) -> LiveAgent:
         """Start an agent: for the first time, or over what its database holds of a life before."""
-        agent = LiveAgent(number, self._identities[number], self._common)
+        agent = LiveAgent(number, self._identities[number], self._common, self._writer)
         await agent.open()
         self.agents[number] = agent
         self._tasks[number] = asyncio.create_task(agent.run(), name=f"agent-{number}")
@@ -123,7 +124,7 @@ class LiveFleet:
 
     async def start_all(self) -> None:
         """Start every agent, `AT_ONCE` at a time, each until its link is up. TimeoutError if one cannot connect."""
-        waiting = iter(range(len(self)))
+        waiting = iter(self._identities)
 
         async def usher() -> None:
             for number in waiting:
@@ -154,7 +155,7 @@ def make_device_clock(floor_ms: int, climate: EnvironmentConditions, rng: Random
 
 
 def make_agent_settings(folder: Path, common: FleetSettings) -> AgentSettings:
-    """Make an agent's settings: longer intervals where thousands share two cores, no pruning where records count."""
+    """Make an agent's settings: longer intervals where thousands share a core, no pruning where records count."""
     return AgentSettings(
         state_dir=folder,
         attributes=DeviceAttributes(power_supply=""),  # on mains: this machine's battery is not theirs
@@ -164,7 +165,6 @@ def make_agent_settings(folder: Path, common: FleetSettings) -> AgentSettings:
         watchdog_s=common.pulse_s,
         upkeep_s=60.0 * max(1.0, common.pulse_s),
         recent_records=64,
-        answers_every_s=1.0,  # the run is read from the databases
         frames_cache_bytes=256 * 1024,
         answers_max_rows=_NEVER,
         outcomes_max_rows=_NEVER,

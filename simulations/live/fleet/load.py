@@ -15,7 +15,7 @@ import numpy.typing as npt
 from edge_agent.core.records import AnswerRecord, DisabledError, Sample
 from models.forge.data.digits import corrupt_pictures, load_heldout
 from models.runtime.runner import Runner
-from simulations.live.agents import LiveFleet
+from simulations.live.fleet.agents import LiveFleet
 from simulations.scenario.arrivals import ArrivalProcess, ArrivalSlice, select_devices
 from simulations.scenario.types import EventKind, Scenario
 
@@ -83,9 +83,9 @@ class LoadDriver:
                 await asyncio.sleep(0)  # far behind: the links must live all the same
 
     def _feed_sample(self, at_s: float, number: int, data_class: str) -> None:
-        agent = self._crew.agents[number]
+        agent = self._crew.agents.get(number)
         if agent is None:
-            return  # a device that is down takes no sample
+            return  # of another process; or a device that is down, which takes no sample
         self.samples += 1
         self.arrivals[int(at_s // self._scenario.step_s)] += 1
         pile = self._piles.unsure if self._draw_unsure(at_s, number) else self._piles.sure
