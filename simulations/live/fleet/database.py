@@ -53,8 +53,12 @@ class InlineWriter:
 
     def _write_all(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        for database in waiting:
-            database.write_queued()
+        try:
+            while waiting:
+                waiting.popitem()[0].write_queued()
+        finally:
+            for database in waiting:
+                self.submit(database)
 
 
 class LiveDatabase(Database):
@@ -99,13 +103,9 @@ class LiveDatabase(Database):
         if not self._running or not (self._queue.qsize() or self._kept):
             return
         self._queue.put(())  # what was kept is tried again even if nothing else is queued
-        try:
-            results, _ = self._write_waiting()
-        except Exception as error:  # noqa: BLE001 - a device's writer ends with it too; its watchdog starts another
-            self._running = False
-            context = {"message": "agent.db: writing failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
-            return
+        self._running = False  # an error that is no database's ends a device's writer; its watchdog starts another
+        results, _ = self._write_waiting()
+        self._running = True
         report_results(results)
         if self._kept:
             asyncio.get_running_loop().call_later(RETRY_S, self._writer.submit, self)
