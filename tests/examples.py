@@ -25,3 +25,8 @@ def count_examples(full: int) -> int:
 def mark_further(cases: Iterable[object], first: Collection[object]) -> list[ParameterSet]:
     """Parameters of a test: those not among `first` are left to `make heavy`."""
     return [pytest.param(case, marks=[] if case in first else [pytest.mark.further]) for case in cases]
+
+
+def further(*case: object) -> ParameterSet:
+    """A case of a test, of one parameter or several, that is left to `make heavy`."""
+    return pytest.param(*case, marks=pytest.mark.further)

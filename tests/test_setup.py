@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.examples import mark_further
 
 TOOLS = ["cat", "chmod", "dirname", "env", "grep", "id", "mkdir", "rm", "sed", "sh", "tee"]
 APT_GET = """#!/bin/sh
@@ -281,7 +282,11 @@ def test_what_the_demo_needs_is_not_enough_for_the_tests(system):
 
 
 @pytest.mark.parametrize(
-    "name", ["pyproject.toml", "constraints.txt", "deploy/requirements/dev.txt", "clients/python/pyproject.toml"]
+    "name",
+    mark_further(
+        ["pyproject.toml", "constraints.txt", "deploy/requirements/dev.txt", "clients/python/pyproject.toml"],
+        ["pyproject.toml"],
+    ),
 )
 def test_changed_requirements_are_installed_again(system, name):
     system.with_mosquitto().with_python()

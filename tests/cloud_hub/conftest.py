@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_hub.core import scheduler
 from cloud_hub.database.parts import DatabaseUrls
 from simulations.postgres import PostgresServer
 from tests.cloud_hub.doubles.bench import Bench
@@ -19,6 +20,12 @@ def device() -> SimDevice:
 @pytest.fixture
 def bench(device: SimDevice) -> Bench:
     return Bench(device)
+
+
+@pytest.fixture
+def quick_rechecks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that failed is asked again after an instant."""
+    monkeypatch.setattr(scheduler, "RECHECK_BASE_S", 0.02)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

@@ -116,6 +116,7 @@ async def test_a_file_under_a_key_is_taken_once(site: JobSite):
     assert len(await listed(site)) == 5
 
 
+@pytest.mark.usefixtures("quick_rechecks")
 async def test_a_batch_is_cancelled_and_another_tenants_is_none(site: JobSite):
     site.site.engine.broken = True  # type: ignore[attr-defined]  # so that all of them wait
     _, told = await site.ask("POST", "/v1/batches", data=lines(*[job_body()] * 200))

@@ -17,6 +17,7 @@ from models.graph.hub_model import TAIL, WHOLE, encode_graphs, export_graph
 from models.runtime.chain import FeatureChain, digest_chain
 from models.runtime.runner import echo_manifest
 from policies.language.document import parse_policy
+from tests.examples import further
 from tests.models.conftest import contents
 
 POLICY = """
@@ -97,6 +98,7 @@ def test_the_chain_of_the_policy_gets_rows_and_another_digest(folder):
     assert 0.8 < main.score <= main.upper95 < 0.99  # steps of a third of the range hide a little
 
 
+@pytest.mark.further
 def test_top_k_and_noise_of_a_policy_are_attacked_as_a_chain_of_their_own(folder):
     changed = POLICY.replace(
         '{ kind = "quantise", step = 5 }', '{ kind = "top_k", k = 3 }, { kind = "noise", sigma = 3 }'
@@ -143,6 +145,7 @@ def test_a_dry_run_changes_nothing(folder):
     assert json.loads(text)["digest"] == open_bundle(folder / "b").digest == before.digest
 
 
+@pytest.mark.further
 def test_a_limit_that_the_finding_breaks_ends_with_40(folder):
     (folder / "policy.toml").write_text(POLICY + "[privacy]\nmax_leakage = 0.5\n")
     code, text = measure("--policy", "policy.toml")
@@ -160,7 +163,7 @@ def test_measuring_twice_replaces_the_rows(folder):
 
 @pytest.mark.parametrize(
     ("edit", "code"),
-    [(("features", "other"), 11), (("schema = 2", "schema = 9"), 11), (("step = 5", "step = 400"), None)],
+    [(("features", "other"), 11), (("schema = 2", "schema = 9"), 11), further(("step = 5", "step = 400"), None)],
 )
 def test_a_policy_that_lets_nothing_leave_is_said_in_one_line(folder, edit, code):
     (folder / "policy.toml").write_text(POLICY.replace(*edit))

@@ -73,6 +73,7 @@ def test_the_four_questions_are_answered_and_a_narrower_precision_comes_before_a
     assert "latency or throughput? throughput: 80 answers a second of the 200" in said
 
 
+@pytest.mark.further
 def test_cards_that_are_not_here_are_a_what_if(path):
     _, said = told(path, "--cards", "8", "--memory-gib", "24", "--json")
     facts = json.loads(said)
@@ -87,6 +88,7 @@ def test_cards_of_unknown_memory_and_two_kinds_of_devices_are_refused(path, monk
         assert caught.value.code == ExitCode.USAGE
 
 
+@pytest.mark.further
 def test_the_cards_of_this_machine_are_looked_at_and_planned_for(path, monkeypatch):
     cards = (CardMemory(0, "card", 24 * GIB, 20 * GIB), CardMemory(1, "card", 24 * GIB, 22 * GIB))
     monkeypatch.setattr(devices, "find_cards", lambda: cards)
@@ -150,6 +152,7 @@ def test_a_latent_cache_is_named_as_such(tmp_path):
     assert "cache        11.25 GiB for 16 sequences of 8,192 tokens (80 layers, a latent vector of 576)" in said
 
 
+@pytest.mark.further
 def test_a_bundle_is_planned_over_machines_and_one_that_is_enough_is_said(path):
     three = ("--devices", "1", "--nodes", "3", "--batch", "4")
     assert "machines     one machine is enough, of 3" in told(path, *three)[1]

@@ -151,6 +151,7 @@ def test_a_policy_is_published_at_once_where_its_key_is_at_the_hub(tmp_path, hub
     assert stop.value.code is ExitCode.POLICY
 
 
+@pytest.mark.further
 def test_two_holders_of_the_targets_keys_sign_one_after_the_other(tmp_path, hub, keys):
     told = begin(hub, keys)
     assert "No one place may hold two root keys" in told

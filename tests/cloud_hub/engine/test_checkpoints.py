@@ -10,13 +10,14 @@ from cloud_hub.engine.types import EngineOptions, WorkItem
 from models.bundle.hub_part import open_hub_part
 from models.bundle.manifest import BundleError
 from models.huggingface.importer import ImportRequest, import_checkpoint
+from tests.examples import further
 from tests.models.doubles.checkpoints import draw_samples, expected_logits, sample_edge, save_checkpoint
 
 pytest.importorskip("transformers")
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.further)])
-@pytest.mark.parametrize("kind", ["bert", "vit"])
+@pytest.mark.parametrize("kind", [further("bert"), "vit"])
 def test_a_hub_answers_as_transformers_does_from_the_checkpoints_own_shards(tmp_path, kind, ranks):
     net = save_checkpoint(tmp_path / "checkpoint", kind)
     sample_edge(tmp_path / "edge", kind)
@@ -33,6 +34,7 @@ def test_a_hub_answers_as_transformers_does_from_the_checkpoints_own_shards(tmp_
     assert {prediction.model for prediction in found} == {f"{kind}@2"}
 
 
+@pytest.mark.further
 def test_a_shard_that_was_changed_after_the_import_is_not_served(tmp_path):
     """Shards are linked: who changes the checkpoint in place changes the version's file, and its digest says so."""
     save_checkpoint(tmp_path / "checkpoint", "vit")

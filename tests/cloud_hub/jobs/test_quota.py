@@ -81,7 +81,7 @@ def test_several_hubs_count_once_a_second():
 async def site(tmp_path, urls):
     engine = EchoEngine(CARD)
     engine.broken = True  # nothing ends
-    async with job_site(tmp_path, urls, JobSettings(tenant_open=5), engine=engine) as opened:
+    async with job_site(tmp_path, urls, JobSettings(tenant_open=5), engine=engine, drain_s=0.05) as opened:
         yield opened
 
 

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import closing
 
 import numpy as np
+import pytest
 import sqlalchemy as sa
 
 from cloud_hub.database.connection import connect_part
@@ -53,7 +54,7 @@ async def test_poisoned_jobs_are_found_alone_and_lie_dead_with_a_reason_until_qu
 
 
 async def test_a_hub_killed_while_jobs_run_loses_none_and_answers_none_twice(tmp_path, urls):
-    engine = EchoEngine(CARD, compute_s=0.4)
+    engine = EchoEngine(CARD, compute_s=0.06)
     site = await JobSite(tmp_path, urls, JobSettings(window=8), engine=engine, max_batch=1).open()
     handed = [await site.submit(number / 100) for number in range(60)]
     for _ in range(3):
@@ -72,7 +73,7 @@ async def test_a_hub_killed_while_jobs_run_loses_none_and_answers_none_twice(tmp
 
 
 async def test_a_hub_that_drains_gives_back_what_it_has_not_computed(tmp_path, urls):
-    engine = EchoEngine(CARD, compute_s=0.3)
+    engine = EchoEngine(CARD, compute_s=0.1)
     site = await JobSite(tmp_path, urls, JobSettings(window=16), engine=engine, max_batch=1, drain_s=0.2).open()
     handed = [await site.submit(number / 100) for number in range(40)]
     await until(lambda: len(engine.batches) > 2)
@@ -86,6 +87,7 @@ async def test_a_hub_that_drains_gives_back_what_it_has_not_computed(tmp_path, u
     await site.close()
 
 
+@pytest.mark.usefixtures("quick_rechecks")
 async def test_a_cancelled_job_is_not_computed(tmp_path, urls):
     engine = EchoEngine(CARD)
     async with job_site(tmp_path, urls, engine=engine) as site:
@@ -102,7 +104,7 @@ async def test_a_cancelled_job_is_not_computed(tmp_path, urls):
 
 async def test_a_job_has_its_own_time_whether_it_waits_or_its_engine_is_away(tmp_path, urls):
     engine = EchoEngine(CARD)
-    async with job_site(tmp_path, urls, engine=engine) as site:
+    async with job_site(tmp_path, urls, engine=engine, drain_s=0.05) as site:
         engine.broken = True
         job = await site.submit(timeout_s=0.5)
         found = await site.ended(job)
@@ -121,7 +123,7 @@ async def test_a_model_that_goes_is_asked_for_again_and_then_the_job_is_dead(tmp
 
 
 async def test_tenants_take_turns_however_much_one_of_them_has_handed_over(tmp_path, urls):
-    engine = EchoEngine(CARD, compute_s=0.2)
+    engine = EchoEngine(CARD, compute_s=0.05)
     async with job_site(tmp_path, urls, JobSettings(window=4), engine=engine, max_batch=1) as site:
         for number in range(40):
             await site.submit(number / 100)

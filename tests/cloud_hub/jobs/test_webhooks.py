@@ -12,6 +12,7 @@ from aiohttp import web
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cloud_hub.jobs import webhooks
 from cloud_hub.jobs.addresses import check_hook, is_outward
 from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.jobs.webhooks import HttpHooks
@@ -53,7 +54,9 @@ async def owner() -> AsyncIterator[Owner]:
     await runner.cleanup()
 
 
-async def test_the_end_of_a_job_is_told_as_a_cloud_event_until_it_is_taken(tmp_path, urls):
+async def test_the_end_of_a_job_is_told_as_a_cloud_event_until_it_is_taken(tmp_path, urls, monkeypatch):
+    monkeypatch.setattr(webhooks, "RETRY_BASE_S", 0.02)
+    monkeypatch.setattr(webhooks, "LOOK_S", 0.02)
     async with owner() as told, job_site(tmp_path, urls, INWARDS) as site:
         told.answers = [500, 302]
         good = await site.submit(0.5, webhook=told.url)

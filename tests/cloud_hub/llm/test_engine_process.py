@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_hub.llm import engine_process
 from cloud_hub.llm.engine_process import EngineProcess, find_reason
 from cloud_hub.llm.model import LanguageModel
 from cloud_hub.llm.settings import LlmSettings
@@ -35,8 +36,10 @@ time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine is started in the working directory, and is a module of this project."""
+    """The engine is started in the working directory, and is a module of this project. Its times are short."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(engine_process, "GRACE_S", 0.3)
+    monkeypatch.setattr(engine_process, "FIRST_WAIT_S", 0.05)
 
 
 async def until(look: Callable[[], bool]) -> None:
@@ -128,11 +131,12 @@ async def test_an_engine_that_does_not_get_ready_in_time_is_ended_with_its_child
 async def test_an_engine_and_its_children_end_with_a_hub_that_is_killed(tmp_path: Path):
     program = (
         "import asyncio,sys\n"
-        "from cloud_hub.llm.engine_process import EngineProcess, find_reason\n"
+        "from cloud_hub.llm import engine_process\n"
         "from cloud_hub.llm.settings import LlmSettings\n"
         "from wire.process.logging import JsonLog\n"
         "told = LlmSettings(name='echo', command=tuple(sys.argv[1:]))\n"
-        "asyncio.run(EngineProcess(told, '', lambda: True, JsonLog()).run())\n"
+        "engine_process.GRACE_S = 0.3\n"
+        "asyncio.run(engine_process.EngineProcess(told, '', lambda: True, JsonLog()).run())\n"
     )
     words = [sys.executable, "-c", program, sys.executable, "-c", STUBBORN, str(tmp_path / "pids"), "{port}"]
     with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL) as hub:

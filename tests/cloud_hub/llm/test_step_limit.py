@@ -9,6 +9,7 @@ from cloud_hub.llm.step_limit import StepLimit
 LONG_S = 60.0
 
 
+@pytest.mark.further
 async def test_many_steps_in_time_may_take_longer_together_than_one_may():
     async with StepLimit(LONG_S) as limit:
         for _ in range(20):

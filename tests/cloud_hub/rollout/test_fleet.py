@@ -20,6 +20,7 @@ def leave(bench, devices):
     bench.do(lambda core: core.on_members(present, bench.now))
 
 
+@pytest.mark.further
 def test_five_of_a_first_wave_of_ten_are_revoked_and_the_rollout_goes_on_with_the_others():
     bench = Bench(1000)
     gone = bench.plan.waves[0][:5]
@@ -82,6 +83,7 @@ def test_a_last_wave_that_nobody_is_left_for_ends_the_rollout():
     assert {state: n for state, n in bench.core.fleet.states.items() if n} == {D.SUCCEEDED: 100, D.LEFT: 100}
 
 
+@pytest.mark.further
 def test_one_failure_of_ten_waits_for_a_person_who_excuses_just_that_one():
     bench = Bench(1000)
     bench.breaks(bench.plan.waves[0][:1], InstallState.FAILED, InstallFailure.DISK)

@@ -248,6 +248,7 @@ def test_a_failure_of_integrity_pauses_until_a_person_lets_it_pass():
     assert two.run() in {S.ABORTED, S.PAUSED_MANUAL}
 
 
+@pytest.mark.further
 def test_devices_that_cannot_run_it_are_left_out_but_many_of_them_pause():
     few = Bench(1000)
     few.breaks(few.plan.waves[1][:4], InstallState.REJECTED, InstallFailure.INCOMPATIBLE)

@@ -15,6 +15,7 @@ from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import TERMINAL, Assign, DeviceGoal, RolloutDeviceState, RolloutError, RolloutState
 from models.update.assignments import HeldAssignment, check_assignment
 from tests.cloud_hub.doubles.rollout_bench import BEGIN_S, FAIL, HOLD, NEW, OLD, PASS, QUICK, UNSURE, Bench, members
+from tests.examples import further
 
 S = RolloutState
 
@@ -32,7 +33,7 @@ def made(name, count=20, **changes):
     )
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", further("after")])
 @pytest.mark.parametrize(("judge", "end"), [(PASS, S.COMPLETED), (UNSURE, S.ABORTED), (FAIL, S.ABORTED)])
 def test_case_54_a_hub_killed_at_each_change_goes_on_and_tells_nobody_two_things(judge, end, when):
     """The hub is killed around every write of a whole rollout; devices check every assignment they get."""

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloud_hub.core import replica_scaling
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import EchoEngine, EngineError, EngineState
+from cloud_hub.runtime import hub
 from cloud_hub.runtime.hub import Hub
 from cloud_hub.runtime.services import HubServices
 from cloud_hub.serving.bundles import MemoryCatalog
@@ -19,9 +21,17 @@ from tests.cloud_hub.doubles.site import Site
 from wire.process.logging import JsonLog
 
 RULES = ScalingRules(
-    floor=0, ceiling=3, deadline_s=1.0, drain_s=1.0, down_after_s=2.0, idle_s=2.0, room_items=4, room_s=2.0
+    floor=0, ceiling=3, deadline_s=1.0, drain_s=1.0, down_after_s=0.4, idle_s=0.4, room_items=4, room_s=1.0
 )
 ONE = np.zeros((1, 10), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that looks at its load and tries again after an instant."""
+    monkeypatch.setattr(hub, "WAKE_S", 0.05)
+    monkeypatch.setattr(replica_scaling, "RATE_S", 0.5)
+    monkeypatch.setattr(replica_scaling, "_RETRY_BASE_S", 0.1)
 
 
 class ThreadedEngine(EchoEngine):
@@ -75,10 +85,10 @@ async def until(condition: Any) -> None:
 
 async def test_replicas_follow_the_load_up_and_down_to_none_and_back(tmp_path: Path):
     async with scaled(tmp_path) as site:
-        asking = [asyncio.create_task(site.hub.inference.infer("echo", ONE)) for _ in range(60)]
+        asking = [asyncio.create_task(site.hub.inference.infer("echo", ONE)) for _ in range(40)]
         await until(lambda: site.replicas.get("running") == 3)
         assert site.replicas["wanted"] == 3
-        assert len(await asyncio.gather(*asking)) == 60
+        assert len(await asyncio.gather(*asking)) == 40
         assert all(engine.batches for engine in site.made), "each of them computed"
         await until(lambda: site.replicas["running"] == 0 and site.alive == 0)
         assert len(await site.hub.inference.infer("echo", ONE)) == 1, "whoever asks waits for the first one"
@@ -106,6 +116,7 @@ async def test_nobody_waits_for_ever_for_a_replica_that_never_comes(tmp_path: Pa
                 await asyncio.sleep(0.1)
 
 
+@pytest.mark.further
 async def test_a_caller_with_little_time_is_refused_and_the_model_comes_all_the_same(tmp_path: Path):
     async with scaled(tmp_path) as site:
         await until(lambda: site.replicas.get("wanted") == 0 and site.alive == 0)

@@ -106,6 +106,7 @@ async def test_stop_answers_what_is_under_way_and_refuses_what_is_new(tmp_path):
             await site.hub.inference.infer("echo", np.zeros((1, 10), np.float32))
 
 
+@pytest.mark.usefixtures("quick_rechecks")
 async def test_a_broken_engine_loses_nothing_and_recovers(tmp_path):
     device = SimDevice()
     engine = EchoEngine(CARD)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.types import EngineOptions, RemoteServer
@@ -28,6 +29,7 @@ def echo_bundle(folder: Path) -> Path:
     return write_bundle(folder / "echo", manifest, files).path
 
 
+@pytest.mark.usefixtures("quick_rechecks")
 async def test_no_question_is_lost_while_the_server_is_gone(tmp_path):
     server = V2Server({"echo-tail": NET, "echo-whole": NET}).start()
     options = EngineOptions(max_batch=4, remote={"echo@1": RemoteServer(server.url, "echo-tail", "echo-whole")})

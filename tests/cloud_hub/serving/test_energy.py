@@ -22,6 +22,7 @@ from policies.serving.placement import GIB
 from tests.cloud_hub.doubles.devices import CARD, SimDevice
 from tests.cloud_hub.doubles.nvml import Nvml
 from tests.cloud_hub.doubles.site import Ear, serving
+from tests.examples import further
 
 CARDS = tuple(CardMemory(index, "card", 24 * GIB, 20 * GIB) for index in range(2))
 ACME, CLINIC = EnergyUser("acme", "digits@1", "eu"), EnergyUser("clinic", "chat", "eu")
@@ -105,7 +106,7 @@ class HundredWatts:
         return {0: int(time.time() * 100_000)}
 
 
-@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
+@pytest.mark.parametrize("device", ["cuda:0", further("cpu")])
 async def test_a_hub_bills_joules_to_who_asked_if_a_card_computed_and_else_as_idle(tmp_path: Path, monkeypatch, device):
     monkeypatch.setattr(energy, "READ_S", 0.01)
     counters, asker = HundredWatts(), SimDevice()

@@ -123,7 +123,10 @@ async def test_what_an_engine_does_wrong_is_a_failure_and_not_an_answer(
     assert not result.predictions
 
 
-async def test_a_busy_engine_is_asked_again_until_it_answers(bundle: Bundle, echo: EchoUpstream, hub: Hub) -> None:
+async def test_a_busy_engine_is_asked_again_until_it_answers(
+    bundle: Bundle, echo: EchoUpstream, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloud_hub.serving.text.MAX_PAUSE_S", 0.02)
     echo.fault = EchoFault.BUSY
     asking = asyncio.create_task(ask(bundle, hub.asker, "pump leaks"))
     while not any(b"messages" in body for body in echo.bodies):

@@ -22,6 +22,7 @@ def p99(values: list[float]) -> float:
     return values[int(0.99 * (len(values) - 1))]
 
 
+@pytest.mark.further
 def test_case_120_at_ten_times_the_capacity_the_rest_is_shed_p99_stays_bounded_and_it_recovers_within_60_s():
     fleet = crowd(100, tenants=50)
     storm = Storm(*fleet, max_wait_s=MAX_WAIT_S)

@@ -177,6 +177,7 @@ def test_case_111_a_crash_leaves_no_core_dump(config):
     assert line.split()[4:6] == ["0", "0"]
 
 
+@pytest.mark.further
 def test_lines_from_stdin_are_answered_on_stdout_and_the_agent_ends_with_them(config):
     lines = [{"x": SURE, "id": "a"}, {"x": UNSURE, "id": "b"}, {"x": [1]}]
     with running(config, "--lines", "--wait", "0.1") as process:
@@ -188,6 +189,7 @@ def test_lines_from_stdin_are_answered_on_stdout_and_the_agent_ends_with_them(co
     assert told[3]["error"].startswith("input 'x': ")
 
 
+@pytest.mark.further
 def test_lines_that_all_failed_end_with_1_and_a_word_that_is_no_time_with_2(config):
     with running(config, "--lines", "--wait", "0.1") as process:
         out, errors = process.communicate(b'{"x": [1]}\nno json\n', timeout=30)
@@ -199,6 +201,7 @@ def test_lines_that_all_failed_end_with_1_and_a_word_that_is_no_time_with_2(conf
     assert ended.value.code == ExitCode.USAGE
 
 
+@pytest.mark.further
 def test_why_and_status_speak_of_a_running_and_of_a_stopped_agent(config):
     folder = str(config.parent / "device")
     with running(config, "--lines", "--wait", "0.1") as process:

@@ -70,6 +70,7 @@ def test_what_follows_tuf_is_a_plain_name(device, capsys, name):
     assert refused(by_tuf(device, bundle=f"tuf:{name}"), capsys)[0] == ExitCode.CONFIG
 
 
+@pytest.mark.further
 def test_updates_that_are_switched_off_leave_what_is_here_serving(device):
     device.publish_bundle(1)
     config = by_tuf(device)

@@ -132,7 +132,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(network, "_ALERT_S", 0.02)  # no broker here refuses a certificate
     made = World(tmp_path)
     yield made
     made.close()

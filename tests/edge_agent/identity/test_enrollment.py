@@ -20,6 +20,7 @@ from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.registry.registry import DeviceInvitation, Registry
 from cloud_hub.security.authority import Authority, utc_now
 from cloud_hub.security.hub_keys import HubCard
+from edge_agent.identity import enrollment
 from edge_agent.identity.enrollment import (
     INVITE_PREFIX,
     PENDING_FILE,
@@ -346,7 +347,8 @@ async def test_case_62_a_server_that_the_systems_authorities_know_is_no_hub(tmp_
         await runner.cleanup()
 
 
-async def test_a_hub_that_says_later_is_asked_again(tmp_path):
+async def test_a_hub_that_says_later_is_asked_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(enrollment, "compute_delay", lambda *_: 0.01)
     async with hub(tmp_path) as bench:
         kind, bench.later = bench.invite(), 1
         await bench.enrol(kind)

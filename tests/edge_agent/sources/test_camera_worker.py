@@ -28,6 +28,7 @@ from models.bundle.preparation import PictureAxes, PictureChannels, PicturePrepa
 from models.runtime.preparation import prepare_picture
 from tests import ROOT
 from tests.edge_agent.doubles.videos import draw_scene, write_video
+from tests.examples import further
 from wire.protocol.messages import TensorDType
 
 PREPARATION = PicturePreparation(12, 16, channels=PictureChannels.GREY, order=PictureAxes.HW)
@@ -126,7 +127,7 @@ async def test_garbage_in_the_middle_of_a_stream_is_counted_and_the_rest_is_read
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(os.urandom(5000), "no_stream"), (b"", "no_stream"), (None, "not_found")],
+    [(os.urandom(5000), "no_stream"), further(b"", "no_stream"), further(None, "not_found")],
     ids=["noise", "empty", "none"],
 )
 async def test_what_is_no_stream_ends_with_a_word(tmp_path, content, reason):
@@ -143,7 +144,7 @@ async def test_a_device_that_is_no_camera_ends_with_a_word():
 
 @pytest.mark.parametrize(
     ("said", "reason"),
-    [(None, "silent"), (b"", "no_stream"), (b"\xff\x00garbage\r\n" * 400, "no_stream")],
+    [further(None, "silent"), further(b"", "no_stream"), (b"\xff\x00garbage\r\n" * 400, "no_stream")],
     ids=["silence", "close", "garbage"],
 )
 async def test_a_host_that_is_no_rtsp_server_ends_with_a_word(said, reason):

@@ -93,6 +93,7 @@ async def test_a_binary_layout_is_read():
     assert await bench.samples() == [[0.5, 0.25, 0.125]]
 
 
+@pytest.mark.further
 async def test_a_hundred_thousand_shapes_of_json_are_counted_one_by_one_and_logged_once():
     bench = Bench({"channels": ["v"]}, window=3)
     shapes = random.Random(7)

@@ -46,6 +46,7 @@ def migrate_until_killed(path: Path, steps: int) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.further
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # a fork beside threads of the test run
 def test_a_migration_killed_at_any_step_leaves_the_former_or_the_new_state(tmp_path: Path) -> None:
     former, file = tmp_path / "former.db", tmp_path / "agent.db"

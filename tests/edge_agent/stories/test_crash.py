@@ -31,7 +31,7 @@ def column(folder: Path, query: str) -> list[Any]:
         db.close()
 
 
-@pytest.mark.parametrize("point", mark_further(POINTS, ("in_transaction", "after_send")))
+@pytest.mark.parametrize("point", mark_further(POINTS, ("after_send",)))
 async def test_case_94_kill_9_loses_nothing_accepted_and_doubles_nothing(tmp_path: Path, point: str):
     crash(tmp_path, point)
     accepted = column(tmp_path, "select id from ledger where kind='question' order by seq")

@@ -125,6 +125,7 @@ async def test_what_the_committed_model_takes_and_the_candidate_refuses_is_an_er
         assert (report.failure, report.detail) == (InstallFailure.HEALTH, "errors in 100.0% of answers, 0.0% before")
 
 
+@pytest.mark.further
 async def test_a_newly_signed_permit_lifts_a_quarantine_once_for_the_devices_that_it_names(device, tmp_path):
     async with run_device(device, tmp_path / "agent") as life:
         device.publish_bundle(2)

@@ -305,6 +305,7 @@ async def test_what_was_installed_serves_after_a_restart_without_any_network(dev
 # The errand as a process
 
 
+@pytest.mark.further
 async def test_an_errand_that_finds_its_store_in_use_is_a_failure_like_any_other(device):
     device.store.mkdir()
     with FolderLock(device.store):
@@ -316,7 +317,7 @@ async def test_an_agent_whose_store_is_in_use_goes_on(device, tmp_path):
     async with AgentRig(tmp_path, policy()) as rig:
         device.store.mkdir()
         with FolderLock(device.store):
-            async with updating(device, rig, kind=Updates) as (updates, _):
+            async with updating(device, rig) as (updates, _):
                 assert updates.alarms() == {"no_model", "update_refused"}
         assert rig.agent.status()["model"] == "echo@1"
 

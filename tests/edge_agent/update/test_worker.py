@@ -44,6 +44,7 @@ def serving(device: UpdateBench) -> int:
     return found.slot.version if found.slot else 0
 
 
+@pytest.mark.usefixtures("first_loads_in_a_child")
 def test_everything_a_device_lives_by_comes_in_one_errand(device):
     device.publish_bundle(1)
     report = device.run_worker()
@@ -115,6 +116,7 @@ def test_case_27_a_bundle_for_a_newer_agent_is_passed_over_for_one_that_fits(dev
     assert serving(device) == 1
 
 
+@pytest.mark.usefixtures("first_loads_in_a_child")
 def test_a_bundle_that_fails_its_first_load_is_not_fetched_again(device):
     device.publish_bundle(1)
     device.run_worker()

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.storage import schema, tables
+from edge_agent.storage import database, schema, tables
 from edge_agent.uplink import reports
 from policies.language.document import parse_policy
 from policies.model.policy import Policy
@@ -162,7 +162,8 @@ async def test_a_report_with_sums_stands_in_the_ledger_under_the_policy_that_let
     assert msgspec.json.decode(fields)["signals"] == "P1"
 
 
-async def test_a_report_outlives_a_disk_that_takes_nothing(tmp_path: Path):
+async def test_a_report_outlives_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(database, "RETRY_S", 0.05)
     hub = HubDouble()
     async with AgentRig(tmp_path, ruled(), hub) as rig:
         blocker = sqlite3.connect(tmp_path / "agent.db", isolation_level=None)

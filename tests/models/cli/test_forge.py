@@ -76,6 +76,7 @@ def test_a_users_model_becomes_a_bundle_whose_facts_are_printed_as_json(forge, h
     assert told["payoff"]["warnings"]
 
 
+@pytest.mark.further
 def test_a_forge_run_says_first_that_asking_does_not_pay_and_strict_fails(forge, home):
     done = forge("build", "samples", out="mine-7")
     assert done.exit_code == 0, done.exception
@@ -134,6 +135,7 @@ def test_limits_that_no_cut_meets_show_what_was_measured(forge, home):
     assert not (home / "never").exists()
 
 
+@pytest.mark.further
 def test_a_folder_that_cannot_be_written_ends_with_the_disks_code(forge, home):
     (home / "file").write_text("")
     done = forge("build", "samples", "--cut", "1.relu", out="file/below")

@@ -46,6 +46,7 @@ def test_a_template_that_cannot_be_filled_is_one_line(tmp_path: Path, template: 
         run(str(tmp_path / "r.csv"), "--llm", "chat", "--template", str(template), "--out", str(tmp_path / "out"))
 
 
+@pytest.mark.further
 def test_commands_for_graphs_say_in_one_line_that_there_are_none(tmp_path: Path, template: Path) -> None:
     made = tmp_path / "triage"
     run(str(write_reports(tmp_path / "r.csv")), "--llm", "chat", "--template", str(template), "--out", str(made))

@@ -18,6 +18,7 @@ from models.graph.precision import (
     count_weight_bytes,
     quantize_weight,
 )
+from tests.examples import further
 
 CPU = torch.device("cpu")
 SAMPLE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -63,9 +64,9 @@ def outputs(made: dict[str, torch.fx.GraphModule], numbers: GraphNumbers) -> dic
 @pytest.mark.parametrize(
     ("numbers", "tolerance", "share"),
     [
-        (GraphNumbers(CPU), 0.0, 1.0),
+        further(GraphNumbers(CPU), 0.0, 1.0),
         (GraphNumbers(CPU, torch.bfloat16), 0.03, 0.55),
-        (GraphNumbers(CPU, torch.float16), 0.01, 0.55),
+        further(GraphNumbers(CPU, torch.float16), 0.01, 0.55),
         (GraphNumbers(CPU, None, int8=True), 0.03, 0.45),
     ],
     ids=["as stored", "bfloat16", "float16", "int8"],
@@ -81,7 +82,9 @@ def test_a_precision_keeps_the_outputs_within_its_tolerance_in_less_memory(graph
     assert torch.equal(graphs["tail"](CODES), exact["tail"]), "the graphs that were given changed"
 
 
-@pytest.mark.parametrize("numbers", [GraphNumbers(CPU, torch.bfloat16), GraphNumbers(CPU, None, int8=True)], ids=str)
+@pytest.mark.parametrize(
+    "numbers", [further(GraphNumbers(CPU, torch.bfloat16)), GraphNumbers(CPU, None, int8=True)], ids=str
+)
 def test_weights_that_two_graphs_share_are_converted_once_and_the_given_ones_are_freed(graphs, numbers):
     made = convert_graphs(graphs, numbers, consume=True)
     alone = count_weight_bytes({"tail": made["tail"]})

@@ -13,6 +13,7 @@ from models.bundle.manifest import HUB_GRAPH_FILE, BundleError
 from models.forge.data.types import ForgeError
 from models.huggingface.importer import ImportRequest, import_checkpoint
 from models.sharding.program import ParallelShape
+from tests.examples import further, mark_further
 from tests.models.doubles.checkpoints import KINDS, draw_samples, expected_logits, sample_edge, save_checkpoint
 from tests.models.doubles.spread import Spread
 
@@ -42,7 +43,9 @@ def pair(request, tmp_path_factory):
     return request.param, *imported(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.mark.parametrize("shape", [ParallelShape(), ParallelShape(2, 1), ParallelShape(1, 2)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [further(ParallelShape()), ParallelShape(2, 1), further(ParallelShape(1, 2))], ids=str
+)
 def test_a_checkpoint_answers_as_transformers_does_whole_and_divided_on_every_batch(pair, shape):
     kind, part, net = pair
     over = spread(part, shape)
@@ -55,7 +58,7 @@ def test_a_checkpoint_answers_as_transformers_does_whole_and_divided_on_every_ba
         assert torch.allclose(found, expected_logits(net, kind, sent), atol=TOLERANCE, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"bert", "vit"}))
+@pytest.mark.parametrize("kind", mark_further(sorted(KINDS.keys() - {"bert", "vit"}), ["deit"]))
 def test_other_encoders_answer_as_transformers_does(tmp_path, kind):
     part, net = imported(tmp_path, kind)
     x = draw_samples(kind, 3)
@@ -86,6 +89,7 @@ def test_nothing_is_claimed_of_a_pair_that_was_not_measured(pair):
     assert figures.pair == figures.hub == figures.oracle == figures.edge
 
 
+@pytest.mark.further
 def test_a_checkpoint_in_bfloat16_stays_in_bfloat16(tmp_path):
     net = save_checkpoint(tmp_path / "plain", "vit")
     net.to(torch.bfloat16).save_pretrained(tmp_path / "checkpoint")  # type: ignore[operator]
@@ -183,6 +187,7 @@ def test_a_checkpoint_with_other_labels_than_the_edge_is_refused(tmp_path):
     assert "gives [(7,)], the manifest says 3 outputs" in refused(tmp_path)
 
 
+@pytest.mark.further
 def test_a_checkpoint_for_other_samples_than_the_edge_is_refused(tmp_path):
     save_checkpoint(tmp_path / "checkpoint", "vit", image_size=32)
     sample_edge(tmp_path / "edge", "vit")

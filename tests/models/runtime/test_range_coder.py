@@ -96,6 +96,7 @@ def without_library() -> Iterator[None]:
     codec_ans._ans_library.cache_clear()
 
 
+@pytest.mark.further
 def test_devices_and_hubs_with_and_without_the_library_read_each_other_byte_for_byte():
     codes, wide = np.random.default_rng(5).integers(0, 5, (100, 60)).astype(np.uint8), draw_steps(100, seed=9)
     with without_library():

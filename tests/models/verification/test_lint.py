@@ -13,6 +13,7 @@ from models.bundle.bundle import open_bundle
 from models.bundle.manifest import EDGE_FILE, BundleError
 from models.update.trust import classify_failure
 from models.verification.lint import MAX_MODEL_BYTES, LintError, lint_graph
+from tests.examples import further, mark_further
 from tests.models.conftest import echo_graph
 from tests.models.doubles.hostile import HOSTILE, edited
 from wire.protocol.rollout import InstallFailure
@@ -64,7 +65,7 @@ FLOODS = {  # made when they are asked for: together they have 240 MB
 }
 
 
-@pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.parametrize("name", mark_further(FLOODS, ["half a million notes"]))
 def test_23_a_flood_is_refused_in_bounded_time(name):
     data = HEAD + FLOODS[name]()
     begun = time.thread_time()
@@ -73,7 +74,7 @@ def test_23_a_flood_is_refused_in_bounded_time(name):
     assert time.thread_time() - begun < SECONDS
 
 
-@pytest.mark.parametrize("name", ["half a million empty nodes", "a hundred thousand long names"])
+@pytest.mark.parametrize("name", [further("half a million empty nodes"), "a hundred thousand long names"])
 def test_23_a_flood_is_refused_in_bounded_memory(name):
     data = HEAD + FLOODS[name]()
     tracemalloc.start()

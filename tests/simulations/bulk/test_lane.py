@@ -27,6 +27,7 @@ from simulations.scenario.types import (
     ScenarioEvent,
     build_permissive_policy,
 )  # fmt: skip
+from tests.examples import further
 from wire.protocol.messages import Prediction
 
 CALM = msgspec.structs.replace(IDEAL_CONDITIONS, skew_s=100.0, drift=1e-4, bad_batch=0.0)
@@ -83,6 +84,7 @@ def test_in_calm_weather_the_lane_gives_every_answer_that_the_full_path_gives() 
     assert full.states == lane.states
 
 
+@pytest.mark.further
 def test_devices_hand_over_in_both_directions_with_their_numbers_days_and_spending() -> None:
     """A partition in the middle: struck devices go from the lane to the full path and come back."""
     scenario = fleet(CUT)
@@ -118,6 +120,7 @@ def test_over_midnight_each_day_has_its_own_account() -> None:
     assert len(set(lane[1])) > 1
 
 
+@pytest.mark.further
 def test_rules_that_speak_of_the_time_are_asked_again_every_minute() -> None:
     busy = '{ from = "08:02", to = "08:04", zone = "UTC" }'
     rule = f'\n[[rule]]\nname = "busy"\nwhen = {{ time = {busy} }}\nmode = "answer_now"\n'
@@ -129,6 +132,7 @@ def test_rules_that_speak_of_the_time_are_asked_again_every_minute() -> None:
     assert lane.counts["bulk.questions"] > 300
 
 
+@pytest.mark.further
 def test_frames_that_come_twice_change_no_answer_and_add_what_was_measured() -> None:
     full, lane = both_ways(fleet(climate=msgspec.structs.replace(CALM, repeats=0.5)))
     assert totals(full.answers) == totals(lane.answers)
@@ -147,6 +151,7 @@ def mean_bin(outcomes: list[Outcome]) -> float:
     return sum(number * count for number, count in pairs) / sum(count for _, count in pairs)
 
 
+@pytest.mark.further
 def test_every_figure_of_ten_seeds_is_inside_the_spread_of_the_full_path() -> None:
     """Losses, repeats and failures as they are by default, and a partition."""
     runs = [both_ways(fleet(CUT, climate=EnvironmentConditions(), seed=seed)) for seed in SEEDS]
@@ -210,6 +215,7 @@ def test_a_run_that_is_stopped_has_counted_what_had_happened_and_what_is_open() 
     assert history.accepted == history.answered + history.open
 
 
+@pytest.mark.further
 def test_one_process_or_two_give_the_same_report_of_the_lane_too() -> None:
     regions = tuple(Region(name, 0.5, link=Link(EnvironmentConditions())) for name in ("eu", "us"))
     scenario = msgspec.structs.replace(fleet(CUT, devices=60), regions=regions)
@@ -218,6 +224,7 @@ def test_one_process_or_two_give_the_same_report_of_the_lane_too() -> None:
     assert one.counts["bulk.samples"] > 0
 
 
+@pytest.mark.further
 def test_a_hub_that_is_asked_for_more_than_half_of_what_it_can_do_is_left_to_the_full_path() -> None:
     slow = Region(slots=1, cost_base_s=1.0, link=Link(CALM))
     lane = run_scenario(msgspec.structs.replace(fleet(), regions=(slow,)), bulk=True)
@@ -241,7 +248,7 @@ def test_rollouts_leases_and_failover_have_no_lane(change: dict[str, object]) ->
     assert ("bulk.samples" in outcome.counts) == eu  # only the region without failover has one
 
 
-@pytest.mark.parametrize("step_s", [50.0, 60.0, 90.0, 100.0])
+@pytest.mark.parametrize("step_s", [50.0, *map(further, (60.0, 90.0, 100.0))])
 def test_no_sample_is_lost_between_slices_whatever_the_step(step_s: float) -> None:
     outcome = run_scenario(Scenario(devices=50, duration_s=600.0, step_s=step_s))
     assert outcome.samples == pytest.approx(3000, rel=0.1)

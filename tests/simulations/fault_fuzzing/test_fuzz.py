@@ -70,6 +70,7 @@ def test_a_planted_defect_is_found_and_shrunk_to_a_file_that_shows_it_again(
     found_and_shrunk(seed, cores, law, tmp_path)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("seed", "cores", "law"), OF_MEMBERS, ids=[name(cores) for _, cores, _ in OF_MEMBERS])
 def test_a_defect_that_takes_several_processes_of_a_hub_is_found_and_shrunk_to_two(
     seed: int, cores: CoreClasses, law: Flaw, tmp_path: Path
@@ -102,6 +103,7 @@ def test_a_gate_that_passes_everything_lets_a_worse_version_be_kept_and_that_is_
     assert run_scenario(found.findings[0].scenario).ok, "the product itself keeps the law"
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("seed", "cores"), REPLAYED, ids=[name(cores) for _, cores in REPLAYED])
 def test_a_device_that_takes_an_old_assignment_again_keeps_a_worse_version_and_that_is_found(
     seed: int, cores: CoreClasses

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from simulations.live.proxy import LaneConditions, ProxyLane, ProxySide
+from tests.examples import further
 
 COUNTS = ("connections", "unreached", "stalled", "sliced", "reset", "up_bytes", "down_bytes")
 
@@ -67,8 +68,8 @@ async def said_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     "conditions",
     [
         LaneConditions(),
-        LaneConditions(latency_s=0.02),
-        LaneConditions(slice_bytes=7),
+        further(LaneConditions(latency_s=0.02)),
+        further(LaneConditions(slice_bytes=7)),
         LaneConditions(latency_s=0.005, slice_bytes=100, loss=0.02),
     ],
 )

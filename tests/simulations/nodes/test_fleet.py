@@ -54,6 +54,7 @@ def facts(outcome: Outcome) -> dict[str, object]:
     return outcome.to_plain(wall=False)
 
 
+@pytest.mark.further
 def test_a_thousand_edges_for_ten_minutes_lose_nothing_and_double_nothing() -> None:
     """Loss, a partition, a killed hub, broker and agent."""
     scenario = fleet(1000, 600.0, *ALL_KINDS, samples_per_s=0.02)
@@ -192,6 +193,7 @@ def test_a_device_that_keeps_a_correction_to_itself_is_caught() -> None:
     assert report.flaws.keys() == {Flaw.UNSAID.value}
 
 
+@pytest.mark.further
 def test_what_has_ended_is_forgotten_by_device_hub_and_checker() -> None:
     """Memory grows with what is open, not with the samples."""
     scenario = fleet(50, 1200.0, climate=IDEAL_CONDITIONS)

@@ -8,6 +8,7 @@ from simulations.regions.run import run_scenario
 from simulations.report.outcome import Outcome
 from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions
 from simulations.scenario.types import EventKind, Link, Load, Model, Region, Scenario, ScenarioEvent
+from tests.examples import further
 
 CALM_REGION = Region(link=Link(IDEAL_CONDITIONS))
 SLOW_ENGINE = Region(link=Link(IDEAL_CONDITIONS), cost_base_s=3.0)
@@ -34,7 +35,8 @@ def kept(scenario: Scenario) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("schedules", "members"), [(10, 2), (10, 3), *(pytest.param(100, many, marks=pytest.mark.heavy) for many in (2, 3))]
+    ("schedules", "members"),
+    [(10, 2), further(10, 3), *(pytest.param(100, many, marks=pytest.mark.heavy) for many in (2, 3))],
 )
 def test_random_fault_schedules_over_several_processes_of_a_hub_break_no_law(schedules: int, members: int) -> None:
     found = search_schedules(FuzzConfig(schedules, members=members))
@@ -79,7 +81,7 @@ def test_case_100_a_device_asks_for_nothing_that_has_ended() -> None:
     assert outcome.history.effects - outcome.history.answered <= 2, "what was on its way when the backup was made"
 
 
-@pytest.mark.parametrize("whose", [{"device": 0}, {"hub": "local-1"}])
+@pytest.mark.parametrize("whose", [{"device": 0}, further({"hub": "local-1"})])
 def test_the_power_may_go_between_any_two_commits_of_a_device_and_of_its_hub(whose: dict[str, object]) -> None:
     for commits in range(24):
         cut = replace(ScenarioEvent(EventKind.POWER_LOSS, 10.0, 60.0, amount=float(commits)), **whose)
@@ -137,8 +139,8 @@ def right_share(outcome: Outcome) -> float:
     ("mild", "worse"),
     [
         ({"amount": 0.05}, {"amount": 0.5}),
-        ({"amount": 1.0, "label": 3}, {"amount": 1.0}),
-        ({"amount": 0.5}, {"amount": 0.5, "tail": True}),
+        further({"amount": 1.0, "label": 3}, {"amount": 1.0}),
+        further({"amount": 0.5}, {"amount": 0.5, "tail": True}),
     ],
     ids=["severe", "one class", "head and tail"],
 )

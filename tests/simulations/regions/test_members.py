@@ -7,6 +7,7 @@ from simulations.regions.run import run_scenario
 from simulations.report.outcome import Outcome
 from simulations.scenario.conditions import IDEAL_CONDITIONS
 from simulations.scenario.types import EventKind, Link, Load, Model, Region, Scenario, ScenarioEvent
+from tests.examples import further
 
 LEASE_S = 6.0
 REGION = Region(members=3, cost_base_s=0.2, link=Link(IDEAL_CONDITIONS))
@@ -31,7 +32,7 @@ def kept(scenario: Scenario) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("members", [2, 3, 16])
+@pytest.mark.parametrize("members", [2, further(3), further(16)])
 def test_processes_that_nothing_befalls_answer_all_and_refuse_no_write(members: int) -> None:
     outcome = kept(share(region=replace(REGION, members=members)))
     assert outcome.history.effects == outcome.history.accepted
@@ -41,7 +42,7 @@ def test_processes_that_nothing_befalls_answer_all_and_refuse_no_write(members: 
 @pytest.mark.parametrize(
     "kind", [EventKind.KILL_HUB, EventKind.PAUSE_HUB, EventKind.CUT_DATABASE, EventKind.STALE_LEASES]
 )
-@pytest.mark.parametrize("member", [1, 2, 3])
+@pytest.mark.parametrize("member", [1, further(2), further(3)])
 def test_what_befalls_one_of_three_costs_no_question(kind: EventKind, member: int) -> None:
     kept(share(ScenarioEvent(kind, 20.3, 4 * LEASE_S, member=member)))
 
@@ -72,6 +73,7 @@ def test_a_store_restored_from_a_backup_brings_its_leases_back_too() -> None:
     kept(share(ScenarioEvent(EventKind.RESTORE, 50.0, 5.0, amount=20.0)))
 
 
+@pytest.mark.further
 def test_two_runs_of_one_scenario_are_one() -> None:
     scenario = share(ScenarioEvent(EventKind.PAUSE_HUB, 20.3, 20.0, member=1))
     one, two = run_scenario(scenario), run_scenario(scenario)

@@ -39,6 +39,7 @@ def test_on_constant_load_the_number_moves_only_until_it_is_known():
     assert longer.late < 1.01 * found.late
 
 
+@pytest.mark.further
 def test_a_day_takes_fewer_replicas_than_a_pool_and_is_late_less_often_than_by_requests_under_way():
     def run(rule: ReplicaRule):
         return replay(rule, MODEL, lambda at: day_curve(PEAK / 10, PEAK)(8 * at), DAY_S // 8)

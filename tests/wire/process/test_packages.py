@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.examples import further
 from wire.process.exit_codes import ExitCode
 from wire.process.packages import PACKAGES, find_hidden_package
 
@@ -34,7 +35,7 @@ def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProc
     return done
 
 
-@pytest.mark.parametrize("room", ["agent", "hub"])
+@pytest.mark.parametrize("room", ["agent", further("hub")])
 def test_a_folder_with_a_models_file_does_not_disturb_agent_and_hub(folder, room):
     (folder / "own.toml").write_text("typo = 1\n")
     done = run(folder, "skerry", room, "run", "--config", "own.toml")
@@ -67,6 +68,7 @@ def words_of(path: Path) -> list[list[object]]:
     return [[word.value if isinstance(word, ast.Constant) else None for word in found.elts] for found in lists]
 
 
+@pytest.mark.further
 def test_every_child_is_started_without_the_current_folder_on_its_path():
     seen = 0
     for path in PRODUCT:

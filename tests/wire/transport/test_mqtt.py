@@ -143,6 +143,12 @@ class Peer:
         self.writer.write(b"".join(packet.write() for packet in packets))
 
 
+@pytest.fixture(autouse=True)
+def quick_goodbye(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer never closes the connection itself."""
+    monkeypatch.setattr(mqtt, "_GOODBYE_S", 0.05)
+
+
 @asynccontextmanager
 async def peer() -> AsyncIterator[Peer]:
     made = Peer()

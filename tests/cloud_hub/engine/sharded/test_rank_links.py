@@ -161,7 +161,7 @@ def test_strangers_that_say_nothing_or_nonsense_hold_up_no_rank(listener):
 
 def test_a_rank_tells_its_token_to_no_other_supervisor(listener):
     thief = RankListener(LOOP, ANY, 1)
-    accepting = Accepting(thief, 1, 1.0)
+    accepting = Accepting(thief, 1, 0.3)
     order = msgspec.structs.replace(listener.make_order(0), port=thief.make_order(0).port)
     with pytest.raises(PipeError, match="another supervisor than ours"):
         dial_supervisor(order)
@@ -171,7 +171,7 @@ def test_a_rank_tells_its_token_to_no_other_supervisor(listener):
 
 
 def test_nothing_older_than_tls_13_is_spoken(listener):
-    accepting = Accepting(listener, 1, 1.0)
+    accepting = Accepting(listener, 1, 0.3)
     order = listener.make_order(0)
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.check_hostname, old.verify_mode = False, ssl.CERT_NONE

@@ -98,6 +98,7 @@ def patients(count, *, seed, hub=0.98):
     return add_groups(found, groups)
 
 
+@pytest.mark.further
 def test_the_asked_share_is_kept_for_patients_who_were_never_seen():
     everybody = patients(1500, seed=99)
     over = {"groups": 0, "samples": 0}

@@ -66,6 +66,7 @@ class _ValueHalf(nn.Module):
         return logits, sample.round().to(torch.uint8), self.gate(logits, summary)
 
 
+@pytest.mark.further
 def test_the_gate_of_a_regressor_runs_on_the_device_as_it_was_fitted():
     chance = torch.Generator().manual_seed(0)
     logits, summary = torch.randn(400, 2, generator=chance), torch.randn(400, 2, generator=chance)

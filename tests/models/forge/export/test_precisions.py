@@ -346,6 +346,7 @@ def test_an_accuracy_that_is_not_a_number_does_not_ship():
     assert shipped(made("float32"), made("int8", 10, accuracy=math.nan)).shipped.precision == "float32"
 
 
+@pytest.mark.further
 def test_a_candidate_that_cannot_be_made_is_told_and_the_others_stand(monkeypatch):
     def broken(*_):
         raise KeyError("tensor_17")

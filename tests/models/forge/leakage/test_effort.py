@@ -44,6 +44,7 @@ def test_a_finished_attack_is_not_run_again_but_its_cost_is_told(tmp_path):
     assert 0 < first.cost.macs <= EFFORT.macs
 
 
+@pytest.mark.further
 def test_other_codes_are_another_attack(tmp_path):
     attack(AttackWork(tmp_path))
     work = AttackWork(tmp_path)

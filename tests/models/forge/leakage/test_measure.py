@@ -99,6 +99,7 @@ def test_the_interval_holds_its_value_and_narrows_with_samples(seed):
     assert narrow.high - narrow.low < wide.high - wide.low
 
 
+@pytest.mark.further
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     rng = np.random.default_rng(1)
     found = [metrics.bootstrap_interval(RatioEstimate.from_values(rng.normal(0, 1, 60))) for _ in range(60)]
@@ -112,6 +113,7 @@ def test_a_set_guessed_at_random_is_above_nothing():
     assert metrics.rescale_above_chance(0.4, 0.4) == 0.0
 
 
+@pytest.mark.further
 def test_a_picture_sent_as_it_is_is_rebuilt_and_noise_is_not():
     x = pictures()
     truth = inversion.prepare_samples(x, FAST)
@@ -175,6 +177,7 @@ def exposed(count: int = 500, **changes) -> ExposedData:
     return ExposedData(**{"x": x, "codes": (codes,), "y": y, **changes})
 
 
+@pytest.mark.further
 def test_rows_name_the_chain_and_lie_between_floor_and_ceiling():
     place = RNG.integers(0, 3, 500)
     told = exposed(sensitive={"place": place})

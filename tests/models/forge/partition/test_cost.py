@@ -59,6 +59,7 @@ def test_hopeful_cuts_are_early_and_have_no_much_smaller_one_before_them():
     assert "d" in [cut.name for cut in find_hopeful_cuts(cuts, 1.0)]
 
 
+@pytest.mark.further
 def test_a_cut_without_hope_gets_few_samples_and_none_when_the_time_is_over():
     torch.manual_seed(0)
     x = torch.randn(300, 8)
@@ -80,6 +81,7 @@ def test_the_budget_is_shared_by_hopeful_cuts_and_leaves_each_200_samples_at_lea
     assert count_samples(bounds, 1_000_000, 4) == 200
 
 
+@pytest.mark.further
 def test_a_regressor_is_scored_by_its_error():
     torch.manual_seed(0)
     x = torch.randn(200, 8)

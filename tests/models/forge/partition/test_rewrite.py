@@ -59,6 +59,7 @@ def test_a_table_that_is_looked_up_by_constants_stays_a_table():
     assert operations(gm) == before
 
 
+@pytest.mark.further
 def test_attention_with_a_learned_bias_becomes_onnx():
     model = WindowAttention().eval()
     found = trace_model(model, PICTURES)

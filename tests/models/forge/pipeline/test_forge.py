@@ -235,6 +235,7 @@ def test_a_requested_cut_that_cannot_become_onnx_is_refused_before_anything_is_t
     assert set(stages) == {"reading", "cutting"}
 
 
+@pytest.mark.further
 def test_an_impossible_limit_says_what_is_nearest_and_leaves_nothing(forged, tmp_path):
     with pytest.raises(ForgeError, match=r"cut early.3.relu: --target-ms 1e-06 is not met: the nearest is .*relax"):
         forge(tmp_path / "out", kept=True, target_ms=1e-6)

@@ -26,12 +26,14 @@ def test_nothing_but_features_leaves_by_default(forged):
     assert feature.level is SensitivityLevel.P2
 
 
+@pytest.mark.further
 def test_the_sample_travels_under_the_label_that_was_stated(travelled):
     (feature,) = travelled.manifest.features
     assert feature.level is SensitivityLevel.P1
     assert (travelled.manifest.codec, OnnxRunner(travelled).codec.total_bytes) == ("ans-steps", 64)
 
 
+@pytest.mark.further
 def test_the_hub_answers_a_sample_that_travelled_as_the_given_model_answers_the_sample(travelled):
     runner, hub = OnnxRunner(travelled), open_hub_graphs(travelled)
     assert check_golden(travelled, runner).passed
@@ -43,6 +45,7 @@ def test_the_hub_answers_a_sample_that_travelled_as_the_given_model_answers_the_
     assert (found == wanted).float().mean() > 0.9
 
 
+@pytest.mark.further
 def test_a_device_accepts_the_graph_that_codes_the_sample(travelled):
     lint_graph(travelled.read_file(EDGE_FILE))
 

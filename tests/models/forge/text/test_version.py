@@ -41,6 +41,7 @@ def test_the_device_knows_the_departments_and_sends_the_text_itself(made) -> Non
         assert decode_text(found.features["text"]) == text
 
 
+@pytest.mark.further
 def test_the_same_reports_make_the_same_version(made, tmp_path: Path) -> None:
     assert make_bundle(tmp_path).digest == made.digest
 

@@ -108,6 +108,7 @@ def test_edge_and_hub_learn_what_the_given_model_knows(labels, spatial):
     assert 0 <= found["novelty"].min() <= found["novelty"].max() <= 1
 
 
+@pytest.mark.further
 def test_a_regressor_learns_its_values_and_how_wrong_they_are():
     world = World(values=True)
     pieces = train_modules(world.traced, world.data, world.cuts[0], WISH._replace(epochs=5), _silent)
@@ -189,6 +190,7 @@ def test_a_plan_counts_the_steps_that_an_epoch_really_takes(samples):
     assert choose_batch(samples, 256) <= 256
 
 
+@pytest.mark.further
 def test_codes_taught_to_leak_less_tell_fewer_bits_beyond_the_label():
     data = _data(values=False)
     traced = trace_model(_given(data), torch.from_numpy(data.training.x[0][:2]))

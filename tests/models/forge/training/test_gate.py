@@ -48,6 +48,7 @@ def test_confidence_reads_as_the_probability_of_being_right(gate):
     assert abs(confidence[~low].mean() - own[~low].mean()) < 0.03
 
 
+@pytest.mark.further
 def test_a_gate_that_is_no_better_than_the_softmax_is_left_out():
     chance = torch.Generator().manual_seed(3)
     y = torch.randint(3, (900,), generator=chance)
@@ -102,6 +103,7 @@ def _rmse_asking(share: float, score: torch.Tensor, seen: GateSamples) -> float:
     return float((answers - seen.y).square().mean().sqrt())
 
 
+@pytest.mark.further
 def test_a_regressor_asks_where_the_hub_takes_off_most_of_the_error(value_gate):
     fresh = _values(telling=True, seed=5)
     gate = _rmse_asking(0.25, value_gate(fresh.logits, fresh.summary), fresh)
@@ -109,6 +111,7 @@ def test_a_regressor_asks_where_the_hub_takes_off_most_of_the_error(value_gate):
     assert gate < scale - 0.4
 
 
+@pytest.mark.further
 def test_a_regressor_of_which_nothing_tells_the_gain_keeps_its_own_scale():
     assert fit_value_gate(_values(telling=False), seed=1) is None
     assert fit_value_gate(_values(telling=True, count=100), seed=1) is None

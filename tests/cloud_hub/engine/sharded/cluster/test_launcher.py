@@ -31,6 +31,7 @@ def test_a_node_that_differs_is_named_in_one_line(other, why):
     assert compare_hosts([SOUND, other], "2.13.0", "1.0") == why
 
 
+@pytest.mark.further
 def test_a_head_that_is_gone_is_one_line_in_bounded_time_and_leaves_no_process(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as gone:
         address = f"127.0.0.1:{gone.getsockname()[1]}"

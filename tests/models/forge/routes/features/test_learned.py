@@ -166,6 +166,7 @@ def test_more_bytes_keep_more_of_the_answer(world):
     assert _distance(world, many) < 0.5 * _distance(world, few)
 
 
+@pytest.mark.further
 def test_teaching_improves_the_codes_and_leaves_edge_and_given_model_alone(world):
     before = {name: value.clone() for name, value in world.traced.gm.state_dict().items()}
     trunk = [value.clone() for value in world.pieces.encoder.state_dict().values()]

@@ -58,6 +58,7 @@ def test_columns_that_say_the_same_are_a_transform():
     assert np.abs(send(code, rows[:50]) - rows[:50]).mean() < 0.05
 
 
+@pytest.mark.further
 def test_coder_and_decoder_export():
     code = CODES[1]
     graph = serialise_model(export_edge_graph(code.coder, SPEC, ("codes",)))

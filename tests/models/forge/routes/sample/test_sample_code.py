@@ -84,6 +84,7 @@ class _Coders(torch.nn.Module):
         return self.joint(sample), self.by_axis(sample)
 
 
+@pytest.mark.further
 def test_coders_export_to_a_graph_that_a_device_loads():
     module = _Coders().eval()
     graph = serialise_model(export_edge_graph(module, SPEC, ("joint", "by_axis")))
