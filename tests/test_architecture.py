@@ -11,7 +11,7 @@ from tests.sources import PACKAGES, SOURCES, TESTS, FunctionFacts, name_of, read
 EDGE = ("edge_agent.core.core", "edge_agent.app.agent", "edge_agent.api", "edge_agent.__main__")
 STRANGERS_OF_THE_EDGE = {
     "torch", "onnx", "sklearn", "cloud_hub", "simulations", "typer", "click", "rich", "plotly", "sqlalchemy",
-    "safetensors", "av", "PIL",
+    "safetensors", "av", "PIL", "nacl",
 }  # fmt: skip
 # They outlive a defect of one task, message, file or line, and say so.
 LOOPS = {

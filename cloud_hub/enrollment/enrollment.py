@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from cloud_hub.enrollment.replies import (
@@ -29,6 +28,7 @@ from cloud_hub.enrollment.replies import (
 from cloud_hub.registry.registry import DeviceKeys, InviteFault, Registry
 from cloud_hub.security.authority import CertificateRequestError, encode_certificate, read_csr_key, utc_now
 from cloud_hub.security.hub_keys import HubCard
+from cloud_hub.security.signatures import SodiumVerifyingKey
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog, safe_name
 
@@ -193,7 +193,7 @@ def verify_enrolment(request: EnrolRequest) -> tuple[bytes, bytes]:
     proof = _decode_exact(request.proof, "proof", 64)
     read_csr_key(request.csr.encode())
     try:
-        Ed25519PublicKey.from_public_bytes(signing).verify(proof, build_proof_text(request, signing, hpke))
+        SodiumVerifyingKey(signing).verify(proof, build_proof_text(request, signing, hpke))
     except (InvalidSignature, ValueError):
         raise CertificateRequestError("the proof does not fit the keys") from None
     try:

@@ -25,6 +25,7 @@ from cloud_hub.runtime.config import HubConfig, load_hub_config
 from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import EPOCH, CertificateFiles, utc_now
 from cloud_hub.security.hub_keys import HubCard, HubKeys, load_or_create_keys
+from cloud_hub.security.signatures import check_library
 from cloud_hub.storage.store import read_newest_aside
 from cloud_hub.system.state_folder import StateDir
 from wire.process.daemon import FolderLock
@@ -58,7 +59,11 @@ class HubState(msgspec.Struct, frozen=True):
 
 
 def open_state(config: HubConfig) -> HubState:
-    """Open the state folder, creating what is missing. ExitError(DISK or CREDENTIALS) if a part is unusable."""
+    """Open the state folder, creating what is missing.
+
+    ExitError(DISK or CREDENTIALS) if a part is unusable, ExitError(CONFIG) if libsodium is not as strict as needed.
+    """
+    check_library()
     state = config.state_dir().prepare()
     config.check_database()
     with _shared_with_region(config):

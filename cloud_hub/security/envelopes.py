@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 
 from cloud_hub.registry.device_states import Device
 from cloud_hub.security.hub_keys import HubKeys
+from cloud_hub.security.signatures import SodiumSigningKey, SodiumVerifyingKey
 from wire.errors import Fault, LocalError, RemoteError
 from wire.protocol.codec import (
     SIGNATURE_BYTES,
@@ -84,6 +85,7 @@ class HubEnvelopes:
 
     def __init__(self, keys: HubKeys) -> None:
         self._keys = keys
+        self._signing = SodiumSigningKey(keys.signing.private_bytes_raw())
         self._signer = compute_key_id(keys.signing_public)
 
     def use_keys(self, keys: HubKeys) -> None:
@@ -94,7 +96,8 @@ class HubEnvelopes:
         return key in self._keys.hpke
 
     def verify(self, frame: Frame, device: Device, channel: TopicChannel) -> None:
-        verify_frame(frame, by=device.signing_key, channel=channel)
+        key = SodiumVerifyingKey(device.signing_key.public_bytes_raw())
+        verify_frame(frame, by=key, channel=channel)
 
     def open(self, frame: Frame, channel: TopicChannel = TopicChannel.QUESTION) -> bytes:
         key = self._keys.hpke.get(frame.header.key_id)
@@ -111,11 +114,11 @@ class HubEnvelopes:
             if receiver is None:
                 raise LocalError("an order is for a device that is enrolled")
             binding = compute_order_binding(receiver.signing_key.public_bytes_raw())
-        return sign_frame(header, encode_wire_message(note), by=self._keys.signing, channel=channel, binding=binding)
+        return sign_frame(header, encode_wire_message(note), by=self._signing, channel=channel, binding=binding)
 
     def sign_statement(self, text: bytes) -> bytes:
         """Sign a statement under a domain tag of its own, so that it cannot pass as a frame."""
-        return self._keys.signing.sign(STATEMENT_TAG + text)
+        return self._signing.sign(STATEMENT_TAG + text)
 
     def seal_verdict(self, device: Device, key: QuestionAddress, verdict: Verdict, binding: bytes, now: float) -> bytes:
         header = FrameHeader(
@@ -128,7 +131,7 @@ class HubEnvelopes:
         )
         padded = _pad_verdict(verdict)
         try:
-            return seal_frame(header, padded, to=device.hpke_key, by=self._keys.signing, channel=_DOWN, binding=binding)
+            return seal_frame(header, padded, to=device.hpke_key, by=self._signing, channel=_DOWN, binding=binding)
         except ValueError:  # a point of low order: no secret can be agreed with it (RFC 7748, section 6.1)
             raise LocalError("the device's HPKE key cannot be sealed to") from None
 

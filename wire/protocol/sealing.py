@@ -11,10 +11,10 @@ hub keeps a hash of that hash.
 
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import Protocol
 
 import msgspec
 from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM
 from cryptography.hazmat.primitives.hpke import Suite as HpkeSuite
@@ -28,6 +28,18 @@ _hpke = HpkeSuite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 KEY_ID_BYTES = 8
 
 
+class SigningKey(Protocol):
+    """An Ed25519 private key, of `cryptography` or of another library."""
+
+    def sign(self, data: bytes, /) -> bytes: ...
+
+
+class VerifyingKey(Protocol):
+    """An Ed25519 public key, of `cryptography` or of another library; `verify` raises its `InvalidSignature`."""
+
+    def verify(self, signature: bytes, data: bytes, /) -> None: ...
+
+
 def compute_key_id(public_raw: bytes) -> bytes:
     """Key id of a public key (raw bytes): the first 8 bytes of its SHA-256."""
     return sha256(public_raw).digest()[:KEY_ID_BYTES]
@@ -38,7 +50,7 @@ def seal_frame(
     padded: bytes,
     *,
     to: X25519PublicKey,
-    by: Ed25519PrivateKey,
+    by: SigningKey,
     channel: TopicChannel,
     binding: bytes = b"",
 ) -> bytes:
@@ -67,7 +79,7 @@ def open_sealed_frame(frame: Frame, *, key: X25519PrivateKey, channel: TopicChan
 
 
 def sign_frame(
-    header: FrameHeader, body: bytes, *, by: Ed25519PrivateKey, channel: TopicChannel, binding: bytes = b""
+    header: FrameHeader, body: bytes, *, by: SigningKey, channel: TopicChannel, binding: bytes = b""
 ) -> bytes:
     """Sign a readable body and return the whole frame: for notes that carry nothing derived from a sample.
 
@@ -76,7 +88,7 @@ def sign_frame(
     return _append_signature(encode_clear_part(CipherSuite.SIGNED, header), body, by, channel, binding)
 
 
-def verify_frame(frame: Frame, *, by: Ed25519PublicKey, channel: TopicChannel, binding: bytes = b"") -> None:
+def verify_frame(frame: Frame, *, by: VerifyingKey, channel: TopicChannel, binding: bytes = b"") -> None:
     """Verify the signature of a frame.
 
     Raises RemoteError(SIGNATURE) unless `by` signed exactly this header and body for this channel and binding.
@@ -110,9 +122,7 @@ def hash_frame(frame: bytes) -> bytes:
     return sha256(frame).digest()
 
 
-def _append_signature(
-    clear: bytes, body: bytes, by: Ed25519PrivateKey, channel: TopicChannel, binding: bytes = b""
-) -> bytes:
+def _append_signature(clear: bytes, body: bytes, by: SigningKey, channel: TopicChannel, binding: bytes = b"") -> bytes:
     frame = clear + body + by.sign(_channel_tag(channel) + binding + clear + body)
     if len(frame) > MAX_FRAME_BYTES:
         raise LocalError(f"frame of {len(frame)} bytes, at most {MAX_FRAME_BYTES}")

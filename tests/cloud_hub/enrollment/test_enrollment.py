@@ -10,10 +10,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest, Rejection, encode_invite
+from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest, Rejection, build_proof_text, encode_invite
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.replies import BrokerAddress, EnrollmentReply, HubAddress
 from cloud_hub.registry.device_states import DeviceState
@@ -23,6 +24,7 @@ from cloud_hub.security.hub_keys import HubCard
 from tests.cloud_hub.doubles.joiner import Joiner
 
 DEVICE = "demo--cam-1"
+BASE_POINT = bytes.fromhex("5866666666666666666666666666666666666666666666666666666666666666")
 HUB = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
 
 
@@ -139,6 +141,18 @@ def test_a_part_that_the_proof_does_not_cover_is_refused_and_leaves_the_invite_g
     assert not reply.invite
     assert registry.device(DEVICE) is None
     assert isinstance(issuer.enrol_device(request(Joiner().request(token)), 0), EnrollmentReply)
+
+
+def test_a_signing_key_for_which_anybody_can_sign_is_refused(issuer, registry, token):
+    joiner = Joiner()
+    weak = (1).to_bytes(32, "little")  # the neutral point: S B = R for every message
+    fields = joiner.request(token, signing_key=b64(weak), proof=b64(BASE_POINT + (1).to_bytes(32, "little")))
+    asked = request(fields)
+    Ed25519PublicKey.from_public_bytes(weak).verify(
+        base64.b64decode(asked.proof), build_proof_text(asked, weak, base64.b64decode(asked.hpke_key))
+    )
+    assert isinstance(issuer.enrol_device(asked, 0), Rejection)
+    assert registry.device(DEVICE) is None
 
 
 def test_hpke_key_that_everybody_can_open_is_refused(issuer, token):
