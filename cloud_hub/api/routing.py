@@ -8,6 +8,7 @@ Rule: JSON bodies are read strictly: bounded bytes and depth, no duplicate key, 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
@@ -136,10 +137,14 @@ _TAGS = {
 
 
 class OpenApiRoutes:
-    """Route `/openapi.json`; the document is made once, at start. `local`: as in `describe_routes`."""
+    """Route `/openapi.json`; the document is made when it is first asked for. `local`: as in `describe_routes`."""
 
     def __init__(self, routes: Sequence[Route], version: str, *, local: bool) -> None:
-        self._body = describe_routes([*routes, *self.routes()], version, local=local)
+        self._routes, self._version, self._local = [*routes, *self.routes()], version, local
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        return describe_routes(self._routes, self._version, local=self._local)
 
     def routes(self) -> list[Route]:
         """Return the route of this group."""
@@ -150,7 +155,7 @@ class OpenApiRoutes:
 
     async def show_document(self, _request: web.Request) -> web.Response:
         """Answer with the OpenAPI document."""
-        return answer_json(self._body)
+        return answer_json(self._document)
 
 
 def describe_routes(routes: Sequence[Route], version: str, *, local: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from cloud_hub.database.contraction import apply_contractions, write_number
 from cloud_hub.database.errors import DamagedDatabaseError, describe_url, explain_error, is_damaged, refuse_newer
-from cloud_hub.database.expansion import add_missing
+from cloud_hub.database.expansion import add_missing, create_in_file
 from cloud_hub.database.parts import PARTS, REGION, DatabasePart, sqlite_url
 from cloud_hub.database.server import list_connection_options, on_server_connect
 from cloud_hub.database.statements import is_postgres, lock_exclusively
@@ -121,7 +121,10 @@ def migrate_part(connection: sa.Connection, part: DatabasePart) -> None:
     if connection.dialect.name != "sqlite":
         connection.execute(sa.schema.CreateSchema(part.name, if_not_exists=True))
     number = meta[part.name]
-    number.create(connection, checkfirst=True)
+    if is_postgres(connection):
+        number.create(connection, checkfirst=True)
+    else:
+        create_in_file(connection, number)
     known = connection.execute(sa.select(number.c.value).where(number.c.key == "schema")).scalar()
     found = _check_schema(known, part, connection)
     for step in part.migrations[found - 1 :]:

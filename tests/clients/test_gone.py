@@ -10,10 +10,16 @@ import skerry_client
 from edge_agent.api.app import ApiServer, build_app
 from edge_agent.system.settings import ApiAddress
 from skerry_client.addresses import find_agent, find_hub
+from skerry_client.exchange import commands
 from tests.clients.calls import AGENTS, HUBS, KINDS, call, close, take
 from tests.clients.test_agent import SURE, UNSURE, take_and_keep
 from tests.edge_agent.doubles.api_double import MemoryAgent
 from wire.http.guards import ServerAccess
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch):
+    monkeypatch.setattr(commands, "FIRST_PAUSE_S", 0.01)
 
 
 @pytest.fixture(params=KINDS)

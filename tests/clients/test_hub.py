@@ -17,6 +17,7 @@ from cloud_hub.registry.access import Scope
 from cloud_hub.storage.costs import CostEntry
 from skerry_client import JobOptions, JobState
 from tests.clients.calls import HUBS, KINDS, call, take
+from tests.cloud_hub.api.test_rollouts import published  # noqa: F401 - a fixture, of the next one
 from tests.cloud_hub.api.test_rollouts import site as rollout_site  # noqa: F401 - a fixture
 from tests.cloud_hub.doubles.api_site import DEVICE, Site
 from tests.cloud_hub.doubles.devices import CARD

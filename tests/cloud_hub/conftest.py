@@ -1,5 +1,6 @@
 """One device and the bench it asks, and where a hub's state is: what holds for one database holds for the other."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from cloud_hub.database.parts import DatabaseUrls
 from simulations.postgres import PostgresServer
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
+from tests.cloud_hub.doubles.fleet import Holder, Hub
 
 
 @pytest.fixture
@@ -20,6 +22,23 @@ def device() -> SimDevice:
 @pytest.fixture
 def bench(device: SimDevice) -> Bench:
     return Bench(device)
+
+
+@pytest.fixture(scope="session")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an empty repository, `hub`, and its offline keys, `ring`: for `begun_hub`."""
+    folder = tmp_path_factory.mktemp("begun")
+    hub = Hub(folder / "hub")
+    hub.install(Holder.begin(folder / "ring", hub.export(hold=("policy", "models-echo"))))
+    return folder
+
+
+@pytest.fixture
+def begun_hub(begun: Path, tmp_path: Path) -> Hub:
+    """A hub at `tmp_path / "hub"` that signs all but root and targets, whose keys are at `tmp_path / "ring"`."""
+    for name in ("hub", "ring"):
+        shutil.copytree(begun / name, tmp_path / name, symlinks=True)
+    return Hub(tmp_path / "hub")
 
 
 @pytest.fixture

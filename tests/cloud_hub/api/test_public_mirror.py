@@ -11,16 +11,14 @@ from cloud_hub.api.public import DownloadLimits, TufRoutes
 from cloud_hub.repository.publish import publish_bundle
 from models.update.client import RepositorySource, ResumingFetcher, UpdateClient
 from models.update.partial_download import PartialDownload
-from tests.cloud_hub.doubles.fleet import NOW, Holder, Hub
+from tests.cloud_hub.doubles.fleet import NOW
 from tests.cloud_hub.doubles.versions import make_joint
 from wire.http.guards import ServerAccess, security_middlewares
 
 
 @pytest.fixture
-def hub(tmp_path):
-    hub = Hub(tmp_path / "hub")
-    hub.install(Holder.begin(tmp_path / "ring", hub.export(hold=("policy", "models-echo"))))
-    return hub
+def hub(begun_hub):
+    return begun_hub
 
 
 class Site:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -74,15 +75,23 @@ class Rolls(Site):
         self.state.install(self.holder.sign(asked.request))
 
 
-@pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Rolls]:
-    hub = Hub(tmp_path / "state")
-    hub.install(Holder.begin(tmp_path / "ring", hub.export(hold=("policy", "models-echo"))))
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a repository, `state`, that has echo@1 to echo@3, and its offline keys, `ring`: to be copied."""
+    folder = tmp_path_factory.mktemp("published")
+    hub = Hub(folder / "state")
+    hub.install(Holder.begin(folder / "ring", hub.export(hold=("policy", "models-echo"))))
     for version in (1, 2, 3):
-        publish_bundle(hub.repository, make_version(tmp_path / f"echo-{version}", version=version).path, NOW)
-    site = Rolls(tmp_path, Holder(tmp_path / "ring"), hub)
+        publish_bundle(hub.repository, make_version(folder / f"echo-{version}", version=version).path, NOW)
+    return folder
+
+
+@pytest.fixture
+async def site(tmp_path: Path, published: Path) -> AsyncIterator[Rolls]:
+    shutil.copytree(published, tmp_path, symlinks=True, dirs_exist_ok=True)
+    site = Rolls(tmp_path, Holder(tmp_path / "ring"), Hub(tmp_path / "state"))
     await site.open()
-    work = asyncio.create_task(site.rollouts.run())
+    work = asyncio.create_task(site.rollouts.run(0.02, 0.1))
     yield site
     work.cancel()
     with contextlib.suppress(asyncio.CancelledError):

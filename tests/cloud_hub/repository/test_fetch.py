@@ -14,7 +14,7 @@ from cloud_hub.repository.publish import publish_bundle, revoke_published, unlis
 from cloud_hub.repository.source import VersionSource
 from models.bundle.bundle import open_bundle
 from models.bundle.hub_part import open_hub_part
-from tests.cloud_hub.doubles.fleet import NOW, Holder, Hub
+from tests.cloud_hub.doubles.fleet import NOW
 from tests.cloud_hub.doubles.versions import HUB_BYTES, SHARDS, build_hub_files, make_joint, make_version
 from tests.models.doubles.mirror import Faults, Mirror
 from wire.process.daemon import FolderLock
@@ -32,10 +32,8 @@ class Usage(NamedTuple):
 
 
 @pytest.fixture
-def hub(tmp_path):
-    hub = Hub(tmp_path / "hub")
-    hub.install(Holder.begin(tmp_path / "ring", hub.export(hold=("policy", "models-echo"))))
-    return hub
+def hub(begun_hub):
+    return begun_hub
 
 
 @pytest.fixture

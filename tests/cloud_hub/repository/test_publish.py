@@ -27,7 +27,7 @@ from models.bundle.archive import unpack_bundle
 from models.bundle.manifest import BundleError
 from models.signing.request import RequestError
 from policies.language.document import PolicyError
-from tests.cloud_hub.doubles.fleet import CARD, NOW, POLICY, Device, Holder, Hub, days, policy
+from tests.cloud_hub.doubles.fleet import CARD, NOW, POLICY, Device, Hub, days, policy
 from tests.cloud_hub.doubles.versions import make_joint
 from tests.models.conftest import contents
 from wire.process.exit_codes import ExitError
@@ -37,11 +37,9 @@ ECHO = "models/echo/echo-1.skb"
 
 
 @pytest.fixture
-def hub(tmp_path):
+def hub(begun_hub):
     """Everything is signed at the hub but root and targets."""
-    hub = Hub(tmp_path / "hub")
-    hub.install(Holder.begin(tmp_path / "ring", hub.export(hold=("policy", "models-echo"))))
-    return hub
+    return begun_hub
 
 
 @pytest.fixture

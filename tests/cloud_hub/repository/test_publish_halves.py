@@ -39,11 +39,9 @@ EDGE, HUB = "models/echo/echo-1.skb", "models/echo/echo-1.hub.json"
 
 
 @pytest.fixture
-def hub(tmp_path):
+def hub(begun_hub):
     """The family's key is at the hub."""
-    hub = Hub(tmp_path / "hub")
-    hub.install(Holder.begin(tmp_path / "ring", hub.export(hold=("policy", "models-echo"))))
-    return hub
+    return begun_hub
 
 
 @pytest.fixture
