@@ -3,7 +3,7 @@
 `python -m benchmarks.trust.sealing`, four seconds. Processor time of one thread, medians of rounds in which all ways
 take turns. Signed by OpenSSL and by libsodium; one signature for each verdict and one for each flush of verdicts (a
 Merkle tree, its path in each); HPKE and a signature for each message and a key for each device and hour. The last two
-are measured, not built.
+are measured, not built: docs/adr/0048.
 """
 
 import hmac
