@@ -27,6 +27,7 @@ from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.registry import DeviceKeys, EnrolledDevice, Registry, RegistryError
 from cloud_hub.security.authority import CertificateRequestError, encode_certificate, utc_now
 from cloud_hub.security.hub_keys import HubCard
+from cloud_hub.security.signatures import SodiumVerifyingKey
 from policies.serving.admission import TokenBucket, take_token
 from wire.process.logging import JsonLog, safe_name
 
@@ -152,7 +153,8 @@ def authenticate_device(registry: Registry, device_id: str, proof: str, text: by
     if device is None:
         return None
     try:
-        device.signing_key.verify(base64.b64decode(proof, validate=True), text)
+        key = SodiumVerifyingKey(device.signing_key.public_bytes_raw())
+        key.verify(base64.b64decode(proof, validate=True), text)
     except (InvalidSignature, binascii.Error, ValueError):
         return None
     return device

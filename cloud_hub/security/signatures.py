@@ -1,4 +1,4 @@
-"""Ed25519 (RFC 8032) by libsodium, for what a hub verifies and signs most: frames, and the proof of an enrolment.
+"""Ed25519 (RFC 8032) by libsodium, for what a hub verifies of devices and signs to them: frames and proofs.
 
 Half the processor time of OpenSSL's, which `cryptography` uses; for the objects of either, sealing has one interface.
 Rule: what is accepted here is accepted by `cryptography` too, so that a third machine comes to the same verdict of a

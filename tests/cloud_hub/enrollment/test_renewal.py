@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from cloud_hub.enrollment.enrollment import EnrollmentService, Rejection
 from cloud_hub.enrollment.renewal import (
@@ -21,12 +21,12 @@ from cloud_hub.enrollment.renewal import (
 )
 from cloud_hub.enrollment.replies import BrokerAddress, EnrollmentReply, HubAddress
 from cloud_hub.registry.device_states import DeviceState, StateReason
-from cloud_hub.registry.registry import Registry
+from cloud_hub.registry.registry import DeviceKeys, Registry
 from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import is_issued_by, utc_now
 from cloud_hub.security.hub_keys import HubCard
 from tests.cloud_hub.doubles.joiner import Joiner
-from tests.cloud_hub.enrollment.test_enrollment import request
+from tests.cloud_hub.enrollment.test_enrollment import BASE_POINT, request
 
 DEVICE = "demo--cam-1"
 LEDGER = "ab" * 32
@@ -182,3 +182,13 @@ def test_what_became_of_requests_is_counted(office):
     office.retire()
     office.renew()
     assert office.renewals.counts == {"renewed": 1, "refused.stranger": 1, "retired": 1, "refused.retired": 1}
+
+
+def test_a_key_for_which_anybody_can_sign_renews_nothing_though_an_earlier_hub_enrolled_it(office):
+    weak, name = (1).to_bytes(32, "little"), "demo--old-1"
+    token = office.registry.invite(name, 0, 3600.0).token
+    office.registry.enrol(token, DeviceKeys(weak, b"h" * 32, "1", 9_999_999_999_999), 0)
+    csr, forged = Joiner().csr(), BASE_POINT + (1).to_bytes(32, "little")
+    Ed25519PublicKey.from_public_bytes(weak).verify(forged, build_renew_text(name, csr))  # OpenSSL takes it
+    asked = RenewRequest(device=name, csr=csr, proof=base64.b64encode(forged).decode())
+    assert isinstance(office.renew(asked), Rejection)
