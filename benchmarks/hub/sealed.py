@@ -7,7 +7,6 @@ under way in all, as the web's 32 clients have, two commits one after the other 
 
 import asyncio
 import json
-import os
 import secrets
 import sys
 import time
@@ -31,6 +30,7 @@ from wire.transport.mqtt import MqttTransport
 
 DEVICES, EACH, ROUNDS, SECONDS = 8, 800, 3, 4.0
 SHARE = 60.0
+_SCHEDULED = 2  # which of a process's three CPU clocks
 
 
 class CpuSpent(NamedTuple):
@@ -42,9 +42,11 @@ class CpuSpent(NamedTuple):
 
 
 def read_cpu_s(pid: int) -> float:
-    """User and system time of a process so far."""
-    found = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(found[11]) + int(found[12])) / os.sysconf("SC_CLK_TCK")
+    """Processor time of a process so far, all its threads, to the nanosecond: clock_getcpuclockid(3) of Linux.
+
+    `/proc` counts in hundredths of a second, a fifteenth of what sixty questions take.
+    """
+    return time.clock_gettime(~pid << 3 | _SCHEDULED)
 
 
 async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
