@@ -1,14 +1,15 @@
-"""Benchmark: thousands of real agents in one process, and the simulator compared with live runs.
+"""Benchmark: thousands of real agents in two processes, and the simulator compared with live runs.
 
-`python -m benchmarks.simulator.live held` takes `SKERRY_LIVE_AGENTS` (several numbers: the next is tried while the last
-held) and `SKERRY_LIVE_S`; `python -m benchmarks.simulator.live against` compares five live runs of 200 agents with the
-simulator, fitted to a sixth that is three times as long. Connecting costs about as many seconds as there are hundreds
-of agents.
+`python -m benchmarks.simulator.live --agents 8000 --processes 2` holds so many agents for five minutes (of several
+numbers the next is tried while the last held). Before it they enrol and connect, which takes some 25 ms of processor
+time each. `python -m benchmarks.simulator.live against` compares five live runs of 200 agents with the simulator,
+fitted to a sixth that is three times as long.
 """
 
+import argparse
 import asyncio
-import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,13 +22,14 @@ from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure
 from simulations.live.run import LiveRunConfig, run_live_scenario
 from simulations.regions.run import run_scenario
-from simulations.report.outcome import Bins, Outcome, bin_upper_s
+from simulations.report.outcome import Bins, Outcome, RunProgress, bin_upper_s
 from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions
 from simulations.scenario.types import Link, Region, Scenario
 
-AIM_AGENTS = 10_000
+AIM_AGENTS = 8000
 HELD_S = 300.0
 PULSE_S = 5.0
+TELL_EVERY_S = 30.0
 LATE_MS = 2000
 AGENTS, RUN_S, LIVE_RUNS, SIM_RUNS = 200, 120.0, 5, 20
 LATENCY_S = 0.05
@@ -35,14 +37,21 @@ FITS, FIT_TIMES = 4, 3
 _COMMITS = 3  # on a question's way: the device's outbox, the hub's question, the hub's verdict
 
 
-async def measure_held(folder: Path, _bundle: Path) -> list[Figure]:
+class HeldRuns(NamedTuple):
+    """What is tried: so many agents, in so many processes (None: as a live run chooses), for so many seconds."""
+
+    agents: tuple[int, ...] = (AIM_AGENTS,)
+    processes: int | None = None
+    seconds: float = HELD_S
+
+
+async def measure_held(folder: Path, _bundle: Path, tried: HeldRuns = HeldRuns()) -> list[Figure]:  # noqa: B008
     """The most agents that were held for as long as asked."""
-    seconds = float(os.environ.get("SKERRY_LIVE_S", HELD_S))
-    best, terms = 0, []
-    for count in map(int, os.environ.get("SKERRY_LIVE_AGENTS", "2000,3000,4000,5000").split(",")):
-        outcome = await asyncio.to_thread(
-            run_live_scenario, _steady_scenario(count, seconds, 0.0), LiveRunConfig(folder / str(count), PULSE_S)
-        )
+    seconds, best, terms = tried.seconds, 0, list[str]()
+    for count in tried.agents:
+        wish = LiveRunConfig(folder / str(count), PULSE_S, processes=tried.processes)
+        scenario, teller = _steady_scenario(count, seconds, 0.0), _Teller()
+        outcome = await asyncio.to_thread(run_live_scenario, scenario, wish, teller.on_progress, teller.say)
         flaws = _list_flaws(outcome)
         terms += [f"{count} agents: {'; '.join(flaws) or 'held'}: {words}" for words in _describe_outcome(outcome)]
         if flaws:
@@ -50,6 +59,23 @@ async def measure_held(folder: Path, _bundle: Path) -> list[Figure]:
         best = count
     name = f"live agents held for {seconds:.0f} s, a sample per 10 s, a fifth asked"
     return [Figure(name, best, "agents", AIM_AGENTS, more_is_better=True, terms=tuple(terms))]
+
+
+class _Teller:
+    """Tells on standard error what a run does, and every half minute how far it is."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._next_s = TELL_EVERY_S
+
+    def say(self, words: str) -> None:
+        print(f"{time.monotonic() - self._began:6.0f} s  {words}", file=sys.stderr, flush=True)
+
+    def on_progress(self, passed: RunProgress) -> bool:
+        if passed.until_s >= self._next_s:
+            self._next_s += TELL_EVERY_S
+            self.say(f"{passed.until_s:.0f} s of the run, {passed.samples:,} samples")
+        return True
 
 
 def _steady_scenario(devices: int, seconds: float, latency_s: float) -> Scenario:
@@ -75,13 +101,15 @@ def _list_flaws(outcome: Outcome) -> list[str]:
 def _describe_outcome(outcome: Outcome) -> Iterator[str]:
     counts, seconds = outcome.counts, outcome.until_s
     report = outcome.history
-    spent = {name: counts[f"cpu_ms.{name}"] / 10 / seconds for name in ("agents", "hub", "broker", "proxy")}
+    spent = {name: counts[f"cpu_ms.{name}"] / 10 / seconds for name in ("agents", "hub", "broker", "proxy", "monitor")}
     held = {name: counts[f"rss_mb.{name}"] for name in spent}
     hub = _merge_bins(outcome, "hub")
     yield f"{outcome.samples} samples, {report.accepted} asked; {report.format_text().splitlines()[0]}"
     p50_s, p99_s = _interpolate_quantile(hub, 0.5), _interpolate_quantile(hub, 0.99)
     yield f"answers of the hub: p50 {p50_s:.3f} s, p99 {p99_s:.3f} s"
-    yield "of a core: " + ", ".join(f"{name} {share:.0f} %" for name, share in spent.items())
+    shares = ", ".join(f"{name} {share:.0f} %" for name, share in spent.items())
+    yield f"of a core: {shares}; together {sum(spent.values()):.0f} %; agents in {outcome.wall.processes} processes"
+    yield f"a sample: {spent['agents'] * 1e4 * seconds / max(1, outcome.samples):.0f} us of the agents' processes"
     yield "MB: " + ", ".join(f"{name} {size}" for name, size in held.items())
     yield f"{outcome.wall.seconds - outcome.until_s:.0f} s to enrol and connect"
 
@@ -193,5 +221,20 @@ def _interpolate_quantile(bins: Bins, share: float) -> float:
     return float("nan")
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulator.live", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("held", "against"), default="held")
+    parser.add_argument("--agents", type=int, nargs="+", default=HeldRuns().agents, help=f"default {AIM_AGENTS}")
+    parser.add_argument("--processes", type=int, help="that share the agents (default: as a live run chooses)")
+    parser.add_argument("--seconds", type=float, default=HELD_S, help=f"of samples (default {HELD_S:.0f})")
+    asked = parser.parse_args()
+    tried = HeldRuns(tuple(asked.agents), asked.processes, asked.seconds)
+
+    async def measure_tried(folder: Path, bundle: Path) -> list[Figure]:
+        return await measure_held(folder, bundle, tried)
+
+    return run_alone(measure_tried if asked.what == "held" else measure_against)
+
+
 if __name__ == "__main__":
-    sys.exit(run_alone({"held": measure_held, "against": measure_against}[sys.argv[1]]))
+    sys.exit(main())

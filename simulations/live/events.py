@@ -1,6 +1,6 @@
-"""Process faults of a live run: agents, broker and hub are killed by SIGKILL and restarted afterwards.
+"""Process faults of a live run: broker and hub are killed by SIGKILL and restarted afterwards.
 
-Rule: a kill is a kill: no clean shutdown for agents either. Links are the proxy's business, load is the driver's.
+Rule: a kill is a kill. Links are the proxy's business, load and the agents' kills that of their own processes.
 """
 
 import asyncio
@@ -8,15 +8,13 @@ import contextlib
 import os
 import signal
 
-from simulations.live.fleet.agents import LiveFleet
 from simulations.live.links import LINKS, ProxyProcesses, compute_conditions, list_change_times, plan_lanes
 from simulations.processes import ProcessHarness
-from simulations.scenario.arrivals import select_devices
 from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import EventKind, Scenario, ScenarioEvent
 
-_PROCESSES = (EventKind.KILL_AGENTS, EventKind.KILL_BROKER, EventKind.KILL_HUB, EventKind.KILL_REGION)
-KINDS = (*LINKS, *_PROCESSES, EventKind.WEATHER, EventKind.SURGE, EventKind.STORM)
+_PROCESSES = (EventKind.KILL_BROKER, EventKind.KILL_HUB, EventKind.KILL_REGION)
+KINDS = (*LINKS, *_PROCESSES, EventKind.KILL_AGENTS, EventKind.WEATHER, EventKind.SURGE, EventKind.STORM)
 
 
 def check_live_events(scenario: Scenario) -> None:
@@ -35,12 +33,11 @@ def check_live_events(scenario: Scenario) -> None:
 
 
 class LiveEvents:
-    """Acts out the scenario's events on processes, agents and proxies."""
+    """Acts out the scenario's events on hub, broker and proxies."""
 
-    def __init__(self, scenario: Scenario, stage: ProcessHarness, crew: LiveFleet, proxies: ProxyProcesses) -> None:
+    def __init__(self, scenario: Scenario, stage: ProcessHarness, proxies: ProxyProcesses) -> None:
         self._scenario = scenario
         self._stage = stage
-        self._crew = crew
         self._proxies = proxies
         self._plan = plan_lanes(scenario)
         self._hub_restart = asyncio.Lock()
@@ -60,20 +57,10 @@ class LiveEvents:
 
     async def _run_event(self, event: ScenarioEvent, began: float) -> None:
         await _sleep_until(began + event.at_s)
-        if event.kind is EventKind.KILL_AGENTS:
-            await self._kill_agents(event, began)
-        elif event.kind is EventKind.KILL_BROKER:
+        if event.kind is EventKind.KILL_BROKER:
             self._kill_broker()  # its hub starts another; until the end the proxies let nobody through
         else:
             await self._kill_hub(began + event.ends_s)
-
-    async def _kill_agents(self, event: ScenarioEvent, began: float) -> None:
-        numbers = [n for n in select_devices(event, range(len(self._crew))) if self._crew.agents[n] is not None]
-        for number in numbers:
-            await self._crew.kill_agent(number)
-        await _sleep_until(began + event.ends_s)
-        for number in numbers:
-            await self._crew.start_agent(number)
 
     def _kill_broker(self) -> None:
         pid = self._stage.broker_pid()

@@ -98,19 +98,29 @@ def _event_changes(event: ScenarioEvent) -> dict[str, bool | float | int]:
             return {"slice_bytes": max(1, int(event.amount))}
 
 
-class ProxyProcesses:
-    """Proxy processes of a run, each with every lane. `port_of(number)`: where that device finds its broker."""
+def has_link_conditions(scenario: Scenario) -> bool:
+    """Whether anything ever happens on the links of a scenario; else its devices need no proxy."""
+    plan = plan_lanes(scenario)
+    moments = (compute_conditions(scenario, plan, at_s) for at_s in list_change_times(scenario))
+    return any(lane != LaneConditions() for lanes in moments for lane in lanes)
 
-    def __init__(self, plan: LanePlan, target: int) -> None:
+
+class ProxyProcesses:
+    """Proxy processes of a run, each with every lane. `port_of(number)`: where that device finds its broker.
+
+    `needed` False: there are none, and devices go to the broker itself.
+    """
+
+    def __init__(self, plan: LanePlan, target: int, *, needed: bool = True) -> None:
         self._plan = plan
         self._target = target
-        count = -(-len(plan.lane_of) // _A_PROXY)
+        count = -(-len(plan.lane_of) // _A_PROXY) if needed else 0
         self._ports = [[find_free_port() for _ in plan.lanes] for _ in range(count)]
         self._children: list[asyncio.subprocess.Process] = []
 
     def port_of(self, number: int) -> int:
         """Port of the lane of this device."""
-        return self._ports[number // _A_PROXY][self._plan.lane_of[number]]
+        return self._ports[number // _A_PROXY][self._plan.lane_of[number]] if self._ports else self._target
 
     @property
     def pids(self) -> list[int]:

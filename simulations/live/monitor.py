@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import aiohttp
 
-from simulations.live.fleet.agents import LiveFleet
+from simulations.live.hosts import AgentProcesses
 from simulations.live.links import ProxyProcesses
 from simulations.processes import ProcessHarness
 from simulations.scenario.types import Scenario
@@ -22,6 +22,7 @@ from simulations.scenario.types import Scenario
 EVERY_S = 1.0
 SIZES_EVERY_S = 5.0  # to list the descriptors of thousands of agents takes milliseconds
 _QUEUED = re.compile(rb"^skerry_hub_queued\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
+_OWN = ("monitor", "agents")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -39,7 +40,9 @@ class RunMonitor:
     `states`: devices by state at the end of each bucket; `queued`: most questions seen waiting in each.
     """
 
-    def __init__(self, scenario: Scenario, stage: ProcessHarness, crew: LiveFleet, proxies: ProxyProcesses) -> None:
+    def __init__(
+        self, scenario: Scenario, stage: ProcessHarness, crew: AgentProcesses, proxies: ProxyProcesses
+    ) -> None:
         self._scenario = scenario
         self._stage = stage
         self._crew = crew
@@ -50,9 +53,10 @@ class RunMonitor:
         self._sizes: dict[str, list[ProcessSize]] = {}  # by role, a look each; none while it is down
 
     @property
-    def open_questions(self) -> int:
-        """Questions without an outcome, over all running agents."""
-        return sum(agent.open_questions for agent in self._crew.living)
+    def peak_bytes(self) -> int:
+        """Most memory that was seen of this process and those of the agents, each at its own peak."""
+        peaks = [max(size.rss_kib for size in self._sizes[role]) for role in _OWN if role in self._sizes]
+        return sum(peaks) * 1024
 
     async def run(self, began: float) -> None:
         """Monitor until cancelled. `began`: monotonic seconds."""
@@ -73,10 +77,10 @@ class RunMonitor:
                 self._sizes.setdefault(role, []).append(size)
 
     def _count_states(self, bucket: int) -> None:
-        linked = [agent.linked for agent in self._crew.living]
-        self.states["online"][bucket] = sum(linked)
-        self.states["offline"][bucket] = len(linked) - sum(linked)
-        self.states["down"][bucket] = len(self._crew) - len(linked)
+        states = self._crew.states
+        self.states["online"][bucket] = sum(state.online for state in states)
+        self.states["offline"][bucket] = sum(state.offline for state in states)
+        self.states["down"][bucket] = sum(state.down for state in states)
 
     async def _read_queue(self) -> int:
         hub = self._stage.hub
@@ -93,15 +97,11 @@ class RunMonitor:
     async def collect_counts(self) -> dict[str, int]:
         """Totals by dotted name.
 
-        The agents' counters, the proxies' counters, CPU time (ms) and memory (MB) by process, and by how much its
-        memory (KiB) and descriptors grew from the second quarter of the looks to the last, medians of both.
+        The proxies' counters, CPU time (ms) and memory (MB) by role of the processes, and by how much its memory (KiB)
+        and descriptors grew from the second quarter of the looks to the last, medians of both.
         """
-        agents: Counter[str] = Counter()
-        for agent in self._crew.living:
-            agents.update(agent.counts)
         sizes = sorted(self._sizes.items())
         return {
-            **{f"agent.{name}": count for name, count in sorted(agents.items())},
             **{f"proxy.{name}": count for name, count in (await self._proxies.read_counts()).items()},
             **{f"cpu_ms.{name}": sum(map(self._cpu_spent_ms, pids)) for name, pids in self._process_ids().items()},
             **{f"rss_mb.{name}": _rss_mb(pids) for name, pids in self._process_ids().items()},
@@ -115,7 +115,8 @@ class RunMonitor:
     def _process_ids(self) -> dict[str, list[int]]:
         hub, broker = self._stage.hub, self._stage.broker_pid()
         return {
-            "agents": [os.getpid()],
+            "agents": self._crew.pids,
+            "monitor": [os.getpid()],
             "hub": [hub.child.pid] if hub is not None else [],
             "broker": [broker] if broker is not None else [],
             "proxy": self._proxies.pids,

@@ -93,7 +93,8 @@ class LiveFleet:
         self._identities = identities
         self._common = common
         self._writer = InlineWriter()
-        self.agents: dict[int, LiveAgent | None] = dict.fromkeys(identities)
+        self.agents: dict[int, LiveAgent | None] = {}
+        self.connected = 0  # by `start_all`, so far
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
@@ -132,6 +133,7 @@ class LiveFleet:
                 async with asyncio.timeout(UP_TIMEOUT_S):
                     while not agent.linked:  # noqa: ASYNC110 - the link tells its owner, and that is the agent
                         await asyncio.sleep(0.02)
+                self.connected += 1
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(AT_ONCE, len(self))):

@@ -7,7 +7,7 @@ row of the registry is real. The keys of a device stay in this process; its cert
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,16 +72,26 @@ def find_device_folder(fleet: Path, number: int) -> Path:
     return fleet / f"{number // _FIRST_PART:03}" / format_live_device_id(number)
 
 
-def enrol_fleet(fleet: FleetConfig, count: int) -> Iterator[FleetIdentity]:
-    """Enrol `count` devices one after another, yielding each identity. ExitError(ENROLMENT) if one is refused."""
+def prepare_hub(config: HubConfig) -> None:
+    """Make the hub's state: before several processes enrol devices at once, each with a connection of its own."""
+    open_state(config)
+    urls = config.database_urls()
+    Registry.open(urls.registry).close()
+    # as the hub's first start: a device older than its log might have spent
+    LedgerLog.open(urls.ledger, time.time_ns() // 1_000_000).close()
+
+
+def enrol_fleet(fleet: FleetConfig, numbers: Iterable[int]) -> Iterator[FleetIdentity]:
+    """Enrol the devices of these numbers with a hub that was prepared, yielding each identity.
+
+    ExitError(ENROLMENT) if one is refused.
+    """
     ground, config = open_state(fleet.config), fleet.config
     card = HubCard(config.hub.name, config.hub.region, ground.keys.hpke_public, ground.keys.signing_public)
-    urls = config.database_urls()
-    registry = Registry.open(urls.registry)
+    registry = Registry.open(config.database_urls().registry)
     now_ms = time.time_ns() // 1_000_000
-    LedgerLog.open(urls.ledger, now_ms).close()  # as its first start: a device older than it might have spent
     try:
-        for number in range(count):
+        for number in numbers:
             address = BrokerAddress("127.0.0.1", fleet.brokers(number))
             issuer = EnrollmentService(registry, ground.authorities, HubAddress(address, (card,), fleet.url))
             yield _enrol_device(fleet, (registry, issuer, ground), number, now_ms)

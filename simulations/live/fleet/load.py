@@ -7,56 +7,59 @@ next one is taken: those that the edge is sure of, or those under the policy's t
 import asyncio
 import time
 from collections import Counter
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from edge_agent.core.records import AnswerRecord, DisabledError, Sample
-from models.forge.data.digits import corrupt_pictures, load_heldout
-from models.runtime.runner import Runner
 from simulations.live.fleet.agents import LiveFleet
 from simulations.scenario.arrivals import ArrivalProcess, ArrivalSlice, select_devices
 from simulations.scenario.types import EventKind, Scenario
 
 SLICE_S = 1.0
-_DAMAGE = (0.0, 0.3, 0.6, 0.9)
-_LEAST = 20  # of a pile: fewer would be the same few samples again and again
+
+
+class SamplePool(NamedTuple):
+    """Samples, one a row, with their true labels."""
+
+    x: npt.NDArray[Any]
+    labels: list[int]
 
 
 class SamplePools(NamedTuple):
-    """Samples with their true labels, split by the edge model's confidence at the policy's threshold."""
+    """Samples that the edge model is sure of, and those below the policy's threshold."""
 
-    sure: list[tuple[npt.NDArray[Any], int]]
-    unsure: list[tuple[npt.NDArray[Any], int]]
+    sure: SamplePool
+    unsure: SamplePool
 
+    def save(self, file: Path) -> None:
+        """Write them for the processes of agents."""
+        arrays: dict[str, Any] = {}
+        for name, pool in self._asdict().items():
+            arrays |= {f"{name}_x": pool.x, f"{name}_labels": np.array(pool.labels)}
+        np.savez(file, **arrays)
 
-def load_sample_pools(runner: Runner, threshold: float) -> SamplePools:
-    """Split the held-out digits, clean and damaged, by confidence. ValueError if the threshold leaves a pool empty."""
-    clean, labels = load_heldout()
-    found = SamplePools([], [])
-    for number, share in enumerate(_DAMAGE):
-        for x, label in zip(
-            corrupt_pictures(clean, np.random.default_rng(number), share), labels.tolist(), strict=True
-        ):
-            sure = runner.infer_one(x).prediction.confidence >= threshold
-            (found.sure if sure else found.unsure).append((x, label))
-    if min(map(len, found)) < _LEAST:
-        raise ValueError(f"threshold {threshold}: {len(found.sure)} samples above it, {len(found.unsure)} below")
-    return found
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read what `save` wrote."""
+        with np.load(file, allow_pickle=False) as told:
+            return cls(*(SamplePool(told[f"{name}_x"], told[f"{name}_labels"].tolist()) for name in cls._fields))
 
 
 class LoadDriver:
-    """Hands each sample to its agent at its time.
+    """Hands each sample to its agent at its time, as far as the agent is one of this process.
 
+    `process`: number of this process. Each draws the arrivals of all, so that they are the same whatever their number.
     `truth`: label by answer id; `late_s`: how far it fell behind at worst.
     """
 
-    def __init__(self, scenario: Scenario, found: SamplePools, crew: LiveFleet) -> None:
+    def __init__(self, scenario: Scenario, found: SamplePools, crew: LiveFleet, process: int = 0) -> None:
         self._scenario = scenario
         self._piles = found
         self._crew = crew
-        self._rng = np.random.default_rng(scenario.seed)
+        self._rng = np.random.default_rng((scenario.seed, 0, process))
         self._arrivals = ArrivalProcess(scenario, 0, np.random.default_rng((scenario.seed, 1)))
         self._storms = [each for each in scenario.events if each.kind is EventKind.STORM]
         self.truth: dict[str, int] = {}
@@ -74,6 +77,8 @@ class LoadDriver:
 
     async def _feed_slice(self, slice_: ArrivalSlice, began: float) -> None:
         for at_s, number, data_class in zip(*slice_, strict=True):
+            if number not in self._crew.agents:
+                continue  # of another process
             wait_s = at_s - (time.monotonic() - began)
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
@@ -83,15 +88,16 @@ class LoadDriver:
                 await asyncio.sleep(0)  # far behind: the links must live all the same
 
     def _feed_sample(self, at_s: float, number: int, data_class: str) -> None:
-        agent = self._crew.agents.get(number)
+        agent = self._crew.agents[number]
         if agent is None:
-            return  # of another process; or a device that is down, which takes no sample
+            return  # a device that is down takes no sample
         self.samples += 1
         self.arrivals[int(at_s // self._scenario.step_s)] += 1
         pile = self._piles.unsure if self._draw_unsure(at_s, number) else self._piles.sure
-        x, label = pile[int(self._rng.integers(len(pile)))]
+        drawn = int(self._rng.integers(len(pile.labels)))
+        label = pile.labels[drawn]
         try:
-            answer = agent.answer_now(Sample(x, data_class))
+            answer = agent.answer_now(Sample(pile.x[drawn], data_class))
         except DisabledError:
             self.counts["disabled"] += 1
             return

@@ -1,4 +1,4 @@
-"""Real agents in one process against a real hub and broker, while links and processes are harmed."""
+"""Real agents in a few processes against a real hub and broker, while links and processes are harmed."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from cryptography.x509.oid import NameOID
 
 from cloud_hub.registry.registry import Registry
 from cloud_hub.runtime.config import load_hub_config
-from simulations.live.fleet.enrollment import FleetConfig, enrol_fleet, format_live_device_id
+from simulations.live.fleet.enrollment import FleetConfig, enrol_fleet, format_live_device_id, prepare_hub
 from simulations.live.run import LiveRunConfig, run_live_scenario
 from simulations.report.outcome import Outcome, RunProgress
 from simulations.scenario.conditions import IDEAL_CONDITIONS
@@ -40,12 +40,14 @@ def answers(outcome: Outcome, source: str) -> int:
 
 
 def test_a_calm_fleet_answers_everything_and_the_report_counts_it_all(tmp_path: Path):
-    outcome = run_live_scenario(scenario(), LiveRunConfig(tmp_path / "run"))
+    outcome = run_live_scenario(scenario(), LiveRunConfig(tmp_path / "run", processes=2))
     assert outcome.history.ok, outcome.history.format_text()
     assert outcome.complete
     assert sum(outcome.arrivals) == outcome.samples == answers(outcome, "local") + answers(outcome, "hub")
     assert outcome.history.accepted == outcome.history.effects == outcome.counts["agent.sent"] > 0
     assert outcome.states["online"][:3] == (DEVICES,) * 3
+    assert outcome.wall.processes == 2
+    assert outcome.counts["cpu_ms.agents"] > 0
     assert sum(outcome.bytes_by_rule["sim@1"]) > 0
     assert len(list((tmp_path / "run" / "fleet").glob("*/*/agent.db"))) == DEVICES
 
@@ -90,7 +92,8 @@ def test_an_enrolled_fleet_has_real_certificates_and_real_rows_in_the_registry(t
     config.write_text(f'state = "{tmp_path}/hub"\n')
     told = load_hub_config(config)
     fleet = FleetConfig(tmp_path / "fleet", told, "http://127.0.0.1:9", lambda number: 1000 + number)
-    identities = list(enrol_fleet(fleet, 3))
+    prepare_hub(told)
+    identities = list(enrol_fleet(fleet, range(3)))
     registry = Registry.open(told.database_urls().registry)
     assert [device.id for device in registry.devices()] == [format_live_device_id(number) for number in range(3)]
     for number, identity in enumerate(identities):

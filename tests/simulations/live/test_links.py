@@ -1,11 +1,18 @@
 """Lane conditions of a live run at each time, and which scenarios real processes can run."""
 
+import msgspec
 import pytest
 
 from simulations.live import events as live_events
-from simulations.live.links import compute_conditions, list_change_times, plan_lanes
+from simulations.live.links import (
+    ProxyProcesses,
+    compute_conditions,
+    has_link_conditions,
+    list_change_times,
+    plan_lanes,
+)
 from simulations.live.proxy import LaneConditions
-from simulations.scenario.conditions import EnvironmentConditions
+from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions
 from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import EventKind, Link, Region, Scenario, ScenarioEvent
 
@@ -94,3 +101,23 @@ def test_two_regions_are_refused_in_one_line():
     two = Scenario(regions=(Region("eu", 0.5), Region("us", 0.5)))
     with pytest.raises(ScenarioError, match="one region"):
         live_events.check_live_events(two)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ScenarioEvent(EventKind.PARTITION, 1.0, 1.0, share=0.1),
+        ScenarioEvent(EventKind.RESETS, 1.0, 1.0, amount=60),
+        ScenarioEvent(EventKind.SLICES, 1.0, 1.0, amount=9),
+        ScenarioEvent(EventKind.KILL_BROKER, 1.0, 1.0),
+        ScenarioEvent(EventKind.WEATHER, 1.0, 1.0, climate=USUAL),
+        None,
+    ],
+)
+def test_devices_need_no_proxy_where_nothing_ever_happens_on_their_links(event: ScenarioEvent | None):
+    ideal = Region(link=Link(climate=msgspec.structs.replace(IDEAL_CONDITIONS, latency_s=0.0)))
+    wanted = Scenario(devices=10, duration_s=100.0, regions=(ideal,), events=(event,) if event else ())
+    assert has_link_conditions(wanted) is (event is not None)
+    assert has_link_conditions(scenario(*([event] if event else [])))
+    proxies = ProxyProcesses(plan_lanes(wanted), 1883, needed=has_link_conditions(wanted))
+    assert (proxies.port_of(3) == 1883) is (event is None)
