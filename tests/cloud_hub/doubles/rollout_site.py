@@ -60,7 +60,7 @@ class Site:
         rollouts.store = store
         rollouts.serves = serves
         self.hubs.append(rollouts)
-        self.tasks.append(asyncio.create_task(rollouts.run(0.002, 0.01)))
+        self.tasks.append(asyncio.create_task(rollouts.run(0.0005, 0.01)))
         return rollouts
 
     def see(self, device, seq):
@@ -100,7 +100,7 @@ class Site:
     async def settled(self):
         """Run a few rounds of every loop until their writes are done."""
         for _ in range(3):
-            await asyncio.sleep(0.003)
+            await asyncio.sleep(0.001)
             for hub in self.hubs:
                 await hub._run_in_store(lambda _: None)
 
