@@ -96,6 +96,7 @@ def test_every_file_stands_in_the_record_with_its_digest_and_the_same_wheel_give
         assert builds.make_role_wheel(whole, build).read_bytes() == first
 
 
+@pytest.mark.further
 def test_pip_installs_a_build_and_another_takes_its_place(builds: ModuleType, whole: Path, tmp_path: Path):
     for build in builds.BUILDS:
         target = tmp_path / build.name

@@ -8,6 +8,7 @@ import pytest
 
 from cloud_hub.core import scheduler
 from cloud_hub.database.parts import DatabaseUrls
+from cloud_hub.runtime import hub
 from simulations.postgres import PostgresServer
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
@@ -28,8 +29,8 @@ def bench(device: SimDevice) -> Bench:
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an empty repository, `hub`, and its offline keys, `ring`: for `begun_hub`."""
     folder = tmp_path_factory.mktemp("begun")
-    hub = Hub(folder / "hub")
-    hub.install(Holder.begin(folder / "ring", hub.export(hold=("policy", "models-echo"))))
+    made = Hub(folder / "hub")
+    made.install(Holder.begin(folder / "ring", made.export(hold=("policy", "models-echo"))))
     return folder
 
 
@@ -39,6 +40,15 @@ def begun_hub(begun: Path, tmp_path: Path) -> Hub:
     for name in ("hub", "ring"):
         shutil.copytree(begun / name, tmp_path / name, symlinks=True)
     return Hub(tmp_path / "hub")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_hubs() -> Iterator[None]:
+    """Hubs look around every tenth of a second, and one that stops waits but an instant for requests to refuse."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub, "QUIET_S", 0.02)
+        patch.setattr(hub, "WAKE_S", 0.1)
+        yield
 
 
 @pytest.fixture

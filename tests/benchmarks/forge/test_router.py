@@ -40,6 +40,7 @@ def test_where_both_models_fail_asking_gains_nothing_and_is_not_advised():
     assert gains[0] < 0.3 < gains[1]
 
 
+@pytest.mark.further
 def test_outcomes_without_any_pattern_are_routed_no_better_than_by_lot():
     known = replay()
     rng = np.random.default_rng(1)
@@ -59,6 +60,7 @@ def test_a_prompt_and_its_twin_are_in_one_fold():
     assert set(fold) == set(range(5))
 
 
+@pytest.mark.further
 def test_the_same_seed_routes_the_same():
     known = replay(120)
     assert cross_fit_gains(known, 3, 5).tolist() == cross_fit_gains(known, 3, 5).tolist()

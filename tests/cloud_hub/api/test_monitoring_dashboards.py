@@ -54,6 +54,7 @@ async def test_every_figure_is_documented_with_its_kind_and_labels(site):
     assert documented() == found
 
 
+@pytest.mark.further
 async def test_no_caller_makes_the_series_grow(site):
     async def series() -> int:
         return sum(len(family.samples) for family in await exposed(site))

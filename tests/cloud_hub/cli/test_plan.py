@@ -25,6 +25,7 @@ def told(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.further
 def test_one_device_is_enough_for_a_small_model(path):
     code, said = told(path)
     assert code == 0

@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+import pytest
 
 from cloud_hub.core.commands import LOCAL, ErasureRequest, QuestionKey, QuestionRow
 from cloud_hub.core.context import RECENT_ROWS, STREAMS, QuestionMemory
@@ -28,6 +29,7 @@ def test_a_full_queue_refuses_without_a_write_and_says_when_to_come_back(device)
     assert bench.core.counts["accepted"] == 8 - len(refusals)
 
 
+@pytest.mark.further
 def test_case_84_a_backlog_takes_turns_with_live_traffic(device):
     live = SimDevice("demo--live")
     bench = Bench(device, live, max_batch=8)

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -185,6 +186,7 @@ def test_a_retired_model_is_scaled_no_more():
     assert hall.core.lineup.scaling.views() == {}
 
 
+@pytest.mark.further
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 40), st.booleans()), max_size=12))
 def test_whatever_the_load_each_request_is_answered_or_refused_and_the_number_is_within_its_limits(parts):
     hall, let_in = Hall(), 0

@@ -163,6 +163,7 @@ def test_a_batch_does_not_change_an_answer(tmp_path):
         assert together.scores == pytest.approx(single, abs=1e-6)
 
 
+@pytest.mark.further
 def test_several_features_are_several_inputs_in_the_order_of_the_manifest(tmp_path):
     second = FieldSpec("a_second", TensorDType.UINT8, (3,), 0, 15, SensitivityLevel.P2, "features")
     engine = started(bundle(tmp_path, "two features", features=(*a_manifest().features, second)))
@@ -206,6 +207,7 @@ def test_the_hub_says_by_its_own_logits_what_is_out_of_domain(tmp_path):
     assert started(bundle(tmp_path / "none")).infer([engine.sample()])[0].in_domain is None
 
 
+@pytest.mark.further
 def test_a_regressor_has_values_and_no_label(tmp_path):
     rest: dict[str, Any] = {"kind": ModelKind.REGRESSOR, "labels": (), "outputs": 1, "gate": GateFigures(tolerance=1.0)}
     engine = started(bundle(tmp_path, "regressor", **rest))

@@ -58,7 +58,7 @@ def refusal(path: Path, means: EngineOptions) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("means", [ONE, TWO], ids=["one process", "two ranks"])
+@BOTH
 def test_a_version_of_two_parts_answers_bit_by_bit_as_the_old_bundle(tmp_path, means):
     answers = []
     for path in (gang_bundle(tmp_path, "echo").path, split(tmp_path).path):

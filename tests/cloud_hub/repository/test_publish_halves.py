@@ -122,6 +122,7 @@ def test_no_half_is_withdrawn_or_revoked_alone(hub, version, act):
         act(hub.repository, HUB, NOW)
 
 
+@pytest.mark.further
 def test_a_text_version_is_published_only_where_its_language_model_is(tmp_path):
     hub = Hub(tmp_path / "hub")
     hub.install(Holder.begin(tmp_path / "ring", hub.export(hold=("policy", "models-triage")), families=("triage",)))

@@ -37,6 +37,7 @@ async def test_a_rollout_from_its_start_to_its_end(site):
     assert sorted({device for device, _ in site.seen}) == sorted(site.devices)
 
 
+@pytest.mark.further
 async def test_a_device_that_is_revoked_in_its_wave_is_left_out_and_not_waited_for(site):
     hub = site.hub()
     await hub.start(ORDER, "ann")
@@ -166,6 +167,7 @@ async def test_case_55_two_hubs_at_work_make_each_transition_once(site):
         assert len([word for word in device.contents.values() if word.digest == NEW.digest]) == 1
 
 
+@pytest.mark.further
 async def test_case_56_an_abort_at_one_hub_stops_the_other_within_five_seconds(tmp_path, site):
     site.fleet = members(300)
     site.devices = {each.device: Device(each.device) for each in site.fleet}
@@ -184,6 +186,7 @@ async def test_case_56_an_abort_at_one_hub_stops_the_other_within_five_seconds(t
     assert one.view("r1").state in {S.ABORTING, S.ABORTED}
 
 
+@pytest.mark.further
 async def test_case_61_setting_the_clock_while_it_runs_frees_no_place(site):
     site.fleet = members(90)
     site.devices = {each.device: Device(each.device) for each in site.fleet}

@@ -35,6 +35,7 @@ def test_five_of_a_first_wave_of_ten_are_revoked_and_the_rollout_goes_on_with_th
     assert bench.core.head.changed_ms - bench.core.plan.made_ms < 3_600_000
 
 
+@pytest.mark.further
 def test_a_device_that_was_moved_is_called_back_and_nothing_it_did_before_is_forgotten():
     bench = Bench(200)
     bench.to(S.EVALUATING)

@@ -42,6 +42,7 @@ def test_a_version_that_answers_worse_is_stopped_in_its_first_wave_and_called_ba
     assert bench.alarms == ["worse"]
 
 
+@pytest.mark.further
 def test_each_wave_has_as_many_controls_of_devices_that_were_not_told():
     bench = Bench(200)
     bench.to(S.SOAKING)
@@ -212,6 +213,7 @@ def test_likely_harm_while_nothing_could_be_concluded_calls_back_as_well():
     assert not bench.core.fleet.open_rows()
 
 
+@pytest.mark.further
 def test_paused_as_soon_as_it_was_started_it_tells_nobody_before_it_is_resumed():
     bench = Bench(200)
     bench.to(S.READY)
@@ -233,6 +235,7 @@ def test_failures_abort_at_once_and_a_single_one_of_the_only_device_too():
     assert len(one.candidates) == 1
 
 
+@pytest.mark.further
 def test_a_failure_of_integrity_pauses_until_a_person_lets_it_pass():
     bench = Bench(200)
     bench.breaks(bench.plan.waves[1][:1], InstallState.FAILED, InstallFailure.INTEGRITY)

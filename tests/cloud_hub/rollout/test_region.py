@@ -58,6 +58,7 @@ async def test_devices_that_another_hub_hears_go_through_every_wave_and_are_ackn
     assert {device for device, _ in site.seen} == set(site.devices)
 
 
+@pytest.mark.further
 async def test_a_hub_that_does_not_decide_assigns_nothing_and_lets_nothing_time_out(site):
     task, one, two = two_hubs(site)
     task.holder = 7  # somebody who is not here
@@ -87,6 +88,7 @@ async def test_what_a_hub_wrote_and_did_not_live_to_send_is_sent_by_the_next_one
         assert len([word for word in device.contents.values() if word.digest == NEW.digest]) == 1
 
 
+@pytest.mark.further
 async def test_what_was_decided_and_got_lost_with_the_link_is_sent_again_when_the_same_hub_decides_again(site):
     task, one, two = two_hubs(site)
     site.mute.add(0)
@@ -118,6 +120,7 @@ async def test_the_task_changes_hands_in_every_step_and_each_step_is_made_once(s
         assert len([word for word in device.contents.values() if word.digest == NEW.digest]) == 1
 
 
+@pytest.mark.further
 async def test_people_command_at_any_hub_and_the_one_that_decides_obeys(site):
     _, one, two = two_hubs(site)
     await two.start(ORDER, "ann")

@@ -113,6 +113,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.further
 async def test_the_broker_that_dies_is_started_again_on_its_port(tmp_path):
     log = io.StringIO()
     child = broker(tmp_path, SERVES, log)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -149,11 +150,11 @@ def test_a_version_that_names_no_language_model_of_the_hub_is_one_line(bundle: B
 
 
 def test_a_changed_template_is_refused_by_name(bundle: Bundle, tmp_path: Path) -> None:
-    made = make_bundle(tmp_path)
-    template = made.path / "hub" / "text.json"
+    made = shutil.copytree(bundle.path, tmp_path / "made")
+    template = made / "hub" / "text.json"
     template.write_bytes(template.read_bytes().replace(b"{text}", b"{tExt}"))
     with pytest.raises(Exception, match=r"text\.json"):
-        open_engine(made.path, EngineOptions(language_models=LLM))
+        open_engine(made, EngineOptions(language_models=LLM))
 
 
 @pytest.mark.parametrize(

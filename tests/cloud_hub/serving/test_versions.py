@@ -193,6 +193,7 @@ def test_bundles_name_what_is_damaged_at_start_and_leave_it_out_later(tmp_path: 
     assert not made
 
 
+@pytest.mark.further
 async def test_a_version_swap_under_load_loses_nothing_and_callers_by_name_move_to_the_newer(tmp_path: Path):
     async with Swapper(tmp_path) as hub:
         answers: list[str] = []

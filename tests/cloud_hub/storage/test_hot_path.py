@@ -74,6 +74,7 @@ def apply(store: Store, group: list[StoreJob]) -> list[Any]:
         return [str(error)]
 
 
+@pytest.mark.further
 @given(groups)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_ways_write_the_same_and_report_the_same(given_groups):

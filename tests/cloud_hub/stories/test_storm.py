@@ -119,6 +119,7 @@ def state_of(bench: Bench, device: SimDevice) -> DeviceState:
     return found.state
 
 
+@pytest.mark.further
 def test_case_93_a_thousand_bad_signatures_a_second_cost_little_suspend_the_device_and_touch_nobody_else():
     evil, good = SimDevice("demo--evil"), SimDevice("demo--good")
     bench = Bench(evil, good)

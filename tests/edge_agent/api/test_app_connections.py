@@ -56,6 +56,7 @@ async def test_a_connection_without_a_whole_request_is_closed(name):
         assert read.count(b"HTTP/1.1 ") == read.count(b"HTTP/1.1 200 ") == answers
 
 
+@pytest.mark.further
 async def test_a_stream_of_events_is_no_idle_connection():
     async with (
         serve_api(MemoryAgent(), idle_s=IDLE_S, heartbeat_s=IDLE_S) as session,

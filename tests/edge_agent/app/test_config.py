@@ -1,10 +1,7 @@
 """Configuration: unknown keys, relative paths, environment; and the process that refuses to start on a bad one."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from importlib import resources
@@ -17,7 +14,6 @@ from hypothesis import strategies as st
 
 from edge_agent.app.config import PREFIX, AgentConfig, load_config
 from edge_agent.system.settings import AgentSettings, OutboxLimits
-from tests import ROOT
 from tests.examples import count_examples
 from wire.process.config import list_known_keys
 from wire.process.exit_codes import ExitCode, ExitError
@@ -96,19 +92,14 @@ def test_paths_are_relative_to_the_file_and_those_of_the_environment_to_the_work
     assert config.folder.path == str(tmp_path / "in")
 
 
-def test_the_environment_beats_the_file(write):
+def test_the_environment_beats_the_file(write, monkeypatch):
     file = write(LEAST + "threads = 2\n[api]\nport = 1\nmax_batch = 3\n")
-    code = (
-        "import sys, pathlib, edge_agent.app.config as c\n"
-        "print(c.load_config(pathlib.Path(sys.argv[1])).model_dump_json())"
-    )
     variables = {f"{PREFIX}API__PORT": "8", f"{PREFIX}STATE": "here", f"{PREFIX}API__NAMES": '["a"]'}
-    made = subprocess.run(
-        [sys.executable, "-c", code, file], env={**os.environ, **variables}, cwd=ROOT, capture_output=True, check=True
-    )
-    config = json.loads(made.stdout)
-    assert (config["api"]["port"], config["api"]["max_batch"], config["api"]["names"]) == (8, 3, ["a"])
-    assert (config["state"], config["threads"]) == ("here", 2)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    config = load_config(file)
+    assert (config.api.port, config.api.max_batch, config.api.names) == (8, 3, ("a",))
+    assert (str(config.state), config.threads) == ("here", 2)
 
 
 def test_a_misspelt_variable_is_an_error(write):

@@ -106,6 +106,7 @@ def wait_for_count(config: Path, count: int) -> dict[str, Any]:
     return dict(told)
 
 
+@pytest.mark.further
 def test_a_new_token_counts_for_the_next_request_and_a_bad_one_leaves_the_old(
     config: Path, agent: subprocess.Popen[bytes]
 ) -> None:

@@ -113,6 +113,7 @@ async def test_a_child_renews_and_its_parent_reads_the_folder(tmp_path):
         assert again.hub_time_ms == hub.now_ms
 
 
+@pytest.mark.further
 async def test_a_child_that_fails_says_why_in_one_line(tmp_path):
     async with serve_identity_hub(tmp_path) as hub:
         made = await hub.enrol(tmp_path / "d")
@@ -128,6 +129,7 @@ async def test_a_child_that_fails_says_why_in_one_line(tmp_path):
     assert stop.value.code is ExitCode.CREDENTIALS
 
 
+@pytest.mark.further
 async def test_a_child_ends_with_the_task_that_waits_for_it(tmp_path):
     async with serve_identity_hub(tmp_path) as hub:
         made = await hub.enrol(tmp_path / "d")

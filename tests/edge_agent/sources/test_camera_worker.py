@@ -102,6 +102,7 @@ async def test_frames_without_room_and_frames_above_the_rate_are_counted(
     assert (len(paced.pictures), paced.dropped) == (1, {"paced": 14})
 
 
+@pytest.mark.further
 async def test_a_camera_that_changes_its_size_is_prepared_alike_before_and_after(tmp_path):
     parts = [
         write_video(tmp_path / f"{width}.h264", 6, size=(width, height)) for width, height in ((160, 120), (96, 64))
@@ -113,6 +114,7 @@ async def test_a_camera_that_changes_its_size_is_prepared_alike_before_and_after
     assert {len(sample) for sample in played.pictures} == {12 * 16 * 4}
 
 
+@pytest.mark.further
 async def test_garbage_in_the_middle_of_a_stream_is_counted_and_the_rest_is_read(tmp_path):
     data = bytearray(write_video(tmp_path / "a.h264", 40).read_bytes())
     rng = random.Random(3)
@@ -136,6 +138,7 @@ async def test_what_is_no_stream_ends_with_a_word(tmp_path, content, reason):
     assert (await play(job(tmp_path / "x.mkv"))).ends == [reason]
 
 
+@pytest.mark.further
 async def test_a_device_that_is_no_camera_ends_with_a_word():
     """There is no V4L2 loopback without a kernel module: what is tested is the device that is not there, or is none."""
     assert (await play(job("/dev/video99", format="v4l2"))).ends == ["not_found"]

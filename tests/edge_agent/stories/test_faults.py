@@ -98,6 +98,7 @@ async def test_case_77_a_silent_link_is_dropped_and_made_anew(tmp_path: Path):
         await until(lambda: rig.open == 0, seconds=10)
 
 
+@pytest.mark.further
 async def test_case_77_a_link_that_was_idle_is_given_time_to_answer(tmp_path: Path):
     time = ManualClock()
     hub = HubDouble(receipts=False, verdicts=False)

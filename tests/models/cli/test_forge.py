@@ -65,6 +65,7 @@ def forge(home, monkeypatch):
     return run
 
 
+@pytest.mark.further
 def test_a_users_model_becomes_a_bundle_whose_facts_are_printed_as_json(forge, home):
     done = forge("build", "samples", "--json", out="mine-7")
     assert done.exit_code == 0, done.exception

@@ -15,6 +15,7 @@ from wire.process.exit_codes import ExitCode
 pytest.importorskip("transformers")
 
 
+@pytest.mark.further
 def test_a_checkpoint_is_put_behind_an_edge_part_by_one_command(tmp_path):
     save_checkpoint(tmp_path / "checkpoint", "bert")
     sample_edge(tmp_path / "edge", "bert")

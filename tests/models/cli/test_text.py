@@ -27,6 +27,7 @@ def template(tmp_path: Path) -> Path:
     return tmp_path / "t.txt"
 
 
+@pytest.mark.further
 def test_a_csv_becomes_a_version_and_a_version_another(tmp_path: Path, template: Path) -> None:
     source, first, second = write_reports(tmp_path / "r.csv"), tmp_path / "one", tmp_path / "two"
     common = ("--llm", "chat", "--template", str(template))

@@ -52,6 +52,7 @@ class ByBatchSize(nn.Module):
         return doubled[: x.shape[0]] / x.shape[0]
 
 
+@pytest.mark.further
 def test_in_place_writes_autocast_and_constants_become_plain_operations():
     torch.manual_seed(2)
     module = Untidy().eval()

@@ -182,6 +182,7 @@ def test_an_edge_whose_codes_are_features_of_another_model_is_refused(tmp_path):
     assert "which no other model can read" in refused(tmp_path)
 
 
+@pytest.mark.further
 def test_a_checkpoint_with_other_labels_than_the_edge_is_refused(tmp_path):
     save_checkpoint(tmp_path / "checkpoint", "bert", num_labels=7)
     assert "gives [(7,)], the manifest says 3 outputs" in refused(tmp_path)

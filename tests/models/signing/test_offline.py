@@ -59,6 +59,7 @@ def hub(tmp_path, memory):
     return tmp_path / "hub.json"
 
 
+@pytest.mark.further
 def test_keys_are_made_shown_and_used_there(tmp_path, memory, hub):
     secret = ("--passphrase-file", tmp_path / "passphrase")
     ring = tmp_path / "ring"

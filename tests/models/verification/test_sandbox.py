@@ -136,6 +136,7 @@ def test_23_a_graph_that_computes_for_ever_is_stopped_by_its_processor_time(tmp_
     assert time.monotonic() - begun < 40
 
 
+@pytest.mark.further
 def test_23_a_graph_that_computes_for_ever_is_stopped_by_the_clock(tmp_path):
     found = run_first_load(make(tmp_path / "b", grown(1_500, 4_000)), SandboxLimits(wall_s=0.3))
     assert (found.outcome, found.failure) == (LoadOutcome.TIME, InstallFailure.SELF_TEST)
@@ -166,6 +167,7 @@ def test_25_what_is_swapped_on_disk_after_the_check_is_not_what_is_loaded(tmp_pa
     assert found.edge != sha256((verified.path / EDGE_FILE).read_bytes()).hexdigest()
 
 
+@pytest.mark.further
 def test_25_nor_is_anything_read_when_all_of_it_is_gone(tmp_path):
     verified = make(tmp_path / "b")
     for path in verified.path.iterdir():
@@ -282,6 +284,7 @@ def test_the_child_can_open_no_file_and_no_socket_and_grows_only_so_far(tmp_path
     assert done.stdout.split("\n")[4] == "1000"
 
 
+@pytest.mark.further
 def test_nothing_of_the_current_folder_or_the_environment_is_run(made, tmp_path):
     """A folder full of traps: the child must not import them, and must not see what the agent knows."""
     for trap in ("models.py", "numpy.py", "msgspec.py", "sitecustomize.py"):

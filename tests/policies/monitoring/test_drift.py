@@ -25,6 +25,7 @@ def run(reference, novelty, confidence):
     return None
 
 
+@pytest.mark.further
 def test_exchangeable_samples_ring_in_at_most_one_stretch_of_a_hundred():
     """40 devices, each with 300 calibration samples of its own and 10,000 later: the bound allows 0.4 alarms."""
     rng = np.random.default_rng(5)

@@ -94,6 +94,7 @@ def test_devices_hand_over_in_both_directions_with_their_numbers_days_and_spendi
     assert np.abs(np.array(full[3]) - np.array(lane[3])).max() < 1.0  # a verdict's way, and what the clock drifted
 
 
+@pytest.mark.further
 def test_with_faults_in_the_middle_the_lane_leaves_what_they_strike_and_nothing_is_lost() -> None:
     full, lane = both_ways(fleet(*FAULTS))
     assert lane.history.ok, lane.history.format_text()
@@ -113,6 +114,7 @@ def test_a_device_near_its_budget_goes_the_full_path_and_is_refused_by_the_core(
     assert lane.counts["bulk.questions"] > 0
 
 
+@pytest.mark.further
 def test_over_midnight_each_day_has_its_own_account() -> None:
     scenario = msgspec.structs.replace(fleet(), begins_minute=24 * 60 - 2)
     full, lane = (kept_of_devices(scenario, bulk=bulk) for bulk in (False, True))

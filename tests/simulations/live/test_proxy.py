@@ -89,6 +89,7 @@ async def test_latency_is_paid_both_ways(road: Road):
     assert time.monotonic() - began >= 0.1  # half of it is certain, each way
 
 
+@pytest.mark.further
 async def test_a_lost_segment_is_a_stall_and_nothing_is_missing(road: Road):
     road.lane.set_conditions(LaneConditions(loss=1.0))
     reader, writer = await road.connect()

@@ -65,6 +65,7 @@ def test_a_thousand_edges_for_ten_minutes_lose_nothing_and_double_nothing() -> N
     assert outcome.counts["air.gone"] > 0
 
 
+@pytest.mark.further
 def test_the_same_faults_twice_have_the_same_outcome() -> None:
     scenario = fleet(100, 600.0, *ALL_KINDS, samples_per_s=0.02)
     assert facts(run_scenario(scenario)) == facts(run_scenario(scenario))

@@ -36,7 +36,7 @@ def kept(scenario: Scenario) -> Outcome:
 
 @pytest.mark.parametrize(
     ("schedules", "members"),
-    [(10, 2), further(10, 3), *(pytest.param(100, many, marks=pytest.mark.heavy) for many in (2, 3))],
+    [(3, 2), further(10, 2), further(10, 3), *(pytest.param(100, many, marks=pytest.mark.heavy) for many in (2, 3))],
 )
 def test_random_fault_schedules_over_several_processes_of_a_hub_break_no_law(schedules: int, members: int) -> None:
     found = search_schedules(FuzzConfig(schedules, members=members))
@@ -44,16 +44,17 @@ def test_random_fault_schedules_over_several_processes_of_a_hub_break_no_law(sch
     assert {EventKind.PAUSE_HUB, EventKind.STALE_LEASES, EventKind.CUT_DATABASE} <= found.struck.keys()
 
 
-@pytest.mark.parametrize("schedules", [15, pytest.param(100, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("schedules", [5, further(15), pytest.param(100, marks=pytest.mark.heavy)])
 def test_case_101_random_fault_schedules_break_no_law(schedules: int) -> None:
     """0 accepted lost, 0 double effects, nothing beyond policy and budget. `skerry sim fuzz` tries more."""
     found = search_schedules(FuzzConfig(schedules))
     assert found.ok, "\n".join(f"{each.seed}: {each.story}" for each in found.findings)
     assert (found.schedules, found.complete) == (schedules, True)
-    assert found.accepted > 50 * schedules
+    assert found.accepted > 25 * schedules
     assert len(found.struck) >= 15
 
 
+@pytest.mark.further
 def test_case_100_a_hub_restored_from_an_hour_ago_doubles_no_effect_after_it_and_reports_the_gap() -> None:
     """No epoch changes: what the hub receipted and does not know any more is asked for and sent again."""
     backup = ScenarioEvent(EventKind.RESTORE, 4000.0, 30.0, amount=3600.0)
@@ -112,6 +113,7 @@ def test_lying_devices_cost_the_hub_nothing_but_a_count() -> None:
     assert sum(count for name, count in outcome.counts.items() if name.startswith("hub.dropped.")) > 10
 
 
+@pytest.mark.further
 def test_a_storm_makes_everyone_unsure_and_the_budget_of_no_device_is_passed() -> None:
     calm, storm = run_scenario(of()), kept(of(ScenarioEvent(EventKind.STORM, 30.0, 30.0, amount=10.0)))
     assert storm.history.accepted > 2 * calm.history.accepted

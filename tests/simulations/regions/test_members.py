@@ -59,16 +59,19 @@ def test_a_process_that_is_told_to_stop_answers_what_it_has_and_gives_its_shards
     assert outcome.counts["hub.refused.draining"] > 0
 
 
+@pytest.mark.further
 def test_a_process_that_two_believe_in_forgets_once_a_write_of_its_own_is_refused() -> None:
     event = ScenarioEvent(EventKind.STALE_LEASES, 20.3, 30.0, member=1)
     outcome = kept(share(event, region=replace(REGION, cost_base_s=1)))
     assert outcome.counts["hub.handed_over"] > 0
 
 
+@pytest.mark.further
 def test_all_processes_at_once_are_stopped_past_their_leases_and_woken() -> None:
     kept(share(ScenarioEvent(EventKind.PAUSE_HUB, 20.3, 2 * LEASE_S)))
 
 
+@pytest.mark.further
 def test_a_store_restored_from_a_backup_brings_its_leases_back_too() -> None:
     kept(share(ScenarioEvent(EventKind.RESTORE, 50.0, 5.0, amount=20.0)))
 

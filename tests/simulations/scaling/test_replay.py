@@ -33,6 +33,7 @@ def test_a_pool_that_is_large_enough_is_never_late_and_one_that_is_not_is():
     assert starved.replica_s > 4 * 300  # until the last one is computed
 
 
+@pytest.mark.further
 def test_on_constant_load_the_number_moves_only_until_it_is_known():
     found, longer = [replay(by_load(), MODEL, lambda _: PEAK / 2, length_s) for length_s in (2000, 4000)]
     assert found.changes == longer.changes

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.wire.doubles.otlp_receiver import OtlpReceiver
 from wire.process import trace_export
 from wire.process.logging import JsonLog
@@ -63,6 +65,7 @@ def test_spans_for_a_collector_that_is_down_are_counted_and_logged_and_the_end_i
     assert "withheld" not in said.getvalue()
 
 
+@pytest.mark.further
 def test_spans_beyond_what_may_wait_for_a_slow_collector_are_lost_and_counted():
     with OtlpReceiver() as receiver:
         receiver.may_answer.clear()

@@ -61,6 +61,7 @@ def test_a_shard_of_another_digest_is_refused_before_any_rank_is_born(tmp_path):
     )
 
 
+@pytest.mark.further
 def test_an_engine_that_never_gets_ready_is_given_up_in_time(tmp_path):
     path = gang_bundle(tmp_path, "echo").path
     assert refusal(path, EngineOptions(tensor=2, devices=2, ready_s=0.05)).startswith(

@@ -60,6 +60,7 @@ def test_a_gain_that_may_be_noise_asks_nobody_and_says_so():
     assert "bring more" in choice.reason
 
 
+@pytest.mark.further
 def test_with_a_hub_as_good_as_the_edge_asking_is_rare_and_costs_nothing_on_average():
     fresh = draw(200_000, edge=lambda c: np.full(len(c), 0.9), hub=lambda c: np.full(len(c), 0.9), seed=999)
     same = [

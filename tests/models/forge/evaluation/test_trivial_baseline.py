@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 
 from models.forge.data.types import Data, DataPart
@@ -55,6 +56,7 @@ def test_samples_of_no_label_do_not_count():
     assert len(constant.loss) == len(linear.loss) == (y[800:] >= 0).sum()
 
 
+@pytest.mark.further
 def test_baselines_are_the_same_for_the_same_data_and_leave_the_random_state_alone():
     rng = np.random.default_rng(4)
     data = split(rng.normal(0, 1, (1000, 4)).astype(np.float32), rng.integers(0, 2, 1000), ("a", "b"))
@@ -65,6 +67,7 @@ def test_baselines_are_the_same_for_the_same_data_and_leave_the_random_state_alo
     assert np.array_equal(one[1].loss, other[1].loss)
 
 
+@pytest.mark.further
 def test_a_weak_trace_in_many_numbers_is_found():
     x = np.random.default_rng(5).normal(0, 1, (1000, 3, 40, 40)).astype(np.float32)
     y = np.arange(1000) % 2

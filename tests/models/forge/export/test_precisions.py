@@ -287,6 +287,7 @@ def test_equal_inputs_give_equal_bytes_in_another_process_with_another_hash_seed
     assert child.stdout.split() == digests().split()
 
 
+@pytest.mark.further
 def test_all_candidates_are_measured_here_and_one_ships_with_a_reason_for_each_other():
     x = samples()
     found = build_candidates(convolving(), x, local_profile())
@@ -364,6 +365,7 @@ def test_a_graph_that_does_not_run_is_one_line():
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.further
 def test_two_runs_of_one_graph_are_alike():
     data = serialise_model(convolving())
     first, second = benchmark.compare_graphs([data, data], samples(1))

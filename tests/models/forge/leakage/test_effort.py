@@ -21,6 +21,7 @@ def attack(work: AttackWork) -> inversion.InversionResult:
     return inversion.invert_codes(inversion.prepare_samples(TABLE, EFFORT), CODES, EFFORT, work=work)
 
 
+@pytest.mark.further
 def test_a_killed_attack_goes_on_at_its_last_state_and_ends_the_same(tmp_path):
     def kill(_share: float) -> None:
         raise KilledError
@@ -35,6 +36,7 @@ def test_a_killed_attack_goes_on_at_its_last_state_and_ends_the_same(tmp_path):
     assert not list(tmp_path.glob("*.state"))
 
 
+@pytest.mark.further
 def test_a_finished_attack_is_not_run_again_but_its_cost_is_told(tmp_path):
     first, second = AttackWork(tmp_path), AttackWork(tmp_path)
     found, again = attack(first), attack(second)

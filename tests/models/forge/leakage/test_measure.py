@@ -132,6 +132,7 @@ def test_a_code_with_no_grid_is_attacked_as_well():
     assert inversion.invert_codes(inversion.prepare_samples(x, FAST), (codes,), FAST).score.value > 0.6
 
 
+@pytest.mark.further
 def test_a_table_is_rebuilt_as_far_as_its_columns_are_sent():
     x = RNG.normal(size=(600, 8)).astype(np.float32) * [1, 10, 100, 1, 1, 1, 1, 1]
     truth = inversion.prepare_samples(x, FAST)
@@ -212,6 +213,7 @@ def test_too_few_samples_measure_nothing():
     assert LeakageMeasurement((), None).upper95 == 1.0
 
 
+@pytest.mark.further
 def test_a_column_that_the_codes_hold_is_guessed_and_another_is_not():
     speaker, other = RNG.integers(0, 4, 800), RNG.integers(0, 4, 800)
     codes = np.column_stack([RNG.integers(0, 16, (800, 6)), speaker * 3]).astype(np.uint8)

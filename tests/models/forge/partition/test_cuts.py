@@ -105,6 +105,7 @@ def test_a_model_of_one_layer_has_no_cut():
         find_cuts(trace_model(nn.Linear(8, 3), FLOATS))
 
 
+@pytest.mark.further
 def test_multiply_accumulates_are_counted_by_hand():
     model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten(), nn.Linear(4 * 64, 5))
     found = trace_model(model, torch.rand(2, 3, 8, 8))
@@ -170,6 +171,7 @@ def test_an_operator_is_named_with_the_module_that_uses_it():
         trace_model(nn.Sequential(nn.Linear(8, 4), Odd(), nn.Linear(4, 2)), FLOATS)
 
 
+@pytest.mark.further
 def test_a_tensor_that_no_hub_would_hold_is_refused_right_after_tracing():
     assert "beyond the memory allowed" in refused(
         lambda net, deep, _: net.last(deep) + deep[:, :1, None, None].expand(-1, 1, 8192, 8192).sum((2, 3)) * 0

@@ -221,6 +221,7 @@ class Products(torch.nn.Module):
         return x - x.cumprod(1)
 
 
+@pytest.mark.further
 def test_a_requested_cut_that_cannot_become_onnx_is_refused_before_anything_is_trained(tmp_path):
     layers = torch.nn.Flatten(), torch.nn.Linear(64, 8), Products(), torch.nn.Linear(8, 8), torch.nn.ReLU()
     stages = []

@@ -141,6 +141,7 @@ def test_a_gradient_passes_through_the_rounding():
     assert torch.equal(slope, torch.ones_like(scaled))
 
 
+@pytest.mark.further
 def test_a_transform_answers_as_the_given_model_before_anything_is_taught(world):
     path = _train(world, 40, LearnedCourse(epochs=0))
     x = world.data.calibration.x[0]
@@ -161,6 +162,7 @@ def test_one_fitted_transform_serves_all_sizes(world):
     assert shared.tables == alone.tables
 
 
+@pytest.mark.further
 def test_more_bytes_keep_more_of_the_answer(world):
     few, many = (_train(world, size, LearnedCourse(epochs=0)) for size in (4, 40))
     assert _distance(world, many) < 0.5 * _distance(world, few)
