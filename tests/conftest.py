@@ -4,6 +4,7 @@ How long an example takes is no finding on a busy machine. In CI the same exampl
 """
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -52,6 +53,20 @@ def postgres() -> Iterator["PostgresServer"]:
         pytest.skip("PostgreSQL is not installed: ./setup.sh dev installs it")
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture
+def log_records() -> Iterator[list[logging.LogRecord]]:
+    """What the root logger is told in a test.
+
+    pytest's own capture is off: it visits each of some thousand loggers six times a test.
+    """
+    found: list[logging.LogRecord] = []
+    keeper = logging.NullHandler()
+    keeper.handle = found.append  # type: ignore[method-assign,assignment]
+    logging.getLogger().addHandler(keeper)
+    yield found
+    logging.getLogger().removeHandler(keeper)
 
 
 @pytest.hookimpl(optionalhook=True)

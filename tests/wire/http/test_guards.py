@@ -179,7 +179,7 @@ async def test_a_body_over_the_limit_is_refused_announced_or_not():
 
 
 @pytest.mark.parametrize("head", ["Content-Length: 100", "Transfer-Encoding: chunked"])
-async def test_a_caller_that_hangs_up_in_its_body_is_no_error_in_the_log(caplog, head):
+async def test_a_caller_that_hangs_up_in_its_body_is_no_error_in_the_log(log_records, head):
     reading, door = asyncio.Event(), ServerAccess()
 
     async def read(request: web.Request) -> web.Response:
@@ -200,7 +200,7 @@ async def test_a_caller_that_hangs_up_in_its_body_is_no_error_in_the_log(caplog,
         while runner.server is not None and runner.server.connections:
             await asyncio.sleep(0)
     await runner.cleanup()
-    assert [record.levelname for record in caplog.records] == []
+    assert [record.levelname for record in log_records] == []
 
 
 async def test_a_body_that_does_not_come_is_given_up():
