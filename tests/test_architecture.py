@@ -6,12 +6,19 @@ import sys
 from pathlib import Path
 
 from tests import ROOT
+from tests.edge_agent.doubles.device import write_device
 from tests.sources import PACKAGES, SOURCES, TESTS, FunctionFacts, name_of, read_facts, read_text
 
-EDGE = ("edge_agent.core.core", "edge_agent.app.agent", "edge_agent.api", "edge_agent.__main__")
+EDGE = ("edge_agent.__main__", "edge_agent.core.core", "edge_agent.app.agent", "edge_agent.api")
 STRANGERS_OF_THE_EDGE = {
     "torch", "onnx", "sklearn", "cloud_hub", "simulations", "typer", "click", "rich", "plotly", "sqlalchemy",
     "safetensors", "av", "PIL", "nacl",
+}  # fmt: skip
+# Each megabyte of these was measured (docs/adr/0047); whoever needs one imports it then, or runs a process for it.
+LEFT_OUT_OF_A_RUNNING_AGENT = {
+    "pydantic", "pydantic_core", "pydantic_settings", "policies.language", "aiohttp.client", "aiohttp.connector",
+    "paho", "aiomqtt", "prometheus_client", "http.server", "tarfile", "zoneinfo", "edge_agent.sources.cameras",
+    "edge_agent.sources.sensor",
 }  # fmt: skip
 # They outlive a defect of one task, message, file or line, and say so.
 LOOPS = {
@@ -51,6 +58,21 @@ def test_the_edge_starts_without_what_belongs_to_the_hub_the_forge_or_the_comman
     came_along = set(run.stdout.split())
     assert "edge_agent" in came_along
     assert came_along & STRANGERS_OF_THE_EDGE == set()
+
+
+def test_a_started_agent_holds_nothing_that_only_some_devices_or_moments_need(tmp_path: Path) -> None:
+    """With its configuration, identity, policy and model loaded, the API about to open: 18 MB are at stake."""
+    file = write_device(tmp_path)
+    probe = (
+        "import sys\nfrom edge_agent.__main__ import main\n"
+        "code = main(sys.argv[1:])\nprint(*sys.modules)\nsys.exit(code)"
+    )
+    words = [sys.executable, "-c", probe, "--config", str(file), "--check"]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    loaded = set(run.stdout.splitlines()[-1].split())
+    assert {"edge_agent.api.app", "aiohttp.web", "onnxruntime", "policies.model.composition"} <= loaded
+    assert loaded & LEFT_OUT_OF_A_RUNNING_AGENT == set()
 
 
 def test_no_function_is_longer_than_a_screen() -> None:

@@ -12,6 +12,7 @@ from _pytest.mark.structures import ParameterSet
 from pydantic import BaseModel
 
 from cloud_hub.runtime.config import HubConfig
+from cloud_hub.system import config_base
 from edge_agent.api.openapi import list_operations
 from edge_agent.app.config import AgentConfig
 from models.bundle.preparation import parse_preparation
@@ -96,7 +97,7 @@ def known_keys() -> dict[str, set[str]]:
     tables = {field.alias or name: _table_of(field.annotation) for name, field in PolicyDocument.model_fields.items()}
     plain = {name for name, table in tables.items() if table is None}
     return {
-        "hub": set(list_known_keys(HubConfig)),
+        "hub": set(config_base.list_known_keys(HubConfig)),
         "agent": set(list_known_keys(AgentConfig)),
         "policy": plain | {f"{name}.{key}" for name, table in tables.items() if table for key in _names(table)},
     }

@@ -7,9 +7,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import msgspec
 import pytest
 import typer
-from pydantic import BaseModel
 
 from cloud_hub.runtime.config import HubConfig
 from edge_agent.app.config import AgentConfig
@@ -112,6 +112,7 @@ def test_the_forge_takes_its_own_defaults_on_a_machine_of_any_size(tmp_path, mon
         assert spec.threads == min(processors, MAX_THREADS)
 
 
-@pytest.mark.parametrize("config", [AgentConfig(bundle="b"), HubConfig()], ids=["agent", "hub"])
-def test_a_configuration_key_has_a_default_inside_its_own_bounds(config: BaseModel):
-    type(config).model_validate(config.model_dump(by_alias=True))
+def test_a_configuration_key_has_a_default_inside_its_own_bounds():
+    HubConfig.model_validate(HubConfig().model_dump(by_alias=True))
+    config = AgentConfig(bundle="b")
+    assert msgspec.convert(msgspec.to_builtins(config), AgentConfig) == config

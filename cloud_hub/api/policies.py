@@ -19,7 +19,8 @@ from policies.analysis.cases import TooManyCasesError
 from policies.analysis.check import PolicyFinding, check_documents
 from policies.analysis.diff import PolicyChange, diff_policies
 from policies.analysis.summary import summarise_policy
-from policies.language.document import compose_layers, parse_policy
+from policies.language.document import parse_policy
+from policies.model.composition import compose_layers
 from policies.model.policy import Policy, PolicyError
 from wire.http.guards import read_body
 from wire.http.oip import OipError

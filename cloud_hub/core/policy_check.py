@@ -29,7 +29,7 @@ from policies.decisions.egress import DERIVED_FIELDS, find_highest_level
 from policies.decisions.leakage import LeakageCache
 from policies.decisions.permit import recheck_question
 from policies.decisions.routing import HubSite
-from policies.language.document import compose_layers, hash_documents
+from policies.model.composition import compose_layers, hash_documents
 from policies.model.context import DecisionContext
 from policies.model.policy import HARD_CEILING_LEVEL, CompiledLayer, Policy, Terms
 from policies.model.reasons import Denied

@@ -18,11 +18,12 @@ from cloud_hub.runtime.language_models import LlmSection, check_names
 from cloud_hub.runtime.policies import TUF_PREFIX, PolicyEntry, PolicyReader, compile_policies, read_nothing
 from cloud_hub.runtime.scaling import ScalingSection
 from cloud_hub.storage.prices import PriceList, UnitPrices
+from cloud_hub.system.config_base import ConfigSection, ProcessConfig, build_config
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
 from policies.serving.placement import GIB
 from wire.http.guards import WILDCARD_HOSTS, ServerAccess, validate_access
-from wire.process.config import ConfigSection, ProcessConfig, build_config, make_absolute
+from wire.process.config import make_absolute
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
 from wire.protocol.topics import HUB_NAMES

@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import Field
 
 from cloud_hub.engine.types import EngineOptions, RayOptions, RemoteServer
+from cloud_hub.system.config_base import ConfigSection
 from policies.serving.computing import ComputeOptions, ComputeOverride, DeviceChoice, Precision
 from policies.serving.placement import GIB
-from wire.process.config import ConfigSection
 from wire.process.exit_codes import ExitCode, ExitError
 
 

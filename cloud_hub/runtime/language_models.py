@@ -15,7 +15,7 @@ from cloud_hub.llm.requests import LlmOperation
 from cloud_hub.llm.service import LanguageModels, RecordSink
 from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
 from cloud_hub.storage.prices import UnitPrices
-from wire.process.config import ConfigSection
+from cloud_hub.system.config_base import ConfigSection
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_private_file
 from wire.process.logging import JsonLog

@@ -12,6 +12,7 @@ from cloud_hub.core.admission import LiveLimits
 from cloud_hub.runtime.config import HubConfig, load_hub_config
 from cloud_hub.runtime.policies import PolicyEntry, PolicyReader, PolicyWatcher, compile_policies, is_published
 from cloud_hub.storage.prices import PriceList
+from cloud_hub.system.config_base import flatten_config
 from policies.model.policy import Policy
 from wire.http.guards import build_tls_context
 from wire.process.exit_codes import ExitError
@@ -39,7 +40,7 @@ class HubReload:
 
     def __init__(self, file: Path | None, config: HubConfig, published: PolicyReader, log: JsonLog) -> None:
         self.told = asyncio.Event()
-        self.record = ReloadRecord(config, LIVE_KEYS, log)
+        self.record = ReloadRecord(flatten_config(config), LIVE_KEYS, log)
         self.prices: PriceList = config.price_list()
         self._file = file
         self._config = config  # as it started
@@ -81,10 +82,10 @@ class HubReload:
             limits.replace(config.hub_settings(self._published), now_ms() / 1000)
             self.prices = self._config.model_copy(update={"costs": config.costs}).price_list()
             await reload_certificate()
-            self.record.note_taken(config, change, more)
+            self.record.note_taken(flatten_config(config), change, more)
 
     def _compare(self, config: HubConfig) -> ConfigChange:
-        change = self.record.compare(config)
+        change = self.record.compare(flatten_config(config))
         if "policies" not in change.live:
             return change
         before, after = self._entries, config.policies

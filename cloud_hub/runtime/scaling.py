@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from cloud_hub.system.config_base import ConfigSection
 from policies.serving.scaling import ScalingRules
-from wire.process.config import ConfigSection
 from wire.process.exit_codes import ExitCode, ExitError
 
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}(@[1-9][0-9]{0,18})?$"

@@ -4,7 +4,6 @@ Rule: a request is checked as a whole before its first sample is answered, so a 
 """
 
 import asyncio
-import difflib
 import re
 import secrets
 from functools import partial
@@ -188,6 +187,8 @@ def _parse_data_class(given: dict[str, oip.OipParameter], default: str) -> str:
     """
     for key in given:
         if key not in PARAMETERS and key not in _HARMLESS:
+            import difflib  # noqa: PLC0415 - for an error alone
+
             near = difflib.get_close_matches(key, PARAMETERS, 1)
             hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(PARAMETERS)}"
             raise OipError(400, f"unknown parameter '{oip.shorten_name(key)}', {hint}")

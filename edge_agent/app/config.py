@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field
-from pydantic_settings import SettingsConfigDict
+from msgspec import Meta
+from msgspec.structs import asdict
 
 from edge_agent.api.oip import InferLimits
 from edge_agent.app.source_config import CameraSection
 from edge_agent.core.limits import LinkEnergy
-from edge_agent.outputs.settings import MAX_OUTPUTS, OUTPUT_PATHS, OutputSection, validate_outputs
+from edge_agent.outputs.settings import MAX_OUTPUTS, OUTPUT_PATHS, OutputSection, check_stated_keys, validate_outputs
 from edge_agent.sources.sensor_settings import MAX_SENSORS, SENSOR_PATHS, SensorSection, validate_sensors
 from edge_agent.system.energy import STATED_LINKS, EnergySettings, LinkKind, MeterKind
 from edge_agent.system.environment import POWER_SUPPLY, DeviceAttributes
@@ -40,14 +40,10 @@ _AGENT = AgentSettings(state_dir=Path())
 _LIMITS = InstallLimits()
 _ENERGY = EnergySettings()
 _ROUTE = {"websocket", "proxy", "proxy_credentials_file"}
-_DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
+_DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?\Z"
 
 
-class _Section(ConfigSection):
-    model_config = ConfigDict(allow_inf_nan=False)
-
-
-class ApiSection(_Section):
+class ApiSection(ConfigSection, frozen=True):
     """The local API. An address that is not loopback needs `tls_cert`, `tls_key` and `token_file`.
 
     `names`: further host names that callers may use. `port` 0: any free one, printed at start. `unix` beats host and
@@ -56,48 +52,48 @@ class ApiSection(_Section):
 
     enabled: bool = True
     host: str = "127.0.0.1"
-    port: int = Field(default=8090, ge=0, le=65535)
-    unix: str = Field(default="", max_length=100)
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8090
+    unix: Annotated[str, Meta(max_length=100)] = ""
     names: tuple[str, ...] = ()
     tls_cert: str = ""
     tls_key: str = ""
     token_file: str = ""
-    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
-    max_batch: int = Field(default=256, ge=1, le=4096)
+    max_body_bytes: Annotated[int, Meta(ge=1024, le=256 * 1024 * 1024)] = 4 * 1024 * 1024
+    max_batch: Annotated[int, Meta(ge=1, le=4096)] = 256
 
 
-class FolderSection(_Section):
+class FolderSection(ConfigSection, frozen=True):
     """A watched folder of `.npy` files and pictures; "" watches none. `data_class` "" means the agent's."""
 
     path: str = ""
-    data_class: str = Field(default="", pattern=_DATA_CLASS)
-    every_s: float = Field(default=0.5, ge=0.05, le=3600)
+    data_class: Annotated[str, Meta(pattern=_DATA_CLASS)] = ""
+    every_s: Annotated[float, Meta(ge=0.05, le=3600)] = 0.5
 
 
-class OutboxSection(_Section):
+class OutboxSection(ConfigSection, frozen=True):
     """How much may wait for the hub; a full outbox answers locally and says so."""
 
-    max_rows: int = Field(default=_OUTBOX.max_rows, ge=1)
-    max_bytes: int = Field(default=_OUTBOX.max_bytes, ge=65536)
-    max_age_s: float = Field(default=_OUTBOX.max_age_s, gt=0, le=_OUTBOX.max_age_s)
-    ask_interval_s: float = Field(default=_OUTBOX.ask_interval_s, ge=1, le=3600)
+    max_rows: Annotated[int, Meta(ge=1)] = _OUTBOX.max_rows
+    max_bytes: Annotated[int, Meta(ge=65536)] = _OUTBOX.max_bytes
+    max_age_s: Annotated[float, Meta(gt=0, le=_OUTBOX.max_age_s)] = _OUTBOX.max_age_s
+    ask_interval_s: Annotated[float, Meta(ge=1, le=3600)] = _OUTBOX.ask_interval_s
 
 
-class RecordsSection(_Section):
+class RecordsSection(ConfigSection, frozen=True):
     """How many rows of each record are kept, and when they are written; the oldest are deleted first.
 
     `answers_every_s`: how often records of purely local answers are written (ADR 0023). `heads_every_s`: how often a
     signed head of the egress ledger is sent to the hub.
     """
 
-    answers_max_rows: int = Field(default=_AGENT.answers_max_rows, ge=1000)
-    outcomes_max_rows: int = Field(default=_AGENT.outcomes_max_rows, ge=1000)
-    ledger_max_rows: int = Field(default=_AGENT.ledger_max_rows, ge=1000)
-    answers_every_s: float = Field(default=_AGENT.answers_every_s, ge=0, le=3600)
-    heads_every_s: float = Field(default=_AGENT.heads_every_s, ge=1, le=86_400)
+    answers_max_rows: Annotated[int, Meta(ge=1000)] = _AGENT.answers_max_rows
+    outcomes_max_rows: Annotated[int, Meta(ge=1000)] = _AGENT.outcomes_max_rows
+    ledger_max_rows: Annotated[int, Meta(ge=1000)] = _AGENT.ledger_max_rows
+    answers_every_s: Annotated[float, Meta(ge=0, le=3600)] = _AGENT.answers_every_s
+    heads_every_s: Annotated[float, Meta(ge=1, le=86_400)] = _AGENT.heads_every_s
 
 
-class LinkSection(_Section):
+class LinkSection(ConfigSection, frozen=True):
     """How the connection to the broker is kept. Seconds; backoff pauses are drawn at random up to the current step.
 
     `mqtt_client`: "paho" takes the former MQTT client. `websocket`: MQTT over WebSocket at this URL, in place of the
@@ -106,20 +102,20 @@ class LinkSection(_Section):
 
     mqtt_client: MqttClient = _AGENT.mqtt_client
 
-    reconnect_base_s: float = Field(default=_AGENT.reconnect_base_s, gt=0, le=60)
-    reconnect_cap_s: float = Field(default=_AGENT.reconnect_cap_s, gt=0, le=3600)
-    connect_timeout_s: float = Field(default=_AGENT.connect_timeout_s, gt=0, le=120)
-    silent_after_s: float = Field(default=_AGENT.silent_after_s, ge=5, le=3600)
-    websocket: str = Field(default="", max_length=500)
-    proxy: str = Field(default="", max_length=500)
-    proxy_credentials_file: str = Field(default="", max_length=500)
+    reconnect_base_s: Annotated[float, Meta(gt=0, le=60)] = _AGENT.reconnect_base_s
+    reconnect_cap_s: Annotated[float, Meta(gt=0, le=3600)] = _AGENT.reconnect_cap_s
+    connect_timeout_s: Annotated[float, Meta(gt=0, le=120)] = _AGENT.connect_timeout_s
+    silent_after_s: Annotated[float, Meta(ge=5, le=3600)] = _AGENT.silent_after_s
+    websocket: Annotated[str, Meta(max_length=500)] = ""
+    proxy: Annotated[str, Meta(max_length=500)] = ""
+    proxy_credentials_file: Annotated[str, Meta(max_length=500)] = ""
 
     def link_route(self) -> LinkRoute:
         """The way to the home broker."""
         return LinkRoute(self.websocket, self.proxy, self.proxy_credentials_file)
 
 
-class UpdatesSection(_Section):
+class UpdatesSection(ConfigSection, frozen=True):
     """How often the update repository is polled, +-20 %. Switched off, the device keeps what it has.
 
     `follow` "assignments": a device without a model takes the newest, and then runs what the hub assigns to it;
@@ -128,38 +124,38 @@ class UpdatesSection(_Section):
     """
 
     enabled: bool = True
-    every_s: float = Field(default=1800.0, ge=1, le=86_400)
+    every_s: Annotated[float, Meta(ge=1, le=86_400)] = 1800.0
     follow: Literal["assignments", "newest"] = "assignments"
     metered: bool = False
-    interval_s: float = Field(default=_LIMITS.interval_s, ge=0, le=86_400)
-    spread_s: float = Field(default=_LIMITS.spread_s, ge=0, le=86_400)
+    interval_s: Annotated[float, Meta(ge=0, le=86_400)] = _LIMITS.interval_s
+    spread_s: Annotated[float, Meta(ge=0, le=86_400)] = _LIMITS.spread_s
 
 
-class HubSection(_Section):
+class HubSection(ConfigSection, frozen=True):
     """A further hub. `state`: the folder of this device's enrolment there; "" is the agent's own.
 
     `price`: of one question, in millionths of the owner's currency unit.
     """
 
     state: str = ""
-    price: int = Field(default=0, ge=0, le=10**12)
+    price: Annotated[int, Meta(ge=0, le=10**12)] = 0
 
 
-class DeviceSection(_Section):
+class DeviceSection(ConfigSection, frozen=True, rename={"kind": "class"}):
     """Device attributes that rules of a policy may use. "" and [] = unknown, which narrows what is allowed.
 
     `metered_file` says whether the link is metered now, as `yes` or `no`. `power_supply` "": it runs on mains.
     """
 
-    kind: str = Field(default="", alias="class", pattern=_DATA_CLASS)
-    region: str = Field(default="", pattern=_DATA_CLASS)
-    tags: tuple[Annotated[str, Field(pattern=_DATA_CLASS)], ...] = ()
+    kind: Annotated[str, Meta(pattern=_DATA_CLASS)] = ""
+    region: Annotated[str, Meta(pattern=_DATA_CLASS)] = ""
+    tags: tuple[Annotated[str, Meta(pattern=_DATA_CLASS)], ...] = ()
     metered: bool | Literal[""] = ""
     metered_file: str = ""
     power_supply: str = POWER_SUPPLY
 
 
-class EnergySection(_Section):
+class EnergySection(ConfigSection, frozen=True):
     """What the device's energy is counted by. `meters`: tried in this order; "card" comes on top of the others.
 
     `watts`: joules of one core's second at work, where no meter tells. `link`: whose stated figures a message has;
@@ -167,10 +163,10 @@ class EnergySection(_Section):
     """
 
     meters: tuple[MeterKind, ...] = _ENERGY.meters
-    watts: float = Field(default=_ENERGY.watts, gt=0, le=500)
+    watts: Annotated[float, Meta(gt=0, le=500)] = _ENERGY.watts
     link: LinkKind = LinkKind.UNKNOWN
-    link_message_j: float | None = Field(default=None, ge=0, le=1000)
-    link_byte_uj: float | None = Field(default=None, ge=0, le=10_000)
+    link_message_j: Annotated[float, Meta(ge=0, le=1000)] | None = None
+    link_byte_uj: Annotated[float, Meta(ge=0, le=10_000)] | None = None
 
     def settings(self, cores: int) -> EnergySettings:
         """The values as the agent takes them. `cores`: that inference uses."""
@@ -183,16 +179,16 @@ class EnergySection(_Section):
         return EnergySettings(self.meters, self.watts, cores, link, kind)
 
 
-class TraceSection(_Section):
+class TraceSection(ConfigSection, frozen=True):
     """Where spans of answered questions go: `endpoint` of an OpenTelemetry collector (OTLP over HTTP); "" = nowhere.
 
     An address that is not of this machine has to be https.
     """
 
-    endpoint: str = Field(default="", pattern=r"^(https?://[^\s/]+(/\S*)?)?$", max_length=500)
+    endpoint: Annotated[str, Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", max_length=500)] = ""
 
 
-class AgentConfig(ProcessConfig):
+class AgentConfig(ProcessConfig, frozen=True, kw_only=True):
     """The whole configuration. `state`: the enrolled folder (keys, agent.db). `bundle`: the model.
 
     `policy` "" means that nothing may leave. `bundle` and `policy` are paths, or `tuf:NAME`: a family and a policy of
@@ -201,14 +197,14 @@ class AgentConfig(ProcessConfig):
     sample, where the bundle does not say it itself (`models/bundle/preparation.py` has its keys).
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, allow_inf_nan=False)
+    env_prefix: ClassVar[str] = PREFIX
     state: str = "skerry-agent"
     bundle: str
     policy: str | tuple[str, ...] = ""
     airgap: bool = False
     thresholds: str = ""
-    data_class: str = Field(default="", pattern=_DATA_CLASS)
-    threads: int = Field(default=1, ge=1, le=64)
+    data_class: Annotated[str, Meta(pattern=_DATA_CLASS)] = ""
+    threads: Annotated[int, Meta(ge=1, le=64)] = 1
     log_level: Literal["info", "warning", "error"] = "info"
     api: ApiSection = ApiSection()
     folder: FolderSection = FolderSection()
@@ -219,11 +215,11 @@ class AgentConfig(ProcessConfig):
     device: DeviceSection = DeviceSection()
     energy: EnergySection = EnergySection()
     trace: TraceSection = TraceSection()
-    hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
-    sensor: tuple[SensorSection, ...] = Field(default=(), max_length=MAX_SENSORS)
-    output: tuple[OutputSection, ...] = Field(default=(), max_length=MAX_OUTPUTS)
-    input: dict[str, Any] = Field(default={})
-    camera: tuple[CameraSection, ...] = Field(default=(), max_length=16)
+    hub: Annotated[tuple[HubSection, ...], Meta(max_length=16)] = ()
+    sensor: Annotated[tuple[SensorSection, ...], Meta(max_length=MAX_SENSORS)] = ()
+    output: Annotated[tuple[OutputSection, ...], Meta(max_length=MAX_OUTPUTS)] = ()
+    input: dict[str, Any] = {}  # noqa: RUF012 - msgspec gives each its own
+    camera: Annotated[tuple[CameraSection, ...], Meta(max_length=16)] = ()
 
     def preparation(self) -> Preparation | None:
         """How raw material becomes a sample, `[input]`; None without it. ExitError(CONFIG) that names a faulty key."""
@@ -255,13 +251,14 @@ class AgentConfig(ProcessConfig):
 
     def agent_settings(self) -> AgentSettings:
         """The limits as the agent takes them."""
-        outbox = OutboxLimits(**self.outbox.model_dump())
+        outbox = OutboxLimits(**asdict(self.outbox))
+        link = {name: value for name, value in asdict(self.link).items() if name not in _ROUTE}
         d = self.device
         metered = None if d.metered == "" else d.metered
         attributes = DeviceAttributes(d.kind, d.region, "", d.tags or None, metered, d.metered_file, d.power_supply)
         return AgentSettings(
             state_dir=Path(self.state), outbox=outbox, attributes=attributes, energy=self.energy.settings(self.threads),
-            **self.records.model_dump(), **self.link.model_dump(exclude=_ROUTE), route=self.link.link_route(),
+            **asdict(self.records), **link, route=self.link.link_route(),
         )  # fmt: skip
 
 
@@ -295,8 +292,16 @@ def load_config(file: Path | None, environment: Mapping[str, str] | None = None)
         raise ExitError(ExitCode.CONFIG, "link.mqtt_client: paho knows neither websocket nor proxy")
     _check_trace(config)
     validate_outputs(config.output, airgap=config.airgap)
+    _check_output_keys(data, file)
     validate_sensors(config.sensor, airgap=config.airgap)
     return config
+
+
+def _check_output_keys(data: Mapping[str, Any], file: Path | None) -> None:
+    try:
+        check_stated_keys(data.get("output", ()))
+    except ValueError as error:
+        raise ExitError(ExitCode.CONFIG, f"{file}: output: {error}") from None
 
 
 def _check_trace(config: AgentConfig) -> None:
@@ -322,7 +327,7 @@ def _flatten_keys(data: Mapping[str, Any]) -> Iterator[str]:
     """Keys with their table; a table where a value belongs is left to the type check."""
     tables = find_sections(AgentConfig)
     for key, value in data.items():
-        if isinstance(value, dict) and (key in tables or key not in AgentConfig.model_fields):
+        if isinstance(value, dict) and (key in tables or key not in AgentConfig.__struct_encode_fields__):
             yield from (f"{key}.{inner}" for inner in value) if value or key in tables else (key,)
         elif key not in tables:
             yield key

@@ -188,14 +188,15 @@ class AgentProcess:
         self._settings = settings = msgspec.structs.replace(
             config.agent_settings(), prices=parts.hubs.prices, log_level=config.log_level
         )
-        clock = HubClock(identity.hub_time_ms)
-        self._renewer = Renewer(identity, clock, log)
+        self._renewer = Renewer(identity, clock := HubClock(identity.hub_time_ms), log)
         hubs = {} if config.airgap else parts.hubs.further
         self._renewers = {line: Renewer(each, clock, log) for line, each in hubs.items()}
         connect = _refuse_link if config.airgap else {HOME: self._renewer, **self._renewers}
         self._agent = Agent(settings, identity, parts.runner, parts.standing.policy, connect, clock=clock)
         self._agent.add_status_provider(self._renewer)
         self._reload = AgentReload(file, config, self._agent, log)
+        self._reloads: set[asyncio.Task[None]] = set()
+        self._one_reload = asyncio.Lock()
         self._server: ApiServer | None = None
         if config.thresholds:
             kept = Path(config.state)
@@ -347,8 +348,14 @@ class AgentProcess:
             self._agent.answering.restore_trial(committed)
 
     def _reload_config(self) -> None:
-        """SIGHUP: read the configuration again."""
-        self._settings = self._reload.reload(self._settings, self._standing, self._server)
+        """SIGHUP: read the configuration again, after a reload that still runs."""
+        task = asyncio.get_running_loop().create_task(self._run_reload(), name="reload")
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _run_reload(self) -> None:
+        async with self._one_reload:
+            self._settings = await self._reload.reload(self._settings, self._standing, self._server)
 
 
 async def _feed_watchdog(every_s: float) -> None:

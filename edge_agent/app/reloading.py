@@ -3,6 +3,7 @@
 Rule: everything is read and checked before anything is changed; what cannot be used leaves all as it was.
 """
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -10,11 +11,11 @@ import msgspec
 from edge_agent.api.app import ApiServer
 from edge_agent.app.agent import Agent
 from edge_agent.app.config import AgentConfig, load_config
-from edge_agent.system.policy_layers import PolicyLayers, PolicyStack, read_policy_files
+from edge_agent.system.policy_layers import PolicyDocuments, PolicyLayers, PolicyStack, read_policy_files
 from edge_agent.system.settings import AgentSettings
-from policies.language.document import PolicyDocument
 from policies.model.policy import PolicyError
 from wire.http.guards import build_tls_context, load_token
+from wire.process.config import flatten_config
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog, describe_error, safe_name
 from wire.process.reload import ConfigChange, ReloadRecord
@@ -39,15 +40,16 @@ class AgentReload:
         self._agent = agent
         self._log = log
         self._layers = config.policy_layers()
-        self.record = ReloadRecord(config, LIVE_KEYS, log)
+        self.record = ReloadRecord(flatten_config(config), LIVE_KEYS, log)
         agent.add_status_provider(self.record)
 
-    def reload(self, settings: AgentSettings, standing: PolicyStack, server: ApiServer | None) -> AgentSettings:
+    async def reload(self, settings: AgentSettings, standing: PolicyStack, server: ApiServer | None) -> AgentSettings:
         """Take the file, or refuse it as a whole; returns the settings that the agent goes by from now on."""
         try:
             config = load_config(self._file)
             change, layers = self._compare(config)
-            files = _read_policies(layers, standing)
+            files = await asyncio.to_thread(read_policy_files, layers)
+            _check_replaceable(layers, files, standing)
             build_tls_context(self._config.api_access())
             load_token(self._config.api_access())
         except (ExitError, PolicyError) as error:
@@ -61,18 +63,18 @@ class AgentReload:
         settings = choose_live_settings(settings, config)
         self._log.set_level(config.log_level)
         self._agent.use_settings(settings)
-        self.record.note_taken(config, change, more)
+        self.record.note_taken(flatten_config(config), change, more)
         return settings
 
     def _compare(self, config: AgentConfig) -> tuple[ConfigChange, PolicyLayers]:
         """What differs, and the layers to read: layers from elsewhere than files wait for a restart."""
-        change, layers = self.record.compare(config), config.policy_layers()
+        change, layers = self.record.compare(flatten_config(config)), config.policy_layers()
         if (layers.published, layers.airgap) == (self._layers.published, self._layers.airgap):
             return change, layers
         live = tuple(key for key in change.live if key != "policy")
         return ConfigChange(live, tuple(sorted({*change.restart, "policy"}))), self._layers
 
-    def _replace_policy(self, standing: PolicyStack, files: tuple[PolicyDocument, ...]) -> tuple[str, ...]:
+    def _replace_policy(self, standing: PolicyStack, files: PolicyDocuments) -> tuple[str, ...]:
         if self._layers.published:
             self._agent.refresh()
         taken = standing.replace_files(files) if self._layers.files else None
@@ -83,14 +85,12 @@ class AgentReload:
         return ("the policy's text",)
 
 
-def _read_policies(layers: PolicyLayers, standing: PolicyStack) -> tuple[PolicyDocument, ...]:
-    """Read the local layers. ExitError(POLICY) or PolicyError for one that may not replace those in force."""
-    files = read_policy_files(layers)
+def _check_replaceable(layers: PolicyLayers, files: PolicyDocuments, standing: PolicyStack) -> None:
+    """Raise ExitError(POLICY) or PolicyError for local layers that may not replace those in force."""
     if layers.files and standing.refuses_files(files):
         raise ExitError(
             ExitCode.POLICY, "policy: it may replace the one in force only under the same names and higher versions"
         )
-    return files
 
 
 def choose_live_settings(settings: AgentSettings, config: AgentConfig) -> AgentSettings:
@@ -104,5 +104,5 @@ def choose_live_settings(settings: AgentSettings, config: AgentConfig) -> AgentS
     return msgspec.structs.replace(
         settings, log_level=config.log_level, outbox=outbox, attributes=attributes,
         reconnect_base_s=new.reconnect_base_s, reconnect_cap_s=new.reconnect_cap_s,
-        silent_after_s=new.silent_after_s, **config.records.model_dump(),
+        silent_after_s=new.silent_after_s, **msgspec.structs.asdict(config.records),
     )  # fmt: skip

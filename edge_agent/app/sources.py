@@ -1,6 +1,6 @@
 """Composition of the sources of samples that a configuration names: the watched folder, and what the supervisor runs.
 
-To add a source: make it in `_make_sources`.
+To add a source: make it in `_make_sources`. Each is imported where one is configured, to keep the process small.
 """
 
 from collections.abc import Coroutine, Iterator
@@ -11,10 +11,7 @@ from typing import Any, Protocol
 from edge_agent.api.service import AnswerService
 from edge_agent.app.config import AgentConfig
 from edge_agent.app.status import StatusProvider
-from edge_agent.sources.cameras.camera import Camera
 from edge_agent.sources.feed import PreparationError, SampleFeed, choose_preparation
-from edge_agent.sources.files.folder import FolderWatcher
-from edge_agent.sources.sensor import SensorSource
 from edge_agent.sources.source import SampleSource
 from edge_agent.sources.supervisor import SourceSupervisor
 from models.bundle.manifest import Manifest
@@ -60,6 +57,8 @@ def start_sources(config: AgentConfig, agent: SourcedAgent, log: JsonLog) -> dic
     supervisor = SourceSupervisor(log)
     folder = config.folder
     if folder.path:
+        from edge_agent.sources.files.folder import FolderWatcher  # noqa: PLC0415
+
         watcher = FolderWatcher(Path(folder.path), make_feed(config, agent, folder.data_class), folder.every_s, log)
         supervisor.show("folder", watcher.to_json)
         tasks["folder"] = watcher.run()
@@ -72,11 +71,26 @@ def start_sources(config: AgentConfig, agent: SourcedAgent, log: JsonLog) -> dic
     return tasks
 
 
-def _make_sources(config: AgentConfig, agent: AnswerService, log: JsonLog) -> Iterator[tuple[SampleSource, SampleFeed]]:
+_Made = Iterator[tuple[SampleSource, SampleFeed]]
+
+
+def _make_sources(config: AgentConfig, agent: AnswerService, log: JsonLog) -> _Made:
     """Sources with a device behind them, each with its feed."""
+    yield from _make_cameras(config, agent, log) if config.camera else ()
+    yield from _make_sensors(config, agent, log) if config.sensor else ()
+
+
+def _make_cameras(config: AgentConfig, agent: AnswerService, log: JsonLog) -> _Made:
+    from edge_agent.sources.cameras.camera import Camera  # noqa: PLC0415
+
     for number, section in enumerate(config.camera, 1):
         feed = make_feed(config, agent, section.data_class)
         yield Camera(section.to_settings(number), feed, log), feed
+
+
+def _make_sensors(config: AgentConfig, agent: AnswerService, log: JsonLog) -> _Made:
+    from edge_agent.sources.sensor import SensorSource  # noqa: PLC0415
+
     for sensor in config.sensor:
         feed = make_feed(config, agent, sensor.data_class)
         yield SensorSource(sensor, feed, str(agent.status()["device"]), log), feed

@@ -379,7 +379,7 @@ def find_state_folder(state: Path | None, config: Path | None) -> Path:
     config = find_config(config)
     if config is None:
         raise ExitError(ExitCode.USAGE, "name the agent: --dir FOLDER, --config FILE or --url ADDRESS")
-    from edge_agent.app.config import load_config  # noqa: PLC0415 - pydantic is slow to import, and often not needed
+    from edge_agent.app.config import load_config  # noqa: PLC0415 - slow to import, and often not needed
 
     return Path(load_config(config).state)
 

@@ -28,7 +28,7 @@ class Announcement(msgspec.Struct, frozen=True):
     @property
     def broker(self) -> BrokerSection:
         """The broker, as the configuration named it."""
-        return BrokerSection(**self.keys)  # type: ignore[arg-type]
+        return msgspec.convert(self.keys, BrokerSection)
 
 
 class AnnouncedTopics:
@@ -51,7 +51,7 @@ class AnnouncedTopics:
     def replace(self, output: str, broker: BrokerSection, topics: tuple[str, ...]) -> None:
         """Write down the topics of an output at a broker; none: forget it. Raises ExitError(DISK)."""
         kept = [each for each in self._all if not _is_of(each, output, broker.broker)]
-        keys = {name: getattr(broker, name) for name in BrokerSection.model_fields}
+        keys = {name: getattr(broker, name) for name in BrokerSection.__struct_fields__}
         self._all = [*kept, Announcement(output, keys, topics)] if topics else kept
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         write_private_file(self._path, msgspec.json.encode(self._all))

@@ -1,12 +1,13 @@
 """The `[[output]]` table of the agent's configuration, and what of it cannot be meant."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from msgspec import Meta
+from msgspec.structs import fields
 
 from edge_agent.system.site_broker import (
     BROKER_PATHS,
@@ -23,7 +24,7 @@ _NOT_IN_TOPICS = re.compile(r"[+#/\x00-\x1f\x7f]")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = frozenset(("device", "model", "label", "kind", "data_class", "source"))
 _WEB_PORTS = {"http": 80, "https": 443}
-_Word = Annotated[str, Field(max_length=200)]
+_Word = Annotated[str, Meta(max_length=200)]
 
 
 class OutputKind(StrEnum):
@@ -57,7 +58,7 @@ _KEYS = {
 OUTPUT_PATHS = ("path", "token_file", "secret_file", *BROKER_PATHS)  # keys of an output that are files
 
 
-class OutputSection(BrokerSection):
+class OutputSection(BrokerSection, frozen=True, kw_only=True):
     """One output of answers and corrections. `name`: letters, digits, `_` and `-`; it names its position on disk.
 
     `only`, `data_class`, `labels`, `min_confidence`: which records; empty lists mean every one. `fields`: which keys of
@@ -65,35 +66,32 @@ class OutputSection(BrokerSection):
     `attempts`: how often a web server that answers with an error is asked again with the same records.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")]
     kind: OutputKind
     only: RecordChoice = RecordChoice.ALL
     data_class: tuple[_Word, ...] = ()
     labels: tuple[_Word, ...] = ()
-    min_confidence: float = Field(default=0.0, ge=0.0, le=1.0)
+    min_confidence: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     fields: tuple[_Word, ...] = ()
-    max_age_s: float = Field(default=604_800.0, gt=0)
-    topic: str = Field(default="skerry/{device}/answers", min_length=1, max_length=300, pattern=r"^[^+#\x00]+$")
+    max_age_s: Annotated[float, Meta(gt=0)] = 604_800.0
+    topic: Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[^+#\x00]+\Z")] = "skerry/{device}/answers"
     retain: bool = False
-    home_assistant: str = Field(default="", pattern=r"^[A-Za-z0-9_/-]{0,100}$")
-    home_assistant_name: str = Field(default="", max_length=100)
-    url: str = Field(default="", pattern=r"^(https?://[^\s/@]+(/\S*)?)?$", max_length=2000)
+    home_assistant: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_/-]{0,100}\Z")] = ""
+    home_assistant_name: Annotated[str, Meta(max_length=100)] = ""
+    url: Annotated[str, Meta(pattern=r"^(https?://[^\s/@]+(/\S*)?)?\Z", max_length=2000)] = ""
     token_file: str = ""
     secret_file: str = ""
-    batch: int = Field(default=1, ge=1, le=256)
-    attempts: int = Field(default=8, ge=1, le=1000)
-    timeout_s: float = Field(default=10.0, gt=0, le=300)
+    batch: Annotated[int, Meta(ge=1, le=256)] = 1
+    attempts: Annotated[int, Meta(ge=1, le=1000)] = 8
+    timeout_s: Annotated[float, Meta(gt=0, le=300)] = 10.0
     path: str = ""
-    max_files: int = Field(default=10_000, ge=1, le=1_000_000)
-    max_bytes: int = Field(default=16 * 1024 * 1024, ge=65_536)
-    keep: int = Field(default=4, ge=0, le=1000)
+    max_files: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    max_bytes: Annotated[int, Meta(ge=65_536)] = 16 * 1024 * 1024
+    keep: Annotated[int, Meta(ge=0, le=1000)] = 4
 
-    @model_validator(mode="after")
-    def check_keys(self) -> Self:
+    def __post_init__(self) -> None:
         """Refuse keys of another kind, and a kind without what it needs."""
-        foreign = self.model_fields_set - _COMMON - _KEYS[self.kind]
-        if foreign:
-            raise ValueError(f"an output of kind {self.kind} has no key {min(foreign)}")
+        _check_foreign(self.kind, (each.name for each in fields(self) if getattr(self, each.name) != each.default))
         needed = {OutputKind.MQTT: "broker", OutputKind.WEBHOOK: "url"}.get(self.kind, "path")
         if not getattr(self, needed):
             raise ValueError(f"an output of kind {self.kind} needs {needed}")
@@ -102,7 +100,6 @@ class OutputSection(BrokerSection):
             raise ValueError(f"topic: unknown placeholder {{{min(unknown)}}}")
         if self.home_assistant and (set(_PLACEHOLDER.findall(self.topic)) - {"device"} or self.fields):
             raise ValueError("home_assistant needs one topic, with {device} as its only placeholder, and every field")
-        return self
 
     @property
     def leaves_machine(self) -> bool:
@@ -116,6 +113,18 @@ class OutputSection(BrokerSection):
         """Where a webhook is. ValueError for a port that is none."""
         parts = urlsplit(self.url)
         return SiteAddress(parts.hostname or "", parts.port or _WEB_PORTS[parts.scheme], parts.scheme == "https")
+
+
+def check_stated_keys(tables: Iterable[Mapping[str, Any]]) -> None:
+    """Raise ValueError for a key of another kind that has its default value. `tables`: valid ones, as in the file."""
+    for table in tables:
+        _check_foreign(OutputKind(table["kind"]), table)
+
+
+def _check_foreign(kind: OutputKind, stated: Iterable[str]) -> None:
+    foreign = set(stated) - _COMMON - _KEYS[kind]
+    if foreign:
+        raise ValueError(f"an output of kind {kind} has no key {min(foreign)}")
 
 
 def fill_topic(topic: str, values: dict[str, str]) -> str:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
@@ -70,6 +69,8 @@ class DeviceEnvironment:
 
 def minutes_of_week(now: datetime, zones: Iterable[str]) -> Iterator[tuple[str, int]]:
     """(zone, minutes since Monday 00:00 there); a zone that this machine does not know is left out."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415 - where a policy names hours
+
     for zone in zones:
         with suppress(ZoneInfoNotFoundError, ValueError, OSError):
             local = now.astimezone(ZoneInfo(zone))

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import msgspec
 
+from edge_agent.system.policy_compiler import compile_documents
 from edge_agent.system.settings import name_of
-from policies.language.document import PolicyDocument, PolicyError, compose_policy, parse_policy
+from policies.model.composition import compose_layers, order_layers
 from policies.model.policy import CompiledLayer, Policy, may_replace_policy
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_file_text
 
 MAX_POLICY_BYTES = 256 * 1024
-PolicyDocuments = tuple[PolicyDocument, ...]
+PolicyDocuments = tuple[CompiledLayer, ...]  # one compiled document each
 
 
 class PolicyLayers(msgspec.Struct, frozen=True):
@@ -44,28 +45,27 @@ def read_policy_files(layers: PolicyLayers) -> PolicyDocuments:
 
     ExitError(POLICY) for the first that cannot be used.
     """
-    found = tuple(map(_read_document, layers.files))
-    return (*found, _load_airgap()) if layers.airgap else found
+    texts = [read_file_text(Path(path), ExitCode.POLICY).encode() for path in layers.files]
+    found = compile_documents([*texts, _read_airgap()] if layers.airgap else texts)
+    for path, each in zip(layers.files, found, strict=False):
+        if each.error:
+            raise ExitError(ExitCode.POLICY, f"{path}: {each.error}; `skerry policy check {path}` says the same")
+    if layers.airgap and found[-1].error:
+        raise ExitError(ExitCode.POLICY, f"airgap: {found[-1].error}")
+    return tuple(each.layer for each in found if each.layer)
 
 
 def parse_published(texts: Iterable[bytes | None]) -> PolicyDocuments | None:
-    """Parse the published documents.
+    """Compile the published documents.
 
     None if one of them is not downloaded yet, or uses keys of a newer agent version.
     """
-    try:
-        return tuple(parse_policy(text) if text is not None else _raise_missing() for text in texts)
-    except PolicyError:
+    named = tuple(texts)
+    held = [text for text in named if text is not None]
+    if len(held) < len(named):
         return None
-
-
-class _UnsignedDocument(msgspec.Struct, frozen=True):
-    """A local policy file: it may narrow, but cannot clear a deny-all notice, which only a signed document can."""
-
-    document: PolicyDocument
-
-    def compile_layer(self) -> CompiledLayer:
-        return msgspec.structs.replace(self.document.compile_layer(), clears_notice=0)
+    layers = tuple(each.layer for each in compile_documents(held) if each.layer)
+    return layers if len(layers) == len(held) else None
 
 
 class PolicyStack:
@@ -109,22 +109,12 @@ class PolicyStack:
 
 
 def _compose_layers(files: PolicyDocuments, published: PolicyDocuments | None) -> Policy | None:
+    """The policy of all documents. A local file narrows, but ends no deny-all notice: only a signed document can."""
     if published is None or not (files or published):
         return None
-    return compose_policy((*map(_UnsignedDocument, files), *published))
+    unsigned = [msgspec.structs.replace(each, clears_notice=0) for each in files]
+    return compose_layers(order_layers((*unsigned, *published)))
 
 
-def _read_document(path: str) -> PolicyDocument:
-    text = read_file_text(Path(path), ExitCode.POLICY)
-    try:
-        return parse_policy(text)
-    except PolicyError as error:
-        raise ExitError(ExitCode.POLICY, f"{path}: {error}; `skerry policy check {path}` says the same") from None
-
-
-def _load_airgap() -> PolicyDocument:
-    return parse_policy(resources.files("policies").joinpath("templates", "airgap.toml").read_text(encoding="utf-8"))
-
-
-def _raise_missing() -> PolicyDocument:
-    raise PolicyError("not published yet")
+def _read_airgap() -> bytes:
+    return resources.files("policies").joinpath("templates", "airgap.toml").read_bytes()

@@ -6,10 +6,10 @@ otherwise in so many words, and not at all from an air-gapped device.
 
 import ssl
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from msgspec import Meta
 
 from wire.http.guards import is_loopback
 from wire.process.config import ConfigSection
@@ -23,15 +23,15 @@ _PORTS = {"mqtt": 1883, "mqtts": 8883}
 MAX_MESSAGE_BYTES = 1 << 20  # of one message that is received from a broker of the site
 
 
-class BrokerSection(ConfigSection):
+class BrokerSection(ConfigSection, frozen=True):
     """Keys that name a broker of the site: `broker` = `mqtt://HOST[:1883]` or `mqtts://HOST[:8883]`.
 
     `password_file`: readable by its owner alone. `tls_ca` "": the system's authorities. `tls_cert`, `tls_key`: a client
     certificate. `allow_plaintext`: `mqtt://` may be another machine.
     """
 
-    broker: str = Field(default="", pattern=r"^(mqtts?://[^\s/@]+/?)?$", max_length=300)
-    username: str = Field(default="", max_length=200)
+    broker: Annotated[str, Meta(pattern=r"^(mqtts?://[^\s/@]+/?)?\Z", max_length=300)] = ""
+    username: Annotated[str, Meta(max_length=200)] = ""
     password_file: str = ""
     tls_ca: str = ""
     tls_cert: str = ""

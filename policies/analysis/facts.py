@@ -10,8 +10,7 @@ import msgspec
 
 from policies.decisions import egress
 from policies.decisions.routing import HubSite
-from policies.language.schema import WEEK_DAYS
-from policies.model.context import NO_ZONES, DecisionContext
+from policies.model.context import NO_ZONES, WEEK_DAYS, DecisionContext
 from policies.model.policy import Policy
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 

@@ -5,8 +5,7 @@ One wording for explanations, summaries and diffs.
 
 from collections.abc import Callable
 
-from policies.language.schema import WEEK_DAYS
-from policies.model.context import MINUTES_OF_WEEK, RuleCondition, WeeklyHours
+from policies.model.context import MINUTES_OF_WEEK, WEEK_DAYS, RuleCondition, WeeklyHours
 from policies.model.policy import (
     AccountUnit,
     BudgetAccount,

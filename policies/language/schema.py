@@ -6,7 +6,7 @@ time, at a smaller price.
 Rule: a rule only narrows; what it says beyond the base has no effect.
 """
 
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -31,7 +31,7 @@ from policies.language.values import (
     require_unique,
 )
 from policies.model import differential_privacy
-from policies.model.context import MINUTES_OF_WEEK, RuleCondition, WeeklyHours
+from policies.model.context import MINUTES_OF_WEEK, WEEK_DAYS, DayName, RuleCondition, WeeklyHours
 from policies.model.policy import (
     HARD_CEILING_LEVEL,
     AccountUnit,
@@ -234,8 +234,6 @@ __all__ = [
 ]
 
 
-DayName = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-WEEK_DAYS: tuple[DayName, ...] = get_args(DayName)
 _DAY_MIN = 24 * 60
 
 

@@ -5,11 +5,14 @@ Also calendar dates as days since 1970-01-01, without a clock (proleptic Gregori
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Literal, get_args
 
 import msgspec
 
 from wire.protocol.messages import SensitivityLevel
 
+DayName = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+WEEK_DAYS: tuple[DayName, ...] = get_args(DayName)
 MINUTES_OF_WEEK = 7 * 24 * 60
 NO_ZONES: Mapping[str, int] = MappingProxyType({})
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from wire.process.config import ConfigSection
+from cloud_hub.system.config_base import ConfigSection
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.toml import parse_toml
 

@@ -1,46 +1,38 @@
 """Configuration of a process: one TOML file, overridden by the environment (`SKERRY_..._API__PORT=8443`), read once.
 
+Tables are msgspec structs, which an agent has in memory anyway: a schema in pydantic takes 17 MB (docs/adr/0047).
+
 Rule: closed. An unknown key is an error that names the nearest known one; nothing is guessed and nothing is ignored.
 Paths in the file are relative to the file; paths from the environment to the working directory.
 """
 
-import difflib
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+import msgspec
 
+from wire.process.config_errors import describe_misfit, find_type, list_names, split_error
 from wire.process.exit_codes import ExitCode, ExitError
 
 DELIMITER = "__"
+_YES_NO = {"yes": True, "y": True, "t": True, "on": True, "no": False, "n": False, "f": False, "off": False}
 
 
-class ConfigSection(BaseModel):
-    """Base class of one table of the configuration file: frozen, unknown keys refused."""
+class ConfigSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    r"""Base class of one table of the configuration file: frozen, unknown keys refused, numbers finite.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Bounds of a key are its `msgspec.Meta`; what is checked across keys raises ValueError in `__post_init__`. Patterns
+    end with `\Z`: `$` would let a line's end through.
+    """
 
 
-class ProcessConfig(BaseSettings):
-    """Base class of a whole configuration file. A subclass names its `env_prefix`."""
+class ProcessConfig(ConfigSection, frozen=True):
+    """Base class of a whole configuration file."""
 
-    model_config = SettingsConfigDict(env_nested_delimiter=DELIMITER, extra="forbid", frozen=True)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order of the sources: the environment beats the file; nothing else is read (no dotenv, no secrets folder)."""
-        del settings_cls, dotenv_settings, file_secret_settings
-        return env_settings, init_settings
+    env_prefix: ClassVar[str] = ""
 
 
 C = TypeVar("C", bound=ProcessConfig)
@@ -53,13 +45,69 @@ def build_config(
 
     `environment` None: that of the process. Raises ExitError(CONFIG) with one line that names the faulty key.
     """
-    check_environment(model, os.environ if environment is None else environment)
+    given = os.environ if environment is None else environment
+    check_variables(model.env_prefix, (*list_known_keys(model), *find_sections(model)), given)
+    merged = _merge_environment(model, values, given)
     try:
-        return model(**values)
-    except ValidationError as error:
-        raise ExitError(ExitCode.CONFIG, f"{file or 'environment'}: {_describe_first_error(model, error)}") from None
-    except SettingsError as error:
-        raise ExitError(ExitCode.CONFIG, f"environment: {error}; write lists and sections as JSON") from None
+        made = msgspec.convert(merged, model, strict=False)
+    except msgspec.ValidationError as error:
+        raise ExitError(ExitCode.CONFIG, f"{file or 'environment'}: {_describe_error(model, error)}") from None
+    except RecursionError:
+        raise ExitError(ExitCode.CONFIG, f"{file or 'environment'}: too many tables in tables") from None
+    if key := _find_infinite(made):
+        raise ExitError(ExitCode.CONFIG, f"{file or 'environment'}: '{key}': must be a finite number")
+    return made
+
+
+def _merge_environment(model: type[C], values: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Put what the variables say over the values of the file; single keys of a table over the whole table."""
+    merged, sections = dict(values), find_sections(model)
+    said = {name.upper().removeprefix(model.env_prefix).lower(): name for name in environment if _is_ours(model, name)}
+    for key in sorted(said, key=lambda key: DELIMITER in key):
+        name, _, inner = key.partition(DELIMITER)
+        kind: Any = find_type(sections[name] if inner else model, (inner or name,))
+        value = _parse_text(kind, environment[said[key]], said[key])
+        old = merged.get(name)
+        if inner:
+            merged[name] = {**old, inner: value} if isinstance(old, dict) else {inner: value}
+        else:
+            merged[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _is_ours(model: type[ProcessConfig], variable: str) -> bool:
+    return variable.upper().startswith(model.env_prefix)
+
+
+def _parse_text(kind: Any, text: str, variable: str) -> Any:
+    """Value of a variable: JSON for lists and tables, else the text; ExitError(CONFIG) for what is no JSON."""
+    parts = [get_args(each)[0] if hasattr(each, "__metadata__") else each for each in (kind, *get_args(kind))]
+    if bool in parts and text.lower() in _YES_NO:
+        return _YES_NO[text.lower()]
+    if not any(get_origin(each) in {tuple, dict} or _is_section(each) for each in parts):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        if str in parts:  # one of several kinds
+            return text
+        raise ExitError(
+            ExitCode.CONFIG, f"environment: {variable}: no JSON; write lists and sections as JSON"
+        ) from None
+
+
+def _find_infinite(config: ProcessConfig) -> str:
+    """The first key whose value is no finite number, "" if all are."""
+    left: list[tuple[str, Any]] = [("", msgspec.to_builtins(config))]
+    while left:
+        key, value = left.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return key
+        if isinstance(value, dict):
+            left += [(f"{key}.{name}" if key else str(name), each) for name, each in value.items()]
+        elif isinstance(value, list | tuple):
+            left += [(f"{key}.{place}", each) for place, each in enumerate(value)]
+    return ""
 
 
 def make_absolute(
@@ -83,61 +131,64 @@ def _make_value_absolute(value: Any, folder: Path, is_path: Callable[[str], bool
     return str(folder / Path(value).expanduser()) if isinstance(value, str) and is_path(value) else value
 
 
-def find_sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, ConfigSection)
+
+
+def find_sections(model: type[ConfigSection]) -> dict[str, type[ConfigSection]]:
     """Tables of a configuration file, by name."""
-    kinds = {name: field.annotation for name, field in model.model_fields.items()}
-    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, ConfigSection)}
+    return {name: kind for name, kind in get_type_hints(model).items() if _is_section(kind)}
 
 
-def list_known_keys(model: type[BaseModel]) -> Iterator[str]:
+def list_known_keys(model: type[ConfigSection]) -> Iterator[str]:
     """Yield every key as it stands in the file, e.g. "api.port"."""
     sections = find_sections(model)
-    for name in model.model_fields:
+    for name in list_names(model):
         if name in sections:
-            yield from (f"{name}.{key}" for key in _list_names(sections[name]))
+            yield from (f"{name}.{key}" for key in list_names(sections[name]))
         else:
             yield name
 
 
+def flatten_config(config: ConfigSection) -> dict[str, Any]:
+    """Values by their key as it stands in the file, e.g. "api.port"; a list of tables is one value."""
+    found: dict[str, Any] = {}
+    for name, key in zip(config.__struct_fields__, config.__struct_encode_fields__, strict=True):
+        value = getattr(config, name)
+        inner = (
+            {f"{key}.{each}": held for each, held in flatten_config(value).items()} if _is_section(type(value)) else {}
+        )
+        found |= inner or {key: value}
+    return found
+
+
 def find_nearest_key(key: str, known: Iterable[str]) -> str:
     """Closest match of `key` among the known ones, however distant; "" if none is known."""
+    import difflib  # noqa: PLC0415 - for errors alone
+
     return next(iter(difflib.get_close_matches(key, sorted(known), 1, 0.0)), "")
 
 
-def check_environment(model: type[ProcessConfig], environment: Mapping[str, str]) -> None:
-    """Refuse unknown environment variables with our prefix; pydantic-settings would ignore them.
+def check_variables(prefix: str, keys: Iterable[str], environment: Mapping[str, str]) -> None:
+    """Refuse unknown environment variables with our prefix. `keys`: as they stand in the file, and names of tables.
 
     Raises ExitError(CONFIG) that names the nearest known variable.
     """
-    prefix = model.model_config["env_prefix"]
-    names = (*list_known_keys(model), *find_sections(model))
-    known = {prefix + name.replace(".", DELIMITER).upper() for name in names}
+    known = {prefix + key.replace(".", DELIMITER).upper() for key in keys}
     for variable in environment:
         if variable.upper().startswith(prefix) and variable.upper() not in known:
             near = find_nearest_key(variable.upper(), known)
             raise ExitError(ExitCode.CONFIG, f"environment: unknown variable {variable[:60]}, did you mean {near}?")
 
 
-def _describe_first_error(model: type[BaseModel], error: ValidationError) -> str:
-    """First of pydantic's errors as one line."""
-    found = error.errors(include_url=False, include_input=False)[0]
-    key = ".".join(str(part) for part in found["loc"])
-    if found["type"] == "missing":
+def _describe_error(model: type[ProcessConfig], error: msgspec.ValidationError) -> str:
+    """The error as one line, with its key and what the key takes."""
+    words, where = split_error(str(error))
+    kind, field = find_type(model, where.parts), where.named
+    key = ".".join(str(part) for part in (*where.parts, *field))
+    if where.missing:
         return f"'{key}' is missing"
-    if found["type"] == "extra_forbidden":
-        near = find_nearest_key(str(found["loc"][-1]), _list_names(_find_section(model, found["loc"][:-1])))
+    if field:
+        near = find_nearest_key(field[0], list_names(kind))
         return f"unknown key {key[:60]}, did you mean {near}?".replace("\n", " ")
-    return f"'{key}': {found['msg'][:200]}".replace("\n", " ")
-
-
-def _find_section(model: type[BaseModel], where: Iterable[str | int]) -> type[BaseModel]:
-    """Table at this place of the document; an integer is a place in a list of tables."""
-    kind: Any = model
-    for part in where:
-        kind = get_args(kind)[0] if isinstance(part, int) else kind.model_fields[part].annotation
-    section: type[BaseModel] = kind
-    return section
-
-
-def _list_names(section: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in section.model_fields.items()]
+    return f"'{key}': {describe_misfit(words, kind)}".replace("\n", " ")

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
 from wire.process.daemon import read_lock_owner
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog, SafeName, safe_text
@@ -22,17 +20,6 @@ STATUS_FIELD = "reload"  # of a process's status
 REFUSED_ALARM = "reload_refused"
 _WAIT_S = 20.0
 _POLL_S = 0.05
-
-
-def flatten_config(config: BaseModel) -> dict[str, Any]:
-    """Values by their key as it stands in the file, e.g. "api.port"; a list of tables is one value."""
-    found: dict[str, Any] = {}
-    for name, value in config.model_dump(by_alias=True).items():
-        if isinstance(value, Mapping) and isinstance(getattr(config, name, None), BaseModel):
-            found |= {f"{name}.{key}": inner for key, inner in value.items()}
-        else:
-            found[name] = value
-    return found
 
 
 class ConfigChange(NamedTuple):
@@ -45,11 +32,12 @@ class ConfigChange(NamedTuple):
 class ReloadRecord:
     """What a process goes by, and how its reloads ended. A provider of its status.
 
-    `live`: keys that a running process can change, or a whole table as "records.".
+    Values are by their key as it stands in the file, e.g. "api.port"; a list of tables is one. `live`: keys that a
+    running process can change, or a whole table as "records.".
     """
 
-    def __init__(self, config: BaseModel, live: tuple[str, ...], log: JsonLog) -> None:
-        self._running = flatten_config(config)
+    def __init__(self, running: Mapping[str, Any], live: tuple[str, ...], log: JsonLog) -> None:
+        self._running = dict(running)
         self._live = live
         self._log = log
         self._count = 0
@@ -57,9 +45,8 @@ class ReloadRecord:
         self._applied: tuple[str, ...] = ()
         self._restart: tuple[str, ...] = ()
 
-    def compare(self, config: BaseModel) -> ConfigChange:
+    def compare(self, new: Mapping[str, Any]) -> ConfigChange:
         """Compare a file with what the process goes by."""
-        new = flatten_config(config)
         changed = sorted(key for key, value in new.items() if value != self._running.get(key))
         live = tuple(key for key in changed if self._is_live(key))
         return ConfigChange(live, tuple(key for key in changed if key not in live))
@@ -67,9 +54,8 @@ class ReloadRecord:
     def _is_live(self, key: str) -> bool:
         return key in self._live or f"{key.partition('.')[0]}." in self._live
 
-    def note_taken(self, config: BaseModel, change: ConfigChange, more: tuple[str, ...] = ()) -> None:
+    def note_taken(self, new: Mapping[str, Any], change: ConfigChange, more: tuple[str, ...] = ()) -> None:
         """A file was taken: its live keys count. `more`: contents of files that were read again and were new."""
-        new = flatten_config(config)
         self._running |= {key: new[key] for key in change.live}
         self._count += 1
         self._refused, self._applied, self._restart = "", (*change.live, *more), change.restart

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from cloud_hub.registry.orders import Orders
-from policies.language.document import PolicyDocument, compose_policy, hash_documents
+from policies.language.document import PolicyDocument, compose_policy
+from policies.model.composition import hash_documents
 from policies.model.policy import Policy
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.orders_store import open_orders
-from policies.language.document import hash_documents
+from policies.model.composition import hash_documents
 from policies.model.policy import Policy
 from tests.cloud_hub.doubles.api_site import Site
 from tests.cloud_hub.doubles.bench import Bench

@@ -12,9 +12,9 @@ from cloud_hub.__main__ import main
 from cloud_hub.runtime.config import HubConfig, load_hub_config
 from cloud_hub.runtime.engine_config import RemoteSection
 from cloud_hub.runtime.language_models import LlmSection, open_language_models
+from cloud_hub.system.config_base import check_environment, list_known_keys
 from models.runtime.runner import echo_manifest
 from tests import ROOT
-from wire.process.config import check_environment, list_known_keys
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog
 

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,8 +58,8 @@ def test_an_unknown_key_names_the_nearest_known_one(write, text, line):
     ("text", "line"),
     [
         ("", "'bundle' is missing"),
-        ("bundle = 3", "'bundle': Input should be a valid string"),
-        (LEAST + "threads = 0", "'threads': Input should be greater than or equal to 1"),
+        ("bundle = 3", "'bundle': must be text, not a whole number"),
+        (LEAST + "threads = 0", "'threads': must be a whole number of at least 1 and of at most 64"),
         (LEAST + "data_class = 'a b'", "'data_class': "),
         (LEAST + "[api]\nport = 65536", "'api.port': "),
         (LEAST + "[outbox]\nmax_age_s = nan", "'outbox.max_age_s': "),
@@ -119,12 +120,13 @@ def test_the_template_explains_every_key_and_its_default():
     flat = {f"{k}.{i}": v for k, table in shown.items() if isinstance(table, dict) for i, v in table.items()}
     flat |= {k: v for k, v in shown.items() if not isinstance(v, dict) or not v}
     assert set(flat) == set(list_known_keys(AgentConfig))
-    defaults: dict[str, Any] = AgentConfig(bundle="b").model_dump(mode="json", by_alias=True)
+    defaults: dict[str, Any] = msgspec.to_builtins(AgentConfig(bundle="b"))
     changed = {"state", "bundle", "policy", "energy.link_message_j", "energy.link_byte_uj"}  # the last two: examples
     for key, value in flat.items():
         table, _, inner = key.rpartition(".")
         if key not in changed:
-            assert value == (defaults[table][inner] if table else defaults[key]), key
+            default = defaults[table][inner] if table else defaults[key]
+            assert value == (list(default) if isinstance(default, tuple) else default), key
 
 
 def test_the_template_is_itself_a_sound_file(tmp_path):
@@ -149,7 +151,7 @@ _toml = st.recursive(
 
 
 @settings(max_examples=count_examples(60))
-@given(st.dictionaries(st.sampled_from([*AgentConfig.model_fields, "x"]), _toml))
+@given(st.dictionaries(st.sampled_from([*AgentConfig.__struct_encode_fields__, "x"]), _toml))
 def test_any_values_give_a_configuration_or_one_line(tmp_path_factory, values):
     file = tmp_path_factory.getbasetemp() / "any.toml"
     file.write_text("\n".join(f"{key} = {_inline(value)}" for key, value in values.items()), encoding="utf-8")

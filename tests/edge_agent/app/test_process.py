@@ -243,24 +243,26 @@ def test_a_new_policy_is_taken_at_sighup_and_an_unsound_or_older_one_is_not(conf
     with running(config) as process:
         where = address(config, process)
         first = request_json(where, "/v1/status")["policy"]
-        for text, changes in (
+        texts = (
             ("unsound", False),
             (sound.replace("threshold = 0.9", "threshold = 0.8"), False),  # another text under the same version
             (sound.replace("version = 1", "version = 2"), True),
-        ):
+        )
+        for count, (text, changes) in enumerate(texts, 1):
             policy.write_text(text)
             process.send_signal(signal.SIGHUP)
-            assert _turns(where, first) is changes
+            assert (_reloaded(where, count)["policy"] != first) is changes
         _, log = ended(process)
     assert [line["event"] for line in log if "policy" in line["event"]] == ["policy_refused"] * 2 + ["policy_taken"]
 
 
-def _turns(where: ApiAddress, first: str) -> bool:
-    for _ in range(10):
-        if request_json(where, "/v1/status")["policy"] != first:
-            return True
-        time.sleep(0.02)
-    return False
+def _reloaded(where: ApiAddress, count: int) -> dict[str, Any]:
+    """The status after so many reloads."""
+    deadline = time.monotonic() + 60
+    while (status := request_json(where, "/v1/status"))["reload"]["count"] < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return status
 
 
 def test_init_writes_a_file_once(tmp_path):

@@ -18,10 +18,10 @@ from edge_agent.cli.client import find_running_agent, request_json
 from tests import ROOT
 from tests.edge_agent.doubles.device import write_device
 from tests.in_process import skerry
-from wire.process.config import list_known_keys
+from wire.process.config import flatten_config, list_known_keys
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog
-from wire.process.reload import ReloadRecord, flatten_config
+from wire.process.reload import ReloadRecord
 
 TEN = """
 [outbox]
@@ -147,6 +147,6 @@ def test_only_live_keys_reach_a_running_agent(tmp_path: Path) -> None:
     after = load_config(file)
     settings = choose_live_settings(before.agent_settings(), after)
     assert (settings.outbox.max_rows, settings.outcomes_max_rows, settings.reconnect_cap_s) == (500, 6000, 9.0)
-    record = ReloadRecord(before, LIVE_KEYS, JsonLog(stream=io.StringIO()))
-    assert record.compare(after).restart == ("updates.every_s",)
+    record = ReloadRecord(flatten_config(before), LIVE_KEYS, JsonLog(stream=io.StringIO()))
+    assert record.compare(flatten_config(after)).restart == ("updates.every_s",)
     assert flatten_config(after)["device.tags"] == ("yard",)

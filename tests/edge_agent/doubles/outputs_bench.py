@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from edge_agent.core.records import AnswerRecord, Sample
@@ -62,7 +63,7 @@ class MemoryTarget:
 
 def section(**keys: Any) -> OutputSection:
     usual = {} if "kind" in keys else {"kind": "lines", "path": "/nowhere"}
-    return OutputSection(**{"name": "out", **usual, **keys})
+    return msgspec.convert({"name": "out", **usual, **keys}, OutputSection)
 
 
 @contextlib.asynccontextmanager

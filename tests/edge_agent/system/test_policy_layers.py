@@ -7,9 +7,9 @@ import pytest
 from edge_agent.app.config import load_config
 from edge_agent.cli.policy_files import render_template
 from edge_agent.system.policy_layers import PolicyLayers, PolicyStack, parse_layers, parse_published, read_policy_files
-from policies.language.document import PolicyDocument, parse_policy
+from policies.language.document import parse_policy
 from policies.model.context import DecisionContext
-from policies.model.policy import EscalationMode, PolicyError
+from policies.model.policy import CompiledLayer, EscalationMode, PolicyError
 from policies.model.reasons import DecisionReason, Denied
 from policies.model.terms import resolve_terms
 from tests.policies.doubles.given import TEXT, with_
@@ -19,11 +19,11 @@ TENANT = 'name = "demo"', 'name = "demo"\nlayer = "tenant"'
 SITE = 'name = "demo"', 'name = "ward"\nlayer = "site"'
 
 
-def document(*edits: tuple[str, str]) -> PolicyDocument:
-    return parse_policy(with_(TEXT, *edits))
+def document(*edits: tuple[str, str]) -> CompiledLayer:
+    return parse_policy(with_(TEXT, *edits)).compile_layer()
 
 
-def version(number: int, *edits: tuple[str, str]) -> PolicyDocument:
+def version(number: int, *edits: tuple[str, str]) -> CompiledLayer:
     return document(("version = 1", f"version = {number}"), *edits)
 
 

@@ -277,7 +277,7 @@ def unsure_of(rig: AgentRig) -> Any:
 
 
 async def test_an_older_policy_is_not_taken_while_a_newer_one_is_in_force(device, tmp_path):
-    standing = PolicyStack(published=(parse_policy(POLICY.format(**{**DEFAULTS, "version": 9})),))
+    standing = PolicyStack(published=(parse_policy(POLICY.format(**{**DEFAULTS, "version": 9})).compile_layer(),))
     newer = standing.policy
     assert newer is not None
     async with AgentRig(tmp_path, newer) as rig, updating(device, rig, standing=standing):

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from cloud_hub.runtime.config import HubConfig
+from cloud_hub.system.config_base import build_config
 from tests import ROOT
 from tests.live.doubles.chart import CHART, EXAMPLES, Document, helm, pick, refusal, render, template, validate
 from tests.live.doubles.kubelet import find_pod_specs
-from wire.process.config import build_config
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 

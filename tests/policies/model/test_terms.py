@@ -11,7 +11,8 @@ import pytest
 from policies.decisions import egress
 from policies.decisions.egress import OPTIONAL_FIELDS, EgressPlan
 from policies.decisions.permit import decide_permit, expired_or_denied
-from policies.language.document import PolicyDocument, compose_policy, hash_documents, parse_policy
+from policies.language.document import PolicyDocument, compose_policy, parse_policy
+from policies.model.composition import hash_documents
 from policies.model.context import DecisionContext, RuleCondition
 from policies.model.policy import (
     HARD_CEILING_LEVEL,
