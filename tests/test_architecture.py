@@ -14,7 +14,7 @@ STRANGERS_OF_THE_EDGE = {
     "torch", "onnx", "sklearn", "cloud_hub", "simulations", "typer", "click", "rich", "plotly", "sqlalchemy",
     "safetensors", "av", "PIL", "nacl",
 }  # fmt: skip
-# Each megabyte of these was measured (docs/adr/0047); whoever needs one imports it then, or runs a process for it.
+# Each megabyte of these was measured (docs/adr/0049); whoever needs one imports it then, or runs a process for it.
 LEFT_OUT_OF_A_RUNNING_AGENT = {
     "pydantic", "pydantic_core", "pydantic_settings", "policies.language", "aiohttp.client", "aiohttp.connector",
     "paho", "aiomqtt", "prometheus_client", "http.server", "tarfile", "zoneinfo", "edge_agent.sources.cameras",

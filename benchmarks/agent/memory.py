@@ -18,7 +18,7 @@ from simulations.processes import AgentHandle
 
 REQUESTS = 300
 SETTLE_S = 2.0
-LIMIT_MB = 110.0
+LIMIT_MB = 95.0
 
 
 async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:

@@ -1,6 +1,6 @@
 """Configuration of a process: one TOML file, overridden by the environment (`SKERRY_..._API__PORT=8443`), read once.
 
-Tables are msgspec structs, which an agent has in memory anyway: a schema in pydantic takes 17 MB (docs/adr/0047).
+Tables are msgspec structs, which an agent has in memory anyway: a schema in pydantic takes 17 MB (docs/adr/0049).
 
 Rule: closed. An unknown key is an error that names the nearest known one; nothing is guessed and nothing is ignored.
 Paths in the file are relative to the file; paths from the environment to the working directory.
