@@ -296,6 +296,7 @@ def test_changed_requirements_are_installed_again(system, name):
     assert len([line for line in system.did() if line.startswith("pip")]) == 2
 
 
+@pytest.mark.further
 def test_a_moved_clone_gets_a_new_environment(system):
     system.with_mosquitto().with_python()
     system.run("demo")

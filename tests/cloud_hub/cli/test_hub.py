@@ -146,6 +146,7 @@ def test_a_device_retires_in_its_time_or_at_once(person):
     assert person.types("invite", "cam-8").startswith("skerry1:")  # the name is free again
 
 
+@pytest.mark.further
 def test_case_69_the_ca_is_replaced_by_hand_while_no_hub_runs(person):
     enrol(person.state, person.types("invite", "cam-7"))
     old = person.json("ca", "show")["ca"]

@@ -34,6 +34,7 @@ def test_one_device_is_enough_for_a_small_model(path):
     assert "why          one device is enough" in said
 
 
+@pytest.mark.further
 def test_json_has_every_way_and_the_choice(path):
     code, said = told(path, "--devices", "4", "--tensor", "2", "--batch", "4", "--json")
     facts = json.loads(said)

@@ -16,7 +16,8 @@ from cloud_hub.registry.registry import DeviceInvitation
 from cloud_hub.repository.files import TrustAnchor
 from cloud_hub.runtime.config import load_hub_config
 from models.cli import keys as keys_cli
-from tests.cloud_hub.doubles.fleet import POLICY, Device, Hub, policy
+from models.signing.keyring import ScryptCost
+from tests.cloud_hub.doubles.fleet import CHEAP, POLICY, Device, Hub, policy
 from tests.cloud_hub.doubles.versions import HUB_BYTES, HUB_FILES, SHARDS, make_joint, make_version
 from wire.process.exit_codes import ExitCode, ExitError
 
@@ -47,6 +48,12 @@ def _single(name):
     app = typer.Typer()
     app.command()(getattr(publish, name))
     return app
+
+
+@pytest.fixture(autouse=True)
+def cheap_keys(monkeypatch):
+    """A guess at the passphrase of a key that is made here costs nothing; by default it takes half a second."""
+    monkeypatch.setattr(ScryptCost.__init__, "__defaults__", (CHEAP.n, CHEAP.r, CHEAP.p))
 
 
 @pytest.fixture
@@ -229,6 +236,7 @@ def test_a_passphrase_is_asked_for_and_confirmed(hub, keys):
     keys.types(keys_cli.app, *words, "--again", text=f"{PASSPHRASE}\n")
 
 
+@pytest.mark.further
 def test_what_lies_here_is_shown_without_a_passphrase(hub, keys):
     begin(hub, keys)
     facts = json.loads(keys.types(keys_cli.app, "show", keys.at("ring"), "--json"))

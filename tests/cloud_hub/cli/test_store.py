@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud_hub.cli.test_hub import Person
+from tests.examples import further
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode
 
@@ -28,7 +29,7 @@ def test_a_hub_that_runs_is_not_copied(person: Person):
     [
         ("files", ExitCode.USAGE),
         ("mysql://db/skerry", ExitCode.CONFIG),
-        ("no address at all", ExitCode.CONFIG),
+        further("no address at all", ExitCode.CONFIG),
         (NOWHERE, ExitCode.SERVER_DOWN),
     ],
 )

@@ -4,6 +4,7 @@ import pytest
 
 from tests.cloud_hub.doubles.bench import Bench, owed
 from tests.cloud_hub.doubles.devices import SimDevice
+from tests.examples import further
 from wire.protocol.messages import CipherSuite, Receipt, Refusal, RefusalReason
 
 
@@ -59,7 +60,7 @@ def test_one_receipt_for_a_batch_and_device_with_at_most_64_seqs(bench, device):
     assert sorted(seq for receipt in receipts for seq in receipt.seqs) == list(range(1, 151))
 
 
-@pytest.mark.parametrize("times", [500, pytest.param(10_000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("times", [100, further(500), pytest.param(10_000, marks=pytest.mark.heavy)])
 def test_case_87_the_same_message_again_and_again_is_one_effect_and_one_answer(device, bench, times):
     frame = bench.ask(device, 1)
     for _ in range(times * 2 // 5):

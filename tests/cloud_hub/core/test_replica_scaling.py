@@ -147,6 +147,7 @@ def test_jobs_that_wait_elsewhere_wake_a_resting_model_and_take_capacity():
     assert hall.running >= 4
 
 
+@pytest.mark.further
 def test_what_cannot_be_started_is_tried_again_later_and_said():
     hall = Hall()
     hall.can_start = False

@@ -220,6 +220,7 @@ def test_servers_are_named_that_take_no_connection(world: World) -> None:
     assert found.severity is Severity.PROBLEM
 
 
+@pytest.mark.further
 def test_an_archive_is_made_also_where_the_configuration_cannot_be_used(world: World, tmp_path: Path) -> None:
     world.write("prot = 1\n")
     out = tmp_path / "support.tar.gz"

@@ -72,6 +72,7 @@ async def test_a_hub_killed_while_jobs_run_loses_none_and_answers_none_twice(tmp
     await site.close()
 
 
+@pytest.mark.further
 async def test_a_hub_that_drains_gives_back_what_it_has_not_computed(tmp_path, urls):
     engine = EchoEngine(CARD, compute_s=0.1)
     site = await JobSite(tmp_path, urls, JobSettings(window=16), engine=engine, max_batch=1, drain_s=0.2).open()
@@ -112,6 +113,7 @@ async def test_a_job_has_its_own_time_whether_it_waits_or_its_engine_is_away(tmp
         assert stored(urls, job_bodies.c.id) == []
 
 
+@pytest.mark.further
 async def test_a_model_that_goes_is_asked_for_again_and_then_the_job_is_dead(tmp_path, urls):
     async with job_site(tmp_path, urls, JobSettings(tries=1, window=1), engine=EchoEngine(CARD, 0.2)) as site:
         first, second = await site.submit(), await site.submit(1.0)

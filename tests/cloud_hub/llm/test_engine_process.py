@@ -115,6 +115,7 @@ async def test_a_program_that_is_not_there_is_told_in_one_line():
     assert "nowhere" in json.loads(log.getvalue().splitlines()[0])["said"]
 
 
+@pytest.mark.further
 async def test_an_engine_that_does_not_get_ready_in_time_is_ended_with_its_children(tmp_path: Path):
     log = io.StringIO()
     told = settings(sys.executable, "-c", STUBBORN, str(tmp_path / "pids"), "{port}", start_s=2.0)

@@ -11,6 +11,7 @@ from cloud_hub.llm.echo import EchoFault
 from cloud_hub.registry.access import Scope
 from policies.serving.replicas import BREAKER_FAILURES
 from tests.cloud_hub.doubles.language_site import ASK, language_site
+from tests.examples import mark_further
 
 BEFORE = (EchoFault.DIES_AT_ONCE, EchoFault.FAILS, EchoFault.WRONG_KEY, EchoFault.BUSY, EchoFault.STALLS_AT_ONCE)
 AFTER = (
@@ -24,7 +25,7 @@ AFTER = (
 )
 
 
-@pytest.mark.parametrize("fault", BEFORE)
+@pytest.mark.parametrize("fault", mark_further(BEFORE, [EchoFault.STALLS_AT_ONCE, EchoFault.BUSY]))
 async def test_a_replica_that_fails_before_the_first_byte_is_replaced_and_nothing_is_told_twice(tmp_path, fault):
     patience: dict[str, Any] = {"first_s": 0.2} if fault is EchoFault.STALLS_AT_ONCE else {}
     async with language_site(tmp_path, engines=2, **patience) as site:
@@ -130,6 +131,7 @@ async def test_a_tenants_requests_are_computed_in_its_regions_or_not_at_all(tmp_
         assert site.engines[0].requests == 0
 
 
+@pytest.mark.further
 async def test_a_caller_that_does_not_read_is_cut_off_and_its_engine_freed(tmp_path):
     async with language_site(tmp_path, send_s=0.3) as site:
         words = "w" * 50_000

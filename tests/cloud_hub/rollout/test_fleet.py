@@ -54,6 +54,7 @@ def test_a_device_that_was_moved_is_called_back_and_nothing_it_did_before_is_for
     )
 
 
+@pytest.mark.further
 def test_who_comes_back_while_its_wave_lasts_gets_the_version_and_later_it_does_not():
     bench = Bench(200)
     back, late = bench.plan.waves[3][:2]

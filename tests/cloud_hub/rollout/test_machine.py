@@ -9,6 +9,7 @@ from cloud_hub.rollout.planning import RolloutOrder
 from cloud_hub.rollout.types import DeviceGoal, RolloutDeviceState, RolloutState
 from policies.rollout_rules.gate import GateOutcome
 from tests.cloud_hub.doubles.rollout_bench import COMMITTED, FAIL, HOLD, NEW, OLD, PASS, QUICK, UNSURE, Bench, says
+from tests.examples import further
 from wire.protocol.rollout import InstallFailure, InstallState, RolloutCohort
 
 S = RolloutState
@@ -69,6 +70,7 @@ def test_the_gate_is_shown_every_candidate_and_control_of_the_present_wave_also_
     assert shown[-1] == (2, 2, 1)
 
 
+@pytest.mark.further
 def test_the_last_wave_and_a_fleet_of_one_are_judged_by_their_audits_alone():
     looks = {}
 
@@ -83,7 +85,7 @@ def test_the_last_wave_and_a_fleet_of_one_are_judged_by_their_audits_alone():
     assert looks[1] is None
 
 
-@pytest.mark.parametrize("size", [1, 3, 200])
+@pytest.mark.parametrize("size", [1, 3, further(200)])
 def test_a_worse_version_is_committed_by_no_device_of_any_fleet_in_any_wave(size):
     for bad_from in range(len(Bench(size).plan.waves)):
         bench = Bench(size)
@@ -169,6 +171,7 @@ def test_case_51_a_gate_that_has_made_up_its_mind_starts_counting_anew():
     assert bench.core.head.inconclusive == 0
 
 
+@pytest.mark.further
 def test_case_60_likely_harm_that_a_few_could_have_invented_calls_back_but_neither_aborts_nor_goes_on():
     bench = Bench(200)
     for device in bench.devices.values():
@@ -358,6 +361,7 @@ def test_case_52_who_was_offline_is_told_when_it_comes_and_counts_as_unreached_u
     assert bench.core.state is S.COMPLETED_PARTIAL  # what is known grows; what has ended stays so
 
 
+@pytest.mark.further
 def test_who_does_not_get_ready_in_time_has_failed_until_it_says_otherwise():
     bench = Bench(200, in_progress_s=300.0, download_s=300.0)
     slow = bench.plan.waves[1][0]

@@ -95,6 +95,7 @@ async def test_replicas_follow_the_load_up_and_down_to_none_and_back(tmp_path: P
         await until(lambda: site.replicas["running"] == 1)
 
 
+@pytest.mark.further
 async def test_nobody_waits_for_ever_for_a_replica_that_never_comes(tmp_path: Path):
     async with scaled(tmp_path) as site:
         await until(lambda: site.replicas.get("wanted") == 0 and site.alive == 0)

@@ -79,6 +79,7 @@ async def test_a_caller_with_a_key_is_answered_once_and_alike(tmp_path: Path):
         assert await hub.inference.infer("echo", SAMPLES, other) == answer  # another tenant's key is another key
 
 
+@pytest.mark.further
 async def test_a_caller_whose_time_is_over_in_the_queue_is_told_so_and_not_computed_for(tmp_path: Path):
     swapper = Swapper(tmp_path, max_batch=1)
     swapper.engine.compute_s = 0.1

@@ -150,6 +150,7 @@ async def test_questions_queue_while_the_link_is_down_and_end_when_it_is_back(tm
         assert len(rig.hub.effects) == 5
 
 
+@pytest.mark.further
 async def test_a_hub_that_forgot_gets_the_same_bytes_again(tmp_path: Path):
     hub = HubDouble(verdicts=False)
     async with AgentRig(tmp_path, policy(), hub) as rig:

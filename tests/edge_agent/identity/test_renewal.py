@@ -76,6 +76,7 @@ async def test_a_renewal_brings_a_new_key_and_leaves_the_identity_as_it_was(tmp_
     again.tls_context()
 
 
+@pytest.mark.further
 async def test_case_68_an_expired_certificate_is_renewed_by_the_identity_key(tmp_path):
     async with serve_identity_hub(tmp_path) as hub:
         hub.live(0.01)
@@ -242,6 +243,7 @@ async def test_case_68_it_renews_when_due_and_the_link_takes_the_new_certificate
         assert watched.renewer.status_fields()["renewal_error"] == ""
 
 
+@pytest.mark.further
 async def test_case_68_down_then_back_and_expired_meanwhile(tmp_path):
     async with serve_identity_hub(tmp_path) as hub:
         watched = RenewerRig(await hub.enrol(tmp_path / "d"))

@@ -28,6 +28,7 @@ def certificate(folder: Path) -> x509.Certificate:
 # When
 
 
+@pytest.mark.further
 async def test_case_70_a_refused_link_makes_it_renew_whatever_the_clock_says(tmp_path):
     """With a clock that is behind the certificate looks valid, while the broker refuses the handshake."""
     async with serve_identity_hub(tmp_path) as hub:
@@ -78,6 +79,7 @@ async def test_case_70_a_hub_whose_machine_has_a_wrong_clock_is_followed_in_hub_
         assert watched.renewer.renewals == 0
 
 
+@pytest.mark.further
 async def test_case_70_a_lie_of_the_hubs_reply_key_about_time_locks_nobody_out(tmp_path):
     """A thief of the key that signs verdicts can move the clock, but not the CA-signed time that TLS checks use."""
     async with serve_identity_hub(tmp_path) as hub:
@@ -88,6 +90,7 @@ async def test_case_70_a_lie_of_the_hubs_reply_key_about_time_locks_nobody_out(t
         watched.renewer.identity.tls_context()
 
 
+@pytest.mark.further
 async def test_an_alarm_stands_while_the_hub_says_no(tmp_path):
     async with serve_identity_hub(tmp_path) as hub:
         watched = RenewerRig(await hub.enrol(tmp_path / "d"))

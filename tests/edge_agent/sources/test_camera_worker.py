@@ -92,6 +92,7 @@ async def test_a_still_scene_is_sent_once_and_the_rest_is_counted(tmp_path):
     assert (len(played.pictures), played.dropped) == (1, {"still": 14})
 
 
+@pytest.mark.further
 async def test_frames_without_room_and_frames_above_the_rate_are_counted(
     tmp_path,
 ):

@@ -148,6 +148,7 @@ async def test_case_81_puback_lost_means_the_same_bytes_again(tmp_path: Path):
         assert len({data for _, data, _ in hub.questions}) == 1
 
 
+@pytest.mark.further
 async def test_case_81_receipt_lost_means_the_same_bytes_again_and_one_effect(tmp_path: Path):
     hub = HubDouble(receipts=False, verdicts=False)
     async with AgentRig(tmp_path, policy(), hub) as rig:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from edge_agent.core.limits import OutboxLimits
 from edge_agent.core.records import AnswerKind
 from edge_agent.storage.database import prune_tables
@@ -22,6 +24,7 @@ DAY_S = 86_400.0
 LIMITS = OutboxLimits(max_rows=50, resend_base_s=0.05, resend_cap_s=0.1, ask_interval_s=0.2)
 
 
+@pytest.mark.further
 async def test_case_98_thirty_days_offline_keeps_the_disk_bounded_and_the_counters_right(tmp_path: Path):
     time, hub = ManualClock(), HubDouble()
     hub.broker.up = False

@@ -162,6 +162,7 @@ async def test_a_report_with_sums_stands_in_the_ledger_under_the_policy_that_let
     assert msgspec.json.decode(fields)["signals"] == "P1"
 
 
+@pytest.mark.further
 async def test_a_report_outlives_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(database, "RETRY_S", 0.05)
     hub = HubDouble()

@@ -20,6 +20,7 @@ from models.graph.aten_operations import DTYPES
 from models.graph.format import TensorSignature
 from models.graph.weight_reader import CHUNK_BYTES, TensorSlice, load_packed_weights, load_slices, load_weights
 from models.graph.weights import dtype_name
+from tests.examples import further
 
 ROOT = Path(__file__).parents[3]
 
@@ -97,7 +98,7 @@ def test_a_file_that_is_not_the_promised_one_is_called_so_even_if_its_numbers_ar
         load_weights(taken, signatures(tensors))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [further("float64"), further("float32"), "float16", further("bfloat16")])
 @pytest.mark.parametrize("at", [0, CHUNK_BYTES // 2 + 7, -1])
 def test_a_single_nan_is_found_wherever_it_lies(dtype, at):
     x = torch.zeros(CHUNK_BYTES, dtype=DTYPES[dtype])
@@ -170,7 +171,7 @@ def test_a_name_in_two_files_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(8, 6, 4), (4, 2048, 6), (2, 2, 3 << 19)], ids=str)
-@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("axis", [0, 1, further(2)])
 def test_the_slices_of_all_ranks_are_the_tensor_however_its_bytes_lie(tmp_path, shape, axis):
     """Runs of a few bytes are picked from whole rows, runs above 1 MiB read for themselves."""
     whole = torch.randn(*shape)

@@ -38,7 +38,7 @@ def codes_of(kind: str, x: Tensor) -> Tensor:
     return torch.round(x * 15) if KINDS[kind].pictures else x.float()
 
 
-@pytest.fixture(scope="module", params=["bert", "vit"])
+@pytest.fixture(scope="module", params=["bert", further("vit")])
 def pair(request, tmp_path_factory):
     return request.param, *imported(tmp_path_factory.mktemp(request.param), request.param)
 

@@ -15,7 +15,7 @@ from models.sharding.sizes import fullest_rank, measure_model, measure_ranks
 from models.sharding.split import WeightPiece
 from models.sharding.weights import RankShare, count_piece_bytes, count_spec_bytes
 from tests.cloud_hub.doubles.gangs import SHAPES, hub_files
-from tests.examples import mark_further
+from tests.examples import further, mark_further
 from tests.models.doubles.spread import Spread, read_files
 
 TOLERANCE = 1e-5
@@ -41,7 +41,7 @@ SPREADS = [ParallelShape(2, 1), ParallelShape(2, 2), ParallelShape(4, 1), Parall
 @pytest.mark.parametrize(
     ("kind", "shape"),
     [
-        ("transformer", ParallelShape(2, 2)),
+        further("transformer", ParallelShape(2, 2)),
         *(pytest.param("transformer", shape, marks=pytest.mark.further) for shape in SPREADS if shape != (2, 2)),
         ("pictures", ParallelShape(2, 1)),
         pytest.param("pictures", ParallelShape(1, 3), marks=pytest.mark.further),

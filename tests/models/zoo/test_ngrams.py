@@ -142,6 +142,7 @@ def test_the_net_can_be_cut_behind_the_vector_of_a_text(taught):
         assert torch.allclose(halves.tail(*features), net(ids), atol=1e-5)
 
 
+@pytest.mark.further
 def test_an_ensemble_answers_with_the_mean_of_its_members_and_is_cut_behind_the_vector_of_all(taught):
     first, _ = taught
     second = NgramNet(SIZES).eval()

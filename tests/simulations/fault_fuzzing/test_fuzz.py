@@ -14,13 +14,16 @@ from simulations.rollout.fleet import pass_every_gate
 from simulations.scenario.types import EventKind, Scenario
 from simulations.scenario.writer import format_scenario
 from simulations.scenario_files import load_scenario, parse_scenario
+from tests.examples import further
 from tests.simulations.doubles import planted
 
 QUICK = [
     (3, CoreClasses(edge=planted.AnswersTwice), Flaw.DOUBLED_CORRECTION),
+    (1, CoreClasses(edge=planted.TakesEveryClassForOpen), Flaw.FORBIDDEN),
+]
+MORE = [
     (7, CoreClasses(edge=planted.ForgetsWhatItSaid), Flaw.DOUBLED_ANSWER),
     (1, CoreClasses(hub_disk=planted.SaysItIsStored), Flaw.UNBACKED),
-    (1, CoreClasses(edge=planted.TakesEveryClassForOpen), Flaw.FORBIDDEN),
 ]
 SLOW = [
     (1, CoreClasses(disk=planted.DropsACommit), Flaw.LOST),
@@ -63,7 +66,11 @@ def found_and_shrunk(seed: int, cores: CoreClasses, law: Flaw, folder: Path, mem
     return small
 
 
-@pytest.mark.parametrize(("seed", "cores", "law"), QUICK, ids=[name(cores) for _, cores, _ in QUICK])
+@pytest.mark.parametrize(
+    ("seed", "cores", "law"),
+    [*QUICK, *(further(*case) for case in MORE)],
+    ids=[name(cores) for _, cores, _ in (*QUICK, *MORE)],
+)
 def test_a_planted_defect_is_found_and_shrunk_to_a_file_that_shows_it_again(
     seed: int, cores: CoreClasses, law: Flaw, tmp_path: Path
 ) -> None:

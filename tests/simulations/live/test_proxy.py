@@ -70,7 +70,7 @@ async def said_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
         LaneConditions(),
         further(LaneConditions(latency_s=0.02)),
         further(LaneConditions(slice_bytes=7)),
-        LaneConditions(latency_s=0.005, slice_bytes=100, loss=0.02),
+        further(LaneConditions(latency_s=0.005, slice_bytes=100, loss=0.02)),
     ],
 )
 async def test_whatever_the_weather_the_bytes_arrive_unchanged_and_in_order(road: Road, conditions: LaneConditions):

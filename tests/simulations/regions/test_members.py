@@ -7,7 +7,7 @@ from simulations.regions.run import run_scenario
 from simulations.report.outcome import Outcome
 from simulations.scenario.conditions import IDEAL_CONDITIONS
 from simulations.scenario.types import EventKind, Link, Load, Model, Region, Scenario, ScenarioEvent
-from tests.examples import further
+from tests.examples import further, mark_further
 
 LEASE_S = 6.0
 REGION = Region(members=3, cost_base_s=0.2, link=Link(IDEAL_CONDITIONS))
@@ -40,7 +40,11 @@ def test_processes_that_nothing_befalls_answer_all_and_refuse_no_write(members: 
 
 
 @pytest.mark.parametrize(
-    "kind", [EventKind.KILL_HUB, EventKind.PAUSE_HUB, EventKind.CUT_DATABASE, EventKind.STALE_LEASES]
+    "kind",
+    mark_further(
+        [EventKind.KILL_HUB, EventKind.PAUSE_HUB, EventKind.CUT_DATABASE, EventKind.STALE_LEASES],
+        [EventKind.KILL_HUB, EventKind.CUT_DATABASE],
+    ),
 )
 @pytest.mark.parametrize("member", [1, further(2), further(3)])
 def test_what_befalls_one_of_three_costs_no_question(kind: EventKind, member: int) -> None:
@@ -54,6 +58,7 @@ def test_what_a_killed_process_owed_another_one_answers_once_its_leases_have_end
     assert outcome.counts["hub.restored"] > 0
 
 
+@pytest.mark.further
 def test_a_process_that_is_told_to_stop_answers_what_it_has_and_gives_its_shards_away() -> None:
     outcome = kept(share(ScenarioEvent(EventKind.PREEMPT, 20.3, 40.0, amount=20.0, member=2)))
     assert outcome.counts["hub.refused.draining"] > 0

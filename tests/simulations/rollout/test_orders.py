@@ -12,6 +12,7 @@ from simulations.rollout.orders import COUNTER_BEFORE, SignedOrders
 from simulations.rollout.versions import build_stated_pair
 from simulations.scenario.conditions import IDEAL_CONDITIONS
 from simulations.scenario.types import EventKind, Link, Load, Model, Region, Rollout, Scenario, ScenarioEvent
+from tests.examples import further
 from wire.protocol.rollout import Assignment, RolloutCohort
 
 DEVICE = "sim--d0"
@@ -55,7 +56,7 @@ def test_of_all_copies_the_one_of_the_earlier_enrolment_is_not_opened_and_has_th
     assert orders.counts == {"refused_signature": 1}
 
 
-@pytest.mark.parametrize("at_s", [0.5, 5.0, 60.0, 150.0])
+@pytest.mark.parametrize("at_s", [further(0.5), 5.0, further(60.0), further(150.0)])
 def test_old_assignments_that_are_sent_again_are_refused_and_no_worse_model_is_kept(at_s: float) -> None:
     calm, replayed = run_scenario(scenario()), run_scenario(scenario(ScenarioEvent(EventKind.REPLAYED, at_s, 20.0)))
     assert replayed.history.ok, replayed.history.format_text()

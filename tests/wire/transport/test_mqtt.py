@@ -243,6 +243,7 @@ async def test_more_than_the_broker_takes_is_refused_here():
         await link.close()
 
 
+@pytest.mark.further
 async def test_a_reader_that_does_not_keep_up_stops_the_broker_and_loses_nothing(monkeypatch):
     monkeypatch.setattr(mqtt, "_PAUSE_BYTES", 200_000)
     async with peer() as broker:
@@ -272,6 +273,7 @@ async def test_a_peer_that_reads_slowly_gets_everything_in_order():
         await link.close()
 
 
+@pytest.mark.further
 async def test_a_silent_link_is_pinged(monkeypatch):
     async with peer() as broker:
         broker.connack = mqtt5.ConnAckPacket(server_keep_alive=1)

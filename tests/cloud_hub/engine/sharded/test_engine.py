@@ -51,6 +51,7 @@ def test_a_model_that_does_not_fit_is_refused_by_its_size(tmp_path):
     )
 
 
+@pytest.mark.further
 def test_a_shard_of_another_digest_is_refused_before_any_rank_is_born(tmp_path):
     path = gang_bundle(tmp_path, "echo").path
     data = bytearray((path / HUB_FILE).read_bytes())
@@ -69,6 +70,7 @@ def test_an_engine_that_never_gets_ready_is_given_up_in_time(tmp_path):
     )
 
 
+@pytest.mark.further
 def test_graphs_that_are_not_what_the_manifest_says_are_refused(tmp_path):
     bundle = gang_bundle(tmp_path, "transformer")
     other = gang_bundle(tmp_path / "other", "echo")

@@ -96,6 +96,7 @@ def test_a_regressor_is_scored_by_its_error():
     assert row.lost == pytest.approx(row.accuracy / row.whole - 1)
 
 
+@pytest.mark.further
 def test_an_operator_that_onnx_has_not_is_one_line_that_names_it():
     class Odd(nn.Module):
         def forward(self, x):

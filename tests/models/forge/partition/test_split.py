@@ -32,6 +32,7 @@ def test_halves_hold_each_weight_of_the_model_once():
     assert count[0] + count[1] == count[2]
 
 
+@pytest.mark.further
 def test_the_tail_is_trained_and_the_model_stays_as_it_was():
     whole = traced("mobilenet")
     cut = find_cuts(whole)[2]

@@ -43,6 +43,7 @@ def tuned():
     return judge, path, tuner.tune(path), before
 
 
+@pytest.mark.further
 def test_codes_that_are_read_badly_keep_more_once_the_hub_is_tuned(tuned):
     judge, path, own, _ = tuned
     assert judge.measure(path, 0.1).point.lost > 0.2

@@ -47,6 +47,7 @@ def test_a_decoded_sample_needs_no_decoder_that_learns():
     assert _accuracy(path, shown) > 0.9
 
 
+@pytest.mark.further
 def test_samples_that_count_nothing_teach_nothing():
     path, shown = _path(), _shown()
     wrong = shown._replace(y=(shown.y + 1) % 3, answers=np.roll(shown.answers, 1, 1))

@@ -1,5 +1,6 @@
 """Assembly of trained modules into device's and hub's half."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -46,6 +47,7 @@ def with_gate(pieces: TrainedModules) -> TrainedModules:
     return pieces
 
 
+@pytest.mark.further
 def test_the_devices_half_returns_what_it_names():
     pieces = pieces_of()
     assert edge_output_names(pieces) == ("logits", "codes")

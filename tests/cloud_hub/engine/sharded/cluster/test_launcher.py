@@ -43,6 +43,7 @@ def test_a_head_that_is_gone_is_one_line_in_bounded_time_and_leaves_no_process(t
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.further
 def test_a_plan_for_more_nodes_than_are_configured_is_refused_before_anything_is_asked(tmp_path):
     path = gang_bundle(tmp_path, "echo").path
     with pytest.raises(

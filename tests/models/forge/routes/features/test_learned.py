@@ -154,6 +154,7 @@ def test_a_transform_answers_as_the_given_model_before_anything_is_taught(world)
     assert way.payload_bytes == 40
 
 
+@pytest.mark.further
 def test_one_fitted_transform_serves_all_sizes(world):
     course = LearnedCourse(epochs=0)
     fitted = fit_feature_transform(world.traced, world.data, world.cut, softness=course.softness, seed=0)

@@ -94,6 +94,7 @@ def test_coders_export_to_a_graph_that_a_device_loads():
         assert (found != wanted.numpy()).mean() < 0.01
 
 
+@pytest.mark.further
 def test_decoders_export_to_a_graph_that_a_hub_runs():
     axes = fit_axis_transform(TRAINING)
     for code in (CODES[0], fit_code(axes, axes.apply(TRAINING), SPEC, 8)):
