@@ -10,6 +10,7 @@ import runpy
 import shlex
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
@@ -258,8 +259,9 @@ class LazyCommand(TyperCommand):
 
 
 def _make_loader(name: str, subcommand: Subcommand) -> Callable[[], Any]:
-    """Return a function that imports a sub-command and returns its click command."""
+    """Return a function that imports a sub-command and returns its click command, which is made once."""
 
+    @cache
     def load() -> Any:
         module, _, attribute = subcommand.target.partition(":")
         inside = getattr(importlib.import_module(module), attribute)

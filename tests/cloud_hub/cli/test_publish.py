@@ -16,7 +16,6 @@ from cloud_hub.registry.registry import DeviceInvitation
 from cloud_hub.repository.files import TrustAnchor
 from cloud_hub.runtime.config import load_hub_config
 from models.cli import keys as keys_cli
-from models.signing.keyring import ScryptCost
 from tests.cloud_hub.doubles.fleet import CHEAP, POLICY, Device, Hub, policy
 from tests.cloud_hub.doubles.versions import HUB_BYTES, HUB_FILES, SHARDS, make_joint, make_version
 from wire.process.exit_codes import ExitCode, ExitError
@@ -52,8 +51,8 @@ def _single(name):
 
 @pytest.fixture(autouse=True)
 def cheap_keys(monkeypatch):
-    """A guess at the passphrase of a key that is made here costs nothing; by default it takes half a second."""
-    monkeypatch.setattr(ScryptCost.__init__, "__defaults__", (CHEAP.n, CHEAP.r, CHEAP.p))
+    """A guess at the passphrase of a key that is made here costs nothing, whatever `--memory` says."""
+    monkeypatch.setattr("models.cli.keys.ScryptCost", lambda n: CHEAP)
 
 
 @pytest.fixture
