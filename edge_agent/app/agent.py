@@ -26,6 +26,7 @@ from edge_agent.runtime.answering import InferenceDependencies, InferenceService
 from edge_agent.runtime.dispatch import InboundDispatcher
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.runtime.maintenance import Maintenance, PolicyContextMonitor
+from edge_agent.runtime.tasks import cancel_tasks
 from edge_agent.storage import answers
 from edge_agent.storage.database import Database
 from edge_agent.storage.journal import Journal
@@ -49,16 +50,8 @@ from wire.protocol.messages import HelloNote
 from wire.protocol.rollout import Assignment
 from wire.transport.base import IncomingMessage
 
-
-async def cancel_tasks(tasks: set[asyncio.Task[None]]) -> None:
-    """Cancel tasks until they have ended: a library's `wait_for` may swallow a cancellation (Python 3.11)."""
-    while tasks:
-        for task in tasks:
-            task.cancel()
-        _, tasks = await asyncio.wait(tasks, timeout=0.5)
-
-
 AGENT_VERSION = "skerry-agent/1"
+Work = Callable[[], Coroutine[Any, Any, None]]
 DATABASE_FILE = "agent.db"
 _RESTART_PAUSE_S = 1.0  # before a task that failed starts again
 
@@ -120,6 +113,7 @@ class Agent:
         )
         self._guard = PolicyContextMonitor(parts, executor, settings.attributes, identity.device)
         self._witness = WitnessClient(parts, executor.sender, identity, settings.heads_every_s)
+        executor.on_commit_due = self._witness.add_meter
         self.outgoing = RolloutReporter(parts, executor.sender)
         told = (self._guard, self._witness, self.outgoing)
         self._sides: list[StatusProvider] = [*told]
@@ -155,11 +149,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             works = {each.title: partial(each.run, self) for each in self._connections}
             works["upkeep"] = partial(self._upkeep.run, self._on_database_opened)
-            while not self._stopping.is_set():
-                for title, work in works.items():
-                    self._ensure_task(group, title, work)
-                self._run_handler("watch", self._run_watchdog)
-                await sleep_unless(self._stopping, self._settings.watchdog_s)
+            await self._supervise(partial(self._check_tasks, group, works))
             await cancel_tasks(set(self._tasks.values()))
         await self._close_services()
 
@@ -358,6 +348,17 @@ class Agent:
 
     # Supervision
 
+    async def _supervise(self, check: Callable[[], None]) -> None:
+        """Call `check` at once and every `watchdog_s`, until `stop`."""
+        while not self._stopping.is_set():
+            check()
+            await sleep_unless(self._stopping, self._settings.watchdog_s)
+
+    def _check_tasks(self, group: asyncio.TaskGroup, works: Mapping[str, Work]) -> None:
+        for title, work in works.items():
+            self._ensure_task(group, title, work)
+        self._run_handler("watch", self._run_watchdog)
+
     def _run_handler(self, what: str, handler: Callable[[], object]) -> None:
         """The one place where any exception is caught: a handler's failure ends the handler, not the task."""
         try:
@@ -366,7 +367,7 @@ class Agent:
             self._counts["handler_errors"] += 1
             self._log.error("handler_failed", handler=safe_name(what), error=describe_error(error))
 
-    async def _restart_forever(self, title: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _restart_forever(self, title: str, work: Work) -> None:
         while True:
             try:
                 await work()
@@ -375,7 +376,7 @@ class Agent:
                 self._log.error("task_failed", task=safe_name(title), error=describe_error(error))
             await asyncio.sleep(_RESTART_PAUSE_S)
 
-    def _ensure_task(self, group: asyncio.TaskGroup, title: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _ensure_task(self, group: asyncio.TaskGroup, title: str, work: Work) -> None:
         task = self._tasks.get(title)
         if task is not None and not task.done():
             return

@@ -5,6 +5,7 @@ not leave; the core is told why and answers locally.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -54,6 +55,7 @@ class CommandExecutor:
         self._hello = hello
         self._alarm: asyncio.TimerHandle | None = None
         self.sender = LedgeredSender(parts, self._on_unsendable)
+        self.on_commit_due: Callable[[], None] | None = None  # queues what may be written with a commit of ours
         self.unrecorded = 0  # outcomes that no commit covers yet: their questions are still open on disk
 
     def execute(self, commands: list[Command], source: EscalationSource | None = None) -> None:
@@ -77,6 +79,8 @@ class CommandExecutor:
             ops += self._parts.pending.take_marks()
             self.unrecorded += ended
             self._parts.journal.flush(soon=True)  # this commit carries the local answers that came before
+            if self.on_commit_due is not None:
+                self.on_commit_due()
             self._parts.database.write(tuple(ops), partial(self._on_committed, ended), must=owed, soon=True)
         for record in said:
             self._parts.journal.deliver_record(record)

@@ -31,12 +31,14 @@ class SocketMeter:
         self._parts = parts
         self._sender = sender
         self._noted = 0
+        self.stored_at = float("-inf")
 
     def flush(self, at_least: int = 1) -> None:
         """Store what was sent since the last time, if that is `at_least` so many bytes."""
         sent = self._parts.connections.sent_bytes
         if sent - self._noted >= at_least:
             more, self._noted = sent - self._noted, sent
+            self.stored_at = self._parts.clock.now()
             self._parts.database.write(
                 (partial(tables.add_traffic, at_ms=self._parts.clock.hub_ms(), size=more),), soon=True
             )
@@ -53,7 +55,8 @@ IDLE_INTERVAL_S = 21_600.0  # and of one that does not grow
 CHECK_INTERVAL_S = 60.0  # how often we check whether a head is due
 RECONNECT_INTERVAL_S = 60.0  # at most one head in so long because of a new connection
 RETRY_INTERVAL_S = 5.0  # while no hub has answered and our spending is not known
-FLUSH_BYTES = 512  # fewer bytes are stored at the next check
+FLUSH_BYTES = 512  # fewer bytes are stored with the next question's outcome, or at the next check
+METER_INTERVAL_S = 1.0  # between two sums of sent bytes that share the commit of an outcome
 FORKED = "hub_log_forked"
 _NOTHING = TreeHead(0, b"")
 
@@ -114,6 +117,11 @@ class WitnessClient:
         pause_s = RECONNECT_INTERVAL_S if self._seen is not None else RETRY_INTERVAL_S
         if self._told_at is None or now - self._told_at >= pause_s:
             self._sign_head(now, tell=True)
+
+    def add_meter(self) -> None:
+        """A commit is due: store what the sockets have sent with it, about once a second."""
+        if self._parts.clock.now() - self._meter.stored_at >= METER_INTERVAL_S:
+            self._meter.flush()
 
     def flush_meter(self) -> None:
         """At the end of the process: store what the sockets have sent."""

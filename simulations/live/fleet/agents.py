@@ -1,14 +1,16 @@
 """Agents of a live run: the product's own, thousands in one event loop, each with certificate, keys and connection.
 
 Rule: core, executor, sealing, statements of the database, connection and TLS are those of a device. What a process has
-once for all its agents: the model's session, which keeps no state, and the writer of their databases.
+once for all its agents: the model's session, which keeps no state, the writer of their databases and the timer of their
+watchdogs.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +25,7 @@ from models.runtime.runner import Runner
 from policies.model.policy import Policy
 from simulations.live.fleet.database import InlineWriter, LiveDatabase
 from simulations.live.fleet.enrollment import FleetIdentity
+from simulations.live.fleet.watchdogs import WatchdogWheel
 from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions
 
 AT_ONCE = 24  # agents that connect side by side at the start
@@ -44,6 +47,13 @@ class FleetSettings(msgspec.Struct, frozen=True):
     ask_s: float = OutboxLimits().ask_interval_s
 
 
+class SharedParts(NamedTuple):
+    """What all agents of a process share."""
+
+    writer: InlineWriter
+    watchdogs: WatchdogWheel
+
+
 class _FixedCredentials:
     """Credentials that nothing renews: a run is shorter than their lifetime."""
 
@@ -57,13 +67,19 @@ class _FixedCredentials:
 class LiveAgent(Agent):
     """One agent of a live run. `number`: in the whole fleet."""
 
-    def __init__(self, number: int, identity: FleetIdentity, common: FleetSettings, writer: InlineWriter) -> None:
+    def __init__(self, number: int, identity: FleetIdentity, common: FleetSettings, shared: SharedParts) -> None:
         self.number = number
-        self._database = partial(LiveDatabase, writer=writer)
+        self._database = partial(LiveDatabase, writer=shared.writer)
+        self._watchdogs = shared.watchdogs
         settings = make_agent_settings(identity.folder or Path(), common)
         connect = make_connector(_FixedCredentials(identity), settings)
         clock = make_device_clock(identity.hub_time_ms, common.climate, Random(f"{common.seed} {number}"))  # noqa: S311
         super().__init__(settings, identity, common.runner, common.policy, connect, clock=clock)
+
+    async def _supervise(self, check: Callable[[], None]) -> None:
+        check()
+        with self._watchdogs.attach(self.number, check):
+            await self._stopping.wait()
 
     @property
     def linked(self) -> bool:
@@ -92,7 +108,7 @@ class LiveFleet:
     def __init__(self, identities: Mapping[int, FleetIdentity], common: FleetSettings) -> None:
         self._identities = identities
         self._common = common
-        self._writer = InlineWriter()
+        self._shared = SharedParts(InlineWriter(), WatchdogWheel(common.pulse_s))
         self.agents: dict[int, LiveAgent | None] = {}
         self.connected = 0  # by `start_all`, so far
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -107,7 +123,7 @@ class LiveFleet:
 
     async def start_agent(self, number: int) -> LiveAgent:
         """Start an agent: for the first time, or over what its database holds of a life before."""
-        agent = LiveAgent(number, self._identities[number], self._common, self._writer)
+        agent = LiveAgent(number, self._identities[number], self._common, self._shared)
         await agent.open()
         self.agents[number] = agent
         self._tasks[number] = asyncio.create_task(agent.run(), name=f"agent-{number}")

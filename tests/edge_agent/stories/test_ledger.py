@@ -15,7 +15,7 @@ from cloud_hub.storage.ledger_log import LedgerLog, ReceivedHead
 from edge_agent.inference.requests import SubjectHasher
 from edge_agent.ledger_audit import summary
 from edge_agent.ledger_audit.verify import make_owner, open_for_reading, verify_ledger
-from edge_agent.storage import ledger
+from edge_agent.storage import ledger, tables
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.storage.schema import SCHEMA, open_connection
 from policies.model.reasons import DecisionReason
@@ -179,6 +179,21 @@ async def test_bytes_by_rule_and_the_overhead_are_what_the_sockets_sent(tmp_path
     assert {row.key: row.bytes for row in shown.rows} == sent["by_rule"]
     assert shown.overhead is not None
     assert sum(row.bytes for row in shown.rows) + shown.overhead == shown.sockets == sent["sockets"]
+
+
+async def test_what_the_sockets_sent_shares_the_commit_of_an_outcome(tmp_path: Path):
+    """A device that asks now and then writes twice for a question: what it asks, then how that ended."""
+    async with AgentRig(tmp_path, policy(mode="wait"), watchdog_s=1000.0) as rig:
+        await rig.agent._db.read(lambda _: None)
+        before = rig.agent._db.commits
+        await rig.agent.infer(sample())
+        await until(lambda: rig.open == 0 and not rig.agent._db.waiting_units)
+        assert rig.agent._db.commits - before == 2
+        with open_for_reading(tmp_path) as db:
+            stored = tables.sum_traffic(db, 0, 2**45)
+        by_rule = rig.agent.status()["sent"]["by_rule"]
+        assert by_rule["test@1"] > 0
+        assert stored >= by_rule["test@1"]
 
 
 # What hubs have witnessed
