@@ -131,14 +131,18 @@ def migrate_schema(db: sqlite3.Connection, path: str) -> None:
 
 SEQ_JUMP = 1_000_000
 _PRAGMAS = (
+    # of a new file; one that is there keeps its own. An escalation changes some 15 pages by a few hundred bytes each,
+    # and the log takes every changed page whole: 17 KB instead of 50 with pages of 4096
+    "pragma page_size=1024",
     "pragma journal_mode=wal",
     "pragma synchronous=full",  # a commit survives power loss, if the disk honours flushes
     "pragma cache_size=-512",
-    "pragma wal_autocheckpoint=1000",
-    "pragma journal_size_limit=4194304",
     "pragma temp_store=memory",
     "pragma busy_timeout=2000",
 )
+
+
+_LOG_BYTES = 4 * 1024 * 1024  # of the write-ahead log before its pages go into the file
 
 
 class OpenedDatabase(NamedTuple):
@@ -164,6 +168,9 @@ def open_connection(path: Path) -> OpenedDatabase:
         path.chmod(0o600)  # before anything is in it: side files inherit the mode
         for pragma in _PRAGMAS:
             db.execute(pragma)
+        page_bytes = db.execute("pragma page_size").fetchone()[0]
+        db.execute(f"pragma wal_autocheckpoint={_LOG_BYTES // page_bytes}")
+        db.execute(f"pragma journal_size_limit={_LOG_BYTES}")
         migrate_schema(db, str(path))
         ledger.migrate_ledger(db)
         gap = _note_start(db, wal_was_there=wal_was_there)

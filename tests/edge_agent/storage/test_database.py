@@ -47,6 +47,22 @@ def record(number: int) -> AnswerRecord:
     )
 
 
+@pytest.mark.parametrize("page_bytes", [1024, 4096])
+async def test_a_new_database_has_small_pages_and_a_former_one_keeps_its_own(tmp_path: Path, page_bytes: int):
+    if page_bytes != 1024:  # as a version before made it
+        db = sqlite3.connect(tmp_path / FILE)
+        db.execute(f"pragma page_size={page_bytes}")
+        db.execute("create table before(x)")
+        db.close()
+    database = await opened(tmp_path)
+    try:
+        assert await database.read(lambda db: db.execute("pragma page_size").fetchone()[0]) == page_bytes
+        pages = await database.read(lambda db: db.execute("pragma wal_autocheckpoint").fetchone()[0])
+        assert pages * page_bytes == 4 * 1024 * 1024
+    finally:
+        await database.close()
+
+
 async def test_a_new_database_draws_an_epoch_and_keeps_it(tmp_path: Path):
     first = Database(tmp_path / FILE)
     epoch = (await first.open()).epoch
