@@ -176,6 +176,7 @@ NO_CAMERA = "setup: GStreamer's RTSP server is not installed: the tests that nee
 NO_BROWSER = "setup: Chromium is not installed: the tests that need it are skipped"
 
 
+@pytest.mark.further
 def test_for_development_the_database_server_is_installed_once_and_never_started(system):
     system.with_mosquitto().with_apt().with_python(LOCKED)
     for _ in range(2):
@@ -274,6 +275,7 @@ def test_whoever_asks_for_it_gets_other_builds_of_the_locked_versions(system):
     assert system.did()[1:] == [f"{PIP} -c .cache/versions.txt -e .[demo] -e clients/python"]
 
 
+@pytest.mark.further
 def test_what_the_demo_needs_is_not_enough_for_the_tests(system):
     system.with_mosquitto().with_python()
     system.run("demo")

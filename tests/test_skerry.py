@@ -18,6 +18,7 @@ from rich.table import Table
 import skerry as command_line
 from tests import ROOT
 from tests.blocks import PAGES, blocks
+from tests.examples import further
 from tests.in_process import skerry
 from wire.process.exit_codes import ExitCode
 from wire.process.packages import PACKAGES
@@ -56,7 +57,11 @@ def test_help_lists_every_subcommand_and_imports_none():
 
 @pytest.mark.parametrize(
     ("words", "completed"),
-    [("skerry dev", "devices"), ("skerry devices sho", "show"), ("skerry rollout start --wat", "--watch")],
+    [
+        further("skerry dev", "devices"),
+        further("skerry devices sho", "show"),
+        ("skerry rollout start --wat", "--watch"),
+    ],
 )
 def test_the_shell_completes_commands_and_options(words, completed):
     asked = {"_SKERRY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
@@ -131,8 +136,8 @@ def test_a_defect_ends_with_1_and_shows_no_local_values(tmp_path):
     ("module", "hint"),
     [
         ("torch_is_not_here", f"torch_is_not_here is not installed; run: {ROOT / 'setup.sh'} demo"),
-        ("sklearn.no_such_part", f"sklearn.no_such_part is not installed; run: {ROOT / 'setup.sh'} demo"),
-        ("simulations", "make demo"),
+        further("sklearn.no_such_part", f"sklearn.no_such_part is not installed; run: {ROOT / 'setup.sh'} demo"),
+        further("simulations", "make demo"),
         ("edge_agent.no_such_part", "edge_agent.no_such_part is not part of this installation"),
     ],
 )
@@ -271,7 +276,7 @@ def test_in_a_pipe_a_row_is_one_line_however_long(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-@pytest.mark.parametrize("words", [("--help",), ("agent", "--help"), ("hub", "--help"), ("devices", "--help")])
+@pytest.mark.parametrize("words", [("--help",), *(further((part, "--help")) for part in ("agent", "hub", "devices"))])
 def test_a_help_text_imports_none_of_the_heavy_packages(words):
     code = (
         "import sys, skerry\n"

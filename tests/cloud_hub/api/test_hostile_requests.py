@@ -177,6 +177,7 @@ async def test_case_116_a_pair_that_two_readers_split_differently_is_refused(sit
     assert b" 400 " in answer.splitlines()[0]
 
 
+@pytest.mark.further
 async def test_case_116_a_head_that_drips_is_cut_off(site):
     """Slowloris: one header line after the other, never the last."""
     answer, ended_s = await raw(site, head(site)[:-2], *[b"X-A: b\r\n"] * 40, pause_s=0.1)
@@ -196,6 +197,7 @@ async def test_case_116_a_body_that_drips_is_408(site):
     assert b" 408 " in answer.splitlines()[0]
 
 
+@pytest.mark.further
 async def test_case_116_two_hundred_slow_connections_keep_nobody_out(site):
     port = int(site.url.rpartition(":")[2])
     slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]

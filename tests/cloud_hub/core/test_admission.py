@@ -121,6 +121,7 @@ def test_callers_that_hang_up_leave_no_queue_behind(bench):
     assert bench.engine.batches == []
 
 
+@pytest.mark.further
 def test_what_is_remembered_of_tenants_is_bounded(bench):
     bench.core._turnstile.draining = False
     for number in range(MAX_TENANTS + 100):

@@ -345,6 +345,7 @@ def test_case_52_with_most_of_a_wave_offline_it_does_not_advance_and_is_partial_
     assert waited >= QUICK["wave_deadline_s"] * 1000
 
 
+@pytest.mark.further
 def test_case_52_who_was_offline_is_told_when_it_comes_and_counts_as_unreached_until_then():
     bench = Bench(200)
     late = bench.plan.waves[3][0]

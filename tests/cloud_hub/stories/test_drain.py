@@ -19,6 +19,7 @@ from tests.cloud_hub.doubles.swapper import SAMPLES, Swapper
 from wire.protocol.messages import RefusalReason
 
 
+@pytest.mark.further
 async def test_a_drain_finishes_what_is_under_way_refuses_what_comes_and_gives_up_what_takes_too_long(tmp_path: Path):
     swapper = Swapper(tmp_path, drain_s=0.3)
     swapper.engine.compute_s = 0.1

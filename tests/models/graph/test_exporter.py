@@ -129,6 +129,7 @@ def test_an_operation_without_a_deterministic_algorithm_is_fine_for_a_hub():
         torch.use_deterministic_algorithms(mode=False)
 
 
+@pytest.mark.further
 def test_what_encoding_refuses_is_refused_without_reading_a_weight():
     class Spread(nn.Module):
         def forward(self, x):

@@ -65,7 +65,7 @@ def outputs(made: dict[str, torch.fx.GraphModule], numbers: GraphNumbers) -> dic
     ("numbers", "tolerance", "share"),
     [
         further(GraphNumbers(CPU), 0.0, 1.0),
-        (GraphNumbers(CPU, torch.bfloat16), 0.03, 0.55),
+        further(GraphNumbers(CPU, torch.bfloat16), 0.03, 0.55),
         further(GraphNumbers(CPU, torch.float16), 0.01, 0.55),
         (GraphNumbers(CPU, None, int8=True), 0.03, 0.45),
     ],
@@ -93,6 +93,7 @@ def test_weights_that_two_graphs_share_are_converted_once_and_the_given_ones_are
     assert not any(list(each.graph.buffers()) for each in graphs.values() if each is graphs["tail"])
 
 
+@pytest.mark.further
 def test_a_copy_without_weights_judges_batches_as_the_graph_does(graphs):
     twin = graphs["tail"].copy_without_weights()
     twin.check_inputs([torch.zeros(5, 64)])

@@ -175,11 +175,13 @@ def test_14_a_drip_is_ended_by_the_deadline_of_the_whole_download(part, fetch):
     assert 0 < part.size < 100
 
 
+@pytest.mark.further
 def test_14_a_drip_of_headers_is_ended_too(fetch):
     with pytest.raises(SlowRetrievalError):
         fetch(limits=TransferLimits(deadline_s=0.3), drip_s=0.02, drip_header=True)
 
 
+@pytest.mark.further
 def test_14_a_drip_is_ended_by_the_least_rate_long_before_the_deadline(part, fetch):
     with pytest.raises(SlowRetrievalError, match="bytes/s, least"):
         fetch(limits=TransferLimits(deadline_s=60, least_bytes_per_s=1024, window_s=0.2), drip_s=0.02)

@@ -129,6 +129,7 @@ def test_equal_training_gives_equal_weights(taught):
     assert all(torch.equal(made[0][key], made[1][key]) for key in made[0])
 
 
+@pytest.mark.further
 def test_the_net_can_be_cut_behind_the_vector_of_a_text(taught):
     net, _ = taught
     ids = torch.from_numpy(encode_texts(["pay the bill", "play a song"], 4096, 64))

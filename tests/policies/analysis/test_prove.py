@@ -133,6 +133,7 @@ def test_a_gap_of_one_minute_in_the_week_is_found():
     assert counter.context.minute_of_week["UTC"] % 1440 == 720
 
 
+@pytest.mark.further
 def test_rules_that_tell_apart_too_many_cases_prove_nothing():
     pairs = "".join(
         f'[[rule]]\nname = "a{n}"\nwhen = {{ tags = ["t{n}"] }}\ndeny = true\n'

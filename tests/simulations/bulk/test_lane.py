@@ -104,6 +104,7 @@ def test_with_faults_in_the_middle_the_lane_leaves_what_they_strike_and_nothing_
     assert totals(full.answers)["local.link_down"] == totals(lane.answers)["local.link_down"] > 0
 
 
+@pytest.mark.further
 def test_a_device_near_its_budget_goes_the_full_path_and_is_refused_by_the_core() -> None:
     scenario = fleet()
     text = build_permissive_policy(scenario.regions, ("open", "private")).replace("1_000_000_000", "3_000")

@@ -58,6 +58,7 @@ def test_an_expectation_that_did_not_hold_has_a_code_of_its_own(sim):
     assert "No: 1 of 2 expectations did not hold" in done.output
 
 
+@pytest.mark.further
 def test_the_same_seed_twice_is_the_same_json_but_for_wall_time(sim):
     first, second, other = (
         msgspec.json.decode(sim("run", "small.toml", "--json", "--seed", seed).stdout, type=Outcome) for seed in "778"
@@ -77,6 +78,7 @@ def test_the_bulk_lane_is_for_large_runs_unless_it_is_asked_for(sim):
     assert bulk.samples == exact.samples
 
 
+@pytest.mark.further
 def test_the_summary_says_how_much_was_decided_in_bulk(sim):
     assert "in bulk: " in sim("run", "small.toml", "--bulk").output
     assert "in bulk: " not in sim("run", "small.toml").output

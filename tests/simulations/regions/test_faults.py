@@ -82,6 +82,7 @@ def test_case_100_a_device_asks_for_nothing_that_has_ended() -> None:
     assert outcome.history.effects - outcome.history.answered <= 2, "what was on its way when the backup was made"
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("whose", [{"device": 0}, further({"hub": "local-1"})])
 def test_the_power_may_go_between_any_two_commits_of_a_device_and_of_its_hub(whose: dict[str, object]) -> None:
     for commits in range(24):

@@ -20,6 +20,7 @@ def by_load(**changes):
     return LoadRule(rules, MODEL.cost, MODEL.max_batch, MODEL.deadline_s)
 
 
+@pytest.mark.further
 def test_the_same_seed_gives_the_same_and_another_one_something_else():
     found = [replay(by_load(), MODEL, storm_curve(5, 200), 1200, seed) for seed in (3, 3, 4)]
     assert found[0] == found[1] != found[2]

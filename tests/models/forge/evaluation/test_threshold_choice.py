@@ -71,6 +71,7 @@ def test_with_a_hub_as_good_as_the_edge_asking_is_rare_and_costs_nothing_on_aver
     assert abs(np.mean([gain_of(fresh, threshold) for threshold in chosen])) < 0.001
 
 
+@pytest.mark.further
 def test_a_hub_that_hurts_a_little_is_hardly_ever_asked():
     worse = [
         draw(600, edge=lambda c: np.full(len(c), 0.92), hub=lambda c: np.full(len(c), 0.85), seed=s) for s in range(60)

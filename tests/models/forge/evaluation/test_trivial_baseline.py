@@ -30,6 +30,7 @@ def test_a_bag_of_words_knows_a_label_by_its_words():
     assert 0.1 < accuracy(constant) < 0.35
 
 
+@pytest.mark.further
 def test_a_linear_model_fits_a_line_and_not_a_ring():
     rng = np.random.default_rng(1)
     x = rng.normal(0, 50, (1000, 2, 3)).astype(np.float32)

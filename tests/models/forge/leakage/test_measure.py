@@ -142,6 +142,7 @@ def test_a_table_is_rebuilt_as_far_as_its_columns_are_sent():
     assert inversion.invert_codes(truth, (RNG.normal(size=(600, 3)),), FAST).score.value < 0.05
 
 
+@pytest.mark.further
 def test_token_ids_are_rebuilt_as_far_as_they_are_sent_and_padding_is_no_success():
     ids = RNG.integers(1, 40, (600, 6))
     ids[:, 4:] = 0
@@ -225,6 +226,7 @@ def test_a_column_that_the_codes_hold_is_guessed_and_another_is_not():
     assert untold.score.low < 0 < untold.score.high + 0.05
 
 
+@pytest.mark.further
 def test_a_common_value_guessed_always_is_no_advantage():
     column = (RNG.random(800) < 0.05).astype(np.int64)
     found = probe_attribute((RNG.integers(0, 16, (800, 4), np.uint8),), column, quick=True)

@@ -21,6 +21,7 @@ def drawn(count: int = 600, shift: float = 0.0) -> SampleSet:
     return SampleSet(x, (x.sum(1) > 4 * shift).astype(np.int64))
 
 
+@pytest.mark.further
 def test_d3_a_shifted_part_is_no_outsider_and_the_calibration_part_is_taken():
     members = drawn()
     chosen = choose_outsiders(members, {"held-out": drawn(shift=1.0), "calibration": drawn()})
@@ -30,6 +31,7 @@ def test_d3_a_shifted_part_is_no_outsider_and_the_calibration_part_is_taken():
     assert "training and held-out samples differ" in chosen.refused[0]
 
 
+@pytest.mark.further
 def test_d3_the_shift_alone_would_look_like_membership():
     """A model that learned nothing of its members, only of where they lie: its loss is larger on shifted samples."""
     members, same, shifted = drawn(), drawn(), drawn(shift=2.0)

@@ -14,7 +14,7 @@ from tests.examples import mark_further
 from tests.models.doubles.nets import ARCHITECTURES, traced
 from tests.models.doubles.unseen_nets import UNSEEN
 
-FIRST = ("resnet", "cnn1d", "embedding_mlp", "two_inputs", "two_towers")
+FIRST = ("embedding_mlp", "two_inputs", "two_towers")
 FLOATS = torch.randn(2, 8)
 
 

@@ -17,6 +17,7 @@ from models.forge.routes.judgement import PathJudge
 from models.forge.training.code_path import CodePath, Route, SampleCoder
 from models.forge.training.hub_tuning import HubTuningConfig, ShippedSamples
 from models.forge.training.losses import LossConfig
+from tests.examples import further
 from tests.models.forge.routes.stripes_world import build_world
 
 SAMPLES = 64
@@ -78,7 +79,7 @@ class Rounds:
     [
         ([0.5, 0.7, 0.8, 0.81, 0.9], 3, 3),  # no more rounds than planned
         ([0.5, 0.7, 0.705], 2, 2),  # a round that brings next to nothing is the last, and kept
-        ([0.5, 0.7, 0.6], 2, 1),  # one that harms is put back
+        further([0.5, 0.7, 0.6], 2, 1),  # one that harms is put back
         ([0.995], 0, 0),  # what keeps nearly all is left alone
     ],
 )
@@ -87,6 +88,7 @@ def test_rounds_go_on_while_calibration_gains_and_harm_is_put_back(monkeypatch, 
     assert (len(found.shown), found.weight.item()) == (rounds, kept)
 
 
+@pytest.mark.further
 def test_each_round_sees_other_samples_from_the_second_on_varied_as_the_user_says(monkeypatch):
     found = Rounds(monkeypatch, [0.1, 0.3, 0.5, 0.7], TuningPlan(3, SAMPLES, lambda x, _chance: -x))
     first, second, third = found.seen

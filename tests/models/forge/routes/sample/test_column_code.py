@@ -49,6 +49,7 @@ def test_more_bytes_carry_rows_more_exactly():
     assert all(code.payload_bytes <= most for code, most in zip(CODES, (3, 4, 8, 40), strict=False))
 
 
+@pytest.mark.further
 def test_columns_that_say_the_same_are_a_transform():
     """What one number says 40 times over takes the room of one number."""
     rng = np.random.default_rng(3)
