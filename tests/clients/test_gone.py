@@ -14,6 +14,7 @@ from skerry_client.exchange import commands
 from tests.clients.calls import AGENTS, HUBS, KINDS, call, close, take
 from tests.clients.test_agent import SURE, UNSURE, take_and_keep
 from tests.edge_agent.doubles.api_double import MemoryAgent
+from tests.examples import mark_further
 from wire.http.guards import ServerAccess
 
 
@@ -22,7 +23,7 @@ def quick_retries(monkeypatch):
     monkeypatch.setattr(commands, "FIRST_PAUSE_S", 0.01)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=mark_further(KINDS, ["blocking"]))
 def kind(request):
     return request.param
 

@@ -22,12 +22,13 @@ from tests.cloud_hub.api.test_rollouts import site as rollout_site  # noqa: F401
 from tests.cloud_hub.doubles.api_site import DEVICE, Site
 from tests.cloud_hub.doubles.devices import CARD
 from tests.cloud_hub.doubles.job_site import PATIENCE_S, POISON, job_site
+from tests.examples import mark_further
 from wire.protocol.messages import Prediction
 
 SAMPLE = np.arange(10, dtype=np.float32) / 10
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=mark_further(KINDS, ["blocking"]))
 def kind(request):
     return request.param
 

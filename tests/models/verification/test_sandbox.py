@@ -122,6 +122,7 @@ def test_23_a_hostile_graph_is_refused_in_the_child_within_2_s_and_512_mb(tmp_pa
     assert 0 < found.rss_bytes < MEGABYTES << 20
 
 
+@pytest.mark.further
 def test_23_a_graph_that_grows_beyond_512_mb_dies_instead(tmp_path):
     found = run_first_load(make(tmp_path / "b", grown(20_000)))  # 1.6 GB
     assert found.failure is InstallFailure.SELF_TEST
@@ -153,6 +154,7 @@ def test_24_weights_that_are_no_numbers_pass_the_lint_and_fail_the_self_test(tmp
     assert found.golden.scores_moved is None
 
 
+@pytest.mark.further
 def test_24_garbage_weights_fail_the_self_test(tmp_path):
     found = run_first_load(make(tmp_path / "b", scaled_by(-3.0)))
     assert (found.outcome, found.failure) == (LoadOutcome.DIFFERENT, InstallFailure.SELF_TEST)
@@ -182,6 +184,7 @@ MISMATCHED = {
 }
 
 
+@pytest.mark.further
 def test_a_graph_that_does_not_run_is_unfit(tmp_path):
     to = tensor("to", [1], 7, int64_data=[7])
     edge = echo_with([helper.make_node("Reshape", ["scores", "to"], ["logits"])], [to])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policies.rollout_rules.cohorts import DeviceQuality
 from policies.rollout_rules.gate import GateOutcome, GateResult, evaluate_gate
 from policies.rollout_rules.gate_parameters import GateRules
+from tests.examples import mark_further
 from tests.policies.doubles import fleets
 from tests.policies.doubles.fleets import GOOD, THREE_POINTS, TWENTY_POINTS, Truth, canary, control, lying, one, silent
 from wire.protocol.rollout import AuditAgreement, AuditQuality, DeviceSignals
@@ -77,7 +78,7 @@ def test_a_fleet_of_one_is_judged_by_its_paired_audits():
     assert look_alone(canary(Random(1), 100, 10)).outcome is GateOutcome.PASS
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", mark_further(range(20), range(4)))
 def test_forty_points_worse_never_pass_on_one_device_however_often_one_looks(seed: int):
     rng = Random(seed)
     worse = 0
