@@ -88,7 +88,10 @@ async def site(tmp_path, urls):
 LINE = "5 jobs are open, as many as a tenant may have: ask again when some have ended"
 
 
-async def test_a_tenant_with_too_many_open_jobs_is_refused_with_a_time_and_another_one_is_not(site: JobSite):
+async def test_a_tenant_with_too_many_open_jobs_is_refused_with_a_time_and_another_one_is_not(
+    site: JobSite, monkeypatch
+):
+    monkeypatch.setattr("cloud_hub.jobs.quota.COUNT_S", 0.05)
     key = {"Idempotency-Key": "order-1"}
     status, first = await site.ask("POST", "/v1/jobs", json=job_body(), headers=key)
     assert status == 202

@@ -107,9 +107,9 @@ async def test_a_job_has_its_own_time_whether_it_waits_or_its_engine_is_away(tmp
     engine = EchoEngine(CARD)
     async with job_site(tmp_path, urls, engine=engine, drain_s=0.05) as site:
         engine.broken = True
-        job = await site.submit(timeout_s=0.5)
+        job = await site.submit(timeout_s=0.2)
         found = await site.ended(job)
-        assert (found["state"], found["why"]) == ("expired", "its own time of 0.5 s was over before it was computed")
+        assert (found["state"], found["why"]) == ("expired", "its own time of 0.2 s was over before it was computed")
         assert stored(urls, job_bodies.c.id) == []
 
 

@@ -23,6 +23,12 @@ from wire.http.oip import OipError
 INWARDS = JobSettings(webhooks_inwards=True)
 
 
+@pytest.fixture(autouse=True)
+def quick_posts(monkeypatch):
+    monkeypatch.setattr(webhooks, "RETRY_BASE_S", 0.02)
+    monkeypatch.setattr(webhooks, "LOOK_S", 0.02)
+
+
 class Owner:
     """A web server that is told of endings. `answers`: statuses it gives first, one for each request."""
 
@@ -54,9 +60,7 @@ async def owner() -> AsyncIterator[Owner]:
     await runner.cleanup()
 
 
-async def test_the_end_of_a_job_is_told_as_a_cloud_event_until_it_is_taken(tmp_path, urls, monkeypatch):
-    monkeypatch.setattr(webhooks, "RETRY_BASE_S", 0.02)
-    monkeypatch.setattr(webhooks, "LOOK_S", 0.02)
+async def test_the_end_of_a_job_is_told_as_a_cloud_event_until_it_is_taken(tmp_path, urls):
     async with owner() as told, job_site(tmp_path, urls, INWARDS) as site:
         told.answers = [500, 302]
         good = await site.submit(0.5, webhook=told.url)

@@ -68,7 +68,7 @@ async def test_case_87_a_repeat_after_a_restart_gets_the_stored_answer(tmp_path)
 
 async def test_case_94_a_hub_killed_with_questions_under_way_answers_them_after_its_restart(tmp_path):
     device = SimDevice()
-    site = Site(tmp_path, device, engine=EchoEngine(CARD, compute_s=0.3))
+    site = Site(tmp_path, device, engine=EchoEngine(CARD, compute_s=0.1))
     await site.start()
     ear = await Ear.listen(device, site.broker)
     ear.ask(1, 2, 3)

@@ -21,7 +21,7 @@ from tests.cloud_hub.doubles.site import Site
 from wire.process.logging import JsonLog
 
 RULES = ScalingRules(
-    floor=0, ceiling=3, deadline_s=1.0, drain_s=1.0, down_after_s=0.4, idle_s=0.4, room_items=4, room_s=1.0
+    floor=0, ceiling=3, deadline_s=1.0, drain_s=1.0, down_after_s=0.2, idle_s=0.2, room_items=4, room_s=1.0
 )
 ONE = np.zeros((1, 10), np.float32)
 

@@ -89,6 +89,7 @@ async def test_probe_makes_a_round_trip_now_and_tells_a_broken_engine(tmp_path):
         assert not probe.ok
 
 
+@pytest.mark.further
 async def test_stop_answers_what_is_under_way_and_refuses_what_is_new(tmp_path):
     device = SimDevice()
     async with serving(tmp_path, device, engine=EchoEngine(CARD, 0.2)) as site:
