@@ -28,7 +28,7 @@ from simulations.scenario.types import Link, Region, Scenario
 
 AIM_AGENTS = 8000
 HELD_S = 300.0
-PULSE_S = 5.0
+PULSE_S = 10.0
 TELL_EVERY_S = 30.0
 LATE_MS = 2000
 AGENTS, RUN_S, LIVE_RUNS, SIM_RUNS = 200, 120.0, 5, 20

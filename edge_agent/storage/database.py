@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -81,6 +82,8 @@ class Database:
     were passed.
     """
 
+    _synced = True  # those of a live simulation, which ends before a power cut, sync nothing
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trouble: DatabaseTrouble | None = None
@@ -100,7 +103,7 @@ class Database:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            opened = await asyncio.to_thread(open_connection, self.path)
+            opened = await asyncio.to_thread(partial(open_connection, self.path, synced=self._synced))
             stored = await asyncio.to_thread(read_stored_state, opened, self.path)
         except sqlite3.Error as error:
             self.trouble = classify_error(error)

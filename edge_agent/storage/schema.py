@@ -135,7 +135,6 @@ _PRAGMAS = (
     # and the log takes every changed page whole: 17 KB instead of 50 with pages of 4096
     "pragma page_size=1024",
     "pragma journal_mode=wal",
-    "pragma synchronous=full",  # a commit survives power loss, if the disk honours flushes
     "pragma cache_size=-512",
     "pragma temp_store=memory",
     "pragma busy_timeout=2000",
@@ -153,8 +152,8 @@ class OpenedDatabase(NamedTuple):
     gap: bool
 
 
-def open_connection(path: Path) -> OpenedDatabase:
-    """Open or create agent.db: check it, set pragmas, migrate.
+def open_connection(path: Path, *, synced: bool = True) -> OpenedDatabase:
+    """Open or create agent.db: check it, set pragmas, migrate. `synced` False: a power cut may undo what it commits.
 
     sqlite3.Error if the disk allows no database. ExitError(DATABASE) if a newer version wrote the file.
     """
@@ -166,6 +165,8 @@ def open_connection(path: Path) -> OpenedDatabase:
     with ExitStack() as undo:
         undo.callback(db.close)
         path.chmod(0o600)  # before anything is in it: side files inherit the mode
+        # full: a commit survives power loss, if the disk honours flushes
+        db.execute(f"pragma synchronous={'full' if synced else 'off'}")
         for pragma in _PRAGMAS:
             db.execute(pragma)
         page_bytes = db.execute("pragma page_size").fetchone()[0]
@@ -239,6 +240,10 @@ def check_marker(db: sqlite3.Connection, path: Path) -> MarkerState:
 
 
 def write_marker(db: sqlite3.Connection, path: Path) -> None:
-    """Write the marker: from now on this database is the valid one. ExitError(DISK) if it cannot be written."""
+    """Write the marker: from now on this database is the valid one. ExitError(DISK) if it cannot be written.
+
+    It is synced if the database is.
+    """
     note = f"{tables.read_epoch(db):x} {tables.read_value(db, _OPENS_KEY, 0)}"
-    write_private_file(path.with_name(MARKER_FILE), note.encode())
+    synced = bool(db.execute("pragma synchronous").fetchone()[0])
+    write_private_file(path.with_name(MARKER_FILE), note.encode(), synced=synced)

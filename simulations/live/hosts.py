@@ -31,9 +31,9 @@ Say = Callable[[str], None]
 K = TypeVar("K")
 
 
-def choose_processes(devices: int, wanted: int | None) -> int:
+def choose_processes(devices: int, wanted: int | None, cores: int) -> int:
     """How many processes share the agents: as wanted, else one for every 500, but no more than there are cores."""
-    most = max(1, min(os.cpu_count() or 1, math.ceil(devices / _ENOUGH)))
+    most = max(1, min(cores, math.ceil(devices / _ENOUGH)))
     return min(devices, most if wanted is None else wanted)
 
 

@@ -6,6 +6,7 @@ says was read from what they wrote; the history checker believes none of them.
 
 import asyncio
 import contextlib
+import os
 import signal
 import tempfile
 import threading
@@ -73,7 +74,9 @@ def run_live_scenario(
     ScenarioError for what cannot be done live, ExitError if a process does not start.
     """
     live_events.check_live_events(scenario)
-    check_descriptors(scenario.devices, choose_processes(scenario.devices, wish.processes), raise_descriptor_limit())
+    processes = choose_processes(scenario.devices, wish.processes, os.cpu_count() or 1)
+    check_descriptors(scenario.devices, processes, raise_descriptor_limit())
+    wish = replace(wish, processes=processes)
     with _open_folder(wish) as folder:
         return asyncio.run(_LiveRun(scenario, wish, folder, progress, say).run())
 
@@ -86,7 +89,7 @@ class _LiveRun:
     ) -> None:
         self._scenario = scenario
         self._wish = wish
-        self._processes = choose_processes(scenario.devices, wish.processes)
+        self._processes = wish.processes or 1
         self._folder = folder
         self._progress = progress
         self._say = say

@@ -18,10 +18,11 @@ _SIDE_FILES = ("-wal", "-shm")  # of an SQLite database
 PACKAGES_FOLDER = Path(__file__).parents[2]
 
 
-def write_private_file(path: Path, data: bytes) -> None:
-    """Write a file atomically and durably, mode 0600 from the first byte on.
+def write_private_file(path: Path, data: bytes, *, synced: bool = True) -> None:
+    """Write a file atomically, mode 0600 from the first byte on.
 
-    The data and the folder are synced. Raises ExitError(DISK) if the folder cannot take it.
+    The data and the folder are synced; if `synced` is False, a power cut may undo it. Raises ExitError(DISK) if the
+    folder cannot take it.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -29,9 +30,11 @@ def write_private_file(path: Path, data: bytes) -> None:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         temporary.replace(path)
-        sync_folder(path.parent)
+        if synced:
+            sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from edge_agent.app.agent import Agent
+from edge_agent.core.hubs import HOME
 from edge_agent.identity.identity import Identity
 from edge_agent.system.clock import HubClock, read_boot_clock, read_wall_ms
 from edge_agent.system.energy import EnergySettings
@@ -48,10 +49,11 @@ class FleetSettings(msgspec.Struct, frozen=True):
 
 
 class SharedParts(NamedTuple):
-    """What all agents of a process share."""
+    """What all agents of a process share. `online`: numbers of those whose connection is up."""
 
     writer: InlineWriter
     watchdogs: WatchdogWheel
+    online: set[int]
 
 
 class _FixedCredentials:
@@ -70,7 +72,7 @@ class LiveAgent(Agent):
     def __init__(self, number: int, identity: FleetIdentity, common: FleetSettings, shared: SharedParts) -> None:
         self.number = number
         self._database = partial(LiveDatabase, writer=shared.writer)
-        self._watchdogs = shared.watchdogs
+        self._shared = shared
         settings = make_agent_settings(identity.folder or Path(), common)
         connect = make_connector(_FixedCredentials(identity), settings)
         clock = make_device_clock(identity.hub_time_ms, common.climate, Random(f"{common.seed} {number}"))  # noqa: S311
@@ -78,13 +80,18 @@ class LiveAgent(Agent):
 
     async def _supervise(self, check: Callable[[], None]) -> None:
         check()
-        with self._watchdogs.attach(self.number, check):
+        with self._shared.watchdogs.attach(self.number, check):
             await self._stopping.wait()
 
-    @property
-    def linked(self) -> bool:
-        """Whether its connection to the hub's broker is up."""
-        return self._connections.home.up
+    def on_up(self, line: str = HOME) -> None:
+        """Its connection to the hub's broker is up."""
+        self._shared.online.add(self.number)
+        super().on_up(line)
+
+    def on_down(self, line: str = HOME) -> None:
+        """Its connection is lost, or was closed."""
+        self._shared.online.discard(self.number)
+        super().on_down(line)
 
     @property
     def open_questions(self) -> int:
@@ -108,13 +115,23 @@ class LiveFleet:
     def __init__(self, identities: Mapping[int, FleetIdentity], common: FleetSettings) -> None:
         self._identities = identities
         self._common = common
-        self._shared = SharedParts(InlineWriter(), WatchdogWheel(common.pulse_s))
+        self._shared = SharedParts(InlineWriter(), WatchdogWheel(common.pulse_s), set())
         self.agents: dict[int, LiveAgent | None] = {}
         self.connected = 0  # by `start_all`, so far
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
         return len(self._identities)
+
+    @property
+    def running(self) -> int:
+        """Number of agents that are running."""
+        return len(self._tasks)
+
+    @property
+    def online(self) -> int:
+        """Number of agents whose connection is up."""
+        return len(self._shared.online)
 
     @property
     def living(self) -> Iterator[LiveAgent]:
@@ -147,7 +164,7 @@ class LiveFleet:
             for number in waiting:
                 agent = await self.start_agent(number)
                 async with asyncio.timeout(UP_TIMEOUT_S):
-                    while not agent.linked:  # noqa: ASYNC110 - the link tells its owner, and that is the agent
+                    while agent.number not in self._shared.online:  # noqa: ASYNC110
                         await asyncio.sleep(0.02)
                 self.connected += 1
 

@@ -19,7 +19,6 @@ from edge_agent.storage.database import (
     DatabaseOperation,
     DatabaseTrouble,
     DoneCallback,
-    StoredState,
     WriteUnit,
     report_results,
 )
@@ -64,16 +63,12 @@ class InlineWriter:
 class LiveDatabase(Database):
     """Database of one life of an agent. `writer`: None = one of its own."""
 
+    _synced = False
+
     def __init__(self, path: Path, writer: InlineWriter | None = None) -> None:
         super().__init__(path)
         self._writer = writer or InlineWriter()
         self._dead = self._running = False
-
-    async def open(self) -> StoredState:
-        """Open or make the file, as the product does."""
-        stored = await super().open()
-        await self.read(_disable_sync)
-        return stored
 
     @property
     def is_alive(self) -> bool:
@@ -140,7 +135,3 @@ class LiveDatabase(Database):
     def _told(self, done: DoneCallback, trouble: DatabaseTrouble | None) -> None:
         if not self._dead:
             done(trouble)
-
-
-def _disable_sync(db: sqlite3.Connection) -> None:
-    db.execute("pragma synchronous=off")

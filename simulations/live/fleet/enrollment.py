@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from cloud_hub.database.connection import Location, open_part
+from cloud_hub.database.parts import REGISTRY
 from cloud_hub.enrollment.enrollment import EnrollmentService, EnrolRequest, Rejection
 from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.registry.registry import Registry
@@ -88,7 +90,7 @@ def enrol_fleet(fleet: FleetConfig, numbers: Iterable[int]) -> Iterator[FleetIde
     """
     ground, config = open_state(fleet.config), fleet.config
     card = HubCard(config.hub.name, config.hub.region, ground.keys.hpke_public, ground.keys.signing_public)
-    registry = Registry.open(config.database_urls().registry)
+    registry = _open_registry(config.database_urls().registry)
     now_ms = time.time_ns() // 1_000_000
     try:
         for number in numbers:
@@ -97,6 +99,15 @@ def enrol_fleet(fleet: FleetConfig, numbers: Iterable[int]) -> Iterator[FleetIde
             yield _enrol_device(fleet, (registry, issuer, ground), number, now_ms)
     finally:
         registry.close()
+
+
+def _open_registry(where: Location) -> Registry:
+    """Open the registry of a hub that was prepared; it is not synced, as it is gone with the run."""
+    engine = open_part(where, REGISTRY)
+    connection = engine.raw_connection()
+    connection.cursor().execute("pragma synchronous=off")
+    connection.close()  # back to the engine, which keeps this one
+    return Registry(engine)
 
 
 def _enrol_device(

@@ -76,17 +76,18 @@ class AgentHost:
 
     def state(self) -> HostState:
         """What is said of this process now."""
-        linked = [agent.linked for agent in self._fleet.living]
+        over = bool(self._acting) and all(task.done() for task in self._acting)
+        fleet = self._fleet
         return HostState(
             enrolled=len(self._identities),
-            connected=self._fleet.connected,
-            online=sum(linked),
-            offline=len(linked) - sum(linked),
-            down=len(self._identities) - len(linked),
-            open=sum(agent.open_questions for agent in self._fleet.living),
+            connected=fleet.connected,
+            online=fleet.online,
+            offline=fleet.running - fleet.online,
+            down=len(self._identities) - fleet.running,
+            open=sum(agent.open_questions for agent in fleet.living) if over else 0,
             samples=self._driver.samples,
             late_s=self._driver.late_s,
-            over=bool(self._acting) and all(task.done() for task in self._acting),
+            over=over,
             finished=self._finished,
         )
 

@@ -63,9 +63,9 @@ class HostCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HostState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a process says of itself every second, and when it has done something.
 
-    `enrolled`, `connected`: devices, so far. `online`, `offline`, `down`: of its agents at this moment. `open`:
-    questions without an outcome. `late_s`: how far its load fell behind at worst. `over`: load and kills are over.
-    `finished`: its agents have stopped, and its records are written.
+    `enrolled`, `connected`: devices, so far. `online`, `offline`, `down`: of its agents at this moment. `late_s`: how
+    far its load fell behind at worst. `over`: load and kills are over. `open`: questions without an outcome, counted
+    from then on. `finished`: its agents have stopped, and its records are written.
     """
 
     enrolled: int = 0

@@ -30,16 +30,15 @@ def make_settings(folder: Path, scenario: Scenario, processes: int = 1) -> HostS
         (500, None, 8, 1),
         (501, None, 8, 2),
         (8000, None, 2, 2),
-        (8000, None, None, 1),
+        (8000, None, 1, 1),
         (20, 2, 1, 2),
         (3, 8, 8, 3),
     ],
 )
 def test_a_process_for_every_500_agents_and_no_more_than_cores_unless_asked(
-    devices: int, wanted: int | None, cores: int | None, chosen: int, monkeypatch: pytest.MonkeyPatch
+    devices: int, wanted: int | None, cores: int, chosen: int
 ):
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    assert choose_processes(devices, wanted) == chosen
+    assert choose_processes(devices, wanted, cores) == chosen
 
 
 def test_too_few_descriptors_are_one_line_that_says_how_many_processes_suffice():
