@@ -15,7 +15,7 @@ runpy.run_path(str(Path(__file__).parents[1] / "wire" / "process" / "packages.py
 
 from wire.http.deferred_client import defer_http_client
 
-defer_http_client()  # before anything imports aiohttp
+defer_http_client()  # before anything imports aiohttp, which is the API's server
 
 from edge_agent.app.config import AgentConfig, load_config
 from edge_agent.app.lines import LinesOptions

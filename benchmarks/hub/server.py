@@ -31,7 +31,7 @@ from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
-from wire.http.guards import ServerAccess
+from wire.http.access import ServerAccess
 from wire.transport.base import MemoryBroker
 from wire.transport.mqtt import MqttTransport
 

@@ -32,7 +32,7 @@ from cloud_hub.registry.registry import (
 from cloud_hub.security.authorities import RotationError
 from cloud_hub.security.authority import chain_contains, utc_now
 from cloud_hub.storage.question_history import HOUR_MS, MINUTE_MS
-from wire.http.guards import ServerAccess
+from wire.http.access import ServerAccess
 from wire.http.oip import OipError, shorten_name
 from wire.http.openapi import ApiLink
 from wire.protocol.topics import DEVICE_ID_PATTERN, MAX_ID_CHARS

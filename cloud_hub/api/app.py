@@ -33,14 +33,8 @@ from cloud_hub.api.policies import PolicyRoutes
 from cloud_hub.api.public import LedgerRoutes, TufRoutes
 from cloud_hub.api.rollouts import RolloutRoutes
 from cloud_hub.api.routing import OpenApiRoutes, Route
-from wire.http.guards import (
-    IDLE_TIMEOUT_S,
-    ServerAccess,
-    build_tls_context,
-    load_token,
-    open_site,
-    security_middlewares,
-)
+from wire.http.access import ServerAccess, build_tls_context, load_token
+from wire.http.guards import IDLE_TIMEOUT_S, open_site, security_middlewares
 
 SHUTDOWN_S = 2.0
 

@@ -53,7 +53,7 @@ def init(
     from cloud_hub.cli.join import fill_template, write_config  # noqa: PLC0415
     from cloud_hub.runtime.bootstrap import open_state  # noqa: PLC0415 - the hub's parts, for this command alone
     from cloud_hub.runtime.config import load_hub_config  # noqa: PLC0415
-    from wire.http.guards import load_token  # noqa: PLC0415
+    from wire.http.access import load_token  # noqa: PLC0415
     from wire.process.daemon import FolderLock  # noqa: PLC0415
 
     if not config.exists():

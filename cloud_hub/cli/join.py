@@ -40,7 +40,7 @@ def join(flags: JoinFlags) -> None:
     from cloud_hub.region.shared_files import KEY_FILE, SharedFiles  # noqa: PLC0415
     from cloud_hub.runtime.bootstrap import open_state  # noqa: PLC0415
     from cloud_hub.system.state_folder import StateDir  # noqa: PLC0415
-    from wire.http.guards import load_token  # noqa: PLC0415
+    from wire.http.access import load_token  # noqa: PLC0415
     from wire.process.daemon import FolderLock  # noqa: PLC0415
 
     if flags.config.exists():

@@ -21,7 +21,7 @@ from cloud_hub.runtime.config import HubConfig
 from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import CertificateFiles, utc_now
 from cloud_hub.system.state_folder import StateDir, make_private_folder
-from wire.http.guards import WILDCARD_HOSTS
+from wire.http.access import WILDCARD_HOSTS
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_private_file

@@ -22,7 +22,7 @@ from cloud_hub.system.config_base import ConfigSection, ProcessConfig, build_con
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
 from policies.serving.placement import GIB
-from wire.http.guards import WILDCARD_HOSTS, ServerAccess, validate_access
+from wire.http.access import WILDCARD_HOSTS, ServerAccess, validate_access
 from wire.process.config import make_absolute
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file

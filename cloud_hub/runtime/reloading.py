@@ -14,7 +14,7 @@ from cloud_hub.runtime.policies import PolicyEntry, PolicyReader, PolicyWatcher,
 from cloud_hub.storage.prices import PriceList
 from cloud_hub.system.config_base import flatten_config
 from policies.model.policy import Policy
-from wire.http.guards import build_tls_context
+from wire.http.access import build_tls_context
 from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog
 from wire.process.reload import ConfigChange, ReloadRecord

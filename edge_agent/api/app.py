@@ -12,21 +12,14 @@ from aiohttp import web
 
 from edge_agent.api.answers import HEARTBEAT_S, AnswerRoutes
 from edge_agent.api.health import HealthRoutes
-from edge_agent.api.oip import InferLimits, OipRoutes
+from edge_agent.api.oip import OipRoutes
 from edge_agent.api.openapi import OpenApiRoutes
 from edge_agent.api.policy import PolicyRoutes
-from edge_agent.api.service import AnswerService
+from edge_agent.api.service import AnswerService, InferLimits
 from edge_agent.console.pages import PAGE_ROUTES, page_table
 from policies.model.policy import Policy
-from wire.http.guards import (
-    IDLE_TIMEOUT_S,
-    BearerToken,
-    ServerAccess,
-    build_tls_context,
-    load_token,
-    open_site,
-    security_middlewares,
-)
+from wire.http.access import ServerAccess, build_tls_context, load_token
+from wire.http.guards import IDLE_TIMEOUT_S, BearerToken, open_site, security_middlewares
 
 OPEN_ROUTES = frozenset({"/healthz"}) | PAGE_ROUTES
 SHUTDOWN_S = 2.0

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from aiohttp import web
 
-from edge_agent.api.service import AnswerService, choose_traceparent, make_parameters
+from edge_agent.api.service import AnswerService, InferLimits, choose_traceparent, make_parameters
 from edge_agent.core.records import AnswerRecord, DisabledError, NoModelError, Sample
 from edge_agent.inference.requests import MAX_SUBJECT_CHARS
 from models.bundle.manifest import InputSpec, Manifest, is_text_input
@@ -29,17 +29,6 @@ PLATFORM = "skerry_edge"
 PARAMETERS = ("data_class", "subject")
 _HARMLESS = frozenset({"priority", "timeout", *oip.SEQUENCE_PARAMETERS})  # what they ask for is refused below
 _DATA_CLASS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-
-
-class InferLimits(msgspec.Struct, frozen=True):
-    """Limits of an inference request, and the data class of samples that name none.
-
-    `data_class` "": a class that no policy lists, so that nothing leaves.
-    """
-
-    max_body_bytes: int = 4 * 1024 * 1024
-    max_batch: int = 256
-    data_class: str = ""
 
 
 def make_model_card(manifest: Manifest) -> oip.ModelMetadata:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from math import isfinite
 from typing import Any, Protocol
 
+import msgspec
 from msgspec.structs import asdict
 
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
@@ -20,6 +21,17 @@ from wire.protocol.messages import Prediction
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _ANSWER_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class InferLimits(msgspec.Struct, frozen=True):
+    """Limits of an inference request, and the data class of samples that name none.
+
+    `data_class` "": a class that no policy lists, so that nothing leaves.
+    """
+
+    max_body_bytes: int = 4 * 1024 * 1024
+    max_batch: int = 256
+    data_class: str = ""
 
 
 class AnswerService(Protocol):

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from edge_agent.api.oip import InferLimits
+from edge_agent.api.service import InferLimits
 from edge_agent.app.source_config import CameraSection
 from edge_agent.core.limits import LinkEnergy
 from edge_agent.outputs.settings import MAX_OUTPUTS, OUTPUT_PATHS, OutputSection, check_stated_keys, validate_outputs
@@ -19,7 +19,7 @@ from edge_agent.system.policy_layers import PolicyLayers, parse_layers
 from edge_agent.system.settings import AgentSettings, OutboxLimits, name_of
 from edge_agent.update.types import InstallLimits
 from models.bundle.preparation import Preparation, parse_preparation
-from wire.http.guards import ServerAccess, is_loopback, validate_access
+from wire.http.access import ServerAccess, is_loopback, validate_access
 from wire.process.config import (
     ConfigSection,
     ProcessConfig,

@@ -8,11 +8,10 @@ import asyncio
 import signal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edge_agent.api.app import ApiServer, build_app
 from edge_agent.app.agent import Agent
 from edge_agent.app.config import AgentConfig
 from edge_agent.app.lines import AgentPrerequisites, LinesOptions, answer_stdin
@@ -48,12 +47,15 @@ from models.runtime.onnx_runner import OnnxRunner
 from models.runtime.runner import Runner
 from models.update.trust import is_target_path
 from policies.model.policy import PolicyError
-from wire.http.guards import build_tls_context, load_token
+from wire.http.access import build_tls_context, load_token
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog, safe_name
 from wire.process.packages import read_version
 from wire.transport.base import LinkLostError, Transport
+
+if TYPE_CHECKING:
+    from edge_agent.api.app import ApiServer
 
 
 class StartupState(msgspec.Struct, frozen=True):
@@ -249,7 +251,7 @@ class AgentProcess:
                 ExitCode.NONE_ANSWERED, f"none of {self._answered.failed} lines was answered; each says why on stdout"
             )
 
-    async def _run_tasks(self, group: asyncio.TaskGroup, server: ApiServer | None) -> None:
+    async def _run_tasks(self, group: asyncio.TaskGroup, server: "ApiServer | None") -> None:
         agent = group.create_task(self._agent.run(), name="agent")
         sides = [group.create_task(work, name=title) for title, work in self._make_tasks().items()]
         agent.add_done_callback(lambda _: self._ended.set())
@@ -297,9 +299,11 @@ class AgentProcess:
         self._answered = await answer_stdin(make_feed(self._config, self._agent), needed, options, self._log)
         self._ended.set()
 
-    async def _open_api(self) -> ApiServer | None:
+    async def _open_api(self) -> "ApiServer | None":
         if not self._config.api.enabled:
             return None
+        from edge_agent.api.app import ApiServer, build_app  # noqa: PLC0415 - 9 MB, for an agent with an API
+
         door = self._config.api_access()
         limits = self._config.infer_limits()
         app = build_app(self._agent, door, limits=limits, version=read_version(), policy=lambda: self._standing.policy)

@@ -5,20 +5,23 @@ Rule: everything is read and checked before anything is changed; what cannot be 
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.api.app import ApiServer
 from edge_agent.app.agent import Agent
 from edge_agent.app.config import AgentConfig, load_config
 from edge_agent.system.policy_layers import PolicyDocuments, PolicyLayers, PolicyStack, read_policy_files
 from edge_agent.system.settings import AgentSettings
 from policies.model.policy import PolicyError
-from wire.http.guards import build_tls_context, load_token
+from wire.http.access import build_tls_context, load_token
 from wire.process.config import flatten_config
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog, describe_error, safe_name
 from wire.process.reload import ConfigChange, ReloadRecord
+
+if TYPE_CHECKING:
+    from edge_agent.api.app import ApiServer
 
 # What a running agent takes. `policy`: as long as its layers come from files before and after.
 LIVE_KEYS = (
@@ -43,7 +46,7 @@ class AgentReload:
         self.record = ReloadRecord(flatten_config(config), LIVE_KEYS, log)
         agent.add_status_provider(self.record)
 
-    async def reload(self, settings: AgentSettings, standing: PolicyStack, server: ApiServer | None) -> AgentSettings:
+    async def reload(self, settings: AgentSettings, standing: PolicyStack, server: "ApiServer | None") -> AgentSettings:
         """Take the file, or refuse it as a whole; returns the settings that the agent goes by from now on."""
         try:
             config = load_config(self._file)

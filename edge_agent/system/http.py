@@ -18,8 +18,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from wire.http.access import is_loopback
 from wire.http.client import HttpClient, HttpReply
-from wire.http.guards import is_loopback
 from wire.process.exit_codes import ExitCode, ExitError
 
 # X509_V_FLAG_NO_CHECK_TIME (OpenSSL, x509_vfy.h); Python has no name for it.

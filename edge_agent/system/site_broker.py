@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from wire.http.guards import is_loopback
+from wire.http.access import is_loopback
 from wire.process.config import ConfigSection
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_private_file

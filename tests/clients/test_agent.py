@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import skerry_client
-from edge_agent.api.oip import InferLimits
+from edge_agent.api.service import InferLimits
 from skerry_client import AnswerKind, AnswerSource, AskMode
 from skerry_client.agent import AgentOperations
 from skerry_client.answers import AnswerOperations
 from tests.clients.calls import KINDS, asking, call, close, take
 from tests.edge_agent.api.test_regressor import HalfRunner
 from tests.edge_agent.doubles.api_double import MemoryAgent
-from wire.http.guards import ServerAccess, load_token
+from wire.http.access import ServerAccess, load_token
 
 UNSURE = [0.4, 0.3, 0.3]
 SURE = [0.1, 0.9, 0.0]

@@ -15,7 +15,7 @@ from tests.clients.calls import AGENTS, HUBS, KINDS, call, close, take
 from tests.clients.test_agent import SURE, UNSURE, take_and_keep
 from tests.edge_agent.doubles.api_double import MemoryAgent
 from tests.examples import mark_further
-from wire.http.guards import ServerAccess
+from wire.http.access import ServerAccess
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 - `oip`: requests and replies of the Open Inference Protocol v2 (KServe)
 - `tensors`: one tensor in JSON or in the binary tensor extension
 - `openapi`: OpenAPI documents of both servers (pure)
-- `guards`: listening addresses, TLS, bearer tokens and aiohttp middlewares
+- `access`: listening addresses, TLS, bearer tokens; `guards`: aiohttp middlewares that check them
 - `client`: a blocking client over TCP, TLS or a Unix socket
 - `deferred_client`: aiohttp without its own client, in a process that serves
 

@@ -13,7 +13,8 @@ from models.update.client import RepositorySource, ResumingFetcher, UpdateClient
 from models.update.partial_download import PartialDownload
 from tests.cloud_hub.doubles.fleet import NOW
 from tests.cloud_hub.doubles.versions import make_joint
-from wire.http.guards import ServerAccess, security_middlewares
+from wire.http.access import ServerAccess
+from wire.http.guards import security_middlewares
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ from cloud_hub.storage.retention import LabelTally
 from policies.model.policy import Policy
 from policies.serving.computing import Precision
 from tests.cloud_hub.doubles.joiner import Joiner
-from wire.http.guards import ServerAccess
+from wire.http.access import ServerAccess
 from wire.protocol.messages import ModelRef, Prediction, RefusalReason
 
 CARD = ModelCard(ModelRef("digits", 7, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))

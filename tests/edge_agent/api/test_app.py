@@ -14,7 +14,7 @@ from edge_agent.system.settings import ApiAddress
 from tests import ROOT
 from tests.edge_agent.doubles.api_double import MemoryAgent, serve_api
 from wire.http import oip
-from wire.http.guards import ServerAccess, load_token
+from wire.http.access import ServerAccess, load_token
 
 UNSURE = [[0.4, 0.3, 0.3]]
 SURE = [[0.1, 0.9, 0.0]]

@@ -9,7 +9,7 @@ import pytest
 from edge_agent.api.app import build_app
 from edge_agent.console.pages import PAGE_ROUTES
 from tests.edge_agent.doubles.api_double import MemoryAgent, serve_api
-from wire.http.guards import ServerAccess
+from wire.http.access import ServerAccess
 
 # An event stream never ends, so schemathesis cannot wait for it: test_app.py reads it. 20 others are asked.
 ASK = (

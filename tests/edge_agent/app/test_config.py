@@ -93,12 +93,10 @@ def test_paths_are_relative_to_the_file_and_those_of_the_environment_to_the_work
     assert config.folder.path == str(tmp_path / "in")
 
 
-def test_the_environment_beats_the_file(write, monkeypatch):
+def test_the_environment_beats_the_file(write):
     file = write(LEAST + "threads = 2\n[api]\nport = 1\nmax_batch = 3\n")
     variables = {f"{PREFIX}API__PORT": "8", f"{PREFIX}STATE": "here", f"{PREFIX}API__NAMES": '["a"]'}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    config = load_config(file)
+    config = load_config(file, variables)
     assert (config.api.port, config.api.max_batch, config.api.names) == (8, 3, ("a",))
     assert (str(config.state), config.threads) == ("here", 2)
 

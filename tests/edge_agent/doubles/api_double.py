@@ -9,14 +9,14 @@ import aiohttp
 import msgspec
 
 from edge_agent.api.app import ApiServer, build_app
-from edge_agent.api.oip import InferLimits
-from edge_agent.api.service import AnswerService
+from edge_agent.api.service import AnswerService, InferLimits
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, DisabledError, EventRecord, Sample
 from edge_agent.storage.answers import encode_explained
 from models.bundle.manifest import InputSpec, Manifest
 from models.runtime.runner import EchoRunner, SampleError, echo_manifest
 from policies.model.reasons import DecisionReason
-from wire.http.guards import IDLE_TIMEOUT_S, ServerAccess
+from wire.http.access import ServerAccess
+from wire.http.guards import IDLE_TIMEOUT_S
 
 POLICY = "ab" * 16
 

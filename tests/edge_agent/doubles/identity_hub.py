@@ -26,7 +26,8 @@ from cloud_hub.storage.jobs import StoreJob
 from cloud_hub.storage.store import Store
 from edge_agent.identity.enrollment import enrol_device
 from edge_agent.identity.identity import Identity
-from wire.http.guards import ServerAccess, error_response, open_site
+from wire.http.access import ServerAccess
+from wire.http.guards import error_response, open_site
 from wire.protocol.sealing import STATEMENT_TAG
 
 DEVICE = "demo--cam-1"

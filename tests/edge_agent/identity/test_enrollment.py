@@ -30,7 +30,8 @@ from edge_agent.identity.enrollment import (
     read_invite,
 )
 from edge_agent.identity.identity import Identity, load_identity
-from wire.http.guards import ServerAccess, error_response, open_site
+from wire.http.access import ServerAccess
+from wire.http.guards import error_response, open_site
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 

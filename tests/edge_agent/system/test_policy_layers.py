@@ -120,11 +120,10 @@ def test_a_list_of_layers_stands_in_the_configuration(tmp_path):
     )
 
 
-def test_airgap_can_be_switched_by_the_environment(tmp_path, monkeypatch):
+def test_airgap_can_be_switched_by_the_environment(tmp_path):
     file = tmp_path / "agent.toml"
     file.write_text('bundle = "b"\n')
-    monkeypatch.setenv("SKERRY_AGENT_AIRGAP", "true")
-    assert load_config(file).policy_layers().airgap
+    assert load_config(file, {"SKERRY_AGENT_AIRGAP": "yes"}).policy_layers().airgap
 
 
 @pytest.mark.parametrize("content", [b"schema = 9", b"\xff\xfe", None], ids=["schema", "no text", "missing"])

@@ -15,7 +15,7 @@ from tests import ROOT
 from tests.cloud_hub.doubles.console_site import EVIL
 from tests.edge_agent.doubles.api_double import MemoryAgent
 from tests.live.doubles.chromium import PHONE, Visitor
-from wire.http.guards import ServerAccess
+from wire.http.access import ServerAccess
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 TOKEN = "t" * 43

@@ -20,16 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from yarl import URL
 
-from wire.http.guards import (
-    BearerToken,
-    ServerAccess,
-    load_token,
-    make_host_middleware,
-    open_site,
-    read_body,
-    security_middlewares,
-    validate_access,
-)
+from wire.http.access import ServerAccess, load_token, validate_access
+from wire.http.guards import BearerToken, make_host_middleware, open_site, read_body, security_middlewares
 from wire.process.exit_codes import ExitCode, ExitError
 
 TOKEN = "t" * 40
