@@ -43,8 +43,12 @@ class Board:
             monitor.sample_meters(self.now)
 
 
-def test_the_watts_of_a_busy_core_are_told_from_the_idle_power_that_the_machine_takes_anyway(monkeypatch):
-    board = Board(monkeypatch)
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> Board:
+    return Board(monkeypatch)
+
+
+def test_the_watts_of_a_busy_core_are_told_from_the_idle_power_that_the_machine_takes_anyway(board):
     monitor = EnergyMonitor(EnergySettings(cores=2), [board])
     board.work(monitor, *(0.1, 0.9) * 10)
     facts = monitor.status_fields()["energy"]
@@ -54,8 +58,7 @@ def test_the_watts_of_a_busy_core_are_told_from_the_idle_power_that_the_machine_
 
 
 @pytest.mark.parametrize("busy", [(0.5,) * 40, (0.1, 0.9)])
-def test_windows_that_are_equal_or_few_give_no_figure_and_the_stated_one_counts(monkeypatch, busy):
-    board = Board(monkeypatch)
+def test_windows_that_are_equal_or_few_give_no_figure_and_the_stated_one_counts(board, busy):
     monitor = EnergyMonitor(EnergySettings(watts=3.0), [board])
     board.work(monitor, *busy)
     facts = monitor.status_fields()["energy"]
@@ -63,8 +66,7 @@ def test_windows_that_are_equal_or_few_give_no_figure_and_the_stated_one_counts(
     assert "too few or too equal" in facts["meters"]["rapl"]
 
 
-def test_a_meter_that_falls_silent_says_why_and_its_gap_is_no_window(monkeypatch):
-    board = Board(monkeypatch)
+def test_a_meter_that_falls_silent_says_why_and_its_gap_is_no_window(board):
     monitor = EnergyMonitor(EnergySettings(), [board])
     board.work(monitor, *(0.1, 0.9) * 10)
     board.broken = "no battery is discharging"
