@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from edge_agent.api.explanation import explain_answer
 from edge_agent.api.service import AnswerService, find_label_name, is_answer_id, make_answer_json, parse_truth
 from edge_agent.core.records import EventRecord
 from wire.http.guards import read_body
@@ -99,6 +98,8 @@ class AnswerRoutes:
             raise _unknown_answer(request)
         for record in facts.get("records", []):
             record["label_name"] = find_label_name(record["prediction"]["label"], self._service.manifest)
+        from edge_agent.api.explanation import explain_answer  # noqa: PLC0415 - seldom asked for
+
         facts["words"] = [{"about": line.about, "text": line.text} for line in explain_answer(facts)]
         return _json_response(facts)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from aiohttp import web
 
 from edge_agent.api.answers import HEARTBEAT_S, AnswerRoutes
+from edge_agent.api.description import OpenApiRoutes
 from edge_agent.api.health import HealthRoutes
 from edge_agent.api.oip import OipRoutes
-from edge_agent.api.openapi import OpenApiRoutes
 from edge_agent.api.policy import PolicyRoutes
 from edge_agent.api.service import AnswerService, InferLimits
 from edge_agent.console.pages import PAGE_ROUTES, page_table

@@ -1,4 +1,4 @@
-"""HTTP route of the agent's own description: `/openapi.json`, an OpenAPI 3.1 document of every route it serves.
+"""The agent's own description, an OpenAPI 3.1 document of every route it serves. Pure.
 
 Rule: the document is made when it is asked for, since what feedback may say is a matter of the model that answers now.
 """
@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from edge_agent.api.answers import DEFAULT_LISTED, MAX_LISTED
-from edge_agent.api.service import AnswerService
 from models.bundle.manifest import Manifest, ModelKind
 from wire.http.openapi import (
     INFER_REPLY,
@@ -106,24 +104,10 @@ _AFTER: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "defaul
 _SUBJECT: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "Keyed hash of a data subject"}
 
 
-class OpenApiRoutes:
-    """Route `/openapi.json`. `version`: of the server; `protected`: it asks for a token, but for `/healthz`."""
-
-    def __init__(self, service: AnswerService, version: str, *, protected: bool) -> None:
-        self._service = service
-        self._version = version
-        self._protected = protected
-
-    def route_table(self) -> list[web.RouteDef]:
-        """The route with its handler, for `web.Application.add_routes`."""
-        return [web.get("/openapi.json", self.get_document)]
-
-    async def get_document(self, _: web.Request) -> web.Response:
-        """`GET /openapi.json`: what this agent takes and gives."""
-        token = TokenNeed.ALWAYS if self._protected else TokenNeed.NEVER
-        operations = list_operations(self._service.manifest, token)
-        document = build_openapi("Skerry agent", self._version, TAGS, operations, {})
-        return web.Response(body=msgspec.json.encode(document), content_type="application/json")
+def encode_document(manifest: Manifest | None, version: str, *, protected: bool) -> bytes:
+    """Encode the document as JSON. `version`: of the server; `protected`: it asks for a token, but for `/healthz`."""
+    operations = list_operations(manifest, TokenNeed.ALWAYS if protected else TokenNeed.NEVER)
+    return msgspec.json.encode(build_openapi("Skerry agent", version, TAGS, operations, {}))
 
 
 def list_operations(manifest: Manifest | None, token: TokenNeed) -> list[ApiOperation]:

@@ -6,17 +6,19 @@ Rule: an output that fails for a reason nobody thought of is logged and started 
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from edge_agent.api.service import AnswerService
 from edge_agent.outputs.announced import AnnouncedTopics, Announcement
-from edge_agent.outputs.delivery import OutputDelivery, OutputGate, OutputTarget
-from edge_agent.outputs.files import FolderOutput, LinesOutput
-from edge_agent.outputs.home_assistant import make_id
 from edge_agent.outputs.settings import OutputKind, OutputSection
 from edge_agent.system.site_broker import validate_broker
 from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog, describe_error, safe_name
+
+if TYPE_CHECKING:
+    from edge_agent.outputs.delivery import OutputDelivery, OutputGate, OutputTarget
 
 _RESTART_PAUSE_S = 5.0
 AWAY_ALARM = "output_away"
@@ -27,7 +29,7 @@ class OutputOwner(NamedTuple):
     """The agent that outputs belong to: what it answers, what it lets leave, its name, our version, its folder."""
 
     service: AnswerService
-    gate: OutputGate
+    gate: "OutputGate"
     device: str
     software: str
     state: Path
@@ -56,9 +58,10 @@ class Outputs:
             for name in self._deliveries:
                 tasks.create_task(self._run_output(name), name=f"output {name}")
             for orphan in tuple(self._list_orphans()):
-                client_id = f"skerry-{make_id(self._owner.device)}-{orphan.output}"
-                from edge_agent.outputs.mqtt import remove_announced  # noqa: PLC0415 - only where one is needed
+                from edge_agent.outputs.home_assistant import make_id  # noqa: PLC0415 - only where one is needed
+                from edge_agent.outputs.mqtt import remove_announced  # noqa: PLC0415
 
+                client_id = f"skerry-{make_id(self._owner.device)}-{orphan.output}"
                 tasks.create_task(
                     remove_announced(orphan, self._announced, client_id), name=f"output {orphan.output} removal"
                 )
@@ -71,12 +74,16 @@ class Outputs:
                 self._log.error("output_defect", output=safe_name(name), error=describe_error(error))
             await asyncio.sleep(_RESTART_PAUSE_S)
 
-    def _make_delivery(self, section: OutputSection) -> OutputDelivery:
+    def _make_delivery(self, section: OutputSection) -> "OutputDelivery":
+        from edge_agent.outputs.delivery import OutputDelivery  # noqa: PLC0415 - only where an output is configured
+
         owner = self._owner
         target = self._make_target(section)
         return OutputDelivery(section, owner.service, owner.gate, target, owner.state, log=self._log)
 
-    def _make_target(self, section: OutputSection) -> OutputTarget:
+    def _make_target(self, section: OutputSection) -> "OutputTarget":
+        from edge_agent.outputs.files import FolderOutput, LinesOutput  # noqa: PLC0415
+
         if section.kind is OutputKind.FOLDER:
             return FolderOutput(section)
         if section.kind is OutputKind.LINES:
@@ -99,7 +106,7 @@ class Outputs:
                 continue
             try:
                 validate_broker(announcement.broker, announcement.output, airgap=self._owner.airgap)
-            except (ExitError, ValueError):
+            except (ExitError, ValueError, msgspec.ValidationError):
                 continue
             yield announcement
 

@@ -25,12 +25,13 @@ from models.bundle.bit_packing import (
     find_packing,
     smallest_codec,
 )
-from models.runtime import codec_ans, codec_steps
+from models.runtime import codec_ans
 from models.runtime.codec_ans import build_ans_tables
 from wire.protocol.messages import FieldSpec, Tensor, TensorDType
 
 if TYPE_CHECKING:
     from models.bundle.manifest import Manifest
+    from models.runtime.codec_steps import StepTable
 
 __all__ = [
     "ANS",
@@ -250,21 +251,25 @@ def _table_coder(spec: FieldSpec, table: codec_ans.AnsTable) -> _FeatureCoder:
 
 
 def _step_coders(features: Sequence[FieldSpec], data: bytes) -> list[_FeatureCoder]:
-    tables = codec_steps.read_step_tables(data)
+    from models.runtime.codec_steps import read_step_tables  # noqa: PLC0415 - few bundles have this codec
+
+    tables = read_step_tables(data)
     if len(tables) != len(features):
         raise CodecError(f"{len(tables)} tables for {len(features)} features")
     return [_step_coder(spec, table) for spec, table in zip(features, tables, strict=True)]
 
 
-def _step_coder(spec: FieldSpec, table: codec_steps.StepTable) -> _FeatureCoder:
+def _step_coder(spec: FieldSpec, table: "StepTable") -> _FeatureCoder:
+    from models.runtime.codec_steps import decode_steps, encode_steps  # noqa: PLC0415
+
     settings = table.settings
     if table.positions != math.prod(spec.shape) or spec.high > settings.levels - 1:
         raise CodecError(f"{spec.name}: the table is for {table.positions} codes of {settings.levels} levels")
 
     def pack(codes: Codes) -> bytes:
-        return codec_steps.encode_steps(codes, table)
+        return encode_steps(codes, table)
 
     def unpack(payload: bytes) -> Codes:
-        return codec_steps.decode_steps(payload, table)
+        return decode_steps(payload, table)
 
     return _FeatureCoder(spec, settings.levels, settings.payload_bytes, pack, unpack)
