@@ -41,10 +41,10 @@ setup-demo:
 demo: setup-demo ## set up what is missing, then watch a small fleet do the job (ARGS='--json FILE', '--keep', '--open')
 	@.venv/bin/skerry demo $(ARGS)
 
-test: setup ## set up what is missing, then run the tests that need no broker (ARGS='-k name')
+test: setup ## set up what is missing, then run the quick tests, which need no broker (ARGS='-k name')
 	@$(python) -m pytest --ignore=tests/live -m 'not heavy and not further and not postgres' -n auto --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
-heavy: setup ## the tests that take many seconds each: whole runs of the forge, property tests with all their examples
+heavy: setup ## what `make test` leaves out: long tests, further cases, property tests with all their examples
 	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'heavy or further or hypothesis or examples' --timeout=900 -n auto --dist loadscope $(ARGS)
 	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy --timeout=900 $(ARGS)
 

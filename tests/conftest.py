@@ -10,13 +10,14 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.examples import count_examples
+from tests.examples import SetTimes, count_examples
 
 if TYPE_CHECKING:
     from simulations.postgres import PostgresServer
@@ -53,6 +54,17 @@ def postgres() -> Iterator["PostgresServer"]:
         pytest.skip("PostgreSQL is not installed: ./setup.sh dev installs it")
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture
+def set_times(monkeypatch: pytest.MonkeyPatch) -> SetTimes:
+    """Shorter times for a test, so that it waits for what it is about: `set_times(webhooks, LOOK_S=0.02)`."""
+
+    def set_numbers(module: ModuleType, **numbers: float) -> None:
+        for name, number in numbers.items():
+            monkeypatch.setattr(module, name, number)
+
+    return set_numbers
 
 
 @pytest.fixture

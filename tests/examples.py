@@ -6,11 +6,12 @@ A property test tries a quarter of its full count, unless `SKERRY_EXAMPLES` says
 """
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+SetTimes = Callable[..., None]  # the fixture `set_times`: a module, and numbers of it by their names
 SHARE = 4
 WANTED = os.environ.get("SKERRY_EXAMPLES", "")
 

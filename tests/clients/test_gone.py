@@ -19,8 +19,8 @@ from wire.http.access import ServerAccess
 
 
 @pytest.fixture(autouse=True)
-def quick_retries(monkeypatch):
-    monkeypatch.setattr(commands, "FIRST_PAUSE_S", 0.01)
+def quick_retries(set_times):
+    set_times(commands, FIRST_PAUSE_S=0.01)
 
 
 @pytest.fixture(params=mark_further(KINDS, ["blocking"]))

@@ -13,6 +13,7 @@ from simulations.postgres import PostgresServer
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
 from tests.cloud_hub.doubles.fleet import Holder, Hub
+from tests.examples import SetTimes
 
 
 @pytest.fixture
@@ -45,16 +46,16 @@ def begun_hub(begun: Path, tmp_path: Path) -> Hub:
 @pytest.fixture(scope="session", autouse=True)
 def quick_hubs() -> Iterator[None]:
     """Hubs look around every tenth of a second, and one that stops waits but an instant for requests to refuse."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hub, "QUIET_S", 0.02)
-        patch.setattr(hub, "WAKE_S", 0.1)
-        yield
+    before = hub.QUIET_S, hub.WAKE_S
+    hub.QUIET_S, hub.WAKE_S = 0.02, 0.1
+    yield
+    hub.QUIET_S, hub.WAKE_S = before
 
 
 @pytest.fixture
-def quick_rechecks(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_rechecks(set_times: SetTimes) -> None:
     """An engine that failed is asked again after an instant."""
-    monkeypatch.setattr(scheduler, "RECHECK_BASE_S", 0.02)
+    set_times(scheduler, RECHECK_BASE_S=0.02)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

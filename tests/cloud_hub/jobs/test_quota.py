@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_hub.engine.base import EchoEngine
+from cloud_hub.jobs import quota
 from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.jobs.quota import OpenJobs, needs_count, recount, refuse_jobs, take_jobs
 from cloud_hub.registry.access import Scope
@@ -88,10 +89,8 @@ async def site(tmp_path, urls):
 LINE = "5 jobs are open, as many as a tenant may have: ask again when some have ended"
 
 
-async def test_a_tenant_with_too_many_open_jobs_is_refused_with_a_time_and_another_one_is_not(
-    site: JobSite, monkeypatch
-):
-    monkeypatch.setattr("cloud_hub.jobs.quota.COUNT_S", 0.05)
+async def test_a_tenant_with_too_many_open_jobs_is_refused_with_a_time_and_another_one_is_not(site: JobSite, set_times):
+    set_times(quota, COUNT_S=0.05)
     key = {"Idempotency-Key": "order-1"}
     status, first = await site.ask("POST", "/v1/jobs", json=job_body(), headers=key)
     assert status == 202

@@ -24,9 +24,8 @@ INWARDS = JobSettings(webhooks_inwards=True)
 
 
 @pytest.fixture(autouse=True)
-def quick_posts(monkeypatch):
-    monkeypatch.setattr(webhooks, "RETRY_BASE_S", 0.02)
-    monkeypatch.setattr(webhooks, "LOOK_S", 0.02)
+def quick_posts(set_times):
+    set_times(webhooks, RETRY_BASE_S=0.02, LOOK_S=0.02)
 
 
 class Owner:

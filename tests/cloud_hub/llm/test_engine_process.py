@@ -19,6 +19,7 @@ from cloud_hub.llm.settings import LlmSettings
 from simulations.processes import list_children
 from tests import ROOT
 from tests.cloud_hub.doubles.language_site import QUICK
+from tests.examples import SetTimes
 from wire.process.logging import JsonLog
 
 ECHO = (sys.executable, "-m", "cloud_hub.llm.echo", "--port", "{port}")
@@ -35,11 +36,10 @@ time.sleep(600)
 
 
 @pytest.fixture(autouse=True)
-def packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def packages(monkeypatch: pytest.MonkeyPatch, set_times: SetTimes) -> None:
     """The engine is started in the working directory, and is a module of this project. Its times are short."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(engine_process, "GRACE_S", 0.3)
-    monkeypatch.setattr(engine_process, "FIRST_WAIT_S", 0.05)
+    set_times(engine_process, GRACE_S=0.3, FIRST_WAIT_S=0.05)
 
 
 async def until(look: Callable[[], bool]) -> None:

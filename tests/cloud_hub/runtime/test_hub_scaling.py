@@ -18,6 +18,7 @@ from cloud_hub.serving.bundles import MemoryCatalog
 from policies.serving.scaling import ScalingRules
 from tests.cloud_hub.doubles.devices import CARD
 from tests.cloud_hub.doubles.site import Site
+from tests.examples import SetTimes
 from wire.process.logging import JsonLog
 
 RULES = ScalingRules(
@@ -27,11 +28,10 @@ ONE = np.zeros((1, 10), np.float32)
 
 
 @pytest.fixture(autouse=True)
-def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_looks(set_times: SetTimes) -> None:
     """A hub that looks at its load and tries again after an instant."""
-    monkeypatch.setattr(hub, "WAKE_S", 0.05)
-    monkeypatch.setattr(replica_scaling, "RATE_S", 0.5)
-    monkeypatch.setattr(replica_scaling, "_RETRY_BASE_S", 0.1)
+    set_times(hub, WAKE_S=0.05)
+    set_times(replica_scaling, RATE_S=0.5, _RETRY_BASE_S=0.1)
 
 
 class ThreadedEngine(EchoEngine):

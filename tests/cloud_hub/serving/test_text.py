@@ -20,9 +20,11 @@ from cloud_hub.llm.model import LlmRecord
 from cloud_hub.llm.questions import QuestionAsker
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
+from cloud_hub.serving import text
 from cloud_hub.serving.text import NO_LANGUAGE_MODELS, TextAsker, TextWorker, cut_text, find_label
 from models.bundle.bundle import Bundle
 from models.runtime.text import encode_text
+from tests.examples import SetTimes
 from tests.live.doubles.texts import make_bundle
 
 LLM = {"chat": 4}
@@ -125,9 +127,9 @@ async def test_what_an_engine_does_wrong_is_a_failure_and_not_an_answer(
 
 
 async def test_a_busy_engine_is_asked_again_until_it_answers(
-    bundle: Bundle, echo: EchoUpstream, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, echo: EchoUpstream, hub: Hub, set_times: SetTimes
 ) -> None:
-    monkeypatch.setattr("cloud_hub.serving.text.MAX_PAUSE_S", 0.02)
+    set_times(text, MAX_PAUSE_S=0.02)
     echo.fault = EchoFault.BUSY
     asking = asyncio.create_task(ask(bundle, hub.asker, "pump leaks"))
     while not any(b"messages" in body for body in echo.bodies):

@@ -19,6 +19,7 @@ from cloud_hub.security.authority import Authority, utc_now
 from edge_agent.doctor import machine, network
 from edge_agent.identity.identity import load_identity
 from tests.edge_agent.doubles.device import write_device
+from tests.examples import SetTimes
 from tests.in_process import skerry
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode
@@ -132,8 +133,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(network, "_ALERT_S", 0.02)  # no broker here refuses a certificate
+def world(tmp_path: Path, set_times: SetTimes) -> Iterator[World]:
+    set_times(network, _ALERT_S=0.02)  # no broker here refuses a certificate
     made = World(tmp_path)
     yield made
     made.close()

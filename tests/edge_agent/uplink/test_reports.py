@@ -15,6 +15,7 @@ from policies.language.document import parse_policy
 from policies.model.policy import Policy
 from tests.edge_agent.doubles.hub_double import DEFAULTS, DEVICE, HUB_TIME_MS, POLICY, AgentRig, HubDouble, until
 from tests.edge_agent.stories.test_enforcement import DP, order
+from tests.examples import SetTimes
 from wire.protocol.messages import DenyAllNotice
 from wire.protocol.rollout import (
     Assignment,
@@ -163,8 +164,8 @@ async def test_a_report_with_sums_stands_in_the_ledger_under_the_policy_that_let
 
 
 @pytest.mark.further
-async def test_a_report_outlives_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(database, "RETRY_S", 0.05)
+async def test_a_report_outlives_a_disk_that_takes_nothing(tmp_path: Path, set_times: SetTimes):
+    set_times(database, RETRY_S=0.05)
     hub = HubDouble()
     async with AgentRig(tmp_path, ruled(), hub) as rig:
         blocker = sqlite3.connect(tmp_path / "agent.db", isolation_level=None)

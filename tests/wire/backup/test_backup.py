@@ -259,10 +259,7 @@ def test_a_file_that_is_no_archive_is_refused_in_one_line(tmp_path: Path) -> Non
         assert "\n" not in str(stopped.value)
 
 
-def test_a_passphrase_opens_what_it_sealed_and_no_other_does(
-    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("wire.backup.sealing._SCRYPT_N", 1 << 10)
+def test_a_passphrase_opens_what_it_sealed_and_no_other_does(tmp_path: Path, state: Path) -> None:
     (tmp_path / "right").write_text(f"{PASSPHRASE}\n")
     (tmp_path / "wrong").write_text("battery staple\n")
     write_backup(tmp_path / "one.backup", plan(state), choose_seal(tmp_path / "right", None), NOW_MS)

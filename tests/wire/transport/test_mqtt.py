@@ -12,6 +12,7 @@ import mqtt5
 import pytest
 
 from cloud_hub.security.authority import Authority, utc_now
+from tests.examples import SetTimes
 from wire.errors import LocalError
 from wire.transport import mqtt
 from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError
@@ -144,9 +145,9 @@ class Peer:
 
 
 @pytest.fixture(autouse=True)
-def quick_goodbye(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_goodbye(set_times: SetTimes) -> None:
     """The peer never closes the connection itself."""
-    monkeypatch.setattr(mqtt, "_GOODBYE_S", 0.05)
+    set_times(mqtt, _GOODBYE_S=0.05)
 
 
 @asynccontextmanager
