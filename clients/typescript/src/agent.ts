@@ -938,6 +938,7 @@ export interface operations {
                             timings?: {
                                 [key: string]: number;
                             };
+                            energy_j?: number;
                             at_ms: number;
                             /** @description Number of the event of this record */
                             event: number;
