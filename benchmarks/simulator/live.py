@@ -109,7 +109,8 @@ def _describe_outcome(outcome: Outcome) -> Iterator[str]:
     yield f"answers of the hub: p50 {p50_s:.3f} s, p99 {p99_s:.3f} s"
     shares = ", ".join(f"{name} {share:.0f} %" for name, share in spent.items())
     yield f"of a core: {shares}; together {sum(spent.values()):.0f} %; agents in {outcome.wall.processes} processes"
-    yield f"a sample: {spent['agents'] * 1e4 * seconds / max(1, outcome.samples):.0f} us of the agents' processes"
+    each_us = spent["agents"] * 1e4 * seconds / max(1, outcome.samples)
+    yield f"{each_us:.0f} us of the agents' processes for each sample, their idling in it"
     yield "MB: " + ", ".join(f"{name} {size}" for name, size in held.items())
     yield f"{outcome.wall.seconds - outcome.until_s:.0f} s to enrol and connect"
 
