@@ -8,6 +8,7 @@ fitted to a sixth that is three times as long.
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections import Counter
@@ -20,6 +21,8 @@ from msgspec.structs import replace
 
 from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure
+from simulations.live.hosts import check_descriptors, choose_processes
+from simulations.live.limits import raise_descriptor_limit
 from simulations.live.run import LiveRunConfig, run_live_scenario
 from simulations.regions.run import run_scenario
 from simulations.report.outcome import Bins, Outcome, RunProgress, bin_upper_s
@@ -47,6 +50,9 @@ class HeldRuns(NamedTuple):
 
 async def measure_held(folder: Path, _bundle: Path, tried: HeldRuns = HeldRuns()) -> list[Figure]:  # noqa: B008
     """The most agents that were held for as long as asked."""
+    for count in tried.agents:  # at once, not after the first has run
+        processes = choose_processes(count, tried.processes, os.cpu_count() or 1)
+        check_descriptors(count, processes, raise_descriptor_limit())
     seconds, best, terms = tried.seconds, 0, list[str]()
     for count in tried.agents:
         wish = LiveRunConfig(folder / str(count), PULSE_S, processes=tried.processes)
