@@ -5,7 +5,7 @@ model's features, for its tail to judge: head and tail of one new version cannot
 """
 
 import asyncio
-import secrets
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -32,7 +32,8 @@ from policies.model.reasons import Denied
 from wire.protocol.messages import ModelRef, Prediction
 
 _AUDIT_ERRORS = (SampleError, RunnerError)  # raised by the committed model on a sample that another answers: no audit
-_RANDOM = secrets.SystemRandom()  # nobody may foresee which samples a randomised rule sends
+_ID_BYTES, _DRAW_BYTES = 12, 7
+_UNIT = 2.0**-53  # of the 53 bits that a float in [0, 1) has
 
 
 class InferenceDependencies(NamedTuple):
@@ -316,7 +317,13 @@ def draw_dice(hub_ms: int) -> RandomDraws:
     """The random numbers of one answer. `hub_ms`: hub time, milliseconds since 1970.
 
     The id is 8 digits of time, in seconds, and 24 random ones: ids of one minute stand on one page of agent.db's
-    indexes, where wholly random ones would each rewrite a page of their own.
+    indexes, where wholly random ones would each rewrite a page of their own. All comes from the system's secure source,
+    in one call: nobody may foresee which samples a randomised rule sends.
     """
-    id_ = f"{hub_ms // 1000 & 0xFFFFFFFF:08x}{secrets.token_hex(12)}"
-    return RandomDraws(id_, _RANDOM.random(), _RANDOM.random())
+    drawn = os.urandom(_ID_BYTES + 2 * _DRAW_BYTES)
+    audit, jitter = drawn[_ID_BYTES:-_DRAW_BYTES], drawn[-_DRAW_BYTES:]
+    return RandomDraws(
+        f"{hub_ms // 1000 & 0xFFFFFFFF:08x}{drawn[:_ID_BYTES].hex()}",
+        (int.from_bytes(audit, "big") >> 3) * _UNIT,
+        (int.from_bytes(jitter, "big") >> 3) * _UNIT,
+    )

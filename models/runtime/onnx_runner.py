@@ -6,6 +6,7 @@ the bundle was made for is not available, the CPU provider runs it, and `notes` 
 """
 
 import os
+from collections.abc import Callable
 from math import exp, isfinite, nan
 from typing import Any
 
@@ -62,6 +63,7 @@ class OnnxRunner:
         except CodecError as error:
             raise BundleError(f"{manifest.model}: {error}") from None
         self._session, self.notes = _create_session(bundle, threads, cpu_only=cpu_only)
+        self._run = _find_run(self._session)
         self._names = [feature.name for feature in manifest.features]
         self._feed_name = manifest.input.name
         self._model = manifest.model
@@ -88,11 +90,11 @@ class OnnxRunner:
 
     def close(self) -> None:
         """Free the session; the runner cannot be used afterwards."""
-        del self._session
+        del self._session, self._run
 
     def _run_session(self, batch: Sample) -> list[Sample]:
         try:
-            return self._session.run(self._outputs, {self._feed_name: batch})  # type: ignore[no-any-return]
+            return self._run(self._outputs, {self._feed_name: batch}, None)
         except ORT_ERRORS as error:
             raise RunnerError(f"{self._model}: {str(error).splitlines()[0]}"[:300]) from None
 
@@ -151,6 +153,17 @@ def _create_session(bundle: Bundle, threads: int, *, cpu_only: bool) -> tuple[or
         session = _load_session(bundle, threads, [CPU])
     running = session.get_providers()
     return session, tuple(f"{name} is not available here{failure}" for name in wished if name not in running)
+
+
+def _find_run(session: ort.InferenceSession) -> Callable[[list[str], dict[str, Sample], None], list[Sample]]:
+    """The function that runs a session: on the CPU alone that of the binding, without `InferenceSession.run` around it.
+
+    What that adds in each run is 2 to 3 microseconds: it looks for WebGPU and for inputs that are missing, which
+    `_check_graph` has tried, and knows other providers to fall back to.
+    """
+    binding = getattr(session, "_sess", None)
+    alone = binding is not None and session.get_providers() == [CPU]
+    return binding.run if alone else session.run  # type: ignore[no-any-return, union-attr]
 
 
 def _load_session(bundle: Bundle, threads: int, providers: list[str]) -> ort.InferenceSession:

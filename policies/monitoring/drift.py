@@ -87,15 +87,14 @@ def _update_detectors(logs: tuple[float, ...], deciles: tuple[float, ...], value
     middle = deciles[DECILES // 2]
     far, above, below, near = logs
     (far_not, far_so), (above_not, above_so), (below_not, below_so), (near_not, near_so) = _STEPS
+    far += far_so if value > deciles[-1] else far_not
+    above += above_so if value > middle else above_not
+    below += below_so if value < middle else below_not
+    near += near_so if value < deciles[0] else near_not
+    # bounds written out: every answer passes here, and eight calls of a function would cost as much as all the rest
     return (
-        _clamp_log(far + (far_so if value > deciles[-1] else far_not)),
-        _clamp_log(above + (above_so if value > middle else above_not)),
-        _clamp_log(below + (below_so if value < middle else below_not)),
-        _clamp_log(near + (near_so if value < deciles[0] else near_not)),
+        0.0 if far <= 0.0 else min(_MOST, far),
+        0.0 if above <= 0.0 else min(_MOST, above),
+        0.0 if below <= 0.0 else min(_MOST, below),
+        0.0 if near <= 0.0 else min(_MOST, near),
     )
-
-
-def _clamp_log(moved: float) -> float:
-    if moved <= 0.0:
-        return 0.0
-    return moved if moved < _MOST else _MOST  # noqa: FURB136 - a call of min costs as much as all the rest
