@@ -16,7 +16,7 @@ from policies.decisions import budget
 from policies.decisions.budget import SUBJECT_SEPARATOR, AccountCharge, BudgetSpend, MessageCost
 from policies.decisions.egress import QUALITY_FIELD, SIGNALS_FIELD, decide_output, find_highest_level, may_report
 from policies.decisions.leakage import LeakageCache, LeakageFinding
-from policies.decisions.permit import Permit, PermitPrice, decide_permit
+from policies.decisions.permit import Permit, PermitPrice, PermitScope, charge_permit, decide_scope
 from policies.model.context import DecisionContext
 from policies.model.policy import AccountUnit, Policy, Terms
 from policies.model.reasons import DecisionReason, Denied
@@ -118,7 +118,7 @@ class PermissionCache:
 
     __slots__ = (
         "_around", "_beside", "_calibrated", "_clearance", "_found", "_layers", "_level", "_padded_bytes", "_policy",
-        "day", "notice", "purse", "setup",
+        "_scopes", "day", "notice", "purse", "setup",
     )  # fmt: skip
 
     def __init__(self, policy: Policy | None, setup: CoreSetup) -> None:
@@ -130,6 +130,7 @@ class PermissionCache:
         self._policy = policy
         self._around = DecisionContext("")
         self._found: dict[str, ClassPermissions | Denied] = {}
+        self._scopes: dict[str, tuple[ClassPermissions, PermitScope | Denied]] = {}
         self.set_model(setup)
 
     @property
@@ -228,14 +229,23 @@ class PermissionCache:
 
     def _decide_permit(self, data_class: str, cost: MessageCost) -> Permit | Denied:
         """Evaluate permit rules, leakage and accounts for one question of this cost."""
-        ruled, setup = self.for_class(data_class), self.setup
+        ruled = self.for_class(data_class)
         if isinstance(ruled, Denied) or ruled.denied:
             return ruled if isinstance(ruled, Denied) else ruled.denied or _POLICY_ERROR
         price = PermitPrice(self.purse.spend, cost, self.day)
-        return decide_permit(
-            terms=ruled.terms, schema=setup.schema, hubs=setup.hubs, data_class=data_class, price=price,
-            cleared=ruled.cleared,
-        )  # fmt: skip
+        return charge_permit(ruled.terms, self._scope_for(data_class, ruled), price)
+
+    def _scope_for(self, data_class: str, ruled: ClassPermissions) -> PermitScope | Denied:
+        """Hubs and fields for a data class; decided once for each `ClassPermissions`, which end with any input."""
+        held = self._scopes.get(data_class)
+        if held is not None and held[0] is ruled:
+            return held[1]
+        if len(self._scopes) >= _MAX_CLASSES:
+            self._scopes.clear()
+        setup = self.setup
+        scope = decide_scope(ruled.terms, setup.schema, setup.hubs, data_class, ruled.cleared)
+        self._scopes[data_class] = (ruled, scope)
+        return scope
 
     def check_output(self, data_class: str, day: int) -> Denied | None:
         """Why an answer to a sample of this class may not be handed to another machine on `day`; None if it may."""

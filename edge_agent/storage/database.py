@@ -90,6 +90,7 @@ class Database:
         self.commits = 0
         self._queue: queue.SimpleQueue[tuple[WriteUnit, ...] | None] = queue.SimpleQueue()
         self._soon: list[WriteUnit] = []  # held back until the next unit or a timer
+        self._soon_timer: asyncio.TimerHandle | None = None
         self._in_hand: deque[WriteUnit] = deque()  # taken and not yet reported
         self._kept: deque[WriteUnit] = deque()  # `must`, waiting for the disk
         self._db: sqlite3.Connection | None = None
@@ -167,7 +168,7 @@ class Database:
         return future
 
     def _flush_soon(self) -> None:
-        asyncio.get_running_loop().call_later(SOON_S, self.flush)
+        self._soon_timer = asyncio.get_running_loop().call_later(SOON_S, self.flush)
 
     def flush(self) -> None:
         """Pass units that were held back to the writer now."""
@@ -177,6 +178,9 @@ class Database:
         # put as one group: the writer would wake for the first unit and commit it alone
         group = (*self._soon, *units)
         self._soon.clear()
+        if self._soon_timer is not None:  # else it would wake the event loop for nothing
+            self._soon_timer.cancel()
+            self._soon_timer = None
         if group:
             self._queue.put(group)
 

@@ -8,6 +8,7 @@ stands for them. The newest question's entry determines the number of the next q
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -60,7 +61,7 @@ class LedgerTail(NamedTuple):
 
 def append_item(db: sqlite3.Connection, item: LedgerItem) -> None:
     """Append one entry. Its time never goes back, whatever the clock says."""
-    _append_link(db, item, _store_form(db, item.form))
+    _append_link(db, item, _store_form(db, _encode_form(item.form)))
 
 
 def append_question(
@@ -68,13 +69,13 @@ def append_question(
 ) -> None:
     """Append the entry of a question that was sealed, or sealed again, which costs nothing more."""
     accounts = dict.fromkeys(charge.key.partition(SUBJECT_MARK)[0] for charge in charges)
-    form = make_form(row.egress, row.policy, row.hub, row.region, tuple(accounts))
+    form = _encode_question_form(row.egress, row.policy, row.hub, row.region, tuple(accounts))
     charge, releases = (row.charge, row.egress.releases) if kind is EntryKind.QUESTION else (0, 0)
     item = LedgerItem(
-        kind=kind, form=form, at_ms=at_ms, size=row.size, digest=row.digest, seq=row.seq, id=row.id, charge=charge,
+        kind=kind, form=_NO_FORM, at_ms=at_ms, size=row.size, digest=row.digest, seq=row.seq, id=row.id, charge=charge,
         releases=releases,
     )  # fmt: skip
-    append_item(db, item)
+    _append_link(db, item, _store_form(db, form))
 
 
 def append_resend(db: sqlite3.Connection, seq: int, at_ms: int) -> None:
@@ -120,13 +121,26 @@ def make_form(egress: EgressPlan, policy: str, hub: str, region: str, accounts: 
     )
 
 
-def _store_form(db: sqlite3.Connection, form: EntryForm) -> bytes:
+FormRow = tuple[bytes, str, str, str, str, str, str, str]  # the form's SHA-256 name, then the columns `_FORM`
+
+
+@lru_cache(maxsize=64)
+def _encode_question_form(egress: EgressPlan, policy: str, hub: str, region: str, accounts: tuple[str, ...]) -> FormRow:
+    """The row of a question's form. Kept, as all questions of one class under one policy have the same."""
+    return _encode_form(make_form(egress, policy, hub, region, accounts))
+
+
+def _encode_form(form: EntryForm) -> FormRow:
+    """The row of a form."""
+    fields, transforms = chain.encode_form_json(form.fields), chain.encode_form_json(form.transforms)
+    accounts = "+".join(form.accounts)
+    return chain.hash_form(form), fields, transforms, form.rule, form.policy, form.hub, form.region, accounts
+
+
+def _store_form(db: sqlite3.Connection, row: FormRow) -> bytes:
     """Store a form once and return its SHA-256 name, which entries refer to."""
-    name = chain.hash_form(form)
-    texts = (chain.encode_form_json(form.fields), chain.encode_form_json(form.transforms))
-    rest = (form.rule, form.policy, form.hub, form.region, "+".join(form.accounts))
-    db.execute(_INSERT_FORM, (name, *texts, *rest))
-    return name
+    db.execute(_INSERT_FORM, row)
+    return row[0]
 
 
 # Reading

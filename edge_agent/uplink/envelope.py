@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from edge_agent.identity.identity import HubKeys, Identity
 from wire.errors import Fault, LocalError, RemoteError
@@ -63,6 +64,7 @@ class Envelopes:
         self._order_binding = sealing.compute_order_binding(identity.signing.public_key().public_bytes_raw())
         self._shard = compute_shard(identity.device)
         self.hubs: dict[str, HubKeys] = {}
+        self._seals: dict[str, tuple[X25519PublicKey, bytes]] = {}  # by hub: the key to seal to, and its id
         self._voices: tuple[tuple[bytes, Ed25519PublicKey], ...] = ()
         self._turn = 0
         self.set_hubs(identity.hubs)
@@ -95,6 +97,7 @@ class Envelopes:
     def set_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
         """Replace the pinned hub keys; allowed at any time."""
         self.hubs = {hub.name: hub for hub in hubs}
+        self._seals = {hub.name: (hub.seal_to, hub.key_id) for hub in hubs}
         self._voices = tuple((sealing.compute_key_id(hub.signing_key), hub.signed_by) for hub in hubs)
 
     def frame_bytes(self, padded_bytes: int) -> int:
@@ -120,12 +123,12 @@ class Envelopes:
         at = self._envelopes_for(hub)
         if at is not self:
             return at.seal_question(epoch, seq, created_ms, hub, padded)
-        keys = self.hubs[hub]
+        key, key_id = self._seals[hub]
         header = FrameHeader(
-            shard=self._shard, device=self._id.device, epoch=epoch, seq=seq, created_ms=created_ms, key_id=keys.key_id
+            shard=self._shard, device=self._id.device, epoch=epoch, seq=seq, created_ms=created_ms, key_id=key_id
         )
-        frame = sealing.seal_frame(header, padded, to=keys.seal_to, by=self._id.signing, channel=TopicChannel.QUESTION)
-        return SealedQuestion(frame, padded, codec.hash_plaintext(padded), sealing.hash_frame(frame), keys.key_id)
+        frame = sealing.seal_frame(header, padded, to=key, by=self._id.signing, channel=TopicChannel.QUESTION)
+        return SealedQuestion(frame, padded, codec.hash_plaintext(padded), sealing.hash_frame(frame), key_id)
 
     def sign_note(self, note: UpNote, created_ms: int) -> bytes:
         """The signed frame of a note. An install report is sealed as well: it holds sums over samples."""

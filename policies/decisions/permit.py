@@ -50,7 +50,15 @@ class PermitPrice(msgspec.Struct, frozen=True, gc=False):
     day: int
 
 
-def decide_permit(  # noqa: PLR0911, PLR0917 - a refusal a line
+class PermitScope(msgspec.Struct, frozen=True):
+    """What a permit says whatever it costs: which hubs may be asked, the dearest of them, which fields may leave."""
+
+    targets: tuple[HubSite, ...]
+    dearest: int
+    egress: EgressPlan
+
+
+def decide_permit(  # noqa: PLR0917
     terms: Terms | Denied | None,
     schema: tuple[FieldSpec, ...],
     hubs: tuple[HubSite, ...],
@@ -63,12 +71,20 @@ def decide_permit(  # noqa: PLR0911, PLR0917 - a refusal a line
     The first denial is returned, in the order terms, hubs, fields, leakage, budget. Any failure is a denial. `schema`:
     the model's fields; `hubs`: those the device knows; `cleared`: result of `leakage.assess_leakage` for this model.
     """
+    if terms is None or isinstance(terms, Denied):
+        return terms or NO_POLICY
+    return charge_permit(terms, decide_scope(terms, schema, hubs, data_class, cleared), price)
+
+
+def decide_scope(
+    terms: Terms,
+    schema: tuple[FieldSpec, ...],
+    hubs: tuple[HubSite, ...],
+    data_class: str,
+    cleared: LeakageFinding,
+) -> PermitScope | Denied:
+    """The part of a permit that is the same for every question while these hold; arguments as of `decide_permit`."""
     try:
-        if terms is None or isinstance(terms, Denied):
-            return terms or NO_POLICY
-        denied = expired_or_denied(terms, price.day)
-        if denied:
-            return denied
         allowed = routing.filter_hubs(terms, hubs)
         if isinstance(allowed, Denied):
             return allowed
@@ -76,16 +92,33 @@ def decide_permit(  # noqa: PLR0911, PLR0917 - a refusal a line
         if isinstance(out, Denied):
             return out
         leaks = leakage.decide_leakage(terms, cleared)
-        if leaks:
-            return leaks
-        dearest = max(hub.price for hub in allowed.targets)
-        cost = msgspec.structs.replace(price.cost, price=dearest, releases=out.releases)
+        return leaks or PermitScope(allowed.targets, max(hub.price for hub in allowed.targets), out)
+    except EVALUATION_ERRORS as error:
+        return _deny_failed(error)
+
+
+def charge_permit(terms: Terms, scope: PermitScope | Denied, price: PermitPrice) -> Permit | Denied:
+    """The permit for one question of this price, in a scope that `decide_scope` found for the same terms.
+
+    Denied for terms that are not in force, then as the scope is, then by the budget.
+    """
+    try:
+        denied = expired_or_denied(terms, price.day)
+        if denied:
+            return denied
+        if isinstance(scope, Denied):
+            return scope
+        cost = msgspec.structs.replace(price.cost, price=scope.dearest, releases=scope.egress.releases)
         charged = budget.charge_accounts(terms, price.spend, cost, price.day)
         if isinstance(charged, Denied):
             return charged
-        return Permit(terms.hash, allowed.targets, out, charged.spend, charged.charges, terms.key)
+        return Permit(terms.hash, scope.targets, scope.egress, charged.spend, charged.charges, terms.key)
     except EVALUATION_ERRORS as error:
-        return Denied(DecisionReason.DENIED_POLICY_ERROR, f"judge: {type(error).__name__}")
+        return _deny_failed(error)
+
+
+def _deny_failed(error: Exception) -> Denied:
+    return Denied(DecisionReason.DENIED_POLICY_ERROR, f"judge: {type(error).__name__}")
 
 
 def expired_or_denied(terms: Terms | None, day: int) -> Denied | None:

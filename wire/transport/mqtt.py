@@ -239,7 +239,8 @@ class MqttTransport:
             # A broker sends each message as a TLS record, and a read takes one: all that lie there are one round.
             if self._over.done() or self._paused or (not self._reads_pieces and len(data) < _READ_BYTES):
                 break
-        self._flush_soon()
+        if self._session.has_data:
+            self._flush_soon()
 
     def _end_with(self, why: str) -> None:
         """The peer is gone. In TLS 1.3 the alert about our certificate comes after our side of the handshake."""

@@ -122,6 +122,11 @@ class MqttSession:
             self._out.append(packets.write_disconnect(code))
             self._ended = True
 
+    @property
+    def has_data(self) -> bool:
+        """Whether there is something to be sent now."""
+        return bool(self._out)
+
     def data_to_send(self, now: float) -> bytes:
         """Everything to be sent now; empty if there is nothing."""
         if not self._out:
