@@ -113,6 +113,8 @@ def _format_cost(costs: list[AgentCost]) -> str:
 
 # In the agent's process
 
+_SAMPLES = [np.ascontiguousarray(x) for x in load_heldout()[0]]
+
 
 async def run_agent(state: Path, bundle: Path, port: int, word: str) -> str:
     """Run an agent, ask, and return what it cost as JSON, or its profile."""
@@ -143,9 +145,8 @@ async def _measure(agent: Agent, times: int, pause_s: float) -> AgentCost:
 
 
 async def _ask(agent: Agent, times: int, pause_s: float) -> None:
-    samples = load_heldout()[0]
     for number in range(times):
-        answer = await agent.infer(Sample(np.ascontiguousarray(samples[number % len(samples)]), "open"))
+        answer = await agent.infer(Sample(_SAMPLES[number % len(_SAMPLES)], "open"))
         if answer.source is not AnswerSource.HUB:
             raise RuntimeError(f"asked the hub, got {answer.source}: {answer.why}")
         if pause_s:
