@@ -49,7 +49,7 @@ class InferenceDependencies(NamedTuple):
     inline_infer_s: float
 
 
-class ModelOutputs(NamedTuple):
+class ModelOutputs(msgspec.Struct, frozen=True, gc=False):
     """The models' outputs for one sample.
 
     `began`, `done`: seconds of the performance counter; `dice`: its random draws. `committed`: the committed model's
@@ -189,13 +189,14 @@ class InferenceService:
     # Statistics for trials and thresholds
 
     def _count_answer(self, sample: Sample, given: ModelOutputs, first: object) -> None:
-        ruled = self._parts.core.ruling.for_class(sample.data_class)
+        ruling = self._parts.core.ruling
+        ruled = ruling.for_class(sample.data_class)
         terms = ruled.terms if isinstance(ruled, ClassPermissions) else None
-        said = given.inference.prediction
-        asked_mj = self._parts.core.ruling.question_mj if isinstance(first, Store) else 0
-        self._parts.energy.count_answer(terms.rules if terms else (), given.done - given.began, asked_mj)
+        said, spent_s = given.inference.prediction, given.done - given.began
+        asked_mj = ruling.question_mj if isinstance(first, Store) else 0
+        self._parts.energy.count_answer(terms.rules if terms else (), spent_s, asked_mj)
         unsure = terms is not None and said.confidence < terms.threshold
-        self.trial.seen.add_answer(sample.data_class, said.confidence, given.done - given.began, unsure=unsure)
+        self.trial.seen.add_answer(sample.data_class, said.confidence, spent_s, unsure=unsure)
         if self.threshold is not None and isinstance(first, Store) and first.audit:
             self.threshold.on_audit_stored(first.seq, said)
         if self.trial.assignment is not None:

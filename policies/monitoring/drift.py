@@ -91,10 +91,10 @@ def _update_detectors(logs: tuple[float, ...], deciles: tuple[float, ...], value
     above += above_so if value > middle else above_not
     below += below_so if value < middle else below_not
     near += near_so if value < deciles[0] else near_not
-    # bounds written out: every answer passes here, and eight calls of a function would cost as much as all the rest
+    # bounds written out: every answer passes here, and calls of a function would cost as much as all the rest
     return (
-        0.0 if far <= 0.0 else min(_MOST, far),
-        0.0 if above <= 0.0 else min(_MOST, above),
-        0.0 if below <= 0.0 else min(_MOST, below),
-        0.0 if near <= 0.0 else min(_MOST, near),
+        0.0 if far <= 0.0 else far if far < _MOST else _MOST,  # noqa: FURB136
+        0.0 if above <= 0.0 else above if above < _MOST else _MOST,  # noqa: FURB136
+        0.0 if below <= 0.0 else below if below < _MOST else _MOST,  # noqa: FURB136
+        0.0 if near <= 0.0 else near if near < _MOST else _MOST,  # noqa: FURB136
     )
