@@ -22,7 +22,7 @@ import numpy as np
 
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import EDGE_FILE, BundleError, decode_manifest
-from models.runtime import codec_ans
+from models.runtime import codec_ans, codec_steps  # noqa: F401 - the steps: no file can be opened when a bundle has them
 from models.runtime.feature_codec import CodecError
 from models.runtime.golden import GoldenCheck, check_golden, golden_samples, pack_golden
 from models.runtime.onnx_runner import ORT_ERRORS, ManifestMismatchError, OnnxRunner

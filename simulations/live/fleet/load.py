@@ -39,7 +39,7 @@ class SamplePools(NamedTuple):
         arrays: dict[str, Any] = {}
         for name, pool in self._asdict().items():
             arrays |= {f"{name}_x": pool.x, f"{name}_labels": np.array(pool.labels)}
-        np.savez(file, **arrays)
+        np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
     def read(cls, file: Path) -> Self:

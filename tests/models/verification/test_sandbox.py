@@ -81,7 +81,6 @@ def grown(size, times=0):
 DRAWN = np.random.default_rng(4).integers(0, 16, (20, LABELS)).astype(np.uint8)
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("codec", "sound"),
     [
