@@ -51,7 +51,7 @@ def test_case_101_random_fault_schedules_break_no_law(schedules: int) -> None:
     assert found.ok, "\n".join(f"{each.seed}: {each.story}" for each in found.findings)
     assert (found.schedules, found.complete) == (schedules, True)
     assert found.accepted > 25 * schedules
-    assert len(found.struck) >= 15
+    assert len(found.struck) >= min(15, 2 * schedules)
 
 
 @pytest.mark.further
