@@ -234,8 +234,20 @@ class PendingQuestions:
                 question.armed = inf
                 yield question
 
+    def _is_stale(self, when: float, seq: int) -> bool:
+        """Whether an alarm belongs to nothing any more: its question has ended, or was armed anew."""
+        if seq == _CORE_ALARM:
+            return when != self._tick
+        question = self._rows.get(seq)
+        return question is None or question.armed != when
+
     def next_wake(self) -> float | None:
-        """The next alarm if it is earlier than the one returned last; None otherwise."""
+        """The next alarm if it is earlier than the one returned last; None otherwise.
+
+        Alarms of questions that have ended are dropped here: nobody has to wake for them.
+        """
+        while self._heap and self._is_stale(*self._heap[0]):
+            heappop(self._heap)
         if self._heap and self._heap[0][0] < self._wake:
             self._wake = self._heap[0][0]
             return self._wake

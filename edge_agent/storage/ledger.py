@@ -27,6 +27,10 @@ _INSERT = f"insert into entries({_LINK},hash) values(?,?,?,?,?,?,?,?,?,?,?)"
 _INSERT_FORM = f"insert or ignore into forms(form,{_FORM}) values(?,?,?,?,?,?,?,?)"
 
 
+_READ_HEAD_TIME = "select at_ms from heads order by entry desc limit 1"
+_READ_TAIL = (
+    f"select entry, max(at_ms, coalesce(({_READ_HEAD_TIME}), 0)), hash from entries order by entry desc limit 1"  # noqa: S608
+)
 _MAX_ENTRY = 2**62  # beyond every entry
 SUBJECT_MARK = "/s/"  # what follows it in an account's key names a subject, which the ledger must not hold
 
@@ -148,10 +152,11 @@ def _store_form(db: sqlite3.Connection, row: FormRow) -> bytes:
 
 def read_tail(db: sqlite3.Connection) -> LedgerTail:
     """The newest entry; its time is not before that of the newest signed head."""
-    row = db.execute("select entry, at_ms, hash from entries order by entry desc limit 1").fetchone()
-    last = LedgerTail(*row) if row else LedgerTail(0, 0, chain.genesis_hash(tables.read_epoch(db)))
-    head = db.execute("select at_ms from heads order by entry desc limit 1").fetchone()
-    return last if head is None else last._replace(at_ms=max(last.at_ms, head[0]))
+    row = db.execute(_READ_TAIL).fetchone()
+    if row is not None:
+        return LedgerTail(*row)
+    head = db.execute(_READ_HEAD_TIME).fetchone()
+    return LedgerTail(0, head[0] if head else 0, chain.genesis_hash(tables.read_epoch(db)))
 
 
 def read_next_seq(db: sqlite3.Connection) -> int:

@@ -5,7 +5,7 @@ Rule: a connection neither verifies what it receives nor guarantees delivery of 
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 from math import inf
 from typing import Protocol
@@ -74,6 +74,7 @@ class Connection:
             for channel in (TopicChannel.QUESTION, TopicChannel.ASK, TopicChannel.REPORT)
         }
         self._transport: Transport | None = None
+        self._deliveries: deque[asyncio.Future[DeliveryOutcome]] = deque()  # of this connection, not counted yet
         self._attempt = 0
         self._spread_s = 0.0
         self._at_once = False
@@ -125,7 +126,8 @@ class Connection:
             self._counts["post_link_lost"] += 1
             return False
         self._counts["sent_bytes"] += len(payload)
-        delivery.add_done_callback(self._on_delivery)
+        self._deliveries.append(delivery)
+        self._count_deliveries()
         return True
 
     def set_reconnect_spread(self, spread_s: float) -> None:
@@ -155,6 +157,7 @@ class Connection:
             listener.on_up(self.line)
             while True:
                 batch = await transport.receive()
+                self._count_deliveries()
                 self._attempt = 0  # not at the handshake: a broker that accepts and drops us must not be hammered
                 listener.on_batch([each for each in batch if each.topic == self._reply], self.line)
                 for order in [each.payload for each in batch if each.topic == self._hint]:
@@ -164,6 +167,8 @@ class Connection:
                 self._transport = None
                 listener.on_down(self.line)
             await transport.close()
+            self._count_deliveries()
+            self._deliveries.clear()
             self._sent_before += transport.sent_bytes
 
     def _next_pause_s(self) -> float:
@@ -174,9 +179,12 @@ class Connection:
         at_once, self._at_once = self._at_once, False
         return 0.0 if at_once else pause
 
-    def _on_delivery(self, future: "asyncio.Future[DeliveryOutcome]") -> None:
-        if not future.cancelled() and future.exception() is None:
-            self._counts[f"delivery_{future.result()}"] += 1
+    def _count_deliveries(self) -> None:
+        """Count what the broker has acknowledged; called now and then, as a callback each would wake the event loop."""
+        while self._deliveries and self._deliveries[0].done():
+            ended = self._deliveries.popleft()
+            if not ended.cancelled() and ended.exception() is None:
+                self._counts[f"delivery_{ended.result()}"] += 1
 
 
 class ConnectionPool:
