@@ -108,6 +108,15 @@ def test_the_first_wake_is_at_the_budget():
     assert only(ask(edge, now=10.0), WakeAt) == [WakeAt(12.0)]
 
 
+def test_no_alarm_of_an_ended_question_wakes_the_device():
+    edge = core(policy(mode="wait", budget_s=2.0))
+    accepted(edge, 1, 0.0)
+    for number in range(1, 4):
+        edge.on_verdict(number, VERDICT, number + 0.1)
+        accepted(edge, number + 1, number + 0.2)
+    assert only(edge.on_wake(3.3), WakeAt) == [WakeAt(5.2)]  # of the one that is open; the third's was at 4.2
+
+
 def test_a_repeated_verdict_does_nothing():
     edge = core()
     accepted(edge)

@@ -63,6 +63,32 @@ async def test_a_new_database_has_small_pages_and_a_former_one_keeps_its_own(tmp
         await database.close()
 
 
+class RingingDatabase(Database):
+    """Counts how often it was told to write what it held back."""
+
+    rang = 0
+
+    def flush(self) -> None:
+        self.rang += 1
+        super().flush()
+
+
+async def test_what_was_held_back_goes_with_the_next_unit_and_no_timer_stays(tmp_path: Path):
+    database = RingingDatabase(tmp_path / FILE)
+    await database.open()
+    try:
+        too: asyncio.Future[DatabaseTrouble | None] = asyncio.get_running_loop().create_future()
+        database.write((partial(tables.write_value, key="a", value=1),), too.set_result, soon=True)
+        assert await written(database, partial(tables.write_value, key="b", value=2)) is None
+        assert (too.done(), database.commits) == (True, 1)
+        alone: asyncio.Future[DatabaseTrouble | None] = asyncio.get_running_loop().create_future()
+        database.write((partial(tables.write_value, key="a", value=2),), alone.set_result, soon=True)
+        assert await asyncio.wait_for(alone, 5) is None
+        assert database.rang == 1  # of the second: the first one's timer was gone
+    finally:
+        await database.close()
+
+
 async def test_a_new_database_draws_an_epoch_and_keeps_it(tmp_path: Path):
     first = Database(tmp_path / FILE)
     epoch = (await first.open()).epoch
