@@ -50,10 +50,9 @@ async def raw(
 
     ended = asyncio.create_task(listen())
     spoken = asyncio.create_task(speak())
-    when = asyncio.FIRST_COMPLETED if first_line else asyncio.ALL_COMPLETED
-    _, waiting = await asyncio.wait({ended, spoken}, timeout=within_s, return_when=when)
+    _, waiting = await asyncio.wait({ended} if first_line else {ended, spoken}, timeout=within_s)
     took = float("inf") if ended in waiting else time.perf_counter() - began
-    for task in waiting:
+    for task in (ended, spoken):
         task.cancel()
     await asyncio.gather(ended, spoken, return_exceptions=True)
     writer.close()
