@@ -15,6 +15,9 @@ import json
 import pstats
 import sys
 import time
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -34,8 +37,8 @@ from models.runtime.onnx_runner import OnnxRunner
 from policies.language.document import parse_policy
 from wire.transport.mqtt import MqttTransport
 
-ROUNDS, TIMES, WARM = 3, 200, 50
-PACED, PAUSE_S = 60, 0.05
+ROUNDS, TIMES, WARM = 12, 50, 50
+PACED_ROUNDS, PACED, PAUSE_S = 3, 20, 0.05
 LIMIT_MS, LIMIT_KB = 1.5, 20.0
 _SHOWN = 45  # functions of a profile
 
@@ -54,59 +57,67 @@ class AgentCost(NamedTuple):
     commits: float
 
 
-class AgentRound(NamedTuple):
-    """Costs in one process, one question after the other and with pauses between them."""
-
-    busy: AgentCost
-    paced: AgentCost
-
-
 async def run_benchmark(
     folder: Path, bundle: Path, *, before: Path | None = None, profiled: bool = False
 ) -> list[Figure]:
-    """Median cost of `ROUNDS` agents, each of `TIMES` escalations; `before`: a source tree to compare with."""
-    trees = [each for each in (before, ROOT) if each]
-    rounds: dict[Path, list[AgentRound]] = {tree: [] for tree in trees}
-    async with BenchmarkRig(folder, bundle) as rig, rig.run_hub():
+    """Median cost of `ROUNDS` rounds of `TIMES` escalations; `before`: a source tree whose agent takes turns."""
+    trees = [ROOT, *([before] if before else [])]
+    async with BenchmarkRig(folder, bundle) as rig, rig.run_hub(), AsyncExitStack() as stack:
         await rig.enrol_devices(len(trees))
-        for _ in range(ROUNDS):
-            for at, tree in enumerate(trees):
-                rounds[tree].append(await _run_round(rig, folder / f"device-{at}", tree))
+        children = [await stack.enter_async_context(_start_child(rig, at, tree)) for at, tree in enumerate(trees)]
+        busy = await _take_turns(children, ROUNDS, f"{TIMES} 0")
+        paced = await _take_turns(children, PACED_ROUNDS, f"{PACED} {PAUSE_S}")
         if profiled:
-            print(await _run_child(rig, folder / "device-0", ROOT, "profile"), file=sys.stderr)
-    terms = tuple(term for tree in trees for term in _describe("" if tree is ROOT else "before: ", rounds[tree]))
-    cpu_ms = median(each.busy.cpu_s for each in rounds[ROOT]) * 1e3
-    size_kb = median(each.busy.file_bytes for each in rounds[ROOT]) / 1e3
+            print(await _order(children[0], "profile"), file=sys.stderr)
+    terms = tuple(
+        f"{whose}{how}: {_format_cost(costs[at])}"
+        for at, whose in enumerate(["", "before: "][: len(trees)])
+        for how, costs in (("one after the other", busy), (f"one every {PAUSE_S * 1e3:.0f} ms", paced))
+    )
+    if before:
+        ratios = sorted(now.cpu_s / was.cpu_s for now, was in zip(*busy, strict=True))
+        shown = ", ".join(format_number(each) for each in ratios)
+        terms += (f"processor time of before's, one after the other: {format_number(median(ratios))} ({shown})",)
     return [
-        Figure("agent's processor time for an escalation", cpu_ms, "ms", LIMIT_MS, terms=terms),
-        Figure("written to the agent's files for an escalation", size_kb, "KB", LIMIT_KB),
+        Figure("agent's processor time for an escalation", _median(busy[0], 0) * 1e3, "ms", LIMIT_MS, terms=terms),
+        Figure("written to the agent's files for an escalation", _median(busy[0], 2) / 1e3, "KB", LIMIT_KB),
     ]
 
 
-async def _run_round(rig: BenchmarkRig, state: Path, tree: Path) -> AgentRound:
-    return AgentRound(*(AgentCost(*each) for each in json.loads(await _run_child(rig, state, tree, "cost"))))
+@asynccontextmanager
+async def _start_child(rig: BenchmarkRig, number: int, tree: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A device's agent of a source tree, connected and warm."""
+    words = ("--child", str(rig.folder / f"device-{number}"), str(rig.bundle), str(rig.broker.port))
+    log = rig.folder / f"agent-{number}.log"
+    async with run_child("benchmarks.agent.escalation", *words, log=log, tree=tree, stdin=PIPE) as child:
+        await read_line(child)
+        yield child
 
 
-async def _run_child(rig: BenchmarkRig, state: Path, tree: Path, word: str) -> str:
-    words = (str(state), str(rig.bundle), str(rig.broker.port), word)
-    async with run_child(
-        "benchmarks.agent.escalation", "--child", *words, log=rig.folder / "agent.log", tree=tree
-    ) as child:
-        return str(json.loads(await read_line(child, 300)))
+async def _take_turns(children: list[asyncio.subprocess.Process], rounds: int, words: str) -> list[list[AgentCost]]:
+    """What each child told of each round; in every second round the last one begins."""
+    costs: list[list[AgentCost]] = [[] for _ in children]
+    for round_ in range(rounds):
+        pairs = list(zip(children, costs, strict=True))
+        for child, told in reversed(pairs) if round_ % 2 else pairs:
+            told.append(AgentCost(*json.loads(await _order(child, words))))
+    return costs
 
 
-def _describe(whose: str, rounds: list[AgentRound]) -> list[str]:
-    busy, paced = [each.busy for each in rounds], [each.paced for each in rounds]
-    cpu = ", ".join(format_number(each.cpu_s * US) for each in busy)
-    return [
-        f"{whose}one after the other: {_format_cost(busy)} (rounds: {cpu} us)",
-        f"{whose}one every {PAUSE_S * 1e3:.0f} ms: {_format_cost(paced)}",
-    ]
+async def _order(child: asyncio.subprocess.Process, words: str) -> str:
+    assert child.stdin is not None
+    child.stdin.write(f"{words}\n".encode())
+    return str(json.loads(await read_line(child, 300)))
+
+
+def _median(costs: list[AgentCost], at: int) -> float:
+    return median(each[at] for each in costs)
 
 
 def _format_cost(costs: list[AgentCost]) -> str:
-    cpu, loop, size, disk, writes, commits = (median(each[at] for each in costs) for at in range(6))
-    spent = f"{format_number(cpu * US)} us, of it the loop's thread {format_number(loop * US)}"
+    cpu, loop, size, disk, writes, commits = (_median(costs, at) for at in range(6))
+    least = format_number(min(each.cpu_s for each in costs) * US)
+    spent = f"{format_number(cpu * US)} us (least {least}), of it the loop's thread {format_number(loop * US)}"
     written = f"{format_number(size / 1e3)} KB in {format_number(writes)} writes and {format_number(commits)} commits"
     return f"{spent}; {written}, {format_number(disk / 1e3)} KB to the disk"
 
@@ -116,8 +127,8 @@ def _format_cost(costs: list[AgentCost]) -> str:
 _SAMPLES = [np.ascontiguousarray(x) for x in load_heldout()[0]]
 
 
-async def run_agent(state: Path, bundle: Path, port: int, word: str) -> str:
-    """Run an agent, ask, and return what it cost as JSON, or its profile."""
+async def run_agent(state: Path, bundle: Path, port: int) -> None:
+    """Run an agent; for each line of stdin ("TIMES PAUSE" or "profile") print what it cost, as JSON, until it ends."""
     identity = load_identity(state)
     policy = parse_policy(POLICY.format(mode="hub_first", threshold=0.9)).compile()
 
@@ -129,13 +140,16 @@ async def run_agent(state: Path, bundle: Path, port: int, word: str) -> str:
     while agent.status()["link"] != "up":
         await asyncio.sleep(0.05)
     await _ask(agent, WARM, 0.0)
-    if word == "profile":
-        told = await _profile(agent)
-    else:
-        told = json.dumps([await _measure(agent, TIMES, 0.0), await _measure(agent, PACED, PAUSE_S)])
+    print("ready", flush=True)
+    while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+        if line == "profile":
+            told = await _profile(agent)
+        else:
+            times, pause_s = line.split()
+            told = json.dumps(await _measure(agent, int(times), float(pause_s)))
+        print(json.dumps(told), flush=True)
     agent.stop()
     await running
-    return told
 
 
 async def _measure(agent: Agent, times: int, pause_s: float) -> AgentCost:
@@ -182,11 +196,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agent.escalation", description=__doc__)
     parser.add_argument("--profile", action="store_true", help="print the event loop's dearest functions too")
     parser.add_argument("--before", type=Path, help="another source tree with this file, whose agent takes turns")
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
-        state, bundle, port, word = asked.child
-        print(json.dumps(asyncio.run(run_agent(Path(state), Path(bundle), int(port), word))))
+        state, bundle, port = asked.child
+        asyncio.run(run_agent(Path(state), Path(bundle), int(port)))
         return 0
 
     async def benchmark(folder: Path, bundle: Path) -> list[Figure]:

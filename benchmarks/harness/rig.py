@@ -111,7 +111,7 @@ def hub_context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def run_child(
-    module: str, *words: str, log: Path, tree: Path = ROOT
+    module: str, *words: str, log: Path, tree: Path = ROOT, stdin: int = asyncio.subprocess.DEVNULL
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """`python -m module words` of a source tree, ended with the block; stdout is a pipe, stderr goes to `log`."""
     with log.open("ab") as errors:
@@ -119,7 +119,7 @@ async def run_child(
             *(sys.executable, "-m", module, *words),
             cwd=tree,
             env={name: value for name, value in os.environ.items() if not name.startswith("SKERRY_")},
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
         )
