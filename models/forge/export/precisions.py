@@ -3,8 +3,9 @@
 Rule: what follows the last layer that has weights (scaling, clipping and rounding to codes, softmax, quantiles) stays
 float32 in all of them: a second rounding there would move codes and coarsen confidences. What feeds nothing but the
 codes computes in float32 throughout: activations in eight bits would spoil a transform. Its weights are stored in eight
-bits where these are exact, else in sixteen. Equal graph and samples give equal bytes: names come from names, and the
-order of nodes and tensors from the names.
+bits where these are exact, else in sixteen. With `whole_codes` so does everything that feeds the codes, though other
+outputs need it too. Equal graph and samples give equal bytes: names come from names, and the order of nodes and tensors
+from the names.
 """
 
 import heapq
@@ -39,7 +40,9 @@ class PrecisionError(Exception):
     """A graph cannot be converted to the requested precision; one line says why."""
 
 
-def static_int8(model: onnx.ModelProto, samples: Values, activation: ActivationType) -> onnx.ModelProto:
+def static_int8(
+    model: onnx.ModelProto, samples: Values, activation: ActivationType, *, whole_codes: bool = False
+) -> onnx.ModelProto:
     """Static int8 in QDQ form: weights per channel, activations in the ranges that `samples` `[n, *shape]` show.
 
     Source: Jacob et al. 2018. Raises PrecisionError if no layer has weights.
@@ -50,7 +53,7 @@ def static_int8(model: onnx.ModelProto, samples: Values, activation: ActivationT
         ready, small = (str(Path(folder) / name) for name in ("ready", "small"))
         _prepare_graph(model, ready)
         graph = onnx.load(ready).graph
-        ending, own = closing_nodes(graph), code_nodes(graph)
+        ending, own = closing_nodes(graph), code_nodes(graph, shared=whole_codes)
         quantize_static(
             ready,
             small,
@@ -70,7 +73,7 @@ def static_int8(model: onnx.ModelProto, samples: Values, activation: ActivationT
     return sort_graph(strip_metadata(found))
 
 
-def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
+def dynamic_int8(model: onnx.ModelProto, *, whole_codes: bool = False) -> onnx.ModelProto:
     """Dynamic int8: products with weights in int8, the range of activations found anew for each sample.
 
     Convolutions stay float32. Raises PrecisionError where most weights are convolutions' or there is no such product.
@@ -81,7 +84,7 @@ def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder, _silence_quantiser():
         ready, small = (str(Path(folder) / name) for name in ("ready", "small"))
         _prepare_graph(model, ready, shapes=False)
-        own = code_nodes(onnx.load(ready).graph)
+        own = code_nodes(onnx.load(ready).graph, shared=whole_codes)
         quantize_dynamic(
             ready,
             small,
@@ -97,32 +100,31 @@ def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     return sort_graph(strip_metadata(found))
 
 
-def int8_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+def int8_weights(model: onnx.ModelProto, *, whole_codes: bool = False) -> onnx.ModelProto:
     """Int8 weights on disk with one scale per channel, each through a DequantizeLinear; arithmetic is float32.
 
     What feeds the codes alone is stored as in the other precisions.
 
     A session with `session.disable_quant_qdq` = 1 computes the products once, at load (ONNX Runtime's constant folding
     skips DequantizeLinear only without that option), and is as quick as the float32 graph. Raises PrecisionError if no
-    weight
-    is large enough.
+    weight is large enough.
     """
     found = onnx.ModelProto()
     found.CopyFrom(model)
     graph = found.graph
-    store_closely(graph, code_nodes(graph))
+    store_closely(graph, code_nodes(graph, shared=whole_codes))
     if not store_int8(graph):
         raise PrecisionError(f"no weight of {WORTH_ELEMENTS} numbers or more")
     return sort_graph(strip_metadata(found))
 
 
-def convert_float16(model: onnx.ModelProto) -> onnx.ModelProto:
+def convert_float16(model: onnx.ModelProto, *, whole_codes: bool = False) -> onnx.ModelProto:
     """Weights and arithmetic in float16, but for what makes codes alone; inputs and outputs keep their types."""
     from onnxruntime.transformers import float16 as runtime  # noqa: PLC0415  imports much, and few targets want it
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    own = code_nodes(model.graph)
+    own = code_nodes(model.graph, shared=whole_codes)
     with _silence_quantiser():
         found = runtime.convert_float_to_float16(
             copy, keep_io_types=True, node_block_list=sorted(closing_nodes(model.graph) | own)
@@ -145,13 +147,13 @@ def closing_nodes(graph: onnx.GraphProto) -> set[str]:
     return ending
 
 
-def code_nodes(graph: onnx.GraphProto) -> set[str]:
-    """Names of the nodes that feed the codes (the outputs of type UINT8) and no other output."""
+def code_nodes(graph: onnx.GraphProto, *, shared: bool = False) -> set[str]:
+    """Names of the nodes that feed the codes (the outputs of type UINT8) and, unless `shared`, no other output."""
     codes, others = (
         _find_makers(graph, [v.name for v in graph.output if (v.type.tensor_type.elem_type == _CODES) is wanted])
         for wanted in (True, False)
     )
-    return codes - others
+    return codes if shared else codes - others
 
 
 def _find_makers(graph: onnx.GraphProto, outputs: Sequence[str]) -> set[str]:

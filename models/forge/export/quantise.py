@@ -1,12 +1,13 @@
 """Choice of the edge graph's precision: each candidate is converted, scored and timed, and the smallest fit one ships.
 
 Rule: every reason to drop a candidate is measured. Never slower than float32, never more than the allowed loss of
-accuracy, then the smallest; whatever is not shipped is reported with its reason. Timings go to the report, not to the
-manifest: they differ from run to run.
+accuracy nor codes that tell the hub less, then the smallest; whatever is not shipped is reported with its reason.
+Timings go to the report, not to the manifest: they differ from run to run.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -24,6 +25,7 @@ __all__ = [
     "DroppedCandidate",
     "PrecisionCandidate",
     "PrecisionChoice",
+    "ScoreFunction",
     "build_candidates",
     "choose_precision",
     "measure_p50_us",
@@ -33,6 +35,7 @@ __all__ = [
 Values = npt.NDArray[Any]
 ScoreFunction = Callable[[bytes], float]
 MAX_LOSS = 0.005  # half a point
+MAX_CODE_LOSS = 0.05  # of what lossless features gain: the hub's half learns to read what is a little worse
 NOISE = 0.03  # of a median ratio: two equal graphs, timed in turns on a busy machine, stay within this
 _ALIKE_SHARE, _ALIKE_BYTES = 1.15, 16 << 10  # sizes within this count as equal: the quicker one ships
 _QUICKER = 0.9
@@ -85,16 +88,23 @@ class PrecisionChoice(NamedTuple):
     candidates: tuple[PrecisionCandidate, ...]
 
 
-def build_candidates(model: onnx.ModelProto, samples: Values, profile: TargetProfile) -> tuple[PrecisionCandidate, ...]:
+def build_candidates(
+    model: onnx.ModelProto, samples: Values, profile: TargetProfile, kept: ScoreFunction | None = None
+) -> tuple[PrecisionCandidate, ...]:
     """Convert and time the graph in every precision of the profile, float32 first.
 
-    `samples` `[n, *shape]` show the range of every activation. Speed and memory are measured if the profile's provider
-    is
+    `samples` `[n, *shape]` show the range of every activation. `kept(graph)`: share of the gain that the hub keeps by
+    the graph's codes; a candidate that keeps `MAX_CODE_LOSS` less than float32 is made again with all that feeds the
+    codes in float32, and cannot ship if that does not help. Speed and memory are measured if the profile's provider is
     on this machine. Raises ForgeError if float32 does not run.
     """
     made = [_build_candidate(precision, model, samples, profile) for precision in profile.precisions]
     if made[0].fault:
         raise ForgeError(f"the edge graph cannot ship: {made[0].fault}")
+    if kept is not None:
+        check = _CodeCheck(kept, kept(made[0].graph))
+        remake = partial(_build_candidate, model=model, samples=samples, profile=profile, whole_codes=True)
+        made = [made[0], *(_check_codes(candidate, check, remake) for candidate in made[1:])]
     if not is_measurable(profile):
         return tuple(made)
     sound = [candidate for candidate in made if not candidate.fault]
@@ -136,11 +146,35 @@ def choose_precision(
     return PrecisionChoice(shipped, tuple(dropped), tuple(scored))
 
 
+class _CodeCheck(NamedTuple):
+    """How much of the gain the hub keeps by a graph's codes, and by those of float32."""
+
+    kept: ScoreFunction
+    exact: float
+
+    def find_fault(self, candidate: PrecisionCandidate) -> str:
+        """Why its codes may not ship; empty if they may."""
+        found = self.kept(candidate.graph)
+        if found >= self.exact - MAX_CODE_LOSS:
+            return ""
+        return f"its codes keep {found:.0%} of the gain, those of float32 {self.exact:.0%}"
+
+
+def _check_codes(
+    candidate: PrecisionCandidate, check: _CodeCheck, remake: Callable[[Precision], PrecisionCandidate]
+) -> PrecisionCandidate:
+    """The candidate, or the one with float32 up to the codes; with its fault where the codes of both are too poor."""
+    if candidate.fault or not check.find_fault(candidate):
+        return candidate
+    again = remake(Precision(candidate.precision))
+    return again if again.fault else again._replace(fault=check.find_fault(again))
+
+
 def _build_candidate(
-    precision: Precision, model: onnx.ModelProto, samples: Values, profile: TargetProfile
+    precision: Precision, model: onnx.ModelProto, samples: Values, profile: TargetProfile, *, whole_codes: bool = False
 ) -> PrecisionCandidate:
     try:
-        graph = serialise_model(_convert_graph(precision, model, samples, profile))
+        graph = serialise_model(_convert_graph(precision, model, samples, profile, whole_codes=whole_codes))
         lint_graph(graph)
         run_graph(graph, samples[:2])
     except (PrecisionError, LintError) as error:
@@ -153,15 +187,15 @@ def _build_candidate(
 
 
 def _convert_graph(
-    precision: Precision, model: onnx.ModelProto, samples: Values, profile: TargetProfile
+    precision: Precision, model: onnx.ModelProto, samples: Values, profile: TargetProfile, *, whole_codes: bool
 ) -> onnx.ModelProto:
     if precision is Precision.INT8:
-        return static_int8(model, samples, profile.activation)
+        return static_int8(model, samples, profile.activation, whole_codes=whole_codes)
     if precision is Precision.INT8_DYNAMIC:
-        return dynamic_int8(model)
+        return dynamic_int8(model, whole_codes=whole_codes)
     if precision is Precision.INT8_WEIGHTS:
-        return int8_weights(model)
-    return convert_float16(model) if precision is Precision.FLOAT16 else model
+        return int8_weights(model, whole_codes=whole_codes)
+    return convert_float16(model, whole_codes=whole_codes) if precision is Precision.FLOAT16 else model
 
 
 def _faulty_candidate(precision: Precision, fault: str) -> PrecisionCandidate:

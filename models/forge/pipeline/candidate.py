@@ -7,6 +7,7 @@ ship.
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,15 +29,28 @@ from models.forge.export.codec_choice import (
 )
 from models.forge.export.manifest import ENVELOPE_BYTES, FEATURE, build_field_specs
 from models.forge.export.onnx import export_edge_graph
-from models.forge.export.quantise import PrecisionCandidate, PrecisionChoice, build_candidates, choose_precision
+from models.forge.export.quantise import (
+    PrecisionCandidate,
+    PrecisionChoice,
+    ScoreFunction,
+    build_candidates,
+    choose_precision,
+)
 from models.forge.export.targets import Precision, TargetProfile, find_profile
 from models.forge.leakage.forged_codes import AttackTarget, attack_codes, decode_measurement, encode_measurement
 from models.forge.leakage.measure import LeakageMeasurement
 from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import BundleCost
 from models.forge.partition.split import copy_model
-from models.forge.pipeline.path_search import PathSearch, TrainedCut, plan_first_payload
-from models.forge.pipeline.shipped_tuning import FeaturePayload, ShippedJudge, ShippedTuner, TuningPlan, copy_state
+from models.forge.pipeline.path_search import PathChoice, PathSearch, TrainedCut, plan_first_payload
+from models.forge.pipeline.shipped_tuning import (
+    FeaturePayload,
+    ShippedJudge,
+    ShippedTuner,
+    TuningPlan,
+    copy_state,
+    score_codes,
+)
 from models.forge.report.result import CandidateSummary, EdgeResult, ForgedBundle
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec
 from models.forge.training.code_path import CodePath, Route
@@ -114,7 +128,7 @@ class CandidateBuild:
         pieces = self._take_path(pieces, found.path)
         (feature,) = build_field_specs([found.path.shape], found.path.levels, found.path.level)
         key = digest_parts(key, found.path.name, self._wish.target, self._wish.precision)
-        edge = self._build_edge(key, pieces)
+        edge = self._build_edge(key, pieces, partial(_score_edge_codes, found))
         shown = run_edge_graph(edge.graph, self._found.data.training.x[0][: self._pace.tuned], FEATURE)
         sending = FeaturePayload(feature, self._choose_codec(found.path, feature, shown.codes, edge))
         judge = ShippedJudge(found.judge, edge.graph, found.path, sending)
@@ -168,10 +182,11 @@ class CandidateBuild:
         self._timed("teaching", 1.0)
         return pieces
 
-    def _build_edge(self, key: str, pieces: TrainedModules) -> EdgeResult:
+    def _build_edge(self, key: str, pieces: TrainedModules, codes_kept: ScoreFunction) -> EdgeResult:
         """Export the device's half, compare its precisions and return the graph that ships, or the cached result.
 
-        Where nothing was timed the shipped graph is timed alone, on this machine's processor.
+        `codes_kept`: share of the gain that the hub keeps by a graph's codes. Where nothing was timed the shipped graph
+        is timed alone, on this machine's processor.
         """
         kept = self._cache.find_stage("edge", key)
         if kept:
@@ -182,7 +197,7 @@ class CandidateBuild:
         self._timed("exporting", 1.0)
         self._timed("quantising", 0.0)
         x = self._found.data.training.x[0]
-        compared = build_candidates(model, x[:_SHOWN], self._profile)
+        compared = build_candidates(model, x[:_SHOWN], self._profile, codes_kept)
         self._timed("quantising", 0.7)
         choice = self._apply_precision(choose_precision(compared, self._score_graph))
         speed = choice.shipped.p50_us
@@ -284,6 +299,11 @@ class CandidateBuild:
         found = found._replace(codes=sending.deliver(found.codes))
         asked = predict_batches(tail, found.codes.astype(np.float32)).numpy()
         return PartAnswers(part, found, HubAnswers(asked, predict_batches(self._found.traced.gm, part.x[0]).numpy()))
+
+
+def _score_edge_codes(found: PathChoice, graph: bytes) -> float:
+    """Share of the gain that the chosen path's hub half keeps by the codes of an edge graph, before any codec."""
+    return score_codes(found.judge, found.path, run_edge_graph(graph, found.judge.x, FEATURE).codes)
 
 
 def _select_profile(wish: ForgeSpec) -> TargetProfile:

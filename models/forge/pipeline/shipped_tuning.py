@@ -50,18 +50,26 @@ class TuningPlan(NamedTuple):
     augment: AugmentFunction | None = None
 
 
+def score_codes(judge: PathJudge, path: CodePath, codes: Codes) -> float:
+    """Share kept by a path's hub half of what lossless features gain, with these codes of the judge's samples.
+
+    Where lossless features gain nothing, 1 less the loss if all is asked.
+    """
+    answers = predict_batches(build_hub_module(path), codes.astype(np.float32)).numpy()
+    kept = judge.recovered(answers)
+    return 1 - judge.value.loss(answers, judge.whole) if math.isnan(kept) else kept
+
+
 class ShippedJudge:
     """Scores a path's hub half on calibration samples, by the codes of the shipped graph as they arrive."""
 
     def __init__(self, judge: PathJudge, graph: bytes, path: CodePath, sending: FeaturePayload) -> None:
         self.path, self.graph, self.sending, self._judge = path, graph, sending, judge
-        self._codes = sending.deliver(run_edge_graph(graph, judge.x, FEATURE).codes).astype(np.float32)
+        self._codes = sending.deliver(run_edge_graph(graph, judge.x, FEATURE).codes)
 
     def score(self) -> float:
-        """Share kept of what lossless features gain; where these gain nothing, 1 less the loss if all is asked."""
-        answers = predict_batches(build_hub_module(self.path), self._codes).numpy()
-        kept = self._judge.recovered(answers)
-        return 1 - self._judge.value.loss(answers, self._judge.whole) if math.isnan(kept) else kept
+        """Share kept of what lossless features gain, as `score_codes` counts it."""
+        return score_codes(self._judge, self.path, self._codes)
 
 
 class ShippedTuner:
