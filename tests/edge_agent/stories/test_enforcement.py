@@ -103,7 +103,7 @@ async def test_a_day_of_joules_pays_for_so_many_questions_and_the_rest_is_answer
         assert [each.source for each in given] == [AnswerSource.HUB, AnswerSource.HUB, AnswerSource.LOCAL]
         assert given[2].why is DecisionReason.DENIED_BUDGET
         assert all(12.6 < each.energy_j < 12.7 for each in given[:2])
-        assert 0 < given[2].energy_j < 0.1
+        assert 0 < given[2].energy_j < 6  # the processor alone: no message was sent
         status = rig.agent.status()
         assert status["energy"]["questions_j"] == (30_000 - status["budgets"]["energy"]["left"]) / 1000
         assert (await rig.agent.wait(given[0].id, 0.0))[0].energy_j == given[0].energy_j  # as the database has it
