@@ -38,7 +38,8 @@ def compile_documents(texts: Sequence[bytes], worker: str = WORKER) -> tuple[Com
         return _fail_all(texts, f"the process that compiles it: {error}")
     except msgspec.DecodeError:
         return _fail_all(texts, f"the process that compiles it ended with {done.returncode}")
-    return found if len(found) == len(texts) else _fail_all(texts, "the process that compiles it left some out")
+    whole = len(found) == len(texts) and all(each.layer or each.error for each in found)
+    return found if whole else _fail_all(texts, "the process that compiles it left some out")
 
 
 def _fail_all(texts: Sequence[bytes], why: str) -> tuple[CompiledDocument, ...]:

@@ -46,5 +46,10 @@ def test_a_process_that_fails_or_says_something_else_leaves_no_document_compiled
     assert all("the process that compiles it" in each.error for each in found)
 
 
+def test_a_document_that_comes_back_with_nothing_in_it_is_an_error_and_not_left_out():
+    (found,) = compile_documents([TEXT.encode()], "tests.edge_agent.doubles.empty_policy_worker")
+    assert found == CompiledDocument(error="the process that compiles it left some out")
+
+
 def test_no_document_needs_no_process():
     assert compile_documents([], "edge_agent.no_such_worker") == ()
