@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime as ort
 from aiohttp import web
 
+from tests.wire.doubles.open_transports import abort_transports
 from wire.http.oip import (
     HEADER_LENGTH,
     InferResponse,
@@ -62,10 +63,11 @@ class V2Server:
         return self
 
     def kill(self) -> None:
-        """Close every connection and the port."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(60)
+        """Close every connection and the port, if it is not done yet."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join(60)
+            self._loop = None
 
     async def _serve(self, opened: threading.Event) -> None:
         app = web.Application(client_max_size=1 << 26)
@@ -83,7 +85,7 @@ class V2Server:
         opened.set()
         await self._ended.wait()
         await runner.cleanup()
-        await _end_handshakes()
+        await abort_transports()
 
     def _find_session(self, request: web.Request) -> tuple[str, ort.InferenceSession]:
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
@@ -129,16 +131,3 @@ def _list_specs(values: list[Any]) -> list[TensorSpec]:
     return [
         TensorSpec(v.name, _DATATYPES[v.type], tuple(s if isinstance(s, int) else -1 for s in v.shape)) for v in values
     ]
-
-
-async def _end_handshakes() -> None:
-    """Let connections go that a client left in the middle of its TLS handshake: the server's own end forgets them."""
-    await asyncio.sleep(0)
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    if left:
-        await asyncio.wait(left, timeout=1.0)  # one that is cancelled before it ran would leave its socket open
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    for _ in range(3):
-        await asyncio.sleep(0)  # a transport closes its socket a turn of the loop later

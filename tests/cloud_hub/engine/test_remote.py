@@ -1,8 +1,11 @@
 """Engines that ask a server: the same answers as in this process, servers that are other ones, gone, slow or closed."""
 
+import gc
+import socket
 import ssl
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -223,6 +226,28 @@ def test_a_server_of_another_ca_is_refused_before_it_hears_the_token(tmp_path, t
     assert tls_server.rows == []
 
 
+def test_a_killed_server_leaves_no_connection_open_whatever_its_clients_do(tmp_path, tls_server):
+    """Of the double: a client that says nothing, one in its handshake, one that was served and never says goodbye."""
+    context = ssl.create_default_context(cafile=tmp_path / "own" / "ca.pem")
+    at = ("127.0.0.1", tls_server.port)
+    hello = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="127.0.0.1").do_handshake()
+    with ExitStack() as stack:
+        silent, shaking, served = (stack.enter_context(socket.create_connection(at, 60)) for _ in range(3))
+        shaking.sendall(hello.read())
+        assert shaking.recv(1)
+        served = stack.enter_context(context.wrap_socket(served, server_hostname="127.0.0.1"))
+        served.sendall(b"GET /v2 HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert served.recv(1)
+        tls_server.kill()
+        for each in (silent, shaking, served):
+            with suppress(ConnectionResetError, ssl.SSLEOFError):
+                while each.recv(65536):
+                    pass
+    gc.collect()  # what was left open is a warning now, and so an error
+
+
 def test_a_server_with_a_certificate_of_another_name_is_refused(tmp_path, tls_server):
     options = trusting(tmp_path, tls_server.url.replace("127.0.0.1", "127.0.0.2"), tmp_path / "own" / "ca.pem")
     tls_server.kill()
@@ -242,7 +267,6 @@ def test_nobody_there_at_the_start_is_one_line(tmp_path, server):
     options = means(tmp_path, server.url)
     server.kill()
     assert "the server is gone: " in refusal(tmp_path, options)
-    server.start()
 
 
 def test_without_the_client_one_line_says_what_to_install(tmp_path, monkeypatch):
