@@ -6,32 +6,18 @@ Rule: a suite's part of the page is replaced as a whole, with the machine and th
 import argparse
 import json
 import math
-import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import NamedTuple
 
 from benchmarks import suites
 from benchmarks.agent import camera, first_answer, flash_writes, local_answer, memory, round_trip, sensor_rate
-from benchmarks.harness.benchmark import Benchmark, print_figures, run_measured
-from benchmarks.harness.figures import Figure, render_markdown
-from benchmarks.harness.machine import describe_machine, read_load
+from benchmarks.harness.benchmark import print_figures, run_measured
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.machine import read_load
+from benchmarks.harness.results import RESULTS, BenchmarkSuite, render_part, replace_part
 from benchmarks.intake import mqtt
 from benchmarks.rollout import crash_loop, run
 from benchmarks.trust import client, enrollment
-
-RESULTS = Path(__file__).parent / "RESULTS.md"
-TITLE = "# Measured\n\nOther machines give other figures: run it on yours.\n"
-
-
-class BenchmarkSuite(NamedTuple):
-    """`command` writes this suite's part of the page."""
-
-    title: str
-    command: str
-    benchmarks: dict[str, Benchmark]
-
 
 SUITES = {
     "main": BenchmarkSuite(
@@ -111,34 +97,6 @@ def _describe_figure(figure: Figure) -> dict[str, object]:
     """The figure as JSON, in which there is no NaN."""
     told = figure._asdict() | {"held": figure.held}
     return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in told.items()}
-
-
-def replace_part(name: str, text: str) -> None:
-    """Replace one suite's part of the page, or add it at the end."""
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-    page = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else TITLE
-    before, found, rest = page.partition(begin)
-    after = rest.partition(end)[2] if found else ""
-    RESULTS.write_text(f"{before.rstrip()}\n\n{begin}{text}{end}{after}", encoding="utf-8")
-
-
-def render_part(suite: BenchmarkSuite, figures: list[Figure], seconds: float, load: float) -> str:
-    machine = "\n".join(f"| {what} | {value} |" for what, value in describe_machine(load))
-    terms = "\n".join(f"- **{figure.name}**: {'; '.join(figure.terms)}" for figure in figures if figure.terms)
-    return (
-        f"## {suite.title}\n\n"
-        f"Written by `{suite.command}` ({seconds:.0f} s, commit {_short_commit()}). Everything, broker and "
-        "senders included, ran on one machine. "
-        "Medians of several rounds; what is compared took turns in the same run.\n\n"
-        f"{render_markdown(figures)}\n\n{terms}\n\n| | |\n|---|---|\n{machine}\n"
-    )
-
-
-def _short_commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=RESULTS.parent, capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

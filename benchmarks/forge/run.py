@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.__main__ import replace_part
 from benchmarks.forge.datasets import (
     CASES,
     COST,
@@ -39,6 +38,7 @@ from benchmarks.forge.trials import (
     run_in_process,
 )
 from benchmarks.harness.machine import describe_machine, read_load
+from benchmarks.harness.results import replace_part
 from models.forge.spec import Effort
 
 SEEDS = (11, 12, 13)

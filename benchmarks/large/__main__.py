@@ -17,9 +17,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.__main__ import RESULTS, BenchmarkSuite, render_part, replace_part
 from benchmarks.harness.figures import Figure, format_line
 from benchmarks.harness.machine import read_load
+from benchmarks.harness.results import RESULTS, BenchmarkSuite, render_part, replace_part
 from benchmarks.large import cards, devices, encoders, escalation, loading, on_demand, ranks, tensor_parallel
 from benchmarks.sharding import run as sharding
 

@@ -10,21 +10,33 @@ from benchmarks.harness.figures import Figure
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.sharded.engine import ShardedEngine
 from cloud_hub.engine.types import EngineOptions
+from models.bundle.bundle import Bundle
 from models.bundle.hub_part import open_hub_part
 from models.huggingface.importer import ImportRequest, import_checkpoint
-from tests.models.doubles.checkpoints import draw_samples, expected_logits, sample_edge, save_checkpoint
+from models.runtime.golden import pack_golden
+from tests.models.doubles.checkpoints import LABELS, WORDS, draw_samples, expected_logits, sample_edge, save_checkpoint
 
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 SIZES = {"bert": {**LARGE, "vocab_size": 30_522}, "vit": LARGE}
 BUCKETS = (1, 2, 3, 4, 6, 8)
 TOLERANCE = 1e-4
 READY_S = 600.0
+GOLDEN_TEXTS = 32
 SHAPES = [EngineOptions(max_batch=8, tensor=t, pipeline=3 - t, devices=2, ready_s=READY_S) for t in (2, 1)]
 
 
 def measure_encoders(folder: Path) -> list[Figure]:
     """The largest difference of a logit on every bucket, over two ranks each way."""
     return [_compare(folder / kind, kind) for kind in sorted(SIZES)]
+
+
+def make_text_version(folder: Path, sizes: dict[str, int], length: int) -> Bundle:
+    """Import a BERT of random weights as a hub model of texts of `length` tokens; `folder` holds all of it."""
+    save_checkpoint(folder / "checkpoint", "bert", shard="300MB", noise=0.0, max_position_embeddings=512, **sizes)
+    texts = np.random.default_rng(7).integers(0, WORDS, (GOLDEN_TEXTS, length))
+    golden = pack_golden(texts, np.zeros((GOLDEN_TEXTS, LABELS)), {"features": texts.astype(np.uint8)})
+    sample_edge(folder / "edge", "bert", length=length, golden=golden)
+    return import_checkpoint(ImportRequest(folder / "checkpoint", folder / "edge", folder / "new"))
 
 
 def _compare(folder: Path, kind: str) -> Figure:

@@ -108,10 +108,12 @@ class _Levels(nn.Module):
         return codes / self.get_buffer("step")
 
 
-def sample_edge(folder: Path, kind: str, *, features: bool = False, length: int = LENGTH) -> Bundle:
+def sample_edge(
+    folder: Path, kind: str, *, features: bool = False, length: int = LENGTH, golden: bytes = b"golden"
+) -> Bundle:
     """A version whose codes are the sample itself, or features of its own hub model, which nothing else reads.
 
-    `length`: of texts, in tokens.
+    `length`: of texts, in tokens. `golden`: packed golden set, for precisions other than float32.
     """
     pictures = KINDS[kind].pictures
     shape = (3, SIDE, SIDE) if pictures else (length,)
@@ -132,5 +134,5 @@ def sample_edge(folder: Path, kind: str, *, features: bool = False, length: int 
         features=(FieldSpec("features", TensorDType.UINT8, shape, 0.0, 15.0, SensitivityLevel.P1, "features"),),
     )  # fmt: skip
     hub = HubManifest(name=kind, version=1, graph=HUB_GRAPH_FILE, weights=(HUB_FILE,))
-    edge = {EDGE_FILE: b"edge", GOLDEN_FILE: b"golden"}
+    edge = {EDGE_FILE: b"edge", GOLDEN_FILE: golden}
     return write_version(folder, manifest, edge, hub, {HUB_GRAPH_FILE: graph, HUB_FILE: weights})
