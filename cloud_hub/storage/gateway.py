@@ -47,8 +47,8 @@ class StoreGateway:
     """Owns the writer's thread; all methods are called on the event loop.
 
     `hears`: passes an event to the core and executes its commands; is called after the results of each commit.
-    `on_ended` gets the key of each ending once it is on disk; `now` is hub time in seconds. `fault`: why the last job
-    could not be written, in words; "" if it was.
+    `on_ended` gets the key of each ending once it is on disk; `now` is hub time in seconds. `fault`: why a job could
+    not be written, in words; "" once `probe` has found that all that is needed can be written again.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class StoreGateway:
 
     def _on_done(self, done: JobResult) -> None:
         job = done.job
-        if job.probe or job.keeps:  # a look at rows, or a change of one, also succeeds on a full disk
+        if job.needs_room:  # anything else may succeed on a full disk, too: a row that fits where another one was
             self.fault = ""
         if done.vanished:
             self._hear(self._core.on_vanished, done.vanished)

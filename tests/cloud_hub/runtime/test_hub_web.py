@@ -128,7 +128,7 @@ async def test_case_111_neither_logs_nor_status_hold_anything_of_a_sample(tmp_pa
         ear = await Ear.listen(device, site.broker)
         ear.transport.post(device.up, device.question(13, time.time(), trace="canary-trace"))
         ear.transport.post(device.up, b"canary-garbage" * 100)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not any(isinstance(reply, Refusal) for reply in await ear.heard()):
                 pass
         seen = site.log.getvalue() + repr(site.hub.status())
@@ -148,7 +148,7 @@ async def test_a_device_with_a_key_that_nobody_can_seal_to_costs_no_other_device
         ear.ask(1, 2, 3)
     assert set(await ears[1].verdicts(3)) == {1, 2, 3}
     refusals: list[Refusal] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(refusals) < 3:
             refusals += [reply for reply in await ears[0].heard() if isinstance(reply, Refusal)]
     assert {(r.reason, r.final) for r in refusals} == {(RefusalReason.ENGINE, True)}
@@ -163,7 +163,7 @@ async def test_a_verdict_too_big_for_a_frame_ends_its_question(tmp_path):
     async with serving(tmp_path, device, engine=EchoEngine(card)) as site:
         ear = await Ear.listen(device, site.broker)
         ear.ask(1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             heard = await ear.heard()
             while not any(isinstance(reply, Refusal) for reply in heard):
                 heard += await ear.heard()
@@ -181,7 +181,7 @@ async def test_case_96_a_full_disk_owes_nothing_and_the_hub_goes_on_when_there_i
         for seq in range(2, 200):
             ear.ask(seq)
         heard: list[DownNote | tuple[int, Verdict]] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not any(isinstance(reply, Refusal) for reply in heard):
                 heard += await ear.heard()
         refusal = next(reply for reply in heard if isinstance(reply, Refusal))
@@ -189,10 +189,11 @@ async def test_case_96_a_full_disk_owes_nothing_and_the_hub_goes_on_when_there_i
         assert "SQLITE_FULL" in site.log.getvalue()
         database.execute("pragma max_page_count = 1000000")
         ear.ask(refusal.seq)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while refusal.seq not in await ear.verdicts(1):
                 pass
-        assert site.hub.status()["store_ok"]
+            while not site.hub.status()["store_ok"]:
+                await asyncio.sleep(0.01)
 
 
 async def test_old_rows_are_pruned_in_chunks_while_the_hub_serves(tmp_path):
@@ -201,6 +202,6 @@ async def test_old_rows_are_pruned_in_chunks_while_the_hub_serves(tmp_path):
     store.apply_jobs([StoreJob(endings=[ending(seq) for seq in range(1, 6002)])])
     store.close()
     async with serving(tmp_path):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while effects_in(tmp_path):
                 await asyncio.sleep(0.05)
