@@ -340,10 +340,13 @@ class ProcessHarness:
 
 
 def find_free_port() -> int:
-    """A TCP port on loopback that is free at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port on loopback for a server that sets SO_REUSEADDR; nobody else is given it while this process lives."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = int(held.getsockname()[1])
+        held.detach()  # it stays bound: the system chooses no port twice, and who names it may listen
+    return port
 
 
 def list_children(parent: int, program: str) -> list[int]:

@@ -16,6 +16,7 @@ from cloud_hub.doctor import machine
 from cloud_hub.runtime.bootstrap import create_demo_hub
 from cloud_hub.runtime.config import load_hub_config
 from cloud_hub.security.authority import Authority, utc_now
+from simulations.processes import find_free_port
 from tests import ROOT
 from tests.in_process import skerry
 from tests.models.conftest import make
@@ -40,14 +41,10 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder, self.state, self.config = folder, folder / "state", folder / "hub.toml"
         self._kept: list[socket.socket] = []
-        self.ports = [self._find_port(), self._find_port()]
+        self.ports = [find_free_port(), find_free_port()]
         make(folder / "echo")
         self.config.write_text(CONFIG.format(api=self.ports[0], broker=self.ports[1]))
         create_demo_hub(self.config, [folder / "echo"], [(ROOT / "policies/templates/demo.toml").read_bytes()])
-
-    def _find_port(self) -> int:
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            return int(found.getsockname()[1])
 
     def take(self, port: int) -> None:
         self._kept.append(socket.create_server(("127.0.0.1", port)))
@@ -192,7 +189,7 @@ def test_a_running_hub_is_asked_whether_it_is_ready_and_its_ports_are_not_tried(
         code, found = world.examine()
         assert found["hub"][0]["text"].startswith("it starts")
         assert not [name for name in found if name.startswith("port")]
-        address = {"url": f"http://127.0.0.1:{world._find_port()}", "token_file": ""}
+        address = {"url": f"http://127.0.0.1:{find_free_port()}", "token_file": ""}
         (world.state / "api.json").write_text(json.dumps(address))
         code, found = world.examine()
     assert code == ExitCode.CHECK_FAILED
