@@ -198,12 +198,12 @@ async def test_a_server_that_hangs_up_or_never_answers_is_an_error_in_time(kind)
         await reader.read()
         writer.close()
 
-    for behave, error in (
-        (hang_up, skerry_client.APIConnectionError),
-        (stay_silent, skerry_client.APITimeoutError),
+    for behave, timeout_s, error in (
+        (hang_up, 60.0, skerry_client.APIConnectionError),
+        (stay_silent, 0.2, skerry_client.APITimeoutError),
     ):
         server = await asyncio.start_server(behave, "127.0.0.1", 0)
-        agent = AGENTS[kind](f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=0.2)
+        agent = AGENTS[kind](f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=timeout_s)
         with pytest.raises(error, match="no whole reply came"):
             await call(agent.status)
         await call(agent.close)

@@ -64,7 +64,7 @@ class Rolls(Site):
         return body
 
     async def until(self, rollout: str, *states: str) -> Any:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (found := await self.get(f"/{rollout}"))["state"] not in states:
                 await asyncio.sleep(0.02)
         return found

@@ -74,13 +74,13 @@ class Site:
         return self.hub
 
     async def link_up(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not self.hub.status()["link_up"]:
                 await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
         self.hub.stop()
-        await asyncio.wait_for(self._task, 10)
+        await asyncio.wait_for(self._task, 60)
 
     async def kill(self) -> None:
         self._task.cancel()
@@ -122,7 +122,7 @@ class Ear:
     async def heard(self) -> list[DownNote | tuple[int, Verdict]]:
         return [self.device.read(message.payload) for message in await self.transport.receive()]
 
-    async def verdicts(self, count: int, within_s: float = 10.0) -> dict[int, Verdict]:
+    async def verdicts(self, count: int, within_s: float = 60.0) -> dict[int, Verdict]:
         found: dict[int, Verdict] = {}
         async with asyncio.timeout(within_s):
             while len(found) < count:

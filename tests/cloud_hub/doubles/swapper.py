@@ -61,4 +61,4 @@ class Swapper:
 
     async def __aexit__(self, *_: object) -> None:
         self.hub.stop()
-        await asyncio.wait_for(self.task, 10)
+        await asyncio.wait_for(self.task, 60)

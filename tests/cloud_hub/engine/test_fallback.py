@@ -133,7 +133,7 @@ def test_what_was_asked_for_and_is_not_there_from_the_start_is_said():
 
 def test_two_batches_that_meet_a_vanished_card_replace_it_once_and_both_are_answered(monkeypatch):
     card, host = StubRunner("cuda:0"), StubRunner("cpu")
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=60)
 
     def fail(graph, columns):
         both.wait()  # both are on the card when it goes

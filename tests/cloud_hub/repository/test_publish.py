@@ -287,12 +287,12 @@ def test_a_demo_hub_is_founded_in_one_call_with_its_own_keys(tmp_path):
     assert base64.b64decode(keys_document(hub)["hubs"][0]["hpke_key"]) == keys.hpke_public
 
 
-def test_a_demo_has_everything_within_a_second(tmp_path):
+def test_a_demo_has_everything_within_a_second_of_processor_time(tmp_path):
     make_joint(tmp_path / "echo-1")
     repository = Repository(tmp_path / "demo" / "repository", OnlineKeys(tmp_path / "demo" / "online"))
-    began = time.perf_counter()
+    began = time.process_time()
     root = create_demo_repository(repository, CARD, [tmp_path / "echo-1"], [POLICY], NOW)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
     hub = Hub(tmp_path / "demo")
     assert root == hub.repository.read_root()
     device = Device(tmp_path / "device", hub)

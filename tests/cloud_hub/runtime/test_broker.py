@@ -108,7 +108,7 @@ def broker(folder: Path, body: str, stream: io.StringIO) -> Broker:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -23,10 +23,12 @@ async def told(hub: Hub, *versions: int, devices: tuple[str, ...] = ("demo--a", 
     found: list[str] = []
     herald = UpdateNotifier(hub.repository, lambda: devices, found.append, JsonLog(io.StringIO()))
     task = asyncio.create_task(herald.run(look_s=0.01, per_s=1000))
-    for version in versions:
+    for count, version in enumerate(versions, 1):
         hub.publish(version)
-        await asyncio.sleep(0.1)
-    await asyncio.sleep(0.1)
+        async with asyncio.timeout(60):
+            while len(found) < count * len(devices):
+                await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)  # some looks more, which find nothing
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

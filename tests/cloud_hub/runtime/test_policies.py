@@ -78,7 +78,7 @@ async def watched(watch: PolicyWatcher, served: list[list[tuple[str, int]]], cou
     task = asyncio.create_task(watch.run(serve, 0.01))
     while len(served) < count:
         seen.clear()
-        await asyncio.wait_for(seen.wait(), 10)
+        await asyncio.wait_for(seen.wait(), 60)
     task.cancel()
 
 
@@ -98,7 +98,7 @@ async def ignore(_policies: tuple[Policy, ...]) -> None:
 async def test_a_hub_of_files_alone_watches_nothing(repository, tmp_path):
     path = tmp_path / "demo.toml"
     path.write_bytes(text())
-    await asyncio.wait_for(PolicyWatcher([str(path)], repository, JsonLog(io.StringIO())).run(ignore), 1)
+    await asyncio.wait_for(PolicyWatcher([str(path)], repository, JsonLog(io.StringIO())).run(ignore), 60)
 
 
 def test_case_103_an_older_or_changed_document_cannot_be_published(repository):

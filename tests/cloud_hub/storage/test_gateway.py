@@ -23,7 +23,7 @@ class Site:
         self.dones += dones
 
     async def written(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self.dones) < count:
                 await asyncio.sleep(0.001)
 

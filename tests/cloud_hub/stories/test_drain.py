@@ -45,11 +45,12 @@ async def test_a_drain_finishes_what_is_under_way_refuses_what_comes_and_gives_u
 async def test_questions_that_a_drain_leaves_are_answered_after_the_restart(tmp_path: Path):
     device = SimDevice()
     first = Swapper(tmp_path, device, drain_s=0.05, max_batch=1)
-    first.engine.compute_s = 0.05
-    async with first:
+    first.engine.compute_s = 0.2
+    async with first as hub:
         ear = await Ear.listen(device, first.broker)
         ear.ask(*range(1, 13))
-        await asyncio.sleep(0.1)
+        while hub.counters().get("accepted", 0) < 12:
+            await asyncio.sleep(0.01)
     second = Swapper(tmp_path, device)
     second.broker = first.broker
     async with second as hub:
@@ -67,7 +68,7 @@ async def test_a_caller_with_a_key_is_answered_once_and_alike(tmp_path: Path):
     async with swapper as hub:
         wish = InferOptions(tenant="acme", idempotency="k1", fingerprint=b"a")
         first = asyncio.create_task(hub.inference.infer("echo", SAMPLES, wish))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         with pytest.raises(InferRefusedError, match="busy"):
             await hub.inference.infer("echo", SAMPLES, wish)
         answer = await first

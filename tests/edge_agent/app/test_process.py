@@ -57,7 +57,7 @@ def address(config: Path, process: subprocess.Popen[bytes]) -> ApiAddress:
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, list[dict[str, Any]]]:
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=15)
+    _, errors = process.communicate(timeout=60)
     return process.returncode, [json.loads(line) for line in errors.splitlines()]
 
 
@@ -181,7 +181,7 @@ def test_case_111_a_crash_leaves_no_core_dump(config):
 def test_lines_from_stdin_are_answered_on_stdout_and_the_agent_ends_with_them(config):
     lines = [{"x": SURE, "id": "a"}, {"x": UNSURE, "id": "b"}, {"x": [1]}]
     with running(config, "--lines", "--wait", "0.1") as process:
-        out, _ = process.communicate("\n".join(map(json.dumps, lines)).encode(), timeout=30)
+        out, _ = process.communicate("\n".join(map(json.dumps, lines)).encode(), timeout=60)
     told = {line["line"]: line for line in map(json.loads, out.splitlines())}
     assert process.returncode == ExitCode.OK
     assert (told[1]["id"], told[1]["label"], told[1]["source"]) == ("a", 0, "local")
@@ -192,7 +192,7 @@ def test_lines_from_stdin_are_answered_on_stdout_and_the_agent_ends_with_them(co
 @pytest.mark.further
 def test_lines_that_all_failed_end_with_1_and_a_word_that_is_no_time_with_2(config):
     with running(config, "--lines", "--wait", "0.1") as process:
-        out, errors = process.communicate(b'{"x": [1]}\nno json\n', timeout=30)
+        out, errors = process.communicate(b'{"x": [1]}\nno json\n', timeout=60)
     assert process.returncode == int(ExitCode.NONE_ANSWERED) == 1
     assert all("error" in json.loads(line) for line in out.splitlines())
     assert errors.decode().splitlines()[-1].startswith("skerry agent: none of 2 lines was answered")

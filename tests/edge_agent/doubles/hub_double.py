@@ -336,7 +336,7 @@ class AgentRig(contextlib.AbstractAsyncContextManager["AgentRig"]):
         return self.agent.counts.get(name, 0)
 
 
-async def until(condition: object, seconds: float = 5.0) -> None:
+async def until(condition: object, seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # type: ignore[operator]
             await asyncio.sleep(0.002)

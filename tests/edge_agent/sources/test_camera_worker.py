@@ -38,7 +38,7 @@ FAST = 1e9  # frames a second: a file is read as quickly as it can be
 def job(url: Path | str, **changes: object) -> CameraJob:
     plain = CameraJob(
         url=str(url), format="", options={}, frames_per_s=FAST, motion=0.0,
-        preparation=msgspec.to_builtins(PREPARATION), dtype=TensorDType.FP32, timeout_s=3.0,
+        preparation=msgspec.to_builtins(PREPARATION), dtype=TensorDType.FP32, timeout_s=60.0,
     )  # fmt: skip
     return msgspec.structs.replace(plain, **changes)
 
@@ -163,7 +163,9 @@ async def test_a_host_that_is_no_rtsp_server_ends_with_a_word(said, reason):
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         options = {"rtsp_transport": "tcp"}
-        asked = job(f"rtsp://127.0.0.1:{port}/x", format="rtsp", options=options, timeout_s=1.0)
+        asked = job(
+            f"rtsp://127.0.0.1:{port}/x", format="rtsp", options=options, timeout_s=1.0 if said is None else 60.0
+        )
         assert (await play(asked)).ends == [reason]
 
 

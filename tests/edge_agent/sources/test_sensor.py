@@ -24,7 +24,7 @@ from tests import ROOT
 from tests.edge_agent.doubles.api_double import MemoryAgent
 from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog
-from wire.transport.base import IncomingMessage, LinkLostError, MemoryBroker
+from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, MemoryBroker
 
 LIMIT = 10_000
 
@@ -155,6 +155,12 @@ async def test_nobody_says_how_a_window_becomes_a_sample():
     assert dict(bench.counts.dropped) == {"unprepared": 1}
 
 
+async def publish(broker: MemoryBroker, payload: bytes) -> None:
+    """Publish a message once somebody has subscribed to it."""
+    while broker.publish(IncomingMessage("plant/7", payload)) is DeliveryOutcome.NOBODY:
+        await asyncio.sleep(0)
+
+
 async def test_a_broker_that_is_away_or_hangs_up_is_the_supervisors_to_try_again(monkeypatch):
     broker = MemoryBroker()
     broker.up = False
@@ -168,9 +174,9 @@ async def test_a_broker_that_is_away_or_hangs_up_is_the_supervisors_to_try_again
         await bench.sensor.run(bench.intake)
     broker.up = True
     running = asyncio.create_task(bench.sensor.run(bench.intake))
-    await asyncio.sleep(0.01)
-    broker.publish(IncomingMessage("plant/7", b"[0.1, 0.2, 0.3]"))
-    await asyncio.sleep(0.01)
+    await publish(broker, b"[0.1, 0.2, 0.3]")
+    while not len(bench.intake):
+        await asyncio.sleep(0)
     assert len(await bench.samples()) == 1
     broker.kill()
     with pytest.raises(SourceError):
@@ -190,9 +196,8 @@ async def test_windows_are_answered_and_every_message_is_accounted_for(monkeypat
     supervisor = SourceSupervisor(JsonLog(bench.log))
     supervisor.add(bench.sensor, bench.feed)
     running = asyncio.create_task(supervisor.run())
-    await asyncio.sleep(0.05)
     for number in range(1000):
-        broker.publish(IncomingMessage("plant/7", b"[0.1, 0.2, 0.3]" if number % 10 else b"{}"))
+        await publish(broker, b"[0.1, 0.2, 0.3]" if number % 10 else b"{}")
         await asyncio.sleep(0)
     async with asyncio.timeout(30):
         while (shown := supervisor.status_fields()["sources"]["sensor-s"])["messages"] < 1000 or shown["waiting"]:

@@ -79,7 +79,7 @@ class World:
     async def run_until(self, done: Callable[[SupervisedSource], bool]) -> None:
         running = asyncio.create_task(self.supervisor.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not done(self.one):
                     assert not running.done()
                     await asyncio.sleep(0.001)

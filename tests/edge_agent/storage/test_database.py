@@ -29,7 +29,7 @@ async def opened(folder: Path) -> Database:
 async def written(database: Database, *ops, must: bool = False) -> DatabaseTrouble | None:
     future: asyncio.Future[DatabaseTrouble | None] = asyncio.get_running_loop().create_future()
     database.write(ops, future.set_result, must=must)
-    return await asyncio.wait_for(future, 5)
+    return await asyncio.wait_for(future, 60)
 
 
 def record(number: int) -> AnswerRecord:
@@ -83,7 +83,7 @@ async def test_what_was_held_back_goes_with_the_next_unit_and_no_timer_stays(tmp
         assert (too.done(), database.commits) == (True, 1)
         alone: asyncio.Future[DatabaseTrouble | None] = asyncio.get_running_loop().create_future()
         database.write((partial(tables.write_value, key="a", value=2),), alone.set_result, soon=True)
-        assert await asyncio.wait_for(alone, 5) is None
+        assert await asyncio.wait_for(alone, 60) is None
         assert database.rang == 1  # of the second: the first one's timer was gone
     finally:
         await database.close()

@@ -72,8 +72,8 @@ async def test_case_77_a_task_ended_by_force_is_started_again(tmp_path: Path, ca
     async with AgentRig(tmp_path, policy(mode="wait")) as rig:
         for title in ("link", "upkeep"):
             rig.agent._tasks[title].cancel()
-        await until(lambda: rig.event_count("tasks_revived") == 2, seconds=10)
-        await until(lambda: rig.agent.status()["link"] == "up", seconds=10)
+        await until(lambda: rig.event_count("tasks_revived") == 2)
+        await until(lambda: rig.agent.status()["link"] == "up")
         assert (await rig.agent.infer(sample())).source is AnswerSource.HUB
     assert "task_revived" in capsys.readouterr().err
 
@@ -85,7 +85,7 @@ async def test_case_77_a_dead_writer_thread_is_started_again(tmp_path: Path):
 
     async with AgentRig(tmp_path, policy(mode="wait")) as rig:
         rig.agent._db.write((die,))
-        await until(lambda: rig.event_count("writer_revived") == 1, seconds=10)
+        await until(lambda: rig.event_count("writer_revived") == 1)
         assert (await rig.agent.infer(sample())).source is AnswerSource.HUB
 
 
@@ -93,9 +93,9 @@ async def test_case_77_a_silent_link_is_dropped_and_made_anew(tmp_path: Path):
     hub = HubDouble(receipts=False, verdicts=False)
     async with AgentRig(tmp_path, policy(), hub, silent_after_s=0.1) as rig:
         await rig.agent.infer(sample())
-        await until(lambda: rig.event_count("link_silent") >= 1 and rig.event_count("link_up") >= 2, seconds=10)
+        await until(lambda: rig.event_count("link_silent") >= 1 and rig.event_count("link_up") >= 2)
         hub.receipts = hub.verdicts = True
-        await until(lambda: rig.open == 0, seconds=10)
+        await until(lambda: rig.open == 0)
 
 
 @pytest.mark.further

@@ -39,7 +39,7 @@ class Server:
         with contextlib.suppress(OSError):
             while True:
                 channel = self._listener.accept()[0]
-                channel.settimeout(5)
+                channel.settimeout(60)
                 with contextlib.suppress(OSError), self._context.wrap_socket(channel, server_side=True) as told:
                     self.heard.append(told.recv(100))
 
@@ -47,7 +47,7 @@ class Server:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(5)
+        self._thread.join(60)
 
 
 @contextlib.contextmanager
@@ -62,7 +62,7 @@ def serving(folder: Path, issued: datetime, authority: Authority | None = None) 
 def say(server: Server, floor_ms: int, name: str = "localhost") -> None:
     """Send one word, as a device whose proven hub time is `floor_ms`."""
     context = http.make_tls_context(server.authority.trusted, floor_ms)
-    plain = socket.create_connection(("127.0.0.1", server.port), 5)
+    plain = socket.create_connection(("127.0.0.1", server.port), 60)
     with plain, context.wrap_socket(plain, server_hostname=name) as told:
         told.sendall(b"token")
 

@@ -344,4 +344,4 @@ async def test_an_errand_ends_when_its_agent_does(device):
     await until(lambda: device.mirror.requests, 10)
     assert child.returncode is None
     child.stdin.close()
-    assert await asyncio.wait_for(child.wait(), 5) == 1
+    assert await asyncio.wait_for(child.wait(), 60) == 1

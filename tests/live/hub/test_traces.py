@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 UNDER_DEVICE = {"skerry.infer", "skerry.link", "skerry.queue", "skerry.compute", "skerry.verdict"}
 
 
-async def until(look: Callable[[], bool], said: Callable[[], object], timeout_s: float = 30.0) -> None:
+async def until(look: Callable[[], bool], said: Callable[[], object], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not look():
         assert time.monotonic() < deadline, said()

@@ -28,7 +28,7 @@ class Table:
 
     def __init__(self, ways: int) -> None:
         self.ways = ways
-        self._gate = threading.Barrier(ways, timeout=20)
+        self._gate = threading.Barrier(ways, timeout=60)
         self._laid: dict[int, Tensor] = {}
 
     def meet(self, at: int, x: Tensor) -> list[Tensor]:

@@ -37,11 +37,12 @@ def test_a_loop_that_had_the_processor_to_itself_is_not_busy():
 
 def test_time_between_loops_does_not_count():
     load = LoadMeter()
+    began = time.perf_counter()
     for _ in range(3):
         with load:
             spin(0.001)
         time.sleep(0.03)
-    assert load.wall_s < 0.09
+    assert load.wall_s <= time.perf_counter() - began - 0.09
 
 
 def test_graphs_that_are_compared_share_one_verdict_on_the_load():

@@ -277,7 +277,7 @@ print(os.pread(first_to_die, 8, 0).decode().strip())
 def test_the_child_can_open_no_file_and_no_socket_and_grows_only_so_far(tmp_path):
     """On a file, because a pipe knows no limit of size."""
     with (tmp_path / "out").open("wb") as out:
-        subprocess.run([sys.executable, "-I", "-c", PROBE, str(ROOT)], stdout=out, check=False, timeout=30)
+        subprocess.run([sys.executable, "-I", "-c", PROBE, str(ROOT)], stdout=out, check=False, timeout=60)
     said = (tmp_path / "out").read_bytes()
     assert len(said) == 65_536
     assert said.strip(b"x") == b""

@@ -53,14 +53,14 @@ async def road() -> AsyncIterator[Road]:
     lane.set_conditions(LaneConditions(refuse=True))
     front.close()
     server.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for _ in begun:
             await ended.acquire()
 
 
 async def said_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
     writer.write(data)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await reader.readexactly(len(data))
 
 
@@ -108,7 +108,7 @@ async def test_what_was_said_during_a_partition_arrives_after_it(road: Road):
         async with asyncio.timeout(0.2):
             await reader.readexactly(6)
     road.lane.set_conditions(LaneConditions())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await reader.readexactly(6) == b"during"
 
 
@@ -121,7 +121,7 @@ async def test_a_half_open_link_carries_one_way_alone(road: Road):
         await asyncio.sleep(0.01)
     assert road.lane.counts["down_bytes"] == len(b"before")
     road.lane.set_conditions(LaneConditions())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await reader.readexactly(2) == b"up"
 
 

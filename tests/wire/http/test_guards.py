@@ -188,7 +188,7 @@ async def test_a_caller_that_hangs_up_in_its_body_is_no_error_in_the_log(log_rec
     await reading.wait()
     caller.close()
     await caller.wait_closed()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while runner.server is not None and runner.server.connections:
             await asyncio.sleep(0)
     await runner.cleanup()

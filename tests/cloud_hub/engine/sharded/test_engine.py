@@ -21,7 +21,7 @@ def refusal(path: Path, means: EngineOptions) -> str:
     started = time.monotonic()
     with pytest.raises((BundleError, EngineError)) as caught:
         open_engine(path, means)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -83,7 +83,7 @@ def test_nonsense_on_the_socket_ends_it_and_allocates_nothing():
     ours, theirs = socket.socketpair()
     theirs.sendall(b"\xff" * 64)
     with pytest.raises(protocol.PipeError, match="malformed message"):
-        protocol.receive_message(ours, time.monotonic() + 1)
+        protocol.receive_message(ours, time.monotonic() + 60)
     with pytest.raises(protocol.PipeError, match="malformed message"):
         protocol.parse_arrays([protocol.ArrayForm("float32", (1 << 40,))], bytearray(8))
     with pytest.raises(protocol.PipeError, match="malformed message"):

@@ -1,5 +1,6 @@
 """Who may join a generation over the network: its own ranks, and nobody else, whatever a stranger says."""
 
+import contextlib
 import os
 import select
 import socket
@@ -12,16 +13,19 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from cloud_hub.engine.sharded import protocol
+from cloud_hub.engine.sharded import protocol, rank_links
 from cloud_hub.engine.sharded.protocol import JoinOrder, PipeError, RankJoined, RankLink
 from cloud_hub.engine.sharded.rank_links import JoinedLink, RankListener, dial_supervisor, find_own_address
+from tests.examples import SetTimes
+from tests.wire.doubles.closed_port import closed_port
 
 LOOP, ANY = "127.0.0.1", range(1)
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture
-def listener() -> Iterator[RankListener]:
+def listener(set_times: SetTimes) -> Iterator[RankListener]:
+    set_times(rank_links, _HANDSHAKE_S=LIMIT_S)  # of ranks on a machine however busy
     opened = RankListener(LOOP, ANY, 1)
     yield opened
     opened.close()
@@ -36,21 +40,29 @@ def join(order: JoinOrder, token: bytes | None = None) -> socket.socket:
 class Accepting:
     """`accept_ranks` in a thread, while the test plays the ranks."""
 
-    def __init__(self, listener: RankListener, world: int, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, listener: RankListener, world: int) -> None:
         self.joined: list[JoinedLink] = []
-        self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._accept, args=(listener, world, time.monotonic() + limit_s))
+        self._given_up = threading.Event()
+        self._thread = threading.Thread(target=self._accept, args=(listener, world))
         self._thread.start()
 
-    def _accept(self, listener: RankListener, world: int, until: float) -> None:
-        try:
-            self.joined = listener.accept_ranks(world, until, lambda: None)
-        except TimeoutError as error:
-            self.error = error
+    def _accept(self, listener: RankListener, world: int) -> None:
+        with contextlib.suppress(InterruptedError):
+            self.joined = listener.accept_ranks(world, time.monotonic() + LIMIT_S, self._check)
+
+    def _check(self) -> None:
+        if self._given_up.is_set():
+            raise InterruptedError
 
     def end(self) -> list[JoinedLink]:
+        """Who has joined, once all have."""
         self._thread.join()
         return self.joined
+
+    def give_up(self) -> list[JoinedLink]:
+        """Who has joined, waiting for nobody else."""
+        self._given_up.set()
+        return self.end()
 
 
 def close_all(accepting: Accepting, *ranks: socket.socket) -> None:
@@ -131,17 +143,32 @@ def test_a_rank_of_an_older_generation_and_a_second_rank_of_one_number_are_refus
     accepting = Accepting(listener, 2)
     order = listener.make_order(0)
     strangers = [join(order, older.make_order(0).token), join(order, b"")]
-    ranks = [join(order)]
-    double = join(order)
-    ranks.append(join(listener.make_order(1)))
-    assert [each.said.rank for each in accepting.end()] == [0, 1]
-    listener.close()  # the double may come when both ranks are there: nobody takes it any more
-    for refused in (*strangers, double):
+    doubles = [join(order), join(order)]
+    other = join(listener.make_order(1))
+    joined = accepting.end()
+    assert [each.said.rank for each in joined] == [0, 1]
+    listener.close()  # the second may come when both ranks are there: nobody takes it any more
+    for refused in strangers:
         with pytest.raises(PipeError, match="gone"):
             protocol.receive_message(refused, time.monotonic() + LIMIT_S)
-        refused.close()
-    close_all(accepting, *ranks)
+    protocol.send_message(joined[0].link, protocol.PingRequest(0))
+    assert sorted(hears(double) for double in doubles) == [False, True]  # each is met in a thread of its own
+    close_all(accepting, *strangers, *doubles, other)
     older.close()
+
+
+def hears(rank: socket.socket) -> bool:
+    """Whether a rank was taken: it receives a message, or finds the other side gone."""
+    try:
+        protocol.receive_message(rank, time.monotonic() + LIMIT_S)
+    except PipeError:
+        return False
+    return True
+
+
+def test_ranks_that_do_not_come_in_time_are_counted(listener):
+    with pytest.raises(TimeoutError, match="2 of 2 ranks did not connect in time"):
+        listener.accept_ranks(2, time.monotonic(), lambda: None)
 
 
 def test_strangers_that_say_nothing_or_nonsense_hold_up_no_rank(listener):
@@ -161,24 +188,23 @@ def test_strangers_that_say_nothing_or_nonsense_hold_up_no_rank(listener):
 
 def test_a_rank_tells_its_token_to_no_other_supervisor(listener):
     thief = RankListener(LOOP, ANY, 1)
-    accepting = Accepting(thief, 1, 0.3)
+    accepting = Accepting(thief, 1)
     order = msgspec.structs.replace(listener.make_order(0), port=thief.make_order(0).port)
     with pytest.raises(PipeError, match="another supervisor than ours"):
         dial_supervisor(order)
-    assert accepting.end() == []
-    assert "1 of 1 ranks did not connect in time" in str(accepting.error)
+    assert accepting.give_up() == []
     thief.close()
 
 
 def test_nothing_older_than_tls_13_is_spoken(listener):
-    accepting = Accepting(listener, 1, 0.3)
+    accepting = Accepting(listener, 1)
     order = listener.make_order(0)
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with socket.create_connection((order.host, order.port)) as plain, pytest.raises(OSError, match=r"TLS|SSL|reset"):
         old.wrap_socket(plain)
-    assert accepting.end() == []
+    assert accepting.give_up() == []
 
 
 def test_ports_are_taken_in_their_order_and_if_all_are_taken_it_says_so():
@@ -189,8 +215,6 @@ def test_ports_are_taken_in_their_order_and_if_all_are_taken_it_says_so():
 
 
 def test_no_supervisor_and_no_way_are_one_line():
-    with socket.create_server((LOOP, 0)) as gone:
-        port = gone.getsockname()[1]
-    with pytest.raises(PipeError, match=rf"no supervisor at 127.0.0.1:{port} "):
+    with closed_port() as port, pytest.raises(PipeError, match=rf"no supervisor at 127.0.0.1:{port} "):
         dial_supervisor(JoinOrder(0, 1, LOOP, port, b"", b""))
     assert find_own_address(LOOP) == LOOP

@@ -1,6 +1,5 @@
 """What a hub compares before ranks are forked on nodes, and what it says when there is no cluster."""
 
-import socket
 import time
 
 import pytest
@@ -12,6 +11,7 @@ from cloud_hub.engine.sharded.cluster.messages import HostFacts
 from cloud_hub.engine.types import EngineOptions, RayOptions
 from models.bundle.manifest import BundleError
 from tests.cloud_hub.doubles.gangs import gang_bundle
+from tests.wire.doubles.closed_port import closed_port
 
 SOUND = HostFacts("a", "2.13.0+cpu", "1.0")
 
@@ -33,13 +33,13 @@ def test_a_node_that_differs_is_named_in_one_line(other, why):
 
 @pytest.mark.further
 def test_a_head_that_is_gone_is_one_line_in_bounded_time_and_leaves_no_process(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        address = f"127.0.0.1:{gone.getsockname()[1]}"
     path = gang_bundle(tmp_path, "echo").path
     started = time.monotonic()
-    with pytest.raises(ClusterError) as caught:
-        open_engine(path, EngineOptions(max_batch=4, pipeline=2, ready_s=60, ray=RayOptions(address, nodes=2)))
-    assert str(caught.value) == f"echo@1: generation 1: no Ray head at {address}"
+    with closed_port() as port:
+        ray = RayOptions(f"127.0.0.1:{port}", nodes=2)
+        with pytest.raises(ClusterError) as caught:
+            open_engine(path, EngineOptions(max_batch=4, pipeline=2, ready_s=60, ray=ray))
+    assert str(caught.value) == f"echo@1: generation 1: no Ray head at 127.0.0.1:{port}"
     assert time.monotonic() - started < 60
 
 
