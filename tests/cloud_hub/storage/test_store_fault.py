@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.core.commands import StoreQuestion
+from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.storage.gateway import StoreGateway
 from tests.cloud_hub.doubles.bench import Bench
-from tests.cloud_hub.doubles.devices import NOW_S
+from tests.cloud_hub.doubles.devices import HUB, NOW_S
 from tests.cloud_hub.storage.test_store import question
 from wire.process.logging import JsonLog
 
@@ -25,7 +26,7 @@ class Site:
         bench = Bench()
         self.gateway = StoreGateway(
             core=bench.core,
-            envelopes=bench.envelopes,
+            envelopes=HubEnvelopes(HUB),
             now=lambda: NOW_S,
             hears=(lambda *_: None, self._reported.set),
             on_ended=lambda _: None,
