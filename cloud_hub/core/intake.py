@@ -34,6 +34,7 @@ from cloud_hub.core.policy_check import DeviceFacts
 from cloud_hub.core.shards import DueReceipts
 from cloud_hub.core.verification import DroppedFrame, FrameVerifier
 from cloud_hub.registry.device_states import Device, Standing
+from cloud_hub.security.sessions import OpenedQuestion
 from wire.errors import RemoteError
 from wire.protocol.codec import Frame, split_frame
 from wire.protocol.messages import Refusal, RefusalReason
@@ -46,13 +47,14 @@ QUESTION_TICKET = 0  # ticket of a Find whose keys are questions in `_looking`; 
 
 
 class _ArrivedQuestion(msgspec.Struct, eq=False):
-    """A verified question frame that is not decrypted yet."""
+    """A verified question frame; `opened` if it was sealed in a session, else it is not decrypted yet."""
 
     key: QuestionKey
     frame: Frame
     payload: bytes
     digest: bytes
     device: Device
+    opened: OpenedQuestion | None = None
 
 
 class QuestionIntake:
@@ -78,7 +80,7 @@ class QuestionIntake:
         header = passed.frame.header
         key = QuestionKey(device, header.epoch, header.seq)
         return self._classify_arrival(
-            _ArrivedQuestion(key, passed.frame, payload, hash_frame(payload), passed.device), now
+            _ArrivedQuestion(key, passed.frame, payload, hash_frame(payload), passed.device, passed.opened), now
         )
 
     def _classify_arrival(self, arrival: _ArrivedQuestion, now: float) -> list[Command]:
@@ -135,7 +137,7 @@ class QuestionIntake:
         """
         if arrival.digest == known_digest:
             return None
-        opened = self._context.decrypt_question(arrival.frame)
+        opened = self._context.decrypt_question(arrival.frame, arrival.opened)
         if isinstance(opened, RefusalReason):
             return opened
         return None if opened.fingerprint == known_fingerprint else RefusalReason.CONFLICT
@@ -146,7 +148,7 @@ class QuestionIntake:
         refused = self._turnstile.admit_device(arrival.key.device, now)
         if refused is not None:
             return self._refuse_arrival(arrival, refused.reason, refused.retry_after_s)
-        opened = self._context.decrypt_question(arrival.frame)
+        opened = self._context.decrypt_question(arrival.frame, arrival.opened)
         if isinstance(opened, RefusalReason):
             return self._refuse_arrival(arrival, opened)
         place = (self._context.rules.served_name(opened.question.model) or "", band_of_question(opened.question))
@@ -224,16 +226,18 @@ class QuestionIntake:
 def reopen_questions(context: CoreContext, stored: Iterable[StoredQuestion], now: float) -> list[Command]:
     """Reopen stored questions after a restart and queue them again; their codes are decoded together.
 
-    A question that cannot be decrypted any more (key destroyed, bytes damaged) is deleted, so that `StatusRequest`
-    reports it as unknown and the device sends it again.
+    A question that cannot be decrypted any more (key destroyed, session gone, bytes damaged) is deleted, so that
+    `StatusRequest` reports it as unknown. If it lacks a key, the device is told at once to seal it again.
     """
     commands: list[Command] = []
     readable: list[tuple[StoredQuestion, DecryptedQuestion]] = []
     for kept in stored:
         opened = _decrypt_stored(context, kept)
-        if opened is None:
+        if isinstance(opened, RefusalReason):
             context.counts["forgotten"] += 1
             commands.append(DeleteQuestion(kept.key))
+            if opened is RefusalReason.KEY_EXPIRED:
+                commands.append(refuse_question(kept.key, kept.digest, opened))
         else:
             context.counts["restored"] += 1
             readable.append((kept, opened))
@@ -247,10 +251,9 @@ def reopen_questions(context: CoreContext, stored: Iterable[StoredQuestion], now
     return commands
 
 
-def _decrypt_stored(context: CoreContext, kept: StoredQuestion) -> DecryptedQuestion | None:
-    """The plaintext of a stored question, None if it cannot be had."""
+def _decrypt_stored(context: CoreContext, kept: StoredQuestion) -> DecryptedQuestion | RefusalReason:
+    """The plaintext of a stored question, or why it cannot be had."""
     try:
-        opened = context.decrypt_question(split_frame(kept.sealed))
+        return context.decrypt_question(split_frame(kept.sealed))
     except RemoteError:
-        return None
-    return None if isinstance(opened, RefusalReason) else opened
+        return RefusalReason.SCHEMA

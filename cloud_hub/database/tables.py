@@ -234,13 +234,9 @@ api_keys = _table(
 # -- ledger: the transparency log of the devices' ledger heads, see `storage.ledger_log`
 
 nodes = _table(
-    LEDGER,
-    "nodes",
-    _key("level", Int64),
-    _key("place", Int64),
-    _needed("hash", sa.LargeBinary),
+    LEDGER, "nodes", _key("level", Int64), _key("place", Int64), _needed("hash", sa.LargeBinary),
     sqlite_with_rowid=False,
-)
+)  # fmt: skip
 leaves = _table(
     LEDGER,
     "leaves",
@@ -258,15 +254,19 @@ leaves = _table(
     sa.Index("leaves_device", "device", "epoch", "entries"),
 )
 spend = _table(
-    LEDGER,
-    "spend",
-    _key("device"),
-    _key("account"),
-    _key("period", Int64),
-    _needed("amount", Int64),
+    LEDGER, "spend", _key("device"), _key("account"), _key("period", Int64), _needed("amount", Int64),
     sqlite_with_rowid=False,
-)
+)  # fmt: skip
 facts = _table(LEDGER, "facts", _key("name"), _needed("value", Int64), sqlite_with_rowid=False)
+
+# Devices' signed lists of the frames they sealed in sessions, by the SHA-256 of each, and up to which hub time the
+# frames of a device were found on them. See `storage.frame_lists`.
+frame_lists = _table(
+    LEDGER, "frame_lists", _key("device"), _key("name", sa.LargeBinary), _needed("signer", sa.LargeBinary),
+    _needed("received_ms", Int64), _needed("frame", sa.LargeBinary),
+    sa.Index("frame_lists_received", "device", "received_ms"),
+)  # fmt: skip
+session_checks = _table(LEDGER, "session_checks", _key("device"), _needed("checked_ms", Int64), sqlite_with_rowid=False)
 
 # -- versions: which device uses which model version, see `storage.versions`
 

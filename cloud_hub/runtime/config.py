@@ -121,6 +121,15 @@ class EnrolSection(ConfigSection):
     certificate_days: Annotated[float, Field(gt=0, le=90)] = 7.0
 
 
+class SessionsSection(ConfigSection):
+    """Section [sessions]: the device classes whose devices may seal their questions in sessions; "*" = all devices.
+
+    In a session a question costs the hub less cryptography, and is not signed by itself: see docs/sessions.md.
+    """
+
+    classes: frozenset[Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9_.-]{0,63})$")]] = frozenset()
+
+
 class RepositorySection(ConfigSection):
     """Section [repository].
 
@@ -201,6 +210,7 @@ class HubConfig(ProcessConfig):
     api: ApiSection = ApiSection()
     broker: BrokerSection = BrokerSection()
     enrol: EnrolSection = EnrolSection()
+    sessions: SessionsSection = SessionsSection()
     repository: RepositorySection = RepositorySection()
     engine: EngineSection = EngineSection()
     store: StoreSection = StoreSection()
@@ -235,6 +245,7 @@ class HubConfig(ProcessConfig):
         named = {_UNPUBLISHED} if self.policies else set()
         told["policies"] = self.hub.policies | {document.hash for document in documents} | named
         told |= {"scaling": self.scaling.scaling_rules(), "obeys_scaling": self.scaling.obey}
+        told["session_classes"] = self.sessions.classes
         return HubSettings(**told, documents=documents, database_url=self.database_urls().questions)
 
     def engine_options(self) -> EngineOptions:

@@ -26,6 +26,7 @@ from wire.transport.base import IncomingMessage, LinkLostError, Transport
 TransportFactory = Callable[[], Awaitable[Transport]]
 RECONNECT_BASE_S = 0.1
 RECONNECT_CAP_S = 10.0
+MAX_EARLY = 4096  # messages that wait for the first connection
 
 
 class HubLink:
@@ -50,6 +51,7 @@ class HubLink:
         self._on_up = on_up
         self._dice = dice
         self._changes = LinkLog(log, safe_name("broker"))
+        self._early: list[tuple[str, bytes]] = []
         self._transport: Transport | None = None
         self._wanted = frozenset(list_hub_filters())
         self._subscribed: frozenset[str] = frozenset()
@@ -70,9 +72,15 @@ class HubLink:
             await asyncio.sleep(compute_delay(attempt, self._dice(), RECONNECT_BASE_S, RECONNECT_CAP_S))
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """Publish a message if the link is up; otherwise it is dropped and counted."""
+        """Publish a message if the link is up; otherwise it is dropped and counted.
+
+        What is published before the first connection (to devices whose questions a restart cannot open) waits for it.
+        """
         if self._transport is None or not self.up:
-            self.counts["link.unsent"] += 1
+            if not self.counts["link.connected"] and len(self._early) < MAX_EARLY:
+                self._early.append((topic, payload))
+            else:
+                self.counts["link.unsent"] += 1
             return
         try:
             self._transport.post(topic, payload)
@@ -119,6 +127,9 @@ class HubLink:
         self.counts["link.connected"] += 1
         self._changes.on_up()
         self._on_up()
+        early, self._early = self._early, []
+        for topic, payload in early:
+            self.publish(topic, payload)
         while True:
             self._on_batch(await self._transport.receive())
             await asyncio.sleep(0)  # a full inbox never suspends: sockets, store and engines must get their turn
@@ -203,6 +214,16 @@ class OutboundPublisher:
     def log_heads(self, command: commands.LogLedgerHead) -> None:
         if self.ledger is not None:
             self.ledger.add_head(ReceivedHead(command.device, command.key, command.heads, int(self._now() * 1000)))
+
+    def add_session_command(self, command: commands.OpenSession | commands.KeepFrameList) -> None:
+        if self.ledger is not None:
+            self.ledger.add_session_command(command)
+
+    def accept_session(self, command: commands.OpenSession) -> None:
+        """Begin the session that a device offers, and tell it so."""
+        accept = self._envelopes.accept_session(command.device, command.offer, self._now())
+        if accept is not None:
+            self.publish_note(command.device.id, accept)
 
     def on_hello(self, command: commands.ResendAssignments) -> None:
         """Send the open assignments to a device that has just connected."""

@@ -19,7 +19,7 @@ MINUTE_MS = 60_000
 MAX_QUESTIONS = 200
 _COLUMNS = [
     effects.c[name]
-    for name in ("device", "epoch", "seq", "model", "policy", "created_ms", "kept_ms", "ended_ms", "refusal")
+    for name in ("device", "epoch", "seq", "model", "policy", "created_ms", "kept_ms", "ended_ms", "refusal", "digest")
 ]
 
 
@@ -35,7 +35,7 @@ class QuestionRecord(msgspec.Struct, frozen=True):
     """One question of `device`. `epoch`, `seq`: its number among the device's; `reason`: of a refusal, "" for none.
 
     `created_ms`: by the device's clock, hub time; `kept_ms`: stored here; `ended_ms`: 0 while it is open.
-    `policy`: hash of the policy that let it leave.
+    `policy`: hash of the policy that let it leave; `digest`: SHA-256 of its frame, hex.
     """
 
     device: str
@@ -48,6 +48,7 @@ class QuestionRecord(msgspec.Struct, frozen=True):
     ended_ms: int
     outcome: QuestionOutcome
     reason: str
+    digest: str = ""
 
 
 class PeriodCount(msgspec.Struct, frozen=True):
@@ -131,6 +132,7 @@ def _parse_question(row: sa.Row[Any]) -> QuestionRecord:
         ended_ms=row.ended_ms or 0,
         outcome=_name_outcome(row.ended_ms is not None, row.refusal),
         reason=row.refusal or "",
+        digest=bytes(row.digest).hex(),
     )
 
 

@@ -98,6 +98,7 @@ class LinkSection(ConfigSection, frozen=True):
 
     `mqtt_client`: "paho" takes the former MQTT client. `websocket`: MQTT over WebSocket at this URL, in place of the
     broker's own port; `proxy`: an HTTP proxy on the way; `proxy_credentials_file`: a private file with USER:PASSWORD.
+    `sessions`: false signs each question, also where the hub invites to sessions (docs/sessions.md).
     """
 
     mqtt_client: MqttClient = _AGENT.mqtt_client
@@ -109,6 +110,7 @@ class LinkSection(ConfigSection, frozen=True):
     websocket: Annotated[str, Meta(max_length=500)] = ""
     proxy: Annotated[str, Meta(max_length=500)] = ""
     proxy_credentials_file: Annotated[str, Meta(max_length=500)] = ""
+    sessions: bool = _AGENT.sessions
 
     def link_route(self) -> LinkRoute:
         """The way to the home broker."""

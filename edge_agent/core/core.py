@@ -331,6 +331,14 @@ class EdgeCore:
         quiet.quiet_until = max(quiet.quiet_until, now + pause_s)
         return self._delivery.defer(question, now + pause_s + question.retry_pause_s(self.ruling.setup.limits), now)
 
+    def on_session_lost(self, seq: int, now: float) -> list[Command]:
+        """The hub does not answer the session that this question was sealed in: seal it again."""
+        question = self.open_questions.get(seq)
+        if question is None or question.state is OutboxState.NEW:
+            return []
+        self.open_questions.set_state(question, OutboxState.NEW)
+        return self._delivery.send_after([Reseal(seq)], now)
+
     def on_statuses(self, statuses: StatusReply, now: float, line: str = HOME) -> list[Command]:
         """Reply to a `StatusRequest`: questions `unknown` to the hub were never stored, or lost: send them again."""
         for seq in statuses.unknown:

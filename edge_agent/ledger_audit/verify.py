@@ -35,6 +35,7 @@ class EvidenceKind(StrEnum):
     HEAD = "head"
     LOG = "log"
     CONSISTENCY = "consistency"
+    FRAMES = "frames"
 
 
 class Finding(NamedTuple):
@@ -61,12 +62,20 @@ class LoggedHead(NamedTuple):
     inclusion: tuple[bytes, ...]
 
 
+class ExportedList(NamedTuple):
+    """A list of frames as a hub exports it: the raw Ed25519 key to verify it with, and the note as it was signed."""
+
+    key: bytes
+    frame: bytes
+
+
 class HubLogExport(NamedTuple):
-    """A hub's export for one device: all its logged heads under one signed checkpoint."""
+    """A hub's export for one device: all its logged heads under one signed checkpoint, and its signed lists."""
 
     hub: str
     checkpoint: str
     heads: tuple[LoggedHead, ...]
+    lists: tuple[ExportedList, ...] = ()
 
 
 def make_owner(identity: Identity) -> LedgerOwner:
@@ -273,10 +282,18 @@ class _HubHead(msgspec.Struct, frozen=True):
     inclusion: tuple[bytes, ...]
 
 
+class _HubList(msgspec.Struct, frozen=True):
+    """One signed list of a hub's export; bytes are base64."""
+
+    key: bytes
+    frame: bytes
+
+
 class _HubExportFile(msgspec.Struct, frozen=True):
     hub: str
     checkpoint: str
     heads: tuple[_HubHead, ...]
+    lists: tuple[_HubList, ...] = ()
 
 
 @contextmanager
@@ -307,7 +324,8 @@ def read_hub_export(path: Path) -> HubLogExport:
     """Read a file written by `skerry devices heads`. ExitError(SAMPLE) for anything else."""
     try:
         found = msgspec.json.decode(read_content(path), type=_HubExportFile)
-        return HubLogExport(found.hub, found.checkpoint, tuple(_decode_head(each) for each in found.heads))
+        lists = tuple(ExportedList(each.key, each.frame) for each in found.lists)
+        return HubLogExport(found.hub, found.checkpoint, tuple(_decode_head(each) for each in found.heads), lists)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ExitError(ExitCode.SAMPLE, f"{path} is not an export of a hub: {str(error)[:120]}") from None
 

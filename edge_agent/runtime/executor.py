@@ -29,6 +29,7 @@ from edge_agent.core.records import AnswerRecord, SampleOrigin
 from edge_agent.storage import accounts, answers, ledger, outbox
 from edge_agent.storage.database import DatabaseOperation, DatabaseTrouble
 from edge_agent.storage.outbox import OutboxRow, PayloadError
+from edge_agent.uplink.envelope import SealedQuestion
 from edge_agent.uplink.outbound import LedgeredSender, read_result
 from edge_agent.uplink.sealing import EscalationSource
 from edge_agent.uplink.services import AgentServices
@@ -56,6 +57,7 @@ class CommandExecutor:
         self._alarm: asyncio.TimerHandle | None = None
         self.sender = LedgeredSender(parts, self._on_unsendable)
         self.on_commit_due: Callable[[], None] | None = None  # queues what may be written with a commit of ours
+        self.is_silent: Callable[[int, int], bool] = lambda _seq, _attempts: False  # of a question's session
         self.unrecorded = 0  # outcomes that no commit covers yet: their questions are still open on disk
 
     def execute(self, commands: list[Command], source: EscalationSource | None = None) -> None:
@@ -119,7 +121,7 @@ class CommandExecutor:
 
     def _execute_one(self, command: Command) -> None:
         if isinstance(command, Transmit):
-            self.sender.send_question(command.seq)
+            self._transmit_question(command.seq)
         elif isinstance(command, MarkState):
             self._mark_state(command)
         elif isinstance(command, WakeAt):
@@ -133,6 +135,14 @@ class CommandExecutor:
             self._parts.database.write((partial(accounts.raise_totals, totals=command.totals),), must=True)
         elif isinstance(command, Reseal):
             self._reseal_question(command)
+
+    def _transmit_question(self, seq: int) -> None:
+        question = self._core.open_questions.get(seq)
+        if question is not None and self.is_silent(seq, question.attempts):
+            self._parts.counts["sessions_silent"] += 1
+            self.execute(self._core.on_session_lost(seq, self._parts.clock.now()))
+        else:
+            self.sender.send_question(seq)
 
     def _record_answer(self, said: Answer | Correction, source: EscalationSource | None) -> AnswerRecord:
         if said.seq is None:
@@ -171,7 +181,7 @@ class CommandExecutor:
             parts.counts["unfit_questions"] += 1
             self._fail_store(store.seq, DecisionReason.DENIED_POLICY_ERROR, source)
             return
-        parts.pending.add(row, source.origin)
+        parts.pending.add(row, source.origin, sealed.verdict_keys)
         parts.pending.keep_frame(row.seq, sealed.frame)
         ops: tuple[DatabaseOperation, ...] = (
             partial(accounts.add_charges, charges=store.permit.charges),
@@ -235,18 +245,18 @@ class CommandExecutor:
             partial(ledger.append_question, row=new, kind=EntryKind.RESEALED, at_ms=parts.clock.hub_ms()),
             partial(outbox.reseal_row, row=new, sealed=sealed.frame),
         )
-        parts.database.write(ops, partial(self._on_resealed, new, sealed.frame))
+        parts.database.write(ops, partial(self._on_resealed, new, sealed))
 
-    def _on_resealed(self, row: OutboxRow, frame: bytes, trouble: DatabaseTrouble | None) -> None:
+    def _on_resealed(self, row: OutboxRow, sealed: SealedQuestion, trouble: DatabaseTrouble | None) -> None:
         parts = self._parts
         if trouble is not None:
             parts.counts["reseal_failed"] += 1
             self.execute(self._core.on_store_failed(row.seq, DecisionReason.NO_DISK, parts.clock.now()))
         elif self._core.open_questions.get(row.seq) is not None:  # a verdict may have ended it meanwhile
             parts.counts["resealed"] += 1
-            parts.pending.rebind(row)
+            parts.pending.rebind(row, sealed.verdict_keys)
             self.sender.on_recorded(row.seq)
-            parts.pending.keep_frame(row.seq, frame)
+            parts.pending.keep_frame(row.seq, sealed.frame)
             self.execute(self._core.on_stored(row.seq, row.digest, parts.clock.now()))
         else:
             self.sender.on_recorded(row.seq)

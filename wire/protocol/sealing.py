@@ -61,7 +61,7 @@ def seal_frame(
     """
     clear = encode_clear_part(CipherSuite.SEALED, header)
     body = _hpke.encrypt(padded, to, _hpke_info(clear, channel, binding))
-    return _append_signature(clear, body, by, channel)
+    return append_signature(clear, body, by, channel)
 
 
 def open_sealed_frame(frame: Frame, *, key: X25519PrivateKey, channel: TopicChannel, binding: bytes = b"") -> bytes:
@@ -85,7 +85,7 @@ def sign_frame(
 
     `binding`: what the signature holds for beside the frame, and the frame does not carry; `compute_order_binding`.
     """
-    return _append_signature(encode_clear_part(CipherSuite.SIGNED, header), body, by, channel, binding)
+    return append_signature(encode_clear_part(CipherSuite.SIGNED, header), body, by, channel, binding)
 
 
 def verify_frame(frame: Frame, *, by: VerifyingKey, channel: TopicChannel, binding: bytes = b"") -> None:
@@ -122,7 +122,8 @@ def hash_frame(frame: bytes) -> bytes:
     return sha256(frame).digest()
 
 
-def _append_signature(clear: bytes, body: bytes, by: SigningKey, channel: TopicChannel, binding: bytes = b"") -> bytes:
+def append_signature(clear: bytes, body: bytes, by: SigningKey, channel: TopicChannel, binding: bytes = b"") -> bytes:
+    """The whole frame of these parts. LocalError if it would be longer than `MAX_FRAME_BYTES`."""
     frame = clear + body + by.sign(_channel_tag(channel) + binding + clear + body)
     if len(frame) > MAX_FRAME_BYTES:
         raise LocalError(f"frame of {len(frame)} bytes, at most {MAX_FRAME_BYTES}")

@@ -1,5 +1,6 @@
 """Simulated devices with real keys and frames, without the agent, and a registry in memory."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,7 @@ from wire.protocol.messages import (
     HelloNote,
     StatusRequest,
     Tensor,
+    UpNote,
     Verdict,
 )
 from wire.protocol.sealing import (
@@ -39,6 +41,17 @@ from wire.protocol.sealing import (
     seal_frame,
     sign_frame,
     verify_frame,
+)
+from wire.protocol.session_notes import SealedFrameList, SessionAccept, SessionOffer
+from wire.protocol.sessions import (
+    SALT_BYTES,
+    SessionKeys,
+    SessionTerms,
+    VerdictKey,
+    agree_as_device,
+    derive_verdict_key,
+    open_session_verdict,
+    seal_in_session,
 )
 from wire.protocol.topics import TopicChannel, build_topic, compute_shard
 
@@ -93,6 +106,9 @@ class SimDevice:
         self.signing = Ed25519PrivateKey.generate()
         self.hpke = X25519PrivateKey.generate()
         self.marks: dict[int, tuple[bytes, str]] = {}  # what a verdict to this seq must be bound to
+        self.session: SessionKeys | None = None
+        self.verdict_keys: dict[tuple[bytes, int], VerdictKey] = {}  # by session and seq, as an open question has them
+        self._own = X25519PrivateKey.generate()
 
     def enrolled(self, state: Standing = Standing.ACTIVE) -> Enrolled:
         return Enrolled(self.id, self.signing.public_key(), self.hpke.public_key(), state)
@@ -126,9 +142,15 @@ class SimDevice:
         )
 
     def question(self, seq: int, created_s: float = NOW_S, size: int = 512, **changes) -> bytes:
+        """Sealed in the session, if there is one."""
         question = self.escalation(seq, **changes)
         padded = pad_plaintext(encode_wire_message(question), size)
         self.marks[seq] = hash_plaintext(padded), question.policy
+        if self.session is not None:
+            header = self.header(seq, created_s, self.session.id)
+            key = derive_verdict_key(self.session, self.epoch, seq, self.marks[seq][0])
+            self.verdict_keys[self.session.id, seq] = key
+            return seal_in_session(header, padded, keys=self.session, salt=os.urandom(SALT_BYTES))
         to = X25519PublicKey.from_public_bytes(self.hub.hpke_public)
         return seal_frame(self.header(seq, created_s), padded, to=to, by=self.signing, channel=TopicChannel.QUESTION)
 
@@ -138,9 +160,29 @@ class SimDevice:
     def hello(self) -> bytes:
         return self._note(HelloNote(self.epoch, "boot", "agent/1", (MANIFEST.ref,)))
 
-    def _note(self, note: StatusRequest | HelloNote) -> bytes:
-        header = self.header(0, key=compute_key_id(self.signing.public_key().public_bytes_raw()))
-        return sign_frame(header, encode_wire_message(note), by=self.signing, channel=TopicChannel.ASK)
+    def offer(self, created_s: float = NOW_S, *, anew: bool = False, **changes) -> bytes:
+        """Offer a session, the same one again unless it is to be another."""
+        if anew:
+            self._own = X25519PrivateKey.generate()
+        share = self._own.public_key().public_bytes_raw()
+        offer = SessionOffer(self.epoch, "hub-1", compute_key_id(self.hub.hpke_public), share)
+        return self._note(msgspec.structs.replace(offer, **changes), created_s)
+
+    def take_accept(self, accept: SessionAccept) -> None:
+        """Seal questions in this session from now on."""
+        terms = SessionTerms(
+            self.id, self.signing.public_key().public_bytes_raw(), accept.hub, self.hub.signing_public,
+            self.hub.hpke_public, accept.epoch, accept.offered, accept.share, accept.ends_ms,
+        )  # fmt: skip
+        self.session = agree_as_device(terms, self._own)
+
+    def frame_list(self, *digests: bytes, after: int = 0) -> bytes:
+        note = SealedFrameList(self.epoch, "hub-1", after, after + max(1, len(digests)), digests)
+        return self._note(note, channel=TopicChannel.REPORT)
+
+    def _note(self, note: UpNote, created_s: float = NOW_S, channel: TopicChannel = TopicChannel.ASK) -> bytes:
+        header = self.header(0, created_s, compute_key_id(self.signing.public_key().public_bytes_raw()))
+        return sign_frame(header, encode_wire_message(note), by=self.signing, channel=channel)
 
     def read(self, payload: bytes) -> DownNote | tuple[int, Verdict]:
         """A note, or (seq, verdict): checked as a device checks it."""
@@ -150,6 +192,10 @@ class SimDevice:
             return decode_down_note(frame.body)
         mark, policy = self.marks[frame.header.seq]
         binding = compute_verdict_binding(mark, MANIFEST.model, policy)
+        if frame.suite is CipherSuite.SESSION_SIGNED:
+            key = self.verdict_keys[frame.header.key_id, frame.header.seq]
+            opened = open_session_verdict(frame, key=key, binding=binding)
+            return frame.header.seq, decode_verdict(unpad_plaintext(opened))
         opened = open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.REPLY, binding=binding)
         return frame.header.seq, decode_verdict(unpad_plaintext(opened))
 

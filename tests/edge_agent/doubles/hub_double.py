@@ -43,6 +43,7 @@ from wire.protocol.messages import (
     WelcomeNote,
 )
 from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
+from wire.protocol.session_notes import SealedFrameList
 from wire.protocol.topics import TopicChannel, build_topic, compute_shard, parse_up_topic
 from wire.transport.base import IncomingMessage, LinkLostError, MemoryBroker, MemoryTransport
 
@@ -164,10 +165,10 @@ class HubDouble:
             return
         note = codec.decode_up_note(frame.body)
         assert not isinstance(note, InstallReport)
-        assert isinstance(note, LedgerHeadReport) is (channel is TopicChannel.REPORT)
+        assert isinstance(note, LedgerHeadReport | SealedFrameList) is (channel is TopicChannel.REPORT)
         if isinstance(note, LedgerHeadReport):
             self.on_heads(note)
-        else:
+        elif isinstance(note, StatusRequest | HelloNote):
             self.on_note(note)
 
     def on_heads(self, heads: LedgerHeadReport) -> None:
@@ -200,7 +201,7 @@ class HubDouble:
             self.send_note(StatusReply(note.epoch, tuple(known), unknown))
 
     def on_question(self, frame: Frame, data: bytes) -> None:
-        padded = sealing.open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.QUESTION)
+        padded = self.open_question(frame)
         question = codec.decode_escalation(codec.unpad_plaintext(padded))
         self.questions.append((frame, data, question))
         key = (frame.header.epoch, frame.header.seq)
@@ -211,6 +212,9 @@ class HubDouble:
         if self.verdicts:
             self.effects[key] = codec.hash_plaintext(padded)
             self.send_frame(self.seal_verdict(frame, question))
+
+    def open_question(self, frame: Frame) -> bytes:
+        return sealing.open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.QUESTION)
 
     # Messages to the device
 
@@ -249,18 +253,18 @@ class HubDouble:
         header = FrameHeader(
             told.shard, DEVICE, told.epoch, told.seq, self.now_ms, sealing.compute_key_id(public_bytes(HPKE))
         )
-        fingerprint = codec.hash_plaintext(
-            sealing.open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.QUESTION)
-        )
-        binding = sealing.compute_verdict_binding(
-            fingerprint, f"{question.model.name}@{question.model.version}", question.policy
-        )
-        padded = codec.pad_plaintext(
-            codec.encode_wire_message(Verdict(self.prediction, "hub-1", "local", 0.001, 0.002))
-        )
+        binding, padded = self.bind_verdict(frame, question), self.pad_verdict()
         return sealing.seal_frame(
             header, padded, to=HPKE.public_key(), by=by or self.signing, channel=TopicChannel.REPLY, binding=binding
         )
+
+    def bind_verdict(self, frame: Frame, question: Escalation) -> bytes:
+        model = f"{question.model.name}@{question.model.version}"
+        return sealing.compute_verdict_binding(codec.hash_plaintext(self.open_question(frame)), model, question.policy)
+
+    def pad_verdict(self) -> bytes:
+        verdict = Verdict(self.prediction, "hub-1", "local", 0.001, 0.002)
+        return codec.pad_plaintext(codec.encode_wire_message(verdict))
 
     def make_refusal(self, data: bytes, reason: RefusalReason, retry_after_s: float = 0.0, *, final: bool) -> Refusal:
         header = codec.split_frame(data).header

@@ -76,7 +76,7 @@ def test_case_85_every_flipped_byte_of_the_ciphertext_is_refused_without_the_sig
     frame = codec.split_frame(FRAME)
     for at in range(len(frame.body)):
         body = frame.body[:at] + bytes([frame.body[at] ^ 1]) + frame.body[at + 1 :]
-        resigned = sealing._append_signature(frame.clear, body, DEVICE_SIGNING, TopicChannel.QUESTION)
+        resigned = sealing.append_signature(frame.clear, body, DEVICE_SIGNING, TopicChannel.QUESTION)
         assert refused(resigned) is Fault.SEAL
 
 
@@ -93,20 +93,20 @@ def test_bytes_added_at_the_end_are_refused(more: bytes) -> None:
 def test_case_86_the_header_of_one_question_does_not_carry_the_body_of_another() -> None:
     one, other = codec.split_frame(FRAME), codec.split_frame(frames.sealed_question(seq=2))
     assert refused(one.clear + other.body + other.signature) is Fault.SIGNATURE
-    resigned = sealing._append_signature(one.clear, other.body, DEVICE_SIGNING, TopicChannel.QUESTION)
+    resigned = sealing.append_signature(one.clear, other.body, DEVICE_SIGNING, TopicChannel.QUESTION)
     assert refused(resigned) is Fault.SEAL  # even the device itself cannot renumber what it sealed
 
 
 def test_case_86_a_stripped_question_signed_by_another_device_is_refused() -> None:
     frame = codec.split_frame(FRAME)
-    stolen = sealing._append_signature(frame.clear, frame.body, OTHER_SIGNING, TopicChannel.QUESTION)
+    stolen = sealing.append_signature(frame.clear, frame.body, OTHER_SIGNING, TopicChannel.QUESTION)
     assert refused(stolen) is Fault.SIGNATURE
 
 
 def test_case_86_another_device_cannot_put_its_own_header_over_a_stolen_body() -> None:
     stolen = codec.split_frame(FRAME)
     clear = codec.encode_clear_part(CipherSuite.SEALED, frames.header(device="demo--thief"))
-    frame = codec.split_frame(sealing._append_signature(clear, stolen.body, OTHER_SIGNING, TopicChannel.QUESTION))
+    frame = codec.split_frame(sealing.append_signature(clear, stolen.body, OTHER_SIGNING, TopicChannel.QUESTION))
     sealing.verify_frame(frame, by=OTHER_SIGNING.public_key(), channel=TopicChannel.QUESTION)
     with pytest.raises(RemoteError) as error:
         sealing.open_sealed_frame(frame, key=HUB_HPKE, channel=TopicChannel.QUESTION)
@@ -135,7 +135,7 @@ def test_case_92_a_plaintext_question_is_refused_where_a_sealed_one_is_expected(
 
 def test_case_92_version_zero_is_refused_though_its_signature_would_fit() -> None:
     frame = codec.split_frame(FRAME)
-    old = sealing._append_signature(b"\x00" + frame.clear[1:], frame.body, DEVICE_SIGNING, TopicChannel.QUESTION)
+    old = sealing.append_signature(b"\x00" + frame.clear[1:], frame.body, DEVICE_SIGNING, TopicChannel.QUESTION)
     assert refused(old) is Fault.VERSION
 
 
@@ -150,7 +150,7 @@ def test_a_question_sealed_to_another_key_does_not_open() -> None:
 @pytest.mark.parametrize("size", [0, 1, 31, 32, 47, 48, 200])
 def test_a_body_that_is_no_ciphertext_does_not_open(size: int) -> None:
     clear = codec.encode_clear_part(CipherSuite.SEALED, frames.header())
-    assert refused(sealing._append_signature(clear, bytes(size), DEVICE_SIGNING, TopicChannel.QUESTION)) is Fault.SEAL
+    assert refused(sealing.append_signature(clear, bytes(size), DEVICE_SIGNING, TopicChannel.QUESTION)) is Fault.SEAL
 
 
 def test_a_verdict_opens_for_its_own_question() -> None:
@@ -174,7 +174,7 @@ def test_a_verdict_reattached_to_another_question_is_refused() -> None:
 def test_a_verdict_under_the_header_of_another_question_is_refused() -> None:
     binding = sealing.compute_verdict_binding(PRINT, "digits@7", "policy")
     one, other = codec.split_frame(reply(binding, seq=1)), codec.split_frame(reply(binding, seq=2))
-    moved = sealing._append_signature(other.clear, one.body, HUB_SIGNING, TopicChannel.REPLY)
+    moved = sealing.append_signature(other.clear, one.body, HUB_SIGNING, TopicChannel.REPLY)
     with pytest.raises(RemoteError) as error:
         open_reply(moved, binding)
     assert error.value.fault is Fault.SEAL
