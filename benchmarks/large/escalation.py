@@ -27,6 +27,7 @@ from tests.live.doubles.stack import make_stack_version
 LAYERS = 4  # of 64 MiB
 OWN_S = 0.03  # of the model alone, at least
 TIMES, WARM = 60, 10
+ATTEMPTS = 4  # to find how often a sample passes the layers: one pass is mostly overhead on a quick card
 READY_S = 600.0
 PRECISIONS = {
     DeviceChoice.CPU: Precision.FLOAT32,
@@ -36,10 +37,14 @@ PRECISIONS = {
 
 def measure_escalation(folder: Path, device: DeviceChoice) -> Figure:
     """The median of escalations, one at a time, over the median of the engine alone in this process, in turns."""
-    with _open_alone(make_stack_version(folder / "once", LAYERS), device) as engine:
-        once_s = find_median([_time_alone(engine) for _ in range(WARM)])
-    rounds = max(1, math.ceil(OWN_S / once_s))
-    made = make_stack_version(folder / "stack", LAYERS, rounds=rounds)
+    rounds = 1
+    for attempt in range(ATTEMPTS):
+        made = make_stack_version(folder / f"stack-{attempt}", LAYERS, rounds=rounds)
+        with _open_alone(made, device) as engine:
+            own_s = find_median([_time_alone(engine) for _ in range(WARM)])
+        if own_s >= OWN_S:
+            break
+        rounds = math.ceil(1.1 * rounds * OWN_S / own_s)
     with _open_alone(made, device) as engine:
         asked, alone = asyncio.run(_time_in_turns(folder, made, engine, device))
         setup = engine.setup

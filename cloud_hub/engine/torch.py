@@ -65,6 +65,12 @@ class ServedGraphs(NamedTuple):
             return _as_array(compute(*(each.to(self.numbers.device) for each in inputs)).float().cpu())
 
 
+def _limit_threads(count: int) -> None:
+    """Let operations that this thread calls use `count` threads: OpenMP keeps the number for each calling thread."""
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+
+
 def _as_array(made: torch.Tensor) -> npt.NDArray[np.float32]:
     found: npt.NDArray[np.float32] = made.numpy()
     return found
@@ -98,7 +104,7 @@ class TorchGraphRunner:
         return msgspec.structs.replace(self._setup, steps=steps)
 
     def start(self) -> None:
-        torch.set_num_threads(self._threads)
+        _limit_threads(self._threads)
         if self._served is not None:
             return  # started before
         found = open_hub_graphs(self._bundle)  # of the hub part; the bundle itself is the edge part alone
@@ -121,6 +127,7 @@ class TorchGraphRunner:
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
         if self._served is None:
             raise EngineError("the engine is not started")
+        _limit_threads(self._threads)
         try:
             with self._room:
                 return self._served.run(graph, columns)

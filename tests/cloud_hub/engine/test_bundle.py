@@ -249,6 +249,17 @@ def test_a_bundle_made_for_a_graphics_card_runs_where_there_is_none(tmp_path):
     assert engine.infer([engine.sample()])
 
 
+def test_whoever_asks_an_engine_computes_with_its_number_of_threads(tmp_path):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        made = open_engine(bundle(tmp_path).path, EngineOptions(threads=1))  # started by a thread of its own
+        made.infer([made.sample()])
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
 # -- buckets
 
 

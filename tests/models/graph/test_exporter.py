@@ -84,6 +84,24 @@ def test_idle_dropout_and_checks_are_left_out():
     assert names == ["aten.linear.default", "aten.relu.default"]
 
 
+def test_a_number_drawn_for_nothing_is_left_out():
+    class LayerDrop(nn.Module):
+        """A layer that is dropped by chance in training; the number is drawn in evaluation, too."""
+
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            drawn = torch.rand([])
+            if self.training and drawn < 0.5:
+                return x[:, :2]
+            return self.layer(x)
+
+    exported = export_graph(LayerDrop().eval(), (torch.zeros(2, 3),))
+    assert [str(node.target) for node in exported.graph.nodes if node.op == "call_function"] == ["aten.linear.default"]
+
+
 def test_sizes_may_be_reckoned_with():
     served = decoded(export_graph(ByBatchSize(), EXAMPLE))
     for count in (1, 3, 7):
