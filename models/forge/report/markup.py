@@ -18,11 +18,11 @@ _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:68rem;padding:0 1rem}
 body{color:var(--ink);background:var(--paper);overflow-wrap:break-word}
 h1{margin:0 0 .2rem}h2{margin:2.2rem 0 .6rem;border-bottom:1px solid var(--edge);padding-bottom:.2rem}
-.scroll{overflow-x:auto;max-width:100%}table{border-collapse:collapse;margin:.6rem 0}td,th{padding:.22rem .7rem}
+.scroll{overflow-x:auto;max-width:100%}table{border-collapse:collapse;margin:.6rem 0}td,th{padding:.22rem .5rem}
 td,th{text-align:right;border-bottom:1px solid var(--row);overflow-wrap:normal}
 td:first-child,th:first-child{text-align:left;white-space:nowrap}tr.chosen{background:var(--mark)}
 .warning{background:var(--alarm);border:1px solid var(--alarm-edge);border-radius:.5rem;padding:.5rem .9rem}
-td.words,th.words{text-align:left}td.words:last-child{min-width:12rem}small,.why{color:var(--soft)}
+td.words,th.words{text-align:left}td.words:last-child{min-width:10rem}small,.why{color:var(--soft)}
 .cards{display:flex;flex-wrap:wrap;gap:.7rem;margin:1rem 0}
 .card{border:1px solid var(--edge);border-radius:.5rem;padding:.5rem .9rem}.card b{display:block;font-size:1.5rem}
 .wide svg.chart{min-width:40rem}
