@@ -145,16 +145,16 @@ class QuestionIntake:
     def _admit_question(self, arrival: _ArrivedQuestion, now: float) -> list[Command]:
         if arrival.device.state == Standing.RETIRING:  # it still gets the answers it waits for, but nothing new
             return self._refuse_arrival(arrival, RefusalReason.DEVICE_UNKNOWN)
-        refused = self._turnstile.admit_device(arrival.key.device, now)
+        in_session = arrival.opened is not None
+        refused = None if in_session else self._turnstile.admit_device(arrival.key.device, now)
         if refused is not None:
             return self._refuse_arrival(arrival, refused.reason, refused.retry_after_s)
         opened = self._context.decrypt_question(arrival.frame, arrival.opened)
         if isinstance(opened, RefusalReason):
             return self._refuse_arrival(arrival, opened)
         place = (self._context.rules.served_name(opened.question.model) or "", band_of_question(opened.question))
-        refused = self._context.scaling.refuse_entry(place[0]) or self._turnstile.admit_band(
-            arrival.key.device, place, now
-        )
+        admit = self._turnstile.admit_opened if in_session else self._turnstile.admit_band
+        refused = self._context.scaling.refuse_entry(place[0]) or admit(arrival.key.device, place, now)
         if refused is not None:
             self._context.batcher.count_refused(place[0], 1, refused.reason)
             return self._refuse_arrival(arrival, refused.reason, refused.retry_after_s)

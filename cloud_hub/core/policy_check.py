@@ -21,7 +21,7 @@ from cloud_hub.engine.types import ModelCard, WorkItem
 from cloud_hub.registry.orders import DenyNotice, Orders
 from models.bundle.manifest import TEXT_FIELD
 from models.runtime.chain import digest_sent_chain
-from models.runtime.feature_codec import NUMPY_DTYPES, FeatureCodec, build_codec
+from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, FeatureCodec, build_codec
 from models.runtime.runner import SampleError
 from models.runtime.text import decode_text
 from policies.decisions import leakage
@@ -196,6 +196,8 @@ class QuestionValidator:
         self._cards: dict[ModelRef, ModelCard] = {}
         self._codecs: dict[ModelRef, FeatureCodec] = {}
         self._travelling: dict[ModelRef, SentFields] = {}
+        self._names: dict[ModelRef, frozenset[str]] = {}  # of the features
+        self._decodable: dict[ModelRef, bool] = {}  # no feature is above what may ever leave
         self._erased: dict[bytes, int] = {}
         for card in cards:
             self.add_model(card)
@@ -207,6 +209,8 @@ class QuestionValidator:
         self._travelling[card.ref] = SentFields(
             _build_wire_schema(card, codec), find_highest_level(card.features), clearance
         )
+        self._names[card.ref] = frozenset(spec.name for spec in card.features)
+        self._decodable[card.ref] = all(spec.level <= HARD_CEILING_LEVEL for spec in card.features)
         self._cards[card.ref] = card
 
     def remove_model(self, ref: ModelRef) -> None:
@@ -248,7 +252,7 @@ class QuestionValidator:
         keep_days = self.book.check_question(question, facts, self._travelling[card.ref], now)
         if isinstance(keep_days, RefusalReason):
             return keep_days
-        (work,) = self._decode_fields((question,), card)
+        work = self._decode_one(question, card)
         return work if isinstance(work, RefusalReason) else ValidatedQuestion(work, keep_days)
 
     def decode_questions(self, questions: Sequence[Escalation]) -> list[WorkItem | RefusalReason]:
@@ -265,11 +269,22 @@ class QuestionValidator:
                 found[place] = work
         return found
 
+    def _decode_one(self, question: Escalation, card: ModelCard) -> WorkItem | RefusalReason:
+        """Decode one question, exactly as strictly as `_decode_fields` and at half its cost."""
+        if not self._decodable[card.ref] or not _fields_fit(question, self._names[card.ref]):
+            return RefusalReason.SCHEMA
+        codec = self._codecs[card.ref]
+        try:
+            fields = {spec.name: codec.decode(spec.name, question.fields[spec.name]) for spec in card.features}
+        except CodecError:
+            return RefusalReason.SCHEMA
+        return WorkItem(fields) if _text_fits(fields, card) else RefusalReason.SCHEMA
+
     def _decode_fields(self, questions: Sequence[Escalation], card: ModelCard) -> list[WorkItem | RefusalReason]:
         """Decode questions of one model; RefusalReason.SCHEMA in the place of each that is malformed."""
-        names = {spec.name for spec in card.features}
+        names = self._names[card.ref]
         sound = [place for place, question in enumerate(questions) if _fields_fit(question, names)]
-        if any(spec.level > HARD_CEILING_LEVEL for spec in card.features):
+        if not self._decodable[card.ref]:
             sound = []
         codes: dict[int, dict[str, npt.NDArray[np.uint8]]] = {place: {} for place in sound}
         for spec in card.features:

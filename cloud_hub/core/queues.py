@@ -25,18 +25,20 @@ SWEEP_AT = 64  # abandoned items in a queue before it is searched for them
 
 
 class Batch(msgspec.Struct, eq=False):
-    """A batch that was sent to an engine. `attempt` 0 = first, 1 = the whole batch again, 2 = a single item."""
+    """A batch that was sent to an engine. `attempt` 0 = first, 1 = the whole batch again, 2 = a single item.
+
+    `weight`: sum of the weights of its items, the unit of the cost estimate; it is set here.
+    """
 
     ticket: int
     model: str
     items: tuple[BatchItem, ...]
     attempt: int
     sent_s: float = 0.0
+    weight: float = 0.0
 
-    @property
-    def weight(self) -> float:
-        """Sum of the weights of its items, the unit of the cost estimate."""
-        return sum(item.weight for item in self.items)
+    def __post_init__(self) -> None:
+        self.weight = sum(item.weight for item in self.items)  # once: each of its results asks for it
 
 
 class ModelState(StrEnum):

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
+from cloud_hub.core.policy_check import DeviceFacts, ValidatedQuestion
 from cloud_hub.registry.orders import Orders
 from policies.language.document import PolicyDocument, compose_policy
 from policies.model.composition import hash_documents
@@ -198,3 +200,35 @@ def test_what_the_registry_says_of_a_device_counts_whatever_the_device_says(know
     bench.registry.put(replace(device.enrolled(), device_class=known))
     bench.ask(device, 1, policy=policy.hash)
     assert outcome(bench, device) == becomes
+
+
+GOOD = SimDevice().escalation(1).fields["features"]
+
+
+def changed(**changes: Any) -> Tensor:
+    return msgspec.structs.replace(GOOD, **changes)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"features": GOOD}, {}, {"other": GOOD}, {"features": GOOD, "other": GOOD}, {"features": GOOD, **CONFIDENCE},
+        {"features": GOOD, "confidence": GOOD}, {"features": changed(data=GOOD.data[1:])},
+        {"features": changed(shape=(9,))}, {"features": changed(dtype=TensorDType.INT8)},
+        {"features": changed(data=b"\xff" * len(GOOD.data))},
+    ],
+)  # fmt: skip
+def test_one_question_is_decoded_as_strictly_as_many(fields: dict[str, Tensor]):
+    """The way that each new question takes, and the one that a restart takes with all of a model together."""
+    bench, device = Bench(), SimDevice()
+    rules = bench.core._context.rules
+    question = device.escalation(1, fields=fields)
+    alone = rules.validate_question(question, DeviceFacts(device.id, "", ""), bench.now)
+    together = rules.decode_questions([device.escalation(2), question, device.escalation(3)])[1]
+    if isinstance(together, RefusalReason):
+        assert alone is together
+    else:
+        assert isinstance(alone, ValidatedQuestion)
+        assert {name: codes.tolist() for name, codes in alone.work.codes.items()} == {
+            name: codes.tolist() for name, codes in together.codes.items()
+        }

@@ -179,6 +179,31 @@ def test_the_other_suites_are_not_taken_for_a_question(bench: Bench, device: Sim
     assert not bench.core.counts["accepted"]
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_queued": 3}, {"device_open": 2}, {"tenant_rate_per_s": 0.001, "tenant_burst": 2.0},
+        {"device_rate_per_s": 0.001, "device_burst": 2.0}, {"max_frame_bytes": 100}, {},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_question_of_a_session_is_admitted_as_a_signed_one_is(limits: dict[str, Any], drained: bool):
+    """It is opened before it is admitted, where the other is admitted before it is opened."""
+    found = []
+    for in_session in (False, True):
+        device = SimDevice()
+        bench = Bench(device, session_classes=ALL, **limits)
+        if in_session:
+            bench.open_session(device)
+        if drained:
+            bench.core.drain()
+        for seq in range(1, 7):
+            bench.ask(device, seq)
+            bench.commit()
+        found.append((bench.core.counts["accepted"], reasons(bench, device)))
+    assert found[0] == found[1]
+
+
 # The end of a session
 
 
