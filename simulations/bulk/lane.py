@@ -17,6 +17,7 @@ from simulations.bulk.checks import LaneChecker, LaneSamples
 from simulations.bulk.decisions import DecisionBook, DecisionTable
 from simulations.bulk.draws import QuestionDraws, draw_questions
 from simulations.bulk.frame_sizes import FrameSizes
+from simulations.bulk.greetings import BulkGreetings, greeting_key
 from simulations.bulk.hub_timeline import HubTimeline, HubTimes, KnownStreams, build_pace
 from simulations.bulk.repeats import RepeatCase, find_cases
 from simulations.bulk.resting_state import AskedQuestions, DeviceClocks, charge_questions
@@ -119,11 +120,13 @@ class BulkLane:
         self._sizes = FrameSizes(self._first, len(herd.numbers))
         self._clocks = DeviceClocks(ground.seed, self._first, ground.zero_s, ground.climate)
         self._tally = BulkTally(ground.recorder, ground.judge, scenario.step_s)
-        herd.told_awake, herd.told_asleep = self._hand_over, self._take_back
+        self._greetings = BulkGreetings(ground, herd, specimen, self._is_over)
+        herd.told_awake, herd.told_asleep, herd.told_up = self._hand_over, self._take_back, self._greetings.greet
 
     def settle(self, until_s: float) -> None:
         """Count what has happened by then."""
         self.counts["bulk.checked"] = self._checker.checked
+        self.counts.update(self._greetings.settle())
         self._tally.settle(until_s)
 
     def open_at(self, now_s: float) -> int:
@@ -149,6 +152,13 @@ class BulkLane:
         place = device.number - self._first
         if device.disk.next_seq > self._herd.rest.next_seq[place]:
             self._known.add(place)
+        if self._ground.weather.fates:
+            self._ground.weather.fates.pop(greeting_key(device.name, device.epoch), None)
+
+    def _is_over(self, now_s: float) -> bool:
+        """Whether region and hub are ordinary, and nothing more will happen to them."""
+        calm = self._hub.air.up and self._process.is_ordinary
+        return calm and self._windows.over_s <= now_s < self._ground.scenario.duration_s - _TAIL_S
 
     # A portion
 

@@ -90,14 +90,18 @@ class QuestionTariff(msgspec.Struct, frozen=True):
     repeats: dict[RepeatCase, RepeatTariff] = {}
 
 
-class _Seen(NamedTuple):
-    """State of the specimen's counters."""
+class RegionCounters(NamedTuple):
+    """State of a region's counters."""
 
     answers: Counter[str]
     right: Counter[str]
     bytes_by_rule: Counter[str]
     counts: Counter[str]
     history: HistoryReport
+
+    def is_equal_but_counts(self, other: "RegionCounters") -> bool:
+        """Whether nothing else differs: no answer, no byte, no fact of the history."""
+        return self._replace(counts=other.counts) == other
 
 
 def read_outcome(core: EdgeCore, sample: SpecimenSample, day: int = 0) -> Store | Answer:
@@ -127,11 +131,11 @@ def measure_tariff(region: SpecimenRegion, core: EdgeCore, sample: SpecimenSampl
     region.start_region()
     _ask(region, sample, _WARM_S)
     _ask(region, sample, _ASKED_S)
-    before = _see(region)
+    before = observe_region(region)
     region.kernel.run(_ASKED_S + 3 * core_commit_s(region))
-    early = _see(region)
+    early = observe_region(region)
     region.kernel.run(_OVER_S)
-    after = _see(region)
+    after = observe_region(region)
     answers = [*_list_answers(before, early, early=True), *_list_answers(early, after, early=False)]
     told = after.bytes_by_rule - before.bytes_by_rule
     history = _difference(before.history, after.history)
@@ -159,10 +163,10 @@ def _measure_repeats(
     for turn, (case, delay_s) in enumerate(choose_delays(alone).items()):
         at_s = _AGAIN_S + turn * _PAUSE_S
         region.kernel.run(at_s)
-        before = _see(region)
+        before = observe_region(region)
         _ask(region, sample, at_s, delay_s)
         region.kernel.run(at_s + _PAUSE_S)
-        after = _see(region)
+        after = observe_region(region)
         more = Counter(after.counts)
         more.subtract(before.counts)
         more.subtract({**tariff.counts, RECEIPTS: 1, CARRIED: tariff.counts[CARRIED] + 2})
@@ -194,19 +198,20 @@ def _ask(region: SpecimenRegion, sample: SpecimenSample, at_s: float, again_s: f
     region.herd.make_sampler(batch)(0)
 
 
-def _see(region: SpecimenRegion) -> _Seen:
+def observe_region(region: SpecimenRegion) -> RegionCounters:
+    """Read a region's counters."""
     record = region.recorder.record
 
     def total(rows: dict[str, list[int]]) -> Counter[str]:
         return Counter({name: sum(row) for name, row in rows.items()})
 
-    return _Seen(
+    return RegionCounters(
         total(record.answers), total(record.right), total(record.bytes_by_rule), Counter(region.collect_counts()),
         region.judge.make_report(region.kernel.now),
     )  # fmt: skip
 
 
-def _list_answers(before: _Seen, after: _Seen, *, early: bool) -> list[AnswerTariff]:
+def _list_answers(before: RegionCounters, after: RegionCounters, *, early: bool) -> list[AnswerTariff]:
     """Answers between two moments; the hub's label was the right one, the device's was not."""
     told, right = after.answers - before.answers, after.right - before.right
     return [AnswerTariff(name, early, bool(right[name])) for name in told.elements()]

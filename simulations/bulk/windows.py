@@ -30,13 +30,14 @@ class StruckDevices(NamedTuple):
 
 
 class EventWindows:
-    """Events of one region. `devices`: its numbers."""
+    """Events of one region. `devices`: its numbers; `over_s`: from then on there is none."""
 
     def __init__(self, scenario: Scenario, region: str, devices: range) -> None:
         here = [each for each in scenario.events if each.region in {"", region} and each.kind not in _HARMLESS]
         backs = [(each.ends_s, each.ends_s + _BACK_S) for each in here if each.lasts_s]
         self._everywhere = sorted([_stretch(each) for each in here if not _strikes_devices(each)] + backs)
         self._struck = [_strike(each, devices) for each in here if _strikes_devices(each)]
+        self.over_s = max((each.ends_s for each in here), default=0.0)
 
     def calm_until(self, now_s: float) -> float:
         """Until when nothing strikes the whole region; `now_s` if something does now."""

@@ -28,39 +28,39 @@ class BrokerState(Protocol):
 class Connections:
     """Connections by device (its number in the whole fleet) and line name.
 
-    `told(number, name, up=...)` is called for every connection that comes or goes. `off`: by device, how many of
-    its connections are down.
+    `told(number, name, up=...)` is called for every connection that comes or goes. `lines`: by line name and place,
+    None = as at the start. `off`: by device, how many of its connections are down.
     """
 
     def __init__(
         self, numbers: range, brokers: dict[str, BrokerState], kernel: Kernel, dice: Random, told: Callable[..., None]
     ) -> None:
-        self.lines = {name: [ClientConnection() for _ in numbers] for name in brokers}
+        self.lines: dict[str, list[ClientConnection | None]] = {name: [None] * len(numbers) for name in brokers}
         self.off = bytearray(len(numbers))  # how many of its lines are down, cut or lost to it
         self._first = numbers.start
         self._brokers = brokers
         self._kernel = kernel
         self._dice = dice
         self._told = told
-        self._lost: dict[tuple[int, str], float] = {}  # since when
+        self._lost: dict[str, dict[int, float]] = {name: {} for name in brokers}  # since when
         self._parted: dict[int, int] = {}
         self._barred: dict[int, float] = {}
         self._spread_s: dict[int, float] = {}
-        for lines in self.lines.values():
-            for line in lines:
-                line.up = True
-
-    def connections_of(self, number: int) -> dict[str, ClientConnection]:
-        """Connections of a device, by line name."""
-        return {name: lines[number - self._first] for name, lines in self.lines.items()}
+        self._try = self._attempt  # bound once: half a fleet may be waiting for its next attempt
 
     def links_up(self, number: int) -> tuple[bool, ...]:
         """For each line, whether the device believes it to be up."""
-        return tuple(lines[number - self._first].up for lines in self.lines.values())
+        place = number - self._first
+        return tuple([(line := lines[place]) is None or line.up for lines in self.lines.values()])
 
     def get(self, number: int, name: str) -> ClientConnection:
-        """One connection of a device."""
-        return self.lines[name][number - self._first]
+        """One connection of a device; it is made when it is asked for first, and is up."""
+        lines, place = self.lines[name], number - self._first
+        line = lines[place]
+        if line is None:
+            line = lines[place] = ClientConnection()
+            line.up = True
+        return line
 
     # Cut and restored
 
@@ -98,7 +98,7 @@ class Connections:
             return False
         line.drop()
         self.off[number - self._first] += 1
-        self._lost[number, name] = self._kernel.now
+        self._lost[name][number] = self._kernel.now
         self._told(number, name, up=False)
         if self._can_connect(number, name):
             self._schedule_attempt(number, name)
@@ -111,18 +111,18 @@ class Connections:
             if line.up:
                 line.drop()
                 self.off[number - self._first] += 1
-            self._lost.pop((number, name), None)
+            self._lost[name].pop(number, None)
 
     def begin_connecting(self, number: int) -> None:
         """The device's process starts: it has no connection yet, and tries each."""
-        for name in self.lines:
-            self._lost[number, name] = self._kernel.now
+        for lost in self._lost.values():
+            lost[number] = self._kernel.now
         self.retry(number)
 
     def retry(self, number: int) -> None:
         """Schedule the next attempts of a device, since something has changed and one may succeed now."""
         for name in self.lines:
-            if (number, name) in self._lost and self._can_connect(number, name):
+            if number in self._lost[name] and self._can_connect(number, name):
                 self._schedule_attempt(number, name)
 
     def _can_connect(self, number: int, name: str) -> bool:
@@ -131,7 +131,7 @@ class Connections:
 
     def _schedule_attempt(self, number: int, name: str) -> None:
         """Schedule the first attempt that is still to come, with the backoff of all since the connection was lost."""
-        now, at, attempt = self._kernel.now, self._lost[number, name], 0
+        now, at, attempt = self._kernel.now, self._lost[name][number], 0
         base_s = max(RECONNECT_BASE_S, self._spread_s.get(number, 0.0))
         cap_s = max(RECONNECT_CAP_S, base_s)
         if now - at > _FORGOTTEN * cap_s:
@@ -139,20 +139,20 @@ class Connections:
         while at <= now:
             at += backoff.compute_delay(attempt, self._dice.random(), base_s, cap_s)
             attempt += 1
-        self._kernel.schedule_at(at, self._attempt, number, name)
+        self._kernel.schedule_at(at, self._try, number, name)
 
     def _attempt(self, number: int, name: str) -> None:
-        if (number, name) not in self._lost or not self._can_connect(number, name):
+        if number not in self._lost[name] or not self._can_connect(number, name):
             return
-        del self._lost[number, name]
+        del self._lost[name][number]
         self.get(number, name).connect()
         self.off[number - self._first] -= 1
         self._told(number, name, up=True)
 
     def retry_all(self, name: str) -> None:
         """Schedule the attempts of every device on this line: its broker is back."""
-        for number, lost in list(self._lost):
-            if lost == name and self._can_connect(number, name):
+        for number in list(self._lost[name]):
+            if self._can_connect(number, name):
                 self._schedule_attempt(number, name)
 
     def count_offline(self) -> int:

@@ -96,8 +96,8 @@ class SimulatedDevice:
     """
 
     __slots__ = (
-        "_born", "_ground", "_herd", "_marks", "_shard", "alive", "clock", "core", "disk", "lines", "model", "name",
-        "number", "offset_s", "policy", "regressed", "settling", "trial", "writer",
+        "_born", "_ground", "_herd", "_marks", "_shard", "alive", "clock", "core", "disk", "model", "name", "number",
+        "offset_s", "policy", "regressed", "settling", "trial", "writer",
     )  # fmt: skip
 
     def __init__(self, number: int, herd: DeviceHost) -> None:
@@ -109,7 +109,6 @@ class SimulatedDevice:
         self.regressed: ModelRegression | None = None
         self.trial: RolloutTrial | None = None  # what it counts for a rollout
         self.settling = False
-        self.lines = herd.wires.connections_of(number)
         self.clock: DeviceClock = herd.clock_of(number)
         self.offset_s: float = herd.offset_s(number, self.clock)
         self._herd = herd

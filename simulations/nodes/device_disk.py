@@ -4,7 +4,6 @@ Rule: the same transactions as the product's, and none of its guards. There is n
 answer twice, the twin keeps both and the history checker reports it. A fact becomes history when it is committed.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
 
@@ -122,7 +121,8 @@ class DeviceDisk:
         for each in store.permit.charges:
             if totals.get((each.key, each.period), 0) + each.amount > each.limit:
                 return False
-        self.spend = budget.add_charges(self.spend, store.permit.charges, store.permit.spend.day)
+        spend = budget.add_charges(self.spend, store.permit.charges, store.permit.spend.day)
+        self.spend = store.permit.spend if spend == store.permit.spend else spend  # thousands wait: one object for both
         self.rows[store.seq] = OutboxRow(
             store=store,
             frame=put.frame,
@@ -225,7 +225,7 @@ class SimulatedWriter:
         self._kernel = kernel
         self._commit_s = commit_s
         self._done = done
-        self._pending: deque[tuple[DeferredCall, DeferredCall | None]] = deque()
+        self._pending: list[tuple[DeferredCall, DeferredCall | None]] = []  # an empty deque takes 600 bytes more
         self._dead = False
         self._left = -1  # commits until the power goes; -1 = it stays
         self._out: Callable[[], None] | None = None
@@ -246,16 +246,15 @@ class SimulatedWriter:
 
         Who commits it must not do so again.
         """
-        for (call, args), _ in list(self._pending)[: rng.randint(0, len(self._pending))]:
+        for (call, args), _ in self._pending[: rng.randint(0, len(self._pending))]:
             call(*args)
 
     def kill(self, rng: Random) -> None:
         """The process dies: a random prefix of what was pending reached the disk, and nobody was notified."""
         self._dead = True
-        for _ in range(rng.randint(0, len(self._pending))):
-            call, args = self._pending.popleft()[0]
+        group, self._pending = self._pending, []
+        for (call, args), _ in group[: rng.randint(0, len(group))]:
             call(*args)
-        self._pending.clear()
 
     def cut_power_after(self, count: int, out: Callable[[], None]) -> None:
         """Cut the power after `count` more commits: the rest is lost, nobody is notified, and `out` is called."""
@@ -268,7 +267,7 @@ class SimulatedWriter:
     def _flush(self) -> None:
         if self._dead:
             return
-        group, self._pending = self._pending, deque()
+        group, self._pending = self._pending, []
         for (call, args), _ in group:
             if self._left == 0:
                 self._lose_power()

@@ -50,7 +50,7 @@ class SimulatedFleet:
 
     `numbers`: all of them, as the whole fleet counts; `rest`: what is kept of those at rest. Mass events go by number,
     so that devices at rest stay at rest. `told_awake`, `told_asleep`: called for a device that has just been woken, or
-    is about to be put to rest.
+    is about to be put to rest. `told_up`: called for one at rest whose connection is back; True = its hub was greeted.
     """
 
     def __init__(self, ground: RegionServices, numbers: range) -> None:
@@ -61,6 +61,7 @@ class SimulatedFleet:
         self.rest = RestingDevices(draw_share(ground.seed, n, _METERED) < ground.metered_share for n in numbers)
         self.told_awake: Callable[[SimulatedDevice], None] | None = None
         self.told_asleep: Callable[[SimulatedDevice], None] | None = None
+        self.told_up: Callable[[int], bool] | None = None
         self._next_seq, self._day, self._spent = self.rest.next_seq, self.rest.day, self.rest.spent
         self._offset, self._kind = self.rest.offset_s, self.rest.kind
         self._spends: dict[int, BudgetSpend] = {}  # of those with other accounts too
@@ -329,6 +330,8 @@ class SimulatedFleet:
         """
         device = self._awake.get(number)
         if device is None and up:
+            if self.told_up is not None and self.told_up(number):
+                return
             now = zip(self.wires.lines, self.wires.links_up(number), strict=True)
             # as when it was put to rest
             device = self._wake_device(number, tuple(up and line != name for line, up in now))
@@ -343,11 +346,17 @@ class SimulatedFleet:
             if frame.suite is CipherSuite.SIGNED and not isinstance(codec.decode_down_note(frame.body), _REPLIES):
                 device = self._wake_device(number)
             else:
-                self._offset[number - self._first] = frame.header.created_ms / 1000 - self.clock_of(number).read(
-                    self.ground.kernel.now
-                )
+                self.learn_hub_time(number, frame.header.created_ms)
                 return
         device.on_frame(payload, name)
+
+    def learn_hub_time(self, number: int, created_ms: int) -> None:
+        """A device hears a message that a hub has made at this hub time."""
+        device, now = self._awake.get(number), self.ground.kernel.now
+        if device is None:
+            self._offset[number - self._first] = created_ms / 1000 - self.clock_of(number).read(now)
+        elif device.alive:
+            device.offset_s = created_ms / 1000 - device.now()
 
     def on_hub_note(self, number: int, note: DownNote) -> None:
         """Apply what a hub's note says of connecting: the spread of the next connects."""

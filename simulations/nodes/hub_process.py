@@ -41,7 +41,7 @@ from simulations.nodes.hub_store import DatabaseLink, HubStore, ProcessContext
 from simulations.nodes.services import RegionServices
 from simulations.scenario.types import Region
 from wire.protocol.codec import split_frame
-from wire.protocol.messages import Prediction
+from wire.protocol.messages import WelcomeNote
 
 WAKE_S = 1.0
 KEEP_ALIVE_S = 30.0  # the broker hears nothing of a process for so long: it ends the connection
@@ -299,7 +299,8 @@ class HubProcess:
             case RunBatch():
                 self._run_batch(command)
             case SendNote(device, note):
-                self._publish(device, self._envelopes.sign_note(device, note, self.hub_now()))
+                frame = self._envelopes.sign_note(device, note, self.hub_now())
+                self._publish(device, frame, self._foreseen_delays(frame) if type(note) is WelcomeNote else None)
             case StoreEnding(ending):
                 self.store.store_ending(ending)
             case LookUpQuestions():
@@ -369,22 +370,20 @@ class HubProcess:
             self._execute_all(self._core.on_engine_failed(infer.ticket, self.hub_now()))
             self._flush_core()
             return
-        answers: list[Prediction] = []
-        for item in infer.items:
-            label = int(item.work.codes["features"][1])
-            answers.append(build_hub_prediction(label, infer.model))
+        labels = [int(item.work.codes["features"][1]) for item in infer.items]
+        answers = [build_hub_prediction(label, infer.model) for label in labels]
         self._execute_all(self._core.on_results(infer.ticket, answers, cost_s, self.hub_now()))
 
     def _on_checked(self, model: str) -> None:
         self._execute_all(self._core.on_checked(model, works=True, now=self.hub_now()))
         self._flush_core()
 
-    def _foreseen_delays(self, verdict: bytes) -> tuple[float, ...] | None:
-        """Delays of a verdict that were drawn before its question was asked; None = there are none."""
+    def _foreseen_delays(self, frame: bytes) -> tuple[float, ...] | None:
+        """Delays of a verdict or welcome that were drawn before it was asked for; None = there are none."""
         weather = self._ground.weather
         if not weather.fates:
             return None
-        header = split_frame(verdict).header
+        header = split_frame(frame).header
         return weather.draw_down(QuestionKey(header.device, header.epoch, header.seq))
 
     def _publish(self, device: str, frame: bytes, delays: tuple[float, ...] | None = None) -> None:

@@ -183,11 +183,12 @@ class FaultInjector:
 
     def _cut_links(self, event: ScenarioEvent) -> None:
         """Cut links now; each device notices after a while of its own, or not at all if it is over before."""
+        lose_link = self._ground.herd.lose_link
         for number in self._devices_of(event):
             self._ground.herd.cut_links(number)
             noticed_s = self._kernel.now + self._ground.weather.draw_notice_s()
             if noticed_s < event.ends_s:
-                self._kernel.schedule_at(noticed_s, self._ground.herd.lose_link, number)
+                self._kernel.schedule_at(noticed_s, lose_link, number)
 
         self._at_end(event, self._restore_links, self._devices_of(event))
 

@@ -262,8 +262,8 @@ class SimulatedRegion:
         if hub is None:
             self.abroad.send_up(name, key, channel, frame, extra_s)
         else:
-            asks = channel is TopicChannel.QUESTION and self.weather.fates
-            delays = self.weather.draw_up(key) if asks else None
+            foreseen = self.weather.fates and channel in (TopicChannel.QUESTION, TopicChannel.ASK)
+            delays = self.weather.draw_up(key) if foreseen else None
             hub.send_up(build_topic(key.device, channel), frame, extra_s, delays)
 
     def send_down(self, hub: str, device: str, frame: bytes, delays: tuple[float, ...] | None = None) -> None:
