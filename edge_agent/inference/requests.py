@@ -35,9 +35,9 @@ def check_sample_texts(sample: Sample) -> None:
     """Validate a sample's texts. SampleError if data class or trace are not short ASCII or the subject is too long."""
     if len(sample.subject) > MAX_SUBJECT_CHARS:
         raise SampleError(f"a subject has at most {MAX_SUBJECT_CHARS} characters")
-    for text in (sample.data_class, sample.trace):
-        if len(text) > MAX_TEXT_CHARS or not text.isascii():
-            raise SampleError(f"data class and trace are ASCII of at most {MAX_TEXT_CHARS} characters")
+    data_class, trace = sample.data_class, sample.trace  # written out: every answer passes here
+    if len(data_class) > MAX_TEXT_CHARS or len(trace) > MAX_TEXT_CHARS or not (data_class + trace).isascii():
+        raise SampleError(f"data class and trace are ASCII of at most {MAX_TEXT_CHARS} characters")
 
 
 class SampleAttributesCache:

@@ -107,6 +107,9 @@ def check_sample(sample: Sample, spec: InputSpec) -> None:
     check_values(sample, spec)
 
 
+_SEARCHED_VALUES = 4096  # up to here the place of the least value is found sooner than the value of many
+
+
 def check_values(values: Sample, spec: InputSpec) -> None:
     """Check type and range of values, of any shape.
 
@@ -115,7 +118,11 @@ def check_values(values: Sample, spec: InputSpec) -> None:
     if values.dtype != NUMPY_DTYPES[spec.dtype]:
         raise SampleError(f"{spec.name}: {values.dtype}, the model takes {spec.dtype}")
     # NaN wins every minimum and maximum and fails every comparison: two passes refuse NaN, infinities and range at once
-    low, high = np.minimum.reduce(values, None), np.maximum.reduce(values, None)
+    if values.size <= _SEARCHED_VALUES:  # a search costs 1.5 us, a reduction 4, however few there are
+        flat = values.reshape(-1)
+        low, high = flat[flat.argmin()], flat[flat.argmax()]
+    else:
+        low, high = np.minimum.reduce(values, None), np.maximum.reduce(values, None)
     if not (low >= spec.low and high <= spec.high):
         found = f"{low}..{high}" if math.isfinite(low) and math.isfinite(high) else "NaN or infinite values"
         raise SampleError(f"{spec.name}: {found}, the model takes {spec.low:g}..{spec.high:g}")

@@ -1,5 +1,6 @@
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from models.bundle.manifest import check_manifest
-from models.runtime.runner import EchoRunner, Runner, SampleError, check_samples, echo_manifest
+from models.runtime.runner import EchoRunner, Runner, SampleError, check_samples, check_values, echo_manifest
 
 SPEC = echo_manifest().input
 GOOD = np.full((3, 10), 0.5, np.float32)
@@ -53,6 +54,21 @@ def test_an_unfit_sample_is_refused_with_what_is_wrong(words):
 def test_one_sample_must_not_bring_a_batch_axis():
     with pytest.raises(SampleError, match=r"takes \[10\]"):
         EchoRunner().infer_one(GOOD[:1])
+
+
+@pytest.mark.parametrize("size", [4096, 4097])
+@pytest.mark.parametrize("step", [1, 2])
+def test_few_values_and_many_are_judged_alike(size, step):
+    """Bounds count as float32, as the values do: 0.1 lies between 0.1 and 0.1, wherever it stands."""
+    spec = msgspec.structs.replace(SPEC, low=0.1, high=0.1)
+    values = np.full(size * step, 0.1, np.float32)[::step]
+    check_values(values, spec)
+    for at in (0, size // 2, size - 1):
+        for bad in (np.nextafter(np.float32(0.1), np.float32(0)), 0.2, np.nan, np.inf, -np.inf):
+            spoiled = values.copy()
+            spoiled[at] = bad
+            with pytest.raises(SampleError):
+                check_values(spoiled, spec)
 
 
 @given(arrays(np.float32, (2, 10), elements=st.floats(width=32)))
