@@ -13,6 +13,7 @@ import cProfile
 import io
 import json
 import pstats
+import resource
 import sys
 import time
 from asyncio.subprocess import PIPE
@@ -46,7 +47,8 @@ _SHOWN = 45  # functions of a profile
 class AgentCost(NamedTuple):
     """What one escalation cost: CPU seconds of the process and of its loop's thread, bytes, write(2) calls, commits.
 
-    `file_bytes`: passed to write(2); `disk_bytes`: pages that the kernel handed to the block layer.
+    `file_bytes`: passed to write(2); `disk_bytes`: pages that the kernel handed to the block layer. `waits`: how often
+    a thread of it went to sleep (voluntary context switches); `inline_commits`: commits that no thread was woken for.
     """
 
     cpu_s: float
@@ -55,6 +57,8 @@ class AgentCost(NamedTuple):
     disk_bytes: float
     writes: float
     commits: float
+    waits: float = 0.0
+    inline_commits: float = 0.0
 
 
 async def run_benchmark(
@@ -115,11 +119,12 @@ def _median(costs: list[AgentCost], at: int) -> float:
 
 
 def _format_cost(costs: list[AgentCost]) -> str:
-    cpu, loop, size, disk, writes, commits = (_median(costs, at) for at in range(6))
+    cpu, loop, size, disk, writes, commits, waits, inline = (_median(costs, at) for at in range(8))
     least = format_number(min(each.cpu_s for each in costs) * US)
     spent = f"{format_number(cpu * US)} us (least {least}), of it the loop's thread {format_number(loop * US)}"
     written = f"{format_number(size / 1e3)} KB in {format_number(writes)} writes and {format_number(commits)} commits"
-    return f"{spent}; {written}, {format_number(disk / 1e3)} KB to the disk"
+    slept = f"{format_number(waits)} sleeps of a thread, {format_number(inline)} commits on the event loop"
+    return f"{spent}; {written}, {format_number(disk / 1e3)} KB to the disk; {slept}"
 
 
 # In the agent's process
@@ -177,6 +182,8 @@ def _read_counters(agent: Agent) -> AgentCost:
         int(counts["write_bytes"]),
         int(counts["syscw"]),
         agent._db.commits,  # noqa: SLF001
+        resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw,
+        agent._db.inline_commits,  # noqa: SLF001
     )
 
 

@@ -17,8 +17,9 @@ from edge_agent.inference.requests import SampleAttributesCache
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.storage import schema, tables
 from edge_agent.storage.answers import prune_erased
-from edge_agent.storage.database import StoredState, prune_tables
+from edge_agent.storage.database import prune_tables
 from edge_agent.storage.schema import MarkerState
+from edge_agent.storage.stored_state import StoredState
 from edge_agent.system.environment import DeviceAttributes, DeviceEnvironment
 from edge_agent.system.settings import AgentSettings
 from edge_agent.uplink.services import AgentServices

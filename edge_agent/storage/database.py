@@ -1,7 +1,9 @@
-"""agent.db and its writer thread, which commits waiting units in groups and reports each result to the event loop.
+"""agent.db and its writers, which commit waiting units in groups and report each result to the event loop.
 
 Rule: a unit is written whole or not at all, and its `done` is called after the commit. A unit that the disk refuses now
 fails, unless it is marked `must`: then it is kept in memory and retried until the disk takes it.
+Rule: the writer is a thread. Only while it has nothing to do, and the disk is known to be quick, the event loop commits
+itself; whatever goes wrong there is rolled back and given to the thread.
 """
 
 import asyncio
@@ -9,17 +11,19 @@ import contextlib
 import queue
 import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from edge_agent.storage import accounts, answers, ledger, outbox, schema, tables
-from edge_agent.storage.outbox import OutboxRow
-from edge_agent.storage.schema import MarkerState, OpenedDatabase, open_connection
-from policies.decisions.budget import BudgetSpend
+from edge_agent.storage import accounts, answers, ledger, tables
+from edge_agent.storage.commit_pace import CommitPace
+from edge_agent.storage.schema import open_connection
+from edge_agent.storage.stored_state import StoredState, read_stored_state
 
 GROUP_AT_MOST = 512
 RETRY_S = 1.0
@@ -55,31 +59,12 @@ class WriteUnit(NamedTuple):
     future: "asyncio.Future[Any] | None" = None
 
 
-class StoredState(NamedTuple):
-    """What agent.db held when it was opened.
-
-    `damaged`: the name an unusable database was renamed to, "" if there was none. `floor_ms`, `sure_ms`: the clock's
-    lower bounds in hub milliseconds.
-    """
-
-    epoch: int
-    next_seq: int
-    spend: BudgetSpend
-    floor_ms: int
-    sure_ms: int
-    rows: list[OutboxRow]
-    damaged: str
-    gap: bool  # the write-ahead log was lost: seqs jump, so that none is used twice
-    unsent: frozenset[int] = frozenset()  # questions recorded in the ledger and never sent
-    past: MarkerState = MarkerState.SAME  # whether the marker file matches this database
-    notice: int = 0  # counter of the newest deny-all notice
-
-
 class Database:
     """agent.db: one file, one connection, one writer thread.
 
-    Every public method is called on the event loop; operations run in the writer thread, in the order in which they
-    were passed.
+    Every public method is called on the event loop; operations run in the writer thread or between two callbacks of the
+    loop, in the order in which they were passed. `pace`: tells when the loop may; None = never. `inline_commits`: how
+    many it has made.
     """
 
     _synced = True  # those of a live simulation, which ends before a power cut, sync nothing
@@ -87,7 +72,10 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trouble: DatabaseTrouble | None = None
-        self.commits = 0
+        self.commits = self.inline_commits = 0
+        self.pace: CommitPace | None = CommitPace(time.perf_counter())
+        self._here: list[WriteUnit] = []  # for the event loop to commit, at the end of this turn
+        self._handed = 0  # units that the writer thread has not reported yet
         self._queue: queue.SimpleQueue[tuple[WriteUnit, ...] | None] = queue.SimpleQueue()
         self._soon: list[WriteUnit] = []  # held back until the next unit or a timer
         self._soon_timer: asyncio.TimerHandle | None = None
@@ -122,7 +110,7 @@ class Database:
     @property
     def waiting_units(self) -> int:
         """Number of units that are not committed yet."""
-        return len(self._soon) + self._queue.qsize() + len(self._in_hand) + len(self._kept)
+        return len(self._soon) + len(self._here) + self._queue.qsize() + len(self._in_hand) + len(self._kept)
 
     @property
     def kept_units(self) -> int:
@@ -181,12 +169,54 @@ class Database:
         if self._soon_timer is not None:  # else it would wake the event loop for nothing
             self._soon_timer.cancel()
             self._soon_timer = None
-        if group:
-            self._queue.put(group)
+        if not group:
+            return
+        if not self._may_wait() or any(unit.future is not None for unit in group):
+            self._hand_over(group)
+            return
+        if not self._here:
+            asyncio.get_running_loop().call_soon(self._commit_here)
+        self._here += group
+
+    def _may_wait(self) -> bool:
+        """Whether the event loop may commit: the thread has nothing to do, and the disk is quick."""
+        if self.pace is None or self._db is None or self._handed:
+            return False
+        return bool(self._here) or self.pace.may_wait(time.perf_counter())
+
+    def _hand_over(self, group: tuple[WriteUnit, ...]) -> None:
+        """Give units to the writer thread, after those that the event loop would have committed."""
+        group, self._here = (*self._here, *group), []
+        self._handed += len(group)
+        self._queue.put(group)
+
+    def _commit_here(self) -> None:
+        """Commit on the event loop; what fails is as if it had not been tried, and the writer thread's."""
+        units = tuple(self._here)
+        if not units:
+            return
+        trouble: object = "an exception"
+        try:
+            trouble = self._try_commit(units, waited=True)
+        finally:
+            if trouble is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection().rollback()
+                self._hand_over(())
+        if trouble is None:
+            self._here = []
+            self.inline_commits += 1
+            report_results([(unit, None, None) for unit in units])
+
+    def _report_handed(self, results: "list[UnitResult]") -> None:
+        self._handed -= len(results)
+        report_results(results)
 
     async def close(self) -> None:
         """Write what waits, record the clean end, close the file."""
         self.flush()
+        if self._here:
+            self._hand_over(())
         if self._thread is not None:
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
@@ -207,7 +237,7 @@ class Database:
             self._db.rollback()
         held, self._in_hand = self._in_hand, deque()
         self._kept.extend(unit._replace(must=False) for unit in held if unit.must)
-        report_results([(unit, DatabaseTrouble.DEAD, None) for unit in held if not unit.must])
+        self._report_handed([(unit, DatabaseTrouble.DEAD, None) for unit in held if not unit.must])
         self._start_writer()
 
     def _start_writer(self) -> None:
@@ -279,20 +309,25 @@ class Database:
         again, self._kept = list(self._kept), deque()
         return self._commit_units(again)
 
-    def _try_commit(self, units: list[WriteUnit]) -> DatabaseTrouble | None:
-        db = self._connection()
+    def _try_commit(self, units: Iterable[WriteUnit], *, waited: bool = False) -> DatabaseTrouble | None:
+        """Commit units as one transaction; what is wrong if nothing was written. `waited`: by the event loop."""
+        db, began, took_s = self._connection(), time.perf_counter(), inf
         try:
             db.execute("begin immediate")
             for unit in units:
                 for op in unit.ops:
                     op(db)
             db.execute("commit")
+            took_s = time.perf_counter() - began
         except _SQL_ERRORS as error:
             trouble = classify_error(error)
             self.trouble = None if trouble is DatabaseTrouble.OVERDRAWN else trouble
             with contextlib.suppress(sqlite3.Error):
                 db.rollback()
             return trouble
+        finally:
+            if self.pace is not None:
+                self.pace.record(took_s, time.perf_counter(), waited=waited)
         self.commits += 1
         self.trouble = None
         return None
@@ -311,7 +346,7 @@ class Database:
     def _post_results(self, results: "list[UnitResult]") -> None:
         if results and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the event loop has ended: nobody waits any more
-                self._loop.call_soon_threadsafe(report_results, results)
+                self._loop.call_soon_threadsafe(self._report_handed, results)
 
 
 # sqlite3 raises the last three for values it cannot bind (an integer of 65 bits, a lone surrogate)
@@ -350,19 +385,6 @@ def classify_error(error: Exception) -> DatabaseTrouble:
         sqlite3.SQLITE_CANTOPEN: DatabaseTrouble.IO,
         sqlite3.SQLITE_NOMEM: DatabaseTrouble.IO,
     }.get(code, DatabaseTrouble.DEFECT)
-
-
-def read_stored_state(opened: OpenedDatabase, path: Path) -> StoredState:
-    """Read the state from a database just opened, and check its marker file."""
-    db, next_seq, past = opened.db, ledger.read_next_seq(opened.db), schema.check_marker(opened.db, path)
-    if past is MarkerState.SAME and not opened.gap:
-        schema.write_marker(db, path)
-    return StoredState(
-        epoch=tables.read_epoch(db), next_seq=next_seq, spend=accounts.read_spend(db),
-        floor_ms=tables.read_value(db, "floor_ms", 0), sure_ms=tables.read_value(db, "sure_ms", 0),
-        rows=outbox.read_rows(db), damaged=opened.damaged, gap=opened.gap, unsent=ledger.take_unsent(db),
-        past=MarkerState.LOST if opened.gap else past, notice=tables.read_value(db, "notice", 0),
-    )  # fmt: skip
 
 
 def prune_tables(db: sqlite3.Connection, limits: tuple[int, int, int]) -> int:

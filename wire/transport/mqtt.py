@@ -1,7 +1,7 @@
 """MQTT 5 transport for devices and hubs: `session` over a TCP or TLS socket of the event loop.
 
-Rule: no thread, no task and no timer per message. What is said in one turn of the event loop leaves in one write, and
-everything that one read brings is taken in together.
+Rule: no thread, no task and no timer per message. What is said in one turn of the event loop leaves in one write (the
+first message of an idle connection at once), and everything that one read brings is taken in together.
 """
 
 import asyncio
@@ -187,7 +187,10 @@ class MqttTransport:
         except ValueError as error:  # a topic that is none
             raise LocalError(str(error)) from None
         future = self._acks[packet_id] = self._loop.create_future()
-        self._flush_soon()
+        if len(self._acks) == 1 and not self._flush_due:
+            self._flush()  # nothing is under way to be gathered with (Nagle's rule): a turn of the event loop less
+        else:
+            self._flush_soon()
         return future
 
     def _check_link(self) -> None:

@@ -67,6 +67,7 @@ class LiveDatabase(Database):
 
     def __init__(self, path: Path, writer: InlineWriter | None = None) -> None:
         super().__init__(path)
+        self.pace = None  # this writer is on the event loop anyway
         self._writer = writer or InlineWriter()
         self._dead = self._running = False
 
