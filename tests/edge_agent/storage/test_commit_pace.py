@@ -51,7 +51,11 @@ def test_a_quick_disk_is_waited_for_soon_and_again_after_a_stall_is_made_up_for(
     assert pace.may_wait(now + 6.0)
 
 
-async def opened_quick(folder: Path, monkeypatch) -> Database:  # type: ignore[no-untyped-def]
+def _note(told: list[int], number: int, _: DatabaseTrouble | None) -> None:
+    told.append(number)
+
+
+async def opened_quick(folder: Path, monkeypatch) -> Database:
     """A database whose commits count as quick, however busy the machine is, and are known to be."""
     monkeypatch.setattr(commit_pace, "QUICK_S", 60.0)
     database = Database(folder / FILE)
@@ -62,15 +66,13 @@ async def opened_quick(folder: Path, monkeypatch) -> Database:  # type: ignore[n
     return database
 
 
-async def test_the_event_loop_commits_in_order_with_what_was_said_in_one_turn(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_the_event_loop_commits_in_order_with_what_was_said_in_one_turn(tmp_path: Path, monkeypatch) -> None:
     database = await opened_quick(tmp_path, monkeypatch)
     try:
         before = database.inline_commits
         told: list[int] = []
         for number in range(5):
-            database.write(
-                (partial(tables.write_value, key="a", value=number),), lambda _, number=number: told.append(number)
-            )
+            database.write((partial(tables.write_value, key="a", value=number),), partial(_note, told, number))
         assert told == []  # never in the call itself
         found = await database.read(lambda db: tables.read_value(db, "a", -1))  # by the thread, after them
         assert (found, told) == (4, [0, 1, 2, 3, 4])
@@ -83,10 +85,15 @@ async def test_the_event_loop_commits_in_order_with_what_was_said_in_one_turn(tm
 
 async def test_what_fails_on_the_event_loop_is_tried_by_the_thread_and_spares_its_neighbours(
     tmp_path: Path, monkeypatch
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     database = await opened_quick(tmp_path, monkeypatch)
     before, runs = database.inline_commits, list[str]()
-    good = written(database, lambda db: runs.append("good") or tables.write_value(db, "a", 1))
+
+    def write_good(db: sqlite3.Connection) -> None:
+        runs.append("good")
+        tables.write_value(db, "a", 1)
+
+    good = written(database, write_good)
     bad = written(database, lambda db: db.execute("no such sql"))
     last = written(database, partial(tables.write_value, key="b", value=1))
     assert list(await asyncio.gather(good, bad, last)) == [None, DatabaseTrouble.DEFECT, None]
@@ -97,7 +104,7 @@ async def test_what_fails_on_the_event_loop_is_tried_by_the_thread_and_spares_it
         assert db.execute("select key from meta where key in ('a','b') order by key").fetchall() == [("a",), ("b",)]
 
 
-async def test_a_unit_that_ends_a_writer_is_not_lost_with_the_event_loops_turn(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_a_unit_that_ends_a_writer_is_not_lost_with_the_event_loops_turn(tmp_path: Path, monkeypatch) -> None:
     class DefectError(Exception):
         """None that a database raises."""
 
@@ -117,7 +124,7 @@ async def test_a_unit_that_ends_a_writer_is_not_lost_with_the_event_loops_turn(t
         await database.close()
 
 
-async def test_what_waits_for_the_event_loop_is_written_before_the_end(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_what_waits_for_the_event_loop_is_written_before_the_end(tmp_path: Path, monkeypatch) -> None:
     database = await opened_quick(tmp_path, monkeypatch)
     database.write((partial(tables.write_value, key="last", value=7),))
     await database.close()
