@@ -3,7 +3,9 @@
 How long an example takes is no finding on a busy machine. In CI the same examples are tried every time.
 """
 
+import contextlib
 import gc
+import importlib
 import logging
 import os
 import shutil
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 # Every worker of pytest has a core to itself: more threads would wait for one another. Read when torch or numpy load.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+TESTS, MODELS = Path(__file__).resolve().parent, "tests/models"
+
 # Tests keep hundreds of databases in their folders. In memory a commit costs nothing; on a busy disk it waits for all
 # the others': `sync` there took five sixths of the wall time of the tests of the web API.
 MEMORY = Path("/dev/shm")
@@ -41,8 +45,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "skerry")
 # Who starts the tests in the background of a shell has them ignore Ctrl-C, and with them every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Six thousand tests and the modules behind them stay for the whole run: no garbage collection need visit them.
+# Nine thousand tests and the modules behind them stay for the whole run: no garbage collection need visit them.
 gc.disable()
+YOUNG_OBJECTS = 10_000  # made before a collection looks at them: most tests make fewer, and drop them all
 
 
 @pytest.fixture(scope="session")
@@ -87,12 +92,38 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 
 class FolderScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """The tests of one folder run in one worker, so that what they share is made once: facts, traced nets, bundles."""
+    """The tests of one folder run in one worker, so that what they share is made once: facts, traced nets, bundles.
+
+    Of two workers one takes all of the models: what they load of torch, scikit-learn and transformers is loaded once.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0].rpartition("/")[0]
+        folder = nodeid.partition("::")[0].rpartition("/")[0]
+        return MODELS if self.numnodes <= 2 and folder.startswith(MODELS) else folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the largest folders, so that all workers end together."""
+
+    def place(item: pytest.Item) -> int:
+        folder = item.nodeid.partition("::")[0].rpartition("/")[0]
+        return 0 if folder.startswith(MODELS) else 1 if folder == "tests" else 2
+
+    items.sort(key=place)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Load a share of the test modules ahead: what was never compiled is then compiled by one worker, not by each."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or [Path(each).resolve() for each in session.config.args] != [TESTS]:
+        return
+    modules = sorted(path for path in TESTS.rglob("test_*.py") if path.relative_to(TESTS).parts[0] != "live")
+    for path in modules[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # collection meets it once more, and tells of it
+            importlib.import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:
+    gc.set_threshold(YOUNG_OBJECTS, 20, 20)
     gc.freeze()
     gc.enable()

@@ -1,6 +1,6 @@
 """How much `make test` tries of what `make heavy` and `.ci/run` try all of: random examples, and cases of one kind.
 
-A property test tries a quarter of its full count, unless `SKERRY_EXAMPLES` says otherwise.
+A property test tries an eighth of its full count, unless `SKERRY_EXAMPLES` says otherwise.
 
 `make heavy` sets `SKERRY_EXAMPLES=full`; a number is taken as it is. Cases marked `further` are left to `make heavy`.
 """
@@ -12,7 +12,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 SetTimes = Callable[..., None]  # the fixture `set_times`: a module, and numbers of it by their names
-SHARE = 4
+SHARE = 8
 WANTED = os.environ.get("SKERRY_EXAMPLES", "")
 
 

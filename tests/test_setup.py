@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.examples import mark_further
+from tests.examples import further, mark_further
 
 TOOLS = ["cat", "chmod", "dirname", "env", "grep", "id", "mkdir", "rm", "sed", "sh", "tee"]
 APT_GET = """#!/bin/sh
@@ -197,7 +197,7 @@ def test_for_development_the_database_server_is_installed_once_and_never_started
     assert not system.policy.exists()
 
 
-@pytest.mark.parametrize("reason", [{"CI": "1", "APT_FAILS": "1"}, {}], ids=["apt fails", "nobody agreed"])
+@pytest.mark.parametrize("reason", [{"CI": "1", "APT_FAILS": "1"}, further({})], ids=["apt fails", "nobody agreed"])
 def test_without_a_database_server_and_a_browser_all_else_is_set_up_and_their_tests_are_skipped(system, reason):
     done = system.with_mosquitto().with_apt().with_python(LOCKED).run("dev", **reason)
     assert done.returncode == 0, done.stderr
@@ -210,6 +210,7 @@ def test_without_a_database_server_and_a_browser_all_else_is_set_up_and_their_te
     assert not system.policy.exists()
 
 
+@pytest.mark.further
 def test_the_product_needs_no_database_server_and_no_browser(system):
     system.with_mosquitto().with_apt().with_python(LOCKED)
     assert system.run("demo", CI="1").stderr == ""
@@ -259,7 +260,7 @@ def test_a_device_with_a_64_bit_arm_processor_has_a_lock_of_its_own(system):
     assert f"{PIP} --no-deps --require-hashes -r deploy/requirements/agent-aarch64.txt" in system.did()
 
 
-@pytest.mark.parametrize(("level", "wanted"), [("agent", "."), ("demo", ".[demo] -e clients/python")])
+@pytest.mark.parametrize(("level", "wanted"), [further("agent", "."), ("demo", ".[demo] -e clients/python")])
 def test_another_python_or_system_gets_the_locked_versions_and_is_told(system, level, wanted):
     done = system.with_mosquitto().with_python(OTHER).run(level)
     assert done.returncode == 0, done.stderr
@@ -270,6 +271,7 @@ def test_another_python_or_system_gets_the_locked_versions_and_is_told(system, l
     assert all("==" in pin and "sha256" not in pin for pin in pins)
 
 
+@pytest.mark.further
 def test_whoever_asks_for_it_gets_other_builds_of_the_locked_versions(system):
     system.with_mosquitto().with_python(LOCKED).run("demo", UNLOCKED="1")
     assert system.did()[1:] == [f"{PIP} -c .cache/versions.txt -e .[demo] -e clients/python"]
@@ -307,6 +309,7 @@ def test_a_moved_clone_gets_a_new_environment(system):
     assert system.did().count("venv") == 2
 
 
+@pytest.mark.further
 def test_an_install_that_failed_is_not_taken_for_done(system):
     system.with_mosquitto().with_python()
     failed = system.run("demo", PIP_EXIT="1")

@@ -106,6 +106,7 @@ def run_stand_in(tmp_path: Path, body: str, *args: str) -> subprocess.CompletedP
 APP = "app = typer.Typer()\n@app.callback()\ndef root(): ...\n@app.command()\ndef run(word: str, loud: bool = False):\n"
 
 
+@pytest.mark.further
 def test_a_subcommand_gets_its_arguments_untouched(tmp_path):
     done = run_stand_in(tmp_path, APP + "    print(word, loud)", "run", "--loud", "--", "--word")
     assert (done.returncode, done.stdout) == (0, "--word True\n")
@@ -116,6 +117,7 @@ def test_a_subcommand_answers_help_itself_under_its_whole_name(tmp_path):
         assert "Usage: skerry agent run" in run_stand_in(tmp_path, APP + "    ...", "run", flag).stdout
 
 
+@pytest.mark.further
 def test_a_subcommand_may_be_one_function(tmp_path):
     assert run_stand_in(tmp_path, "def app(word: str): print('heard', word)", "it").stdout == "heard it\n"
 

@@ -44,6 +44,7 @@ def test_no_group_is_in_two_parts():
     assert [len(part) for part in (data.training, data.calibration, data.heldout)] == [128, 32, 40]
 
 
+@pytest.mark.further
 def test_a_plain_net_is_trained_once_and_read_from_the_cache_afterwards(tmp_path, monkeypatch):
     monkeypatch.setenv("SKERRY_ZOO_CACHE", str(tmp_path))
     rng = np.random.default_rng(0)

@@ -11,6 +11,7 @@ from cloud_hub.jobs.decisions import BatchLimits, JobSettings
 from cloud_hub.registry.access import Scope
 from tests.cloud_hub.doubles.job_site import JobSite, job_body, job_site
 from tests.cloud_hub.jobs.test_running import BAD, until
+from tests.examples import further
 
 LIMITS = BatchLimits(max_bytes=400_000, max_lines=400)
 
@@ -57,13 +58,13 @@ async def test_a_file_is_computed_and_its_answers_come_in_the_order_of_its_lines
     ("file", "status", "line"),
     [
         (lines(*[job_body()] * 200) + b"no json\n" + lines(job_body()), 400, "line 201: the body is not valid JSON"),
-        (lines(job_body()) + b'{"model": "echo"', 400, "line 2: the body is not valid JSON"),
+        further(lines(job_body()) + b'{"model": "echo"', 400, "line 2: the body is not valid JSON"),
         (lines(job_body(), job_body(model="nobody")), 404, "line 2: this hub serves no such model"),
-        (lines(job_body(), job_body(1e9)), 400, "line 2: the input does not fit the model"),
+        further(lines(job_body(), job_body(1e9)), 400, "line 2: the input does not fit the model"),
         (lines(*[job_body()] * 401), 413, "the file has more than 400 lines"),
         (b" " * 20_000, 413, "a line is longer than 16384 bytes"),
-        (b"\n" * 500_000, 413, "the file is longer than 400000 bytes"),
-        (b"\n\n", 400, "the file has no line"),
+        further(b"\n" * 500_000, 413, "the file is longer than 400000 bytes"),
+        further(b"\n\n", 400, "the file has no line"),
     ],
 )
 async def test_a_wrong_line_is_named_and_nothing_is_left_of_its_file(site: JobSite, file, status, line):

@@ -9,6 +9,7 @@ import pytest
 from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.registry.access import Scope
 from tests.cloud_hub.doubles.job_site import JobSite, job_body, job_site
+from tests.examples import further
 
 DEVICE = {"device": "acme--cam-1", "subject": "ab" * 32}
 
@@ -42,19 +43,19 @@ async def test_a_job_is_taken_with_its_place_and_answered_as_an_inference_is(sit
     ("body", "status", "line"),
     [
         (b"{", 400, "the body is not valid JSON, or has a duplicate key"),
-        (b"\xff", 400, "the body is not valid JSON, or has a duplicate key"),
-        (b"[" * 9000, 400, None),
-        (b'{"model":"echo"}', 400, "Object missing required field `request`"),
+        further(b"\xff", 400, "the body is not valid JSON, or has a duplicate key"),
+        further(b"[" * 9000, 400, None),
+        further(b'{"model":"echo"}', 400, "Object missing required field `request`"),
         (json.dumps(job_body(wrong=1)).encode(), 400, "Object contains unknown field `wrong`"),
-        (b'{"model":"echo","model":"echo","request":{}}', 400, None),
+        further(b'{"model":"echo","model":"echo","request":{}}', 400, None),
         (json.dumps(job_body(model="nobody")).encode(), 404, "this hub serves no such model or version"),
-        (json.dumps(job_body(timeout_s=-1)).encode(), 400, None),
-        (json.dumps(job_body(timeout_s=1e9)).encode(), 400, None),
+        further(json.dumps(job_body(timeout_s=-1)).encode(), 400, None),
+        further(json.dumps(job_body(timeout_s=1e9)).encode(), 400, None),
         (json.dumps(job_body(subject="ab" * 32)).encode(), 400, None),
         (json.dumps(job_body(device="clinic--cam-1")).encode(), 403, "this key belongs to another tenant"),
-        (json.dumps(job_body(*range(11))).encode(), 400, None),
+        further(json.dumps(job_body(*range(11))).encode(), 400, None),
         (json.dumps(job_body(1e9)).encode(), 400, "the input does not fit the model"),
-        (json.dumps({"model": "echo", "request": {"inputs": []}}).encode(), 400, None),
+        further(json.dumps({"model": "echo", "request": {"inputs": []}}).encode(), 400, None),
         (json.dumps({"model": "echo", "request": {"inputs": [], "parameters": {"priority": 1}}}).encode(), 400, None),
         (b" " * 20_000, 413, None),
     ],

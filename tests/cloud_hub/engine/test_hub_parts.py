@@ -21,6 +21,7 @@ from models.bundle.hub_part import open_hub_part
 from models.bundle.manifest import HUB_FILE, BundleError
 from models.bundle.version import rewrite_version, write_version
 from tests.cloud_hub.doubles.gangs import gang_bundle
+from tests.examples import further
 
 ONE = EngineOptions(max_batch=4)
 TWO = EngineOptions(max_batch=4, tensor=2, devices=2, replicas=1)
@@ -130,14 +131,14 @@ def bring_one_too_many(made: Bundle) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lose_part, "the hub part of echo@1 is not there"),
-        (lose_shard, f"{HUB_FILE}: named by part.json, but missing"),
+        further(lose_part, "the hub part of echo@1 is not there"),
+        further(lose_shard, f"{HUB_FILE}: named by part.json, but missing"),
         (take_another_versions_part, "the hub part is of echo@2, the edge part of echo@1"),
         (flip_bit, f"echo@1: {HUB_FILE}: its content is not what the manifest promises (SHA-256 differs)"),
         (hold_nan, "holds NaN"),
-        (lie_in_header, "its header lies"),
+        further(lie_in_header, "its header lies"),
         (leave_a_tensor_out, "weights: missing or too many: w3"),
-        (bring_one_too_many, "weights: missing or too many: w999"),
+        further(bring_one_too_many, "weights: missing or too many: w999"),
     ],
 )
 @BOTH

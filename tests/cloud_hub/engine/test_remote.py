@@ -226,6 +226,7 @@ def test_a_server_of_another_ca_is_refused_before_it_hears_the_token(tmp_path, t
     assert tls_server.rows == []
 
 
+@pytest.mark.further
 def test_a_killed_server_leaves_no_connection_open_whatever_its_clients_do(tmp_path, tls_server):
     """Of the double: a client that says nothing, one in its handshake, one that was served and never says goodbye."""
     context = ssl.create_default_context(cafile=tmp_path / "own" / "ca.pem")

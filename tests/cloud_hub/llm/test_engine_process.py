@@ -129,6 +129,7 @@ async def test_an_engine_that_does_not_get_ready_in_time_is_ended_with_its_child
     await until(lambda: all(map(is_gone, pids)))
 
 
+@pytest.mark.further
 async def test_an_engine_and_its_children_end_with_a_hub_that_is_killed(tmp_path: Path):
     program = (
         "import asyncio,sys\n"

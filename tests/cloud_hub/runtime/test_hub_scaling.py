@@ -83,6 +83,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.further
 async def test_replicas_follow_the_load_up_and_down_to_none_and_back(tmp_path: Path):
     async with scaled(tmp_path) as site:
         asking = [asyncio.create_task(site.hub.inference.infer("echo", ONE)) for _ in range(40)]

@@ -51,6 +51,7 @@ def test_case_120_at_ten_times_the_capacity_the_rest_is_shed_p99_stays_bounded_a
     assert len(storm.answered) == 1
 
 
+@pytest.mark.further
 def test_an_escalation_storm_is_answered_to_the_last_device_and_nobody_waits_much_longer_than_the_others():
     fleet = crowd(200, tenants=8)
     storm = Storm(*fleet, max_wait_s=2.0)

@@ -70,6 +70,7 @@ def status(config: Path) -> dict[str, Any]:
     return request_json(found, "/v1/status")
 
 
+@pytest.mark.further
 def test_a_reload_takes_what_it_can_and_names_the_rest(config: Path, agent: subprocess.Popen[bytes]) -> None:
     whole = config.read_text()
     config.write_text(whole + TEN)

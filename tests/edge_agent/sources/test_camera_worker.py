@@ -87,6 +87,7 @@ async def test_every_frame_becomes_the_sample_that_the_forge_would_make_of_it(tm
     assert np.abs(first - own).mean() < 0.03  # H.264 is lossy
 
 
+@pytest.mark.further
 async def test_a_still_scene_is_sent_once_and_the_rest_is_counted(tmp_path):
     played = await play(job(write_video(tmp_path / "a.mkv", 15, moving=False), motion=0.01))
     assert (len(played.pictures), played.dropped) == (1, {"still": 14})
@@ -130,7 +131,7 @@ async def test_garbage_in_the_middle_of_a_stream_is_counted_and_the_rest_is_read
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(os.urandom(5000), "no_stream"), further(b"", "no_stream"), further(None, "not_found")],
+    [further(os.urandom(5000), "no_stream"), further(b"", "no_stream"), further(None, "not_found")],
     ids=["noise", "empty", "none"],
 )
 async def test_what_is_no_stream_ends_with_a_word(tmp_path, content, reason):

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Outcome
-from edge_agent.storage import answers, ledger, outbox, schema, tables
+from edge_agent.storage import answers, database, ledger, outbox, schema, tables
 from edge_agent.storage.database import Database, DatabaseTrouble, prune_tables
 from edge_agent.storage.schema import SCHEMA
 from policies.model.reasons import DecisionReason
 from tests.edge_agent.core.test_core import SURE as PREDICTION
 from tests.edge_agent.doubles.hub_double import SURE, UNSURE, AgentRig, HubDouble, policy, sample, until
+from tests.examples import SetTimes
 from wire.process.exit_codes import ExitCode, ExitError
 
 FILE = "agent.db"
@@ -207,7 +208,8 @@ async def test_case_96_a_lost_log_is_found_out_and_no_seq_is_used_twice(tmp_path
         assert record.seq == f"{epoch}-{1 + schema.SEQ_JUMP}"
 
 
-async def test_case_96_a_full_disk_answers_here_says_so_and_loses_nothing_accepted(tmp_path: Path):
+async def test_case_96_a_full_disk_answers_here_says_so_and_loses_nothing_accepted(tmp_path: Path, set_times: SetTimes):
+    set_times(database, RETRY_S=0.05)
     hub = HubDouble(receipts=False, verdicts=False)
     async with AgentRig(tmp_path, policy(mode="wait", budget_s=0.1), hub) as rig:
         kept = await rig.agent.infer(sample())

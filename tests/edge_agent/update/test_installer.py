@@ -36,6 +36,7 @@ def floor(device) -> int:
         return found.version if found else 0
 
 
+@pytest.mark.further
 async def test_a_control_device_reports_the_same_figures_of_what_it_runs(device, tmp_path):
     async with run_device(device, tmp_path / "agent") as life:
         life.send_assignment(1, 1, cohort=RolloutCohort.CONTROL)

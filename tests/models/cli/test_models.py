@@ -55,6 +55,7 @@ def test_verify_runs_the_golden_set_on_both_sides(forged):
     assert "32 of 32 labels equal" in done.output
 
 
+@pytest.mark.further
 def test_verify_ends_with_its_own_code_when_answers_differ(tmp_path):
     other = make(tmp_path / "b", echo_graph(scale=-1.0))
     done = run("verify", other.path, "--json")
@@ -71,6 +72,7 @@ def test_a_damaged_bundle_stops_with_one_line(made, command):
     assert "edge.onnx" in str(done.exception)
 
 
+@pytest.mark.further
 def test_verify_refuses_weights_the_hub_cannot_load(made):
     assert OnnxRunner(made).manifest.hub.graph == "hub.json"
     done = run("verify", "--hub", made.path)

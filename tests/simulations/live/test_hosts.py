@@ -67,6 +67,7 @@ def test_a_process_gets_the_very_scenario(name: str, tmp_path: Path):
     assert msgspec.json.decode(msgspec.json.encode(told), type=HostSettings) == told
 
 
+@pytest.mark.further
 async def test_a_process_that_ends_untold_ends_the_run_with_what_it_said(tmp_path: Path):
     """Its bundle does not exist."""
     crew = AgentProcesses([make_settings(tmp_path, Scenario(devices=2))])

@@ -36,7 +36,12 @@ def kept(scenario: Scenario) -> Outcome:
 
 @pytest.mark.parametrize(
     ("schedules", "members"),
-    [(3, 2), further(10, 2), further(10, 3), *(pytest.param(100, many, marks=pytest.mark.heavy) for many in (2, 3))],
+    [
+        further(3, 2),
+        further(10, 2),
+        further(10, 3),
+        *(pytest.param(100, many, marks=pytest.mark.heavy) for many in (2, 3)),
+    ],
 )
 def test_random_fault_schedules_over_several_processes_of_a_hub_break_no_law(schedules: int, members: int) -> None:
     found = search_schedules(FuzzConfig(schedules, members=members))
@@ -91,11 +96,13 @@ def test_the_power_may_go_between_any_two_commits_of_a_device_and_of_its_hub(who
         assert report.ok, f"after {commits} more commits: {report.format_text()}"
 
 
+@pytest.mark.further
 def test_a_preempted_hub_takes_nothing_new_and_the_next_one_finishes() -> None:
     outcome = kept(of(ScenarioEvent(EventKind.PREEMPT, 30.0, 20.0, amount=8.0)))
     assert outcome.counts["hub.refused.draining"] > 0
 
 
+@pytest.mark.further
 def test_devices_whose_certificates_ended_come_back_one_by_one() -> None:
     outcome = kept(of(ScenarioEvent(EventKind.CERTIFICATES, 30.0, 60.0), seconds=150.0))
     offline = outcome.states["offline"]
@@ -125,11 +132,13 @@ def test_a_recall_ends_what_waits_as_denied_and_nothing_leaves_while_it_lasts() 
     assert outcome.history.denied > 0
 
 
+@pytest.mark.further
 def test_bad_weather_that_outlasts_the_samples_is_a_fault_like_any_other() -> None:
     lossy = EnvironmentConditions(loss=0.5)
     kept(of(ScenarioEvent(EventKind.WEATHER, 60.0, 120.0, climate=lossy)))
 
 
+@pytest.mark.further
 def test_connections_that_are_reset_again_and_again_lose_nothing() -> None:
     kept(of(ScenarioEvent(EventKind.RESETS, 10.0, 100.0, amount=6.0)))
 
@@ -141,7 +150,7 @@ def right_share(outcome: Outcome) -> float:
 @pytest.mark.parametrize(
     ("mild", "worse"),
     [
-        ({"amount": 0.05}, {"amount": 0.5}),
+        further({"amount": 0.05}, {"amount": 0.5}),
         further({"amount": 1.0, "label": 3}, {"amount": 1.0}),
         further({"amount": 0.5}, {"amount": 0.5, "tail": True}),
     ],

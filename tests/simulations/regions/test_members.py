@@ -32,7 +32,7 @@ def kept(scenario: Scenario) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("members", [2, further(3), further(16)])
+@pytest.mark.parametrize("members", [further(2), further(3), further(16)])
 def test_processes_that_nothing_befalls_answer_all_and_refuse_no_write(members: int) -> None:
     outcome = kept(share(region=replace(REGION, members=members)))
     assert outcome.history.effects == outcome.history.accepted
@@ -51,6 +51,7 @@ def test_what_befalls_one_of_three_costs_no_question(kind: EventKind, member: in
     kept(share(ScenarioEvent(kind, 20.3, 4 * LEASE_S, member=member)))
 
 
+@pytest.mark.further
 def test_what_a_killed_process_owed_another_one_answers_once_its_leases_have_ended() -> None:
     outcome = kept(
         share(ScenarioEvent(EventKind.KILL_HUB, 20.3, 60.0, member=1), region=replace(REGION, cost_base_s=1))

@@ -18,6 +18,7 @@ from simulations.rollout.versions import (
 )
 from simulations.scenario.writer import format_scenario
 from simulations.scenario_files import load_scenario, parse_scenario
+from tests.examples import further
 
 QUICK: dict[str, object] = {
     "audit_share": 0.2, "probation_s": 1800.0, "soak_first_s": 600.0, "soak_s": 600.0, "look_s": 300.0,
@@ -51,7 +52,7 @@ def test_a_version_that_is_as_good_reaches_everybody_it_is_for():
     assert not story.aborted
 
 
-@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("devices", [1, further(3)])
 def test_a_worse_version_is_kept_by_no_device_of_a_small_fleet(devices: int):
     rules: dict[str, object] = {"probation_s": 600.0, "soak_first_s": 600.0, "soak_s": 600.0, "audit_share": 0.2}
     story = run_gated(course(0.4, devices=devices, rules=rules))

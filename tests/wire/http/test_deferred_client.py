@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests import ROOT
 
 BEGIN = "import sys\nfrom wire.http.deferred_client import defer_http_client\n"
@@ -29,11 +31,13 @@ def test_a_name_of_the_package_itself_brings_the_client_which_knows_the_server_t
     assert run_python(code + CLIENT) == "aiohttp.client aiohttp.connector"
 
 
+@pytest.mark.further
 def test_a_name_that_is_none_is_an_attribute_error():
     code = "defer_http_client()\nimport aiohttp\nprint(hasattr(aiohttp, 'no_such_name'), hasattr(aiohttp, 'hdrs'))\n"
     assert run_python(code) == "False True"
 
 
+@pytest.mark.further
 def test_a_package_that_is_imported_already_stays_as_it_is():
     code = "import aiohttp\nbefore = aiohttp\ndefer_http_client()\nprint(sys.modules['aiohttp'] is before)\n"
     assert run_python(code) == "True"

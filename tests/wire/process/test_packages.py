@@ -35,7 +35,8 @@ def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProc
     return done
 
 
-@pytest.mark.parametrize("room", ["agent", further("hub")])
+@pytest.mark.further
+@pytest.mark.parametrize("room", ["agent", "hub"])
 def test_a_folder_with_a_models_file_does_not_disturb_agent_and_hub(folder, room):
     (folder / "own.toml").write_text("typo = 1\n")
     done = run(folder, "skerry", room, "run", "--config", "own.toml")
@@ -43,7 +44,7 @@ def test_a_folder_with_a_models_file_does_not_disturb_agent_and_hub(folder, room
     assert "typo" in done.stderr
 
 
-@pytest.mark.parametrize("module", ["edge_agent", "cloud_hub"])
+@pytest.mark.parametrize("module", ["edge_agent", further("cloud_hub")])
 def test_started_by_hand_without_safe_path_a_clash_is_one_line(folder, module):
     done = run(folder, sys.executable, "-m", module, "--config", "own.toml", PYTHONPATH=str(ROOT))
     assert (done.returncode, done.stderr.count("\n")) == (ExitCode.CONFIG, 1)

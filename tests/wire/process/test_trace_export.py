@@ -79,6 +79,7 @@ def test_spans_beyond_what_may_wait_for_a_slow_collector_are_lost_and_counted():
     assert len(receiver.spans) == trace_export.MAX_WAITING
 
 
+@pytest.mark.further
 def test_without_a_configured_collector_nothing_of_opentelemetry_is_imported():
     code = (
         "import sys, wire.process.trace_export as t; from wire.process.logging import JsonLog;"

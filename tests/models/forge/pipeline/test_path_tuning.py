@@ -50,6 +50,7 @@ def test_codes_that_are_read_badly_keep_more_once_the_hub_is_tuned(tuned):
     assert judge.measure(own, 0.1).point.lost < 0.1
 
 
+@pytest.mark.further
 def test_the_given_model_is_not_changed_by_tuning_one_path(tuned):
     _, path, own, before = tuned
     assert all(torch.equal(weight, before[name]) for name, weight in path.tail.state_dict().items())

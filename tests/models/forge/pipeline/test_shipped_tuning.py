@@ -77,7 +77,7 @@ class Rounds:
 @pytest.mark.parametrize(
     ("scores", "rounds", "kept"),
     [
-        ([0.5, 0.7, 0.8, 0.81, 0.9], 3, 3),  # no more rounds than planned
+        further([0.5, 0.7, 0.8, 0.81, 0.9], 3, 3),  # no more rounds than planned
         ([0.5, 0.7, 0.705], 2, 2),  # a round that brings next to nothing is the last, and kept
         further([0.5, 0.7, 0.6], 2, 1),  # one that harms is put back
         ([0.995], 0, 0),  # what keeps nearly all is left alone

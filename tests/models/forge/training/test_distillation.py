@@ -168,6 +168,7 @@ def test_a_killed_teaching_goes_on_and_ends_as_if_it_had_not_been(labels, tmp_pa
         assert torch.allclose(one.float(), other.float(), atol=1e-5)
 
 
+@pytest.mark.further
 def test_the_decoder_enters_later_than_the_cut_where_the_model_is_narrow(labels):
     entry = choose_entry(labels.traced, labels.cuts[0])
     assert entry.share >= labels.cuts[0].share

@@ -117,6 +117,7 @@ def test_a_regressor_of_which_nothing_tells_the_gain_keeps_its_own_scale():
     assert fit_value_gate(_values(telling=True, count=100), seed=1) is None
 
 
+@pytest.mark.further
 def test_confidence_of_a_regressor_is_a_share_of_answers_within_the_tolerance(value_gate):
     fresh = _values(telling=True, seed=7)
     confidence = value_gate(fresh.logits, fresh.summary)

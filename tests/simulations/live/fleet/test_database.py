@@ -7,7 +7,9 @@ from typing import Any
 
 from edge_agent.storage import tables
 from edge_agent.storage.database import DatabaseTrouble
+from simulations.live.fleet import database
 from simulations.live.fleet.database import InlineWriter, LiveDatabase
+from tests.examples import SetTimes
 
 
 async def test_who_was_killed_writes_no_more_and_hears_no_more(tmp_path: Path):
@@ -58,7 +60,8 @@ async def test_what_agents_queue_in_one_turn_is_one_commit_of_each_in_the_next(t
         await device.close()
 
 
-async def test_what_must_be_written_waits_until_the_disk_takes_it(tmp_path: Path):
+async def test_what_must_be_written_waits_until_the_disk_takes_it(tmp_path: Path, set_times: SetTimes):
+    set_times(database, RETRY_S=0.02)
     device = LiveDatabase(tmp_path / "agent.db")
     await device.open()
     await device.read(lambda db: db.execute("pragma query_only=1"))
