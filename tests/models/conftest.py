@@ -121,12 +121,20 @@ def digits_source() -> bytes:
 
 
 def forge(out: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
-    """The tiny bundle; `kept`: finished stages are taken from and left in a folder that outlives the tests."""
+    """The tiny bundle; `kept`: finished stages are taken from and left in a folder that outlives the tests.
+
+    Its attackers train for a moment: what an untrained net leaks says nothing.
+    """
+    from models.forge.leakage import effort, measure  # noqa: PLC0415
     from models.forge.pipeline.forge import run_forge as forged_bundle  # noqa: PLC0415
     from models.forge.spec import ForgeInputs  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
 
     aids = ForgeInputs(cache=KEPT if kept else None)
-    return forged_bundle(tiny_net(), tiny_data(), tiny_spec(**wishes), out, aids=aids)
+    brief = effort.QUICK._replace(pairs=300, tests=100, steps=40, least_steps=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(effort.EFFORTS, "quick", brief)
+        patch.setattr(measure, "_BRIEF", brief)
+        return forged_bundle(tiny_net(), tiny_data(), tiny_spec(**wishes), out, aids=aids)
 
 
 def tiny_spec(**wishes: Any) -> "ForgeSpec":

@@ -31,8 +31,12 @@ class HttpProxy:
             self.targets.append(target)
             host, _, port = target.rpartition(":")
             there_reader, there = await asyncio.open_connection(host, int(port))
-            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            await asyncio.gather(self._carry(reader, there), self._carry(there_reader, writer))
+            try:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                await asyncio.gather(self._carry(reader, there), self._carry(there_reader, writer))
+            finally:
+                there.transport.abort()
+                writer.transport.abort()
         except (OSError, asyncio.IncompleteReadError):
             return
         finally:

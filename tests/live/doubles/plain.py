@@ -22,14 +22,14 @@ class Plain:
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there = await asyncio.open_connection("127.0.0.1", self._target, ssl=self._outer)
-        except OSError:
-            writer.transport.abort()
+            there_reader, there = await asyncio.open_connection("127.0.0.1", self._target, ssl=self._outer)
+            try:
+                await asyncio.gather(self._carry(reader, there), self._carry(there_reader, writer))
+            finally:
+                there.transport.abort()
+        except OSError:  # nobody is there, or not any more
             return
-        try:
-            await asyncio.gather(self._carry(reader, there[1]), self._carry(there[0], writer))
         finally:
-            there[1].transport.abort()
             writer.transport.abort()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -26,18 +26,17 @@ class Proxy:
         self._cut = False
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._cut:
-            writer.transport.abort()
-            return
+        mine = {writer}
         try:
+            if self._cut:
+                return
+            self._writers.add(writer)
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target)
-        except OSError:  # nobody is there, or not any more
-            writer.transport.abort()
-            return
-        mine = {writer, there_writer}
-        self._writers |= mine
-        try:
+            mine.add(there_writer)
+            self._writers.add(there_writer)
             await asyncio.gather(self._carry(reader, there_writer), self._carry(there_reader, writer))
+        except OSError:  # nobody is there, or not any more
+            return
         finally:
             self._writers -= mine
             for each in mine:
