@@ -60,4 +60,4 @@ class HubBilling:
 
     def _bill_energy(self, used: list[Usage]) -> None:
         self._store.add_usages(used)
-        self._store.submit_job()
+        self._store.submit_job(bill_at_once=True)

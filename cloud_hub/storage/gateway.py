@@ -43,6 +43,9 @@ class StoredState:
     damaged: str = ""
 
 
+BILL_HELD_S = 0.2  # so long may what web requests used wait for a commit; a hub that is killed forgets it
+
+
 class StoreGateway:
     """Owns the writer's thread; all methods are called on the event loop.
 
@@ -75,6 +78,7 @@ class StoreGateway:
         self._job = StoreJob()
         self._writer: StoreWriter | None = None
         self._unbilled: list[Usage] = []
+        self._bill_timer: asyncio.TimerHandle | None = None
         self._erasing: dict[ErasureRequest, asyncio.Future[Erasure]] = {}
         self._working: dict[int, asyncio.Future[Any]] = {}
         self._served = self._probing = False
@@ -108,8 +112,11 @@ class StoreGateway:
             raise RuntimeError("the store's thread has ended")
 
     async def close(self) -> None:
-        """Write what was submitted, then close the database."""
+        """Write what was submitted, and the bill; then close the database."""
+        self._cancel_bill_timer()
         if self._writer is not None:
+            if self._job.is_bill_alone:
+                self.submit_job(bill_at_once=True)
             await self._writer.close()
 
     def probe(self) -> None:
@@ -211,11 +218,29 @@ class StoreGateway:
 
     # -- commands of the core, gathered into one job per round
 
-    def submit_job(self) -> None:
-        """Submit the gathered commands as one job."""
-        if self._job and self._writer:
-            job, self._job = self._job, StoreJob()
-            self._writer.submit(job)
+    def submit_job(self, *, bill_at_once: bool = False) -> None:
+        """Submit the gathered commands as one job; what web requests used waits for something else to be written.
+
+        `bill_at_once`: it does not. Nobody waits for the bill, and a commit for each answer cost more than the answer.
+        """
+        if not (self._job and self._writer):
+            return
+        if self._job.is_bill_alone and not bill_at_once:
+            if self._bill_timer is None:
+                self._bill_timer = asyncio.get_running_loop().call_later(BILL_HELD_S, self._submit_bill)
+            return
+        self._cancel_bill_timer()
+        job, self._job = self._job, StoreJob()
+        self._writer.submit(job)
+
+    def _submit_bill(self) -> None:
+        self._bill_timer = None
+        self.submit_job(bill_at_once=True)
+
+    def _cancel_bill_timer(self) -> None:
+        if self._bill_timer is not None:
+            self._bill_timer.cancel()
+            self._bill_timer = None
 
     def store_question(self, command: commands.StoreQuestion) -> None:
         """Gather a question to be stored."""

@@ -70,7 +70,16 @@ class StoreJob(msgspec.Struct):
     fenced: set[ShardClaim] = msgspec.field(default_factory=set)  # of its claims those that did not hold
 
     def __bool__(self) -> bool:
-        writes = (self.forgets, self.keeps, self.endings, self.erases, self.used, self.works)
+        return bool(self.used) or self._has_work
+
+    @property
+    def is_bill_alone(self) -> bool:
+        """Whether there is nothing in it but what was used."""
+        return bool(self.used) and not self._has_work
+
+    @property
+    def _has_work(self) -> bool:
+        writes = (self.forgets, self.keeps, self.endings, self.erases, self.works)
         return any((*writes, self.finds, self.prune_before_ms, self.purge_ms, self.probe))
 
     def leave_out(self, lost: AbstractSet[ShardClaim]) -> None:

@@ -176,6 +176,10 @@ async def read_body(request: web.Request, max_bytes: int, within_s: float = BODY
     """
     if (request.content_length or 0) > max_bytes:
         raise OipError(413, f"a body of {request.content_length} bytes, at most {max_bytes}")
+    if request.content.is_eof():  # it came with the head: nothing to wait for
+        body = bytes(request.content.read_nowait())
+        _check_length(len(body), max_bytes)
+        return body
     try:
         async with asyncio.timeout(within_s):
             return await _read_whole(request, max_bytes)
@@ -190,9 +194,13 @@ async def _read_whole(request: web.Request, max_bytes: int) -> bytes:
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
-        if len(body) > max_bytes:
-            raise OipError(413, f"the body is longer than {max_bytes} bytes")
+        _check_length(len(body), max_bytes)
     return bytes(body)
+
+
+def _check_length(size_bytes: int, max_bytes: int) -> None:
+    if size_bytes > max_bytes:
+        raise OipError(413, f"the body is longer than {max_bytes} bytes")
 
 
 def error_response(status: int, line: str, headers: dict[str, str] | None = None) -> web.Response:
