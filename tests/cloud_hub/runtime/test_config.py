@@ -287,3 +287,11 @@ def test_the_first_hub_of_a_region_may_be_numbered_like_the_others(tmp_path):
     assert loaded(tmp_path, '[hub]\nmember = "hub-2"\n').hub.member == "hub-2"
     for name in ("hub-0", "hub-17", "hub-01"):
         assert "hub.member" in refused(tmp_path, f'[hub]\nmember = "{name}"\n')
+
+
+def test_sessions_are_for_the_classes_that_are_named_and_for_none_if_none_is(tmp_path):
+    assert not loaded(tmp_path, "").hub_settings().opens_sessions("camera")
+    named = loaded(tmp_path, '[sessions]\nclasses = ["camera"]\n').hub_settings()
+    assert [named.opens_sessions(each) for each in ("camera", "meter", "")] == [True, False, False]
+    assert loaded(tmp_path, '[sessions]\nclasses = ["*"]\n').hub_settings().opens_sessions("")
+    assert "sessions.classes" in refused(tmp_path, '[sessions]\nclasses = ["two words"]\n')

@@ -180,3 +180,8 @@ def test_a_collector_that_spans_may_not_reach_is_refused_at_the_start(write, tex
     assert line in refused(write(LEAST + text))
     good = load_config(write(LEAST + '[trace]\nendpoint = "https://collector/v1/traces"'), {})
     assert good.trace.endpoint == "https://collector/v1/traces"
+
+
+@pytest.mark.parametrize(("said", "takes"), [("", True), ("[link]\nsessions = false\n", False)])
+def test_a_device_takes_sessions_unless_its_own_configuration_keeps_it_out(write, said: str, takes: bool):
+    assert load_config(write(LEAST + said), {}).agent_settings().sessions is takes
