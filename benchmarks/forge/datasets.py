@@ -120,7 +120,7 @@ def read_commit() -> str:
     """Short name of the commit that is measured, with a plus where tracked files other than figures differ from it."""
     here = Path(__file__).parent
     name = _run_git(here, "rev-parse", "--short", "HEAD")
-    kept = [f":(exclude){file}" for file in (LINES_FILE, NETWORKS_FILE)]
+    kept = [f":(exclude){file}" for file in (LINES_FILE, NETWORKS_FILE, "../RESULTS.md")]
     changed = _run_git(here, "status", "--porcelain", "--untracked-files=no", "--", ":/", *kept)
     return f"{name}{'+' if changed else ''}" or "unknown"
 
