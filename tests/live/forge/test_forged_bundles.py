@@ -105,7 +105,8 @@ async def fleet(bundles: dict[str, Bundle], tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("fleet")
     policies = [policy(folder, name, bundle.manifest) for name, bundle in bundles.items()]
     async with ProcessHarness(folder) as stage:
-        await stage.start_hub([bundle.path for bundle in bundles.values()], policies=policies)
+        settings = {"engine": {"precision": "float32"}}  # as `run_here` computes; "auto" may choose bfloat16
+        await stage.start_hub([bundle.path for bundle in bundles.values()], settings, policies=policies)
         agents = {name: await joined(stage, name, bundle.manifest) for name, bundle in bundles.items()}
         for agent in agents.values():  # one after the other: each takes its model out of the update repository
             await stage.start_agent(agent)
