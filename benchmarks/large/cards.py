@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmarks.harness.figures import Figure, find_median
 from benchmarks.large.encoders import SIZES, make_text_version
-from benchmarks.large.escalation import measure_escalation
+from benchmarks.large.escalation import measure_escalation, time_batch
 from cloud_hub.engine.base import EngineError
 from cloud_hub.engine.card import RecordedStep
 from cloud_hub.engine.devices import count_usable_cards
@@ -115,16 +115,9 @@ def measure_precisions(folder: Path, device: DeviceChoice, sizes: dict[str, int]
             continue
         try:
             engine.warm()
-            items = [engine.sample() for _ in range(8)]
-            batch_s[precision] = find_median([_time_call(lambda e=engine, i=items: e.infer(i)) for _ in range(50)])  # type: ignore[misc]
+            batch_s[precision] = find_median([time_batch(engine, 8) for _ in range(50)])
             told.append(f"{engine.setup.precision} {batch_s[precision] * 1e3:.2f} ms ({engine.setup.steps})")
         finally:
             engine.stop()
     ratio = batch_s.get(Precision.BFLOAT16, math.nan) / batch_s.get(Precision.FLOAT32, math.nan)
     return Figure(f"{device.value}: {ENGINE}", ratio, "x", 0.5, terms=tuple(told))
-
-
-def _time_call(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started

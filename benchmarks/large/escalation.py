@@ -37,14 +37,15 @@ PRECISIONS = {
 
 def measure_escalation(folder: Path, device: DeviceChoice) -> Figure:
     """The median of escalations, one at a time, over the median of the engine alone in this process, in turns."""
-    rounds = 1
+    rounds, wanted = 1, 1
     for attempt in range(ATTEMPTS):
+        rounds = wanted
         made = make_stack_version(folder / f"stack-{attempt}", LAYERS, rounds=rounds)
         with _open_alone(made, device) as engine:
-            own_s = find_median([_time_alone(engine) for _ in range(WARM)])
+            own_s = find_median([time_batch(engine) for _ in range(WARM)])
         if own_s >= OWN_S:
             break
-        rounds = math.ceil(1.1 * rounds * OWN_S / own_s)
+        wanted = math.ceil(1.1 * rounds * OWN_S / own_s)
     with _open_alone(made, device) as engine:
         asked, alone = asyncio.run(_time_in_turns(folder, made, engine, device))
         setup = engine.setup
@@ -74,9 +75,11 @@ def _open_alone(made: Bundle, device: DeviceChoice) -> Iterator[Engine]:
         engine.stop()
 
 
-def _time_alone(engine: Engine) -> float:
+def time_batch(engine: Engine, samples: int = 1) -> float:
+    """Seconds that an engine takes for a batch of its zero sample."""
+    items = [engine.sample() for _ in range(samples)]
     began = time.perf_counter()
-    engine.infer([engine.sample()])
+    engine.infer(items)
     return time.perf_counter() - began
 
 
@@ -93,7 +96,7 @@ async def _time_in_turns(
         await stage.start_agent(agent)
         x = np.full(10, 0.1, np.float32)
         for _ in range(WARM + TIMES):
-            alone.append(_time_alone(engine))
+            alone.append(time_batch(engine))
             began = time.perf_counter()
             answer = await ask(stage, agent, made, x)
             asked.append(time.perf_counter() - began)

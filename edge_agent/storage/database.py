@@ -195,15 +195,15 @@ class Database:
         units = tuple(self._here)
         if not units:
             return
-        trouble: object = "an exception"
+        committed = False
         try:
-            trouble = self._try_commit(units, waited=True)
+            committed = self._try_commit(units, waited=True) is None
         finally:
-            if trouble is not None:
+            if not committed:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection().rollback()
                 self._hand_over(())
-        if trouble is None:
+        if committed:
             self._here = []
             self.inline_commits += 1
             report_results([(unit, None, None) for unit in units])

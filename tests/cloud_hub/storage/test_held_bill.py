@@ -20,14 +20,19 @@ def _use(store: StoreGateway, requests: int) -> None:
         store.submit_job()
 
 
+def _open_site(folder: Path) -> Site:
+    site = Site()
+    site.gateway.open(f"sqlite:///{folder}/hub.db")
+    return site
+
+
 def _billed(folder: Path) -> int:
     return sum(each.amount for each in read_costs_aside(f"sqlite:///{folder}/hub.db", DAY) if each.kind == "requests")
 
 
 async def test_answers_of_a_moment_share_one_commit_of_their_bill(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(gateway, "BILL_HELD_S", 0.05)
-    site = Site()
-    site.gateway.open(f"sqlite:///{tmp_path}/hub.db")
+    site = _open_site(tmp_path)
     _use(site.gateway, 50)
     assert site.gateway.commits == 0
     await site.until_reported()
@@ -37,8 +42,7 @@ async def test_answers_of_a_moment_share_one_commit_of_their_bill(tmp_path: Path
 
 async def test_a_question_takes_the_bill_along_and_no_timer_stays(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(gateway, "BILL_HELD_S", _NEVER_S)
-    site = Site()
-    site.gateway.open(f"sqlite:///{tmp_path}/hub.db")
+    site = _open_site(tmp_path)
     _use(site.gateway, 3)
     site.gateway.store_question(StoreQuestion(question(1)))
     site.gateway.submit_job()
@@ -50,8 +54,7 @@ async def test_a_question_takes_the_bill_along_and_no_timer_stays(tmp_path: Path
 
 async def test_a_hub_that_ends_writes_the_bill_first(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(gateway, "BILL_HELD_S", _NEVER_S)
-    site = Site()
-    site.gateway.open(f"sqlite:///{tmp_path}/hub.db")
+    site = _open_site(tmp_path)
     _use(site.gateway, 7)
     await site.gateway.close()
     assert _billed(tmp_path) == 7
@@ -59,8 +62,7 @@ async def test_a_hub_that_ends_writes_the_bill_first(tmp_path: Path, monkeypatch
 
 async def test_what_must_be_billed_at_once_is(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(gateway, "BILL_HELD_S", _NEVER_S)
-    site = Site()
-    site.gateway.open(f"sqlite:///{tmp_path}/hub.db")
+    site = _open_site(tmp_path)
     _use(site.gateway, 2)
     site.gateway.submit_job(bill_at_once=True)
     await site.until_reported()
