@@ -99,6 +99,11 @@ def _strip(schema: Any) -> Any:
 
 def describe_values() -> Schema:
     """Every value of the chart, without the conditions between them."""
+    return {**_describe_region(), **_describe_doors(), **_describe_scale(), **_describe_surroundings()}
+
+
+def _describe_region() -> Schema:
+    """What the hubs are and keep: image, number, store, secrets and files."""
     return {
         "image": closed(
             {
@@ -132,6 +137,12 @@ def describe_values() -> Schema:
                 "whenScaled": text("", "Retain", "Delete"),
             }
         ),
+    }
+
+
+def _describe_doors() -> Schema:
+    """Where hubs and broker are reached."""
+    return {
         "api": closed(
             {
                 "listen": text("", "0.0.0.0", "::"),  # noqa: S104 - of a pod
@@ -152,6 +163,12 @@ def describe_values() -> Schema:
                 "resources": RESOURCES,
             }
         ),
+    }
+
+
+def _describe_scale() -> Schema:
+    """How long hubs may take, what they get, and how many there are."""
+    return {
         "drainSeconds": whole(1, 300),
         "preStopSeconds": whole(0, 120),
         "startSeconds": whole(10, 3600),
@@ -177,6 +194,12 @@ def describe_values() -> Schema:
                 "headResources": RESOURCES,
             }
         ),
+    }
+
+
+def _describe_surroundings() -> Schema:
+    """Who may talk to whom, who watches, and where pods may run."""
+    return {
         "networkPolicy": closed(
             {
                 "enabled": FLAG,
