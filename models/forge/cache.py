@@ -29,12 +29,16 @@ Files = dict[str, bytes]
 
 
 def digest_parts(*parts: Any) -> str:
-    """SHA-256 in hex over values: bytes as they are, everything else as canonical JSON, each with its length."""
+    """SHA-256 in hex over values: bytes as they are, everything else as canonical JSON, each with its length.
+
+    A memoryview of bytes counts as the bytes, which are not copied.
+    """
     whole = sha256()
     for part in parts:
-        plain = isinstance(part, bytes)
-        data = part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=str).encode()
-        whole.update(bytes([plain]) + len(data).to_bytes(8, "big") + data)
+        plain = isinstance(part, (bytes, memoryview))
+        data = part if plain else json.dumps(part, sort_keys=True, default=str).encode()
+        whole.update(bytes([plain]) + len(data).to_bytes(8, "big"))
+        whole.update(data)
     return whole.hexdigest()
 
 

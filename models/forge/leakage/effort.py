@@ -79,7 +79,7 @@ class AttackWork:
         """Digest of what decides an attack: arrays, effort, and the code of this package. "" if nothing is kept."""
         if self._folder is None:
             return ""
-        plain = [np.ascontiguousarray(each).tobytes() if isinstance(each, np.ndarray) else each for each in parts]
+        plain = [_view_bytes(each) if isinstance(each, np.ndarray) else each for each in parts]
         return digest_parts(recipe_digest(), *plain)[:_KEY_CHARS]
 
     def find_guesses(self, key: str) -> Values | None:
@@ -151,6 +151,11 @@ def reduce_codes(codes: npt.NDArray[np.float32], train: Sequence[int] | Values, 
         basis = torch.pca_lowrank(torch.from_numpy(codes[train]), q=most, niter=1)[2].numpy()
     found = (codes - codes[train].mean(0)) @ basis
     return np.asarray(found / max(float(found[train].std()), 1e-6), np.float32)
+
+
+def _view_bytes(values: Values) -> memoryview:
+    """The bytes of an array, not copied where they lie in one piece."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def _ignore_share(_share: float) -> None:

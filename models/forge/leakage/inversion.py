@@ -31,6 +31,7 @@ _ENOUGH = 0.95  # success above which the second attack is skipped
 _PLEASE = 0.1
 _RIDGE_INPUTS = 2048  # of the linear attack, the smaller of pairs and inputs
 _JUDGED_COLUMNS = 256
+_BLOCK_COLUMNS = 1024
 _RIDGES = tuple(10.0**power for power in range(-2, 6))
 
 
@@ -175,9 +176,20 @@ def _predict_mean(truth: AttackSamples) -> Values:
 
 
 def _standardise(codes: Values, train: Values) -> npt.NDArray[np.float32]:
-    wide = codes.astype(np.float32)
-    mean, spread = wide[train].mean(0), wide[train].std(0)
-    return np.asarray(((wide - mean) / np.where(spread > 1e-6, spread, 1)).clip(-20, 20), np.float32)
+    """Each column less its mean and over its spread, both of the rows `train`.
+
+    One copy, changed in place by blocks of columns: features of an early cut may be 100 MB.
+    """
+    wide = np.array(codes, np.float32, order="C")
+    flat = wide.reshape(len(wide), -1)
+    for start in range(0, flat.shape[1], _BLOCK_COLUMNS):
+        block = flat[:, start : start + _BLOCK_COLUMNS]
+        some = block[train]
+        spread = some.std(0)
+        block -= some.mean(0)
+        block /= np.where(spread > 1e-6, spread, 1)
+        np.clip(block, -20, 20, out=block)
+    return wide
 
 
 def _select_likely(truth: AttackSamples, likely: Values) -> npt.NDArray[np.bool_]:
@@ -228,16 +240,21 @@ class _RidgeRegression:
 
 
 def _attack_network(
-    truth: AttackSamples, seen: Sequence[npt.NDArray[np.float32]], effort: AttackEffort, work: AttackWork
+    truth: AttackSamples, seen: list[npt.NDArray[np.float32]], effort: AttackEffort, work: AttackWork
 ) -> Values:
+    """Guesses of a decoder that is trained on the pairs. `seen` is emptied: what an attack reads is held once."""
     key = work.key_for(str(truth.metric), truth.values, truth.train, truth.test, *seen, list(effort))
     known = work.find_guesses(key)
     if known is not None:
         return known
     with deterministic_torch(0):
-        seen = [reduce_codes(each, truth.train, effort.inputs) if each.ndim == 2 else each for each in seen]
-        net = _build_decoder(truth, [each.shape[1:] for each in seen], effort.width)
-        inputs = [_arrange(torch.from_numpy(each)) for each in seen]
+        inputs = []
+        while seen:
+            each = seen.pop(0)
+            each = reduce_codes(each, truth.train, effort.inputs) if each.ndim == 2 else each
+            inputs.append(_arrange(torch.from_numpy(each)))
+            del each
+        net = _build_decoder(truth, [tuple(each.shape[1:]) for each in inputs], effort.width)
         macs = 3 * _BATCH * max(1, count_network_macs(net, inputs))  # of one step, forward and backward
         # few pairs need several passes, but hundreds of passes overfit
         most = min(effort.steps, 60 * max(1, len(truth.train) // _BATCH) + 200)
