@@ -30,6 +30,7 @@ ROUNDS = 3
 SECONDS = 5.0
 CLIENTS = 32
 START_S = 90.0
+STARTS = 3  # of a peer that ends before it answers
 HERE = Path(__file__).parents[1] / "peers"
 
 
@@ -88,22 +89,41 @@ async def run_skerry(folder: Path) -> AsyncIterator[HttpTarget]:
 @asynccontextmanager
 async def run_peer(peer: PeerServer, folder: Path) -> AsyncIterator[HttpTarget]:
     """The peer, until it answers. It is ended with every process it started."""
-    port = find_free_port()
-    target = HttpTarget(f"http://127.0.0.1:{port}{peer.path}", json.dumps(peer.body).encode())
-    environment = {"PATH": f"{peer.python.parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder)}
-    with (folder / f"{peer.name}.log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            *(str(peer.python), str(HERE / f"{peer.name}_server.py"), str(port)),
-            cwd=HERE, env=environment, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+    process, target = await _start_peer(peer, folder)
     try:
-        await _wait_until_up(target, process)
         yield target
     finally:
+        await _end_peer(process)
+
+
+async def _start_peer(peer: PeerServer, folder: Path) -> tuple[asyncio.subprocess.Process, HttpTarget]:
+    """A peer that answers; one that ends at once (its port was taken meanwhile) is started again."""
+    environment = {"PATH": f"{peer.python.parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder)}
+    for left in reversed(range(STARTS)):
+        port = find_free_port()
+        target = HttpTarget(f"http://127.0.0.1:{port}{peer.path}", json.dumps(peer.body).encode())
+        with (folder / f"{peer.name}.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *(str(peer.python), str(HERE / f"{peer.name}_server.py"), str(port)),
+                cwd=HERE, env=environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        try:
+            await _wait_until_up(target, process)
+        except (RuntimeError, TimeoutError):
+            await _end_peer(process)
+            if not left:
+                raise
+        else:
+            return process, target
+    raise AssertionError("a start returns or raises")
+
+
+async def _end_peer(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
         os.killpg(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), 20)
-        _kill_group(process.pid)
+    _kill_group(process.pid)
 
 
 def _kill_group(group: int) -> None:
