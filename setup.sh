@@ -270,9 +270,25 @@ lock_here() { # lock_here LEVEL: print the lock with the hashes of this Python a
 
 pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@"; }
 
+# The lock names torch's build for processors alone. The public index has the one with CUDA under the same version, whose
+# hash and further packages stand in a lock of their own.
+pip_locked() { # pip_locked LEVEL LOCK
+    if pip_install --no-deps --require-hashes -r "$2" 2>.cache/pip-said; then
+        cat .cache/pip-said >&2
+        return 0
+    fi
+    if [ "$1" = agent ] || ! grep -q "DO NOT MATCH THE HASHES" .cache/pip-said || ! grep -q "torch==" .cache/pip-said; then
+        cat .cache/pip-said >&2
+        return 1
+    fi
+    echo "setup: this index has torch with CUDA and not the build for processors alone: that one is taken, by its own hash (some 3 GB)"
+    grep -v "^torch==" "$2" | cat - deploy/requirements/torch-cuda.txt >.cache/lock-cuda.txt
+    pip_install --no-deps --require-hashes -r .cache/lock-cuda.txt
+}
+
 install_packages() { # install_packages LEVEL
     if lock=$(lock_here "$1"); then
-        pip_install --no-deps --require-hashes -r "$lock" || return 1
+        pip_locked "$1" "$lock" || return 1
         case $1 in
         agent) pip_install --no-deps --no-build-isolation -e . ;;
         *) pip_install --no-deps --no-build-isolation -e . -e clients/python ;;

@@ -6,6 +6,7 @@ level takes on disk. Rule: a lock holds names, versions and SHA-256 of the files
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,8 @@ _ARM_TAGS = ("any", "manylinux2014_aarch64", *(f"manylinux_2_{minor}_aarch64" fo
 ARM_WORDS = (  # of pip, for wheels of another machine
     *(word for tag in _ARM_TAGS for word in ("--platform", tag)), "--python-version", PYTHON, "--only-binary", ":all:",
 )  # fmt: skip
+CUDA = "torch-cuda"  # torch as the public index has it for PLATFORM, and what that build needs beside the lock
+_PIP_SOURCES = ("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 _ARM_MARKERS = {"platform_machine": "aarch64", "sys_platform": "linux"}
 
 
@@ -71,7 +74,8 @@ def compare_installed(locked: Iterable[LockedPackage], installed: Mapping[str, s
         for name, version in versions.items()
         if strip_build(installed.get(name, "")) != version
     ]
-    return lines + [f"{name}: installed, not locked" for name in sorted(installed.keys() - versions.keys() - TOOLS)]
+    beside = TOOLS | {one.name for one in read_lock(CUDA)[1]}
+    return lines + [f"{name}: installed, not locked" for name in sorted(installed.keys() - versions.keys() - beside)]
 
 
 def list_installed() -> dict[str, str]:
@@ -117,6 +121,7 @@ def make_lock() -> None:
     for level, extra in LEVELS.items():
         _write_lock(level, level, [packages[name] for name in find_closure(needs, extra)])
     _write_lock(ARM, "agent", _find_arm_wheels([packages[name] for name in find_closure(needs, "", _ARM_MARKERS)]))
+    _write_lock(CUDA, CUDA, _find_cuda_build(packages))
 
 
 def _write_lock(file: str, level: str, packages: Iterable[LockedPackage]) -> None:
@@ -144,6 +149,24 @@ def _find_arm_wheels(packages: Iterable[LockedPackage]) -> list[LockedPackage]:
     ]
 
 
+def _find_cuda_build(packages: Mapping[str, LockedPackage]) -> list[LockedPackage]:
+    """Torch of the locked version as pip's default index has it, which is built with CUDA, and its further packages."""
+    plain = {name: value for name, value in os.environ.items() if name not in _PIP_SOURCES}
+    with tempfile.TemporaryDirectory() as folder:
+        pins, report = Path(folder) / "pins.txt", Path(folder) / "report.json"
+        pins.write_text("".join(f"{one.name}=={one.version}\n" for one in packages.values()), encoding="ascii")
+        words = ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report), "-c", str(pins)]
+        asked = [sys.executable, "-m", "pip", *words, f"torch=={packages['torch'].version}"]
+        subprocess.run(asked, check=True, cwd=folder, env={**plain, "PIP_CONFIG_FILE": os.devnull})
+        found = json.loads(report.read_text(encoding="utf-8"))["install"]
+    entries = {canonicalize_name(each["metadata"]["name"]): each for each in found}
+    return [
+        LockedPackage(name, entries[name]["metadata"]["version"], _file_digest(entries[name]))
+        for name in entries
+        if name == "torch" or name not in packages
+    ]
+
+
 def _resolve_installed() -> list[dict[str, Any]]:
     """What pip would install for development in an empty environment, at the versions that are installed here."""
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +186,7 @@ def check_lock() -> list[str]:
     """Why the lock is not what is installed here, or not what pyproject.toml asks for; nothing if it is both."""
     stale = [
         f"{level}.txt was made for other requirements than pyproject.toml and constraints.txt name: `make lock`"
-        for level in (*LEVELS, ARM)
+        for level in (*LEVELS, ARM, CUDA)
         if read_lock(level)[0] != digest_requirements()
     ]
     return stale + compare_installed(read_lock("dev")[1], list_installed())

@@ -39,7 +39,11 @@ if [ "$1 $2" = "-m venv" ]; then
     echo "venv" >>"$LOG"; mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; exit 0
 fi
 if [ "$1 $2" = "-m pip" ]; then
-    [ "$3" != install ] || echo "pip $*" >>"$LOG"; exit ${PIP_EXIT:-0}
+    [ "$3" != install ] || echo "pip $*" >>"$LOG"
+    case "$* ${MISMATCH:-}" in *requirements/*.txt" "?*)
+        printf 'THESE PACKAGES DO NOT MATCH THE HASHES\n    %s from somewhere\n' "$MISMATCH" >&2; exit 1 ;;
+    esac
+    exit ${PIP_EXIT:-0}
 fi
 case "$*" in *platform.machine*) PLATFORM; exit 0 ;; esac
 exec "REAL" "$@"
@@ -316,6 +320,27 @@ def test_an_install_that_failed_is_not_taken_for_done(system):
     assert failed.returncode != 0
     assert "pip failed" in failed.stderr
     assert system.run("demo").returncode == 0
+
+
+def test_where_the_index_has_torch_with_cuda_alone_that_one_is_taken_by_its_own_hash(system):
+    system.with_mosquitto().with_python(LOCKED)
+    ended = system.run("demo", MISMATCH="torch==2.13.0")
+    assert ended.returncode == 0, ended.stderr
+    assert "torch with CUDA" in ended.stdout
+    assert [line for line in system.did() if line.startswith("pip")][1] == (
+        f"{PIP} --no-deps --require-hashes -r .cache/lock-cuda.txt"
+    )
+    pins = (system.clone / ".cache/lock-cuda.txt").read_text().splitlines()
+    assert len([pin for pin in pins if pin.startswith("torch==")]) == 1
+    assert all("--hash=sha256:" in pin for pin in pins if not pin.startswith("#"))
+    assert any(pin.startswith("nvidia-") for pin in pins)
+
+
+@pytest.mark.parametrize(("level", "package"), [("demo", "numpy==2.4.6"), ("agent", "torch==2.13.0")])
+def test_another_package_whose_hash_differs_is_never_taken(system, level, package):
+    system.with_mosquitto().with_python(LOCKED)
+    assert system.run(level, MISMATCH=package).returncode != 0
+    assert not (system.clone / ".cache/lock-cuda.txt").exists()
 
 
 def test_a_word_that_is_no_level_is_a_usage_error(system):
