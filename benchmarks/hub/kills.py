@@ -20,7 +20,7 @@ from models.bundle.bundle import Bundle, open_bundle
 from models.forge.data.digits import load_heldout
 from simulations.checking.databases import judge_run
 from simulations.checking.events import HistoryReport
-from simulations.processes import AgentHandle, ProcessHarness
+from simulations.processes import AgentHandle, HubHandle, ProcessHarness
 
 KILLS, AGENTS, CALLERS = 30, 4, 8
 SEED = 30
@@ -48,7 +48,6 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
 
 async def run_kills(folder: Path, bundle: Bundle, kills: int) -> HistoryReport:
     """Kill the hub and agents by turns while all of them work; the judgement of their databases."""
-    chance = random.Random(SEED)
     async with ProcessHarness(folder) as stage:
         hub = await stage.start_hub(bundle.path, {"sessions": {"classes": ["*"]}})
         policy = folder / "kills.policy.toml"
@@ -57,21 +56,27 @@ async def run_kills(folder: Path, bundle: Bundle, kills: int) -> HistoryReport:
         await asyncio.gather(*(stage.start_agent(agent) for agent in agents))
         callers = [asyncio.create_task(_ask_on(stage, agent, bundle)) for agent in agents for _ in range(CALLERS)]
         try:
-            for number in range(kills):
-                await asyncio.sleep(chance.uniform(*PAUSES_S))
-                if number % 2 == 0:
-                    await hub.child.kill()
-                    await stage.launch_hub()
-                else:
-                    victim = agents[number // 2 % AGENTS]
-                    await victim.child.kill()
-                    await stage.start_agent(victim)
+            await _kill_in_turn(stage, hub, kills)
         finally:
             for caller in callers:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
         await _settle(stage)
         return judge_run([agent.database for agent in agents], hub.questions)
+
+
+async def _kill_in_turn(stage: ProcessHarness, hub: HubHandle, kills: int) -> None:
+    """The hub and one agent after the other, by turns, at random moments; each is started again at once."""
+    chance = random.Random(SEED)
+    for number in range(kills):
+        await asyncio.sleep(chance.uniform(*PAUSES_S))
+        if number % 2 == 0:
+            await hub.child.kill()
+            await stage.launch_hub()
+        else:
+            victim = stage.agents[number // 2 % AGENTS]
+            await victim.child.kill()
+            await stage.start_agent(victim)
 
 
 async def _ask_on(stage: ProcessHarness, agent: AgentHandle, bundle: Bundle) -> None:
