@@ -84,7 +84,8 @@ def dynamic_int8(model: onnx.ModelProto, *, whole_codes: bool = False) -> onnx.M
     with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder, _silence_quantiser():
         ready, small = (str(Path(folder) / name) for name in ("ready", "small"))
         _prepare_graph(model, ready, shapes=False)
-        own = code_nodes(onnx.load(ready).graph, shared=whole_codes)
+        graph = onnx.load(ready).graph
+        own = code_nodes(graph, shared=whole_codes)
         quantize_dynamic(
             ready,
             small,
@@ -92,12 +93,18 @@ def dynamic_int8(model: onnx.ModelProto, *, whole_codes: bool = False) -> onnx.M
             per_channel=True,
             reduce_range=True,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=sorted(own),
+            nodes_to_exclude=sorted(own | _vector_products(graph)),
             extra_options={"MatMulConstBOnly": True},
         )
         found = onnx.load(small)
     store_closely(found.graph, own)
     return sort_graph(strip_metadata(found))
+
+
+def _vector_products(graph: onnx.GraphProto) -> set[str]:
+    """Names of products with a vector, to which the quantiser gives a scale for each row that no runtime takes."""
+    vectors = {tensor.name for tensor in graph.initializer if len(tensor.dims) < 2}
+    return {node.name for node in graph.node if node.op_type == "MatMul" and node.input[1] in vectors}
 
 
 def int8_weights(model: onnx.ModelProto, *, whole_codes: bool = False) -> onnx.ModelProto:

@@ -276,6 +276,18 @@ def test_dynamic_int8_takes_products_and_tables():
     assert close(reading(), small, tokens(64))[0] < 0.1
 
 
+def test_a_product_with_a_vector_stays_as_it_is_in_dynamic_int8_and_the_graph_runs():
+    model = reading()
+    model.graph.node.append(helper.make_node("MatMul", ["logits", "vector"], ["score"], "scored"))
+    model.graph.initializer.append(tensor("vector", 10))
+    model.graph.output.append(helper.make_tensor_value_info("score", TensorProto.FLOAT, ["batch"]))
+    small = dynamic_int8(model)
+    assert "scored" in [node.name for node in small.graph.node if node.op_type == "MatMul"]
+    session = ort.InferenceSession(serialise_model(small), providers=["CPUExecutionProvider"])
+    (score,) = session.run(["score"], {"x": tokens(64)})
+    assert score.shape == (64,)
+
+
 @pytest.mark.further
 def test_equal_inputs_give_equal_bytes_in_another_process_with_another_hash_seed(pytestconfig):
     root = str(pytestconfig.rootpath)
