@@ -11,7 +11,7 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """Exit codes.
 
-    10 to 23: what a person can configure or fix; 30 to 39: this machine and those it needs; 40 on: a check's result.
+    10 to 23: what a person can configure or fix; 29 to 39: this machine and those it needs; 40 on: a check's result.
     """
 
     OK = 0
@@ -27,6 +27,7 @@ class ExitCode(IntEnum):
     HUB = 21  # the hub cannot be reached or answers nonsense
     CREDENTIALS = 22  # certificate, key, token or password wrong, expired, revoked
     ENROLMENT = 23  # invite wrong, used, expired, or the reply does not fit it
+    DATABASE_LOST = 29  # a database that this folder had is missing or empty
     DATABASE = 30  # database unreadable, damaged, or written by a newer version
     DISK = 31  # disk full or not writable
     LOCKED = 32  # another process owns this directory
@@ -46,6 +47,7 @@ class ExitCode(IntEnum):
     STOPPED = 46  # a rollout ended without its version on the fleet: aborted, reverted, denied, expired
     WAITING = 47  # a rollout waits for a person: paused, or not approved yet
     UNFINISHED = 48  # a rollout ended without some devices, or was waited for long enough
+    NOT_ERASED = 50  # an erased subject's rows are still readable in a file of this device
 
 
 class ExitError(Exception):
