@@ -1,4 +1,4 @@
-"""What the design promises about the shape of the code: floors, purity, one error policy, few mocks. Sizes: `make gauges`."""
+"""What the design promises about the shape of the code: floors, purity, one error policy, few mocks. Sizes: gauges."""
 
 import re
 import subprocess
