@@ -106,12 +106,13 @@ class AnswerRoutes:
     async def erase_subject(self, request: web.Request) -> web.Response:
         """`POST /v1/subjects/{subject}/erase`: forget the data subject that this keyed hash stands for, on this device.
 
-        Returns how many answers were erased. `skerry erase` asks the hubs as well.
+        Returns how many answers were erased, and in `left` a line for each file that may still hold them.
+        `skerry erase` asks the hubs as well.
         """
         subject = request.match_info["subject"]
         if not _SUBJECT_HASH.fullmatch(subject):
             raise OipError(404, "a subject is named by its keyed hash: 64 hexadecimal characters")
-        return _json_response({"answers": await self._service.erase(bytes.fromhex(subject))})
+        return _json_response(msgspec.structs.asdict(await self._service.erase(bytes.fromhex(subject))))
 
     async def post_feedback(self, request: web.Request) -> web.Response:
         """`POST /v1/answers/{id}/feedback`: record the true label, `{"truth": 7}` or `{"truth": "seven"}`.

@@ -161,7 +161,7 @@ def _list_answers(manifest: Manifest | None, token: TokenNeed) -> list[ApiOperat
         ),
         describe(
             "POST", "/v1/subjects/{subject}/erase", "Forget a data subject on this device",
-            parameters={"subject": _SUBJECT}, gives={"type": "object", "required": ["answers"]},
+            parameters={"subject": _SUBJECT}, gives={"type": "object", "required": ["answers", "left"]},
         ),
     ]  # fmt: skip
 

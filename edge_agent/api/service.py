@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
+from edge_agent.storage.erasing import LocalErasure
 from models.bundle.manifest import InputSpec, Manifest, ModelKind
 from wire.http.answer_tensors import lookup_label_name
 from wire.http.tensors import name_domain
@@ -68,8 +69,8 @@ class AnswerService(Protocol):
         """Everything kept about one answer, JSON-able. Empty for an unknown id."""
         ...
 
-    async def erase(self, subject: bytes) -> int:
-        """Forget a data subject by its keyed hash. How many answers were erased."""
+    async def erase(self, subject: bytes) -> LocalErasure:
+        """Forget a data subject by its keyed hash, in every file of the database."""
         ...
 
     def status(self) -> dict[str, Any]:

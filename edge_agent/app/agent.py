@@ -6,6 +6,7 @@ same is started again within a second or two. Local answers depend on the model 
 
 import asyncio
 import secrets
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
@@ -27,8 +28,9 @@ from edge_agent.runtime.dispatch import InboundDispatcher
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.runtime.maintenance import Maintenance, PolicyContextMonitor
 from edge_agent.runtime.tasks import cancel_tasks
-from edge_agent.storage import answers
+from edge_agent.storage import answers, erasing
 from edge_agent.storage.database import Database
+from edge_agent.storage.erasing import LocalErasure
 from edge_agent.storage.journal import Journal
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.system.clock import HubClock, sleep_unless
@@ -211,10 +213,10 @@ class Agent:
         """What is known of one answer: its records, ledger entries and outcome, JSON-able. Empty for an unknown id."""
         return await self._journal.explain_answer(id)
 
-    async def erase(self, subject: bytes) -> int:
+    async def erase(self, subject: bytes) -> LocalErasure:
         """Forget the data subject of this keyed hash: its questions end, its answers are deleted.
 
-        How many answers that was.
+        Returns once no file of the database holds them, or says which still does.
         """
         self._journal.flush()
         at_ms = self._clock.hub_ms()
@@ -223,7 +225,21 @@ class Agent:
         self._executor.execute(self._core.on_erased(self._parts.pending.find_by_subject(subject), self._clock.now()))
         self._journal.forget_subject(subject)
         await recorded
-        return await self._db.read(partial(answers.erase_subject, subject=subject, at_ms=at_ms))
+        deleted = await self._db.read(partial(answers.erase_subject, subject=subject, at_ms=at_ms))
+        return LocalErasure(deleted, (*await self._rewrite_database(), *erasing.list_left_aside(self._db.path)))
+
+    async def _rewrite_database(self) -> tuple[str, ...]:
+        """Rewrite the database without what was deleted; a line about what could not be done."""
+        until = self._clock.now() + erasing.LOG_WAIT_S
+        try:
+            await self._db.read(erasing.rewrite_pages)
+            while not await self._db.read(erasing.empty_log):
+                if self._clock.now() > until:
+                    return (erasing.describe_reader(self._db.path),)
+                await asyncio.sleep(erasing.LOG_RETRY_S)
+        except sqlite3.Error as error:
+            return (erasing.describe_failure(self._db.path, error),)
+        return ()
 
     # Settings, policies, hubs, models
 

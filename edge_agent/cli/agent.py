@@ -326,7 +326,8 @@ def erase(
 ) -> None:
     """Forget a data subject: on this device, then at each of its hubs, which sign that they did.
 
-    A hub that cannot be reached is named (exit code 21); the same command, typed again, asks it again.
+    A hub that cannot be reached is named (exit code 21), and so is a file of this device in which the rows are still
+    readable (50); the same command, typed again, tries again. Backups made before still hold them.
 
     Example: skerry erase patient-4711 --config cam-7.toml
     """
@@ -336,12 +337,15 @@ def erase(
     done = erase_subject(find_state_folder(state, config), name, _further_folders(config))
     facts = {"answers": done.answers, "questions": done.questions, "hubs": done.rows, "found": done.found}
     if as_json:
-        print(json.dumps({**facts, "left": done.unreached}))
+        print(json.dumps({**facts, "left": done.unreached, "readable": done.readable}))
     else:
         told = ", ".join(f"{found} at {hub}" for hub, found in done.found.items())
         print(f"erased {done.answers} answers here; of {done.questions} questions named: {told or 'none'}")
     if done.unreached:
-        raise ExitError(ExitCode.HUB, f"not erased at {'; '.join(done.unreached)}; type it again")
+        named = "; ".join((*done.unreached, *done.readable))
+        raise ExitError(ExitCode.HUB, f"not erased at {named}; type it again")
+    if done.readable:
+        raise ExitError(ExitCode.NOT_ERASED, f"{'; '.join(done.readable)}; then type it again")
 
 
 app.command("erase")(erase)

@@ -18,6 +18,7 @@ from edge_agent.cli.client import find_running_agent, request_json
 from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.inference.requests import SubjectHasher
 from edge_agent.storage import answers as answer_table
+from edge_agent.storage.erasing import LocalErasure, list_left_aside, rewrite_files
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.storage.schema import open_connection
 from edge_agent.system.clock import HubClock
@@ -43,13 +44,15 @@ MAX_STONES_BYTES = 64 * 1024 * 1024
 class ErasureResult(msgspec.Struct, frozen=True):
     """The result of an erasure. `answers`: how many were erased here; `stones`: the hubs' tombstones.
 
-    `questions`: how many were named to each hub; `unreached`: hubs that did not erase, and why.
+    `questions`: how many were named to each hub; `unreached`: hubs that did not erase, and why. `readable`: a line for
+    each file of this device that may still hold what was erased.
     """
 
     answers: int
     questions: int
     stones: tuple[ErasureTombstone, ...]
     unreached: tuple[str, ...]
+    readable: tuple[str, ...] = ()
 
     @property
     def found(self) -> dict[str, int]:
@@ -80,18 +83,20 @@ def erase_subject(folder: Path, subject: str, further: Iterable[Path] = ()) -> E
             stones.extend(requests.send_to(identity))
         except ExitError as stop:
             unreached.append(f"{identity.hub_url or identity.broker_host}: {stop}")
-    return ErasureResult(gone, len(requests.names), tuple(stones), tuple(unreached))
+    return ErasureResult(gone.answers, len(requests.names), tuple(stones), tuple(unreached), gone.left)
 
 
-def _erase_locally(folder: Path, home: Identity, keyed: bytes) -> int:
-    """Erase through the agent that runs on the folder, or in its database while none does. How many answers went."""
+def _erase_locally(folder: Path, home: Identity, keyed: bytes) -> LocalErasure:
+    """Erase through the agent that runs on the folder, or in its database while none does."""
     running = find_running_agent(folder)
     if running is not None:
-        return int(request_json(running, f"/v1/subjects/{keyed.hex()}/erase", "POST")["answers"])
-    if not (folder / DATABASE_FILE).exists():
-        return 0
-    with FolderLock(folder), closing(open_connection(folder / DATABASE_FILE).db) as db:
-        return answer_table.erase_subject(db, keyed, HubClock(home.hub_time_ms).hub_ms())
+        return msgspec.convert(request_json(running, f"/v1/subjects/{keyed.hex()}/erase", "POST"), LocalErasure)
+    path = folder / DATABASE_FILE
+    if not path.exists():
+        return LocalErasure(0, list_left_aside(path))
+    with FolderLock(folder), closing(open_connection(path).db) as db:
+        deleted = answer_table.erase_subject(db, keyed, HubClock(home.hub_time_ms).hub_ms())
+        return LocalErasure(deleted, rewrite_files(db, path))
 
 
 def _read_question_names(folder: Path, keyed: bytes) -> list[str]:

@@ -137,6 +137,7 @@ _PRAGMAS = (
     "pragma journal_mode=wal",
     "pragma cache_size=-512",
     "pragma temp_store=memory",
+    "pragma secure_delete=fast",  # what is deleted is overwritten in the pages that are written anyway
     "pragma busy_timeout=2000",
 )
 

@@ -108,7 +108,7 @@ async def test_a_running_agent_keeps_the_numbers_of_ended_and_open_questions(tmp
         hub.verdicts = False
         await rig.agent.infer(sample(subject="p1"))
         await rig.agent.infer(sample(SURE, subject="p1"))  # answered here: no hub has it
-        assert await rig.agent.erase(subject) > 0
+        assert (await rig.agent.erase(subject)).answers > 0
         named = await rig.agent._db.read(lambda db: answers.read_erased(db, subject))
     assert named == [(rig.agent._core.epoch, 1), (rig.agent._core.epoch, 3)]
 

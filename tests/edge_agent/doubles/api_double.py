@@ -12,6 +12,7 @@ from edge_agent.api.app import ApiServer, build_app
 from edge_agent.api.service import AnswerService, InferLimits
 from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, DisabledError, EventRecord, Sample
 from edge_agent.storage.answers import encode_explained
+from edge_agent.storage.erasing import LocalErasure
 from models.bundle.manifest import InputSpec, Manifest
 from models.runtime.runner import EchoRunner, SampleError, echo_manifest
 from policies.model.reasons import DecisionReason
@@ -128,10 +129,10 @@ class MemoryAgent:
         told = {"id": id, "records": records, "ledger": [], "outcome": None, "truth": self.truths.get(id)}
         return told if records else {}
 
-    async def erase(self, subject: bytes) -> int:
+    async def erase(self, subject: bytes) -> LocalErasure:
         gone = [record for record in self.records if subject and record.subject == subject]
         self.records = [record for record in self.records if record not in gone]
-        return len(gone)
+        return LocalErasure(len(gone))
 
     def status(self) -> dict[str, Any]:
         model = "" if self.manifest is None else self.manifest.model
