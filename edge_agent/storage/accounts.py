@@ -7,13 +7,13 @@ limit is written, whatever another process has charged meanwhile.
 import sqlite3
 from collections.abc import Iterable
 
-from policies.decisions.budget import SUBJECT_SEPARATOR, AccountCharge, BudgetSpend
+from policies.decisions.budget import SUBJECT_SEPARATOR, AccountCharge, BudgetSpend, shared_account_key
 from policies.model.policy import AccountUnit
 from wire.protocol.messages import SpendTotals
 
 _ADD_CHARGE = (
-    "insert into accounts values(?1,?2,?3) on conflict(key,period) do update set amount=amount+excluded.amount "
-    "where amount+excluded.amount<=?4"
+    "insert into accounts values(?,?,?) on conflict(key,period) do update set amount=max(amount,?)+? "
+    "where max(amount,?)+?<=?"
 )
 _RAISE_TOTAL = (
     "insert into accounts values(?,?,?) on conflict(key,period) do update set amount=max(amount,excluded.amount)"
@@ -28,9 +28,20 @@ class OverdrawnError(ValueError):
 def add_charges(db: sqlite3.Connection, charges: Iterable[AccountCharge]) -> None:
     """Add the charges. OverdrawnError if one exceeds its limit; the caller's transaction is then rolled back."""
     for each in charges:
-        row = (each.key, each.period, each.amount, each.limit)
-        if each.amount > each.limit or db.execute(_ADD_CHARGE, row).rowcount != 1:
+        least = _read_least(db, each)
+        new = (each.key, each.period, least + each.amount)
+        raised = (least, each.amount, least, each.amount, each.limit)
+        if least + each.amount > each.limit or db.execute(_ADD_CHARGE, new + raised).rowcount != 1:
             raise OverdrawnError(each.key)
+
+
+def _read_least(db: sqlite3.Connection, charge: AccountCharge) -> int:
+    """How much the account held at least: of a subject whose account was lost, what the fullest of all held."""
+    shared = shared_account_key(charge.key)
+    if shared is None:
+        return 0
+    row = db.execute("select amount from accounts where key=? and period=?", (shared, charge.period)).fetchone()
+    return row[0] if row else 0
 
 
 def refund_charges(db: sqlite3.Connection, charges: Iterable[AccountCharge]) -> None:

@@ -101,7 +101,7 @@ def _charge_accounts(terms: Terms, spend: BudgetSpend, cost: MessageCost, day: i
     if cost.topic == QUESTIONS_TOPIC and not any(each.key == AccountUnit.BYTES for each in charges):
         raise TypeError  # every document has that account
     for each in charges:
-        held = _amount_held(spend, each)
+        held = _amount_held(spend.totals, each)
         total = held + each.amount
         if not 0 <= held <= total <= each.limit:
             return Denied(
@@ -110,14 +110,20 @@ def _charge_accounts(terms: Terms, spend: BudgetSpend, cost: MessageCost, day: i
     return ChargeResult(add_charges(spend, charges, day), charges)
 
 
-def _amount_held(spend: BudgetSpend, charge: AccountCharge) -> int:
+def shared_account_key(key: str) -> str | None:
+    """Key of the account that says how much every subject of this one has spent at least; None for other accounts."""
+    every, separator, subject = key.partition(SUBJECT_SEPARATOR)
+    return every + separator if subject else None
+
+
+def _amount_held(totals: Mapping[tuple[str, int], int], charge: AccountCharge) -> int:
     """Amount in the account.
 
     Of a subject whose account was lost: as much as the fullest of all subjects' accounts held.
     """
-    held = spend.totals.get((charge.key, charge.period), 0)
-    every, of, subject = charge.key.partition(SUBJECT_SEPARATOR)
-    return max(held, spend.totals.get((every + of, charge.period), 0)) if subject else held
+    held = totals.get((charge.key, charge.period), 0)
+    shared = shared_account_key(charge.key)
+    return max(held, totals.get((shared, charge.period), 0)) if shared else held
 
 
 def _list_charges(accounts: Iterable[BudgetAccount], cost: MessageCost, day: int) -> Iterator[AccountCharge]:
@@ -149,13 +155,16 @@ def _amount_charged(account: BudgetAccount, cost: MessageCost) -> int:
 
 
 def add_charges(spend: BudgetSpend, charges: Iterable[AccountCharge], day: int) -> BudgetSpend:
-    """Totals with these charges; older periods of the same accounts are dropped."""
+    """Totals with these charges; older periods of the same accounts are dropped.
+
+    A lost subject's account starts at what `_amount_held` says, or a second charge would find it nearly empty.
+    """
     totals = dict(spend.totals)
     for each in charges:
         old = [at for at in totals if at[0] == each.key and at[1] < each.period]
         for at in old:
             del totals[at]
-        totals[each.key, each.period] = totals.get((each.key, each.period), 0) + each.amount
+        totals[each.key, each.period] = _amount_held(totals, each) + each.amount
     return BudgetSpend(max(day, spend.day), totals, spend.known)
 
 

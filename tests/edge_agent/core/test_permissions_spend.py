@@ -99,6 +99,19 @@ def test_a_lost_ledger_takes_every_subject_for_the_fullest():
     assert held.spend.totals == {("privacy/30d/s/", 7): 90}
 
 
+def test_a_lost_subjects_account_starts_at_the_fullest_in_the_table_as_in_memory(db):
+    accounts.raise_totals(db, (("privacy/30d/s/", 7, 90),))
+    charge = AccountCharge("privacy/30d/s/ab", 7, 10, 100)
+    held = accounts.read_spend(db)
+    accounts.add_charges(db, [charge])
+    assert accounts.read_spend(db).totals == budget.add_charges(held, [charge], DAY).totals
+    assert accounts.read_spend(db).totals["privacy/30d/s/ab", 7] == 100
+    with pytest.raises(OverdrawnError):
+        accounts.add_charges(db, [AccountCharge("privacy/30d/s/ab", 7, 1, 100)])
+    with pytest.raises(OverdrawnError):
+        accounts.add_charges(db, [AccountCharge("privacy/30d/s/cd", 7, 11, 100)])
+
+
 def test_what_an_older_version_has_charged_is_still_charged():
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         for version, script in enumerate(SCHEMA[:2], 1):

@@ -144,6 +144,19 @@ def test_subjects_have_an_account_each_where_they_are_known():
     assert isinstance(charge_accounts(under, held, MessageCost(1, releases=1, subject="cd"), TODAY), ChargeResult)
 
 
+def test_a_subject_whose_account_was_lost_has_spent_as_much_as_the_fullest_of_all_subjects():
+    """The hub remembers the fullest account and no subject's name: a lost database gives no subject a new budget."""
+    under = policy(accounts=(BASE, BudgetAccount("privacy/30d", AccountUnit.PRIVACY, 100, 30, each=10, subject=True)))
+    restored = BudgetSpend(TODAY, {("privacy/30d/s/", TODAY // 30): 90})
+    one_release = MessageCost(1, releases=1, subject="ab")
+    once = spent(charge_accounts(under, restored, one_release, TODAY))
+    assert once.totals["privacy/30d/s/ab", TODAY // 30] == 100
+    assert why(charge_accounts(under, once, one_release, TODAY)) is DecisionReason.DENIED_BUDGET
+    assert why(charge_accounts(under, restored, MessageCost(1, releases=2, subject="cd"), TODAY)) is (
+        DecisionReason.DENIED_BUDGET
+    )
+
+
 def test_what_never_left_is_taken_back():
     charged = charge_accounts(policy(), UNSPENT, MessageCost(500), TODAY)
     assert isinstance(charged, ChargeResult)
