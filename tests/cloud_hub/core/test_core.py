@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cloud_hub.doubles.bench import Bench, owed
+from tests.cloud_hub.doubles.bench import DAY_S, Bench, owed
 from tests.cloud_hub.doubles.devices import SimDevice
 from tests.examples import further
 from wire.protocol.messages import CipherSuite, Receipt, Refusal, RefusalReason
@@ -192,3 +192,15 @@ def test_a_lookup_that_fails_says_nothing_and_the_next_try_works(device, bench):
     bench.say(device.up, frame)
     bench.settle()
     assert bench.core.counts["verdicts"] == 1
+
+
+def test_a_question_that_is_still_being_written_expires_only_once_it_is_stored(device, bench):
+    bench.ask(device, 1)
+    bench.commit()  # the lookup; the question itself is not written yet
+    bench.wait(8 * DAY_S)
+    assert bench.job.keeps
+    assert not bench.job.endings
+    bench.commit()
+    bench.wait(DAY_S)
+    bench.commit()
+    assert [refusal.reason for refusal in bench.refusals(device)] == [RefusalReason.EXPIRED]

@@ -36,7 +36,16 @@ from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
 from policies.model.reasons import DecisionReason
 from tests.edge_agent.doubles.hub_double import policy
-from wire.protocol.messages import Prediction, Receipt, Refusal, RefusalReason, StatusReply, Verdict, WelcomeNote
+from wire.protocol.messages import (
+    Prediction,
+    Receipt,
+    Refusal,
+    RefusalReason,
+    SpendMirror,
+    StatusReply,
+    Verdict,
+    WelcomeNote,
+)
 
 SURE = Prediction(1, 0.95, (0.05, 0.95), "echo@1")
 UNSURE = Prediction(1, 0.55, (0.45, 0.55), "echo@1")
@@ -237,6 +246,35 @@ def test_a_verdict_that_nobody_asked_for_hurries_no_ask():
     edge.on_receipt((1, 2), 0.0)
     edge.on_verdict(2, VERDICT, 1.0)
     assert not only(edge.on_wake(59.0), SendAsk)
+
+
+def test_receipts_that_keep_coming_do_not_postpone_the_request_for_what_is_owed():
+    edge = core()
+    asked_at = []
+    for second in range(1, 100):
+        accepted(edge, second, float(second))
+        edge.on_receipt((second,), float(second))
+        if only(edge.on_wake(float(second)), SendAsk):
+            asked_at.append(second)
+    assert asked_at == [61]  # a minute after the first receipt, though another came each second
+
+
+def test_a_stored_question_is_not_sent_once_the_hub_remembers_that_its_account_is_spent():
+    edge = core(policy(bytes_per_day=10_000), up=False)
+    accepted(edge)
+    edge.on_mirror(SpendMirror(EPOCH, (("bytes", 0, 10_001),)), 1.0)
+    commands = edge.on_link(up=True, now=2.0)
+    assert not only(commands, Transmit)
+    assert [(end.outcome, end.reason) for end in only(commands, Finish)] == [
+        (Outcome.DENIED, DecisionReason.DENIED_BUDGET)
+    ]
+
+
+def test_a_stored_question_is_sent_while_the_hub_remembers_no_more_than_the_limit():
+    edge = core(policy(bytes_per_day=10_000), up=False)
+    accepted(edge)
+    edge.on_mirror(SpendMirror(EPOCH, (("bytes", 0, 10_000),)), 1.0)
+    assert only(edge.on_link(up=True, now=2.0), Transmit) == [Transmit(1)]
 
 
 def test_case_79_seven_days_end_a_question_before_it_is_sent():

@@ -229,6 +229,51 @@ def test_people_outrank_audits():
     assert look(said(bad, 40, 3), usual).outcome is GateOutcome.PASS
 
 
+def test_devices_that_lie_about_peoples_judgement_do_not_get_a_bad_version_past_its_audits():
+    """Three in ten report that people found nothing wrong; of the others too few people said anything."""
+    rng = Random(3)
+    devices = 100
+
+    def judged(number: int, audits: AuditAgreement) -> DeviceQuality:
+        if number < LIARS * devices:
+            return one(f"new-{number}", msgspec.structs.replace(audits, told=60, told_wrong=0))
+        return one(f"new-{number}", audits)
+
+    new = [judged(number, fleets.cell(rng, 10, TWENTY_POINTS)) for number in range(devices)]
+    old = [
+        one(f"old-{number}", msgspec.structs.replace(fleets.cell(rng, 10, Truth(0.0, 0.0)), told=40, told_wrong=4))
+        for number in range(devices)
+    ]
+    assert look(new, old).outcome is GateOutcome.FAIL
+
+
+def look_at_classes(count: int, worse: int) -> GateResult:
+    """`worse` of 800 audits of one class are worse, of 20 devices; in the other classes nothing differs."""
+    others = [AuditAgreement(f"class-{number}", fleets.SHARE, 400, 400, 0, 0) for number in range(count - 1)]
+
+    def audit(number: int) -> DeviceQuality:
+        wrong = worse // 20 + (number < worse % 20)
+        return one(f"new-{number}", AuditAgreement("rare", fleets.SHARE, 40, 40 - wrong, wrong, 0), *others)
+
+    return look_alone([audit(number) for number in range(20)])
+
+
+def test_the_chance_of_a_false_alarm_is_shared_out_among_the_classes():
+    """What is enough evidence against one of two classes is not enough against one of twenty: they look bad by chance
+    ten times as often."""
+    of_two, of_twenty = (
+        next(worse for worse in range(40, 400) if "rare" in look_at_classes(count, worse).why) for count in (2, 20)
+    )
+    assert of_two < of_twenty
+
+
+def test_cohorts_whose_committed_models_differ_by_chance_of_place_alone_are_compared():
+    """Two points between the places of both cohorts are usual, however clearly many audits show them; ten are not."""
+    few, many = (look(canary(Random(1), 300, 40), control(Random(2), 300, 40, accuracy)) for accuracy in (0.95, 0.82))
+    assert few.outcome is GateOutcome.PASS
+    assert (many.outcome, "alike" in many.why) == (GateOutcome.INCONCLUSIVE, True)
+
+
 def test_cohorts_that_are_not_alike_are_not_compared():
     assert "alike" in look(canary(Random(1), 100, 10), control(Random(2), 100, 10, 0.7)).why
 

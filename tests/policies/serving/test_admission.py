@@ -12,9 +12,11 @@ from policies.serving.admission import (
     DEVICE_KEENNESS,
     MAX_RETRY_S,
     MIN_RETRY_S,
+    TENANT_KEENNESS,
     AdmissionLimits,
     AdmissionLoad,
     AdmitQuestion,
+    RateLimit,
     RefuseQuestion,
     RetrySchedule,
     TokenBucket,
@@ -24,6 +26,7 @@ from policies.serving.admission import (
     decide_admission,
     schedule_retry,
     seconds_until_token,
+    settle_bucket,
     take_token,
 )
 from policies.serving.fair_queue import HIGH, LOW, NORMAL
@@ -182,3 +185,22 @@ def test_who_waits_as_long_as_told_finds_a_token(tokens, rate, now):
             take_token(bucket, rate, 10.0, now + seconds_until_token(bucket, rate, now) + 1e-6) is not None
             or rate < 1 / 60
         )
+
+
+def test_a_tenant_that_holds_its_whole_share_is_refused_and_not_one_question_later():
+    limits = AdmissionLimits(max_queued=100, max_device_open=1000, served_per_s=10.0)
+    share = compute_flow_share(50, compute_capacity(AdmissionLoad(50, 0), limits), TENANT_KEENNESS, 100)
+    just_under = AdmissionLoad(50, 0, tenant_open=share - 1)
+    at_share = AdmissionLoad(50, 0, tenant_open=share)
+    assert decide_admission(just_under, limits) == AdmitQuestion()
+    refused = decide_admission(at_share, limits)
+    assert isinstance(refused, RefuseQuestion)
+    assert refused.reason is RefusalReason.RATE
+
+
+def test_a_clock_that_goes_back_does_not_let_a_settled_bucket_earn_the_same_seconds_twice():
+    limit = RateLimit(rate_per_s=1.0, burst=100.0)
+    ahead = settle_bucket(TokenBucket(0.0, 0.0), limit, 10.0)
+    back = settle_bucket(ahead, limit, 5.0)
+    assert back == ahead == TokenBucket(10.0, 10.0)
+    assert settle_bucket(back, limit, 10.0) == TokenBucket(10.0, 10.0)
