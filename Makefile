@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release deb setup-demo demo test heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs live live-llm check client-types lint gauges docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
+.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release deb setup-demo demo test mutants heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs live live-llm check client-types lint gauges docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -47,6 +47,9 @@ test: setup ## set up what is missing, then run the quick tests, which need no b
 heavy: setup ## what `make test` leaves out: long tests, further cases, property tests with all their examples
 	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'heavy or further or hypothesis or examples' --timeout=900 -n auto --dist loadscope $(ARGS)
 	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy --timeout=900 $(ARGS)
+
+mutants: setup ## plant faults one at a time into what decides, and list those that no quick test notices (ARGS='--count 60 --seed 2')
+	@$(python) -m tests.mutation $(ARGS)
 
 upgrade-drill: setup ## 20 devices and their hub, with data and under load, from the newest tag (or RELEASE=COMMIT) to this tree
 	@SKERRY_UPGRADE_FROM=$(RELEASE) $(python) -m pytest -m heavy --timeout=1500 -s tests/live/fleet/test_upgrade.py $(ARGS)

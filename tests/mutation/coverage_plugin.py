@@ -1,0 +1,44 @@
+"""A pytest plugin: records which test runs which line of the code that decides, one data file for each process.
+
+`-p tests.mutation.coverage_plugin` with MUTATION_COVERAGE naming a folder. Coverage's own contexts do the recording.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import coverage
+import pytest
+
+from tests import ROOT
+from tests.mutation.scope import SCOPE
+
+_RECORDERS: list[coverage.Coverage] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.numprocesses and not hasattr(config, "workerinput"):
+        return  # this process hands the tests out and runs none
+    folder = Path(os.environ["MUTATION_COVERAGE"])
+    recorder = coverage.Coverage(
+        data_file=str(folder / f"coverage.{os.getpid()}"),
+        include=[str(ROOT / pattern) for pattern in SCOPE],
+        config_file=False,
+        messages=False,
+    )
+    recorder.start()
+    _RECORDERS.append(recorder)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    for recorder in _RECORDERS:
+        recorder.switch_context(item.nodeid)
+    return (yield)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    del config
+    for recorder in _RECORDERS:
+        recorder.stop()
+        recorder.save()

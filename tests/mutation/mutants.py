@@ -1,0 +1,175 @@
+"""The faults that can be planted into one file: each replaces one piece of its text.
+
+Every fault is one that a person could make: a comparison that is off by one, a check that is dropped, a clause that is
+forgotten, a tag that changes, a call or an assignment that is left out.
+"""
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+    ast.In: "not in",
+    ast.NotIn: "in",
+}
+_ARITHMETIC: dict[type[ast.operator], str] = {
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "/",
+    ast.Div: "*",
+    ast.FloorDiv: "*",
+}
+_OTHER_CALL = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_PLACES = (ast.Attribute, ast.Subscript)
+_ENDINGS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a file's text, from `start` up to `end`, in characters. `line` counts from 1."""
+
+    line: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted fault. `function`: the qualified name that it lies in, empty at the top of the module."""
+
+    file: str
+    function: str
+    span: Span
+    before: str
+    after: str
+
+    @property
+    def identity(self) -> str:
+        """Names the fault whatever line it stands in: a change elsewhere in the file leaves it as it is."""
+        return f"{self.file} {self.function}: {' '.join(self.before.split())} -> {' '.join(self.after.split())}"
+
+    def rank(self, seed: int) -> bytes:
+        """Orders mutants at random by the seed, so that a change of the code leaves most of a sample as it is."""
+        return hashlib.sha256(f"{seed} {self.identity}".encode()).digest()
+
+    def apply(self, text: str) -> str:
+        return text[: self.span.start] + self.after + text[self.span.end :]
+
+
+def list_mutants(file: str, text: str) -> list[Mutant]:
+    """All faults for this file, without those that do not compile and those that repeat another's identity."""
+    found = {mutant.identity: mutant for mutant in _Planter(file, text).plant()}
+    return [mutant for mutant in found.values() if _compiles(mutant.apply(text))]
+
+
+def _compiles(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
+class _Planter:
+    """Walks one file's syntax tree and replaces pieces of its text."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self._file, self._text = file, text
+        starts = [0]
+        for line in text.splitlines(keepends=True):
+            starts.append(starts[-1] + len(line))
+        self._starts, self._lines = starts, text.splitlines()
+
+    def plant(self) -> Iterator[Mutant]:
+        yield from self._walk(ast.parse(self._text), "")
+
+    def _walk(self, node: ast.AST, function: str) -> Iterator[Mutant]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{function}.{child.name}" if function else child.name
+                yield from self._walk_definition(child, inner)
+            elif not isinstance(child, ast.Import | ast.ImportFrom | ast.Assert):
+                for part, after in self._faults_of(child):
+                    span = self._span(part)
+                    yield Mutant(self._file, function, span, self._text[span.start : span.end], after)
+                yield from self._walk_inside(child, function)
+
+    def _walk_definition(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, inner: str
+    ) -> Iterator[Mutant]:
+        """Body and default values alone: annotations, decorators and docstrings decide nothing."""
+        if not isinstance(node, ast.ClassDef):
+            for default in (*node.args.defaults, *(each for each in node.args.kw_defaults if each)):
+                yield from self._walk(ast.Expression(default), inner)
+        yield from self._walk(ast.Module(node.body, []), inner)
+
+    def _walk_inside(self, node: ast.AST, function: str) -> Iterator[Mutant]:
+        if isinstance(node, ast.AnnAssign):
+            if node.value is not None:
+                yield from self._walk(ast.Expression(node.value), function)
+        elif not isinstance(node, ast.Raise | ast.JoinedStr):  # the words of an error decide nothing
+            yield from self._walk(node, function)
+
+    def _span(self, node: ast.expr | ast.stmt) -> Span:
+        return Span(
+            node.lineno,
+            self._offset(node.lineno, node.col_offset),
+            self._offset(node.end_lineno or 0, node.end_col_offset or 0),
+        )
+
+    def _offset(self, line: int, column_bytes: int) -> int:
+        before = self._lines[line - 1].encode()[:column_bytes].decode()
+        return self._starts[line - 1] + len(before)
+
+    def _segment(self, node: ast.expr) -> str:
+        span = self._span(node)
+        return self._text[span.start : span.end]
+
+    def _faults_of(self, node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+        match node:
+            case ast.expr():
+                yield from ((node, after) for after in self._expression_faults(node))
+            case ast.If(test=test, body=body, orelse=[]) if isinstance(body[-1], _ENDINGS):
+                yield test, "False"  # the check is dropped
+            case ast.AugAssign() | ast.Expr(value=ast.Call()):
+                yield node, "pass"
+            case ast.Assign(targets=targets) if all(isinstance(each, _PLACES) for each in targets):
+                yield node, "pass"
+
+    def _expression_faults(self, node: ast.expr) -> Iterator[str]:
+        match node:
+            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+                yield f"{self._segment(left)} {_COMPARISONS[type(operator)]} {self._segment(right)}"
+            case ast.BoolOp(op=operator, values=values):
+                words = [f"({self._segment(value)})" for value in values]
+                yield (" or " if isinstance(operator, ast.And) else " and ").join(words)
+                for left_out in range(len(words)):
+                    joined = (" and " if isinstance(operator, ast.And) else " or ").join(
+                        word for number, word in enumerate(words) if number != left_out
+                    )
+                    yield f"({joined})"
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                yield f"bool({self._segment(operand)})"
+            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
+                yield f"({self._segment(left)} {_ARITHMETIC[type(operator)]} {self._segment(right)})"
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                yield f"({self._segment(orelse)} if {self._segment(test)} else {self._segment(body)})"
+            case ast.Call(func=ast.Name(id=name) as called) if name in _OTHER_CALL:
+                yield _OTHER_CALL[name] + self._segment(node)[len(self._segment(called)) :]
+            case ast.Constant(value=bool(value)):
+                yield str(not value)
+            case ast.Constant(value=int(value)):
+                yield str(value + 1)
+            case ast.Constant(value=float(value)):
+                yield repr(value * 2 if value else 1.0)
+            case ast.Constant(value=bytes(value)):
+                yield repr(value + b"x")
