@@ -10,6 +10,7 @@ from rich.table import Table
 from cloud_hub.cli.options import AsJson, ConfigFile, State, format_time, open_hub, parse_span, print_record
 from cloud_hub.registry.device_states import DeviceState
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_result
 from wire.process.terminal import TYPER_SETTINGS, open_console
 
 app = typer.Typer(**TYPER_SETTINGS, help="Devices of a hub: list, show, suspend, resume, retire, revoke.")
@@ -111,12 +112,18 @@ def heads(
     if out is None:
         typer.echo(text)  # JSON with and without --json: it is a file to carry
         return
-    try:
-        out.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ExitError(ExitCode.DISK, f"{out}: {error.strerror}") from None
+    write_result(out, f"{text}\n".encode(), _is_heads_file)
     if as_json:
         typer.echo(json.dumps({"file": str(out), "heads": len(found["heads"]), "key": found["key"]}))
         return
     typer.echo(f"wrote {out}: {len(found['heads'])} heads")
     typer.echo(f"hub key  {found['key']}")
+
+
+def _is_heads_file(data: bytes) -> bool:
+    """Whether a file is an earlier export of logged heads."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and {"heads", "key"} <= found.keys()

@@ -32,12 +32,20 @@ from cloud_hub.runtime.config import HubConfig, load_hub_config
 from models.bundle.bundle import open_bundle
 from models.bundle.manifest import BundleError
 from models.signing.keyring import read_key_file
-from models.signing.request import MAX_REQUEST_BYTES, RequestError, dump_request, dump_state, load_request
+from models.signing.request import (
+    MAX_REQUEST_BYTES,
+    RequestError,
+    dump_request,
+    dump_state,
+    is_request,
+    is_state,
+    load_request,
+)
 from models.signing.review import describe_request
 from models.signing.roles import KEYS, ONLINE, SIZE_FIELD, TOP_LEVEL, is_hub_path, parse_role
 from policies.language.document import PolicyError
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import write_private_file
+from wire.process.files import check_result_place, write_private_file
 from wire.process.terminal import TYPER_SETTINGS, open_console
 
 MAX_POLICY_BYTES = 1 << 20
@@ -106,6 +114,7 @@ def export(
 
     Example: skerry repository export hub.json
     """
+    check_result_place(file, is_state)
     repository = open_repository(config)
     with repository.write_lock():
         repository.online.ensure_keys(_online_role(word) for word in hold or [])
@@ -264,6 +273,7 @@ def prepare_bundle(folder: Path, config: Path | None, state: Path | None, out: P
 
 def _write_request(file: Path, request: bytes) -> None:
     """Write a request to be signed. ExitError(DISK) if it cannot be written."""
+    check_result_place(file, is_request)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_private_file(file, request)
@@ -304,6 +314,7 @@ def print_published(published: PublishResult, out: Path | None, *, as_json: bool
     if published.request is not None:
         ((role, changed),) = published.request.changes.items()
         file = out or Path(f"{role}-{changed.signed.version}.json")
+        check_result_place(file, is_request)
         write_private_file(file, dump_request(published.request))
     hub = published.hub
     facts = {"path": published.path, "version": published.version, "sha256": published.sha256}

@@ -22,7 +22,7 @@ from cloud_hub.repository.parts import ByteProgress, ByteTick, PartMismatchError
 from cloud_hub.repository.source import ListedVersion, VersionSource, find_version
 from models.bundle.archive import pack_bundle, unpack_bundle
 from models.bundle.bundle import open_bundle
-from models.bundle.folder import replace_folder, write_plain_file
+from models.bundle.folder import write_plain_file
 from models.bundle.hub_part import (
     PART_FILE,
     HubManifest,
@@ -32,6 +32,7 @@ from models.bundle.hub_part import (
     open_hub_part,
 )
 from models.bundle.manifest import HUB_FOLDER, BundleError
+from models.bundle.replacement import check_place, replace_bundle
 from models.update.client import UPDATE_ERRORS, RefusedError, ResumingFetcher, download_verified
 from models.update.partial_download import PartialDownload
 from models.update.trust import classify_failure
@@ -94,7 +95,7 @@ def fetch_version(
 def _find_installed(place: Path, listed: ListedVersion) -> FetchedVersion | None:
     """Return the version if its folder is there and complete, None if it has to be fetched.
 
-    ExitError(CHECK_FAILED) if another bundle bears that name.
+    ExitError(CHECK_FAILED) if another bundle bears that name, PlaceError if something else lies there.
     """
     if not place.exists():
         return None
@@ -105,8 +106,14 @@ def _find_installed(place: Path, listed: ListedVersion) -> FetchedVersion | None
         if listed.hub:
             open_hub_part(place, bundle.manifest)
     except BundleError:  # damaged, or its hub part is not there
+        check_place(place, _name_model(listed))
         return None
     return FetchedVersion(listed.model, place, listed.sha256, listed.size_bytes, new=False)
+
+
+def _name_model(listed: ListedVersion) -> str:
+    """Name of the model of a listed version: `digits` of `digits@7`."""
+    return listed.model.partition("@")[0]
 
 
 class _Transfer:
@@ -134,7 +141,7 @@ class _Transfer:
         finally:
             self._fetcher.close()
             self._keyed.close()
-        replace_folder(self._version, place)
+        replace_bundle(self._version, place, _name_model(listed))
         sync_folder(place.parent)
         shutil.rmtree(self._scratch, ignore_errors=True)
         received = self._fetcher.received_bytes + self._keyed.received_bytes

@@ -1,7 +1,6 @@
 """Commands `skerry ledger ...`: show what left a device, verify the egress ledger, make and check proofs about it."""
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterable
@@ -29,6 +28,7 @@ from edge_agent.ledger_audit.verify import (
     read_hub_export,
 )
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_result
 from wire.process.terminal import TYPER_SETTINGS, open_console
 from wire.protocol.messages import SensitivityLevel
 
@@ -125,12 +125,7 @@ def prove(  # noqa: PLR0917 - options of a command line
         until_ms = parse_time_ms(until, now_ms) if until else proofs.latest_provable_ms(db)
         claim = Claim(SensitivityLevel[no_field_above], region, parse_time_ms(since, now_ms), until_ms)
         data = proofs.make_proof(db, identity, claim)
-    try:
-        fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise ExitError(ExitCode.DISK, f"{out}: {error.strerror}") from None
+    write_result(out, data, _is_proof, mode=0o600)
     found = proofs.parse_proof(data)
     if as_json:
         facts = {"proof": str(out), "entries": len(found.entries), "until_ms": claim.until_ms, "bytes": len(data)}
@@ -231,3 +226,12 @@ def _format_time(at_ms: int) -> str:
 
 def _read_now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _is_proof(data: bytes) -> bool:
+    """Whether a file is an earlier proof."""
+    try:
+        proofs.parse_proof(data)
+    except ExitError:
+        return False
+    return True

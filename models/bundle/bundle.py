@@ -16,25 +16,21 @@ from pathlib import Path
 
 import msgspec
 
-from models.bundle.folder import (
-    open_folder,
-    read_plain_file,
-    replace_folder,
-    write_plain_file,
-)
+from models.bundle.folder import open_folder, read_plain_file, write_plain_file
 from models.bundle.manifest import (
     FORMAT,
     HUB_FOLDER,
     MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    REPORT_FILE,
     BundleError,
     Manifest,
     check_manifest,
     decode_manifest,
     encode_manifest,
 )
+from models.bundle.replacement import check_place, replace_bundle
 
-REPORT_FILE = "forge.json"  # timings of the machine that made it: beside the content, not part of it
-MAX_MANIFEST_BYTES = 1 << 20
 MAX_FILE_BYTES = 1 << 30
 MAX_BUNDLE_BYTES = 1 << 31
 
@@ -92,16 +88,18 @@ def read_manifest(path: Path | str) -> Manifest:
 
 
 def write_bundle(path: Path | str, manifest: Manifest, contents: Mapping[str, bytes], report: bytes = b"") -> Bundle:
-    """Write a bundle folder in one step (a temporary folder, then a rename), replacing an older one at `path`.
+    """Write a bundle folder in one step (scratch, then a rename), replacing an older one of this model.
 
     `contents`: file name to bytes; `manifest.files` is filled in here with their digests. `report`: JSON beside the
     content, not covered by the digest. The same manifest and contents give the same bytes. Returns the opened bundle.
-    BundleError for an impossible manifest; OSError if the disk refuses, and then the older bundle is still there.
+    BundleError for an impossible manifest; PlaceError if something else lies at `path`; OSError if the disk refuses:
+    then what was there is as it was.
     """
     path = Path(path)
     files = {name: sha256(contents[name]).hexdigest() for name in sorted(contents)}
     manifest = msgspec.structs.replace(manifest, files=files)
     check_manifest(manifest)
+    check_place(path, manifest.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
@@ -111,7 +109,7 @@ def write_bundle(path: Path | str, manifest: Manifest, contents: Mapping[str, by
             write_plain_file(scratch / REPORT_FILE, report)
         write_plain_file(scratch / MANIFEST_FILE, encode_manifest(manifest))
         scratch.chmod(0o755)
-        replace_folder(scratch, path)
+        replace_bundle(scratch, path, manifest.name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return open_bundle(path)

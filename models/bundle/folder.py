@@ -1,13 +1,11 @@
-"""Plain files of a bundle folder: opened without following links, read and hashed within limits, replaced in one step.
+"""Plain files of a bundle folder: opened without following links, read and hashed within limits.
 
 Rule: anything but a plain file directly in the folder is a `BundleError` of one line.
 """
 
 import errno
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -92,21 +90,6 @@ def hash_open_file(handle: int, name: str, tick: ByteCallback | None = None) -> 
     except OSError as error:
         raise BundleError(f"{name}: {error.strerror}") from None
     return digest.hexdigest()
-
-
-def replace_folder(scratch: Path, path: Path) -> None:
-    """Move `scratch` to `path`.
-
-    A folder cannot be renamed onto a filled one: the old one steps aside first, removed after.
-    """
-    if path.is_dir() and not path.is_symlink():
-        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
-        path.rename(aside / "bundle")
-        scratch.rename(path)
-        shutil.rmtree(aside)
-    else:
-        path.unlink(missing_ok=True)
-        scratch.rename(path)
 
 
 def write_plain_file(path: Path, data: bytes) -> None:

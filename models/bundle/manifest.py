@@ -30,6 +30,8 @@ from wire.protocol.messages import FieldSpec, ModelRef, TensorDType
 FORMAT = 3
 JOINT_FORMAT = 2  # the older format, read only: the hub's files lie among the edge's and are named by the same manifest
 MANIFEST_FILE = "manifest.json"
+REPORT_FILE = "forge.json"  # timings of the machine that made it: beside the content, not part of it
+MAX_MANIFEST_BYTES = 1 << 20
 EDGE_FILE = "edge.onnx"
 HUB_FILE = "hub.safetensors"
 HUB_GRAPH_FILE = "hub.json"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from models.bundle.bundle import REPORT_FILE, Bundle, open_bundle
-from models.bundle.folder import CHUNK_BYTES, hash_open_file, measure_open_file, replace_folder, write_plain_file
+from models.bundle.bundle import Bundle, open_bundle
+from models.bundle.folder import CHUNK_BYTES, hash_open_file, measure_open_file, write_plain_file
 from models.bundle.hub_part import (
     MAX_PART_BYTES,
     PART_FILE,
@@ -29,6 +29,7 @@ from models.bundle.manifest import (
     HUB_FOLDER,
     MANIFEST_FILE,
     NO_HUB,
+    REPORT_FILE,
     BundleError,
     Manifest,
     ParallelPlan,
@@ -36,6 +37,7 @@ from models.bundle.manifest import (
     digest_edge,
     encode_manifest,
 )
+from models.bundle.replacement import check_place, replace_bundle
 
 
 def write_version(
@@ -47,7 +49,7 @@ def write_version(
     *,
     report: bytes = b"",
 ) -> Bundle:
-    """Write both parts of a model version in one step (a temporary folder, then a rename), replacing an older one.
+    """Write both parts of a model version in one step (scratch, then a rename), replacing an older one of this model.
 
     - `edge_contents`: file name to bytes; `hub_files`: file name to bytes, or the path of a file, which is hard-linked
       where that is possible and else copied in a stream.
@@ -55,10 +57,11 @@ def write_version(
       `hub` has already must be found as it says.
     - `report`: JSON beside the content, covered by no digest.
 
-    The same values and contents give the same bytes. Returns the opened edge part. BundleError for impossible values;
-    OSError if the disk refuses, and then the older version is still there.
+    The same values and contents give the same bytes. Returns the opened edge part. BundleError for impossible values,
+    PlaceError if something else lies at `path`, OSError if the disk refuses: then what was there is as it was.
     """
     path = Path(path)
+    check_place(path, manifest.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
@@ -75,7 +78,7 @@ def write_version(
         write_plain_file(scratch / MANIFEST_FILE, encode_manifest(manifest))
         (scratch / HUB_FOLDER).chmod(0o755)
         scratch.chmod(0o755)
-        replace_folder(scratch, path)
+        replace_bundle(scratch, path, manifest.name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return open_bundle(path)

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from models.bundle.bundle import Bundle
+from models.bundle.manifest import BundleError
 from models.bundle.preparation import Preparation, encode_preparation
 from models.cli.flags import accepts_flags
 from models.cli.forge_result import print_measured, print_result
 from models.cli.input_file import read_preparation
+from models.cli.output_folder import check_output_folder
 from models.cli.progress import stage_progress
 from models.forge.data.types import ForgeError
 from models.forge.spec import MAX_THREADS, Effort, ForgeInputs, ForgeSpec, validate_spec
@@ -63,7 +65,13 @@ _Input = _flag_option(
     "TOML file with [input]: how a picture becomes a sample. It goes into the bundle, and devices do the same.",
     metavar="FILE",
 )
-_Out = typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write the bundle to.", show_default=False)
+_Out = typer.Option(
+    "--out",
+    "-o",
+    metavar="FOLDER",
+    help="Folder of the bundle; an older one is replaced.",
+    show_default=False,
+)
 _Small = _flag_option("Your own small model as the device's answer, instead of a learned one.", metavar=_FUNCTION)
 _Augment = _flag_option("(samples, torch generator) -> samples: augmentation of training samples.", metavar=_FUNCTION)
 _Cut = _flag_option("Cut here; skips measuring all others. A wrong name lists some.", _LIMITS, metavar="NAME")
@@ -208,6 +216,7 @@ def forge(flags: ForgeFlags) -> None:
 
     Example: skerry models forge nets:model --data nets:samples --out net-1
     """
+    check_output_folder(flags.out, flags.name or _derive_name(flags.out))
     began = time.monotonic()
     bundle = run_forge(flags)
     warnings = print_result(bundle, time.monotonic() - began, as_json=flags.as_json)
@@ -260,6 +269,8 @@ def translate_errors(code: ExitCode) -> Iterator[None]:
         text = str(error)
         found = ExitCode.SAMPLE if text.startswith("data") else ExitCode.CONFIG if text.startswith("--") else code
         raise ExitError(found, text) from None
+    except BundleError as error:
+        raise ExitError(ExitCode.USAGE, str(error)) from None
     except OSError as error:
         raise ExitError(
             ExitCode.DISK, f"{error.filename}: {error.strerror}; choose another folder or make room"

@@ -10,6 +10,7 @@ import typer
 from models.bundle.hub_part import open_hub_part
 from models.bundle.manifest import BundleError
 from models.cli.flags import accepts_flags
+from models.cli.output_folder import check_output_folder
 from models.cli.progress import stage_progress
 from models.forge.data.types import ForgeError
 from wire.process.exit_codes import ExitCode, ExitError
@@ -51,6 +52,7 @@ def import_checkpoint(flags: ImportFlags) -> None:
 
     Example: skerry models import bert-large --edge reviews-3 --out reviews-4
     """
+    check_output_folder(flags.out, flags.name)
     began = time.monotonic()
     try:
         with stage_progress() as tell:

@@ -29,13 +29,14 @@ from models.signing.request import (
     add_signatures,
     dump_request,
     encode_metadata,
+    is_request,
     load_request,
     load_state,
     missing_signatures,
 )
 from models.signing.roles import FLEET_THRESHOLDS, ROOT, SMALL_THRESHOLDS, parse_role
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import write_private_file
+from wire.process.files import check_result_place, write_private_file
 from wire.process.terminal import TYPER_SETTINGS, open_console
 
 app = typer.Typer(**TYPER_SETTINGS, help="Signing keys, offline.")
@@ -336,6 +337,7 @@ def _pack_folder(folder: Path) -> tuple[bytes, str]:
 
 def _write_request(path: Path, request: SigningRequest, flags: OutputFlags) -> None:
     """Write the request file and print which signatures are missing and what to do next."""
+    check_result_place(path, is_request)
     write_private_file(path, dump_request(request))
     wanting = {role: missing_signatures(request, role) for role in request.changes}
     if flags.as_json:

@@ -27,12 +27,14 @@ from models.cli.cuts import cuts
 from models.cli.forge import forge
 from models.cli.import_checkpoint import import_checkpoint
 from models.cli.layout import layout
+from models.cli.output_folder import check_output_folder
 from models.cli.progress import stage_progress
 from models.cli.text import text
 from models.update.trust import Refusal
 from models.verification.compatibility import check_target, read_host
 from models.verification.sandbox import FirstLoadReport, GoldenFigures, run_first_load
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import check_result_place
 from wire.process.terminal import TYPER_SETTINGS, open_console
 
 T = TypeVar("T")
@@ -144,6 +146,8 @@ def split(
     Example: skerry models split digits-7 digits-8 --version 8
     """
     opened = _open_bundle(old)
+    if new is not None:
+        check_output_folder(new, opened.manifest.name)
     if opened.manifest.format != JOINT_FORMAT:
         raise ExitError(ExitCode.MODEL, f"{old}: {opened.manifest.model} has two parts already")
     manifest = msgspec.structs.replace(opened.manifest, version=version or opened.manifest.version)
@@ -178,6 +182,10 @@ def demo_bundle(
         write_demo_samples,
     )
 
+    if out.exists() or out.is_symlink():
+        raise ExitError(ExitCode.USAGE, f"{out} is there already: name another folder")
+    if samples:
+        check_result_place(samples)
     try:
         with stage_progress() as tell:
             made = copytree(load_demo_bundle(locate_cache_folder(), tell).path, out)

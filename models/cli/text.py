@@ -11,6 +11,7 @@ from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError
 from models.bundle.text_part import PLACEHOLDER, MessageRole, PromptMessage, TextTemplate
 from models.cli.flags import accepts_flags
+from models.cli.output_folder import check_output_folder
 from models.cli.progress import stage_progress
 from models.forge.data.types import ForgeError
 from wire.process.exit_codes import ExitCode, ExitError
@@ -78,6 +79,7 @@ def text(flags: TextFlags) -> None:
 
     Example: skerry models text a.csv --llm chat --template a.txt -o triage-1
     """
+    check_output_folder(flags.out, flags.name)
     began = time.monotonic()
     template = TextTemplate(
         llm=flags.llm, messages=_read_messages(flags), max_tokens=flags.max_tokens, max_bytes=flags.answer_bytes,

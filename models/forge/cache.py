@@ -9,6 +9,7 @@ whole state.
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 INDEX = "index.json"
 LIMIT_BYTES = 4 << 30  # above this the oldest results are removed
 _KEY_CHARS = 24
+_OWN_NAME = re.compile(rf"[a-z][a-z-]*-[0-9a-f]{{{_KEY_CHARS}}}|\.new-.*")
 
 Files = dict[str, bytes]
 
@@ -46,7 +48,7 @@ class StageCache:
     """Folder of finished stages and of checkpoints in progress, limited in bytes.
 
     `root` None: a temporary folder that is removed at the end of the run. Above `limit_bytes` the stages that were used
-    longest ago are removed.
+    longest ago are removed; what else lies in the folder is left alone.
     """
 
     def __init__(self, root: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -101,7 +103,8 @@ class StageCache:
 
     def _evict_oldest(self, newest: Path) -> None:
         """Remove folders in order of last use, oldest first, until the rest fits the limit."""
-        sizes = {path: _folder_bytes(path) for path in self.root.iterdir() if path.is_dir() and path != newest}
+        own = [path for path in self.root.iterdir() if _OWN_NAME.fullmatch(path.name) and path.is_dir()]
+        sizes = {path: _folder_bytes(path) for path in own if path != newest}
         left = sum(sizes.values()) + _folder_bytes(newest)
         for path in sorted(sizes, key=_last_used):
             if left <= self._limit_bytes:

@@ -165,6 +165,24 @@ def load_state(data: bytes) -> RepositoryState:
     return _translate_errors(lambda: _parse_state(_parse_values(data, HUB_FORMAT)))
 
 
+def is_request(data: bytes) -> bool:
+    """Whether a file is a request to sign, which a newer one of the same name may replace."""
+    try:
+        load_request(data)
+    except RequestError:
+        return False
+    return True
+
+
+def is_state(data: bytes) -> bool:
+    """Whether a file is what a hub exported for the keys, which a newer export may replace."""
+    try:
+        load_state(data)
+    except RequestError:
+        return False
+    return True
+
+
 def load_request(data: bytes) -> SigningRequest:
     """Decode a request file. RequestError if it is something else, or damaged."""
 

@@ -26,6 +26,7 @@ from simulations.demo.leakage import measure_bundle
 from simulations.demo.policy_tour import PolicyTour
 from simulations.processes import ProcessHarness
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import check_result_place, write_result
 from wire.process.terminal import TYPER_SETTINGS
 
 app = typer.Typer(**{**TYPER_SETTINGS, "no_args_is_help": False})
@@ -57,6 +58,8 @@ def demo(
     console = Console()
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise ExitError(ExitCode.USAGE, f"{json_file.absolute().parent} is no folder: --json writes a file into one")
+    if json_file is not None:
+        check_result_place(json_file, _is_figures)
     if template and template not in SCENES:
         raise ExitError(ExitCode.USAGE, f"{template[:40]!r} is no template of the demo; there are {', '.join(SCENES)}")
     bundle = _load_bundle(console)
@@ -69,7 +72,16 @@ def demo(
             console.print("stopped; nothing is left behind")
             raise typer.Exit(_CANCELLED) from None
     if json_file is not None:
-        json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_result(json_file, f"{json.dumps(result, indent=2)}\n".encode(), _is_figures)
+
+
+def _is_figures(data: bytes) -> bool:
+    """Whether a file holds the figures of an earlier run."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and {"agents", "seconds"} <= found.keys()
 
 
 def _load_bundle(console: Console) -> Bundle:

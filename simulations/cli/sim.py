@@ -22,7 +22,7 @@ from simulations.report.files import (
     require_plotly,
     save_report,
     set_replay_command,
-    write_file,
+    write_page,
 )
 from simulations.report.page import render_page
 from simulations.scenario.schema import ScenarioError
@@ -118,7 +118,7 @@ def show(
     print_summary(open_console(), outcome)
     if html is not None:
         require_plotly()
-        write_file(html, render_page(outcome))
+        write_page(html, render_page(outcome))
 
 
 @app.command()
@@ -136,7 +136,7 @@ def compare(
     one, other = load_outcome(first), load_outcome(second)
     if html is not None:
         require_plotly()
-        write_file(html, render_comparison(one, other))
+        write_page(html, render_comparison(one, other))
     found = compare_figures(one, other)
     if as_json:
         print(json.dumps([row.to_plain() for row in found], indent=2))

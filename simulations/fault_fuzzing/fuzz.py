@@ -18,8 +18,11 @@ from simulations.fault_fuzzing.schedules import draw_scenario
 from simulations.fault_fuzzing.shrink import TRIES_AT_MOST, ScenarioShrinker
 from simulations.regions.run import run_scenario
 from simulations.report.outcome import Outcome
+from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Scenario
 from simulations.scenario.writer import format_scenario
+from simulations.scenario_files import parse_scenario
+from wire.process.files import write_result
 
 _AT_ONCE = 4  # schedules handed to a process at a time
 
@@ -157,8 +160,17 @@ def _save_replay(seen: _ScheduleResult, folder: Path | None) -> _ScheduleResult:
         return seen
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"fuzz-{finding.seed}.toml"
-    path.write_text(format_scenario(finding.scenario), encoding="utf-8")
+    write_result(path, format_scenario(finding.scenario).encode(), _is_scenario)
     return msgspec.structs.replace(seen, finding=msgspec.structs.replace(finding, file=str(path)))
+
+
+def _is_scenario(data: bytes) -> bool:
+    """Whether a file is a scenario, as the replay of an earlier search is."""
+    try:
+        parse_scenario(data.decode())
+    except (ScenarioError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def _summarize_search(seen: list[_ScheduleResult], wish: FuzzConfig, wall_s: float) -> FuzzResult:

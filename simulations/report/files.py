@@ -8,9 +8,10 @@ import msgspec
 from msgspec.structs import replace
 
 from simulations.report.outcome import Outcome
-from simulations.report.page import render_page
+from simulations.report.page import PAGE_START, render_page
 from simulations.scenario.types import Scenario
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.files import write_result
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -34,19 +35,34 @@ def require_plotly() -> None:
 
 
 def save_report(outcome: Outcome, scenario: Scenario, folder: Path) -> Path:
-    """Write NAME.json and NAME.html into `folder`; returns the page's path. ExitError(DISK) if it cannot."""
+    """Write NAME.json and NAME.html into `folder`; returns the page's path.
+
+    ExitError(USAGE) where a file of another kind has such a name, ExitError(DISK) if they cannot be written.
+    """
     html = folder / f"{outcome.scenario}.html"
-    write_file(html, render_page(outcome, scenario))
-    write_file(html.with_suffix(".json"), json.dumps(outcome.to_plain(), indent=1) + "\n")
+    write_page(html, render_page(outcome, scenario))
+    figures = json.dumps(outcome.to_plain(), indent=1) + "\n"
+    write_result(html.with_suffix(".json"), figures.encode(), is_outcome)
     return html
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a text file. ExitError(DISK) if it cannot be written."""
+def write_page(path: Path, text: str) -> None:
+    """Write a page, in the place of an earlier one. ExitError(USAGE) for another file, (DISK) if it cannot."""
+    write_result(path, text.encode(), is_page)
+
+
+def is_page(data: bytes) -> bool:
+    """Whether a file is a page of the simulator."""
+    return data.startswith(PAGE_START.encode())
+
+
+def is_outcome(data: bytes) -> bool:
+    """Whether a file is the outcome of a run."""
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
+        msgspec.json.decode(data, type=Outcome)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def load_outcome(path: Path) -> Outcome:

@@ -50,6 +50,9 @@ def render_page(outcome: Outcome, scenario: Scenario | None = None) -> str:
     return render_document(f"{outcome.scenario}: {outcome.question}", "".join(parts), figures)
 
 
+PAGE_START = '<!doctype html><html lang="en" data-made-by="skerry-sim">'
+
+
 def render_document(title: str, body: str, figures: Sequence[dict[str, Any]], width: str = "") -> str:
     """Render an HTML page around `body`, with a plot in each element whose id is a figure's key.
 
@@ -57,7 +60,7 @@ def render_document(title: str, body: str, figures: Sequence[dict[str, Any]], wi
     """
     drawn = json.dumps(figures, separators=(",", ":")).replace("<", "\\u003c")
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>{_HEAD}'
+        f'{PAGE_START}<head><meta charset="utf-8"><title>{escape(title)}</title>{_HEAD}'
         f'<style>{_read_resource("page.css")}</style></head><body><main class="{width}">{body}</main>'
         f'<script type="application/json" id="figures">{drawn}</script>'
         f'<script type="text/plain" id="plotly">{_pack_plotly()}</script>'

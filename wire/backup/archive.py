@@ -14,7 +14,7 @@ import sqlite3
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -105,13 +105,13 @@ def write_backup(target: Path, plan: BackupPlan, seal: Seal | None, now_ms: int)
     ExitError(USAGE) if the file is there already, (NOT_FOUND) without a folder, (DISK) if it cannot be written,
     (DATABASE) if a database is damaged, (LOCKED) if files change all the time. In each case nothing is left.
     """
-    if target.exists():
+    if target.exists() or target.is_symlink():
         raise ExitError(ExitCode.USAGE, f"{target} is there already: name another file")
     if not plan.folder.is_dir():
         raise ExitError(ExitCode.NOT_FOUND, f"{plan.folder} is not there: nothing to back up")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     with ExitStack() as undo:
-        undo.callback(temporary.unlink, missing_ok=True)
+        undo.callback(_remove_file, temporary)
         try:
             manifest = _write_settled(temporary, plan, seal, now_ms)
             size = temporary.stat().st_size
@@ -121,6 +121,12 @@ def write_backup(target: Path, plan: BackupPlan, seal: Seal | None, now_ms: int)
             raise ExitError(ExitCode.DISK, f"{target}: {error.strerror}; nothing was written") from None
         undo.pop_all()
     return BackupResult(manifest, size)
+
+
+def _remove_file(path: Path) -> None:
+    """Remove a file if there is one; what is below a file cannot be there."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def _write_settled(temporary: Path, plan: BackupPlan, seal: Seal | None, now_ms: int) -> BackupManifest:

@@ -3,9 +3,11 @@
 Rule: a failure is an `ExitError` of one line; a file that a person names is never overwritten.
 """
 
+import contextlib
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,6 +15,7 @@ from wire.process.exit_codes import ExitCode, ExitError
 from wire.toml import parse_toml
 
 MAX_FILE_BYTES = 1 << 20
+MAX_FORMER_BYTES = 256 << 20  # of an earlier result that is looked at before it is replaced
 _SIDE_FILES = ("-wal", "-shm")  # of an SQLite database
 # The folder that holds the packages: a child process is started there so that it finds them in a checkout too.
 PACKAGES_FOLDER = Path(__file__).parents[2]
@@ -36,7 +39,8 @@ def write_private_file(path: Path, data: bytes, *, synced: bool = True) -> None:
         if synced:
             sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # such as the path below a file
+            temporary.unlink()
         raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
 
 
@@ -121,6 +125,55 @@ def read_toml_file(path: Path, code: ExitCode, missing: str = "") -> dict[str, A
         return parse_toml(read_file_bytes(path, code, missing=missing).decode())
     except ValueError as error:
         raise ExitError(code, f"{path}: not TOML: {error}") from None
+
+
+def check_result_place(path: Path, is_former: Callable[[bytes], bool] | None = None) -> None:
+    """Check, before work is done for it, that a result may be written to `path`.
+
+    `is_former`: whether a file's content is an earlier result of the same kind, which may be replaced. Raises
+    ExitError(USAGE) if anything else is there already; a device or pipe such as /dev/stdout is none that is lost.
+    """
+    other = "it was not touched: name another file"
+    if path.is_dir():
+        raise ExitError(ExitCode.USAGE, f"{path} is a folder; {other}")
+    if _is_stream(path) or not (path.is_symlink() or path.exists()):
+        return
+    if path.is_symlink() or is_former is None:
+        raise ExitError(ExitCode.USAGE, f"{path} is there already; {other}")
+    if not is_former(read_file_bytes(path, ExitCode.USAGE, MAX_FORMER_BYTES)):
+        raise ExitError(ExitCode.USAGE, f"{path} is there already and is not what this command writes; {other}")
+
+
+def write_result(
+    path: Path, data: bytes, is_former: Callable[[bytes], bool] | None = None, *, mode: int = 0o644
+) -> None:
+    """Write a command's result in one step: to a new file, in the place of a former result, or into a stream.
+
+    Raises ExitError(USAGE) as `check_result_place`, ExitError(DISK) if it cannot be written.
+    """
+    check_result_place(path, is_former)
+    try:
+        if _is_stream(path):
+            path.write_bytes(data)
+            return
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+                file.write(data)
+            if path.exists():
+                temporary.replace(path)
+            else:
+                os.link(temporary, path, follow_symlinks=False)  # unlike a rename, it replaces nothing
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+    except OSError as error:
+        raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether bytes written there go to a device, a pipe or a socket: nothing is lost by it."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def write_new_file(path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from models.bundle.bundle import Bundle
+from models.bundle.replacement import check_place
 from models.forge.cache import StageCache, digest_parts
 from models.forge.data.coerce import coerce_data
 from models.forge.data.types import DataPart
@@ -36,7 +37,7 @@ from models.forge.partition.select import (
 from models.forge.pipeline import loading
 from models.forge.pipeline.bundle import ForgeRequest, write_forged_bundle
 from models.forge.pipeline.candidate import CandidateBuild
-from models.forge.report.report import write_report
+from models.forge.report.report import check_report_place, write_report
 from models.forge.report.result import ForgedBundle
 from models.forge.routes.frontier import UnmetPathError
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec, recipe_digest, validate_spec
@@ -57,17 +58,20 @@ def run_forge(
     *,
     aids: ForgeInputs = _NO_INPUTS,
 ) -> Bundle:
-    """Forge a bundle at `out`, replacing one that is there, and a report in `OUT.report/`; returns the opened bundle.
+    """Forge a bundle at `out`, replacing an older one of the model, with a report in `OUT.report/`; return it opened.
 
     - `data`: a `Data`, or anything that `coerce_data` understands.
     - `tell(stage, share)`: called with the stage's name and the share of it that is done, 0..1.
     - `aids`: the optional inputs; see `ForgeInputs`.
 
-    Raises ForgeError, one line, if the model, the data or the specification cannot make a bundle: then nothing is
-    written
-    at `out`, and what was measured stays in the cache.
+    Raises PlaceError, before anything is done, if something else lies at `out`; ForgeError, one line, if the model, the
+    data or the specification cannot make a bundle: then nothing is written at `out`, and what was measured stays in
+    the cache.
     """
     validate_spec(wish)
+    check_place(out, wish.name)
+    if aids.report:
+        check_report_place(Path(out))
     with deterministic_torch(wish.seed, wish.threads), StageCache(aids.cache) as cache:
         return _ForgeRun(wish, aids, cache, tell or _ignore_progress).run(model, data, Path(out))
 

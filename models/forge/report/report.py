@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from models.bundle.bundle import Bundle
+from models.bundle.replacement import PlaceError
 from models.forge.evaluation.baselines import measure_baselines
 from models.forge.evaluation.outcomes import OUTCOMES_FILE, encode_outcomes
 from models.forge.evaluation.threshold_choice import ASK_SHARE
@@ -38,6 +39,16 @@ def locate_report(bundle: Path) -> Path:
     A bundle's own folder holds nothing that its manifest does not name.
     """
     return bundle.with_name(bundle.name + ".report")
+
+
+def check_report_place(bundle: Path) -> None:
+    """Check that the report of a bundle at this path would overwrite nothing but an older report. PlaceError if not."""
+    folder = locate_report(bundle)
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise PlaceError(f"{folder} is no folder, and the report goes there: name another folder")
+    for name in (HTML_FILE, FACTS_FILE, OUTCOMES_FILE, HELDOUT_FILE):
+        if (folder / name).exists() and "digest" not in read_facts(bundle):
+            raise PlaceError(f"{folder / name} is there already and no report's: name another folder, or move it away")
 
 
 def read_facts(bundle: Path) -> dict[str, Any]:

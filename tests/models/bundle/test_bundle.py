@@ -8,7 +8,7 @@ import pytest
 
 from models.bundle import bundle
 from models.bundle.bundle import open_bundle
-from models.bundle.manifest import BundleError
+from models.bundle.manifest import MAX_MANIFEST_BYTES, BundleError
 from tests.models.conftest import contents, make
 
 
@@ -135,7 +135,7 @@ def test_an_oversized_file_is_refused_unread(made):
 
 
 def test_an_oversized_manifest_is_refused(made):
-    os.truncate(made.path / "manifest.json", bundle.MAX_MANIFEST_BYTES + 1)
+    os.truncate(made.path / "manifest.json", MAX_MANIFEST_BYTES + 1)
     refused(made.path, "manifest.json: bigger than")
 
 
