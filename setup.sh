@@ -217,16 +217,23 @@ camera() {
 
 # --- Python ----------------------------------------------------------------------------------------------------------
 
-fits() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+oldest=11 newest=14 # 3.11 to 3.14: the packages are locked for these, and have no wheels for others
+
+fits() { # fits PYTHON: one that the lock is for, which is CPython with its global lock; with UNLOCKED=1 a newer one, too
+    "$1" -c "import sys, sysconfig
+minor = sys.version_info[1] if sys.version_info[0] == 3 else 0
+plain = sys.implementation.name == 'cpython' and not sysconfig.get_config_var('Py_GIL_DISABLED')
+sys.exit(minor < $oldest or not (plain and minor <= $newest or '${UNLOCKED:-}'))" >/dev/null 2>&1
+}
 
 find_python() {
-    for name in ${PYTHON:-python3 python3.13 python3.12 python3.11 python}; do
+    for name in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python}; do
         if command -v "$name" >/dev/null 2>&1 && fits "$name"; then
             command -v "$name"
             return 0
         fi
     done
-    fail "Python 3.11 or newer is needed (looked for ${PYTHON:-python3, python3.13, python3.12, python3.11}); set PYTHON=/path/to/it"
+    fail "Python 3.$oldest to 3.$newest is needed (looked at ${PYTHON:-python3, python3.14, python3.13, python3.12, python3.11}); set PYTHON=/path/to/it, or UNLOCKED=1 to try a newer one"
 }
 
 venv_package() { # Debian and Ubuntu split venv off
@@ -259,31 +266,40 @@ make_venv() {
     printf '%s\n' "$root" >.venv/made-in
 }
 
-lock_here() { # lock_here LEVEL: print the lock with the hashes of this Python and system, or fail if there is none
+machine() { .venv/bin/python -c 'import platform, sys; print("%d.%d" % sys.version_info[:2], platform.system(), platform.machine())'; }
+
+lock_here() { # lock_here LEVEL: print the lock with the hashes of this system, or fail if there is none
     [ -z "${UNLOCKED:-}" ] || return 1
-    case $1:$(.venv/bin/python -c 'import platform, sys; print("%d.%d" % sys.version_info[:2], platform.system(), platform.machine())') in
-    *:"3.11 Linux x86_64") echo "deploy/requirements/$1.txt" ;;
-    agent:"3.11 Linux aarch64") echo deploy/requirements/agent-aarch64.txt ;;
+    case $1:$(machine) in
+    *:*" Linux x86_64") echo "deploy/requirements/$1.txt" ;;
+    agent:*" Linux aarch64") echo deploy/requirements/agent-aarch64.txt ;;
     *) return 1 ;;
     esac
 }
 
 pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@"; }
 
-# The lock names torch's build for processors alone. The public index has the one with CUDA under the same version, whose
-# hash and further packages stand in a lock of their own.
+pip_hashed() { pip_install --no-deps --only-binary :all: --require-hashes -r "$1"; }
+
+# The lock names torch's build for processors alone, which was tested on Python 3.11. The public index has the one with
+# CUDA under the same version, whose hashes, for every Python, and further packages stand in a lock of their own.
 pip_locked() { # pip_locked LEVEL LOCK
-    if pip_install --no-deps --require-hashes -r "$2" 2>.cache/pip-said; then
-        cat .cache/pip-said >&2
-        return 0
-    fi
-    if [ "$1" = agent ] || ! grep -q "DO NOT MATCH THE HASHES" .cache/pip-said || ! grep -q "torch==" .cache/pip-said; then
-        cat .cache/pip-said >&2
-        return 1
-    fi
-    echo "setup: this index has torch with CUDA and not the build for processors alone: that one is taken, by its own hash (some 3 GB)"
+    case $1:$(machine) in
+    agent:* | *:"3.11 "*)
+        if pip_hashed "$2" 2>.cache/pip-said; then
+            cat .cache/pip-said >&2
+            return 0
+        fi
+        if [ "$1" = agent ] || ! grep -q "DO NOT MATCH THE HASHES" .cache/pip-said || ! grep -q "torch==" .cache/pip-said; then
+            cat .cache/pip-said >&2
+            return 1
+        fi
+        echo "setup: this index has torch with CUDA and not the build for processors alone: that one is taken, by its own hash (some 3 GB)"
+        ;;
+    *) echo "setup: torch is locked for this Python as the public index has it, with CUDA (some 3 GB)" ;;
+    esac
     grep -v "^torch==" "$2" | cat - deploy/requirements/torch-cuda.txt >.cache/lock-cuda.txt
-    pip_install --no-deps --require-hashes -r .cache/lock-cuda.txt
+    pip_hashed .cache/lock-cuda.txt
 }
 
 install_packages() { # install_packages LEVEL
@@ -294,7 +310,7 @@ install_packages() { # install_packages LEVEL
         *) pip_install --no-deps --no-build-isolation -e . -e clients/python ;;
         esac
     else
-        echo "setup: the lock has no hashes for this Python and system: its versions are taken without them"
+        echo "setup: the lock has no hashes for this system: its versions are taken without them"
         sed -n 's/ --hash=.*//p' deploy/requirements/dev.txt >.cache/versions.txt
         case $1 in
         agent) pip_install -c .cache/versions.txt -e . ;;

@@ -65,7 +65,15 @@ def install_packages() -> None:
     pins.write_text("".join(f"{each.name}=={each.version}\n" for each in tests), encoding="ascii")
     locked = lock.FOLDER / f"{lock.ARM}.txt"
     for more in (["--require-hashes", "-r", str(locked)], ["-r", str(pins)]):
-        words = ["install", "--quiet", "--no-deps", *lock.ARM_WORDS, "--target", str(_SITE), *more]
+        words = [
+            "install",
+            "--quiet",
+            "--no-deps",
+            *lock.foreign_words("aarch64", lock.LOWEST),
+            "--target",
+            str(_SITE),
+            *more,
+        ]
         _run(sys.executable, "-m", "pip", *words)
     words = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(_SITE), str(lock.ROOT)]
     _run(sys.executable, "-m", "pip", *words)

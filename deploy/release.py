@@ -61,7 +61,7 @@ def _describe_package(one: lock.LockedPackage) -> dict[str, Any]:
         "name": one.name,
         "version": one.version,
         "purl": _reference(one),
-        "hashes": [{"alg": "SHA-256", "content": one.digest}],
+        "hashes": [{"alg": "SHA-256", "content": each} for each in one.digests],
         "licenses": [{"license": {"name": named}}],
     }
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests import ROOT
 
-LINE = re.compile(r"[a-z0-9][a-z0-9-]*==[A-Za-z0-9.]+ --hash=sha256:[0-9a-f]{64}")
+LINE = re.compile(r"[a-z0-9][a-z0-9-]*==[A-Za-z0-9.]+( --hash=sha256:[0-9a-f]{64})+")
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +59,42 @@ def test_the_lock_for_arm_has_the_same_versions_without_what_has_no_package_ther
 
 
 def test_a_package_that_differs_is_missing_or_was_added_is_named(lock: ModuleType):
-    pins = [lock.LockedPackage(name, "1.0", "0" * 64) for name in ("same", "other", "gone", "torch")]
+    pins = [lock.LockedPackage(name, "1.0", ("0" * 64,)) for name in ("same", "other", "gone", "torch")]
     faults = lock.compare_installed(pins, {"same": "1.0", "other": "2.0", "torch": "1.0+cpu", "new": "3", "pip": "4"})
     assert faults == [
         "other: locked 1.0, installed 2.0",
         "gone: locked 1.0, installed not at all",
         "new: installed, not locked",
     ]
+
+
+def test_a_package_that_a_promised_python_cannot_take_fails_the_check(lock: ModuleType, tmp_path: Path, monkeypatch):
+    asked = {"fits": ">=3.9", "patch": ">=3.11.5", "capped": ">=3.8,<3.14", "newer": ">=3.12", "silent": ""}
+    assert [line.partition(":")[0] for line in lock.find_too_new(asked)] == ["capped", "newer", "patch"]
+    before = lock.check_lock()
+    name = next(one for one in lock.read_lock("dev")[1] if one.name == "pymdown-extensions")
+    planted = tmp_path / f"{name.name}-{name.version}.dist-info"
+    planted.mkdir()
+    (planted / "METADATA").write_text(f"Name: {name.name}\nVersion: {name.version}\nRequires-Python: >=3.11.5\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert lock.check_lock() == [*before, f"{name.name}: takes Python >=3.11.5, so not 3.11.0, which is promised"]
+
+
+def test_what_another_promised_python_needs_beyond_the_lock_is_named(lock: ModuleType):
+    needs = {"skerry": ["one", 'two; python_version >= "3.14"'], "one": [], "two": [], "setuptools": []}
+    locked = {"agent": {"one", "setuptools"}}
+    assert lock.find_unlocked(needs, locked) == ["two: agent needs it on Python 3.14, and it is not locked"]
+    assert lock.find_unlocked(needs, {"agent": {"one", "two", "setuptools"}}) == []
+
+
+def test_every_compiled_package_has_a_wheel_for_each_promised_python(lock: ModuleType):
+    """A wheel for one Python alone has a hash for each; one hash stands for a wheel that fits all of them."""
+    per_python = {"numpy", "aiohttp", "msgspec", "cffi", "onnxruntime"}
+    for level in ("agent", lock.ARM):
+        counts = {one.name: len(one.digests) for one in lock.read_lock(level)[1]}
+        assert {counts[name] for name in per_python} == {len(lock.PYTHONS)}, level
+    torch = {one.name: one for one in lock.read_lock(lock.CUDA)[1]}["torch"]
+    assert len(torch.digests) == len(lock.PYTHONS)
 
 
 def test_changed_requirements_make_the_lock_stale(lock: ModuleType, tmp_path: Path):
@@ -92,7 +121,7 @@ def test_the_bill_of_materials_names_each_package_with_hash_licence_and_needs(lo
     pins = {one.name: one for one in lock.read_lock("agent")[1]}
     assert {one["name"] for one in bill["components"]} == set(pins)
     for one in bill["components"]:
-        assert one["hashes"] == [{"alg": "SHA-256", "content": pins[one["name"]].digest}]
+        assert [each["content"] for each in one["hashes"]] == list(pins[one["name"]].digests)
         assert one["licenses"][0]["license"]["name"] != "not stated"
     needs = {one["ref"]: one["dependsOn"] for one in bill["dependencies"]}
     references = {one["bom-ref"] for one in bill["components"]}

@@ -1,5 +1,6 @@
 """The set-up script against a pretended system: what it asks, installs, leaves alone and does not do twice."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -48,8 +49,11 @@ fi
 case "$*" in *platform.machine*) PLATFORM; exit 0 ;; esac
 exec "REAL" "$@"
 """
-LOCKED, ARM, OTHER = (f"echo {facts}" for facts in ("3.11 Linux x86_64", "3.11 Linux aarch64", "3.13 Linux x86_64"))
+LOCKED, NEWER, ARM, OTHER = (
+    f"echo {facts}" for facts in ("3.11 Linux x86_64", "3.14 Linux x86_64", "3.13 Linux aarch64", "3.13 Darwin arm64")
+)
 PIP = "pip -m pip install --quiet --disable-pip-version-check --no-input"
+HASHED = f"{PIP} --no-deps --only-binary :all: --require-hashes"
 
 
 class System:
@@ -238,7 +242,33 @@ def test_too_old_a_python_is_named(system):
     system.program("python3", "#!/bin/sh\nexit 1\n")
     done = system.with_mosquitto().run("demo", CI="1")
     assert done.returncode != 0
-    assert "Python 3.11 or newer is needed" in done.stderr
+    assert "Python 3.11 to 3.14 is needed" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "unlocked", "taken"),
+    [
+        ("version_info = (3, 15, 0)", "", False), ("version_info = (3, 15, 0)", "1", True),
+        ("version_info = (3, 10, 13)", "1", False), ("version_info = (3, 11, 0)", "", True),
+        ("version_info = (3, 14, 2)", "", True), ("implementation.name = 'pypy'", "", False),
+    ],
+)  # fmt: skip
+def test_a_python_that_the_lock_has_no_wheels_for_is_refused_in_one_line(system, tmp_path, said, unlocked, taken):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.{said}\n")
+    system.with_mosquitto().with_python(LOCKED)
+    done = system.run("demo", UNLOCKED=unlocked, PYTHONPATH=str(tmp_path))
+    assert (done.returncode == 0) is taken, done.stderr
+    assert taken or len(done.stderr.splitlines()) == 1
+    assert taken or "Python 3.11 to 3.14 is needed" in done.stderr
+    assert bool(system.did()) is taken
+
+
+def test_the_set_up_takes_the_pythons_that_the_lock_is_made_for():
+    lines = (ROOT / "deploy/lock.py").read_text(encoding="utf-8").splitlines()
+    promised = re.findall(r"3\.(\d+)", next(line for line in lines if line.startswith("PYTHONS = ")).partition("#")[0])
+    assert f"oldest={promised[0]} newest={promised[-1]} " in (ROOT / "setup.sh").read_text(encoding="utf-8")
+    assert [int(each) for each in promised] == list(range(int(promised[0]), int(promised[-1]) + 1))
 
 
 def test_packages_are_installed_once_as_locked_with_hashes(system):
@@ -246,7 +276,7 @@ def test_packages_are_installed_once_as_locked_with_hashes(system):
     assert [system.run(level).returncode for level in ("dev", "dev", "demo", "agent")] == [0, 0, 0, 0]
     assert system.did() == [
         "venv",
-        f"{PIP} --no-deps --require-hashes -r deploy/requirements/dev.txt",
+        f"{HASHED} -r deploy/requirements/dev.txt",
         f"{PIP} --no-deps --no-build-isolation -e . -e clients/python",
     ]
 
@@ -254,21 +284,21 @@ def test_packages_are_installed_once_as_locked_with_hashes(system):
 def test_a_device_gets_its_own_packages_and_no_broker(system):
     assert system.with_apt().with_python(LOCKED).run("agent").returncode == 0
     assert system.did()[1:] == [
-        f"{PIP} --no-deps --require-hashes -r deploy/requirements/agent.txt",
+        f"{HASHED} -r deploy/requirements/agent.txt",
         f"{PIP} --no-deps --no-build-isolation -e .",
     ]
 
 
 def test_a_device_with_a_64_bit_arm_processor_has_a_lock_of_its_own(system):
     assert system.with_apt().with_python(ARM).run("agent").returncode == 0
-    assert f"{PIP} --no-deps --require-hashes -r deploy/requirements/agent-aarch64.txt" in system.did()
+    assert f"{HASHED} -r deploy/requirements/agent-aarch64.txt" in system.did()
 
 
 @pytest.mark.parametrize(("level", "wanted"), [further("agent", "."), ("demo", ".[demo] -e clients/python")])
-def test_another_python_or_system_gets_the_locked_versions_and_is_told(system, level, wanted):
+def test_another_system_gets_the_locked_versions_and_is_told(system, level, wanted):
     done = system.with_mosquitto().with_python(OTHER).run(level)
     assert done.returncode == 0, done.stderr
-    assert "no hashes for this Python" in done.stdout
+    assert "no hashes for this system" in done.stdout
     assert system.did()[1:] == [f"{PIP} -c .cache/versions.txt -e {wanted}"]
     pins = (system.clone / ".cache/versions.txt").read_text().splitlines()
     assert pins
@@ -327,13 +357,20 @@ def test_where_the_index_has_torch_with_cuda_alone_that_one_is_taken_by_its_own_
     ended = system.run("demo", MISMATCH="torch==2.13.0")
     assert ended.returncode == 0, ended.stderr
     assert "torch with CUDA" in ended.stdout
-    assert [line for line in system.did() if line.startswith("pip")][1] == (
-        f"{PIP} --no-deps --require-hashes -r .cache/lock-cuda.txt"
-    )
+    assert [line for line in system.did() if line.startswith("pip")][1] == (f"{HASHED} -r .cache/lock-cuda.txt")
     pins = (system.clone / ".cache/lock-cuda.txt").read_text().splitlines()
     assert len([pin for pin in pins if pin.startswith("torch==")]) == 1
     assert all("--hash=sha256:" in pin for pin in pins if not pin.startswith("#"))
     assert any(pin.startswith("nvidia-") for pin in pins)
+
+
+def test_a_newer_python_gets_torch_as_the_public_index_has_it_and_all_else_as_locked(system):
+    ended = system.with_mosquitto().with_python(NEWER).run("demo")
+    assert ended.returncode == 0, ended.stderr
+    assert "with CUDA" in ended.stdout
+    assert next(line for line in system.did() if line.startswith("pip")) == f"{HASHED} -r .cache/lock-cuda.txt"
+    system.run("agent")
+    assert system.did()[-1] == f"{PIP} --no-deps --no-build-isolation -e . -e clients/python"
 
 
 @pytest.mark.parametrize(("level", "package"), [("demo", "numpy==2.4.6"), ("agent", "torch==2.13.0")])
