@@ -6,5 +6,6 @@
 - `sessions`, `session_notes`: keys of a session, frames under them, and the notes that open one
 - `topics`: MQTT topic names, device ids, broker access rules
 
-It imports `wire.errors` and third-party libraries only.
+Every byte is described in docs/wire-format.md and frozen in tests/vectors. It imports `wire.errors` and
+third-party libraries only.
 """

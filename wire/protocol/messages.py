@@ -196,7 +196,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 class Refusal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="x"):
     """The hub refuses a question; the device may try again after `retry_after_s` unless `final`.
 
-    `digest` is the SHA-256 of the refused ciphertext, so that a refusal cannot be moved to another message.
+    `digest` is the SHA-256 of the whole refused frame, so that a refusal cannot be moved to another message.
     """
 
     epoch: int

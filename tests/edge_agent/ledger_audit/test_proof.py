@@ -12,6 +12,9 @@ from edge_agent.ledger_audit.proof import Claim, make_proof
 from edge_agent.storage import ledger
 from tests.edge_agent.doubles.hub_double import HUB_TIME_MS
 from tests.edge_agent.doubles.ledger_bench import FACES, FEATURES, LedgerBench
+from tests.second_implementation import ledger as stranger
+from tests.second_implementation import vectors
+from tests.second_implementation.frames import signing_public
 from wire.ledger.chain import EntryForm, EntryKind
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.protocol.messages import SensitivityLevel
@@ -230,3 +233,17 @@ def test_what_is_no_proof_file_is_said_in_one_line(data: bytes):
 def test_forms_are_kept_once(bench: LedgerBench):
     assert bench.query_rows("select count(*) from forms") == [(1,)]
     assert FEATURES in ledger.read_forms(bench.db).values()
+
+
+def test_a_proof_of_this_release_satisfies_a_program_written_from_the_page_alone(bench: LedgerBench) -> None:
+    data = make_proof(bench.db, bench.identity, claim(until=24))
+    found = stranger.check_proof(data)
+    assert found == (bench.identity.device, bench.identity.signing.public_key().public_bytes_raw())
+
+
+def test_the_frozen_proof_file_still_holds() -> None:
+    data = (vectors.FOLDER / "proof.json").read_bytes()
+    checked = proof.check_proof(proof.parse_proof(data), hub_key=signing_public(vectors.HUB_SIGNING))
+    assert checked.holds
+    assert checked.witnessed
+    assert stranger.check_proof(data) == (vectors.DEVICE, signing_public(vectors.DEVICE_SIGNING))
