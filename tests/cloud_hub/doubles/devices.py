@@ -1,4 +1,7 @@
-"""Simulated devices with real keys and frames, without the agent, and a registry in memory."""
+"""Simulated devices with real keys and frames, without the agent, and a registry in memory.
+
+Frames of version 1 are made and read by the second implementation.
+"""
 
 import os
 from collections.abc import Iterable
@@ -14,15 +17,9 @@ from cloud_hub.registry.device_states import Standing
 from cloud_hub.security.hub_keys import HubKeys, generate_keys
 from models.runtime.feature_codec import build_codec
 from models.runtime.runner import echo_manifest
-from wire.protocol.codec import (
-    decode_down_note,
-    decode_verdict,
-    encode_wire_message,
-    hash_plaintext,
-    pad_plaintext,
-    split_frame,
-    unpad_plaintext,
-)
+from tests.second_implementation import frames
+from tests.wire.doubles import other_side
+from wire.protocol.codec import SESSION_VERSION, split_frame
 from wire.protocol.messages import (
     CipherSuite,
     DownNote,
@@ -34,14 +31,7 @@ from wire.protocol.messages import (
     UpNote,
     Verdict,
 )
-from wire.protocol.sealing import (
-    compute_key_id,
-    compute_verdict_binding,
-    open_sealed_frame,
-    seal_frame,
-    sign_frame,
-    verify_frame,
-)
+from wire.protocol.sealing import verify_frame
 from wire.protocol.session_notes import SealedFrameList, SessionAccept, SessionOffer
 from wire.protocol.sessions import (
     SALT_BYTES,
@@ -53,7 +43,7 @@ from wire.protocol.sessions import (
     open_session_verdict,
     seal_in_session,
 )
-from wire.protocol.topics import TopicChannel, build_topic, compute_shard
+from wire.protocol.topics import TopicChannel, build_topic
 
 MANIFEST = echo_manifest()
 CARD = make_model_card(MANIFEST)
@@ -105,7 +95,7 @@ class SimDevice:
         self.hub = hub
         self.signing = Ed25519PrivateKey.generate()
         self.hpke = X25519PrivateKey.generate()
-        self.marks: dict[int, tuple[bytes, str]] = {}  # what a verdict to this seq must be bound to
+        self.marks: dict[int, tuple[bytes, str]] = {}  # padded question and policy, by seq
         self.session: SessionKeys | None = None
         self.verdict_keys: dict[tuple[bytes, int], VerdictKey] = {}  # by session and seq, as an open question has them
         self._own = X25519PrivateKey.generate()
@@ -132,27 +122,22 @@ class SimDevice:
         return msgspec.structs.replace(question, **changes)
 
     def header(self, seq: int, created_s: float = NOW_S, key: bytes | None = None) -> FrameHeader:
-        return FrameHeader(
-            compute_shard(self.id),
-            self.id,
-            self.epoch,
-            seq,
-            round(created_s * 1000),
-            key or compute_key_id(self.hub.hpke_public),
-        )
+        key_id = key or frames.key_id(self.hub.hpke_public)
+        return other_side.make_header(self.id, self.epoch, seq, round(created_s * 1000), key_id)
 
     def question(self, seq: int, created_s: float = NOW_S, size: int = 512, **changes) -> bytes:
         """Sealed in the session, if there is one."""
         question = self.escalation(seq, **changes)
-        padded = pad_plaintext(encode_wire_message(question), size)
-        self.marks[seq] = hash_plaintext(padded), question.policy
+        padded = other_side.pad_message(question, size)
+        self.marks[seq] = padded, question.policy
         if self.session is not None:
             header = self.header(seq, created_s, self.session.id)
-            key = derive_verdict_key(self.session, self.epoch, seq, self.marks[seq][0])
+            key = derive_verdict_key(self.session, self.epoch, seq, frames.fingerprint(padded))
             self.verdict_keys[self.session.id, seq] = key
             return seal_in_session(header, padded, keys=self.session, salt=os.urandom(SALT_BYTES))
         to = X25519PublicKey.from_public_bytes(self.hub.hpke_public)
-        return seal_frame(self.header(seq, created_s), padded, to=to, by=self.signing, channel=TopicChannel.QUESTION)
+        header = self.header(seq, created_s)
+        return other_side.seal_padded(header, padded, to=to, by=self.signing, channel=TopicChannel.QUESTION)
 
     def ask(self, *seqs: int) -> bytes:
         return self._note(StatusRequest(self.epoch, seqs))
@@ -165,7 +150,7 @@ class SimDevice:
         if anew:
             self._own = X25519PrivateKey.generate()
         share = self._own.public_key().public_bytes_raw()
-        offer = SessionOffer(self.epoch, "hub-1", compute_key_id(self.hub.hpke_public), share)
+        offer = SessionOffer(self.epoch, "hub-1", frames.key_id(self.hub.hpke_public), share)
         return self._note(msgspec.structs.replace(offer, **changes), created_s)
 
     def take_accept(self, accept: SessionAccept) -> None:
@@ -181,23 +166,29 @@ class SimDevice:
         return self._note(note, channel=TopicChannel.REPORT)
 
     def _note(self, note: UpNote, created_s: float = NOW_S, channel: TopicChannel = TopicChannel.ASK) -> bytes:
-        header = self.header(0, created_s, compute_key_id(self.signing.public_key().public_bytes_raw()))
-        return sign_frame(header, encode_wire_message(note), by=self.signing, channel=channel)
+        header = self.header(0, created_s, other_side.name_key(self.signing.public_key()))
+        return other_side.sign_message(header, note, self.signing, channel)
 
     def read(self, payload: bytes) -> DownNote | tuple[int, Verdict]:
         """A note, or (seq, verdict): checked as a device checks it."""
+        if payload[0] == SESSION_VERSION:
+            return self._read_session_verdict(payload)
+        frame = other_side.read_frame(payload, self.hub.signing.public_key(), TopicChannel.REPLY)
+        if frame.suite is CipherSuite.SIGNED:
+            return other_side.decode_down_note(frame.body)
+        opened = other_side.open_frame(frame, self.hpke, TopicChannel.REPLY, self._binding(frame.header.seq))
+        return frame.header.seq, other_side.decode_verdict(opened)
+
+    def _binding(self, seq: int) -> bytes:
+        padded, policy = self.marks[seq]
+        return other_side.bind_verdict(padded, MANIFEST.model, policy)
+
+    def _read_session_verdict(self, payload: bytes) -> tuple[int, Verdict]:
         frame = split_frame(payload)
         verify_frame(frame, by=self.hub.signing.public_key(), channel=TopicChannel.REPLY)
-        if frame.suite is CipherSuite.SIGNED:
-            return decode_down_note(frame.body)
-        mark, policy = self.marks[frame.header.seq]
-        binding = compute_verdict_binding(mark, MANIFEST.model, policy)
-        if frame.suite is CipherSuite.SESSION_SIGNED:
-            key = self.verdict_keys[frame.header.key_id, frame.header.seq]
-            opened = open_session_verdict(frame, key=key, binding=binding)
-            return frame.header.seq, decode_verdict(unpad_plaintext(opened))
-        opened = open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.REPLY, binding=binding)
-        return frame.header.seq, decode_verdict(unpad_plaintext(opened))
+        key = self.verdict_keys[frame.header.key_id, frame.header.seq]
+        opened = open_session_verdict(frame, key=key, binding=self._binding(frame.header.seq))
+        return frame.header.seq, other_side.decode_verdict(opened)
 
 
 def registry(*devices: SimDevice) -> MemoryRegistry:

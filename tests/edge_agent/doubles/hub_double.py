@@ -1,4 +1,4 @@
-"""Hub double: real keys and real frames over a broker in memory.
+"""Hub double: real keys and real frames over a broker in memory, every byte by the second implementation.
 
 A test sets how it answers, and reads what took effect.
 """
@@ -22,14 +22,15 @@ from edge_agent.system.settings import AgentSettings
 from models.runtime.runner import EchoRunner
 from policies.language.document import parse_policy
 from policies.model.policy import Policy
-from wire.protocol import codec, sealing
+from tests.second_implementation import frames
+from tests.second_implementation.records import Record, decode_record
+from tests.wire.doubles import other_side
 from wire.protocol.codec import Frame
 from wire.protocol.messages import (
     CipherSuite,
     DenyAllNotice,
     DownNote,
     Escalation,
-    FrameHeader,
     HelloNote,
     LedgerHeadReport,
     Prediction,
@@ -44,7 +45,7 @@ from wire.protocol.messages import (
 )
 from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
 from wire.protocol.session_notes import SealedFrameList
-from wire.protocol.topics import TopicChannel, build_topic, compute_shard, parse_up_topic
+from wire.protocol.topics import TopicChannel, build_topic, parse_up_topic
 from wire.transport.base import IncomingMessage, LinkLostError, MemoryBroker, MemoryTransport
 
 DEVICE = "demo--d1"
@@ -124,6 +125,7 @@ class HubDouble:
     def __post_init__(self) -> None:
         self.signing = Ed25519PrivateKey.from_private_bytes(b"r" * 32)
         self.hpke = X25519PrivateKey.from_private_bytes(b"k" * 32)
+        self.signing_id = other_side.name_key(self.signing.public_key())
         self.keys = HubKeys(
             "hub-1", "local", self.hpke.public_key().public_bytes_raw(), self.signing.public_key().public_bytes_raw()
         )
@@ -155,15 +157,14 @@ class HubDouble:
     def on_message(self, message: IncomingMessage) -> None:
         """Verify a message of the device and dispatch it by its type."""
         _, channel = parse_up_topic(message.topic)
-        frame = codec.split_frame(message.payload)
-        sealing.verify_frame(frame, by=SIGNING.public_key(), channel=channel)
+        frame = other_side.read_frame(message.payload, SIGNING.public_key(), channel)
         if channel is TopicChannel.QUESTION:
             self.on_question(frame, message.payload)
             return
         if channel is TopicChannel.REPORT and frame.suite is CipherSuite.SEALED:
             self.on_report(frame)
             return
-        note = codec.decode_up_note(frame.body)
+        note = other_side.decode_up_note(frame.body)
         assert not isinstance(note, InstallReport)
         assert isinstance(note, LedgerHeadReport | SealedFrameList) is (channel is TopicChannel.REPORT)
         if isinstance(note, LedgerHeadReport):
@@ -178,9 +179,8 @@ class HubDouble:
             self.send_note(SpendMirror(heads.epoch, heads.spend))
 
     def on_report(self, frame: Frame) -> None:
-        note = codec.decode_up_note(
-            codec.unpad_plaintext(sealing.open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.REPORT))
-        )
+        opened = other_side.open_frame(frame, self.hpke, TopicChannel.REPORT)
+        note = other_side.decode_up_note(frames.unpad(opened))
         assert isinstance(note, InstallReport)
         self.reports.append(note)
         if self.acknowledges:
@@ -202,19 +202,20 @@ class HubDouble:
 
     def on_question(self, frame: Frame, data: bytes) -> None:
         padded = self.open_question(frame)
-        question = codec.decode_escalation(codec.unpad_plaintext(padded))
+        question = other_side.decode_question(padded)
         self.questions.append((frame, data, question))
         key = (frame.header.epoch, frame.header.seq)
-        assert self.effects.get(key, codec.hash_plaintext(padded)) == codec.hash_plaintext(padded)
+        fingerprint = frames.fingerprint(padded)
+        assert self.effects.get(key, fingerprint) == fingerprint
         if self.receipts:
-            self.effects[key] = codec.hash_plaintext(padded)
+            self.effects[key] = fingerprint
             self.send_note(Receipt(key[0], (key[1],)))
         if self.verdicts:
-            self.effects[key] = codec.hash_plaintext(padded)
+            self.effects[key] = fingerprint
             self.send_frame(self.seal_verdict(frame, question))
 
     def open_question(self, frame: Frame) -> bytes:
-        return sealing.open_sealed_frame(frame, key=self.hpke, channel=TopicChannel.QUESTION)
+        return other_side.open_frame(frame, self.hpke, TopicChannel.QUESTION)
 
     # Messages to the device
 
@@ -232,43 +233,41 @@ class HubDouble:
         receiver: Ed25519PrivateKey = SIGNING,
     ) -> bytes:
         """A frame with an order. `receiver`: signing key of the enrolment that it is for."""
-        key_id = sealing.compute_key_id(self.signing.public_key().public_bytes_raw())
-        header = FrameHeader(compute_shard(DEVICE), DEVICE, 0, 0, self.now_ms, key_id)
-        binding = sealing.compute_order_binding(receiver.public_key().public_bytes_raw())
-        body = codec.encode_wire_message(note)
-        return sealing.sign_frame(header, body, by=self.signing, channel=channel, binding=binding)
+        header = other_side.make_header(DEVICE, 0, 0, self.now_ms, self.signing_id)
+        binding = other_side.bind_order(receiver.public_key())
+        return other_side.sign_message(header, note, self.signing, channel, binding)
 
     def send_order(self, frame: bytes) -> None:
         self.broker.publish(IncomingMessage(build_topic(DEVICE, TopicChannel.DESIRED), frame))
 
     def sign_note(self, note: DownNote, by: Ed25519PrivateKey | None = None) -> bytes:
-        key_id = sealing.compute_key_id(self.signing.public_key().public_bytes_raw())
-        header = FrameHeader(compute_shard(DEVICE), DEVICE, note.epoch, 0, self.now_ms, key_id)
-        return sealing.sign_frame(
-            header, codec.encode_wire_message(note), by=by or self.signing, channel=TopicChannel.REPLY
-        )
+        header = other_side.make_header(DEVICE, note.epoch, 0, self.now_ms, self.signing_id)
+        return other_side.sign_message(header, note, by or self.signing, TopicChannel.REPLY)
 
     def seal_verdict(self, frame: Frame, question: Escalation, by: Ed25519PrivateKey | None = None) -> bytes:
         told = frame.header
-        header = FrameHeader(
-            told.shard, DEVICE, told.epoch, told.seq, self.now_ms, sealing.compute_key_id(public_bytes(HPKE))
-        )
+        key_id = other_side.name_key(HPKE.public_key())
+        header = other_side.make_header(DEVICE, told.epoch, told.seq, self.now_ms, key_id)
         binding, padded = self.bind_verdict(frame, question), self.pad_verdict()
-        return sealing.seal_frame(
+        return other_side.seal_padded(
             header, padded, to=HPKE.public_key(), by=by or self.signing, channel=TopicChannel.REPLY, binding=binding
         )
 
     def bind_verdict(self, frame: Frame, question: Escalation) -> bytes:
         model = f"{question.model.name}@{question.model.version}"
-        return sealing.compute_verdict_binding(codec.hash_plaintext(self.open_question(frame)), model, question.policy)
+        return other_side.bind_verdict(self.open_question(frame), model, question.policy)
 
     def pad_verdict(self) -> bytes:
-        verdict = Verdict(self.prediction, "hub-1", "local", 0.001, 0.002)
-        return codec.pad_plaintext(codec.encode_wire_message(verdict))
+        return other_side.pad_message(Verdict(self.prediction, "hub-1", "local", 0.001, 0.002))
 
     def make_refusal(self, data: bytes, reason: RefusalReason, retry_after_s: float = 0.0, *, final: bool) -> Refusal:
-        header = codec.split_frame(data).header
-        return Refusal(header.epoch, header.seq, sealing.hash_frame(data), reason, retry_after_s, final)
+        header = split_header(data)
+        return Refusal(header["epoch"], header["seq"], frames.digest(data), reason, retry_after_s, final)
+
+
+def split_header(data: bytes) -> Record:
+    """Header of a frame of any version."""
+    return decode_record(data[4 : 4 + int.from_bytes(data[2:4], "big")], "FrameHeader")
 
 
 def public_bytes(key: X25519PrivateKey) -> bytes:

@@ -26,8 +26,8 @@ from edge_agent.storage.ledger import LedgerItem
 from edge_agent.storage.ledger_heads import HeadRequest, HubLogView, PendingHead, SignedHead, WitnessedHead
 from edge_agent.storage.schema import open_connection
 from tests.edge_agent.doubles.hub_double import DEVICE, HUB_TIME_MS, SIGNING, HubDouble
-from wire.ledger.chain import EntryForm, EntryKind, LedgerHead, encode_head_text
-from wire.ledger.checkpoint import build_origin, sign_checkpoint
+from tests.second_implementation import ledger as stranger
+from wire.ledger.chain import EntryForm, EntryKind
 from wire.protocol.messages import LedgerHeadReport
 
 FEATURES = EntryForm({"features": "P2"}, {"features": []}, "clinic@3", "00" * 16, "hub-1", "eu")
@@ -37,9 +37,12 @@ HOUR_MS = 3_600_000
 
 def resign_head(epoch: int, head: SignedHead, key: Ed25519PrivateKey = SIGNING) -> SignedHead:
     """The same head, signed by this key."""
-    return head._replace(
-        signature=key.sign(encode_head_text(LedgerHead(DEVICE, epoch, head.entry, head.at_ms, head.hash)))
-    )
+    return head._replace(signature=sign_values(epoch, head.entry, head.at_ms, head.hash, key))
+
+
+def sign_values(epoch: int, entries: int, at_ms: int, digest: bytes, key: Ed25519PrivateKey = SIGNING) -> bytes:
+    head = {"device": DEVICE, "epoch": epoch, "entries": entries, "at_ms": at_ms, "hash": digest}
+    return stranger.sign_head(head, key.private_bytes_raw())
 
 
 @dataclass
@@ -74,12 +77,9 @@ class LedgerBench:
 
     def sign_head(self) -> PendingHead:
         """Sign a head over all entries so far."""
-        due = ledger_heads.sign_due_head(self.db, HeadRequest(self.now_ms, 0, 0, True), self._signature)
+        due = ledger_heads.sign_due_head(self.db, HeadRequest(self.now_ms, 0, 0, True), sign_values)
         assert due is not None
         return due
-
-    def _signature(self, epoch: int, entries: int, at_ms: int, hash: bytes) -> bytes:  # noqa: A002 - the chain's word
-        return SIGNING.sign(encode_head_text(LedgerHead(DEVICE, epoch, entries, at_ms, hash)))
 
     def witness_head(self, due: PendingHead | None = None) -> WitnessedHead:
         """Have the hub log a head, and store its checkpoint on the device."""
@@ -89,7 +89,7 @@ class LedgerBench:
         key = SIGNING.public_key().public_bytes_raw()
         logged = self.log.append([ReceivedHead(DEVICE, key, known, self.now_ms)])[0]
         tree = self.log.tree()
-        text = sign_checkpoint(build_origin("hub-1"), tree, self.hub.signing)
+        text = stranger.checkpoint("hub-1", tree.size, tree.root, self.hub.signing.private_bytes_raw())
         proof = self.log.prove_inclusion(logged.place, tree.size)
         place = (logged.place, logged.leaf.received_ms, logged.leaf.epochs, proof)
         witnessed = WitnessedHead(head.entry, "hub-1", self.hub.keys.signing_key, text, *place)

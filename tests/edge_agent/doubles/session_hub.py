@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from tests.edge_agent.doubles.hub_double import DEVICE, SIGNING, HubDouble, public_bytes
+from tests.wire.doubles import other_side
 from wire.protocol import codec, sessions
 from wire.protocol.codec import Frame
 from wire.protocol.messages import CipherSuite, Escalation, HelloNote, RefusalReason, StatusRequest
@@ -48,9 +49,9 @@ class SessionHub(HubDouble):
             return
         super().on_message(message)
         channel = parse_up_topic(message.topic)[1]
-        frame = codec.split_frame(message.payload)
+        frame = other_side.read_frame(message.payload, SIGNING.public_key(), channel)
         if frame.suite is CipherSuite.SIGNED and channel in (TopicChannel.ASK, TopicChannel.REPORT) and self.speaks:
-            self._on_session_note(codec.decode_up_note(frame.body))
+            self._on_session_note(other_side.decode_up_note(frame.body))
 
     def on_note(self, note: StatusRequest | HelloNote) -> None:
         super().on_note(note)
