@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything `make demo` and `make test` need, and nothing twice: .venv, the Python packages, the Mosquitto broker, and
-# for development what tests start: the PostgreSQL server, the Chromium browser and GStreamer's RTSP server.
+# for development what tests start: the PostgreSQL server, the Chromium browser, GStreamer's RTSP server and strace.
 #
 #   ./setup.sh [-y] agent|demo|dev|broker
 #
@@ -215,6 +215,20 @@ camera() {
     have_camera || echo "setup: GStreamer's RTSP server is not installed: the tests that need it are skipped" >&2
 }
 
+# --- the tracer of the tests ---------------------------------------------------------------------------------------------
+# Tests alone run programs under it, to see what these connect to and write. Where it cannot be had, they fail and say so.
+
+tracer() {
+    ! command -v strace >/dev/null 2>&1 || return 0
+    if command -v apt-get >/dev/null 2>&1; then
+        (
+            agreed strace "shows tests what a program connects to and writes; they fail without it" apt-get
+            apt strace
+        ) || true
+    fi
+    command -v strace >/dev/null 2>&1 || echo "setup: strace is not installed: the tests that need it fail" >&2
+}
+
 # --- Python ----------------------------------------------------------------------------------------------------------
 
 oldest=11 newest=14 # 3.11 to 3.14: the packages are locked for these, and have no wheels for others
@@ -335,6 +349,7 @@ packages() { # packages LEVEL
 [ "$level" != dev ] || database
 [ "$level" != dev ] || browser
 [ "$level" != dev ] || camera
+[ "$level" != dev ] || tracer
 fresh "$level" && exit 0
 
 mkdir -p .cache

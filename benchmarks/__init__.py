@@ -6,3 +6,5 @@ environments of their own.
 
 Nothing imports it but its tests.
 """
+
+import wire  # noqa: F401 - switches off the telemetry of onnxruntime and others before a benchmark imports them

@@ -6,3 +6,5 @@ ranks), `update` (TUF client and slots of a device), `signing` (offline keys and
 of a bundle), `zoo` (example networks), `cli` (the `skerry models` and `skerry keys` commands).
 It may import `wire`; a device imports `bundle`, `runtime`, `verification`, `update` and `signing.roles`, without torch.
 """
+
+import wire  # noqa: F401 - switches off the telemetry of onnxruntime and others before a module here imports them

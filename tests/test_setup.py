@@ -24,6 +24,10 @@ case "$*" in *gst-rtsp*)
     place=$SKERRY_SETUP_SYSROOT/usr/lib/x86_64-linux-gnu/girepository-1.0
     mkdir -p "$place"; printf '' >"$place/GstRtspServer-1.0.typelib"; exit 0 ;;
 esac
+case "$*" in *strace*)
+    [ -z "${APT_FAILS:-}" ] || exit 100
+    printf '#!/bin/sh\\n' >"${0%/*}/strace"; chmod 755 "${0%/*}/strace"; exit 0 ;;
+esac
 for service in mosquitto mosquitto.service postgresql cron; do
     "$SKERRY_SETUP_SYSROOT/usr/sbin/policy-rc.d" --quiet $service start 2>/dev/null
     echo "policy $service $?" >>"$LOG"
@@ -201,6 +205,7 @@ def test_for_development_the_database_server_is_installed_once_and_never_started
         "policy cron 0",
         "apt-get -q -y --no-install-recommends install chromium",
         "apt-get -q -y --no-install-recommends install gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good python3-gi",
+        "apt-get -q -y --no-install-recommends install strace",
     ]
     assert not system.policy.exists()
 

@@ -6,6 +6,11 @@
 - `http`: Open Inference Protocol v2, request guards, a small blocking client
 - `toml`: TOML texts of bounded cost (pure)
 - `process`: configuration, exit codes, files, logging, tracing, service manager
+- `telemetry`: switches off what packages of others report by themselves
 
-It imports nothing of the other Skerry packages.
+It imports nothing of the other Skerry packages. Importing it sets the switches of `telemetry`.
 """
+
+from wire.telemetry import disable_telemetry
+
+disable_telemetry()

@@ -5,3 +5,5 @@ engine of a model bundle on top of ONNX Runtime (`onnx`) or PyTorch (`torch`), `
 holds the threads that call an engine. `sharded` spreads a model over several processes. May import `models`,
 `policies.serving` and `wire`; nothing of the hub above it. Not pure, except `types` and the batch sizes in `bundle`.
 """
+
+import wire  # noqa: F401 - switches off the telemetry of onnxruntime and Ray before an engine imports them

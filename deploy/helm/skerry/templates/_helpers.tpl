@@ -36,9 +36,18 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{ include "skerry.name" . }}-ray-head-svc.{{ .Release.Namespace }}.svc:6379
 {{- end }}
 
+{{/* No package reports to its maker: the list of wire/telemetry.py */}}
+{{- define "skerry.noTelemetry" -}}
+- {name: DO_NOT_TRACK, value: "1"}
+- {name: ORT_DISABLE_TELEMETRY, value: "1"}
+- {name: HF_HUB_DISABLE_TELEMETRY, value: "1"}
+- {name: HF_HUB_DISABLE_UPDATE_CHECK, value: "1"}
+- {name: RAY_USAGE_STATS_ENABLED, value: "0"}
+- {name: VLLM_NO_USAGE_STATS, value: "1"}
+{{- end }}
+
 {{- define "skerry.rayEnvironment" -}}
 - {name: RAY_AUTH_MODE, value: token}
-- {name: RAY_USAGE_STATS_ENABLED, value: "0"}
 - name: RAY_AUTH_TOKEN
   valueFrom: {secretKeyRef: {name: {{ .Values.ray.tokenSecret.name }}, key: {{ .Values.ray.tokenSecret.key }}}}
 - {name: SKERRY_BUNDLES, value: /models}
@@ -73,6 +82,7 @@ image: {{ include "skerry.image" $root }}
 imagePullPolicy: {{ $root.Values.image.pullPolicy }}
 env:
   - {name: HOME, value: /tmp}
+  {{- include "skerry.noTelemetry" $root | nindent 2 }}
   {{- include "skerry.rayEnvironment" $root | nindent 2 }}
 securityContext: {{- include "skerry.containerSecurity" $root | nindent 2 }}
 resources: {{- toYaml (index . 1) | nindent 2 }}
@@ -110,6 +120,7 @@ capabilities: {drop: [ALL]}
 
 {{/* How a container reaches the database and region.key, and where it may write */}}
 {{- define "skerry.environment" -}}
+{{ include "skerry.noTelemetry" . }}
 - {name: HOME, value: /tmp}
 - {name: PYTHONUNBUFFERED, value: "1"}
 {{- with .Values.store.passwordSecret }}{{ if .name }}
