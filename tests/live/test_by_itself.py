@@ -25,7 +25,8 @@ from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.types import EngineOptions, WorkItem
 from tests.cloud_hub.doubles.gangs import SHAPES, gang_bundle
 if __name__ == "__main__":
-    engine = open_engine(gang_bundle(pathlib.Path("."), "echo").path, EngineOptions(pipeline=2, devices=2, ready_s=300.0))
+    bundle = gang_bundle(pathlib.Path("."), "echo")
+    engine = open_engine(bundle.path, EngineOptions(pipeline=2, devices=2, ready_s=300.0))
     x = np.zeros(SHAPES["echo"], np.uint8)
     assert engine.infer([WorkItem({"features": x})])
     engine.stop()
