@@ -1,4 +1,4 @@
-"""Nothing is sent, asked or written but what docs/running.md lists: each program under `strace`, not in CI, a new home."""
+"""Nothing is sent, asked or written but what docs/running.md lists: each program under `strace`, with a new home."""
 
 import re
 import sys
