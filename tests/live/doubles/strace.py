@@ -131,5 +131,7 @@ def _find_written(call: str) -> str:
     places = _PLACE.findall(call)
     if not places:
         return ""
+    folder: str
+    path: str
     folder, path = places[-1] if name.startswith("rename") else places[0]
     return os.path.join(folder, path)  # noqa: PTH118 - paths of another process
