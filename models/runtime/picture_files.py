@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff")
 MAX_PICTURE_FILE_BYTES = 64 << 20
 _FORMATS = ("JPEG", "PNG", "TIFF")
+# Of TIFF 6.0, sections 4 and 19: what the numbers of a pixel mean.
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
+_WHITE_IS_ZERO, _UNSIGNED = 0, 1
 _TRANSPARENT = frozenset({"LA", "PA", "RGBA", "La", "RGBa"})
 
 
 def decode_picture(data: bytes) -> Pixels:
     """The picture in a file `[height, width, 1 or 3]`: grey or RGB of 8 bits, turned as its camera was held.
 
-    Palettes and other colours become RGB, 16 bits 8, transparent parts white; of several pictures it is the first.
-    ValueError, one line, for what is broken, too large or none of the formats; ImportError without Pillow.
+    Palettes and other colours become RGB, 9 to 16 bits 8, transparent parts white; of several pictures it is the first.
+    ValueError, one line, for what is broken, too large, none of the formats, or has numbers of an unknown scale;
+    ImportError without Pillow.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - see above
 
@@ -53,14 +57,27 @@ def _check_size(image: "Image") -> None:
         raise _PictureRefused(f"{image.width} x {image.height} pixels, at most {MAX_PICTURE_PIXELS} are read")
 
 
-def _read_pixels(image: "Image") -> Pixels:
-    """Pixels of an open image."""
-    if image.mode.startswith("I;16") or image.mode == "I":
-        wide = np.asarray(image)
-        narrow: Pixels = np.clip(wide >> 8, 0, 255).astype(np.uint8)
-        return narrow[:, :, None]
+def _check_numbers(image: "Image") -> None:
+    """Refuse numbers whose scale is not known: signed, floating-point, or wider than 16 bits."""
     if image.mode == "F":
         raise _PictureRefused("a picture of floating-point numbers: save it with 8 bits")
+    tags = getattr(image, "tag_v2", {})  # of a TIFF
+    kinds, bits = tags.get(_SAMPLE_FORMAT, (_UNSIGNED,)), tags.get(_BITS_PER_SAMPLE, (1,))
+    if image.mode == "I" or max(bits) > 16:
+        raise _PictureRefused(
+            "a picture of numbers of more than 16 bits, whose scale is not known: save it with 8 or 16"
+        )
+    if any(kind != _UNSIGNED for kind in kinds):
+        raise _PictureRefused("a picture of signed numbers: save it with unsigned ones")
+    if image.mode == "LAB":
+        raise _PictureRefused("a picture of CIE L*a*b* colours: save it as RGB")
+
+
+def _read_pixels(image: "Image") -> Pixels:
+    """Pixels of an open image."""
+    _check_numbers(image)
+    if image.mode.startswith("I;16"):
+        return _narrow_grey(image)
     if image.mode in _TRANSPARENT or "transparency" in image.info:
         image = _lay_on_white(image)
     plain = image if image.mode in ("L", "RGB") else image.convert("L" if image.mode == "1" else "RGB")
@@ -68,9 +85,25 @@ def _read_pixels(image: "Image") -> Pixels:
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
+def _narrow_grey(image: "Image") -> Pixels:
+    """The upper 8 bits of grey of 9 to 16 bits; Pillow leaves it to us to turn a TIFF around in which 0 is white."""
+    tags = getattr(image, "tag_v2", {})
+    wide = np.asarray(image)
+    bits = max(tags.get(_BITS_PER_SAMPLE, (16,)))
+    narrow: Pixels = np.clip(wide >> (bits - 8), 0, 255).astype(np.uint8)
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        narrow = 255 - narrow
+    clear = image.info.get("transparency")
+    if isinstance(clear, int):
+        narrow[wide == clear] = 255  # white
+    return narrow[:, :, None]
+
+
 def _lay_on_white(image: "Image") -> "Image":
     from PIL import Image  # noqa: PLC0415
 
     ground = Image.new("RGBA", image.size, "white")
+    if image.mode == "La":
+        image = image.convert("LA")  # from where alone there is a way on
     ground.alpha_composite(image.convert("RGBA"))
     return ground.convert("RGB")

@@ -14,6 +14,7 @@ from models.runtime.sounds import Sound
 
 SOUND_SUFFIXES = (".wav",)
 MAX_SOUND_FILE_BYTES = 64 << 20
+_UNKNOWN_SIZE = 0x7FFF0000  # 2 GiB less a header, and beyond: no file that is read here is as long
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _FORMAT = struct.Struct("<HHIIHH")
 _RATES_HZ = range(1000, 384_001)
@@ -38,31 +39,58 @@ class _WavFormat(NamedTuple):
     rate_hz: int
     bits: int
 
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of one moment of all channels."""
+        return self.channels * self.bits // 8
+
+
+class _Chunk(NamedTuple):
+    """A part of the file. `open_ended`: its length was not known when its header was written."""
+
+    name: bytes
+    body: bytes
+    open_ended: bool = False
+
 
 def decode_wav(data: bytes) -> DecodedSound:
-    """Decode a WAV file; several channels become their mean. WavError if it is none, or cut short."""
+    """Decode a WAV file; several channels become their mean. WavError if it is none, or cut short.
+
+    Where the recorder did not know the length, because it wrote into a pipe or was ended, the sound goes on to the end
+    of the file.
+    """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         raise WavError("this is no WAV file")
     found: _WavFormat | None = None
-    for name, body in _read_chunks(data):
-        if name == b"fmt ":
-            found = _read_format(body)
-        elif name == b"data":
+    for chunk in _read_chunks(data):
+        if chunk.name == b"fmt ":
+            found = _read_format(chunk.body)
+        elif chunk.name == b"data":
             if found is None:
                 raise WavError("the WAV has its data before its format")
-            return DecodedSound(_read_samples(body, found), found.rate_hz)
+            whole = len(chunk.body) - len(chunk.body) % found.frame_bytes if chunk.open_ended else len(chunk.body)
+            return DecodedSound(_read_samples(chunk.body[:whole], found), found.rate_hz)
     raise WavError("the WAV has no data")
 
 
-def _read_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _read_chunks(data: bytes) -> Iterator[_Chunk]:
     at = 12
     while at + 8 <= len(data):
-        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
         body = data[at + 8 : at + 8 + size]
+        if name == b"data" and _is_open_ended(size, at + 8, data):
+            yield _Chunk(name, data[at + 8 :], open_ended=True)
+            return
         if len(body) < size:
             raise WavError("the WAV is cut short")
-        yield data[at : at + 4], body
+        yield _Chunk(name, body)
         at += 8 + size + size % 2
+
+
+def _is_open_ended(size: int, begins: int, data: bytes) -> bool:
+    """Whether a length stands for one that was not known: as much as fits, or none before a RIFF that ends there."""
+    whole = int.from_bytes(data[4:8], "little") + 8
+    return size >= _UNKNOWN_SIZE or (size == 0 and (whole <= begins or whole >= _UNKNOWN_SIZE))
 
 
 def _read_format(body: bytes) -> _WavFormat:
@@ -81,8 +109,7 @@ def _read_format(body: bytes) -> _WavFormat:
 
 
 def _read_samples(body: bytes, found: _WavFormat) -> Sound:
-    frame = found.channels * found.bits // 8
-    if not body or len(body) % frame:
+    if not body or len(body) % found.frame_bytes:
         raise WavError("the WAV is cut short")
     values = _scale(body, found).reshape(-1, found.channels).mean(axis=1, dtype=np.float32)
     if not np.isfinite(values).all():

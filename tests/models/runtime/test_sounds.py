@@ -1,6 +1,7 @@
 """Sound becomes a log-mel sample: held against the feature code of transformers and the resampling of scipy."""
 
 import io
+import struct
 import wave
 
 import numpy as np
@@ -136,3 +137,41 @@ def test_whatever_is_damaged_in_a_wav_it_is_sound_or_one_line(at, damage):
         return
     assert np.isfinite(found.samples).all()
     assert np.abs(found.samples).max() <= 1
+
+
+def written_wav(data: bytes, riff_size: int, data_size: int) -> bytes:
+    """A WAV of 16 bits, one channel, 16 kHz, with these lengths in its header."""
+    form = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE, 2 * RATE, 2, 16)
+    return b"RIFF" + struct.pack("<I", riff_size) + b"WAVE" + form + b"data" + struct.pack("<I", data_size) + data
+
+
+@pytest.mark.parametrize(
+    ("riff_size", "data_size"),
+    [
+        (0xFFFFFFFF, 0xFFFFFFFF),  # ffmpeg into a pipe
+        (0x7FFFFFFF, 0x7FFFFFDB),  # sox into a pipe
+        (0x80000024, 0x80000000),  # arecord into a pipe
+        (36, 0),  # a recorder that was ended before it came back to its header
+        (0, 0),
+    ],
+)
+def test_a_recording_whose_length_was_not_known_is_read_to_the_end_of_the_file(riff_size, data_size):
+    data = (noise(1000) * 32767).astype("<i2").tobytes()
+    plain = decode_wav(written_wav(data, 36 + len(data), len(data)))
+    for rest in (b"", b"\x01"):  # the last moment is cut in two
+        found = decode_wav(written_wav(data + rest, riff_size, data_size))
+        np.testing.assert_array_equal(found.samples, plain.samples)
+
+
+@pytest.mark.parametrize(
+    ("data_size", "there"), [(2000, 1000), (64 << 20, 1000), (0, 0), (0xFFFFFFFF, 0), (0xFFFFFFFF, 1)]
+)
+def test_a_recording_that_is_shorter_than_it_says_or_empty_is_refused(data_size, there):
+    with pytest.raises(WavError, match="cut short"):
+        decode_wav(written_wav(bytes(there), 36 + data_size & 0xFFFFFFFF, data_size))
+
+
+def test_an_empty_part_in_the_middle_does_not_take_what_follows_for_sound():
+    listed = b"LIST" + struct.pack("<I", 4) + b"INFO"
+    with pytest.raises(WavError, match="cut short"):
+        decode_wav(written_wav(listed, 36 + len(listed), 0))
