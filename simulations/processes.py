@@ -222,7 +222,7 @@ class ProcessHarness:
             "state": str(folder / "state"),
             "models": [*map(str, bundles), *map(str, also)],
             "llm": [*llm],
-            "policies": [f"tuf:{parse_policy(path.read_text(encoding='utf-8')).name}" for path in policies],
+            "policies": [f"tuf:{parse_policy(path.read_text(encoding='utf-8-sig')).name}" for path in policies],
         }
         config.write_text(tomli_w.dumps({**values, **tables}))
         child = ChildProcess("cloud_hub", config, folder / "hub.log")

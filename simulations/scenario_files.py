@@ -65,7 +65,7 @@ def load_scenario(wanted: str) -> types.Scenario:
     """
     path = find_scenario(wanted)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{wanted}: {_describe_error(error)}; there are {', '.join(list_scenarios())}") from None
     try:
@@ -216,7 +216,7 @@ class _ScenarioBuilder:
 
     def _read_policy(self, given: str) -> str:
         """Text of a policy: given as such (it has a line break), as a file, or as the name of a shipped template."""
-        text = given if "\n" in given or not given else self._find_policy(given).read_text(encoding="utf-8")
+        text = given if "\n" in given or not given else self._find_policy(given).read_text(encoding="utf-8-sig")
         if text:
             parse_policy(text).compile()
         return text

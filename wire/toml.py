@@ -17,6 +17,7 @@ def parse_toml(text: str, max_chars: int = MAX_TOML_CHARS) -> dict[str, Any]:
     ValueError, one line, for anything that is none, is longer, has a line of more than `MAX_LINE_POINTS` points, or is
     nested too deeply.
     """
+    text = text.removeprefix("\ufeff")  # a byte order mark
     if len(text) > max_chars:
         raise ValueError(f"{len(text)} characters, at most {max_chars} are read")
     for number, line in enumerate(text.split("\n"), 1):

@@ -30,6 +30,7 @@ from wire.http.openapi import (
     describe_json_body,
 )
 from wire.http.strict_json import parse_strict_json
+from wire.text import strip_mark
 
 
 class RouteAccess(StrEnum):
@@ -106,7 +107,7 @@ def parse_json(body: bytes, kind: type[T]) -> T:
     JSON Schema has it.
     """
     try:
-        read = parse_strict_json(body)
+        read = parse_strict_json(strip_mark(body))
         return msgspec.json.decode(msgspec.json.encode(read), type=kind)
     except RecursionError:
         raise OipError(400, "the JSON is nested too deeply") from None

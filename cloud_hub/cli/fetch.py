@@ -14,7 +14,7 @@ from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config
 from cloud_hub.runtime.config import HubConfig
 from models.cli.flags import accepts_flags
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import read_private_file
+from wire.process.files import read_private_text
 
 _DIGEST_CHARS = 64
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -102,7 +102,7 @@ def _check_digest(word: str) -> str:
 
 
 def _read_token(file: Path | None) -> str:
-    return read_private_file(file).decode("latin-1").strip() if file else ""
+    return read_private_text(file) if file else ""
 
 
 def _make_tls_context(url: str, ca: Path | None) -> ssl.SSLContext | None:

@@ -28,7 +28,7 @@ from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
 from wire.http.oip import TensorSpec
 from wire.process.exit_codes import ExitError
-from wire.process.files import read_private_file
+from wire.process.files import read_private_text
 
 T = TypeVar("T")
 _SHOWN_CHARS = 200
@@ -261,7 +261,7 @@ def _import_client(model: str) -> Any:
 def _read_token(path: str) -> str:
     """Read the bearer token: one word. EngineError if it is none, or others may read the file."""
     try:
-        token = read_private_file(Path(path)).decode("utf-8", "replace").strip()
+        token = read_private_text(Path(path))
     except ExitError as error:
         raise EngineError(str(error)) from None
     if not token or not token.isascii() or not token.isprintable() or " " in token:

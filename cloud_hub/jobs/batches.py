@@ -26,6 +26,7 @@ from cloud_hub.jobs.desk import JobConflictError, JobDesk, JobOrder
 from cloud_hub.jobs.states import ENDED, JobState
 from cloud_hub.jobs.table import AddJobs, NewJob
 from wire.http.oip import OipError
+from wire.text import strip_mark
 
 RECEIVE_S = 900.0  # in which a file has to be here
 PART_JOBS = 128  # stored at once ...
@@ -42,18 +43,19 @@ ReadLine = Callable[[bytes], JobOrder]  # OipError says what is wrong with it
 
 async def split_lines(chunks: AsyncIterator[bytes], limits: BatchLimits) -> AsyncIterator[bytes]:
     """Yield the lines of a file, empty ones too. OipError(413) once it, or a line of it, is too long."""
-    rest, total = b"", 0
+    rest, total, first = b"", 0, True
     async for chunk in chunks:
         total += len(chunk)
         if total > limits.max_bytes:
             raise OipError(413, f"the file is longer than {limits.max_bytes} bytes")
         *lines, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else [rest + chunk]
         for line in lines:
-            yield line
+            yield strip_mark(line) if first else line
+            first = False
         if len(rest) > limits.max_line_bytes:
             raise OipError(413, f"a line is longer than {limits.max_line_bytes} bytes")
     if rest:
-        yield rest
+        yield strip_mark(rest) if first else rest
 
 
 class BatchDesk:

@@ -292,7 +292,7 @@ def _count_usage(words: list[str], said: list[str], cached: int) -> dict[str, An
 async def _serve(options: argparse.Namespace) -> None:
     await asyncio.sleep(options.start_s)
     server = EchoUpstream(options.model, token_s=options.token_s, first_s=options.first_s)
-    server.replies = json.loads(options.replies.read_text(encoding="utf-8")) if options.replies else {}
+    server.replies = json.loads(options.replies.read_text(encoding="utf-8-sig")) if options.replies else {}
     print(await server.start(options.port), flush=True)
     await asyncio.Event().wait()
 

@@ -17,7 +17,7 @@ from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
 from cloud_hub.storage.prices import UnitPrices
 from cloud_hub.system.config_base import ConfigSection
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import read_private_file
+from wire.process.files import read_private_text
 from wire.process.logging import JsonLog
 
 _DEFAULTS = LlmSettings(name="")
@@ -128,7 +128,7 @@ def open_language_models(
 
 
 def _read_key(path: Path) -> str:
-    key = read_private_file(path).decode("utf-8", "replace").strip()
+    key = read_private_text(path)
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ExitError(ExitCode.CREDENTIALS, f"{path} holds no key: one word in one line")
     return key

@@ -62,7 +62,7 @@ def _read_document(layer: str, published: PolicyReader) -> PolicyDocument | None
     """Read one document; None for one that is not published yet."""
     try:
         if not layer.startswith(TUF_PREFIX):
-            return parse_policy(Path(layer).expanduser().read_text(encoding="utf-8"))
+            return parse_policy(Path(layer).expanduser().read_text(encoding="utf-8-sig"))
         data = published(layer.removeprefix(TUF_PREFIX))
         return parse_policy(data) if data else None
     except OSError as error:

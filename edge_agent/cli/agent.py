@@ -333,7 +333,7 @@ def erase(
     """
     from edge_agent.cli.erasure import erase_subject  # noqa: PLC0415 - the other commands need no cryptography
 
-    name = sys.stdin.readline().rstrip("\n") if subject == "-" else subject
+    name = sys.stdin.readline().removeprefix("\ufeff").rstrip("\r\n") if subject == "-" else subject
     done = erase_subject(find_state_folder(state, config), name, _further_folders(config))
     facts = {"answers": done.answers, "questions": done.questions, "hubs": done.rows, "found": done.found}
     if as_json:

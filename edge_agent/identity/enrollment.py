@@ -116,7 +116,7 @@ def enrol_device(invite_text: str, folder: Path, hardware: str = "") -> Identity
 
 def read_invite(text: str) -> Invite:
     """Decode an invite. ExitError(ENROLMENT) unless it is complete and names a valid device id."""
-    text = "".join(text.split())
+    text = "".join(text.removeprefix("\ufeff").split())
     if not text.startswith(INVITE_PREFIX) or len(text) > MAX_INVITE_CHARS:
         raise ExitError(
             ExitCode.ENROLMENT,

@@ -23,6 +23,7 @@ from models.runtime.runner import SampleError, check_values
 from models.runtime.text import encode_text
 from wire.http.tensors import OipError, TensorHead, parse_json_tensor
 from wire.process.tracing import begin_trace
+from wire.text import strip_mark
 
 MAX_LINE_BYTES = 1 << 20
 MAX_OPEN_LINES = 32
@@ -158,14 +159,15 @@ def _parse_line(line: bytes) -> _SampleLine:
 
 async def read_lines(fd: int) -> AsyncIterator[bytes]:
     """Lines of a pipe, terminal or file. An over-long one is cut to one byte too many, and refused by its parser."""
-    rest = b""
+    rest, first = b"", True
     async for chunk in _read_chunks(fd):
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
-            yield line
+            yield strip_mark(line) if first else line
+            first = False
         rest = rest[: MAX_LINE_BYTES + 1]
     if rest:
-        yield rest
+        yield strip_mark(rest) if first else rest
 
 
 async def _read_chunks(fd: int) -> AsyncIterator[bytes]:

@@ -15,6 +15,7 @@ from wire.http.access import is_loopback
 from wire.process.config import ConfigSection
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_private_file
+from wire.text import strip_mark
 from wire.transport.base import LinkLostError
 from wire.transport.mqtt import MqttTransport
 from wire.transport.packets import SessionOptions
@@ -103,7 +104,7 @@ def make_client_context(tls_ca: str, tls_cert: str = "", tls_key: str = "") -> s
 
 def read_secret(file: str) -> bytes:
     """A password, token or key in a file of its owner's, without the line's end. ExitError(CREDENTIALS)."""
-    return read_private_file(Path(file)).rstrip(b"\r\n")
+    return strip_mark(read_private_file(Path(file))).rstrip(b"\r\n")
 
 
 async def connect_broker(

@@ -17,6 +17,7 @@ from models.forge.data.types import ForgeError
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.terminal import open_console
 from wire.protocol.messages import SensitivityLevel
+from wire.text import decode_text
 
 MAX_TEMPLATE_BYTES = 64 * 1024
 _LEVELS = {"P0": SensitivityLevel.P0, "P1": SensitivityLevel.P1, "P2": SensitivityLevel.P2, "P3": SensitivityLevel.P3}
@@ -140,9 +141,9 @@ def _read_text(path: Path) -> str:
         data = path.read_bytes()
         if not 0 < len(data) <= MAX_TEMPLATE_BYTES:
             raise ExitError(ExitCode.MODEL, f"{path}: {len(data)} bytes, 1 to {MAX_TEMPLATE_BYTES} are taken")
-        return data.decode().strip()
-    except UnicodeDecodeError:
-        raise ExitError(ExitCode.MODEL, f"{path}: is not UTF-8") from None
+        return decode_text(data).strip()
+    except ValueError as error:
+        raise ExitError(ExitCode.MODEL, f"{path}: {error}") from None
     except OSError as error:
         raise ExitError(ExitCode.NOT_FOUND, f"{path}: {error.strerror}") from None
 

@@ -169,7 +169,7 @@ async def _run_play(stay: _DemoRun, bundle: Bundle) -> dict[str, Any]:
 async def _run_tour(stay: _DemoRun, bundle: Bundle, scene: DemoScene) -> dict[str, Any]:
     """Run a demo under a template: its hub, its devices, and the bundle measured for what it lets leave."""
     document = write_scene_policy(scene, stay.folder)
-    policy = parse_policy(document.read_text(encoding="utf-8")).compile()
+    policy = parse_policy(document.read_text(encoding="utf-8-sig")).compile()
     with screen.make_progress(stay.console) as bar:
         task = bar.add_task("attacking what would leave", total=1.0)
         bundle = measure_bundle(bundle, policy, scene, lambda _, share: bar.update(task, completed=share))

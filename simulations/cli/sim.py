@@ -112,7 +112,7 @@ def show(
     """
     if not what.endswith(".json"):
         _load_or_exit(what)
-        print(find_scenario(what).read_text(encoding="utf-8"), end="")
+        print(find_scenario(what).read_text(encoding="utf-8-sig"), end="")
         return
     outcome = load_outcome(Path(what))
     print_summary(open_console(), outcome)

@@ -48,7 +48,7 @@ def read_project(folder: Path) -> Project:
     """Read the project file of a folder. ExitError(CONFIG) with one line if there is none, or it is none."""
     path = folder / PROJECT_FILE
     try:
-        return Project.model_validate(parse_toml(path.read_text(encoding="utf-8")))
+        return Project.model_validate(parse_toml(path.read_text(encoding="utf-8-sig")))
     except FileNotFoundError:
         raise ExitError(
             ExitCode.CONFIG, f"{folder}: no {PROJECT_FILE} in it; `skerry new NAME` makes a project"

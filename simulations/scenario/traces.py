@@ -57,7 +57,7 @@ def validate_trace(rows: tuple[TraceRow, ...]) -> tuple[TraceRow, ...]:
 
 def _read_csv(path: Path) -> list[tuple[float, float]]:
     """Read a trace from CSV with a header line."""
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         lines = csv.DictReader(file)
         _check_columns(path, lines.fieldnames or ())
         return [

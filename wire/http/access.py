@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import read_private_file, write_private_file
+from wire.process.files import read_private_text, write_private_file
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - never a name a caller may use
@@ -80,7 +80,7 @@ def load_token(access: ServerAccess) -> str:
     path = Path(access.token_file)
     if not path.exists():
         write_private_file(path, (secrets.token_urlsafe(32) + "\n").encode())
-    token = read_private_file(path).decode(errors="replace").strip()
+    token = read_private_text(path)
     if not _TOKEN.fullmatch(token):
         raise ExitError(
             ExitCode.CREDENTIALS, f"{path} holds no token (32 to 128 of A-Z a-z 0-9 - _); remove it to get a new one"

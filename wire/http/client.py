@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import read_private_file
+from wire.process.files import read_private_text
 
 MAX_ERROR_CHARS = 200
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server bound to all addresses, seen from here
@@ -73,7 +73,7 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
         """
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self.token_file:
-            headers["Authorization"] = f"Bearer {read_private_file(Path(self.token_file)).decode('latin-1').strip()}"
+            headers["Authorization"] = f"Bearer {read_private_text(Path(self.token_file))}"
         try:
             reply = self._exchange(method, path, body, headers)
         except (OSError, http.client.HTTPException) as error:

@@ -32,6 +32,7 @@ from wire.http.tensors import (
     shorten_name,
     to_numpy_dtype,
 )
+from wire.text import strip_mark
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+(:)?')
 
@@ -193,6 +194,7 @@ def parse_infer_request(body: bytes, header_length: str | None = None) -> InferR
     `header_length`: the `HEADER_LENGTH` header, if it came. Raises OipError(400) that names what is wrong.
     """
     head, tail = _split_body(body, header_length)
+    head = strip_mark(head)
     request = _decode_request(head)
     if has_duplicate_keys(head):
         raise OipError(400, "the request names a key twice")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.text import decode_text
 from wire.toml import parse_toml
 
 MAX_FILE_BYTES = 1 << 20
@@ -114,15 +115,26 @@ def read_file_text(path: Path, code: ExitCode, max_bytes: int = MAX_FILE_BYTES, 
     Raises ExitError(code) as `read_file_bytes`, and for another encoding.
     """
     try:
-        return read_file_bytes(path, code, max_bytes, missing).decode()
-    except UnicodeDecodeError:
-        raise ExitError(code, f"{path}: not UTF-8 text") from None
+        return decode_text(read_file_bytes(path, code, max_bytes, missing))
+    except ValueError as error:
+        raise ExitError(code, f"{path}: {error}") from None
+
+
+def read_private_text(path: Path) -> str:
+    """Read a secret of text, such as a token or a password, without the space around it.
+
+    Raises ExitError(CREDENTIALS) as `read_private_file`, and for another encoding.
+    """
+    try:
+        return decode_text(read_private_file(path)).strip()
+    except ValueError as error:
+        raise ExitError(ExitCode.CREDENTIALS, f"{path}: {error}") from None
 
 
 def read_toml_file(path: Path, code: ExitCode, missing: str = "") -> dict[str, Any]:
     """Parse a TOML file; its keys are not checked here. Raises ExitError(code) if it is not TOML in UTF-8."""
     try:
-        return parse_toml(read_file_bytes(path, code, missing=missing).decode())
+        return parse_toml(decode_text(read_file_bytes(path, code, missing=missing)))
     except ValueError as error:
         raise ExitError(code, f"{path}: not TOML: {error}") from None
 

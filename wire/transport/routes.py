@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import read_private_file
+from wire.process.files import read_private_text
 from wire.transport.sockets import ByteSocket, HttpHead, dial_tcp, exchange_head, wrap_tls
 
 _PORTS = {"ws": 80, "wss": 443, "http": 3128}
@@ -56,7 +56,7 @@ def read_credentials(route: LinkRoute) -> str:
     """USER:PASSWORD of the proxy, "" if it asks for none. ExitError(CREDENTIALS) if the file cannot be used."""
     if not route.credentials_file:
         return ""
-    text = read_private_file(Path(route.credentials_file)).decode(errors="replace").split("\n", 1)[0].strip()
+    text = read_private_text(Path(route.credentials_file)).split("\n", 1)[0].strip()
     if ":" not in text:
         raise ExitError(ExitCode.CREDENTIALS, f"{route.credentials_file}: its first line is not USER:PASSWORD")
     return text

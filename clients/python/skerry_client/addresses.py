@@ -100,7 +100,7 @@ def parse_address(
     """Return the address that a URL or `unix:PATH` names. SkerryError if it is none, or the token cannot be read."""
     if not token and token_file:
         try:
-            token = Path(token_file).read_text(encoding="ascii").strip()
+            token = Path(token_file).read_text(encoding="utf-8-sig").strip()
         except (OSError, ValueError) as error:
             raise SkerryError(f"{token_file}: {error}") from None
     if url.startswith(_UNIX):

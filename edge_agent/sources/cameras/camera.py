@@ -185,7 +185,7 @@ def _add_credentials(settings: CameraSettings) -> str:
     password = ""
     if settings.password_file:
         try:
-            password = Path(settings.password_file).read_text(encoding="utf-8")[:MAX_PASSWORD_BYTES].strip()
+            password = Path(settings.password_file).read_text(encoding="utf-8-sig")[:MAX_PASSWORD_BYTES].strip()
         except (OSError, UnicodeDecodeError):
             raise SourceError("password_file") from None
     parts = urlsplit(settings.url)

@@ -73,7 +73,7 @@ def read_labelled_texts(path: Path, spec: InputSpec) -> LabelledTexts:
 def _read_rows(path: Path) -> list[tuple[int, str, str]]:
     """Return (line, text, label) of every row. ForgeError if the file is no such table."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             missing = {TEXT_COLUMN, LABEL_COLUMN} - set(reader.fieldnames or ())
             if missing:
